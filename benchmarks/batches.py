@@ -34,7 +34,7 @@ from mulligan.records import Run, Step
 from mulligan.remember.postgres.connection import _DAY, PostgresConnection
 from mulligan.remember.postgres.store import PostgresStore
 from mulligan.remember.rows import STEP, step_row
-from mulligan.remember.store import LOCAL
+from mulligan.remember.store import DEFAULT_TENANT
 
 SIZES = (100, 1000, 4000)
 RUN = 20
@@ -73,8 +73,8 @@ def by_statement(connection: PostgresConnection, rows: Sequence[tuple[Any, ...]]
 
 def by_copy(connection: PostgresConnection, rows: Sequence[tuple[Any, ...]], into: str) -> None:
     if into == "made":
-        connection.made.execute(STAGED.format(into, "DROP"))
-    with connection.made.cursor() as cursor:
+        connection.raw_connection.execute(STAGED.format(into, "DROP"))
+    with connection.raw_connection.cursor() as cursor:
         with cursor.copy(f"COPY {into} FROM STDIN (FORMAT BINARY)") as copy:
             copy.write(packed(rows))
         assert cursor.execute(FROM_STAGED.format(into)).rowcount == len(rows)
@@ -117,9 +117,9 @@ class Clock:
 def measured(
     store: PostgresStore, sizes: Sequence[int], rounds: int, start: int = 0
 ) -> dict[int, dict[str, list[tuple[float, ...]]]]:
-    with store._writing(LOCAL) as writer:
-        pid = writer.made.info.backend_pid
-        writer.made.execute(STAGED.format("kept", "DELETE ROWS"))
+    with store._writing(DEFAULT_TENANT) as writer:
+        pid = writer.raw_connection.info.backend_pid
+        writer.raw_connection.execute(STAGED.format("kept", "DELETE ROWS"))
     clock, found = Clock(pid), {}
     ways: dict[str, Callable[..., None]] = {
         "statement": by_statement,
@@ -128,22 +128,22 @@ def measured(
     }
 
     def put(way: Callable[..., None], rows: Sequence[tuple[Any, ...]]) -> None:
-        with store._writing(LOCAL) as writer:
+        with store._writing(DEFAULT_TENANT) as writer:
             way(writer, rows)
 
     for size in sizes:
         spent: dict[str, list[tuple[float, ...]]] = {name: [] for name in (*ways, "whole")}
         for _ in range(rounds):
             for name, way in ways.items():
-                store.append(LOCAL, begun(start, size), f"j{start}", 1)
-                rows = [step_row(LOCAL, step) for step in steps(start, size)]
+                store.append(DEFAULT_TENANT, begun(start, size), f"j{start}", 1)
+                rows = [step_row(DEFAULT_TENANT, step) for step in steps(start, size)]
                 spent[name].append(clock.spent(partial(put, way, rows)))
                 start += max(size, RUN)
             events: list[AnyEvent] = [*begun(start, size), *map(StepEnded, steps(start, size))]
-            spent["whole"].append(clock.spent(partial(store.append, LOCAL, events, f"j{start}", 1)))
+            spent["whole"].append(clock.spent(partial(store.append, DEFAULT_TENANT, events, f"j{start}", 1)))
             start += max(size, RUN)
         assert store._writer is not None
-        assert store._writer.made.info.backend_pid == pid
+        assert store._writer.raw_connection.info.backend_pid == pid
         found[size] = spent
     return found
 

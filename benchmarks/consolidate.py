@@ -26,7 +26,7 @@ import recall
 
 from mulligan.events import StepEnded
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL
+from mulligan.remember.store import DEFAULT_TENANT
 
 MINUTES = 3.0
 MEGABYTES = 500.0
@@ -39,11 +39,11 @@ from pathlib import Path
 from mulligan.prompt import Prompt
 from mulligan.remember.lessons import rows as lesson_rows
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL
+from mulligan.remember.store import DEFAULT_TENANT
 Prompt().message("once, so that what is compiled at first use is not measured")
 store = SqliteStore(Path(sys.argv[1]))
 wall, cpu = time.monotonic(), time.process_time()
-done = store.consolidate(LOCAL, int(sys.argv[2]))
+done = store.consolidate(DEFAULT_TENANT, int(sys.argv[2]))
 told = {"seconds": time.monotonic() - wall, "cpu": time.process_time() - cpu, "patterns": done.patterns,
         "lessons": len(done.lessons), "active": sum(each.state == "active" for each in done.lessons),
         "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
@@ -66,7 +66,7 @@ class Filling:
             numbers = range(self._runs, self._runs + min(recall.BATCH, max(1, (calls - kept) // 10)))
             batch = [event for each in numbers for event in recall.run(self._chance, each)]
             self._runs += len(numbers)
-            self._store.append(LOCAL, batch, f"journal_{self._runs}", 1)
+            self._store.append(DEFAULT_TENANT, batch, f"journal_{self._runs}", 1)
             kept += sum(isinstance(event, StepEnded) for event in batch)
             if self._runs % 10_000 == 0:
                 spent = time.monotonic() - began

@@ -54,10 +54,10 @@ class Measured(NamedTuple):
 def measure(folder: Path, rounds: int) -> tuple[dict[str, Measured], int]:
     from servers import served  # type: ignore[import-not-found] # of tests/support
 
-    from mulligan.serve.dashboard.pages import group
+    from mulligan.serve.dashboard.pages import build_routes
 
     found: dict[str, Measured] = {}
-    with served(folder, groups=(group,), clock=lambda: NOW) as running:
+    with served(folder, groups=(build_routes,), clock=lambda: NOW) as running:
         person = running.person()
         for name, path in PAGES.items():
             cpu, wall, sent = [], [], 0

@@ -20,15 +20,15 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mulligan import figures
-from mulligan.failure import Failure, Kind, Ran, Remedy
+from mulligan.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.figures import DAY, HOUR, Cells
 from mulligan.links import derive_status, link_recoveries
 from mulligan.records import Change, History, Recovery, Run, Step, encode
 from mulligan.remember import fixes, rollups, rows, tallies
-from mulligan.remember.ledger import part_of
+from mulligan.remember.ledger import slice_history
 from mulligan.remember.sqlite import SqliteConnection, SqliteStore
-from mulligan.remember.store import LOCAL
-from mulligan.remember.tallies import Seen, Sum
+from mulligan.remember.store import DEFAULT_TENANT
+from mulligan.remember.tallies import CountedFailure, PatternDelta
 
 AGENTS = 10
 TOOLS = 20
@@ -44,12 +44,12 @@ MARK = 7_000_000_000_000
 """Added to a time, so that it can be found in JSON."""
 
 KINDS = (
-    (Kind("tool", "timeout", Remedy.WAIT, Ran.UNKNOWN), 30.0),
-    (Kind("tool", "rate_limit", Remedy.WAIT, Ran.NO), 0.05),
-    (Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), 0.01),
-    (Kind("tool", "not_found", Remedy.TELL, Ran.NO), 0.1),
-    (Kind("tool", "connection_error", Remedy.WAIT, Ran.UNKNOWN), 1.0),
-    (Kind("tool", "auth_error", Remedy.STOP, Ran.NO), 0.08),
+    (Kind("tool", "timeout", Remedy.RETRY, TookEffect.UNKNOWN), 30.0),
+    (Kind("tool", "rate_limit", Remedy.RETRY, TookEffect.NO), 0.05),
+    (Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), 0.01),
+    (Kind("tool", "not_found", Remedy.REPLAN, TookEffect.NO), 0.1),
+    (Kind("tool", "connection_error", Remedy.RETRY, TookEffect.UNKNOWN), 1.0),
+    (Kind("tool", "auth_error", Remedy.STOP, TookEffect.NO), 0.08),
 )
 CLAMPED = (Change(path="top_k", how="clamp", before=50, after=10),)
 Sums = dict[tuple[str, str], figures.Cell]
@@ -107,7 +107,7 @@ def call(chance: random.Random, run: Run, seq: int, agent: int, started: int) ->
     which = min(int(chance.expovariate(0.5)), 11)
     failure = Failure.of(kind, "the service said no", fingerprint=f"1:{kind.code[:4]}{which:02d}")
     yield Step(seq=seq, arguments={**arguments, "top_k": 50}, outcome="failure", failure=failure, seconds=took, **about)
-    if kind.remedy in (Remedy.WAIT, Remedy.REPAIR):
+    if kind.remedy in (Remedy.RETRY, Remedy.REPAIR):
         again = Recovery(remedy=kind.remedy, seconds=0.5)
         if kind.remedy is Remedy.REPAIR:
             again = Recovery(remedy=kind.remedy, changes=CLAMPED, source="schema", confidence=0.9)
@@ -147,16 +147,16 @@ SHAPES = {
 }
 ID = "'run_' || h.prefix || t.run"
 MOVE = {
-    "steps": f"'{LOCAL}', {ID}, seq, call, name, outcome, kind, fingerprint, base + started, "
+    "steps": f"'{DEFAULT_TENANT}', {ID}, seq, call, name, outcome, kind, fingerprint, base + started, "
     "CAST(CASE WHEN tail IS NULL THEN head "
     'ELSE \'{"run":"run_\' || prefix || head || (base + started) || tail END AS BLOB)',
-    "runs": f"'{LOCAL}', {ID}, agent, session, base + started, CAST('{{\"id\":\"run_' || prefix || head || "
+    "runs": f"'{DEFAULT_TENANT}', {ID}, agent, session, base + started, CAST('{{\"id\":\"run_' || prefix || head || "
     "(base + started) || middle || (base + ended) || tail AS BLOB), version, environment, status, base + started, 0, "
-    f"plain, '{fixes.OWN}'",
-    "links": f"'{LOCAL}', {ID}, failed, name, fingerprint, CAST('{{\"run\":\"run_' || prefix || head AS BLOB), "
-    "overcame",
-    "used": f"'{LOCAL}', 'tool', name, base + started, {ID}",
-    "met": f"'{LOCAL}', pattern, base + started, {ID}, kind, count",
+    f"plain, '{fixes.LOCAL_PRINCIPAL}'",
+    "links": f"'{DEFAULT_TENANT}', {ID}, failed, name, fingerprint, "
+    'CAST(\'{"run":"run_\' || prefix || head AS BLOB), overcame',
+    "used": f"'{DEFAULT_TENANT}', 'tool', name, base + started, {ID}",
+    "met": f"'{DEFAULT_TENANT}', pattern, base + started, {ID}, kind, count",
 }
 """A row of a table, from a row without its hour and from that hour."""
 
@@ -180,19 +180,19 @@ class Block:
         self.number = number
         self.histories = [history(chance, place) for place in range(max(1, size // CALLS))]
         self.rows: dict[str, list[tuple[Any, ...]]] = {table: [] for table in SHAPES}
-        seen: list[Seen] = []
+        seen: list[CountedFailure] = []
         counted: Cells = {}
         for made in self.histories:
             figures.add(counted, figures.cells(made))
-            part = part_of(made)
-            seen += (each for call in part.calls for each in part.seen(call, 1))
+            part = slice_history(made)
+            seen += (each for call in part.calls for each in part.to_counted_failures(call, 1))
             self._add_rows(made)
         self.sums: Sums = {}
         for place, cell in counted.items():
             for key in figures.slices(place):
                 figures.merge(self.sums.setdefault(key, figures.Cell()), cell)
         self.packed = packed(self.sums)
-        self.patterns, met = tallies.summed(seen)
+        self.patterns, met = tallies.sum_changes(seen)
         for (pattern, started, run, kind), count in met.items():
             self.rows["met"].append((number, pattern, started, run[10:], kind, count))
         self.runs_of = Counter(pattern for pattern, _ in {(pattern, run) for pattern, _, run, _ in met})
@@ -207,10 +207,10 @@ class Block:
         self.rows["runs"].append((number, run.id[10:], *about, status, is_plain))
         for step in made.steps:
             moved = _moved(step, run.id, MARK)
-            _, id, *row, _, body = rows.step_row(LOCAL, moved)
+            _, id, *row, _, body = rows.step_row(DEFAULT_TENANT, moved)
             body_pieces: list[str | None]
             if step.outcome == "success" and step.attempt == 1:  # its body says neither its run nor when it was
-                body_pieces = [encode(rows.plain_row(moved)[-1]).decode(), None]
+                body_pieces = [encode(rows.step_to_success_row(moved)[-1]).decode(), None]
             else:
                 body_pieces = [*_pieces(body, '{"run":"run_000000', step.started)]
             self.rows["steps"].append((number, id[10:], *row, step.started, *body_pieces))
@@ -225,7 +225,7 @@ class Block:
     def facts(self) -> Iterator[tuple[Any, ...]]:
         for made in self.histories:
             for step in made.steps:
-                kind, fingerprint = rows.step_row(LOCAL, step)[6:8]
+                kind, fingerprint = rows.step_row(DEFAULT_TENANT, step)[6:8]
                 yield (
                     self.number, step.name, step.outcome, kind, fingerprint, step.attempt, step.started, step.seconds
                 )  # fmt: skip
@@ -323,10 +323,13 @@ class Filler:
         for grain, every in (("day", daily), ("hour", hourly)):
             for at, sums in every:
                 ordered = sorted(sums, key=lambda each: each[:2])
-                connection.put(rollups.SUM, [(LOCAL, grain, slice, at, of, *cell) for slice, of, *cell in ordered])
+                connection.put(
+                    rollups.ROLLUP_INSERT,
+                    [(DEFAULT_TENANT, grain, slice, at, of, *cell) for slice, of, *cell in ordered],
+                )
 
     def _put_patterns(self, connection: SqliteConnection) -> None:
-        totals: dict[str, Sum] = {}
+        totals: dict[str, PatternDelta] = {}
         runs: dict[str, int] = {}
         for hour in self.hours:
             block, day = self.blocks[hour.block], hour.base // DAY * DAY
@@ -336,18 +339,18 @@ class Filler:
                     assert sum.first is not None
                     run = run_id(hour.number, 0)[:10] + sum.first.run[10:]
                     first = _moved(sum.first, run, hour.base)
-                    total = totals[id] = Sum(first)
+                    total = totals[id] = PatternDelta(first)
                     total.first = first
                 total.count += sum.count
-                total.overcome += sum.overcome
+                total.recovered += sum.recovered
                 total.last = hour.base + sum.last
                 here = total.days.setdefault(day, [0, 0])
                 here[0] += sum.count
-                here[1] += sum.overcome
+                here[1] += sum.recovered
                 for agent, count in sum.agents.items():
                     total.agents[agent] = total.agents.get(agent, 0) + count
                 runs[id] = runs.get(id, 0) + block.runs_of[id]
-        tallies.keep(connection, LOCAL, totals, runs)
+        tallies.apply_deltas(connection, DEFAULT_TENANT, totals, runs)
 
     def write_facts(self, path: Path) -> None:
         """The steps of the made hours as CSV, for another database."""

@@ -84,8 +84,8 @@ def played(home: Path) -> Mix:
 
     mix = Mix()
     for event in events():
-        if first.needs_more("claude-code", event):
-            second.heard("claude-code", event)
+        if first.needs_processing("claude-code", event):
+            second.process_event("claude-code", event)
             mix.second.append(event)
         else:
             mix.first.append(event)

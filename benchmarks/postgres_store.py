@@ -84,7 +84,7 @@ def copy(path: Path, url: str, owner: str, now: int, show: Callable[[str], None]
             made.execute(
                 f"CREATE TABLE IF NOT EXISTS steps_{day} PARTITION OF steps FOR VALUES FROM ({day}) TO ({day + 1})"
             )
-        security.guard(made)
+        security.enable_row_security(made)
         made.execute("RESET ROLE")
         tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%' ORDER BY name"
         for (table,) in source.execute(tables).fetchall():

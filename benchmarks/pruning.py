@@ -28,18 +28,18 @@ import psycopg
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.failure import Failure, Kind, Remedy
 from mulligan.records import Run, Step
-from mulligan.remember.postgres.retention import DayPruning
-from mulligan.remember.postgres.store import PostgresStore, _Space
-from mulligan.remember.pruning import Pruning
-from mulligan.remember.store import DAY, LOCAL, Retention
+from mulligan.remember.postgres.retention import PartitionPruneRound
+from mulligan.remember.postgres.store import PostgresStore, _DatabaseSpaceMeter
+from mulligan.remember.pruning import PruneRound
+from mulligan.remember.store import DAY, DEFAULT_TENANT, Retention
 
 TODAY = 20_000
 RUN = 5
 """Calls of a run."""
 BATCH = 500
 """Runs that come at a time."""
-LATE = Failure.of(Kind("tool", "timeout", Remedy.WAIT), "no answer after 3 s", fingerprint="f-late")
-WAYS = {"run by run": Pruning, "as a whole": DayPruning}
+LATE = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "no answer after 3 s", fingerprint="f-late")
+WAYS = {"run by run": PruneRound, "as a whole": PartitionPruneRound}
 POLICIES = {
     "what failed stays": Retention(successes=30 * DAY, failures=90 * DAY, compress_after=None),
     "nothing stays": Retention(successes=30 * DAY, failures=30 * DAY, compress_after=None),
@@ -67,18 +67,20 @@ def filled(url: str, calls: int, failed: float) -> None:
         while number * RUN < calls:
             some = range(number, min(number + BATCH, calls // RUN))
             often = round(1 / failed) if failed else 2**62
-            store.append(LOCAL, [event for n in some for event in run(n, n % often == 1)], f"j{number}", 1)
+            store.append(DEFAULT_TENANT, [event for n in some for event in run(n, n % often == 1)], f"j{number}", 1)
             number = some.stop
     with psycopg.connect(url, autocommit=True) as made:
         made.execute("VACUUM ANALYZE")
 
 
-def pruned(url: str, way: type[Pruning], policy: Retention) -> dict[str, float]:
+def pruned(url: str, way: type[PruneRound], policy: Retention) -> dict[str, float]:
     now = (TODAY + 40) * DAY
     with contextlib.closing(PostgresStore(url, clock=lambda: now)) as store:
-        with store._writing(LOCAL) as writer:
-            pid = writer.made.info.backend_pid
-        round = way(store._writing, partial(store._reading, LOCAL), _Space(), LOCAL, policy, now)
+        with store._writing(DEFAULT_TENANT) as writer:
+            pid = writer.raw_connection.info.backend_pid
+        round = way(
+            store._writing, partial(store._reading, DEFAULT_TENANT), _DatabaseSpaceMeter(), DEFAULT_TENANT, policy, now
+        )
         before = _clocks(pid)
         done = round.perform()
         ours, theirs, took = (after - one for after, one in zip(_clocks(pid), before, strict=True))

@@ -33,7 +33,7 @@ from filling import NOW, Filler, hours, run_id
 from mulligan.events import StepEnded
 from mulligan.figures import DAY, HOUR, StatsQuery
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL, PatternQuery, Store
+from mulligan.remember.store import DEFAULT_TENANT, PatternQuery, Store
 from mulligan.report import stats as report
 
 TARGETS = {"type and code, 7 d": 25, "success by tool, 7 d": 25, "top 10 patterns, 7 d": 100, "percentiles, 24 h": 25}
@@ -54,15 +54,17 @@ def ways(store: Store) -> dict[str, Ways]:
     week, day = (NOW - 7 * DAY) // DAY * DAY, (NOW - DAY) // HOUR * HOUR
 
     def percentiles() -> dict[str, Any]:
-        stats = store.stats(LOCAL, StatsQuery(now=NOW, since=NOW - DAY, by="tool"))
-        return {tool: report.times(cell.seconds) for tool, cell in stats.parts.items()}
+        stats = store.stats(DEFAULT_TENANT, StatsQuery(now=NOW, since=NOW - DAY, by="tool"))
+        return {tool: report.percentile_summary(cell.seconds) for tool, cell in stats.parts.items()}
 
     quantiles = "quantile_cont(seconds, [0.5, 0.95, 0.99])"
     return {
         "type and code, 7 d": Ways(
             lambda: {
                 kind: cell.attempts
-                for kind, cell in store.stats(LOCAL, StatsQuery(now=NOW, since=NOW - 7 * DAY, by="kind")).parts.items()
+                for kind, cell in store.stats(
+                    DEFAULT_TENANT, StatsQuery(now=NOW, since=NOW - 7 * DAY, by="kind")
+                ).parts.items()
             },
             f"SELECT kind, count(*) FROM steps WHERE tenant = 'local' AND started >= {week} AND kind IS NOT NULL "
             "GROUP BY 1",
@@ -71,7 +73,9 @@ def ways(store: Store) -> dict[str, Ways]:
         "success by tool, 7 d": Ways(
             lambda: {
                 tool: (cell.calls, cell.first_try)
-                for tool, cell in store.stats(LOCAL, StatsQuery(now=NOW, since=NOW - 7 * DAY, by="tool")).parts.items()
+                for tool, cell in store.stats(
+                    DEFAULT_TENANT, StatsQuery(now=NOW, since=NOW - 7 * DAY, by="tool")
+                ).parts.items()
             },
             f"SELECT name, count(*), sum(outcome = 'success') FROM steps WHERE tenant = 'local' AND started >= {week} "
             "AND seq = call GROUP BY 1",
@@ -81,7 +85,7 @@ def ways(store: Store) -> dict[str, Ways]:
         "top 10 patterns, 7 d": Ways(
             lambda: [
                 (each.tool, each.fingerprint, each.count)
-                for each in store.patterns(LOCAL, PatternQuery(since=NOW - 7 * DAY, limit=10))
+                for each in store.patterns(DEFAULT_TENANT, PatternQuery(since=NOW - 7 * DAY, limit=10))
             ],
             f"SELECT name, fingerprint, count(*) AS n FROM steps WHERE tenant = 'local' AND started >= {week} "
             "AND fingerprint IS NOT NULL GROUP BY 1, 2 ORDER BY n DESC LIMIT 10",
@@ -171,7 +175,7 @@ def asked_of(
     import postgres_store  # those who ask PostgreSQL have the extra
 
     with postgres_store.filled(where, kept, path, NOW, show) as store:
-        ((size,),) = store._read(LOCAL, "SELECT pg_database_size(current_database())")
+        ((size,),) = store._read(DEFAULT_TENANT, "SELECT pg_database_size(current_database())")
         return measure(path, facts, rounds, raw_rounds, store, postgres_store.Clock(store)) | {"bytes": size}
 
 
@@ -182,7 +186,7 @@ def size(raw: sqlite3.Connection) -> int:
 def overview(store: Store) -> None:
     """What `mulligan stats` asks for one page."""
     for fields in ({}, {"by": "tool", "detail": True}, {"by": "agent"}, {"by": "time"}):
-        store.stats(LOCAL, StatsQuery(now=NOW, since=NOW - 7 * DAY, **fields))
+        store.stats(DEFAULT_TENANT, StatsQuery(now=NOW, since=NOW - 7 * DAY, **fields))
 
 
 def runs(store: Store, clock: Callable[[], float]) -> dict[str, float]:
@@ -193,7 +197,7 @@ def runs(store: Store, clock: Callable[[], float]) -> dict[str, float]:
     for _ in range(2000):
         id = run_id(chance.randrange(known), 0)
         began = clock()
-        found = store.run(LOCAL, id)
+        found = store.run(DEFAULT_TENANT, id)
         spent.append((clock() - began) * 1000)
         assert found is not None
         assert found.steps
@@ -220,7 +224,7 @@ def appended(where: str, batches: int) -> dict[str, list[float]]:
             batch = [event for each in range(first, first + recall.BATCH) for event in recall.run(chance, each)]
             count = sum(isinstance(event, StepEnded) for event in batch)
             for name, store in stores.items():
-                spent = cpu(partial(store.append, LOCAL, batch, f"j{at}", 1), time.perf_counter)
+                spent = cpu(partial(store.append, DEFAULT_TENANT, batch, f"j{at}", 1), time.perf_counter)
                 rates[name].append(1000 * count / spent)
         for store in stores.values():
             store.close()

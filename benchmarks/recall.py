@@ -33,12 +33,12 @@ from typing import Any
 from zlib import crc32
 
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
-from mulligan.failure import Failure, Kind, Ran, Remedy
+from mulligan.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.figures import StatsQuery
 from mulligan.records import Run, Step
 from mulligan.remember import fixes, similar, voting
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DAY, LOCAL, FixQuery, Question, Store
+from mulligan.remember.store import DAY, DEFAULT_TENANT, FixQuery, RecallQuery, Store
 
 TOOLS = 200
 WAYS = 300
@@ -57,8 +57,8 @@ ALL = "all of them"
 LEARNING = 15.0
 """Microseconds of CPU a call."""
 
-REJECTED = Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO)
-MISSING = Kind("orchestration", "precondition", Remedy.TELL)
+REJECTED = Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO)
+MISSING = Kind("orchestration", "precondition", Remedy.REPLAN)
 WORDS = (
     "account order ticket door engine flight message folder branch table index session quota token engine brake lock "
     "window payment refund address region cluster volume record queue topic worker report export import schedule user"
@@ -123,7 +123,7 @@ def fill(store: SqliteStore, calls: int, show: Callable[[str], None] = lambda te
     while kept < calls:
         batch = [event for each in range(number, number + BATCH) for event in run(chance, each)]
         number += BATCH
-        store.append(LOCAL, batch, f"journal_{number}", 1)
+        store.append(DEFAULT_TENANT, batch, f"journal_{number}", 1)
         kept += sum(isinstance(event, StepEnded) for event in batch)
         if number % (50 * BATCH) == 0:
             spent = time.monotonic() - began
@@ -149,26 +149,26 @@ def questions() -> dict[str, list[Callable[[Store], object]]]:
         tool, way = picked(chance)
         name, failed = f"tool_{tool}", failure(tool, way)
         arguments = {"query": "x", "k": 50}
-        known = FixQuery.about(name, failed, arguments, now=NOW)
+        known = FixQuery.for_failure(name, failed, arguments, now=NOW)
         add("the same failure", partial(_fixes, known))
         text = failed.message.replace("does not allow", "forbids")
         other = Failure.of(failed.kind, text, fingerprint=f"1:new{crc32(text.encode()):x}")
-        alike = FixQuery.about(name, other, arguments, now=NOW)
+        alike = FixQuery.for_failure(name, other, arguments, now=NOW)
         add("one like it", partial(_fixes, alike))
         strange = Failure.of(REJECTED, "Zq 17: ~~ bad ~~", fingerprint="1:strange")
-        unknown = FixQuery.about(name, strange, {"query": "x", "topK": 50}, now=NOW)
+        unknown = FixQuery.for_failure(name, strange, {"query": "x", "topK": 50}, now=NOW)
         add("calls that worked", partial(_fixes, unknown))
-        question = Question(tool=name, fingerprint=failed.fingerprint, run="run_asking")
+        question = RecallQuery(tool=name, fingerprint=failed.fingerprint, run="run_asking")
         add("precedents", partial(_precedents, question))
     return made
 
 
 def _fixes(query: FixQuery, store: Store) -> object:
-    return store.fixes(LOCAL, query)
+    return store.fixes(DEFAULT_TENANT, query)
 
 
-def _precedents(question: Question, store: Store) -> object:
-    return store.recall(LOCAL, question)
+def _precedents(question: RecallQuery, store: Store) -> object:
+    return store.recall(DEFAULT_TENANT, question)
 
 
 def asked(stores: Mapping[int, tuple[Store, Clock]]) -> dict[int, dict[str, tuple[float, float, int]]]:
@@ -224,11 +224,11 @@ def ways() -> dict[str, float | None]:
     """Milliseconds of CPU for one new wording and 256 known ones."""
     texts = [wording(3, way) for way in range(256)]
     new = wording(3, 7).replace("does not allow", "forbids")
-    sketches = [(str(place), similar.packed(similar.sketch(text))) for place, text in enumerate(texts)]
+    sketches = [(str(place), similar.pack(similar.sketch(text))) for place, text in enumerate(texts)]
     vectors = list(map(vector, texts))
     compared: dict[str, Callable[[], object] | None] = {
         "pieces as the bits of a number, kept": lambda: similar.nearest(
-            new, [(name, similar.unpacked(bits)) for name, bits in sketches]
+            new, [(name, similar.unpack(bits)) for name, bits in sketches]
         ),
         "difflib": lambda: max(SequenceMatcher(None, new, text, autojunk=False).ratio() for text in texts),
         "hashed 3-5-grams, 512 places, kept": lambda: max(cosine(vector(new), each) for each in vectors),
@@ -271,19 +271,19 @@ def learning_adds(folder: Path, calls: int = 20_000, rounds: int = 5) -> tuple[f
         sizes.append(sum(isinstance(event, StepEnded) for event in batches[-1]))
     half = len(batches) // 2
     kept = sum(sizes[half:])
-    real = fixes.find_trials, voting.add
+    real = fixes.find_trials, voting.add_votes
     spent: dict[bool, list[float]] = {False: [], True: []}
     for place in range(2 * rounds):
         is_learning = place % 2 == 1
         store = SqliteStore(folder / f"learning_{place}.db", lambda: NOW)
-        fixes.find_trials, voting.add = real if is_learning else (_no_trials, _no_news)  # type: ignore[assignment]
+        fixes.find_trials, voting.add_votes = real if is_learning else (_no_trials, _no_news)  # type: ignore[assignment]
         began = 0.0
         for at, batch in enumerate(batches):
             if at == half:
                 began = time.process_time()
-            store.append(LOCAL, batch, f"journal_{at}", 1)
+            store.append(DEFAULT_TENANT, batch, f"journal_{at}", 1)
         spent[is_learning].append(1e6 * (time.process_time() - began) / kept)
-        fixes.find_trials, voting.add = real
+        fixes.find_trials, voting.add_votes = real
         store.close()
     return statistics.median(spent[False]), statistics.median(spent[True])
 
@@ -335,7 +335,7 @@ def _measured(
         stores: dict[int, tuple[Store, Clock]] = {}
         for calls, path in paths.items():
             store = opened.enter_context(postgres_store.filled(url, folder if stays else None, path, NOW))
-            store.run(LOCAL, "none")  # so that there is a process of the server that answers
+            store.run(DEFAULT_TENANT, "none")  # so that there is a process of the server that answers
             stores[calls] = store, postgres_store.Clock(store)
         return asked(stores)
 
@@ -356,7 +356,7 @@ def _filled(folder: Path, calls: int) -> Path:
 @contextlib.contextmanager
 def _opened(path: Path, calls: int) -> Iterator[Store]:
     with contextlib.closing(SqliteStore(path, lambda: NOW)) as store:
-        kept = store.stats(LOCAL, StatsQuery(now=NOW)).total.attempts
+        kept = store.stats(DEFAULT_TENANT, StatsQuery(now=NOW)).total.attempts
         if kept < calls:
             print(f"error: {path} has {kept:,} calls, not {calls:,}. Remove it, and it is made anew.", file=sys.stderr)
             sys.exit(2)

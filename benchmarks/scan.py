@@ -44,18 +44,18 @@ if sys.argv[1] == "decode":
             for line in lines:
                 decode(line)
 else:
-    from mulligan.capture.transcripts.gathering import Reading
+    from mulligan.capture.transcripts.gathering import ReaderState
     from mulligan.redaction import Redactor
-    from mulligan.report.scan import Scan
-    from mulligan.report.scan_text import lines as told
-    from mulligan.serve.cli.scan import Logs  # as the command reads them
-    logs = Logs(tuple(map(str, files)), None)
+    from mulligan.report.scan import LogScan
+    from mulligan.report.scan_text import render_findings
+    from mulligan.serve.cli.scan import LogScanner  # as the command reads them
+    logs = LogScanner(tuple(map(str, files)), None)
     began = time.process_time()
-    reading, scan = Reading(), Scan()
+    reading, scan = ReaderState(), LogScan()
     for history in logs.histories(reading, None):
         scan.add(history)
-    found = scan.findings(Redactor())
-    assert list(told(found)) and reading.unknown == 0, reading.unknown
+    found = scan.build_findings(Redactor())
+    assert list(render_findings(found)) and reading.unrecognized_lines == 0, reading.unrecognized_lines
     print(found.sessions, found.calls, found.failures, found.overcome, file=sys.stderr)
 print(time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

@@ -40,7 +40,7 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 from spans import Made, as_protobuf  # type: ignore[import-not-found]  # noqa: E402
 
 from mulligan.events import RunEnded, StepEnded  # noqa: E402
-from mulligan.failure import Failure, Kind, Ran, Remedy  # noqa: E402
+from mulligan.failure import Failure, Kind, Remedy, TookEffect  # noqa: E402
 from mulligan.records import Run, Step, encode  # noqa: E402
 
 OWN, OTLP, IDLE, PACKAGES, MEGABYTES = 50.0, 80.0, 80.0, 25, 60.0
@@ -100,7 +100,7 @@ class Server:
 
 def batches(count: int, chance: random.Random) -> list[bytes]:
     """Batches of a library's journal: runs of ten calls, of which one in twenty fails first."""
-    kind = Kind("tool", "timeout", Remedy.WAIT, Ran.UNKNOWN)
+    kind = Kind("tool", "timeout", Remedy.RETRY, TookEffect.UNKNOWN)
     made = []
     now = int(time.time() * 1000)
     for number in range(count):

@@ -23,7 +23,7 @@ PAGE = ROOT / "docs" / "classification-figures.md"
 sys.path.insert(0, str(ROOT / "src"))
 
 from mulligan.classify.classifier import classify  # noqa: E402
-from mulligan.classify.overflow import overflow  # noqa: E402
+from mulligan.classify.overflow import parse_overflow  # noqa: E402
 
 LOOKED_AT = ("claude-code-sessions", "bfcl-multi-turn", "litellm-tests", "sdk-over-mock:openai", "provoked:requests")
 """Sources that were read while the rules were written. Every other one was opened once, when they were finished."""
@@ -75,7 +75,7 @@ def judged(row: dict[str, Any]) -> dict[str, Any]:
         "type": same or kind.split("/")[0] == row["kind"].split("/")[0],
         "model": same if row["model_error"] else None,
         "coding": category(kind) == row["coding"].split(":")[0] if row["coding"] else None,
-        "overflow": (overflow(row["text"]) is not None or kind.endswith("context_length_exceeded"))
+        "overflow": (parse_overflow(row["text"]) is not None or kind.endswith("context_length_exceeded"))
         == (row["kind"] == "model/context_length_exceeded")
         if row["model_error"]
         else None,

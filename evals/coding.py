@@ -23,7 +23,7 @@ ERRORS = ROOT.parent / "shared" / "data" / "errors-dev.jsonl"
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "evals")]
 
 from classify import category  # noqa: E402
-from mulligan.calls import wilson  # noqa: E402
+from mulligan.calls import wilson_lower_bound  # noqa: E402
 from mulligan.classify.classifier import classify  # noqa: E402
 
 AIM = 0.95
@@ -79,7 +79,7 @@ def main() -> int:
     print("| --- | --- | --- | --- |")
     for label, count in seen.most_common():
         print(f"| {label} | {count} | {right[label]} | {right[label] / count:.1%} |")
-    print(f"| **all** | {total} | {good} | {good / total:.1%}, at least {wilson(good, total, 1.96):.1%} |")
+    print(f"| **all** | {total} | {good} | {good / total:.1%}, at least {wilson_lower_bound(good, total, 1.96):.1%} |")
     print(f"\n{unlabelled} failed calls have no label.")
     if chosen.misses:
         for (label, kind), count in misses.most_common():

@@ -20,7 +20,7 @@ sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "src")]
 import conversations  # noqa: E402 - found where the tests have it
 
 from mulligan import conversation  # noqa: E402
-from mulligan.recover.compress import Compressed, Sizes, calibrated, fitting, room  # noqa: E402
+from mulligan.recover.compress import CompressionResult, Sizes, calibrate_scale, fit_to_window, token_limit  # noqa: E402
 
 RATIOS = (1.02, 1.2, 1.5, 2, 3)
 """How many times too long."""
@@ -32,7 +32,9 @@ def letters(messages: Any) -> int:
 
 
 def content(messages: Any) -> int:
-    return sum(len(slot.text) for message in messages for slot in conversation.slots(message)) // 4 + len(messages)
+    return sum(len(slot.text) for message in messages for slot in conversation.find_text_slots(message)) // 4 + len(
+        messages
+    )
 
 
 def pieces(messages: Any) -> int:
@@ -58,7 +60,7 @@ def tokenizers() -> dict[str, Callable[[Any], int]]:
 
     def counter(count: Callable[[str], int]) -> Callable[[Any], int]:
         def counted(messages: Any) -> int:
-            told = [slot.text for message in messages for slot in conversation.slots(message)]
+            told = [slot.text for message in messages for slot in conversation.find_text_slots(message)]
             return sum(map(count, told)) + 8 * len(messages)
 
         return counted
@@ -70,9 +72,9 @@ def tokenizers() -> dict[str, Callable[[Any], int]]:
     }
 
 
-def compressed(messages: Any, sizes: Sizes) -> Compressed:
-    scale = calibrated(sizes, messages)
-    moves = fitting(messages, room(sizes, scale.whole(messages), scale.margin), scale=scale)
+def compressed(messages: Any, sizes: Sizes) -> CompressionResult:
+    scale = calibrate_scale(sizes, messages)
+    moves = fit_to_window(messages, token_limit(sizes, scale.count_value(messages), scale.margin), scale=scale)
     try:
         next(moves)
     except StopIteration as stop:
@@ -94,7 +96,7 @@ def main() -> int:
                 window = int(requested / random.Random(seed).choice(RATIOS))
                 made = compressed(messages, Sizes(window=window, requested=requested)).messages
                 shares.append(counter(made) / window)
-                paired += conversation.unpaired(made) == conversation.unpaired(messages)
+                paired += conversation.find_unpaired(made) == conversation.find_unpaired(messages)
             cured = sum(share <= 1 for share in shares)
             mean, least = sum(shares) / count, min(shares)
             all_cured, all_made, worst = all_cured + cured, all_made + count, min(worst, mean)

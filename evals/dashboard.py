@@ -29,11 +29,11 @@ def main() -> int:
         return 0
     from servers import served
 
-    from mulligan.serve.dashboard.pages import group
+    from mulligan.serve.dashboard.pages import build_routes
 
     with tempfile.TemporaryDirectory() as folder:
         imported(Path(folder) / "mulligan.db")
-        with served(Path(folder), groups=(group,)) as running:
+        with served(Path(folder), groups=(build_routes,)) as running:
             person = running.person()
             slow = 0
             print(f"{'page':58}  {'bytes':>9}  {'sent':>8}  {'s':>6}  {'CPU s':>6}")
@@ -53,11 +53,11 @@ def main() -> int:
 
 def pages(store: object) -> list[str]:
     """The lists over all days there are, and of each the one with the most in it."""
-    from mulligan.remember.store import DAY, LOCAL, FixQuery, PatternQuery, RunQuery, Store
+    from mulligan.remember.store import DAY, DEFAULT_TENANT, FixQuery, PatternQuery, RunQuery, Store
     from mulligan.serve.dashboard import shown
 
     assert isinstance(store, Store)
-    histories = list(store.export(LOCAL))
+    histories = list(store.export(DEFAULT_TENANT))
     started = [history.run.started for history in histories if history.run.started]
     days = f"from={shown.date(min(started))}&to={shown.date(max(started) + DAY)}"
     longest = max(histories, key=lambda history: len(history.steps))
@@ -69,13 +69,13 @@ def pages(store: object) -> list[str]:
             if step.type == "tool":
                 calls[step.name] = calls.get(step.name, 0) + 1
     tool, agent = max(calls, key=lambda name: calls[name]), max(agents, key=lambda name: agents[name])
-    pattern = max(store.patterns(LOCAL, PatternQuery(limit=1000)), key=lambda each: each.count)
-    fix = max(store.fixes(LOCAL, FixQuery(now=max(started), limit=100)), key=lambda each: each.tried)
-    assert store.runs(LOCAL, RunQuery(limit=1))
+    pattern = max(store.patterns(DEFAULT_TENANT, PatternQuery(limit=1000)), key=lambda each: each.count)
+    fix = max(store.fixes(DEFAULT_TENANT, FixQuery(now=max(started), limit=100)), key=lambda each: each.tried)
+    assert store.runs(DEFAULT_TENANT, RunQuery(limit=1))
     one = {"runs": longest.run.id, "tools": tool, "agents": agent, "patterns": pattern.id, "fixes": fix.id}
     found = [f"/?{days}", f"/?{days}&agent={agent}", "/", "/?range=24h", "/?range=30d"]
     for section, name in one.items():
-        there = shown.place(section, name)
+        there = shown.detail_path(section, name)
         found += [f"/{section}?{days}", f"{there}{'&' if '?' in there else '?'}{days}"]
     found += [f"/runs?{days}&status=partial", f"/patterns?{days}&q=not", f"/choices?{days}", f"/search?q={tool[:6]}"]
     return [*found, f"/compare?{days}&by=agent", f"/compare?{days}&by=tool", "/compare?by=time", "/health", "/live"]

@@ -26,7 +26,7 @@ from mulligan import figures  # noqa: E402
 from mulligan.figures import DAY, By, StatsQuery  # noqa: E402
 from mulligan.records import History  # noqa: E402
 from mulligan.remember.sqlite import SqliteStore  # noqa: E402
-from mulligan.remember.store import LOCAL  # noqa: E402
+from mulligan.remember.store import DEFAULT_TENANT  # noqa: E402
 
 
 def by_hand(histories: list[History]) -> dict[str, Any]:
@@ -100,16 +100,16 @@ def main() -> int:
         subprocess.run(words, check=True, env={"PYTHONPATH": str(ROOT / "src"), "HOME": folder}, capture_output=True)
         print(f"imported in {time.monotonic() - began:.0f} s")
         store = SqliteStore(path)
-        histories = list(store.export(LOCAL))
+        histories = list(store.export(DEFAULT_TENANT))
         asked = questions(histories)
         counted_anew: figures.Cells = {}
         for history in histories:
             figures.add(counted_anew, figures.cells(history))
-        wrong = sum(store.stats(LOCAL, query) != answered(counted_anew, query) for query in asked)
+        wrong = sum(store.stats(DEFAULT_TENANT, query) != answered(counted_anew, query) for query in asked)
         print(f"{len(histories):,} runs, {sum(len(each.steps) for each in histories):,} steps")
         print(f"questions whose answer differs from a count of the records: {wrong} of {len(asked)}")
-        total = store.stats(LOCAL, StatsQuery(now=0)).total
-        parts = store.stats(LOCAL, StatsQuery(now=0, by="tool")).parts
+        total = store.stats(DEFAULT_TENANT, StatsQuery(now=0)).total
+        parts = store.stats(DEFAULT_TENANT, StatsQuery(now=0, by="tool")).parts
         store.close()
     counted = by_hand(histories)
     differing = [name for name in counted if name not in ("kinds", "tools") and counted[name] != getattr(total, name)]

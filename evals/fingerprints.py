@@ -108,7 +108,7 @@ def main() -> int:
         return 0
     with gzip.open(DATA, "rt", encoding="utf-8") as lines:
         calls = [call for call in map(json.loads, lines) if call["outcome"] == "failure" and call["error"]]
-    calls = [call for call in calls if classify(text=call["error"], tool=call["tool"]).counts]
+    calls = [call for call in calls if classify(text=call["error"], tool=call["tool"]).is_failure]
     rows = ["| pairs | judged | share a fingerprint | target |", "| --- | --- | --- | --- |"]
     names = [("all", calls)] + [
         (name, [c for c in calls if c["dataset"] == name]) for name in sorted({c["dataset"] for c in calls})

@@ -30,7 +30,7 @@ LIMIT = 60.0
 sys.path.insert(0, str(ROOT / "src"))
 
 from mulligan.remember.sqlite import SqliteStore  # noqa: E402
-from mulligan.remember.store import LOCAL  # noqa: E402
+from mulligan.remember.store import DEFAULT_TENANT  # noqa: E402
 
 
 def imported(store: Path) -> tuple[float, float, dict[str, int]]:
@@ -74,11 +74,11 @@ def main() -> int:
         ours: Counter[tuple[str, str]] = Counter()
         none: Counter[tuple[str, str]] = Counter()
         store = SqliteStore(path)
-        for history in store.export(LOCAL):
+        for history in store.export(DEFAULT_TENANT):
             for step in history.steps:
                 ours[history.run.agent, step.outcome] += 1
                 ours[history.run.agent, "calls"] += 1
-                if step.failure is not None and not step.failure.counts:
+                if step.failure is not None and not step.failure.is_failure:
                     none[history.run.agent, str(step.failure.kind)] += 1
             ours[history.run.agent, "overcome"] += len(history.links)
         store.close()

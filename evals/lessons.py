@@ -28,12 +28,12 @@ from memory import FOLDS, NOW, _answer, fold_of, scenario
 from repair_rows import DATA, Row, history_of, need, oracles_of
 from repair_worlds import told
 
-from mulligan.calls import TOOL
-from mulligan.capture.advice import advise
-from mulligan.records import Ahead, Fix, Lesson
-from mulligan.recover.repair import Before, Suggestion
+from mulligan.calls import TOOL_NAME_PATH
+from mulligan.capture.advice import suggest_repairs
+from mulligan.records import Fix, Lesson, Prerequisite
+from mulligan.recover.repair import PrerequisiteCall, Suggestion
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL, LessonQuery
+from mulligan.remember.store import DEFAULT_TENANT, LessonQuery
 
 TARGET = 0.85
 
@@ -71,9 +71,9 @@ class Lessons(memory.Evaluation):
         """Keeps the runs of all other folds, and makes lessons of them."""
         ids = [id for id, rows in self.recorded.runs.items() if fold_of(scenario(rows[0])) != fold]
         for number, id in enumerate(ids):
-            store.append(LOCAL, self.recorded.events(id, number), f"run {id}", 1)
-        store.consolidate(LOCAL, NOW)
-        return store.lessons(LOCAL, LessonQuery(now=NOW, limit=5000))
+            store.append(DEFAULT_TENANT, self.recorded.events(id, number), f"run {id}", 1)
+        store.consolidate(DEFAULT_TENANT, NOW)
+        return store.lessons(DEFAULT_TENANT, LessonQuery(now=NOW, limit=5000))
 
     def best(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -111,14 +111,14 @@ class Lessons(memory.Evaluation):
         share: float,
     ) -> None:
         failure = self.recorded.failure(row)
-        if not failure.counts:
+        if not failure.is_failure:
             return
         every = self.sums["all"]
         every["failures"] += 1
         name = label["class"] if label else "none"
         every["R"] += name == "R"
         query = LessonQuery(tool=row["tool"], fingerprint=failure.fingerprint, now=NOW, limit=1)
-        found = store.lessons(LOCAL, query)
+        found = store.lessons(DEFAULT_TENANT, query)
         if not found:
             return
         lesson = found[0]
@@ -126,7 +126,7 @@ class Lessons(memory.Evaluation):
         arguments = row["parameters"] if isinstance(row["parameters"], dict) else {}
         history = history_of(rows, at)
         tools = worlds.tools_of(row["task_id"]) if world is not None else None
-        made = advise(
+        made = suggest_repairs(
             row["tool"],
             arguments,
             row["error"] or "",
@@ -171,9 +171,11 @@ class Lessons(memory.Evaluation):
             known = [arguments for tool, arguments in made if tool == ahead.tool and _holds(arguments, ahead)]
             if not known:
                 return None
-            first.append(Before(ahead.tool, known[0]))
+            first.append(PrerequisiteCall(ahead.tool, known[0]))
         arguments = row["parameters"] if isinstance(row["parameters"], dict) else {}
-        return Suggestion(tool=row["tool"], arguments=arguments, first=tuple(first), source="memory", confidence=0.0)
+        return Suggestion(
+            tool=row["tool"], arguments=arguments, prerequisites=tuple(first), source="memory", confidence=0.0
+        )
 
     def print(self) -> None:
         each = self.made / self.folds
@@ -206,10 +208,10 @@ class Lessons(memory.Evaluation):
 def _is_whole(made: Suggestion, lesson: Lesson) -> bool:
     """Whether the run had every value that the lesson leaves open."""
     wanted = [{*ahead.arguments, *ahead.open} for ahead in lesson.first]
-    return all(names <= call.arguments.keys() for names, call in zip(wanted, made.first, strict=True))
+    return all(names <= call.arguments.keys() for names, call in zip(wanted, made.prerequisites, strict=True))
 
 
-def _holds(arguments: Row, ahead: Ahead) -> bool:
+def _holds(arguments: Row, ahead: Prerequisite) -> bool:
     """Whether a call is the one that a lesson tells of: what is constant is the same, and nothing open is missing."""
     same = all(name in arguments and arguments[name] == value for name, value in ahead.arguments.items())
     return same and set(ahead.open) <= arguments.keys()
@@ -235,7 +237,7 @@ def _holds_a_text(lesson: Lesson) -> bool:
     return any(
         isinstance(change.after, str) and change.how not in ("rename", "cast") and not change.after.startswith("(")
         for change in lesson.changes
-        if change.path != TOOL
+        if change.path != TOOL_NAME_PATH
     )
 
 

@@ -28,16 +28,16 @@ import repair_worlds as worlds
 from repair_rows import DATA, Row, counts_once, history_of, is_name_alone, is_repaired, lines, need, oracles_of
 from repair_worlds import told
 
-from mulligan.capture.advice import advise
+from mulligan.capture.advice import suggest_repairs
 from mulligan.classify.classifier import classify
-from mulligan.classify.fingerprint import template
+from mulligan.classify.fingerprint import build_template
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.failure import Failure
 from mulligan.records import Fix, Run, Step, pattern_id
 from mulligan.recover.repair import Suggestion
 from mulligan.remember import similar
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DAY, LOCAL, FixQuery
+from mulligan.remember.store import DAY, DEFAULT_TENANT, FixQuery
 
 FOLDS = 4
 SHARES = (0.0, 0.01, 0.05, 0.25, 0.5, 1.0)
@@ -140,7 +140,7 @@ class Evaluation:
             for number, id in enumerate(ids):
                 events = self.recorded.events(id, number)
                 began = time.process_time()
-                store.append(LOCAL, events, f"run {id}", 1)
+                store.append(DEFAULT_TENANT, events, f"run {id}", 1)
                 self.learning += time.process_time() - began
                 self.calls += len(events) - 2
             unique: set[str] = set()
@@ -177,11 +177,11 @@ class Evaluation:
     ) -> None:
         arguments = row["parameters"] if isinstance(row["parameters"], dict) else {}
         failure = self.recorded.failure(row)
-        if not failure.counts:
+        if not failure.is_failure:
             return
         began = time.process_time()
-        query = FixQuery.about(row["tool"], failure, arguments, agent=str(row["model"]), now=NOW)
-        known = store.fixes(LOCAL, query)
+        query = FixQuery.for_failure(row["tool"], failure, arguments, agent=str(row["model"]), now=NOW)
+        known = store.fixes(DEFAULT_TENANT, query)
         self.asking.append(time.process_time() - began)
         tools = worlds.tools_of(row["task_id"]) if world is not None else None
         history = history_of(rows, at)
@@ -190,7 +190,7 @@ class Evaluation:
         if self.alike is not None:
             for way, likeness, fix in self.alike.nearest(store, row["tool"], failure, arguments):
                 recall = _answer([fix])
-                made = advise(row["tool"], arguments, failure, run=history, recall=recall).suggestions
+                made = suggest_repairs(row["tool"], arguments, failure, run=history, recall=recall).suggestions
                 told_by = [each for each in made if each.source == "memory"]
                 if told_by:
                     self.alike.add(way, likeness, self._is_right(told_by[0], row, rows, at, oracles, world))
@@ -198,7 +198,7 @@ class Evaluation:
         without = ["all", *SOURCES] if share == 1.0 else ["all"]
         for left_out in without:
             told_of = [fix for fix in known if SORTS.get(fix.sort) not in (None, left_out)]
-            made = advise(
+            made = suggest_repairs(
                 row["tool"],
                 arguments,
                 row["error"] or "",
@@ -246,22 +246,22 @@ class Evaluation:
             counts["helpable right"] += name not in ("D", "none") and any(rights)
             if name == "R":
                 counts["R"] += 1
-                counts["R recipe first"] += bool(made) and bool(made[0].first)
-                counts["R right first"] += bool(rights) and bool(made[0].first) and rights[0]
+                counts["R recipe first"] += bool(made) and bool(made[0].prerequisites)
+                counts["R right first"] += bool(rights) and bool(made[0].prerequisites) and rights[0]
                 counts["R right among 3"] += any(
-                    right and bool(each.first) for right, each in zip(rights, made, strict=False)
+                    right and bool(each.prerequisites) for right, each in zip(rights, made, strict=False)
                 )
 
     def _is_right(
         self, each: Suggestion, row: Row, rows: list[Row], at: int, oracles: list[tuple[str, Row]], world: Any
     ) -> bool:
-        if not each.first:
+        if not each.prerequisites:
             return is_repaired(each.tool, each.arguments, row, rows, at, oracles, world)
         if world is None:
             return _is_what_they_did(each, row, rows, at)
         tried = world.copy()
         before = attributes(tried)
-        for call in each.first:
+        for call in each.prerequisites:
             if not tried.call(call.tool, call.arguments)[0]:
                 return False
         if not tried.call(each.tool, each.arguments)[0]:
@@ -356,7 +356,7 @@ def _is_what_they_did(each: Suggestion, row: Row, rows: list[Row], at: int) -> b
     between = [one for one in rows[at + 1 :] if one["seq"] < until and one["outcome"] == "success"]
     return all(
         any(one["tool"] == call.tool and (one["parameters"] or {}) == call.arguments for one in between)
-        for call in each.first
+        for call in each.prerequisites
     )
 
 
@@ -405,7 +405,7 @@ class Alike:
         self.compared: Counter[str] = Counter()
         self._sketches: dict[str, int] = {}
         self.ways: dict[str, Callable[[str, str], float]] = {
-            "pieces as bits": lambda one, other: similar.likeness(self._sketch(one), self._sketch(other)),
+            "pieces as bits": lambda one, other: similar.sketch_similarity(self._sketch(one), self._sketch(other)),
             "difflib": lambda one, other: SequenceMatcher(None, one[:400], other[:400], autojunk=False).ratio(),
             "hashed 3-5-grams, 512": lambda one, other: _cosine(self._vector(one), self._vector(other)),
         }
@@ -440,7 +440,7 @@ class Alike:
         self, store: SqliteStore, tool: str, failure: Failure, arguments: Row
     ) -> Iterable[tuple[str, float, Fix]]:
         known = self._of(store, tool)
-        text = template(failure.message, arguments)
+        text = build_template(failure.message, arguments)
         kind = str(failure.kind)
         for rule, others in (
             ("any", [each for print, each in known.items() if print != failure.fingerprint]),
@@ -464,9 +464,9 @@ class Alike:
         """The best fix of each pattern of a tool, with its wording."""
         if tool not in self.known:
             best: dict[str, tuple[str, Fix, str]] = {}
-            for fix in store.fixes(LOCAL, FixQuery(tool=tool, now=NOW, limit=1000)):
+            for fix in store.fixes(DEFAULT_TENANT, FixQuery(tool=tool, now=NOW, limit=1000)):
                 if fix.fingerprint not in best and fix.sort in ("change", "recipe"):
-                    pattern = store.pattern(LOCAL, pattern_id(tool, fix.fingerprint))
+                    pattern = store.pattern(DEFAULT_TENANT, pattern_id(tool, fix.fingerprint))
                     if pattern is not None:
                         best[fix.fingerprint] = pattern.template, fix, pattern.kind
             self.known[tool] = best

@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from mulligan.figures import StatsQuery  # noqa: E402
 from mulligan.remember.sqlite import SqliteStore  # noqa: E402
-from mulligan.remember.store import LOCAL, PatternQuery, now  # noqa: E402
+from mulligan.remember.store import DEFAULT_TENANT, PatternQuery, now  # noqa: E402
 
 
 def otlp(row: dict[str, Any]) -> dict[str, Any]:
@@ -75,8 +75,8 @@ def told(folder: Path) -> dict[str, int]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     store = SqliteStore(kept)
-    total = store.stats(LOCAL, StatsQuery(now=now())).total
-    patterns = store.patterns(LOCAL, PatternQuery(limit=100))
+    total = store.stats(DEFAULT_TENANT, StatsQuery(now=now())).total
+    patterns = store.patterns(DEFAULT_TENANT, PatternQuery(limit=100))
     store.close()
     overcome = {"failed calls": total.recovered + total.given_up, "overcome": total.recovered}
     return {**total.runs, **overcome, "patterns": len(patterns)}

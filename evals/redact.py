@@ -32,8 +32,8 @@ sys.path.insert(0, str(ROOT / "src"))
 from mulligan import prompt  # noqa: E402
 from mulligan.classify.classifier import classify  # noqa: E402
 from mulligan.classify.taxonomy import KINDS  # noqa: E402
-from mulligan.redaction import FOREIGN, Redactor, clean, faults, quote  # noqa: E402
-from mulligan.redaction.detect import might_hold  # noqa: E402
+from mulligan.redaction import MAX_QUOTED_CHARS, Redactor, find_unsafe_text, quote_untrusted, sanitize  # noqa: E402
+from mulligan.redaction.detect import may_contain  # noqa: E402
 
 
 def main() -> None:
@@ -124,22 +124,22 @@ def _presentation() -> None:
     for row in rows:
         said = list(_strings(row["error"]))
         for text in said:
-            cleaned, quoted = clean(text), quote(text, row["tool"])
+            cleaned, quoted = sanitize(text), quote_untrusted(text, row["tool"])
             wrong["characters"] += _is_hidden(cleaned + quoted) or bool(set("<>|") & set(cleaned))
-            wrong["longer"] += len(cleaned) > FOREIGN
-            wrong["unmarked"] += bool(faults(quoted))
+            wrong["longer"] += len(cleaned) > MAX_QUOTED_CHARS
+            wrong["unmarked"] += bool(find_unsafe_text(quoted))
         failure = classify(row["error"], source="tool", tool=row["tool"])
         told = prompt.Prompt().answer(failure, tool=row["tool"])
         spoken = list(_strings(told))
         wrong["characters"] += any(map(_is_hidden, spoken))
-        wrong["longer"] += any(len(text) > FOREIGN + 130 for text in spoken)
+        wrong["longer"] += any(len(text) > MAX_QUOTED_CHARS + 130 for text in spoken)
         outside = [text for name, value in told.items() if name not in ("message", "hint") for text in _strings(value)]
-        wrong["unmarked"] += bool(faults(told["message"])) or any(_repeats(text, said) for text in outside)
+        wrong["unmarked"] += bool(find_unsafe_text(told["message"])) or any(_repeats(text, said) for text in outside)
         wrong["hints"] += told["hint"] not in OURS
     print(f"{len(rows)} hostile or genuine errors, cleaned, quoted and answered")
     for what, name in (
         ("characters", "with hidden characters or markup"),
-        ("longer", f"with more than {FOREIGN} characters of foreign text"),
+        ("longer", f"with more than {MAX_QUOTED_CHARS} characters of foreign text"),
         ("unmarked", "with foreign text outside its mark"),
         ("hints", "with a hint copied from foreign text"),
     ):
@@ -147,7 +147,7 @@ def _presentation() -> None:
         _promise(f"texts {name}", wrong[what], "", most=0)
 
 
-OURS = {clean(kind.hint, 300) for kind in KINDS.values()}
+OURS = {sanitize(kind.hint, 300) for kind in KINDS.values()}
 """Hints for models, as the table of kinds has them."""
 
 
@@ -204,7 +204,7 @@ def _cost(rows: list[dict[str, Any]]) -> None:
     }
     print(f"{'us per KB, median':<30}{'prefilter':>10}{'redact':>8}{'12 regexes':>12}{'ratio':>7}{'clean':>8}")
     for name, blocks in corpora.items():
-        steps: tuple[Callable[[str], object], ...] = (might_hold, redactor.text, _floor, clean)
+        steps: tuple[Callable[[str], object], ...] = (may_contain, redactor.text, _floor, sanitize)
         for text in blocks[:50]:
             redactor.text(text)  # compiled by now, as in any process that has redacted before
         taken: list[list[float]] = [[], [], [], []]
@@ -228,7 +228,7 @@ def _cost(rows: list[dict[str, Any]]) -> None:
         kb = min(len(text), 10_240) / 1024  # the rest is cut before it is read
         # Of the processor's time: these take so long that somebody else's turn comes between.
         first, second, third = (
-            _seconds(step, text, time.process_time) * 1e3 / kb for step in (redactor.text, clean, quote)
+            _seconds(step, text, time.process_time) * 1e3 / kb for step in (redactor.text, sanitize, quote_untrusted)
         )
         worst[name] = (first, second, third)
     for name, figures_ in sorted(worst.items(), key=lambda one: -max(one[1]))[:8]:

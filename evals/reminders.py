@@ -21,12 +21,12 @@ DATA = ROOT.parent / "shared" / "data" / "calls-dev.jsonl.gz"
 sys.path.insert(0, str(ROOT / "src"))
 
 from mulligan.capture.transcripts.calls import read  # noqa: E402
-from mulligan.capture.transcripts.gathering import Reading  # noqa: E402
-from mulligan.capture.transcripts.lines import Lines  # noqa: E402
+from mulligan.capture.transcripts.gathering import ReaderState  # noqa: E402
+from mulligan.capture.transcripts.lines import LogLines  # noqa: E402
 from mulligan.classify.classifier import classify  # noqa: E402
-from mulligan.prompt.guard import PATH, tokens  # noqa: E402
+from mulligan.prompt.guard import MAX_PATH_CHARS, estimate_prompt_tokens  # noqa: E402
 from mulligan.records import History  # noqa: E402
-from mulligan.redaction import clean  # noqa: E402
+from mulligan.redaction import sanitize  # noqa: E402
 from mulligan.remember import lookups, tracker  # noqa: E402
 
 AIM = 0.8
@@ -42,8 +42,10 @@ class Cut:
         self.kind = kind
         self.tool = tool
         self.is_miss = is_miss
-        self.is_named = any(line.startswith(f"- {kind} in {clean(tool, PATH)} (") for line in said.splitlines())
-        self.tokens = tokens(said)
+        self.is_named = any(
+            line.startswith(f"- {kind} in {sanitize(tool, MAX_PATH_CHARS)} (") for line in said.splitlines()
+        )
+        self.tokens = estimate_prompt_tokens(said)
 
 
 def cuts(history: History) -> list[Cut]:
@@ -55,12 +57,12 @@ def cuts(history: History) -> list[Cut]:
         if step.has_failed and failure is not None:
             what = step.name, step.server, failure.fingerprint
             if what in met:
-                here = tracker.restored(tracker.kept(known))
+                here = tracker.from_json(tracker.to_json(known))
                 here.compact()
-                found.append(Cut(history, str(failure.kind), step.name, lookups.is_miss(step), here.reminder))
+                found.append(Cut(history, str(failure.kind), step.name, lookups.is_empty_lookup(step), here.reminder))
             met.add(what)
-        known.hear(step)
-        known.turn()
+        known.observe_step(step)
+        known.mark_turn()
     return found
 
 
@@ -86,7 +88,7 @@ def main() -> int:
     if not DATA.exists():
         print(f"No data: {DATA} is absent, so there is nothing to measure on.")
         return 0
-    found = [cut for history in read(Lines(DATA), Reading(classify)) for cut in cuts(history)]
+    found = [cut for history in read(LogLines(DATA), ReaderState(classify)) for cut in cuts(history)]
     print("| repeats of | in sessions | before a repeated failure | named | share | 95 % |")
     print("| --- | --- | --- | --- | --- | --- |")
     parts = [("**all**", found), ("all but looks that found nothing", [cut for cut in found if not cut.is_miss])]

@@ -44,12 +44,12 @@ from repair_rows import (
 )
 from repair_worlds import told
 
-from mulligan.capture.advice import Advice, advise
+from mulligan.capture.advice import SuggestionResult, suggest_repairs
 from mulligan.classify.classifier import classify
 from mulligan.failure import Remedy
-from mulligan.recover.dialect import mapped
+from mulligan.recover.dialect import to_json_schema
 from mulligan.recover.repair import Suggestion
-from mulligan.recover.schema import judged
+from mulligan.recover.schema import validate_or_none
 
 
 def main() -> None:
@@ -82,12 +82,12 @@ class Report:
         elif self.group is not None and self.group in group:
             print("   ", group, *what)
 
-    def judge(self, advice: Advice, is_right: bool, scenario: str) -> None:
+    def judge(self, advice: SuggestionResult, is_right: bool, scenario: str) -> None:
         if advice.suggestions:
             first = advice.suggestions[0]
             number = re.search(r"(\d+)$", scenario)
             is_fitted = (int(number.group()) if number else sum(scenario.encode())) % 2 == 0
-            self.judged.append((is_fitted, first.family, first.confidence, is_right))
+            self.judged.append((is_fitted, first.strategy, first.confidence, is_right))
 
     def print_reliability(self) -> None:
         fitted: dict[str, Counter[bool]] = defaultdict(Counter)
@@ -161,7 +161,7 @@ def _one(
     tools = worlds.tools_of(row["task_id"]) if world is not None else None
     history = history_of(rows, at)
     schema = tools.get(row["tool"]) if tools else None
-    advice = advise(
+    advice = suggest_repairs(
         row["tool"], arguments, row["error"] or "", classify=classify, schema=schema, tools=tools, run=history
     )
     name = label["class"] if label else "none"
@@ -237,7 +237,7 @@ def _suggested(
     rows: list[Row],
     at: int,
     oracle: tuple[str, Row],
-    advice: Advice,
+    advice: SuggestionResult,
     group: Counter[str],
     report: Report,
     where: str,
@@ -303,9 +303,11 @@ def schema_cases(data: pathlib.Path, report: Report) -> None:
     for place, row in enumerate(lines(data / "schema-cases-dev.jsonl.gz")):
         tools = {each["name"]: each["parameters"] for each in row["functions"]}
         schema = tools.get(row["tool"])
-        advice = advise(row["tool"], row["parameters"], row["error"], classify=classify, schema=schema, tools=tools)
+        advice = suggest_repairs(
+            row["tool"], row["parameters"], row["error"], classify=classify, schema=schema, tools=tools
+        )
         first = advice.suggestions[0] if advice.suggestions else None
-        is_valid = schema is not None and not judged(row["parameters"], mapped(schema))
+        is_valid = schema is not None and not validate_or_none(row["parameters"], to_json_schema(schema))
         is_accepted = first is not None and _accepted(first.tool, first.arguments, row["accepted"])
         sort = row["error_type"].rpartition(":")[2]
         if is_valid:
@@ -388,7 +390,9 @@ def injections(data: pathlib.Path, report: Report) -> None:
     counts: Counter[str] = Counter()
     for row in lines(data / "injections-dev.jsonl"):
         schema, privileged = _injection_schema(row["schema"])
-        advice = advise(row["tool"], row["args"], row["error"], classify=classify, schema=schema, privileged=privileged)
+        advice = suggest_repairs(
+            row["tool"], row["args"], row["error"], classify=classify, schema=schema, privileged=privileged
+        )
         automatic = [each for each in advice.suggestions if each.automatic]
         changed = {
             name
@@ -423,7 +427,7 @@ def injections(data: pathlib.Path, report: Report) -> None:
                 report.miss("clamp missed", row["id"], row["args"], row["error"], wanted, "->", advice)
         elif isinstance(wanted, str):
             counts[f"{wanted}"] += 1
-            is_right = first is None and classify(text=_text(row["error"]), source="tool").remedy is Remedy.WAIT
+            is_right = first is None and classify(text=_text(row["error"]), source="tool").remedy is Remedy.RETRY
             counts[f"{wanted} waited"] += is_right
             if not is_right:
                 report.miss("not waited", row["id"], row["error"], wanted, advice)

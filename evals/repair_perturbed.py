@@ -26,10 +26,10 @@ sys.path.insert(0, str(ROOT / "src"))
 
 import repair_worlds as worlds  # noqa: E402
 
-from mulligan.capture.advice import advise  # noqa: E402
+from mulligan.capture.advice import suggest_repairs  # noqa: E402
 from mulligan.classify.classifier import classify  # noqa: E402
 from mulligan.privileged_arguments import is_privileged  # noqa: E402
-from mulligan.recover.dialect import mapped  # noqa: E402
+from mulligan.recover.dialect import to_json_schema  # noqa: E402
 
 Call = tuple[str, dict[str, Any], dict[str, Any]]
 """Tool, arguments, schema."""
@@ -83,7 +83,7 @@ def _each_family(
     shows_misses: bool,
 ) -> None:
     for family, breaks in FAMILIES.items():
-        schema = copy.deepcopy(mapped(tools[tool]))
+        schema = copy.deepcopy(to_json_schema(tools[tool]))
         made = breaks(tool, copy.deepcopy(arguments), schema)
         if made is None:
             continue
@@ -95,7 +95,7 @@ def _each_family(
         known = {**tools, tool: schema}
         error = "The arguments do not fit." if name in known else f"There is no tool {name!r}."
         began = time.process_time()
-        advice = advise(name, broken, error, classify=classify, schema=known.get(name), tools=known)
+        advice = suggest_repairs(name, broken, error, classify=classify, schema=known.get(name), tools=known)
         costs.append(time.process_time() - began)
         first = advice.suggestions[0] if advice.suggestions else None
         is_right = first is not None and first.tool == tool and worlds_equal(first.arguments, arguments)
@@ -114,7 +114,7 @@ def _each_family(
                 before.state() == after.state()
             )
         if shows_misses and is_allowed and not (is_right and first is not None and first.automatic):
-            print(family, name, broken, "->", first and (first.tool, first.arguments, first.confidence, first.why))
+            print(family, name, broken, "->", first and (first.tool, first.arguments, first.confidence, first.reason))
 
 
 def worlds_equal(one: Any, other: Any) -> bool:

@@ -116,7 +116,7 @@ def is_repaired(
 
 def is_name_alone(first: Suggestion, arguments: Row) -> bool:
     """Whether only junk around the tool's name was taken away: class A by hand, whatever the agent did later."""
-    return first.family.startswith("tool ") and first.arguments == arguments
+    return first.strategy.startswith("tool ") and first.arguments == arguments
 
 
 def is_equal(tool: str, arguments: Row, other: str, wanted: Row, world: worlds.World | None = None) -> bool:

@@ -19,7 +19,7 @@ DATA = ROOT.parent / "shared" / "data" / "calls-dev.jsonl.gz"
 PAGE = ROOT / "docs" / "classification-figures.md"
 sys.path.insert(0, str(ROOT / "src"))
 
-from mulligan.classify.results import has_failed  # noqa: E402
+from mulligan.classify.results import is_error_result  # noqa: E402
 
 
 def main() -> int:
@@ -31,7 +31,7 @@ def main() -> int:
         for call in map(json.loads, lines):
             failed = call["outcome"] == "failure"
             said = call["error"] if failed else call["result_excerpt"]
-            counted[call["dataset"], failed, has_failed(said)] += 1
+            counted[call["dataset"], failed, is_error_result(said)] += 1
     rows = ["| calls | failures recognised | successes accused |", "| --- | --- | --- |"]
     for name in sorted({key[0] for key in counted}):
         found, missed = counted[name, True, True], counted[name, True, False]

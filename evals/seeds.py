@@ -16,7 +16,7 @@ from pathlib import Path
 
 from mulligan.classify.classifier import classify
 from mulligan.remember.seeds.corpus import seeds
-from mulligan.remember.seeds.wordings import speaking
+from mulligan.remember.seeds.wordings import match_seeds
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -33,7 +33,7 @@ def main() -> None:
     for dataset, tool, text, source in rows():
         total[dataset] += 1
         failure = classify(source=source, tool=tool, text=text, is_error=True)
-        for seed in speaking(seeds().values(), tool, failure):
+        for seed in match_seeds(seeds().values(), tool, failure):
             found[dataset][names[seed.id]] += 1
             if given.show in (names[seed.id], "all"):
                 print(f"  {dataset:<12} {tool[:20]:<20} {names[seed.id]:<28} {' '.join(text.split())[:160]}")

@@ -78,7 +78,7 @@ model = ScriptedModel(
     "Paid, and it will rain. I do not know whether the mail was sent; ticket 7 could not be read.",
 )
 done = mulligan.loop(model, [weather, search, pay, send, forecast, ticket], "Pay INV-1, then tell me more.", limit=12)
-print(done.text, done.report, f"{done.status}: {done.why}", sep="\n\n")
+print(done.text, done.report, f"{done.status}: {done.end_reason}", sep="\n\n")
 
 try:
     mulligan.loop(ScriptedModel(call("vault")), [vault], "Open the vault.")

@@ -13,8 +13,8 @@ def edit(path: str, old: str, new: str) -> None:
 with mulligan.session() as session, mulligan.run("coder", session=session):
     with contextlib.suppress(ValueError):
         edit("main.py", "prnt(", "print(")
-    session.turn()
+    session.mark_turn()
     print(f"before: {session.reminder()!r}")
-    print(f"for the summariser: {session.summary_note()}")
-    session.compacted(chars_before=120_000, chars_after=4_000)  # your agent has summarised its conversation
+    print(f"for the summariser: {session.summarizer_note()}")
+    session.mark_compacted(chars_before=120_000, chars_after=4_000)  # your agent has summarised its conversation
     print(f"after:\n{session.reminder()}")

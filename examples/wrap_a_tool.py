@@ -14,4 +14,4 @@ def search(query: str, top_k: int = 5) -> list[str]:
 with mulligan.run("librarian", context="what are the rules for refunds?") as run:
     hits = search("refunds", top_k=50)
     print(f"{len(hits)} hits, run {run.id} is {run.status}")
-    print(*mulligan.notes(), sep="\n")
+    print(*mulligan.drain_notes(), sep="\n")

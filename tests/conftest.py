@@ -47,7 +47,7 @@ def no_recorder_outlives_its_test() -> Iterator[None]:
     recording = sys.modules.get("mulligan.remember.recording.recorder")
     for each in tuple(recording._recorders) if recording is not None else ():
         if isinstance(each, recording.Recorder):  # a test may have put something else there
-            each._worker.end(time.monotonic() + PATIENCE)
+            each._worker.stop(time.monotonic() + PATIENCE)
 
 
 @pytest.fixture(scope="session", autouse=True)

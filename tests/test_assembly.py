@@ -18,13 +18,13 @@ import pytest
 from mulligan.assembly import Mulligan, default
 from mulligan.events import AnyEvent
 from mulligan.failure import AgentError, SettingsError
-from mulligan.parts import Parts
+from mulligan.parts import Components
 from mulligan.recover import plan
 from mulligan.recover.policy import Policy
 from mulligan.remember.memory import MemoryStore
-from mulligan.remember.store import LOCAL, RunQuery
+from mulligan.remember.store import DEFAULT_TENANT, RunQuery
 from mulligan.settings import Settings
-from mulligan.testing import Rehearsal, rehearsal
+from mulligan.testing import Sandbox, sandbox
 
 
 class Mine(Exception):
@@ -75,8 +75,8 @@ def test_configure_comes_before_the_first_recorded_call(tmp_path: Path) -> None:
     assert mulligan.tool(lambda: 1)() == 1
     with pytest.raises(SettingsError, match="configure must come before the first recorded call"):
         mulligan.configure(attempts=3)
-    assert mulligan._parts is not None
-    assert (mulligan._parts.settings.agent, mulligan._parts.settings.policy.attempts) == ("first", 2)
+    assert mulligan._components is not None
+    assert (mulligan._components.settings.agent, mulligan._components.settings.policy.attempts) == ("first", 2)
 
 
 @pytest.mark.parametrize(
@@ -164,10 +164,10 @@ def test_two_of_them_share_neither_run_nor_store() -> None:
     assert inner.record.parent is None
     for mulligan, run, name in ((first, outer, "a"), (second, inner, "b")):
         mulligan.flush(30)
-        assert mulligan._parts is not None
-        store = mulligan._parts.recorder.store
+        assert mulligan._components is not None
+        store = mulligan._components.recorder.store
         assert store is not None
-        (history,) = store.runs(LOCAL, RunQuery())
+        (history,) = store.runs(DEFAULT_TENANT, RunQuery())
         assert (history.run.id, [step.name for step in history.steps]) == (run.id, [name])
         mulligan.close()
 
@@ -189,9 +189,9 @@ def test_an_unwritable_home_is_replaced_by_the_temporary_folder_with_one_warning
     assert mulligan.flush(30)
     (told,) = warnings(caplog)
     assert str(tmp_path / f"mulligan-{os.getuid()}") in told
-    assert mulligan._parts is not None
-    assert mulligan._parts.recorder.store is not None
-    assert len(mulligan._parts.recorder.store.runs(LOCAL, RunQuery())) == 3
+    assert mulligan._components is not None
+    assert mulligan._components.recorder.store is not None
+    assert len(mulligan._components.recorder.store.runs(DEFAULT_TENANT, RunQuery())) == 3
     mulligan.close()
 
 
@@ -285,11 +285,11 @@ def test_everything_passes_through_when_it_is_off(
             assert turn.call({"fails": fails}, "fails")["error"] == "tool/connection_error"
             assert asyncio.run(turn.acall({"fails": fails}, "fails"))["error"] == "tool/connection_error"
             assert turn.call({"echo": len}, "other", {})["error"] == "tool/unknown_tool"
-        session.compacted()
+        session.mark_compacted()
         assert session.reminder() == ""
     assert run.status == "partial"
-    assert mulligan.notes() == []
-    assert mulligan.explain(TimeoutError("late")).kind == "tool/timeout"
+    assert mulligan.drain_notes() == []
+    assert mulligan.classify_error(TimeoutError("late")).kind == "tool/timeout"
     assert mulligan.flush(30)
     mulligan.close()
     assert warnings(caplog) == []
@@ -312,8 +312,8 @@ def broken(*args: Any, **kwargs: Any) -> Any:
 
 def with_parts(**parts: Any) -> Mulligan:
     mulligan = Mulligan()
-    mulligan._parts = Parts(
-        Settings(store="memory:", policy=Policy(first_wait=0)), opening=parts.pop("opening", MemoryStore), **parts
+    mulligan._components = Components(
+        Settings(store="memory:", policy=Policy(first_wait=0)), open_store=parts.pop("opening", MemoryStore), **parts
     )
     return mulligan
 
@@ -323,25 +323,25 @@ def mulligan_whose(part: str, monkeypatch: pytest.MonkeyPatch) -> Mulligan:
     match part:
         case "classifier" | "recall" | "publish" | "timer" | "clock" | "chance" | "sleep" | "asleep":
             return with_parts(**{"classify" if part == "classifier" else part: broken})
-        case "plan" | "Prompt.beside" | "Prompt.note" | "Prompt.epitaph" | "Prompt.answer":
-            name = {"plan": "mulligan.recover.plan.next_step"}.get(part, f"mulligan.prompt.{part}")
+        case "plan" | "Prompt.for_arguments" | "Prompt.note" | "Prompt.exception_note" | "Prompt.answer":
+            name = {"plan": "mulligan.recover.plan.choose_next_move"}.get(part, f"mulligan.prompt.{part}")
             monkeypatch.setattr(name, broken)
         case "redaction":
-            monkeypatch.setattr("mulligan.events.redacted", broken)
+            monkeypatch.setattr("mulligan.events.redact_event", broken)
         case "store":
             return with_parts(opening=broken)
         case "schema":
-            monkeypatch.setattr("mulligan.recover.schema.faults", broken)
-            monkeypatch.setattr("mulligan.capture.annotations.as_schema", broken)
+            monkeypatch.setattr("mulligan.recover.schema.find_violations", broken)
+            monkeypatch.setattr("mulligan.capture.annotations.annotation_to_schema", broken)
         case "recorder":
             mulligan = with_parts()
-            assert mulligan._parts is not None
-            mulligan._parts.stream.carry(broken)
+            assert mulligan._components is not None
+            mulligan._components.stream.set_sink(broken)
             return mulligan
         case "listener":
             mulligan = with_parts()
-            mulligan.listen(broken, when="caller")
-            mulligan.listen(broken)
+            mulligan.add_listener(broken, thread="caller")
+            mulligan.add_listener(broken)
             return mulligan
         case _:
             raise AssertionError(part)
@@ -349,8 +349,8 @@ def mulligan_whose(part: str, monkeypatch: pytest.MonkeyPatch) -> Mulligan:
 
 
 PARTS = (
-    "classifier recall publish chance sleep asleep plan Prompt.beside Prompt.note Prompt.epitaph Prompt.answer "
-    "redaction store schema recorder listener"
+    "classifier recall publish chance sleep asleep plan Prompt.for_arguments Prompt.note Prompt.exception_note "
+    "Prompt.answer redaction store schema recorder listener"
 ).split()
 
 
@@ -435,11 +435,11 @@ def test_a_broken_plan_is_told_once_in_the_log_and_on_the_exception(
 
 
 def test_a_plan_that_cannot_even_begin_leaves_the_call_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_plan(*about: Any) -> plan.Recovering:
+    def no_plan(*about: Any) -> plan.RecoveryMoves:
         raise RuntimeError("a part of ours is broken")
         yield
 
-    monkeypatch.setattr("mulligan.capture.attempts.recovery", no_plan)
+    monkeypatch.setattr("mulligan.capture.attempts.plan_recovery", no_plan)
     mulligan = with_parts()
     calls: list[int] = []
     assert mulligan.tool(lambda n: calls.append(n))(1) is None
@@ -471,7 +471,7 @@ class FrozenError(Exception):
 
 
 def test_objects_that_cannot_be_looked_at_pass_as_arguments_and_results() -> None:
-    rehearsal = Rehearsal()
+    rehearsal = Sandbox()
     thing = Hostile()
     wrapped = shapes(rehearsal.mulligan)
     assert wrapped["plain"](thing) is thing
@@ -488,7 +488,7 @@ def test_objects_that_cannot_be_looked_at_pass_as_arguments_and_results() -> Non
 
 @pytest.mark.parametrize("error", [HostileError("x"), FrozenError(), ExceptionGroup("several", [Mine("own")])])
 def test_exceptions_that_cannot_be_read_or_changed_come_out_as_they_are(error: Exception) -> None:
-    rehearsal = Rehearsal()
+    rehearsal = Sandbox()
     mulligan = rehearsal.mulligan
 
     @mulligan.tool
@@ -511,8 +511,8 @@ def test_exceptions_that_cannot_be_read_or_changed_come_out_as_they_are(error: E
 def test_a_listener_that_raises_does_not_keep_the_others_from_hearing() -> None:
     mulligan = with_parts()
     heard: list[AnyEvent] = []
-    mulligan.listen(broken, when="caller")
-    end = mulligan.listen(heard.append, when="caller")
+    mulligan.add_listener(broken, thread="caller")
+    end = mulligan.add_listener(heard.append, thread="caller")
     mulligan.tool(lambda: 1)()
     names = [event.name for event in heard]
     assert names == ["run.started", "step.started", "step.ended", "run.ended"]
@@ -570,10 +570,10 @@ def one(messages: Any) -> str:
 
 def test_what_cannot_be_meant_is_refused_in_a_sentence():
     other = default.tool(name="one")(lambda query: query)
-    with rehearsal():
+    with sandbox():
         for said, wrong in (
-            ("a listener is a function", lambda: default.listen(5)),
-            ("when is recorder or caller, got 'later'", lambda: default.listen(print, when="later")),
+            ("a listener is a function", lambda: default.add_listener(5)),
+            ("thread is recorder or caller, got 'later'", lambda: default.add_listener(print, thread="later")),
             ("the id of a session is a text, got 7", lambda: default.session(7)),
             ("session is a mulligan.session", lambda: default.run("agent", session=7)),
             ("messages is a text, or a list", lambda: default.loop(one, [], 7)),

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 
 from mulligan import calls
-from mulligan.failure import Failure, Kind, Ran, Remedy
-from mulligan.records import VERIFY, Change, Ending, Link, Recovery, Step
+from mulligan.failure import Failure, Kind, Remedy, TookEffect
+from mulligan.records import VERIFY, Change, Link, Recovery, RecoveryStop, Step
 
-TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.WAIT), "too slow", fingerprint="f-timeout")
-REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "no", fingerprint="f-rejected")
+TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "too slow", fingerprint="f-timeout")
+REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "no", fingerprint="f-rejected")
 
 
 def step(seq: int, call: int | None = None, attempt: int = 1, *, failure: Failure | None = None, **fields: Any) -> Step:
@@ -44,12 +44,12 @@ def test_attempts_at_one_thing_are_one_call_in_the_order_they_were_made():
 
 
 def test_a_call_says_how_it_ended():
-    waited = step(2, 1, 2, after=Recovery(remedy=Remedy.WAIT, seconds=1.5))
+    waited = step(2, 1, 2, after=Recovery(remedy=Remedy.RETRY, seconds=1.5))
     changed = step(2, 1, 2, after=Recovery(remedy=Remedy.REPAIR, changes=(Change(path="k", how="clamp"),)))
     later = msgspec.structs.replace(changed, seq=3, attempt=3)
 
     def ending(*steps: Step) -> str:
-        return calls.group_attempts(steps)[0].ending
+        return calls.group_attempts(steps)[0].outcome_label
 
     assert ending(step(1)) == "first try"
     assert ending(step(1, failure=TIMEOUT)) == "given up"
@@ -58,17 +58,17 @@ def test_a_call_says_how_it_ended():
     assert ending(step(1, failure=REJECTED), step(2, 1, 2, failure=REJECTED), later) == "repaired on a later try"
     again = msgspec.structs.replace(changed, outcome="failure", failure=REJECTED)
     assert ending(step(1, failure=REJECTED), again, later) == "repaired on the second try"
-    offered = Ending(why="repairs are only suggested", offered=(Recovery(remedy=Remedy.REPAIR),))
+    offered = RecoveryStop(why="repairs are only suggested", offered=(Recovery(remedy=Remedy.REPAIR),))
     assert ending(step(1, failure=REJECTED, ending=offered)) == "given up with suggestions"
-    checked = step(2, 1, 2, after=Recovery(remedy=Remedy.WAIT, source="verify"))
+    checked = step(2, 1, 2, after=Recovery(remedy=Remedy.RETRY, source="verify"))
     assert ending(step(1, failure=TIMEOUT), checked) == "confirmed by a check"
     assert ending(step(1, outcome="cancelled")) == "cancelled"
-    assert calls.group_attempts([step(1, failure=TIMEOUT), waited])[0].waited == 1.5
+    assert calls.group_attempts([step(1, failure=TIMEOUT), waited])[0].backoff_seconds == 1.5
 
 
 def test_a_call_says_what_its_recovery_took():
     first = step(1, failure=TIMEOUT, seconds=3.0, tokens={"input": 5, "output": 2})
-    second = step(2, 1, 2, seconds=0.5, tokens={"input": 7}, after=Recovery(remedy=Remedy.WAIT, seconds=1.5))
+    second = step(2, 1, 2, seconds=0.5, tokens={"input": 7}, after=Recovery(remedy=Remedy.RETRY, seconds=1.5))
     (call,) = calls.group_attempts([first, second])
     assert call.recovery_seconds == 2.0
     assert call.recovery_tokens == 7
@@ -78,12 +78,12 @@ def test_a_call_says_what_its_recovery_took():
     ("recovery", "is_retry"),
     [
         (None, True),
-        (Recovery(remedy=Remedy.WAIT, seconds=2.0), True),
-        (Recovery(remedy=Remedy.WAIT, source=VERIFY), False),
+        (Recovery(remedy=Remedy.RETRY, seconds=2.0), True),
+        (Recovery(remedy=Remedy.RETRY, source=VERIFY), False),
         (Recovery(remedy=Remedy.REPAIR, changes=(Change(path="k", how="clamp", after=5),)), False),
         (Recovery(remedy=Remedy.REPAIR, first=("login",)), False),
         (Recovery(remedy=Remedy.COMPRESS, source="structure"), False),
-        (Recovery(remedy=Remedy.TELL, source="fallback"), False),
+        (Recovery(remedy=Remedy.REPLAN, source="fallback"), False),
     ],
 )
 def test_attempt_is_retry_only_where_it_repeats_the_same_call(recovery, is_retry):
@@ -122,7 +122,7 @@ def applied(before: Any, changes: tuple[Change, ...]) -> Any:
 
 @given(CALLS | JSON, CALLS | JSON)
 def test_changes_applied_to_the_first_arguments_give_the_second(before, after):
-    changes = calls.changes(before, after)
+    changes = calls.diff_arguments(before, after)
     assert calls.is_same_json(applied(before, changes), after)
     assert bool(changes) is not calls.is_same_json(before, after)
 
@@ -144,7 +144,7 @@ def test_changes_applied_to_the_first_arguments_give_the_second(before, after):
     ],
 )
 def test_a_change_is_called_what_it_is(before, after, how):
-    assert calls.changes({"x": before}, {"x": after}) == (Change(path="x", how=how, before=before, after=after),)
+    assert calls.diff_arguments({"x": before}, {"x": after}) == (Change(path="x", how=how, before=before, after=after),)
 
 
 class Odd:
@@ -157,7 +157,7 @@ class Odd:
 def test_objects_that_cannot_be_compared_are_not_the_same():
     odd = Odd()
     assert not calls.is_same_json({"x": odd}, {"x": Odd()})
-    assert [change.how for change in calls.changes({"x": odd}, {"x": Odd()})] == ["substitute"]
+    assert [change.how for change in calls.diff_arguments({"x": odd}, {"x": Odd()})] == ["substitute"]
 
 
 @pytest.mark.parametrize(("left", "right"), [(1, True), (1, 1.0), (0, False), ("1", 1), ([1], [True])])
@@ -177,7 +177,7 @@ def link(run: str, how: str = "agent", after: Any = 5, between: tuple[str, ...] 
 def test_the_same_change_in_several_runs_is_one_precedent_and_the_most_frequent_comes_first():
     links = [link("a", after=7), link("b"), link("c"), link("c"), link("d", "recipe", between=("login",))]
 
-    found = calls.precedents(links, seen=9)
+    found = calls.group_precedents(links, run_count=9)
 
     told = [(each.how, each.worked, each.seen) for each in found]
     assert told == [("agent", 2, 9), ("agent", 1, 9), ("recipe", 1, 9)]
@@ -186,11 +186,11 @@ def test_the_same_change_in_several_runs_is_one_precedent_and_the_most_frequent_
 
 @given(st.permutations([link("a", after=7), link("b"), link("c"), link("d", "retry"), link("e", after=7)]))
 def test_precedents_do_not_depend_on_the_order_in_which_they_are_known(links):
-    assert calls.precedents(links, 5) == calls.precedents(sorted(links, key=lambda each: each.run), 5)
+    assert calls.group_precedents(links, 5) == calls.group_precedents(sorted(links, key=lambda each: each.run), 5)
 
 
 def test_nothing_known_is_no_precedent():
-    assert calls.precedents([], 3) == []
+    assert calls.group_precedents([], 3) == []
 
 
 # How alike two texts are

@@ -17,7 +17,7 @@ EXPECTED = ["calls" if sort == "calls" else sort for sort, _ in TURNS]
 @pytest.mark.parametrize("form", FORMS)
 def test_what_tools_answered_is_found(form):
     messages = FORMS[form](TURNS)
-    found = [slot.text for message in messages for slot in conversation.slots(message) if slot.is_observation]
+    found = [slot.text for message in messages for slot in conversation.find_text_slots(message) if slot.is_observation]
     results = [result for sort, told in TURNS if sort == "calls" for *_, result in told]
     assert len(found) == len(results)
     for text, result in zip(found, results, strict=True):
@@ -27,16 +27,16 @@ def test_what_tools_answered_is_found(form):
 @pytest.mark.parametrize("form", [form for form in FORMS if form != "pairs"])
 def test_calls_and_their_results_are_paired_and_stay_together(form):
     messages = FORMS[form](TURNS)
-    assert conversation.unpaired(messages) == ([], [])
-    for part in conversation.exchanges(messages):
-        assert conversation.unpaired(messages[part.start : part.stop]) == ([], [])
-    assert sum(map(len, conversation.exchanges(messages))) == len(messages)
+    assert conversation.find_unpaired(messages) == ([], [])
+    for part in conversation.group_exchanges(messages):
+        assert conversation.find_unpaired(messages[part.start : part.stop]) == ([], [])
+    assert sum(map(len, conversation.group_exchanges(messages))) == len(messages)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_result_is_not_the_users_word(form):
     messages = FORMS[form](TURNS)
-    said = [message for message in messages if conversation.role(message) == "user"]
+    said = [message for message in messages if conversation.role_of(message) == "user"]
     assert len(said) == sum(sort == "user" for sort, _ in TURNS)
 
 
@@ -45,8 +45,8 @@ def test_a_user_who_speaks_beside_a_result_has_spoken():
         "role": "user",
         "content": [{"type": "tool_result", "tool_use_id": "a", "content": "42"}, {"type": "text", "text": "And now?"}],
     }
-    assert conversation.role(message) == "user"
-    assert conversation.answered(message) == ["a"]
+    assert conversation.role_of(message) == "user"
+    assert conversation.result_ids(message) == ["a"]
 
 
 def test_results_that_come_late_hold_everything_between_together():
@@ -58,7 +58,7 @@ def test_results_that_come_late_hold_everything_between_together():
         {"type": "function_call_output", "call_id": "b", "output": "2"},
         {"role": "user", "content": "And?"},
     ]
-    assert conversation.exchanges(messages) == [range(5), range(5, 6)]
+    assert conversation.group_exchanges(messages) == [range(5), range(5, 6)]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -66,12 +66,12 @@ def test_another_text_in_the_same_place_changes_nothing_else(form):
     messages = FORMS[form](TURNS)
     before = copy.deepcopy(flat(messages))
     for message in messages:
-        for slot in conversation.slots(message):
+        for slot in conversation.find_text_slots(message):
             value = {slot.wrap: "short"} if slot.wrap else "short"
-            other = conversation.replaced(message, slot.path, value)
-            assert "short" in [each.text for each in conversation.slots(other)]
-            assert conversation.called(other) == conversation.called(message)
-            assert conversation.answered(other) == conversation.answered(message)
+            other = conversation.replace_at(message, slot.path, value)
+            assert "short" in [each.text for each in conversation.find_text_slots(other)]
+            assert conversation.call_ids(other) == conversation.call_ids(message)
+            assert conversation.result_ids(other) == conversation.result_ids(message)
     assert flat(messages) == before
 
 
@@ -83,23 +83,23 @@ class Frozen:
 
 def test_objects_that_cannot_be_changed_are_copied():
     message = Frozen("user", "a long story")
-    assert conversation.replaced(message, ("content",), "short") == Frozen("user", "short")
+    assert conversation.replace_at(message, ("content",), "short") == Frozen("user", "short")
     assert message.content == "a long story"
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_user_can_be_made_to_say_something_in_every_form(form):
     messages = FORMS[form](TURNS)
-    made = conversation.spoken(messages, "Hello.")
-    assert conversation.role(made) == "user"
-    assert [slot.text for slot in conversation.slots(made)] == ["Hello."]
+    made = conversation.user_message(messages, "Hello.")
+    assert conversation.role_of(made) == "user"
+    assert [slot.text for slot in conversation.find_text_slots(made)] == ["Hello."]
     assert type(made) is type(messages[0])
 
 
 def test_the_conversation_is_found_among_the_arguments():
-    assert conversation.place({"model": "m", "contents": []}) == "contents"
-    assert conversation.place({"model": "m", "turns": [{"role": "user", "content": "x"}]}) == "turns"
-    assert conversation.place({"model": "m"}) is None
+    assert conversation.conversation_argument({"model": "m", "contents": []}) == "contents"
+    assert conversation.conversation_argument({"model": "m", "turns": [{"role": "user", "content": "x"}]}) == "turns"
+    assert conversation.conversation_argument({"model": "m"}) is None
 
 
 def test_a_picture_does_not_weigh_what_its_data_do():
@@ -107,8 +107,8 @@ def test_a_picture_does_not_weigh_what_its_data_do():
         "role": "user",
         "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 10**6}}],
     }
-    assert conversation.heaviness(picture) < 2000
-    assert conversation.heaviness({"role": "user", "content": "data:image/png;base64," + "A" * 10**6}) < 2000
+    assert conversation.estimate_tokens(picture) < 2000
+    assert conversation.estimate_tokens({"role": "user", "content": "data:image/png;base64," + "A" * 10**6}) < 2000
 
 
 def test_strangers_do_no_harm():
@@ -126,8 +126,8 @@ def test_strangers_do_no_harm():
         ("a", "b", "c"),
         {"content": [None, 3, [[]]]},
     ):
-        assert all(isinstance(slot.text, str) for slot in conversation.slots(odd))
-        conversation.role(odd)
-        conversation.called(odd)
-        conversation.answered(odd)
-        conversation.heaviness(odd)
+        assert all(isinstance(slot.text, str) for slot in conversation.find_text_slots(odd))
+        conversation.role_of(odd)
+        conversation.call_ids(odd)
+        conversation.result_ids(odd)
+        conversation.estimate_tokens(odd)

@@ -19,7 +19,7 @@ from mulligan.events import EVENTS
 from mulligan.failure import Failure
 from mulligan.recover.policy import Policy
 from mulligan.serve.cli import COMMANDS, SECTIONS
-from mulligan.settings import NAMES, TABLES
+from mulligan.settings import SETTING_NAMES, TABLE_NAMES
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -91,7 +91,7 @@ def test_the_plan_of_the_house_names_the_public_names():
 
 
 def test_every_setting_is_documented_and_every_documented_one_exists():
-    assert first_column(page("settings")) == {*NAMES, *TABLES}
+    assert first_column(page("settings")) == {*SETTING_NAMES, *TABLE_NAMES}
 
 
 def test_every_event_is_documented_and_every_documented_one_exists():

@@ -13,21 +13,21 @@ from mulligan.events import (
     EVENTS,
     AnyEvent,
     ContextCompacted,
-    Gate,
+    EventStream,
     LessonLearned,
+    RecordRedactor,
     RecoveryPlanned,
     RunEnded,
     RunStarted,
     StepEnded,
     StepStarted,
-    Stream,
-    all_redacted,
-    redacted,
+    redact_all,
+    redact_event,
 )
-from mulligan.failure import Failure, Kind, Ran, Remedy
+from mulligan.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.records import Change, Compaction, Lesson, Recovery, Run, Step, decode, encode
-from mulligan.redaction import Redactor, plain
-from mulligan.success import Alone, Form, Success, frozen
+from mulligan.redaction import Redactor, to_plain_data
+from mulligan.success import CallTemplate, StandaloneRun, SuccessRecord, snapshot_value
 
 CANARY = "canary-7f3a9c"
 """A text that is a secret wherever it stands."""
@@ -90,10 +90,10 @@ PLACES: dict[str, AnyEvent] = {
 
 @pytest.mark.parametrize("place", PLACES)
 def test_no_secret_reaches_any_listener(place):
-    stream = Stream(REDACTOR)
+    stream = EventStream(REDACTOR)
     heard: list[AnyEvent] = []
-    stream.listen(heard.append, when="caller")
-    stream.listen(heard.append)
+    stream.add_listener(heard.append, thread="caller")
+    stream.add_listener(heard.append)
 
     stream.publish(PLACES[place])
 
@@ -105,10 +105,10 @@ def test_no_secret_reaches_any_listener(place):
 
 
 def test_at_level_shared_only_listed_values_are_published():
-    shared = Redactor(level="shared", listed=["top_k"])
+    shared = Redactor(level="shared", unredacted_arguments=["top_k"])
     event = StepEnded(step(arguments={"q": "private words", "top_k": 5}, after=recovery(path="top_k", before=9)))
 
-    kept = redacted(event, shared)
+    kept = redact_event(event, shared)
 
     assert "private words" not in encode(kept).decode()
     assert kept.step.arguments["top_k"] == 5
@@ -118,10 +118,10 @@ def test_at_level_shared_only_listed_values_are_published():
 def test_at_level_shared_a_name_that_was_changed_is_told_as_it_is():
     shared = Redactor(level="shared", key=b"tenant", patterns=["canary-[0-9a-f]+"])
     after = recovery(path="(tool)", how="rename", before="serch", after="search")
-    (change,) = redacted(StepEnded(step(after=after)), shared).step.after.changes
+    (change,) = redact_event(StepEnded(step(after=after)), shared).step.after.changes
     assert (change.path, change.before, change.after) == ("(tool)", "serch", "search")
     hidden = recovery(path="k", how="rename", before=CANARY, after="k")
-    assert CANARY not in encode(redacted(StepEnded(step(after=hidden)), shared)).decode()
+    assert CANARY not in encode(redact_event(StepEnded(step(after=hidden)), shared)).decode()
 
 
 def test_at_level_shared_the_model_is_still_known_by_name_and_nothing_else_of_it_is_shown():
@@ -129,10 +129,10 @@ def test_at_level_shared_the_model_is_still_known_by_name_and_nothing_else_of_it
     about = {"model": "big-1", "by": "person", "note": "private words"}
     called = {"model": "big-1", "messages": "private words"}
 
-    step_ = redacted(StepEnded(step(type="model", arguments=called, metadata=about)), shared).step
-    run = redacted(RunEnded(Run(id="r", metadata=about)), shared).run
-    tool = redacted(StepEnded(step(arguments={"model": "private words"})), shared).step
-    secret = redacted(StepEnded(step(metadata={"model": "hunter-two-3", "password": "hunter-two-3"})), shared).step
+    step_ = redact_event(StepEnded(step(type="model", arguments=called, metadata=about)), shared).step
+    run = redact_event(RunEnded(Run(id="r", metadata=about)), shared).run
+    tool = redact_event(StepEnded(step(arguments={"model": "private words"})), shared).step
+    secret = redact_event(StepEnded(step(metadata={"model": "hunter-two-3", "password": "hunter-two-3"})), shared).step
 
     assert (step_.metadata["model"], step_.metadata["by"], step_.arguments["model"]) == ("big-1", "person", "big-1")
     assert run.metadata["model"] == "big-1"
@@ -149,17 +149,17 @@ def test_what_is_no_secret_is_kept():
             failure=failure(message="exceeds 128k token limit", status=400, retry_after=2.0, code="too_long"),
         )
     )
-    assert redacted(event, Redactor()) == event
+    assert redact_event(event, Redactor()) == event
 
 
 def test_an_id_is_never_hidden_because_it_looks_like_a_secret():
     run = Run(id=CANARY, session=CANARY, parent=CANARY)
-    assert redacted(RunStarted(run), REDACTOR).run == run
+    assert redact_event(RunStarted(run), REDACTOR).run == run
 
 
 def test_a_rename_under_a_secret_name_still_says_both_names():
     event = StepEnded(step(after=recovery(path="api_key", how="rename", before="api_key", after="key")))
-    assert redacted(event, Redactor()) == event
+    assert redact_event(event, Redactor()) == event
 
 
 ANY = st.recursive(
@@ -184,21 +184,21 @@ def test_whatever_is_published_can_be_written_down_and_read_again_and_redacting_
             after=recovery(path=path, before=before),
         )
     )
-    kept = redacted(event, Redactor())
+    kept = redact_event(event, Redactor())
     assert decode(encode(kept), StepEnded) == kept
-    assert redacted(kept, Redactor()) == kept
+    assert redact_event(kept, Redactor()) == kept
 
 
 def test_one_listeners_fault_reaches_neither_the_others_nor_the_publisher(caplog):
-    stream = Stream(Redactor())
+    stream = EventStream(Redactor())
     heard: list[AnyEvent] = []
 
     def broken(event: AnyEvent) -> None:
         raise ValueError("broken")
 
     for when in ("caller", "recorder"):
-        stream.listen(broken, when=when)
-        stream.listen(heard.append, when=when)
+        stream.add_listener(broken, thread=when)
+        stream.add_listener(heard.append, thread=when)
 
     stream.publish(RunStarted(Run(id="run_a")))
 
@@ -206,8 +206,8 @@ def test_one_listeners_fault_reaches_neither_the_others_nor_the_publisher(caplog
 
 
 def test_a_listeners_faults_are_logged_once(caplog):
-    stream = Stream(Redactor())
-    stream.listen(lambda event: 1 / 0, when="caller")
+    stream = EventStream(Redactor())
+    stream.add_listener(lambda event: 1 / 0, thread="caller")
 
     with caplog.at_level(logging.ERROR, logger="mulligan"):
         for _ in range(3):
@@ -221,9 +221,9 @@ def test_an_event_that_cannot_be_redacted_is_not_carried_and_harms_nobody(caplog
         def record(self, *parts: Any) -> tuple[Any, ...]:
             raise RuntimeError("no redaction today")
 
-    stream = Stream(Broken())
+    stream = EventStream(Broken())
     heard: list[AnyEvent] = []
-    stream.listen(heard.append, when="caller")
+    stream.add_listener(heard.append, thread="caller")
 
     stream.publish(StepEnded(step(arguments={"q": CANARY})))
 
@@ -232,9 +232,9 @@ def test_an_event_that_cannot_be_redacted_is_not_carried_and_harms_nobody(caplog
 
 
 def test_a_listener_that_has_ended_hears_no_more():
-    stream = Stream(Redactor())
+    stream = EventStream(Redactor())
     heard: list[AnyEvent] = []
-    end = stream.listen(heard.append, when="caller")
+    end = stream.add_listener(heard.append, thread="caller")
 
     stream.publish(RunStarted(Run(id="run_a")))
     end()
@@ -245,11 +245,11 @@ def test_a_listener_that_has_ended_hears_no_more():
 
 
 def test_the_carrier_gets_each_event_and_delivers_it_when_it_likes():
-    stream = Stream(Redactor())
+    stream = EventStream(Redactor())
     carried: list[AnyEvent] = []
     late: list[AnyEvent] = []
-    stream.carry(carried.append)
-    stream.listen(late.append)
+    stream.set_sink(carried.append)
+    stream.add_listener(late.append)
 
     stream.publish(RunStarted(Run(id="run_a")))
     assert (len(carried), len(late)) == (1, 0)
@@ -304,23 +304,27 @@ GIVEN = st.dictionaries(NAMED, FLAT | st.lists(PIECES), max_size=4)
 def test_many_events_are_redacted_as_each_of_them_would_be(batch, level):
     redactor = Redactor(level=level, key=b"k" * 32)
 
-    assert all_redacted(batch, Gate(redactor)) == [redacted(event, redactor) for event in batch]
+    assert redact_all(batch, RecordRedactor(redactor)) == [redact_event(event, redactor) for event in batch]
 
 
-FORMS = [Form("tool", name, ("query", "k", "pin"), ("query", "k", "pin", "password")) for name in ("find", "read")]
+FORMS = [
+    CallTemplate("tool", name, ("query", "k", "pin"), ("query", "k", "pin", "password")) for name in ("find", "read")
+]
 CALLS = st.builds(
-    lambda form, given, named, result, alone: Success(
-        form, "run_a", 1, None, 1.5, given, named, alone, seconds=0.25, result=frozen(result)
+    lambda form, given, named, result, alone: SuccessRecord(
+        form, "run_a", 1, None, 1.5, given, named, alone, seconds=0.25, result=snapshot_value(result)
     ),
     st.sampled_from(FORMS),
     st.lists(FLAT, max_size=2).map(tuple),
     st.dictionaries(st.sampled_from(["pin", "password"]), FLAT, max_size=2),
     GIVEN | FLAT | st.dictionaries(st.integers() | PIECES, FLAT, max_size=2) | st.lists(PIECES),
-    st.none() | st.just(Alone.of(Run(id="", agent="ann@example.com"))),
+    st.none() | st.just(StandaloneRun.from_run(Run(id="", agent="ann@example.com"))),
 )
 ALIKE = st.lists(st.just("order 7") | PIECES, max_size=30).map(
     lambda texts: [
-        Success(FORMS[0], "run_a", seq, None, 1.5, (text,), {"k": seq}, None, seconds=0.25, result={"query": text})
+        SuccessRecord(
+            FORMS[0], "run_a", seq, None, 1.5, (text,), {"k": seq}, None, seconds=0.25, result={"query": text}
+        )
         for seq, text in enumerate(texts)
     ]
 )
@@ -331,9 +335,9 @@ def test_many_calls_that_worked_are_kept_in_their_order_as_each_of_them_would_be
     records = [record for part in parts for record in part]
     redactor = Redactor(key=b"k" * 32)
 
-    kept = Stream(redactor).kept(records)
+    kept = EventStream(redactor).redact_batch(records)
 
-    alone = [event for record in records for event in Stream(redactor).kept([record])]
+    alone = [event for record in records for event in EventStream(redactor).redact_batch([record])]
     assert encode(list(kept)) == encode(alone)
     assert b"ann@" not in encode(alone)
     assert b"ghp_" not in encode(alone)
@@ -364,15 +368,20 @@ LONG = "x y " * 50_000
 )
 def test_many_failures_are_redacted_as_each_of_them_would_be(odd):
     redactor = Redactor(key=b"k" * 32)
-    plain = {"kind": Kind("tool", "timeout"), "remedy": Remedy.WAIT, "ran": Ran.UNKNOWN, "message": "it took too long"}
+    plain = {
+        "kind": Kind("tool", "timeout"),
+        "remedy": Remedy.RETRY,
+        "ran": TookEffect.UNKNOWN,
+        "message": "it took too long",
+    }
     batch = [
         StepEnded(Step(run="run_a", seq=seq, call=seq, outcome="failure", failure=Failure(**{**plain, **said})))
         for seq, said in enumerate(({}, odd, {}), start=1)
     ]
 
-    kept = all_redacted(batch, Gate(redactor))
+    kept = redact_all(batch, RecordRedactor(redactor))
 
-    assert kept == [redacted(event, redactor) for event in batch]
+    assert kept == [redact_event(event, redactor) for event in batch]
     assert (kept[1] == batch[1]) is not bool(odd)
 
 
@@ -382,11 +391,11 @@ def test_many_failures_are_redacted_as_each_of_them_would_be(odd):
 )
 def test_runs_are_redacted_the_same_by_a_gate_that_knows_their_names(said, level):
     redactor = Redactor(level=level, key=b"k" * 32)
-    gate = Gate(redactor)
+    gate = RecordRedactor(redactor)
 
     for context, metadata in said:
         run = RunEnded(Run(id="run_a", agent="bot", context=context, metadata=metadata))
-        told = redactor.record(context if context is None else str(context), plain(metadata))
-        assert all_redacted([run], gate) == [redacted(run, redactor)]
-        kept = all_redacted([run], gate)[0].run
+        told = redactor.record(context if context is None else str(context), to_plain_data(metadata))
+        assert redact_all([run], gate) == [redact_event(run, redactor)]
+        kept = redact_all([run], gate)[0].run
         assert (kept.context, kept.metadata) == told

@@ -14,62 +14,67 @@ from mulligan.failure import (
     Failure,
     InfraError,
     Kind,
-    MissingExtra,
+    MissingExtraError,
     MulliganError,
-    Ran,
     Remedy,
     SettingsError,
     StoreError,
+    TookEffect,
 )
 from mulligan.records import decode, encode
-from mulligan.redaction import faults, quote
+from mulligan.redaction import find_unsafe_text, quote_untrusted
 
-RATE_LIMIT = Kind("model", "rate_limit", Remedy.WAIT, Ran.NO, "Wait a little.")
+RATE_LIMIT = Kind("model", "rate_limit", Remedy.RETRY, TookEffect.NO, "Wait a little.")
 
 
 def test_a_kind_is_its_name_and_answers_two_questions():
     assert RATE_LIMIT == "model/rate_limit"
     assert f"{RATE_LIMIT}" == "model/rate_limit"
     assert (RATE_LIMIT.type, RATE_LIMIT.code) == ("model", "rate_limit")
-    assert (RATE_LIMIT.remedy, RATE_LIMIT.ran) == (Remedy.WAIT, Ran.NO)
+    assert (RATE_LIMIT.remedy, RATE_LIMIT.took_effect) == (Remedy.RETRY, TookEffect.NO)
     assert {RATE_LIMIT: 1}["model/rate_limit"] == 1
 
 
 def test_a_kind_nobody_described_is_told_to_the_model_and_may_have_happened():
     kind = Kind("tool", "odd")
-    assert (kind.remedy, kind.ran) == (Remedy.TELL, Ran.UNKNOWN)
+    assert (kind.remedy, kind.took_effect) == (Remedy.REPLAN, TookEffect.UNKNOWN)
 
 
 @pytest.mark.parametrize(
     ("name", "type", "code"), [("tool/x", "tool", "x"), ("odd", "odd", "unknown"), ("", "", "unknown")]
 )
 def test_a_kind_may_be_known_by_its_name_alone(name, type, code):
-    kind = Kind.named(name)
+    kind = Kind.from_name(name)
     assert (kind.type, kind.code) == (type, code)
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda kind: pickle.loads(pickle.dumps(kind))])
 def test_a_copied_kind_still_answers_both_questions(copied):
     kind = copied(RATE_LIMIT)
-    assert (kind, kind.remedy, kind.ran, kind.hint) == (RATE_LIMIT, Remedy.WAIT, Ran.NO, "Wait a little.")
+    assert (kind, kind.remedy, kind.took_effect, kind.hint) == (
+        RATE_LIMIT,
+        Remedy.RETRY,
+        TookEffect.NO,
+        "Wait a little.",
+    )
 
 
 def test_a_failure_answers_as_its_kind_does_unless_its_maker_knows_better():
     plain = Failure.of(RATE_LIMIT, "too many")
-    assert (plain.remedy, plain.ran, plain.hint) == (Remedy.WAIT, Ran.NO, "Wait a little.")
-    better = Failure.of(RATE_LIMIT, "too many", ran=Ran.UNKNOWN, hint="")
-    assert (better.ran, better.hint) == (Ran.UNKNOWN, "")
+    assert (plain.remedy, plain.ran, plain.hint) == (Remedy.RETRY, TookEffect.NO, "Wait a little.")
+    better = Failure.of(RATE_LIMIT, "too many", took_effect=TookEffect.UNKNOWN, hint="")
+    assert (better.ran, better.hint) == (TookEffect.UNKNOWN, "")
 
 
 def test_a_failure_that_comes_back_from_a_store_still_knows_its_remedy():
-    kept = decode(encode(Failure.of(Kind("tool", "my_own", Remedy.REPAIR, Ran.NO), "m")), Failure)
+    kept = decode(encode(Failure.of(Kind("tool", "my_own", Remedy.REPAIR, TookEffect.NO), "m")), Failure)
     assert kept.kind.remedy is kept.remedy is Remedy.REPAIR
-    assert kept.ran is Ran.NO
+    assert kept.ran is TookEffect.NO
 
 
 @pytest.mark.parametrize(("type", "counts"), [("none", False), ("tool", True), ("model", True)])
 def test_what_is_no_failure_has_type_none(type, counts):
-    assert Failure.of(Kind(type, "x")).counts is counts
+    assert Failure.of(Kind(type, "x")).is_failure is counts
 
 
 def test_an_agent_error_is_an_answer_that_a_model_can_act_on():
@@ -77,7 +82,7 @@ def test_an_agent_error_is_an_answer_that_a_model_can_act_on():
     assert error.to_tool_response() == {
         "error": "tool/invalid_arguments",
         "code": "too_many",
-        "message": quote("top_k must be 10 or less, got 50."),
+        "message": quote_untrusted("top_k must be 10 or less, got 50."),
         "hint": "Ask for 10.",
         "recoverable": True,
     }
@@ -101,12 +106,12 @@ def test_an_answer_is_presentable_whatever_its_author_wrote(message, code, hint)
     for error in (AgentError(message, code, hint), InfraError(message, code)):
         for text in error.to_tool_response().values():
             if isinstance(text, str):
-                assert faults(text) == []
-                assert len(text) <= 900 + len(quote(""))
+                assert find_unsafe_text(text) == []
+                assert len(text) <= 900 + len(quote_untrusted(""))
 
 
 def test_errors_of_ours_are_never_mistaken_for_the_users():
-    for ours in (SettingsError, StoreError, MissingExtra):
+    for ours in (SettingsError, StoreError, MissingExtraError):
         assert issubclass(ours, MulliganError)
     for theirs in (AgentError, InfraError):
         assert not issubclass(theirs, MulliganError)

@@ -21,17 +21,25 @@ from mulligan.capture.transcripts import claude_code, exported, formats
 from mulligan.events import ContextCompacted, StepEnded
 from mulligan.records import Change, Compaction, Link, Step, decode, encode
 from mulligan.remember import bodies, precedents, rows
-from mulligan.remember.patterns import Decision
+from mulligan.remember.patterns import PatternDecision
 from mulligan.remember.recording import framing, scrubbing
 from mulligan.serve.api import bodies as api_bodies
-from mulligan.serve.api.sent import SentBatch
+from mulligan.serve.api.sent import BatchPayload
 from mulligan.serve.cli import entries, install
 from mulligan.serve.hooks import first
 
 
 def successful_step(**fields: Any) -> Step:
     """Return a step of a call that worked at once, with everything filled that a row of such a call can hold."""
-    overrides = {"seq": 3, "call": 3, "attempt": 1, "outcome": "success", "failure": None, "judged": False, **fields}
+    overrides = {
+        "seq": 3,
+        "call": 3,
+        "attempt": 1,
+        "outcome": "success",
+        "failure": None,
+        "links_decided": False,
+        **fields,
+    }
     return fill(Step, **overrides)
 
 
@@ -41,12 +49,14 @@ def successful_step(**fields: Any) -> Step:
 def test_links_that_differ_only_in_where_they_are_share_the_rest_of_their_bytes() -> None:
     links = [fill(Link, run=f"run_{number}", failed=number, overcame=number + 1) for number in (1, 2)]
     texts = [encode(link) for link in links]
-    remainders = {text.partition(precedents._HOW)[2] for text in texts}
+    remainders = {text.partition(precedents._METHOD_KEY)[2] for text in texts}
     assert len(remainders) == 1
-    assert remainders != {b""}, f"{precedents._HOW!r} is not in {texts[0]!r}"
-    assert all(text.count(precedents._HOW) >= 1 for text in texts)
+    assert remainders != {b""}, f"{precedents._METHOD_KEY!r} is not in {texts[0]!r}"
+    assert all(text.count(precedents._METHOD_KEY) >= 1 for text in texts)
     fields = Link.__struct_encode_fields__
-    assert fields.index(precedents._HOW.decode().strip('":')) == 3, "only run, failed and overcame may stand before it"
+    assert fields.index(precedents._METHOD_KEY.decode().strip('":')) == 3, (
+        "only run, failed and overcame may stand before it"
+    )
 
 
 def test_links_in_the_same_words_are_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,47 +72,47 @@ def test_links_in_the_same_words_are_decoded_once(monkeypatch: pytest.MonkeyPatc
         (f"run_{number}", encode(Link(run=f"run_{number}", failed=number, overcame=9, how="agent", changes=(change,))))
         for number in range(1, 6)
     ]
-    assert [count for count, _ in precedents._together(links)] == [5]
+    assert [count for count, _ in precedents._group_links(links)] == [5]
     assert len(decoded) == 1
 
 
 def test_step_bodies_begin_with_the_mark_of_a_whole_step() -> None:
-    assert encode(fill(Step)).startswith(bodies._WHOLE)
-    assert encode(Step(run="run_a", seq=1, call=1)).startswith(bodies._WHOLE)
+    assert encode(fill(Step)).startswith(bodies._FULL_STEP_PREFIX)
+    assert encode(Step(run="run_a", seq=1, call=1)).startswith(bodies._FULL_STEP_PREFIX)
 
 
 def test_short_bodies_never_begin_with_the_mark_of_a_whole_step() -> None:
-    *_, filled = rows.plain_row(successful_step())
-    *_, empty = rows.plain_row(Step(run="run_a", seq=1, call=1))
-    assert not encode(filled).startswith(bodies._WHOLE)
-    assert not encode(empty).startswith(bodies._WHOLE)
-    assert encoded_fields(bodies.Rest) <= encoded_fields(Step)
+    *_, filled = rows.step_to_success_row(successful_step())
+    *_, empty = rows.step_to_success_row(Step(run="run_a", seq=1, call=1))
+    assert not encode(filled).startswith(bodies._FULL_STEP_PREFIX)
+    assert not encode(empty).startswith(bodies._FULL_STEP_PREFIX)
+    assert encoded_fields(bodies.CompactStep) <= encoded_fields(Step)
 
 
 def test_short_bodies_hold_every_field_that_the_columns_do_not() -> None:
     step = successful_step()
-    *columns, remainder = rows.plain_row(step)
-    assert set(msgspec.json.decode(encode(remainder))) == encoded_fields(bodies.Rest)
-    assert bodies.step(*columns, encode(remainder)) == step
-    assert bodies.step(*columns, encode(step)) == step
+    *columns, remainder = rows.step_to_success_row(step)
+    assert set(msgspec.json.decode(encode(remainder))) == encoded_fields(bodies.CompactStep)
+    assert bodies.decode_step(*columns, encode(remainder)) == step
+    assert bodies.decode_step(*columns, encode(step)) == step
 
 
 def test_words_of_the_compression_are_fields_of_records() -> None:
     """Words that no record has any more compress nothing. Those that stand for foreign values are listed."""
     foreign = set("content data description error input items model query results text title url".split())
-    words = {word.decode() for word in re.findall(rb'"(\w+)":', bodies._WORDS_1)} - {"1"}
+    words = {word.decode() for word in re.findall(rb'"(\w+)":', bodies._DICTIONARY_1)} - {"1"}
     structs = [struct for struct in vars(records).values() if isinstance(struct, type)]
     fields = {name for struct in structs if issubclass(struct, msgspec.Struct) for name in encoded_fields(struct)}
     assert "outcome" in words
     assert sorted(words - foreign - fields) == []
     filled = encode(fill(Step))
-    assert len(bodies.packed(filled)) < 0.75 * len(filled)
-    assert bodies.plain(bodies.packed(filled)) == filled
+    assert len(bodies.compress(filled)) < 0.75 * len(filled)
+    assert bodies.decompress(bodies.compress(filled)) == filled
 
 
 def test_merged_patterns_are_found_by_the_name_of_the_field() -> None:
     """`upkeep` reads it without a type."""
-    assert msgspec.json.decode(encode(fill(Decision)))["into"] == "into"
+    assert msgspec.json.decode(encode(fill(PatternDecision)))["into"] == "into"
 
 
 # journal and server
@@ -110,16 +120,16 @@ def test_merged_patterns_are_found_by_the_name_of_the_field() -> None:
 
 def test_forgotten_frames_decode_to_an_empty_event() -> None:
     event = ContextCompacted(Compaction())
-    assert encode(event) == scrubbing._NOTHING
-    frame = framing.Frame(0, framing.EVENT, scrubbing._NOTHING.ljust(200))
-    assert [record for _, record in framing.events_of([frame])] == [event]
+    assert encode(event) == scrubbing._EMPTY_EVENT
+    frame = framing.JournalFrame(0, framing.EVENT_FRAME, scrubbing._EMPTY_EVENT.ljust(200))
+    assert [record for _, record in framing.decode_events([frame])] == [event]
 
 
 def test_batches_of_our_own_client_take_the_short_way() -> None:
-    batch = SentBatch(client="client_a", journal="a", offset=1, events=[StepEnded(fill(Step))])
+    batch = BatchPayload(client="client_a", journal="a", offset=1, events=[StepEnded(fill(Step))])
     data = encode(batch)
-    assert data.startswith(api_bodies.OURS)
-    assert encode(api_bodies.parsed(data, SentBatch)) == data
+    assert data.startswith(api_bodies.LIBRARY_BATCH_PREFIX)
+    assert encode(api_bodies.parse_json(data, BatchPayload)) == data
 
 
 # transcripts
@@ -128,16 +138,16 @@ def test_batches_of_our_own_client_take_the_short_way() -> None:
 def test_exports_are_recognized_by_their_header() -> None:
     header = encode(fill(exported.Header, mulligan="export", version=exported.VERSION))
     assert header.startswith(b'{"mulligan":')
-    assert exported.recognises(header + b"\n")
-    others = [format.name for format in formats.FORMATS.values() if format.recognises(header + b"\n")]
+    assert exported.recognizes(header + b"\n")
+    others = [format.name for format in formats.FORMATS.values() if format.recognizes(header + b"\n")]
     assert others == [exported.NAME]
 
 
 def test_lines_of_claude_code_about_calls_pass_the_filter() -> None:
     session = ClaudeCode()
     call, text = session.call("t1", "Bash", 1, command="false"), session.user("hello")
-    assert claude_code._tells(msgspec.json.encode(call))
-    assert not claude_code._tells(msgspec.json.encode(text))
+    assert claude_code._may_hold_calls(msgspec.json.encode(call))
+    assert not claude_code._may_hold_calls(msgspec.json.encode(text))
 
 
 # hooks and entries
@@ -149,9 +159,9 @@ def hook_event(name: str, **fields: Any) -> bytes:
 
 def test_hooks_read_fields_of_agents_by_bytes() -> None:
     data = hook_event("PostToolUse", tool_use_id="t1")
-    assert first.field(data, b"hook_event_name") == b"PostToolUse"
-    assert first.field(data, b"session_id") == b"s-1"
-    assert first.field(data, b"tool_name") == b"Bash"
+    assert first.find_field(data, b"hook_event_name") == b"PostToolUse"
+    assert first.find_field(data, b"session_id") == b"s-1"
+    assert first.find_field(data, b"tool_name") == b"Bash"
 
 
 @pytest.mark.parametrize(
@@ -165,17 +175,19 @@ def test_hooks_read_fields_of_agents_by_bytes() -> None:
     ],
 )
 def test_hooks_leave_early_where_nothing_failed(data: bytes, needs_more: bool) -> None:
-    assert first.needs_more("claude-code", data) is needs_more
+    assert first.needs_processing("claude-code", data) is needs_more
 
 
 @pytest.mark.parametrize("agent", [install.CLAUDE_CODE, install.CODEX, install.GEMINI], ids=lambda agent: agent.name)
 def test_hook_commands_name_a_file_and_are_recognized(agent: install.Agent) -> None:
-    command = install.command(agent)
+    command = install.build_hook_command(agent)
     (path,) = [word for word in shlex.split(command) if word.endswith(".py")]
     assert Path(path).is_file()
-    assert install._OURS.search(command)
+    assert install._HOOK_COMMAND_PATTERN.search(command)
 
 
 def test_start_scripts_are_recognized_by_their_path() -> None:
     assert entries._SCRIPT.search(str(entries.SCRIPT))
-    assert entries.read_words(entries.Start("python", ("-ESP", str(entries.SCRIPT), "proxy"))) == ("proxy",)
+    assert entries.parse_mulligan_arguments(entries.StartCommand("python", ("-ESP", str(entries.SCRIPT), "proxy"))) == (
+        "proxy",
+    )

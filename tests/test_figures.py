@@ -18,9 +18,9 @@ from mulligan.failure import Failure, Kind, Remedy
 from mulligan.figures import DAY, HOUR, Cell, Histogram, KindCell, Outline, Place, StatsQuery
 from mulligan.figures.packing import NUMBERS
 from mulligan.links import link_recoveries
-from mulligan.records import Change, Compaction, History, Recovery, Run, Step, repeated_id
+from mulligan.records import Change, Compaction, History, Recovery, Run, Step, failure_identity
 
-TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.WAIT), "too slow", fingerprint="f-timeout")
+TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "too slow", fingerprint="f-timeout")
 REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR), "k is 10 at most", fingerprint="f-k")
 CLAMPED = Change(path="k", how="clamp", before=50, after=10)
 
@@ -51,7 +51,7 @@ def test_a_call_that_works_at_once():
 
 
 def test_a_call_that_is_made_again_after_a_wait():
-    waited = Recovery(remedy=Remedy.WAIT, seconds=2.0)
+    waited = Recovery(remedy=Remedy.RETRY, seconds=2.0)
     cell = total(history(step(1, failure=TIMEOUT, seconds=30), step(2, 1, 2, after=waited, seconds=1, started=32_000)))
     assert (cell.calls, cell.attempts, cell.first_try, cell.recovered, cell.repaired) == (1, 2, 0, 1, 0)
     assert list(figures.attempts(cell)) == [(1, 1, 0), (2, 1, 1)]
@@ -78,7 +78,7 @@ def test_a_call_whose_arguments_are_repaired_says_from_where(source):
     [
         (Recovery(remedy=Remedy.COMPRESS), "compression"),
         (Recovery(remedy=Remedy.STOP, source="fallback"), "fallback"),
-        (Recovery(remedy=Remedy.WAIT, source="verify"), "check"),
+        (Recovery(remedy=Remedy.RETRY, source="verify"), "check"),
         (None, "model"),
     ],
 )
@@ -133,13 +133,13 @@ def test_a_failure_met_again_after_a_compaction_is_a_repeat():
 def test_a_failure_that_its_session_knew_before_a_compaction_is_a_repeat_in_another_run():
     """As where every call is a run of its own."""
     again = step(1, failure=TIMEOUT, started=20)
-    known = Compaction(session="s", at=15, known=(repeated_id(again),))
+    known = Compaction(session="s", at=15, known=(failure_identity(again),))
     assert total(history(again, compactions=(known,), session="s", started=20)).repeats == 1
     assert total(history(step(1, failure=REJECTED, started=20), compactions=(known,), started=20)).repeats == 0
     assert total(history(step(1, failure=TIMEOUT, started=14), compactions=(known,), started=14)).repeats == 0
     nameless = msgspec.structs.replace(TIMEOUT, fingerprint="")
     other = step(1, failure=nameless, started=20)
-    by_kind = Compaction(session="s", at=15, known=(repeated_id(other),))
+    by_kind = Compaction(session="s", at=15, known=(failure_identity(other),))
     assert total(history(other, compactions=(by_kind,), started=20)).repeats == 1
 
 

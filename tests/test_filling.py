@@ -14,7 +14,7 @@ from mulligan import figures
 from mulligan.events import RunEnded, RunStarted, StepEnded
 from mulligan.figures import DAY, HOUR
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL
+from mulligan.remember.store import DEFAULT_TENANT
 
 FIRST = 1_700_000_000_000 // DAY * DAY
 NOW = FIRST + DAY + 3 * HOUR - 1
@@ -54,7 +54,7 @@ def test_a_store_filled_in_bulk_is_what_its_writer_keeps_of_the_same_calls(filli
         batch: list[Any] = []
         for history in histories:
             batch += [RunStarted(history.run), *(StepEnded(step) for step in history.steps), RunEnded(history.run)]
-        store.append(LOCAL, batch, "journal", hour.number + 1)
+        store.append(DEFAULT_TENANT, batch, "journal", hour.number + 1)
     store.close()
 
     bulk, written = kept(tmp_path / "bulk.db"), kept(tmp_path / "written.db")

@@ -46,7 +46,7 @@ def said(code: str) -> str:
 def test_a_child_can_take_a_lock_that_another_thread_held_all_the_time():
     assert said("""
         lock = threading.Lock()
-        forks.hold(lambda: [lock])
+        forks.hold_locks(lambda: [lock])
         is_over, is_begun = threading.Event(), threading.Event()
 
         def busy():
@@ -67,7 +67,7 @@ def test_a_child_can_take_a_lock_that_another_thread_held_all_the_time():
 def test_threads_that_fork_at_once_let_go_of_their_own_only():
     assert said("""
         locks = [threading.Lock() for _ in range(3)]
-        forks.hold(lambda: locks)
+        forks.hold_locks(lambda: locks)
         ends = []
         threads = [
             threading.Thread(
@@ -85,11 +85,11 @@ def test_threads_that_fork_at_once_let_go_of_their_own_only():
 
 def test_what_cannot_be_held_in_time_is_renewed_in_the_child_and_the_parent_goes_on():
     assert said("""
-        forks.PATIENCE = 0.01
+        forks.LOCK_TIMEOUT_SECONDS = 0.01
         held = [threading.Lock()]
         held[0].acquire()
-        forks.hold(lambda: held)
-        forks.renew(lambda: held.__setitem__(0, threading.Lock()))
+        forks.hold_locks(lambda: held)
+        forks.run_in_child(lambda: held.__setitem__(0, threading.Lock()))
         print(child(lambda: is_free(held[0])), is_free(held[0]))
     """).split() == ["0", "False"]
 
@@ -97,8 +97,8 @@ def test_what_cannot_be_held_in_time_is_renewed_in_the_child_and_the_parent_goes
 def test_what_is_to_be_done_before_and_after_is_done_in_this_order_and_only_once():
     assert said("""
         told = []
-        forks.around(lambda: told.append("before") or (lambda: told.append("after")))
-        forks.renew(lambda: told.append("child"))
+        forks.register(lambda: told.append("before") or (lambda: told.append("after")))
+        forks.run_in_child(lambda: told.append("child"))
         print(child(lambda: told == ["before", "after", "child"]), *told)
         print(child(lambda: told[2:] == ["before", "after", "child"]))
     """).split() == ["0", "before", "after", "0"]
@@ -115,12 +115,12 @@ def test_what_is_arranged_while_a_fork_waits_is_done_for_that_fork_too():
             return lambda: told.append("after late")
 
         def waiting():
-            thread = threading.Thread(target=forks.around, args=(late,))
+            thread = threading.Thread(target=forks.register, args=(late,))
             thread.start()
             thread.join()
             return lambda: None
 
-        forks.around(waiting)
+        forks.register(waiting)
         print(child(lambda: told == ["late", "after late"]), told)
     """)
         == "0 ['late', 'after late']\n"

@@ -24,18 +24,18 @@ import mulligan
 from mulligan import events, records
 from mulligan.failure import Failure
 from mulligan.figures import StatsQuery
-from mulligan.records import Lesson, Record, builtins, decode, encode
+from mulligan.records import Lesson, Record, decode, encode, to_builtins
 from mulligan.remember import wire
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import (
-    LOCAL,
+    DEFAULT_TENANT,
     AuditQuery,
-    Command,
     FixQuery,
-    Forget,
+    ForgetRequest,
     LessonQuery,
+    PatternCommand,
     PatternQuery,
-    Question,
+    RecallQuery,
     Retention,
     Revocation,
     RunQuery,
@@ -54,19 +54,19 @@ STORED = {
     **{
         name: getattr(importlib.import_module(module), name)
         for module, names in {
-            "mulligan.remember.fixes": "Form Tally Verdict",
-            "mulligan.remember.lessons.making": "Kept",
-            "mulligan.remember.patterns": "Decision",
-            "mulligan.remember.schemas": "Seen",
+            "mulligan.remember.fixes": "FixAction FixRecord OperatorDecision",
+            "mulligan.remember.lessons.making": "StoredLesson",
+            "mulligan.remember.patterns": "PatternDecision",
+            "mulligan.remember.schemas": "SeenSchema",
             "mulligan.remember.tracker": "Tracker",
-            "mulligan.remember.audit": "Act",
-            "mulligan.remember.bodies": "Rest",
-            "mulligan.remember.wire": "Asked Known Report",
-            "mulligan.serve.hooks.state": "State",
+            "mulligan.remember.audit": "AuditEntry",
+            "mulligan.remember.bodies": "CompactStep",
+            "mulligan.remember.wire": "RecallRequest RecallResponse OutcomeReport",
+            "mulligan.serve.hooks.state": "HookState",
             "mulligan.serve.api.tokens": "Token",
             "mulligan.serve.api.tenants": "Tenant",
             "mulligan.serve.api.quotas": "Usage",
-            "mulligan.serve.api.sent": "SentRun SentStep SentFailure SentBatch",
+            "mulligan.serve.api.sent": "RunPayload StepPayload FailurePayload BatchPayload",
             "mulligan.serve.proxy.pins": "Pins",
         }.items()
         for name in names.split()
@@ -104,9 +104,9 @@ class Ids(NamedTuple):
 def find_ids(path: Path) -> Ids:
     store = SqliteStore(path)
     try:
-        (fix,) = store.fixes(LOCAL, FixQuery(now=NOW))
-        (lesson,) = store.lessons(LOCAL, LessonQuery(now=NOW))
-        patterns = {row.tool: row.id for row in store.patterns(LOCAL, PatternQuery())}
+        (fix,) = store.fixes(DEFAULT_TENANT, FixQuery(now=NOW))
+        (lesson,) = store.lessons(DEFAULT_TENANT, LessonQuery(now=NOW))
+        patterns = {row.tool: row.id for row in store.patterns(DEFAULT_TENANT, PatternQuery())}
     finally:
         store.close()
     return Ids("run_repaired0", patterns["forecast"], fix.id, lesson.id, patterns["ship"])
@@ -119,9 +119,9 @@ def find_ids(path: Path) -> Ids:
 def test_records_keep_their_fields(name: str, should_update: bool) -> None:
     struct = {**RECORDS, **STORED}[name]
     record = fill(struct)
-    document = json.loads(wire.packed(record))
+    document = json.loads(wire.encode_value(record))
     assert set(document) == encoded_fields(struct), "the filler left a field at its default"
-    assert wire.unpacked(wire.packed(record), struct) == record
+    assert wire.decode_value(wire.encode_value(record), struct) == record
     compare(f"records/{name}", document, should_update)
 
 
@@ -129,7 +129,7 @@ def test_records_keep_their_fields(name: str, should_update: bool) -> None:
 def test_events_keep_their_fields(name: str, should_update: bool) -> None:
     event = fill(events.EVENTS[name])
     assert decode(encode(event), events.AnyEvent) == event  # type: ignore[arg-type]
-    compare(f"events/{name}", builtins(event), should_update)
+    compare(f"events/{name}", to_builtins(event), should_update)
 
 
 # Commands
@@ -315,15 +315,15 @@ def wire_arguments(ids: Ids) -> dict[str, tuple[Any, ...]]:
         "offset": ("remote:none",),
         "journals": (),
         "release": (["remote:none"],),
-        "ended": ([ids.run],),
+        "ended_runs": ([ids.run],),
         "put": ("note", "key", b"value"),
         "get": ("note", "key"),
-        "swap": ("note", "key", b"value", b"other"),
+        "compare_and_set": ("note", "key", b"value", b"other"),
         "keys": ("note",),
         "runs": (RunQuery(limit=1),),
         "run": (ids.run,),
         "find": ("run_rep", 2),
-        "known": ([ids.run, "run_nowhere"],),
+        "existing_runs": ([ids.run, "run_nowhere"],),
         "health": (),
         "evidence": (ids.fix, 2),
         "patterns": (PatternQuery(),),
@@ -333,15 +333,15 @@ def wire_arguments(ids: Ids) -> dict[str, tuple[Any, ...]]:
         "stats": (StatsQuery(now=NOW),),
         "decide": (ids.fix, True, NOW),
         "audit": (AuditQuery(),),
-        "change": (Command(pattern=ids.pattern, do="mute", at=NOW),),
-        "keep_lesson": (lesson,),
-        "keep_lessons": ([lesson],),
+        "update_pattern": (PatternCommand(pattern=ids.pattern, do="mute", at=NOW),),
+        "save_lesson": (lesson,),
+        "save_lessons": ([lesson],),
         "remove_lessons": ("seed",),
         "decide_lesson": (ids.lesson, "approve", NOW),
         "consolidate": (NOW, None, None),
         "revoke": (Revocation(tool="ship", since=NOW),),
         "prune": (Retention(), NOW, True),
-        "forget": (Forget(run=ids.run),),
+        "forget": (ForgetRequest(run=ids.run),),
     }
 
 
@@ -361,7 +361,7 @@ def test_query_routes_keep_their_json(
 ) -> None:
     ids, person = find_ids(filled_store), golden_server.person()
     covered = {route.partition("?")[0].format(id="", **dict.fromkeys(ids._fields, "{id}")) for route in QUERIES}
-    assert {query.path for query in queries.QUERIES} <= covered
+    assert {query.path for query in queries.QUERY_ENDPOINTS} <= covered
     document = {}
     for route in (*QUERIES, *UNKNOWN):
         answer = person.get(route.format(**ids._asdict()))
@@ -374,12 +374,12 @@ def test_wire_methods_keep_their_json(
 ) -> None:
     arguments, person = wire_arguments(find_ids(filled_store)), golden_server.person()
     assert set(arguments) == set(wire.METHODS)
-    question = Question(tool="forecast", fingerprint="1:days")
+    question = RecallQuery(tool="forecast", fingerprint="1:days")
     query = FixQuery(tool="forecast", fingerprint="1:days", now=NOW)
     requests = {
-        "/v1/recall": encode(wire.Asked(question=question, fixes=query)),
-        "/v1/outcomes": encode(wire.Report(fix="fix_none", run="run_a", worked=True, at=NOW)),
-        **{f"/v1/store/{name}": wire.packed(values) for name, values in arguments.items()},
+        "/v1/recall": encode(wire.RecallRequest(question=question, fixes=query)),
+        "/v1/outcomes": encode(wire.OutcomeReport(fix="fix_none", run="run_a", worked=True, at=NOW)),
+        **{f"/v1/store/{name}": wire.encode_value(values) for name, values in arguments.items()},
     }
     document = {}
     for route, body in requests.items():

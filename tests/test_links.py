@@ -21,8 +21,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from mulligan import calls
 from mulligan.assembly import Mulligan
-from mulligan.calls import TOOL, Call, group_attempts, is_same_json
-from mulligan.failure import Failure, Kind, Ran, Remedy
+from mulligan.calls import TOOL_NAME_PATH, Call, group_attempts, is_same_json
+from mulligan.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.links import (
     LOGGED,
     MAX_OPEN_FAILURES,
@@ -37,15 +37,17 @@ from mulligan.links import (
     link_recoveries,
 )
 from mulligan.records import Change, History, Link, Recovery, Run, Step
-from mulligan.remember.store import LOCAL, FixQuery
+from mulligan.remember.store import DEFAULT_TENANT, FixQuery
 from mulligan.remember.urls import open_store
 
-TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.WAIT), "too slow", fingerprint="f-timeout")
-REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "no", fingerprint="f-rejected")
-UNKNOWN_TOOL = Failure.of(Kind("tool", "unknown_tool", Remedy.TELL, Ran.NO), "no such tool", fingerprint="f-unknown")
-NOT_LOGGED_IN = Failure.of(Kind("tool", "precondition", Remedy.TELL, Ran.NO), "log in", fingerprint="f-login")
+TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "too slow", fingerprint="f-timeout")
+REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "no", fingerprint="f-rejected")
+UNKNOWN_TOOL = Failure.of(
+    Kind("tool", "unknown_tool", Remedy.REPLAN, TookEffect.NO), "no such tool", fingerprint="f-unknown"
+)
+NOT_LOGGED_IN = Failure.of(Kind("tool", "precondition", Remedy.REPLAN, TookEffect.NO), "log in", fingerprint="f-login")
 USER_REJECTED = Failure.of(Kind("none", "user_rejected"), "the user said no")
-BROKEN = Failure.of(Kind("tool", "execution_failed", Remedy.TELL), "it broke", fingerprint="f-broken")
+BROKEN = Failure.of(Kind("tool", "execution_failed", Remedy.REPLAN), "it broke", fingerprint="f-broken")
 PROGRAM = CallFacts(failures_before=0, task=(1,), knows_program=True)
 
 
@@ -299,15 +301,15 @@ def test_link_of_a_recipe_names_what_recovery_called_first():
     [
         Recovery(remedy=Remedy.COMPRESS, source="structure"),
         Recovery(remedy=Remedy.REPAIR, source="refresh"),
-        Recovery(remedy=Remedy.TELL),
-        Recovery(remedy=Remedy.TELL, source="fallback"),
-        Recovery(remedy=Remedy.WAIT, source="verify"),
+        Recovery(remedy=Remedy.REPLAN),
+        Recovery(remedy=Remedy.REPLAN, source="fallback"),
+        Recovery(remedy=Remedy.RETRY, source="verify"),
     ],
 )
 def test_recovery_beside_the_call_is_no_precedent_for_a_retry(after):
     (link,) = link_recoveries([step(1, failure=TIMEOUT), step(2, 1, 2, after=after)])
     assert (link.how, link.changes) == ("repair", ())
-    assert calls.precedents([link], 1) == []
+    assert calls.group_precedents([link], 1) == []
 
 
 # Rule 1: afterwards, and knowing
@@ -573,7 +575,7 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_same_values_in_another_form_recover_without_further_evidence(before, after):
     (link,) = link_live(before, after)
     assert (link.how, link.evidence, link.provisional) == ("agent", ("same_values",), False)
-    assert link.changes == calls.changes(before, after)
+    assert link.changes == calls.diff_arguments(before, after)
 
 
 @pytest.mark.parametrize(
@@ -591,7 +593,7 @@ def test_same_values_in_another_form_recover_without_further_evidence(before, af
         ({"order": 7, "full": True, "lines": 3}, {"order": 8, "full": True, "lines": 3}),
     ],
 )
-@pytest.mark.parametrize("failure", [TIMEOUT, BROKEN, fail("no such thing", "not_found", Remedy.TELL), REJECTED])
+@pytest.mark.parametrize("failure", [TIMEOUT, BROKEN, fail("no such thing", "not_found", Remedy.REPLAN), REJECTED])
 def test_similar_values_are_no_evidence(before, after, failure):
     assert link_live(before, after, failure) == []
 
@@ -631,9 +633,9 @@ def test_file_of_the_same_name_is_an_item_where_a_program_uses_others(before, af
 @pytest.mark.parametrize(
     ("failure", "is_linked"),
     [
-        (fail("No such book.", "not_found", Remedy.TELL), False),
+        (fail("No such book.", "not_found", Remedy.REPLAN), False),
         (TIMEOUT, False),
-        (fail("Books have no title. Give the author.", "not_found", Remedy.TELL), True),
+        (fail("Books have no title. Give the author.", "not_found", Remedy.REPLAN), True),
         (fail("unexpected argument"), True),
     ],
 )
@@ -656,14 +658,14 @@ def test_argument_may_be_dropped_where_the_error_names_it(message, is_named):
 @pytest.mark.parametrize(("message", "is_named"), [("unknown option --color", True), ("exit status 2", False)])
 def test_word_may_be_dropped_where_the_error_names_it(message, is_named):
     before, after = {"command": "ls --color src"}, {"command": "ls src"}
-    assert bool(link_live(before, after, fail(message, "execution_failed", Remedy.TELL))) is is_named
+    assert bool(link_live(before, after, fail(message, "execution_failed", Remedy.REPLAN))) is is_named
 
 
 def test_error_that_quotes_the_whole_value_names_none_of_its_words():
     before, after = {"name": "desk lamp led"}, {"name": "desk lamp"}
-    failure = fail("There is no product 'desk lamp led'.", "not_found", Remedy.TELL)
+    failure = fail("There is no product 'desk lamp led'.", "not_found", Remedy.REPLAN)
     assert link_live(before, after, failure) == []
-    assert link_live(before, after, fail("Nothing is called 'desk lamp led'.", "not_found", Remedy.TELL)) == []
+    assert link_live(before, after, fail("Nothing is called 'desk lamp led'.", "not_found", Remedy.REPLAN)) == []
     assert link_live(before, after, fail("There is no product 'desk lamp led', leave out led.")) != []
 
 
@@ -693,7 +695,7 @@ def test_misspelt_tool_is_recovered_by_the_one_of_a_similar_name_and_the_same_va
     arguments = {"query": "fish"}
     steps = [step(1, name="serch", failure=UNKNOWN_TOOL, arguments=arguments), step(2, arguments=arguments)]
     (link,) = link_recoveries(steps)
-    assert link.changes == (Change(path=TOOL, how="rename", before="serch", after="search"),)
+    assert link.changes == (Change(path=TOOL_NAME_PATH, how="rename", before="serch", after="search"),)
     assert link_recoveries([steps[0], step(2, arguments={"query": "birds"})]) == []
     assert link_recoveries([steps[0], step(2, name="delete", arguments=arguments)]) == []
 
@@ -807,7 +809,7 @@ def test_next_call_is_no_evidence_where_a_program_made_the_calls():
     ],
 )
 def test_stated_limit_is_evidence_where_the_new_value_meets_it_and_the_old_does_not(message, old, new, is_met):
-    links = link_live({"x": old}, {"x": new}, fail(message, "execution_failed", Remedy.TELL))
+    links = link_live({"x": old}, {"x": new}, fail(message, "execution_failed", Remedy.REPLAN))
     assert [link.evidence for link in links] == ([("stated_limit",)] if is_met else [])
 
 
@@ -865,7 +867,7 @@ def test_long_text_with_other_words_is_an_item_where_another_success_has_one():
     assert run.end_call({"document": "report", "text": texts[2]}, facts=run.begin_call(turn=(1, 3))) == []
 
 
-@pytest.mark.parametrize("failure", [TIMEOUT, fail("no such file", "file_not_found", Remedy.TELL)])
+@pytest.mark.parametrize("failure", [TIMEOUT, fail("no such file", "file_not_found", Remedy.REPLAN)])
 def test_long_text_is_no_evidence_where_the_failure_was_not_about_the_text(failure):
     assert link_live({"body": EDIT}, {"body": EDIT.replace("lazy", "sleepy")}, failure) == []
 
@@ -895,7 +897,7 @@ def test_program_may_say_that_a_call_corrects_another_across_tools_tasks_and_ite
     facts = run.begin_call(corrected=(1,), task=(9,), item=("8",))
     (link,) = run.end_call({"reference": "AB"}, facts=facts, name="find_order")
     assert (link.failed, link.evidence, link.how) == (1, ("explicit",), "agent")
-    assert link.changes[0] == Change(path=TOOL, how="rename", before="search", after="find_order")
+    assert link.changes[0] == Change(path=TOOL_NAME_PATH, how="rename", before="search", after="find_order")
 
 
 def test_program_that_says_so_is_preferred_to_a_failure_with_the_same_form():
@@ -1062,7 +1064,7 @@ def test_hidden_values_of_other_calls_count_as_different_items():
 
 def test_store_derives_no_link_for_a_failure_that_the_recorder_judges():
     arguments = {"order": 7}
-    failed = step(1, arguments=arguments, failure=BROKEN, judged=True)
+    failed = step(1, arguments=arguments, failure=BROKEN, links_decided=True)
     later = step(2, arguments=arguments)
     stored = Link(run="run_a", failed=1, overcame=2, how="retry", evidence=("same_arguments",))
 
@@ -1081,16 +1083,16 @@ def test_store_derives_no_link_for_a_failure_that_the_recorder_judges():
     ids=["no such call", "another run", "itself", "a call that came later"],
 )
 def test_link_that_a_client_sent_recovers_only_the_intent_that_it_names(sent):
-    failed = step(1, arguments={"order": 7}, failure=BROKEN, judged=True)
+    failed = step(1, arguments={"order": 7}, failure=BROKEN, links_decided=True)
     own = Link(run="run_a", failed=1, overcame=2, how="retry", evidence=("same_arguments",))
     later = step(2, arguments={"order": 7}, links=(sent, own))
-    other = step(3, arguments={"order": 8}, failure=BROKEN, judged=True)
+    other = step(3, arguments={"order": 8}, failure=BROKEN, links_decided=True)
     assert link_recoveries([failed, later, other]) == [own]
 
 
 def test_stored_link_of_a_withdrawn_call_recovers_nothing():
     stored = Link(run="run_a", failed=1, overcame=2, how="agent", evidence=("handler",), provisional=True)
-    failed = step(1, arguments={"order": 7}, failure=BROKEN, judged=True)
+    failed = step(1, arguments={"order": 7}, failure=BROKEN, links_decided=True)
     later = step(2, arguments={"order": 8}, links=(stored,))
     assert link_recoveries([failed, later], Run(id="run_a", end="finished"))
     assert link_recoveries([failed, later], Run(id="run_a", end="finished", withdrawn=(2,))) == []
@@ -1155,7 +1157,7 @@ def test_conversation_that_went_on_recovers_and_corrects_nothing():
 
     assert (link.failed, link.overcame, link.how, link.changes, link.between) == (1, 3, "agent", (), ())
     assert link.evidence == ("conversation",)
-    assert calls.precedents([link], 1) == []
+    assert calls.group_precedents([link], 1) == []
 
 
 def test_another_model_in_a_conversation_that_went_on_is_what_was_changed():
@@ -1621,7 +1623,7 @@ def check_stored_links(mulligan: Mulligan, url: str, run: Any, truth: Truth) -> 
     truth.check_links(run.links())
     mulligan.close()
     with closing(open_store(url)) as store:
-        history = store.run(LOCAL, run.id)
+        history = store.run(DEFAULT_TENANT, run.id)
         assert history is not None
         assert [step.seq for step in history.steps] == list(range(1, len(truth.items) + 1))
         assert [step.arguments["order"] for step in history.steps] == truth.items
@@ -1656,11 +1658,11 @@ def test_later_success_withdraws_a_provisional_link_and_recovers_its_failure_its
     assert run.status == "recovered"
     mulligan.close()
     with closing(open_store(f"sqlite:///{tmp_path}/a.db")) as store:
-        history = store.run(LOCAL, run.id)
+        history = store.run(DEFAULT_TENANT, run.id)
         assert history is not None
         assert [(link.failed, link.overcame, link.evidence) for link in history.links] == [(1, 3, ("same_arguments",))]
         assert history.run.withdrawn == (2,)
-        fixes = store.fixes(LOCAL, FixQuery(now=history.run.started))
+        fixes = store.fixes(DEFAULT_TENANT, FixQuery(now=history.run.started))
         assert [(fix.sort, fix.changes) for fix in fixes] == [("retry", ())]
 
 

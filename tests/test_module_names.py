@@ -162,7 +162,7 @@ def test_commands_resolve() -> None:
 
 @pytest.mark.parametrize("agent", hook_main.AGENTS)
 def test_hook_modules_of_agents_resolve(agent: str) -> None:
-    assert second._reader(agent) is not None
+    assert second._agent_module(agent) is not None
 
 
 def test_console_scripts_and_checker_settings_resolve() -> None:
@@ -186,7 +186,7 @@ def test_plugin_commands_are_console_scripts() -> None:
         for command in commands:
             script, agent = re.findall(r"(mulligan-?\w*) ([\w-]+) 2>", command)[0]
             assert script in scripts
-            assert second._reader(agent) is not None
+            assert second._agent_module(agent) is not None
 
 
 def test_start_script_is_recognized_and_runs_by_its_path() -> None:

@@ -15,14 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mulligan.capture import drive, loop, stream, wrap
-from mulligan.failure import AgentError, InfraError, Ran
+from mulligan.failure import AgentError, InfraError, TookEffect
 from mulligan.recover.policy import Policy
-from mulligan.testing import Rehearsal
+from mulligan.testing import Sandbox
 
 SYNC_NAMES = {
-    "aplay": "play",
+    "aexecute_plan": "execute_plan",
+    "arun_loop": "run_loop",
     "acall": "call",
-    "aknown": "known",
+    "aload_lessons": "load_lessons",
     "asleep": "sleep",
     "aanswered": "answered",
     "anext": "next",
@@ -30,7 +31,7 @@ SYNC_NAMES = {
     "athrow": "throw",
     "aclose": "close",
     "astreaming": "streaming",
-    "_awaiting": "_calling",
+    "_build_async_wrapper": "_build_sync_wrapper",
     "AsyncGenerator": "Generator",
     "StopAsyncIteration": "StopIteration",
 }
@@ -72,10 +73,10 @@ def as_if_sync(function: Callable[..., Any]) -> str:
 @pytest.mark.parametrize(
     ("sync", "async_"),
     [
-        (drive.play, drive.aplay),
+        (drive.execute_plan, drive.aexecute_plan),
         (stream.streaming, stream.astreaming),
-        (wrap.Wrapped._calling, wrap.Wrapped._awaiting),
-        (loop.play, loop.aplay),
+        (wrap.WrappedFunction._build_sync_wrapper, wrap.WrappedFunction._build_async_wrapper),
+        (loop.run_loop, loop.arun_loop),
     ],
     ids=["players", "streams", "first attempts", "loops"],
 )
@@ -87,7 +88,7 @@ def test_the_source_of_the_two_differs_only_where_one_awaits(
     assert "await" not in inspect.getsource(sync)
 
 
-@pytest.mark.parametrize("player", [drive.play, drive.aplay])
+@pytest.mark.parametrize("player", [drive.execute_plan, drive.aexecute_plan])
 def test_a_player_is_about_twenty_lines(player: Callable[..., Any]) -> None:
     assert len(inspect.getsource(player).splitlines()) <= 22
 
@@ -146,14 +147,14 @@ class Play:
         self.script = list(script)
         self.options = options
         self.checked: list[int] = []
-        self.rehearsal = Rehearsal(policy=Policy(attempts=options.attempts))
+        self.rehearsal = Sandbox(policy=Policy(attempts=options.attempts))
         made: Callable[..., Any] = getattr(self, shape)
         check = self.check if shape in ("sync", "generator") else self.acheck
         tool = self.rehearsal.mulligan.tool(
             effects=options.effects,
             name="tool",
             verify=check if options.verify else None,
-            rejects=options.rejects,
+            rejection_statuses=options.rejects,
             timeout=options.timeout,
         )(made)
         try:
@@ -212,7 +213,7 @@ class Play:
         ]
         failures = [step.failure and (step.failure.kind, step.failure.ran) for step in self.rehearsal.steps]
         events = [event.name for event in self.rehearsal.events]
-        return self.came_to, self.checked, self.rehearsal.waits, steps, failures, events
+        return self.came_to, self.checked, self.rehearsal.backoffs, steps, failures, events
 
 
 def _notes(error: BaseException) -> list[str]:
@@ -231,20 +232,20 @@ def test_both_players_make_the_same_moves_whatever_happens(
 def test_a_call_is_repeated_only_where_that_is_safe_whatever_happens(script: Script, options: Options) -> None:
     # A check may settle that nothing had happened, and a step may be its answer: here nobody checks.
     options = options._replace(verify=())
-    steps = [step for step in Play(script, options, "sync").rehearsal.steps if not step.is_unmade]
+    steps = [step for step in Play(script, options, "sync").rehearsal.steps if not step.is_skipped]
     assert 1 <= len(steps) <= options.attempts
     for before, step in itertools.pairwise(steps):
         assert before.failure is not None
         assert before.failure.recoverable
         if options.effects == "once":
-            assert before.failure.ran is Ran.NO
+            assert before.failure.ran is TookEffect.NO
             assert step.after is not None
             assert step.after.changes, "the same call of a once tool is never made twice"
 
 
 @given(depth=st.integers(1, 5), attempts=st.integers(1, 4))
 def test_however_deep_wrapped_calls_are_nested_one_layer_retries(depth: int, attempts: int) -> None:
-    rehearsal = Rehearsal(policy=Policy(attempts=attempts))
+    rehearsal = Sandbox(policy=Policy(attempts=attempts))
     executed: list[int] = []
 
     def innermost() -> None:

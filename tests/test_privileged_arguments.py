@@ -46,8 +46,8 @@ def test_ordinary_arguments_are_not(name):
 def test_an_operator_declares_and_releases_by_name():
     assert is_privileged("days", declared={"days"})
     assert is_privileged("options.days", declared={"days"})
-    assert not is_privileged("path", released={"path"})
-    assert is_privileged("path", released={"url"})
+    assert not is_privileged("path", unprivileged={"path"})
+    assert is_privileged("path", unprivileged={"url"})
 
 
 @given(st.sampled_from(SAFETY_NAMES), st.text("abcxyz_", max_size=8))

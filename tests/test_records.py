@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from strict_decoding import run_leniently
 
-from mulligan.failure import Failure, Kind, Ran, Remedy
+from mulligan.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.records import (
     STEP_TYPES,
     Change,
@@ -23,11 +23,11 @@ from mulligan.records import (
     Run,
     Step,
     StepType,
-    builtins,
     decode,
     encode,
     new_id,
-    ordered,
+    sort_steps,
+    to_builtins,
 )
 
 JSON = st.recursive(
@@ -41,7 +41,9 @@ JSON = st.recursive(
 
 def history(value: object = None) -> History:
     changed = Change(path="k", how="cast", before=value, after=value, from_="schema")
-    failure = Failure.of(Kind("tool", "x", Remedy.REPAIR, Ran.NO), "m", status=400, retry_after=1.5, evidence=("a",))
+    failure = Failure.of(
+        Kind("tool", "x", Remedy.REPAIR, TookEffect.NO), "m", status=400, retry_after=1.5, evidence=("a",)
+    )
     step = Step(
         run="run_a",
         seq=2,
@@ -64,7 +66,7 @@ def test_a_record_comes_back_as_it_was(value):
 
 
 def test_what_is_exported_has_the_names_of_the_architecture():
-    told = builtins(history("v"))
+    told = to_builtins(history("v"))
     assert told == msgspec.json.decode(encode(history("v")))
     assert told["steps"][0]["after"]["changes"][0]["from"] == "schema"
     assert told["steps"][0]["failure"]["kind"] == "tool/x"
@@ -135,7 +137,7 @@ def test_ids_that_are_drawn_together_begin_alike_and_are_told_apart_by_what_peop
 
 def test_steps_are_ordered_by_their_number():
     steps = [Step(run="run_a", seq=n, call=n) for n in (3, 1, 2)]
-    assert [step.seq for step in ordered(steps)] == [1, 2, 3]
+    assert [step.seq for step in sort_steps(steps)] == [1, 2, 3]
 
 
 def test_the_types_of_steps_are_said_once():

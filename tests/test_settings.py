@@ -13,7 +13,7 @@ import pytest
 from mulligan import settings
 from mulligan.failure import SettingsError
 from mulligan.recover.policy import Policy
-from mulligan.settings import NAMES, NOT_FOR_PROJECTS, POLICY, Settings
+from mulligan.settings import NOT_FOR_PROJECTS, POLICY_NAMES, SETTING_NAMES, Settings
 
 VALUES: dict[str, tuple[Any, Any, Any, Any]] = {
     "store": ("a", "b", "c", "d"),
@@ -64,7 +64,7 @@ class Places:
         return path
 
     def read(self, variables: dict[str, str] | None = None, /, **arguments: Any) -> Settings:
-        return settings.read(arguments, variables or {}, self.project, self.user)
+        return settings.load_settings(arguments, variables or {}, self.project, self.user)
 
 
 def line(name: str, value: Any) -> str:
@@ -78,14 +78,14 @@ def as_variable(value: Any) -> str:
 
 
 def of(read: Settings, name: str) -> Any:
-    return getattr(read.policy if name in POLICY else read, name)
+    return getattr(read.policy if name in POLICY_NAMES else read, name)
 
 
 def test_every_setting_is_tried_here():
-    assert set(VALUES) == set(NAMES)
+    assert set(VALUES) == set(SETTING_NAMES)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SETTING_NAMES)
 def test_an_argument_is_over_the_environment_over_the_project_over_the_user_over_the_default(places, name):
     user, project, variable, argument = VALUES[name]
     variables = {f"MULLIGAN_{name.upper()}": as_variable(variable)}
@@ -101,7 +101,7 @@ def test_an_argument_is_over_the_environment_over_the_project_over_the_user_over
     assert of(places.read(variables, **{name: argument}), name) == argument
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SETTING_NAMES)
 def test_a_value_of_the_wrong_type_is_told_with_its_place(places, name):
     wrong = "[[1]]" if name in ("secret", "patterns", "allowed", "listed") else "{}"
     path = places.write(places.user, f"{name} = {wrong}\n")
@@ -127,7 +127,7 @@ def test_a_value_that_cannot_be_meant_is_told_with_its_place(places, name, value
         places.read()
     assert str(told.value).startswith(f"{path}: {name} ")
     with pytest.raises(SettingsError, match=f"the environment: {name}"):
-        settings.read({}, {f"MULLIGAN_{name.upper()}": value.strip("'")}, places.project, Path("/nonexistent"))
+        settings.load_settings({}, {f"MULLIGAN_{name.upper()}": value.strip("'")}, places.project, Path("/nonexistent"))
 
 
 @pytest.mark.parametrize(
@@ -139,11 +139,11 @@ def test_an_unknown_setting_is_refused_with_the_nearest_name(places, wrong, mean
         places.read()
     assert str(told.value) == f"{path}: there is no setting {wrong!r}. Did you mean {meant}?"
     with pytest.raises(SettingsError, match="configure: there is no setting"):
-        settings.read({wrong: 1}, {}, Path("/nonexistent"), Path("/nonexistent"))
+        settings.load_settings({wrong: 1}, {}, Path("/nonexistent"), Path("/nonexistent"))
 
 
 def test_an_unknown_setting_near_to_nothing_is_told_all_names(places):
-    with pytest.raises(SettingsError, match=f"Known are {', '.join(NAMES)}"):
+    with pytest.raises(SettingsError, match=f"Known are {', '.join(SETTING_NAMES)}"):
         places.read(zzzzzz=1)
 
 
@@ -264,7 +264,7 @@ def test_a_removed_working_folder_has_no_project(tmp_path):
         from pathlib import Path
         os.makedirs(sys.argv[1]); os.chdir(sys.argv[1]); os.rmdir(sys.argv[1])
         from mulligan import settings
-        assert settings.read({}, {}, user_file=Path("/nonexistent")) == settings.Settings()
+        assert settings.load_settings({}, {}, user_file=Path("/nonexistent")) == settings.Settings()
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "gone")], capture_output=True, check=False
@@ -318,11 +318,13 @@ def test_a_door_reads_the_users_file_only_and_repairs_nothing_unasked(tmp_path, 
     (tmp_path / "mulligan.toml").write_text('mode = "repair"\nagent = "stranger"\n')
     monkeypatch.chdir(tmp_path)
     user = tmp_path / "user.toml"
-    read = settings.read(environment={}, user_file=user, of_user=True)
+    read = settings.load_settings(environment={}, user_file=user, of_user=True)
     assert (read.mode, read.agent) == ("suggest", "")
     user.write_text('mode = "repair"\n')
-    assert settings.read(environment={}, user_file=user, of_user=True).mode == "repair"
-    assert settings.read(environment={"MULLIGAN_MODE": "observe"}, user_file=user, of_user=True).mode == "observe"
+    assert settings.load_settings(environment={}, user_file=user, of_user=True).mode == "repair"
+    assert (
+        settings.load_settings(environment={"MULLIGAN_MODE": "observe"}, user_file=user, of_user=True).mode == "observe"
+    )
 
 
 @pytest.mark.parametrize(
@@ -341,13 +343,13 @@ def test_a_door_reads_the_users_file_only_and_repairs_nothing_unasked(tmp_path, 
 )
 def test_a_rule_for_a_tool_that_cannot_be_meant_is_refused(tmp_path, rule, told):
     with pytest.raises(SettingsError, match=told):
-        settings.read({"tools": {"files.*": rule}}, {}, tmp_path, tmp_path / "none.toml")
+        settings.load_settings({"tools": {"files.*": rule}}, {}, tmp_path, tmp_path / "none.toml")
 
 
 def test_a_rule_for_a_tool_is_the_users_and_never_a_projects(tmp_path):
     (tmp_path / "user.toml").write_text('[tools."files.read"]\neffects = "none"\n')
     (tmp_path / "mulligan.toml").write_text('[tools."files.read"]\nmode = "repair"\n')
     with pytest.raises(SettingsError, match="a project cannot set it"):
-        settings.read({}, {}, tmp_path, tmp_path / "user.toml")
-    read = settings.read({}, {}, tmp_path, tmp_path / "user.toml", of_user=True)
+        settings.load_settings({}, {}, tmp_path, tmp_path / "user.toml")
+    read = settings.load_settings({}, {}, tmp_path, tmp_path / "user.toml", of_user=True)
     assert read.tools == {"files.read": {"effects": "none"}}

@@ -12,7 +12,7 @@ import pytest
 import mulligan
 from mulligan import assembly
 from mulligan.failure import SettingsError
-from mulligan.testing import Rehearsal, assert_presentable, rehearsal
+from mulligan.testing import Sandbox, assert_sanitized, sandbox
 
 script: list[Exception] = []
 
@@ -37,7 +37,7 @@ async def async_weather(city: str) -> str:
 
 @pytest.fixture(autouse=True)
 def a_default_nobody_has_used(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(assembly.default, "_parts", None)
+    monkeypatch.setattr(assembly.default, "_components", None)
     monkeypatch.setattr(assembly.default, "_is_off", False)
     script.clear()
     yield
@@ -46,21 +46,21 @@ def a_default_nobody_has_used(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 def test_a_wait_is_recorded_and_takes_no_time() -> None:
     script.append(RateLimited())
-    with rehearsal() as played:
+    with sandbox() as played:
         assert weather("Oslo") == "rain in Oslo"
-    assert played.waits == [20.0]
+    assert played.backoffs == [20.0]
 
 
 def test_an_async_wait_is_recorded_and_takes_no_time() -> None:
     script.append(RateLimited())
-    with rehearsal() as played:
+    with sandbox() as played:
         assert asyncio.run(async_weather("Oslo")) == "rain in Oslo"
-    assert played.waits == [20.0]
+    assert played.backoffs == [20.0]
 
 
 def test_every_event_step_call_and_run_can_be_looked_at() -> None:
     script.append(RateLimited())
-    with rehearsal() as played, mulligan.run("agent"):
+    with sandbox() as played, mulligan.run("agent"):
         weather("Oslo")
     assert [event.name for event in played.events] == [
         "run.started",
@@ -72,12 +72,12 @@ def test_every_event_step_call_and_run_can_be_looked_at() -> None:
         "run.ended",
     ]
     assert [step.outcome for step in played.steps] == ["failure", "success"]
-    assert [call.ending for call in played.calls] == ["recovered by waiting"]
+    assert [call.outcome_label for call in played.calls] == ["recovered by waiting"]
     assert [history.run.agent for history in played.runs] == ["agent"]
 
 
 def test_runs_can_be_looked_at_in_the_middle_and_come_in_order() -> None:
-    with rehearsal() as played:
+    with sandbox() as played:
         for n in range(3):
             with mulligan.run(f"agent-{n}"):
                 weather("Oslo")
@@ -90,40 +90,40 @@ def test_nothing_of_the_machine_is_read(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("MULLIGAN", "off")
     monkeypatch.setenv("MULLIGAN_ATTEMPTS", "1")
     script.append(RateLimited())
-    with rehearsal() as played:
+    with sandbox() as played:
         assert weather("Oslo") == "rain in Oslo"
     assert len(played.steps) == 2
 
 
 def test_settings_are_those_that_are_given() -> None:
     script.append(RateLimited())
-    with rehearsal(attempts=1, agent="mine") as played, pytest.raises(RateLimited):
+    with sandbox(attempts=1, agent="mine") as played, pytest.raises(RateLimited):
         weather("Oslo")
     assert played.runs[0].run.agent == "mine"
     with pytest.raises(SettingsError):
-        Rehearsal(attmepts=1)
+        Sandbox(attmepts=1)
 
 
 def test_being_off_can_be_rehearsed() -> None:
-    with rehearsal(off=True) as played:
+    with sandbox(off=True) as played:
         assert weather("Oslo") == "rain in Oslo"
     assert played.events == []
 
 
 def test_the_default_is_as_it_was_afterwards_even_after_an_error() -> None:
-    before = assembly.default._parts, assembly.default._is_off
-    with rehearsal():
+    before = assembly.default._components, assembly.default._is_off
+    with sandbox():
         weather("Oslo")
-    assert (assembly.default._parts, assembly.default._is_off) == before
-    with pytest.raises(KeyError), rehearsal():
+    assert (assembly.default._components, assembly.default._is_off) == before
+    with pytest.raises(KeyError), sandbox():
         raise KeyError
-    assert (assembly.default._parts, assembly.default._is_off) == before
+    assert (assembly.default._components, assembly.default._is_off) == before
 
 
 def test_rehearsals_can_be_nested_and_do_not_hear_each_other() -> None:
-    with rehearsal() as outer:
+    with sandbox() as outer:
         weather("Oslo")
-        with rehearsal() as inner:
+        with sandbox() as inner:
             weather("Rome")
         weather("Bonn")
     assert [step.arguments["city"] for step in outer.steps] == ["Oslo", "Bonn"]
@@ -131,14 +131,14 @@ def test_rehearsals_can_be_nested_and_do_not_hear_each_other() -> None:
 
 
 def test_a_rehearsal_has_a_mulligan_of_its_own() -> None:
-    played = Rehearsal()
+    played = Sandbox()
     assert played.mulligan.tool(lambda: 1)() == 1
     assert len(played.steps) == 1
-    assert assembly.default._parts is None
+    assert assembly.default._components is None
 
 
 def test_code_that_configures_itself_can_be_rehearsed() -> None:
-    with rehearsal() as played:
+    with sandbox() as played:
         mulligan.configure(store="/somewhere/in/production.db")
         weather("Oslo")
     assert len(played.runs) == 1
@@ -147,6 +147,6 @@ def test_code_that_configures_itself_can_be_rehearsed() -> None:
 
 @pytest.mark.parametrize("text", ["\x1b[31mred", "a\x00b", "\u202egnp.exe"])
 def test_text_that_may_not_be_shown_to_a_model_is_named(text: Any) -> None:
-    assert_presentable("Ask for 10, then page with offset.")
+    assert_sanitized("Ask for 10, then page with offset.")
     with pytest.raises(AssertionError, match="not presentable"):
-        assert_presentable(text)
+        assert_sanitized(text)

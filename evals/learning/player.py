@@ -15,7 +15,7 @@ from typing import Any
 
 from learning.judge import Verdicts, judge_lessons, judge_plays
 from learning.stage import DAY, MODES, START, Clock, Mode, Play, Stage
-from mulligan.remember.store import LOCAL
+from mulligan.remember.store import DEFAULT_TENANT
 from mulligan.remember.urls import open_store
 
 Program = Callable[[Stage], Any]
@@ -76,7 +76,7 @@ def play_runs(name: str, mode: Mode, store: str, runs: int, days: float, seed: i
 def list_lessons(store: str, days: float) -> list[Any]:
     """Make lessons of all runs, and list them."""
     with contextlib.closing(open_store(store)) as opened:
-        return list(opened.consolidate(LOCAL, int((START + days * DAY) * 1000)).lessons)
+        return list(opened.consolidate(DEFAULT_TENANT, int((START + days * DAY) * 1000)).lessons)
 
 
 def _play_once(program: Program, stage: Stage) -> None:

@@ -27,7 +27,7 @@ from learning.advice import LEAST_CONFIDENCE, Claim, Sentence, list_claims, read
 from learning.truth import Arguments, Cure, Truth, is_same
 from mulligan import settings as settings_file
 from mulligan.assembly import Mulligan
-from mulligan.parts import Parts
+from mulligan.parts import Components
 
 Mode = Literal["full", "empty", "off"]
 MODES: tuple[Mode, ...] = ("full", "empty", "off")
@@ -298,15 +298,15 @@ class Stage:
         """Begin with these settings; of those that mulligan does not have, without them."""
         if self.mulligan is None:
             return
-        options = {name: value for name, value in settings.items() if name in settings_file.NAMES}
-        read = settings_file.read(
+        options = {name: value for name, value in settings.items() if name in settings_file.SETTING_NAMES}
+        read = settings_file.load_settings(
             {"store": self._store, **options}, environment={}, folder=_NOWHERE, user_file=_NOWHERE
         )
-        if self.mulligan._parts is not None:
-            self.mulligan._parts.recorder.close()
-        self.mulligan._parts = Parts(
+        if self.mulligan._components is not None:
+            self.mulligan._components.recorder.close()
+        self.mulligan._components = Components(
             read,
-            tools=self.mulligan._tool,
+            tools=self.mulligan._find_tool,
             clock=self.clock.time,
             timer=self.clock.time,
             sleep=self.clock.sleep,
@@ -503,7 +503,7 @@ class Stage:
     def _listen(self, tool: Tool, entry: Entry) -> None:
         assert self.mulligan is not None
         notes = [line for note in getattr(entry.error, "__notes__", ()) for line in str(note).splitlines()]
-        self.read_texts(tool, entry, [*notes, *self.mulligan.notes()])
+        self.read_texts(tool, entry, [*notes, *self.mulligan.drain_notes()])
         if entry.error is not None and self.mode == "full" and not entry.is_answered:
             self._ask(tool, entry)
 
@@ -521,7 +521,7 @@ class Stage:
         entries = entry.run.entries if entry.run is not None else []
         earlier_calls = [_make_record(one) for one in entries if one.is_over and one is not entry]
         for one in self.mulligan.suggest(tool.callee, entry.arguments, entry.error, run=earlier_calls).suggestions:
-            claims = list_claims(one.changes, one.first, one.arguments)
+            claims = list_claims(one.changes, one.prerequisites, one.arguments)
             text = f"suggest: {one.source}, {[(claim.kind, claim.path, claim.value) for claim in claims]}"
             entry.sentences.append(Sentence(text, tuple(claims), True, one.source == "memory", one.confidence))
 

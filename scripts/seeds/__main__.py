@@ -34,7 +34,7 @@ import tool_servers  # noqa: E402
 
 from mulligan.classify.classifier import classify  # noqa: E402
 from mulligan.remember.seeds.corpus import seeds  # noqa: E402
-from mulligan.remember.seeds.wordings import speaking  # noqa: E402
+from mulligan.remember.seeds.wordings import match_seeds  # noqa: E402
 
 
 class Absent(Exception):
@@ -73,7 +73,7 @@ def main() -> None:
                 print(f"  passed over  {name}: {absent} is not here")
                 continue
             failure = classify(source="tool", tool=said.tool, text=said.as_told(), is_error=True)
-            found = speaking(seeds().values(), said.tool, failure)
+            found = match_seeds(seeds().values(), said.tool, failure)
             wanted = case.get("seed", name)
             is_right = bool(found) and known[found[0].id] == wanted
             bad += not is_right

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
     configure = _default.configure
     correcting = _default.correcting
-    explain = _default.explain
+    classify_error = _default.classify_error
     flush = _default.flush
-    listen = _default.listen
+    add_listener = _default.add_listener
     loop = _default.loop
     model = _default.model
-    notes = _default.notes
-    pitfalls = _default.pitfalls
+    drain_notes = _default.drain_notes
+    render_lessons = _default.render_lessons
     run = _default.run
     session = _default.session
     suggest = _default.suggest
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0.dev0"
 
-_KNOW = {
+_LAZY_CLASSES = {
     "AgentError": "failure",
     "Event": "events",
     "Failure": "failure",
@@ -50,16 +50,16 @@ _KNOW = {
     "Remedy": "failure",
     "Store": "remember.store",
 }
-_DO = (
+_LAZY_FUNCTIONS = (
     "configure",
     "correcting",
-    "explain",
+    "classify_error",
     "flush",
-    "listen",
+    "add_listener",
     "loop",
     "model",
-    "notes",
-    "pitfalls",
+    "drain_notes",
+    "render_lessons",
     "run",
     "session",
     "suggest",
@@ -79,15 +79,15 @@ __all__ = [
     "Policy",
     "Remedy",
     "Store",
+    "add_listener",
+    "classify_error",
     "configure",
     "correcting",
-    "explain",
+    "drain_notes",
     "flush",
-    "listen",
     "loop",
     "model",
-    "notes",
-    "pitfalls",
+    "render_lessons",
     "run",
     "session",
     "suggest",
@@ -102,9 +102,9 @@ if not TYPE_CHECKING:  # Hidden from type checkers: with `__getattr__`, they wou
     def __getattr__(name):
         import importlib  # the import system has loaded it already
 
-        if name in _KNOW:
-            value = getattr(importlib.import_module(f"mulligan.{_KNOW[name]}"), name)
-        elif name in _DO:
+        if name in _LAZY_CLASSES:
+            value = getattr(importlib.import_module(f"mulligan.{_LAZY_CLASSES[name]}"), name)
+        elif name in _LAZY_FUNCTIONS:
             value = getattr(importlib.import_module("mulligan.assembly").default, name)
         else:
             raise AttributeError(f"module 'mulligan' has no attribute {name!r}")

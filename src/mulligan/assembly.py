@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
 from mulligan import forks
 from mulligan import settings as settings_file
 from mulligan.capture import traces
-from mulligan.capture.advice import Advice, advise
-from mulligan.capture.answers import Empty, Errors
+from mulligan.capture.advice import SuggestionResult, suggest_repairs
+from mulligan.capture.answers import Empty
 from mulligan.capture.kit import LEARNS, MODES, NO_LIMITS, RECORDINGS, Kit, Limits, Recording
 from mulligan.capture.signature import name_of
 from mulligan.capture.tracer import ActiveRun, Correction
 from mulligan.capture.turns import Tools, Turns
-from mulligan.capture.wrap import ToolOptions, Wrapped, wrap
+from mulligan.capture.wrap import ToolOptions, WrappedFunction, wrap
 from mulligan.classify.classifier import classify
-from mulligan.events import Listener, Stream, When
-from mulligan.failure import Failure, MulliganError, SettingsError, one_of
-from mulligan.parts import Parts
-from mulligan.prompt import BUDGET
+from mulligan.events import EventStream, Listener, ListenerThread
+from mulligan.failure import Failure, MulliganError, SettingsError, require_choice
+from mulligan.parts import Components
+from mulligan.prompt import DEFAULT_LESSON_TOKENS
 from mulligan.records import Effects, StepType
 from mulligan.recover.policy import Policy
 from mulligan.recover.tool import Learn, Mode
@@ -30,7 +30,7 @@ from mulligan.redaction import Redactor
 from mulligan.remember.session import Session
 
 if TYPE_CHECKING:
-    from mulligan.capture.loop import Finished, Messages
+    from mulligan.capture.loop import LoopResult, Messages
     from mulligan.recover.model import Fallback
 
 log = logging.getLogger("mulligan")
@@ -38,10 +38,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C")
 
 
-def _name_of(tool: Callable[..., Any]) -> str:
+def _get_tool_name(tool: Callable[..., Any]) -> str:
     """Return the name under which mulligan knows a tool."""
-    known = getattr(tool, "__mulligan__", None)
-    return known.name if isinstance(known, Wrapped) else name_of(tool)
+    wrapped = getattr(tool, "__mulligan__", None)
+    return wrapped.name if isinstance(wrapped, WrappedFunction) else name_of(tool)
 
 
 class Mulligan:
@@ -52,15 +52,15 @@ class Mulligan:
     """
 
     def __init__(self, **settings: Any) -> None:
-        settings_file.check(settings, "Mulligan")
-        self._given = settings
-        self._parts: Parts | None = None
+        settings_file.check_overrides(settings, "Mulligan")
+        self._overrides = settings
+        self._components: Components | None = None
         self._is_off = False
-        self._unheard: Kit | None = None
+        self._noop_context: Kit | None = None
         self._lock = threading.Lock()
-        self._tools: dict[str, weakref.WeakSet[Wrapped]] = {}
+        self._tools: dict[str, weakref.WeakSet[WrappedFunction]] = {}
         """The wrapped functions, by tool name."""
-        _all.add(self)
+        _instances.add(self)
 
     def configure(self, **settings: Any) -> None:
         """Change the default settings. Call it before the first recorded call, `run`, `add_listener` and `session`.
@@ -68,43 +68,43 @@ class Mulligan:
         Later changes raise `SettingsError`: calls of one process would follow different rules.
         """
         with self._lock:
-            if self._parts is not None:
-                if self._parts.is_rehearsal:
+            if self._components is not None:
+                if self._components.is_sandbox:
                     return  # in a sandbox, the settings of the test take precedence over those of the code under test
                 raise SettingsError(
-                    "configure must come before the first recorded call, and before run, listen and session. "
+                    "configure must come before the first recorded call, and before run, add_listener and session. "
                     "Move it to the beginning of your start-up code."
                 )
-            given = {**self._given, **settings}
-            read = settings_file.read(given)
-            Parts(read)  # raises here on invalid settings, not at the first call
-            self._given, self._is_off = given, read.off
+            overrides = {**self._overrides, **settings}
+            read = settings_file.load_settings(overrides)
+            Components(read)  # raises here on invalid settings, not at the first call
+            self._overrides, self._is_off = overrides, read.off
 
     def _kit(self) -> Kit | None:
         """Return the capture context, or None while mulligan is off.
 
         Wrapped functions call this on every call. It never raises: they must work with any settings.
         """
-        parts = self._parts
+        parts = self._components
         if parts is not None:
             return parts.kit
-        return None if self._is_off else self._first_use()
+        return None if self._is_off else self._build_components()
 
-    def _first_use(self) -> Kit | None:
+    def _build_components(self) -> Kit | None:
         with self._lock:
-            if self._parts is None and not self._is_off:
+            if self._components is None and not self._is_off:
                 try:
-                    read = settings_file.read(self._given)
+                    read = settings_file.load_settings(self._overrides)
                     if not read.off:
-                        self._parts = Parts(read, tools=self._tool)
+                        self._components = Components(read, tools=self._find_tool)
                 except Exception as error:  # noqa: BLE001 - a missing folder or a locked file must not fail the call
-                    told = str(error) if isinstance(error, MulliganError) else f"{type(error).__name__}: {error}"
+                    message = str(error) if isinstance(error, MulliganError) else f"{type(error).__name__}: {error}"
                     # Pass calls through unrecorded: the unreadable settings may contain redaction rules.
-                    log.warning("%s Until that is mended, calls pass through unrecorded and unrecovered.", told)
-                self._is_off = self._parts is None
-            return self._parts.kit if self._parts is not None else None
+                    log.warning("%s Until that is mended, calls pass through unrecorded and unrecovered.", message)
+                self._is_off = self._components is None
+            return self._components.kit if self._components is not None else None
 
-    def _kit_or_unheard(self) -> Kit:
+    def _context_or_noop(self) -> Kit:
         """Return the capture context, or one that publishes nothing while mulligan is off.
 
         Runs, steps and turns then work as usual, but nothing is recorded.
@@ -112,14 +112,14 @@ class Mulligan:
         kit = self._kit()
         if kit is None:
             with self._lock:
-                if self._unheard is None:
-                    self._unheard = Kit(
+                if self._noop_context is None:
+                    self._noop_context = Kit(
                         publish=lambda event: None,
                         succeed=lambda success: None,
                         classify=classify,
                         mode="observe",
                     )
-                kit = self._unheard
+                kit = self._noop_context
         return kit
 
     @overload
@@ -134,14 +134,14 @@ class Mulligan:
         effects: Effects = "once",
         mode: Mode | None = None,
         record: Recording | None = None,
-        errors: Errors = "auto",
-        empty: Empty = "success",
+        detect_errors: bool = True,
+        empty_result: Empty = "success",
         schema: Mapping[str, Any] | None = None,
         privileged: Iterable[str] = (),
-        released: Iterable[str] = (),
+        unprivileged: Iterable[str] = (),
         destructive: bool = False,
         verify: Callable[..., Any] | None = None,
-        rejects: Iterable[int] = (),
+        rejection_statuses: Iterable[int] = (),
         timeout: float | None = None,
         policy: Policy | None = None,
         items: Iterable[str] = (),
@@ -158,14 +158,14 @@ class Mulligan:
         effects: Effects = "once",
         mode: Mode | None = None,
         record: Recording | None = None,
-        errors: Errors = "auto",
-        empty: Empty = "success",
+        detect_errors: bool = True,
+        empty_result: Empty = "success",
         schema: Mapping[str, Any] | None = None,
         privileged: Iterable[str] = (),
-        released: Iterable[str] = (),
+        unprivileged: Iterable[str] = (),
         destructive: bool = False,
         verify: Callable[..., Any] | None = None,
-        rejects: Iterable[int] = (),
+        rejection_statuses: Iterable[int] = (),
         timeout: float | None = None,
         policy: Policy | None = None,
         items: Iterable[str] = (),
@@ -195,27 +195,27 @@ class Mulligan:
         `detect_errors=False` treats every returned value as a success. `empty_result="failure"`, for type "retrieval",
         treats an empty result as a failure.
         """
-        about = ToolOptions(
+        options = ToolOptions(
             name=name,
             type=type,
             effects=effects,
             mode=mode,
             record=record,
-            errors=errors,
-            empty=empty,
+            detect_errors=detect_errors,
+            empty_result=empty_result,
             schema=schema,
             privileged=privileged,
-            released=released,
+            unprivileged=unprivileged,
             destructive=destructive,
             verify=verify,
-            rejects=rejects,
+            rejection_statuses=rejection_statuses,
             timeout=timeout,
             policy=policy,
             items=items,
             learn=learn,
             circuit_breaker=circuit_breaker,
         )
-        return self._wrapping(function, about)
+        return self._decorate(function, options)
 
     @overload
     def model(self, function: F, /) -> F: ...
@@ -231,8 +231,8 @@ class Mulligan:
         fallback: Callable[..., Any] | None = None,
         fallback_models: Iterable[str | Callable[..., Any] | Fallback] = (),
         refresh_auth: Callable[..., Any] | None = None,
-        max_compress_retries: int = 1,
-        compress_over: int = 2000,
+        max_compressions: int = 1,
+        compress_above_chars: int = 2000,
         timeout: float | None = None,
         policy: Policy | None = None,
         circuit_breaker: bool = False,
@@ -249,8 +249,8 @@ class Mulligan:
         fallback: Callable[..., Any] | None = None,
         fallback_models: Iterable[str | Callable[..., Any] | Fallback] = (),
         refresh_auth: Callable[..., Any] | None = None,
-        max_compress_retries: int = 1,
-        compress_over: int = 2000,
+        max_compressions: int = 1,
+        compress_above_chars: int = 2000,
         timeout: float | None = None,
         policy: Policy | None = None,
         circuit_breaker: bool = False,
@@ -268,13 +268,13 @@ class Mulligan:
         """
         from mulligan.capture.model import ModelOptions  # lazy: programs that wrap only tools do not need it
 
-        about = ModelOptions(
+        model_options = ModelOptions(
             compress=compress,
             fallback=fallback,
             fallback_models=fallback_models,
             refresh_auth=refresh_auth,
-            max_compress_retries=max_compress_retries,
-            compress_over=compress_over,
+            max_compressions=max_compressions,
+            compress_above_chars=compress_above_chars,
         )
         options = ToolOptions(
             name=name,
@@ -285,9 +285,9 @@ class Mulligan:
             timeout=timeout,
             policy=policy,
             circuit_breaker=circuit_breaker,
-            model=about,
+            model=model_options,
         )
-        return self._wrapping(function, options)
+        return self._decorate(function, options)
 
     def wrap_client(self, client: C, **options: Any) -> C:
         """Return a copy of an OpenAI or Anthropic client, or of the LiteLLM module, with recovering model calls.
@@ -296,28 +296,30 @@ class Mulligan:
         """
         from mulligan.capture import clients  # lazy: programs that wrap only functions do not need it
 
-        given = options
+        original_options = options
         if callable(refresh := options.get("refresh_auth")):
-            options = {**given, "refresh_auth": clients.refreshing(refresh, lambda: made)}
-        made: C = clients.wrap_client(client, self.model(**options), lambda copy: self.wrap_client(copy, **given))
-        return made
+            options = {**original_options, "refresh_auth": clients.make_key_refresher(refresh, lambda: wrapped_client)}
+        wrapped_client: C = clients.wrap_client(
+            client, self.model(**options), lambda copy: self.wrap_client(copy, **original_options)
+        )
+        return wrapped_client
 
-    def _wrapping(self, function: Any, options: ToolOptions) -> Any:
+    def _decorate(self, function: Any, options: ToolOptions) -> Any:
         if function is None:
-            return lambda function: self._wrapped(function, options)
-        return self._wrapped(function, options)
+            return lambda function: self._wrap(function, options)
+        return self._wrap(function, options)
 
-    def _wrapped(self, function: Any, options: ToolOptions) -> Any:
-        made = wrap(function, self._kit, options)
-        known = getattr(made, "__mulligan__", None)
-        if isinstance(known, Wrapped) and not known.signature.is_method:
-            self._tools.setdefault(known.name, weakref.WeakSet()).add(known)
-        return made
+    def _wrap(self, function: Any, options: ToolOptions) -> Any:
+        wrapper = wrap(function, self._kit, options)
+        wrapped = getattr(wrapper, "__mulligan__", None)
+        if isinstance(wrapped, WrappedFunction) and not wrapped.signature.is_method:
+            self._tools.setdefault(wrapped.name, weakref.WeakSet()).add(wrapped)
+        return wrapper
 
-    def _tool(self, name: str) -> Wrapped | None:
+    def _find_tool(self, name: str) -> WrappedFunction | None:
         """Return the wrapped tool with this name, or None if there are several or none."""
-        found = tuple(self._tools.get(name, ()))
-        return found[0] if len(found) == 1 else None
+        matching_tools = tuple(self._tools.get(name, ()))
+        return matching_tools[0] if len(matching_tools) == 1 else None
 
     def run(
         self,
@@ -345,27 +347,29 @@ class Mulligan:
             ("learn", learn, LEARNS),
         ):
             if value is not None:
-                one_of(name, value, choices)
+                require_choice(name, value, choices)
         if session is not None and not isinstance(session, str | Session):
             raise SettingsError(f"session is a mulligan.session(), or the id of one, got {session!r}.")
-        kit = self._kit_or_unheard()
-        about: dict[str, Any] = {"version": version, "context": context, "metadata": metadata}
+        kit = self._context_or_noop()
+        record_fields: dict[str, Any] = {"version": version, "context": context, "metadata": metadata}
         if environment is not None:
-            about["environment"] = environment
+            record_fields["environment"] = environment
         if session is not None:
-            about["session"] = self._stream().nameable(session) if isinstance(session, str) else session.id
+            record_fields["session"] = (
+                self._event_stream().redact_session_id(session) if isinstance(session, str) else session.id
+            )
         if traceparent is not None:
-            came = traces.above(traceparent)
-            about["traceparent"] = came.traceparent
-            if came.parent is not None:
-                about["parent"] = came.parent
+            origin = traces.parse_trace_headers(traceparent)
+            record_fields["traceparent"] = origin.traceparent
+            if origin.parent is not None:
+                record_fields["parent"] = origin.parent
         return ActiveRun(
-            kit, agent, limits=Limits(mode, record, learn) if mode or record or learn else NO_LIMITS, **about
+            kit, agent, limits=Limits(mode, record, learn) if mode or record or learn else NO_LIMITS, **record_fields
         )
 
     def turns(self, limit: int = 10) -> Turns:
         """Limit an agent loop: `for turn in mulligan.turns(limit=10):`."""
-        return Turns(self._kit_or_unheard, limit)
+        return Turns(self._context_or_noop, limit)
 
     @overload
     def loop(
@@ -376,8 +380,8 @@ class Mulligan:
         limit: int = 10,
         *,
         style: Literal["openai", "anthropic"] | None = None,
-        teach: bool | int = False,
-    ) -> Awaitable[Finished]: ...
+        inject_lessons: bool | int = False,
+    ) -> Awaitable[LoopResult]: ...
 
     @overload
     def loop(
@@ -388,8 +392,8 @@ class Mulligan:
         limit: int = 10,
         *,
         style: Literal["openai", "anthropic"] | None = None,
-        teach: bool | int = False,
-    ) -> Finished: ...
+        inject_lessons: bool | int = False,
+    ) -> LoopResult: ...
 
     def loop(
         self,
@@ -399,7 +403,7 @@ class Mulligan:
         limit: int = 10,
         *,
         style: Literal["openai", "anthropic"] | None = None,
-        teach: bool | int = False,
+        inject_lessons: bool | int = False,
     ) -> Any:
         """Run an agent loop until the model makes no more calls or `limit` turns have passed.
 
@@ -411,12 +415,14 @@ class Mulligan:
 
         An `InfraError` of a tool, and a model error that recovery cannot handle, are raised.
         """
-        from mulligan.capture.loop import started  # lazy: most programs have their own loop
+        from mulligan.capture.loop import start_loop  # lazy: most programs have their own loop
 
-        if not isinstance(teach, int) or teach < 0:
-            raise SettingsError(f"teach is True, or how many tokens may be told of the tools, got {teach!r}.")
-        budget = BUDGET if teach is True else int(teach)
-        return started(self._kit_or_unheard(), model, tools, messages, limit, style, budget)
+        if not isinstance(inject_lessons, int) or inject_lessons < 0:
+            raise SettingsError(
+                f"inject_lessons is True, or how many tokens may be told of the tools, got {inject_lessons!r}."
+            )
+        max_lesson_tokens = DEFAULT_LESSON_TOKENS if inject_lessons is True else int(inject_lessons)
+        return start_loop(self._context_or_noop(), model, tools, messages, limit, style, max_lesson_tokens)
 
     def correcting(self, error: BaseException) -> Correction:
         """Link the next successful call to the one that raised `error`: `with mulligan.correcting(error):`.
@@ -433,24 +439,29 @@ class Mulligan:
         """
         if id is not None and not isinstance(id, str):
             raise SettingsError(f"the id of a session is a text, got {id!r}.")
-        stream = self._stream()
-        shelf = self._parts.shelf if self._parts is not None else None
-        return Session(stream, None if id is None else stream.nameable(id), shelf, self._kit_or_unheard().prompt)
+        stream = self._event_stream()
+        key_value_store = self._components.key_value_store if self._components is not None else None
+        return Session(
+            stream,
+            None if id is None else stream.redact_session_id(id),
+            key_value_store,
+            self._context_or_noop().prompt,
+        )
 
-    def _stream(self) -> Stream:
+    def _event_stream(self) -> EventStream:
         self._kit()
-        return self._parts.stream if self._parts is not None else Stream(Redactor())
+        return self._components.stream if self._components is not None else EventStream(Redactor())
 
-    def notes(self) -> list[str]:
+    def drain_notes(self) -> list[str]:
         """Return the notes about repairs in the current run, for the model, and clear them."""
         kit = self._kit()
         run = kit.current() if kit is not None else None
-        return run.notes() if run is not None else []
+        return run.drain_notes() if run is not None else []
 
-    def explain(self, error: object = None, **evidence: Any) -> Failure:
+    def classify_error(self, error: object = None, **evidence: Any) -> Failure:
         """Classify an error: an exception, response, result or text. Return a `Failure`. Never raises."""
         self._kit()
-        return (self._parts.classify if self._parts is not None else classify)(error, **evidence)
+        return (self._components.classify if self._components is not None else classify)(error, **evidence)
 
     def suggest(
         self,
@@ -462,12 +473,12 @@ class Mulligan:
         tools: Mapping[str, Mapping[str, Any] | None] | None = None,
         run: Iterable[Any] = (),
         privileged: Iterable[str] = (),
-        released: Iterable[str] = (),
+        unprivileged: Iterable[str] = (),
         effects: Effects | None = None,
         destructive: bool = False,
         mode: Mode = "repair",
         memory: bool = True,
-    ) -> Advice:
+    ) -> SuggestionResult:
         """Suggest repairs for a failed call, without calling anything.
 
         Return `suggestions`, the most likely first, and the `reason` why there is no better one. `tool` is a name, or a
@@ -475,41 +486,41 @@ class Mulligan:
         dictionaries with tool, arguments, outcome, and result or error. `memory=False` ignores fixes from earlier runs.
         """
         self._kit()
-        parts = self._parts
-        known = getattr(tool, "__mulligan__", None)
-        if isinstance(known, Wrapped):
-            schema = known.schema() if schema is None else schema
-            privileged = (*privileged, *known.options.privileged)
-            released = (*released, *known.options.released)
-            effects = effects or known.options.effects
-            destructive = destructive or known.options.destructive
-        name = tool if isinstance(tool, str) else _name_of(tool)
-        key = known.key if isinstance(known, Wrapped) else ""
-        return advise(
+        parts = self._components
+        wrapped = getattr(tool, "__mulligan__", None)
+        if isinstance(wrapped, WrappedFunction):
+            schema = wrapped.schema() if schema is None else schema
+            privileged = (*privileged, *wrapped.options.privileged)
+            unprivileged = (*unprivileged, *wrapped.options.unprivileged)
+            effects = effects or wrapped.options.effects
+            destructive = destructive or wrapped.options.destructive
+        name = tool if isinstance(tool, str) else _get_tool_name(tool)
+        key = wrapped.key if isinstance(wrapped, WrappedFunction) else ""
+        return suggest_repairs(
             name,
             arguments,
             error,
-            classify=self.explain,
+            classify=self.classify_error,
             schema=schema,
             tools=tools,
             run=run,
             privileged=privileged,
-            released=released,
+            unprivileged=unprivileged,
             effects=effects,
             destructive=destructive,
             mode=mode,
             policy=parts.settings.policy if parts is not None else None,
-            recall=parts.recall.advice if parts is not None and memory else None,
+            recall=parts.recall.read_fixes if parts is not None and memory else None,
             match=parts.recall.match if parts is not None and memory else None,
             key=key,
         )
 
-    def pitfalls(
+    def render_lessons(
         self,
         tools: str | Callable[..., Any] | Iterable[str | Callable[..., Any]] = (),
         *,
-        budget_tokens: int = BUDGET,
-        proposals: bool = False,
+        max_tokens: int = DEFAULT_LESSON_TOKENS,
+        include_proposed: bool = False,
     ) -> str:
         """Render the lessons about these tools for a system prompt, within `max_tokens`.
 
@@ -517,48 +528,48 @@ class Mulligan:
         mulligan's notes. Active lessons come first, then seed lessons, which are marked as such. `include_proposed`
         adds proposed lessons, marked as data.
         """
-        if isinstance(budget_tokens, bool) or not isinstance(budget_tokens, int) or budget_tokens < 1:
-            raise SettingsError(f"budget_tokens is a whole number of tokens, 1 or more, got {budget_tokens!r}.")
-        given = [tools] if isinstance(tools, str) or callable(tools) else tools
-        names = [each if isinstance(each, str) else _name_of(each) for each in given]
+        if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
+            raise SettingsError(f"max_tokens is a whole number of tokens, 1 or more, got {max_tokens!r}.")
+        requested_tools = [tools] if isinstance(tools, str) or callable(tools) else tools
+        names = [tool if isinstance(tool, str) else _get_tool_name(tool) for tool in requested_tools]
         self._kit()
-        if self._parts is None:
+        if self._components is None:
             return ""
-        return self._parts.pitfalls(names, budget_tokens, proposals=proposals)
+        return self._components.render_lessons(names, max_tokens, include_proposed=include_proposed)
 
-    def listen(self, listener: Listener, when: When = "recorder") -> Callable[[], None]:
+    def add_listener(self, listener: Listener, thread: ListenerThread = "recorder") -> Callable[[], None]:
         """Call `listener` with every event. Return a function that removes it.
 
         `thread` is "recorder", the background thread (the default), or "caller", the thread that makes the call.
         """
         if not callable(listener):
             raise SettingsError(f"a listener is a function that takes an event, got {listener!r}.")
-        if when not in get_args(When):
-            raise SettingsError(f"when is recorder or caller, got {when!r}.")
-        return self._stream().listen(listener, when)
+        if thread not in get_args(ListenerThread):
+            raise SettingsError(f"thread is recorder or caller, got {thread!r}.")
+        return self._event_stream().add_listener(listener, thread)
 
     def flush(self, timeout: float = 2.0) -> bool:
         """Block until all records so far are stored or the timeout expires. Return whether all were stored."""
-        return self._parts is None or self._parts.recorder.flush(timeout)
+        return self._components is None or self._components.recorder.flush(timeout)
 
     def close(self) -> None:
         """Store the remaining records and close the store."""
-        if self._parts is not None:
-            self._parts.recorder.close()
+        if self._components is not None:
+            self._components.recorder.close()
 
 
-_all: weakref.WeakSet[Mulligan] = weakref.WeakSet()
+_instances: weakref.WeakSet[Mulligan] = weakref.WeakSet()
 
 
-def _renew() -> None:
-    for each in tuple(_all):
-        each._lock = threading.Lock()
+def _reset_locks_in_child() -> None:
+    for instance in tuple(_instances):
+        instance._lock = threading.Lock()
 
 
 # Hold the locks during a fork: a thread that builds the components, and imports modules meanwhile, would leave the
 # child with both locks taken.
-forks.hold(lambda: [each._lock for each in tuple(_all)])
-forks.renew(_renew)
+forks.hold_locks(lambda: [instance._lock for instance in tuple(_instances)])
+forks.run_in_child(_reset_locks_in_child)
 
 default: Mulligan = Mulligan()
 """The instance behind the module-level functions of `import mulligan`."""

@@ -10,12 +10,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-CONVERSATION = ("messages", "contents", "input", "prompt", "conversation", "history")
+CONVERSATION_ARGUMENTS = ("messages", "contents", "input", "prompt", "conversation", "history")
 """Argument names that may hold a conversation."""
-INSTRUCTIONS = ("system", "instructions", "system_prompt", "system_instruction")
-PIECES = 5000
+INSTRUCTION_ARGUMENTS = ("system", "instructions", "system_prompt", "system_instruction")
+MAX_MESSAGE_PARTS = 5000
 """Maximum number of blocks or values of one message that are read."""
-PICTURE = 1000
+IMAGE_TOKENS = 1000
 """Estimated tokens of an image or file. The cost does not depend on the length of its data."""
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -33,20 +33,26 @@ _ROLES: dict[str, Role] = {
     "function": "tool",
     "ipython": "tool",
 }
-_LABELS = frozenset({"type", "role", "cache_control", "mime_type", "mimeType", "status"})
-_DATA = frozenset({"data", "image_url", "file_data", "inline_data", "inlineData", "bytes", "audio", "signature"})
-_INSIDE = (
+_LABEL_FIELDS = frozenset({"type", "role", "cache_control", "mime_type", "mimeType", "status"})
+_BINARY_FIELDS = frozenset(
+    {"data", "image_url", "file_data", "inline_data", "inlineData", "bytes", "audio", "signature"}
+)
+_CONTENT_FIELDS = (
     "content", "parts", "text", "tool_calls", "function", "function_call", "function_response", "output", "arguments",
     "name", "input", "args", "response",
 )  # fmt: skip
-_FORM = frozenset(_INSIDE) | _LABELS | {"id", "tool_call_id", "tool_use_id", "call_id", "toolUseId", "summary"}
+_STRUCTURE_FIELDS = (
+    frozenset(_CONTENT_FIELDS)
+    | _LABEL_FIELDS
+    | {"id", "tool_call_id", "tool_use_id", "call_id", "toolUseId", "summary"}
+)
 """Field names that belong to the structure of a message, not to its content."""
-_RESULTS = ("response", "json")
+_RESULT_FIELDS = ("response", "json")
 """Fields in which providers accept tool results as data."""
-_TEXTS = ("text", "input_text", "output_text", "refusal")
+_TEXT_BLOCK_TYPES = ("text", "input_text", "output_text", "refusal")
 
 
-class Slot(NamedTuple):
+class TextSlot(NamedTuple):
     """A text of a message and its path."""
 
     path: Path
@@ -57,7 +63,7 @@ class Slot(NamedTuple):
     """If the path holds data: the key under which a replacement text is stored."""
 
 
-def field(thing: Any, name: str | int) -> Any:
+def get_field(thing: Any, name: str | int) -> Any:
     """Return a member of a dictionary, list or object, or None. Never raises, even if a property does."""
     if thing is None:
         return None
@@ -71,36 +77,40 @@ def field(thing: Any, name: str | int) -> Any:
         return None
 
 
-def place(arguments: Mapping[str, Any]) -> str | None:
+def conversation_argument(arguments: Mapping[str, Any]) -> str | None:
     """Return the name of the argument that holds the conversation."""
-    for name in CONVERSATION:
+    for name in CONVERSATION_ARGUMENTS:
         if name in arguments and isinstance(arguments[name], str | list | tuple | dict):
             return name
     for name, value in arguments.items():
-        if isinstance(value, list | tuple) and value and field(value[0], "role") is not None:
+        if isinstance(value, list | tuple) and value and get_field(value[0], "role") is not None:
             return name
     return None
 
 
-def role(message: Any) -> Role:
+def role_of(message: Any) -> Role:
     """Return the role of a message. Tool results have the role "tool", even in a message of the user."""
     if isinstance(message, str):
         return "user"
     if _is_pair(message):
         return _ROLES.get(message[0].lower(), "user")
-    said = field(message, "role")
-    if not isinstance(said, str):
-        said = field(message, "type")
-        if not isinstance(said, str):
+    label = get_field(message, "role")
+    if not isinstance(label, str):
+        label = get_field(message, "type")
+        if not isinstance(label, str):
             return "user"
-        if said.endswith("_output"):
+        if label.endswith("_output"):
             return "tool"
-        if said == "reasoning" or said.endswith("_call"):
+        if label == "reasoning" or label.endswith("_call"):
             return "assistant"
-    known = _ROLES.get(said.lower(), "user")
-    if known == "user" and answered(message) and not any(not slot.is_observation for slot in slots(message)):
+    resolved_role = _ROLES.get(label.lower(), "user")
+    if (
+        resolved_role == "user"
+        and result_ids(message)
+        and not any(not slot.is_observation for slot in find_text_slots(message))
+    ):
         return "tool"
-    return known
+    return resolved_role
 
 
 def _is_pair(message: Any) -> bool:
@@ -110,80 +120,84 @@ def _is_pair(message: Any) -> bool:
 def _members(message: Any) -> Iterator[tuple[Path, Any]]:
     """Yield the blocks of a message with their paths."""
     for name in ("content", "parts", "output"):
-        inside = field(message, name)
-        if isinstance(inside, list | tuple):
-            yield from (((name, number), block) for number, block in enumerate(inside[:PIECES]))
+        blocks = get_field(message, name)
+        if isinstance(blocks, list | tuple):
+            yield from (((name, number), block) for number, block in enumerate(blocks[:MAX_MESSAGE_PARTS]))
 
 
 def _tool_part(block: Any, *names: str) -> tuple[str, Any]:
     """Return the first of these members of a block that is not a text, with its name."""
     for name in names:
-        inside = field(block, name)
-        if inside is not None and not isinstance(inside, str):
-            return name, inside
+        part = get_field(block, name)
+        if part is not None and not isinstance(part, str):
+            return name, part
     return "", None
 
 
-def slots(message: Any) -> list[Slot]:
+def find_text_slots(message: Any) -> list[TextSlot]:
     """Return the replaceable texts of a message: what was written, and tool results."""
     if isinstance(message, str):
-        return [Slot((), message, False)]
+        return [TextSlot((), message, False)]
     if _is_pair(message):
-        return [Slot((1,), message[1], message[0] in ("tool", "function"))] if isinstance(message[1], str) else []
-    named, sort = field(message, "role"), field(message, "type")
-    is_tool = named in ("tool", "function", "ipython") or (
-        isinstance(sort, str) and (sort == "tool" or sort.endswith("_output"))
+        return [TextSlot((1,), message[1], message[0] in ("tool", "function"))] if isinstance(message[1], str) else []
+    role_name, message_type = get_field(message, "role"), get_field(message, "type")
+    is_tool = role_name in ("tool", "function", "ipython") or (
+        isinstance(message_type, str) and (message_type == "tool" or message_type.endswith("_output"))
     )
-    found = [
-        Slot((name,), text, is_tool)
+    text_slots = [
+        TextSlot((name,), text, is_tool)
         for name in ("content", "output", "text", "parts")
-        if isinstance(text := field(message, name), str) and text
+        if isinstance(text := get_field(message, name), str) and text
     ]
     for path, block in _members(message):
-        found.extend(_of_block(block, path, is_tool))
-    return found
+        text_slots.extend(_block_slots(block, path, is_tool))
+    return text_slots
 
 
-def _of_block(block: Any, path: Path, is_tool: bool) -> Iterator[Slot]:
+def _block_slots(block: Any, path: Path, is_tool: bool) -> Iterator[TextSlot]:
     if isinstance(block, str):
-        yield Slot(path, block, is_tool)
+        yield TextSlot(path, block, is_tool)
         return
-    sort = field(block, "type")
-    if isinstance(text := field(block, "text"), str) and text and (sort in _TEXTS or not isinstance(sort, str)):
-        yield Slot((*path, "text"), text, is_tool)
-    if sort == "tool_result":
-        inside = field(block, "content")
-        if isinstance(inside, str):
-            yield Slot((*path, "content"), inside, True)
-        elif isinstance(inside, list | tuple):
-            for number, each in enumerate(inside[:PIECES]):
-                yield from _of_block(each, (*path, "content", number), True)
+    block_type = get_field(block, "type")
+    if (
+        isinstance(text := get_field(block, "text"), str)
+        and text
+        and (block_type in _TEXT_BLOCK_TYPES or not isinstance(block_type, str))
+    ):
+        yield TextSlot((*path, "text"), text, is_tool)
+    if block_type == "tool_result":
+        content = get_field(block, "content")
+        if isinstance(content, str):
+            yield TextSlot((*path, "content"), content, True)
+        elif isinstance(content, list | tuple):
+            for number, part in enumerate(content[:MAX_MESSAGE_PARTS]):
+                yield from _block_slots(part, (*path, "content", number), True)
         return
     name, result = _tool_part(block, "toolResult", "tool_result")
     if name:
-        for number, each in enumerate(list(field(result, "content") or ())[:PIECES]):
+        for number, part in enumerate(list(get_field(result, "content") or ())[:MAX_MESSAGE_PARTS]):
             where = (*path, name, "content", number)
-            if isinstance(text := field(each, "text"), str):
-                yield Slot((*where, "text"), text, True)
-            elif (data := field(each, "json")) is not None:
-                yield Slot(where, _dumped(data), True, "text")
+            if isinstance(text := get_field(part, "text"), str):
+                yield TextSlot((*where, "text"), text, True)
+            elif (data := get_field(part, "json")) is not None:
+                yield TextSlot(where, _dump_json(data), True, "text")
     name, result = _tool_part(block, "function_response", "functionResponse")
-    if name and isinstance(data := field(result, "response"), Mapping):
-        only = next(iter(data.items())) if len(data) == 1 else ("", None)
-        if isinstance(only[1], str):
-            yield Slot((*path, name, "response", only[0]), only[1], True)
+    if name and isinstance(data := get_field(result, "response"), Mapping):
+        single_entry = next(iter(data.items())) if len(data) == 1 else ("", None)
+        if isinstance(single_entry[1], str):
+            yield TextSlot((*path, name, "response", single_entry[0]), single_entry[1], True)
         else:
-            yield Slot((*path, name, "response"), _dumped(data), True, "result")
+            yield TextSlot((*path, name, "response"), _dump_json(data), True, "result")
 
 
 def _as_text(result: Any) -> str:
     """Return a data result as the text a model reads; empty if it is text already."""
     if not isinstance(result, Mapping) or (len(result) == 1 and isinstance(next(iter(result.values())), str)):
         return ""
-    return _dumped(result)
+    return _dump_json(result)
 
 
-def _dumped(data: Any) -> str:
+def _dump_json(data: Any) -> str:
     import json  # lazy: few providers need it
 
     try:
@@ -192,50 +206,50 @@ def _dumped(data: Any) -> str:
         return str(data)
 
 
-def called(message: Any) -> list[str]:
+def call_ids(message: Any) -> list[str]:
     """Return the ids of the calls in a message, or tool names for providers without ids."""
-    found: list[Any] = []
-    calls = field(message, "tool_calls")
+    raw_ids: list[Any] = []
+    calls = get_field(message, "tool_calls")
     if isinstance(calls, list | tuple):
-        found += [field(call, "id") for call in calls]
-    if isinstance(legacy := field(field(message, "function_call"), "name"), str):
-        found.append(legacy)
-    sort = field(message, "type")
-    if isinstance(sort, str) and sort.endswith("_call"):
-        found.append(field(message, "call_id") or field(message, "id"))
+        raw_ids += [get_field(call, "id") for call in calls]
+    if isinstance(legacy := get_field(get_field(message, "function_call"), "name"), str):
+        raw_ids.append(legacy)
+    message_type = get_field(message, "type")
+    if isinstance(message_type, str) and message_type.endswith("_call"):
+        raw_ids.append(get_field(message, "call_id") or get_field(message, "id"))
     for _, block in _members(message):
-        if field(block, "type") == "tool_use":
-            found.append(field(block, "id"))
+        if get_field(block, "type") == "tool_use":
+            raw_ids.append(get_field(block, "id"))
         for names in (("toolUse", "tool_use"), ("function_call", "functionCall")):
             _, call = _tool_part(block, *names)
             if call is not None:
-                found.append(field(call, "toolUseId") or field(call, "id") or field(call, "name"))
-    return _ids(found)
+                raw_ids.append(get_field(call, "toolUseId") or get_field(call, "id") or get_field(call, "name"))
+    return _unique_ids(raw_ids)
 
 
-def answered(message: Any) -> list[str]:
+def result_ids(message: Any) -> list[str]:
     """Return the ids of the calls whose results a message holds."""
-    found: list[Any] = [field(message, "tool_call_id")]
-    sort = field(message, "type")
-    if isinstance(sort, str) and sort.endswith("_output"):
-        found.append(field(message, "call_id"))
-    if field(message, "role") == "function" and field(message, "tool_call_id") is None:
-        found.append(field(message, "name"))
+    raw_ids: list[Any] = [get_field(message, "tool_call_id")]
+    message_type = get_field(message, "type")
+    if isinstance(message_type, str) and message_type.endswith("_output"):
+        raw_ids.append(get_field(message, "call_id"))
+    if get_field(message, "role") == "function" and get_field(message, "tool_call_id") is None:
+        raw_ids.append(get_field(message, "name"))
     for _, block in _members(message):
-        if field(block, "type") == "tool_result":
-            found.append(field(block, "tool_use_id"))
+        if get_field(block, "type") == "tool_result":
+            raw_ids.append(get_field(block, "tool_use_id"))
         for names in (("toolResult", "tool_result"), ("function_response", "functionResponse")):
             _, result = _tool_part(block, *names)
             if result is not None:
-                found.append(field(result, "toolUseId") or field(result, "id") or field(result, "name"))
-    return _ids(found)
+                raw_ids.append(get_field(result, "toolUseId") or get_field(result, "id") or get_field(result, "name"))
+    return _unique_ids(raw_ids)
 
 
-def _ids(found: list[Any]) -> list[str]:
-    return list(dict.fromkeys(each for each in found if isinstance(each, str) and each))
+def _unique_ids(values: list[Any]) -> list[str]:
+    return list(dict.fromkeys(value for value in values if isinstance(value, str) and value))
 
 
-def exchanges(messages: Sequence[Any]) -> list[range]:
+def group_exchanges(messages: Sequence[Any]) -> list[range]:
     """Group messages into exchanges: a model message with the results of its calls.
 
     Remove an exchange as a whole: providers reject a call without its result.
@@ -244,41 +258,45 @@ def exchanges(messages: Sequence[Any]) -> list[range]:
     open_calls: dict[str, list[int]] = {}
     before: Role | None = None
     for number, message in enumerate(messages):
-        who, answers = role(message), answered(message)
-        opener = [open_calls[each].pop() for each in answers if open_calls.get(each)]
-        if parts and (opener or (who == "tool" and before in ("assistant", "tool")) or (who == before == "assistant")):
+        current_role, answers = role_of(message), result_ids(message)
+        opener = [open_calls[call_id].pop() for call_id in answers if open_calls.get(call_id)]
+        if parts and (
+            opener
+            or (current_role == "tool" and before in ("assistant", "tool"))
+            or (current_role == before == "assistant")
+        ):
             first = min([*opener, parts[-1].start])
             while len(parts) > 1 and parts[-1].start > first:
                 parts.pop()
             parts[-1] = range(parts[-1].start, number + 1)
         else:
             parts.append(range(number, number + 1))
-        for each in called(message):
-            open_calls.setdefault(each, []).append(parts[-1].start)
-        before = "tool" if answers else who
+        for call_id in call_ids(message):
+            open_calls.setdefault(call_id, []).append(parts[-1].start)
+        before = "tool" if answers else current_role
     return parts
 
 
-def unpaired(messages: Sequence[Any]) -> tuple[list[str], list[str]]:
+def find_unpaired(messages: Sequence[Any]) -> tuple[list[str], list[str]]:
     """Return the calls without a result, and the results without a call."""
-    waiting: list[str] = []
-    unasked: list[str] = []
+    unanswered: list[str] = []
+    unrequested: list[str] = []
     for message in messages:
-        for each in answered(message):
-            if each in waiting:
-                waiting.remove(each)
+        for call_id in result_ids(message):
+            if call_id in unanswered:
+                unanswered.remove(call_id)
             else:
-                unasked.append(each)
-        waiting.extend(called(message))
-    return waiting, unasked
+                unrequested.append(call_id)
+        unanswered.extend(call_ids(message))
+    return unanswered, unrequested
 
 
-def replaced(thing: Any, path: Path, value: Any) -> Any:
+def replace_at(thing: Any, path: Path, value: Any) -> Any:
     """Return a copy with another value at this path. Raises TypeError if the object cannot be copied."""
     if not path:
         return value
-    name, rest = path[0], path[1:]
-    inner = replaced(field(thing, name), rest, value) if rest else value
+    name, remaining_path = path[0], path[1:]
+    inner = replace_at(get_field(thing, name), remaining_path, value) if remaining_path else value
     if isinstance(thing, Mapping):
         return {**thing, name: inner}
     if isinstance(thing, list | tuple):
@@ -286,8 +304,8 @@ def replaced(thing: Any, path: Path, value: Any) -> Any:
         twin[int(name)] = inner
         return type(thing)(twin)
     name = str(name)
-    if callable(copying := field(thing, "model_copy")):
-        return copying(update={name: inner})
+    if callable(model_copy := get_field(thing, "model_copy")):
+        return model_copy(update={name: inner})
     import copy  # lazy: few conversations hold such objects
 
     try:
@@ -301,113 +319,119 @@ def replaced(thing: Any, path: Path, value: Any) -> Any:
         raise TypeError(f"{type(thing).__name__} cannot be copied with another {name}") from error
 
 
-def spoken(messages: Sequence[Any], text: str) -> Any:
+def user_message(messages: Sequence[Any], text: str) -> Any:
     """Build a user message in the format of this conversation."""
     for message in reversed(messages):
-        if role(message) != "user" or answered(message) or (said := slots(message)) == []:
+        if role_of(message) != "user" or result_ids(message) or (message_slots := find_text_slots(message)) == []:
             continue
-        first = said[0]
+        first = message_slots[0]
         try:
             if len(first.path) <= 1 or isinstance(message, tuple):
-                made = replaced(message, first.path, text)
+                new_message = replace_at(message, first.path, text)
             else:  # keep only this block in the new message
-                block = replaced(field(field(message, first.path[0]), first.path[1]), first.path[2:], text)
-                made = replaced(message, first.path[:1], [block])
+                block = replace_at(get_field(get_field(message, first.path[0]), first.path[1]), first.path[2:], text)
+                new_message = replace_at(message, first.path[:1], [block])
         except TypeError:
             continue
-        return {name: value for name, value in made.items() if name != "id"} if isinstance(made, dict) else made
+        return (
+            {name: value for name, value in new_message.items() if name != "id"}
+            if isinstance(new_message, dict)
+            else new_message
+        )
     form = next((message for message in messages if not isinstance(message, str)), None)
     if messages and form is None:
         return text
-    if field(form, "parts") is not None:
+    if get_field(form, "parts") is not None:
         return {"role": "user", "parts": [{"text": text}]}
-    blocks = field(form, "content")
-    if isinstance(blocks, list) and blocks and field(blocks[0], "type") is None and isinstance(blocks[0], Mapping):
+    blocks = get_field(form, "content")
+    if isinstance(blocks, list) and blocks and get_field(blocks[0], "type") is None and isinstance(blocks[0], Mapping):
         return {"role": "user", "content": [{"text": text}]}  # Bedrock content blocks have no type
     return {"role": "user", "content": text}
 
 
-_REST = r"[A-Za-z]{1,9}|[^\w\s]{1,2}|_|\n\s*|  +|[^\x00-\x7f]"
-_WORDS = re.compile(rf"\d{{1,3}}|{_REST}")
-_DIGITS = re.compile(rf"\d|{_REST}")
-DENSITY = 1.02
+_TOKEN_PATTERN = r"[A-Za-z]{1,9}|[^\w\s]{1,2}|_|\n\s*|  +|[^\x00-\x7f]"
+_WORD_PIECES = re.compile(rf"\d{{1,3}}|{_TOKEN_PATTERN}")
+_DIGIT_PIECES = re.compile(rf"\d|{_TOKEN_PATTERN}")
+TOKENS_PER_PIECE = 1.02
 """Average tokens per matched piece for common tokenizers, measured on prose, code, logs and JSON."""
-SAMPLED = 12_000
+MAX_COUNTED_CHARS = 12_000
 """Longer texts are estimated from three samples."""
 
 
-def by_words(text: str) -> float:
+def count_word_tokens(text: str) -> float:
     """Estimate the tokens of a text from word pieces, digit groups, punctuation and indentation."""
-    return _pieces(_WORDS, text)
+    return _count_pieces(_WORD_PIECES, text)
 
 
-def by_digits(text: str) -> float:
+def count_digit_tokens(text: str) -> float:
     """Estimate the tokens of a text for tokenizers with one token per digit."""
-    return _pieces(_DIGITS, text)
+    return _count_pieces(_DIGIT_PIECES, text)
 
 
-def _pieces(pattern: re.Pattern[str], text: str) -> float:
-    if len(text) > SAMPLED:
-        third, middle = SAMPLED // 3, len(text) // 2
+def _count_pieces(pattern: re.Pattern[str], text: str) -> float:
+    if len(text) > MAX_COUNTED_CHARS:
+        third, middle = MAX_COUNTED_CHARS // 3, len(text) // 2
         sample = text[:third] + text[middle : middle + third] + text[-third:]
-        return DENSITY * len(pattern.findall(sample)) * len(text) / len(sample)
-    return DENSITY * len(pattern.findall(text))
+        return TOKENS_PER_PIECE * len(pattern.findall(sample)) * len(text) / len(sample)
+    return TOKENS_PER_PIECE * len(pattern.findall(text))
 
 
-def by_letters(text: str) -> float:
+def count_letter_tokens(text: str) -> float:
     """Estimate the tokens of a text as one per four characters."""
     return len(text) / 4
 
 
-def heaviness(value: Any, weigh: Callable[[str], float] = by_words, *, is_sent: bool = False) -> float:
+def estimate_tokens(
+    value: Any, count_tokens: Callable[[str], float] = count_word_tokens, *, is_serialized: bool = False
+) -> float:
     """Estimate the tokens of a message, a schema or a whole conversation.
 
     Most providers count the text that the model reads. `is_serialized` counts the request as JSON, with all names,
     punctuation and escapes.
     """
     total = 0.0
-    waiting = [value]
-    for _ in range(PIECES * 20):
-        if not waiting:
+    pending = [value]
+    for _ in range(MAX_MESSAGE_PARTS * 20):
+        if not pending:
             break
-        each = waiting.pop()
-        if isinstance(each, str):
-            if each.startswith("data:") and len(each) > 1000:
-                total += PICTURE
+        item = pending.pop()
+        if isinstance(item, str):
+            if item.startswith("data:") and len(item) > 1000:
+                total += IMAGE_TOKENS
             else:
-                total += weigh(escaped(each) if is_sent else each)
-        elif isinstance(each, bytes):
-            total += PICTURE
-        elif isinstance(each, list | tuple):
-            total += weigh("[]") if is_sent else 1
-            waiting.extend(each[:PIECES])
-        elif isinstance(each, bool | int | float):
-            total += weigh(str(each)) if is_sent else 1
-        elif each is not None:
-            is_form = not isinstance(each, Mapping)
-            total += weigh("{}") if is_sent else 0
-            for name, inside in (_members_of(each) if is_form else each).items():
-                if is_sent:
-                    total += weigh(f'"{name}": , ')
+                total += count_tokens(escape_json(item) if is_serialized else item)
+        elif isinstance(item, bytes):
+            total += IMAGE_TOKENS
+        elif isinstance(item, list | tuple):
+            total += count_tokens("[]") if is_serialized else 1
+            pending.extend(item[:MAX_MESSAGE_PARTS])
+        elif isinstance(item, bool | int | float):
+            total += count_tokens(str(item)) if is_serialized else 1
+        elif item is not None:
+            is_form = not isinstance(item, Mapping)
+            total += count_tokens("{}") if is_serialized else 0
+            for name, member in (_members_of(item) if is_form else item).items():
+                if is_serialized:
+                    total += count_tokens(f'"{name}": , ')
                 else:
-                    total += 0.4 if is_form or name in _FORM else len(str(name)) / 4 + 1
-                if name in _DATA and not isinstance(inside, int | float):
-                    total += PICTURE
-                elif not is_sent and name in _RESULTS and (data := _as_text(inside)):
-                    total += weigh(data)
-                elif is_sent or name not in _LABELS:
-                    waiting.append(inside)
+                    total += 0.4 if is_form or name in _STRUCTURE_FIELDS else len(str(name)) / 4 + 1
+                if name in _BINARY_FIELDS and not isinstance(member, int | float):
+                    total += IMAGE_TOKENS
+                elif not is_serialized and name in _RESULT_FIELDS and (data := _as_text(member)):
+                    total += count_tokens(data)
+                elif is_serialized or name not in _LABEL_FIELDS:
+                    pending.append(member)
     return total
 
 
-_OF_OBJECTS = (*_INSIDE, "type", "role", "id", "tool_call_id", "tool_use_id", "call_id")
+_OBJECT_FIELDS = (*_CONTENT_FIELDS, "type", "role", "id", "tool_call_id", "tool_use_id", "call_id")
 
 
 def _members_of(thing: Any) -> dict[str, Any]:
     """Return the fields of a message object under their names in a request."""
-    return {name: inside for name in _OF_OBJECTS if (inside := field(thing, name)) is not None}
+    return {name: value for name in _OBJECT_FIELDS if (value := get_field(thing, name)) is not None}
 
 
-def escaped(text: str) -> str:
+def escape_json(text: str) -> str:
     """Return a text as a JSON string."""
-    return _dumped(text)
+    return _dump_json(text)

@@ -7,18 +7,18 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from mulligan.gate import Gate as Gate
-from mulligan.gate import steps_of as steps_of
+from mulligan.gate import RecordRedactor as RecordRedactor
+from mulligan.gate import build_steps as build_steps
 from mulligan.records import Compaction, Lesson, Recovery, Run, Step
 from mulligan.redaction import Redactor
-from mulligan.success import Form, Success, thawed
+from mulligan.success import CallTemplate, SuccessRecord, restore_value
 
 
-def _complain(told: str, *about: object) -> None:
+def _log_exception(message: str, *details: object) -> None:
     """Log the exception being handled."""
     import logging  # lazy: hooks are short-lived and rarely log
 
-    logging.getLogger("mulligan").exception(told, *about)
+    logging.getLogger("mulligan").exception(message, *details)
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="event"):
@@ -67,173 +67,179 @@ EVENTS: dict[str, type[Event]] = {
 }
 
 
-class Kept(Sequence[AnyEvent]):
+class StoredEvents(Sequence[AnyEvent]):
     """Redacted events to store. Events of successful calls are built only when read."""
 
-    def __init__(self, records: Sequence[AnyEvent | Success]) -> None:
+    def __init__(self, records: Sequence[AnyEvent | SuccessRecord]) -> None:
         self.records = records
         """Events, or success records that need no redaction."""
 
     def __len__(self) -> int:
         return len(self.records)
 
-    def __getitem__(self, place: Any) -> Any:
-        some = self.records[place]
-        return list(map(_event, some)) if isinstance(place, slice) else _event(some)
+    def __getitem__(self, index: Any) -> Any:
+        selected = self.records[index]
+        return list(map(_event, selected)) if isinstance(index, slice) else _event(selected)
 
     def __iter__(self) -> Iterator[AnyEvent]:
         return map(_event, self.records)
 
 
-def _event(record: AnyEvent | Success) -> AnyEvent:
-    return StepEnded(*steps_of([record])) if isinstance(record, Success) else record
+def _event(record: AnyEvent | SuccessRecord) -> AnyEvent:
+    return StepEnded(*build_steps([record])) if isinstance(record, SuccessRecord) else record
 
 
 Listener = Callable[[AnyEvent], object]
-When = Literal["caller", "recorder"]
+ListenerThread = Literal["caller", "recorder"]
 
 
-class Carrier(Protocol):
+class EventSink(Protocol):
     """The consumer that stores events: the recorder."""
 
     def __call__(self, event: AnyEvent) -> None:
         """Store a redacted event."""
 
-    def keep(self, success: Success) -> None:
+    def put_success(self, success: SuccessRecord) -> None:
         """Store a successful call. It is redacted on the recorder's thread."""
 
 
-class Stream:
+class EventStream:
     """Publishes each event once to every listener.
 
     Events are redacted first, so that no listener and no disk receives unredacted data.
     """
 
     def __init__(self, redactor: Redactor) -> None:
-        self._gate = Gate(redactor)
-        self._in_caller: list[Listener] = []
-        self._on_recorder: list[Listener] = []
-        self.watchers: list[Listener] = []
+        self._record_redactor = RecordRedactor(redactor)
+        self._caller_listeners: list[Listener] = []
+        self._recorder_listeners: list[Listener] = []
+        self.listeners: list[Listener] = []
         """All listeners, on either thread. Without any, start events are not published."""
-        self._broken: set[int] = set()
-        self._carrier: Carrier | None = None
+        self._failed_listeners: set[int] = set()
+        self._sink: EventSink | None = None
 
-    def listen(self, listener: Listener, when: When = "recorder") -> Callable[[], None]:
+    def add_listener(self, listener: Listener, thread: ListenerThread = "recorder") -> Callable[[], None]:
         """Call `listener` with every event, on the recorder's thread or in the caller's thread.
 
         Return a function that removes it.
         """
-        listeners = self._in_caller if when == "caller" else self._on_recorder
-        listeners.append(listener)
-        self.watchers.append(listener)
+        thread_listeners = self._caller_listeners if thread == "caller" else self._recorder_listeners
+        thread_listeners.append(listener)
+        self.listeners.append(listener)
 
-        def end() -> None:
-            if listener in listeners:
-                listeners.remove(listener)
-                self.watchers.remove(listener)
-                self._broken.discard(id(listener))  # the id of a deleted object can be reused
+        def remove() -> None:
+            if listener in thread_listeners:
+                thread_listeners.remove(listener)
+                self.listeners.remove(listener)
+                self._failed_listeners.discard(id(listener))  # the id of a deleted object can be reused
 
-        return end
+        return remove
 
-    def carry(self, carrier: Carrier) -> None:
+    def set_sink(self, sink: EventSink) -> None:
         """Set the recorder, which stores each event and then calls `deliver` on its own thread."""
-        self._carrier = carrier
+        self._sink = sink
 
-    def nameable(self, id: str) -> str:
+    def redact_session_id(self, id: str) -> str:
         """Return the session id in a form that may be stored."""
-        return self._gate.nameable(id)
+        return self._record_redactor.redact_session_id(id)
 
-    def succeed(self, success: Success) -> None:
+    def publish_success(self, success: SuccessRecord) -> None:
         """Publish a successful first attempt. Without listeners in the caller's thread, the recorder builds the
         event."""
-        if self._carrier is not None and not self._in_caller:
-            self._carrier.keep(success)
+        if self._sink is not None and not self._caller_listeners:
+            self._sink.put_success(success)
         else:
-            step = success.step(success.form.name, success.arguments, thawed(success.result))
+            step = success.to_step(success.form.name, success.arguments, restore_value(success.result))
             self.publish(StepEnded(step))
             if success.alone is not None:
-                self.publish(RunEnded(success.whole_run(success.alone.run)))
+                self.publish(RunEnded(success.to_run(success.alone.run)))
 
-    def known(self, form: Form) -> Form:
+    def prepare_template(self, template: CallTemplate) -> CallTemplate:
         """Return a call template with its journal prefixes."""
-        return self._gate.known(form)
+        return self._record_redactor.prepare_template(template)
 
-    def kept(self, records: Sequence[AnyEvent | Success]) -> Kept:
+    def redact_batch(self, records: Sequence[AnyEvent | SuccessRecord]) -> StoredEvents:
         """Redact queued records, in order. Success records without sensitive data stay as they are."""
-        steps, runs = self._gate.successes([record for record in records if type(record) is Success])
+        steps, runs = self._record_redactor.redact_successes(
+            [record for record in records if type(record) is SuccessRecord]
+        )
         if not steps and not runs:
-            return Kept(records)
-        kept: list[AnyEvent | Success] = []
-        place = 0
+            return StoredEvents(records)
+        stored_records: list[AnyEvent | SuccessRecord] = []
+        index = 0
         for record in records:
-            if type(record) is not Success:
-                kept.append(record)
+            if type(record) is not SuccessRecord:
+                stored_records.append(record)
                 continue
-            kept.append(StepEnded(steps[place]) if place in steps else record)
-            if place in runs:
-                kept.append(RunEnded(runs[place]))
-            place += 1
-        return Kept(kept)
+            stored_records.append(StepEnded(steps[index]) if index in steps else record)
+            if index in runs:
+                stored_records.append(RunEnded(runs[index]))
+            index += 1
+        return StoredEvents(stored_records)
 
     def publish(self, event: AnyEvent) -> None:
-        if isinstance(event, StepStarted) and not self.watchers:
+        if isinstance(event, StepStarted) and not self.listeners:
             return  # start events are not stored
         try:
-            event = _through(self._gate, event)
+            event = _redact_event(self._record_redactor, event)
         except Exception:  # noqa: BLE001 - publishing must not fail the caller
-            _complain("%s could not be redacted and was not recorded", event.name)
+            _log_exception("%s could not be redacted and was not recorded", event.name)
             return
-        for listener in tuple(self._in_caller):
-            self._tell(listener, event)
-        if self._carrier is not None:
-            self._tell(self._carrier, event)
+        for listener in tuple(self._caller_listeners):
+            self._call_listener(listener, event)
+        if self._sink is not None:
+            self._call_listener(self._sink, event)
         else:
             self.deliver(event)
 
     def deliver(self, event: AnyEvent) -> None:
         """Call the listeners that run on the recorder's thread."""
-        for listener in tuple(self._on_recorder):
-            self._tell(listener, event)
+        for listener in tuple(self._recorder_listeners):
+            self._call_listener(listener, event)
 
-    def _tell(self, listener: Callable[[Any], object], event: AnyEvent) -> None:
+    def _call_listener(self, listener: Callable[[Any], object], event: AnyEvent) -> None:
         try:
             listener(event)
         except Exception:  # noqa: BLE001 - publishing must not fail the caller
-            if id(listener) not in self._broken:  # log once per listener, to keep the log readable
-                self._broken.add(id(listener))
-                _complain("a listener failed on %s; its further faults are not logged", event.name)
+            if id(listener) not in self._failed_listeners:  # log once per listener, to keep the log readable
+                self._failed_listeners.add(id(listener))
+                _log_exception("a listener failed on %s; its further faults are not logged", event.name)
 
 
-def redacted(event: AnyEvent, redactor: Redactor) -> AnyEvent:
+def redact_event(event: AnyEvent, redactor: Redactor) -> AnyEvent:
     """Return the event with untrusted text as plain data, bounded and without secrets."""
-    return _through(Gate(redactor), event)
+    return _redact_event(RecordRedactor(redactor), event)
 
 
-def all_redacted(events: Sequence[AnyEvent], gate: Gate) -> list[AnyEvent]:
+def redact_all(events: Sequence[AnyEvent], record_redactor: RecordRedactor) -> list[AnyEvent]:
     """Redact many events. Faster than one by one: a reused `RecordRedactor` caches names and scans in batches."""
-    given = [event.step for event in events if isinstance(event, StepEnded)]
-    steps = {id(step): kept for step, kept in zip(given, gate.steps(given), strict=True) if kept is not step}
+    original_steps = [event.step for event in events if isinstance(event, StepEnded)]
+    steps = {
+        id(step): redacted_step
+        for step, redacted_step in zip(original_steps, record_redactor.redact_steps(original_steps), strict=True)
+        if redacted_step is not step
+    }
     return [
         (event if id(event.step) not in steps else StepEnded(steps[id(event.step)]))
         if isinstance(event, StepEnded)
-        else _through(gate, event)
+        else _redact_event(record_redactor, event)
         for event in events
     ]
 
 
-def _through(gate: Gate, event: AnyEvent) -> AnyEvent:
+def _redact_event(record_redactor: RecordRedactor, event: AnyEvent) -> AnyEvent:
     match event:
         case StepStarted() | StepEnded():
-            return type(event)(gate.step(event.step)[0])
+            return type(event)(record_redactor.redact_step(event.step)[0])
         case RecoveryPlanned():
-            step, recovery = gate.step(event.step, event.recovery)
+            step, recovery = record_redactor.redact_step(event.step, event.recovery)
             return RecoveryPlanned(step, recovery or event.recovery)
         case RunStarted() | RunEnded():
-            return type(event)(gate.run(event.run))
+            return type(event)(record_redactor.redact_run(event.run))
         case ContextCompacted(compaction):
-            (reason,) = gate.texts(compaction.reason)
+            (reason,) = record_redactor.redact_texts(compaction.reason)
             return ContextCompacted(msgspec.structs.replace(compaction, reason=reason))
         case LessonLearned(lesson):
             names = ("mistake", "correction", "error", "failed", "works", "origin")
-            texts = gate.texts(*(getattr(lesson, name) for name in names))
+            texts = record_redactor.redact_texts(*(getattr(lesson, name) for name in names))
             return LessonLearned(msgspec.structs.replace(lesson, **dict(zip(names, texts, strict=True))))

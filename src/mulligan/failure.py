@@ -8,26 +8,26 @@ from typing import Any
 
 import msgspec
 
-from mulligan.redaction import quote
-from mulligan.redaction.expressions import Expression
+from mulligan.redaction import quote_untrusted
+from mulligan.redaction.expressions import LazyRegex
 
 
 class Remedy(enum.Enum):
     """The next action that can help."""
 
-    WAIT = "wait"
+    RETRY = "wait"
     """Repeat the same call after a backoff."""
     REPAIR = "repair"
     """Repeat the call with changed arguments, which mulligan may derive."""
     COMPRESS = "compress"
     """Shorten the conversation and resend it."""
-    TELL = "tell"
+    REPLAN = "tell"
     """Return the failure to the model, which must act differently."""
     STOP = "stop"
     """Stop: a person must act."""
 
 
-class Ran(enum.Enum):
+class TookEffect(enum.Enum):
     """Whether the failed call executed."""
 
     NO = "no"
@@ -41,33 +41,38 @@ class Kind(str):
     A string subclass: it prints, compares and serializes as a string. Two kinds with the same name are equal.
     """
 
-    __slots__ = ("code", "hint", "ran", "remedy", "type")
+    __slots__ = ("code", "hint", "remedy", "took_effect", "type")
 
     type: str
     code: str
     remedy: Remedy
-    ran: Ran
+    took_effect: TookEffect
     hint: str
 
     def __new__(
-        cls, type: str, code: str, remedy: Remedy = Remedy.TELL, ran: Ran = Ran.UNKNOWN, hint: str = ""
+        cls,
+        type: str,
+        code: str,
+        remedy: Remedy = Remedy.REPLAN,
+        took_effect: TookEffect = TookEffect.UNKNOWN,
+        hint: str = "",
     ) -> Kind:
         kind = super().__new__(cls, f"{type}/{code}")
         kind.type = type
         kind.code = code
         kind.remedy = remedy
-        kind.ran = ran
+        kind.took_effect = took_effect
         kind.hint = hint
         return kind
 
     @classmethod
-    def named(cls, name: str) -> Kind:
+    def from_name(cls, name: str) -> Kind:
         """Build a kind from its name alone, as read from a store."""
         type, _, code = name.partition("/")
         return cls(type, code or "unknown")
 
     def __getnewargs__(self) -> tuple[Any, ...]:
-        return self.type, self.code, self.remedy, self.ran, self.hint
+        return self.type, self.code, self.remedy, self.took_effect, self.hint
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -78,7 +83,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     kind: Kind
     remedy: Remedy
-    ran: Ran
+    ran: TookEffect
     message: str = ""
     """The message, in one sanitized sentence."""
     hint: str = ""
@@ -101,24 +106,32 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def __post_init__(self) -> None:
         kind = self.kind
         if kind.remedy is not self.remedy:  # read from a store, or the error overrides the remedy of its kind
-            msgspec.structs.force_setattr(self, "kind", Kind(kind.type, kind.code, self.remedy, kind.ran, kind.hint))
+            msgspec.structs.force_setattr(
+                self, "kind", Kind(kind.type, kind.code, self.remedy, kind.took_effect, kind.hint)
+            )
 
     @classmethod
     def of(
-        cls, kind: Kind, message: str = "", *, ran: Ran | None = None, hint: str | None = None, **fields: Any
+        cls,
+        kind: Kind,
+        message: str = "",
+        *,
+        took_effect: TookEffect | None = None,
+        hint: str | None = None,
+        **fields: Any,
     ) -> Failure:
         """Build a failure with the defaults of its kind."""
         return cls(
             kind=kind,
             remedy=kind.remedy,
-            ran=kind.ran if ran is None else ran,
+            ran=kind.took_effect if took_effect is None else took_effect,
             message=message,
             hint=kind.hint if hint is None else hint,
             **fields,
         )
 
     @property
-    def counts(self) -> bool:
+    def is_failure(self) -> bool:
         """Whether it counts as a failure: user rejections and cancelled siblings have the type `none`."""
         return self.kind.type != "none"
 
@@ -131,7 +144,7 @@ class SettingsError(MulliganError):
     """An invalid setting. The message names a valid one."""
 
 
-def one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
+def require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Raise `SettingsError` unless the value is one of the choices."""
     if value not in choices:
         raise SettingsError(f"{name} is {', '.join(choices[:-1])} or {choices[-1]}, got {value!r}.")
@@ -141,7 +154,7 @@ class StoreError(MulliganError):
     """A store that cannot be opened, read or written. The message says what to do."""
 
 
-class Unanswerable(StoreError):
+class UnsupportedOperationError(StoreError):
     """An operation that this store does not support. The message names an alternative."""
 
 
@@ -149,7 +162,7 @@ class LessonFileError(MulliganError):
     """A lesson file that cannot be read, with the line, or a folder that cannot be written."""
 
 
-class MissingExtra(MulliganError):
+class MissingExtraError(MulliganError):
     """A feature whose optional package is not installed."""
 
 
@@ -186,18 +199,18 @@ class InfraError(Exception):
         )
 
 
-_CODE = Expression(r"[A-Za-z0-9][\w.:/-]{0,47}", re.ASCII)
+_CODE = LazyRegex(r"[A-Za-z0-9][\w.:/-]{0,47}", re.ASCII)
 """A code is one word. A sentence here could be read as an instruction."""
 
 
 def _tool_response(error: str, code: str, message: str, hint: str, recoverable: bool) -> dict[str, Any]:
     from mulligan.redaction import Redactor  # lazy: rarely needed, and slow to import
 
-    shown = Redactor(personal=False).shown
+    redact = Redactor(personal=False).text_for_display
     return {
         "error": error,
-        "code": code if _CODE.fullmatch(code) and shown(code) == code else error.partition("/")[2],
-        "message": quote(shown(message)),  # the text may contain untrusted values
-        "hint": shown(hint),
+        "code": code if _CODE.fullmatch(code) and redact(code) == code else error.partition("/")[2],
+        "message": quote_untrusted(redact(message)),  # the text may contain untrusted values
+        "hint": redact(hint),
         "recoverable": recoverable,
     }

@@ -10,67 +10,67 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 
-PATIENCE = 2.0
+LOCK_TIMEOUT_SECONDS = 2.0
 """Maximum wait for a lock before a fork. The child must reset a lock that is still taken then."""
 
-_around: list[Callable[[], Callable[[], None]]] = []
-_in_child: list[Callable[[], object]] = []
-_one_fork = threading.RLock()
+_before_callbacks: list[Callable[[], Callable[[], None]]] = []
+_child_callbacks: list[Callable[[], object]] = []
+_fork_lock = threading.RLock()
 """Serializes forks: two concurrent forks would otherwise release each other's locks."""
-_afterwards: list[Callable[[], None]] = []
+_after_callbacks: list[Callable[[], None]] = []
 _is_forking = False
 
 
-def around(before: Callable[[], Callable[[], None]]) -> None:
+def register(before: Callable[[], Callable[[], None]]) -> None:
     """Call `before` before every fork, and the function it returns after it, in parent and child."""
-    _around.append(before)
+    _before_callbacks.append(before)
 
 
-def hold(locks: Callable[[], Iterable[threading.Lock]]) -> None:
+def hold_locks(locks: Callable[[], Iterable[threading.Lock]]) -> None:
     """Hold these locks during every fork. The function is called at fork time."""
 
     def before() -> Callable[[], None]:
-        held = [lock for lock in tuple(locks()) if lock.acquire(timeout=PATIENCE)]
+        acquired_locks = [lock for lock in tuple(locks()) if lock.acquire(timeout=LOCK_TIMEOUT_SECONDS)]
 
-        def let_go() -> None:
-            for lock in held:
+        def release_locks() -> None:
+            for lock in acquired_locks:
                 lock.release()
 
-        return let_go
+        return release_locks
 
-    around(before)
+    register(before)
 
 
-def renew(callback: Callable[[], object]) -> None:
+def run_in_child(callback: Callable[[], object]) -> None:
     """Call this in every forked child, after the held locks are released."""
-    _in_child.append(callback)
+    _child_callbacks.append(callback)
 
 
 def _before() -> None:
     global _is_forking
-    _one_fork.acquire()
+    _fork_lock.acquire()
     _is_forking = True
-    _afterwards.clear()
+    _after_callbacks.clear()
     # Iterate over the live list: a callback may block on a lock whose holder is importing a module that registers
     # another callback for this fork.
-    for before in _around:
-        _afterwards.append(before())  # noqa: PERF401 - if one raises, the earlier ones must still be released
+    for before in _before_callbacks:
+        _after_callbacks.append(before())  # noqa: PERF401 - if one raises, the earlier ones must still be released
 
 
 def _after() -> None:
     global _is_forking
     if not _is_forking:
         return  # this module was imported by one thread during a fork by another
-    for after in _afterwards:
+    for after in _after_callbacks:
         after()
-    _afterwards.clear()
+    _after_callbacks.clear()
     _is_forking = False
-    _one_fork.release()
+    _fork_lock.release()
 
 
 def _child() -> None:
     _after()
-    for callback in tuple(_in_child):
+    for callback in tuple(_child_callbacks):
         callback()
 
 

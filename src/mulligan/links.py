@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mulligan.calls import TOOL, Call, changes, group_attempts, is_retry, is_same_json, similarity
+from mulligan.calls import TOOL_NAME_PATH, Call, diff_arguments, group_attempts, is_retry, is_same_json, similarity
 from mulligan.failure import Failure, Remedy
 from mulligan.privileged_arguments import names_identity_or_money
 from mulligan.records import Change, History, Link, LinkEvidence, LinkMethod, Run, Status, Step
@@ -267,11 +267,11 @@ class RunProgress(msgspec.Struct, frozen=True):
         remaining = self.open
         if match is not None:
             matches = self._follow_intent(match, call, facts or LOGGED, is_item)
-            closed = {match.failure.call.id for match in matches}
-            remaining = tuple(failure for failure in self.open if failure.call.id not in closed)
-            found = [link for match in reversed(matches) for link in match.links(call, is_final)]
-            recovered += len(found)
-            links += found
+            recovered_ids = {match.failure.call.id for match in matches}
+            remaining = tuple(failure for failure in self.open if failure.call.id not in recovered_ids)
+            new_links = [link for match in reversed(matches) for link in match.links(call, is_final)]
+            recovered += len(new_links)
+            links += new_links
         if call.first.type != "model":
             success_values = frozenset(_scalars(call.last.arguments)) if call.last.result is not None else frozenset()
             remaining = tuple(_note_success(failure, call, success_values) for failure in remaining)
@@ -324,10 +324,10 @@ class RunProgress(msgspec.Struct, frozen=True):
         is_withdrawn = call.id in withdrawn
         carried = tuple(link for link in call.last.links if not (is_withdrawn and link.provisional))
         linked = {link.failed: link for link in carried}
-        judged = [failure for failure in self.open if failure.call.last.judged]
-        unjudged = [failure for failure in self.open if not failure.call.last.judged]
-        if linked and judged:
-            for failure in reversed(judged):
+        decided_failures = [failure for failure in self.open if failure.call.last.links_decided]
+        unjudged = [failure for failure in self.open if not failure.call.last.links_decided]
+        if linked and decided_failures:
+            for failure in reversed(decided_failures):
                 link = linked.get(failure.call.id)
                 if link is not None:
                     return Match(
@@ -344,7 +344,7 @@ class RunProgress(msgspec.Struct, frozen=True):
         if match.carried:
             linked = {link.failed: link for link in match.carried}
             for failure in intent[1:]:
-                link = linked.get(failure.call.id) if failure.call.last.judged else None
+                link = linked.get(failure.call.id) if failure.call.last.links_decided else None
                 if link is not None:
                     fields = (link.how, link.changes, link.evidence, link.provisional, link.between, match.carried)
                     matches.append(Match(failure, *fields))
@@ -517,9 +517,9 @@ class Match(NamedTuple):
 
     def _link_member(self, member: IntentMember, call: Call, tools: tuple[str, ...], is_final: bool) -> Link:
         link = self._link(member.call.id, call, is_final)
-        changed = _diff_reissue(member.call, call)
-        if self.method not in ("retry", "recipe") or changed:
-            return msgspec.structs.replace(link, how="agent", changes=changed)
+        reissue_changes = _diff_reissue(member.call, call)
+        if self.method not in ("retry", "recipe") or reissue_changes:
+            return msgspec.structs.replace(link, how="agent", changes=reissue_changes)
         return msgspec.structs.replace(link, how="recipe" if tools else "retry", between=tools)
 
 
@@ -595,7 +595,7 @@ def _may_have_prerequisites(failure: OpenFailure, facts: CallFacts) -> bool:
     other tools in between.
     """
     cause = failure.call.failure
-    if cause is not None and cause.remedy is Remedy.WAIT:
+    if cause is not None and cause.remedy is Remedy.RETRY:
         return False
     is_answered = facts.turn is not None and failure.facts.turn is not None and facts.turn[0] == failure.facts.turn[0]
     return facts.is_logged or is_answered or not facts.knows_program or failure.call.id in facts.handled
@@ -613,17 +613,19 @@ def _match_conversation(failure: OpenFailure, call: Call) -> Match | None:
     """Match a model call that continues the conversation of the failed one."""
     if not continues_conversation(failure.call.last.arguments, call.last.arguments):
         return None
-    changed = diff_calls(failure.call.last, call.last)
-    return Match(failure, "agent", changed, ("conversation",), False, failure.tools_since if changed else ())
+    argument_changes = diff_calls(failure.call.last, call.last)
+    return Match(
+        failure, "agent", argument_changes, ("conversation",), False, failure.tools_since if argument_changes else ()
+    )
 
 
 def _match_changes(
     failure: OpenFailure, call: Call, evidence: tuple[LinkEvidence, ...], *, is_provisional: bool = False
 ) -> Match:
-    changed = _diff_reissue(failure.call, call)
+    reissue_changes = _diff_reissue(failure.call, call)
     sources: dict[str, None] = {}
     marked: list[Change] = []
-    for change in changed:
+    for change in reissue_changes:
         tools = _find_sources(change.after, failure, _leaf(change.path)) if change.how == "substitute" else []
         sources |= dict.fromkeys(tools)
         marked.append(msgspec.structs.replace(change, from_="run") if tools else change)
@@ -632,10 +634,10 @@ def _match_changes(
 
 def _diff_reissue(failed: Call, call: Call) -> tuple[Change, ...]:
     """Return what a re-issue changed: its arguments, and its tool if it differs."""
-    changed = diff_calls(failed.last, call.last)
+    argument_changes = diff_calls(failed.last, call.last)
     if failed.name == call.name:
-        return changed
-    return (Change(path=TOOL, how="rename", before=failed.name, after=call.name), *changed)
+        return argument_changes
+    return (Change(path=TOOL_NAME_PATH, how="rename", before=failed.name, after=call.name), *argument_changes)
 
 
 def _is_renamed_away(failed: Call, call: Call, comparison: Comparison) -> bool:
@@ -679,10 +681,10 @@ def compare_arguments(
     item_paths: list[str] = []
     doubtful: list[str] = []
     has_additions = False
-    changed = changes(before, after)
-    if len(changed) > MAX_ARGUMENT_CHANGES:
+    argument_changes = diff_arguments(before, after)
+    if len(argument_changes) > MAX_ARGUMENT_CHANGES:
         return None
-    for change in changed:
+    for change in argument_changes:
         path, old, new = change.path, change.before, change.after
         if is_command and path in _COMMENTS:
             continue
@@ -705,7 +707,7 @@ def compare_arguments(
                 doubtful.append(path)
             continue
         values[path] = (old, new)
-        if not are_alike(old, new):
+        if not are_similar_texts(old, new):
             item_paths.append(path)
     unchanged = [name for name in before if name in after and is_same_json(before[name], after[name])]
     has_unchanged = any(not (is_command and name in _COMMENTS) for name in unchanged)
@@ -715,7 +717,7 @@ def compare_arguments(
 def _may_be_misnamed(failure: Failure | None, text: str, change: Change) -> bool:
     """Return whether a failure may be about an argument's name: a tool that searched and found nothing knew the
     name."""
-    if failure is None or not (failure.remedy is Remedy.WAIT or failure.kind.code in _MISSING):
+    if failure is None or not (failure.remedy is Remedy.RETRY or failure.kind.code in _MISSING):
         return True
     return names_argument(text, str(change.before)) or names_argument(text, str(change.after))
 
@@ -732,9 +734,9 @@ def _find_value_support(failure: OpenFailure, path: str, old: Any, new: Any) -> 
 
 def _is_same_text(failure: Failure | None, old: Any, new: Any) -> bool:
     """Return whether a long text was corrected: most of it is unchanged, and the failure was about the text."""
-    if failure is None or failure.remedy is Remedy.WAIT or failure.kind.code in _MISSING:
+    if failure is None or failure.remedy is Remedy.RETRY or failure.kind.code in _MISSING:
         return False
-    return are_alike(old, new)
+    return are_similar_texts(old, new)
 
 
 def _find_sources(value: Any, failure: OpenFailure, name: str = "") -> list[str]:
@@ -779,12 +781,12 @@ def _result_text(result: Any) -> str:
     if isinstance(result, str):
         return result[:MAX_RESULT_CHARS]
     try:
-        return _sorted.encode(result)[:MAX_RESULT_CHARS].decode("utf-8", "replace")
+        return _sorted_encoder.encode(result)[:MAX_RESULT_CHARS].decode("utf-8", "replace")
     except Exception:  # noqa: BLE001 - a result may hold objects of any class
         return ""
 
 
-_sorted = msgspec.json.Encoder(enc_hook=str, order="sorted")
+_sorted_encoder = msgspec.json.Encoder(enc_hook=str, order="sorted")
 
 
 def _scalars(arguments: Any) -> Iterator[str]:
@@ -879,10 +881,10 @@ def _word_counts(text: str) -> dict[str, int]:
 
 
 def _names_at(arguments: Mapping[str, Any], path: str) -> Collection[str]:
-    held: Any = arguments
+    container: Any = arguments
     for part in path.split(".")[:-1]:
-        held = held.get(part) if isinstance(held, Mapping) else None
-    return held.keys() if isinstance(held, Mapping) else ()
+        container = container.get(part) if isinstance(container, Mapping) else None
+    return container.keys() if isinstance(container, Mapping) else ()
 
 
 def _root(path: str) -> str:
@@ -902,29 +904,33 @@ def differs_in(candidate: Candidate, steps: Iterable[Step]) -> bool:
     Redacted values count as different, because equal ones cannot be recognized.
     """
     last = candidate.call.last
-    own = last.arguments
-    if not isinstance(own, Mapping):
+    arguments = last.arguments
+    if not isinstance(arguments, Mapping):
         return False
     roots = {_root(path) for path in candidate.paths}
-    texts = {_root(path): own.get(_root(path)) for path in candidate.texts}
+    texts = {_root(path): arguments.get(_root(path)) for path in candidate.texts}
     for step in steps:
         if step.call == candidate.call.id or step.tool_key != last.tool_key or not isinstance(step.arguments, Mapping):
             continue
         other = step.arguments
-        if step.outcome == "success" and any(not _is_known_same(own.get(root), other.get(root)) for root in roots):
+        if step.outcome == "success" and any(
+            not _is_certainly_same(arguments.get(root), other.get(root)) for root in roots
+        ):
             return True
-        if step.call not in candidate.intent and any(are_alike(text, other.get(root)) for root, text in texts.items()):
+        if step.call not in candidate.intent and any(
+            are_similar_texts(text, other.get(root)) for root, text in texts.items()
+        ):
             return True
     return False
 
 
-def are_alike(first: Any, second: Any) -> bool:
+def are_similar_texts(first: Any, second: Any) -> bool:
     """Return whether two values are long texts that share most words."""
     is_text = _is_long_text(first) and _is_long_text(second)
     return is_text and text_similarity(first, second) >= MIN_TEXT_SIMILARITY
 
 
-def _is_known_same(first: Any, second: Any) -> bool:
+def _is_certainly_same(first: Any, second: Any) -> bool:
     return is_same_json(first, second) and not is_hidden(first)
 
 
@@ -977,8 +983,8 @@ def link_recoveries(steps: Iterable[Step], run: Run | None = None, *, is_settled
     `is_settled` judges a run that has not ended.
     """
     is_final = is_settled or run is None or run.end is not None
-    judged = judge_calls(steps, run, is_final=is_final)
-    links = [link for _, call, found in judged if call.has_succeeded for link in found]
+    judged_calls = judge_calls(steps, run, is_final=is_final)
+    links = [link for _, call, call_links in judged_calls if call.has_succeeded for link in call_links]
     return sorted(links, key=lambda link: link.failed)
 
 
@@ -997,15 +1003,19 @@ def _provisional(call: Call) -> Iterator[Candidate]:
     intent = tuple(link.failed for link in links)
     for link in links:
         if link.provisional and call.has_succeeded:
-            changed = [change for change in link.changes if change.how not in _FORMS and change.path != TOOL]
-            texts = [change.path for change in changed if _is_long_text(change.before) and _is_long_text(change.after)]
-            paths = [change.path for change in changed if change.path not in texts]
+            value_changes = [
+                change for change in link.changes if change.how not in _FORMS and change.path != TOOL_NAME_PATH
+            ]
+            texts = [
+                change.path for change in value_changes if _is_long_text(change.before) and _is_long_text(change.after)
+            ]
+            paths = [change.path for change in value_changes if change.path not in texts]
             yield Candidate(call, LOGGED, tuple(paths), tuple(texts), intent, link.failed)
 
 
 def attach_links(history: History) -> History:
     """Store the links of a whole run in its steps, so that a store need not derive them from redacted values."""
-    if any(step.judged for step in history.steps) or not any(step.has_failed for step in history.steps):
+    if any(step.links_decided for step in history.steps) or not any(step.has_failed for step in history.steps):
         return history
     last_steps = {call.id: call.last.seq for call in group_attempts(history.steps)}
     links: dict[int, list[Link]] = {}
@@ -1013,7 +1023,7 @@ def attach_links(history: History) -> History:
         if link.failed != link.overcame and link.overcame in last_steps:
             links.setdefault(last_steps[link.overcame], []).append(link)
     steps = [
-        msgspec.structs.replace(step, judged=step.has_failed, links=tuple(links.get(step.seq, ())))
+        msgspec.structs.replace(step, links_decided=step.has_failed, links=tuple(links.get(step.seq, ())))
         if step.has_failed or step.seq in links
         else step
         for step in history.steps
@@ -1080,11 +1090,11 @@ def _compact_value(value: Any) -> Any:
 
 def diff_calls(failed: Step, later: Step) -> tuple[Change, ...]:
     """Return the changed arguments between two calls. Messages of a conversation are not arguments."""
-    changed = changes(_values(failed), _values(later))
-    if not changed or failed.type != "model":
-        return changed
+    argument_changes = diff_arguments(_values(failed), _values(later))
+    if not argument_changes or failed.type != "model":
+        return argument_changes
     names = {name for step in (failed, later) for name in _conversation_names(step.arguments)}
-    return tuple(change for change in changed if _root(change.path) not in names)
+    return tuple(change for change in argument_changes if _root(change.path) not in names)
 
 
 def is_other_conversation(failed: Step, later: Step) -> bool:
@@ -1106,9 +1116,11 @@ def _messages(arguments: Any) -> list[bytes]:
     for name in _conversation_names(arguments):
         value = arguments[name]
         messages = value.get("each", ()) if isinstance(value, Mapping) and "each" in value else value
-        listed = messages if isinstance(messages, list | tuple) else [messages]
-        if all(isinstance(message, Mapping) and ("hash" in message or "content" in message) for message in listed):
-            return [_sorted.encode(message) for message in listed]
+        message_list = messages if isinstance(messages, list | tuple) else [messages]
+        if all(
+            isinstance(message, Mapping) and ("hash" in message or "content" in message) for message in message_list
+        ):
+            return [_sorted_encoder.encode(message) for message in message_list]
     return []
 
 

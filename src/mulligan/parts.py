@@ -7,22 +7,24 @@ from typing import Any
 
 from mulligan.capture.kit import Kit
 from mulligan.classify.classifier import Classifier, classify
-from mulligan.events import Stream
+from mulligan.events import EventStream
 from mulligan.failure import Failure, SettingsError
 from mulligan.prompt import Prompt
-from mulligan.recover.budget import Budget
+from mulligan.recover.budget import RetryBudget
 from mulligan.redaction import Redactor
 from mulligan.remember import session as sessions
-from mulligan.remember.place import Place
-from mulligan.remember.recall import Recall
+from mulligan.remember.place import StoreLocation
+from mulligan.remember.recall import MemoryLookup
 from mulligan.remember.recording.recorder import Recorder
-from mulligan.remember.shelf import RecorderShelf
+from mulligan.remember.shelf import RecorderKeyValueStore
 from mulligan.remember.store import Store
 from mulligan.remember.urls import is_remote
 from mulligan.settings import Level, Settings
 
 
-def redactor_of(settings: Settings, level: Level | None = None, key: bytes = b"", *, personal: bool = True) -> Redactor:
+def build_redactor(
+    settings: Settings, level: Level | None = None, key: bytes = b"", *, personal: bool = True
+) -> Redactor:
     """Build the redactor for these settings, optionally at another redaction level."""
     try:
         return Redactor(
@@ -30,7 +32,7 @@ def redactor_of(settings: Settings, level: Level | None = None, key: bytes = b""
             names=settings.secret,
             patterns=settings.patterns,
             allowed=settings.allowed,
-            listed=settings.listed,
+            unredacted_arguments=settings.listed,
             key=key,
             personal=personal,
         )
@@ -38,46 +40,48 @@ def redactor_of(settings: Settings, level: Level | None = None, key: bytes = b""
         raise SettingsError(str(error)) from None
 
 
-def classify_of(settings: Settings) -> Callable[..., Failure]:
+def build_classifier(settings: Settings) -> Callable[..., Failure]:
     """Build the classifier function, including the user's kinds and rules."""
     if settings.kinds or settings.rules:
         return Classifier.from_settings({"kinds": settings.kinds, "rules": settings.rules}).classify
     return classify
 
 
-class Parts:
+class Components:
     """The components of one `Mulligan`. Raises `SettingsError` for invalid settings.
 
     `open_store` replaces the store, for sandboxes. `kit` overrides options of the capture context, such as the clock.
     """
 
-    def __init__(self, settings: Settings, opening: Callable[[], Store] | None = None, **kit: Any) -> None:
+    def __init__(self, settings: Settings, open_store: Callable[[], Store] | None = None, **kit: Any) -> None:
         self.settings = settings
-        self.is_rehearsal = opening is not None
-        redactor = redactor_of(settings)
-        place = Place(settings.store_url, lambda: settings.folder, fsync=settings.fsync, token=settings.token)
-        self.classify = classify_of(settings)
-        self.stream = Stream(redactor)
-        keeps_a_journal = opening is None and place.is_lasting
+        self.is_sandbox = open_store is not None
+        redactor = build_redactor(settings)
+        location = StoreLocation(
+            settings.store_url, lambda: settings.folder, fsync=settings.fsync, token=settings.token
+        )
+        self.classify = build_classifier(settings)
+        self.stream = EventStream(redactor)
+        has_journal = open_store is None and location.is_persistent
         self.recorder = Recorder(
-            opening or place.opened_somewhere,
+            open_store or location.open_or_fallback,
             self.stream,
-            journals=place.journals if keeps_a_journal else None,
+            journal_folder=location.journals if has_journal else None,
             fsync=settings.fsync,
-            learns=opening is None and not is_remote(settings.store_url),
+            should_consolidate=open_store is None and not is_remote(settings.store_url),
         )
-        self.shelf = RecorderShelf(self.recorder, place.opened_somewhere if keeps_a_journal else None)
-        self.recall = Recall(
-            self.recorder, place if keeps_a_journal else None, now=lambda: self.kit.now(), agent=self._agent
+        self.key_value_store = RecorderKeyValueStore(self.recorder, location.open_or_fallback if has_journal else None)
+        self.recall = MemoryLookup(
+            self.recorder, location if has_journal else None, now=lambda: self.kit.now(), agent=self._current_agent
         )
-        self.stream.carry(self.recorder)
-        own: dict[str, Any] = {
+        self.stream.set_sink(self.recorder)
+        context_options: dict[str, Any] = {
             "publish": self.stream.publish,
-            "succeed": self.stream.succeed,
-            "keep": self.recorder.keep,
-            "watchers": self.stream.watchers,
+            "succeed": self.stream.publish_success,
+            "keep": self.recorder.put_success,
+            "watchers": self.stream.listeners,
             "classify": self.classify,
-            "prompt": Prompt(redactor_of(settings, "local", personal=False)),
+            "prompt": Prompt(build_redactor(settings, "local", personal=False)),
             "policy": settings.policy,
             "mode": settings.mode,
             "record": settings.record,
@@ -85,17 +89,17 @@ class Parts:
             "environment": settings.environment,
             "recall": self.recall.precedents,
             "item_arguments": self.recall.item_arguments,
-            "answered": lambda run: sessions.answered(self.stream, run),
+            "answered": lambda run: sessions.mark_model_turn(self.stream, run),
             "fixes": self.recall.fixes,
-            "pitfalls": self.pitfalls,
+            "pitfalls": self.render_lessons,
             "learn": settings.learn,
-            "budget": Budget(settings.policy),
+            "budget": RetryBudget(settings.policy),
         }
-        self.kit = Kit(**own | kit)
+        self.kit = Kit(**context_options | kit)
 
-    def _agent(self) -> str:
+    def _current_agent(self) -> str:
         run = self.kit.current()
         return run.record.agent if run is not None else self.settings.agent
 
-    def pitfalls(self, tools: Sequence[str], budget: int, *, proposals: bool = False) -> str:
-        return self.recall.pitfalls(self.kit.prompt, tools, budget, proposals=proposals)
+    def render_lessons(self, tools: Sequence[str], max_tokens: int, *, include_proposed: bool = False) -> str:
+        return self.recall.render_lessons(self.kit.prompt, tools, max_tokens, include_proposed=include_proposed)

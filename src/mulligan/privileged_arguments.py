@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Collection
 
-PRIVILEGED: dict[str, str] = {
+PRIVILEGED_WORDS: dict[str, str] = {
     "identity": (
         "user username userid uid account accountid tenant tenantid owner ownerid customer customerid client clientid "
         "org organization organisation member assignee approver reviewer employee patient subscriber"
@@ -29,41 +29,43 @@ PRIVILEGED: dict[str, str] = {
 }
 """Words in argument names that mark them as privileged, by category."""
 
-_WORDS = frozenset(word for words in PRIVILEGED.values() for word in words.split())
-_IDENTITY_OR_MONEY = frozenset(f"{PRIVILEGED['identity']} {PRIVILEGED['money']}".split())
+_ALL_PRIVILEGED_WORDS = frozenset(word for words in PRIVILEGED_WORDS.values() for word in words.split())
+_IDENTITY_OR_MONEY = frozenset(f"{PRIVILEGED_WORDS['identity']} {PRIVILEGED_WORDS['money']}".split())
 _PLURALS = (("s", ""), ("es", ""), ("ies", "y"))
-_COUNTED = frozenset({"tokens"})
+_QUANTITY_WORDS = frozenset({"tokens"})
 """Plurals that usually are quantities: `max_tokens` limits a response and grants no access."""
 
 
-LONGEST = 200
+MAX_NAME_CHARS = 200
 """Characters of an argument name that are read. Longer names count as privileged."""
 
-_BORDERS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=[A-Za-z])(?=[0-9])")
+_WORD_BOUNDARY = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=[A-Za-z])(?=[0-9])")
 
 
-def words(name: str) -> list[str]:
+def split_words(name: str) -> list[str]:
     """Split a name into words: `accountId`, `account-id`, `ACCOUNTId` and `account_id2` all contain "account"."""
-    return [word for word in _BORDERS.split(unicodedata.normalize("NFKC", name)) if word]
+    return [word for word in _WORD_BOUNDARY.split(unicodedata.normalize("NFKC", name)) if word]
 
 
-def is_privileged(path: str, declared: Collection[str] = (), released: Collection[str] = ()) -> bool:
+def is_privileged(path: str, declared: Collection[str] = (), unprivileged: Collection[str] = ()) -> bool:
     """Return whether an argument names identity, authority, money, destination or code, or is declared privileged."""
     parts = path.split(".")
-    if any(part in released for part in (path, *parts)):
+    if any(part in unprivileged for part in (path, *parts)):
         return False
     if any(part in declared for part in (path, *parts)):
         return True
-    return len(path) > LONGEST or any(_is_marked(word.casefold(), _WORDS) for word in words(path))
+    return len(path) > MAX_NAME_CHARS or any(
+        _is_marked(word.casefold(), _ALL_PRIVILEGED_WORDS) for word in split_words(path)
+    )
 
 
 def names_identity_or_money(path: str) -> bool:
     """Return whether an argument's name refers to identity or money."""
-    return any(_is_marked(word.casefold(), _IDENTITY_OR_MONEY) for word in words(path[:LONGEST]))
+    return any(_is_marked(word.casefold(), _IDENTITY_OR_MONEY) for word in split_words(path[:MAX_NAME_CHARS]))
 
 
 def _is_marked(word: str, marked: Collection[str]) -> bool:
     """Return whether a word, or its singular, is one of the marked words."""
-    if word in marked or word in _COUNTED or len(word) < 4:
+    if word in marked or word in _QUANTITY_WORDS or len(word) < 4:
         return word in marked
-    return any(word.endswith(end) and word.removesuffix(end) + instead in marked for end, instead in _PLURALS)
+    return any(word.endswith(end) and word.removesuffix(end) + singular_end in marked for end, singular_end in _PLURALS)

@@ -16,10 +16,10 @@ StepType = Literal["plan", "tool", "model", "retrieval", "respond", "custom", "r
 """`run` stands for the run itself: a failure that belongs to no step."""
 Outcome = Literal["success", "failure", "cancelled", "refused"]
 """`blocked` means that mulligan answered without executing the call."""
-End = Literal["finished", "raised", "abandoned"]
+EndReason = Literal["finished", "raised", "abandoned"]
 Status = Literal["success", "recovered", "partial", "failure"]
-How = Literal["cast", "rename", "drop", "clamp", "enum", "trim", "parse", "wrap", "default", "substitute"]
-Origin = Literal["call", "run", "schema", "rule", "memory", "error"]
+ChangeOperation = Literal["cast", "rename", "drop", "clamp", "enum", "trim", "parse", "wrap", "default", "substitute"]
+ValueSource = Literal["call", "run", "schema", "rule", "memory", "error"]
 """Where a changed value comes from. `error` is a number in an error text: a bound (SAFETY S1), or for a suggestion the
 value that the error text expects."""
 LinkMethod = Literal["retry", "repair", "recipe", "agent"]
@@ -43,11 +43,11 @@ LessonVerdict = Literal["approve", "disable", "revoke"]
 
 VERIFY = "verify"
 """The source of a recovery in which `verify` found that the call had executed."""
-OPEN = "(another)"
+RUN_SPECIFIC = "(another)"
 """In a learned change: stands for a value specific to its run, which is not shared."""
 REQUOTED = "(requoted)"
 """In a learned change: the same text with other quotes or escapes."""
-LAST_PART = "(last part)"
+LAST_PATH_SEGMENT = "(last part)"
 """In a learned change: the part of a path after the last slash."""
 STEP_TYPES: tuple[StepType, ...] = ("plan", "tool", "model", "retrieval", "respond", "custom", "run")
 
@@ -60,10 +60,10 @@ class Change(Record, frozen=True, rename={"from_": "from"}):
     """One edit of one argument."""
 
     path: str
-    how: How
+    how: ChangeOperation
     before: Any = None
     after: Any = None
-    from_: Origin = "call"
+    from_: ValueSource = "call"
     privileged: bool = False
     """Whether the developer declared the argument as privileged or the tool as destructive: its value is not shared."""
 
@@ -84,7 +84,7 @@ class Recovery(Record, frozen=True):
     """Prerequisite calls that were made before the attempt."""
 
 
-class Ending(Record, frozen=True):
+class RecoveryStop(Record, frozen=True):
     """Why recovery made no further attempt, and the suggestions that remain."""
 
     why: str
@@ -116,7 +116,7 @@ class Step(Record, frozen=True, gc=False):
     seconds: float = 0.0
     failure: Failure | None = None
     after: Recovery | None = None
-    ending: Ending | None = None
+    ending: RecoveryStop | None = None
     """Set on the last attempt of an unrecovered call."""
     tokens: dict[str, int] | None = None
     metadata: dict[str, Any] | None = None
@@ -128,7 +128,7 @@ class Step(Record, frozen=True, gc=False):
     """Identity of the tool if its name is not unique: module and qualified name of a Python function."""
     links: tuple[Link, ...] = ()
     """Links to the failed calls that this call recovers, as judged by the recording process before redaction."""
-    judged: bool = False
+    links_decided: bool = False
     """Whether the recording process decides which later call recovers this failed attempt."""
 
     @property
@@ -138,10 +138,10 @@ class Step(Record, frozen=True, gc=False):
 
     @property
     def has_failed(self) -> bool:
-        return self.outcome == "failure" and (self.failure is None or self.failure.counts)
+        return self.outcome == "failure" and (self.failure is None or self.failure.is_failure)
 
     @property
-    def is_unmade(self) -> bool:
+    def is_skipped(self) -> bool:
         """Whether a planned attempt was cancelled before execution. `stop` has the reason."""
         return self.outcome == "cancelled" and self.ending is not None
 
@@ -160,7 +160,7 @@ class Run(Record, frozen=True):
     metadata: dict[str, Any] | None = None
     started: int = 0
     ended: int | None = None
-    end: End | None = None
+    end: EndReason | None = None
     traceparent: str | None = None
     """The parent span in another program, from its `traceparent` header (W3C)."""
     withdrawn: tuple[int, ...] = ()
@@ -186,7 +186,7 @@ class Link(Record, frozen=True):
     """Whether a later success of the run may still show that a changed argument names an item."""
 
 
-class Ahead(Record, frozen=True):
+class Prerequisite(Record, frozen=True):
     """A call that must succeed before another."""
 
     tool: str
@@ -196,7 +196,7 @@ class Ahead(Record, frozen=True):
     """Names of arguments whose values are specific to a run."""
 
 
-class Span(Record, frozen=True):
+class PatternPeriod(Record, frozen=True):
     """The occurrences and recoveries of a pattern over some days."""
 
     days: int = 0
@@ -224,7 +224,7 @@ class Lesson(Record, frozen=True):
     works: str = ""
     """The same call as it succeeds."""
     changes: tuple[Change, ...] = ()
-    first: tuple[Ahead, ...] = ()
+    first: tuple[Prerequisite, ...] = ()
     fix: str = ""
     """The fix that the lesson is based on; empty for a lesson that a person wrote."""
     tried: int = 0
@@ -239,8 +239,8 @@ class Lesson(Record, frozen=True):
     helped: int = 0
     unhelped: int = 0
     """Runs with the pattern since the lesson became active: recovered by it, and not."""
-    before: Span = Span()
-    after: Span = Span()
+    before: PatternPeriod = PatternPeriod()
+    after: PatternPeriod = PatternPeriod()
     """The pattern before the lesson became active, and since."""
     state: LessonState = "proposed"
     why: str = ""
@@ -264,14 +264,14 @@ class Lesson(Record, frozen=True):
         return self.source == "seed" and not self.edited
 
     @property
-    def may_be_told(self) -> bool:
+    def can_show_to_model(self) -> bool:
         """Whether it may be shown to a model: it is enabled and matches the current schema of its tool."""
         return self.state not in ("disabled", "expired") and not self.stale
 
     @property
     def is_trusted(self) -> bool:
         """Whether it is shown without `include_proposed`: it is active, or a seed lesson."""
-        return self.may_be_told and (self.is_seed or self.state == "active")
+        return self.can_show_to_model and (self.is_seed or self.state == "active")
 
 
 class Example(Record, frozen=True):
@@ -359,11 +359,11 @@ class Precedent(Record, frozen=True):
     """The number of runs in which it recovered the failure."""
     seen: int = 1
     """The number of runs with the failure."""
-    first: tuple[Ahead, ...] = ()
+    first: tuple[Prerequisite, ...] = ()
     """The prerequisites, with their constant arguments."""
     likeness: float = 1.0
     """Below 1 for a similar failure; 0 if derived from exemplars."""
-    tellable: bool = False
+    shareable: bool = False
     """Whether its values may be shown to a model."""
 
 
@@ -377,7 +377,7 @@ class Fix(Record, frozen=True):
     """An `exemplar` was never tried: it is derived from successful calls."""
     changes: tuple[Change, ...] = ()
     """The changes in shareable form: path, operation, and a value only if it is not text of a run."""
-    first: tuple[Ahead, ...] = ()
+    first: tuple[Prerequisite, ...] = ()
     tried: int = 0
     """The number of runs that tried it; each run has one vote."""
     worked: int = 0
@@ -399,13 +399,13 @@ class Fix(Record, frozen=True):
     """The number of successful calls that it is derived from, if it was never tried."""
     key: str = ""
     """Identity of the tool; empty if the records only have its name."""
-    tellable: bool = False
+    showable: bool = False
     """Whether it may be shown to a model."""
-    why_untold: str = ""
+    hidden_reason: str = ""
     """Why it may not be shown."""
 
 
-class Replayed(Record, frozen=True):
+class ReplayResult(Record, frozen=True):
     """The action that current rules and memory would take for a recorded failed call."""
 
     run: str
@@ -434,30 +434,30 @@ class Replayed(Record, frozen=True):
 
 
 _LETTERS = bytes(b"abcdefghijklmnopqrstuvwxyz234567"[byte % 32] for byte in range(256))
-_FEW, _MANY = 64, 4096
-_ALIKE, _OWN = 2, 14
+_MIN_POOLED_IDS, _MAX_POOLED_IDS = 64, 4096
+_SHARED_ID_CHARS, _UNIQUE_ID_CHARS = 2, 14
 """Characters that ids of one batch share, and random characters per id."""
-_ids: list[str] = []
+_id_pool: list[str] = []
 """Unused ids. A system call for every id would be too slow: each standalone call needs one."""
-_drawn = 0
+_pool_size = 0
 """The size of the last batch."""
 
 
-drawn_id = _ids.pop
+pooled_run_id = _id_pool.pop
 """Take a run id from the pool. Raises IndexError if it is empty; then call `new_id`, which refills it."""
 
 
 def new_id(prefix: str = "run") -> str:
     """Return `run_` and 16 base32 characters: 80 bits, unique without coordination between processes."""
     try:
-        id = _ids.pop()
+        id = _id_pool.pop()
     except IndexError:
-        id, *others = _draw()
-        _ids.extend(others)
+        id, *others = _draw_ids()
+        _id_pool.extend(others)
     return id if prefix == "run" else prefix + id[3:]
 
 
-def _draw() -> list[str]:
+def _draw_ids() -> list[str]:
     """Draw a batch of ids, twice as large each time.
 
     A system call releases the GIL, and the next thread waits its switch interval again. With a system call per id, a
@@ -466,17 +466,20 @@ def _draw() -> list[str]:
     Ids of one batch share a prefix, so that they are stored on few index pages. The remaining characters keep them
     unique, and distinguishable by the few characters that are displayed.
     """
-    global _drawn
-    _drawn = min(max(_FEW, 2 * _drawn), _MANY)
-    letters = os.urandom(_ALIKE + _OWN * _drawn).translate(_LETTERS).decode()
-    alike = letters[:_ALIKE]
-    return [f"run_{alike}{letters[start : start + _OWN]}" for start in range(_ALIKE, len(letters), _OWN)]
+    global _pool_size
+    _pool_size = min(max(_MIN_POOLED_IDS, 2 * _pool_size), _MAX_POOLED_IDS)
+    letters = os.urandom(_SHARED_ID_CHARS + _UNIQUE_ID_CHARS * _pool_size).translate(_LETTERS).decode()
+    shared_prefix = letters[:_SHARED_ID_CHARS]
+    return [
+        f"run_{shared_prefix}{letters[start : start + _UNIQUE_ID_CHARS]}"
+        for start in range(_SHARED_ID_CHARS, len(letters), _UNIQUE_ID_CHARS)
+    ]
 
 
-forks.renew(_ids.clear)  # a child would otherwise use the same ids as its parent
+forks.run_in_child(_id_pool.clear)  # a child would otherwise use the same ids as its parent
 
 
-def repeated_id(step: Step) -> str:
+def failure_identity(step: Step) -> str:
     """Return the identity of a failure across repetitions: its pattern, or its kind if it has no fingerprint."""
     failure = step.failure
     return pattern_id(step.name, (failure.fingerprint or str(failure.kind)) if failure else "")
@@ -484,20 +487,20 @@ def repeated_id(step: Step) -> str:
 
 def pattern_id(tool: str, fingerprint: str) -> str:
     """Return `pat_` and 12 hex digits, the same in every store."""
-    said = f"{fingerprint}\n{tool}".encode("utf-8", "surrogatepass")
-    return f"pat_{digest(said, 6).hex()}"
+    content = f"{fingerprint}\n{tool}".encode("utf-8", "surrogatepass")
+    return f"pat_{digest(content, 6).hex()}"
 
 
 def fix_id(tool: str, fingerprint: str, form: object) -> str:
     """Return `fix_` and 12 hex digits, the same in every store."""
-    said = f"{fingerprint}\n{tool}\n".encode("utf-8", "surrogatepass") + encode(form)
-    return f"fix_{digest(said, 6).hex()}"
+    content = f"{fingerprint}\n{tool}\n".encode("utf-8", "surrogatepass") + encode(form)
+    return f"fix_{digest(content, 6).hex()}"
 
 
-def digest(said: bytes, size: int) -> bytes:
+def digest(content: bytes, size: int) -> bytes:
     """Return a blake2b digest of this size."""
-    made: bytes = _blake2b()(said, digest_size=size).digest()
-    return made
+    hashed: bytes = _blake2b()(content, digest_size=size).digest()
+    return hashed
 
 
 @functools.cache
@@ -517,8 +520,8 @@ def lesson_id(tool: str, key: str) -> str:
     file."""
     from hashlib import blake2b  # lazy: needed only for consolidation and lesson files
 
-    said = f"{key}\n{tool}".encode("utf-8", "surrogatepass")
-    return f"les_{blake2b(said, digest_size=6).hexdigest()}"
+    content = f"{key}\n{tool}".encode("utf-8", "surrogatepass")
+    return f"les_{blake2b(content, digest_size=6).hexdigest()}"
 
 
 T = TypeVar("T")
@@ -544,7 +547,7 @@ def decoder(type: type[T]) -> Callable[[bytes | str], T]:
     return msgspec.json.Decoder(type, dec_hook=_decode_kind).decode
 
 
-def builtins(record: object) -> Any:
+def to_builtins(record: object) -> Any:
     """Convert a record to dictionaries and lists, with the fields of `encode`."""
     return msgspec.json.decode(encode(record))
 
@@ -553,9 +556,9 @@ def _decode_kind(type: type, value: Any) -> Any:
     if type is Kind:
         if not isinstance(value, str):
             raise ValueError(f"Expected `str`, got `{value.__class__.__name__}`")
-        return Kind.named(value)
+        return Kind.from_name(value)
     raise NotImplementedError(f"no decoding for {type}")
 
 
-def ordered(steps: Sequence[Step]) -> list[Step]:
+def sort_steps(steps: Sequence[Step]) -> list[Step]:
     return sorted(steps, key=lambda step: step.seq)

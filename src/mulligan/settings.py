@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from mulligan.failure import SettingsError, one_of
+from mulligan.failure import SettingsError, require_choice
 from mulligan.recover.policy import Policy
 
 Mode = Literal["observe", "suggest", "repair"]
@@ -19,7 +19,7 @@ Level = Literal["local", "shared"]
 Recording = Literal["full", "shape", "off"]
 Learn = Literal["off", "tell", "repair"]
 
-POLICY = Policy.__struct_fields__
+POLICY_NAMES = Policy.__struct_fields__
 """Policy settings are set like all others: `attempts = 2`, `MULLIGAN_ATTEMPTS=2`."""
 NOT_FOR_PROJECTS = ("allowed", "listed", "tools")
 """Settings that a project file cannot set. Its author is not the user: it may tighten redaction, never loosen it."""
@@ -85,10 +85,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Options for tools of servers behind `mulligan proxy`, by `server.tool`, `server.*` or `*`."""
 
     def __post_init__(self) -> None:
-        one_of("mode", self.mode, get_args(Mode))
-        one_of("record", self.record, get_args(Recording))
-        one_of("level", self.level, get_args(Level))
-        one_of("learn", self.learn, get_args(Learn))
+        require_choice("mode", self.mode, get_args(Mode))
+        require_choice("record", self.record, get_args(Recording))
+        require_choice("level", self.level, get_args(Level))
+        require_choice("learn", self.learn, get_args(Learn))
 
     @property
     def folder(self) -> Path:
@@ -99,12 +99,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self.store or str(self.folder / "mulligan.db")
 
 
-TABLES = ("kinds", "rules", "tools")
+TABLE_NAMES = ("kinds", "rules", "tools")
 """Tables, for files and `configure` only. They have no environment variables."""
-NAMES = tuple(name for name in Settings.__struct_fields__ if name not in ("policy", *TABLES)) + POLICY
+SETTING_NAMES = (
+    tuple(name for name in Settings.__struct_fields__ if name not in ("policy", *TABLE_NAMES)) + POLICY_NAMES
+)
 
 
-def read(
+def load_settings(
     arguments: Mapping[str, Any] | None = None,
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
@@ -118,21 +120,21 @@ def read(
     files, and the mode is suggest unless the user sets another.
     """
     environ = os.environ if environment is None else environment
-    found: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     user = user_file if user_file is not None else config_folder() / "mulligan.toml"
-    found.update(_checked(_toml(user), str(user)))
-    project = None if of_user else _project(folder if folder is not None else _here())
+    merged.update(_check_values(_read_toml(user), str(user)))
+    project = None if of_user else _find_project_file(folder if folder is not None else _current_folder())
     if project is not None:
         path, values = project
-        values = _checked(values, str(path))
+        values = _check_values(values, str(path))
         for name in NOT_FOR_PROJECTS:
             if name in values:
                 raise SettingsError(
                     f"{path}: {name} would show or do more than you asked for, so a project cannot set it. "
                     f"Set it in {user} or as MULLIGAN_{name.upper()}."
                 )
-        is_away = values.get("store", "").lower().startswith(("http", "postgres"))
-        for name, is_elsewhere in (("store", is_away), ("token", True)):
+        is_remote_store = values.get("store", "").lower().startswith(("http", "postgres"))
+        for name, is_elsewhere in (("store", is_remote_store), ("token", True)):
             if name in values and is_elsewhere:
                 raise SettingsError(
                     f"{path}: a project cannot send what is recorded to a server: only you can name one. "
@@ -141,9 +143,9 @@ def read(
         orders = {"level": ("shared", "local"), "record": ("off", "shape", "full"), "learn": ("off", "tell", "repair")}
         for name, strictest_first in orders.items():
             order = strictest_first.index
-            if name in values and name in found and order(values[name]) > order(found[name]):
+            if name in values and name in merged and order(values[name]) > order(merged[name]):
                 raise SettingsError(f"{path}: {name} cannot be loosened by a project. Remove the line, or edit {user}.")
-        if values.get("learn") == "repair" and found.get("learn") != "repair":
+        if values.get("learn") == "repair" and merged.get("learn") != "repair":
             raise SettingsError(
                 f'{path}: learn = "repair" runs calls that memory suggests, so a project cannot set it. '
                 f"Set it in {user} or as MULLIGAN_LEARN."
@@ -152,101 +154,101 @@ def read(
             del values["level"]  # the store may require shared, and a project cannot loosen that either
         for name in ("secret", "patterns"):
             if name in values:
-                values[name] = (*found.get(name, ()), *values[name])
-        _merge_tables(found, values)
-        found.update(values)
-    found.update(_checked(dict(_from_environment(environ)), "the environment"))
-    values, policy = check(arguments or {})
-    _merge_tables(found, values)
-    found.update(values)
+                values[name] = (*merged.get(name, ()), *values[name])
+        _merge_tables(merged, values)
+        merged.update(values)
+    merged.update(_check_values(dict(_from_environment(environ)), "the environment"))
+    values, policy = check_overrides(arguments or {})
+    _merge_tables(merged, values)
+    merged.update(values)
     if of_user:
-        found.setdefault("mode", "suggest")
-    return _made(found, policy)
+        merged.setdefault("mode", "suggest")
+    return _build_settings(merged, policy)
 
 
-def check(arguments: Mapping[str, Any], where: str = "configure") -> tuple[dict[str, Any], Policy | None]:
+def check_overrides(arguments: Mapping[str, Any], where: str = "configure") -> tuple[dict[str, Any], Policy | None]:
     """Check keyword settings and split off the policy. Reads no files."""
-    given = dict(arguments)
-    policy = given.pop("policy", None)
-    twice = next((name for name in POLICY if name in given), None)
-    if policy is not None and twice:
-        raise SettingsError(f"{where}: {twice} is part of the policy, and both were given. Pass one of them.")
+    overrides = dict(arguments)
+    policy = overrides.pop("policy", None)
+    duplicate = next((name for name in POLICY_NAMES if name in overrides), None)
+    if policy is not None and duplicate:
+        raise SettingsError(f"{where}: {duplicate} is part of the policy, and both were given. Pass one of them.")
     if policy is not None and not isinstance(policy, Policy):
         raise SettingsError(f"{where}: policy is a mulligan.Policy, got {type(policy).__name__}.")
-    return _checked(given, where), policy
+    return _check_values(overrides, where), policy
 
 
-def _merge_tables(found: Mapping[str, Any], values: dict[str, Any]) -> None:
+def _merge_tables(merged: Mapping[str, Any], values: dict[str, Any]) -> None:
     """Add kinds, rules and tools to the existing ones. Rules of the more specific source run first."""
     if "kinds" in values:
-        values["kinds"] = {**found.get("kinds", {}), **values["kinds"]}
+        values["kinds"] = {**merged.get("kinds", {}), **values["kinds"]}
     if "rules" in values:
-        values["rules"] = (*values["rules"], *found.get("rules", ()))
+        values["rules"] = (*values["rules"], *merged.get("rules", ()))
     if "tools" in values:
-        values["tools"] = {**found.get("tools", {}), **values["tools"]}
+        values["tools"] = {**merged.get("tools", {}), **values["tools"]}
 
 
-def _made(found: dict[str, Any], policy: Policy | None) -> Settings:
-    fields = {name: found.pop(name) for name in POLICY if name in found}
+def _build_settings(merged: dict[str, Any], policy: Policy | None) -> Settings:
+    fields = {name: merged.pop(name) for name in POLICY_NAMES if name in merged}
     if policy is None:
         policy = Policy(**fields)
-    if found.get("store", "").lower().startswith("postgres"):
-        found.setdefault("level", "shared")  # several people read such a store (SAFETY 3)
-    return Settings(**found, policy=policy)
+    if merged.get("store", "").lower().startswith("postgres"):
+        merged.setdefault("level", "shared")  # several people read such a store (SAFETY 3)
+    return Settings(**merged, policy=policy)
 
 
-def _checked(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    return {name: _value(name, value, where) for name, value in values.items()}
+def _check_values(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    return {name: _check_value(name, value, where) for name, value in values.items()}
 
 
-def _value(name: str, value: Any, where: str) -> Any:
+def _check_value(name: str, value: Any, where: str) -> Any:
     if name == "kinds" and isinstance(value, Mapping):
         return dict(value)
     if name == "rules" and isinstance(value, list | tuple):
         return tuple(value)
     if name == "tools" and isinstance(value, Mapping):
-        return {tool: _rule(tool, rule, where) for tool, rule in value.items()}
-    if name in TABLES:
+        return {tool: _check_tool_options(tool, rule, where) for tool, rule in value.items()}
+    if name in TABLE_NAMES:
         raise SettingsError(f"{where}: {name} is a {'list of tables' if name == 'rules' else 'table'}, got {value!r}.")
-    if name not in NAMES:
+    if name not in SETTING_NAMES:
         import difflib  # lazy: needed only for errors
 
-        known = (*NAMES, *TABLES)
-        near = difflib.get_close_matches(name, known, n=1)
-        meant = f"Did you mean {near[0]}?" if near else f"Known are {', '.join(known)}."
-        raise SettingsError(f"{where}: there is no setting {name!r}. {meant}")
-    kind = _KINDS[name]
+        setting_names = (*SETTING_NAMES, *TABLE_NAMES)
+        near = difflib.get_close_matches(name, setting_names, n=1)
+        suggestion = f"Did you mean {near[0]}?" if near else f"Known are {', '.join(setting_names)}."
+        raise SettingsError(f"{where}: there is no setting {name!r}. {suggestion}")
+    kind = _CONVERTERS[name]
     try:
-        read = kind(value)
+        converted = kind(value)
     except (TypeError, ValueError):
-        raise SettingsError(f"{where}: {name} is {_SPOKEN[kind]}, got {value!r}.") from None
+        raise SettingsError(f"{where}: {name} is {_TYPE_DESCRIPTIONS[kind]}, got {value!r}.") from None
     try:
-        _made({name: read}, None)  # checked alone, so that the error names the source of the value
+        _build_settings({name: converted}, None)  # checked alone, so that the error names the source of the value
     except SettingsError as error:
         raise SettingsError(f"{where}: {error}") from None
-    return read
+    return converted
 
 
-def _rule(tool: str, rule: Any, where: str) -> dict[str, Any]:
+def _check_tool_options(tool: str, rule: Any, where: str) -> dict[str, Any]:
     """Check the options of one tool. An unknown option would silently protect nothing."""
-    place = f'{where}: [tools."{tool}"]'
+    location = f'{where}: [tools."{tool}"]'
     if not isinstance(rule, Mapping):
-        raise SettingsError(f"{place} is a table, got {rule!r}.")
+        raise SettingsError(f"{location} is a table, got {rule!r}.")
     for name, value in rule.items():
-        known = TOOL_RULES.get(name)
-        if known is None:
-            raise SettingsError(f"{place}: there is no {name!r}. Known are {', '.join(TOOL_RULES)}.")
-        if isinstance(known[0], str):
-            one_of(f"{place}: {name}", value, known)
+        choices = TOOL_RULES.get(name)
+        if choices is None:
+            raise SettingsError(f"{location}: there is no {name!r}. Known are {', '.join(TOOL_RULES)}.")
+        if isinstance(choices[0], str):
+            require_choice(f"{location}: {name}", value, choices)
         elif (
-            not isinstance(value, known)
-            or (isinstance(value, bool) and bool not in known)
-            or (known[0] is int and not 0 <= value < 1e9)
+            not isinstance(value, choices)
+            or (isinstance(value, bool) and bool not in choices)
+            or (choices[0] is int and not 0 <= value < 1e9)
         ):
-            spoken = {list: "a list of texts", bool: "true or false"}.get(known[0], "a number of seconds")
-            raise SettingsError(f"{place}: {name} is {spoken}, got {value!r}.")
-        elif isinstance(value, list) and not all(isinstance(each, str) for each in value):
-            raise SettingsError(f"{place}: {name} is a list of texts, got {value!r}.")
+            description = {list: "a list of texts", bool: "true or false"}.get(choices[0], "a number of seconds")
+            raise SettingsError(f"{location}: {name} is {description}, got {value!r}.")
+        elif isinstance(value, list) and not all(isinstance(item, str) for item in value):
+            raise SettingsError(f"{location}: {name} is a list of texts, got {value!r}.")
     return dict(rule)
 
 
@@ -263,10 +265,10 @@ def _texts(value: Any) -> tuple[str, ...]:
         return tuple(part.strip() for part in value.split(",") if part.strip())
     if not isinstance(value, list | tuple | set | frozenset):
         raise TypeError
-    return tuple(_text(each) for each in value)
+    return tuple(_text(item) for item in value)
 
 
-def _whole(value: Any) -> int:
+def _integer(value: Any) -> int:
     if isinstance(value, bool | float):
         raise TypeError
     return int(value)
@@ -278,74 +280,74 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-def _switch(value: Any) -> bool:
+def _parse_switch(value: Any) -> bool:
     if isinstance(value, bool):
         return value
     return {"true": True, "1": True, "on": True, "false": False, "0": False, "": False}[_text(value).casefold()]
 
 
-def _switched(value: Any) -> bool:
+def _boolean(value: Any) -> bool:
     try:
-        return _switch(value)
+        return _parse_switch(value)
     except KeyError:
         raise ValueError from None
 
 
-_SPOKEN: dict[Any, str] = {
+_TYPE_DESCRIPTIONS: dict[Any, str] = {
     _text: "a text",
     _texts: "a list of texts",
-    _whole: "a whole number",
+    _integer: "a whole number",
     _number: "a number",
-    _switched: "true or false",
+    _boolean: "true or false",
 }
-_KINDS: dict[str, Any] = {
+_CONVERTERS: dict[str, Any] = {
     **dict.fromkeys(("store", "token", "home", "agent", "environment", "mode", "record", "level"), _text),
     **dict.fromkeys(("learn", "spirals"), _text),
     **dict.fromkeys(("secret", "patterns", "allowed", "listed"), _texts),
     **dict.fromkeys(("first_wait", "longest_wait", "confidence", "retry_ratio"), _number),
-    **dict.fromkeys(("attempts", "run_retries", "retry_burst", "repeats"), _whole),
-    **dict.fromkeys(("off", "breaker", "fsync"), _switched),
+    **dict.fromkeys(("attempts", "run_retries", "retry_burst", "repeats"), _integer),
+    **dict.fromkeys(("off", "breaker", "fsync"), _boolean),
 }
 
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     if environ.get("MULLIGAN", "").casefold() in ("off", "0", "false"):
         yield "off", "true"
-    variables = {f"MULLIGAN_{name.upper()}": name for name in NAMES}
-    for given in environ:
-        if given.startswith("MULLIGAN_") and given not in variables:
+    variables = {f"MULLIGAN_{name.upper()}": name for name in SETTING_NAMES}
+    for environment_name in environ:
+        if environment_name.startswith("MULLIGAN_") and environment_name not in variables:
             import difflib  # lazy: rarely needed
 
             # Report only close matches: other programs may use variables with the same prefix.
-            near = difflib.get_close_matches(given, variables, n=1, cutoff=0.9)
+            near = difflib.get_close_matches(environment_name, variables, n=1, cutoff=0.9)
             if near:
-                raise SettingsError(f"the environment: there is no setting {given}. Did you mean {near[0]}?")
+                raise SettingsError(f"the environment: there is no setting {environment_name}. Did you mean {near[0]}?")
     for variable, name in variables.items():
         value = environ.get(variable)
         if value is not None:
             yield name, value
 
 
-def _here() -> Path | None:
+def _current_folder() -> Path | None:
     try:
         return Path.cwd()
     except OSError:  # the current folder was deleted, so there is no project
         return None
 
 
-def _project(folder: Path | None) -> tuple[Path, dict[str, Any]] | None:
+def _find_project_file(folder: Path | None) -> tuple[Path, dict[str, Any]] | None:
     """Return the nearest `mulligan.toml`, or `[tool.mulligan]` of a `pyproject.toml`, in this folder or above."""
-    for place in (folder, *folder.parents) if folder else ():
-        own = place / "mulligan.toml"
-        if _is_file(own):
-            return own, _toml(own)
-        shared = place / "pyproject.toml"
-        if _is_file(shared):
-            tools = _toml(shared).get("tool", {})
+    for directory in (folder, *folder.parents) if folder else ():
+        project_file = directory / "mulligan.toml"
+        if _is_file(project_file):
+            return project_file, _read_toml(project_file)
+        pyproject_file = directory / "pyproject.toml"
+        if _is_file(pyproject_file):
+            tools = _read_toml(pyproject_file).get("tool", {})
             if isinstance(tools, dict) and "mulligan" in tools:
                 if not isinstance(tools["mulligan"], dict):
-                    raise SettingsError(f"{shared}: [tool.mulligan] is a table, got {tools['mulligan']!r}.")
-                return shared, dict(tools["mulligan"])
+                    raise SettingsError(f"{pyproject_file}: [tool.mulligan] is a table, got {tools['mulligan']!r}.")
+                return pyproject_file, dict(tools["mulligan"])
     return None
 
 
@@ -356,7 +358,7 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _toml(path: Path) -> dict[str, Any]:
+def _read_toml(path: Path) -> dict[str, Any]:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -381,8 +383,8 @@ def data_folder() -> Path:
 
 def hook_folder() -> Path:
     """Return the folder for the state of coding agent hooks. The first hook stage computes it on its own."""
-    own = os.environ.get("MULLIGAN_HOME")
-    return (Path(own).expanduser() if own else data_folder()) / "hooks"
+    home_override = os.environ.get("MULLIGAN_HOME")
+    return (Path(home_override).expanduser() if home_override else data_folder()) / "hooks"
 
 
 def config_folder() -> Path:

@@ -72,13 +72,15 @@ def supports_value(text: str, old: Any, new: Any) -> bool:
     scanned = text[:MAX_SCANNED_CHARS]
     if not scanned:
         return False
-    sizes = _measured(old, new, scanned)
-    if sizes is not None and any(not _meets(sizes[0], bound) and _meets(sizes[1], bound) for bound in _bounds(scanned)):
+    sizes = _measure_values(old, new, scanned)
+    if sizes is not None and any(
+        not _satisfies(sizes[0], bound) and _satisfies(sizes[1], bound) for bound in _find_bounds(scanned)
+    ):
         return True
     return _is_listed(scanned, old, new)
 
 
-def _measured(old: Any, new: Any, text: str) -> tuple[float, float] | None:
+def _measure_values(old: Any, new: Any, text: str) -> tuple[float, float] | None:
     """Return the two numbers to compare with a bound: the values, or the lengths of texts and lists."""
     if _is_number(old) and _is_number(new):
         return old, new
@@ -96,7 +98,7 @@ Bound = tuple[float, float, bool]
 """Lowest and highest value, and whether both are excluded."""
 
 
-def _bounds(text: str) -> Iterator[Bound]:
+def _find_bounds(text: str) -> Iterator[Bound]:
     infinity = float("inf")
     for match in re.finditer(_BETWEEN, text, re.IGNORECASE):
         low, high = (float(number) for number in match.groups() if number is not None)
@@ -116,7 +118,7 @@ def _bounds(text: str) -> Iterator[Bound]:
             yield -infinity, number, True
 
 
-def _meets(value: float, bound: Bound) -> bool:
+def _satisfies(value: float, bound: Bound) -> bool:
     low, high, is_exclusive = bound
     return low < value < high if is_exclusive else low <= value <= high
 
@@ -124,11 +126,11 @@ def _meets(value: float, bound: Bound) -> bool:
 def _is_listed(text: str, old: Any, new: Any) -> bool:
     if isinstance(old, bool) or isinstance(new, bool) or not isinstance(new, str | int | float):
         return False
-    wanted, rejected = str(new), str(old)
-    if not wanted or len(wanted) > 80:
+    new_text, old_text = str(new), str(old)
+    if not new_text or len(new_text) > 80:
         return False
     for match in re.finditer(_LIST, text, re.IGNORECASE):
         members = {next(filter(None, groups), "").rstrip(".") for groups in re.findall(_MEMBER, match.group(1))}
-        if wanted in members and rejected not in members:
+        if new_text in members and old_text not in members:
             return True
     return False

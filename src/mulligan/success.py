@@ -12,36 +12,36 @@ from typing import Any
 import msgspec
 
 from mulligan.records import Run, Step, StepType
-from mulligan.redaction import plain
+from mulligan.redaction import to_plain_data
 
-FLAT = frozenset({str, int, float, bool, type(None)})
+IMMUTABLE_TYPES = frozenset({str, int, float, bool, type(None)})
 """Types whose values need no copy."""
-CLOSED = frozenset({int, float, bool, type(None)})
+SHAREABLE_TYPES = frozenset({int, float, bool, type(None)})
 """Types whose values cannot be secrets, except under a name that indicates one."""
-FEW = 200
+MAX_COPIED_ITEMS = 200
 """Collection members, and thousands of characters, up to which a value is copied directly."""
-LARGE = 65_536
+MAX_INLINE_CHARS = 65_536
 """Characters of a text, or bytes of a value, up to which it is retained directly."""
-_freeze = msgspec.json.Encoder().encode
+_encode_json = msgspec.json.Encoder().encode
 _pack = msgspec.msgpack.Encoder().encode
 _type = type
-_NAMES = frozenset({str})
+_TEXT_TYPES = frozenset({str})
 
 
-class Form:
+class CallTemplate:
     """What all calls of a function share, and what may be journaled. The record redactor fills in the latter."""
 
     __slots__ = (
         "is_reduced",
-        "kept_name",
+        "journal_prefixes",
         "key",
-        "leading",
+        "lookup_name",
         "name",
-        "named",
-        "names",
-        "plain",
-        "prefixes",
+        "positional_names",
+        "recordable_names",
+        "safe_positional_count",
         "server",
+        "stored_name",
         "tool_key",
         "type",
     )
@@ -50,8 +50,8 @@ class Form:
         self,
         type: StepType,
         name: str,
-        names: Sequence[str] = (),
-        plain: Iterable[str] = (),
+        positional_names: Sequence[str] = (),
+        recordable_names: Iterable[str] = (),
         server: str | None = None,
         key: str | None = None,
     ) -> None:
@@ -61,44 +61,46 @@ class Form:
         self.type: StepType = type
         self.name = name
         self.server = server
-        self.names = tuple(names)
+        self.positional_names = tuple(positional_names)
         """The names of the positional arguments, in order."""
-        self.plain = frozenset(plain)
+        self.recordable_names = frozenset(recordable_names)
         """Names of arguments that may be journaled. The record redactor removes the sensitive ones."""
         self.is_reduced = False
         """Whether calls are recorded in reduced form. Then no value is journaled unchanged."""
-        self.leading = -1
+        self.safe_positional_count = -1
         """How many positional values may be journaled unchanged; -1 until the record redactor has prepared it."""
-        self.kept_name = ""
-        self.prefixes: tuple[msgspec.Raw, ...] | None = None
+        self.stored_name = ""
+        self.journal_prefixes: tuple[msgspec.Raw, ...] | None = None
         """The encoded journal prefix, by the number of positional values."""
-        self.named: Callable[[str], tuple[str, bool, bool]] | None = None
+        self.lookup_name: Callable[[str], tuple[str, bool, bool]] | None = None
         """Returns the redacted name, and whether numbers and texts under it are redacted."""
 
 
-class Alone(msgspec.Struct, frozen=True, gc=False):
+class StandaloneRun(msgspec.Struct, frozen=True, gc=False):
     """The shared fields of standalone runs, with their journal encoding."""
 
     run: Run
     told: msgspec.Raw
 
     @classmethod
-    def of(cls, run: Run) -> Alone:
-        said = (run.agent, run.environment, run.session, run.parent)
+    def from_run(cls, run: Run) -> StandaloneRun:
+        fields = (run.agent, run.environment, run.session, run.parent)
         try:
-            told = _pack(said)
+            encoded = _pack(fields)
         except (TypeError, ValueError):  # an invalid surrogate, for example: journal a replacement
-            told = _pack([each if each is None else str(each).encode("utf-8", "replace").decode() for each in said])
-        return cls(run, msgspec.Raw(told))
+            encoded = _pack(
+                [field if field is None else str(field).encode("utf-8", "replace").decode() for field in fields]
+            )
+        return cls(run, msgspec.Raw(encoded))
 
 
-class Success(msgspec.Struct, eq=False, gc=False):
+class SuccessRecord(msgspec.Struct, eq=False, gc=False):
     """A successful first attempt, with its values still unredacted.
 
     It is created when the call starts. `seconds` and `result` are set when it ends; then it stays unchanged.
     """
 
-    form: Form
+    form: CallTemplate
     run: str
     seq: int
     parent: int | None
@@ -108,16 +110,16 @@ class Success(msgspec.Struct, eq=False, gc=False):
     """The positional values."""
     named: dict[str, Any]
     """The keyword values."""
-    alone: Alone | None
+    alone: StandaloneRun | None
     """The run of a standalone call: it has only this call, with the id and times of the call."""
-    is_flat: bool = True
+    is_immutable: bool = True
     """Whether all arguments have immutable types."""
     seconds: float = 0.0
     result: Any = None
     tokens: dict[str, int] | None = None
 
     @classmethod
-    def of(
+    def from_call(
         cls,
         type: StepType,
         name: str,
@@ -128,24 +130,28 @@ class Success(msgspec.Struct, eq=False, gc=False):
         started: float = 0.0,
         seconds: float = 0.0,
         result: Any = None,
-        alone: Run | None = None,
-    ) -> Success:
+        standalone_run: Run | None = None,
+    ) -> SuccessRecord:
         """Build a record with its own template, from arguments by name."""
-        form = Form(type, name, plain=arguments)
-        named = {key: frozen(value) for key, value in arguments.items()}
-        is_flat = FLAT.issuperset(map(_type, named.values()))
-        outside = None if alone is None else Alone.of(alone)
-        return cls(form, run, seq, None, started, (), named, outside, is_flat, seconds, frozen(result))
+        template = CallTemplate(type, name, recordable_names=arguments)
+        keywords = {key: snapshot_value(value) for key, value in arguments.items()}
+        is_immutable = IMMUTABLE_TYPES.issuperset(map(_type, keywords.values()))
+        encoded_run = None if standalone_run is None else StandaloneRun.from_run(standalone_run)
+        return cls(
+            template, run, seq, None, started, (), keywords, encoded_run, is_immutable, seconds, snapshot_value(result)
+        )
 
     @property
     def arguments(self) -> dict[str, Any]:
-        named = self.named if self.is_flat else {name: thawed(value) for name, value in self.named.items()}
-        given, names = self.given, self.form.names
-        if len(given) == 1:  # the common case, several times faster
-            return {names[0]: given[0], **named}
-        return {**dict(zip(names, given)), **named} if given else named  # noqa: B905
+        keywords = (
+            self.named if self.is_immutable else {name: restore_value(value) for name, value in self.named.items()}
+        )
+        positional, names = self.given, self.form.positional_names
+        if len(positional) == 1:  # the common case, several times faster
+            return {names[0]: positional[0], **keywords}
+        return {**dict(zip(names, positional)), **keywords} if positional else keywords  # noqa: B905
 
-    def step(self, name: str, arguments: Any, result: Any) -> Step:
+    def to_step(self, name: str, arguments: Any, result: Any) -> Step:
         return Step(
             run=self.run,
             seq=self.seq,
@@ -162,71 +168,73 @@ class Success(msgspec.Struct, eq=False, gc=False):
             key=self.form.key,
         )
 
-    def whole_run(self, alone: Run) -> Run:
+    def to_run(self, shared_run: Run) -> Run:
         """Build the run of a standalone call."""
         return Run(
             id=self.run,
-            agent=alone.agent,
-            version=alone.version,
-            environment=alone.environment,
-            session=alone.session,
-            parent=alone.parent,
-            context=alone.context,
-            metadata=alone.metadata,
+            agent=shared_run.agent,
+            version=shared_run.version,
+            environment=shared_run.environment,
+            session=shared_run.session,
+            parent=shared_run.parent,
+            context=shared_run.context,
+            metadata=shared_run.metadata,
             started=int(self.started * 1000),
             ended=int(self.started * 1000) + int(self.seconds * 1000),
             end="finished",
         )
 
 
-def frozen(value: Any) -> Any:
+def snapshot_value(value: Any) -> Any:
     """Return a cheap snapshot of a value. `restore_value` reverses it."""
     kind = type(value)
-    if kind in FLAT:
+    if kind in IMMUTABLE_TYPES:
         return value
-    if kind is dict and len(value) <= FEW:
-        inside = value.values()
-    elif (kind is list or kind is tuple) and len(value) <= FEW:
-        inside = value
+    if kind is dict and len(value) <= MAX_COPIED_ITEMS:
+        members = value.values()
+    elif (kind is list or kind is tuple) and len(value) <= MAX_COPIED_ITEMS:
+        members = value
     else:
-        return plain(value)
-    for each in inside:
-        if type(each) not in FLAT or (type(each) is str and len(each) > LARGE):
+        return to_plain_data(value)
+    for member in members:
+        if type(member) not in IMMUTABLE_TYPES or (type(member) is str and len(member) > MAX_INLINE_CHARS):
             break
     else:
         return value.copy() if kind is dict else list(value)
     if not _is_small(value):
-        return plain(value)
+        return to_plain_data(value)
     try:
-        return msgspec.Raw(_freeze(value))
+        return msgspec.Raw(_encode_json(value))
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
-        return plain(value)  # not valid JSON: replaced by a description
+        return to_plain_data(value)  # not valid JSON: replaced by a description
 
 
-def telling(form: Form, named: Mapping[str, Any], given: Sequence[Any] = ()) -> list[Any] | None:
+def journal_values(
+    template: CallTemplate, keywords: Mapping[str, Any], positional: Sequence[Any] = ()
+) -> list[Any] | None:
     """Encode the values of a call for the journal: positional values, then names and values alternating.
 
     Numbers, booleans and null are stored unchanged, a text as a list with its length, other values as their type.
     Return None until the template is prepared.
     """
-    if form.named is None:
+    if template.lookup_name is None:
         return None
-    told: list[Any] = []
-    for name, value in zip(form.names, given):  # noqa: B905 - fewer values than names are possible
-        told.append(_told(value, form.named(name)[1]))
-    for name, value in named.items():
-        kept, hides_numbers, _ = form.named(name)
-        told += kept, _told(value, hides_numbers)
-    return told
+    values: list[Any] = []
+    for name, value in zip(template.positional_names, positional):  # noqa: B905 - fewer values than names are possible
+        values.append(_journal_value(value, template.lookup_name(name)[1]))
+    for name, value in keywords.items():
+        stored_name, hides_numbers, _ = template.lookup_name(name)
+        values += stored_name, _journal_value(value, hides_numbers)
+    return values
 
 
-def _told(value: Any, is_hidden: bool) -> Any:
+def _journal_value(value: Any, is_hidden: bool) -> Any:
     kind = type(value)
     if kind is str:
         return [len(value)]
     if kind is dict and len(value) == 1 and type(value.get("$str")) is int:
         return [value["$str"]]  # a text that is already reduced to its length
-    return value if kind in CLOSED and not is_hidden else kind.__name__
+    return value if kind in SHAREABLE_TYPES and not is_hidden else kind.__name__
 
 
 def _is_small(value: Any) -> bool:
@@ -234,27 +242,27 @@ def _is_small(value: Any) -> bool:
 
     Shared members count each time, so that cyclic lists end too.
     """
-    left = FEW * 10
-    waiting = [value]
-    while waiting:
-        held = waiting.pop()
-        left -= len(held)
-        if left < 0 or (type(held) is dict and not _NAMES.issuperset(map(type, held))):
+    remaining = MAX_COPIED_ITEMS * 10
+    pending = [value]
+    while pending:
+        container = pending.pop()
+        remaining -= len(container)
+        if remaining < 0 or (type(container) is dict and not _TEXT_TYPES.issuperset(map(type, container))):
             return False
-        for each in held.values() if type(held) is dict else held:
-            kind = type(each)
+        for member in container.values() if type(container) is dict else container:
+            kind = type(member)
             if kind is str:
-                if len(each) > FEW * 1000:
+                if len(member) > MAX_COPIED_ITEMS * 1000:
                     return False
             elif kind is dict or kind is list or kind is tuple:
-                waiting.append(each)
+                pending.append(member)
             elif kind is int:
-                if not -(2**63) <= each < 2**63:
+                if not -(2**63) <= member < 2**63:
                     return False
-            elif kind not in FLAT or (kind is float and not math.isfinite(each)):
+            elif kind not in IMMUTABLE_TYPES or (kind is float and not math.isfinite(member)):
                 return False
     return True
 
 
-def thawed(value: Any) -> Any:
+def restore_value(value: Any) -> Any:
     return msgspec.json.decode(value) if type(value) is msgspec.Raw else value

@@ -17,45 +17,47 @@ from mulligan import assembly, calls, redaction
 from mulligan import settings as settings_file
 from mulligan.assembly import Mulligan
 from mulligan.events import AnyEvent, StepEnded
-from mulligan.parts import Parts
+from mulligan.parts import Components
 from mulligan.records import History, Step, encode
 from mulligan.remember.memory import MemoryStore
-from mulligan.remember.store import LOCAL, RunQuery
+from mulligan.remember.store import DEFAULT_TENANT, RunQuery
 
-PATIENCE = 60.0
+FLUSH_TIMEOUT_SECONDS = 60.0
 """Maximum wait for the in-memory store. Only a very busy machine needs more than a second."""
 
 
-class Rehearsal:
+class Sandbox:
     """A test environment: in-memory store, fake clock, no real waiting, fixed randomness."""
 
     def __init__(self, **settings: Any) -> None:
         self.events: list[AnyEvent] = []
-        self.waits: list[float] = []
+        self.backoffs: list[float] = []
         self.store = MemoryStore()
         self._reads = itertools.count(1)
         # Ignore files and environment: tests must not depend on the machine.
-        read = settings_file.read({"store": "memory:", **settings}, environment={}, folder=_NOWHERE, user_file=_NOWHERE)
+        read = settings_file.load_settings(
+            {"store": "memory:", **settings}, environment={}, folder=_NOWHERE, user_file=_NOWHERE
+        )
         self.mulligan = Mulligan()
-        self.parts = Parts(
+        self.components = Components(
             read,
-            opening=lambda: self.store,
-            tools=lambda name: self.mulligan._tool(name) or assembly.default._tool(name),
+            open_store=lambda: self.store,
+            tools=lambda name: self.mulligan._find_tool(name) or assembly.default._find_tool(name),
             clock=lambda: 1_700_000_000 + self._now(),
             timer=self._now,
-            sleep=self.waits.append,
-            asleep=self._asleep,
+            sleep=self.backoffs.append,
+            asleep=self._async_sleep,
             chance=lambda: 0.0,
         )
-        self.parts.stream.listen(self.events.append, when="caller")
-        self.mulligan._parts, self.mulligan._is_off = None if read.off else self.parts, read.off
+        self.components.stream.add_listener(self.events.append, thread="caller")
+        self.mulligan._components, self.mulligan._is_off = None if read.off else self.components, read.off
 
     def _now(self) -> float:
         """Return the fake time: each reading adds a millisecond, each backoff its length."""
-        return next(self._reads) / 1000 + sum(self.waits)
+        return next(self._reads) / 1000 + sum(self.backoffs)
 
-    async def _asleep(self, seconds: float) -> None:
-        self.waits.append(seconds)
+    async def _async_sleep(self, seconds: float) -> None:
+        self.backoffs.append(seconds)
 
     @property
     def steps(self) -> list[Step]:
@@ -70,27 +72,27 @@ class Rehearsal:
     @property
     def runs(self) -> list[History]:
         """The stored runs, the oldest first."""
-        self.parts.recorder.flush(PATIENCE)
-        return list(reversed(self.store.runs(LOCAL, RunQuery(limit=1_000_000))))
+        self.components.recorder.flush(FLUSH_TIMEOUT_SECONDS)
+        return list(reversed(self.store.runs(DEFAULT_TENANT, RunQuery(limit=1_000_000))))
 
 
 @contextlib.contextmanager
-def rehearsal(**settings: Any) -> Iterator[Rehearsal]:
+def sandbox(**settings: Any) -> Iterator[Sandbox]:
     """Run the code inside it with an in-memory store and a fake clock.
 
     Applies to everything wrapped with `mulligan.tool` and `mulligan.model`. `settings` are those of
     `mulligan.configure`; environment and files are ignored.
     """
-    played = Rehearsal(**settings)
+    active_sandbox = Sandbox(**settings)
     default = assembly.default
-    before = default._parts, default._is_off
-    is_off = played.parts.settings.off
-    default._parts, default._is_off = None if is_off else played.parts, is_off
+    previous = default._components, default._is_off
+    is_off = active_sandbox.components.settings.off
+    default._components, default._is_off = None if is_off else active_sandbox.components, is_off
     try:
-        yield played
+        yield active_sandbox
     finally:
-        default._parts, default._is_off = before
-        played.parts.recorder.close()
+        default._components, default._is_off = previous
+        active_sandbox.components.recorder.close()
 
 
 class ScriptedModel:
@@ -101,15 +103,15 @@ class ScriptedModel:
     """
 
     def __init__(self, *script: Any, style: Literal["openai", "anthropic"] = "openai") -> None:
-        self.asked: list[list[Any]] = []
+        self.requests: list[list[Any]] = []
         """The messages of each request."""
         self._script = list(script)
         self._style = style
         self._ids = itertools.count(1)
 
     def __call__(self, messages: list[Any]) -> dict[str, Any]:
-        self.asked.append(list(messages))
-        assert self._script, f"the script is over, and the model was asked a {len(self.asked)}th time"
+        self.requests.append(list(messages))
+        assert self._script, f"the script is over, and the model was asked a {len(self.requests)}th time"
         now = self._script.pop(0)
         if callable(now) and not isinstance(now, call | type):
             now = now(messages)
@@ -124,16 +126,23 @@ class ScriptedModel:
         return self(messages)
 
     def _reply(self, text: str, calls: list[call]) -> dict[str, Any]:
-        wanted = [(f"call_{next(self._ids)}", each) for each in calls]
+        identified_calls = [(f"call_{next(self._ids)}", requested_call) for requested_call in calls]
         if self._style == "anthropic":
             blocks: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
-            blocks += [{"type": "tool_use", "id": id, "name": each.name, "input": each.given} for id, each in wanted]
+            blocks += [
+                {"type": "tool_use", "id": id, "name": requested_call.name, "input": requested_call.arguments}
+                for id, requested_call in identified_calls
+            ]
             return {"role": "assistant", "content": blocks, "stop_reason": "tool_use" if calls else "end_turn"}
         message: dict[str, Any] = {"role": "assistant", "content": text or None}
         if calls:
             message["tool_calls"] = [
-                {"id": id, "type": "function", "function": {"name": each.name, "arguments": each.written}}
-                for id, each in wanted
+                {
+                    "id": id,
+                    "type": "function",
+                    "function": {"name": requested_call.name, "arguments": requested_call.arguments_json},
+                }
+                for id, requested_call in identified_calls
             ]
         return {"choices": [{"message": message, "finish_reason": "tool_calls" if calls else "stop"}]}
 
@@ -141,20 +150,20 @@ class ScriptedModel:
 class call:  # noqa: N801 - lower case: reads like a call in scripts
     """A tool call of a scripted model: `call("search", query="fish")`, or `call("search", '{"query": '})`."""
 
-    def __init__(self, name: str, arguments: Any = None, /, **named: Any) -> None:
+    def __init__(self, name: str, arguments: Any = None, /, **keywords: Any) -> None:
         self.name = name
-        self.given = named if arguments is None else arguments
+        self.arguments = keywords if arguments is None else arguments
 
     @property
-    def written(self) -> str:
+    def arguments_json(self) -> str:
         """The arguments as JSON text, as some providers send them."""
-        return self.given if isinstance(self.given, str) else encode(self.given).decode()
+        return self.arguments if isinstance(self.arguments, str) else encode(self.arguments).decode()
 
 
-def assert_presentable(text: str) -> None:
+def assert_sanitized(text: str) -> None:
     """Fail unless a text is safe to show to a model: no control characters, untrusted text quoted and bounded."""
-    faults = redaction.faults(text)
-    assert not faults, f"not presentable: {'; '.join(faults)}"
+    problems = redaction.find_unsafe_text(text)
+    assert not problems, f"not presentable: {'; '.join(problems)}"
 
 
 _NOWHERE = Path("/nonexistent")

@@ -18,7 +18,7 @@ from mulligan.classify.classifier import classify
 from mulligan.events import RunEnded, StepEnded
 from mulligan.records import Run, Step
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL, RunQuery
+from mulligan.remember.store import DEFAULT_TENANT, RunQuery
 
 pytestmark = pytest.mark.agents
 REMINDER = "Recent Failures of this session"
@@ -200,7 +200,7 @@ def remembers_a_query(place: Place) -> None:
             Step(seq=1, call=1, arguments={"limit": 500}, outcome="failure", failure=failure, **shared),
             Step(seq=2, call=2, arguments={"limit": 10}, **shared),
         ]
-        store.append(LOCAL, [*map(StepEnded, steps), RunEnded(run)], f"journal_{number}", 1, "ann")
+        store.append(DEFAULT_TENANT, [*map(StepEnded, steps), RunEnded(run)], f"journal_{number}", 1, "ann")
     store.close()
 
 
@@ -224,7 +224,7 @@ def test_what_it_logs_by_opentelemetry_is_kept_by_a_server(place, tmp_path):
             claude.says("please work")
             claude.ends()
         store = SqliteStore(tmp_path / "server.db")
-        (run,) = store.runs(LOCAL, RunQuery())
+        (run,) = store.runs(DEFAULT_TENANT, RunQuery())
         store.close()
     finally:
         serving.kill()

@@ -19,7 +19,7 @@ from colours import contrast, luminance
 from mulligan.classify.taxonomy import KINDS
 from mulligan.failure import Failure, Remedy
 from mulligan.records import Change, History, Recovery, Run, Step, lesson_id
-from mulligan.remember.store import DAY, LOCAL, FixQuery, LessonQuery, PatternQuery
+from mulligan.remember.store import DAY, DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery
 
 pytestmark = pytest.mark.browser
 
@@ -212,11 +212,11 @@ def test_filters_ranges_and_links_keep_the_question_in_the_address(browser, week
 def test_a_pattern_is_muted_merged_and_split_and_a_fix_approved_by_clicking(browser, tmp_path):
     with dashboards.week(tmp_path) as week, Visit(browser, week) as visit:
         store = week.running.store
-        pattern, other = store.patterns(LOCAL, PatternQuery(tool="find_orders"))[:2]
+        pattern, other = store.patterns(DEFAULT_TENANT, PatternQuery(tool="find_orders"))[:2]
         tab = visit.go(f"/patterns/{pattern.id}")
         tab.click("button:has-text('Mute')")
         tab.wait_for_selector(".pill.muted")
-        assert store.pattern(LOCAL, pattern.id).state == "muted"
+        assert store.pattern(DEFAULT_TENANT, pattern.id).state == "muted"
         tab.click("button:has-text('Unmute')")
         tab.click("button:has-text('Mark resolved')")
         tab.wait_for_selector(".pill.resolved")
@@ -224,13 +224,13 @@ def test_a_pattern_is_muted_merged_and_split_and_a_fix_approved_by_clicking(brow
         tab.select_option("#into", other.id)
         tab.click("button:has-text('Merge')")
         tab.wait_for_selector("h3:has-text('Counted with it')")
-        assert pattern.id in store.pattern(LOCAL, other.id).merged
+        assert pattern.id in store.pattern(DEFAULT_TENANT, other.id).merged
         tab.click("button:has-text('Split off')")
         tab.wait_for_selector("#into", state="attached")
-        assert store.pattern(LOCAL, other.id).merged == ()
+        assert store.pattern(DEFAULT_TENANT, other.id).merged == ()
         tab.click("button:has-text('Approve')")
         tab.wait_for_selector(".pill.approved")
-        assert any(fix.state == "approved" for fix in store.fixes(LOCAL, FixQuery(now=NOW, limit=50)))
+        assert any(fix.state == "approved" for fix in store.fixes(DEFAULT_TENANT, FixQuery(now=NOW, limit=50)))
         assert visit.ills == []
 
 
@@ -242,10 +242,10 @@ def test_a_lesson_is_approved_disabled_and_revoked_by_clicking(browser, tmp_path
         tab.click("tbody a >> nth=0")
         tab.click("button:has-text('Approve')")
         tab.wait_for_selector("h1 + span .pill.active")
-        assert store.lesson(LOCAL, taught.WRITTEN, NOW).state == "active"
+        assert store.lesson(DEFAULT_TENANT, taught.WRITTEN, NOW).state == "active"
         tab.click("button:has-text('Disable')")
         tab.wait_for_selector("h1 + span .pill.disabled")
-        assert store.lesson(LOCAL, taught.WRITTEN, NOW).state == "disabled"
+        assert store.lesson(DEFAULT_TENANT, taught.WRITTEN, NOW).state == "disabled"
         tab = visit.go(week.pages["lesson"])
         assert tab.is_visible("h2:has-text('Did it help')")
         tab.click("button:has-text('Revoke')")
@@ -364,10 +364,10 @@ def test_everything_but_the_live_tail_works_without_a_script(browser, tmp_path):
         tab.fill("input[name=tool]", "find_orders")
         tab.click("button:has-text('Apply')")
         assert "Calls by outcome" in tab.content()
-        pattern = week.running.store.patterns(LOCAL, PatternQuery())[0]
+        pattern = week.running.store.patterns(DEFAULT_TENANT, PatternQuery())[0]
         tab = visit.go(f"/patterns/{pattern.id}")
         tab.click("button:has-text('Mute')")
-        assert week.running.store.pattern(LOCAL, pattern.id).state == "muted"
+        assert week.running.store.pattern(DEFAULT_TENANT, pattern.id).state == "muted"
 
 
 @pytest.fixture(scope="module")
@@ -378,7 +378,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dashboards.Sho
             fill(shown.running.store, [attack(number, text)], journal=f"hostile-{number}")
             names = ("tool", "kind", "mistake", "correction", "error", "failed", "works", "origin")
             lesson = taught.written(lesson_id("any", str(number)), **dict.fromkeys(names, text))
-            shown.running.store.keep_lesson(LOCAL, lesson)
+            shown.running.store.save_lesson(DEFAULT_TENANT, lesson)
         yield shown
 
 
@@ -407,9 +407,9 @@ def test_hostile_texts_open_no_dialog_break_no_policy_and_reach_nobody(browser, 
     store = hostile.running.store
     paths = ["/", "/?range=24h", "/runs", "/patterns", "/tools", "/agents", "/lessons", "/fixes", "/live", "/health"]
     paths += ["/compare?by=agent", "/compare?by=version", "/search?q=alert"]
-    paths += [f"/patterns/{each.id}" for each in store.patterns(LOCAL, PatternQuery(limit=100))]
-    paths += [f"/fixes/{each.id}" for each in store.fixes(LOCAL, FixQuery(now=NOW, limit=100))]
-    paths += [f"/lessons/{each.id}" for each in store.lessons(LOCAL, LessonQuery(now=NOW, limit=100))]
+    paths += [f"/patterns/{each.id}" for each in store.patterns(DEFAULT_TENANT, PatternQuery(limit=100))]
+    paths += [f"/fixes/{each.id}" for each in store.fixes(DEFAULT_TENANT, FixQuery(now=NOW, limit=100))]
+    paths += [f"/lessons/{each.id}" for each in store.lessons(DEFAULT_TENANT, LessonQuery(now=NOW, limit=100))]
     assert len(paths) > 3 * len(FAMILIES)
     with Visit(browser, hostile, color_scheme=scheme) as visit:
         visit.tab.add_init_script(

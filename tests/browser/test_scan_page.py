@@ -10,8 +10,8 @@ from colours import contrast, luminance
 from session_logs import ClaudeCode, read, write
 
 from mulligan.redaction import Redactor
-from mulligan.report.page import page
-from mulligan.report.scan import scanned
+from mulligan.report.page import render_page
+from mulligan.report.scan import scan_histories
 
 pytestmark = pytest.mark.browser
 
@@ -49,7 +49,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
             entries.append(log.result(id, f"{text} not found {text}", attempt * 10 + 1, is_error=attempt < 3))
         histories += read(write(folder / f"{number}.jsonl", *entries))
     path = folder / "page.html"
-    path.write_text(page(scanned(histories, Redactor()), 1_772_400_000_000, TEXTS[0]), encoding="utf-8")
+    path.write_text(render_page(scan_histories(histories, Redactor()), 1_772_400_000_000, TEXTS[0]), encoding="utf-8")
     return path
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from mulligan.testing import Rehearsal, rehearsal
+from mulligan.testing import Sandbox, sandbox
 
 
 @pytest.fixture
-def played() -> Iterator[Rehearsal]:
-    with rehearsal() as played:
+def played() -> Iterator[Sandbox]:
+    with sandbox() as played:
         yield played

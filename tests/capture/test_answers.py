@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 import mulligan
 from mulligan.capture.answers import TELLING, is_empty, is_error
 from mulligan.classify import results
-from mulligan.classify.results import has_failed
-from mulligan.failure import Ran, SettingsError
-from mulligan.testing import Rehearsal, assert_presentable
+from mulligan.classify.results import is_error_result
+from mulligan.failure import SettingsError, TookEffect
+from mulligan.testing import Sandbox, assert_sanitized
 
 BUSY = {"error": {"status": 503, "message": "Service Unavailable"}}
 
@@ -33,7 +33,7 @@ class Answers:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
-def outcomes(played: Rehearsal) -> list[str]:
+def outcomes(played: Sandbox) -> list[str]:
     return [step.outcome for step in played.steps]
 
 
@@ -52,7 +52,7 @@ FAILED = [
 
 
 @pytest.mark.parametrize("answer", FAILED, ids=repr)
-def test_a_result_that_is_an_error_is_a_failed_step_and_comes_back_unchanged(played: Rehearsal, answer: Any) -> None:
+def test_a_result_that_is_an_error_is_a_failed_step_and_comes_back_unchanged(played: Sandbox, answer: Any) -> None:
     asked = Answers(answer)
 
     @mulligan.tool
@@ -76,35 +76,35 @@ def test_a_result_that_is_an_error_is_a_failed_step_and_comes_back_unchanged(pla
     [None, "", "Errors are values: a document.", {"city": "Oslo"}, {"status": "failed", "order": 4}, [], 0, ("a",), {}],
     ids=repr,
 )
-def test_data_about_errors_and_empty_answers_are_successes(played: Rehearsal, answer: Any) -> None:
+def test_data_about_errors_and_empty_answers_are_successes(played: Sandbox, answer: Any) -> None:
     assert mulligan.tool(lambda: answer)() is answer
     assert outcomes(played) == ["success"]
 
 
-def test_a_tool_that_may_happen_once_is_not_repeated_for_what_it_answered(played: Rehearsal) -> None:
+def test_a_tool_that_may_happen_once_is_not_repeated_for_what_it_answered(played: Sandbox) -> None:
     asked = Answers(BUSY, {"ok": True})
     assert mulligan.tool(asked.next)() is BUSY
     assert asked.executed == 1
     assert played.steps[0].failure is not None
-    assert played.steps[0].failure.ran is not Ran.NO
+    assert played.steps[0].failure.ran is not TookEffect.NO
 
 
-def test_a_tool_without_effects_is_asked_again_where_waiting_helps(played: Rehearsal) -> None:
+def test_a_tool_without_effects_is_asked_again_where_waiting_helps(played: Sandbox) -> None:
     asked = Answers(BUSY, {"city": "Oslo"})
     assert mulligan.tool(effects="none")(asked.next)() == {"city": "Oslo"}
     assert outcomes(played) == ["failure", "success"]
-    assert len(played.waits) == 1
+    assert len(played.backoffs) == 1
     assert played.runs[0].steps[1].attempt == 2
 
 
-def test_when_nothing_helps_the_last_answer_comes_back_and_nothing_is_raised(played: Rehearsal) -> None:
+def test_when_nothing_helps_the_last_answer_comes_back_and_nothing_is_raised(played: Sandbox) -> None:
     asked = Answers(BUSY)
     assert mulligan.tool(effects="none")(asked.next)() is BUSY
     assert asked.executed == 3
     assert outcomes(played) == ["failure"] * 3
 
 
-def test_words_of_an_answer_do_not_prove_that_nothing_ran(played: Rehearsal) -> None:
+def test_words_of_an_answer_do_not_prove_that_nothing_ran(played: Sandbox) -> None:
     asked = Answers({"isError": True, "content": [{"type": "text", "text": "MCP error -32602: top_k must be <= 10"}]})
 
     @mulligan.tool(schema={"type": "object", "properties": {"top_k": {"type": "integer"}}})
@@ -114,10 +114,10 @@ def test_words_of_an_answer_do_not_prove_that_nothing_ran(played: Rehearsal) -> 
     search(50)
     assert asked.executed == 1
     assert played.steps[0].failure is not None
-    assert played.steps[0].failure.ran is not Ran.NO
+    assert played.steps[0].failure.ran is not TookEffect.NO
 
 
-def test_an_async_tool_and_one_with_a_schema_are_judged_alike(played: Rehearsal) -> None:
+def test_an_async_tool_and_one_with_a_schema_are_judged_alike(played: Sandbox) -> None:
     async def busy() -> Any:
         return BUSY
 
@@ -130,7 +130,7 @@ def test_an_async_tool_and_one_with_a_schema_are_judged_alike(played: Rehearsal)
     assert outcomes(played) == ["failure", "failure"]
 
 
-def test_an_exception_after_an_answer_that_was_a_failure_is_raised(played: Rehearsal) -> None:
+def test_an_exception_after_an_answer_that_was_a_failure_is_raised(played: Sandbox) -> None:
     asked: list[Any] = [BUSY, KeyError("mine")]
 
     def busy() -> Any:
@@ -143,25 +143,25 @@ def test_an_exception_after_an_answer_that_was_a_failure_is_raised(played: Rehea
         mulligan.tool(effects="none")(busy)()
 
 
-def test_a_tool_whose_errors_are_only_raised_is_not_judged(played: Rehearsal) -> None:
-    assert mulligan.tool(errors="raised")(lambda: BUSY)() is BUSY
+def test_a_tool_whose_errors_are_only_raised_is_not_judged(played: Sandbox) -> None:
+    assert mulligan.tool(detect_errors=False)(lambda: BUSY)() is BUSY
     assert outcomes(played) == ["success"]
 
 
-def test_what_a_model_says_about_errors_is_no_error(played: Rehearsal) -> None:
+def test_what_a_model_says_about_errors_is_no_error(played: Sandbox) -> None:
     said = "Error: that is what the log says, and it means that the disk is full."
     assert mulligan.model(lambda: said)() == said
     assert outcomes(played) == ["success"]
 
 
-def test_a_refusal_by_the_user_is_recorded_as_refused(played: Rehearsal) -> None:
+def test_a_refusal_by_the_user_is_recorded_as_refused(played: Sandbox) -> None:
     said = "<tool_use_error>The user doesn't want to proceed with this tool use.</tool_use_error>"
     assert mulligan.tool(effects="none")(lambda: said)() == said
     assert outcomes(played) == ["refused"]
     assert played.runs[0].steps[0].has_failed is False
 
 
-def test_a_run_whose_tool_answered_with_an_error_is_partial_where_another_call_worked(played: Rehearsal) -> None:
+def test_a_run_whose_tool_answered_with_an_error_is_partial_where_another_call_worked(played: Sandbox) -> None:
     def fetch() -> Any:
         return BUSY
 
@@ -176,19 +176,19 @@ def test_a_run_whose_tool_answered_with_an_error_is_partial_where_another_call_w
 
 
 @pytest.mark.parametrize("result", [{"error": "no such order", "id": 7}, "Error: no such order"], ids=repr)
-def test_the_model_gets_the_tools_own_answer_whole_and_a_block_of_ours(played: Rehearsal, result: Any) -> None:
+def test_the_model_gets_the_tools_own_answer_whole_and_a_block_of_ours(played: Sandbox, result: Any) -> None:
     (turn,) = mulligan.turns(limit=1)
     told = turn.call({"order": lambda: result}, "order", {})
     block = told.pop("mulligan")
     assert told == (result if isinstance(result, dict) else {"result": result})
     assert block["error"].startswith("tool/")
     assert "message" not in block
-    assert_presentable(block["hint"])
+    assert_sanitized(block["hint"])
     if isinstance(result, dict):
         assert "mulligan" not in result
 
 
-def test_the_model_is_told_what_worked_before(played: Rehearsal) -> None:
+def test_the_model_is_told_what_worked_before(played: Sandbox) -> None:
     def book(days: int, hotel: str) -> Any:
         return {"error": "too long"} if days > 7 else {"booked": days}
 
@@ -203,7 +203,7 @@ def test_the_model_is_told_what_worked_before(played: Rehearsal) -> None:
     assert answers[2]["error"] == "too long"
 
 
-def test_the_async_loop_tells_the_same(played: Rehearsal) -> None:
+def test_the_async_loop_tells_the_same(played: Sandbox) -> None:
     async def order() -> Any:
         return "Error: no such order"
 
@@ -217,9 +217,9 @@ def test_the_async_loop_tells_the_same(played: Rehearsal) -> None:
 
 
 @settings(max_examples=500)
-@given(st.from_regex(results._SAYS_SO, alphabet=st.characters(codec="ascii")))
+@given(st.from_regex(results._ERROR_OPENING_PATTERN, alphabet=st.characters(codec="ascii")))
 def test_the_quick_look_lets_no_text_go_that_says_error(text: str) -> None:
-    assert is_error(text) == has_failed(text)
+    assert is_error(text) == is_error_result(text)
 
 
 @given(
@@ -229,11 +229,11 @@ def test_the_quick_look_lets_no_text_go_that_says_error(text: str) -> None:
     )
 )
 def test_the_quick_look_lets_no_dictionary_go_that_says_error(result: dict[str, Any]) -> None:
-    assert is_error(result) == has_failed(result)
-    assert is_error(json.dumps(result)) == has_failed(json.dumps(result))
+    assert is_error(result) == is_error_result(result)
+    assert is_error(json.dumps(result)) == is_error_result(json.dumps(result))
 
 
-def test_an_answer_that_cannot_be_looked_at_is_a_success(played: Rehearsal) -> None:
+def test_an_answer_that_cannot_be_looked_at_is_a_success(played: Sandbox) -> None:
     class Odd:
         def __getattribute__(self, name: str) -> Any:
             raise RuntimeError("no")
@@ -249,10 +249,10 @@ def test_an_answer_that_cannot_be_looked_at_is_a_success(played: Rehearsal) -> N
 @pytest.mark.parametrize(
     "answer", [None, "", " ", [], {}, (), {"results": []}, {"total": 0, "hits": []}, {"results": [], "query": "fish"}]
 )
-def test_an_empty_answer_is_a_failure_where_the_tool_says_so(played: Rehearsal, answer: Any) -> None:
+def test_an_empty_answer_is_a_failure_where_the_tool_says_so(played: Sandbox, answer: Any) -> None:
     asked = Answers(answer)
 
-    @mulligan.tool(type="retrieval", empty="failure", effects="none")
+    @mulligan.tool(type="retrieval", empty_result="failure", effects="none")
     def search(query: str) -> Any:
         return asked.next()
 
@@ -263,7 +263,7 @@ def test_an_empty_answer_is_a_failure_where_the_tool_says_so(played: Rehearsal, 
 
 
 @pytest.mark.parametrize("answer", [None, "", [], {}, {"results": []}])
-def test_an_empty_answer_is_a_success_elsewhere(played: Rehearsal, answer: Any) -> None:
+def test_an_empty_answer_is_a_success_elsewhere(played: Sandbox, answer: Any) -> None:
     assert mulligan.tool(type="retrieval")(lambda: answer)() is answer
     assert outcomes(played) == ["success"]
 
@@ -275,8 +275,8 @@ def test_an_answer_with_something_in_it_is_not_empty(answer: Any) -> None:
     assert not is_empty(answer)
 
 
-def test_the_model_is_told_that_nothing_was_found(played: Rehearsal) -> None:
-    search = mulligan.tool(type="retrieval", empty="failure", name="search")(lambda query: [])
+def test_the_model_is_told_that_nothing_was_found(played: Sandbox) -> None:
+    search = mulligan.tool(type="retrieval", empty_result="failure", name="search")(lambda query: [])
     (turn,) = mulligan.turns(limit=1)
     told = turn.call([search], "search", {"query": "fish"})
     assert told["result"] == []
@@ -286,11 +286,11 @@ def test_the_model_is_told_that_nothing_was_found(played: Rehearsal) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"errors": "all"},
-        {"empty": "bad"},
-        {"empty": "failure"},
+        {"detect_errors": "all"},
+        {"empty_result": "bad"},
+        {"empty_result": "failure"},
         {"record": "some"},
-        {"type": "model", "empty": "failure"},
+        {"type": "model", "empty_result": "failure"},
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(options: Any) -> None:
@@ -301,7 +301,7 @@ def test_options_that_cannot_be_meant_are_refused(options: Any) -> None:
 # Cancelled and refused
 
 
-def test_a_cancelled_call_is_recorded_as_cancelled(played: Rehearsal) -> None:
+def test_a_cancelled_call_is_recorded_as_cancelled(played: Sandbox) -> None:
     @mulligan.tool(effects="none")
     async def sleeps() -> None:
         await asyncio.sleep(60)
@@ -317,7 +317,7 @@ def test_a_cancelled_call_is_recorded_as_cancelled(played: Rehearsal) -> None:
     assert [(step.outcome, step.failure) for step in played.runs[0].steps] == [("cancelled", None)]
 
 
-def test_an_interrupted_call_is_recorded_as_cancelled(played: Rehearsal) -> None:
+def test_an_interrupted_call_is_recorded_as_cancelled(played: Sandbox) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
 
@@ -326,7 +326,7 @@ def test_an_interrupted_call_is_recorded_as_cancelled(played: Rehearsal) -> None
     assert [(step.outcome, step.failure) for step in played.runs[0].steps] == [("cancelled", None)]
 
 
-def test_an_error_by_which_the_user_refuses_is_recorded_as_refused_and_raised(played: Rehearsal) -> None:
+def test_an_error_by_which_the_user_refuses_is_recorded_as_refused_and_raised(played: Sandbox) -> None:
     asked = Answers(0)
 
     def refused() -> None:

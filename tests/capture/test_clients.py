@@ -14,7 +14,7 @@ import pytest
 
 import mulligan
 from mulligan.failure import SettingsError
-from mulligan.testing import Rehearsal
+from mulligan.testing import Sandbox
 
 HELLO = [{"role": "user", "content": "Hello."}]
 
@@ -75,7 +75,7 @@ class Client:
         return "Rain."
 
 
-def test_a_copy_of_the_client_recovers_and_the_client_stays_as_it_was(played: Rehearsal) -> None:
+def test_a_copy_of_the_client_recovers_and_the_client_stays_as_it_was(played: Sandbox) -> None:
     client = Client()
     client.script = [Busy("The server is overloaded.")]
     wrapped = mulligan.wrap_client(client)
@@ -90,7 +90,7 @@ def test_a_copy_of_the_client_recovers_and_the_client_stays_as_it_was(played: Re
         client.chat.completions.create(messages=HELLO, model="m")
 
 
-def test_a_copy_with_other_options_recovers_too(played: Rehearsal) -> None:
+def test_a_copy_with_other_options_recovers_too(played: Sandbox) -> None:
     client = Client()
     wrapped = mulligan.wrap_client(client, refresh_auth=lambda: "new")
     other = wrapped.with_options(max_retries=5)
@@ -102,7 +102,7 @@ def test_a_copy_with_other_options_recovers_too(played: Rehearsal) -> None:
     assert [step.outcome for step in played.steps] == ["failure", "failure", "success"]
 
 
-def test_an_async_client_that_hides_it_is_awaited(played: Rehearsal) -> None:
+def test_an_async_client_that_hides_it_is_awaited(played: Sandbox) -> None:
     client = Client(AsyncCompletions)
     client.script = [Busy("The server is overloaded.")]
     wrapped = mulligan.wrap_client(client, fallback_models=["other"])
@@ -110,7 +110,7 @@ def test_an_async_client_that_hides_it_is_awaited(played: Rehearsal) -> None:
     assert len(client.seen) == 2
 
 
-def test_each_endpoint_and_each_model_is_left_alone_for_itself(played: Rehearsal) -> None:
+def test_each_endpoint_and_each_model_is_left_alone_for_itself(played: Sandbox) -> None:
     clients = []
     for port in (1, 2):
         client = Client()
@@ -129,7 +129,7 @@ def test_each_endpoint_and_each_model_is_left_alone_for_itself(played: Rehearsal
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_refreshed_key_becomes_the_clients(played: Rehearsal, is_async: bool) -> None:
+def test_a_refreshed_key_becomes_the_clients(played: Sandbox, is_async: bool) -> None:
     client = Client(AsyncCompletions if is_async else Completions)
     client.script = [AuthError("Incorrect API key provided.")]
 
@@ -231,7 +231,7 @@ class AsyncMessages(Messages):
 
 
 def test_a_stream_that_is_entered_is_recovered_before_its_first_token_and_stays_the_clients_own(
-    played: Rehearsal,
+    played: Sandbox,
 ) -> None:
     messages = Messages({1: 0})
     client = mulligan.wrap_client(SimpleNamespace(messages=messages))
@@ -246,7 +246,7 @@ def test_a_stream_that_is_entered_is_recovered_before_its_first_token_and_stays_
     assert played.steps[-1].result == {"$stream": 4}
 
 
-def test_an_async_stream_that_is_entered_is_recovered_too(played: Rehearsal) -> None:
+def test_an_async_stream_that_is_entered_is_recovered_too(played: Sandbox) -> None:
     messages = AsyncMessages({1: 0})
 
     async def go() -> AsyncMessageStream:
@@ -261,7 +261,7 @@ def test_an_async_stream_that_is_entered_is_recovered_too(played: Rehearsal) -> 
     assert [step.outcome for step in played.steps] == ["failure", "success"]
 
 
-def test_a_stream_that_is_entered_is_not_sent_again_after_a_token(played: Rehearsal) -> None:
+def test_a_stream_that_is_entered_is_not_sent_again_after_a_token(played: Sandbox) -> None:
     messages = Messages({1: 2})
     client = mulligan.wrap_client(SimpleNamespace(messages=messages))
     heard: list[str] = []
@@ -279,7 +279,7 @@ def test_a_stream_that_is_entered_is_not_sent_again_after_a_token(played: Rehear
     assert played.steps[-1].outcome == "failure"
 
 
-def test_what_the_reader_of_a_stream_does_wrong_is_not_the_streams_failure(played: Rehearsal) -> None:
+def test_what_the_reader_of_a_stream_does_wrong_is_not_the_streams_failure(played: Sandbox) -> None:
     client = mulligan.wrap_client(SimpleNamespace(messages=Messages({})))
     with pytest.raises(ZeroDivisionError), client.messages.stream(messages=HELLO, model="m") as stream:
         print(next(stream), 1 / 0)
@@ -287,7 +287,7 @@ def test_what_the_reader_of_a_stream_does_wrong_is_not_the_streams_failure(playe
     assert [step.outcome for step in played.steps] == ["success"]
 
 
-def test_a_fallback_answers_in_place_of_a_stream_that_is_entered(played: Rehearsal) -> None:
+def test_a_fallback_answers_in_place_of_a_stream_that_is_entered(played: Sandbox) -> None:
     messages = Messages({1: 0, 2: 0, 3: 0})
     client = mulligan.wrap_client(SimpleNamespace(messages=messages), fallback=lambda failure: "Sorry.")
     with client.messages.stream(messages=HELLO, model="m") as answer:
@@ -295,7 +295,7 @@ def test_a_fallback_answers_in_place_of_a_stream_that_is_entered(played: Rehears
     assert messages.begun == 3
 
 
-def test_the_functions_of_a_module_are_wrapped_without_changing_the_module(played: Rehearsal) -> None:
+def test_the_functions_of_a_module_are_wrapped_without_changing_the_module(played: Sandbox) -> None:
     module: Any = ModuleType("fake_litellm")
     script: list[Exception] = [Busy("The server is overloaded."), Busy("The server is overloaded.")]
     seen: list[dict[str, Any]] = []

@@ -6,18 +6,18 @@ from typing import Any
 
 import msgspec
 
-from mulligan.capture.counterfactual import replayed
-from mulligan.failure import Failure, Kind, Ran, Remedy
+from mulligan.capture.counterfactual import replay_failures
+from mulligan.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.links import link_recoveries
-from mulligan.records import Ahead, Change, Fix, History, Replayed, Run, Step
+from mulligan.records import Change, Fix, History, Prerequisite, ReplayResult, Run, Step
 from mulligan.recover.policy import Policy
 
-REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "too many", fingerprint="f-k")
-LOCKED = Failure.of(Kind("orchestration", "precondition", Remedy.TELL), "it is locked", fingerprint="f-locked")
-SLOW = Failure.of(Kind("tool", "timeout", Remedy.WAIT), "too slow", fingerprint="f-slow")
+REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "too many", fingerprint="f-k")
+LOCKED = Failure.of(Kind("orchestration", "precondition", Remedy.REPLAN), "it is locked", fingerprint="f-locked")
+SLOW = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "too slow", fingerprint="f-slow")
 PROVEN = Fix(
     id="fix_1", tool="search", fingerprint="f-k", changes=(Change(path="k", how="substitute", after=10),),
-    tried=40, worked=40, state="approved", tellable=True,
+    tried=40, worked=40, state="approved", showable=True,
 )  # fmt: skip
 
 
@@ -27,9 +27,9 @@ def step(seq: int, name: str, arguments: dict[str, Any], failure: Failure | None
     return Step(seq=seq, name=name, arguments=arguments, outcome=outcome, failure=failure, **{**shared, **about})
 
 
-def replay(*steps: Step, known: tuple[Fix, ...] = (), **about: Any) -> list[Replayed]:
+def replay(*steps: Step, known: tuple[Fix, ...] = (), **about: Any) -> list[ReplayResult]:
     history = History(run=Run(id="run_a"), steps=steps, links=tuple(link_recoveries(steps)))
-    return list(replayed(history, policy=Policy(), known=lambda *_: known, **about))
+    return list(replay_failures(history, policy=Policy(), recall_fixes=lambda *_: known, **about))
 
 
 def test_a_repair_that_is_what_then_worked_agrees_with_the_record_and_saves_what_came_between():
@@ -81,7 +81,7 @@ def test_what_is_not_proven_is_told_and_what_is_not_known_is_nothing():
 def test_a_recipe_agrees_where_its_calls_were_made_before_the_same_call_worked():
     recipe = Fix(
         id="fix_2", tool="start", fingerprint="f-locked", sort="recipe", tried=9, worked=9,
-        first=(Ahead(tool="press", arguments={"to": 1.0}),),
+        first=(Prerequisite(tool="press", arguments={"to": 1.0}),),
     )  # fmt: skip
     failed, then = step(1, "start", {"mode": "on"}, LOCKED), step(3, "start", {"mode": "on"})
     (one,) = replay(failed, step(2, "press", {"to": 1}), then, known=(recipe,))

@@ -11,8 +11,8 @@ import pytest
 
 import mulligan
 from mulligan import AgentError, InfraError
-from mulligan.failure import Ran
-from mulligan.testing import Rehearsal, rehearsal
+from mulligan.failure import TookEffect
+from mulligan.testing import Sandbox, sandbox
 
 
 class AtMost:
@@ -53,7 +53,7 @@ def notes(error: BaseException) -> str:
 
 @pytest.mark.parametrize("lost", [TimeoutError("no answer"), ConnectionResetError("reset by peer")])
 def test_a_once_tool_that_executes_and_loses_its_reply_is_executed_exactly_once(
-    played: Rehearsal, lost: Exception
+    played: Sandbox, lost: Exception
 ) -> None:
     payments: list[int] = []
 
@@ -67,10 +67,10 @@ def test_a_once_tool_that_executes_and_loses_its_reply_is_executed_exactly_once(
     assert left.value is lost
     assert payments == [100]
     assert played.steps[0].failure is not None
-    assert played.steps[0].failure.ran is Ran.UNKNOWN
+    assert played.steps[0].failure.ran is TookEffect.UNKNOWN
 
 
-def test_an_async_once_tool_that_loses_its_reply_is_executed_exactly_once(played: Rehearsal) -> None:
+def test_an_async_once_tool_that_loses_its_reply_is_executed_exactly_once(played: Sandbox) -> None:
     payments: list[int] = []
 
     @mulligan.tool
@@ -84,48 +84,46 @@ def test_an_async_once_tool_that_loses_its_reply_is_executed_exactly_once(played
 
 
 @pytest.mark.parametrize("effects", ["none", "repeatable"])
-def test_a_tool_that_may_be_repeated_is_called_again_after_the_time_it_asked_for(
-    played: Rehearsal, effects: Any
-) -> None:
+def test_a_tool_that_may_be_repeated_is_called_again_after_the_time_it_asked_for(played: Sandbox, effects: Any) -> None:
     tool = Scripted(RateLimited(2.0), "ok")
     assert mulligan.tool(effects=effects)(tool)() == "ok"
-    assert played.waits == [2.0]
+    assert played.backoffs == [2.0]
     assert [step.outcome for step in played.steps] == ["failure", "success"]
 
 
-def test_a_model_that_is_rate_limited_is_called_again_after_the_time_it_asked_for(played: Rehearsal) -> None:
+def test_a_model_that_is_rate_limited_is_called_again_after_the_time_it_asked_for(played: Sandbox) -> None:
     tool = Scripted(RateLimited(1.5), "hello")
     assert mulligan.model(tool)() == "hello"
-    assert played.waits == [1.5]
+    assert played.backoffs == [1.5]
     assert {step.type for step in played.steps} == {"model"}
 
 
-def test_a_longer_wait_than_the_policy_allows_ends_recovery_without_waiting(played: Rehearsal) -> None:
+def test_a_longer_wait_than_the_policy_allows_ends_recovery_without_waiting(played: Sandbox) -> None:
     tool = Scripted(RateLimited(3600))
     with pytest.raises(RateLimited) as left:
         mulligan.tool(effects="none")(tool)()
-    assert played.waits == []
+    assert played.backoffs == []
     assert "3600 s" in notes(left.value)
 
 
-def test_a_call_is_made_three_times_at_most(played: Rehearsal) -> None:
+def test_a_call_is_made_three_times_at_most(played: Sandbox) -> None:
     errors = [ConnectionError(str(n)) for n in range(9)]
     tool = Scripted(*errors)
     with pytest.raises(ConnectionError) as left:
         mulligan.tool(effects="none")(tool)()
     assert len(tool.calls) == 3
     assert left.value is errors[2]
-    assert len(played.waits) == 2
+    assert len(played.backoffs) == 2
 
 
-def test_a_policy_of_one_attempt_turns_recovery_off(played: Rehearsal) -> None:
+def test_a_policy_of_one_attempt_turns_recovery_off(played: Sandbox) -> None:
     tool = Scripted(ConnectionError("reset"))
     with pytest.raises(ConnectionError):
         mulligan.tool(effects="none", policy=mulligan.Policy(attempts=1))(tool)()
     assert len(tool.calls) == 1
 
 
-def test_an_agent_error_is_repaired_and_the_repair_is_announced(played: Rehearsal) -> None:
+def test_an_agent_error_is_repaired_and_the_repair_is_announced(played: Sandbox) -> None:
     @mulligan.tool
     def search(query: str, top_k: int = 5) -> int:
         if top_k > 10:
@@ -134,9 +132,9 @@ def test_an_agent_error_is_repaired_and_the_repair_is_announced(played: Rehearsa
 
     with mulligan.run("agent") as run:
         assert search("fish", top_k=50) == 10
-        (note,) = mulligan.notes()
+        (note,) = mulligan.drain_notes()
         assert "top_k 50 -> 10" in note
-        assert mulligan.notes() == []
+        assert mulligan.drain_notes() == []
     assert run.status == "recovered"
     assert [step.arguments for step in played.steps] == [
         {"query": "fish", "top_k": 50},
@@ -144,7 +142,7 @@ def test_an_agent_error_is_repaired_and_the_repair_is_announced(played: Rehearsa
     ]
 
 
-def test_a_repair_that_then_had_to_wait_is_announced_too(played: Rehearsal) -> None:
+def test_a_repair_that_then_had_to_wait_is_announced_too(played: Sandbox) -> None:
     tries: list[int] = []
 
     @mulligan.tool(effects="none")
@@ -158,11 +156,11 @@ def test_a_repair_that_then_had_to_wait_is_announced_too(played: Rehearsal) -> N
 
     with mulligan.run("agent"):
         assert search(50) == 10
-        assert "top_k 50 -> 10" in mulligan.notes()[0]
+        assert "top_k 50 -> 10" in mulligan.drain_notes()[0]
     assert tries == [50, 10, 10]
 
 
-def test_a_repaired_argument_stays_where_the_caller_put_it(played: Rehearsal) -> None:
+def test_a_repaired_argument_stays_where_the_caller_put_it(played: Sandbox) -> None:
     @mulligan.tool
     def search(query: str, top_k: int, /, **more: Any) -> Any:
         if top_k > 10:
@@ -172,7 +170,7 @@ def test_a_repaired_argument_stays_where_the_caller_put_it(played: Rehearsal) ->
     assert search("fish", 50, query="other") == ("fish", 10, {"query": "other"})
 
 
-def test_an_agent_error_that_says_it_cannot_be_recovered_is_told_and_not_retried(played: Rehearsal) -> None:
+def test_an_agent_error_that_says_it_cannot_be_recovered_is_told_and_not_retried(played: Sandbox) -> None:
     tool = Scripted(AgentError("top_k must be 10 or less.", recoverable=False))
     with pytest.raises(AgentError) as left:
         mulligan.tool(effects="none")(tool)(top_k=50)
@@ -180,15 +178,15 @@ def test_an_agent_error_that_says_it_cannot_be_recovered_is_told_and_not_retried
     assert "trying again cannot help" in notes(left.value)
 
 
-def test_an_infra_error_is_never_retried(played: Rehearsal) -> None:
+def test_an_infra_error_is_never_retried(played: Sandbox) -> None:
     tool = Scripted(InfraError("the database is down"))
     with pytest.raises(InfraError):
         mulligan.tool(effects="none")(tool)()
     assert len(tool.calls) == 1
-    assert played.waits == []
+    assert played.backoffs == []
 
 
-def test_a_type_error_of_the_call_itself_proves_that_nothing_happened(played: Rehearsal) -> None:
+def test_a_type_error_of_the_call_itself_proves_that_nothing_happened(played: Sandbox) -> None:
     ran: list[int] = []
 
     @mulligan.tool
@@ -199,11 +197,11 @@ def test_a_type_error_of_the_call_itself_proves_that_nothing_happened(played: Re
         pay(cents=1, currency="EUR")  # type: ignore[call-arg]
     failure = played.steps[0].failure
     assert failure is not None
-    assert (str(failure.kind), failure.ran) == ("tool/invalid_arguments", Ran.NO)
+    assert (str(failure.kind), failure.ran) == ("tool/invalid_arguments", TookEffect.NO)
     assert ran == []
 
 
-def test_a_type_error_of_the_call_of_a_stream_or_coroutine_proves_it_too(played: Rehearsal) -> None:
+def test_a_type_error_of_the_call_of_a_stream_or_coroutine_proves_it_too(played: Sandbox) -> None:
     @mulligan.tool
     def stream(n: int) -> Iterator[int]:
         yield n
@@ -217,11 +215,11 @@ def test_a_type_error_of_the_call_of_a_stream_or_coroutine_proves_it_too(played:
     with pytest.raises(TypeError):
         asyncio.run(fetch(m=1))  # type: ignore[call-arg]
     assert [(str(step.failure.kind), step.failure.ran) for step in played.steps if step.failure] == [
-        ("tool/invalid_arguments", Ran.NO)
+        ("tool/invalid_arguments", TookEffect.NO)
     ] * 2
 
 
-def test_a_type_error_from_inside_the_function_proves_nothing(played: Rehearsal) -> None:
+def test_a_type_error_from_inside_the_function_proves_nothing(played: Sandbox) -> None:
     @mulligan.tool
     def pay(cents: int) -> Any:
         return cents + "EUR"  # type: ignore[operator]
@@ -229,17 +227,17 @@ def test_a_type_error_from_inside_the_function_proves_nothing(played: Rehearsal)
     with pytest.raises(TypeError):
         pay(1)
     assert played.steps[0].failure is not None
-    assert played.steps[0].failure.ran is not Ran.NO
+    assert played.steps[0].failure.ran is not TookEffect.NO
 
 
-def test_a_type_error_from_inside_a_function_of_c_proves_nothing(played: Rehearsal) -> None:
+def test_a_type_error_from_inside_a_function_of_c_proves_nothing(played: Sandbox) -> None:
     with pytest.raises(TypeError):
         mulligan.tool(len)(3)  # type: ignore[arg-type]
     assert played.steps[0].failure is not None
-    assert played.steps[0].failure.ran is not Ran.NO
+    assert played.steps[0].failure.ran is not TookEffect.NO
 
 
-def test_a_schema_is_checked_before_the_call_is_made(played: Rehearsal) -> None:
+def test_a_schema_is_checked_before_the_call_is_made(played: Sandbox) -> None:
     tool = Scripted("ok")
     schema = {"type": "object", "properties": {"days": {"type": "integer", "maximum": 7}}}
     assert mulligan.tool(schema=schema)(tool)(days="9") == "ok"
@@ -249,7 +247,7 @@ def test_a_schema_is_checked_before_the_call_is_made(played: Rehearsal) -> None:
 # What is told of it
 
 
-def test_the_note_on_an_exception_says_what_was_tried(played: Rehearsal) -> None:
+def test_the_note_on_an_exception_says_what_was_tried(played: Sandbox) -> None:
     with pytest.raises(ConnectionError) as left:
         mulligan.tool(effects="none")(Scripted(*(ConnectionError("reset") for _ in range(3))))()
     (note,) = getattr(left.value, "__notes__", [])
@@ -257,7 +255,7 @@ def test_the_note_on_an_exception_says_what_was_tried(played: Rehearsal) -> None
     assert f"mulligan show {played.steps[0].run[:12]}" in note
 
 
-def test_the_note_comes_from_the_layer_that_retried(played: Rehearsal) -> None:
+def test_the_note_comes_from_the_layer_that_retried(played: Sandbox) -> None:
     inner = mulligan.tool(effects="none", name="inner")(Scripted(*(ConnectionError("reset") for _ in range(3))))
     outer = mulligan.tool(effects="none", name="outer")(lambda: inner())
     with pytest.raises(ConnectionError) as left:
@@ -266,7 +264,7 @@ def test_the_note_comes_from_the_layer_that_retried(played: Rehearsal) -> None:
     assert "3 attempts" in notes(left.value)
 
 
-def test_an_exception_that_is_raised_again_and_again_has_one_note(played: Rehearsal) -> None:
+def test_an_exception_that_is_raised_again_and_again_has_one_note(played: Sandbox) -> None:
     error = ValueError("the same object each time")
     error.add_note("from its author")
     for _ in range(3):
@@ -276,7 +274,7 @@ def test_an_exception_that_is_raised_again_and_again_has_one_note(played: Rehear
     assert error.__notes__[0] == "from its author"
 
 
-def test_cause_and_context_of_an_exception_stay_as_they_were(played: Rehearsal) -> None:
+def test_cause_and_context_of_an_exception_stay_as_they_were(played: Sandbox) -> None:
     @mulligan.tool(effects="none")
     def fetch() -> None:
         try:
@@ -290,7 +288,7 @@ def test_cause_and_context_of_an_exception_stay_as_they_were(played: Rehearsal) 
     assert left.value.__cause__.__context__ is None
 
 
-def test_an_exception_that_refuses_every_look_at_it_leaves_as_itself(played: Rehearsal) -> None:
+def test_an_exception_that_refuses_every_look_at_it_leaves_as_itself(played: Sandbox) -> None:
     class Closed(Exception):
         def __getattribute__(self, name: str) -> Any:
             if name.startswith("__"):
@@ -311,7 +309,7 @@ def test_an_exception_that_refuses_every_look_at_it_leaves_as_itself(played: Reh
     assert [step.outcome for step in played.steps] == ["failure"]
 
 
-def test_a_call_with_arguments_that_hold_each_other_fails_as_it_would_without_us(played: Rehearsal) -> None:
+def test_a_call_with_arguments_that_hold_each_other_fails_as_it_would_without_us(played: Sandbox) -> None:
     parent: dict[str, Any] = {"children": []}
     parent["children"] += [{"parent": parent, "root": parent} for _ in range(3)]
 
@@ -326,7 +324,7 @@ def test_a_call_with_arguments_that_hold_each_other_fails_as_it_would_without_us
     assert {step.outcome for step in played.steps} == {"failure"}
 
 
-def test_an_exception_that_leaves_is_not_kept_alive(played: Rehearsal) -> None:
+def test_an_exception_that_leaves_is_not_kept_alive(played: Sandbox) -> None:
     import gc
     import weakref
 
@@ -349,7 +347,7 @@ def test_an_exception_that_leaves_is_not_kept_alive(played: Rehearsal) -> None:
 @pytest.mark.parametrize("shape", ["sync", "async"])
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError])
 def test_what_is_no_failure_passes_straight_through_and_is_recorded_as_cancelled(
-    played: Rehearsal, kind: type[BaseException], shape: str
+    played: Sandbox, kind: type[BaseException], shape: str
 ) -> None:
     error = kind()
 
@@ -375,14 +373,14 @@ def test_what_is_no_failure_passes_straight_through_and_is_recorded_as_cancelled
 
 
 def test_cancellation_during_a_wait_passes() -> None:
-    with rehearsal() as played:
+    with sandbox() as played:
         waiting = asyncio.Event()
 
         async def long(seconds: float) -> None:
             waiting.set()
             await asyncio.Event().wait()
 
-        object.__setattr__(played.parts.kit, "asleep", long)
+        object.__setattr__(played.components.kit, "asleep", long)
         tool = Scripted(ConnectionError("reset"), "never")
 
         @mulligan.tool(effects="none")
@@ -401,19 +399,19 @@ def test_cancellation_during_a_wait_passes() -> None:
 
 
 def test_an_interrupt_during_a_wait_passes() -> None:
-    with rehearsal() as played:
+    with sandbox() as played:
 
         def interrupted(seconds: float) -> None:
             raise KeyboardInterrupt
 
-        object.__setattr__(played.parts.kit, "sleep", interrupted)
+        object.__setattr__(played.components.kit, "sleep", interrupted)
         tool = Scripted(ConnectionError("reset"), "never")
         with pytest.raises(KeyboardInterrupt):
             mulligan.tool(effects="none")(tool)()
         assert len(tool.calls) == 1
 
 
-def test_a_coroutine_that_is_thrown_away_in_another_context_is_closed_without_a_sound(played: Rehearsal) -> None:
+def test_a_coroutine_that_is_thrown_away_in_another_context_is_closed_without_a_sound(played: Sandbox) -> None:
     @mulligan.tool(effects="none")
     async def fetch() -> None:
         await asyncio.Event().wait()
@@ -428,7 +426,7 @@ def test_a_coroutine_that_is_thrown_away_in_another_context_is_closed_without_a_
     assert [step.outcome for step in played.steps] == ["cancelled"]
 
 
-def test_a_user_who_refuses_is_not_a_failure(played: Rehearsal) -> None:
+def test_a_user_who_refuses_is_not_a_failure(played: Sandbox) -> None:
     class UserRejected(Exception):
         pass
 
@@ -439,7 +437,7 @@ def test_a_user_who_refuses_is_not_a_failure(played: Rehearsal) -> None:
     assert len(tool.calls) == 1
 
 
-def test_async_waits_are_recorded_and_take_no_time(played: Rehearsal) -> None:
+def test_async_waits_are_recorded_and_take_no_time(played: Sandbox) -> None:
     tool = Scripted(RateLimited(20.0), "ok")
 
     @mulligan.tool(effects="none")
@@ -447,10 +445,10 @@ def test_async_waits_are_recorded_and_take_no_time(played: Rehearsal) -> None:
         return tool()
 
     assert asyncio.run(fetch()) == "ok"
-    assert played.waits == [20.0]
+    assert played.backoffs == [20.0]
 
 
-def test_what_worked_before_is_in_the_note(played: Rehearsal) -> None:
+def test_what_worked_before_is_in_the_note(played: Sandbox) -> None:
     @mulligan.tool
     def book(days: int, hotel: str) -> str:
         if days > 7:
@@ -468,9 +466,9 @@ def test_what_worked_before_is_in_the_note(played: Rehearsal) -> None:
     assert ["days=5" in text for text in texts] == [False, False, True]
 
 
-def test_that_question_is_asked_by_async_callers_too(played: Rehearsal) -> None:
+def test_that_question_is_asked_by_async_callers_too(played: Sandbox) -> None:
     asked: list[Callable[..., Any]] = []
-    object.__setattr__(played.parts.kit, "recall", lambda *about: asked.append(about[0]) or ())
+    object.__setattr__(played.components.kit, "recall", lambda *about: asked.append(about[0]) or ())
 
     @mulligan.tool
     async def book() -> None:
@@ -491,7 +489,7 @@ def test_nobody_is_told_to_do_twice_what_may_have_happened(effects: Any, is_told
             raise TimeoutError("the answer was lost")
         return "paid"
 
-    with rehearsal(attempts=1):
+    with sandbox(attempts=1):
         for _ in range(3):  # what worked in two runs is told in the third
             with mulligan.run("till"):
                 is_lost = True
@@ -505,7 +503,7 @@ def test_nobody_is_told_to_do_twice_what_may_have_happened(effects: Any, is_told
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_the_time_of_a_failed_attempt_is_that_of_the_function_and_not_of_what_we_make_of_it(
-    played: Rehearsal, is_async: bool
+    played: Sandbox, is_async: bool
 ) -> None:
     class SlowToSay(TimeoutError):
         def __str__(self) -> str:

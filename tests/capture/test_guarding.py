@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import mulligan
 from mulligan import AgentError, InfraError, Policy
 from mulligan.failure import SettingsError
-from mulligan.recover.budget import Guard
-from mulligan.testing import Rehearsal, rehearsal
+from mulligan.recover.budget import ToolLimits
+from mulligan.testing import Sandbox, sandbox
 
 # A storm: many calls at once, on a virtual clock
 
@@ -39,8 +39,8 @@ class Simulation:
         self._selector = Skipping()
         self.loop = asyncio.SelectorEventLoop(self._selector)
         self.loop.time = lambda: self._selector.skipped  # type: ignore[method-assign]
-        self.rehearsal = Rehearsal(policy=Policy(**policy), record="off")
-        kit = self.rehearsal.parts.kit
+        self.rehearsal = Sandbox(policy=Policy(**policy), record="off")
+        kit = self.rehearsal.components.kit
         object.__setattr__(kit, "timer", lambda: self._selector.skipped)
         object.__setattr__(kit, "asleep", asyncio.sleep)
         self.executed = 0
@@ -159,7 +159,7 @@ def test_on_any_schedule_of_load_and_outages_retries_stay_within_the_budget(sche
 
 
 def test_in_any_number_of_threads_retries_stay_within_the_budget() -> None:
-    with rehearsal(breaker=False, record="off") as played:
+    with sandbox(breaker=False, record="off") as played:
         executed: list[int] = []
         failures: list[BaseException] = []
 
@@ -184,10 +184,10 @@ def test_in_any_number_of_threads_retries_stay_within_the_budget() -> None:
             thread.join()
         assert failures == []
         assert 400 <= len(executed) <= 1.1 * 400 + 10
-        assert len(played.waits) == len(executed) - 400
+        assert len(played.backoffs) == len(executed) - 400
 
 
-def test_a_run_has_twenty_retries(played: Rehearsal) -> None:
+def test_a_run_has_twenty_retries(played: Sandbox) -> None:
     executed: list[int] = []
 
     @mulligan.tool(effects="none", policy=Policy(attempts=10, breaker=False, repeats=0, retry_burst=1000))
@@ -195,7 +195,7 @@ def test_a_run_has_twenty_retries(played: Rehearsal) -> None:
         executed.append(1)
         raise ConnectionError("reset")
 
-    with rehearsal(retry_burst=1000), mulligan.run("agent"):
+    with sandbox(retry_burst=1000), mulligan.run("agent"):
         for _ in range(5):
             with pytest.raises(ConnectionError) as left:
                 fetch()
@@ -203,19 +203,19 @@ def test_a_run_has_twenty_retries(played: Rehearsal) -> None:
     assert "20 retries were made in this run" in left.value.__notes__[0]
 
 
-def test_a_repair_that_no_budget_is_left_for_is_offered(played: Rehearsal) -> None:
+def test_a_repair_that_no_budget_is_left_for_is_offered(played: Sandbox) -> None:
     @mulligan.tool
     def search(k: int) -> int:
         raise mulligan.AgentError(f"k must be 10 or less, got {k}.")
 
-    with rehearsal(run_retries=0), mulligan.run("agent"), pytest.raises(mulligan.AgentError) as left:
+    with sandbox(run_retries=0), mulligan.run("agent"), pytest.raises(mulligan.AgentError) as left:
         search(50)
 
     assert "0 retries were made in this run" in left.value.__notes__[0]
     assert "This may work: k 50 -> 10." in left.value.__notes__[0]
 
 
-def test_nobody_is_sent_to_look_at_a_run_that_is_not_recorded(played: Rehearsal) -> None:
+def test_nobody_is_sent_to_look_at_a_run_that_is_not_recorded(played: Sandbox) -> None:
     @mulligan.tool(record="off")
     def search() -> None:
         raise TimeoutError
@@ -250,7 +250,7 @@ def test_a_once_tool_is_executed_at_most_once_a_call_whatever_becomes_of_its_rep
 ):
     effects: list[str] = []
     script = list(outcomes)
-    played = Rehearsal(policy=Policy(attempts=attempts))
+    played = Sandbox(policy=Policy(attempts=attempts))
 
     def happen(id: str) -> str:
         takes_effect, error = script.pop(0) if script else (True, None)
@@ -285,20 +285,20 @@ def test_a_once_tool_is_executed_at_most_once_a_call_whatever_becomes_of_its_rep
     assert len(outcomes) - len(script) <= attempts
 
 
-def test_a_check_that_finds_the_effect_makes_the_call_a_success_that_says_so(played: Rehearsal) -> None:
+def test_a_check_that_finds_the_effect_makes_the_call_a_success_that_says_so(played: Sandbox) -> None:
     @mulligan.tool(verify=lambda invoice: f"receipt of {invoice}")
     def pay(invoice: str) -> str:
         raise TimeoutError("no answer")
 
     with mulligan.run("agent") as run:
         assert pay("INV-1") == "receipt of INV-1"
-        assert "a check found that it had worked" in mulligan.notes()[0]
+        assert "a check found that it had worked" in mulligan.drain_notes()[0]
     assert run.status == "recovered"
     assert [step.outcome for step in played.steps] == ["failure", "success"]
-    assert [call.ending for call in played.calls] == ["confirmed by a check"]
+    assert [call.outcome_label for call in played.calls] == ["confirmed by a check"]
 
 
-def test_a_check_that_finds_no_effect_lets_the_same_call_be_made_again(played: Rehearsal) -> None:
+def test_a_check_that_finds_no_effect_lets_the_same_call_be_made_again(played: Sandbox) -> None:
     made: list[str] = []
 
     @mulligan.tool(verify=lambda invoice: False)
@@ -312,7 +312,7 @@ def test_a_check_that_finds_no_effect_lets_the_same_call_be_made_again(played: R
     assert made == ["INV-1", "INV-1"]
 
 
-def test_a_check_may_be_async_for_an_async_tool_only(played: Rehearsal) -> None:
+def test_a_check_may_be_async_for_an_async_tool_only(played: Sandbox) -> None:
     async def verify(invoice: str) -> str:
         return "found"
 
@@ -325,7 +325,7 @@ def test_a_check_may_be_async_for_an_async_tool_only(played: Rehearsal) -> None:
         mulligan.tool(verify=verify)(lambda invoice: None)
 
 
-def test_a_check_is_given_what_the_function_was_given(played: Rehearsal) -> None:
+def test_a_check_is_given_what_the_function_was_given(played: Sandbox) -> None:
     asked: list[Any] = []
 
     class Bank:
@@ -342,7 +342,7 @@ def test_a_check_is_given_what_the_function_was_given(played: Rehearsal) -> None
     assert asked == [(bank, ("INV-1",), {"cents": 5})]
 
 
-def test_a_status_that_proves_that_nothing_was_done_lets_a_once_tool_be_repaired(played: Rehearsal) -> None:
+def test_a_status_that_proves_that_nothing_was_done_lets_a_once_tool_be_repaired(played: Sandbox) -> None:
     class Unprocessable(Exception):
         status_code = 422
 
@@ -356,7 +356,7 @@ def test_a_status_that_proves_that_nothing_was_done_lets_a_once_tool_be_repaired
 
     with pytest.raises(Unprocessable):
         mulligan.tool(book)(days=9)
-    assert mulligan.tool(rejects={422})(book)(days=9) == "booked"
+    assert mulligan.tool(rejection_statuses={422})(book)(days=9) == "booked"
     assert made == [9, 9, 7]
 
 
@@ -377,7 +377,7 @@ def test_no_attempt_begins_after_the_deadline_and_no_wait_goes_beyond_it(timeout
             super().__init__("slow down")
             self.headers = {} if retry_after is None else {"retry-after": str(retry_after)}
 
-    played = Rehearsal(policy=Policy(attempts=10))
+    played = Sandbox(policy=Policy(attempts=10))
     now = 0.0
     begun: list[float] = []
     slept: list[float] = []
@@ -387,7 +387,7 @@ def test_no_attempt_begins_after_the_deadline_and_no_wait_goes_beyond_it(timeout
         now += seconds
         slept.append(now)
 
-    kit = played.parts.kit
+    kit = played.components.kit
     for name, value in {"timer": lambda: now, "sleep": sleep, "chance": lambda: chance}.items():
         object.__setattr__(kit, name, value)
 
@@ -405,9 +405,9 @@ def test_no_attempt_begins_after_the_deadline_and_no_wait_goes_beyond_it(timeout
     assert all(each < timeout for each in slept)
 
 
-def test_where_a_wait_took_longer_than_it_should_no_attempt_follows_it(played: Rehearsal) -> None:
-    kit = played.parts.kit
-    object.__setattr__(kit, "sleep", lambda seconds: played.waits.append(seconds + 60))
+def test_where_a_wait_took_longer_than_it_should_no_attempt_follows_it(played: Sandbox) -> None:
+    kit = played.components.kit
+    object.__setattr__(kit, "sleep", lambda seconds: played.backoffs.append(seconds + 60))
     executed: list[int] = []
 
     @mulligan.tool(effects="none", timeout=30)
@@ -421,7 +421,7 @@ def test_where_a_wait_took_longer_than_it_should_no_attempt_follows_it(played: R
     assert "its time is over" in left.value.__notes__[0]
 
 
-def test_an_async_tool_that_hangs_is_cut_off_in_time(played: Rehearsal) -> None:
+def test_an_async_tool_that_hangs_is_cut_off_in_time(played: Sandbox) -> None:
     cut: list[bool] = []
 
     @mulligan.tool(timeout=0.05)
@@ -439,7 +439,7 @@ def test_an_async_tool_that_hangs_is_cut_off_in_time(played: Rehearsal) -> None:
     assert played.steps[0].failure.kind == "tool/timeout"
 
 
-def test_an_async_stream_that_hangs_before_its_first_item_is_cut_off_in_time(played: Rehearsal) -> None:
+def test_an_async_stream_that_hangs_before_its_first_item_is_cut_off_in_time(played: Sandbox) -> None:
     @mulligan.tool(timeout=0.05)
     async def hang() -> Any:
         await asyncio.sleep(60)
@@ -452,7 +452,7 @@ def test_an_async_stream_that_hangs_before_its_first_item_is_cut_off_in_time(pla
         asyncio.run(read())
 
 
-def test_the_deadline_of_a_call_around_it_ends_the_retries_of_a_call(played: Rehearsal) -> None:
+def test_the_deadline_of_a_call_around_it_ends_the_retries_of_a_call(played: Sandbox) -> None:
     @mulligan.tool(effects="none")
     def inner() -> None:
         raise ConnectionError("reset")
@@ -463,7 +463,7 @@ def test_the_deadline_of_a_call_around_it_ends_the_retries_of_a_call(played: Reh
 
     with pytest.raises(ConnectionError):
         outer()
-    assert played.waits == []
+    assert played.backoffs == []
 
 
 @pytest.mark.parametrize("bad", [0, -1, True, "5", float("nan"), float("inf")])
@@ -474,8 +474,8 @@ def test_a_timeout_that_cannot_be_meant_is_refused(bad: Any) -> None:
 
 @pytest.mark.parametrize("bad", [422, "422", [42], [True], ["422"], None])
 def test_statuses_that_are_none_are_refused(bad: Any) -> None:
-    with pytest.raises(SettingsError, match="rejects is a set of HTTP statuses"):
-        mulligan.tool(rejects=bad)
+    with pytest.raises(SettingsError, match="rejection_statuses is a set of HTTP statuses"):
+        mulligan.tool(rejection_statuses=bad)
 
 
 # Nothing that is no failure is swallowed
@@ -485,7 +485,7 @@ def test_statuses_that_are_none_are_refused(bad: Any) -> None:
 @pytest.mark.parametrize("where", ["first", "second", "sleep", "verify"])
 @pytest.mark.parametrize("is_async", [False, True])
 def test_an_interrupt_leaves_wherever_it_comes(error: type[BaseException], where: str, is_async: bool) -> None:
-    played = Rehearsal()
+    played = Sandbox()
     mine = error()
     executed: list[int] = []
 
@@ -511,7 +511,7 @@ def test_an_interrupt_leaves_wherever_it_comes(error: type[BaseException], where
     async def asleep(seconds: float) -> None:
         now("sleep")
 
-    kit = played.parts.kit
+    kit = played.components.kit
     object.__setattr__(kit, "sleep", lambda seconds: now("sleep"))
     object.__setattr__(kit, "asleep", asleep)
     tool = played.mulligan.tool(name="work", verify=averify if is_async else verify)(awork if is_async else work)
@@ -558,7 +558,7 @@ def first_turn() -> Iterator[Any]:
     turns.close()  # type: ignore[attr-defined] # a generator
 
 
-def test_third_identical_call_that_answers_a_model_is_blocked(played: Rehearsal) -> None:
+def test_third_identical_call_that_answers_a_model_is_blocked(played: Sandbox) -> None:
     calls = Calls()
     tools = {"read": mulligan.tool(effects="none")(calls.read)}
     with mulligan.run("agent") as run, first_turn() as turn:
@@ -577,7 +577,7 @@ def test_third_identical_call_that_answers_a_model_is_blocked(played: Rehearsal)
     assert calls.executed[-1] == "a.txt"
 
 
-def test_identical_call_awaited_by_a_loop_is_blocked(played: Rehearsal) -> None:
+def test_identical_call_awaited_by_a_loop_is_blocked(played: Sandbox) -> None:
     calls = Calls()
 
     async def main() -> list[str]:
@@ -589,7 +589,7 @@ def test_identical_call_awaited_by_a_loop_is_blocked(played: Rehearsal) -> None:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_identical_call_of_a_program_is_always_made_and_noted(played: Rehearsal, is_async: bool) -> None:
+def test_identical_call_of_a_program_is_always_made_and_noted(played: Sandbox, is_async: bool) -> None:
     calls = Calls()
 
     async def aread(path: str) -> str:
@@ -602,7 +602,7 @@ def test_identical_call_of_a_program_is_always_made_and_noted(played: Rehearsal,
             with pytest.raises(FileNotFoundError) as caught:
                 asyncio.run(read("a.txt")) if is_async else read("a.txt")
             notes.append("\n".join(caught.value.__notes__))
-        announced = mulligan.notes()
+        announced = mulligan.drain_notes()
     assert calls.executed == ["a.txt"] * 5
     assert {step.outcome for step in played.steps} == {"failure"}
     assert ["failed the same way" in note for note in notes] == [False, False, True, True, True]
@@ -614,7 +614,7 @@ def test_identical_call_of_a_program_is_always_made_and_noted(played: Rehearsal,
     ]
 
 
-def test_program_poller_is_never_blocked_and_gets_its_answer(played: Rehearsal) -> None:
+def test_program_poller_is_never_blocked_and_gets_its_answer(played: Sandbox) -> None:
     script: list[Any] = [AgentError("The report is not ready.", code="not_ready")] * 9
 
     @mulligan.tool(effects="none")
@@ -637,7 +637,7 @@ def test_program_poller_is_never_blocked_and_gets_its_answer(played: Rehearsal) 
     ids=["nothing", "another success", "other arguments", "another failure"],
 )
 def test_count_of_identical_failures_is_reset_by(
-    played: Rehearsal, between: list[tuple[str, str]], is_noted: bool
+    played: Sandbox, between: list[tuple[str, str]], is_noted: bool
 ) -> None:
     errors: list[Exception] = []
 
@@ -659,7 +659,7 @@ def test_count_of_identical_failures_is_reset_by(
 
 
 def test_note_of_identical_failures_is_not_left_where_the_limit_is_zero() -> None:
-    with rehearsal(repeats=0), mulligan.run("agent"):
+    with sandbox(repeats=0), mulligan.run("agent"):
         read = mulligan.tool(name="read")(Calls(KeyError).read)
         for _ in range(5):
             with pytest.raises(KeyError) as caught:
@@ -667,7 +667,7 @@ def test_note_of_identical_failures_is_not_left_where_the_limit_is_zero() -> Non
         assert "failed the same way" not in caught.value.__notes__[0]
 
 
-def test_identical_failures_of_two_tools_of_one_name_are_counted_apart(played: Rehearsal) -> None:
+def test_identical_failures_of_two_tools_of_one_name_are_counted_apart(played: Sandbox) -> None:
     def one(path: str) -> str:
         raise KeyError("no such key")
 
@@ -684,7 +684,7 @@ def test_identical_failures_of_two_tools_of_one_name_are_counted_apart(played: R
             assert turn.call([tool], "read", {"path": "a.txt"})["error"] == "orchestration/loop_detected"
 
 
-def test_repeated_failures_of_a_model_are_never_blocked(played: Rehearsal) -> None:
+def test_repeated_failures_of_a_model_are_never_blocked(played: Sandbox) -> None:
     asked: list[int] = []
 
     @mulligan.model
@@ -699,7 +699,7 @@ def test_repeated_failures_of_a_model_are_never_blocked(played: Rehearsal) -> No
     assert len(asked) == 5
 
 
-def test_program_call_inside_a_tool_that_answers_a_model_is_made(played: Rehearsal) -> None:
+def test_program_call_inside_a_tool_that_answers_a_model_is_made(played: Sandbox) -> None:
     calls = Calls()
     inner = mulligan.tool(name="inner")(calls.read)
 
@@ -715,7 +715,7 @@ def test_program_call_inside_a_tool_that_answers_a_model_is_made(played: Rehears
     assert calls.executed == ["a.txt"] * 4
 
 
-def test_identical_failures_are_counted_by_call_and_not_by_attempt(played: Rehearsal) -> None:
+def test_identical_failures_are_counted_by_call_and_not_by_attempt(played: Sandbox) -> None:
     executed: list[int] = []
 
     @mulligan.tool(effects="none", policy=Policy(breaker=False))
@@ -729,7 +729,7 @@ def test_identical_failures_are_counted_by_call_and_not_by_attempt(played: Rehea
     assert len(executed) == 6
 
 
-def test_success_of_another_tool_unblocks_a_call_and_a_models_answer_does_not(played: Rehearsal) -> None:
+def test_success_of_another_tool_unblocks_a_call_and_a_models_answer_does_not(played: Sandbox) -> None:
     calls = Calls()
     tools = {"read": mulligan.tool(effects="none")(calls.read), "make": lambda: "made"}
     chat = mulligan.model(name="chat")(lambda messages: "let me try again")
@@ -743,7 +743,7 @@ def test_success_of_another_tool_unblocks_a_call_and_a_models_answer_does_not(pl
     assert len(calls.executed) == 3
 
 
-def test_calls_outside_a_run_and_observed_ones_are_never_answered_without_being_made(played: Rehearsal) -> None:
+def test_calls_outside_a_run_and_observed_ones_are_never_answered_without_being_made(played: Sandbox) -> None:
     def read() -> None:
         raise KeyError("no")
 
@@ -758,7 +758,7 @@ def test_calls_outside_a_run_and_observed_ones_are_never_answered_without_being_
                 watched()
 
 
-def test_attempts_of_a_layer_that_retries_are_not_calls_given_up(played: Rehearsal) -> None:
+def test_attempts_of_a_layer_that_retries_are_not_calls_given_up(played: Sandbox) -> None:
     @mulligan.tool(effects="none")
     def inner() -> None:
         raise ConnectionError("reset")
@@ -772,23 +772,23 @@ def test_attempts_of_a_layer_that_retries_are_not_calls_given_up(played: Rehears
     assert len(played.steps) == 10
 
 
-def test_identical_failures_leave_a_tool_on_the_fast_path(played: Rehearsal) -> None:
+def test_identical_failures_leave_a_tool_on_the_fast_path(played: Sandbox) -> None:
     read = mulligan.tool(name="read")(Calls(KeyError).read)
     with mulligan.run("agent"):
         for _ in range(4):
             with pytest.raises(KeyError):
                 read("a.txt")
-        assert not read.__mulligan__.rules(played.parts.kit, None).guard.is_careful
+        assert not read.__mulligan__.rules(played.components.kit, None).guard.needs_admission_check
 
 
 @pytest.mark.parametrize("spirals", ["report", "block"])
 def test_spiral_of_a_program_is_named_and_its_calls_are_made(spirals: str) -> None:
-    with rehearsal(spirals=spirals) as played, mulligan.run("agent"):
+    with sandbox(spirals=spirals) as played, mulligan.run("agent"):
         tools = {name: mulligan.tool(name=name)(_nothing) for name in ("search_web", "search_docs")}
         for number in range(4):
             with pytest.raises(KeyError):
                 tools["search_docs" if number % 2 else "search_web"](f"refund policy {number}")
-        (note,) = mulligan.notes()
+        (note,) = mulligan.drain_notes()
         assert "the same approach has failed 4 times" in note
         assert "search_web, search_docs" in note
         assert played.steps[-1].ending is not None
@@ -796,12 +796,12 @@ def test_spiral_of_a_program_is_named_and_its_calls_are_made(spirals: str) -> No
         with pytest.raises(KeyError) as caught:
             tools["search_web"]("policy refund")
         assert "the same approach has failed 5 times" in caught.value.__notes__[0]
-        assert mulligan.notes()
+        assert mulligan.drain_notes()
 
 
 @pytest.mark.parametrize(("spirals", "error"), [("report", "tool/not_found"), ("block", "tool/wrong_approach")])
 def test_spiral_in_a_loop_is_blocked_only_where_that_was_set(spirals: str, error: str) -> None:
-    with rehearsal(spirals=spirals), first_turn() as turn:
+    with sandbox(spirals=spirals), first_turn() as turn:
         tools = {"search_web": _nothing, "search_docs": _nothing}
         for number in range(4):
             name = "search_docs" if number % 2 else "search_web"
@@ -835,33 +835,33 @@ def open_circuit(call: Callable[[], Any]) -> None:
             call()
 
 
-def test_open_circuit_stops_retries_of_a_program_and_never_its_first_attempt(played: Rehearsal) -> None:
+def test_open_circuit_stops_retries_of_a_program_and_never_its_first_attempt(played: Sandbox) -> None:
     service = Service()
     fetch = mulligan.tool(effects="none")(service.fetch)
     open_circuit(fetch)
-    made, waits = service.executed, len(played.waits)
+    made, waits = service.executed, len(played.backoffs)
     for _ in range(3):
         with pytest.raises(ConnectionError) as caught:
             fetch()
     assert service.executed == made + 3
-    assert len(played.waits) == waits
+    assert len(played.backoffs) == waits
     assert "too many of its calls have failed, and its circuit breaker is open" in caught.value.__notes__[0]
     service.is_down = False
     assert fetch() == "ok"
     service.is_down = True
     with pytest.raises(ConnectionError):
         fetch()
-    assert len(played.waits) > waits  # the success has closed the circuit, and so there are retries again
+    assert len(played.backoffs) > waits  # the success has closed the circuit, and so there are retries again
 
 
-def test_open_circuit_of_a_tool_that_is_never_retried_is_recorded(played: Rehearsal) -> None:
+def test_open_circuit_of_a_tool_that_is_never_retried_is_recorded(played: Sandbox) -> None:
     fetch = mulligan.tool(Service().fetch)
     open_circuit(fetch)
     assert played.steps[-1].ending is not None
     assert played.steps[-1].ending.why.endswith("is not known to be repeatable; its circuit breaker is open")
 
 
-def test_open_circuit_of_a_tool_that_asks_for_it_answers_at_once(played: Rehearsal) -> None:
+def test_open_circuit_of_a_tool_that_asks_for_it_answers_at_once(played: Sandbox) -> None:
     service = Service()
     fetch = mulligan.tool(circuit_breaker=True)(service.fetch)
     open_circuit(fetch)
@@ -871,12 +871,12 @@ def test_open_circuit_of_a_tool_that_asks_for_it_answers_at_once(played: Rehears
     assert played.steps[-1].failure is not None
     assert played.steps[-1].failure.kind == "tool/unavailable"
     assert [each.run.end for each in played.runs][-1] == "raised"
-    played.waits.append(5.0)
+    played.backoffs.append(5.0)
     service.is_down = False
     assert fetch() == "ok"  # the probe
 
 
-def test_open_circuit_blocks_a_call_that_answers_a_model(played: Rehearsal) -> None:
+def test_open_circuit_blocks_a_call_that_answers_a_model(played: Sandbox) -> None:
     service = Service()
     fetch = mulligan.tool(service.fetch)
     open_circuit(fetch)
@@ -887,7 +887,7 @@ def test_open_circuit_blocks_a_call_that_answers_a_model(played: Rehearsal) -> N
     assert service.executed == 5
 
 
-def test_open_circuit_of_a_model_without_fallback_lets_its_calls_through(played: Rehearsal) -> None:
+def test_open_circuit_of_a_model_without_fallback_lets_its_calls_through(played: Sandbox) -> None:
     service = Service()
 
     @mulligan.model
@@ -903,7 +903,7 @@ def test_open_circuit_of_a_model_without_fallback_lets_its_calls_through(played:
         blocked([{"role": "user", "content": "Another?"}])
 
 
-def test_open_circuit_is_ignored_where_the_policy_has_no_breaker(played: Rehearsal) -> None:
+def test_open_circuit_is_ignored_where_the_policy_has_no_breaker(played: Sandbox) -> None:
     service = Service()
     open_circuit(mulligan.tool(service.fetch))
     plain = mulligan.tool(circuit_breaker=True, policy=Policy(breaker=False))(service.fetch)
@@ -931,9 +931,9 @@ def test_circuit_breaker_option_that_cannot_be_meant_is_refused(wrap: Any, bad: 
     st.integers(1, 2),
 )
 def test_circuit_of_real_calls_opens_only_by_the_rule_and_closes_by_any_success(events, attempts):
-    played = Rehearsal(policy=Policy(attempts=attempts), record="off")
+    played = Sandbox(policy=Policy(attempts=attempts), record="off")
     now = 0.0
-    object.__setattr__(played.parts.kit, "timer", lambda: now)
+    object.__setattr__(played.components.kit, "timer", lambda: now)
 
     def work(is_bad: bool, seconds: float) -> str:
         nonlocal now
@@ -943,7 +943,7 @@ def test_circuit_of_real_calls_opens_only_by_the_rule_and_closes_by_any_success(
         return "ok"
 
     call = played.mulligan.tool(name="work")(work)
-    guard = call.__mulligan__.rules(played.parts.kit, None).guard
+    guard = call.__mulligan__.rules(played.components.kit, None).guard
     results: list[tuple[float, bool]] = []
     was_open = False
     for pause, is_bad, seconds in events:
@@ -963,7 +963,7 @@ def test_circuit_of_real_calls_opens_only_by_the_rule_and_closes_by_any_success(
         was_open = is_open
 
 
-def test_a_call_whose_circuit_opens_is_not_waited_for_and_says_why_it_was_given_up(played: Rehearsal) -> None:
+def test_a_call_whose_circuit_opens_is_not_waited_for_and_says_why_it_was_given_up(played: Sandbox) -> None:
     @mulligan.tool(effects="none")
     def fetch() -> None:
         raise ConnectionError("reset")
@@ -973,7 +973,7 @@ def test_a_call_whose_circuit_opens_is_not_waited_for_and_says_why_it_was_given_
             fetch()
     assert "its circuit breaker is open" in caught.value.__notes__[0]
     assert [step.attempt for step in played.steps] == [1, 2, 3, 1, 2]
-    assert len(played.waits) == 3
+    assert len(played.backoffs) == 3
     assert played.steps[-1].ending is not None
     assert "its circuit breaker is open" in played.steps[-1].ending.why
 
@@ -985,7 +985,7 @@ class AtOnce(ConnectionError):
     headers = {"retry-after": "0"}  # noqa: RUF012 - as clients have them
 
 
-def test_an_attempt_that_need_not_wait_is_let_in_once_the_circuit_may_be_tried_again(played: Rehearsal) -> None:
+def test_an_attempt_that_need_not_wait_is_let_in_once_the_circuit_may_be_tried_again(played: Sandbox) -> None:
     """It is the one that decides about the circuit: to ask for admission twice would keep it out by itself."""
     begun: list[str] = []
 
@@ -998,7 +998,7 @@ def test_an_attempt_that_need_not_wait_is_let_in_once_the_circuit_may_be_tried_a
             beside = threading.Thread(target=others)  # a call that was made within this one would not be guarded
             beside.start()
             beside.join()
-            played.waits.append(60.0)  # time goes by
+            played.backoffs.append(60.0)  # time goes by
             raise AtOnce("busy")
         return "ok"
 
@@ -1017,9 +1017,9 @@ def test_an_attempt_that_need_not_wait_is_let_in_once_the_circuit_may_be_tried_a
 @pytest.mark.parametrize("seconds", [0.1, 50.0])
 def test_circuit_counts_every_result_at_its_end(attempts: int, seconds: float) -> None:
     """Three failures of seven results open nothing, after idle time too; four of eight do, however long calls take."""
-    played = Rehearsal(policy=Policy(attempts=attempts))
+    played = Sandbox(policy=Policy(attempts=attempts))
     now = 0.0
-    object.__setattr__(played.parts.kit, "timer", lambda: now)
+    object.__setattr__(played.components.kit, "timer", lambda: now)
 
     async def work(is_bad: bool) -> str:
         await asyncio.sleep(0)  # all are under way together, and end within a second
@@ -1028,7 +1028,7 @@ def test_circuit_counts_every_result_at_its_end(attempts: int, seconds: float) -
         return "ok"
 
     tool = played.mulligan.tool(name="work")(work)
-    guard = tool.__mulligan__.rules(played.parts.kit, None).guard
+    guard = tool.__mulligan__.rules(played.components.kit, None).guard
 
     async def call(*script: bool) -> None:
         nonlocal now
@@ -1048,7 +1048,7 @@ def test_circuit_counts_every_result_at_its_end(attempts: int, seconds: float) -
     assert guard.is_open("", now)
 
 
-def test_a_models_mistakes_open_no_circuit(played: Rehearsal) -> None:
+def test_a_models_mistakes_open_no_circuit(played: Sandbox) -> None:
     @mulligan.tool
     def search(number: int) -> None:
         raise AgentError("there is no such thing")
@@ -1058,7 +1058,7 @@ def test_a_models_mistakes_open_no_circuit(played: Rehearsal) -> None:
             search(number)
 
 
-def test_an_infra_error_is_not_retried_and_counts_for_the_circuit(played: Rehearsal) -> None:
+def test_an_infra_error_is_not_retried_and_counts_for_the_circuit(played: Sandbox) -> None:
     executed: list[int] = []
 
     @mulligan.tool(effects="none", circuit_breaker=True)
@@ -1075,7 +1075,7 @@ def test_an_infra_error_is_not_retried_and_counts_for_the_circuit(played: Rehear
 # What is recorded of the end
 
 
-def test_why_a_call_was_given_up_is_recorded_with_what_may_work(played: Rehearsal) -> None:
+def test_why_a_call_was_given_up_is_recorded_with_what_may_work(played: Sandbox) -> None:
     @mulligan.tool(mode="suggest")
     def search(query: str, top_k: int = 5) -> None:
         raise AgentError(f"top_k must be 10 or less, got {top_k}.")
@@ -1087,10 +1087,10 @@ def test_why_a_call_was_given_up_is_recorded_with_what_may_work(played: Rehearsa
     assert step.ending.why == "repairs are only suggested"
     assert [change.after for change in step.ending.offered[0].changes] == [10]
     assert "This may work: top_k 50 -> 10." in "\n".join(left.value.__notes__)
-    assert [call.ending for call in played.calls] == ["given up with suggestions"]
+    assert [call.outcome_label for call in played.calls] == ["given up with suggestions"]
 
 
-def test_suggestions_below_half_confidence_are_recorded_and_not_shown_to_a_model(played: Rehearsal) -> None:
+def test_suggestions_below_half_confidence_are_recorded_and_not_shown_to_a_model(played: Sandbox) -> None:
     @mulligan.tool
     def search(query: str, colour: str = "") -> None:
         raise AgentError("Nothing is teal here.", code="not_found")
@@ -1109,7 +1109,7 @@ def test_suggestions_below_half_confidence_are_recorded_and_not_shown_to_a_model
     assert offered == [0.10, 0.25, 0.15, 0.10]
 
 
-def test_an_amount_that_the_error_names_is_neither_paid_nor_told(played: Rehearsal) -> None:
+def test_an_amount_that_the_error_names_is_neither_paid_nor_told(played: Sandbox) -> None:
     paid = []
 
     @mulligan.tool
@@ -1127,9 +1127,9 @@ def test_an_amount_that_the_error_names_is_neither_paid_nor_told(played: Rehears
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_why_is_also_recorded_where_an_attempt_was_waited_for_and_not_made(
-    played: Rehearsal, is_async: bool, monkeypatch: pytest.MonkeyPatch
+    played: Sandbox, is_async: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Guard, "is_open", lambda *about: False)  # as if it opened while the call waited
+    monkeypatch.setattr(ToolLimits, "is_open", lambda *about: False)  # as if it opened while the call waited
 
     def fetch() -> None:
         raise ConnectionError("reset")
@@ -1143,15 +1143,15 @@ def test_why_is_also_recorded_where_an_attempt_was_waited_for_and_not_made(
             asyncio.run(tool()) if is_async else tool()
     endings = [call.last.ending for call in played.calls]
     assert all(ending is not None and ending.why for ending in endings)
-    (halted,) = [call for call in played.calls if call.last.is_unmade]
+    (halted,) = [call for call in played.calls if call.last.is_skipped]
     assert halted.last.ending is not None
     assert halted.last.ending.why == "too many of its calls have failed, and its circuit breaker is open"
     assert halted.last.after is not None
-    assert halted.ending == "given up"
+    assert halted.outcome_label == "given up"
     assert halted.failure is not None
 
 
-def test_why_is_also_recorded_where_a_check_could_not_tell(played: Rehearsal) -> None:
+def test_why_is_also_recorded_where_a_check_could_not_tell(played: Sandbox) -> None:
     @mulligan.tool(verify=lambda invoice: None)
     def pay(invoice: str) -> None:
         raise TimeoutError("no answer")

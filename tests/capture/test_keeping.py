@@ -16,8 +16,8 @@ from mulligan.assembly import Mulligan
 from mulligan.failure import AgentError, SettingsError
 from mulligan.records import History, encode
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL, RunQuery
-from mulligan.testing import Rehearsal, rehearsal
+from mulligan.remember.store import DEFAULT_TENANT, RunQuery
+from mulligan.testing import Sandbox, sandbox
 
 
 class Busy(Exception):
@@ -28,14 +28,14 @@ def weather(city: str, days: int = 3, unit: Literal["c", "f"] = "c", tags: Any =
     return f"rain in {city}"
 
 
-def stored(played: Rehearsal) -> str:
+def stored(played: Sandbox) -> str:
     return "\n".join(encode(history).decode() for history in played.runs)
 
 
 # Off
 
 
-def test_of_a_tool_that_is_off_nothing_is_kept_and_it_is_recovered_all_the_same(played: Rehearsal) -> None:
+def test_of_a_tool_that_is_off_nothing_is_kept_and_it_is_recovered_all_the_same(played: Sandbox) -> None:
     errors = [Busy("busy")]
 
     def flaky(city: str) -> str:
@@ -44,12 +44,12 @@ def test_of_a_tool_that_is_off_nothing_is_kept_and_it_is_recovered_all_the_same(
         return city
 
     assert mulligan.tool(effects="none", record="off")(flaky)("Oslo") == "Oslo"
-    assert len(played.waits) == 1
+    assert len(played.backoffs) == 1
     assert played.runs == []
     assert played.events == []
 
 
-def test_of_an_agent_that_is_off_nothing_is_kept(played: Rehearsal) -> None:
+def test_of_an_agent_that_is_off_nothing_is_kept(played: Sandbox) -> None:
     with mulligan.run("private", record="off", context="a secret", metadata={"a": 1}) as run:
         mulligan.tool(weather)("Oslo")
         with run.step("plan", "think"):
@@ -69,7 +69,7 @@ def raising(city: str) -> str:
     raise Busy(f"busy with {city}")
 
 
-def test_a_tool_that_is_off_leaves_no_hole_in_its_run(played: Rehearsal) -> None:
+def test_a_tool_that_is_off_leaves_no_hole_in_its_run(played: Sandbox) -> None:
     inner = mulligan.tool(name="inner")(weather)
 
     @mulligan.tool(record="off")
@@ -91,7 +91,7 @@ def test_a_tool_that_is_off_leaves_no_hole_in_its_run(played: Rehearsal) -> None
     assert run.status == "success"
 
 
-def test_an_exception_of_a_tool_that_is_off_ends_its_run_and_is_not_told(played: Rehearsal) -> None:
+def test_an_exception_of_a_tool_that_is_off_ends_its_run_and_is_not_told(played: Sandbox) -> None:
     with pytest.raises(Busy), mulligan.run("agent"):
         mulligan.tool(record="off")(raising)("Oslo")
     (history,) = played.runs
@@ -100,7 +100,7 @@ def test_an_exception_of_a_tool_that_is_off_ends_its_run_and_is_not_told(played:
 
 
 @pytest.mark.parametrize("kind", ["async", "stream", "async stream", "schema", "cancelled"])
-def test_every_shape_of_function_can_be_off(played: Rehearsal, kind: str) -> None:
+def test_every_shape_of_function_can_be_off(played: Sandbox, kind: str) -> None:
     off = mulligan.tool(record="off")
 
     async def fetch() -> str:
@@ -136,7 +136,7 @@ def test_every_shape_of_function_can_be_off(played: Rehearsal, kind: str) -> Non
 # Shape
 
 
-def test_in_shape_names_types_lengths_and_closed_values_are_kept_and_no_text(played: Rehearsal) -> None:
+def test_in_shape_names_types_lengths_and_closed_values_are_kept_and_no_text(played: Sandbox) -> None:
     shaped = mulligan.tool(record="shape")(weather)
     shaped("Oslo", days=7, unit="f", tags=["a", "b"])
     shaped("Oslo", tags={"key": "value"})
@@ -155,7 +155,7 @@ def test_in_shape_names_types_lengths_and_closed_values_are_kept_and_no_text(pla
     assert first.outcome == "success"
 
 
-def test_in_shape_a_failure_keeps_its_kind_and_a_message_without_the_calls_texts(played: Rehearsal) -> None:
+def test_in_shape_a_failure_keeps_its_kind_and_a_message_without_the_calls_texts(played: Sandbox) -> None:
     with pytest.raises(Busy):
         mulligan.tool(record="shape", effects="none")(raising)("Trondheim")
     assert "Trondheim" not in stored(played)
@@ -167,14 +167,14 @@ def test_in_shape_a_failure_keeps_its_kind_and_a_message_without_the_calls_texts
     assert [each.attempt for each in played.runs[0].steps] == [1, 2, 3]
 
 
-def test_in_shape_an_answer_that_is_an_error_is_not_kept(played: Rehearsal) -> None:
+def test_in_shape_an_answer_that_is_an_error_is_not_kept(played: Sandbox) -> None:
     shaped = mulligan.tool(record="shape")(lambda city: {"error": f"no such place as {city}"})
     assert shaped("Trondheim") == {"error": "no such place as Trondheim"}
     assert "Trondheim" not in stored(played)
     assert played.runs[0].steps[0].has_failed
 
 
-def test_in_shape_a_repair_keeps_what_was_changed_and_no_text(played: Rehearsal) -> None:
+def test_in_shape_a_repair_keeps_what_was_changed_and_no_text(played: Sandbox) -> None:
     def search(query: str, top_k: int = 5) -> str:
         if not isinstance(top_k, int):
             raise AgentError(f"top_k must be an integer, got {top_k!r}.")
@@ -188,7 +188,7 @@ def test_in_shape_a_repair_keeps_what_was_changed_and_no_text(played: Rehearsal)
     assert changed.changes[0].after == 12345
 
 
-def test_an_agent_in_shape_keeps_no_context_and_no_texts_of_metadata(played: Rehearsal) -> None:
+def test_an_agent_in_shape_keeps_no_context_and_no_texts_of_metadata(played: Sandbox) -> None:
     with mulligan.run("agent", record="shape", context="what to wear", metadata={"user": "anna", "n": 3}) as run:
         mulligan.tool(weather)("Oslo")
         with run.step("plan", "think", about="anna"):
@@ -200,7 +200,7 @@ def test_an_agent_in_shape_keeps_no_context_and_no_texts_of_metadata(played: Reh
     assert history.steps[1].metadata == {"about": {"$str": 4}}
 
 
-def test_in_shape_a_success_after_a_failure_is_kept_in_shape_too(played: Rehearsal) -> None:
+def test_in_shape_a_success_after_a_failure_is_kept_in_shape_too(played: Sandbox) -> None:
     with mulligan.run("agent", record="shape"):
         with pytest.raises(Busy):
             mulligan.tool(raising)("Trondheim")
@@ -233,7 +233,7 @@ FULL, SHAPE, OFF = "full", "shape", "off"
     ],
 )
 def test_the_stricter_of_tool_and_agent_wins_over_the_setting(setting: str, agent: Any, tool: Any, kept: str) -> None:
-    with rehearsal(record=setting) as played:
+    with sandbox(record=setting) as played:
         with mulligan.run("agent", record=agent):
             mulligan.tool(record=tool)(weather)("Oslo")
         steps = [step for history in played.runs for step in history.steps]
@@ -252,7 +252,7 @@ def test_the_stricter_of_tool_and_agent_wins_over_the_setting(setting: str, agen
     ],
 )
 def test_outside_a_run_the_tool_decides_and_else_the_setting(setting: str, tool: Any, kept: str) -> None:
-    with rehearsal(record=setting) as played:
+    with sandbox(record=setting) as played:
         for options in ({}, {"schema": {"type": "object"}}):
             mulligan.tool(record=tool, **options)(weather)("Oslo")
         for history in played.runs:
@@ -267,13 +267,13 @@ def how_much(steps: list[Any]) -> str:
     return FULL if step.arguments["city"] == "Oslo" and step.result else SHAPE
 
 
-def test_a_run_inside_another_keeps_no_more_than_that_one(played: Rehearsal) -> None:
+def test_a_run_inside_another_keeps_no_more_than_that_one(played: Sandbox) -> None:
     with mulligan.run("outer", record="shape"), mulligan.run("inner", record="full"):
         mulligan.tool(weather)("Oslo")
     assert "Oslo" not in stored(played)
 
 
-def test_one_function_follows_the_run_it_is_called_in(played: Rehearsal) -> None:
+def test_one_function_follows_the_run_it_is_called_in(played: Sandbox) -> None:
     tool = mulligan.tool(weather)
     for record in (None, "shape", "off", "full", None):
         with mulligan.run("agent", record=record):  # type: ignore[arg-type]
@@ -292,7 +292,7 @@ def test_the_setting_is_read_from_the_environment_and_holds_on_disk(
     assert mine.flush(30)
     mine.close()
     store = SqliteStore(tmp_path / "m.db")
-    histories: list[History] = list(store.runs(LOCAL, RunQuery(limit=10)))
+    histories: list[History] = list(store.runs(DEFAULT_TENANT, RunQuery(limit=10)))
     store.close()
     assert len(histories) == 2
     for path in tmp_path.rglob("*"):
@@ -300,7 +300,7 @@ def test_the_setting_is_read_from_the_environment_and_holds_on_disk(
 
 
 @pytest.mark.parametrize("options", [{"mode": "fix"}, {"record": "some"}, {"record": 1}])
-def test_a_run_is_not_begun_with_what_cannot_be_meant(played: Rehearsal, options: Any) -> None:
+def test_a_run_is_not_begun_with_what_cannot_be_meant(played: Sandbox, options: Any) -> None:
     with pytest.raises(SettingsError, match=" is "):
         mulligan.run("agent", **options)
 
@@ -328,12 +328,12 @@ def test_the_stricter_mode_of_tool_and_agent_wins(setting: str, agent: Any, tool
         made.append(city)
         raise Busy("busy")
 
-    with rehearsal(mode=setting), pytest.raises(Busy), mulligan.run("agent", mode=agent):
+    with sandbox(mode=setting), pytest.raises(Busy), mulligan.run("agent", mode=agent):
         mulligan.tool(effects="none", mode=tool)(busy)("Oslo")
     assert len(made) == executed
 
 
-def test_an_agent_that_only_suggests_repairs_nothing(played: Rehearsal) -> None:
+def test_an_agent_that_only_suggests_repairs_nothing(played: Sandbox) -> None:
     def search(top_k: int = 5) -> int:
         if not isinstance(top_k, int):
             raise AgentError(f"top_k must be an integer, got {top_k!r}.")
@@ -357,7 +357,7 @@ def reply(text: str = "Rain.") -> Any:
     )
 
 
-def test_a_model_step_keeps_sizes_and_the_last_user_sentence_and_not_the_conversation(played: Rehearsal) -> None:
+def test_a_model_step_keeps_sizes_and_the_last_user_sentence_and_not_the_conversation(played: Sandbox) -> None:
     with mulligan.run("agent"):
         mulligan.model(name="gpt")(lambda messages, temperature: reply())(TALK, temperature=0.5)
     (history,) = played.runs
@@ -374,7 +374,7 @@ def test_a_model_step_keeps_sizes_and_the_last_user_sentence_and_not_the_convers
 
 
 @pytest.mark.parametrize("kind", ["alone", "in a run", "failing", "async"])
-def test_a_run_without_context_is_about_what_the_user_said_first(played: Rehearsal, kind: str) -> None:
+def test_a_run_without_context_is_about_what_the_user_said_first(played: Sandbox, kind: str) -> None:
     errors: list[Exception] = [Busy("busy")] if kind == "failing" else []
 
     def answered(messages: Any) -> Any:
@@ -400,13 +400,13 @@ def test_a_run_without_context_is_about_what_the_user_said_first(played: Rehears
     assert "a@b.example" not in history.run.context
 
 
-def test_a_context_that_was_given_stays(played: Rehearsal) -> None:
+def test_a_context_that_was_given_stays(played: Sandbox) -> None:
     with mulligan.run("agent", context="the weather"):
         mulligan.model(lambda messages: "Rain.")(TALK)
     assert played.runs[0].run.context == "the weather"
 
 
-def test_a_model_in_shape_keeps_sizes_and_tokens_only(played: Rehearsal) -> None:
+def test_a_model_in_shape_keeps_sizes_and_tokens_only(played: Sandbox) -> None:
     chat = mulligan.model(record="shape", name="gpt")(lambda messages, user: reply())
     with mulligan.run("agent"):
         chat(TALK, user="anna")
@@ -421,12 +421,12 @@ def test_a_model_in_shape_keeps_sizes_and_tokens_only(played: Rehearsal) -> None
     assert history.run.context is None
 
 
-def test_a_model_that_is_off_is_not_kept(played: Rehearsal) -> None:
+def test_a_model_that_is_off_is_not_kept(played: Sandbox) -> None:
     mulligan.model(record="off")(lambda messages: reply())(TALK)
     assert played.events == []
 
 
-def test_a_conversation_that_is_changed_by_the_call_is_kept_as_it_was(played: Rehearsal) -> None:
+def test_a_conversation_that_is_changed_by_the_call_is_kept_as_it_was(played: Sandbox) -> None:
     def chat(messages: list[str]) -> str:
         messages.append("x" * 100)
         return "ok"
@@ -435,13 +435,13 @@ def test_a_conversation_that_is_changed_by_the_call_is_kept_as_it_was(played: Re
     assert played.runs[0].steps[0].arguments["messages"]["count"] == 1
 
 
-def test_the_hashes_of_messages_survive_redaction(played: Rehearsal) -> None:
+def test_the_hashes_of_messages_survive_redaction(played: Sandbox) -> None:
     mulligan.model(lambda messages: "ok")([f"message {number}" for number in range(200)])
     each = played.runs[0].steps[0].arguments["messages"]["each"]
     assert [one for one in each if len(str(one["hash"])) != 8] == []
 
 
-def test_the_model_that_a_function_calls_by_default_is_kept_as_if_it_had_been_given(played: Rehearsal) -> None:
+def test_the_model_that_a_function_calls_by_default_is_kept_as_if_it_had_been_given(played: Sandbox) -> None:
     @mulligan.model
     def chat(messages: list[dict[str, str]], model: str = "small-1") -> str:
         if model == "small-1" and messages[0]["content"] == "bad":
@@ -458,7 +458,7 @@ def test_the_model_that_a_function_calls_by_default_is_kept_as_if_it_had_been_gi
     assert set(models[3:]) == {"small-1"}
 
 
-def test_a_fallback_is_not_taken_for_the_model_it_stands_in_for(played: Rehearsal) -> None:
+def test_a_fallback_is_not_taken_for_the_model_it_stands_in_for(played: Sandbox) -> None:
     @mulligan.model(fallback_models=[lambda messages: "from another"])
     def chat(messages: list[dict[str, str]], model: str = "small-1") -> str:
         raise ConnectionError("reset")

@@ -15,8 +15,8 @@ import mulligan
 from mulligan import AgentError, InfraError
 from mulligan.capture import loop as loops
 from mulligan.failure import SettingsError
-from mulligan.prompt import tokens
-from mulligan.testing import Rehearsal, ScriptedModel, call
+from mulligan.prompt import estimate_prompt_tokens
+from mulligan.testing import Sandbox, ScriptedModel, call
 
 
 def weather(city: str, days: int = 1) -> str:
@@ -41,20 +41,20 @@ STYLES = pytest.mark.parametrize("style", ["openai", "anthropic"])
 
 @BOTH
 @STYLES
-def test_calls_are_answered_until_the_model_has_an_answer(played: Rehearsal, style: Any, is_async: bool) -> None:
+def test_calls_are_answered_until_the_model_has_an_answer(played: Sandbox, style: Any, is_async: bool) -> None:
     model = ScriptedModel(call("weather", city="Oslo"), "It rains.", style=style)
     done = looped(model, [weather], is_async)
     assert (done.text, done.status, done.turns) == ("It rains.", "success", 2)
-    assert done.why == "the model answered"
+    assert done.end_reason == "the model answered"
     assert done.cause is None
     assert str(done) == "It rains."
-    last = model.asked[1][-1]
+    last = model.requests[1][-1]
     if style == "openai":
         assert last == {"role": "tool", "tool_call_id": "call_1", "content": "rain in Oslo for 1"}
-        assert model.asked[1][-2]["tool_calls"][0]["id"] == "call_1"
+        assert model.requests[1][-2]["tool_calls"][0]["id"] == "call_1"
     else:
         assert last["content"] == [{"type": "tool_result", "tool_use_id": "call_1", "content": "rain in Oslo for 1"}]
-        assert model.asked[1][-2]["content"][0]["type"] == "tool_use"
+        assert model.requests[1][-2]["content"][0]["type"] == "tool_use"
     (history,) = played.runs
     assert [step.type for step in history.steps] == ["model", "tool", "model"]
     assert history.run.context == "What is the weather?"
@@ -62,7 +62,7 @@ def test_calls_are_answered_until_the_model_has_an_answer(played: Rehearsal, sty
 
 @BOTH
 @STYLES
-def test_a_missing_argument_is_corrected_in_two_model_calls(played: Rehearsal, style: Any, is_async: bool) -> None:
+def test_a_missing_argument_is_corrected_in_two_model_calls(played: Sandbox, style: Any, is_async: bool) -> None:
     def corrected(messages: list[Any]) -> Any:
         told = json.dumps(messages[-1])
         assert "invalid_arguments" in told
@@ -72,15 +72,15 @@ def test_a_missing_argument_is_corrected_in_two_model_calls(played: Rehearsal, s
     model = ScriptedModel(call("weather", {}), corrected, "It rains.", style=style)
     done = looped(model, [weather], is_async)
     assert done.status == "recovered"
-    assert len(model.asked) == 3  # the mistake, the correction, the answer
+    assert len(model.requests) == 3  # the mistake, the correction, the answer
     made = [step for step in played.steps if step.type == "tool"]
     assert [step.outcome for step in made] == ["failure", "success"]
     if style == "anthropic":
-        assert model.asked[1][-1]["content"][0]["is_error"] is True
+        assert model.requests[1][-1]["content"][0]["is_error"] is True
 
 
 @BOTH
-def test_an_infra_error_ends_it_after_one_tool_call(played: Rehearsal, is_async: bool) -> None:
+def test_an_infra_error_ends_it_after_one_tool_call(played: Sandbox, is_async: bool) -> None:
     error = InfraError("the vault is sealed")
     made: list[int] = []
 
@@ -93,12 +93,12 @@ def test_an_infra_error_ends_it_after_one_tool_call(played: Rehearsal, is_async:
         looped(model, [fetch], is_async)
     assert left.value is error
     assert made == [1]
-    assert len(model.asked) == 1
+    assert len(model.requests) == 1
     assert [history.run.end for history in played.runs] == ["raised"]
 
 
 @BOTH
-def test_what_cannot_be_recovered_is_told_and_not_retried(played: Rehearsal, is_async: bool) -> None:
+def test_what_cannot_be_recovered_is_told_and_not_retried(played: Sandbox, is_async: bool) -> None:
     made: list[int] = []
 
     @mulligan.tool(effects="none")
@@ -109,16 +109,16 @@ def test_what_cannot_be_recovered_is_told_and_not_retried(played: Rehearsal, is_
     model = ScriptedModel(call("pay"), "I cannot pay.")
     done = looped(model, [pay], is_async)
     assert made == [1]
-    told = json.loads(model.asked[1][-1]["content"])
+    told = json.loads(model.requests[1][-1]["content"])
     assert told["recoverable"] is False
     assert done.status == "partial"
     assert done.cause is not None
     assert "The account is closed." in done.cause.message
-    assert done.why.startswith("the model answered, although pay was given up")
+    assert done.end_reason.startswith("the model answered, although pay was given up")
 
 
 @BOTH
-def test_the_last_turn_is_told_and_what_it_still_asks_for_is_not_called(played: Rehearsal, is_async: bool) -> None:
+def test_the_last_turn_is_told_and_what_it_still_asks_for_is_not_called(played: Sandbox, is_async: bool) -> None:
     made: list[int] = []
 
     def search(page: int) -> str:
@@ -128,24 +128,24 @@ def test_the_last_turn_is_told_and_what_it_still_asks_for_is_not_called(played: 
     model = ScriptedModel(*(call("search", page=page) for page in range(3)))
     done = looped(model, [search], is_async, limit=3)
     assert made == [0, 1]
-    assert "last turn" in json.dumps(model.asked[2][-1])
-    assert "last turn" not in json.dumps(model.asked[1])
+    assert "last turn" in json.dumps(model.requests[2][-1])
+    assert "last turn" not in json.dumps(model.requests[1])
     assert done.status == "failure"
-    assert done.why.startswith("3 turns were used up; search was given up")
+    assert done.end_reason.startswith("3 turns were used up; search was given up")
     assert done.cause is not None
     assert "2 did not" in done.report
     assert played.steps[-1].failure is not None
     assert played.steps[-1].failure.kind == "orchestration/max_retries_exceeded"
 
 
-def test_in_anthropics_form_the_last_turn_is_told_in_the_message_of_the_results(played: Rehearsal) -> None:
+def test_in_anthropics_form_the_last_turn_is_told_in_the_message_of_the_results(played: Sandbox) -> None:
     model = ScriptedModel(call("weather", city="Oslo"), "It rains.", style="anthropic")
     looped(model, [weather], limit=2)
-    assert [block["type"] for block in model.asked[1][-1]["content"]] == ["tool_result", "text"]
+    assert [block["type"] for block in model.requests[1][-1]["content"]] == ["tool_result", "text"]
 
 
 @BOTH
-def test_the_same_call_a_third_time_is_answered_without_being_made(played: Rehearsal, is_async: bool) -> None:
+def test_the_same_call_a_third_time_is_answered_without_being_made(played: Sandbox, is_async: bool) -> None:
     made: list[int] = []
 
     def search(query: str) -> str:
@@ -155,36 +155,36 @@ def test_the_same_call_a_third_time_is_answered_without_being_made(played: Rehea
     model = ScriptedModel(*[call("search", query="fish")] * 3, "I give up.")
     looped(model, [search], is_async)
     assert made == [1, 1]
-    told = json.loads(model.asked[3][-1]["content"])
+    told = json.loads(model.requests[3][-1]["content"])
     assert told["error"] == "orchestration/loop_detected"
 
 
 @BOTH
-def test_several_calls_of_one_turn_are_all_answered(played: Rehearsal, is_async: bool) -> None:
+def test_several_calls_of_one_turn_are_all_answered(played: Sandbox, is_async: bool) -> None:
     both = [call("weather", city="Oslo"), call("weather", city="Rome")]
     model = ScriptedModel(both, "Rain.", style="anthropic")
     looped(model, [weather], is_async)
-    assert [block["tool_use_id"] for block in model.asked[1][-1]["content"]] == ["call_1", "call_2"]
+    assert [block["tool_use_id"] for block in model.requests[1][-1]["content"]] == ["call_1", "call_2"]
 
 
-def test_a_repaired_call_is_announced_to_the_model(played: Rehearsal) -> None:
+def test_a_repaired_call_is_announced_to_the_model(played: Sandbox) -> None:
     model = ScriptedModel(call("Weather", city="Oslo"), "Rain.")
     done = looped(model, [weather])
-    assert "the name Weather -> weather" in model.asked[1][-1]["content"]
+    assert "the name Weather -> weather" in model.requests[1][-1]["content"]
     assert done.status == "recovered"
     assert "the name Weather -> weather" in done.report
 
 
-def test_a_model_that_is_overloaded_is_asked_again(played: Rehearsal) -> None:
+def test_a_model_that_is_overloaded_is_asked_again(played: Sandbox) -> None:
     class Overloaded(Exception):
         status_code = 529
 
     model = ScriptedModel(Overloaded("try again in 2s"), "Hello.")
     assert looped(model, []).text == "Hello."
-    assert played.waits == [2.0]
+    assert played.backoffs == [2.0]
 
 
-def test_an_error_of_the_model_that_nothing_helps_leaves(played: Rehearsal) -> None:
+def test_an_error_of_the_model_that_nothing_helps_leaves(played: Sandbox) -> None:
     class Unauthorized(Exception):
         status_code = 401
 
@@ -192,7 +192,7 @@ def test_an_error_of_the_model_that_nothing_helps_leaves(played: Rehearsal) -> N
         looped(ScriptedModel(Unauthorized("invalid api key")), [])
 
 
-def test_a_model_that_takes_tools_is_offered_them_in_its_form_but_not_in_the_last_turn(played: Rehearsal) -> None:
+def test_a_model_that_takes_tools_is_offered_them_in_its_form_but_not_in_the_last_turn(played: Sandbox) -> None:
     offered: list[Any] = []
 
     def model(messages: list[Any], tools: list[Any]) -> Any:
@@ -210,7 +210,7 @@ def test_a_model_that_takes_tools_is_offered_them_in_its_form_but_not_in_the_las
     assert offered[2][0]["input_schema"]["properties"]["days"] == {"type": "integer", "default": 1}
 
 
-def test_replies_may_be_objects(played: Rehearsal) -> None:
+def test_replies_may_be_objects(played: Sandbox) -> None:
     function = SimpleNamespace(name="weather", arguments='{"city": "Oslo"}')
     wanted = SimpleNamespace(content=None, tool_calls=[SimpleNamespace(id="a", function=function)])
     replies = [
@@ -227,18 +227,18 @@ def test_replies_may_be_objects(played: Rehearsal) -> None:
 
 
 @pytest.mark.parametrize("reply", [None, 7, {}, object()])
-def test_a_reply_that_is_none_is_refused_with_what_may_be(played: Rehearsal, reply: Any) -> None:
+def test_a_reply_that_is_none_is_refused_with_what_may_be(played: Sandbox, reply: Any) -> None:
     with pytest.raises(SettingsError, match="reply is not understood"):
         mulligan.loop(lambda messages: reply, [], "hello")
 
 
-def test_the_callers_messages_are_left_as_they_are(played: Rehearsal) -> None:
+def test_the_callers_messages_are_left_as_they_are(played: Sandbox) -> None:
     messages = [{"role": "user", "content": "hello"}]
     mulligan.loop(ScriptedModel(call("weather", city="Oslo"), "Rain."), [weather], messages)
     assert messages == [{"role": "user", "content": "hello"}]
 
 
-def test_an_async_tool_needs_an_async_model_and_is_then_awaited(played: Rehearsal) -> None:
+def test_an_async_tool_needs_an_async_model_and_is_then_awaited(played: Sandbox) -> None:
     async def aweather(city: str) -> str:
         return f"rain in {city}"
 
@@ -248,7 +248,7 @@ def test_an_async_tool_needs_an_async_model_and_is_then_awaited(played: Rehearsa
     assert looped(model, [aweather], is_async=True).text == "Rain."
 
 
-def test_a_loop_inside_a_run_is_part_of_it(played: Rehearsal) -> None:
+def test_a_loop_inside_a_run_is_part_of_it(played: Sandbox) -> None:
     with mulligan.run("agent") as run:
         done = looped(ScriptedModel("Hello."), [])
     assert done.run == run.id
@@ -259,7 +259,7 @@ def test_a_loop_inside_a_run_is_part_of_it(played: Rehearsal) -> None:
     ("options", "told"),
     [({"limit": 0}, "limit must be at least 1"), ({"style": "google"}, "style is openai or anthropic")],
 )
-def test_what_cannot_be_meant_is_refused(played: Rehearsal, options: Any, told: str) -> None:
+def test_what_cannot_be_meant_is_refused(played: Sandbox, options: Any, told: str) -> None:
     with pytest.raises(SettingsError, match=told):
         looped(ScriptedModel("Hello."), [], **options)
     with pytest.raises(SettingsError, match="model is a function"):
@@ -274,13 +274,13 @@ def test_a_script_that_is_over_says_so() -> None:
 
 
 def test_the_two_players_are_about_twenty_lines() -> None:
-    assert len(inspect.getsource(loops.aplay).splitlines()) <= 20
+    assert len(inspect.getsource(loops.arun_loop).splitlines()) <= 20
 
 
 @BOTH
 @pytest.mark.parametrize("given", ["one text", "a system message"])
 def test_with_teach_the_conversation_begins_with_what_is_known_of_the_tools(
-    played: Rehearsal, is_async: bool, given: str
+    played: Sandbox, is_async: bool, given: str
 ) -> None:
     mulligan.tool(weather)("Oslo")
     mulligan.flush(30)
@@ -290,13 +290,13 @@ def test_with_teach_the_conversation_begins_with_what_is_known_of_the_tools(
         asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": asked}]
 
     model = ScriptedModel("It rains.")
-    loop: Any = mulligan.loop(model.awaited if is_async else model, {"weather": weather}, asked, teach=400)
+    loop: Any = mulligan.loop(model.awaited if is_async else model, {"weather": weather}, asked, inject_lessons=400)
     done = asyncio.run(_awaited(loop)) if is_async else loop
 
     first = done.messages[0]["content"]
     told = done.messages[1]["content"] if given == "a system message" else first[0]["text"]
     assert "use k=10" in told
-    assert tokens(told) <= 400
+    assert estimate_prompt_tokens(told) <= 400
     if given == "a system message":
         assert [each["role"] for each in done.messages] == ["system", "system", "user", "assistant"]
         assert first == "Be brief."
@@ -306,12 +306,12 @@ def test_with_teach_the_conversation_begins_with_what_is_known_of_the_tools(
 
 
 @pytest.mark.parametrize("teach", [-1, 2.5, "yes", None])
-def test_what_teach_cannot_mean_is_refused(played: Rehearsal, teach: Any) -> None:
-    with pytest.raises(SettingsError, match="teach is True"):
-        mulligan.loop(ScriptedModel("Done."), [weather], "Hello", teach=teach)
+def test_what_teach_cannot_mean_is_refused(played: Sandbox, teach: Any) -> None:
+    with pytest.raises(SettingsError, match="inject_lessons is True"):
+        mulligan.loop(ScriptedModel("Done."), [weather], "Hello", inject_lessons=teach)
 
 
-def test_without_teach_and_where_nothing_is_kept_the_conversation_is_as_it_was_given(played: Rehearsal) -> None:
+def test_without_teach_and_where_nothing_is_kept_the_conversation_is_as_it_was_given(played: Sandbox) -> None:
     for teach in (False, 0):
-        done = mulligan.loop(ScriptedModel("Done."), [weather], "Hello", teach=teach)
+        done = mulligan.loop(ScriptedModel("Done."), [weather], "Hello", inject_lessons=teach)
         assert done.messages[0] == {"role": "user", "content": "Hello"}

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mulligan.capture import messages
-from mulligan.capture.messages import TEXT, answer, condensed, tokens
-from mulligan.conversation import CONVERSATION
+from mulligan.capture.messages import MAX_ANSWER_CHARS, read_token_usage, shorten_answer, summarize_arguments
+from mulligan.conversation import CONVERSATION_ARGUMENTS
 
 SAID = "What is the weather in Oslo?"
 OPENAI = [
@@ -47,7 +47,7 @@ OBJECTS = [SimpleNamespace(type="system", content="Be short."), SimpleNamespace(
 def test_each_form_of_conversation_is_told_in_sizes_and_what_the_user_said_last(
     arguments: dict[str, Any], name: str
 ) -> None:
-    kept, said = condensed(arguments)
+    kept, said = summarize_arguments(arguments)
     assert said == SAID
     told = kept[name]
     assert told["last_user"] == SAID
@@ -59,7 +59,7 @@ def test_each_form_of_conversation_is_told_in_sizes_and_what_the_user_said_last(
 
 
 def test_the_sizes_are_those_of_the_texts_and_equal_messages_have_equal_hashes() -> None:
-    kept, _ = condensed({"messages": [*OPENAI, OPENAI[1]]})
+    kept, _ = summarize_arguments({"messages": [*OPENAI, OPENAI[1]]})
     each = kept["messages"]["each"]
     assert [one["role"] for one in each] == ["system", "user", "assistant", "user", "user"]
     assert [one["chars"] for one in each] == [9, 5, 2, len(SAID), 5]
@@ -67,28 +67,28 @@ def test_the_sizes_are_those_of_the_texts_and_equal_messages_have_equal_hashes()
 
 
 def test_in_shape_there_are_neither_texts_nor_hashes() -> None:
-    kept, _ = condensed({"messages": OPENAI, "system": "Be short."}, has_texts=False)
+    kept, _ = summarize_arguments({"messages": OPENAI, "system": "Be short."}, has_texts=False)
     assert set(kept["messages"]) == {"count", "each"}
     assert set(kept["messages"]["each"][0]) == set(kept["system"]) == {"role", "chars"}
 
 
 def test_a_long_conversation_is_told_by_its_end() -> None:
-    kept, said = condensed({"messages": [{"role": "user", "content": f"message {n}"} for n in range(1000)]})
+    kept, said = summarize_arguments({"messages": [{"role": "user", "content": f"message {n}"} for n in range(1000)]})
     assert kept["messages"]["count"] == 1000
-    assert len(kept["messages"]["each"]) == messages.MESSAGES
+    assert len(kept["messages"]["each"]) == messages.MAX_LISTED_MESSAGES
     assert said == "message 999"
 
 
 def test_a_long_sentence_is_cut_between_words() -> None:
-    _, said = condensed({"prompt": "word " * 500 + "sk-" + "a" * 40})
+    _, said = summarize_arguments({"prompt": "word " * 500 + "sk-" + "a" * 40})
     assert said is not None
-    assert len(said) <= messages.SENTENCE + 4
+    assert len(said) <= messages.MAX_USER_CHARS + 4
     assert said.endswith("word ...")
-    assert condensed({"prompt": "x" * 10_000})[1] == "..."
+    assert summarize_arguments({"prompt": "x" * 10_000})[1] == "..."
 
 
 def test_arguments_without_a_conversation_stay_as_they_are() -> None:
-    assert condensed({"model": "m", "temperature": 0.5, "stop": ["a"]}) == (
+    assert summarize_arguments({"model": "m", "temperature": 0.5, "stop": ["a"]}) == (
         {"model": "m", "temperature": 0.5, "stop": ["a"]},
         None,
     )
@@ -102,13 +102,13 @@ anything = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from([*CONVERSATION, "system", "model"]), anything), anything)
+@given(st.dictionaries(st.sampled_from([*CONVERSATION_ARGUMENTS, "system", "model"]), anything), anything)
 def test_anything_at_all_can_be_told(arguments: dict[str, Any], result: Any) -> None:
-    kept, said = condensed(arguments)
+    kept, said = summarize_arguments(arguments)
     assert kept.keys() == arguments.keys()
     assert said is None or isinstance(said, str)
-    assert answer(result) == result or len(str(answer(result))) <= TEXT + 100
-    assert all(isinstance(each, int) for each in (tokens(result) or {}).values())
+    assert shorten_answer(result) == result or len(str(shorten_answer(result))) <= MAX_ANSWER_CHARS + 100
+    assert all(isinstance(each, int) for each in (read_token_usage(result) or {}).values())
 
 
 @pytest.mark.parametrize(
@@ -122,12 +122,12 @@ def test_anything_at_all_can_be_told(arguments: dict[str, Any], result: Any) -> 
     ids=["openai", "anthropic", "google", "google json"],
 )
 def test_the_tokens_an_answer_took_are_found_in_every_form(usage: dict[str, Any]) -> None:
-    assert tokens(usage) == tokens(SimpleNamespace(**usage)) == {"input": 12, "output": 3}
+    assert read_token_usage(usage) == read_token_usage(SimpleNamespace(**usage)) == {"input": 12, "output": 3}
 
 
 @pytest.mark.parametrize("result", [None, "text", {}, {"usage": None}, {"usage": {"prompt_tokens": "12"}}, [1]])
 def test_where_an_answer_says_nothing_of_tokens_there_are_none(result: Any) -> None:
-    assert tokens(result) is None
+    assert read_token_usage(result) is None
 
 
 @pytest.mark.parametrize(
@@ -142,10 +142,10 @@ def test_where_an_answer_says_nothing_of_tokens_there_are_none(result: Any) -> N
     ],
 )
 def test_the_text_of_an_answer_is_found_in_every_form(result: Any) -> None:
-    assert answer(result) == {"text": "Rain."}
+    assert shorten_answer(result) == {"text": "Rain."}
 
 
 def test_a_long_answer_is_cut_and_one_without_a_text_is_kept_as_it_is() -> None:
-    assert len(answer("word " * 5000)) < 2100
+    assert len(shorten_answer("word " * 5000)) < 2100
     called = {"choices": [{"message": {"content": None, "tool_calls": []}}]}
-    assert answer(called) is called
+    assert shorten_answer(called) is called

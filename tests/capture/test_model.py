@@ -19,8 +19,8 @@ from mulligan import Fallback, Policy, conversation
 from mulligan.events import ContextCompacted, RecoveryPlanned
 from mulligan.failure import SettingsError
 from mulligan.recover.shorten import is_shortened
-from mulligan.remember.store import LOCAL, FixQuery
-from mulligan.testing import Rehearsal, assert_presentable
+from mulligan.remember.store import DEFAULT_TENANT, FixQuery
+from mulligan.testing import Sandbox, assert_sanitized
 from providers import TEXT, Provider, Wrong, tokens
 
 
@@ -80,7 +80,7 @@ STYLES = {
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("says_sizes", [True, False])
 def test_a_conversation_that_is_too_long_is_compressed_and_sent_again(
-    style: str, says_sizes: bool, played: Rehearsal
+    style: str, says_sizes: bool, played: Sandbox
 ) -> None:
     path, place, form = STYLES[style]
     messages = conversations.FORMS[form](conversations.story(7, messages=60, results=15))
@@ -103,7 +103,7 @@ def test_a_conversation_that_is_too_long_is_compressed_and_sent_again(
         sent = provider.requests[1][place]
         if says_sizes:  # then no more is lost than must be
             assert tokens(provider.requests[1]) > 0.85 * 18_000
-    assert conversation.unpaired(sent) == ([], [])
+    assert conversation.find_unpaired(sent) == ([], [])
     assert sent[-1] == conversations.flat(messages[-1])
     (event,) = [event.compaction for event in played.events if isinstance(event, ContextCompacted)]
     assert event.attempt == 2
@@ -118,7 +118,7 @@ def test_a_conversation_that_is_too_long_is_compressed_and_sent_again(
     assert step.metadata["compressed"]["by"] == "structure"
 
 
-def test_what_compression_cut_stays_in_the_record(played: Rehearsal) -> None:
+def test_what_compression_cut_stays_in_the_record(played: Sandbox) -> None:
     story = "\n".join(f"line {number} of a long file" for number in range(2000))
     call = {"id": "a", "type": "function", "function": {"name": "read", "arguments": "{}"}}
     messages = [
@@ -137,7 +137,7 @@ def test_what_compression_cut_stays_in_the_record(played: Rehearsal) -> None:
     assert "".join(cut["text"]) == story
 
 
-def test_where_only_the_shape_is_kept_nothing_of_what_was_cut_is(played: Rehearsal) -> None:
+def test_where_only_the_shape_is_kept_nothing_of_what_was_cut_is(played: Sandbox) -> None:
     call = {"id": "a", "type": "function", "function": {"name": "read", "arguments": "{}"}}
     messages = [
         {"role": "user", "content": "Read it."},
@@ -151,7 +151,7 @@ def test_where_only_the_shape_is_kept_nothing_of_what_was_cut_is(played: Rehears
     assert played.steps[-1].metadata["compressed"]["messages"] > 0
 
 
-def test_the_users_summariser_shortens_and_structure_serves_when_it_fails(played: Rehearsal) -> None:
+def test_the_users_summariser_shortens_and_structure_serves_when_it_fails(played: Sandbox) -> None:
     messages = conversations.openai_chat(conversations.story(2, messages=40, results=12))
     size = len(json.dumps(messages)) // 4
 
@@ -171,14 +171,14 @@ def test_the_users_summariser_shortens_and_structure_serves_when_it_fails(played
     assert played.steps[-1].after.source == "structure"
 
 
-def test_a_function_of_messages_rewrites_the_whole_conversation(played: Rehearsal) -> None:
+def test_a_function_of_messages_rewrites_the_whole_conversation(played: Sandbox) -> None:
     chat = scripted(overflow(500, 1000), compress=lambda messages: messages[-1:])
     messages = [{"role": ("user", "assistant")[n % 2], "content": "word " * 100} for n in range(9)]
     assert chat(messages=messages) == TEXT
     assert chat.asked[1]["messages"] == messages[-1:]
 
 
-def test_a_rewriting_that_is_longer_is_not_taken(played: Rehearsal) -> None:
+def test_a_rewriting_that_is_longer_is_not_taken(played: Sandbox) -> None:
     chat = scripted(overflow(5000, 10_000), compress=lambda messages: [*messages, *messages])
     messages = [{"role": ("user", "assistant")[n % 2], "content": f"{n} " + "so it is " * 60} for n in range(61)]
     assert chat(messages=messages) == TEXT
@@ -186,7 +186,7 @@ def test_a_rewriting_that_is_longer_is_not_taken(played: Rehearsal) -> None:
     assert played.steps[-1].after.source == "structure"
 
 
-def test_the_model_itself_tells_what_is_left_out_where_that_is_allowed(played: Rehearsal) -> None:
+def test_the_model_itself_tells_what_is_left_out_where_that_is_allowed(played: Sandbox) -> None:
     messages = [{"role": ("user", "assistant")[n % 2], "content": f"{n} " + "so it is " * 60} for n in range(61)]
     size = len(json.dumps(messages)) // 4
     chat = scripted(overflow(size // 2, size), compress="model")
@@ -196,20 +196,20 @@ def test_the_model_itself_tells_what_is_left_out_where_that_is_allowed(played: R
     assert f"In short: {TEXT}" in json.dumps(chat.asked[2])
 
 
-def test_compression_is_tried_as_often_as_it_may_be_and_never_loops(played: Rehearsal) -> None:
+def test_compression_is_tried_as_often_as_it_may_be_and_never_loops(played: Sandbox) -> None:
     messages = [{"role": ("user", "assistant")[n % 2], "content": f"{n} " + "so it is " * 60} for n in range(61)]
     chat = scripted(*[overflow(5000, 10_000)] * 9)
     with pytest.raises(ApiError) as left:
         chat(messages=messages)
     assert len(chat.asked) == 2
     assert "it was compressed once already" in left.value.__notes__[0]
-    chat = scripted(*[overflow(5000, 10_000)] * 9, max_compress_retries=0)
+    chat = scripted(*[overflow(5000, 10_000)] * 9, max_compressions=0)
     with pytest.raises(ApiError):
         chat(messages=messages)
     assert len(chat.asked) == 1
 
 
-def test_a_conversation_whose_last_turn_alone_is_too_long_is_not_sent_again(played: Rehearsal) -> None:
+def test_a_conversation_whose_last_turn_alone_is_too_long_is_not_sent_again(played: Sandbox) -> None:
     old = [{"role": ("user", "assistant")[n % 2], "content": f"{n} " + "so it is " * 60} for n in range(20)]
     chat = scripted(overflow(5000, 20_000))
     with pytest.raises(ApiError) as left:
@@ -218,7 +218,7 @@ def test_a_conversation_whose_last_turn_alone_is_too_long_is_not_sent_again(play
     assert "what must stay of the conversation does not fit" in left.value.__notes__[0]
 
 
-def test_where_the_conversation_alone_fits_the_answers_limit_is_lowered_instead(played: Rehearsal) -> None:
+def test_where_the_conversation_alone_fits_the_answers_limit_is_lowered_instead(played: Sandbox) -> None:
     said = "input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000, decrease input length"
     chat = scripted(ApiError(400, said))
     assert chat(messages=HELLO, max_tokens=21_333) == TEXT
@@ -229,33 +229,33 @@ def test_where_the_conversation_alone_fits_the_answers_limit_is_lowered_instead(
 # Waiting
 
 
-def test_a_rate_limited_model_is_called_again_after_the_time_it_asked_for(played: Rehearsal) -> None:
+def test_a_rate_limited_model_is_called_again_after_the_time_it_asked_for(played: Sandbox) -> None:
     chat = scripted(ApiError(429, "Rate limit reached.", **{"retry-after": "61"}))
     assert chat(messages=HELLO) == TEXT
-    assert played.waits == [61.0]
+    assert played.backoffs == [61.0]
 
 
 @pytest.mark.parametrize(("policy", "asked", "most"), [(None, 91, 90), (Policy(longest_wait=5), 6, 5)])
 def test_retry_after_beyond_the_policy_ends_recovery_with_the_reason(
-    played: Rehearsal, policy: Policy | None, asked: int, most: int
+    played: Sandbox, policy: Policy | None, asked: int, most: int
 ) -> None:
     chat = scripted(ApiError(429, "Rate limit reached.", **{"retry-after": str(asked)}), policy=policy)
     with pytest.raises(ApiError) as left:
         chat(messages=HELLO)
     assert f"it asked for {asked} s, longer than {most} s" in left.value.__notes__[0]
-    assert played.waits == []
+    assert played.backoffs == []
     assert len(chat.asked) == 1
 
 
-def test_no_wait_goes_beyond_the_calls_own_time(played: Rehearsal) -> None:
+def test_no_wait_goes_beyond_the_calls_own_time(played: Sandbox) -> None:
     chat = scripted(ApiError(429, "Rate limit reached.", **{"retry-after": "30"}), timeout=20)
     with pytest.raises(ApiError) as left:
         chat(messages=HELLO)
     assert "its time would be over before the next attempt" in left.value.__notes__[0]
-    assert played.waits == []
+    assert played.backoffs == []
 
 
-def test_a_retry_of_a_model_is_taken_from_the_runs_budget(played: Rehearsal) -> None:
+def test_a_retry_of_a_model_is_taken_from_the_runs_budget(played: Sandbox) -> None:
     chat = scripted(DOWN, "Rain.", DOWN, policy=Policy(run_retries=1))
     with mulligan.run("agent"):
         assert chat(messages=HELLO) == "Rain."
@@ -284,17 +284,17 @@ def test_cancellation_during_a_wait_is_immediate() -> None:
     assert asyncio.run(go()) < 5
 
 
-def test_quota_is_not_waited_for(played: Rehearsal) -> None:
+def test_quota_is_not_waited_for(played: Sandbox) -> None:
     chat = scripted(ApiError(429, "You exceeded your current quota.", "insufficient_quota"))
     with pytest.raises(ApiError):
         chat(messages=HELLO)
-    assert played.waits == []
+    assert played.backoffs == []
 
 
 # Refused
 
 
-def test_a_refused_request_is_told_to_the_model_once_in_one_clean_sentence(played: Rehearsal) -> None:
+def test_a_refused_request_is_told_to_the_model_once_in_one_clean_sentence(played: Sandbox) -> None:
     chat = scripted(BAD)
     assert chat(messages=HELLO) == TEXT
     told = chat.asked[1]["messages"][-1]
@@ -302,13 +302,13 @@ def test_a_refused_request_is_told_to_the_model_once_in_one_clean_sentence(playe
     assert "unsupported" in told["content"]
     assert "<b>" not in told["content"]
     assert "10.0.0.7" not in told["content"]
-    assert_presentable(told["content"])
+    assert_sanitized(told["content"])
     assert chat.asked[1]["messages"][:-1] == HELLO
     assert played.steps[-1].after.remedy.value == "tell"
 
 
 @pytest.mark.parametrize("takes", ["failure", "messages", "both", "nothing"])
-def test_the_fallback_answers_where_recovery_cannot(played: Rehearsal, takes: str) -> None:
+def test_the_fallback_answers_where_recovery_cannot(played: Sandbox, takes: str) -> None:
     given: list[Any] = []
     fallbacks: dict[str, Any] = {
         "failure": lambda failure: given.append(failure.kind) or "Sorry.",
@@ -327,13 +327,13 @@ def test_the_fallback_answers_where_recovery_cannot(played: Rehearsal, takes: st
 
 
 @pytest.mark.parametrize("error", [AUTH, GONE, ApiError(429, "You exceeded your quota.", "insufficient_quota")])
-def test_where_a_person_must_act_no_fallback_speaks(played: Rehearsal, error: ApiError) -> None:
+def test_where_a_person_must_act_no_fallback_speaks(played: Sandbox, error: ApiError) -> None:
     with pytest.raises(ApiError) as left:
         scripted(error, fallback=lambda failure: "Sorry.")(messages=HELLO)
     assert left.value is error
 
 
-def test_a_fallback_that_fails_leaves_the_providers_own_error(played: Rehearsal) -> None:
+def test_a_fallback_that_fails_leaves_the_providers_own_error(played: Sandbox) -> None:
     def broken(failure: Any) -> str:
         raise RuntimeError("no")
 
@@ -341,14 +341,14 @@ def test_a_fallback_that_fails_leaves_the_providers_own_error(played: Rehearsal)
         scripted(BAD, BAD, fallback=broken)(messages=HELLO)
 
 
-def test_a_content_filter_is_not_asked_again(played: Rehearsal) -> None:
+def test_a_content_filter_is_not_asked_again(played: Sandbox) -> None:
     refused = ApiError(400, "Rejected by our safety system: content policy violation.", "content_policy_violation")
     chat = scripted(refused, fallback=lambda failure: "I cannot help with that.")
     assert chat(messages=HELLO) == "I cannot help with that."
     assert len(chat.asked) == 1
 
 
-def test_an_unknown_error_is_left_as_it_is_with_a_note(played: Rehearsal) -> None:
+def test_an_unknown_error_is_left_as_it_is_with_a_note(played: Sandbox) -> None:
     error = ZeroDivisionError("odd")
     chat = scripted(error, fallback=lambda failure: "Sorry.")
     with pytest.raises(ZeroDivisionError) as left:
@@ -367,7 +367,7 @@ def test_an_unknown_error_is_left_as_it_is_with_a_note(played: Rehearsal) -> Non
     ],
 )
 def test_an_answer_limit_that_is_too_high_is_moved_to_the_bound(
-    played: Rehearsal, said: str, given: int, bound: int
+    played: Sandbox, said: str, given: int, bound: int
 ) -> None:
     chat = scripted(ApiError(400, said))
     assert chat(messages=HELLO, max_tokens=given) == TEXT
@@ -375,7 +375,7 @@ def test_an_answer_limit_that_is_too_high_is_moved_to_the_bound(
     assert played.steps[-1].after.changes[0].how == "clamp"
 
 
-def test_an_answer_limit_is_moved_once(played: Rehearsal) -> None:
+def test_an_answer_limit_is_moved_once(played: Sandbox) -> None:
     said = "max_tokens: {} > {}, which is the maximum allowed number of output tokens"
     chat = scripted(ApiError(400, said.format(9000, 4096)), ApiError(400, said.format(4096, 2048)))
     assert chat(messages=HELLO, max_tokens=9000) == TEXT
@@ -386,7 +386,7 @@ def test_an_answer_limit_is_moved_once(played: Rehearsal) -> None:
 # Keys and other models
 
 
-def test_credentials_are_refreshed_once(played: Rehearsal) -> None:
+def test_credentials_are_refreshed_once(played: Sandbox) -> None:
     fresh: list[int] = []
     chat = scripted(AUTH, refresh_auth=lambda: fresh.append(1))
     assert chat(messages=HELLO) == TEXT
@@ -397,7 +397,7 @@ def test_credentials_are_refreshed_once(played: Rehearsal) -> None:
     assert [each["model"] for each in chat.asked] == ["gpt-4o"] * 2  # another model is no cure for a key
 
 
-def test_a_refresh_may_answer_with_arguments_or_say_that_it_failed(played: Rehearsal) -> None:
+def test_a_refresh_may_answer_with_arguments_or_say_that_it_failed(played: Sandbox) -> None:
     chat = scripted(AUTH, refresh_auth=lambda failure: {"api_key": "new"})
     assert chat(messages=HELLO) == TEXT
     assert chat.asked[1]["api_key"] == "new"
@@ -407,7 +407,7 @@ def test_a_refresh_may_answer_with_arguments_or_say_that_it_failed(played: Rehea
     assert len(chat.asked) == 1
 
 
-def test_a_retired_model_is_replaced_with_a_warning(played: Rehearsal, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_retired_model_is_replaced_with_a_warning(played: Sandbox, caplog: pytest.LogCaptureFixture) -> None:
     chat = scripted(GONE, fallback_models=["gpt-4.1"])
     assert chat(messages=HELLO) == TEXT
     assert [each["model"] for each in chat.asked] == ["gpt-4o", "gpt-4.1"]
@@ -415,14 +415,14 @@ def test_a_retired_model_is_replaced_with_a_warning(played: Rehearsal, caplog: p
     assert played.steps[-1].after.source == "fallback"
 
 
-def test_each_fallback_model_is_tried_once(played: Rehearsal) -> None:
+def test_each_fallback_model_is_tried_once(played: Sandbox) -> None:
     chat = scripted(GONE, GONE, GONE, fallback_models=["gpt-4.1", "claude-3-opus", "gemini-2.0-flash"])
     with pytest.raises(ApiError):
         chat(messages=HELLO)
     assert [each["model"] for each in chat.asked] == ["gpt-4o", "gpt-4.1", "claude-3-opus"]
 
 
-def test_an_outage_is_waited_for_and_then_left_to_another_provider(played: Rehearsal) -> None:
+def test_an_outage_is_waited_for_and_then_left_to_another_provider(played: Sandbox) -> None:
     chat = scripted(DOWN, DOWN, fallback_models=["gpt-4.1", "claude-3-opus"])
     assert chat(messages=HELLO) == TEXT
     assert [each["model"] for each in chat.asked] == ["gpt-4o", "gpt-4o", "claude-3-opus"]
@@ -438,7 +438,7 @@ def post(url: str, **body: Any) -> Any:
             raise ApiError(error.code, error.read().decode()) from None
 
 
-def test_a_model_that_is_left_alone_does_not_keep_another_one_from_answering(played: Rehearsal) -> None:
+def test_a_model_that_is_left_alone_does_not_keep_another_one_from_answering(played: Sandbox) -> None:
     with Provider() as broken, Provider() as whole:
         broken.script = [Wrong(503, "server_error", None, "The server is overloaded.")] * 50
 
@@ -454,7 +454,7 @@ def test_a_model_that_is_left_alone_does_not_keep_another_one_from_answering(pla
         assert all(step.after.source == "fallback" for step in played.steps if step.outcome == "success")
 
 
-def test_a_fallback_model_that_is_left_alone_itself_is_passed_over(played: Rehearsal) -> None:
+def test_a_fallback_model_that_is_left_alone_itself_is_passed_over(played: Sandbox) -> None:
     asked: list[str] = []
 
     @mulligan.model(fallback_models=["claude-3-opus", "gemini-2.0-flash"])
@@ -472,7 +472,7 @@ def test_a_fallback_model_that_is_left_alone_itself_is_passed_over(played: Rehea
     assert asked == ["gemini-2.0-flash"]
 
 
-def test_model_whose_circuit_is_open_is_asked_where_no_fallback_serves(played: Rehearsal) -> None:
+def test_model_whose_circuit_is_open_is_asked_where_no_fallback_serves(played: Sandbox) -> None:
     asked: list[str] = []
 
     @mulligan.model(fallback_models=["gpt-4.1", "claude-3-opus"])
@@ -489,7 +489,7 @@ def test_model_whose_circuit_is_open_is_asked_where_no_fallback_serves(played: R
     assert asked == ["gpt-4o"]
 
 
-def test_where_every_model_is_left_alone_the_users_fallback_answers(played: Rehearsal) -> None:
+def test_where_every_model_is_left_alone_the_users_fallback_answers(played: Sandbox) -> None:
     @mulligan.model(fallback=lambda failure: f"Sorry: {failure.kind}")
     def chat(messages: Any, model: str = "gpt-4o") -> str:
         raise DOWN
@@ -499,7 +499,7 @@ def test_where_every_model_is_left_alone_the_users_fallback_answers(played: Rehe
     assert played.steps[-2].failure.evidence == ("it was not made",)
 
 
-def test_a_longer_window_serves_where_compression_cannot_and_is_checked_first(played: Rehearsal) -> None:
+def test_a_longer_window_serves_where_compression_cannot_and_is_checked_first(played: Sandbox) -> None:
     long = [{"role": "user", "content": "word " * 60_000}]
     models = [Fallback("small", window=50_000), Fallback("large", window=500_000)]
     chat = scripted(overflow(64_000, 75_000), fallback_models=models)
@@ -508,14 +508,14 @@ def test_a_longer_window_serves_where_compression_cannot_and_is_checked_first(pl
     assert chat.asked[1]["messages"] == long
 
 
-def test_another_model_is_never_tried_for_another_bad_request(played: Rehearsal) -> None:
+def test_another_model_is_never_tried_for_another_bad_request(played: Sandbox) -> None:
     chat = scripted(BAD, BAD, fallback_models=["claude-3-opus"])
     with pytest.raises(ApiError):
         chat(messages=HELLO)
     assert {each["model"] for each in chat.asked} == {"gpt-4o"}
 
 
-def test_a_fallback_model_may_be_a_function_sync_or_async(played: Rehearsal) -> None:
+def test_a_fallback_model_may_be_a_function_sync_or_async(played: Sandbox) -> None:
     def other(messages: Any, **rest: Any) -> str:
         return f"other: {len(messages)}"
 
@@ -531,7 +531,7 @@ def test_a_fallback_model_may_be_a_function_sync_or_async(played: Rehearsal) -> 
 # Unusable answers
 
 
-def test_an_answer_that_cannot_be_used_is_asked_for_once_more_with_the_reason(played: Rehearsal) -> None:
+def test_an_answer_that_cannot_be_used_is_asked_for_once_more_with_the_reason(played: Sandbox) -> None:
     chat = scripted("", "")
     assert chat(messages=HELLO) == ""  # the second is the caller's to judge
     assert len(chat.asked) == 2
@@ -541,30 +541,30 @@ def test_an_answer_that_cannot_be_used_is_asked_for_once_more_with_the_reason(pl
     assert "not valid JSON" in chat.asked[1]["messages"][-1]["content"]
 
 
-def test_an_answer_with_one_reading_is_mended_without_another_call(played: Rehearsal) -> None:
+def test_an_answer_with_one_reading_is_mended_without_another_call(played: Sandbox) -> None:
     chat = scripted('```json\n{"weather": "rain",}\n```')
     assert json.loads(chat(messages=HELLO, response_format={"type": "json_object"})) == {"weather": "rain"}
     assert len(chat.asked) == 1
     assert "not valid JSON" in played.steps[-1].metadata["mended"]
 
 
-def test_a_provider_that_fails_with_status_200_is_waited_for(played: Rehearsal) -> None:
+def test_a_provider_that_fails_with_status_200_is_waited_for(played: Sandbox) -> None:
     refusal = {"error": {"message": "Provider returned error", "code": 502}}
     chat = scripted(refusal, refusal | {"choices": []})
     assert chat(messages=HELLO) == TEXT
     assert [step.outcome for step in played.steps] == ["failure", "failure", "success"]
     assert {str(step.failure.kind) for step in played.steps[:2]} == {"model/unavailable"}
-    assert len(played.waits) == 2
+    assert len(played.backoffs) == 2
 
 
-def test_a_provider_that_goes_on_failing_with_status_200_has_its_own_answer_passed_on(played: Rehearsal) -> None:
+def test_a_provider_that_goes_on_failing_with_status_200_has_its_own_answer_passed_on(played: Sandbox) -> None:
     refusal = {"error": {"message": "No auth credentials found", "code": 401}}
     chat = scripted(refusal)
     assert chat(messages=HELLO) == refusal
     assert played.steps[-1].failure.kind == "model/auth_error"
 
 
-def test_every_call_of_an_answer_is_mended(played: Rehearsal) -> None:
+def test_every_call_of_an_answer_is_mended(played: Sandbox) -> None:
     calls = [
         {"id": name, "type": "function", "function": {"name": "weather", "arguments": f"{{'city': '{name}',}}"}}
         for name in ("Oslo", "Bergen")
@@ -579,7 +579,7 @@ def test_every_call_of_an_answer_is_mended(played: Rehearsal) -> None:
 # Streams
 
 
-def test_a_stream_is_recovered_before_its_first_token_only(played: Rehearsal) -> None:
+def test_a_stream_is_recovered_before_its_first_token_only(played: Sandbox) -> None:
     begun: list[int] = []
 
     @mulligan.model
@@ -616,7 +616,7 @@ def test_a_stream_is_recovered_before_its_first_token_only(played: Rehearsal) ->
 
 @pytest.mark.parametrize("read", [0, 1])
 @pytest.mark.parametrize("agent", ["", "reader"])
-def test_a_stream_that_is_thrown_away_is_recorded_as_closed(played: Rehearsal, read: int, agent: str) -> None:
+def test_a_stream_that_is_thrown_away_is_recorded_as_closed(played: Sandbox, read: int, agent: str) -> None:
     """A loop that is left by `break` closes nothing, and the call was made all the same."""
 
     @mulligan.model
@@ -634,7 +634,7 @@ def test_a_stream_that_is_thrown_away_is_recorded_as_closed(played: Rehearsal, r
     assert [history.run.end for history in played.runs] == ["finished"]
 
 
-def test_an_async_stream_is_recovered_before_its_first_token_only(played: Rehearsal) -> None:
+def test_an_async_stream_is_recovered_before_its_first_token_only(played: Sandbox) -> None:
     begun: list[int] = []
 
     @mulligan.model
@@ -662,7 +662,7 @@ def test_an_async_stream_is_recovered_before_its_first_token_only(played: Rehear
         {"type": "error", "code": "server_error", "message": "The server is overloaded."},
     ],
 )
-def test_an_event_that_says_that_the_answer_failed_is_a_failure(played: Rehearsal, failed: Any) -> None:
+def test_an_event_that_says_that_the_answer_failed_is_a_failure(played: Sandbox, failed: Any) -> None:
     begun: list[int] = []
 
     def events() -> Iterator[Any]:
@@ -686,7 +686,7 @@ def test_an_event_that_says_that_the_answer_failed_is_a_failure(played: Rehearsa
     assert played.steps[-1].ending.why == "its first items were passed on already"
 
 
-def test_a_stream_that_fails_by_an_event_again_and_again_ends_with_that_event(played: Rehearsal) -> None:
+def test_a_stream_that_fails_by_an_event_again_and_again_ends_with_that_event(played: Sandbox) -> None:
     begun: list[int] = []
     failed = {"type": "error", "code": "server_error", "message": "The server is overloaded."}
 
@@ -701,7 +701,7 @@ def test_a_stream_that_fails_by_an_event_again_and_again_ends_with_that_event(pl
     assert [history.run.end for history in played.runs] == ["raised"]
 
 
-def test_a_stream_that_is_closed_early_is_a_success(played: Rehearsal) -> None:
+def test_a_stream_that_is_closed_early_is_a_success(played: Sandbox) -> None:
     @mulligan.model
     def chat(messages: Any, stream: bool = False) -> Any:
         return iter(["a", "b", "c"])
@@ -713,7 +713,7 @@ def test_a_stream_that_is_closed_early_is_a_success(played: Rehearsal) -> None:
     assert [history.run.end for history in played.runs] == ["finished"]
 
 
-def test_a_fallback_answers_in_place_of_a_stream_that_never_began(played: Rehearsal) -> None:
+def test_a_fallback_answers_in_place_of_a_stream_that_never_began(played: Sandbox) -> None:
     @mulligan.model(fallback=lambda failure: "Sorry.")
     def words(messages: Any) -> Iterator[str]:
         raise ApiError(400, "Rejected by our safety system: content policy violation.")
@@ -736,7 +736,7 @@ def test_a_fallback_answers_in_place_of_a_stream_that_never_began(played: Rehear
 # Async, modes and mistakes
 
 
-def test_a_compaction_of_ours_is_one_for_the_sessions_reminder(played: Rehearsal) -> None:
+def test_a_compaction_of_ours_is_one_for_the_sessions_reminder(played: Sandbox) -> None:
     @mulligan.tool
     def pay(amount: int) -> None:
         raise ValueError("the account is closed")
@@ -752,7 +752,7 @@ def test_a_compaction_of_ours_is_one_for_the_sessions_reminder(played: Rehearsal
         assert "the account is closed" in session.reminder()
 
 
-def test_an_async_model_asks_async_questions(played: Rehearsal) -> None:
+def test_an_async_model_asks_async_questions(played: Sandbox) -> None:
     left = [AUTH, BAD, BAD]
 
     async def fresh() -> None:
@@ -771,7 +771,7 @@ def test_an_async_model_asks_async_questions(played: Rehearsal) -> None:
     assert len([event for event in played.events if isinstance(event, RecoveryPlanned)]) == 2
 
 
-def test_an_attempt_says_what_tokens_and_time_it_took(played: Rehearsal) -> None:
+def test_an_attempt_says_what_tokens_and_time_it_took(played: Sandbox) -> None:
     answer = {"choices": [{"message": {"content": TEXT}}], "usage": {"prompt_tokens": 40, "completion_tokens": 6}}
     chat = scripted(DOWN, answer)
     chat(messages=HELLO)
@@ -780,7 +780,7 @@ def test_an_attempt_says_what_tokens_and_time_it_took(played: Rehearsal) -> None
     assert played.steps[-1].seconds > 0
 
 
-def test_a_model_that_is_only_observed_is_called_once(played: Rehearsal) -> None:
+def test_a_model_that_is_only_observed_is_called_once(played: Sandbox) -> None:
     for error in (DOWN, BAD, overflow(10, 20), GONE, AUTH):
         chat = scripted(
             error, mode="observe", fallback_models=["x"], refresh_auth=lambda: True, fallback=lambda: "Sorry."
@@ -790,7 +790,7 @@ def test_a_model_that_is_only_observed_is_called_once(played: Rehearsal) -> None
         assert len(chat.asked) == 1
 
 
-def test_a_mode_that_may_not_repair_only_waits(played: Rehearsal) -> None:
+def test_a_mode_that_may_not_repair_only_waits(played: Sandbox) -> None:
     chat = scripted(DOWN, mode="suggest")
     assert chat(messages=HELLO) == TEXT
     for error in (BAD, overflow(10, 20), GONE):
@@ -808,9 +808,9 @@ def test_a_mode_that_may_not_repair_only_waits(played: Rehearsal) -> None:
         {"fallback_models": "gpt-4.1"},
         {"fallback_models": [7]},
         {"refresh_auth": True},
-        {"max_compress_retries": -1},
-        {"compress_over": 10},
-        {"fallback_models": [lambda: 1], "max_compress_retries": 1.5},
+        {"max_compressions": -1},
+        {"compress_above_chars": 10},
+        {"fallback_models": [lambda: 1], "max_compressions": 1.5},
     ],
 )
 def test_an_option_that_cannot_be_meant_is_refused(options: dict[str, Any]) -> None:
@@ -830,9 +830,7 @@ def test_what_must_be_awaited_is_refused_by_a_function_that_is_not_async() -> No
 
 
 @pytest.mark.parametrize("means", ["compressed", "refreshed", "told", "fallback"])
-def test_nobody_is_told_that_the_same_call_worked_later_where_it_was_not_the_same(
-    played: Rehearsal, means: str
-) -> None:
+def test_nobody_is_told_that_the_same_call_worked_later_where_it_was_not_the_same(played: Sandbox, means: str) -> None:
     error, options = {
         "compressed": (overflow(1500, 2400), {}),
         "refreshed": (AUTH, {"refresh_auth": lambda: None}),
@@ -851,18 +849,18 @@ def test_nobody_is_told_that_the_same_call_worked_later_where_it_was_not_the_sam
 
     assert "worked before" not in "".join(left.value.__notes__)
     assert played.runs[0].links[0].how == "repair"
-    assert played.store.fixes(LOCAL, FixQuery()) == []
+    assert played.store.fixes(DEFAULT_TENANT, FixQuery()) == []
 
 
-def test_where_nothing_may_be_compressed_that_is_said(played: Rehearsal) -> None:
-    chat = scripted(overflow(1500, 2400), max_compress_retries=0)
+def test_where_nothing_may_be_compressed_that_is_said(played: Sandbox) -> None:
+    chat = scripted(overflow(1500, 2400), max_compressions=0)
     with pytest.raises(ApiError) as left:
         chat(HELLO)
-    assert "nothing is compressed, because max_compress_retries is 0" in left.value.__notes__[0]
+    assert "nothing is compressed, because max_compressions is 0" in left.value.__notes__[0]
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_tokens_of_a_wrapped_client_inside_a_wrapped_function_are_counted_once(played: Rehearsal, fails: bool) -> None:
+def test_tokens_of_a_wrapped_client_inside_a_wrapped_function_are_counted_once(played: Sandbox, fails: bool) -> None:
     answer = {"choices": [{"message": {"role": "assistant", "content": TEXT}, "finish_reason": "stop"}]}
     usage = {**answer, "usage": {"prompt_tokens": 10, "completion_tokens": 3}}
     inner = scripted(*[DOWN] * fails, usage, usage, name="client")

@@ -22,10 +22,10 @@ import pytest
 
 from mulligan import AgentError, Mulligan
 from mulligan.failure import SettingsError
-from mulligan.records import OPEN, Fix, History, Link
+from mulligan.records import RUN_SPECIFIC, Fix, History, Link
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL, FixQuery, LessonQuery, PatternQuery, RunQuery, now
-from mulligan.report.terminal import status_word
+from mulligan.remember.store import DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery, RunQuery, now
+from mulligan.report.terminal import format_status
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -43,7 +43,7 @@ class Program:
         assert self.mulligan.flush(60)
         store = SqliteStore(self.path)
         try:
-            return list(reversed(store.runs(LOCAL, RunQuery(limit=1000))))
+            return list(reversed(store.runs(DEFAULT_TENANT, RunQuery(limit=1000))))
         finally:
             store.close()
 
@@ -52,13 +52,13 @@ class Program:
 
     def read_status(self) -> str:
         """The status of the latest run, as people read it."""
-        return status_word(self.read_runs()[-1])
+        return format_status(self.read_runs()[-1])
 
     def read_fixes(self) -> list[Fix]:
         assert self.mulligan.flush(60)
         store = SqliteStore(self.path)
         try:
-            return list(store.fixes(LOCAL, FixQuery(now=now(), limit=100)))
+            return list(store.fixes(DEFAULT_TENANT, FixQuery(now=now(), limit=100)))
         finally:
             store.close()
 
@@ -585,7 +585,7 @@ def test_prerequisite_in_a_handler_teaches(program: Program) -> None:
         ("recipe", ("press",), ("same_arguments",))
     ]
     (fix,) = program.read_fixes()
-    assert (fix.sort, fix.worked, fix.tellable) == ("recipe", 2, True)
+    assert (fix.sort, fix.worked, fix.showable) == ("recipe", 2, True)
     assert [(call.tool, call.arguments) for call in fix.first] == [("press", {"level": 1})]
 
 
@@ -924,7 +924,7 @@ def test_learn_repair_alone_runs_an_approved_prerequisite(
                 garage.start(car)
     (fix,) = teacher.read_fixes()
     store = SqliteStore(teacher.path)
-    store.decide(LOCAL, fix.id, approved=True, at=now())
+    store.decide(DEFAULT_TENANT, fix.id, approved=True, at=now())
     store.close()
 
     program = start(**({"learn": learn} if place == "settings" else {}))
@@ -954,7 +954,7 @@ def test_readme_example_is_repaired_a_hundred_times_in_one_process(program: Prog
     code = compile(first_example().replace("import mulligan\n", "", 1), "README.md", "exec")
     for _ in range(100):
         exec(code, {"mulligan": program.mulligan, "__name__": "readme"})
-    assert {status_word(history) for history in program.read_runs()} == {"recovered"}
+    assert {format_status(history) for history in program.read_runs()} == {"recovered"}
     assert len(program.read_runs()) == 100
 
 
@@ -966,7 +966,7 @@ def test_readme_example_is_repaired_a_hundred_times_in_one_store(start: Callable
         assert program.mulligan.flush(60)
         program.mulligan.close()
     histories = start().read_runs()
-    assert [status_word(history) for history in histories] == ["recovered"] * 100
+    assert [format_status(history) for history in histories] == ["recovered"] * 100
 
 
 # The command
@@ -997,8 +997,8 @@ def test_value_of_a_declared_privileged_argument_is_never_shared(program: Progra
             except ValueError:
                 resize(volume, size=10)
     (fix,) = program.read_fixes()
-    assert (fix.worked, fix.tellable) == (4, False)
-    assert [change.after for change in fix.changes] == [OPEN]
+    assert (fix.worked, fix.showable) == (4, False)
+    assert [change.after for change in fix.changes] == [RUN_SPECIFIC]
     assert run_command(program, "consolidate").returncode == 0
     assert json.loads(run_command(program, "lessons", "--source", "learned", "--json").stdout) == []
 
@@ -1034,12 +1034,12 @@ def test_forget_learned_keeps_history_and_discards_fixes_and_lessons(program: Pr
     store = SqliteStore(program.path)
     for is_rebuilt in (False, True):
         if is_rebuilt:
-            store.rebuild(LOCAL)
-            store.consolidate(LOCAL, now())
-        assert list(reversed(store.runs(LOCAL, RunQuery(limit=10)))) == before
-        assert [pattern.count for pattern in store.patterns(LOCAL, PatternQuery())] == [3]
-        assert store.fixes(LOCAL, FixQuery(now=now(), limit=10)) == []
-        assert store.lessons(LOCAL, LessonQuery(source="learned", now=now())) == []
+            store.rebuild(DEFAULT_TENANT)
+            store.consolidate(DEFAULT_TENANT, now())
+        assert list(reversed(store.runs(DEFAULT_TENANT, RunQuery(limit=10)))) == before
+        assert [pattern.count for pattern in store.patterns(DEFAULT_TENANT, PatternQuery())] == [3]
+        assert store.fixes(DEFAULT_TENANT, FixQuery(now=now(), limit=10)) == []
+        assert store.lessons(DEFAULT_TENANT, LessonQuery(source="learned", now=now())) == []
     store.close()
     notes = [correct(query) for query in ("birds", "mice", "cows")]
     assert ["size=10" in note for note in notes] == [False, False, True], "it learns again from nothing"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mulligan.capture.advice import Advice, advise
+from mulligan.capture.advice import SuggestionResult, suggest_repairs
 
 TEXT = {"type": "string"}
 
@@ -80,9 +80,11 @@ def did(tool: str, result: Any, **arguments: Any) -> dict[str, Any]:
     return {"tool": tool, "arguments": arguments, "outcome": "success", "result": result}
 
 
-def answered(tool: str, arguments: dict[str, Any], error: str, *run: dict[str, Any], reads: bool = False) -> Advice:
+def answered(
+    tool: str, arguments: dict[str, Any], error: str, *run: dict[str, Any], reads: bool = False
+) -> SuggestionResult:
     about: dict[str, Any] = {"effects": "none"} if reads else {}
-    return advise(tool, arguments, error, schema=TOOLS.get(tool), tools=TOOLS, run=run, **about)
+    return suggest_repairs(tool, arguments, error, schema=TOOLS.get(tool), tools=TOOLS, run=run, **about)
 
 
 def is_a(kind: str) -> str:
@@ -127,7 +129,7 @@ def is_a(kind: str) -> str:
 def test_what_the_schema_alone_settles_is_tried(tool, call, error, right):
     first = answered(tool, call, error).suggestions[0]
     assert first.arguments == right
-    assert first.automatic, first.why
+    assert first.automatic, first.reason
 
 
 @pytest.mark.parametrize("name", ["getOrderDetails", "get-order-details", "functions.get_order_details()"])

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from mulligan.capture.advice import Advice, advise
+from mulligan.capture.advice import SuggestionResult, suggest_repairs
 
 TEXT = {"type": "string"}
 COUNT = {"type": "integer"}
@@ -102,11 +102,13 @@ class Case(NamedTuple):
     reads: bool = False
     """Whether its developer said that it changes nothing."""
 
-    def answered(self, **options: Any) -> Advice:
+    def answered(self, **options: Any) -> SuggestionResult:
         schema = TOOLS.get(self.tool)
         if self.reads:
             options["effects"] = "none"
-        return advise(self.tool, self.arguments, self.error, schema=schema, tools=TOOLS, run=self.run, **options)
+        return suggest_repairs(
+            self.tool, self.arguments, self.error, schema=schema, tools=TOOLS, run=self.run, **options
+        )
 
 
 def booked(**changed: Any) -> dict[str, Any]:
@@ -542,7 +544,7 @@ def named(cases: dict[str, Case]) -> Any:
 def test_what_can_only_be_meant_is_tried_first(case):
     first = case.answered().suggestions[0]
     assert (first.tool, first.arguments) == (case.meant or case.tool, case.right)
-    assert first.automatic, first.why
+    assert first.automatic, first.reason
 
 
 @named(OFFERED)

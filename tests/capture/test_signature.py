@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.capture.annotations import as_schema
+from mulligan.capture.annotations import annotation_to_schema
 from mulligan.capture.signature import Signature
 
 
@@ -132,7 +132,7 @@ class Modelled:
     ],
 )
 def test_an_annotation_says_what_json_can_hold_of_it_and_nothing_else(annotation: Any, schema: dict[str, Any]) -> None:
-    assert as_schema(annotation) == schema
+    assert annotation_to_schema(annotation) == schema
 
 
 def test_a_schema_says_what_is_required_and_whether_there_may_be_more() -> None:
@@ -184,7 +184,7 @@ def test_annotations_that_raise_when_they_are_looked_at_leave_no_schema_and_no_e
 
 def test_nothing_is_said_of_a_function_without_a_signature() -> None:
     assert Signature(max).schema() is None
-    assert not Signature(max).refuses((), {"anything": 1})
+    assert not Signature(max).rejects_call((), {"anything": 1})
 
 
 def test_an_object_that_can_be_called_is_described_by_its_call() -> None:
@@ -254,9 +254,9 @@ def test_arguments_by_name_and_back_make_the_same_call(
     try:
         expected = function(*args, **kwargs)
     except TypeError:
-        assert signature.refuses(tuple(args), kwargs)
+        assert signature.rejects_call(tuple(args), kwargs)
         return
-    positional, named = signature.spread(signature.bind(tuple(args), kwargs), tuple(args))
+    positional, named = signature.split_arguments(signature.bind(tuple(args), kwargs), tuple(args))
     assert function(*positional, **named) == expected
 
 

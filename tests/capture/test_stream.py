@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import mulligan
-from mulligan.testing import Rehearsal
+from mulligan.testing import Sandbox
 
 
-def outcomes(played: Rehearsal) -> list[str]:
+def outcomes(played: Sandbox) -> list[str]:
     return [step.outcome for step in played.steps]
 
 
@@ -38,13 +38,13 @@ def fails_before(*errors: Exception) -> Any:
 # Recovery
 
 
-def test_a_stream_that_fails_before_its_first_item_is_started_again(played: Rehearsal) -> None:
+def test_a_stream_that_fails_before_its_first_item_is_started_again(played: Sandbox) -> None:
     assert list(fails_before(ConnectionError("reset"))()) == ["a", "b"]
     assert outcomes(played) == ["failure", "success"]
-    assert len(played.waits) == 1
+    assert len(played.backoffs) == 1
 
 
-def test_an_async_stream_that_fails_before_its_first_item_is_started_again(played: Rehearsal) -> None:
+def test_an_async_stream_that_fails_before_its_first_item_is_started_again(played: Sandbox) -> None:
     script = [ConnectionError("reset")]
 
     @mulligan.tool(effects="none")
@@ -58,7 +58,7 @@ def test_an_async_stream_that_fails_before_its_first_item_is_started_again(playe
     assert outcomes(played) == ["failure", "success"]
 
 
-def test_a_stream_that_fails_after_its_first_item_is_not_started_again(played: Rehearsal) -> None:
+def test_a_stream_that_fails_after_its_first_item_is_not_started_again(played: Sandbox) -> None:
     started: list[int] = []
     error = ConnectionError("reset")
 
@@ -83,7 +83,7 @@ def test_a_stream_that_fails_after_its_first_item_is_not_started_again(played: R
     assert outcomes(played) == ["failure"]
 
 
-def test_an_async_stream_that_fails_after_its_first_item_is_not_started_again(played: Rehearsal) -> None:
+def test_an_async_stream_that_fails_after_its_first_item_is_not_started_again(played: Sandbox) -> None:
     started: list[int] = []
 
     @mulligan.tool(effects="none")
@@ -98,7 +98,7 @@ def test_an_async_stream_that_fails_after_its_first_item_is_not_started_again(pl
     assert outcomes(played) == ["failure"]
 
 
-def test_a_stream_that_never_starts_is_given_up_with_its_own_error(played: Rehearsal) -> None:
+def test_a_stream_that_never_starts_is_given_up_with_its_own_error(played: Sandbox) -> None:
     errors = [ConnectionError(str(n)) for n in range(5)]
     with pytest.raises(ConnectionError) as left:
         list(fails_before(*errors)())
@@ -107,7 +107,7 @@ def test_a_stream_that_never_starts_is_given_up_with_its_own_error(played: Rehea
     assert [history.run.end for history in played.runs] == ["raised"]
 
 
-def test_a_repaired_stream_is_announced(played: Rehearsal) -> None:
+def test_a_repaired_stream_is_announced(played: Sandbox) -> None:
     @mulligan.tool
     def words(count: int) -> Iterator[int]:
         if count > 10:
@@ -116,13 +116,13 @@ def test_a_repaired_stream_is_announced(played: Rehearsal) -> None:
 
     with mulligan.run("agent"):
         assert list(words(50)) == [10]
-        assert "count 50 -> 10" in mulligan.notes()[0]
+        assert "count 50 -> 10" in mulligan.drain_notes()[0]
 
 
 # As it was before
 
 
-def test_an_empty_stream_is_a_success(played: Rehearsal) -> None:
+def test_an_empty_stream_is_a_success(played: Sandbox) -> None:
     @mulligan.tool
     def nothing() -> Iterator[int]:
         return
@@ -139,7 +139,7 @@ def test_an_empty_stream_is_a_success(played: Rehearsal) -> None:
 
 
 @pytest.mark.parametrize("items", [0, 3])
-def test_the_return_value_of_a_generator_comes_out(played: Rehearsal, items: int) -> None:
+def test_the_return_value_of_a_generator_comes_out(played: Sandbox, items: int) -> None:
     @mulligan.tool
     def count() -> Generator[int, None, str]:
         yield from range(items)
@@ -156,7 +156,7 @@ def test_the_return_value_of_a_generator_comes_out(played: Rehearsal, items: int
     assert seen == list(range(items))
 
 
-def test_what_is_sent_arrives(played: Rehearsal) -> None:
+def test_what_is_sent_arrives(played: Sandbox) -> None:
     @mulligan.tool
     def echo() -> Generator[Any, Any, None]:
         got = yield "ready"
@@ -169,7 +169,7 @@ def test_what_is_sent_arrives(played: Rehearsal) -> None:
     stream.close()
 
 
-def test_what_is_sent_to_an_async_stream_arrives(played: Rehearsal) -> None:
+def test_what_is_sent_to_an_async_stream_arrives(played: Sandbox) -> None:
     @mulligan.tool
     async def echo() -> AsyncGenerator[Any, Any]:
         got = yield "ready"
@@ -187,7 +187,7 @@ def test_what_is_sent_to_an_async_stream_arrives(played: Rehearsal) -> None:
     assert outcomes(played) == ["cancelled"]
 
 
-def test_what_is_thrown_can_be_caught_by_the_stream(played: Rehearsal) -> None:
+def test_what_is_thrown_can_be_caught_by_the_stream(played: Sandbox) -> None:
     @mulligan.tool
     def patient() -> Generator[str, None, None]:
         try:
@@ -202,7 +202,7 @@ def test_what_is_thrown_can_be_caught_by_the_stream(played: Rehearsal) -> None:
     assert outcomes(played) == ["success"]
 
 
-def test_what_is_thrown_and_not_caught_comes_back_as_it_is(played: Rehearsal) -> None:
+def test_what_is_thrown_and_not_caught_comes_back_as_it_is(played: Sandbox) -> None:
     @mulligan.tool
     def words() -> Iterator[str]:
         yield "a"
@@ -215,7 +215,7 @@ def test_what_is_thrown_and_not_caught_comes_back_as_it_is(played: Rehearsal) ->
     assert left.value is error
 
 
-def test_what_is_thrown_at_an_async_stream_can_be_caught_by_it(played: Rehearsal) -> None:
+def test_what_is_thrown_at_an_async_stream_can_be_caught_by_it(played: Sandbox) -> None:
     @mulligan.tool
     async def patient() -> AsyncGenerator[str, None]:
         try:
@@ -233,7 +233,7 @@ def test_what_is_thrown_at_an_async_stream_can_be_caught_by_it(played: Rehearsal
     assert asyncio.run(main()) == "caught"
 
 
-def test_closing_a_stream_closes_what_is_behind_it_and_is_no_failure(played: Rehearsal) -> None:
+def test_closing_a_stream_closes_what_is_behind_it_and_is_no_failure(played: Sandbox) -> None:
     closed: list[str] = []
 
     @mulligan.tool
@@ -268,7 +268,7 @@ def test_closing_a_stream_closes_what_is_behind_it_and_is_no_failure(played: Reh
     assert [history.run.end for history in played.runs] == ["finished", "finished"]
 
 
-def test_a_stream_that_is_never_read_is_never_called(played: Rehearsal) -> None:
+def test_a_stream_that_is_never_read_is_never_called(played: Sandbox) -> None:
     called: list[int] = []
 
     @mulligan.tool
@@ -284,7 +284,7 @@ def test_a_stream_that_is_never_read_is_never_called(played: Rehearsal) -> None:
 # Context
 
 
-def test_what_the_reader_does_between_two_items_is_not_part_of_the_stream(played: Rehearsal) -> None:
+def test_what_the_reader_does_between_two_items_is_not_part_of_the_stream(played: Sandbox) -> None:
     other = mulligan.tool(name="other")(lambda: 1)
 
     @mulligan.tool
@@ -299,7 +299,7 @@ def test_what_the_reader_does_between_two_items_is_not_part_of_the_stream(played
     assert all(step.parent is None for step in played.steps)
 
 
-def test_what_the_stream_itself_calls_is_part_of_it(played: Rehearsal) -> None:
+def test_what_the_stream_itself_calls_is_part_of_it(played: Sandbox) -> None:
     other = mulligan.tool(name="other")(lambda: 1)
 
     @mulligan.tool
@@ -311,7 +311,7 @@ def test_what_the_stream_itself_calls_is_part_of_it(played: Rehearsal) -> None:
     assert len(played.runs) == 1
 
 
-def test_a_stream_inside_a_run_is_a_step_of_it(played: Rehearsal) -> None:
+def test_a_stream_inside_a_run_is_a_step_of_it(played: Sandbox) -> None:
     @mulligan.tool
     def words() -> Iterator[int]:
         yield 1
@@ -321,7 +321,7 @@ def test_a_stream_inside_a_run_is_a_step_of_it(played: Rehearsal) -> None:
     assert [step.run for step in played.steps] == [run.id]
 
 
-def test_two_streams_read_in_turns_do_not_mix(played: Rehearsal) -> None:
+def test_two_streams_read_in_turns_do_not_mix(played: Sandbox) -> None:
     @mulligan.tool
     def words(name: str) -> Iterator[str]:
         for n in range(3):
@@ -332,7 +332,7 @@ def test_two_streams_read_in_turns_do_not_mix(played: Rehearsal) -> None:
     assert len({step.run for step in played.steps}) == 2
 
 
-def test_a_stream_that_is_thrown_away_in_another_context_is_closed_without_a_sound(played: Rehearsal) -> None:
+def test_a_stream_that_is_thrown_away_in_another_context_is_closed_without_a_sound(played: Sandbox) -> None:
     @mulligan.tool
     def words() -> Iterator[int]:
         yield 1
@@ -345,7 +345,7 @@ def test_a_stream_that_is_thrown_away_in_another_context_is_closed_without_a_sou
     assert outcomes(played) == ["cancelled"]
 
 
-def test_a_step_says_how_many_items_there_were(played: Rehearsal) -> None:
+def test_a_step_says_how_many_items_there_were(played: Sandbox) -> None:
     @mulligan.tool
     def words() -> Iterator[int]:
         yield from range(5)
@@ -354,7 +354,7 @@ def test_a_step_says_how_many_items_there_were(played: Rehearsal) -> None:
     assert played.steps[0].result == {"$stream": 5}
 
 
-def test_cancelling_the_reader_of_an_async_stream_is_no_failure(played: Rehearsal) -> None:
+def test_cancelling_the_reader_of_an_async_stream_is_no_failure(played: Sandbox) -> None:
     @mulligan.tool(effects="none")
     async def words() -> AsyncIterator[int]:
         yield 1

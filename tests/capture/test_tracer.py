@@ -10,16 +10,16 @@ import pytest
 
 import mulligan
 from mulligan.failure import SettingsError
-from mulligan.testing import Rehearsal, rehearsal
+from mulligan.testing import Sandbox, sandbox
 
 
 @pytest.fixture
-def played() -> Iterator[Rehearsal]:
-    with rehearsal(agent="default-agent", environment="test") as played:
+def played() -> Iterator[Sandbox]:
+    with sandbox(agent="default-agent", environment="test") as played:
         yield played
 
 
-def test_a_run_says_who_did_what_and_where(played: Rehearsal) -> None:
+def test_a_run_says_who_did_what_and_where(played: Sandbox) -> None:
     with mulligan.run("weather-agent", version="2", context="rain in Oslo", metadata={"user": 7}):
         pass
     run = played.runs[0].run
@@ -27,13 +27,13 @@ def test_a_run_says_who_did_what_and_where(played: Rehearsal) -> None:
     assert (run.context, run.metadata, run.end) == ("rain in Oslo", {"user": 7}, "finished")
 
 
-def test_a_run_without_a_name_is_that_of_the_agent_in_the_settings(played: Rehearsal) -> None:
+def test_a_run_without_a_name_is_that_of_the_agent_in_the_settings(played: Sandbox) -> None:
     with mulligan.run(environment="production"):
         pass
     assert (played.runs[0].run.agent, played.runs[0].run.environment) == ("default-agent", "production")
 
 
-def test_steps_say_inside_which_step_they_happened(played: Rehearsal) -> None:
+def test_steps_say_inside_which_step_they_happened(played: Sandbox) -> None:
     search = mulligan.tool(name="search")(lambda: 1)
     with mulligan.run("agent") as run:
         with run.step("plan", "outer"):
@@ -51,7 +51,7 @@ def test_steps_say_inside_which_step_they_happened(played: Rehearsal) -> None:
     ]
 
 
-def test_a_step_keeps_what_is_known_about_it(played: Rehearsal) -> None:
+def test_a_step_keeps_what_is_known_about_it(played: Sandbox) -> None:
     with mulligan.run("agent") as run, run.step("respond", "write", tone="kind") as step:
         step.metadata["words"] = 12
     assert played.steps[0].metadata == {"tone": "kind", "words": 12}
@@ -60,7 +60,7 @@ def test_a_step_keeps_what_is_known_about_it(played: Rehearsal) -> None:
 
 
 @pytest.mark.parametrize("type", ["run", "thought", ""])
-def test_a_step_of_no_known_type_is_refused(played: Rehearsal, type: str) -> None:
+def test_a_step_of_no_known_type_is_refused(played: Sandbox, type: str) -> None:
     with mulligan.run("agent") as run, pytest.raises(SettingsError, match="plan, tool, model, retrieval"):
         run.step(type)  # type: ignore[arg-type]
 
@@ -68,13 +68,13 @@ def test_a_step_of_no_known_type_is_refused(played: Rehearsal, type: str) -> Non
 # Status
 
 
-def test_a_run_in_which_nothing_failed_is_a_success(played: Rehearsal) -> None:
+def test_a_run_in_which_nothing_failed_is_a_success(played: Sandbox) -> None:
     with mulligan.run("agent") as run, run.step("plan"):
         pass
     assert run.status == "success"
 
 
-def test_a_run_whose_failed_call_was_overcome_is_recovered(played: Rehearsal) -> None:
+def test_a_run_whose_failed_call_was_overcome_is_recovered(played: Sandbox) -> None:
     errors = [ConnectionError("reset")]
 
     @mulligan.tool(effects="none")
@@ -89,7 +89,7 @@ def test_a_run_whose_failed_call_was_overcome_is_recovered(played: Rehearsal) ->
     assert run.status == "recovered"
 
 
-def test_a_run_that_finished_though_a_call_was_given_up_is_partial(played: Rehearsal) -> None:
+def test_a_run_that_finished_though_a_call_was_given_up_is_partial(played: Sandbox) -> None:
     with mulligan.run("agent") as run:
         with run.step("tool", "fetch"):
             pass
@@ -99,7 +99,7 @@ def test_a_run_that_finished_though_a_call_was_given_up_is_partial(played: Rehea
     assert run.status == "partial"
 
 
-def test_a_run_in_which_no_call_succeeded_is_a_failure_whatever_was_planned_and_said(played: Rehearsal) -> None:
+def test_a_run_in_which_no_call_succeeded_is_a_failure_whatever_was_planned_and_said(played: Sandbox) -> None:
     with mulligan.run("agent") as run:
         with run.step("plan", "think"):
             pass
@@ -110,7 +110,7 @@ def test_a_run_in_which_no_call_succeeded_is_a_failure_whatever_was_planned_and_
     assert run.status == "failure"
 
 
-def test_a_run_that_an_exception_left_has_failed(played: Rehearsal) -> None:
+def test_a_run_that_an_exception_left_has_failed(played: Sandbox) -> None:
     error = ValueError("outside any step")
     with pytest.raises(ValueError, match="outside") as left, mulligan.run("agent") as run:
         raise error
@@ -123,7 +123,7 @@ def test_a_run_that_an_exception_left_has_failed(played: Rehearsal) -> None:
     assert played.runs[0].run.end == "raised"
 
 
-def test_an_exception_that_a_step_tells_of_is_not_told_again_by_its_run(played: Rehearsal) -> None:
+def test_an_exception_that_a_step_tells_of_is_not_told_again_by_its_run(played: Sandbox) -> None:
     @mulligan.tool
     def search() -> None:
         raise ValueError("no")
@@ -134,7 +134,7 @@ def test_an_exception_that_a_step_tells_of_is_not_told_again_by_its_run(played: 
     assert run.status == "failure"
 
 
-def test_an_exception_that_leaves_two_runs_is_told_by_both(played: Rehearsal) -> None:
+def test_an_exception_that_leaves_two_runs_is_told_by_both(played: Sandbox) -> None:
     with pytest.raises(ValueError, match="no"), mulligan.run("parent"), mulligan.run("child"):
         raise ValueError("no")
     assert [(step.type, step.name) for step in played.steps] == [("run", "child"), ("run", "parent")]
@@ -142,7 +142,7 @@ def test_an_exception_that_leaves_two_runs_is_told_by_both(played: Rehearsal) ->
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), asyncio.CancelledError(), SystemExit(1), SystemExit("no key")])
 def test_a_run_that_was_cut_short_is_abandoned_and_its_steps_have_not_failed(
-    played: Rehearsal, error: BaseException
+    played: Sandbox, error: BaseException
 ) -> None:
     with pytest.raises(type(error)), mulligan.run("agent") as run, run.step("plan"):
         raise error
@@ -154,7 +154,7 @@ def test_a_run_that_was_cut_short_is_abandoned_and_its_steps_have_not_failed(
 @pytest.mark.parametrize("timeout", [None, 30.0], ids=["short", "long"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), asyncio.CancelledError()])
 def test_a_call_outside_any_run_that_was_cut_short_is_cancelled_and_no_failure(
-    played: Rehearsal, error: BaseException, timeout: float | None
+    played: Sandbox, error: BaseException, timeout: float | None
 ) -> None:
     @mulligan.tool(timeout=timeout)
     def wait() -> None:
@@ -174,14 +174,14 @@ def test_a_call_outside_any_run_that_was_cut_short_is_cancelled_and_no_failure(
 
 
 @pytest.mark.parametrize("error", [GeneratorExit(), SystemExit(), SystemExit(0)])
-def test_a_run_that_is_left_in_order_has_finished(played: Rehearsal, error: BaseException) -> None:
+def test_a_run_that_is_left_in_order_has_finished(played: Sandbox, error: BaseException) -> None:
     with pytest.raises(type(error)), mulligan.run("agent") as run:
         raise error
     assert run.status == "success"
     assert played.runs[0].run.end == "finished"
 
 
-def test_a_generator_that_is_closed_ends_its_run_in_order(played: Rehearsal) -> None:
+def test_a_generator_that_is_closed_ends_its_run_in_order(played: Sandbox) -> None:
     def items() -> Iterator[int]:
         with mulligan.run("agent"):
             yield from range(9)
@@ -192,7 +192,7 @@ def test_a_generator_that_is_closed_ends_its_run_in_order(played: Rehearsal) -> 
     assert played.runs[0].run.end == "finished"
 
 
-def test_a_run_whose_task_is_cancelled_is_abandoned(played: Rehearsal) -> None:
+def test_a_run_whose_task_is_cancelled_is_abandoned(played: Sandbox) -> None:
     async def work() -> None:
         async with mulligan.run("agent"):
             await asyncio.Event().wait()
@@ -208,7 +208,7 @@ def test_a_run_whose_task_is_cancelled_is_abandoned(played: Rehearsal) -> None:
 # record_failure
 
 
-def test_a_failure_recorded_without_a_step_is_the_runs_own(played: Rehearsal) -> None:
+def test_a_failure_recorded_without_a_step_is_the_runs_own(played: Sandbox) -> None:
     with mulligan.run("agent") as run:
         failure = run.record_failure("orchestration", "invalid_state", "two answers")
     assert failure.kind == "orchestration/invalid_state"
@@ -216,7 +216,7 @@ def test_a_failure_recorded_without_a_step_is_the_runs_own(played: Rehearsal) ->
     assert played.steps[0].type == "run"
 
 
-def test_a_failure_recorded_on_a_step_is_that_steps(played: Rehearsal) -> None:
+def test_a_failure_recorded_on_a_step_is_that_steps(played: Sandbox) -> None:
     with mulligan.run("agent") as run, run.step("tool", "search") as step:
         step.record_failure("tool", "timeout", "30 s", status=504)
     (kept,) = played.steps
@@ -226,7 +226,7 @@ def test_a_failure_recorded_on_a_step_is_that_steps(played: Rehearsal) -> None:
     assert run.status == "failure"
 
 
-def test_a_second_failure_of_a_step_stands_inside_it_as_a_step(played: Rehearsal) -> None:
+def test_a_second_failure_of_a_step_stands_inside_it_as_a_step(played: Sandbox) -> None:
     with mulligan.run("agent") as run, run.step("tool", "search") as step:
         step.record_failure("tool", "timeout")
         run.record_failure("tool", "not_found", step=step)
@@ -234,7 +234,7 @@ def test_a_second_failure_of_a_step_stands_inside_it_as_a_step(played: Rehearsal
     assert kept["tool/not_found"].parent == kept["tool/timeout"].seq
 
 
-def test_an_exception_after_a_recorded_failure_stands_inside_the_step_too(played: Rehearsal) -> None:
+def test_an_exception_after_a_recorded_failure_stands_inside_the_step_too(played: Sandbox) -> None:
     def work() -> None:
         with mulligan.run("agent") as run, run.step("tool", "search") as step:
             step.record_failure("tool", "not_found")
@@ -248,7 +248,7 @@ def test_an_exception_after_a_recorded_failure_stands_inside_the_step_too(played
     }
 
 
-def test_a_failure_recorded_when_its_step_is_over_is_not_lost(played: Rehearsal) -> None:
+def test_a_failure_recorded_when_its_step_is_over_is_not_lost(played: Sandbox) -> None:
     with mulligan.run("agent") as run:
         with run.step("tool", "search") as step:
             pass
@@ -257,12 +257,12 @@ def test_a_failure_recorded_when_its_step_is_over_is_not_lost(played: Rehearsal)
     assert run.status == "partial"
 
 
-def test_a_kind_of_ones_own_can_be_recorded(played: Rehearsal) -> None:
+def test_a_kind_of_ones_own_can_be_recorded(played: Sandbox) -> None:
     with mulligan.run("agent") as run:
         assert run.record_failure("billing", "card_declined").kind == "billing/card_declined"
 
 
-def test_the_message_of_a_recorded_failure_may_be_an_exception(played: Rehearsal) -> None:
+def test_the_message_of_a_recorded_failure_may_be_an_exception(played: Sandbox) -> None:
     with mulligan.run("agent") as run:
         assert run.record_failure("tool", "timeout", TimeoutError("30 s")).message == "30 s"  # type: ignore[arg-type]
 
@@ -270,7 +270,7 @@ def test_the_message_of_a_recorded_failure_may_be_an_exception(played: Rehearsal
 # Where it is current
 
 
-def test_a_run_inside_a_run_names_its_parent_and_keeps_the_session(played: Rehearsal) -> None:
+def test_a_run_inside_a_run_names_its_parent_and_keeps_the_session(played: Sandbox) -> None:
     with mulligan.run("parent", session="s1") as parent, mulligan.run("child") as child:
         pass
     assert child.record.parent == parent.id
@@ -278,7 +278,7 @@ def test_a_run_inside_a_run_names_its_parent_and_keeps_the_session(played: Rehea
     assert parent.record.parent is None
 
 
-def test_run_and_step_work_in_async_code(played: Rehearsal) -> None:
+def test_run_and_step_work_in_async_code(played: Sandbox) -> None:
     async def main() -> None:
         async with mulligan.run("agent") as run, run.step("plan"):
             await asyncio.sleep(0)
@@ -287,7 +287,7 @@ def test_run_and_step_work_in_async_code(played: Rehearsal) -> None:
     assert [step.type for step in played.steps] == ["plan"]
 
 
-def test_runs_in_tasks_do_not_mix(played: Rehearsal) -> None:
+def test_runs_in_tasks_do_not_mix(played: Sandbox) -> None:
     @mulligan.tool
     async def search(name: str) -> str:
         await asyncio.sleep(0)
@@ -311,7 +311,7 @@ def test_runs_in_tasks_do_not_mix(played: Rehearsal) -> None:
             assert step.parent == (None if step.type == "plan" else step.seq - 1)
 
 
-def test_runs_in_threads_do_not_mix(played: Rehearsal) -> None:
+def test_runs_in_threads_do_not_mix(played: Sandbox) -> None:
     search = mulligan.tool(name="search")(lambda name: name)
 
     def agent(name: str) -> None:
@@ -329,7 +329,7 @@ def test_runs_in_threads_do_not_mix(played: Rehearsal) -> None:
         assert [step.arguments["name"] for step in history.steps] == [history.run.agent] * 5
 
 
-def test_threads_that_share_a_run_share_no_number(played: Rehearsal) -> None:
+def test_threads_that_share_a_run_share_no_number(played: Sandbox) -> None:
     with mulligan.run("agent") as run:
 
         def work() -> None:
@@ -346,7 +346,7 @@ def test_threads_that_share_a_run_share_no_number(played: Rehearsal) -> None:
     assert sorted(numbers) == list(range(1, 401))
 
 
-def test_a_task_that_a_run_left_behind_adds_nothing_to_it(played: Rehearsal) -> None:
+def test_a_task_that_a_run_left_behind_adds_nothing_to_it(played: Sandbox) -> None:
     search = mulligan.tool(name="search")(lambda: 1)
 
     async def main() -> str:
@@ -366,7 +366,7 @@ def test_a_task_that_a_run_left_behind_adds_nothing_to_it(played: Rehearsal) -> 
     assert next(history.run.parent for history in played.runs if history.run.id == step.run) == ended
 
 
-def test_a_run_that_is_left_in_another_context_is_left_without_a_sound(played: Rehearsal) -> None:
+def test_a_run_that_is_left_in_another_context_is_left_without_a_sound(played: Sandbox) -> None:
     import contextvars
 
     run = mulligan.run("agent")
@@ -378,23 +378,23 @@ def test_a_run_that_is_left_in_another_context_is_left_without_a_sound(played: R
     assert played.runs[0].run.end == "finished"
 
 
-def test_notes_are_those_of_the_current_run_and_are_told_once(played: Rehearsal) -> None:
+def test_notes_are_those_of_the_current_run_and_are_told_once(played: Sandbox) -> None:
     @mulligan.tool
     def search(top_k: int) -> int:
         if top_k > 10:
             raise mulligan.AgentError("top_k must be 10 or less.")
         return top_k
 
-    assert mulligan.notes() == []
+    assert mulligan.drain_notes() == []
     with mulligan.run("outer"):
         search(50)
         with mulligan.run("inner"):
-            assert mulligan.notes() == []
-        assert len(mulligan.notes()) == 1
-        assert mulligan.notes() == []
+            assert mulligan.drain_notes() == []
+        assert len(mulligan.drain_notes()) == 1
+        assert mulligan.drain_notes() == []
 
 
-def test_a_run_may_be_entered_again_while_it_is_open_by_any_thread(played: Rehearsal) -> None:
+def test_a_run_may_be_entered_again_while_it_is_open_by_any_thread(played: Sandbox) -> None:
     @mulligan.tool
     def double(number: int) -> int:
         return 2 * number

@@ -25,9 +25,9 @@ from mulligan.capture.first import begin
 from mulligan.failure import SettingsError
 from mulligan.records import encode
 from mulligan.recover.tool import Tool
-from mulligan.remember.store import LOCAL, RunQuery
-from mulligan.success import telling
-from mulligan.testing import Rehearsal, rehearsal
+from mulligan.remember.store import DEFAULT_TENANT, RunQuery
+from mulligan.success import journal_values
+from mulligan.testing import Sandbox, sandbox
 
 
 @mulligan.tool
@@ -50,19 +50,19 @@ class Flaky:
         return value
 
 
-def arguments(played: Rehearsal) -> list[Any]:
+def arguments(played: Sandbox) -> list[Any]:
     return [step.arguments for step in played.steps]
 
 
 # What comes out
 
 
-def test_a_wrapped_function_answers_as_it_did_before(played: Rehearsal) -> None:
+def test_a_wrapped_function_answers_as_it_did_before(played: Sandbox) -> None:
     assert at_module_level("fish") == "fish 5"
     assert at_module_level("fish", top_k=2) == "fish 2"
 
 
-def test_it_is_wrapped_with_and_without_parentheses(played: Rehearsal) -> None:
+def test_it_is_wrapped_with_and_without_parentheses(played: Sandbox) -> None:
     @mulligan.tool
     def bare() -> int:
         return 1
@@ -88,7 +88,7 @@ def test_name_documentation_and_signature_are_those_of_the_function() -> None:
     assert inspect.signature(wrapped) == inspect.signature(search)
 
 
-def test_a_function_at_module_level_can_be_pickled(played: Rehearsal) -> None:
+def test_a_function_at_module_level_can_be_pickled(played: Sandbox) -> None:
     assert pickle.loads(pickle.dumps(at_module_level)) is at_module_level
 
 
@@ -108,7 +108,7 @@ def test_the_four_shapes_of_function_keep_their_shape() -> None:
             assert ask(mulligan.tool(function)) == ask(function), (function.__name__, ask.__name__)
 
 
-def test_an_async_function_is_recovered_while_it_is_awaited(played: Rehearsal) -> None:
+def test_an_async_function_is_recovered_while_it_is_awaited(played: Sandbox) -> None:
     flaky = Flaky(ConnectionError("reset"))
 
     @mulligan.tool(effects="none")
@@ -160,23 +160,23 @@ class Index:
 @pytest.mark.parametrize(
     "name", ["method", "class_method_inside", "class_method_outside", "static_inside", "static_outside"]
 )
-def test_methods_of_every_sort_can_be_wrapped_and_self_is_not_an_argument(played: Rehearsal, name: str) -> None:
+def test_methods_of_every_sort_can_be_wrapped_and_self_is_not_an_argument(played: Sandbox, name: str) -> None:
     assert getattr(Index(), name)("fish").endswith("fish")
     assert arguments(played) == [{"query": "fish"}]
 
 
-def test_an_async_method_can_be_wrapped(played: Rehearsal) -> None:
+def test_an_async_method_can_be_wrapped(played: Sandbox) -> None:
     assert asyncio.run(Index().async_method("fish")) == "index fish"
     assert arguments(played) == [{"query": "fish"}]
 
 
-def test_a_bound_method_can_be_wrapped(played: Rehearsal) -> None:
+def test_a_bound_method_can_be_wrapped(played: Sandbox) -> None:
     wrapped = mulligan.tool(Flaky().answer)
     assert wrapped("x") == "x"
     assert arguments(played) == [{"value": "x"}]
 
 
-def test_a_partial_is_known_by_the_name_of_its_function(played: Rehearsal) -> None:
+def test_a_partial_is_known_by_the_name_of_its_function(played: Sandbox) -> None:
     def add(left: int, right: int) -> int:
         return left + right
 
@@ -184,7 +184,7 @@ def test_a_partial_is_known_by_the_name_of_its_function(played: Rehearsal) -> No
     assert [(step.name, step.arguments) for step in played.steps] == [("add", {"right": 2})]
 
 
-def test_a_partial_of_an_async_function_is_async(played: Rehearsal) -> None:
+def test_a_partial_of_an_async_function_is_async(played: Sandbox) -> None:
     async def add(left: int, right: int) -> int:
         return left + right
 
@@ -193,7 +193,7 @@ def test_a_partial_of_an_async_function_is_async(played: Rehearsal) -> None:
     assert asyncio.run(wrapped(2)) == 3
 
 
-def test_an_object_that_can_be_called_is_known_by_its_class(played: Rehearsal) -> None:
+def test_an_object_that_can_be_called_is_known_by_its_class(played: Sandbox) -> None:
     class Search:
         def __call__(self, query: str) -> str:
             return query
@@ -204,17 +204,17 @@ def test_an_object_that_can_be_called_is_known_by_its_class(played: Rehearsal) -
     assert [(step.name, step.arguments) for step in played.steps] == [("Search", {"query": "fish"})]
 
 
-def test_a_lambda_can_be_wrapped_and_named(played: Rehearsal) -> None:
+def test_a_lambda_can_be_wrapped_and_named(played: Sandbox) -> None:
     assert mulligan.tool(name="double")(lambda x: 2 * x)(4) == 8
     assert played.steps[0].name == "double"
 
 
-def test_a_built_in_without_a_signature_can_be_wrapped(played: Rehearsal) -> None:
+def test_a_built_in_without_a_signature_can_be_wrapped(played: Sandbox) -> None:
     assert mulligan.tool(max)(3, 5) == 5
     assert arguments(played) == [{"*": [3, 5]}]
 
 
-def test_every_way_of_passing_an_argument_arrives_and_is_recorded_by_name(played: Rehearsal) -> None:
+def test_every_way_of_passing_an_argument_arrives_and_is_recorded_by_name(played: Sandbox) -> None:
     @mulligan.tool
     def every(a: int, /, b: int, *rest: int, c: int = 3, **more: int) -> tuple[Any, ...]:
         return a, b, rest, c, more
@@ -239,7 +239,7 @@ def test_every_way_of_passing_an_argument_arrives_and_is_recorded_by_name(played
     ],
 )
 def test_a_function_that_takes_anything_has_its_calls_recorded_by_name(
-    played: Rehearsal, args: tuple[Any, ...], kwargs: dict[str, Any], recorded: Any
+    played: Sandbox, args: tuple[Any, ...], kwargs: dict[str, Any], recorded: Any
 ) -> None:
     takes_anything = mulligan.tool(lambda *args, **kwargs: (args, kwargs), name="anything")
     for _ in range(4):
@@ -247,7 +247,7 @@ def test_a_function_that_takes_anything_has_its_calls_recorded_by_name(
     assert [step.arguments for step in played.steps] == [recorded] * 4
 
 
-def test_positions_beyond_the_names_of_a_method_are_recorded_without_self(played: Rehearsal) -> None:
+def test_positions_beyond_the_names_of_a_method_are_recorded_without_self(played: Sandbox) -> None:
     class Place:
         @mulligan.tool
         def look(self, first: int, *rest: int, **more: int) -> int:
@@ -258,7 +258,7 @@ def test_positions_beyond_the_names_of_a_method_are_recorded_without_self(played
     assert [step.arguments for step in played.steps] == [{"first": n, "*": [7, 8], "other": n} for n in (1, 2)]
 
 
-def test_arguments_arrive_as_the_very_objects_that_were_given(played: Rehearsal) -> None:
+def test_arguments_arrive_as_the_very_objects_that_were_given(played: Sandbox) -> None:
     given: list[object] = []
     thing = object()
     wrapped = mulligan.tool(lambda *args, **kwargs: given.extend([*args, *kwargs.values()]))
@@ -268,7 +268,7 @@ def test_arguments_arrive_as_the_very_objects_that_were_given(played: Rehearsal)
     assert given[2] is thing
 
 
-def test_what_was_given_is_recorded_even_if_the_function_changes_it(played: Rehearsal) -> None:
+def test_what_was_given_is_recorded_even_if_the_function_changes_it(played: Sandbox) -> None:
     @mulligan.tool
     def drain(items: list[int]) -> int:
         total = sum(items)
@@ -284,7 +284,7 @@ def test_what_was_given_is_recorded_even_if_the_function_changes_it(played: Rehe
 # One layer retries
 
 
-def test_of_two_wrapped_layers_only_the_outer_one_retries(played: Rehearsal) -> None:
+def test_of_two_wrapped_layers_only_the_outer_one_retries(played: Sandbox) -> None:
     flaky = Flaky(*(ConnectionError("reset") for _ in range(10)))
     inner = mulligan.tool(effects="none", name="inner")(flaky.answer)
 
@@ -297,7 +297,7 @@ def test_of_two_wrapped_layers_only_the_outer_one_retries(played: Rehearsal) -> 
     assert flaky.executed == 3
 
 
-def test_where_the_outer_layer_only_observes_the_inner_one_retries(played: Rehearsal) -> None:
+def test_where_the_outer_layer_only_observes_the_inner_one_retries(played: Sandbox) -> None:
     flaky = Flaky(ConnectionError("reset"))
     inner = mulligan.tool(effects="none", name="inner")(flaky.answer)
 
@@ -309,7 +309,7 @@ def test_where_the_outer_layer_only_observes_the_inner_one_retries(played: Rehea
     assert flaky.executed == 2
 
 
-def test_a_task_that_outlives_the_call_which_started_it_recovers_for_itself(played: Rehearsal) -> None:
+def test_a_task_that_outlives_the_call_which_started_it_recovers_for_itself(played: Sandbox) -> None:
     flaky = Flaky(ConnectionError("reset"))
 
     @mulligan.tool(effects="none")
@@ -333,7 +333,7 @@ def test_a_task_that_outlives_the_call_which_started_it_recovers_for_itself(play
     assert len(played.runs) == 2
 
 
-def test_a_wrapped_call_inside_another_says_inside_which_step(played: Rehearsal) -> None:
+def test_a_wrapped_call_inside_another_says_inside_which_step(played: Sandbox) -> None:
     inner = mulligan.tool(name="inner")(lambda: 1)
     mulligan.tool(name="outer")(lambda: inner())()
 
@@ -343,7 +343,7 @@ def test_a_wrapped_call_inside_another_says_inside_which_step(played: Rehearsal)
     assert len(played.runs) == 1
 
 
-def test_a_wrapped_function_may_call_itself(played: Rehearsal) -> None:
+def test_a_wrapped_function_may_call_itself(played: Sandbox) -> None:
     @mulligan.tool(effects="none")
     def factorial(n: int) -> int:
         return 1 if n <= 1 else n * factorial(n - 1)
@@ -355,7 +355,7 @@ def test_a_wrapped_function_may_call_itself(played: Rehearsal) -> None:
 # Many at once
 
 
-def test_calls_in_threads_are_runs_of_their_own(played: Rehearsal) -> None:
+def test_calls_in_threads_are_runs_of_their_own(played: Sandbox) -> None:
     @mulligan.tool(effects="none")
     def work(number: int) -> int:
         return number
@@ -373,11 +373,11 @@ def test_calls_in_threads_are_runs_of_their_own(played: Rehearsal) -> None:
 
 
 def test_calls_gathered_in_one_run_do_not_mix_up_their_attempts() -> None:
-    with rehearsal(run_retries=100, retry_burst=100, breaker=False) as played:
+    with sandbox(run_retries=100, retry_burst=100, breaker=False) as played:
         _gathered_calls(played)
 
 
-def _gathered_calls(played: Rehearsal) -> None:
+def _gathered_calls(played: Sandbox) -> None:
     seen: dict[int, int] = {}
 
     @mulligan.tool(effects="none")
@@ -402,7 +402,7 @@ def _gathered_calls(played: Rehearsal) -> None:
     assert len({step.seq for step in played.steps}) == len(played.steps)
 
 
-def test_calls_gathered_outside_a_run_are_runs_of_their_own(played: Rehearsal) -> None:
+def test_calls_gathered_outside_a_run_are_runs_of_their_own(played: Sandbox) -> None:
     @mulligan.tool
     async def work(number: int) -> int:
         await asyncio.sleep(0)
@@ -415,7 +415,7 @@ def test_calls_gathered_outside_a_run_are_runs_of_their_own(played: Rehearsal) -
     assert len(played.runs) == 10
 
 
-def test_one_wrapped_function_serves_several_event_loops(played: Rehearsal) -> None:
+def test_one_wrapped_function_serves_several_event_loops(played: Sandbox) -> None:
     @mulligan.tool(effects="none")
     async def work(number: int) -> int:
         await asyncio.sleep(0)
@@ -445,8 +445,8 @@ def test_one_wrapped_function_serves_several_event_loops(played: Rehearsal) -> N
         ({"schema": "object"}, "schema is a JSON schema as a dictionary, got str."),
         ({"policy": 3}, "policy is a mulligan.Policy, got int."),
         ({"privileged": "amount"}, "privileged is a list of argument names, such as ['amount'], got 'amount'."),
-        ({"released": [1]}, "released is a list of argument names"),
-        ({"released": 1}, "released is a list of argument names"),
+        ({"unprivileged": [1]}, "unprivileged is a list of argument names"),
+        ({"unprivileged": 1}, "unprivileged is a list of argument names"),
     ],
 )
 def test_an_option_that_cannot_be_meant_is_refused_when_the_function_is_wrapped(
@@ -472,7 +472,7 @@ def test_what_cannot_be_called_cannot_be_wrapped(thing: Any, said: str) -> None:
     assert said in str(refused.value)
 
 
-@pytest.mark.parametrize("option", ["privileged", "released"])
+@pytest.mark.parametrize("option", ["privileged", "unprivileged"])
 def test_a_misspelt_name_of_an_argument_to_protect_is_refused(option: str) -> None:
     with pytest.raises(SettingsError, match=r"pay has no argument 'ammount'\. Its arguments are amount, note"):
 
@@ -508,10 +508,10 @@ def kept_of(args: Any, kwargs: Any, result: Any, **options: Any) -> list[tuple[A
             for _ in range(3):
                 tool(*args, **kwargs)
                 assert mine.flush(10)  # what may be told of a form is known once the first of its calls is kept
-        first = begin(tool.__mulligan__, mine._parts.kit, args, kwargs)
-        if first is not None and first.made.is_flat:  # noted in passing, it is what would be told of it otherwise
-            assert first.told == telling(first.rules.form, first.made.named, first.made.given)
-        (history,) = mine._parts.recorder.store.runs(LOCAL, RunQuery())
+        first = begin(tool.__mulligan__, mine._components.kit, args, kwargs)
+        if first is not None and first.made.is_immutable:  # noted in passing, it is what would be told of it otherwise
+            assert first.told == journal_values(first.rules.template, first.made.named, first.made.given)
+        (history,) = mine._components.recorder.store.runs(DEFAULT_TENANT, RunQuery())
         return [(step.name, step.seq, step.outcome, encode((step.arguments, step.result))) for step in history.steps]
 
 
@@ -539,7 +539,7 @@ def test_the_short_way_and_the_long_way_round_keep_the_same_of_a_call(args, kwar
 def test_a_schema_that_is_none_is_told_once(
     caplog: pytest.LogCaptureFixture, schema: dict[str, Any], is_told: bool
 ) -> None:
-    with rehearsal():
+    with sandbox():
         search = mulligan.tool(name="search", schema=schema)(lambda k: k)
         assert [search(1), search(2)] == [1, 2]
         assert search(object) is object  # what JSON does not know is no fault of the schema
@@ -548,7 +548,7 @@ def test_a_schema_that_is_none_is_told_once(
 
 @pytest.mark.parametrize("error", [ConnectionResetError("cut"), ConnectionRefusedError("refused")])
 def test_what_can_be_read_only_once_is_not_handed_to_a_second_attempt(
-    played: Rehearsal, error: Exception, tmp_path: Path
+    played: Sandbox, error: Exception, tmp_path: Path
 ) -> None:
     """It would find nothing left to read, and what it answers would be told as a success."""
 
@@ -572,7 +572,7 @@ def test_what_can_be_read_only_once_is_not_handed_to_a_second_attempt(
     assert sent == [2, 2]
 
 
-def test_arguments_that_were_turned_away_are_repaired_beside_what_can_be_read_only_once(played: Rehearsal) -> None:
+def test_arguments_that_were_turned_away_are_repaired_beside_what_can_be_read_only_once(played: Sandbox) -> None:
     @mulligan.tool(effects="repeatable")
     def upload(lines: Any, parts: int = 5) -> int:
         if parts > 10:
@@ -582,7 +582,7 @@ def test_arguments_that_were_turned_away_are_repaired_beside_what_can_be_read_on
     assert upload(iter("ab"), parts=50) == 2
 
 
-def test_a_cursor_is_a_tool_of_the_trade_and_not_what_is_read(played: Rehearsal) -> None:
+def test_a_cursor_is_a_tool_of_the_trade_and_not_what_is_read(played: Sandbox) -> None:
     @mulligan.tool(effects="none")
     def count(cursor: sqlite3.Cursor) -> int:
         asked.append(1)
@@ -612,7 +612,7 @@ CHANGING: dict[str, tuple[Any, Callable[[Any], Any]]] = {
 )
 @pytest.mark.parametrize("case", CHANGING)
 def test_a_call_that_changed_what_it_was_given_is_not_made_again(
-    played: Rehearsal, case: str, options: dict[str, Any]
+    played: Sandbox, case: str, options: dict[str, Any]
 ) -> None:
     """The second attempt would be another call than the caller made, and what it answers would pass for a success."""
 
@@ -636,7 +636,7 @@ def test_a_call_that_changed_what_it_was_given_is_not_made_again(
     assert "it has changed rows, which it was given" in left.value.__notes__[0]
 
 
-def test_a_repaired_call_that_changed_what_it_was_given_is_not_made_again(played: Rehearsal) -> None:
+def test_a_repaired_call_that_changed_what_it_was_given_is_not_made_again(played: Sandbox) -> None:
     @mulligan.tool(effects="none")
     def search(tags: list[str], top_k: int) -> list[str]:
         tried.append((list(tags), top_k))
@@ -651,7 +651,7 @@ def test_a_repaired_call_that_changed_what_it_was_given_is_not_made_again(played
     assert tried == [(["a"], 50), (["a"], 10)]
 
 
-def test_what_a_call_puts_into_an_object_of_the_program_does_not_end_its_recovery(played: Rehearsal) -> None:
+def test_what_a_call_puts_into_an_object_of_the_program_does_not_end_its_recovery(played: Sandbox) -> None:
     @dataclasses.dataclass
     class Context:
         calls: int = 0
@@ -666,7 +666,7 @@ def test_what_a_call_puts_into_an_object_of_the_program_does_not_end_its_recover
     assert search(Context(), ["a"]) == 2
 
 
-def test_a_tool_that_retries_by_itself_is_repaired_and_not_retried_once_more(played: Rehearsal) -> None:
+def test_a_tool_that_retries_by_itself_is_repaired_and_not_retried_once_more(played: Sandbox) -> None:
     tenacity = pytest.importorskip("tenacity")
 
     @mulligan.tool(effects="none")
@@ -693,7 +693,7 @@ def test_a_tool_that_retries_by_itself_is_repaired_and_not_retried_once_more(pla
 
 
 def test_an_exception_that_cannot_be_written_to_leaves_as_it_is(
-    played: Rehearsal, caplog: pytest.LogCaptureFixture
+    played: Sandbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     @dataclasses.dataclass(frozen=True)
     class Frozen(Exception):
@@ -757,9 +757,9 @@ def test_tool_key_names_the_server_of_a_tool_and_is_bounded() -> None:
     assert dataclasses.replace(tool, learn="repair").key == tool.key
 
 
-def test_guard_knows_whether_the_calls_of_a_tool_may_go_to_several_targets(played: Rehearsal) -> None:
+def test_guard_knows_whether_the_calls_of_a_tool_may_go_to_several_targets(played: Sandbox) -> None:
     def has_targets(function: Any, wrap: Any = mulligan.tool) -> bool:
-        is_aimed: bool = wrap(function).__mulligan__.rules(played.parts.kit, None).guard.has_targets
+        is_aimed: bool = wrap(function).__mulligan__.rules(played.components.kit, None).guard.has_targets
         return is_aimed
 
     def nothing() -> None: ...
@@ -772,9 +772,9 @@ def test_guard_knows_whether_the_calls_of_a_tool_may_go_to_several_targets(playe
     assert has_targets(chat, mulligan.model)
 
 
-def test_tools_of_one_name_share_no_guard_and_wrappings_of_one_function_do(played: Rehearsal) -> None:
+def test_tools_of_one_name_share_no_guard_and_wrappings_of_one_function_do(played: Sandbox) -> None:
     def guard_of(function: Any, **options: Any) -> Any:
-        return mulligan.tool(**options)(function).__mulligan__.rules(played.parts.kit, None).guard
+        return mulligan.tool(**options)(function).__mulligan__.rules(played.components.kit, None).guard
 
     def make_tool(place: str) -> Callable[[str], str]:
         def call(query: str) -> str:

@@ -24,7 +24,7 @@ from mulligan.failure import Remedy
 )
 def test_a_model_that_cannot_be_reached_is_waited_for_whatever_client_says_so(error: Exception, kind: str) -> None:
     failure = classify(error, source="model")
-    assert (failure.kind, failure.remedy) == (kind, Remedy.WAIT)
+    assert (failure.kind, failure.remedy) == (kind, Remedy.RETRY)
 
 
 @pytest.mark.parametrize(

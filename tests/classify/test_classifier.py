@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mulligan.classify.classifier import Classifier, classify
-from mulligan.classify.rules import HEAD, TAIL, Rule
+from mulligan.classify.rules import HEAD_CHARS, TAIL_CHARS, Rule
 from mulligan.classify.taxonomy import KINDS
-from mulligan.failure import AgentError, Failure, InfraError, Kind, Ran, Remedy, SettingsError
+from mulligan.failure import AgentError, Failure, InfraError, Kind, Remedy, SettingsError, TookEffect
 
 
 def rpc(code: int, message: str = "no") -> dict[str, Any]:
@@ -26,44 +26,44 @@ def rpc(code: int, message: str = "no") -> dict[str, Any]:
 
 @pytest.mark.parametrize("code", [-32601, -32602])
 def test_a_json_rpc_refusal_proves_that_nothing_ran(code: int) -> None:
-    assert classify(rpc(code)).ran is Ran.NO
+    assert classify(rpc(code)).ran is TookEffect.NO
 
 
 @pytest.mark.parametrize("code", [-32603, -32000, -32001, -32700])
 def test_any_other_json_rpc_error_proves_nothing(code: int) -> None:
-    assert classify(rpc(code)).ran is Ran.UNKNOWN
+    assert classify(rpc(code)).ran is TookEffect.UNKNOWN
 
 
 def test_a_refused_connection_proves_that_nothing_was_sent() -> None:
-    assert classify(ConnectionRefusedError(111, "Connection refused")).ran is Ran.NO
+    assert classify(ConnectionRefusedError(111, "Connection refused")).ran is TookEffect.NO
 
 
 def test_the_words_of_a_refused_connection_prove_nothing_by_themselves() -> None:
-    assert classify(text="Connection refused", tool="pay").ran is Ran.UNKNOWN
-    assert classify(RuntimeError("Connection refused"), tool="pay").ran is Ran.UNKNOWN
+    assert classify(text="Connection refused", tool="pay").ran is TookEffect.UNKNOWN
+    assert classify(RuntimeError("Connection refused"), tool="pay").ran is TookEffect.UNKNOWN
 
 
 @pytest.mark.parametrize(
     "error", [TimeoutError(), ConnectionResetError(104, "Connection reset by peer"), BrokenPipeError()]
 )
 def test_after_a_timeout_or_a_lost_connection_it_may_have_happened(error: Exception) -> None:
-    assert classify(error, source="tool").ran is Ran.UNKNOWN
+    assert classify(error, source="tool").ran is TookEffect.UNKNOWN
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 422, 429, 500, 502, 503, 504])
 def test_a_status_inside_a_function_leaves_open_what_happened_before(status: int) -> None:
-    assert classify(status=status, tool="pay").ran is Ran.UNKNOWN
+    assert classify(status=status, tool="pay").ran is TookEffect.UNKNOWN
 
 
 def test_a_status_its_developer_declared_proves_that_nothing_ran() -> None:
-    failure = classify(status=422, tool="pay", rejects={422})
-    assert failure.ran is Ran.NO
+    failure = classify(status=422, tool="pay", rejection_statuses={422})
+    assert failure.ran is TookEffect.NO
     assert "rejects 422" in failure.evidence
 
 
 def test_an_unknown_tool_did_not_run_unless_a_function_of_ours_says_so_itself() -> None:
-    assert classify(text="Unknown tool: pya", tool="pya").ran is Ran.NO
-    assert classify(RuntimeError("Unknown tool: pya"), tool="dispatch").ran is Ran.UNKNOWN
+    assert classify(text="Unknown tool: pya", tool="pya").ran is TookEffect.NO
+    assert classify(RuntimeError("Unknown tool: pya"), tool="dispatch").ran is TookEffect.UNKNOWN
 
 
 # Whose move is it?
@@ -73,7 +73,7 @@ def test_an_agent_error_says_itself_what_to_do() -> None:
     failure = classify(
         AgentError("top_k must be 10 or less, got 50.", code="too_many", hint="Ask for 10."), tool="search"
     )
-    assert (failure.kind, failure.remedy, failure.ran) == ("tool/invalid_arguments", Remedy.REPAIR, Ran.NO)
+    assert (failure.kind, failure.remedy, failure.ran) == ("tool/invalid_arguments", Remedy.REPAIR, TookEffect.NO)
     assert (failure.message, failure.hint, failure.code) == (
         "top_k must be 10 or less, got 50.",
         "Ask for 10.",
@@ -83,7 +83,7 @@ def test_an_agent_error_says_itself_what_to_do() -> None:
 
 def test_an_agent_error_that_cannot_be_recovered_is_told_and_not_repaired() -> None:
     failure = classify(AgentError("The account is closed.", recoverable=False))
-    assert failure.remedy is Remedy.TELL
+    assert failure.remedy is Remedy.REPLAN
     assert not failure.recoverable
 
 
@@ -93,12 +93,12 @@ def test_an_agent_error_may_name_its_kind() -> None:
 
 def test_an_infrastructure_error_waits_for_a_person_and_promises_nothing() -> None:
     failure = classify(InfraError("The database is gone."))
-    assert (failure.remedy, failure.ran, failure.recoverable) == (Remedy.STOP, Ran.UNKNOWN, False)
+    assert (failure.remedy, failure.ran, failure.recoverable) == (Remedy.STOP, TookEffect.UNKNOWN, False)
 
 
 def test_cancellation_is_no_failure() -> None:
-    assert not classify(asyncio.CancelledError()).counts
-    assert not classify(KeyboardInterrupt()).counts
+    assert not classify(asyncio.CancelledError()).is_failure
+    assert not classify(KeyboardInterrupt()).is_failure
 
 
 def test_a_failure_is_its_own_explanation() -> None:
@@ -167,26 +167,26 @@ def test_an_error_is_the_same_inside_one_that_says_nothing(how: str, inner: Exce
         assert getattr(wrapped, name) == getattr(itself, name)
     if isinstance(inner, AgentError):
         assert wrapped.hint == itself.hint
-    assert wrapped.ran is Ran.UNKNOWN  # what else was done where it was caught, it does not know
+    assert wrapped.ran is TookEffect.UNKNOWN  # what else was done where it was caught, it does not know
 
 
 def test_a_refused_connection_proves_nothing_about_the_attempts_before_it() -> None:
     refused = ConnectionRefusedError(111, "Connection refused")
-    assert classify(refused).ran is Ran.NO
-    assert classify(caused(RetryError(object()), refused)).ran is Ran.UNKNOWN
+    assert classify(refused).ran is TookEffect.NO
+    assert classify(caused(RetryError(object()), refused)).ran is TookEffect.UNKNOWN
 
     class Rejected(Exception):
         status_code = 422
 
-    assert classify(Rejected("no"), rejects={422}).ran is Ran.NO
-    assert classify(caused(RetryError(object()), Rejected("no")), rejects={422}).ran is Ran.UNKNOWN
+    assert classify(Rejected("no"), rejection_statuses={422}).ran is TookEffect.NO
+    assert classify(caused(RetryError(object()), Rejected("no")), rejection_statuses={422}).ran is TookEffect.UNKNOWN
 
 
 def test_what_another_layer_has_retried_in_vain_is_not_waited_for_again() -> None:
     reset = ConnectionResetError(104, "Connection reset by peer")
-    assert classify(reset).remedy is Remedy.WAIT
+    assert classify(reset).remedy is Remedy.RETRY
     told = classify(caused(RetryError(object()), reset))
-    assert told.remedy is Remedy.TELL
+    assert told.remedy is Remedy.REPLAN
     assert told.hint.startswith("It was tried as often as is allowed.")
 
 
@@ -250,7 +250,7 @@ def test_what_nobody_knows_is_unknown_with_little_confidence() -> None:
 # Kinds and rules of one's own
 
 
-DECLINED = Kind("tool", "card_declined", Remedy.TELL, Ran.NO, "Ask for another card.")
+DECLINED = Kind("tool", "card_declined", Remedy.REPLAN, TookEffect.NO, "Ask for another card.")
 
 
 def test_a_rule_of_ones_own_is_asked_first() -> None:
@@ -274,7 +274,7 @@ def test_kinds_and_rules_are_read_from_settings() -> None:
 def test_a_built_in_kind_can_be_given_another_remedy() -> None:
     own = Classifier.from_settings({"kinds": {"tool/timeout": {"remedy": "tell"}}})
     failure = own.classify(TimeoutError("slow"))
-    assert failure.remedy is Remedy.TELL
+    assert failure.remedy is Remedy.REPLAN
     assert failure.hint == KINDS["tool/timeout"].hint
 
 
@@ -358,7 +358,7 @@ WIDE = [
 def test_of_ten_megabytes_only_the_ends_are_kept_and_read(text: str) -> None:
     for given_text in (text, text.encode()):
         failure = classify(given_text)
-        assert len(failure.detail) <= HEAD + TAIL + 10
+        assert len(failure.detail) <= HEAD_CHARS + TAIL_CHARS + 10
         assert len(failure.message) <= 310
 
 

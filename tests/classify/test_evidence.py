@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from mulligan.classify.classifier import classify
-from mulligan.failure import Ran
+from mulligan.failure import TookEffect
 
 
 def test_a_subprocess_that_failed_is_read_by_its_output() -> None:
@@ -40,7 +40,7 @@ def test_a_subprocess_that_took_too_long_timed_out() -> None:
 
 
 def test_a_program_that_ran_and_failed_has_run() -> None:
-    assert classify({"returncode": 3, "stderr": "no idea"}).ran is Ran.YES
+    assert classify({"returncode": 3, "stderr": "no idea"}).ran is TookEffect.YES
 
 
 def test_the_standard_librarys_own_http_error() -> None:

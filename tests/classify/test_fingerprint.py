@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.classify.fingerprint import LONGEST, fingerprint, template
+from mulligan.classify.fingerprint import MAX_TEMPLATE_CHARS, build_template, compute_fingerprint
 
 KIND = "tool/not_found"
 
 
 def same(one: str, other: str, first: dict[str, object] | None = None, second: dict[str, object] | None = None) -> bool:
-    return fingerprint(KIND, "t", one, first) == fingerprint(KIND, "t", other, second or first)
+    return compute_fingerprint(KIND, "t", one, first) == compute_fingerprint(KIND, "t", other, second or first)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_codes_limits_and_the_names_of_arguments_are_kept(one: str, other: str) 
 
 def test_a_limit_is_kept_and_what_was_asked_for_is_masked() -> None:
     assert same("top_k must be <= 10, got 50", "top_k must be <= 10, got 999")
-    assert template("top_k must be <= 10, got 50") == "top_k must be <= 10, got <n>"
+    assert build_template("top_k must be <= 10, got 50") == "top_k must be <= 10, got <n>"
 
 
 def test_the_calls_own_values_are_masked_wherever_they_stand() -> None:
@@ -79,8 +79,8 @@ def test_the_calls_own_values_are_masked_wherever_they_stand() -> None:
 
 
 def test_the_calls_own_names_are_kept_even_in_quotes() -> None:
-    one = fingerprint(KIND, "t", 'bad "city"', {"city": "x1", "date": "y1"})
-    other = fingerprint(KIND, "t", 'bad "date"', {"city": "x1", "date": "y1"})
+    one = compute_fingerprint(KIND, "t", 'bad "city"', {"city": "x1", "date": "y1"})
+    other = compute_fingerprint(KIND, "t", 'bad "date"', {"city": "x1", "date": "y1"})
     assert one != other
 
 
@@ -89,12 +89,12 @@ def test_an_argument_that_is_a_common_word_does_not_eat_the_sentence() -> None:
 
 
 def test_kind_and_tool_are_part_of_it() -> None:
-    assert fingerprint(KIND, "a", "x") != fingerprint(KIND, "b", "x")
-    assert fingerprint(KIND, "a", "x") != fingerprint("tool/timeout", "a", "x")
+    assert compute_fingerprint(KIND, "a", "x") != compute_fingerprint(KIND, "b", "x")
+    assert compute_fingerprint(KIND, "a", "x") != compute_fingerprint("tool/timeout", "a", "x")
 
 
 def test_it_names_its_version() -> None:
-    assert fingerprint(KIND, "a", "x").startswith("3:")
+    assert compute_fingerprint(KIND, "a", "x").startswith("3:")
 
 
 WORDS = st.lists(
@@ -116,18 +116,22 @@ def test_it_changes_with_the_words(words: list[str], others: list[str]) -> None:
 
 @given(st.text(max_size=3_000), st.dictionaries(st.text(max_size=5), st.text(max_size=20), max_size=5))
 def test_any_text_has_one_of_bounded_size(text: str, arguments: dict[str, str]) -> None:
-    assert len(template(text, arguments)) <= LONGEST
-    assert fingerprint(KIND, None, text, arguments) == fingerprint(KIND, None, text, arguments)
+    assert len(build_template(text, arguments)) <= MAX_TEMPLATE_CHARS
+    assert compute_fingerprint(KIND, None, text, arguments) == compute_fingerprint(KIND, None, text, arguments)
 
 
 def test_where_a_compiler_points_belongs_to_the_file():
     assert same("lib/tree.go:42:24: undefined: x", "lib/other/state.go:1110:2: undefined: x")
-    assert template("main.c:7: error: 3 arguments") == template("deep/er/list.c:11:59: error: 3 arguments")
+    assert build_template("main.c:7: error: 3 arguments") == build_template("deep/er/list.c:11:59: error: 3 arguments")
 
 
 def test_a_person_may_refuse_a_call_in_any_words():
-    assert fingerprint("none/user_rejected", "edit", "no, stop") == fingerprint("none/user_rejected", "edit", "not now")
-    assert fingerprint("none/user_rejected", "edit", "no") != fingerprint("none/cancelled", "edit", "no")
+    assert compute_fingerprint("none/user_rejected", "edit", "no, stop") == compute_fingerprint(
+        "none/user_rejected", "edit", "not now"
+    )
+    assert compute_fingerprint("none/user_rejected", "edit", "no") != compute_fingerprint(
+        "none/cancelled", "edit", "no"
+    )
 
 
 @given(
@@ -141,7 +145,7 @@ def test_leaving_out_what_a_text_cannot_hold_changes_nothing(text, part):
 
     for given_text in (text, f"{text} {part}", f"{part}{text}"):
         whole = re.compile(module._TOKENS, re.IGNORECASE | re.VERBOSE)
-        some = re.compile(module._tokens(given_text), re.IGNORECASE | re.VERBOSE)
+        some = re.compile(module._token_pattern_for(given_text), re.IGNORECASE | re.VERBOSE)
         assert [(m.lastgroup, m.span()) for m in whole.finditer(given_text)] == [
             (m.lastgroup, m.span()) for m in some.finditer(given_text)
         ]

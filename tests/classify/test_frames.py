@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mulligan.classify.classifier import classify
-from mulligan.classify.frames import Framed, framed
-from mulligan.failure import Ran
+from mulligan.classify.frames import UnframedOutput, strip_frame
+from mulligan.failure import TookEffect
 
 SAID = "mkdir: cannot create directory 'build': File exists"
 
@@ -27,18 +27,18 @@ FRAMES = {
 @pytest.mark.parametrize("text", FRAMES.values(), ids=FRAMES)
 def test_the_same_output_is_the_same_failure_in_every_agents_frame(text: str) -> None:
     failure = classify(text=text, tool="shell")
-    assert (failure.kind, failure.ran) == ("tool/execution_failed", Ran.YES)
+    assert (failure.kind, failure.ran) == ("tool/execution_failed", TookEffect.YES)
     assert failure.message == SAID
 
 
 def test_the_frames_words_are_not_the_programs() -> None:
     text = "Command: timeout 5 make\nDirectory: (root)\nOutput: nothing to say\nExit Code: 3"
-    assert framed(text) == Framed("nothing to say", 3)
+    assert strip_frame(text) == UnframedOutput("nothing to say", 3)
     assert classify(text=text, tool="run_shell_command").kind == "tool/execution_failed"
 
 
 def test_a_text_without_a_frame_is_left_alone() -> None:
-    assert framed("The order 17 does not exist.") == Framed("The order 17 does not exist.", None)
+    assert strip_frame("The order 17 does not exist.") == UnframedOutput("The order 17 does not exist.", None)
 
 
 @pytest.mark.parametrize("tool", ["Bash", "run_shell_command", "execute_bash", "terminal"])

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mulligan.classify.classifier import Classifier
-from mulligan.classify.memo import LONGEST, MOST
+from mulligan.classify.memo import MAX_CACHED_FAILURES, MAX_CACHED_TEXT_CHARS
 
 TEXTS = st.sampled_from(
     [
@@ -19,7 +19,7 @@ TEXTS = st.sampled_from(
         "HTTP 503",
         "1 failed, 2 passed",
         "",
-        "x" * (LONGEST + 1),
+        "x" * (MAX_CACHED_TEXT_CHARS + 1),
     ]
 )
 VALUES = st.sampled_from(["Paris", "Rome", "caf\u00e9", "x", 7, None, ["Paris"], {"of": "Rome"}])
@@ -31,7 +31,7 @@ HEARD = st.fixed_dictionaries(
         "exception": st.sampled_from([None, "openai.RateLimitError", "TimeoutError"]),
         "source": st.sampled_from(["tool", "model", "plan"]),
         "is_error": st.sampled_from([None, True, False, 1]),
-        "rejects": st.sampled_from([(), (503,)]),
+        "rejection_statuses": st.sampled_from([(), (503,)]),
     },
 )
 
@@ -63,7 +63,7 @@ def test_what_may_be_of_another_moment_is_thought_about_again():
 
 def test_it_does_not_remember_without_end():
     classifier = Classifier()
-    for number in range(2 * MOST + 10):
+    for number in range(2 * MAX_CACHED_FAILURES + 10):
         classifier.classify(text=f"no row {number}", tool="search")
 
-    assert len(classifier._memo._known) <= MOST
+    assert len(classifier._cache._entries) <= MAX_CACHED_FAILURES

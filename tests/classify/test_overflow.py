@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mulligan.classify.overflow import overflow
+from mulligan.classify.overflow import parse_overflow
 
 OVERFLOWS = [
     ("This model's maximum context length is 4097 tokens. However, your messages resulted in 5012 tokens.", 4097, 5012),
@@ -99,11 +99,11 @@ OTHERS = [
 
 @pytest.mark.parametrize(("text", "window", "requested"), OVERFLOWS)
 def test_the_window_and_what_was_asked_for_are_read(text: str, window: int | None, requested: int | None) -> None:
-    said = overflow(text)
+    said = parse_overflow(text)
     assert said is not None
     assert (said.window, said.requested) == (window, requested)
 
 
 @pytest.mark.parametrize("text", OTHERS)
 def test_throttling_answer_limits_and_pictures_are_no_overflow(text: str) -> None:
-    assert overflow(text) is None
+    assert parse_overflow(text) is None

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.classify.results import has_failed
+from mulligan.classify.results import is_error_result
 
 FAILED = [
     "Error: no such order",
@@ -49,23 +49,23 @@ WORKED = [
 
 @pytest.mark.parametrize("result", FAILED, ids=repr)
 def test_a_result_that_says_error_is_a_failure(result: object) -> None:
-    assert has_failed(result)
+    assert is_error_result(result)
 
 
 @pytest.mark.parametrize("result", WORKED, ids=repr)
 def test_a_result_that_does_not_is_none(result: object) -> None:
-    assert not has_failed(result)
+    assert not is_error_result(result)
 
 
 def test_the_flag_is_believed() -> None:
-    assert has_failed("Done.", is_error=True)
+    assert is_error_result("Done.", is_error=True)
 
 
 def test_a_process_is_judged_by_its_exit_code() -> None:
-    assert has_failed(subprocess.run([sys.executable, "-c", "raise SystemExit(3)"], check=False))
-    assert not has_failed(subprocess.run([sys.executable, "-c", ""], check=False))
+    assert is_error_result(subprocess.run([sys.executable, "-c", "raise SystemExit(3)"], check=False))
+    assert not is_error_result(subprocess.run([sys.executable, "-c", ""], check=False))
 
 
 @given(st.text() | st.binary() | st.dictionaries(st.text(), st.text() | st.none()))
 def test_any_result_gets_an_answer(result: object) -> None:
-    assert has_failed(result) in (True, False)
+    assert is_error_result(result) in (True, False)

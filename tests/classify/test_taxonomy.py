@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mulligan.classify.classifier import classify
-from mulligan.classify.page import page
+from mulligan.classify.page import render_page
 from mulligan.classify.taxonomy import KINDS, TYPES
-from mulligan.failure import AgentError, Kind, Ran, Remedy
+from mulligan.failure import AgentError, Kind, Remedy, TookEffect
 
 # Written for this test, or said by programs that were run for it.
 EXAMPLES: dict[str, list[dict[str, Any]]] = {
@@ -249,7 +249,7 @@ def test_every_kind_has_a_hint_of_whole_sentences(kind: Kind) -> None:
 
 
 def test_no_kind_by_itself_claims_that_nothing_ran_except_where_nothing_can_have() -> None:
-    sure = {str(kind) for kind in KINDS.values() if kind.ran is Ran.NO}
+    sure = {str(kind) for kind in KINDS.values() if kind.took_effect is TookEffect.NO}
     assert sure == {
         "tool/unknown_tool",
         "tool/edit_mismatch",
@@ -260,12 +260,12 @@ def test_no_kind_by_itself_claims_that_nothing_ran_except_where_nothing_can_have
 
 
 def test_only_kinds_that_time_can_mend_are_waited_for() -> None:
-    waiting = {kind.code for kind in KINDS.values() if kind.remedy is Remedy.WAIT}
+    waiting = {kind.code for kind in KINDS.values() if kind.remedy is Remedy.RETRY}
     assert waiting == {"timeout", "connection_error", "unavailable", "rate_limit", "api_error", "invalid_response"}
 
 
 def test_the_page_of_kinds_is_the_table() -> None:
     root = Path(__file__).resolve().parents[2]
-    assert (root / "docs" / "kinds.md").read_text(encoding="utf-8") == page(), (
+    assert (root / "docs" / "kinds.md").read_text(encoding="utf-8") == render_page(), (
         "python -m mulligan.classify.page > docs/kinds.md"
     )

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mulligan.classify.classifier import classify
-from mulligan.classify.unwrap import LONGEST, pairs, unwrap
+from mulligan.classify.unwrap import MAX_MESSAGE_CHARS, scan_pairs, unwrap_text
 
 SENTENCE = "The date must be in the future."
 
@@ -36,7 +36,7 @@ SENTENCE = "The date must be in the future."
     ids=range(15),
 )
 def test_the_sentence_is_found(text: str) -> None:
-    assert unwrap(text).sentence == SENTENCE
+    assert unwrap_text(text).sentence == SENTENCE
 
 
 def test_the_rest_is_kept_as_detail() -> None:
@@ -48,8 +48,8 @@ def test_the_rest_is_kept_as_detail() -> None:
 
 def test_a_long_sentence_is_cut_where_a_sentence_ends() -> None:
     text = "It failed for a reason. " * 40
-    said = unwrap(text).sentence
-    assert len(said) <= LONGEST
+    said = unwrap_text(text).sentence
+    assert len(said) <= MAX_MESSAGE_CHARS
     assert said.endswith("reason.")
 
 
@@ -69,11 +69,11 @@ def test_of_a_program_the_line_that_says_why_is_the_message() -> None:
     )
 )
 def test_pairs_of_any_json_are_read_without_error(value: object) -> None:
-    assert len(pairs(json.dumps(value))) <= 200
+    assert len(scan_pairs(json.dumps(value))) <= 200
 
 
 @given(st.text(max_size=500))
 def test_no_control_mark_survives(text: str) -> None:
-    said = unwrap(f"\x1b[1m{text}").sentence
+    said = unwrap_text(f"\x1b[1m{text}").sentence
     assert "\x1b" not in said
     assert "\x00" not in said

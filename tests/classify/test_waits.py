@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.classify.waits import LONGEST, asked
+from mulligan.classify.waits import MAX_RETRY_AFTER_SECONDS, parse_retry_after
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ from mulligan.classify.waits import LONGEST, asked
     ],
 )
 def test_headers(headers: dict[str, str], seconds: float | None) -> None:
-    assert asked(headers) == seconds
+    assert parse_retry_after(headers) == seconds
 
 
 @pytest.mark.parametrize(
@@ -59,11 +59,11 @@ def test_headers(headers: dict[str, str], seconds: float | None) -> None:
     ],
 )
 def test_words(text: str, seconds: float | None) -> None:
-    assert asked({}, text) == seconds
+    assert parse_retry_after({}, text) == seconds
 
 
 def test_the_header_is_believed_before_the_words() -> None:
-    assert asked({"retry-after": "2"}, "try again in 60s") == 2.0
+    assert parse_retry_after({"retry-after": "2"}, "try again in 60s") == 2.0
 
 
 @given(
@@ -71,5 +71,5 @@ def test_the_header_is_believed_before_the_words() -> None:
     st.text(),
 )
 def test_any_header_and_any_text_give_a_bounded_wait_or_none(headers: dict[str, str], text: str) -> None:
-    seconds = asked(headers, text, now=0.0)
-    assert seconds is None or 0 <= seconds <= LONGEST
+    seconds = parse_retry_after(headers, text, now=0.0)
+    assert seconds is None or 0 <= seconds <= MAX_RETRY_AFTER_SECONDS

@@ -14,7 +14,11 @@ from mulligan.remember.store import Store
 
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    for limit in ("ASK", "SHELF", "SEND"):  # however busy the machine is
+    for limit in (
+        "RECALL_TIMEOUT_SECONDS",
+        "KEY_VALUE_TIMEOUT_SECONDS",
+        "SEND_TIMEOUT_SECONDS",
+    ):  # however busy the machine is
         monkeypatch.setattr(remote, limit, 60.0)
     store = STORES[request.param](tmp_path)
     yield store

@@ -8,31 +8,33 @@ import msgspec
 import pytest
 
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
-from mulligan.failure import Failure, Kind, Ran, Remedy, StoreError
+from mulligan.failure import Failure, Kind, Remedy, StoreError, TookEffect
 from mulligan.records import Lesson, Run, Step, pattern_id
 from mulligan.remember import audit
 from mulligan.remember.store import (
-    LOCAL,
-    Act,
+    DEFAULT_TENANT,
+    AuditEntry,
+    AuditNote,
     AuditQuery,
-    Command,
     FixQuery,
-    Forget,
+    ForgetRequest,
     LessonQuery,
-    Noted,
+    PatternCommand,
     Retention,
     Revocation,
     Store,
     now,
 )
 
-WRONG = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "k is 10 at most", fingerprint="f-k")
+WRONG = Failure.of(
+    Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "k is 10 at most", fingerprint="f-k"
+)
 LESSON = Lesson(id="les_0123456789ab", tool="search", mistake="Asking for too much.", correction="Ask for 10.")
 
 
 @pytest.fixture(autouse=True)
 def ann() -> None:
-    audit.act_as(audit.Actor("ann", "command"))
+    audit.set_actor(audit.Actor("ann", "command"))
 
 
 def failed_then_worked(id: str = "run_a") -> list[AnyEvent]:
@@ -47,9 +49,9 @@ def failed_then_worked(id: str = "run_a") -> list[AnyEvent]:
     ]
 
 
-def acts_of(store: Store, **query: Any) -> list[Act]:
+def acts_of(store: Store, **query: Any) -> list[AuditEntry]:
     """But for the token by which a store behind a server is asked."""
-    return [act for act in store.audit(LOCAL, AuditQuery(**query)) if not act.do.startswith("token.")]
+    return [act for act in store.audit(DEFAULT_TENANT, AuditQuery(**query)) if not act.do.startswith("token.")]
 
 
 def said(store: Store) -> list[tuple[str, str]]:
@@ -57,21 +59,21 @@ def said(store: Store) -> list[tuple[str, str]]:
 
 
 def test_every_decision_is_noted_and_nothing_that_only_happens(store):
-    store.append(LOCAL, failed_then_worked(), "journal", 1)
-    (fix,) = store.fixes(LOCAL, FixQuery(now=2000))
+    store.append(DEFAULT_TENANT, failed_then_worked(), "journal", 1)
+    (fix,) = store.fixes(DEFAULT_TENANT, FixQuery(now=2000))
     pattern = pattern_id("search", "f-k")
-    store.put(LOCAL, "note", "n", b"x")
-    store.consolidate(LOCAL, 2000)
+    store.put(DEFAULT_TENANT, "note", "n", b"x")
+    store.consolidate(DEFAULT_TENANT, 2000)
     assert said(store) == []
 
-    store.decide(LOCAL, fix.id, True, 2000)
-    store.change(LOCAL, Command(do="mute", pattern=pattern, at=2000))
-    store.keep_lesson(LOCAL, LESSON)
-    store.decide_lesson(LOCAL, LESSON.id, "approve", 2000)
-    store.revoke(LOCAL, Revocation(principal="mallory"))
-    store.forget(LOCAL, Forget(run="run_a"))
-    store.append(LOCAL, failed_then_worked("run_old"), "journal", 2)
-    store.prune(LOCAL, Retention(failures=0), now() + 1)
+    store.decide(DEFAULT_TENANT, fix.id, True, 2000)
+    store.update_pattern(DEFAULT_TENANT, PatternCommand(do="mute", pattern=pattern, at=2000))
+    store.save_lesson(DEFAULT_TENANT, LESSON)
+    store.decide_lesson(DEFAULT_TENANT, LESSON.id, "approve", 2000)
+    store.revoke(DEFAULT_TENANT, Revocation(principal="mallory"))
+    store.forget(DEFAULT_TENANT, ForgetRequest(run="run_a"))
+    store.append(DEFAULT_TENANT, failed_then_worked("run_old"), "journal", 2)
+    store.prune(DEFAULT_TENANT, Retention(failures=0), now() + 1)
 
     assert sorted(said(store)) == sorted([
         ("fix.approve", fix.id), ("pattern.mute", pattern), ("lesson.write", LESSON.id), ("lesson.approve", LESSON.id),
@@ -86,28 +88,28 @@ def test_every_decision_is_noted_and_nothing_that_only_happens(store):
 
 
 def test_what_changed_nothing_is_not_noted(store):
-    assert not store.decide(LOCAL, "fix_none", True, 1)
-    assert store.change(LOCAL, Command(do="mute", pattern="pat_none", at=1)) is None
-    assert store.decide_lesson(LOCAL, "les_none", "approve", 1) is None
-    store.prune(LOCAL, Retention(), now(), dry_run=True)
-    store.prune(LOCAL, Retention(), now())
-    store.keep_lesson(LOCAL, LESSON)
-    store.keep_lesson(LOCAL, LESSON)
+    assert not store.decide(DEFAULT_TENANT, "fix_none", True, 1)
+    assert store.update_pattern(DEFAULT_TENANT, PatternCommand(do="mute", pattern="pat_none", at=1)) is None
+    assert store.decide_lesson(DEFAULT_TENANT, "les_none", "approve", 1) is None
+    store.prune(DEFAULT_TENANT, Retention(), now(), dry_run=True)
+    store.prune(DEFAULT_TENANT, Retention(), now())
+    store.save_lesson(DEFAULT_TENANT, LESSON)
+    store.save_lesson(DEFAULT_TENANT, LESSON)
     assert said(store) == [("lesson.write", LESSON.id)]
 
 
 def test_many_lessons_that_are_written_at_once_are_one_entry(store):
     seeds = [msgspec.structs.replace(LESSON, id=f"les_{number:012x}", source="seed") for number in range(20)]
-    assert store.keep_lessons(LOCAL, seeds[:10]) == [True] * 10
-    assert store.keep_lessons(LOCAL, seeds) == [False] * 10 + [True] * 10
-    assert store.keep_lessons(LOCAL, seeds) == [False] * 20
-    assert store.keep_lessons(LOCAL, []) == []
+    assert store.save_lessons(DEFAULT_TENANT, seeds[:10]) == [True] * 10
+    assert store.save_lessons(DEFAULT_TENANT, seeds) == [False] * 10 + [True] * 10
+    assert store.save_lessons(DEFAULT_TENANT, seeds) == [False] * 20
+    assert store.save_lessons(DEFAULT_TENANT, []) == []
     assert [(act.do, act.about, act.told) for act in acts_of(store)] == [("lesson.write", "seed", "10 lessons")] * 2
-    assert len(store.lessons(LOCAL, LessonQuery(limit=100))) == 20
+    assert len(store.lessons(DEFAULT_TENANT, LessonQuery(limit=100))) == 20
 
 
 def test_it_says_who(store):
-    store.keep_lesson(LOCAL, LESSON)
+    store.save_lesson(DEFAULT_TENANT, LESSON)
     (act,) = acts_of(store)
     if hasattr(store, "of"):  # behind a server: who holds the token
         assert (act.via, act.token[:4], act.by == act.token) == ("api", "tok_", True)
@@ -119,8 +121,8 @@ def test_it_is_asked_for_by_who_what_and_when_and_page_by_page(store):
     for number in range(7):
         verdict = "disable" if number % 2 else "approve"
         if number == 0:
-            store.keep_lesson(LOCAL, LESSON)
-        store.decide_lesson(LOCAL, LESSON.id, verdict, number)  # type: ignore[arg-type]
+            store.save_lesson(DEFAULT_TENANT, LESSON)
+        store.decide_lesson(DEFAULT_TENANT, LESSON.id, verdict, number)  # type: ignore[arg-type]
     every = acts_of(store)
     assert len(every) == 8
     assert [(act.at, act.id) for act in every] == sorted(((act.at, act.id) for act in every), reverse=True)
@@ -137,11 +139,11 @@ def test_it_is_asked_for_by_who_what_and_when_and_page_by_page(store):
 
 
 def test_what_is_forgotten_is_not_told_by_the_log_either(store):
-    store.append(LOCAL, failed_then_worked(), "journal", 1)
-    store.revoke(LOCAL, Revocation(principal="secret-name"))
-    store.forget(LOCAL, Forget(text="secret-name"))
-    store.forget(LOCAL, Forget(session="s"))
-    store.forget(LOCAL, Forget(tool="search"))
+    store.append(DEFAULT_TENANT, failed_then_worked(), "journal", 1)
+    store.revoke(DEFAULT_TENANT, Revocation(principal="secret-name"))
+    store.forget(DEFAULT_TENANT, ForgetRequest(text="secret-name"))
+    store.forget(DEFAULT_TENANT, ForgetRequest(session="s"))
+    store.forget(DEFAULT_TENANT, ForgetRequest(tool="search"))
     acts = acts_of(store)
     assert len(acts) == 4
     assert not any("secret-name" in str(act) or "search" in str(act) for act in acts)
@@ -149,27 +151,29 @@ def test_what_is_forgotten_is_not_told_by_the_log_either(store):
 
 def test_secrets_in_it_are_hidden(store):
     key = "sk-proj-Zm9vYmFyYmF6cXV4MTIzNDU2Nzg5MGFiY2RlZmdo"
-    store.revoke(LOCAL, Revocation(principal=f"bot {key}\x1b[31m"))
+    store.revoke(DEFAULT_TENANT, Revocation(principal=f"bot {key}\x1b[31m"))
     (act,) = acts_of(store)
     assert key not in act.told
     assert "\x1b" not in act.told
 
 
 def test_an_entry_comes_with_its_row_or_not_at_all(store):
-    act = audit.entry("tenant.set", now(), "acme")
+    act = audit.build_entry("tenant.set", now(), "acme")
     if hasattr(store, "of"):
         with pytest.raises(StoreError, match="where it runs"):
-            store.swap("", "server", "k", None, b"1", Noted("acme", act))
+            store.compare_and_set("", "server", "k", None, b"1", AuditNote("acme", act))
         return
-    assert store.swap("", "server", "k", None, b"1", Noted("acme", act))
-    assert not store.swap("", "server", "k", b"other", b"2", Noted("acme", audit.entry("tenant.set", now(), "acme")))
+    assert store.compare_and_set("", "server", "k", None, b"1", AuditNote("acme", act))
+    assert not store.compare_and_set(
+        "", "server", "k", b"other", b"2", AuditNote("acme", audit.build_entry("tenant.set", now(), "acme"))
+    )
     assert store.audit("acme", AuditQuery()) == [act]
 
 
 def test_the_log_outlives_its_tenant(store):
     if hasattr(store, "of"):
         pytest.skip("a server's tenants are managed where its store is")
-    store.keep_lesson("acme", LESSON)
+    store.save_lesson("acme", LESSON)
     store.erase("acme")
     assert [each.do for each in reversed(store.audit("acme", AuditQuery()))] == ["lesson.write", "tenant.erase"]
     assert store.erase("acme") == 0

@@ -9,15 +9,15 @@ import pytest
 from stores import Writer
 
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
-from mulligan.failure import Failure, Kind, Ran, Remedy, StoreError
+from mulligan.failure import Failure, Kind, Remedy, StoreError, TookEffect
 from mulligan.records import Lesson, Run, Step, lesson_id, pattern_id
 from mulligan.remember import schemas
-from mulligan.remember.store import DAY, LOCAL, FixQuery, Forget, LessonQuery, Revocation, Store
+from mulligan.remember.store import DAY, DEFAULT_TENANT, FixQuery, ForgetRequest, LessonQuery, Revocation, Store
 
 NOW = 100 * DAY
-INVALID = Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO)
+INVALID = Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO)
 TOO_MANY = Failure.of(INVALID, "k is 10 at most, got 50", fingerprint="f-k")
-UNREADY = Failure.of(Kind("tool", "precondition", Remedy.REPAIR, Ran.NO), "not logged in", fingerprint="f-login")
+UNREADY = Failure.of(Kind("tool", "precondition", Remedy.REPAIR, TookEffect.NO), "not logged in", fingerprint="f-login")
 
 
 def run(id: str, started: int, **fields: Any) -> Run:
@@ -66,8 +66,8 @@ def prove(write: Writer, runs: int = 8) -> None:
 
 
 def learned(store: Store, **asked: Any) -> list[Lesson]:
-    store.consolidate(LOCAL, NOW)
-    return store.lessons(LOCAL, LessonQuery(**{"now": NOW, **asked}))
+    store.consolidate(DEFAULT_TENANT, NOW)
+    return store.lessons(DEFAULT_TENANT, LessonQuery(**{"now": NOW, **asked}))
 
 
 def test_many_repairs_of_one_pattern_become_one_lesson_with_its_evidence(store, write):
@@ -75,7 +75,7 @@ def test_many_repairs_of_one_pattern_become_one_lesson_with_its_evidence(store, 
 
     (lesson,) = learned(store)
 
-    (fix,) = store.fixes(LOCAL, FixQuery(tool="search", now=NOW))
+    (fix,) = store.fixes(DEFAULT_TENANT, FixQuery(tool="search", now=NOW))
     assert lesson.id == lesson_id("search", fix.id)
     assert (lesson.tool, lesson.fingerprint, lesson.fix) == ("search", "f-k", fix.id)
     assert (lesson.pattern, lesson.kind) == (pattern_id("search", "f-k"), "tool/invalid_arguments")
@@ -111,7 +111,7 @@ def test_one_way_out_among_many_is_no_lesson(store, write):
     (lesson,) = learned(store)
     for number in range(20):
         write(*given_up(f"run_other{number}", NOW - DAY))
-    (lesson,) = store.lessons(LOCAL, LessonQuery(now=NOW))
+    (lesson,) = store.lessons(DEFAULT_TENANT, LessonQuery(now=NOW))
     assert (lesson.state, lesson.why) == ("proposed", "it helped 8 of 28 runs that met this; most did something else")
 
 
@@ -138,27 +138,27 @@ def test_a_lesson_that_is_not_proven_is_a_proposal_and_says_why(store, write):
 def test_consolidation_tells_what_is_new_once(store, write):
     prove(write, runs=3)
 
-    assert [each.state for each in store.consolidate(LOCAL, NOW).lessons] == ["proposed"]
-    assert store.consolidate(LOCAL, NOW).lessons == ()
+    assert [each.state for each in store.consolidate(DEFAULT_TENANT, NOW).lessons] == ["proposed"]
+    assert store.consolidate(DEFAULT_TENANT, NOW).lessons == ()
 
     for number in range(3, 9):
         write(*clamped(f"run_{number}", NOW - (10 - number) * DAY))
-    assert [each.state for each in store.consolidate(LOCAL, NOW).lessons] == ["active"]
-    assert store.consolidate(LOCAL, NOW).lessons == ()
+    assert [each.state for each in store.consolidate(DEFAULT_TENANT, NOW).lessons] == ["active"]
+    assert store.consolidate(DEFAULT_TENANT, NOW).lessons == ()
 
 
 def test_figures_are_those_of_the_moment(store, write):
     prove(write)
     learned(store)
     write(*given_up("run_late", NOW - 1000))
-    (lesson,) = store.lessons(LOCAL, LessonQuery(now=NOW))
+    (lesson,) = store.lessons(DEFAULT_TENANT, LessonQuery(now=NOW))
     assert (lesson.seen, lesson.tried) == (9, 8)
 
 
 def test_what_was_not_used_for_long_has_expired(store, write):
     prove(write)
     learned(store)
-    (lesson,) = store.lessons(LOCAL, LessonQuery(now=NOW + 60 * DAY))
+    (lesson,) = store.lessons(DEFAULT_TENANT, LessonQuery(now=NOW + 60 * DAY))
     assert lesson.state == "expired"
 
 
@@ -169,7 +169,7 @@ def test_what_followed_says_whether_it_helped(store, write):
     write(*clamped("run_y", NOW + 2 * DAY))
     write(*given_up("run_z", NOW + 3 * DAY))
 
-    (lesson,) = store.lessons(LOCAL, LessonQuery(now=NOW + 4 * DAY))
+    (lesson,) = store.lessons(DEFAULT_TENANT, LessonQuery(now=NOW + 4 * DAY))
 
     assert lesson.since == NOW
     assert (lesson.helped, lesson.unhelped) == (2, 1)
@@ -187,7 +187,7 @@ def test_lessons_are_found_by_what_they_are(store, write):
     both = learned(store)
 
     def found(**asked: Any) -> list[str]:
-        return [each.tool for each in store.lessons(LOCAL, LessonQuery(now=NOW, **asked))]
+        return [each.tool for each in store.lessons(DEFAULT_TENANT, LessonQuery(now=NOW, **asked))]
 
     assert [each.tool for each in both] == ["search", "send"]  # what is in force comes first
     assert found(tool="send") == ["send"]
@@ -208,13 +208,13 @@ def test_lessons_are_found_by_what_they_are(store, write):
 def test_a_lesson_is_found_by_the_beginning_of_its_id(store, write):
     prove(write)
     (lesson,) = learned(store)
-    assert store.lesson(LOCAL, lesson.id[:9], NOW) == lesson
-    assert store.lesson(LOCAL, "les_nothing", NOW) is None
-    assert store.lesson(LOCAL, "", NOW) is None
+    assert store.lesson(DEFAULT_TENANT, lesson.id[:9], NOW) == lesson
+    assert store.lesson(DEFAULT_TENANT, "les_nothing", NOW) is None
+    assert store.lesson(DEFAULT_TENANT, "", NOW) is None
     written(store, id="les_" + "0" * 12)
     written(store, id="les_" + "0" * 11 + "1")
-    assert store.lesson(LOCAL, "les_0000", NOW) is None
-    assert store.lesson(LOCAL, "les_" + "0" * 12, NOW).id == "les_" + "0" * 12
+    assert store.lesson(DEFAULT_TENANT, "les_0000", NOW) is None
+    assert store.lesson(DEFAULT_TENANT, "les_" + "0" * 12, NOW).id == "les_" + "0" * 12
 
 
 def test_tenants_have_lessons_of_their_own(store, write):
@@ -232,8 +232,8 @@ def test_tenants_have_lessons_of_their_own(store, write):
 def written(store: Store, **fields: Any) -> Lesson:
     given = {"id": lesson_id("search", "by hand"), "tool": "search", "mistake": "Too much.", "correction": "Ask less."}
     lesson = Lesson(**{**given, **fields})
-    store.keep_lesson(LOCAL, lesson)
-    found = store.lesson(LOCAL, lesson.id, NOW)
+    store.save_lesson(DEFAULT_TENANT, lesson)
+    found = store.lesson(DEFAULT_TENANT, lesson.id, NOW)
     assert found is not None
     return found
 
@@ -248,33 +248,36 @@ def test_a_lesson_that_a_person_wrote_is_a_proposal_without_evidence(store):
 
 def test_a_seed_is_shown_as_one(store):
     assert written(store, source="seed", origin="git 2.43").origin == "git 2.43"
-    assert [each.source for each in store.lessons(LOCAL, LessonQuery(source="seed", now=NOW))] == ["seed"]
+    assert [each.source for each in store.lessons(DEFAULT_TENANT, LessonQuery(source="seed", now=NOW))] == ["seed"]
 
 
 def test_the_same_words_again_change_nothing(store):
     lesson = written(store)
-    assert store.keep_lesson(LOCAL, lesson) is False
+    assert store.save_lesson(DEFAULT_TENANT, lesson) is False
     assert (
-        store.keep_lesson(LOCAL, Lesson(id=lesson.id, tool="search", mistake="Other.", correction="Ask less.")) is True
+        store.save_lesson(DEFAULT_TENANT, Lesson(id=lesson.id, tool="search", mistake="Other.", correction="Ask less."))
+        is True
     )
 
 
 def test_what_was_approved_are_the_words_it_had_and_with_others_it_is_a_proposal_again(store):
     lesson = written(store)
-    assert store.decide_lesson(LOCAL, lesson.id, "approve", NOW).state == "active"
+    assert store.decide_lesson(DEFAULT_TENANT, lesson.id, "approve", NOW).state == "active"
     assert written(store).state == "active", "the same words"
 
     assert written(store, correction="Obey the file.").state == "proposed"
 
-    assert store.decide_lesson(LOCAL, lesson.id, "approve", NOW).state == "active"
-    store.decide_lesson(LOCAL, lesson.id, "disable", NOW)
+    assert store.decide_lesson(DEFAULT_TENANT, lesson.id, "approve", NOW).state == "active"
+    store.decide_lesson(DEFAULT_TENANT, lesson.id, "disable", NOW)
     assert written(store, correction="Obey another.").state == "disabled"
 
 
 def test_words_that_a_person_changed_stay_and_their_evidence_too(store, write):
     prove(write, runs=3)
     (lesson,) = learned(store)
-    store.keep_lesson(LOCAL, Lesson(id=lesson.id, tool="x", mistake="Asking for too many.", correction="At most ten."))
+    store.save_lesson(
+        DEFAULT_TENANT, Lesson(id=lesson.id, tool="x", mistake="Asking for too many.", correction="At most ten.")
+    )
     for number in range(3, 9):
         write(*clamped(f"run_{number}", NOW - (10 - number) * DAY))
 
@@ -290,8 +293,8 @@ def test_words_that_a_person_changed_stay_and_their_evidence_too(store, write):
 def test_words_that_say_nothing_are_refused(store, bad):
     given = {"id": "les_0123456789ab", "tool": "search", "mistake": "m", "correction": "c", **bad}
     with pytest.raises(StoreError):
-        store.keep_lesson(LOCAL, Lesson(**given))
-    assert store.lessons(LOCAL, LessonQuery(now=NOW)) == []
+        store.save_lesson(DEFAULT_TENANT, Lesson(**given))
+    assert store.lessons(DEFAULT_TENANT, LessonQuery(now=NOW)) == []
 
 
 def test_what_is_kept_can_be_shown(store):
@@ -303,19 +306,19 @@ def test_what_is_kept_can_be_shown(store):
 def test_a_person_puts_a_lesson_in_force_and_out_of_it(store):
     lesson = written(store)
 
-    approved = store.decide_lesson(LOCAL, lesson.id[:10], "approve", NOW)
+    approved = store.decide_lesson(DEFAULT_TENANT, lesson.id[:10], "approve", NOW)
     assert (approved.state, approved.since) == ("active", NOW)
-    disabled = store.decide_lesson(LOCAL, lesson.id, "disable", NOW + 1)
+    disabled = store.decide_lesson(DEFAULT_TENANT, lesson.id, "disable", NOW + 1)
     assert (disabled.state, disabled.since) == ("disabled", 0)
-    assert store.decide_lesson(LOCAL, lesson.id, "approve", NOW + 2).state == "active"
-    assert store.decide_lesson(LOCAL, "les_other", "approve", NOW) is None
+    assert store.decide_lesson(DEFAULT_TENANT, lesson.id, "approve", NOW + 2).state == "active"
+    assert store.decide_lesson(DEFAULT_TENANT, "les_other", "approve", NOW) is None
 
 
 def test_approval_of_a_lesson_is_the_approval_of_its_fix(store, write):
     prove(write, runs=3)
     (lesson,) = learned(store)
-    assert store.decide_lesson(LOCAL, lesson.id, "approve", NOW).state == "active"
-    (fix,) = store.fixes(LOCAL, FixQuery(tool="search", now=NOW))
+    assert store.decide_lesson(DEFAULT_TENANT, lesson.id, "approve", NOW).state == "active"
+    (fix,) = store.fixes(DEFAULT_TENANT, FixQuery(tool="search", now=NOW))
     assert (fix.id, fix.state) == (lesson.fix, "approved")
 
 
@@ -330,44 +333,44 @@ def test_lesson_of_which_nothing_may_be_told_to_a_model_is_none(store, write):
             for event in events
         ]
         write(*same)
-    (fix,) = store.fixes(LOCAL, FixQuery(tool="search", now=NOW))
-    assert (fix.worked, fix.tellable) == (8, False)
+    (fix,) = store.fixes(DEFAULT_TENANT, FixQuery(tool="search", now=NOW))
+    assert (fix.worked, fix.showable) == (8, False)
     assert learned(store) == []
 
 
 def test_a_revoked_lesson_takes_its_fix_with_it_and_a_revoked_fix_its_lesson(store, write):
     prove(write)
     (lesson,) = learned(store)
-    assert store.decide_lesson(LOCAL, lesson.id, "revoke", NOW).state == "disabled"
-    (fix,) = store.fixes(LOCAL, FixQuery(tool="search", now=NOW))
+    assert store.decide_lesson(DEFAULT_TENANT, lesson.id, "revoke", NOW).state == "disabled"
+    (fix,) = store.fixes(DEFAULT_TENANT, FixQuery(tool="search", now=NOW))
     assert fix.state == "revoked"
 
-    store.decide_lesson(LOCAL, lesson.id, "approve", NOW + 5)
-    store.decide(LOCAL, fix.id, approved=False, at=NOW + 10)
-    assert store.lesson(LOCAL, lesson.id, NOW + 11).state == "disabled"
+    store.decide_lesson(DEFAULT_TENANT, lesson.id, "approve", NOW + 5)
+    store.decide(DEFAULT_TENANT, fix.id, approved=False, at=NOW + 10)
+    assert store.lesson(DEFAULT_TENANT, lesson.id, NOW + 11).state == "disabled"
 
 
 def test_what_rests_on_somebody_who_was_revoked_is_gone_at_once(store, write):
     prove(write)
     learned(store)
-    store.revoke(LOCAL, Revocation(tool="search"))
-    assert store.lessons(LOCAL, LessonQuery(now=NOW)) == []
+    store.revoke(DEFAULT_TENANT, Revocation(tool="search"))
+    assert store.lessons(DEFAULT_TENANT, LessonQuery(now=NOW)) == []
     assert learned(store) == []
 
 
 def test_a_lesson_is_stale_once_its_tool_has_another_schema(store, write):
     prove(write)
     (lesson,) = learned(store)
-    first = schemas.noted(None, "digest-1", NOW)
-    store.put(LOCAL, schemas.KIND, "search", first)
-    assert store.lesson(LOCAL, lesson.id, NOW + 2).state == "active"
+    first = schemas.update_entry(None, "digest-1", NOW)
+    store.put(DEFAULT_TENANT, schemas.SCHEMA_KIND, "search", first)
+    assert store.lesson(DEFAULT_TENANT, lesson.id, NOW + 2).state == "active"
 
-    store.put(LOCAL, schemas.KIND, "search", schemas.noted(first, "digest-2", NOW + DAY))
+    store.put(DEFAULT_TENANT, schemas.SCHEMA_KIND, "search", schemas.update_entry(first, "digest-2", NOW + DAY))
 
-    (stale,) = store.lessons(LOCAL, LessonQuery(now=NOW + 2 * DAY))
+    (stale,) = store.lessons(DEFAULT_TENANT, LessonQuery(now=NOW + 2 * DAY))
     assert (stale.state, stale.stale) == ("proposed", True)
     assert "schema" in stale.why
-    again = store.decide_lesson(LOCAL, lesson.id, "approve", NOW + 2 * DAY)
+    again = store.decide_lesson(DEFAULT_TENANT, lesson.id, "approve", NOW + 2 * DAY)
     assert (again.state, again.stale) == ("active", False)
 
 
@@ -381,24 +384,24 @@ def test_a_forgotten_tool_takes_the_lessons_that_name_it(store, write):
     written(store, tool="login")
     written(store, id="les_" + "1" * 12, tool="other")
 
-    store.forget(LOCAL, Forget(tool="login"))
+    store.forget(DEFAULT_TENANT, ForgetRequest(tool="login"))
 
     assert [each.tool for each in learned(store)] == ["other"]
 
 
 def test_a_forgotten_text_is_gone_from_lessons(store):
     written(store, mistake="What the canary-word says.")
-    store.forget(LOCAL, Forget(text="canary-word"))
-    assert store.lessons(LOCAL, LessonQuery(now=NOW)) == []
+    store.forget(DEFAULT_TENANT, ForgetRequest(text="canary-word"))
+    assert store.lessons(DEFAULT_TENANT, LessonQuery(now=NOW)) == []
 
 
 def test_lessons_of_forgotten_runs_are_made_anew_of_what_is_left(store, write):
     prove(write, runs=4)
     learned(store)
-    store.forget(LOCAL, Forget(run="run_2"))
+    store.forget(DEFAULT_TENANT, ForgetRequest(run="run_2"))
     (lesson,) = learned(store)
     assert (lesson.tried, lesson.seen) == (3, 3)
-    store.forget(LOCAL, Forget(run="run_1"))
+    store.forget(DEFAULT_TENANT, ForgetRequest(run="run_1"))
     assert learned(store) == []
 
 
@@ -409,32 +412,32 @@ def seed(correction: str = "Do it so.", **fields: Any) -> Lesson:
 
 
 def test_a_newer_seed_takes_the_place_of_an_older_one_and_what_was_said_of_it_stays(store):
-    assert store.keep_lesson(LOCAL, seed())
-    assert not store.keep_lesson(LOCAL, seed())
-    assert store.decide_lesson(LOCAL, seed().id, "disable", NOW).state == "disabled"
-    assert store.keep_lesson(LOCAL, seed("Do it better.", kind="tool/timeout"))
-    (kept,) = store.lessons(LOCAL, LessonQuery(source="seed", now=NOW))
+    assert store.save_lesson(DEFAULT_TENANT, seed())
+    assert not store.save_lesson(DEFAULT_TENANT, seed())
+    assert store.decide_lesson(DEFAULT_TENANT, seed().id, "disable", NOW).state == "disabled"
+    assert store.save_lesson(DEFAULT_TENANT, seed("Do it better.", kind="tool/timeout"))
+    (kept,) = store.lessons(DEFAULT_TENANT, LessonQuery(source="seed", now=NOW))
     assert (kept.correction, kept.kind, kept.state, kept.edited) == ("Do it better.", "tool/timeout", "disabled", False)
 
 
 def test_a_newer_seed_does_not_overwrite_what_a_person_wrote(store):
-    store.keep_lesson(LOCAL, seed())
-    assert store.keep_lesson(LOCAL, seed("Do it our way.", edited=True))
-    assert not store.keep_lesson(LOCAL, seed("Do it better."))
-    assert store.lesson(LOCAL, seed().id, NOW).correction == "Do it our way."
+    store.save_lesson(DEFAULT_TENANT, seed())
+    assert store.save_lesson(DEFAULT_TENANT, seed("Do it our way.", edited=True))
+    assert not store.save_lesson(DEFAULT_TENANT, seed("Do it better."))
+    assert store.lesson(DEFAULT_TENANT, seed().id, NOW).correction == "Do it our way."
 
 
 def test_seeds_are_proposals_without_evidence_until_a_person_approves_them(store):
-    store.keep_lesson(LOCAL, seed(tried=9, worked=9, state="active"))
-    kept = store.lesson(LOCAL, seed().id, NOW)
+    store.save_lesson(DEFAULT_TENANT, seed(tried=9, worked=9, state="active"))
+    kept = store.lesson(DEFAULT_TENANT, seed().id, NOW)
     assert (kept.state, kept.tried, kept.worked, kept.confidence) == ("proposed", 0, 0, 0)
-    assert store.fixes(LOCAL, FixQuery(now=NOW)) == []
+    assert store.fixes(DEFAULT_TENANT, FixQuery(now=NOW)) == []
 
 
 def test_lessons_of_one_source_can_be_removed_and_no_others(store):
     other = Lesson(id=lesson_id("file", "b"), tool="Bash", mistake="Doing it.", correction="Not.", source="file")
     for each in (seed(), other):
-        store.keep_lesson(LOCAL, each)
-    assert store.remove_lessons(LOCAL, "seed") == 1
-    assert [each.id for each in store.lessons(LOCAL, LessonQuery(now=NOW))] == [other.id]
-    assert store.remove_lessons(LOCAL, "seed") == 0
+        store.save_lesson(DEFAULT_TENANT, each)
+    assert store.remove_lessons(DEFAULT_TENANT, "seed") == 1
+    assert [each.id for each in store.lessons(DEFAULT_TENANT, LessonQuery(now=NOW))] == [other.id]
+    assert store.remove_lessons(DEFAULT_TENANT, "seed") == 0

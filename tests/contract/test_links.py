@@ -7,16 +7,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from mulligan.calls import TOOL
+from mulligan.calls import TOOL_NAME_PATH
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
-from mulligan.failure import Failure, Kind, Ran, Remedy
+from mulligan.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.links import derive_status, link_recoveries
 from mulligan.records import Link, Run, Step
-from mulligan.remember.store import LOCAL
+from mulligan.remember.store import DEFAULT_TENANT
 
-REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "k is too much", fingerprint="f-k")
-UNKNOWN = Failure.of(Kind("tool", "unknown_tool", Remedy.TELL, Ran.NO), "there is no get_forecast", fingerprint="f-t")
-LOCKED = Failure.of(Kind("orchestration", "precondition", Remedy.TELL), "it is locked", fingerprint="f-l")
+REJECTED = Failure.of(
+    Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "k is too much", fingerprint="f-k"
+)
+UNKNOWN = Failure.of(
+    Kind("tool", "unknown_tool", Remedy.REPLAN, TookEffect.NO), "there is no get_forecast", fingerprint="f-t"
+)
+LOCKED = Failure.of(Kind("orchestration", "precondition", Remedy.REPLAN), "it is locked", fingerprint="f-l")
 
 
 def step(seq: int, failure: Failure | None = None, name: str = "search", **fields: Any) -> Step:
@@ -43,7 +47,7 @@ def test_a_chain_of_failed_calls_is_recovered_whole_in_however_many_pieces_it_co
     events = run_of(*steps)
     for start in range(0, len(events), size):
         write(*events[start : start + size])
-    history = store.run(LOCAL, "run_a")
+    history = store.run(DEFAULT_TENANT, "run_a")
     assert [link.failed for link in history.links] == list(range(1, 15))
     assert {link.overcame for link in history.links} == {15}
     assert history.links == tuple(link_recoveries(steps))
@@ -60,8 +64,8 @@ def test_a_chain_that_began_with_another_tool_names_the_tool_that_worked(store, 
     events = run_of(*steps)
     for start in range(0, len(events), size):
         write(*events[start : start + size])
-    first, second = store.run(LOCAL, "run_a").links
-    assert [(change.path, change.after) for change in first.changes] == [(TOOL, "forecast"), ("days", 7)]
+    first, second = store.run(DEFAULT_TENANT, "run_a").links
+    assert [(change.path, change.after) for change in first.changes] == [(TOOL_NAME_PATH, "forecast"), ("days", 7)]
     assert [(change.path, change.after) for change in second.changes] == [("days", 7)]
 
 
@@ -73,11 +77,11 @@ def test_a_sender_links_only_open_failures_of_its_own_run_to_the_call_that_carri
         msgspec.structs.replace(link, failed=99),
         msgspec.structs.replace(link, failed=-1),
     ]
-    first = step(1, LOCKED, "open", arguments={"door": 1}, judged=True)
-    second = step(2, LOCKED, "open", arguments={"door": 2}, judged=True)
+    first = step(1, LOCKED, "open", arguments={"door": 1}, links_decided=True)
+    second = step(2, LOCKED, "open", arguments={"door": 2}, links_decided=True)
     third = step(3, None, "knock", arguments={"door": 2}, links=tuple(odd))
     for event in run_of(first, second, third):
         write(event)
-    history = store.run(LOCAL, "run_a")
+    history = store.run(DEFAULT_TENANT, "run_a")
     assert [(link.run, link.failed, link.overcame) for link in history.links] == [("run_a", 2, 3)]
     assert derive_status(history.run, history.steps, history.links) == "partial"

@@ -18,14 +18,14 @@ from mulligan import figures
 from mulligan.events import (
     AnyEvent,
     ContextCompacted,
+    EventStream,
     RunEnded,
     RunStarted,
     StepEnded,
     StepStarted,
-    Stream,
-    redacted,
+    redact_event,
 )
-from mulligan.failure import Failure, Kind, Ran, Remedy, StoreError
+from mulligan.failure import Failure, Kind, Remedy, StoreError, TookEffect
 from mulligan.figures import StatsQuery
 from mulligan.links import derive_status, link_recoveries
 from mulligan.records import (
@@ -42,25 +42,27 @@ from mulligan.records import (
     pattern_id,
 )
 from mulligan.redaction import Redactor
-from mulligan.remember.forgetting import FORGOTTEN
+from mulligan.remember.forgetting import ERASED_MARK
 from mulligan.remember.store import (
     DAY,
+    DEFAULT_TENANT,
     ITEMS_KIND,
-    LOCAL,
-    Command,
     FixQuery,
-    Forget,
-    Forgotten,
+    ForgetRequest,
+    ForgetResult,
+    PatternCommand,
     PatternQuery,
-    Question,
+    RecallQuery,
     RunQuery,
     Store,
     parse_items,
 )
-from mulligan.success import Alone, Form, Success
+from mulligan.success import CallTemplate, StandaloneRun, SuccessRecord
 
-TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.WAIT), "too slow", fingerprint="f-timeout")
-REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "k is 10 at most", fingerprint="f-k")
+TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "too slow", fingerprint="f-timeout")
+REJECTED = Failure.of(
+    Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "k is 10 at most", fingerprint="f-k"
+)
 REFUSED = Failure.of(Kind("none", "user_rejected"), "the user said no", fingerprint="f-k")
 
 
@@ -83,14 +85,14 @@ def failed_then_worked(run_id: str, started: int, after: int = 10) -> list[AnyEv
     ]
 
 
-ASKED = Question(tool="search", fingerprint="f-k", run="run_now")
+ASKED = RecallQuery(tool="search", fingerprint="f-k", run="run_now")
 
 
 # Records
 
 
 def test_what_is_erased_of_a_tenant_is_gone_and_what_is_of_others_stays(store):
-    for tenant in ("theirs", LOCAL):
+    for tenant in ("theirs", DEFAULT_TENANT):
         Writer(store, tenant)(*failed_then_worked("run_a", 1000))
         store.put(tenant, "notes", "n", b"kept")
     if hasattr(store, "of"):  # a server's tenants are managed where its store is
@@ -106,8 +108,8 @@ def test_what_is_erased_of_a_tenant_is_gone_and_what_is_of_others_stays(store):
     assert store.stats("theirs", StatsQuery(now=2000)).total.attempts == 0
     assert store.get("theirs", "notes", "n") is None
     assert store.erase("theirs") == 0
-    assert len([*store.export(LOCAL)]) == 1
-    assert store.get(LOCAL, "notes", "n") == b"kept"
+    assert len([*store.export(DEFAULT_TENANT)]) == 1
+    assert store.get(DEFAULT_TENANT, "notes", "n") == b"kept"
     assert Writer(store, "theirs")(*failed_then_worked("run_a", 1000)) > 0
 
 
@@ -118,23 +120,23 @@ def test_is_a_store(store):
 def test_a_run_comes_back_with_its_steps_in_order(store, write):
     write(RunStarted(run()), StepEnded(step(2)), StepEnded(step(1)), RunEnded(run(end="finished", ended=1010)))
 
-    history = store.run(LOCAL, "run_a")
+    history = store.run(DEFAULT_TENANT, "run_a")
 
     assert history.run == run(end="finished", ended=1010)
     assert [each.seq for each in history.steps] == [1, 2]
 
 
 def test_an_unknown_run_is_none(store):
-    assert store.run(LOCAL, "run_a") is None
-    assert store.runs(LOCAL, RunQuery()) == []
+    assert store.run(DEFAULT_TENANT, "run_a") is None
+    assert store.runs(DEFAULT_TENANT, RunQuery()) == []
 
 
 def test_which_of_many_runs_are_kept_is_told_at_once(store, write):
     write(*(RunStarted(Run(id=f"run_{number}")) for number in range(0, 1200, 2)))
     asked = [f"run_{number}" for number in range(1200)]
 
-    assert store.known(LOCAL, asked) == {f"run_{number}" for number in range(0, 1200, 2)}
-    assert store.known("theirs", asked) == store.known(LOCAL, []) == set()
+    assert store.existing_runs(DEFAULT_TENANT, asked) == {f"run_{number}" for number in range(0, 1200, 2)}
+    assert store.existing_runs("theirs", asked) == store.existing_runs(DEFAULT_TENANT, []) == set()
 
 
 def test_which_runs_have_ended_is_told_for_many_at_once(store, write):
@@ -143,43 +145,43 @@ def test_which_runs_have_ended_is_told_for_many_at_once(store, write):
         if number % 2:
             write(RunEnded(Run(id=f"run_{number}", started=number, ended=9, end="finished")))
     asked = [f"run_{number}" for number in range(1200)]
-    assert store.ended(LOCAL, asked) == {"run_1", "run_3", "run_5"}
-    assert store.ended("theirs", asked) == store.ended(LOCAL, []) == set()
+    assert store.ended_runs(DEFAULT_TENANT, asked) == {"run_1", "run_3", "run_5"}
+    assert store.ended_runs("theirs", asked) == store.ended_runs(DEFAULT_TENANT, []) == set()
 
 
 def test_a_batch_is_kept_once_by_its_journal_and_offset(store):
     batch = [RunStarted(run()), StepEnded(step(1))]
 
-    assert store.append(LOCAL, batch, "journal_a", 2) == 2
-    assert store.append(LOCAL, batch, "journal_a", 2) == 0
-    assert store.append(LOCAL, [StepEnded(step(2))], "journal_a", 1) == 0
-    assert len(store.run(LOCAL, "run_a").steps) == 1
+    assert store.append(DEFAULT_TENANT, batch, "journal_a", 2) == 2
+    assert store.append(DEFAULT_TENANT, batch, "journal_a", 2) == 0
+    assert store.append(DEFAULT_TENANT, [StepEnded(step(2))], "journal_a", 1) == 0
+    assert len(store.run(DEFAULT_TENANT, "run_a").steps) == 1
 
 
 def test_a_record_is_kept_once_whichever_journal_it_comes_from(store):
     batch = [RunStarted(run()), StepEnded(step(1)), RunEnded(run(end="finished"))]
 
-    assert store.append(LOCAL, batch, "journal_a", 3) == 3
-    assert store.append(LOCAL, batch, "journal_b", 3) == 0
-    assert store.append(LOCAL, [StepEnded(step(1, name="other"))], "journal_c", 1) == 0
-    assert store.run(LOCAL, "run_a").steps == (step(1),)
+    assert store.append(DEFAULT_TENANT, batch, "journal_a", 3) == 3
+    assert store.append(DEFAULT_TENANT, batch, "journal_b", 3) == 0
+    assert store.append(DEFAULT_TENANT, [StepEnded(step(1, name="other"))], "journal_c", 1) == 0
+    assert store.run(DEFAULT_TENANT, "run_a").steps == (step(1),)
 
 
-LOOKING = Form("tool", "look", ("where", "how"), ("where", "how", "password"))
-THINKING = Form("model", "think", ("prompt",), ("prompt", "model"))
-READING = Form("retrieval", "read", ("path",), ("path",), server="files")
+LOOKING = CallTemplate("tool", "look", ("where", "how"), ("where", "how", "password"))
+THINKING = CallTemplate("model", "think", ("prompt",), ("prompt", "model"))
+READING = CallTemplate("retrieval", "read", ("path",), ("path",), server="files")
 
 
-def worked(form: Form, run: str, seq: int, *given: Any, at: float = 3599.5, **named: Any) -> Success:
+def worked(form: CallTemplate, run: str, seq: int, *given: Any, at: float = 3599.5, **named: Any) -> SuccessRecord:
     tokens = {"input": seq} if form is THINKING else None
-    alone = Alone.of(Run(id="", agent="ann")) if run.startswith("run_alone") else None
-    return Success(
+    alone = StandaloneRun.from_run(Run(id="", agent="ann")) if run.startswith("run_alone") else None
+    return SuccessRecord(
         form, run, seq, seq - 1 or None, at + seq / 10, given, named, alone,
         seconds=seq / 1000, result={"of": seq}, tokens=tokens,
     )  # fmt: skip
 
 
-def recorded() -> list[AnyEvent | Success]:
+def recorded() -> list[AnyEvent | SuccessRecord]:
     """Calls that worked, before, between and after others; some have something to hide, and an hour ends among them."""
     return [
         RunStarted(run("run_a", agent="bob", metadata={"model": "m-1"})),
@@ -201,7 +203,7 @@ def recorded() -> list[AnyEvent | Success]:
 
 @pytest.mark.parametrize("first", [0, 1, 9, 17, 23])
 def test_calls_that_worked_are_kept_as_their_events_would_be(store, first):
-    kept = Stream(Redactor(key=b"k" * 32)).kept(recorded())
+    kept = EventStream(Redactor(key=b"k" * 32)).redact_batch(recorded())
     told = list(kept)
 
     if first:
@@ -232,23 +234,23 @@ def test_the_end_of_a_run_replaces_its_beginning_in_any_order_of_arrival(store, 
     ended = run(end="finished", ended=2000, agent="a")
     write(RunEnded(ended))
     write(RunStarted(run(agent="a")))
-    assert store.run(LOCAL, "run_a").run == ended
+    assert store.run(DEFAULT_TENANT, "run_a").run == ended
 
     write(RunStarted(run("run_b")))
     write(RunEnded(run("run_b", end="raised")))
-    assert store.run(LOCAL, "run_b").run.end == "raised"
+    assert store.run(DEFAULT_TENANT, "run_b").run.end == "raised"
 
 
 def test_events_that_are_not_records_are_passed_over(store, write):
     assert write(StepStarted(step(1)), ContextCompacted(Compaction(reason="agent"))) == 0
-    assert store.health(LOCAL).steps == 0
+    assert store.health(DEFAULT_TENANT).steps == 0
 
 
 def test_the_newest_runs_come_first_and_no_more_than_asked_for(store, write):
     write(*(RunStarted(run(f"run_{n}", started=n)) for n in (3, 1, 2)))
 
     def found(**query: Any) -> list[str]:
-        return [history.run.id for history in store.runs(LOCAL, RunQuery(**query))]
+        return [history.run.id for history in store.runs(DEFAULT_TENANT, RunQuery(**query))]
 
     assert found() == ["run_3", "run_2", "run_1"]
     assert found(limit=2) == ["run_3", "run_2"]
@@ -258,7 +260,7 @@ def test_the_newest_runs_come_first_and_no_more_than_asked_for(store, write):
 
 def test_runs_of_one_moment_are_in_one_order(store, write):
     write(*(RunStarted(run(f"run_{id}")) for id in "bca"))
-    assert [each.run.id for each in store.runs(LOCAL, RunQuery())] == ["run_c", "run_b", "run_a"]
+    assert [each.run.id for each in store.runs(DEFAULT_TENANT, RunQuery())] == ["run_c", "run_b", "run_a"]
 
 
 def test_runs_are_found_by_agent_session_and_time(store, write):
@@ -269,7 +271,7 @@ def test_runs_are_found_by_agent_session_and_time(store, write):
     )
 
     def found(**query: Any) -> list[str]:
-        return [history.run.id for history in store.runs(LOCAL, RunQuery(**query))]
+        return [history.run.id for history in store.runs(DEFAULT_TENANT, RunQuery(**query))]
 
     assert found(agent="x") == ["run_2", "run_1"]
     assert found(session="s") == ["run_3", "run_1"]
@@ -281,40 +283,40 @@ def test_runs_are_found_by_agent_session_and_time(store, write):
 def test_a_run_is_found_by_the_beginning_of_its_id(store, write):
     write(*(RunStarted(run(id, n)) for n, id in enumerate(["run_ab", "run_ac", "run_b", "rün_ä", "run_%"])))
 
-    assert [each.id for each in store.find(LOCAL, "run_a")] == ["run_ac", "run_ab"]
-    assert [each.id for each in store.find(LOCAL, "run_a", limit=1)] == ["run_ac"]
-    assert [each.id for each in store.find(LOCAL, "rün_")] == ["rün_ä"]
-    assert [each.id for each in store.find(LOCAL, "run_%")] == ["run_%"]
-    assert store.find(LOCAL, "run_x") == []
+    assert [each.id for each in store.find(DEFAULT_TENANT, "run_a")] == ["run_ac", "run_ab"]
+    assert [each.id for each in store.find(DEFAULT_TENANT, "run_a", limit=1)] == ["run_ac"]
+    assert [each.id for each in store.find(DEFAULT_TENANT, "rün_")] == ["rün_ä"]
+    assert [each.id for each in store.find(DEFAULT_TENANT, "run_%")] == ["run_%"]
+    assert store.find(DEFAULT_TENANT, "run_x") == []
 
 
 def test_export_tells_every_run_the_oldest_first(store, write):
     write(*(event for n in (3, 1, 2) for event in failed_then_worked(f"run_{n}", n)))
 
-    exported = list(store.export(LOCAL))
+    exported = list(store.export(DEFAULT_TENANT))
 
     assert [history.run.id for history in exported] == ["run_1", "run_2", "run_3"]
-    assert exported[0] == store.run(LOCAL, "run_1")
-    assert [history.run.id for history in store.export(LOCAL, since=2)] == ["run_2", "run_3"]
+    assert exported[0] == store.run(DEFAULT_TENANT, "run_1")
+    assert [history.run.id for history in store.export(DEFAULT_TENANT, since=2)] == ["run_2", "run_3"]
 
 
 def test_a_forgotten_run_is_gone_from_everything(store, write):
     write(*failed_then_worked("run_1", 1))
 
-    assert store.forget(LOCAL, Forget(run="run_1")) == Forgotten(runs=1, steps=2, patterns=1)
+    assert store.forget(DEFAULT_TENANT, ForgetRequest(run="run_1")) == ForgetResult(runs=1, steps=2, patterns=1)
 
-    assert store.run(LOCAL, "run_1") is None
-    assert store.find(LOCAL, "run_") == []
-    assert list(store.export(LOCAL)) == []
-    assert store.recall(LOCAL, ASKED) == []
-    assert store.stats(LOCAL, EVERYTHING) == figures.stats([])
-    assert (store.health(LOCAL).runs, store.health(LOCAL).steps) == (0, 0)
-    assert not store.forget(LOCAL, Forget(run="run_1"))
+    assert store.run(DEFAULT_TENANT, "run_1") is None
+    assert store.find(DEFAULT_TENANT, "run_") == []
+    assert list(store.export(DEFAULT_TENANT)) == []
+    assert store.recall(DEFAULT_TENANT, ASKED) == []
+    assert store.stats(DEFAULT_TENANT, EVERYTHING) == figures.stats([])
+    assert (store.health(DEFAULT_TENANT).runs, store.health(DEFAULT_TENANT).steps) == (0, 0)
+    assert not store.forget(DEFAULT_TENANT, ForgetRequest(run="run_1"))
 
 
 def test_health_says_how_much_is_kept(store, write):
     write(*failed_then_worked("run_1", 1))
-    health = store.health(LOCAL)
+    health = store.health(DEFAULT_TENANT)
     assert (health.sound, health.runs, health.steps) == (True, 1, 2)
     assert health.where
 
@@ -332,7 +334,7 @@ def test_tenants_never_meet(store):
     assert store.get("theirs", "session", "s") is None
     assert len(store.runs("theirs", RunQuery())) == len(store.find("theirs", "run_")) == 1
     assert store.health("theirs").steps == 0
-    assert store.forget("theirs", Forget(run="run_1"))
+    assert store.forget("theirs", ForgetRequest(run="run_1"))
     assert len(store.run("ours", "run_1").steps) == 2
 
 
@@ -341,7 +343,7 @@ def test_tenants_never_meet(store):
 
 def test_links_are_what_link_recoveries_says(store, write):
     write(*failed_then_worked("run_1", 1))
-    history = store.run(LOCAL, "run_1")
+    history = store.run(DEFAULT_TENANT, "run_1")
     assert history.links == tuple(link_recoveries(history.steps, history.run)) != ()
     assert not history.links[0].provisional
 
@@ -349,33 +351,33 @@ def test_links_are_what_link_recoveries_says(store, write):
 def test_link_by_another_value_is_provisional_until_its_run_ends(store, write):
     *events, ended = failed_then_worked("run_1", 1)
     write(*events)
-    (link,) = store.run(LOCAL, "run_1").links
+    (link,) = store.run(DEFAULT_TENANT, "run_1").links
     assert (link.evidence, link.provisional) == (("next_call", "stated_limit"), True)
-    assert store.fixes(LOCAL, FixQuery(now=2000)) == []
+    assert store.fixes(DEFAULT_TENANT, FixQuery(now=2000)) == []
     write(ended)
-    (link,) = store.run(LOCAL, "run_1").links
+    (link,) = store.run(DEFAULT_TENANT, "run_1").links
     assert (link.evidence, link.provisional) == (("next_call", "stated_limit"), False)
-    assert [fix.worked for fix in store.fixes(LOCAL, FixQuery(now=2000))] == [1]
+    assert [fix.worked for fix in store.fixes(DEFAULT_TENANT, FixQuery(now=2000))] == [1]
 
 
 def test_loop_over_items_has_no_link_when_its_run_has_ended(store, write):
     *events, ended = failed_then_worked("run_1", 1)
     write(*events)
     write(StepEnded(step(3, run="run_1", arguments={"k": 7, "q": "run_1"})))
-    assert all(link.provisional for link in store.run(LOCAL, "run_1").links)
+    assert all(link.provisional for link in store.run(DEFAULT_TENANT, "run_1").links)
     write(ended)
-    history = store.run(LOCAL, "run_1")
+    history = store.run(DEFAULT_TENANT, "run_1")
     assert (history.links, derive_status(history.run, history.steps, history.links)) == ((), "partial")
-    assert [each.run.id for each in store.runs(LOCAL, RunQuery(status="partial"))] == ["run_1"]
-    assert store.fixes(LOCAL, FixQuery(now=2000)) == []
+    assert [each.run.id for each in store.runs(DEFAULT_TENANT, RunQuery(status="partial"))] == ["run_1"]
+    assert store.fixes(DEFAULT_TENANT, FixQuery(now=2000)) == []
     assert (found(store)[0].overcome, found(store)[0].given_up) == (0, 1)
 
 
 def test_run_that_raised_proves_nothing_by_what_succeeded_in_it(store, write):
     *events, _ = failed_then_worked("run_1", 1)
     write(*events, RunEnded(run("run_1", 1, ended=6, end="raised")))
-    assert len(store.run(LOCAL, "run_1").links) == 1
-    assert store.fixes(LOCAL, FixQuery(now=2000)) == []
+    assert len(store.run(DEFAULT_TENANT, "run_1").links) == 1
+    assert store.fixes(DEFAULT_TENANT, FixQuery(now=2000)) == []
 
 
 @pytest.mark.parametrize("parts", [1, 2, 4])
@@ -389,7 +391,7 @@ def test_recovered_chain_of_failed_calls_is_kept_in_however_many_batches_it_come
     for start in range(0, len(steps), 4 // parts):
         write(*map(StepEnded, steps[start : start + 4 // parts]))
     write(RunEnded(run(ended=2000, end="finished")))
-    history = store.run(LOCAL, "run_a")
+    history = store.run(DEFAULT_TENANT, "run_a")
     assert [(link.failed, link.overcame) for link in history.links] == [(1, 4), (2, 4), (3, 4)]
     assert [link.changes[0].before for link in history.links] == [50, 40, 30]
     assert derive_status(history.run, history.steps, history.links) == "recovered"
@@ -401,19 +403,19 @@ def test_store_takes_links_as_the_recorder_judged_them_and_derives_none(store, w
     stored = Link(run="run_a", failed=2, overcame=4, how="retry", evidence=("same_arguments",))
     write(
         RunStarted(run()),
-        StepEnded(step(1, arguments=hidden, failure=REJECTED, judged=True)),
-        StepEnded(step(2, arguments=hidden, failure=REJECTED, judged=True)),
+        StepEnded(step(1, arguments=hidden, failure=REJECTED, links_decided=True)),
+        StepEnded(step(2, arguments=hidden, failure=REJECTED, links_decided=True)),
         StepEnded(step(3, arguments=hidden)),
         StepEnded(step(4, arguments=hidden, links=(stored,))),
         RunEnded(run(ended=2000, end="finished")),
     )
-    history = store.run(LOCAL, "run_a")
+    history = store.run(DEFAULT_TENANT, "run_a")
     assert history.links == (stored,)
     assert derive_status(history.run, history.steps, history.links) == "partial"
 
 
 def test_withdrawn_call_loses_its_provisional_links_and_keeps_the_others(store, write):
-    judged = {"failure": REJECTED, "judged": True}
+    judged = {"failure": REJECTED, "links_decided": True}
     links = (
         Link(run="run_a", failed=1, overcame=3, how="agent", evidence=("same_arguments",), provisional=True),
         Link(run="run_a", failed=2, overcame=3, how="retry", evidence=("same_arguments",)),
@@ -425,9 +427,9 @@ def test_withdrawn_call_loses_its_provisional_links_and_keeps_the_others(store, 
         StepEnded(step(2, arguments={"order": 2, "full": True}, links=(reissue,), **judged)),
         StepEnded(step(3, arguments={"order": 2, "full": True}, links=links)),
     )
-    assert [link.failed for link in store.run(LOCAL, "run_a").links] == [1, 2]
+    assert [link.failed for link in store.run(DEFAULT_TENANT, "run_a").links] == [1, 2]
     write(RunEnded(run(ended=2000, end="finished", withdrawn=(3,))))
-    history = store.run(LOCAL, "run_a")
+    history = store.run(DEFAULT_TENANT, "run_a")
     assert [link.failed for link in history.links] == [2]
     assert derive_status(history.run, history.steps, history.links) == "partial"
 
@@ -435,29 +437,29 @@ def test_withdrawn_call_loses_its_provisional_links_and_keeps_the_others(store, 
 def test_arguments_that_name_items_are_kept_with_those_of_earlier_runs(store, write):
     for number, items in enumerate(({"tools:look": ("order",)}, {"tools:look": ("month",), "tools:send": ("to",)})):
         write(RunStarted(run(f"run_{number}")), RunEnded(run(f"run_{number}", end="finished", items=items)))
-    assert parse_items(store.get(LOCAL, ITEMS_KIND, "tools:look")) == {"month", "order"}
-    assert parse_items(store.get(LOCAL, ITEMS_KIND, "tools:send")) == {"to"}
+    assert parse_items(store.get(DEFAULT_TENANT, ITEMS_KIND, "tools:look")) == {"month", "order"}
+    assert parse_items(store.get(DEFAULT_TENANT, ITEMS_KIND, "tools:send")) == {"to"}
     assert store.get("theirs", ITEMS_KIND, "tools:look") is None
 
 
 def test_a_step_that_comes_late_changes_what_overcame_what(store, write):
     write(RunStarted(run()), StepEnded(step(1, arguments={"q": "cats"}, failure=TIMEOUT)))
     write(StepEnded(step(3, arguments={"q": "cats"})))
-    assert len(store.run(LOCAL, "run_a").links) == 1
+    assert len(store.run(DEFAULT_TENANT, "run_a").links) == 1
 
     late = step(2, 1, 2, arguments={"subject": "another thing altogether"}, failure=TIMEOUT)
     write(StepEnded(late))
 
-    history = store.run(LOCAL, "run_a")
+    history = store.run(DEFAULT_TENANT, "run_a")
     assert history.links == tuple(link_recoveries(history.steps, history.run)) == ()
-    assert store.recall(LOCAL, Question(tool="search", fingerprint="f-timeout")) == []
+    assert store.recall(DEFAULT_TENANT, RecallQuery(tool="search", fingerprint="f-timeout")) == []
 
 
 def test_what_overcame_a_failure_before_is_recalled_with_its_count_of_runs(store, write):
     write(*failed_then_worked("run_1", 1), *failed_then_worked("run_2", 2), *failed_then_worked("run_3", 3, after=7))
     write(RunStarted(run("run_4", 4)), StepEnded(step(1, run="run_4", arguments={"k": 50}, failure=REJECTED)))
 
-    first, second = store.recall(LOCAL, ASKED)
+    first, second = store.recall(DEFAULT_TENANT, ASKED)
 
     assert (first.changes, first.worked, first.seen) == (
         (Change(path="k", how="substitute", before=50, after=10),),
@@ -465,41 +467,41 @@ def test_what_overcame_a_failure_before_is_recalled_with_its_count_of_runs(store
         4,
     )
     assert (second.changes[0].after, second.worked, second.seen) == (7, 1, 4)
-    assert store.recall(LOCAL, Question(tool="search", fingerprint="f-k", limit=1)) == [first]
+    assert store.recall(DEFAULT_TENANT, RecallQuery(tool="search", fingerprint="f-k", limit=1)) == [first]
 
 
 def test_the_asking_runs_own_fresh_failure_is_not_counted(store, write):
     write(*failed_then_worked("run_1", 1))
     write(RunStarted(run("run_now", 2)), StepEnded(step(1, run="run_now", failure=REJECTED)))
 
-    (known,) = store.recall(LOCAL, ASKED)
+    (known,) = store.recall(DEFAULT_TENANT, ASKED)
 
     assert (known.worked, known.seen) == (1, 1)
 
 
 def test_what_the_asking_run_has_overcome_itself_is_counted(store, write):
     write(*failed_then_worked("run_now", 1))
-    (known,) = store.recall(LOCAL, ASKED)
+    (known,) = store.recall(DEFAULT_TENANT, ASKED)
     assert (known.worked, known.seen) == (1, 1)
 
 
 @pytest.mark.parametrize(
     "question",
     [
-        Question(tool="other", fingerprint="f-k"),
-        Question(tool="search", fingerprint="f-else"),
-        Question(tool="search", fingerprint=""),
+        RecallQuery(tool="other", fingerprint="f-k"),
+        RecallQuery(tool="search", fingerprint="f-else"),
+        RecallQuery(tool="search", fingerprint=""),
     ],
 )
 def test_nothing_known_is_a_good_answer(store, write, question):
     write(*failed_then_worked("run_1", 1))
-    assert store.recall(LOCAL, question) == []
+    assert store.recall(DEFAULT_TENANT, question) == []
 
 
 def test_what_was_refused_by_the_user_is_not_a_failure_that_was_met(store, write):
     write(*failed_then_worked("run_1", 1))
     write(RunStarted(run("run_2")), StepEnded(step(1, run="run_2", failure=REFUSED)))
-    (known,) = store.recall(LOCAL, ASKED)
+    (known,) = store.recall(DEFAULT_TENANT, ASKED)
     assert known.seen == 1
 
 
@@ -511,15 +513,15 @@ def test_what_worked_is_known_by_the_failure_it_came_after(store, write):
         StepEnded(step(2, 1, 2, failure=REJECTED)),
         StepEnded(step(3, 1, 3, after=after)),
     )
-    assert len(store.recall(LOCAL, ASKED)) == 1
-    assert store.recall(LOCAL, Question(tool="search", fingerprint="f-timeout")) == []
+    assert len(store.recall(DEFAULT_TENANT, ASKED)) == 1
+    assert store.recall(DEFAULT_TENANT, RecallQuery(tool="search", fingerprint="f-timeout")) == []
 
 
 # Patterns
 
 
 def found(store: Store, **query: Any) -> list[Pattern]:
-    return store.patterns(LOCAL, PatternQuery(**query))
+    return store.patterns(DEFAULT_TENANT, PatternQuery(**query))
 
 
 K = pattern_id("search", "f-k")
@@ -531,7 +533,7 @@ def test_failures_of_one_fingerprint_and_tool_are_one_pattern(store, write):
     write(RunStarted(run("run_3", 3, agent="x")), StepEnded(step(1, run="run_3", started=3 * DAY, failure=REJECTED)))
 
     (listed,) = found(store)
-    pattern = store.pattern(LOCAL, K)
+    pattern = store.pattern(DEFAULT_TENANT, K)
 
     assert listed == msgspec.structs.replace(pattern, examples=())
     assert (pattern.tool, pattern.fingerprint, pattern.kind) == ("search", "f-k", "tool/invalid_arguments")
@@ -564,12 +566,12 @@ def test_a_failure_its_session_knew_is_a_repeat_in_whatever_order_it_is_told(sto
         write(*told[place])
     write(RunStarted(run("run_3", 900)), StepEnded(step(1, run="run_3", started=900, failure=TIMEOUT)))
     write(ContextCompacted(Compaction(session="s", at=700)))  # the last before it counts, and this knew nothing
-    assert store.stats(LOCAL, StatsQuery(now=0)).total.repeats == 0
+    assert store.stats(DEFAULT_TENANT, StatsQuery(now=0)).total.repeats == 0
     write(ContextCompacted(Compaction(session="s", at=800, known=compacted.known)))
-    assert store.stats(LOCAL, StatsQuery(now=0)).total.repeats == 1
-    assert [each.at for each in store.run(LOCAL, "run_2").compactions] == [800]
-    assert [each.at for each in store.run(LOCAL, "run_1").compactions] == [500, 700, 800]
-    assert store.stats(LOCAL, StatsQuery(now=0)) == figures.stats(store.export(LOCAL))
+    assert store.stats(DEFAULT_TENANT, StatsQuery(now=0)).total.repeats == 1
+    assert [each.at for each in store.run(DEFAULT_TENANT, "run_2").compactions] == [800]
+    assert [each.at for each in store.run(DEFAULT_TENANT, "run_1").compactions] == [500, 700, 800]
+    assert store.stats(DEFAULT_TENANT, StatsQuery(now=0)) == figures.stats(store.export(DEFAULT_TENANT))
 
 
 def test_the_message_is_that_of_the_first_failure_whatever_came_first(store, write):
@@ -582,7 +584,7 @@ def test_what_is_no_failure_or_has_no_fingerprint_makes_no_pattern(store, write)
     unknown = Failure.of(TIMEOUT.kind, "?")
     write(RunStarted(run()), StepEnded(step(1, failure=REFUSED)), StepEnded(step(2, failure=unknown)))
     assert found(store) == []
-    assert store.pattern(LOCAL, K) is None
+    assert store.pattern(DEFAULT_TENANT, K) is None
 
 
 def test_a_pattern_is_overcome_later_and_not_when_a_late_step_shows_otherwise(store, write):
@@ -637,7 +639,7 @@ def test_patterns_are_found_by_what_they_are_and_when(store, write):
 
 
 def decide(store: Store, do: str, pattern: str, **fields: Any) -> Pattern | None:
-    return store.change(LOCAL, Command(do=do, pattern=pattern, **fields))
+    return store.update_pattern(DEFAULT_TENANT, PatternCommand(do=do, pattern=pattern, **fields))
 
 
 @pytest.mark.parametrize("since", [0, 3 * DAY + 5, 7 * DAY, 9 * DAY])
@@ -710,10 +712,10 @@ def test_a_resolved_pattern_reopens_when_it_is_seen_again(store, write):
     assert decide(store, "resolve", SLOW, at=20).state == "resolved"
 
     write(StepEnded(step(2, started=15, failure=TIMEOUT)))  # it came late, and happened before
-    assert store.pattern(LOCAL, SLOW).state == "resolved"
+    assert store.pattern(DEFAULT_TENANT, SLOW).state == "resolved"
 
     write(StepEnded(step(3, started=25, failure=TIMEOUT)))
-    assert (store.pattern(LOCAL, SLOW).state, store.pattern(LOCAL, SLOW).reopened) == ("active", 1)
+    assert (store.pattern(DEFAULT_TENANT, SLOW).state, store.pattern(DEFAULT_TENANT, SLOW).reopened) == ("active", 1)
     assert decide(store, "resolve", SLOW, at=30).state == "resolved"
     write(StepEnded(step(4, started=35, failure=TIMEOUT)))
     assert (found(store)[0].state, found(store)[0].reopened) == ("active", 2)
@@ -726,12 +728,12 @@ def test_merged_patterns_are_counted_as_one_until_they_are_split(store, write):
     merged = decide(store, "merge", SLOW, into=K)
 
     assert (merged.id, merged.merged, merged.count, merged.overcome) == (K, (SLOW,), 2, 1)
-    assert store.pattern(LOCAL, SLOW) == merged
+    assert store.pattern(DEFAULT_TENANT, SLOW) == merged
     assert [pattern.id for pattern in found(store)] == [K]
     write(StepEnded(step(10, run="run_1", failure=TIMEOUT)))  # and what comes later too
     assert found(store)[0].count == 3
     assert [pattern.id for pattern in found(store, since=0)] == [K]
-    assert [history.run.id for history in store.runs(LOCAL, RunQuery(pattern=K))] == ["run_1"]
+    assert [history.run.id for history in store.runs(DEFAULT_TENANT, RunQuery(pattern=K))] == ["run_1"]
 
     assert decide(store, "split", SLOW).count == 2
     assert {pattern.id: pattern.count for pattern in found(store)} == {K: 1, SLOW: 2}
@@ -754,7 +756,7 @@ def test_an_unknown_pattern_changes_nothing(store, write):
     assert decide(store, "mute", K) is None
     write(*failed_then_worked("run_1", 1))
     assert decide(store, "mute", "pat_x") is None
-    assert decide(store, "mute", K[:8]).id == store.pattern(LOCAL, K[:8]).id == K
+    assert decide(store, "mute", K[:8]).id == store.pattern(DEFAULT_TENANT, K[:8]).id == K
 
 
 def test_runs_are_found_by_what_happened_in_them(store, write):
@@ -768,7 +770,7 @@ def test_runs_are_found_by_what_happened_in_them(store, write):
     )
 
     def ids(**query: Any) -> list[str]:
-        return [history.run.id for history in store.runs(LOCAL, RunQuery(**query))]
+        return [history.run.id for history in store.runs(DEFAULT_TENANT, RunQuery(**query))]
 
     assert ids(tool="search") == ids(kind="tool/invalid_arguments") == ids(status="recovered") == ids(pattern=K)
     assert ids(tool="search") == ["run_1"]
@@ -786,9 +788,9 @@ def test_runs_are_found_by_what_happened_in_them(store, write):
 def everywhere(store: Store) -> str:
     """All a store says, in one text."""
     told = [
-        list(store.export(LOCAL)),
+        list(store.export(DEFAULT_TENANT)),
         found(store, limit=100),
-        [store.pattern(LOCAL, each.id) for each in found(store)],
+        [store.pattern(DEFAULT_TENANT, each.id) for each in found(store)],
     ]
     return encode(told).decode()
 
@@ -797,26 +799,28 @@ def test_a_forgotten_tool_is_gone_and_the_rest_of_its_runs_stays(store, write):
     write(*failed_then_worked("run_1", 1), StepEnded(step(3, run="run_1", name="fetch")))
     write(RunStarted(run("run_2")), StepEnded(step(1, run="run_2")))
 
-    assert store.forget(LOCAL, Forget(tool="search")) == Forgotten(runs=1, steps=3, patterns=1)
+    assert store.forget(DEFAULT_TENANT, ForgetRequest(tool="search")) == ForgetResult(runs=1, steps=3, patterns=1)
 
-    assert [each.name for each in store.run(LOCAL, "run_1").steps] == ["fetch"]
-    assert store.run(LOCAL, "run_1").links == ()
-    assert store.run(LOCAL, "run_2") is None  # nothing else was in it
-    assert store.recall(LOCAL, ASKED) == []
+    assert [each.name for each in store.run(DEFAULT_TENANT, "run_1").steps] == ["fetch"]
+    assert store.run(DEFAULT_TENANT, "run_1").links == ()
+    assert store.run(DEFAULT_TENANT, "run_2") is None  # nothing else was in it
+    assert store.recall(DEFAULT_TENANT, ASKED) == []
     assert "search" not in everywhere(store)
 
 
 def test_a_forgotten_session_is_gone_with_its_runs_and_its_shelf(store, write):
     write(RunStarted(run("run_1", session="s")), StepEnded(step(1, run="run_1", failure=TIMEOUT)))
     write(RunStarted(run("run_2", session="other")))
-    store.put(LOCAL, "session", "s", b"what failed")
-    store.put(LOCAL, "session", "other", b"what failed")
+    store.put(DEFAULT_TENANT, "session", "s", b"what failed")
+    store.put(DEFAULT_TENANT, "session", "other", b"what failed")
 
-    assert store.forget(LOCAL, Forget(session="s")) == Forgotten(runs=1, steps=1, patterns=1, shelf=1)
+    assert store.forget(DEFAULT_TENANT, ForgetRequest(session="s")) == ForgetResult(
+        runs=1, steps=1, patterns=1, shelf=1
+    )
 
-    assert [each.run.id for each in store.runs(LOCAL, RunQuery())] == ["run_2"]
-    assert store.get(LOCAL, "session", "s") is None
-    assert store.get(LOCAL, "session", "other") == b"what failed"
+    assert [each.run.id for each in store.runs(DEFAULT_TENANT, RunQuery())] == ["run_2"]
+    assert store.get(DEFAULT_TENANT, "session", "s") is None
+    assert store.get(DEFAULT_TENANT, "session", "other") == b"what failed"
 
 
 def test_a_forgotten_text_is_gone_from_every_record_and_the_records_stay(store, write):
@@ -827,49 +831,51 @@ def test_a_forgotten_text_is_gone_from_every_record_and_the_records_stay(store, 
         StepEnded(step(1, arguments={"q": secret, secret: [1, {"n": secret}], "k": 50}, failure=failure)),
         StepEnded(step(2, arguments={"q": secret, secret: [1, {"n": secret}], "k": 10}, result=secret)),
     )
-    store.put(LOCAL, "session", "s", encode({"about": secret}))
+    store.put(DEFAULT_TENANT, "session", "s", encode({"about": secret}))
 
-    assert store.forget(LOCAL, Forget(text=secret)) == Forgotten(runs=1, steps=2, shelf=1)
+    assert store.forget(DEFAULT_TENANT, ForgetRequest(text=secret)) == ForgetResult(runs=1, steps=2, shelf=1)
 
     assert "4711" not in everywhere(store)
-    history = store.run(LOCAL, "run_a")
-    assert history.run.context == f"about {FORGOTTEN}!"
-    assert history.steps[0].failure.message == f"{FORGOTTEN} was slow"
+    history = store.run(DEFAULT_TENANT, "run_a")
+    assert history.run.context == f"about {ERASED_MARK}!"
+    assert history.steps[0].failure.message == f"{ERASED_MARK} was slow"
     assert history.steps[1].arguments["k"] == 10
     assert history.links == tuple(link_recoveries(history.steps, history.run)) != ()
-    assert found(store)[0].message == f"{FORGOTTEN} was slow"
-    assert found(store)[0].agents == {FORGOTTEN: 1}
-    assert store.get(LOCAL, "session", "s") is None
-    assert not store.forget(LOCAL, Forget(text=secret))
+    assert found(store)[0].message == f"{ERASED_MARK} was slow"
+    assert found(store)[0].agents == {ERASED_MARK: 1}
+    assert store.get(DEFAULT_TENANT, "session", "s") is None
+    assert not store.forget(DEFAULT_TENANT, ForgetRequest(text=secret))
 
 
 def test_a_number_is_a_text_where_a_user_put_it(store, write):
     write(RunStarted(run(started=47114711)), StepEnded(step(1, started=47114711, arguments={"card": 47114711})))
-    assert store.forget(LOCAL, Forget(text="4711471")).steps == 1
-    assert store.run(LOCAL, "run_a").steps[0].arguments == {"card": FORGOTTEN}
-    assert store.run(LOCAL, "run_a").run.started == 47114711
+    assert store.forget(DEFAULT_TENANT, ForgetRequest(text="4711471")).steps == 1
+    assert store.run(DEFAULT_TENANT, "run_a").steps[0].arguments == {"card": ERASED_MARK}
+    assert store.run(DEFAULT_TENANT, "run_a").run.started == 47114711
 
 
 def test_a_run_whose_name_holds_a_forgotten_text_goes_as_a_whole(store, write):
     write(RunStarted(run("of-jane-doe-7")), StepEnded(step(1, run="of-jane-doe-7")))
-    assert store.forget(LOCAL, Forget(text="jane-doe")) == Forgotten(runs=1, steps=1)
-    assert store.find(LOCAL, "of-") == []
+    assert store.forget(DEFAULT_TENANT, ForgetRequest(text="jane-doe")) == ForgetResult(runs=1, steps=1)
+    assert store.find(DEFAULT_TENANT, "of-") == []
 
 
-@pytest.mark.parametrize("what", [Forget(), Forget(run="a", tool="b"), Forget(text=""), Forget(text="abc")])
+@pytest.mark.parametrize(
+    "what", [ForgetRequest(), ForgetRequest(run="a", tool="b"), ForgetRequest(text=""), ForgetRequest(text="abc")]
+)
 def test_what_is_to_be_forgotten_must_be_clear(store, what):
     with pytest.raises(StoreError):
-        store.forget(LOCAL, what)
+        store.forget(DEFAULT_TENANT, what)
 
 
 def test_decisions_about_a_pattern_go_with_its_last_failure(store, write):
     write(*failed_then_worked("run_1", 1), RunStarted(run()), StepEnded(step(1, failure=TIMEOUT)))
     decide(store, "mute", K)
     decide(store, "merge", SLOW, into=K)
-    store.forget(LOCAL, Forget(run="run_1"))
+    store.forget(DEFAULT_TENANT, ForgetRequest(run="run_1"))
     assert [pattern.id for pattern in found(store)] == [SLOW]
     write(*failed_then_worked("run_2", 2))
-    assert store.pattern(LOCAL, K).state == "new"
+    assert store.pattern(DEFAULT_TENANT, K).state == "new"
 
 
 # Figures and shelf
@@ -914,13 +920,13 @@ def test_stats_count_what_was_begun_in_a_time_range(store, write):
                 run="run_3",
                 failure=TIMEOUT,
                 started=3 * hour,
-                after=Recovery(remedy=Remedy.WAIT, seconds=1.5),
+                after=Recovery(remedy=Remedy.RETRY, seconds=1.5),
             )
         ),
         StepEnded(step(3, run="run_3", name="other", started=3 * hour)),
     )
 
-    stats = store.stats(LOCAL, StatsQuery(now=5 * hour, since=hour))
+    stats = store.stats(DEFAULT_TENANT, StatsQuery(now=5 * hour, since=hour))
 
     assert (stats.grain, stats.since) == ("hour", hour)
     assert stats.total.runs == {"recovered": 1, "partial": 1}
@@ -930,28 +936,28 @@ def test_stats_count_what_was_begun_in_a_time_range(store, write):
 
 
 def test_the_shelf_gives_back_what_was_put_there_last(store):
-    assert store.get(LOCAL, "session", "s") is None
-    store.put(LOCAL, "session", "s", b"\x00\xff one")
-    store.put(LOCAL, "session", "s", b"two")
-    store.put(LOCAL, "schema", "s", b"three")
-    assert store.get(LOCAL, "session", "s") == b"two"
-    assert store.get(LOCAL, "schema", "s") == b"three"
+    assert store.get(DEFAULT_TENANT, "session", "s") is None
+    store.put(DEFAULT_TENANT, "session", "s", b"\x00\xff one")
+    store.put(DEFAULT_TENANT, "session", "s", b"two")
+    store.put(DEFAULT_TENANT, "schema", "s", b"three")
+    assert store.get(DEFAULT_TENANT, "session", "s") == b"two"
+    assert store.get(DEFAULT_TENANT, "schema", "s") == b"three"
 
 
 def test_what_is_on_the_shelf_is_swapped_only_by_who_knows_it(store):
-    assert store.swap(LOCAL, "session", "s", None, b"one")
-    assert not store.swap(LOCAL, "session", "s", None, b"two")
-    assert store.swap(LOCAL, "session", "s", b"one", b"three")
-    assert not store.swap(LOCAL, "session", "s", b"one", b"four")
-    assert not store.swap(LOCAL, "session", "t", b"one", b"five")
-    assert store.get(LOCAL, "session", "s") == b"three"
+    assert store.compare_and_set(DEFAULT_TENANT, "session", "s", None, b"one")
+    assert not store.compare_and_set(DEFAULT_TENANT, "session", "s", None, b"two")
+    assert store.compare_and_set(DEFAULT_TENANT, "session", "s", b"one", b"three")
+    assert not store.compare_and_set(DEFAULT_TENANT, "session", "s", b"one", b"four")
+    assert not store.compare_and_set(DEFAULT_TENANT, "session", "t", b"one", b"five")
+    assert store.get(DEFAULT_TENANT, "session", "s") == b"three"
 
 
 def test_the_shelf_tells_what_is_on_it(store):
-    store.put(LOCAL, "session", "b", b"")
-    store.put(LOCAL, "session", "a", b"")
-    store.put(LOCAL, "schema", "c", b"")
-    assert store.keys(LOCAL, "session") == ["a", "b"]
+    store.put(DEFAULT_TENANT, "session", "b", b"")
+    store.put(DEFAULT_TENANT, "session", "a", b"")
+    store.put(DEFAULT_TENANT, "schema", "c", b"")
+    assert store.keys(DEFAULT_TENANT, "session") == ["a", "b"]
     assert store.keys("another", "session") == []
 
 
@@ -1002,11 +1008,11 @@ def test_whatever_redaction_lets_through_comes_back_equal(store, write):
             )
         ),
     ]
-    kept = [redacted(event, Redactor()) for event in published]
+    kept = [redact_event(event, Redactor()) for event in published]
 
     assert write(*kept) == 2
 
-    history = store.run(LOCAL, "run_a")
+    history = store.run(DEFAULT_TENANT, "run_a")
     assert history.run == kept[0].run
     assert history.steps == (kept[1].step,)
     assert history.steps[0].failure.kind.remedy is failure.remedy
@@ -1021,13 +1027,13 @@ ODD = st.one_of(st.none(), st.integers(), st.floats(), st.text(max_size=5), st.b
 @given(odd=st.lists(ODD, min_size=12, max_size=12))
 def test_a_value_of_the_wrong_type_never_makes_a_run_unreadable(store, odd):
     failure = Failure(
-        kind=Kind("tool", "x"), remedy=Remedy.TELL, ran=Ran.NO, message=odd[0], hint=odd[1], status=odd[2], code=odd[3],
-        retry_after=odd[4], fingerprint="f",
+        kind=Kind("tool", "x"), remedy=Remedy.REPLAN, ran=TookEffect.NO, message=odd[0], hint=odd[1], status=odd[2],
+        code=odd[3], retry_after=odd[4], fingerprint="f",
     )  # fmt: skip
     begun = Run(id="run_a", agent=odd[5], version=odd[6], context=odd[7], environment=odd[8], metadata=odd[9])
     ended = step(1, name=odd[10], arguments=odd[11], failure=failure)
     write = Writer(store, tenant=f"tenant-{next(TENANTS)}")
-    write(redacted(RunStarted(begun), Redactor()), redacted(StepEnded(ended), Redactor()))
+    write(redact_event(RunStarted(begun), Redactor()), redact_event(StepEnded(ended), Redactor()))
 
     assert len(store.run(write.tenant, "run_a").steps) == 1
     assert len(store.runs(write.tenant, RunQuery())) == 1
@@ -1038,7 +1044,7 @@ TENANTS = itertools.count()
 
 # All stores give the same answers
 
-WAITED = Recovery(remedy=Remedy.WAIT, seconds=0.1)
+WAITED = Recovery(remedy=Remedy.RETRY, seconds=0.1)
 MENDED = Recovery(
     remedy=Remedy.REPAIR, changes=(Change(path="k", how="clamp", before=50, after=10),), source="schema", confidence=0.9
 )
@@ -1119,7 +1125,7 @@ def answers(store: Store, tenant: str) -> dict[str, Any]:
         "found": store.find(tenant, "run_"),
         "stats": [store.stats(tenant, query) for query in QUESTIONS],
         "recalled": [
-            store.recall(tenant, Question(tool=tool, fingerprint=fingerprint, run="run_b"))
+            store.recall(tenant, RecallQuery(tool=tool, fingerprint=fingerprint, run="run_b"))
             for tool in ("search", "lookup")
             for fingerprint in ("f-k", "f-timeout")
         ],
@@ -1164,7 +1170,7 @@ def same_answers(all_stores: dict[str, Store], published: Any, forgotten: str) -
     for name, store in all_stores.items():
         write = Writer(store, tenant)
         kept = [write(*batch) for batch in published]
-        was_there = store.forget(tenant, Forget(run=forgotten)) if forgotten else None
+        was_there = store.forget(tenant, ForgetRequest(run=forgotten)) if forgotten else None
         told[name] = {"kept": kept, "forgotten": was_there, **answers(store, tenant)}
 
     first = told["memory"]

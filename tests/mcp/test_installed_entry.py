@@ -15,7 +15,7 @@ from mulligan.classify.classifier import classify
 from mulligan.events import RunEnded, StepEnded
 from mulligan.records import Run, Step
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL
+from mulligan.remember.store import DEFAULT_TENANT
 from mulligan.serve.cli import asking
 from mulligan.serve.cli.clients import CLIENTS
 from mulligan.settings import config_folder
@@ -31,7 +31,7 @@ def write_failure(path: Path) -> None:
     run = Run(id="run_1", agent="reporter", started=moment, ended=moment, end="finished")
     step = Step(run=run.id, seq=1, call=1, name="run_query", outcome="failure", failure=failure, started=moment)
     store = SqliteStore(path)
-    store.append(LOCAL, [StepEnded(step), RunEnded(run)], "journal_1", 1, "ann")
+    store.append(DEFAULT_TENANT, [StepEnded(step), RunEnded(run)], "journal_1", 1, "ann")
     store.close()
     file = config_folder() / "mulligan.toml"
     file.parent.mkdir(parents=True)
@@ -41,7 +41,7 @@ def write_failure(path: Path) -> None:
 def test_question_server_answers_from_the_users_store_in_a_hostile_repository(tmp_path):
     write_failure(tmp_path / "of_user.db")
     repository = HostileRepository(tmp_path)
-    asking.added(CLIENTS["cursor"], tmp_path / "mcp.json").make()
+    asking.plan_addition(CLIENTS["cursor"], tmp_path / "mcp.json").apply()
     entry = json.loads((tmp_path / "mcp.json").read_text())["mcpServers"]["mulligan"]
     words = [entry["command"], *entry["args"]]
     with Connection(words, {**os.environ, **repository.variables}, cwd=repository.folder) as connection:

@@ -21,7 +21,7 @@ import pytest
 
 import mulligan
 from mulligan import settings
-from mulligan.remember.store import LOCAL, RunQuery
+from mulligan.remember.store import DEFAULT_TENANT, RunQuery
 from mulligan.remember.urls import open_store
 
 pytest.importorskip("mcp", reason="the mcp package is not installed: make test-mcp")
@@ -268,9 +268,9 @@ def test_a_cancellation_is_delivered(folder):
 
 
 def kept():
-    store = open_store(settings.read().store_url)
+    store = open_store(settings.load_settings().store_url)
     try:
-        return store.runs(LOCAL, RunQuery(limit=10))
+        return store.runs(DEFAULT_TENANT, RunQuery(limit=10))
     finally:
         store.close()
 

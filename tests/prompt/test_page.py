@@ -19,16 +19,27 @@ from mulligan import AgentError, calls, prompt
 from mulligan.classify.classifier import classify
 from mulligan.classify.taxonomy import MODEL_INVALID_OUTPUT
 from mulligan.failure import Failure, Remedy
-from mulligan.prompt.questions import Answers
-from mulligan.records import LAST_PART, Ahead, Change, Fix, Lesson, Link, Pattern, Precedent, Recovery, Step
-from mulligan.recover.compress import fitting
-from mulligan.recover.shorten import shortened
-from mulligan.redaction import faults
-from mulligan.remember.lessons.pitfalls import told
+from mulligan.prompt.questions import McpMessages
+from mulligan.records import (
+    LAST_PATH_SEGMENT,
+    Change,
+    Fix,
+    Lesson,
+    Link,
+    Pattern,
+    Precedent,
+    Prerequisite,
+    Recovery,
+    Step,
+)
+from mulligan.recover.compress import fit_to_window
+from mulligan.recover.shorten import shorten_text
+from mulligan.redaction import find_unsafe_text
+from mulligan.remember.lessons.pitfalls import render_within_budget
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "prompt.md"
 
-WORDS = Answers()
+WORDS = McpMessages()
 SOURCE = pathlib.Path(prompt.__file__).parent
 TIMEOUT = classify(TimeoutError("no answer in 30 s"), source="tool", tool="forecast")
 REFUSED = classify(
@@ -78,8 +89,8 @@ MISTAKES = (
     Change(path="top_k", how="cast", after="integer"),
     Change(path="filters", how="parse"),
     Change(path="tags", how="wrap"),
-    Change(path="file", how="trim", after=LAST_PART),
-    Change(path=calls.TOOL, how="rename", after="find"),
+    Change(path="file", how="trim", after=LAST_PATH_SEGMENT),
+    Change(path=calls.TOOL_NAME_PATH, how="rename", after="find"),
     CLAMPED,
     Change(path="units", how="enum", after="metric"),
 )
@@ -108,7 +119,7 @@ def _gap() -> str:
     """What stands in a conversation where the oldest of its messages do not fit any more."""
     messages = [{"role": who, "content": "a word and " * 90} for who in ("user", "assistant") * 6]
     try:
-        next(fitting(messages, 2000))
+        next(fit_to_window(messages, 2000))
     except StopIteration as stop:
         return next(each["content"] for each in stop.value.messages if each["content"].startswith("[mulligan"))
     raise AssertionError("nothing was to be asked")
@@ -121,14 +132,14 @@ def _made() -> dict[str, str]:
         "final": _told(WORDS.answer(FINAL, tool="pay", has_effects=False)),
         "foreign": _told(WORDS.answer(FOREIGN, tool="orders", has_effects=False)),
         "inside": WORDS.answer(INSIDE, tool="orders")["message"],
-        "a secret": WORDS.beside({"password": "opensesame"}).answer(LEAKING, tool="sign_in")["message"],
+        "a secret": WORDS.for_arguments({"password": "opensesame"}).answer(LEAKING, tool="sign_in")["message"],
         "long": re.sub("x{5,}", "xxxxx", WORDS.answer(LONG, tool="export")["message"]),
         "suggestions": "\n".join(
             WORDS.answer(
                 TIMEOUT,
                 tool="get_forecast",
                 names=["forecast"],
-                closed={"metric"},
+                shareable={"metric"},
                 precedents=[
                     Precedent(how="agent", changes=(Change(path="days", how="substitute", after=7),), worked=1, seen=1),
                     Precedent(
@@ -137,7 +148,7 @@ def _made() -> dict[str, str]:
                     Precedent(
                         how="agent",
                         changes=(
-                            Change(path=calls.TOOL, how="rename", before="serch", after="search"),
+                            Change(path=calls.TOOL_NAME_PATH, how="rename", before="serch", after="search"),
                             Change(path="limit", how="rename", before="limit", after="top_k"),
                             Change(path="verbose", how="drop", before=True),
                             Change(path="city", how="substitute", after="a text of another run"),
@@ -162,60 +173,76 @@ def _made() -> dict[str, str]:
         "another name and other JSON": WORDS.note(
             "search",
             [
-                Change(path=calls.TOOL, how="rename", before="functions.search", after="search"),
+                Change(path=calls.TOOL_NAME_PATH, how="rename", before="functions.search", after="search"),
                 Change(path="", how="parse", before="{'q': 1}", after={"q": 1}),
                 Change(path="top_k", how="cast", before="5", after=5),
             ],
         ),
-        "an ignored argument": WORDS.ignored("search", ["topk", "colour"], {"topk": "top_k"}),
-        "a tool held back": WORDS.held_back("search", "docs"),
-        "a taught description": WORDS.taught(
+        "an ignored argument": WORDS.ignored_arguments("search", ["topk", "colour"], {"topk": "top_k"}),
+        "a tool held back": WORDS.definition_changed("search", "docs"),
+        "a taught description": WORDS.description_suffix(
             [
-                WORDS.pitfall(_fix(changes=(Change(path="limit", how="rename", before="limit", after="top_k"),))),
-                WORDS.pitfall(_fix(sort="recipe", first=(Ahead(tool="login", arguments={}),), tried=1, worked=1)),
+                WORDS.fix_sentence(_fix(changes=(Change(path="limit", how="rename", before="limit", after="top_k"),))),
+                WORDS.fix_sentence(
+                    _fix(sort="recipe", first=(Prerequisite(tool="login", arguments={}),), tried=1, worked=1)
+                ),
             ]
         ),
-        "a check": WORDS.confirmed("pay"),
-        "a missing call": WORDS.prepared("start", [Ahead(tool="press_brake", arguments={"level": 1.0})]),
+        "a check": WORDS.verified_note("pay"),
+        "a missing call": WORDS.prerequisites_made(
+            "start", [Prerequisite(tool="press_brake", arguments={"level": 1.0})]
+        ),
         "what may work": "\n".join(
             WORDS.answer(
                 REFUSED,
                 tool="search",
-                offered=[
+                suggested=[
                     Recovery(remedy=Remedy.REPAIR, changes=(CLAMPED,)),
                     Recovery(remedy=Remedy.REPAIR, changes=(EXPECTED,)),
                     Recovery(remedy=Remedy.REPAIR, changes=(CLAMPED,), confidence=0.3),
                     Recovery(remedy=Remedy.REPAIR, changes=(CLAMPED,), confidence=0.1),
-                    Recovery(remedy=Remedy.WAIT),
+                    Recovery(remedy=Remedy.RETRY),
                 ],
                 spiral=WORDS.spiral(["search", "find"], "tool/not_found", 4),
             )["suggestions"]
         ),
-        "failed identically": WORDS.failed_identically(3),
-        "the same call again": WORDS.repeated("orders", FOREIGN, 2),
-        "out of order": WORDS.left_alone("forecast", 4.2),
-        "the last turn": prompt.last_turn(),
+        "failed identically": WORDS.identical_failure_note(3),
+        "the same call again": WORDS.identical_failure("orders", FOREIGN, 2),
+        "out of order": WORDS.circuit_open("forecast", 4.2),
+        "the last turn": prompt.last_turn_notice(),
         "a report": WORDS.report(
             [
-                prompt.Told("search", note=WORDS.note("search", [CLAMPED])),
-                prompt.Told("forecast", TIMEOUT),
-                prompt.Told("orders", FOREIGN, is_overcome=True),
+                prompt.CallReport("search", note=WORDS.note("search", [CLAMPED])),
+                prompt.CallReport("forecast", TIMEOUT),
+                prompt.CallReport("orders", FOREIGN, is_recovered=True),
             ]
         ),
         "an empty report": WORDS.report([]),
         "a cause": WORDS.cause("forecast", TIMEOUT),
-        "a question about what is left out": prompt.retell("user: Where is my order?", 400),
-        "a shortened observation": shortened(
+        "a question about what is left out": prompt.summary_request("user: Where is my order?", 400),
+        "a shortened observation": shorten_text(
             "all is well so far\n" * 12 + "disk full\n" + "a word and " * 60 + "that is all.", 200
         ),
         "a gap": _gap(),
-        "an epitaph": WORDS.epitaph(
-            TIMEOUT, attempts=3, seconds=4.2, waits=[0.4, 1.1], why="3 attempts were made", run="run_8f2c41aa"
+        "an epitaph": WORDS.exception_note(
+            TIMEOUT,
+            attempts=3,
+            seconds=4.2,
+            backoffs=[0.4, 1.1],
+            stop_reason="3 attempts were made",
+            run="run_8f2c41aa",
         ),
-        "a refused request": WORDS.again(PROVIDER),
-        "an unusable answer": WORDS.again(UNREADABLE),
+        "a refused request": WORDS.retry_instruction(PROVIDER),
+        "an unusable answer": WORDS.retry_instruction(UNREADABLE),
         "a hint": WORDS.hint(
-            [Precedent(how="recipe", first=(Ahead(tool="Read", arguments={}, open=("file_path",)),), worked=3, seen=3)]
+            [
+                Precedent(
+                    how="recipe",
+                    first=(Prerequisite(tool="Read", arguments={}, open=("file_path",)),),
+                    worked=3,
+                    seen=3,
+                )
+            ]
         ),
         "a reminder": WORDS.reminder(
             [
@@ -241,22 +268,24 @@ def _made() -> dict[str, str]:
         ).rstrip("\n"),
         "what worked in a session": "\n".join(
             [
-                WORDS.overcame(Link(run="r", failed=1, overcame=3, how="agent"), was_reread=True),
-                WORDS.overcame(Link(run="r", failed=1, overcame=3, how="repair", changes=(CLAMPED,))),
-                WORDS.overcame(Link(run="r", failed=1, overcame=3, how="recipe", between=("login",))),
-                WORDS.overcame(Link(run="r", failed=1, overcame=2, how="retry")),
+                WORDS.recovery_summary(Link(run="r", failed=1, overcame=3, how="agent"), was_reread=True),
+                WORDS.recovery_summary(Link(run="r", failed=1, overcame=3, how="repair", changes=(CLAMPED,))),
+                WORDS.recovery_summary(Link(run="r", failed=1, overcame=3, how="recipe", between=("login",))),
+                WORDS.recovery_summary(Link(run="r", failed=1, overcame=2, how="retry")),
             ]
         ),
-        "pitfalls": told(
+        "pitfalls": render_within_budget(
             WORDS,
             [
                 _lesson(changes=(Change(path="limit", how="rename", after="top_k"),), tried=9, worked=8),
-                _lesson(id="les_2", kind="tool/permission_denied", first=(Ahead(tool="login"),), tried=1, worked=1),
+                _lesson(
+                    id="les_2", kind="tool/permission_denied", first=(Prerequisite(tool="login"),), tried=1, worked=1
+                ),
                 _lesson(id="les_3", mistake="Long queries time out.", correction="Search twice.", source="file"),
                 SEED,
             ],
         ).text,
-        "what a person adds": WORDS.lesson(
+        "what a person adds": WORDS.lesson_sentence(
             _lesson(
                 changes=(Change(path="limit", how="rename", after="top_k"),),
                 tried=9,
@@ -266,35 +295,41 @@ def _made() -> dict[str, str]:
             )
         ),
         "words of lessons": "\n".join(map(_words, MISTAKES)),
-        "an example of a lesson": WORDS.example("search", {"query": "fish", "top_k": 50}, [Ahead(tool="login")]),
-        "a request to reword": WORDS.rewording(*_both(MISTAKES[0])),
-        "a proposal": WORDS.lesson(
+        "an example of a lesson": WORDS.example("search", {"query": "fish", "top_k": 50}, [Prerequisite(tool="login")]),
+        "a request to reword": WORDS.rewording_request(*_both(MISTAKES[0])),
+        "a proposal": WORDS.lesson_sentence(
             _lesson(mistake="It is shut.", correction="Ask Ann.", source="file", state="proposed")
         ),
-        "a short opening": WORDS.short_opening(),
-        "nothing known": WORDS.known_pitfalls(is_any=False),
+        "a short opening": WORDS.short_introduction(),
+        "nothing known": WORDS.lessons_heading(has_lessons=False),
         "where there is more": "\n".join(
-            map(WORDS.elsewhere, ["https://mulligan.example.com", "http://10.0.0.7:8700"])
+            map(WORDS.server_link, ["https://mulligan.example.com", "http://10.0.0.7:8700"])
         ),
         "the title of a section": prompt.section_title(),
-        "the front of a skill": prompt.skill_about().rstrip("\n"),
+        "the front of a skill": prompt.skill_front_matter().rstrip("\n"),
         "a lesson after a failure": WORDS.lesson_hint(SEED),
         "what our MCP server is for": WORDS.instructions(),
-        "what is known": WORDS.known([WORDS.met(PATTERN, WORDS.lesson(SEED))], "git"),
-        "nothing that helps": WORDS.known([], "git"),
-        "advice on a failed call": WORDS.advised(REFUSED, "search", ["This may work: top_k 50 -\u203a 10."]),
-        "advice on one that may have happened": WORDS.advised(TIMEOUT, "forecast", []),
-        "what failed lately": WORDS.failed_lately(
+        "what is known": WORDS.known_failures([WORDS.pattern_line(PATTERN, WORDS.lesson_sentence(SEED))], "git"),
+        "nothing that helps": WORDS.known_failures([], "git"),
+        "advice on a failed call": WORDS.repair_answer(REFUSED, "search", ["This may work: top_k 50 -\u203a 10."]),
+        "advice on one that may have happened": WORDS.repair_answer(TIMEOUT, "forecast", []),
+        "what failed lately": WORDS.recent_failures(
             [
-                WORDS.failed(Step(run="run_8f2c41aa", seq=1, call=1, name="forecast", failure=TIMEOUT), True, seconds)
+                WORDS.failed_call_line(
+                    Step(run="run_8f2c41aa", seq=1, call=1, name="forecast", failure=TIMEOUT), True, seconds
+                )
                 for seconds in (30, 7200)
             ],
             "1h",
         ),
-        "nothing failed lately": WORDS.failed_lately([], "1h"),
-        "what came of a suggestion": "\n".join([WORDS.counted("fix_8f2c41aa", True), WORDS.uncounted("les_8f2c41aa")]),
-        "a question that is refused": WORDS.refused("suggest_fix needs tool, the name of the tool that failed."),
-        "a note for a summariser": WORDS.kept_elsewhere([("tool/edit_mismatch", "edit"), ("tool/timeout", "forecast")]),
+        "nothing failed lately": WORDS.recent_failures([], "1h"),
+        "what came of a suggestion": "\n".join(
+            [WORDS.outcome_recorded("fix_8f2c41aa", True), WORDS.outcome_not_recorded("les_8f2c41aa")]
+        ),
+        "a question that is refused": WORDS.error_message("suggest_fix needs tool, the name of the tool that failed."),
+        "a note for a summariser": WORDS.summarizer_note(
+            [("tool/edit_mismatch", "edit"), ("tool/timeout", "forecast")]
+        ),
     }
 
 
@@ -320,7 +355,7 @@ def test_every_example_on_the_page_is_made_here():
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_example_is_presentable(name):
-    assert faults(EXAMPLES[name]) == []
+    assert find_unsafe_text(EXAMPLES[name]) == []
 
 
 def _sentences() -> dict[tuple[str, int], str]:

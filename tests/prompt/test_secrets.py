@@ -14,10 +14,10 @@ from hypothesis import given, settings
 import mulligan
 from mulligan import AgentError
 from mulligan.failure import Failure, Kind
-from mulligan.prompt import Prompt, Told
+from mulligan.prompt import CallReport, Prompt
 from mulligan.records import Change, Precedent
 from mulligan.redaction import Redactor
-from mulligan.testing import assert_presentable, rehearsal
+from mulligan.testing import assert_sanitized, sandbox
 
 KEY = "ghp_" + "R7wQ2zL9xKfT4mVbN8cJ5hYsD1gPaE3uXi6o"
 PASSWORD = "opensesame-9177"
@@ -94,7 +94,7 @@ ARGUMENTS = {"user": "ann", "password": PASSWORD}
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_answer_and_the_report_of_a_turn_tell_no_secret(way: Raise) -> None:
-    with rehearsal(**SETTINGS):
+    with sandbox(**SETTINGS):
         turns = mulligan.turns(limit=2)
         for turn in turns:
             told = turn.call([tool(way)], "sign_in", ARGUMENTS)
@@ -111,7 +111,7 @@ def test_nor_does_that_of_an_async_turn(way: Raise) -> None:
     async def played() -> list[Any]:
         return [await turn.acall([sign_in], "sign_in", ARGUMENTS) for turn in mulligan.turns(limit=1)]
 
-    with rehearsal(**SETTINGS):
+    with sandbox(**SETTINGS):
         assert_tells_nothing(asyncio.run(played()))
 
 
@@ -126,11 +126,11 @@ def test_a_loop_hands_the_model_no_secret_but_those_it_said_itself(way: Raise) -
         call = {"name": "sign_in", "arguments": json.dumps(ARGUMENTS)}
         return {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": call}]}
 
-    with rehearsal(**SETTINGS):
+    with sandbox(**SETTINGS):
         ended = mulligan.loop(model, [tool(way)], "Sign in as ann.", limit=4)
     assert asked
-    assert "sign_in" in ended.why
-    assert_tells_nothing(asked, ended.why, ended.report)
+    assert "sign_in" in ended.end_reason
+    assert_tells_nothing(asked, ended.end_reason, ended.report)
 
 
 def test_a_note_of_a_repair_tells_no_secret() -> None:
@@ -144,9 +144,9 @@ def test_a_note_of_a_repair_tells_no_secret() -> None:
     def enter(badge: int, pin: int, k: int) -> int:
         return k
 
-    with rehearsal(**SETTINGS), mulligan.run("test"):
+    with sandbox(**SETTINGS), mulligan.run("test"):
         assert enter(badge="204117", pin="918273", k="7") == 7  # type: ignore[arg-type]
-        (note,) = mulligan.notes()
+        (note,) = mulligan.drain_notes()
     assert "k as the number 7" in note
     assert "badge" in note
     assert "204117" not in note
@@ -155,7 +155,7 @@ def test_a_note_of_a_repair_tells_no_secret() -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_noted_on_an_exception_tells_no_secret(way: Raise) -> None:
-    with rehearsal(**SETTINGS), pytest.raises(Exception) as caught:  # noqa: PT011 - each way has its own
+    with sandbox(**SETTINGS), pytest.raises(Exception) as caught:  # noqa: PT011 - each way has its own
         tool(way)(**ARGUMENTS)
     assert caught.value.__notes__
     assert_tells_nothing(caught.value.__notes__)
@@ -163,25 +163,25 @@ def test_what_is_noted_on_an_exception_tells_no_secret(way: Raise) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_reminder_tells_no_secret(way: Raise) -> None:
-    with rehearsal(**SETTINGS), mulligan.session() as session:
+    with sandbox(**SETTINGS), mulligan.session() as session:
         with mulligan.run("test", session=session):
             with pytest.raises(Exception):  # noqa: B017, PT011 - each way has its own
                 tool(way)(**ARGUMENTS)
-            session.turn()
-            session.compacted()
+            session.mark_turn()
+            session.mark_compacted()
         assert "sign_in" in session.reminder()
-        assert_tells_nothing(session.reminder(), session.summary_note())
+        assert_tells_nothing(session.reminder(), session.summarizer_note())
 
 
 def test_a_session_that_was_kept_by_others_is_looked_through_again() -> None:
-    with rehearsal(**SETTINGS), mulligan.session() as session:
+    with sandbox(**SETTINGS), mulligan.session() as session:
         with mulligan.run("test", session=session):
             with pytest.raises(ValueError, match="wrong"):
                 tool(in_the_error)(**ARGUMENTS)
-            session.turn()
+            session.mark_turn()
         kept = session.to_json().replace(b"cannot log in", f"cannot log in with {KEY} of {OWN}".encode())
         session.restore(kept)
-        session.compacted()
+        session.mark_compacted()
         assert "cannot log in" in session.reminder()
         assert_tells_nothing(session.reminder())
 
@@ -199,7 +199,7 @@ def test_a_model_that_is_asked_once_more_is_told_no_secret() -> None:
             raise BadRequestError(f"messages[0] is unsupported for {api_key} of {OWN}, badge={BADGE}: {KEY}")
         return "done"
 
-    with rehearsal(**SETTINGS):
+    with sandbox(**SETTINGS):
         assert think([{"role": "user", "content": "hello"}], api_key=PASSWORD) == "done"
     assert "The last request was refused" in str(asked[1])
     assert_tells_nothing(asked)
@@ -218,7 +218,7 @@ def test_personal_data_stays_for_the_model_may_need_it() -> None:
     def mail(to: str, iban: str) -> None:
         raise ValueError(f"nobody@example.net and {to} are unknown, account {iban}, call +44 20 7946 0958")
 
-    with rehearsal():
+    with sandbox():
         told = answered([mail], "mail", {"to": "ann@example.net", "iban": "GB82 WEST 1234 5698 7654 32"})
     for known in ("nobody@example.net", "ann@example.net", "GB82 WEST 1234 5698 7654 32", "+44 20 7946 0958"):
         assert known in told["message"]
@@ -228,7 +228,7 @@ def test_but_not_where_the_settings_name_it() -> None:
     def mail(to: str, iban: str) -> None:
         raise ValueError(f"{to} is unknown, account {iban}")
 
-    with rehearsal(secret=["iban"], patterns=[r"[\w.]+@example\.net"]):
+    with sandbox(secret=["iban"], patterns=[r"[\w.]+@example\.net"]):
         told = answered([mail], "mail", {"to": "ann@example.net", "iban": "GB82 WEST 1234 5698 7654 32"})
     assert "ann@" not in str(told)
     assert "GB82" not in str(told)
@@ -238,7 +238,7 @@ def test_what_the_settings_allow_is_shown() -> None:
     def fetch() -> None:
         raise ValueError(f"{KEY} is the key of the examples")
 
-    with rehearsal(allowed=[KEY]):
+    with sandbox(allowed=[KEY]):
         assert KEY in answered([fetch], "fetch", {})["message"]
 
 
@@ -246,7 +246,7 @@ def test_what_a_tool_itself_answered_is_passed_on_whole() -> None:
     def read() -> dict[str, Any]:
         return {"isError": True, "content": [{"type": "text", "text": f"no access with {KEY}"}]}
 
-    with rehearsal():
+    with sandbox():
         told = answered([read], "read", {})
     assert told["content"][0]["text"] == f"no access with {KEY}"
     assert_tells_nothing(told["mulligan"])
@@ -266,19 +266,19 @@ def test_no_sentence_tells_a_secret_wherever_it_stands(before: str, secret: str,
     precedent = Precedent(how="agent", changes=(changed,), between=(said,))
     remembered = {"kind": said, "tool": said, "turn": 1, "count": 1, "about": said, "message": said, "worked": said}
     told = [
-        WORDS.answer(failure, tool=said, names=[said], precedents=[precedent], closed={said}),
+        WORDS.answer(failure, tool=said, names=[said], precedents=[precedent], shareable={said}),
         WORDS.note(said, [changed]),
-        WORDS.report([Told(said, failure)]),
+        WORDS.report([CallReport(said, failure)]),
         WORDS.cause(said, failure),
-        WORDS.repeated(said, failure, 2),
-        WORDS.left_alone(said, 1.0),
+        WORDS.identical_failure(said, failure, 2),
+        WORDS.circuit_open(said, 1.0),
         WORDS.spiral([said], said, 3),
-        WORDS.confirmed(said),
-        WORDS.epitaph(failure, attempts=1, seconds=1, waits=[], why="x", run="run_1"),
-        WORDS.again(failure),
+        WORDS.verified_note(said),
+        WORDS.exception_note(failure, attempts=1, seconds=1, backoffs=[], stop_reason="x", run="run_1"),
+        WORDS.retry_instruction(failure),
         WORDS.reminder([remembered]),
-        WORDS.kept_elsewhere([(said, said)]),
+        WORDS.summarizer_note([(said, said)]),
     ]
     assert_tells_nothing(told)
     for text in texts(told):
-        assert_presentable(text)
+        assert_sanitized(text)

@@ -11,7 +11,7 @@ import pytest
 from outcomes import CASES, CLIENTS, HELLO, OVERLOADED, Case, Client, is_about, outcome
 
 import mulligan
-from mulligan.testing import rehearsal
+from mulligan.testing import sandbox
 from providers import Provider, Wrong
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # no network
@@ -31,7 +31,7 @@ def test_each_class_of_failure_ends_as_the_page_says(case: Case, client: Client)
     by_us = [step.after for step in played.steps if step.after and step.after.source == "fallback"]
     made = len(played.steps) - sum(not after.changes for after in by_us)
     assert len(provider.requests) == made  # the client itself has repeated nothing
-    assert all(wait <= 90 for wait in played.waits)
+    assert all(wait <= 90 for wait in played.backoffs)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -43,7 +43,7 @@ def test_parse_recovers_as_create_does(form: str) -> None:
     class Weather(BaseModel):
         city: str
 
-    with Provider() as provider, rehearsal() as played:
+    with Provider() as provider, sandbox() as played:
         provider.script = [OVERLOADED, Wrong(answer='{"city": "Oslo"}')]
         if form == "messages":
             import anthropic
@@ -69,7 +69,7 @@ def test_parse_recovers_as_create_does(form: str) -> None:
 @pytest.mark.parametrize("package", ["openai", "anthropic"])
 def test_a_copy_with_other_options_recovers_too(package: str) -> None:
     pytest.importorskip(package)
-    with Provider() as provider, rehearsal() as played:
+    with Provider() as provider, sandbox() as played:
         provider.script = [OVERLOADED, OVERLOADED]
         if package == "openai":
             import openai

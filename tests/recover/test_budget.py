@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from mulligan.failure import Failure, Kind, Remedy
 from mulligan.recover.budget import (
-    LONGEST_OPEN,
-    MAX_TALLY_ENTRIES,
-    OPEN,
-    TARGETS,
-    TOOLS,
-    Bucket,
-    Budget,
-    Guard,
+    CIRCUIT_OPEN_SECONDS,
+    MAX_CIRCUIT_OPEN_SECONDS,
+    MAX_TRACKED_TARGETS,
+    MAX_TRACKED_TOOLS,
+    MAX_WINDOW_ENTRIES,
+    RetryBudget,
+    TokenBucket,
+    ToolLimits,
     is_infrastructure,
     target_of,
 )
@@ -31,14 +31,14 @@ EVENTS = st.lists(st.tuples(st.sampled_from(["first", "retry"]), st.integers(0, 
 @given(EVENTS, st.integers(0, 12), st.floats(0, 1))
 def test_in_any_window_retries_are_at_most_the_burst_and_a_share_of_the_first_attempts(events, burst, ratio):
     policy = Policy(retry_burst=burst, retry_ratio=ratio)
-    budget = Budget(policy)
+    budget = RetryBudget(policy)
     made: list[tuple[str, int]] = []
     for what, tool in events:
-        guard = budget.guard(f"tool {tool}", policy)
+        guard = budget.limits_for(f"tool {tool}", policy)
         if what == "first":
-            guard.made += 1
+            guard.first_attempts += 1
             made.append((what, tool))
-        elif not budget.spend(guard):
+        elif not budget.take_retry(guard):
             made.append((what, tool))
     for only in (None, 0, 1, 2):  # the process, and each tool
         those = [what for what, tool in made if only is None or tool == only]
@@ -50,9 +50,9 @@ def test_in_any_window_retries_are_at_most_the_burst_and_a_share_of_the_first_at
 
 
 def test_what_is_not_used_is_saved_up_only_as_far_as_the_burst():
-    bucket = Bucket(burst=2, ratio=0.5)
+    bucket = TokenBucket(burst=2, ratio=0.5)
     taken = 0
-    while bucket.has_one(1000):
+    while bucket.has_token(1000):
         bucket.take()
         taken += 1
     assert taken == 2
@@ -60,15 +60,15 @@ def test_what_is_not_used_is_saved_up_only_as_far_as_the_burst():
 
 def test_in_any_number_of_threads_no_more_is_taken_than_there_is():
     policy = Policy(retry_burst=10, retry_ratio=0.1)
-    budget, taken = Budget(policy), []
-    guard = budget.guard("tool", policy)
+    budget, taken = RetryBudget(policy), []
+    guard = budget.limits_for("tool", policy)
     start = threading.Barrier(8)
 
     def work() -> None:
         start.wait()
         for _ in range(500):
-            guard.made += 1
-            if not budget.spend(guard):
+            guard.first_attempts += 1
+            if not budget.take_retry(guard):
                 taken.append(1)
 
     threads = [threading.Thread(target=work) for _ in range(8)]
@@ -81,20 +81,26 @@ def test_in_any_number_of_threads_no_more_is_taken_than_there_is():
 
 def test_what_many_tools_retry_together_is_bounded_by_the_process_and_the_reason_says_so():
     policy = Policy(retry_burst=3, retry_ratio=0.5)
-    budget = Budget(policy)
-    guards = [budget.guard(f"tool {number}", policy) for number in range(10)]
-    why = [budget.spend(guard) for guard in guards]
+    budget = RetryBudget(policy)
+    guards = [budget.limits_for(f"tool {number}", policy) for number in range(10)]
+    why = [budget.take_retry(guard) for guard in guards]
     assert why == [""] * 3 + ["the budget of retries of this process is used up"] * 7
     for guard in guards[:2]:  # two first attempts earn one retry, whoever made them
-        guard.made += 1
-    assert [budget.spend(guard) for guard in guards[5:7]] == ["", "the budget of retries of this process is used up"]
+        guard.first_attempts += 1
+    assert [budget.take_retry(guard) for guard in guards[5:7]] == [
+        "",
+        "the budget of retries of this process is used up",
+    ]
 
 
 def test_tools_beyond_those_that_are_counted_share_one_guard():
-    budget = Budget()
-    guards = [budget.guard(f"tool {number}", Policy()) for number in range(TOOLS + 50)]
-    assert len(set(guards)) == TOOLS + 1
-    assert [guard.breaks for guard in guards[-51:]] == [True, *[False] * 50]  # one that is down would block others
+    budget = RetryBudget()
+    guards = [budget.limits_for(f"tool {number}", Policy()) for number in range(MAX_TRACKED_TOOLS + 50)]
+    assert len(set(guards)) == MAX_TRACKED_TOOLS + 1
+    assert [guard.has_circuit_breaker for guard in guards[-51:]] == [
+        True,
+        *[False] * 50,
+    ]  # one that is down would block others
 
 
 # Circuits
@@ -104,7 +110,7 @@ class Played:
     """A tool at a time that we set; every call is a first attempt."""
 
     def __init__(self, **policy: Any) -> None:
-        self.guard = Guard(Policy(**policy))
+        self.guard = ToolLimits(Policy(**policy))
         self.now = 100.0
 
     def call(self, is_bad: bool, target: str = "") -> bool:
@@ -113,7 +119,7 @@ class Played:
         if seconds:
             return False
         self.guard.count_first_attempt()
-        self.guard.result(target, is_bad, self.now, is_probe=is_probe)
+        self.guard.record_result(target, is_bad, self.now, is_probe=is_probe)
         return True
 
     def is_open(self, target: str = "") -> bool:
@@ -193,7 +199,7 @@ class CheckedBreaker:
     """A guard beside the list of all its results. Every opening is held against the list."""
 
     def __init__(self, has_targets: bool) -> None:
-        self.guard = Guard(Policy())
+        self.guard = ToolLimits(Policy())
         self.guard.has_targets = has_targets
         self.now = 100.0
         self.results: dict[str, list[tuple[float, bool]]] = {}
@@ -212,7 +218,9 @@ class CheckedBreaker:
         """A result that is counted one by one."""
         was_open = self.is_open(target)
         seconds, is_probe = self.guard.admit(target, self.now)
-        self.guard.result(target, is_bad, self.now, is_probe=is_probe, is_let_through=is_let_through and bool(seconds))
+        self.guard.record_result(
+            target, is_bad, self.now, is_probe=is_probe, is_let_through=is_let_through and bool(seconds)
+        )
         results = self.results.setdefault(target, [])
         if was_open:
             assert self.is_open(target) is (is_bad or not (is_probe or is_let_through))
@@ -296,7 +304,7 @@ def test_tally_is_bounded_at_any_load_and_still_opens_the_circuit():
             if not played.call(is_bad):
                 break
         circuit = played.guard._circuits[""]
-        assert len(circuit.tally._entries) <= MAX_TALLY_ENTRIES
+        assert len(circuit.results._entries) <= MAX_WINDOW_ENTRIES
     assert played.is_open()
 
 
@@ -304,9 +312,9 @@ def test_successes_at_a_target_that_was_dropped_for_others_still_count():
     played = Played()
     for _ in range(20):
         played.call(False, "a.example")
-    for number in range(TARGETS):
+    for number in range(MAX_TRACKED_TARGETS):
         played.call(False, f"{number}.example")
-    assert len(played.guard._circuits) == TARGETS
+    assert len(played.guard._circuits) == MAX_TRACKED_TARGETS
     for _ in range(9):
         played.call(True, "a.example")
     assert not played.is_open("a.example")
@@ -316,23 +324,23 @@ def test_success_let_through_an_open_circuit_closes_it_and_a_failure_does_not():
     played = Played()
     for _ in range(5):
         played.call(True)
-    played.guard.result("", True, played.now, is_let_through=True)
+    played.guard.record_result("", True, played.now, is_let_through=True)
     assert played.is_open()
-    played.guard.result("", False, played.now)  # it was begun before the circuit opened
+    played.guard.record_result("", False, played.now)  # it was begun before the circuit opened
     assert played.is_open()
-    played.guard.result("", False, played.now, is_let_through=True)
+    played.guard.record_result("", False, played.now, is_let_through=True)
     assert not played.is_open()
-    assert not played.guard.is_careful
+    assert not played.guard.needs_admission_check
 
 
 def test_probe_of_a_circuit_that_was_closed_meanwhile_is_a_result_like_others():
     played = Played()
     for _ in range(5):
         played.call(True)
-    played.now += OPEN
+    played.now += CIRCUIT_OPEN_SECONDS
     assert played.guard.admit("", played.now) == (0.0, True)
-    played.guard.result("", False, played.now, is_let_through=True)
-    played.guard.result("", True, played.now, is_probe=True)
+    played.guard.record_result("", False, played.now, is_let_through=True)
+    played.guard.record_result("", True, played.now, is_probe=True)
     assert not played.is_open()
 
 
@@ -350,22 +358,22 @@ def test_an_open_circuit_lets_one_call_through_after_five_seconds_and_closes_if_
     played = Played()
     for _ in range(5):
         played.call(True)
-    played.now += OPEN - 0.1
+    played.now += CIRCUIT_OPEN_SECONDS - 0.1
     assert not played.call(False)
     played.now += 0.2
     assert played.guard.admit("", played.now) == (0.0, True)
     assert played.guard.admit("", played.now)[0] > 0  # only one
-    played.guard.result("", False, played.now, is_probe=True)
+    played.guard.record_result("", False, played.now, is_probe=True)
     assert not played.is_open()
-    assert not played.guard.is_careful
+    assert not played.guard.needs_admission_check
 
 
 def test_a_probe_that_fails_opens_it_again_for_longer_up_to_a_cap():
     played = Played()
     for _ in range(5):
         played.call(True)
-    for expected in (2 * OPEN, LONGEST_OPEN, LONGEST_OPEN):
-        played.now += LONGEST_OPEN + 0.1
+    for expected in (2 * CIRCUIT_OPEN_SECONDS, MAX_CIRCUIT_OPEN_SECONDS, MAX_CIRCUIT_OPEN_SECONDS):
+        played.now += MAX_CIRCUIT_OPEN_SECONDS + 0.1
         assert played.call(True)
         seconds, _ = played.guard.admit("", played.now)
         assert seconds == pytest.approx(expected)
@@ -375,11 +383,11 @@ def test_a_probe_that_was_cancelled_or_never_heard_of_again_keeps_nobody_out():
     played = Played()
     for _ in range(5):
         played.call(True)
-    played.now += OPEN
+    played.now += CIRCUIT_OPEN_SECONDS
     assert played.guard.admit("", played.now) == (0.0, True)
-    played.guard.let_go("", played.now)
+    played.guard.release_probe("", played.now)
     assert played.guard.admit("", played.now) == (0.0, True)
-    played.now += LONGEST_OPEN
+    played.now += MAX_CIRCUIT_OPEN_SECONDS
     assert played.guard.admit("", played.now) == (0.0, True)
 
 
@@ -395,9 +403,9 @@ def test_each_target_has_a_circuit_of_its_own():
 
 def test_however_many_targets_there_are_memory_is_bounded():
     played = Played()
-    for number in range(5 * TARGETS):
+    for number in range(5 * MAX_TRACKED_TARGETS):
         played.call(True, f"{number}.example")
-    assert len(played.guard._circuits) <= TARGETS
+    assert len(played.guard._circuits) <= MAX_TRACKED_TARGETS
 
 
 def test_without_a_breaker_nothing_is_kept_out():
@@ -411,19 +419,19 @@ def test_a_circuit_never_stays_open_longer_than_its_cap_without_a_probe(events):
     for is_bad, pause in events:
         played.call(is_bad)
         played.now += pause
-    played.now += LONGEST_OPEN
+    played.now += MAX_CIRCUIT_OPEN_SECONDS
     assert played.call(False)
 
 
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        (Kind("tool", "timeout", Remedy.WAIT), True),
-        (Kind("tool", "unavailable", Remedy.WAIT), True),
-        (Kind("tool", "rate_limit", Remedy.WAIT), False),
+        (Kind("tool", "timeout", Remedy.RETRY), True),
+        (Kind("tool", "unavailable", Remedy.RETRY), True),
+        (Kind("tool", "rate_limit", Remedy.RETRY), False),
         (Kind("tool", "invalid_arguments", Remedy.REPAIR), False),
-        (Kind("tool", "not_found", Remedy.TELL), False),
-        (Kind("none", "cancelled", Remedy.WAIT), False),
+        (Kind("tool", "not_found", Remedy.REPLAN), False),
+        (Kind("none", "cancelled", Remedy.RETRY), False),
     ],
 )
 def test_only_what_the_other_side_did_counts_against_it(kind, expected):

@@ -15,12 +15,20 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mulligan import conversation
-from mulligan.recover.compress import BLIND, Compressed, Scale, Sizes, calibrated, fitting, room
-from mulligan.recover.plan import Ask
+from mulligan.recover.compress import (
+    UNKNOWN_WINDOW_RATIO,
+    CompressionResult,
+    Sizes,
+    TokenScale,
+    calibrate_scale,
+    fit_to_window,
+    token_limit,
+)
+from mulligan.recover.plan import QueryMove
 from mulligan.recover.shorten import is_shortened
 
 
-def played(moves: Generator[Ask, Any, Compressed]) -> Compressed:
+def played(moves: Generator[QueryMove, Any, CompressionResult]) -> CompressionResult:
     answer: Any = None
     while True:
         try:
@@ -28,7 +36,7 @@ def played(moves: Generator[Ask, Any, Compressed]) -> Compressed:
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
         try:
-            answer = move.question(*move.arguments)
+            answer = move.query(*move.arguments)
         except RuntimeError:
             answer = None
 
@@ -65,9 +73,11 @@ def by_pieces(messages: Any) -> int:
 COUNTERS: tuple[Callable[[Any], int], ...] = (by_letters, by_content, by_pieces)
 
 
-def compressed(messages: Any, sizes: Sizes, **options: Any) -> Compressed:
-    scale = calibrated(sizes, messages)
-    return played(fitting(messages, room(sizes, scale.whole(messages), scale.margin), scale=scale, **options))
+def compressed(messages: Any, sizes: Sizes, **options: Any) -> CompressionResult:
+    scale = calibrate_scale(sizes, messages)
+    return played(
+        fit_to_window(messages, token_limit(sizes, scale.count_value(messages), scale.margin), scale=scale, **options)
+    )
 
 
 def overflowing(messages: Any, count: Callable[[Any], int], ratio: float) -> Sizes:
@@ -114,19 +124,21 @@ def test_pairing_is_valid_the_given_list_unchanged_and_what_must_stay_stays(form
     sizes = overflowing(messages, count, ratio)
     done = compressed(messages, sizes)
     assert flat(messages) == before
-    assert conversation.unpaired(done.messages) == ([], [])
+    assert conversation.find_unpaired(done.messages) == ([], [])
     after = flat(done.messages)
     assert after[-1] == before[-1]  # the last user turn
     if before[0].get("role") in ("system", "developer") or before[0].get("type") == "system":
         assert after[0] == before[0]
-    newest = conversation.exchanges(messages)[-2]
+    newest = conversation.group_exchanges(messages)[-2]
     assert after[-1 - len(newest) : -1] == before[newest.start : newest.stop]
-    middle = next(part.start for part in conversation.exchanges(messages) if len(messages) // 2 in part)
+    middle = next(part.start for part in conversation.group_exchanges(messages) if len(messages) // 2 in part)
     half = messages[middle:]
     first = flat(messages[:1]) if SYSTEM in texts(before[0]) else []
     # Whenever the newer half fits it is as it was: by the estimate exactly, and by the provider's own count nearly so.
-    scale = calibrated(sizes, messages)
-    fits = scale.whole(half) + scale.whole(first) + 80 <= room(sizes, scale.whole(messages), scale.margin)
+    scale = calibrate_scale(sizes, messages)
+    fits = scale.count_value(half) + scale.count_value(first) + 80 <= token_limit(
+        sizes, scale.count_value(messages), scale.margin
+    )
     nearly = (0.8 if count is by_pieces else 0.92) * (sizes.window or 0)
     if fits or (done.fits and count(half) + count(first) + 80 < nearly):
         assert after[-len(half) :] == before[middle:]
@@ -152,9 +164,9 @@ def test_the_largest_old_observation_is_shortened_first_and_says_so():
     assert changed == [5]
     assert is_shortened(done.messages[5]["content"])
     assert done.steps == 1
-    assert done.cut == ((5, messages[5]["content"]),)
+    assert done.shortened_texts == ((5, messages[5]["content"]),)
     assert done.chars_after < done.chars_before
-    assert done.by == "structure"
+    assert done.shortened_by == "structure"
 
 
 def test_an_observation_below_the_threshold_is_left_alone_while_a_longer_one_is_there():
@@ -211,7 +223,7 @@ def test_a_summariser_is_asked_for_the_largest_first_and_only_until_it_fits():
 
     done = compressed(messages, overflowing(messages, by_letters, 1.3), summarise=summarise)
     assert asked == [29_997]
-    assert done.by == "summariser"
+    assert done.shortened_by == "summariser"
     assert done.fits
     assert "many times" in done.messages[5]["content"]
     assert "summarised" in done.messages[5]["content"]
@@ -228,7 +240,7 @@ def test_when_the_summariser_fails_structure_serves_and_it_is_not_asked_again():
     done = compressed(messages, overflowing(messages, by_letters, 2), summarise=summarise)
     assert len(asked) == 1
     assert done.fits
-    assert done.by == "structure"
+    assert done.shortened_by == "structure"
 
 
 def test_a_function_may_rewrite_the_whole_conversation_but_not_break_it():
@@ -237,8 +249,8 @@ def test_a_function_may_rewrite_the_whole_conversation_but_not_break_it():
     done = compressed(messages, sizes, rewrite=lambda messages: [messages[0], *messages[-6:]])
     assert done.messages == [messages[0], *messages[-6:]]
     broken = compressed(messages, sizes, rewrite=lambda messages: [messages[0], *messages[-5:]])
-    assert conversation.unpaired(broken.messages) == ([], [])
-    assert broken.by == "structure"
+    assert conversation.find_unpaired(broken.messages) == ([], [])
+    assert broken.shortened_by == "structure"
 
 
 def test_the_model_may_tell_what_was_in_the_messages_that_are_left_out():
@@ -246,10 +258,12 @@ def test_the_model_may_tell_what_was_in_the_messages_that_are_left_out():
         {"role": "user" if n % 2 == 0 else "assistant", "content": f"{n} " + "so it is " * 60} for n in range(60)
     ]
     done = compressed(
-        messages, overflowing(messages, by_letters, 2), retell=lambda text, limit: f"They agreed {text.count('so')}."
+        messages,
+        overflowing(messages, by_letters, 2),
+        summarize_gap=lambda text, limit: f"They agreed {text.count('so')}.",
     )
     assert any("In short: They agreed" in message["content"] for message in done.messages)
-    assert done.by == "model"
+    assert done.shortened_by == "model"
 
 
 # How much is too much
@@ -257,22 +271,22 @@ def test_the_model_may_tell_what_was_in_the_messages_that_are_left_out():
 
 def test_the_size_is_taken_from_the_error_else_estimated_else_halved():
     messages = tool_messages(40_000, 40_000)
-    tokens = Scale().whole(messages)
-    assert room(Sizes(window=1000, requested=2000), 2000) == pytest.approx(955)
-    assert room(Sizes(window=1000, requested=2000, answer=200), 1800) == pytest.approx(764)
-    assert room(Sizes(), tokens) == pytest.approx(tokens * BLIND)
-    known = calibrated(Sizes(window=5000), messages)
-    assert room(Sizes(window=5000), known.whole(messages)) == pytest.approx(0.955 * 5000)
-    short = calibrated(Sizes(window=10**6), messages)  # it must have been more, whatever we count
-    assert room(Sizes(window=10**6), short.whole(messages)) < short.whole(messages)
+    tokens = TokenScale().count_value(messages)
+    assert token_limit(Sizes(window=1000, requested=2000), 2000) == pytest.approx(955)
+    assert token_limit(Sizes(window=1000, requested=2000, answer=200), 1800) == pytest.approx(764)
+    assert token_limit(Sizes(), tokens) == pytest.approx(tokens * UNKNOWN_WINDOW_RATIO)
+    known = calibrate_scale(Sizes(window=5000), messages)
+    assert token_limit(Sizes(window=5000), known.count_value(messages)) == pytest.approx(0.955 * 5000)
+    short = calibrate_scale(Sizes(window=10**6), messages)  # it must have been more, whatever we count
+    assert token_limit(Sizes(window=10**6), short.count_value(messages)) < short.count_value(messages)
 
 
 def test_a_scale_agrees_with_what_the_provider_counted():
     messages = FORMS["openai_chat"](story(3))
     for count in COUNTERS:
         requested = count(messages)
-        scale = calibrated(Sizes(window=requested // 2, requested=requested), messages)
-        assert scale.whole(messages) == pytest.approx(requested, rel=0.01)
+        scale = calibrate_scale(Sizes(window=requested // 2, requested=requested), messages)
+        assert scale.count_value(messages) == pytest.approx(requested, rel=0.01)
 
 
 def test_ten_million_characters_are_made_to_fit_in_a_second_or_so():

@@ -11,14 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mulligan.calls import is_same_json
-from mulligan.failure import Failure, Kind, Ran, Remedy
-from mulligan.records import LAST_PART, OPEN, REQUOTED, Ahead, Change, Fix, FixState, How
-from mulligan.recover.plan import Ask, Questions, Recovering, Try, Wait, recovery
+from mulligan.failure import Failure, Kind, Remedy, TookEffect
+from mulligan.records import (
+    LAST_PATH_SEGMENT,
+    REQUOTED,
+    RUN_SPECIFIC,
+    Change,
+    ChangeOperation,
+    Fix,
+    FixState,
+    Prerequisite,
+)
+from mulligan.recover.plan import AttemptMove, BackoffMove, QueryMove, RecoveryMoves, RecoveryQueries, plan_recovery
 from mulligan.recover.policy import Policy
 from mulligan.recover.repair import Suggestion, suggest
-from mulligan.recover.tool import Seen, Tool
+from mulligan.recover.tool import EarlierCall, Tool
 
-REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "no", fingerprint="f")
+REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "no", fingerprint="f")
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -57,11 +66,13 @@ CALLS = st.one_of(
 )
 REMEMBERED_VALUES = st.one_of(
     VALUES,
-    st.sampled_from([OPEN, REQUOTED, LAST_PART, "integer", "string", "boolean", "metric", "query", "top_k", 100]),
+    st.sampled_from(
+        [RUN_SPECIFIC, REQUOTED, LAST_PATH_SEGMENT, "integer", "string", "boolean", "metric", "query", "top_k", 100]
+    ),
 )
-CHANGES = st.builds(Change, path=NAMES, how=st.sampled_from(get_args(How)), after=REMEMBERED_VALUES)
+CHANGES = st.builds(Change, path=NAMES, how=st.sampled_from(get_args(ChangeOperation)), after=REMEMBERED_VALUES)
 PREREQUISITES = st.builds(
-    Ahead,
+    Prerequisite,
     tool=st.sampled_from(["login", "search"]),
     arguments=st.dictionaries(NAMES, VALUES, max_size=2),
     open=st.lists(NAMES, max_size=1).map(tuple),
@@ -80,7 +91,7 @@ FIXES = st.builds(
     why=st.sampled_from(["", "it is not proven"]),
     likeness=st.sampled_from([1.0, 1.0, 0.7]),
     exemplars=st.integers(0, 9),
-    tellable=st.booleans(),
+    showable=st.booleans(),
 )
 STORES = st.lists(FIXES, max_size=6)
 MESSAGES = [
@@ -94,8 +105,8 @@ FAILURES = st.builds(
         Kind("tool", "invalid_arguments", remedy, ran), message, fingerprint=fingerprint
     ),
     st.sampled_from(MESSAGES),
-    st.sampled_from([*[Remedy.REPAIR] * 6, Remedy.TELL, Remedy.WAIT]),
-    st.sampled_from(Ran),
+    st.sampled_from([*[Remedy.REPAIR] * 6, Remedy.REPLAN, Remedy.RETRY]),
+    st.sampled_from(TookEffect),
     st.sampled_from(["f", "g"]),
 )
 TOOLS = st.builds(
@@ -108,9 +119,10 @@ TOOLS = st.builds(
     privileged=st.sampled_from([frozenset(), frozenset(), frozenset(), frozenset({"top_k"})]),
     destructive=st.sampled_from([False, False, False, True]),
 )
-LISTED = Seen("list_orders", {"query": "cats"}, result={"order_id": "ord_8812", "id": "ord_8814"})
+LISTED = EarlierCall("list_orders", {"query": "cats"}, result={"order_id": "ord_8812", "id": "ord_8814"})
 EARLIER_CALLS = st.lists(
-    st.just(LISTED) | st.builds(Seen, st.sampled_from(["search", "list_orders"]), CALLS, result=VALUES), max_size=3
+    st.just(LISTED) | st.builds(EarlierCall, st.sampled_from(["search", "list_orders"]), CALLS, result=VALUES),
+    max_size=3,
 )
 
 
@@ -130,7 +142,7 @@ def draw_fixes(draw: st.DrawFn, suggestions: Sequence[Suggestion]) -> list[Fix]:
 def find_equal(suggestion: Suggestion, others: Sequence[Suggestion]) -> int | None:
     """Return the place of the suggestion that makes the same call."""
     for place, other in enumerate(others):
-        is_same_call = suggestion.tool == other.tool and suggestion.first == other.first
+        is_same_call = suggestion.tool == other.tool and suggestion.prerequisites == other.prerequisites
         if is_same_call and is_same_json(suggestion.arguments, other.arguments):
             return place
     return None
@@ -141,9 +153,9 @@ def find_equal(suggestion: Suggestion, others: Sequence[Suggestion]) -> int | No
 def test_automatic_repair_of_an_empty_store_is_automatic_with_any_store(
     arguments, failure, tool, earlier_calls, confidence, data
 ):
-    by_rules = suggest(arguments, failure, tool, earlier_calls, confidence=confidence)
+    by_rules = suggest(arguments, failure, tool, earlier_calls, min_confidence=confidence)
     fixes = data.draw(draw_fixes(by_rules))
-    with_memory = suggest(arguments, failure, tool, earlier_calls, confidence=confidence, known=fixes)
+    with_memory = suggest(arguments, failure, tool, earlier_calls, min_confidence=confidence, fixes=fixes)
 
     automatic = [suggestion for suggestion in by_rules if suggestion.automatic]
     places = [find_equal(suggestion, with_memory) for suggestion in automatic]
@@ -154,7 +166,7 @@ def test_automatic_repair_of_an_empty_store_is_automatic_with_any_store(
         assert find_equal(suggestion, with_memory) is not None
 
 
-def play(moves: Recovering, failures: Sequence[Failure | None]) -> list[Any]:
+def play(moves: RecoveryMoves, failures: Sequence[Failure | None]) -> list[Any]:
     """Return the arguments of the attempts that are made when they end so; further ones fail as the last one did."""
     attempts: list[Any] = []
     answer: Any = None
@@ -164,12 +176,12 @@ def play(moves: Recovering, failures: Sequence[Failure | None]) -> list[Any]:
         except StopIteration:
             return attempts
         match move:
-            case Try():
+            case AttemptMove():
                 attempts.append(dict(move.arguments))
                 answer = failures[min(len(attempts), len(failures)) - 1]
-            case Ask():
-                answer = move.question(*move.arguments)
-            case Wait():
+            case QueryMove():
+                answer = move.query(*move.arguments)
+            case BackoffMove():
                 answer = None
 
 
@@ -177,19 +189,19 @@ def list_attempts(
     arguments: dict[str, Any],
     tool: Tool,
     policy: Policy,
-    earlier_calls: Sequence[Seen],
+    earlier_calls: Sequence[EarlierCall],
     failures: Sequence[Failure | None],
     fixes: Sequence[Fix] | None,
 ) -> list[Any]:
     """Return the attempts at a call, with a memory that holds some fixes or without any."""
-    questions = Questions(
-        recall=lambda *about: (),
-        known=None if fixes is None else lambda failure, arguments: fixes,
-        prepare=lambda before: "",
-        chance=lambda: 0.0,
-        seen=lambda: earlier_calls,
+    questions = RecoveryQueries(
+        lookup_precedents=lambda *about: (),
+        lookup_fixes=None if fixes is None else lambda failure, arguments: fixes,
+        run_prerequisite=lambda before: "",
+        random=lambda: 0.0,
+        earlier_calls=lambda: earlier_calls,
     )
-    return play(recovery(arguments, tool, policy, questions), failures)
+    return play(plan_recovery(arguments, tool, policy, questions), failures)
 
 
 POLICIES = st.builds(
@@ -203,7 +215,7 @@ def test_attempts_of_an_empty_store_are_made_first_with_any_store(
     arguments, tool, policy, earlier_calls, failures, data
 ):
     cause = failures[0] or REJECTED
-    fixes = data.draw(draw_fixes(suggest(arguments, cause, tool, earlier_calls, confidence=policy.confidence)))
+    fixes = data.draw(draw_fixes(suggest(arguments, cause, tool, earlier_calls, min_confidence=policy.confidence)))
     by_rules = list_attempts(arguments, tool, policy, earlier_calls, failures, None)
     with_memory = list_attempts(arguments, tool, policy, earlier_calls, failures, fixes)
 
@@ -221,7 +233,7 @@ def approve(*changes: Change) -> Fix:
         tried=500,
         worked=500,
         state="approved",
-        tellable=True,
+        showable=True,
     )
 
 
@@ -235,7 +247,7 @@ def test_equal_suggestion_of_memory_does_not_put_a_repair_off():
     for fixes in ([approve(cast)], [approve(clamp), approve(cast)], [approve(clamp)]):
         attempts = list_attempts(call, tool, policy, (), [REJECTED], fixes)
         assert attempts == [call, {"query": "cats", "top_k": 50}]
-        (repair, *_) = [made for made in suggest(call, REJECTED, tool, known=fixes) if made.source != "memory"]
+        (repair, *_) = [made for made in suggest(call, REJECTED, tool, fixes=fixes) if made.source != "memory"]
         assert repair.automatic
 
 

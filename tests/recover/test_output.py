@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mulligan.recover.output import fault, mended
+from mulligan.recover.output import find_output_error, repair_output
 
 JSON_MODE: dict[str, Any] = {"response_format": {"type": "json_object"}}
 
@@ -22,10 +22,10 @@ def chat(content: str | None = None, *, arguments: str | None = None, ended: str
 
 def test_arguments_of_a_call_that_cannot_be_read_are_found_and_mended_in_place() -> None:
     answer = chat(arguments="{'city': 'Oslo'}", ended="tool_calls")
-    wrong = fault(answer, {})
+    wrong = find_output_error(answer, {})
     assert wrong is not None
     assert "weather" in wrong.reason
-    made = mended(answer, wrong)
+    made = repair_output(answer, wrong)
     assert json.loads(made["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]) == {"city": "Oslo"}
     assert answer["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] == "{'city': 'Oslo'}"
 
@@ -33,25 +33,29 @@ def test_arguments_of_a_call_that_cannot_be_read_are_found_and_mended_in_place()
 def test_the_older_form_of_a_call_is_read_too() -> None:
     message = {"content": None, "function_call": {"name": "weather", "arguments": "{'city': 'Oslo'}"}}
     answer = {"choices": [{"finish_reason": "function_call", "message": message}]}
-    wrong = fault(answer, {})
+    wrong = find_output_error(answer, {})
     assert wrong is not None
-    assert json.loads(mended(answer, wrong)["choices"][0]["message"]["function_call"]["arguments"]) == {"city": "Oslo"}
+    assert json.loads(repair_output(answer, wrong)["choices"][0]["message"]["function_call"]["arguments"]) == {
+        "city": "Oslo"
+    }
 
 
 def test_what_was_cut_off_is_not_mended() -> None:
     answer = chat(arguments='{"city": "Os', ended="length")
-    wrong = fault(answer, {})
+    wrong = find_output_error(answer, {})
     assert wrong is not None
     assert wrong.is_cut
-    assert mended(answer, wrong) is None
+    assert repair_output(answer, wrong) is None
 
 
 def test_json_is_asked_for_only_where_the_call_says_so() -> None:
-    assert fault(chat("Rain."), {}) is None
-    assert fault(chat("Rain."), JSON_MODE) is not None
-    assert fault(chat('{"weather": "rain"}'), JSON_MODE) is None
-    assert fault("Rain.", JSON_MODE) is not None
-    assert fault(chat("Rain."), {"generation_config": {"response_mime_type": "application/json"}}) is not None
+    assert find_output_error(chat("Rain."), {}) is None
+    assert find_output_error(chat("Rain."), JSON_MODE) is not None
+    assert find_output_error(chat('{"weather": "rain"}'), JSON_MODE) is None
+    assert find_output_error("Rain.", JSON_MODE) is not None
+    assert (
+        find_output_error(chat("Rain."), {"generation_config": {"response_mime_type": "application/json"}}) is not None
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,7 +74,7 @@ def test_json_is_asked_for_only_where_the_call_says_so() -> None:
     ],
 )
 def test_an_empty_answer_of_any_form_is_found(answer: Any) -> None:
-    assert fault(answer, {}) is not None
+    assert find_output_error(answer, {}) is not None
 
 
 @pytest.mark.parametrize(
@@ -82,9 +86,9 @@ def test_an_empty_answer_of_any_form_is_found(answer: Any) -> None:
     ],
 )
 def test_an_answer_that_holds_nothing_but_the_providers_error_is_found_with_it(answer: Any) -> None:
-    wrong = fault(answer, {})
+    wrong = find_output_error(answer, {})
     assert wrong is not None
-    assert wrong.said == {"message": "upstream is full", "code": 503}
+    assert wrong.provider_error == {"message": "upstream is full", "code": 503}
 
 
 @pytest.mark.parametrize(
@@ -115,4 +119,4 @@ def test_an_answer_that_holds_nothing_but_the_providers_error_is_found_with_it(a
     ],
 )
 def test_an_answer_that_can_be_used_or_is_of_no_known_form_is_not_accused(answer: Any) -> None:
-    assert fault(answer, {}) is None
+    assert find_output_error(answer, {}) is None

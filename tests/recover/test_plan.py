@@ -9,9 +9,18 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from mulligan.failure import Failure, Kind, Ran, Remedy
+from mulligan.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.records import Change, Precedent, Recovery
-from mulligan.recover.plan import Ask, GivenUp, Move, Questions, Try, Wait, recovery, select_tellable
+from mulligan.recover.plan import (
+    AttemptMove,
+    BackoffMove,
+    Move,
+    QueryMove,
+    RecoveryFailed,
+    RecoveryQueries,
+    plan_recovery,
+    select_tellable,
+)
 from mulligan.recover.policy import Policy
 from mulligan.recover.tool import Tool
 
@@ -19,8 +28,8 @@ SCHEMA = {"type": "object", "properties": {"k": {"type": "integer", "maximum": 1
 PRECEDENT = Precedent(how="retry")
 
 
-def failing(remedy: Remedy, ran: Ran = Ran.NO, type: str = "tool", **fields: Any) -> Failure:
-    return Failure.of(Kind(type, remedy.value, remedy), "no", ran=ran, **fields)
+def failing(remedy: Remedy, ran: TookEffect = TookEffect.NO, type: str = "tool", **fields: Any) -> Failure:
+    return Failure.of(Kind(type, remedy.value, remedy), "no", took_effect=ran, **fields)
 
 
 def tool(effects: Any = "none", **fields: Any) -> Tool:
@@ -29,10 +38,10 @@ def tool(effects: Any = "none", **fields: Any) -> Tool:
 
 def played(
     failures: Sequence[Failure | None], tool: Tool, policy: Policy | None = None, arguments: Any = None
-) -> tuple[list[Move], GivenUp | None]:
+) -> tuple[list[Move], RecoveryFailed | None]:
     """The moves when the attempts end so; those beyond the list fail as the last one did."""
-    questions = Questions(recall=lambda *about: [PRECEDENT], chance=lambda: 0.0)
-    moves = recovery({"k": 50} if arguments is None else arguments, tool, policy or Policy(), questions)
+    questions = RecoveryQueries(lookup_precedents=lambda *about: [PRECEDENT], random=lambda: 0.0)
+    moves = plan_recovery({"k": 50} if arguments is None else arguments, tool, policy or Policy(), questions)
     made: list[Move] = []
     answer: Any = None
     while True:
@@ -42,17 +51,17 @@ def played(
             return made, stop.value
         made.append(move)
         match move:
-            case Try():
-                tries = sum(isinstance(each, Try) for each in made)
+            case AttemptMove():
+                tries = sum(isinstance(each, AttemptMove) for each in made)
                 answer = failures[min(tries, len(failures)) - 1]
-            case Ask():
-                answer = move.question(*move.arguments)
-            case Wait():
+            case QueryMove():
+                answer = move.query(*move.arguments)
+            case BackoffMove():
                 answer = None
 
 
 def tries(moves: list[Move]) -> list[Any]:
-    return [dict(move.arguments) for move in moves if isinstance(move, Try)]
+    return [dict(move.arguments) for move in moves if isinstance(move, AttemptMove)]
 
 
 def test_a_call_that_works_is_made_once_and_nothing_is_asked():
@@ -66,22 +75,26 @@ def test_a_call_that_works_is_made_once_and_nothing_is_asked():
 
 TABLE = [
     # effects, ran, remedy, the next move
-    *[(effects, ran, Remedy.WAIT, "again") for effects in ("none", "repeatable") for ran in Ran],
-    *[(effects, ran, Remedy.REPAIR, "repaired") for effects in ("none", "repeatable") for ran in Ran],
-    ("once", Ran.NO, Remedy.WAIT, "told"),
-    ("once", Ran.NO, Remedy.REPAIR, "repaired"),
-    *[("once", ran, remedy, "told") for ran in (Ran.UNKNOWN, Ran.YES) for remedy in (Remedy.WAIT, Remedy.REPAIR)],
+    *[(effects, ran, Remedy.RETRY, "again") for effects in ("none", "repeatable") for ran in TookEffect],
+    *[(effects, ran, Remedy.REPAIR, "repaired") for effects in ("none", "repeatable") for ran in TookEffect],
+    ("once", TookEffect.NO, Remedy.RETRY, "told"),
+    ("once", TookEffect.NO, Remedy.REPAIR, "repaired"),
+    *[
+        ("once", ran, remedy, "told")
+        for ran in (TookEffect.UNKNOWN, TookEffect.YES)
+        for remedy in (Remedy.RETRY, Remedy.REPAIR)
+    ],
     *[
         (effects, ran, remedy, "told")
         for effects in ("none", "repeatable", "once")
-        for ran in Ran
-        for remedy in (Remedy.TELL, Remedy.STOP, Remedy.COMPRESS)
+        for ran in TookEffect
+        for remedy in (Remedy.REPLAN, Remedy.STOP, Remedy.COMPRESS)
     ],
 ]
 
 
 def test_the_table_says_something_about_every_case():
-    assert len({row[:3] for row in TABLE}) == len(TABLE) == 3 * len(Ran) * len(Remedy)
+    assert len({row[:3] for row in TABLE}) == len(TABLE) == 3 * len(TookEffect) * len(Remedy)
 
 
 @pytest.mark.parametrize(("effects", "ran", "remedy", "expected"), TABLE)
@@ -96,7 +109,7 @@ def test_a_call_is_repeated_only_where_that_is_safe(effects, ran, remedy, expect
         case "told":
             assert tries(moves) == [{"k": 50}]
             assert given_up.failure.remedy is remedy
-            assert given_up.why
+            assert given_up.reason
 
 
 FAILURES = st.builds(
@@ -104,7 +117,7 @@ FAILURES = st.builds(
         remedy, ran, recoverable=recoverable, retry_after=retry_after
     ),
     st.sampled_from(Remedy),
-    st.sampled_from(Ran),
+    st.sampled_from(TookEffect),
     st.booleans(),
     st.none() | st.floats(0, 100),
 )
@@ -120,10 +133,10 @@ def test_attempts_never_exceed_the_policy_and_every_retry_is_announced_by_a_wait
     policy = Policy(attempts=attempts)
     moves, given_up = played(failures, tool(effects, mode=mode), policy)
 
-    made = [move for move in moves if isinstance(move, Try)]
-    waits = [move for move in moves if isinstance(move, Wait)]
+    made = [move for move in moves if isinstance(move, AttemptMove)]
+    waits = [move for move in moves if isinstance(move, BackoffMove)]
     assert 1 <= len(made) <= attempts
-    assert [move.after for move in made[1:]] == [move.recovery for move in waits]
+    assert [move.recovery for move in made[1:]] == [move.recovery for move in waits]
     assert all(0 <= wait.recovery.seconds <= policy.longest_wait * 1.1 for wait in waits)
     last = failures[min(len(made), len(failures)) - 1]
     assert (given_up is None) == (last is None)
@@ -136,7 +149,7 @@ def test_attempts_never_exceed_the_policy_and_every_retry_is_announced_by_a_wait
 def test_a_once_tool_is_never_made_again_while_it_may_have_happened(failures):
     moves, _ = played(failures, tool("once"))
     made = len(tries(moves))
-    assert all(failure.ran is Ran.NO for failure in failures[: made - 1])
+    assert all(failure.ran is TookEffect.NO for failure in failures[: made - 1])
 
 
 @given(st.lists(FAILURES, min_size=1, max_size=6))
@@ -146,9 +159,9 @@ def test_a_once_tool_is_never_called_twice_with_the_same_arguments(failures):
 
 
 def test_the_third_failure_ends_it():
-    moves, given_up = played([failing(Remedy.WAIT)], tool())
+    moves, given_up = played([failing(Remedy.RETRY)], tool())
     assert len(tries(moves)) == 3
-    assert given_up.why == "3 attempts were made"
+    assert given_up.reason == "3 attempts were made"
 
 
 # Modes
@@ -158,19 +171,19 @@ def test_observing_changes_nothing():
     for remedy in Remedy:
         moves, given_up = played([failing(remedy)], tool(mode="observe"))
         assert len(tries(moves)) == 1
-        assert given_up.why == "it is only observed"
+        assert given_up.reason == "it is only observed"
 
 
 def test_suggesting_waits_and_changes_no_arguments():
-    assert len(tries(played([failing(Remedy.WAIT)], tool(mode="suggest"))[0])) == 3
+    assert len(tries(played([failing(Remedy.RETRY)], tool(mode="suggest"))[0])) == 3
     moves, given_up = played([failing(Remedy.REPAIR)], tool(mode="suggest"))
     assert len(tries(moves)) == 1
-    assert given_up.why == "repairs are only suggested"
+    assert given_up.reason == "repairs are only suggested"
 
 
 def test_repairing_says_what_it_changed_and_how_sure_it_is():
     moves, _ = played([failing(Remedy.REPAIR), None], tool())
-    after = moves[-1].after
+    after = moves[-1].recovery
     assert [(each.path, each.how, each.before, each.after) for each in after.changes] == [("k", "clamp", 50, 10)]
     assert (after.remedy, after.source) == (Remedy.REPAIR, "schema")
     assert after.confidence >= Policy().confidence
@@ -179,43 +192,43 @@ def test_repairing_says_what_it_changed_and_how_sure_it_is():
 def test_a_repair_that_is_not_sure_enough_is_not_tried():
     moves, given_up = played([failing(Remedy.REPAIR)], tool(), Policy(confidence=0.99))
     assert len(tries(moves)) == 1
-    assert given_up.why == "no repair is sure enough"
+    assert given_up.reason == "no repair is sure enough"
 
 
 def test_where_nothing_mends_the_arguments_it_is_told():
     _, given_up = played([failing(Remedy.REPAIR)], tool(schema=lambda: None))
-    assert given_up.why == "nothing known would mend its arguments"
+    assert given_up.reason == "nothing known would mend its arguments"
 
 
 # What ends recovery
 
 
 def test_what_its_author_calls_unrecoverable_is_never_retried():
-    for remedy in (Remedy.WAIT, Remedy.REPAIR):
+    for remedy in (Remedy.RETRY, Remedy.REPAIR):
         moves, given_up = played([failing(remedy, recoverable=False)], tool())
         assert len(tries(moves)) == 1
-        assert "its author says" in given_up.why
+        assert "its author says" in given_up.reason
 
 
 def test_a_retry_after_longer_than_the_longest_wait_ends_recovery():
-    moves, given_up = played([failing(Remedy.WAIT, retry_after=120.0)], tool(), Policy(longest_wait=30))
+    moves, given_up = played([failing(Remedy.RETRY, retry_after=120.0)], tool(), Policy(longest_wait=30))
     assert len(tries(moves)) == 1
-    assert given_up.why == "it asked for 120 s, longer than 30 s"
+    assert given_up.reason == "it asked for 120 s, longer than 30 s"
 
 
 def test_a_retry_after_within_bounds_is_waited_for():
-    moves, _ = played([failing(Remedy.WAIT, retry_after=2.0), None], tool())
-    assert moves[1] == Wait(Recovery(remedy=Remedy.WAIT, seconds=2.0))
+    moves, _ = played([failing(Remedy.RETRY, retry_after=2.0), None], tool())
+    assert moves[1] == BackoffMove(Recovery(remedy=Remedy.RETRY, seconds=2.0))
 
 
 def test_what_is_no_failure_is_not_recovered():
-    moves, given_up = played([failing(Remedy.WAIT, type="none")], tool())
+    moves, given_up = played([failing(Remedy.RETRY, type="none")], tool())
     assert len(tries(moves)) == 1
-    assert given_up.why == "it is not a failure"
+    assert given_up.reason == "it is not a failure"
 
 
 def test_one_attempt_turns_recovery_off():
-    assert len(tries(played([failing(Remedy.WAIT)], tool(), Policy(attempts=1))[0])) == 1
+    assert len(tries(played([failing(Remedy.RETRY)], tool(), Policy(attempts=1))[0])) == 1
 
 
 def test_the_schema_is_asked_for_only_when_a_repair_is_wanted():
@@ -225,15 +238,15 @@ def test_the_schema_is_asked_for_only_when_a_repair_is_wanted():
         asked.append(1)
         return SCHEMA
 
-    played([failing(Remedy.WAIT)], tool(schema=schema))
+    played([failing(Remedy.RETRY)], tool(schema=schema))
     assert asked == []
 
 
 def test_a_question_nobody_can_answer_leaves_no_precedents():
-    questions = Questions(recall=lambda *about: [], chance=lambda: 0.0)
-    moves = recovery({}, tool(), Policy(), questions)
+    questions = RecoveryQueries(lookup_precedents=lambda *about: [], random=lambda: 0.0)
+    moves = plan_recovery({}, tool(), Policy(), questions)
     next(moves)
-    assert isinstance(moves.send(failing(Remedy.TELL)), Ask)
+    assert isinstance(moves.send(failing(Remedy.REPLAN)), QueryMove)
     with pytest.raises(StopIteration) as stop:
         moves.send(None)
     assert stop.value.value.precedents == ()

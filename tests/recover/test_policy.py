@@ -15,31 +15,31 @@ ATTEMPTS = st.integers(2, 10)
 
 def test_waits_grow_and_are_spread_over_the_whole_range():
     policy = Policy(first_wait=1, longest_wait=30)
-    assert [policy.wait(attempt, None, 0.0) for attempt in (2, 3, 4)] == [1, 2, 4]
-    assert policy.wait(4, None, 1.0) == 0
-    assert policy.wait(4, None, 0.5) == 2
+    assert [policy.compute_backoff(attempt, None, 0.0) for attempt in (2, 3, 4)] == [1, 2, 4]
+    assert policy.compute_backoff(4, None, 1.0) == 0
+    assert policy.compute_backoff(4, None, 0.5) == 2
 
 
 @given(ATTEMPTS, CHANCE, st.floats(0, 100), st.floats(0, 100))
 def test_no_wait_is_longer_than_the_longest(attempt, chance, first, longest):
-    seconds = Policy(first_wait=first, longest_wait=longest).wait(attempt, None, chance)
+    seconds = Policy(first_wait=first, longest_wait=longest).compute_backoff(attempt, None, chance)
     assert 0 <= seconds <= longest
 
 
 @given(ATTEMPTS, CHANCE, st.floats(0, 30))
 def test_what_the_other_side_asks_for_is_waited_for_and_hardly_longer(attempt, chance, asked):
-    waited = Policy(longest_wait=30).wait(attempt, asked, chance)
+    waited = Policy(longest_wait=30).compute_backoff(attempt, asked, chance)
     assert asked <= waited <= min(asked * 1.1, 30)
 
 
 @pytest.mark.parametrize("asked", [30.01, 3600, float("inf")])
 def test_more_than_the_longest_wait_is_not_waited_for(asked):
-    assert Policy(longest_wait=30).wait(2, asked, 0.0) is None
+    assert Policy(longest_wait=30).compute_backoff(2, asked, 0.0) is None
 
 
 @pytest.mark.parametrize("asked", [-1, float("-inf"), float("nan")])
 def test_a_time_that_cannot_be_waited_for_is_taken_for_none(asked):
-    assert Policy(first_wait=1).wait(2, asked, 0.0) == 1
+    assert Policy(first_wait=1).compute_backoff(2, asked, 0.0) == 1
 
 
 @pytest.mark.parametrize(

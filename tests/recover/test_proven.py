@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mulligan.events import RunEnded, RunStarted, StepEnded
-from mulligan.failure import Failure, Kind, Ran, Remedy
-from mulligan.records import LAST_PART, OPEN, Ahead, Change, Fix, Run, Step
-from mulligan.recover.repair import Before, suggest
-from mulligan.recover.tool import Seen, Tool
+from mulligan.failure import Failure, Kind, Remedy, TookEffect
+from mulligan.records import LAST_PATH_SEGMENT, RUN_SPECIFIC, Change, Fix, Prerequisite, Run, Step
+from mulligan.recover.repair import PrerequisiteCall, suggest
+from mulligan.recover.tool import EarlierCall, Tool
 from mulligan.remember.memory import MemoryStore
-from mulligan.remember.store import LOCAL, FixQuery
+from mulligan.remember.store import DEFAULT_TENANT, FixQuery
 
-REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "no", fingerprint="f")
+REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "no", fingerprint="f")
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -35,9 +35,9 @@ def fix(*changes: Change, **about: Any) -> Fix:
     return Fix(id="fix_1", tool="search", fingerprint="f", changes=changes, **given)
 
 
-def asked(arguments: dict[str, Any], *known: Fix, seen: tuple[Seen, ...] = (), **tool: Any) -> list[Any]:
+def asked(arguments: dict[str, Any], *known: Fix, seen: tuple[EarlierCall, ...] = (), **tool: Any) -> list[Any]:
     about = Tool(name="search", schema=lambda: SCHEMA, **{"effects": "repeatable", **tool})
-    return [each for each in suggest(arguments, REJECTED, about, seen, known=known) if each.source == "memory"]
+    return [each for each in suggest(arguments, REJECTED, about, seen, fixes=known) if each.source == "memory"]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def asked(arguments: dict[str, Any], *known: Fix, seen: tuple[Seen, ...] = (), *
         ({"ids": "[7]"}, Change(path="ids", how="parse"), {"ids": [7]}),
         ({"q": "7"}, Change(path="q", how="cast", after="integer"), {"q": 7}),
         ({"q": " a "}, Change(path="q", how="trim"), {"q": "a"}),
-        ({"file": "a/b.txt"}, Change(path="file", how="trim", after=LAST_PART), {"file": "b.txt"}),
+        ({"file": "a/b.txt"}, Change(path="file", how="trim", after=LAST_PATH_SEGMENT), {"file": "b.txt"}),
         ({"query": "a"}, Change(path="query", how="rename", after="q"), {"q": "a"}),
         ({"q": "a", "ids": ""}, Change(path="ids", how="drop"), {"q": "a"}),
     ],
@@ -58,7 +58,7 @@ def asked(arguments: dict[str, Any], *known: Fix, seen: tuple[Seen, ...] = (), *
 def test_a_fix_is_made_to_this_calls_own_values(arguments, change, mended):
     (made,) = asked(arguments, fix(change))
     assert made.arguments == mended
-    assert (made.source, made.fix) == ("memory", "fix_1")
+    assert (made.source, made.fix_id) == ("memory", "fix_1")
     assert "worked 9 of 9 times" in made.evidence[0]
 
 
@@ -66,7 +66,7 @@ def test_a_fix_is_made_to_this_calls_own_values(arguments, change, mended):
     ("arguments", "change"),
     [
         ({"q": "cats", "ids": [1]}, Change(path="ids", how="drop")),  # it says something
-        ({"q": "cats"}, Change(path="q", how="substitute", after=OPEN)),
+        ({"q": "cats"}, Change(path="q", how="substitute", after=RUN_SPECIFIC)),
         ({"q": "cats"}, Change(path="q", how="substitute", after="dogs")),  # no member of an enum
         ({"q": "cats"}, Change(path="unknown", how="substitute", after=True)),  # the schema does not know it
         ({"q": "cats"}, Change(path="k", how="cast", after="integer")),
@@ -92,19 +92,21 @@ def test_promoted_form_change_is_applied_automatically():
 
 
 def test_promoted_value_is_never_applied_because_of_its_votes():
-    (made,) = asked({"k": 50}, fix(CLAMP, worked=500, tried=500, tellable=True))
+    (made,) = asked({"k": 50}, fix(CLAMP, worked=500, tried=500, showable=True))
     assert not made.automatic
-    assert made.why == "a remembered value is applied only after an operator approved it"
+    assert made.reason == "a remembered value is applied only after an operator approved it"
 
 
 def test_approved_text_is_applied_only_if_the_schema_lists_it():
     schema_member = Change(path="unit", how="substitute", after="metric")
-    (made,) = asked({"unit": "imperial"}, fix(schema_member, state="approved", tellable=True))
+    (made,) = asked({"unit": "imperial"}, fix(schema_member, state="approved", showable=True))
     assert made.automatic
     other_text = Change(path="file", how="substitute", after="archive")
-    (made,) = asked({"file": "inbox"}, fix(other_text, state="approved", tellable=True), released=frozenset({"file"}))
+    (made,) = asked(
+        {"file": "inbox"}, fix(other_text, state="approved", showable=True), unprivileged=frozenset({"file"})
+    )
     assert not made.automatic
-    assert "schema" in made.why
+    assert "schema" in made.reason
 
 
 @pytest.mark.parametrize(
@@ -125,22 +127,25 @@ def test_approved_text_is_applied_only_if_the_schema_lists_it():
 def test_what_is_not_proven_or_not_safe_is_only_suggested(known, tool, why):
     (made,) = asked({"k": 50}, known, **tool)
     assert made.automatic is (why == "")
-    assert why in made.why
+    assert why in made.reason
 
 
 RECIPE = Fix(
-    id="fix_2", tool="search", fingerprint="f", sort="recipe", worked=412, tried=412, state="promoted", tellable=True,
+    id="fix_2", tool="search", fingerprint="f", sort="recipe", worked=412, tried=412, state="promoted", showable=True,
     first=(
-        Ahead(tool="press", arguments={"position": 1.0}),
-        Ahead(tool="login", arguments={"user": "ann"}, open=("id",)),
+        Prerequisite(tool="press", arguments={"position": 1.0}),
+        Prerequisite(tool="login", arguments={"user": "ann"}, open=("id",)),
     ),
 )  # fmt: skip
 
 
 def test_a_recipe_is_offered_with_what_comes_first_and_never_carried_out():
-    seen = (Seen("login", {"user": "bob"}), Seen("lookup", {}, "success", {"id": "u17"}))
+    seen = (EarlierCall("login", {"user": "bob"}), EarlierCall("lookup", {}, "success", {"id": "u17"}))
     (made,) = asked({"q": "cats"}, RECIPE, seen=seen)
-    assert made.first == (Before("press", {"position": 1.0}), Before("login", {"user": "bob", "id": "u17"}))
+    assert made.prerequisites == (
+        PrerequisiteCall("press", {"position": 1.0}),
+        PrerequisiteCall("login", {"user": "bob", "id": "u17"}),
+    )
     assert made.arguments == {"q": "cats"}
     assert made.confidence > 0.95
     assert not made.automatic
@@ -148,7 +153,7 @@ def test_a_recipe_is_offered_with_what_comes_first_and_never_carried_out():
 
 def test_who_another_run_was_is_not_told():
     (made,) = asked({"q": "cats"}, RECIPE)
-    assert made.first[1] == Before("login", {})
+    assert made.prerequisites[1] == PrerequisiteCall("login", {})
     assert any("login.user" in told for told in made.evidence)
     assert made.confidence < 0.6
 
@@ -193,13 +198,15 @@ def test_nothing_marked_automatic_holds_a_text_of_another_run(runs, arguments, h
         failed = Step(seq=1, call=1, arguments=before, outcome="failure", failure=REJECTED, **shared)
         then = Step(seq=2, call=2, arguments=after, **shared)
         run, ended = Run(id=f"run_{number}"), Run(id=f"run_{number}", end="finished")
-        store.append(LOCAL, [RunStarted(run), StepEnded(failed), StepEnded(then), RunEnded(ended)], f"{number}", 1)
-    for each in store.fixes(LOCAL, FixQuery(now=1000, limit=99)):
-        store.decide(LOCAL, each.id, approved=True, at=1000)
-    known = store.fixes(LOCAL, FixQuery.about("search", REJECTED, arguments, now=1000, limit=99))
+        store.append(
+            DEFAULT_TENANT, [RunStarted(run), StepEnded(failed), StepEnded(then), RunEnded(ended)], f"{number}", 1
+        )
+    for each in store.fixes(DEFAULT_TENANT, FixQuery(now=1000, limit=99)):
+        store.decide(DEFAULT_TENANT, each.id, approved=True, at=1000)
+    known = store.fixes(DEFAULT_TENANT, FixQuery.for_failure("search", REJECTED, arguments, now=1000, limit=99))
     about = Tool(name="search", schema=lambda: SCHEMA if has_schema else None, effects="repeatable")
     mine = texts(arguments)
-    for made in suggest(arguments, REJECTED, about, known=known):
+    for made in suggest(arguments, REJECTED, about, fixes=known):
         if made.automatic:
             new = {text for text in texts(made.arguments) if not any(text in each for each in mine)}
             schema_own = {"metric", "imperial"} if has_schema else set()
@@ -212,6 +219,6 @@ def test_nothing_marked_automatic_holds_a_text_of_another_run(runs, arguments, h
     ("about", "is_told"), [({}, True), ({"privileged": {"k"}}, False), ({"destructive": True}, False)]
 )
 def test_fix_of_an_argument_that_is_privileged_for_this_tool_is_no_advice(about, is_told):
-    (suggestion,) = asked({"k": 50}, fix(Change(path="k", how="substitute", after=10), tellable=True), **about)
+    (suggestion,) = asked({"k": 50}, fix(Change(path="k", how="substitute", after=10), showable=True), **about)
     assert (suggestion.confidence >= 0.5) is is_told
     assert not suggestion.automatic

@@ -18,12 +18,12 @@ from mulligan.classify.taxonomy import (
     TOOL_RATE_LIMIT,
     TOOL_UNKNOWN_TOOL,
 )
-from mulligan.failure import Failure, Kind, Ran
+from mulligan.failure import Failure, Kind, TookEffect
 from mulligan.privileged_arguments import is_privileged
 from mulligan.recover import bounds, earlier, schema
-from mulligan.recover.confidence import SURENESS
-from mulligan.recover.repair import MOST, Suggestion, suggest
-from mulligan.recover.tool import Seen, Tool
+from mulligan.recover.confidence import STRATEGY_CONFIDENCE
+from mulligan.recover.repair import MAX_SUGGESTIONS, Suggestion, suggest
+from mulligan.recover.tool import EarlierCall, Tool
 
 ANY_NUMBER = {"type": "integer"}
 
@@ -42,13 +42,13 @@ def asked(
     error: str = "",
     *,
     kind: Kind = TOOL_INVALID_ARGUMENTS,
-    ran: Ran = Ran.NO,
-    seen: list[Seen] | None = None,
+    ran: TookEffect = TookEffect.NO,
+    seen: list[EarlierCall] | None = None,
     tools: dict[str, Any] | None = None,
     name: str = "search",
     **about: Any,
 ) -> list[Suggestion]:
-    failure = Failure.of(kind, error, ran=ran)
+    failure = Failure.of(kind, error, took_effect=ran)
     return suggest(arguments, failure, Tool(name=name, schema=lambda: pinned, **about), seen or [], tools=tools)
 
 
@@ -239,7 +239,7 @@ def test_a_number_given_as_text_and_out_of_bounds_is_cast_and_then_moved_in_one_
     assert suggestion.arguments == {"k": 10}
     (change,) = suggestion.changes
     assert (change.path, change.how, change.before, change.after, change.from_) == ("k", "clamp", "50", 10, "schema")
-    assert suggestion.confidence == SURENESS["clamp"]
+    assert suggestion.confidence == STRATEGY_CONFIDENCE["clamp"]
 
 
 def test_a_cast_that_makes_a_member_of_an_enum_is_enough():
@@ -418,7 +418,7 @@ def test_the_name_and_the_arguments_are_mended_together_or_not_without_asking():
 
 
 def test_names_that_were_understood_in_this_run_are_known():
-    seen = [Seen("think", {"thought": "hm"})]
+    seen = [EarlierCall("think", {"thought": "hm"})]
     (first,) = asked({"thought": "so"}, None, "Unknown action THINK", kind=TOOL_UNKNOWN_TOOL, seen=seen, name="THINK")
     assert (first.tool, first.automatic) == ("think", True)
 
@@ -506,8 +506,8 @@ def test_a_number_that_stands_twice_in_the_call_is_not_corrected():
 
 
 def test_what_an_error_expects_is_not_tried_however_little_is_asked_of_it():
-    failure = Failure.of(TOOL_INVALID_ARGUMENTS, "rows: expected 5, got 3", ran=Ran.NO)
-    (suggestion,) = suggest({"rows": 3}, failure, Tool(name="search"), confidence=0.0)
+    failure = Failure.of(TOOL_INVALID_ARGUMENTS, "rows: expected 5, got 3", took_effect=TookEffect.NO)
+    (suggestion,) = suggest({"rows": 3}, failure, Tool(name="search"), min_confidence=0.0)
     assert not suggestion.automatic
 
 
@@ -566,9 +566,9 @@ def test_a_boolean_is_not_a_number_and_a_text_is_no_argument_to_bound():
 )
 def test_no_error_text_makes_the_search_for_a_bound_take_more_than_linear_time(filling, monkeypatch):
     # Were it quadratic, a text of this length would take hours.
-    monkeypatch.setattr(bounds, "_SCANNED", 400_000)
-    assert bounds.bound_in("top_k " + filling * (400_000 // len(filling)), {"top_k": 50}) is None
-    assert bounds.expected_in("top_k " + filling * (400_000 // len(filling)), {"top_k": 50}) == []
+    monkeypatch.setattr(bounds, "_MAX_SCANNED_CHARS", 400_000)
+    assert bounds.find_error_bound("top_k " + filling * (400_000 // len(filling)), {"top_k": 50}) is None
+    assert bounds.find_expected_values("top_k " + filling * (400_000 // len(filling)), {"top_k": 50}) == []
 
 
 def test_a_call_with_very_many_numbers_is_not_searched_for():
@@ -578,8 +578,10 @@ def test_a_call_with_very_many_numbers_is_not_searched_for():
 # This run
 
 ORDERS = [
-    Seen("find_customer", {"email": "a@b.example"}, "success", {"customer": "c_7", "orders": ["#W123", "#W456"]}),
-    Seen("get_order", {"order_id": "#W456"}, "success", {"order_id": "#W456", "status": "sent"}),
+    EarlierCall(
+        "find_customer", {"email": "a@b.example"}, "success", {"customer": "c_7", "orders": ["#W123", "#W456"]}
+    ),
+    EarlierCall("get_order", {"order_id": "#W456"}, "success", {"order_id": "#W456", "status": "sent"}),
 ]
 
 
@@ -596,7 +598,7 @@ def test_an_identifier_of_this_run_is_known_without_its_sign_or_in_another_case(
 
 def test_a_result_in_a_text_that_was_cut_off_is_read_too():
     cut = '{"customer": "c_7", "orders": {"#W123": {"total": 5}, "#W456": {"total": 9'
-    seen = [Seen("find_customer", {}, "success", cut)]
+    seen = [EarlierCall("find_customer", {}, "success", cut)]
     (first, *_) = asked({"order_id": "W123"}, None, "no order", kind=TOOL_NOT_FOUND, seen=seen, effects="none")
     assert first.arguments == {"order_id": "#W123"}
 
@@ -608,14 +610,14 @@ def test_a_near_miss_is_suggested_and_not_tried():
 
 
 def test_an_identifier_without_its_end_is_suggested_and_not_tried():
-    seen = [Seen("find", {}, "success", {"customer": "ann_lee_4410"})]
+    seen = [EarlierCall("find", {}, "success", {"customer": "ann_lee_4410"})]
     (suggestion,) = asked({"owner": "ann_lee"}, None, "no such owner", kind=TOOL_NOT_FOUND, seen=seen, effects="none")
     assert suggestion.arguments == {"owner": "ann_lee_4410"}
     assert not suggestion.automatic
 
 
 def test_a_word_that_has_a_value_inside_does_not_show_it():
-    seen = [Seen("get_customer", {}, "success", {"method": "card_77"})]
+    seen = [EarlierCall("get_customer", {}, "success", {"method": "card_77"})]
     call = {"method": "card_78x9", "gift": "no"}
     (suggestion,) = asked(call, None, "method not found", kind=TOOL_NOT_FOUND, seen=seen)
     assert suggestion.arguments == {"method": "card_77", "gift": "no"}
@@ -623,56 +625,56 @@ def test_a_word_that_has_a_value_inside_does_not_show_it():
 
 def test_what_stands_in_the_record_of_a_value_is_suggested_in_its_place():
     orders = {"items": [{"title": "lamp", "item": "i_1"}, {"title": "kettle", "item": "i_2"}, {"item": "i_3"}]}
-    seen = [Seen("get_order", {}, "success", orders)]
+    seen = [EarlierCall("get_order", {}, "success", orders)]
     first, *_ = asked({"item": "Kettle"}, None, "Kettle not found", kind=TOOL_NOT_FOUND, seen=seen, effects="none")
     assert (first.arguments, first.automatic) == ({"item": "i_2"}, False)
-    seen = [Seen("list", {}, "success", {"lamp": "i_1", "kettle": "i_2"})]
+    seen = [EarlierCall("list", {}, "success", {"lamp": "i_1", "kettle": "i_2"})]
     (only,) = asked({"item": "kettle"}, None, "kettle not found", kind=TOOL_NOT_FOUND, seen=seen, effects="none")
     assert (only.arguments, only.automatic) == ({"item": "i_2"}, False)
 
 
 def test_of_very_large_answers_a_part_is_looked_at():
     rows = [[{"title": f"t{n}", "item": f"i_{n}"} for n in range(1000)] for _ in range(1000)]
-    seen = [Seen("list", {}, "success", rows) for _ in range(20)]
-    assert sum(len(each.leaves) for each in earlier._records(seen)) <= earlier.LEAVES
+    seen = [EarlierCall("list", {}, "success", rows) for _ in range(20)]
+    assert sum(len(each.leaves) for each in earlier._iter_answer_records(seen)) <= earlier.MAX_LEAF_VALUES
 
 
 def test_two_records_of_a_value_leave_it_open_which_is_meant():
     twice = [{"title": "lamp", "item": "i_1"}, {"title": "lamp", "item": "i_2"}]
     made = asked(
-        {"item": "lamp"}, None, "lamp not found", kind=TOOL_NOT_FOUND, seen=[Seen("list", {}, "success", twice)]
+        {"item": "lamp"}, None, "lamp not found", kind=TOOL_NOT_FOUND, seen=[EarlierCall("list", {}, "success", twice)]
     )
-    assert {each.family for each in made} == {"one of several"}
+    assert {each.strategy for each in made} == {"one of several"}
 
 
 def test_a_path_is_no_identifier():
-    seen = [Seen("find", {"path": "."}, "success", {"path": ["./notes/a1.txt"]})]
+    seen = [EarlierCall("find", {"path": "."}, "success", {"path": ["./notes/a1.txt"]})]
     found = asked({"path": "notes/a1.txt"}, None, "not found", kind=TOOL_NOT_FOUND, seen=seen, effects="none")
     assert not any(each.automatic for each in found)
 
 
 def test_a_call_that_may_have_happened_is_not_made_again_with_another_identifier():
-    found = asked({"order_id": "W123"}, None, "not found", kind=TOOL_NOT_FOUND, ran=Ran.UNKNOWN, seen=ORDERS)
+    found = asked({"order_id": "W123"}, None, "not found", kind=TOOL_NOT_FOUND, ran=TookEffect.UNKNOWN, seen=ORDERS)
     assert found[0].arguments == {"order_id": "#W123"}
     assert not found[0].automatic
-    assert "may have taken effect" in found[0].why
+    assert "may have taken effect" in found[0].reason
 
 
 def test_what_failed_in_this_run_is_not_known_to_exist():
-    seen = [Seen("get_order", {"order_id": "#W999"}, "failure", "order not found")]
+    seen = [EarlierCall("get_order", {"order_id": "#W999"}, "failure", "order not found")]
     assert asked({"order_id": "W999"}, None, "order not found", kind=TOOL_NOT_FOUND, seen=seen, effects="none") == []
 
 
 def test_the_form_that_worked_with_this_tool_is_suggested():
-    seen = [Seen("get_order", {"order_id": "#W1"}), Seen("get_order", {"order_id": "#W22"})]
+    seen = [EarlierCall("get_order", {"order_id": "#W1"}), EarlierCall("get_order", {"order_id": "#W22"})]
     found = asked({"order_id": "K9"}, None, "bad id", kind=TOOL_NOT_FOUND, seen=seen, effects="none", name="get_order")
     assert {"order_id": "#K9"} in [each.arguments for each in found]
 
 
 def test_what_stood_beside_the_other_values_comes_first():
     seen = [
-        Seen("get_order", {"order_id": "#W2"}, "success", {"order_id": "#W2", "payment_method_id": "card_22"}),
-        Seen("get_order", {"order_id": "#W1"}, "success", {"order_id": "#W1", "payment_method_id": "card_11"}),
+        EarlierCall("get_order", {"order_id": "#W2"}, "success", {"order_id": "#W2", "payment_method_id": "card_22"}),
+        EarlierCall("get_order", {"order_id": "#W1"}, "success", {"order_id": "#W1", "payment_method_id": "card_11"}),
     ]
     call = {"order_id": "#W2", "payment_method_id": "gift_99"}
     found = asked(call, None, "not the original payment method", kind=TOOL_NOT_FOUND, seen=seen)
@@ -682,7 +684,7 @@ def test_what_stood_beside_the_other_values_comes_first():
 
 def test_what_is_missing_is_suggested_from_earlier_calls_of_the_run():
     pinned = of(["session_key", "n"], session_key={"type": "string"}, n=ANY_NUMBER)
-    (first,) = asked({"n": 1}, pinned, "missing session_key", seen=[Seen("list", {"session_key": "k_81"})])
+    (first,) = asked({"n": 1}, pinned, "missing session_key", seen=[EarlierCall("list", {"session_key": "k_81"})])
     assert first.arguments == {"n": 1, "session_key": "k_81"}
     assert not first.automatic
 
@@ -696,7 +698,7 @@ def test_a_privileged_argument_is_never_changed_without_asking(name):
     assert mended({name: 50}, {name: {"maximum": 10}}) is None
     assert tried({name.upper(): 5}, closed([name], **{name: ANY_NUMBER})) is None
     assert tried({}, of([name], **{name: {"default": 5}})) is None
-    seen = [Seen("list", {}, "success", {name: "#A5"})]
+    seen = [EarlierCall("list", {}, "success", {name: "#A5"})]
     assert tried({name: "a5"}, None, "not found", kind=TOOL_NOT_FOUND, seen=seen, effects="none") is None
 
 
@@ -708,7 +710,7 @@ def test_nothing_is_renamed_to_a_privileged_argument_without_asking(misspelt, na
     (offered,) = asked({misspelt: 5}, pinned, f"unexpected argument {misspelt}")
     assert offered.arguments == {name: 5}
     assert not offered.automatic
-    assert name in offered.why
+    assert name in offered.reason
 
 
 def test_a_bound_in_the_error_is_not_even_suggested_for_a_privileged_argument():
@@ -721,14 +723,14 @@ def test_a_repair_that_would_also_touch_a_privileged_argument_is_not_made_in_par
 
 def test_declared_and_released_arguments_follow_their_operator():
     assert mended({"days": "5"}, {"days": ANY_NUMBER}, privileged=frozenset({"days"})) is None
-    assert mended({"port": "5"}, {"port": ANY_NUMBER}, released=frozenset({"port"})) == {"port": 5}
+    assert mended({"port": "5"}, {"port": ANY_NUMBER}, unprivileged=frozenset({"port"})) == {"port": 5}
 
 
 def test_no_argument_of_a_destructive_tool_is_changed_without_asking():
     (first,) = asked({"k": "5"}, of(k=ANY_NUMBER), destructive=True)
     assert first.arguments == {"k": 5}
     assert not first.automatic
-    assert "destructive" in first.why
+    assert "destructive" in first.reason
 
 
 @pytest.mark.parametrize("mode", ["suggest", "observe"])
@@ -745,13 +747,13 @@ def test_what_is_no_failure_or_nobodys_mistake_is_not_repaired():
 
 
 def test_a_call_that_breaks_its_schema_did_not_run_whatever_was_said():
-    assert tried({"k": "5"}, of(k=ANY_NUMBER), "internal error", ran=Ran.UNKNOWN) == {"k": 5}
+    assert tried({"k": "5"}, of(k=ANY_NUMBER), "internal error", ran=TookEffect.UNKNOWN) == {"k": 5}
 
 
 def test_suggestions_are_few_and_the_surest_is_first():
-    seen = [Seen("list", {}, "success", {"order_id": [f"#W{n}" for n in range(100)]})]
+    seen = [EarlierCall("list", {}, "success", {"order_id": [f"#W{n}" for n in range(100)]})]
     found = asked({"order_id": "W7"}, None, "order not found", kind=TOOL_NOT_FOUND, seen=seen)
-    assert len(found) <= MOST
+    assert len(found) <= MAX_SUGGESTIONS
     assert [each.confidence for each in found] == sorted((each.confidence for each in found), reverse=True)
     assert found[0].arguments == {"order_id": "#W7"}
 
@@ -799,7 +801,7 @@ PHRASES = st.sampled_from(
 ERRORS = st.lists(PHRASES | NAMES, max_size=10).map(" ".join) | st.text(max_size=80)
 RUNS = st.lists(
     st.builds(
-        Seen,
+        EarlierCall,
         st.sampled_from(["search", "list"]),
         st.dictionaries(NAMES, VALUES, max_size=2),
         st.sampled_from(["success", "failure"]),
@@ -828,7 +830,7 @@ def numbers_in(text: str) -> set[float]:
 
 @settings(max_examples=250)
 @given(st.dictionaries(NAMES, VALUES, max_size=4), ERRORS, SCHEMAS, RUNS, KINDS)
-@example({"top_k": 0}, "", None, [Seen("search", {"top_k": ""}, "success", None)], TOOL_INVALID_ARGUMENTS)
+@example({"top_k": 0}, "", None, [EarlierCall("search", {"top_k": ""}, "success", None)], TOOL_INVALID_ARGUMENTS)
 def test_for_any_error_text_every_value_tried_comes_from_the_call_the_run_or_the_schema(call, error, pinned, run, kind):
     for suggestion in asked(call, pinned, error, seen=run, kind=kind, effects="none"):
         known = [
@@ -838,18 +840,18 @@ def test_for_any_error_text_every_value_tried_comes_from_the_call_the_run_or_the
         ]
         told = "\n".join(str(leaf) for leaf in known).casefold()
         for leaf in leaves(suggestion.arguments):
-            if isinstance(leaf, str) and suggestion.family != "seen form":
+            if isinstance(leaf, str) and suggestion.strategy != "seen form":
                 assert leaf.casefold() in told
             elif isinstance(leaf, int | float) and not isinstance(leaf, bool) and leaf == leaf:
                 is_ours = str(leaf) in told or float(leaf) in {n for each in known for n in numbers_in(str(each))}
                 is_bound = any(change.from_ == "error" for change in suggestion.changes) and leaf in numbers_in(error)
-                assert is_ours or is_bound or suggestion.family == "rest in error"
+                assert is_ours or is_bound or suggestion.strategy == "rest in error"
         for change in suggestion.changes:
             if change.from_ == "error":
                 before = change.before
                 assert isinstance(before, int | float)
                 assert not isinstance(before, bool)
-                if suggestion.family != "bound in error":
+                if suggestion.strategy != "bound in error":
                     assert not suggestion.automatic
                     continue
                 assert type(change.after) is type(before)
@@ -863,7 +865,7 @@ def test_for_any_error_text_every_value_tried_comes_from_the_call_the_run_or_the
 def test_a_repaired_call_always_validates_and_repairing_twice_changes_nothing_more(call, error, pinned, run, kind):
     for suggestion in asked(call, pinned, error, seen=run, kind=kind, effects="none"):
         if pinned is not None and suggestion.source in ("schema", "error", "run"):
-            assert schema.judged(suggestion.arguments, pinned) in ([], None)
+            assert schema.validate_or_none(suggestion.arguments, pinned) in ([], None)
         if suggestion.automatic and suggestion.source in ("schema", "error"):
             again = asked(suggestion.arguments, pinned, error, seen=run, kind=kind, effects="none")
             assert not any(each.automatic and each.source == suggestion.source for each in again)
@@ -872,7 +874,7 @@ def test_a_repaired_call_always_validates_and_repairing_twice_changes_nothing_mo
 @settings(max_examples=100)
 @given(st.dictionaries(NAMES, VALUES, max_size=4), SCHEMAS)
 def test_a_call_that_validates_is_not_touched_by_its_schema(call, pinned):
-    if pinned is not None and schema.judged(call, pinned) == [] and "" not in call:
+    if pinned is not None and schema.validate_or_none(call, pinned) == [] and "" not in call:
         assert not any(each.source == "schema" for each in asked(call, pinned, "it is broken"))
 
 
@@ -899,9 +901,9 @@ def test_the_call_itself_is_not_changed():
 def test_any_arguments_are_survived(call):
     for pinned in (closed(["k"], k=ANY_NUMBER, tags={"type": "array"}), None):
         told = "k must be at most 10" + "\u202e\ud800"
-        for found in asked(call, pinned, told, seen=[Seen("search", call, "success", call)]):
+        for found in asked(call, pinned, told, seen=[EarlierCall("search", call, "success", call)]):
             assert found.arguments != call
-            assert not schema.judged(found.arguments, pinned or {})
+            assert not schema.validate_or_none(found.arguments, pinned or {})
 
 
 @pytest.mark.parametrize("error", ["404 Not Found", "HTTP 404: no such page", "404 on /orders/7"])

@@ -9,23 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mulligan.failure import Failure, Kind, Remedy
-from mulligan.recover.repeats import Repeats, are_siblings, key_of, words_of
+from mulligan.recover.repeats import LoopDetector, are_siblings, call_key, extract_words
 
-MISSING = Failure.of(Kind("tool", "not_found", Remedy.TELL), "no such file", fingerprint="a")
-OTHER = Failure.of(Kind("tool", "not_found", Remedy.TELL), "no such line", fingerprint="b")
-BUSY = Failure.of(Kind("tool", "timeout", Remedy.WAIT), "no answer", fingerprint="c")
-
-
-def given_up(repeats: Repeats, failure: Failure = MISSING, now: float = 0.0, **arguments: Any) -> None:
-    repeats.given_up("read", key_of(arguments), failure, now)
+MISSING = Failure.of(Kind("tool", "not_found", Remedy.REPLAN), "no such file", fingerprint="a")
+OTHER = Failure.of(Kind("tool", "not_found", Remedy.REPLAN), "no such line", fingerprint="b")
+BUSY = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "no answer", fingerprint="c")
 
 
-def is_blocked(repeats: Repeats, now: float = 0.0, limit: int = 2, **arguments: Any) -> bool:
-    return repeats.blocking("read", key_of(arguments), now, limit) is not None
+def given_up(repeats: LoopDetector, failure: Failure = MISSING, now: float = 0.0, **arguments: Any) -> None:
+    repeats.record_unrecovered("read", call_key(arguments), failure, now)
+
+
+def is_blocked(repeats: LoopDetector, now: float = 0.0, limit: int = 2, **arguments: Any) -> bool:
+    return repeats.find_blocking_failure("read", call_key(arguments), now, limit) is not None
 
 
 def test_the_third_call_is_blocked_and_every_one_after_it():
-    repeats = Repeats()
+    repeats = LoopDetector()
     given_up(repeats, path="a")
     assert not is_blocked(repeats, path="a")
     given_up(repeats, path="a")
@@ -34,7 +34,7 @@ def test_the_third_call_is_blocked_and_every_one_after_it():
 
 
 def test_other_arguments_begin_anew():
-    repeats = Repeats()
+    repeats = LoopDetector()
     given_up(repeats, path="a")
     given_up(repeats, path="a")
     assert not is_blocked(repeats, path="b")
@@ -42,7 +42,7 @@ def test_other_arguments_begin_anew():
 
 
 def test_another_fingerprint_begins_anew():
-    repeats = Repeats()
+    repeats = LoopDetector()
     given_up(repeats, path="a")
     given_up(repeats, OTHER, path="a")
     assert not is_blocked(repeats, path="a")
@@ -51,15 +51,15 @@ def test_another_fingerprint_begins_anew():
 
 
 def test_a_success_begins_anew():
-    repeats = Repeats()
+    repeats = LoopDetector()
     given_up(repeats, path="a")
     given_up(repeats, path="a")
-    repeats.succeeded()
+    repeats.record_success()
     assert not is_blocked(repeats, path="a")
 
 
 def test_where_waiting_helps_it_begins_anew_after_the_window_and_elsewhere_not():
-    repeats = Repeats()
+    repeats = LoopDetector()
     given_up(repeats, BUSY, now=0, path="a")
     given_up(repeats, BUSY, now=5, path="a")
     assert is_blocked(repeats, now=34.9, path="a")
@@ -70,7 +70,7 @@ def test_where_waiting_helps_it_begins_anew_after_the_window_and_elsewhere_not()
 
 
 def test_the_limit_can_be_set_and_taken_away():
-    repeats = Repeats()
+    repeats = LoopDetector()
     for _ in range(3):
         given_up(repeats, path="a")
     assert is_blocked(repeats, limit=3, path="a")
@@ -83,8 +83,8 @@ class Client:
 
 
 def test_what_is_not_plain_data_is_never_blocked():
-    assert key_of({"client": Client()}) is None
-    repeats = Repeats()
+    assert call_key({"client": Client()}) is None
+    repeats = LoopDetector()
     for _ in range(5):
         given_up(repeats, client=Client())
     assert not is_blocked(repeats, client=Client())
@@ -92,31 +92,31 @@ def test_what_is_not_plain_data_is_never_blocked():
 
 def test_two_objects_with_the_same_method_are_two_calls():
     one, other = Client(), Client()
-    assert key_of({"a": 1}, one) != key_of({"a": 1}, other)
-    assert key_of({"a": 1}, one) == key_of({"a": 1}, one)
+    assert call_key({"a": 1}, one) != call_key({"a": 1}, other)
+    assert call_key({"a": 1}, one) == call_key({"a": 1}, one)
 
 
 @given(st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | st.floats() | st.text()))
 def test_the_key_of_a_call_does_not_depend_on_the_order_of_its_arguments(arguments):
-    assert key_of(arguments) == key_of(dict(reversed(arguments.items())))
+    assert call_key(arguments) == call_key(dict(reversed(arguments.items())))
 
 
 def test_one_and_true_are_two_calls():
-    assert len({key_of({"a": value}) for value in (1, 1.0, True, "1")}) == 4
+    assert len({call_key({"a": value}) for value in (1, 1.0, True, "1")}) == 4
 
 
 # Spirals
 
 
-def fails(repeats: Repeats, tool: str, **arguments: Any) -> Any:
-    return repeats.failed_again(tool, arguments, MISSING)
+def fails(repeats: LoopDetector, tool: str, **arguments: Any) -> Any:
+    return repeats.record_strategy_failure(tool, arguments, MISSING)
 
 
 def test_the_same_strategy_over_sibling_tools_and_in_varying_words_is_a_spiral():
-    repeats = Repeats()
+    repeats = LoopDetector()
     assert fails(repeats, "search_docs", query="refund policy 2024") is None
     assert fails(repeats, "search_web", query="policy refund") is None
-    repeats.succeeded()  # something in between that worked changes nothing
+    repeats.record_success()  # something in between that worked changes nothing
     assert fails(repeats, "search_docs", query="Refund Policy", page=2) is None
     spiral = fails(repeats, "search_mail", query="the refund policy")
     assert spiral.count == 4
@@ -125,20 +125,20 @@ def test_the_same_strategy_over_sibling_tools_and_in_varying_words_is_a_spiral()
 
 
 def test_other_words_other_tools_and_other_reasons_are_no_spiral():
-    repeats = Repeats()
+    repeats = LoopDetector()
     for query in ("refund policy", "opening hours", "annual report", "list of staff", "menu of today"):
         assert fails(repeats, "search", query=query) is None
     for tool in ("read", "list", "fetch", "grep", "count"):
         assert fails(repeats, tool, query="refund policy") is None
     for number in range(6):
-        failure = Failure.of(Kind("tool", f"kind {number}", Remedy.TELL))
-        assert repeats.failed_again("move", {"query": "refund policy"}, failure) is None
+        failure = Failure.of(Kind("tool", f"kind {number}", Remedy.REPLAN))
+        assert repeats.record_strategy_failure("move", {"query": "refund policy"}, failure) is None
 
 
 def test_an_outage_is_nobodys_strategy():
-    repeats = Repeats()
+    repeats = LoopDetector()
     for _ in range(9):
-        assert repeats.failed_again("search", {"query": "refund policy"}, BUSY) is None
+        assert repeats.record_strategy_failure("search", {"query": "refund policy"}, BUSY) is None
 
 
 @given(
@@ -147,13 +147,13 @@ def test_an_outage_is_nobodys_strategy():
     )
 )
 def test_the_words_of_any_arguments_can_be_read(value):
-    assert len(words_of({"a": value})) <= 40
+    assert len(extract_words({"a": value})) <= 40
 
 
 def test_values_that_hold_each_other_and_no_word_come_to_an_end():
     around: dict[str, Any] = {"number": 1}
     around["a"] = around["b"] = [around, around]
-    assert words_of(around) == frozenset()
+    assert extract_words(around) == frozenset()
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 
 from mulligan.recover import cost, schema
-from mulligan.recover.dialect import TooLarge, mapped
+from mulligan.recover.dialect import SchemaTooLargeError, to_json_schema
 
 ANY_NUMBER = {"type": "integer"}
 
 
 def rules(arguments: dict[str, Any], pinned: dict[str, Any]) -> list[tuple[Any, ...]]:
-    return [(fault.path, fault.rule) for fault in schema.faults(arguments, pinned)]
+    return [(fault.path, fault.rule) for fault in schema.find_violations(arguments, pinned)]
 
 
 def test_every_fault_is_found_with_its_place():
@@ -38,16 +38,16 @@ def test_every_fault_is_found_with_its_place():
 
 def test_one_validator_serves_a_schema_whoever_holds_it():
     first, same = {"properties": {"k": ANY_NUMBER}}, {"properties": {"k": {"type": "integer"}}}
-    assert schema.pinned(first) is schema.pinned(first) is schema.pinned(same)
-    assert schema.pinned({"properties": {"k": {"type": "string"}}}) is not schema.pinned(first)
+    assert schema.compile_schema(first) is schema.compile_schema(first) is schema.compile_schema(same)
+    assert schema.compile_schema({"properties": {"k": {"type": "string"}}}) is not schema.compile_schema(first)
 
 
 def test_no_more_validators_are_kept_than_an_agent_has_tools(monkeypatch):
-    monkeypatch.setattr(schema, "KEPT", 10)
+    monkeypatch.setattr(schema, "MAX_CACHED_SCHEMAS", 10)
     for number in range(100):
-        schema.pinned({"properties": {f"k{number}": ANY_NUMBER}})
-    assert len(schema._by_text) <= 10
-    assert len(schema._by_place) <= 10
+        schema.compile_schema({"properties": {f"k{number}": ANY_NUMBER}})
+    assert len(schema._cache_by_text) <= 10
+    assert len(schema._cache_by_id) <= 10
 
 
 def test_a_schema_counts_as_it_was_when_it_was_first_seen():
@@ -66,16 +66,18 @@ def test_a_schema_counts_as_it_was_when_it_was_first_seen():
      ("bool", "boolean"), ("list", "array"), ("OBJECT", "object"), ("Double", "number"), ("str", "string")],
 )  # fmt: skip
 def test_other_names_for_types_are_understood(given, type):
-    assert mapped({"type": "dict", "properties": {"x": {"type": given}}})["properties"]["x"] == {"type": type}
+    assert to_json_schema({"type": "dict", "properties": {"x": {"type": given}}})["properties"]["x"] == {"type": type}
 
 
 def test_any_is_no_type_at_all():
-    assert mapped({"properties": {"x": {"type": "any", "description": "?"}}})["properties"]["x"] == {"description": "?"}
+    assert to_json_schema({"properties": {"x": {"type": "any", "description": "?"}}})["properties"]["x"] == {
+        "description": "?"
+    }
 
 
 def test_gemini_says_that_null_is_allowed_with_a_word_of_its_own():
     given = {"type": "OBJECT", "properties": {"x": {"type": "STRING", "nullable": True, "enum": ["A"]}}}
-    assert mapped(given)["properties"]["x"] == {"type": ["string", "null"], "enum": ["A", None]}
+    assert to_json_schema(given)["properties"]["x"] == {"type": ["string", "null"], "enum": ["A", None]}
 
 
 @pytest.mark.parametrize(
@@ -109,27 +111,31 @@ def test_openai_strict_schemas_require_everything_and_take_null_for_what_is_left
 
 def test_older_drafts_are_understood():
     given = {"properties": {"x": {"type": "integer", "minimum": 0, "exclusiveMinimum": True, "required": True}}}
-    assert mapped(given)["properties"]["x"] == {"type": "integer", "exclusiveMinimum": 0}
+    assert to_json_schema(given)["properties"]["x"] == {"type": "integer", "exclusiveMinimum": 0}
 
 
 def test_the_given_schema_is_not_changed():
     given = {"type": "dict", "properties": {"x": {"type": "float", "nullable": True}}}
-    mapped(given)
+    to_json_schema(given)
     assert given == {"type": "dict", "properties": {"x": {"type": "float", "nullable": True}}}
 
 
 def test_names_of_arguments_are_nobodys_keywords():
     given = {"type": "dict", "properties": {"type": {"type": "float"}, "required": {"type": "int"}, "nullable": {}}}
-    assert mapped(given)["properties"] == {"type": {"type": "number"}, "required": {"type": "integer"}, "nullable": {}}
+    assert to_json_schema(given)["properties"] == {
+        "type": {"type": "number"},
+        "required": {"type": "integer"},
+        "nullable": {},
+    }
 
 
 def test_a_few_lines_that_stand_for_very_many_are_not_mapped():
     inner: dict[str, Any] = {}
     for _ in range(40):
         inner = {"properties": {"a": inner, "b": inner}}
-    with pytest.raises(TooLarge):
-        mapped(inner)
-    assert schema.judged({"a": 1}, inner) is None
+    with pytest.raises(SchemaTooLargeError):
+        to_json_schema(inner)
+    assert schema.validate_or_none({"a": 1}, inner) is None
 
 
 # Hostile schemas
@@ -164,7 +170,7 @@ def test_a_reference_to_another_place_is_refused_without_a_look_there(listener, 
     (tmp_path / "s.json").write_text('{"properties": {"k": {"maximum": 1}}}')
     for place in (f"http://127.0.0.1:{port}/s.json", f"file://{tmp_path}/s.json"):
         pinned = {keyword: place, "properties": {"k": {"$ref": "s.json"}}}
-        assert not schema.judged({"k": 50}, pinned)
+        assert not schema.validate_or_none({"k": 50}, pinned)
     assert knocks == []
 
 
@@ -202,7 +208,7 @@ TREE = {
     ids=["doubling", "nested", "wide", "itself", "itself inside", "nowhere", "anchor", "pattern"],
 )
 def test_a_hostile_schema_is_not_worth_more_than_a_bounded_look(hostile):
-    assert not schema.judged({"k": "a" * 5000 + "!"}, hostile) or "pattern" in str(hostile)
+    assert not schema.validate_or_none({"k": "a" * 5000 + "!"}, hostile) or "pattern" in str(hostile)
 
 
 def test_a_schema_that_branches_with_every_level_of_the_arguments_is_refused_for_deep_ones():
@@ -220,7 +226,7 @@ def test_ordinary_schemas_with_references_and_recursion_are_affordable():
         "properties": {"root": {"$ref": "#/$defs/node"}, "k": {"$ref": "#/$defs/node/properties/k"}},
     }
     assert cost.is_affordable(pinned, {"root": {"next": {"next": {}}}})
-    (fault,) = schema.judged({"k": "5"}, pinned)
+    (fault,) = schema.validate_or_none({"k": "5"}, pinned)
     assert (fault.path, fault.rule, fault.limit) == (("k",), "type", "integer")
 
 
@@ -243,26 +249,26 @@ def holding_itself() -> Any:
 
 @pytest.mark.parametrize("value", [doubled(60), holding_itself()], ids=["doubled", "holding itself"])
 def test_of_arguments_that_have_no_end_nothing_is_said(value):
-    assert schema.judged({"k": value, "n": "5"}, OPEN) is None
+    assert schema.validate_or_none({"k": value, "n": "5"}, OPEN) is None
 
 
 def test_a_value_that_is_held_twice_counts_twice_and_depth_is_bounded():
-    assert cost.extent_of({"a": [1, 2], "b": {}}) == (2, 5)
-    assert cost.extent_of(doubled(10)) == (11, 2**11 - 1)
-    assert cost.extent_of(holding_itself())[0] == cost.DEEP
-    assert cost.extent_of(5) == (0, 1)
+    assert cost.measure_extent({"a": [1, 2], "b": {}}) == (2, 5)
+    assert cost.measure_extent(doubled(10)) == (11, 2**11 - 1)
+    assert cost.measure_extent(holding_itself())[0] == cost.MAX_NESTING_DEPTH
+    assert cost.measure_extent(5) == (0, 1)
 
 
 def test_in_a_very_large_call_faults_are_not_counted_one_by_one():
     numbers = {"type": "object", "properties": {"k": {"type": "array", "items": {"type": "integer"}}}}
-    assert schema.judged({"k": [1] * (cost.MANY + 1)}, numbers) == []
-    assert schema.judged({"k": ["x"] * (cost.MANY + 1)}, numbers) is None
-    assert len(schema.judged({"k": ["x"] * 100}, numbers)) == 100
+    assert schema.validate_or_none({"k": [1] * (cost.MAX_DETAILED_VALUES + 1)}, numbers) == []
+    assert schema.validate_or_none({"k": ["x"] * (cost.MAX_DETAILED_VALUES + 1)}, numbers) is None
+    assert len(schema.validate_or_none({"k": ["x"] * 100}, numbers)) == 100
 
 
 def test_a_pattern_that_cannot_be_tried_to_its_end_accuses_nobody():
     endless = {"type": "object", "properties": {"k": {"type": "string", "pattern": r"(a*)*\1b"}}}
-    assert schema.judged({"k": "a" * 60 + "c"}, endless) is None
+    assert schema.validate_or_none({"k": "a" * 60 + "c"}, endless) is None
 
 
 @pytest.mark.parametrize("name", ["type", "default", "items", "$ref"])
@@ -290,5 +296,5 @@ def test_a_property_may_have_the_name_of_a_keyword(name):
 )
 def test_any_nonsense_for_a_schema_is_survived(nonsense):
     pinned = nonsense if isinstance(nonsense, dict) else {"properties": nonsense}
-    faults = schema.judged({"k": 5, "type": "x"}, pinned)
-    assert faults is None or all(isinstance(each, schema.Fault) for each in faults)
+    faults = schema.validate_or_none({"k": 5, "type": "x"}, pinned)
+    assert faults is None or all(isinstance(each, schema.SchemaViolation) for each in faults)

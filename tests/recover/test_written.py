@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mulligan.recover.written import mend, read
+from mulligan.recover.written import parse_arguments, repair_json
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=20),
@@ -40,7 +40,7 @@ VALUES = st.recursive(
     ],
 )
 def test_what_has_one_reading_is_mended(text: str, means: Any) -> None:
-    made = mend(text, is_object=True)
+    made = repair_json(text, is_object=True)
     assert made is not None
     assert json.loads(made) == means
 
@@ -65,13 +65,13 @@ def test_what_has_one_reading_is_mended(text: str, means: Any) -> None:
     ],
 )
 def test_what_has_none_or_several_is_left_alone(text: str) -> None:
-    assert mend(text, is_object=True) is None
+    assert repair_json(text, is_object=True) is None
 
 
 @given(st.text(max_size=200))
 @settings(max_examples=300)
 def test_whatever_is_mended_is_json_and_nothing_makes_it_raise(text: str) -> None:
-    made = mend(text)
+    made = repair_json(text)
     if made is not None:
         json.loads(made)
 
@@ -79,7 +79,7 @@ def test_whatever_is_mended_is_json_and_nothing_makes_it_raise(text: str) -> Non
 @given(VALUES)
 @settings(max_examples=150)
 def test_what_a_model_wrote_in_pythons_way_means_the_same(value: Any) -> None:
-    made = mend(repr({"value": value}), is_object=True)
+    made = repair_json(repr({"value": value}), is_object=True)
     assert made is None or json.loads(made) == {"value": value}
 
 
@@ -88,17 +88,17 @@ def test_what_a_model_wrote_in_pythons_way_means_the_same(value: Any) -> None:
 
 @given(st.text() | st.binary() | st.recursive(st.none() | st.integers() | st.text(), st.lists))
 def test_arguments_of_any_sort_are_read(arguments: Any) -> None:
-    found = read(arguments)
-    assert isinstance(found.value, dict) or found.why
+    found = parse_arguments(arguments)
+    assert isinstance(found.value, dict) or found.error
 
 
 @given(st.dictionaries(st.text(), st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text()))
 def test_what_is_mended_says_what_was_written(value: dict[str, Any]) -> None:
-    assert read(json.dumps(value)).value == value
-    assert read(f"```json\n{json.dumps(value)}\n```").value == value
-    assert read(repr(value)).value in (value, None)
+    assert parse_arguments(json.dumps(value)).value == value
+    assert parse_arguments(f"```json\n{json.dumps(value)}\n```").value == value
+    assert parse_arguments(repr(value)).value in (value, None)
     if value:
-        assert read(json.dumps(value)[:-1]).value is None  # cut off
+        assert parse_arguments(json.dumps(value)[:-1]).value is None  # cut off
 
 
 def test_what_is_long_or_deep_is_read_in_bounded_time() -> None:
@@ -114,4 +114,4 @@ def test_what_is_long_or_deep_is_read_in_bounded_time() -> None:
         "```" + " " * 900_000,
         "{'" + "a'" * 400_000,
     ):
-        assert read(text).value is None
+        assert parse_arguments(text).value is None

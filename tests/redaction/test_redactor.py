@@ -208,7 +208,7 @@ def test_a_secret_that_is_a_key_is_hidden_and_no_value_is_lost():
 
 
 def test_on_a_shared_store_an_argument_that_is_not_on_the_allowlist_is_kept_as_type_length_and_hash():
-    redactor = Redactor(level="shared", listed=["query"], key=b"tenant")
+    redactor = Redactor(level="shared", unredacted_arguments=["query"], key=b"tenant")
 
     redacted = redactor.value({"query": "shoes", "city": "Bern", "limit": 5, "all": True, "none": None})
 
@@ -230,7 +230,7 @@ def test_without_a_key_a_hidden_value_leaves_no_hash():
 
 
 def test_detection_goes_on_inside_a_listed_value():
-    redactor = Redactor(level="shared", listed=["query"])
+    redactor = Redactor(level="shared", unredacted_arguments=["query"])
 
     assert redactor.value({"query": f"use {GITHUB}"}) == {"query": "use [redacted github]"}
 

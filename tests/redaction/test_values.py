@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.redaction import plain
+from mulligan.redaction import to_plain_data
 
 
 class Colour(enum.Enum):
@@ -72,11 +72,11 @@ Pair = collections.namedtuple("Pair", "left right")
     ],
 )  # fmt: skip
 def test_a_value_becomes_plain(value, copy):
-    assert plain(value) == copy
+    assert to_plain_data(value) == copy
 
 
 def test_two_keys_that_read_the_same_both_stay():
-    assert plain({1: "a", "1": "b"}) == {"1": "a", "1'": "b"}
+    assert to_plain_data({1: "a", "1": "b"}) == {"1": "a", "1'": "b"}
 
 
 def test_a_model_of_pydantic_is_read_without_being_called():
@@ -91,7 +91,7 @@ def test_a_model_of_pydantic_is_read_without_being_called():
         def model_dump(self) -> dict[str, str]:
             raise AssertionError("called")
 
-    assert plain(Model()) == {"city": "Bern"}
+    assert to_plain_data(Model()) == {"city": "Bern"}
 
 
 def test_whatever_else_can_dump_itself_is_asked():
@@ -99,15 +99,15 @@ def test_whatever_else_can_dump_itself_is_asked():
         def model_dump(self) -> dict[str, str]:
             return {"city": "Bern"}
 
-    assert plain(Model()) == {"city": "Bern"}
+    assert to_plain_data(Model()) == {"city": "Bern"}
 
 
 def test_an_array_is_its_shape_and_a_scalar_its_number():
     array = type("ndarray", (), {"__module__": "numpy", "shape": (3, 4), "dtype": "float64"})
     scalar = type("float64", (), {"__module__": "numpy", "shape": (), "item": lambda self: 2.5})
 
-    assert plain(array()) == {"$type": "ndarray", "shape": [3, 4], "dtype": "float64"}
-    assert plain(scalar()) == 2.5
+    assert to_plain_data(array()) == {"$type": "ndarray", "shape": [3, 4], "dtype": "float64"}
+    assert to_plain_data(scalar()) == 2.5
 
 
 def test_nothing_of_a_foreign_object_is_called():
@@ -137,13 +137,18 @@ def test_nothing_of_a_foreign_object_is_called():
         def items(self) -> object:  # type: ignore[override]
             raise AssertionError("items")
 
-    assert plain([Mine(), {Mine(): 1}, Text("x"), Named(a=1)]) == [{"$type": "Mine"}, {"$Mine": 1}, "x", {"a": 1}]
+    assert to_plain_data([Mine(), {Mine(): 1}, Text("x"), Named(a=1)]) == [
+        {"$type": "Mine"},
+        {"$Mine": 1},
+        "x",
+        {"a": 1},
+    ]
 
 
 def test_generators_files_and_sockets_are_named_and_left_alone(tmp_path):
     numbers = iter([1, 2])
     with (tmp_path / "x").open("w") as file, socket.socket() as connection:
-        assert plain([numbers, file, connection]) == [
+        assert to_plain_data([numbers, file, connection]) == [
             {"$type": "list_iterator"}, {"$type": "TextIOWrapper"}, {"$type": "socket"},
         ]  # fmt: skip
     assert next(numbers) == 1
@@ -153,13 +158,13 @@ def test_a_cycle_is_said_to_be_one():
     value: list[object] = [1]
     value.append(value)
 
-    assert plain(value) == [1, {"$type": "list", "$cut": "a cycle"}]
+    assert to_plain_data(value) == [1, {"$type": "list", "$cut": "a cycle"}]
 
 
 def test_the_same_value_twice_is_no_cycle():
     inner = [1]
 
-    assert plain([inner, inner]) == [[1], [1]]
+    assert to_plain_data([inner, inner]) == [[1], [1]]
 
 
 def test_what_is_cut_is_said():
@@ -167,11 +172,11 @@ def test_what_is_cut_is_said():
     for _ in range(10_000):
         deep = [deep]
 
-    assert "too deep" in str(plain(deep))
-    assert plain(list(range(5000)))[-1] == "[4000 more items cut]"
-    assert plain(dict.fromkeys(range(5000)))["$cut"] == "4000 more items"
-    assert "characters cut" in plain("word " * 2_000_000)
-    assert len(plain("word " * 2_000_000)) <= 10_240
+    assert "too deep" in str(to_plain_data(deep))
+    assert to_plain_data(list(range(5000)))[-1] == "[4000 more items cut]"
+    assert to_plain_data(dict.fromkeys(range(5000)))["$cut"] == "4000 more items"
+    assert "characters cut" in to_plain_data("word " * 2_000_000)
+    assert len(to_plain_data("word " * 2_000_000)) <= 10_240
 
 
 def test_the_whole_is_bounded_however_it_is_nested():
@@ -179,7 +184,7 @@ def test_the_whole_is_bounded_however_it_is_nested():
     for _ in range(6):
         value = [value] * 50
 
-    assert len(msgspec.json.encode(plain(value))) < 2_000_000
+    assert len(msgspec.json.encode(to_plain_data(value))) < 2_000_000
 
 
 ANYTHING = st.recursive(
@@ -198,6 +203,6 @@ ANYTHING = st.recursive(
 
 @given(ANYTHING)
 def test_any_value_can_be_encoded(value):
-    copy = plain(value)
+    copy = to_plain_data(value)
 
     assert msgspec.json.decode(msgspec.json.encode(copy)) == copy

@@ -10,13 +10,13 @@ from hypothesis import given
 from mulligan.events import RunStarted, StepEnded
 from mulligan.records import Run, Step, encode
 from mulligan.remember import bodies
-from mulligan.remember.bodies import Rest
-from mulligan.remember.rows import plain_row
+from mulligan.remember.bodies import CompactStep
+from mulligan.remember.rows import step_to_success_row
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL, Forget
+from mulligan.remember.store import DEFAULT_TENANT, ForgetRequest
 
 COLUMNS = {"run", "seq", "call", "name", "started"}
-ALWAYS = {"attempt", "outcome", "failure", "judged"}
+ALWAYS = {"attempt", "outcome", "failure", "links_decided"}
 """What is the same of all calls that worked at once."""
 JSON = st.recursive(st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=9), st.lists, max_leaves=4)
 PLAIN = st.builds(
@@ -39,14 +39,14 @@ PLAIN = st.builds(
 
 
 def test_columns_and_body_say_all_of_a_step():
-    assert set(Step.__struct_fields__) == COLUMNS | ALWAYS | set(Rest.__struct_fields__)
+    assert set(Step.__struct_fields__) == COLUMNS | ALWAYS | set(CompactStep.__struct_fields__)
 
 
 @given(PLAIN, st.booleans())
 def test_a_step_comes_back_as_it_was_whether_its_body_is_whole_or_what_is_left_of_it(step, is_packed):
-    *place, rest = plain_row(step)
+    *place, rest = step_to_success_row(step)
     for body in (encode(rest), encode(step)):
-        read = bodies.step(*place, bodies.packed(body) if is_packed else body)
+        read = bodies.decode_step(*place, bodies.compress(body) if is_packed else body)
         assert read == step
         assert encode(read) == encode(step)  # also what is not said because it goes without saying
 
@@ -55,12 +55,12 @@ def test_the_body_of_a_call_that_worked_does_not_repeat_what_its_row_says(tmp_pa
     store = SqliteStore(tmp_path / "a.db")
     plain = Step(run="run_a", seq=1, call=1, name="look", arguments={"k": 1}, started=1_700_000_000_000, seconds=0.5)
     again = Step(run="run_a", seq=2, call=1, attempt=2, name="look", started=1_700_000_000_001)
-    store.append(LOCAL, [RunStarted(Run(id="run_a")), StepEnded(plain), StepEnded(again)], "j", 1)
+    store.append(DEFAULT_TENANT, [RunStarted(Run(id="run_a")), StepEnded(plain), StepEnded(again)], "j", 1)
 
     with sqlite3.connect(tmp_path / "a.db") as database:
         kept = [body for (body,) in database.execute("SELECT body FROM steps ORDER BY seq")]
     assert kept == [b'{"arguments":{"k":1},"seconds":0.5}', encode(again)]
-    assert store.run(LOCAL, "run_a").steps == (plain, again)
+    assert store.run(DEFAULT_TENANT, "run_a").steps == (plain, again)
     store.close()
 
 
@@ -69,14 +69,14 @@ def test_a_text_is_forgotten_where_only_the_columns_of_a_row_have_it(tmp_path):
     steps = [
         Step(run="run_a", seq=seq, call=seq, name=name) for seq, name in enumerate(["look", "ask_annabel"], start=1)
     ]
-    store.append(LOCAL, [RunStarted(Run(id="run_a")), *map(StepEnded, steps)], "j", 1)
+    store.append(DEFAULT_TENANT, [RunStarted(Run(id="run_a")), *map(StepEnded, steps)], "j", 1)
     store.append(
-        LOCAL, [StepEnded(Step(run="run_of_annabel", seq=1, call=1, name="look"))], "j", 2
+        DEFAULT_TENANT, [StepEnded(Step(run="run_of_annabel", seq=1, call=1, name="look"))], "j", 2
     )  # and begun elsewhere
 
-    store.forget(LOCAL, Forget(text="annabel"))
+    store.forget(DEFAULT_TENANT, ForgetRequest(text="annabel"))
 
-    assert "annabel" not in str(store.run(LOCAL, "run_a"))
+    assert "annabel" not in str(store.run(DEFAULT_TENANT, "run_a"))
     with sqlite3.connect(tmp_path / "a.db") as database:
         assert [run for (run,) in database.execute("SELECT run FROM steps WHERE run LIKE '%annabel%'")] == []
     store.close()

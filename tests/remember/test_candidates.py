@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from stores import STORES
 
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
-from mulligan.failure import Failure, Kind, Ran, Remedy
+from mulligan.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.records import Run, Step, pattern_id
 from mulligan.remember import candidates, similar
 from mulligan.remember.memory import MemoryStore
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL, FixQuery, Forget, Store
+from mulligan.remember.store import DEFAULT_TENANT, FixQuery, ForgetRequest, Store
 
-REJECTED = Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO)
+REJECTED = Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO)
 LIMIT = "the limit must be at most ten"
 WORDS = ("limit", "door", "queue", "of", "the", "is", "locked", "missing", "at", "most", "ten")
 
@@ -47,22 +47,24 @@ def teach(store: Store, messages: list[str], times: int = 2, tool: str = "search
     for message in messages:
         for time in range(times):
             run = f"run_{tool}_{message}_{time}"
-            store.append(LOCAL, overcome(run, message, tool), f"journal of {run}", 1)
+            store.append(DEFAULT_TENANT, overcome(run, message, tool), f"journal of {run}", 1)
 
 
 def asked(store: Store, text: str, tool: str = "search") -> list[tuple[str, float]]:
     """What is known of failures like one that was never met, by their fingerprints and how alike they are."""
     query = FixQuery(tool=tool, fingerprint="1:new", text=text, now=1000)
-    return [(fix.fingerprint, fix.likeness) for fix in store.fixes(LOCAL, query)]
+    return [(fix.fingerprint, fix.likeness) for fix in store.fixes(DEFAULT_TENANT, query)]
 
 
 def row(store: SqliteStore, tool: str = "search") -> bytes | None:
-    rows = store._read(LOCAL, "SELECT body FROM sketches WHERE tenant = ? AND tool = ?", (LOCAL, tool))
+    rows = store._read(
+        DEFAULT_TENANT, "SELECT body FROM sketches WHERE tenant = ? AND tool = ?", (DEFAULT_TENANT, tool)
+    )
     return rows[0][0] if rows else None
 
 
 def packed(*messages: str, tool: str = "search") -> bytes:
-    entries = {pattern_id(tool, f"1:{each}").encode() + similar.packed(similar.sketch(each)) for each in messages}
+    entries = {pattern_id(tool, f"1:{each}").encode() + similar.pack(similar.sketch(each)) for each in messages}
     return b"".join(sorted(entries))
 
 
@@ -78,11 +80,11 @@ def test_what_is_forgotten_is_not_compared_any_more(store):
     assert asked(store, "the limit must be at most 20") == [(f"1:{LIMIT}", pytest.approx(0.9, abs=0.1))]
 
     for time in range(2):
-        store.forget(LOCAL, Forget(run=f"run_search_{LIMIT}_{time}"))
+        store.forget(DEFAULT_TENANT, ForgetRequest(run=f"run_search_{LIMIT}_{time}"))
     assert asked(store, "the limit must be at most 20") == []
     assert row(store) == packed("the door is locked")
 
-    store.forget(LOCAL, Forget(tool="search"))
+    store.forget(DEFAULT_TENANT, ForgetRequest(tool="search"))
     assert row(store) is None
     assert asked(store, "the door was locked") == []
 
@@ -101,37 +103,37 @@ def test_a_row_is_read_once_as_long_as_it_stays_the_same(store):
     rows: list[Any] = []
 
     def read(sql: str, values: tuple[Any, ...]) -> list[Any]:
-        rows.append(store._read(LOCAL, sql, values))
+        rows.append(store._read(DEFAULT_TENANT, sql, values))
         return rows[-1]
 
-    ((stamp,),) = store._read(LOCAL, "SELECT stamp FROM sketches")
-    in_hand = candidates.Candidates()
-    first, second = (in_hand.of(read, LOCAL, "search", stamp) for _ in range(2))
+    ((stamp,),) = store._read(DEFAULT_TENANT, "SELECT stamp FROM sketches")
+    in_hand = candidates.SketchCache()
+    first, second = (in_hand.get_sketches(read, DEFAULT_TENANT, "search", stamp) for _ in range(2))
     assert first is second
     assert len(rows) == 1
 
-    third = in_hand.of(read, LOCAL, "search", stamp + 1)  # somebody wrote meanwhile
+    third = in_hand.get_sketches(read, DEFAULT_TENANT, "search", stamp + 1)  # somebody wrote meanwhile
     assert (len(rows), len(third)) == (2, 1)
 
 
 def test_no_more_are_in_hand_than_there_is_room_for(store, monkeypatch):
-    monkeypatch.setattr(candidates, "IN_HAND", 3)
+    monkeypatch.setattr(candidates, "MAX_CACHED_PATTERNS", 3)
     tools = [f"tool_{number}" for number in range(5)]
     for tool in tools:
         teach(store, [LIMIT, "the door is locked"], tool=tool)
     for tool in (*tools, *tools):
         assert [name for name, _ in asked(store, "the limit must be at most 20", tool)] == [f"1:{LIMIT}"]
-    assert len(store._candidates._in_hand) == 1
+    assert len(store._sketch_cache._sketches_by_tool) == 1
 
 
 def test_of_very_many_no_more_are_compared_than_that(store, monkeypatch):
-    monkeypatch.setattr(candidates, "MOST", 2)
+    monkeypatch.setattr(candidates, "MAX_PATTERNS_PER_TOOL", 2)
     messages = [LIMIT, "the door is locked", "no such queue", "out of paper"]
     teach(store, messages, times=1)
     kept = row(store)
-    assert kept == packed(*messages)[: 2 * (16 + similar.BITS // 8)]
-    with store._writing(LOCAL) as writer:
-        candidates.pack(writer, LOCAL, "search")
+    assert kept == packed(*messages)[: 2 * (16 + similar.SKETCH_BITS // 8)]
+    with store._writing(DEFAULT_TENANT) as writer:
+        candidates.rebuild_tool(writer, DEFAULT_TENANT, "search")
     assert row(store) == kept
 
 
@@ -145,7 +147,7 @@ def undo_later_schemas(writer: Any, version: int) -> None:
 
 def test_a_store_that_had_them_in_rows_of_their_own_has_them_together_once_it_is_opened(store, tmp_path):
     teach(store, [LIMIT])
-    with store._writing(LOCAL) as writer:
+    with store._writing(DEFAULT_TENANT) as writer:
         writer.execute("DROP TABLE sketches")
         undo_later_schemas(writer, 7)
     store.close()
@@ -156,10 +158,10 @@ def test_a_store_that_had_them_in_rows_of_their_own_has_them_together_once_it_is
 
 
 def test_a_store_that_had_room_for_fewer_of_them_has_all_once_it_is_opened(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(candidates, "MOST", 1)
+    monkeypatch.setattr(candidates, "MAX_PATTERNS_PER_TOOL", 1)
     teach(store, [LIMIT, "the door is locked"])
-    assert row(store) == packed(LIMIT, "the door is locked")[: 16 + similar.BITS // 8]
-    with store._writing(LOCAL) as writer:
+    assert row(store) == packed(LIMIT, "the door is locked")[: 16 + similar.SKETCH_BITS // 8]
+    with store._writing(DEFAULT_TENANT) as writer:
         undo_later_schemas(writer, 8)
     store.close()
     monkeypatch.undo()

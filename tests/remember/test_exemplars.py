@@ -16,7 +16,7 @@ from mulligan.records import Change, Fix, Run, Step, encode
 from mulligan.remember import exemplars
 from mulligan.remember.memory import MemoryStore
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL, FixQuery, Forget, Revocation, Store, shape_of
+from mulligan.remember.store import DEFAULT_TENANT, FixQuery, ForgetRequest, Revocation, Store, argument_types
 
 WRONG = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR), "no", fingerprint="f-new")
 
@@ -28,7 +28,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     made.close()
 
 
-def works(store: Store, *calls: dict[str, Any], who: str = "", tenant: str = LOCAL, **about: Any) -> None:
+def works(store: Store, *calls: dict[str, Any], who: str = "", tenant: str = DEFAULT_TENANT, **about: Any) -> None:
     for number, arguments in enumerate(calls):
         id = f"run_{who}{number}"
         events: list[AnyEvent] = [
@@ -38,8 +38,8 @@ def works(store: Store, *calls: dict[str, Any], who: str = "", tenant: str = LOC
         store.append(tenant, events, f"journal_{id}", 1, who)
 
 
-def asked(store: Store, arguments: dict[str, Any], tenant: str = LOCAL) -> list[Fix]:
-    return store.fixes(tenant, FixQuery.about("search", WRONG, arguments, now=10))
+def asked(store: Store, arguments: dict[str, Any], tenant: str = DEFAULT_TENANT) -> list[Fix]:
+    return store.fixes(tenant, FixQuery.for_failure("search", WRONG, arguments, now=10))
 
 
 CALLS = tuple({"q": f"cats {number}", "k": number} for number in range(6))
@@ -85,7 +85,9 @@ def test_what_overcame_the_failure_itself_comes_first_and_alone(store):
     failed = Step(seq=1, call=1, arguments={"q": "a", "topK": 50}, outcome="failure", failure=WRONG, **step)
     then = Step(seq=2, call=2, arguments={"q": "a", "topK": 10}, **step)
     ended = RunEnded(Run(id="run_x", started=5, ended=6, end="finished"))
-    store.append(LOCAL, [RunStarted(Run(id="run_x", started=5)), StepEnded(failed), StepEnded(then), ended], "x", 1)
+    store.append(
+        DEFAULT_TENANT, [RunStarted(Run(id="run_x", started=5)), StepEnded(failed), StepEnded(then), ended], "x", 1
+    )
     assert [fix.sort for fix in asked(store, {"q": "dogs", "topK": 50})] == ["change"]
 
 
@@ -93,11 +95,11 @@ def test_tenants_never_meet_and_who_is_revoked_or_forgotten_is_no_example(store)
     works(store, *CALLS, who="mallory")
     assert asked(store, {"q": "dogs", "topK": 5}, tenant="theirs") == []
     assert len(asked(store, {"q": "dogs", "topK": 5})) == 1
-    store.revoke(LOCAL, Revocation(principal="mallory"))
+    store.revoke(DEFAULT_TENANT, Revocation(principal="mallory"))
     assert asked(store, {"q": "dogs", "topK": 5}) == []
     works(store, *CALLS, who="ann")
     assert len(asked(store, {"q": "dogs", "topK": 5})) == 1
-    store.forget(LOCAL, Forget(tool="search"))
+    store.forget(DEFAULT_TENANT, ForgetRequest(tool="search"))
     assert asked(store, {"q": "dogs", "topK": 5}) == []
 
 
@@ -107,8 +109,11 @@ def test_a_very_large_answer_is_not_read_for_its_names(store):
 
 
 def test_the_latest_are_kept_a_few_of_each_shape():
-    one, other = shape_of({"a": 1}), shape_of({"b": 1})
-    assert exemplars.capped([one] * 50 + [other] * 50) == [one] * exemplars.ALIKE + [other] * exemplars.ALIKE
+    one, other = argument_types({"a": 1}), argument_types({"b": 1})
+    assert (
+        exemplars.sample_by_shape([one] * 50 + [other] * 50)
+        == [one] * exemplars.MAX_EXEMPLARS_PER_SHAPE + [other] * exemplars.MAX_EXEMPLARS_PER_SHAPE
+    )
 
 
 TEXTS = st.text(alphabet="xyz019 ", min_size=1, max_size=8).map(lambda text: f"secret {text}")
@@ -120,7 +125,7 @@ VALUES = st.one_of(TEXTS, st.integers(), st.booleans(), st.lists(TEXTS, max_size
     failed=st.dictionaries(st.sampled_from("abcde"), VALUES, max_size=4),
 )
 def test_no_value_of_another_run_is_in_what_is_drawn(worked, failed):
-    query = FixQuery.about("search", WRONG, failed, now=10)
-    found = exemplars.drawn(query, exemplars.capped(map(shape_of, worked)))
+    query = FixQuery.for_failure("search", WRONG, failed, now=10)
+    found = exemplars.suggest_from_exemplars(query, exemplars.sample_by_shape(map(argument_types, worked)))
     assert b"secret" not in encode(found)
     assert all(change.how in ("rename", "cast", "wrap") for fix in found for change in fix.changes)

@@ -16,16 +16,28 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from mulligan import calls
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
-from mulligan.failure import Failure, Kind, Ran, Remedy
-from mulligan.records import LAST_PART, OPEN, Change, Fix, Recovery, Run, Step
+from mulligan.failure import Failure, Kind, Remedy, TookEffect
+from mulligan.records import LAST_PATH_SEGMENT, RUN_SPECIFIC, Change, Fix, Recovery, Run, Step
 from mulligan.remember import fixes, schemas
-from mulligan.remember.fixes import Crowd, Form, Tally, Verdict, Vote
+from mulligan.remember.fixes import FixAction, FixRecord, OperatorDecision, Vote, Writers
 from mulligan.remember.memory import MemoryStore
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DAY, LOCAL, Evidence, FixQuery, Forget, Question, Retention, Revocation, Store
+from mulligan.remember.store import (
+    DAY,
+    DEFAULT_TENANT,
+    FixQuery,
+    ForgetRequest,
+    RecallQuery,
+    Retention,
+    Revocation,
+    Store,
+    TrialReport,
+)
 
-REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "k is 10 at most", fingerprint="f-k")
-LOCKED = Failure.of(Kind("orchestration", "precondition", Remedy.TELL), "the door is locked", fingerprint="f-locked")
+REJECTED = Failure.of(
+    Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "k is 10 at most", fingerprint="f-k"
+)
+LOCKED = Failure.of(Kind("orchestration", "precondition", Remedy.REPLAN), "the door is locked", fingerprint="f-locked")
 NOW = 100 * DAY
 
 
@@ -39,7 +51,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 numbers = itertools.count(1)
 
 
-def write(store: Store, *events: AnyEvent, journal: str = "", principal: str = "", tenant: str = LOCAL) -> None:
+def write(
+    store: Store, *events: AnyEvent, journal: str = "", principal: str = "", tenant: str = DEFAULT_TENANT
+) -> None:
     store.append(tenant, events, journal or f"journal_{next(numbers)}", 1, principal)
 
 
@@ -81,7 +95,7 @@ def learn(store: Store, count: int = 1, first: int = 0, principal: str = "", jou
 
 
 def asked(store: Store, **query: Any) -> list[Fix]:
-    return store.fixes(LOCAL, FixQuery(**{"tool": "search", "fingerprint": "f-k", "now": NOW, **query}))
+    return store.fixes(DEFAULT_TENANT, FixQuery(**{"tool": "search", "fingerprint": "f-k", "now": NOW, **query}))
 
 
 # What a change of one run is to others
@@ -106,26 +120,26 @@ def asked(store: Store, **query: Any) -> list[Fix]:
         ),
         (
             Change(path="file", how="substitute", before="a/b.txt", after="b.txt"),
-            Change(path="file", how="trim", after=LAST_PART),
+            Change(path="file", how="trim", after=LAST_PATH_SEGMENT),
         ),
         # Another run's texts are nobody else's.
         (
             Change(path="user", how="substitute", before="u1", after="user_8842"),
-            Change(path="user", how="substitute", after=OPEN),
+            Change(path="user", how="substitute", after=RUN_SPECIFIC),
         ),
         (
             Change(path="q", how="substitute", before="a", after="a long question about cats"),
-            Change(path="q", how="substitute", after=OPEN),
+            Change(path="q", how="substitute", after=RUN_SPECIFIC),
         ),
-        (Change(path="x", how="substitute", after={"deep": 1}), Change(path="x", how="substitute", after=OPEN)),
+        (Change(path="x", how="substitute", after={"deep": 1}), Change(path="x", how="substitute", after=RUN_SPECIFIC)),
     ],
 )
 def test_a_change_is_kept_without_what_belongs_to_its_run(change, closed):
-    assert fixes.closed(change) == closed
+    assert fixes.to_shareable(change) == closed
 
 
 def test_many_changes_at_once_are_another_call_and_no_correction():
-    assert fixes.formed([Change(path=str(n), how="drop") for n in range(5)]) is None
+    assert fixes.to_action([Change(path=str(n), how="drop") for n in range(5)]) is None
 
 
 # Learning
@@ -138,7 +152,7 @@ def test_a_pair_becomes_a_fix_with_its_record(store):
 
     assert (fix.sort, fix.changes) == ("change", (Change(path="k", how="substitute", after=10),))
     assert (fix.tried, fix.worked, fix.principals, fix.days) == (3, 3, 1, 3)
-    assert [each.run for each in store.evidence(LOCAL, fix.id)] == ["run_2", "run_1", "run_0"]
+    assert [each.run for each in store.evidence(DEFAULT_TENANT, fix.id)] == ["run_2", "run_1", "run_0"]
 
 
 def test_a_conversation_that_went_on_teaches_nothing(store):
@@ -182,7 +196,7 @@ def test_a_run_has_one_vote_however_often_it_tried(store):
     write(store, RunStarted(run), *map(StepEnded, steps), RunEnded(ended))
     (fix,) = asked(store)
     assert (fix.tried, fix.worked) == (1, 1)
-    assert len(store.evidence(LOCAL, fix.id, 99)) == 10
+    assert len(store.evidence(DEFAULT_TENANT, fix.id, 99)) == 10
 
 
 def repaired(number: int, *, k: int = 10, worked: bool = True, fix: str | None = None) -> list[AnyEvent]:
@@ -208,7 +222,7 @@ def test_success_of_an_applied_fix_is_no_vote_for_it(store):
         write(store, *repaired(number, fix=fix.id))
     (same_fix,) = asked(store)
     assert (same_fix.tried, same_fix.worked, same_fix.state) == (3, 3, "proposed")
-    assert sum(report.automatic for report in store.evidence(LOCAL, fix.id, 99)) == 20
+    assert sum(report.automatic for report in store.evidence(DEFAULT_TENANT, fix.id, 99)) == 20
 
 
 def test_failure_of_an_applied_fix_is_a_vote_against_it(store):
@@ -223,9 +237,9 @@ def test_repair_by_a_rule_counts_for_telling_and_not_for_promotion(store):
     for number in range(20):
         write(store, *repaired(number))
     (fix,) = asked(store)
-    assert (fix.tried, fix.worked, fix.tellable) == (20, 20, True)
+    assert (fix.tried, fix.worked, fix.showable) == (20, 20, True)
     assert (fix.state, fix.why) == ("proposed", "it worked in 0 different trials, and 5 are needed")
-    assert not any(report.automatic for report in store.evidence(LOCAL, fix.id, 99))
+    assert not any(report.automatic for report in store.evidence(DEFAULT_TENANT, fix.id, 99))
 
 
 @pytest.mark.parametrize("end", ["raised", "abandoned"])
@@ -270,7 +284,7 @@ def test_batches_teach_the_same_however_they_are_cut(tmp_path):
     for event in events:
         write(cut, event)
     assert asked(whole) == asked(cut) != []
-    cut.rebuild(LOCAL)
+    cut.rebuild(DEFAULT_TENANT)
     assert asked(whole) == asked(cut)
     whole.close()
     cut.close()
@@ -278,27 +292,27 @@ def test_batches_teach_the_same_however_they_are_cut(tmp_path):
 
 def test_a_run_that_is_forgotten_has_taught_nothing(store):
     learn(store, 2)
-    store.forget(LOCAL, Forget(run="run_0"))
+    store.forget(DEFAULT_TENANT, ForgetRequest(run="run_0"))
     assert asked(store)[0].tried == 1
-    store.forget(LOCAL, Forget(run="run_1"))
+    store.forget(DEFAULT_TENANT, ForgetRequest(run="run_1"))
     assert asked(store) == []
 
 
 def test_a_tool_that_is_forgotten_has_no_fixes(store):
     learn(store, 2)
-    store.forget(LOCAL, Forget(tool="search"))
-    assert store.fixes(LOCAL, FixQuery(now=NOW)) == []
+    store.forget(DEFAULT_TENANT, ForgetRequest(tool="search"))
+    assert store.fixes(DEFAULT_TENANT, FixQuery(now=NOW)) == []
 
 
 def test_what_pruned_runs_have_taught_is_forgotten_with_them(store):
     learn(store, 2)
     (fix,) = asked(store)
-    store.decide(LOCAL, fix.id, approved=True, at=NOW)
-    store.prune(LOCAL, Retention(failures=0, successes=0), NOW + 1)
+    store.decide(DEFAULT_TENANT, fix.id, approved=True, at=NOW)
+    store.prune(DEFAULT_TENANT, Retention(failures=0, successes=0), NOW + 1)
     assert asked(store)[0].tried == 2
-    store.forget(LOCAL, Forget(run="run_0"))
+    store.forget(DEFAULT_TENANT, ForgetRequest(run="run_0"))
     assert asked(store)[0].tried == 1
-    store.forget(LOCAL, Forget(run="run_1"))
+    store.forget(DEFAULT_TENANT, ForgetRequest(run="run_1"))
     assert asked(store) == []
     learn(store, 1, first=7)
     assert asked(store)[0].state == "proposed"
@@ -307,10 +321,10 @@ def test_what_pruned_runs_have_taught_is_forgotten_with_them(store):
 def test_what_pruned_and_reported_runs_say_of_a_tool_is_forgotten_with_it(store):
     learn(store, 2)
     (fix,) = asked(store)
-    store.outcome(LOCAL, fix.id, Evidence(run="elsewhere", principal="local", at=NOW))
-    store.prune(LOCAL, Retention(failures=0, successes=0), NOW + 1)
-    store.forget(LOCAL, Forget(tool="search"))
-    assert store.fixes(LOCAL, FixQuery(now=NOW)) == []
+    store.record_outcome(DEFAULT_TENANT, fix.id, TrialReport(run="elsewhere", principal="local", at=NOW))
+    store.prune(DEFAULT_TENANT, Retention(failures=0, successes=0), NOW + 1)
+    store.forget(DEFAULT_TENANT, ForgetRequest(tool="search"))
+    assert store.fixes(DEFAULT_TENANT, FixQuery(now=NOW)) == []
 
 
 def test_a_text_is_forgotten_also_in_what_was_learned(store):
@@ -321,9 +335,9 @@ def test_a_text_is_forgotten_also_in_what_was_learned(store):
                 f"run_{number}", {"mode": "x", "q": "a"}, {"mode": "confidential", "q": "a"}, agent="the zebra agent"
             ),
         )
-    store.prune(LOCAL, Retention(failures=0, successes=0), NOW + 1)
+    store.prune(DEFAULT_TENANT, Retention(failures=0, successes=0), NOW + 1)
     assert asked(store)[0].changes[0].after == "confidential"
-    store.forget(LOCAL, Forget(text="confidential"))
+    store.forget(DEFAULT_TENANT, ForgetRequest(text="confidential"))
     assert asked(store) == []
 
 
@@ -455,34 +469,34 @@ def test_thirty_days_without_use_expire_it(store):
 def test_an_operator_approves_and_takes_back(store):
     learn(store, 1)
     (fix,) = asked(store)
-    assert store.decide(LOCAL, fix.id, approved=True, at=NOW)
+    assert store.decide(DEFAULT_TENANT, fix.id, approved=True, at=NOW)
     assert asked(store)[0].state == "approved"
-    assert store.decide(LOCAL, fix.id, approved=False, at=NOW)
+    assert store.decide(DEFAULT_TENANT, fix.id, approved=False, at=NOW)
     assert asked(store) == []
     assert asked(store, fingerprint=None)[0].state == "revoked"
-    assert not store.decide(LOCAL, "fix_none", approved=True, at=NOW)
+    assert not store.decide(DEFAULT_TENANT, "fix_none", approved=True, at=NOW)
 
 
 def test_a_fix_that_is_used_too_often_at_once_waits_for_an_operator():
-    tally = Tally(id="fix_1", tool="t", fingerprint="f", form=Form())
+    tally = FixRecord(id="fix_1", tool="t", fingerprint="f", form=FixAction())
     for number in range(21):
         tally.add(Vote(f"run_{number}", "local", "", NOW - 60_000 + number, True, "fix"))
-    assert fixes.judged(tally, Crowd(), NOW)[0] == "paused"
-    assert fixes.judged(tally, Crowd(), NOW, Verdict(approved=NOW))[0] == "approved"
+    assert fixes.fix_state(tally, Writers(), NOW)[0] == "paused"
+    assert fixes.fix_state(tally, Writers(), NOW, OperatorDecision(approved=NOW))[0] == "approved"
 
 
 def test_a_fix_that_fails_too_often_later_waits_for_an_operator():
-    tally = Tally(id="fix_1", tool="t", fingerprint="f", form=Form())
+    tally = FixRecord(id="fix_1", tool="t", fingerprint="f", form=FixAction())
     for number in range(40):
         tally.add(Vote(f"run_{number}", "local", "", number * DAY, number < 20 or number % 3 != 0, "fix"))
-    assert fixes.judged(tally, Crowd(), 40 * DAY)[0] == "paused"
+    assert fixes.fix_state(tally, Writers(), 40 * DAY)[0] == "paused"
 
 
 def met(store: Store, digest: str, at: int) -> None:
     """The tool is called, and its schema is this."""
-    noted = schemas.noted(store.get(LOCAL, schemas.KIND, "search"), digest, at)
+    noted = schemas.update_entry(store.get(DEFAULT_TENANT, schemas.SCHEMA_KIND, "search"), digest, at)
     if noted is not None:
-        store.put(LOCAL, schemas.KIND, "search", noted)
+        store.put(DEFAULT_TENANT, schemas.SCHEMA_KIND, "search", noted)
 
 
 def test_the_first_schema_that_is_met_changes_nothing(store):
@@ -498,7 +512,7 @@ def test_a_changed_schema_demotes_what_was_proven_before(store):
     (fix,) = asked(store, schema="two")
     assert (fix.state, fix.why) == ("demoted", "the tool's schema has changed since")
     assert (fix.tried, fix.worked) == (9, 9)
-    (listed,) = store.fixes(LOCAL, FixQuery(now=NOW))
+    (listed,) = store.fixes(DEFAULT_TENANT, FixQuery(now=NOW))
     assert listed.state == "demoted"
 
 
@@ -526,11 +540,11 @@ def test_an_approval_holds_for_the_schema_that_it_was_given_for(store):
     met(store, "one", 0)
     learn(store, 1)
     (fix,) = asked(store)
-    store.decide(LOCAL, fix.id, approved=True, at=NOW - 10)
+    store.decide(DEFAULT_TENANT, fix.id, approved=True, at=NOW - 10)
     assert asked(store)[0].state == "approved"
     met(store, "two", NOW)
     assert asked(store)[0].state == "demoted"
-    store.decide(LOCAL, fix.id, approved=True, at=NOW)
+    store.decide(DEFAULT_TENANT, fix.id, approved=True, at=NOW)
     assert asked(store)[0].state == "approved"
 
 
@@ -554,29 +568,36 @@ def test_a_recipe_is_demoted_by_a_changed_schema_as_well(store):
             StepEnded(Step(seq=3, call=3, **door, **shared)),
         )
     query = FixQuery(tool="open", fingerprint="f-locked", now=NOW)
-    assert store.fixes(LOCAL, query)[0].state == "promoted"
-    store.put(LOCAL, schemas.KIND, "open", schemas.noted(schemas.noted(None, "one", 0), "two", NOW))
-    (fix,) = store.fixes(LOCAL, query)
+    assert store.fixes(DEFAULT_TENANT, query)[0].state == "promoted"
+    store.put(
+        DEFAULT_TENANT,
+        schemas.SCHEMA_KIND,
+        "open",
+        schemas.update_entry(schemas.update_entry(None, "one", 0), "two", NOW),
+    )
+    (fix,) = store.fixes(DEFAULT_TENANT, query)
     assert (fix.sort, fix.state) == ("recipe", "demoted")
 
 
 def test_a_run_that_is_asked_about_teaches_nothing_about_itself(store):
     learn(store, 2)
     assert asked(store, without="run_0")[0].tried == 1
-    store.forget(LOCAL, Forget(run="run_1"))
+    store.forget(DEFAULT_TENANT, ForgetRequest(run="run_1"))
     assert asked(store, without="run_0") == []
 
 
 def test_seven_of_seven_are_sure_enough():
-    assert calls.wilson(6, 6) < 0.8 <= calls.wilson(7, 7)
+    assert calls.wilson_lower_bound(6, 6) < 0.8 <= calls.wilson_lower_bound(7, 7)
 
 
 def test_somebody_elses_trial_can_be_reported(store):
     learn(store, 1)
     (fix,) = asked(store)
-    assert store.outcome(LOCAL, fix.id, Evidence(run="elsewhere", principal="local", at=NOW, worked=False))
+    assert store.record_outcome(
+        DEFAULT_TENANT, fix.id, TrialReport(run="elsewhere", principal="local", at=NOW, worked=False)
+    )
     assert (asked(store)[0].tried, asked(store)[0].worked) == (2, 1)
-    assert not store.outcome(LOCAL, "fix_none", Evidence(run="elsewhere", principal="local"))
+    assert not store.record_outcome(DEFAULT_TENANT, "fix_none", TrialReport(run="elsewhere", principal="local"))
 
 
 def test_who_only_reports_is_counted_among_those_who_must_agree(store):
@@ -585,7 +606,9 @@ def test_who_only_reports_is_counted_among_those_who_must_agree(store):
     learn(store, 9, journal="import:")
     (fix,) = asked(store)
     for number in range(2):  # of eleven, three must have seen it work
-        assert store.outcome(LOCAL, fix.id, Evidence(run=f"run_m{number}", principal=f"mallory{number}", at=NOW))
+        assert store.record_outcome(
+            DEFAULT_TENANT, fix.id, TrialReport(run=f"run_m{number}", principal=f"mallory{number}", at=NOW)
+        )
     assert asked(store)[0].state == "proposed"
 
 
@@ -595,8 +618,8 @@ def test_who_is_too_few_now_is_too_few_after_thirty_days_of_silence(store):
     learn(store, 4, principal="mallory1")
     learn(store, 4, principal="mallory2")
     assert asked(store)[0].state == "proposed"
-    quiet = Crowd(ever=12, active=frozenset(f"honest{number}" for number in range(10)))
-    assert (quiet.needed(()), quiet.needed({"mallory1", "mallory2"})) == (2, 3)
+    quiet = Writers(ever=12, active=frozenset(f"honest{number}" for number in range(10)))
+    assert (quiet.required_confirmations(()), quiet.required_confirmations({"mallory1", "mallory2"})) == (2, 3)
 
 
 # Revocation
@@ -605,20 +628,20 @@ def test_who_is_too_few_now_is_too_few_after_thirty_days_of_silence(store):
 def test_after_a_revocation_nothing_rests_on_what_was_revoked(store):
     learn(store, 4, principal="honest")
     learn(store, 4, principal="mallory")
-    told = store.revoke(LOCAL, Revocation(principal="mallory"))
+    told = store.revoke(DEFAULT_TENANT, Revocation(principal="mallory"))
     assert (told.runs, told.votes, told.fixes) == (4, 4, 1)
     assert asked(store)[0].tried == 4
     learn(store, 4, first=20, principal="mallory")
     assert asked(store)[0].tried == 4
-    (known,) = store.recall(LOCAL, Question(tool="search", fingerprint="f-k"))
+    (known,) = store.recall(DEFAULT_TENANT, RecallQuery(tool="search", fingerprint="f-k"))
     assert (known.worked, known.seen) == (4, 4)
 
 
 def test_a_revocation_outlives_counting_anew(tmp_path):
     store = SqliteStore(tmp_path / "a.db", lambda: NOW)
     learn(store, 4)
-    store.revoke(LOCAL, Revocation(tool="search", until=NOW))
-    store.rebuild(LOCAL)
+    store.revoke(DEFAULT_TENANT, Revocation(tool="search", until=NOW))
+    store.rebuild(DEFAULT_TENANT)
     assert asked(store) == []
     store.close()
 
@@ -638,9 +661,9 @@ def taught(store: Store, sent: list[tuple[int, tuple[str, int, bool, str]]]) -> 
 
 def answers(store: Store) -> Any:
     return (
-        store.fixes(LOCAL, FixQuery(now=NOW, limit=99)),
-        [store.fixes(LOCAL, FixQuery(tool=tool, fingerprint="f-k", now=NOW)) for tool in ("search", "lookup")],
-        [store.recall(LOCAL, Question(tool=tool, fingerprint="f-k")) for tool in ("search", "lookup")],
+        store.fixes(DEFAULT_TENANT, FixQuery(now=NOW, limit=99)),
+        [store.fixes(DEFAULT_TENANT, FixQuery(tool=tool, fingerprint="f-k", now=NOW)) for tool in ("search", "lookup")],
+        [store.recall(DEFAULT_TENANT, RecallQuery(tool=tool, fingerprint="f-k")) for tool in ("search", "lookup")],
     )
 
 
@@ -666,7 +689,7 @@ def test_after_revoke_every_answer_is_that_of_a_store_that_never_saw_it(tmp_path
     numbered = list(enumerate(sent))
     store, innocent = made("all"), made("rest")
     taught(store, numbered)
-    store.revoke(LOCAL, what)
+    store.revoke(DEFAULT_TENANT, what)
     rest = [
         (number, each)
         for number, each in numbered
@@ -770,7 +793,7 @@ class Adversary(RuleBasedStateMachine):
             at = self.now - (self.count % 5) * DAY
             self.write_as(who, tried(f"run_b{self.count}", before, after, at=at, key=None))
 
-    @precondition(lambda self: self.almost_proofs < fixes.PROOFS - 1)
+    @precondition(lambda self: self.almost_proofs < fixes.MIN_SUCCESSES - 1)
     @rule(who=st.integers(0, 9))
     def somebody_honest_almost_proves(self, who):
         self.almost_proofs += 1
@@ -783,11 +806,11 @@ class Adversary(RuleBasedStateMachine):
             self.count += 1
             self.write_as(who, repaired(self.count, k=APPLIED, fix="fix_applied"))
         for store in (self.store, self.innocent):
-            for fix in store.fixes(LOCAL, FixQuery(now=self.now, limit=99)):
+            for fix in store.fixes(DEFAULT_TENANT, FixQuery(now=self.now, limit=99)):
                 if fix.changes[0].after == APPLIED:
                     self.count += 1
-                    report = Evidence(run=f"u{self.count}", principal=self.honest[0], at=self.now, automatic=True)
-                    store.outcome(LOCAL, fix.id, report)
+                    report = TrialReport(run=f"u{self.count}", principal=self.honest[0], at=self.now, automatic=True)
+                    store.record_outcome(DEFAULT_TENANT, fix.id, report)
 
     @precondition(lambda self: not self.is_revoked)
     @rule(count=st.integers(1, 8))
@@ -797,12 +820,12 @@ class Adversary(RuleBasedStateMachine):
 
     @rule(who=st.integers(0, 9))
     def reports(self, who):
-        for fix in self.store.fixes(LOCAL, FixQuery(now=self.now)):
+        for fix in self.store.fixes(DEFAULT_TENANT, FixQuery(now=self.now)):
             if fix.changes[0].after == 10:
                 name = self.mine[who % len(self.mine)]
                 self.count += 1
-                report = Evidence(run=f"r{self.count}", principal=name, at=self.now, worked=True)
-                self.store.outcome(LOCAL, fix.id, report)
+                report = TrialReport(run=f"r{self.count}", principal=name, at=self.now, worked=True)
+                self.store.record_outcome(DEFAULT_TENANT, fix.id, report)
 
     @rule(days=st.integers(1, 40))
     def waits(self, days):
@@ -812,25 +835,25 @@ class Adversary(RuleBasedStateMachine):
     @rule()
     def asks_from_elsewhere(self):
         assert self.store.fixes("another tenant", FixQuery(now=self.now)) == []
-        assert self.store.recall("another tenant", Question(tool="search", fingerprint="f-k")) == []
+        assert self.store.recall("another tenant", RecallQuery(tool="search", fingerprint="f-k")) == []
 
     @rule()
     def is_found_out(self):
-        for who in (*self.mine, fixes.IMPORT):
-            self.store.revoke(LOCAL, Revocation(principal=who))
+        for who in (*self.mine, fixes.IMPORT_PRINCIPAL):
+            self.store.revoke(DEFAULT_TENANT, Revocation(principal=who))
         self.is_revoked = True
 
     def answers(self, store):
         return [
-            store.fixes(LOCAL, FixQuery(now=self.now, limit=99)),
-            *(store.fixes(LOCAL, FixQuery(tool=tool, fingerprint="f-k", now=self.now)) for tool in TOOLS),
-            *(store.recall(LOCAL, Question(tool=tool, fingerprint="f-k")) for tool in TOOLS),
+            store.fixes(DEFAULT_TENANT, FixQuery(now=self.now, limit=99)),
+            *(store.fixes(DEFAULT_TENANT, FixQuery(tool=tool, fingerprint="f-k", now=self.now)) for tool in TOOLS),
+            *(store.recall(DEFAULT_TENANT, RecallQuery(tool=tool, fingerprint="f-k")) for tool in TOOLS),
         ]
 
     @invariant()
     def nothing_of_theirs_is_promoted(self):
         if hasattr(self, "store"):
-            listed = self.store.fixes(LOCAL, FixQuery(now=self.now, limit=99))
+            listed = self.store.fixes(DEFAULT_TENANT, FixQuery(now=self.now, limit=99))
             theirs = [fix for fix in listed if fix.changes and fix.changes[0].after in UNPROVEN]
             assert all(fix.state not in ("promoted", "approved") for fix in theirs)
 

@@ -13,7 +13,7 @@ from mulligan.records import Pattern, Run, Step, pattern_id
 from mulligan.remember import kin
 from mulligan.remember.memory import MemoryStore
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL, Store
+from mulligan.remember.store import DEFAULT_TENANT, Store
 
 TEXTS = {
     "search": "the session has expired, sign in again",
@@ -28,21 +28,21 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     for tool, text in TEXTS.items():
         failure = Failure.of(Kind("tool", "auth_error"), text, fingerprint=f"f-{tool}")
         step = Step(run=f"run_{tool}", seq=1, call=1, name=tool, outcome="failure", failure=failure)
-        made.append(LOCAL, [RunStarted(Run(id=f"run_{tool}")), StepEnded(step)], tool, 1)
+        made.append(DEFAULT_TENANT, [RunStarted(Run(id=f"run_{tool}")), StepEnded(step)], tool, 1)
     yield made
     made.close()
 
 
 def of(store: Store, tool: str) -> Pattern:
-    found = store.pattern(LOCAL, pattern_id(tool, f"f-{tool}"))
+    found = store.pattern(DEFAULT_TENANT, pattern_id(tool, f"f-{tool}"))
     assert found is not None
     return found
 
 
 def test_the_same_words_at_another_tool_are_alike_and_others_are_not(store):
-    found = kin.like(store, LOCAL, of(store, "search"))
+    found = kin.find_related(store, DEFAULT_TENANT, of(store, "search"))
     assert [each.tool for _, each in found] == ["fetch"]
-    assert kin.like(store, LOCAL, of(store, "draw")) == []
+    assert kin.find_related(store, DEFAULT_TENANT, of(store, "draw")) == []
 
 
 def test_a_model_is_asked_once_for_each_pattern(store):
@@ -52,16 +52,16 @@ def test_a_model_is_asked_once_for_each_pattern(store):
         asked.append(text)
         return [1.0, 0.0] if "session" in text else [0.2, 1.0]
 
-    found = kin.like(store, LOCAL, of(store, "search"), embed=embed, name="toy")
+    found = kin.find_related(store, DEFAULT_TENANT, of(store, "search"), embed=embed, name="toy")
     assert [(round(likeness, 2), each.tool) for likeness, each in found] == [(1.0, "fetch"), (0.2, "draw")]
     assert len(asked) == 3
-    kin.like(store, LOCAL, of(store, "draw"), embed=embed, name="toy")
+    kin.find_related(store, DEFAULT_TENANT, of(store, "draw"), embed=embed, name="toy")
     assert len(asked) == 3
-    kin.like(store, LOCAL, of(store, "draw"), embed=embed, name="another")
+    kin.find_related(store, DEFAULT_TENANT, of(store, "draw"), embed=embed, name="another")
     assert len(asked) == 6
 
 
 @pytest.mark.parametrize("broken", [lambda text: 1 / 0, lambda text: [], lambda text: [float("nan")]])
 def test_a_model_that_fails_is_named(store, broken):
     with pytest.raises(StoreError, match="the embedder mine"):
-        kin.like(store, LOCAL, of(store, "search"), embed=broken, name="mine:broken")
+        kin.find_related(store, DEFAULT_TENANT, of(store, "search"), embed=broken, name="mine:broken")

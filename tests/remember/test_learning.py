@@ -10,16 +10,25 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
-from mulligan.failure import Failure, Kind, Ran, Remedy
+from mulligan.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.records import Run, Step
 from mulligan.remember.memory import MemoryStore
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DAY, LOCAL, FixQuery, Forget, Question, Revocation, Store, shape_of
+from mulligan.remember.store import (
+    DAY,
+    DEFAULT_TENANT,
+    FixQuery,
+    ForgetRequest,
+    RecallQuery,
+    Revocation,
+    Store,
+    argument_types,
+)
 
 NOW = 100 * DAY
 KINDS = (
-    Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO),
-    Kind("orchestration", "precondition", Remedy.TELL),
+    Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO),
+    Kind("orchestration", "precondition", Remedy.REPLAN),
 )
 MESSAGES = (
     "the limit of this search is ten",
@@ -62,18 +71,18 @@ def events(number: int, run: tuple[Any, ...]) -> list[AnyEvent]:
 
 
 def answers(store: Store, agent: str, without: str) -> list[Any]:
-    found: list[Any] = [store.fixes(LOCAL, FixQuery(now=NOW, limit=99, without=without))]
+    found: list[Any] = [store.fixes(DEFAULT_TENANT, FixQuery(now=NOW, limit=99, without=without))]
     for tool in TOOLS:
-        found.append(store.fixes(LOCAL, FixQuery(tool=tool, now=NOW, limit=99)))
+        found.append(store.fixes(DEFAULT_TENANT, FixQuery(tool=tool, now=NOW, limit=99)))
         for message in (*MESSAGES, "the limit of my search is ten", "the door was locked"):
-            asking = Question(tool=tool, fingerprint=f"1:{message}", run=without)
-            found.append(store.recall(LOCAL, asking))
+            asking = RecallQuery(tool=tool, fingerprint=f"1:{message}", run=without)
+            found.append(store.recall(DEFAULT_TENANT, asking))
             for arguments, kind in (({"topK": 10, "q": "a"}, ""), ({"k": "10", "q": "a"}, str(KINDS[0]))):
                 query = FixQuery(
-                    tool=tool, fingerprint=f"1:{message}", text=message, kind=kind, shape=shape_of(arguments),
+                    tool=tool, fingerprint=f"1:{message}", text=message, kind=kind, shape=argument_types(arguments),
                     agent=agent, without=without, now=NOW,
                 )  # fmt: skip
-                found.append((query, store.fixes(LOCAL, query)))
+                found.append((query, store.fixes(DEFAULT_TENANT, query)))
     return found
 
 
@@ -83,7 +92,7 @@ def answers(store: Store, agent: str, without: str) -> list[Any]:
     times=st.integers(1, 3),
     agent=st.sampled_from(AGENTS),
     without=st.sampled_from(["", "run_0", "run_asking"]),
-    gone=st.sampled_from([None, Forget(run="run_1"), Forget(tool="open"), Forget(text="rains")]),
+    gone=st.sampled_from([None, ForgetRequest(run="run_1"), ForgetRequest(tool="open"), ForgetRequest(text="rains")]),
     revoked=st.sampled_from([None, Revocation(principal="ann"), Revocation(tool="open", since=NOW - 9 * DAY)]),
 )
 def test_every_store_remembers_the_same(history, times, agent, without, gone, revoked):
@@ -92,14 +101,14 @@ def test_every_store_remembers_the_same(history, times, agent, without, gone, re
         stores: list[Store] = [MemoryStore(lambda: NOW), SqliteStore(Path(folder) / "a.db", lambda: NOW)]
         for store in stores:
             for number, run in enumerate(run for run in history for _ in range(times)):
-                store.append(LOCAL, events(number, run), f"journal_{number}", 1, run[3])
+                store.append(DEFAULT_TENANT, events(number, run), f"journal_{number}", 1, run[3])
         listed, kept = (answers(store, agent, without) for store in stores)
         assert kept == listed
         for store in stores:
             if gone is not None:
-                store.forget(LOCAL, gone)
+                store.forget(DEFAULT_TENANT, gone)
             if revoked is not None:
-                store.revoke(LOCAL, revoked)
+                store.revoke(DEFAULT_TENANT, revoked)
         listed, kept = (answers(store, agent, without) for store in stores)
         assert kept == listed
         for store in stores:

@@ -36,7 +36,7 @@ def command(text: Any, name: str = "Bash", **fields: Any) -> Step:
     ],
 )
 def test_a_look_that_found_nothing_is_a_miss(step):
-    assert lookups.is_miss(step)
+    assert lookups.is_empty_lookup(step)
 
 
 @pytest.mark.parametrize(
@@ -58,16 +58,16 @@ def test_a_look_that_found_nothing_is_a_miss(step):
         command(""),
         command(None),
         command([]),
-        command("ls " + "x" * lookups.LONG),
+        command("ls " + "x" * lookups.MAX_COMMAND_CHARS),
         command("grep -rn [ src", code="execution_failed", message="grep: Unmatched [, [^, [:, [., or [="),
         command("make", code="execution_failed", message="Exit code 1"),
         Step(run="run_a", seq=1, call=1, name="Read"),
     ],
 )
 def test_anything_else_is_not(step):
-    assert not lookups.is_miss(step)
+    assert not lookups.is_empty_lookup(step)
 
 
 def test_a_tool_that_reads_is_known_by_a_word_of_its_name():
     names = ["Read", "readFile", "view_image", "cat", "open_file", "spread", "Edit", "reader_of_minds"]
-    assert [lookups.is_reading(failed(name)) for name in names] == [True, True, True, True, True, False, False, False]
+    assert [lookups.reads_file(failed(name)) for name in names] == [True, True, True, True, True, False, False, False]

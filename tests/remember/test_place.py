@@ -11,7 +11,7 @@ import pytest
 
 from mulligan.failure import SettingsError, StoreError
 from mulligan.remember.memory import MemoryStore
-from mulligan.remember.place import Place
+from mulligan.remember.place import StoreLocation
 from mulligan.remember.sqlite import SqliteStore
 
 
@@ -24,8 +24,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def at(url: object, home: Path = Path("/nowhere")) -> Place:
-    return Place(str(url), lambda: home)
+def at(url: object, home: Path = Path("/nowhere")) -> StoreLocation:
+    return StoreLocation(str(url), lambda: home)
 
 
 def test_a_url_that_cannot_be_meant_is_refused_before_anything_is_opened():
@@ -37,18 +37,18 @@ def test_a_store_in_memory_does_not_outlive_the_process_and_its_home_is_not_look
     def nobody() -> Path:
         raise RuntimeError("no home")
 
-    place = Place("memory:", nobody)
-    assert not place.is_lasting
-    assert not place.is_there()
-    assert isinstance(place.opened_somewhere(), MemoryStore)
+    place = StoreLocation("memory:", nobody)
+    assert not place.is_persistent
+    assert not place.exists()
+    assert isinstance(place.open_or_fallback(), MemoryStore)
 
 
 def test_a_file_is_there_once_it_was_opened(tmp_path: Path):
     place = at(tmp_path / "kept.db")
-    assert (place.is_lasting, place.is_there()) == (True, False)
-    with closing(place.opened()) as store:
+    assert (place.is_persistent, place.exists()) == (True, False)
+    with closing(place.open()) as store:
         assert isinstance(store, SqliteStore)
-    assert place.is_there()
+    assert place.exists()
 
 
 def test_its_journals_are_beside_it_and_its_owners_alone(tmp_path: Path):
@@ -62,16 +62,16 @@ def test_what_cannot_be_kept_there_is_kept_in_the_temporary_folder_and_that_is_t
 ):
     (tmp_path / "blocked").write_text("a file where a folder should be")
     place = at(tmp_path / "blocked" / "kept.db")
-    with caplog.at_level(logging.WARNING, "mulligan"), closing(place.opened_somewhere()) as store:
+    with caplog.at_level(logging.WARNING, "mulligan"), closing(place.open_or_fallback()) as store:
         assert isinstance(store, SqliteStore)
         assert elsewhere in store.path.parents
     assert f"records are kept in {elsewhere}" in caplog.text
     assert elsewhere in place.journals().parents
     with pytest.raises(StoreError):
-        place.opened()
+        place.open()
 
 
 def test_for_a_server_there_is_no_refuge_its_journals_wait_at_home(tmp_path: Path):
     place = at("http://127.0.0.1:9", tmp_path)
-    assert place.is_elsewhere
+    assert place.is_networked
     assert place.journals().parent == tmp_path

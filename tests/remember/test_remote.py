@@ -18,11 +18,11 @@ from mulligan.events import RunEnded, StepEnded
 from mulligan.failure import Failure, Kind, Remedy, SettingsError, StoreError
 from mulligan.records import Change, Run, Step
 from mulligan.remember import remote
-from mulligan.remember.remote import RemoteStore, Unkept
-from mulligan.remember.store import LOCAL, FixQuery, Forget, Question
+from mulligan.remember.remote import RecordRejectedError, RemoteStore
+from mulligan.remember.store import DEFAULT_TENANT, FixQuery, ForgetRequest, RecallQuery
 
 EVENTS = [StepEnded(Step(run="r", seq=1, call=1, name="s")), RunEnded(Run(id="r", end="finished"))]
-ASKED = Question(tool="search", fingerprint="f")
+ASKED = RecallQuery(tool="search", fingerprint="f")
 
 
 @contextlib.contextmanager
@@ -79,16 +79,16 @@ def test_a_server_that_is_away_is_told_and_not_asked_again_for_a_while():
         taken.bind(("127.0.0.1", 0))
         store = RemoteStore(f"http://127.0.0.1:{taken.getsockname()[1]}", monotonic=clock)
         with pytest.raises(StoreError, match="mulligan serve"):
-            store.append(LOCAL, EVENTS, "j", 1)
+            store.append(DEFAULT_TENANT, EVENTS, "j", 1)
 
         for _ in range(12):
             waits.append(store._away_until - clock.now)
             clock.now = store._away_until
             with pytest.raises(StoreError):
-                store.append(LOCAL, EVENTS, "j", 1)
+                store.append(DEFAULT_TENANT, EVENTS, "j", 1)
 
-    assert 0 < waits[0] <= remote.FIRST
-    assert remote.LONGEST / 2 <= waits[-1] <= remote.LONGEST
+    assert 0 < waits[0] <= remote.INITIAL_BACKOFF_SECONDS
+    assert remote.MAX_BACKOFF_SECONDS / 2 <= waits[-1] <= remote.MAX_BACKOFF_SECONDS
 
 
 def test_a_server_that_says_when_is_asked_then():
@@ -98,21 +98,21 @@ def test_a_server_that_says_when_is_asked_then():
         for later in (0, 2.9):
             clock.now = 100.0 + later
             with pytest.raises(StoreError, match="just now"):
-                store.append(LOCAL, EVENTS, "j", 1)
+                store.append(DEFAULT_TENANT, EVENTS, "j", 1)
         assert len(heard) == 1
         clock.now = 103.1
-        assert store.append(LOCAL, EVENTS, "j", 1) == 2
+        assert store.append(DEFAULT_TENANT, EVENTS, "j", 1) == 2
         store.close()
 
 
 def test_memory_that_does_not_answer_in_time_has_nothing_to_say(monkeypatch):
-    monkeypatch.setattr(remote, "ASK", 0.1)
+    monkeypatch.setattr(remote, "RECALL_TIMEOUT_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         store = RemoteStore(f"http://127.0.0.1:{silent.getsockname()[1]}")
         begun = time.monotonic()
 
-        assert store.recall(LOCAL, ASKED) == []
-        assert store.fixes(LOCAL, FixQuery(tool="search", fingerprint="f")) == []
+        assert store.recall(DEFAULT_TENANT, ASKED) == []
+        assert store.fixes(DEFAULT_TENANT, FixQuery(tool="search", fingerprint="f")) == []
         assert time.monotonic() - begun < 5
         store.close()
 
@@ -121,7 +121,7 @@ def test_memory_that_does_not_answer_in_time_has_nothing_to_say(monkeypatch):
 def test_memory_that_answers_nonsense_has_nothing_to_say(body):
     with answering((200, {}, body)) as (url, _):
         store = RemoteStore(url)
-        assert store.recall(LOCAL, ASKED) == []
+        assert store.recall(DEFAULT_TENANT, ASKED) == []
         store.close()
 
 
@@ -129,7 +129,7 @@ def test_a_token_that_is_refused_is_told_and_what_is_recorded_waits():
     with answering((401, {}, b'{"error": "unauthorised", "message": "no."}')) as (url, heard):
         store = RemoteStore(url, "mul_x")
         with pytest.raises(StoreError, match="MULLIGAN_TOKEN"):
-            store.append(LOCAL, EVENTS, "j", 1)
+            store.append(DEFAULT_TENANT, EVENTS, "j", 1)
         assert heard[0][2]["Authorization"] == "Bearer mul_x"
         store.close()
 
@@ -139,15 +139,15 @@ def test_a_token_of_another_role_is_told_without_a_wrong_role_to_take_instead():
     with answering((403, {}, said)) as (url, _):
         store = RemoteStore(url, "mul_x")
         with pytest.raises(StoreError, match=r"yours is ingest\. Set MULLIGAN_TOKEN to a token that may, or do it"):
-            store.append(LOCAL, EVENTS, "j", 1)
+            store.append(DEFAULT_TENANT, EVENTS, "j", 1)
         store.close()
 
 
 def test_a_record_that_is_refused_is_the_records_trouble():
     with answering((400, {}, b'{"field": "events[0]", "message": "no."}')) as (url, _):
         store = RemoteStore(url)
-        with pytest.raises(Unkept, match=r"events\[0\]"):
-            store.append(LOCAL, EVENTS, "j", 1)
+        with pytest.raises(RecordRejectedError, match=r"events\[0\]"):
+            store.append(DEFAULT_TENANT, EVENTS, "j", 1)
         store.close()
 
 
@@ -176,17 +176,17 @@ def test_who_is_no_server_of_ours_says_nothing_about_a_record_and_is_not_asked_a
         store = RemoteStore(url, monotonic=clock)
         for _ in range(3):
             with pytest.raises(StoreError, match=told):
-                store.append(LOCAL, EVENTS, "j", 1)
+                store.append(DEFAULT_TENANT, EVENTS, "j", 1)
         assert len(heard) == 1
         store.close()
 
 
 def test_a_large_batch_goes_in_pieces_and_its_end_comes_last(monkeypatch):
-    monkeypatch.setattr(remote, "PIECE", 300)
+    monkeypatch.setattr(remote, "MAX_REQUEST_BYTES", 300)
     many = [StepEnded(Step(run="r", seq=seq, call=seq, name="s", arguments={"x": "y" * 80})) for seq in range(1, 8)]
     with answering((200, {}, b'{"new": 1}')) as (url, heard):
         store = RemoteStore(url)
-        store.append(LOCAL, many, "j", 77)
+        store.append(DEFAULT_TENANT, many, "j", 77)
         store.close()
 
     sent = [json.loads(body) for _, body, _ in heard]
@@ -199,19 +199,19 @@ def test_a_large_batch_goes_in_pieces_and_its_end_comes_last(monkeypatch):
 def test_a_connection_that_the_server_let_go_of_is_made_anew():
     with answering((200, {"Connection": "close"}, b'{"new": 2}')) as (url, heard):
         store = RemoteStore(url)
-        assert [store.append(LOCAL, EVENTS, "j", offset) for offset in (1, 2, 3)] == [2, 2, 2]
+        assert [store.append(DEFAULT_TENANT, EVENTS, "j", offset) for offset in (1, 2, 3)] == [2, 2, 2]
         assert len(heard) == 3
         store.close()
 
 
 def test_journals_of_two_folders_are_told_apart(tmp_path):
     one, same, other = (RemoteStore("http://h", spool=tmp_path / name) for name in ("a", "a", "b"))
-    assert one._named("j") == same._named("j") != other._named("j")
+    assert one._remote_journal("j") == same._remote_journal("j") != other._remote_journal("j")
 
 
 def test_what_one_agent_learned_another_is_told(tmp_path, monkeypatch):
     servers = pytest.importorskip("servers")
-    monkeypatch.setattr(remote, "ASK", 20.0)  # however busy the machine is
+    monkeypatch.setattr(remote, "RECALL_TIMEOUT_SECONDS", 20.0)  # however busy the machine is
     rejected = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR), "k is 10 at most", fingerprint="f")
     failed = {"outcome": "failure", "failure": rejected}
     with servers.served(tmp_path) as running:
@@ -224,33 +224,33 @@ def test_what_one_agent_learned_another_is_told(tmp_path, monkeypatch):
                 StepEnded(Step(seq=2, call=2, arguments={"k": 10, "q": run}, **shared)),
                 RunEnded(Run(id=run, started=5, end="finished")),
             ]
-            store.append(LOCAL, events, f"j_{run}", 1)
+            store.append(DEFAULT_TENANT, events, f"j_{run}", 1)
         other = RemoteStore(url)
-        (precedent,) = other.recall(LOCAL, ASKED)
+        (precedent,) = other.recall(DEFAULT_TENANT, ASKED)
         assert [(change.path, change.after) for change in precedent.changes] == [("k", 10)]
-        query = FixQuery(tool="search", key="tools:search", fingerprint="f", tellable=True, now=5)
-        (fix,) = other.fixes(LOCAL, query)
-        assert (fix.changes, fix.worked, fix.tellable, fix.key) == (
+        query = FixQuery(tool="search", key="tools:search", fingerprint="f", showable=True, now=5)
+        (fix,) = other.fixes(DEFAULT_TENANT, query)
+        assert (fix.changes, fix.worked, fix.showable, fix.key) == (
             (Change(path="k", how="substitute", after=10),),
             2,
             True,
             "tools:search",
         )
-        assert other.fixes(LOCAL, msgspec.structs.replace(query, key="other:search")) == []
+        assert other.fixes(DEFAULT_TENANT, msgspec.structs.replace(query, key="other:search")) == []
         other.close()
         store.close()
 
 
 def test_what_is_on_a_shelf_keeps_no_agent_waiting_for_a_server_that_hangs(monkeypatch, tmp_path):
-    monkeypatch.setattr(remote, "SHELF", 0.1)
+    monkeypatch.setattr(remote, "KEY_VALUE_TIMEOUT_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         clock = Clock()
         store = RemoteStore(f"http://127.0.0.1:{silent.getsockname()[1]}", spool=tmp_path, monotonic=clock)
         begun = time.monotonic()
         for ask in (
-            lambda: store.get(LOCAL, "session", "s"),
-            lambda: store.put(LOCAL, "session", "s", b""),
-            lambda: store.swap(LOCAL, "session", "s", None, b""),
+            lambda: store.get(DEFAULT_TENANT, "session", "s"),
+            lambda: store.put(DEFAULT_TENANT, "session", "s", b""),
+            lambda: store.compare_and_set(DEFAULT_TENANT, "session", "s", None, b""),
         ):
             with pytest.raises(StoreError, match="no answer in time"):
                 ask()
@@ -260,8 +260,9 @@ def test_what_is_on_a_shelf_keeps_no_agent_waiting_for_a_server_that_hangs(monke
 
 def test_a_failed_call_waits_for_no_server_that_hangs_and_says_no_more_than_that(monkeypatch, tmp_path, caplog):
     servers = pytest.importorskip("servers")
-    monkeypatch.setattr(remote, "SHELF", 0.1)
-    monkeypatch.setattr(remote, "SEND", 120.0)  # nor would whoever waited as long as for anything else be done in time
+    monkeypatch.setattr(remote, "KEY_VALUE_TIMEOUT_SECONDS", 0.1)
+    # nor would whoever waited as long as for anything else be done in time
+    monkeypatch.setattr(remote, "SEND_TIMEOUT_SECONDS", 120.0)
     hangs, let_go = threading.Event(), threading.Event()
     answered = []
     with servers.served(tmp_path) as running:
@@ -317,14 +318,14 @@ def test_a_project_cannot_name_a_server(tmp_path):
 
     (tmp_path / "mulligan.toml").write_text('store = "https://elsewhere.example.com"\n')
     with pytest.raises(SettingsError, match="only you can name one"):
-        settings.read(environment={}, folder=tmp_path, user_file=tmp_path / "none.toml")
+        settings.load_settings(environment={}, folder=tmp_path, user_file=tmp_path / "none.toml")
     (tmp_path / "mulligan.toml").write_text('token = "x"\n')
     with pytest.raises(SettingsError, match="MULLIGAN_TOKEN"):
-        settings.read(environment={}, folder=tmp_path, user_file=tmp_path / "none.toml")
+        settings.load_settings(environment={}, folder=tmp_path, user_file=tmp_path / "none.toml")
 
 
 def test_what_cannot_be_forgotten_is_refused_before_the_server_is_asked():
     store = RemoteStore("http://127.0.0.1:9")
 
     with pytest.raises(StoreError, match="at least 4 characters"):
-        store.forget(LOCAL, Forget(text="zzz"))
+        store.forget(DEFAULT_TENANT, ForgetRequest(text="zzz"))

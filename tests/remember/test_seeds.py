@@ -11,15 +11,15 @@ import pytest
 from mulligan.classify.classifier import classify
 from mulligan.classify.taxonomy import KINDS
 from mulligan.failure import Failure
-from mulligan.prompt import SENTENCE, Prompt
+from mulligan.prompt import MAX_SENTENCE_CHARS, Prompt
 from mulligan.records import Lesson, lesson_id
-from mulligan.redaction.present import faults
+from mulligan.redaction.present import find_unsafe_text
 from mulligan.remember.lessons import files as lesson_files
 from mulligan.remember.memory import MemoryStore
 from mulligan.remember.seeds import corpus, wordings
 from mulligan.remember.seeds.corpus import seeds
-from mulligan.remember.seeds.wordings import speaking
-from mulligan.remember.store import LOCAL, FixQuery, LessonQuery
+from mulligan.remember.seeds.wordings import match_seeds
+from mulligan.remember.store import DEFAULT_TENANT, FixQuery, LessonQuery
 
 TEXTS = json.loads((Path(__file__).parent / "seed_texts.json").read_text())
 """What programs said when `python scripts/seeds --record` ran them: for each case its seed, the tool and the text."""
@@ -31,7 +31,7 @@ def failed(text: str, tool: str = "Bash", source: str = "tool") -> Failure:
 
 def found(text: str, tool: str = "Bash", source: str = "tool") -> list[str]:
     names = {each.id: name for name, each in seeds().items()}
-    return [names[each.id] for each in speaking(seeds().values(), tool, failed(text, tool, source))]
+    return [names[each.id] for each in match_seeds(seeds().values(), tool, failed(text, tool, source))]
 
 
 # Each is a good lesson
@@ -52,24 +52,24 @@ def test_a_seed_is_complete_short_and_ours(name):
     assert seed.kind in KINDS
     assert seed.origin.endswith(("scripts/seeds runs it", "not run here"))
     for said in (seed.mistake, seed.correction):
-        assert 10 <= len(said) <= SENTENCE, said
+        assert 10 <= len(said) <= MAX_SENTENCE_CHARS, said
         assert not re.search("[<>|`\u2039\u203a\u00a6]", said), "what is shown to a model could not be copied from"
     assert bool(seed.failed) == bool(seed.works)
-    for each in wordings.wordings(seed):
+    for each in wordings.parse_phrases(seed):
         assert each.weight >= 8, "too little to be known by"
 
 
 @pytest.mark.parametrize("name", sorted(seeds()))
 def test_a_seed_is_told_whole_as_what_it_is(name):
-    said = Prompt().lesson(seeds()[name])
+    said = Prompt().lesson_sentence(seeds()[name])
     assert seeds()[name].correction.rstrip(".") in said
     assert "not seen here" in said
-    assert faults(said) == []
+    assert find_unsafe_text(said) == []
 
 
 def test_the_files_are_as_lessons_are_written():
     for name, seed in seeds().items():
-        lines = lesson_files.written(seed).splitlines()
+        lines = lesson_files.render_lesson_file(seed).splitlines()
         kept = "\n".join(line for line in lines if not line.startswith("words:")) + "\n"
         assert (corpus.FOLDER / f"{name}.md").read_text() == kept, name
 
@@ -213,43 +213,47 @@ def test_hostile_texts_cost_little_and_find_nothing():
 
 def test_seeds_are_used_without_being_put_into_a_store():
     failure = failed("fatal: not a git repository")
-    assert [each.kind for each in corpus.known(None, LOCAL, "Bash", failure)] == ["tool/execution_failed"]
-    assert len(corpus.known(MemoryStore(), LOCAL, "Bash", failure)) == 1
+    assert [each.kind for each in corpus.find_matching_seeds(None, DEFAULT_TENANT, "Bash", failure)] == [
+        "tool/execution_failed"
+    ]
+    assert len(corpus.find_matching_seeds(MemoryStore(), DEFAULT_TENANT, "Bash", failure)) == 1
 
 
 def test_putting_them_into_a_store_twice_is_doing_it_once():
     store = MemoryStore()
-    assert corpus.plant(store, LOCAL) == (len(seeds()), 0, 0, 0)
-    assert corpus.plant(store, LOCAL) == (0, 0, len(seeds()), 0)
-    kept = corpus.in_store(store, LOCAL)
+    assert corpus.install_seeds(store, DEFAULT_TENANT) == (len(seeds()), 0, 0, 0)
+    assert corpus.install_seeds(store, DEFAULT_TENANT) == (0, 0, len(seeds()), 0)
+    kept = corpus.list_stored_seeds(store, DEFAULT_TENANT)
     assert len(kept) == len(seeds())
     assert {(each.state, each.tried, each.source) for each in kept} == {("proposed", 0, "seed")}
-    assert store.fixes(LOCAL, FixQuery()) == []  # no evidence of anything (S3)
-    assert store.lessons(LOCAL, LessonQuery(state="active")) == []
+    assert store.fixes(DEFAULT_TENANT, FixQuery()) == []  # no evidence of anything (S3)
+    assert store.lessons(DEFAULT_TENANT, LessonQuery(state="active")) == []
 
 
 def test_what_a_person_says_of_a_seed_holds():
     store = MemoryStore()
-    corpus.plant(store, LOCAL)
+    corpus.install_seeds(store, DEFAULT_TENANT)
     seed = seeds()["git-not-a-repository"]
     failure = failed("fatal: not a git repository")
-    store.keep_lesson(
-        LOCAL, Lesson(id=seed.id, tool="Bash", mistake="m", correction="Ask Ann.", edited=True, source="seed")
+    store.save_lesson(
+        DEFAULT_TENANT, Lesson(id=seed.id, tool="Bash", mistake="m", correction="Ask Ann.", edited=True, source="seed")
     )
-    assert corpus.plant(store, LOCAL).kept == 1
-    assert [each.correction for each in corpus.known(store, LOCAL, "Bash", failure)] == ["Ask Ann."]
-    store.decide_lesson(LOCAL, seed.id, "disable", 1)
-    assert corpus.known(store, LOCAL, "Bash", failure) == []
-    assert corpus.plant(store, LOCAL).kept == 1
-    assert corpus.known(store, LOCAL, "Bash", failure) == []
+    assert corpus.install_seeds(store, DEFAULT_TENANT).edited == 1
+    assert [each.correction for each in corpus.find_matching_seeds(store, DEFAULT_TENANT, "Bash", failure)] == [
+        "Ask Ann."
+    ]
+    store.decide_lesson(DEFAULT_TENANT, seed.id, "disable", 1)
+    assert corpus.find_matching_seeds(store, DEFAULT_TENANT, "Bash", failure) == []
+    assert corpus.install_seeds(store, DEFAULT_TENANT).edited == 1
+    assert corpus.find_matching_seeds(store, DEFAULT_TENANT, "Bash", failure) == []
 
 
 def test_removed_seeds_are_out_of_use_until_they_are_put_back():
     store = MemoryStore()
-    corpus.plant(store, LOCAL)
+    corpus.install_seeds(store, DEFAULT_TENANT)
     failure = failed("fatal: not a git repository")
-    assert corpus.remove(store, LOCAL) == len(seeds())
-    assert corpus.known(store, LOCAL, "Bash", failure) == []
-    assert corpus.in_store(store, LOCAL) == []
-    corpus.plant(store, LOCAL)
-    assert len(corpus.known(store, LOCAL, "Bash", failure)) == 1
+    assert corpus.remove_seeds(store, DEFAULT_TENANT) == len(seeds())
+    assert corpus.find_matching_seeds(store, DEFAULT_TENANT, "Bash", failure) == []
+    assert corpus.list_stored_seeds(store, DEFAULT_TENANT) == []
+    corpus.install_seeds(store, DEFAULT_TENANT)
+    assert len(corpus.find_matching_seeds(store, DEFAULT_TENANT, "Bash", failure)) == 1

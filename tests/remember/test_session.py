@@ -17,24 +17,24 @@ from hypothesis import HealthCheck, given, settings
 
 from mulligan import figures, prompt, redaction
 from mulligan.assembly import Mulligan
-from mulligan.calls import changes
-from mulligan.events import AnyEvent, ContextCompacted, RunStarted, StepEnded, Stream
-from mulligan.failure import Failure, Kind, Ran, Remedy
+from mulligan.calls import diff_arguments
+from mulligan.events import AnyEvent, ContextCompacted, EventStream, RunStarted, StepEnded
+from mulligan.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.figures import StatsQuery
 from mulligan.records import Change, Compaction, Link, Recovery, Run, Step
 from mulligan.recover.policy import Policy
 from mulligan.redaction import Redactor
 from mulligan.remember.memory import MemoryStore
-from mulligan.remember.session import CAPACITY, RECENT, Session
+from mulligan.remember.session import MAX_TRACKED_FAILURES, REPEAT_WINDOW_TURNS, Session
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL, Shelf
+from mulligan.remember.store import DEFAULT_TENANT, KeyValueStore
 
 
 class Conversation:
     """A session, and what happens in it."""
 
-    def __init__(self, shelf: Shelf | None = None) -> None:
-        self.stream = Stream(Redactor())
+    def __init__(self, shelf: KeyValueStore | None = None) -> None:
+        self.stream = EventStream(Redactor())
         self.session = Session(self.stream, "session_a", shelf)
         self.seq = 0
         self.begin("run_a", "session_a")
@@ -50,17 +50,21 @@ class Conversation:
         return self.seq
 
     def fails(self, what: str = "x", tool: str = "search", code: str = "timeout", **fields: Any) -> int:
-        failure = Failure.of(Kind("tool", code, Remedy.WAIT, Ran.NO), f"it said {what}", fingerprint=f"f-{what}")
+        failure = Failure.of(
+            Kind("tool", code, Remedy.RETRY, TookEffect.NO), f"it said {what}", fingerprint=f"f-{what}"
+        )
         return self.step(failure=failure, name=tool, **fields)
 
     def corrects(self, failed: int, before: dict[str, Any], after: dict[str, Any]) -> int:
         """A call that the recording process has judged to correct a failed one."""
-        links = (Link(run="run_a", failed=failed, overcame=self.seq + 1, how="agent", changes=changes(before, after)),)
+        links = (
+            Link(run="run_a", failed=failed, overcame=self.seq + 1, how="agent", changes=diff_arguments(before, after)),
+        )
         return self.step(arguments=after, links=links)
 
     def reminder(self) -> str:
         """What is said after a compaction now."""
-        self.session.compacted()
+        self.session.mark_compacted()
         return self.session.reminder()
 
     def lines(self) -> list[str]:
@@ -74,9 +78,9 @@ def talk() -> Conversation:
 
 def test_the_reminder_is_empty_until_the_first_compaction(talk):
     talk.fails()
-    talk.session.turn()
+    talk.session.mark_turn()
     assert talk.session.reminder() == ""
-    talk.session.compacted()
+    talk.session.mark_compacted()
     assert "tool/timeout in search" in talk.session.reminder()
 
 
@@ -84,9 +88,9 @@ def test_the_reminder_is_unchanged_until_the_next_compaction(talk):
     talk.fails("one")
     first = talk.reminder()
     talk.fails("two")
-    talk.session.turn()
+    talk.session.mark_turn()
     assert talk.session.reminder() == first
-    talk.session.compacted()
+    talk.session.mark_compacted()
     assert "it said two" in talk.session.reminder()
 
 
@@ -96,7 +100,7 @@ def test_nothing_failed_is_nothing_to_remind_of(talk):
 
 
 def test_a_line_says_kind_tool_turn_and_what_was_said(talk):
-    talk.session.turn()
+    talk.session.mark_turn()
     talk.fails("no such city", tool="weather")
     (line,) = talk.lines()
     assert line.startswith("- tool/timeout in weather (turn 1): [said by weather, data only ")
@@ -104,19 +108,19 @@ def test_a_line_says_kind_tool_turn_and_what_was_said(talk):
 
 
 def test_at_most_ten_are_remembered_and_the_oldest_goes(talk):
-    for n in range(CAPACITY + 2):
+    for n in range(MAX_TRACKED_FAILURES + 2):
         talk.fails(f"number {n}.", tool=f"t{n}")
-        talk.session.turn()
+        talk.session.mark_turn()
     lines = talk.lines()
-    assert len(lines) == CAPACITY == 10
+    assert len(lines) == MAX_TRACKED_FAILURES == 10
     assert "in t2 " in lines[0]
     assert "in t11 " in lines[-1]
 
 
 def test_at_the_cap_the_oldest_of_the_same_kind_and_tool_goes_first(talk):
-    for n in range(CAPACITY):
+    for n in range(MAX_TRACKED_FAILURES):
         talk.fails(f"number {n}.", tool="other" if n != 4 else "search")
-        talk.session.turn()
+        talk.session.mark_turn()
     talk.fails("the newest", tool="search")
     said = talk.reminder()
     assert "number 4." not in said
@@ -126,14 +130,14 @@ def test_at_the_cap_the_oldest_of_the_same_kind_and_tool_goes_first(talk):
 def test_below_the_cap_only_the_same_failure_is_replaced(talk):
     talk.fails("one")
     talk.fails("two")
-    talk.session.turn()
+    talk.session.mark_turn()
     talk.fails("one")
     assert len(talk.lines()) == 2
 
 
 def test_the_same_failure_again_only_raises_its_count(talk):
     talk.fails()
-    talk.session.turn()
+    talk.session.mark_turn()
     talk.fails()
     (line,) = talk.lines()
     assert "(turn 1, 2 times)" in line
@@ -147,8 +151,8 @@ def test_the_same_failure_of_another_tool_is_another(talk):
 
 def test_a_failure_long_ago_begins_to_count_anew(talk):
     talk.fails()
-    for _ in range(RECENT + 1):
-        talk.session.turn()
+    for _ in range(REPEAT_WINDOW_TURNS + 1):
+        talk.session.mark_turn()
     talk.fails()
     (line,) = talk.lines()
     assert "times" not in line
@@ -175,7 +179,7 @@ def test_what_a_later_call_overcame_in_the_same_turn_is_not_tracked(talk):
 
 def test_overcoming_it_again_takes_nothing_from_what_was_tracked_before(talk):
     talk.fails()
-    talk.session.turn()
+    talk.session.mark_turn()
     call = talk.fails()
     talk.step(call=call)
     (line,) = talk.lines()
@@ -184,8 +188,8 @@ def test_overcoming_it_again_takes_nothing_from_what_was_tracked_before(talk):
 
 def test_what_was_overcome_in_a_later_turn_is_told_with_what_worked(talk):
     before, after = {"q": "cats", "k": 50}, {"q": "cats", "k": 10}
-    failed = talk.fails(code="invalid_arguments", arguments=before, judged=True)
-    talk.session.turn()
+    failed = talk.fails(code="invalid_arguments", arguments=before, links_decided=True)
+    talk.session.mark_turn()
     talk.corrects(failed, before, after)
     (line,) = talk.lines()
     assert line.endswith("What worked: k=10")
@@ -193,8 +197,8 @@ def test_what_was_overcome_in_a_later_turn_is_told_with_what_worked(talk):
 
 @pytest.mark.parametrize("judged", [True, False])
 def test_similar_call_without_a_judged_link_is_not_told_as_what_worked(talk, judged):
-    talk.fails(code="invalid_arguments", arguments={"q": "cats", "k": 50}, judged=judged)
-    talk.session.turn()
+    talk.fails(code="invalid_arguments", arguments={"q": "cats", "k": 50}, links_decided=judged)
+    talk.session.mark_turn()
     talk.step(arguments={"q": "cats", "k": 10})
     assert "What worked" not in talk.reminder()
 
@@ -205,8 +209,8 @@ def test_similar_call_without_a_judged_link_is_not_told_as_what_worked(talk, jud
     ids=["a text", "money", "a destination"],
 )
 def test_value_that_is_no_advice_is_not_told_as_what_worked(talk, before, after):
-    failed = talk.fails(code="invalid_arguments", arguments=before, judged=True)
-    talk.session.turn()
+    failed = talk.fails(code="invalid_arguments", arguments=before, links_decided=True)
+    talk.session.mark_turn()
     talk.corrects(failed, before, after)
     (line,) = talk.lines()
     assert "What worked" not in line
@@ -215,7 +219,7 @@ def test_value_that_is_no_advice_is_not_told_as_what_worked(talk, before, after)
 
 def test_a_repair_after_a_compaction_in_the_middle_of_the_call_says_what_worked(talk):
     call = talk.fails(code="invalid_arguments")
-    talk.session.compacted()
+    talk.session.mark_compacted()
     changed = Change(path="k", how="clamp", before=50, after=10)
     talk.step(call=call, after=Recovery(remedy=Remedy.REPAIR, changes=(changed,)))
     assert talk.lines()[0].endswith("What worked: k=10")
@@ -248,14 +252,14 @@ def test_a_turn_is_one_answer_of_the_model(talk):
     talk.step(type="model", name="chat")
     talk.step(type="model", name="chat", outcome="failure", failure=None)
     talk.step(type="tool")
-    talk.session.turn()
+    talk.session.mark_turn()
     assert talk.session.turns == 2
 
 
 def test_a_compaction_is_published(talk):
     heard: list[AnyEvent] = []
-    talk.stream.listen(heard.append, when="caller")
-    talk.session.compacted(chars_before=9000, chars_after=500)
+    talk.stream.add_listener(heard.append, thread="caller")
+    talk.session.mark_compacted(chars_before=9000, chars_after=500)
     (event,) = heard
     assert isinstance(event, ContextCompacted)
     assert (event.compaction.session, event.compaction.chars_before) == ("session_a", 9000)
@@ -278,8 +282,8 @@ def test_threads_may_speak_at_once():
                 failure=Failure.of(Kind("tool", "x"), "m", fingerprint=f"{number}-{n}"),
             )  # fmt: skip
             talk.stream.publish(StepEnded(step))
-            talk.session.turn()
-            talk.session.compacted()
+            talk.session.mark_turn()
+            talk.session.mark_compacted()
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -287,7 +291,7 @@ def test_threads_may_speak_at_once():
     for thread in threads:
         thread.join()
     assert talk.session.turns == 200
-    assert len(talk.lines()) <= CAPACITY
+    assert len(talk.lines()) <= MAX_TRACKED_FAILURES
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -303,9 +307,9 @@ def test_whatever_failed_the_reminder_is_presentable_and_within_its_tokens(faile
         failure = Failure.of(Kind("tool", code), message, fingerprint=str(n))
         talk.step(failure=failure, name=tool)
     said = talk.reminder()
-    assert redaction.faults(said) == []
-    assert prompt.tokens(said) <= prompt.REMINDER + 1
-    assert len(said.splitlines()) <= 1 + CAPACITY
+    assert redaction.find_unsafe_text(said) == []
+    assert prompt.estimate_prompt_tokens(said) <= prompt.MAX_REMINDER_TOKENS + 1
+    assert len(said.splitlines()) <= 1 + MAX_TRACKED_FAILURES
 
 
 # Where a door can only append
@@ -313,17 +317,17 @@ def test_whatever_failed_the_reminder_is_presentable_and_within_its_tokens(faile
 
 def test_the_reminder_is_injected_once_for_each_compaction(talk):
     talk.fails()
-    assert talk.session.injection() == ""
-    talk.session.compacted()
-    assert talk.session.injection() == talk.session.reminder() != ""
-    assert talk.session.injection() == ""
-    talk.session.compacted()
-    assert talk.session.injection() != ""
+    assert talk.session.take_reminder() == ""
+    talk.session.mark_compacted()
+    assert talk.session.take_reminder() == talk.session.reminder() != ""
+    assert talk.session.take_reminder() == ""
+    talk.session.mark_compacted()
+    assert talk.session.take_reminder() != ""
 
 
 def test_nothing_is_injected_when_nothing_failed(talk):
-    talk.session.compacted()
-    assert talk.session.injection() == ""
+    talk.session.mark_compacted()
+    assert talk.session.take_reminder() == ""
 
 
 # A compaction that recovery made
@@ -341,12 +345,12 @@ def test_a_compaction_of_another_session_does_not(talk):
     talk.stream.publish(ContextCompacted(Compaction(run="run_b")))
     talk.stream.publish(ContextCompacted(Compaction(run="run_b", session="session_b")))
     assert talk.session.reminder() == ""
-    assert len(talk.session.rates()) == 1
+    assert len(talk.session.failure_rates()) == 1
 
 
 def test_ones_own_compaction_is_not_counted_twice(talk):
-    talk.session.compacted()
-    assert len(talk.session.rates()) == 2
+    talk.session.mark_compacted()
+    assert len(talk.session.failure_rates()) == 2
 
 
 # How good the summary was
@@ -355,21 +359,21 @@ def test_ones_own_compaction_is_not_counted_twice(talk):
 def test_failures_that_rise_after_a_compaction_are_said_once(talk, caplog):
     for _ in range(30):
         talk.step()
-    talk.session.compacted()
-    assert talk.session.rise() == ""
+    talk.session.mark_compacted()
+    assert talk.session.failure_rate_warning() == ""
     with caplog.at_level(logging.WARNING, logger="mulligan"):
         for n in range(20):
             talk.fails(f"{n}")
-    assert [(each.calls, each.failed) for each in talk.session.rates()] == [(30, 0), (20, 20)]
-    assert "20 of 20 calls failed, before it 0 of 30" in talk.session.rise()
+    assert [(each.calls, each.failed) for each in talk.session.failure_rates()] == [(30, 0), (20, 20)]
+    assert "20 of 20 calls failed, before it 0 of 30" in talk.session.failure_rate_warning()
     (record,) = [each for each in caplog.records if "Failures rose" in each.getMessage()]
     assert "session_a" in record.getMessage()
 
 
 def test_a_summariser_need_not_repeat_what_is_kept(talk):
-    assert talk.session.summary_note() == ""
+    assert talk.session.summarizer_note() == ""
     talk.fails(tool="weather")
-    assert "tool/timeout in weather" in talk.session.summary_note()
+    assert "tool/timeout in weather" in talk.session.summarizer_note()
 
 
 # The session object is swapped
@@ -379,24 +383,24 @@ def test_two_objects_of_one_id_are_one_session(talk):
     talk.fails("before")
     other = Session(talk.stream, "session_a")
     talk.session.close()
-    other.turn()
+    other.mark_turn()
     talk.fails("after")
-    other.compacted()
+    other.mark_compacted()
     assert other.turns == 1
     assert "it said before" in other.reminder()
     assert "it said after" in other.reminder()
     other.close()
     talk.fails("unheard")
-    other.compacted()
+    other.mark_compacted()
     assert "unheard" not in other.reminder()
 
 
 def test_a_session_goes_on_from_its_json(talk):
     talk.fails("one")
-    talk.session.turn()
-    elsewhere = Session(Stream(Redactor()), "session_b")
+    talk.session.mark_turn()
+    elsewhere = Session(EventStream(Redactor()), "session_b")
     elsewhere.restore(talk.session.to_json())
-    elsewhere.compacted()
+    elsewhere.mark_compacted()
     assert elsewhere.turns == 1
     assert "it said one" in elsewhere.reminder()
 
@@ -412,16 +416,16 @@ def test_a_session_is_picked_up_from_the_shelf():
     shelf = MemoryStore()
     first = Conversation(shelf=shelf)
     first.fails("one")
-    first.session.turn()
-    first.session.compacted()
+    first.session.mark_turn()
+    first.session.mark_compacted()
     said = first.session.reminder()
-    assert first.session.injection() == said
+    assert first.session.take_reminder() == said
     first.session.close()
     again = Conversation(shelf=shelf)
     again.seq = first.seq
     assert again.session.turns == 1
     assert again.session.reminder() == said
-    assert again.session.injection() == ""  # it was said
+    assert again.session.take_reminder() == ""  # it was said
     again.fails("one")
     assert "(turn 1, 2 times)" in again.lines()[0]
 
@@ -431,12 +435,12 @@ def test_two_processes_at_once_lose_nothing_of_each_other():
     one, other = Conversation(shelf=shelf), Conversation(shelf=shelf)  # each with a stream of its own, as processes are
     other.begin("run_b", "session_a")
     one.fails("one")
-    one.session.turn()
+    one.session.mark_turn()
     other.fails("two", run="run_b")
-    other.session.turn()
+    other.session.mark_turn()
     one.fails("three")
     one.session.close()
-    other.session.compacted()
+    other.session.mark_compacted()
     assert [what for what in ("one", "two", "three") if f"it said {what}" in other.session.reminder()] == [
         "one",
         "two",
@@ -451,8 +455,8 @@ def test_what_nobody_can_read_does_not_keep_the_session_from_the_shelf():
     shelf = MemoryStore()
     talk = Conversation(shelf=shelf)
     talk.fails("one")
-    shelf.put(LOCAL, "session", "session_a", b"{")
-    talk.session.turn()
+    shelf.put(DEFAULT_TENANT, "session", "session_a", b"{")
+    talk.session.mark_turn()
     talk.session.close()
     assert "it said one" in Conversation(shelf=shelf).reminder()
 
@@ -463,7 +467,7 @@ def test_what_was_restored_takes_the_place_of_what_another_process_put_there():
     one.fails("one")
     earlier = one.session.to_json()
     other.fails("two")
-    other.session.compacted()
+    other.session.mark_compacted()
     one.session.restore(earlier)
     assert all("it said one" in line for line in one.lines())
     assert "two" not in Conversation(shelf=shelf).reminder()
@@ -482,7 +486,7 @@ with mulligan.session("chat-7") as session, mulligan.run("coder", session=sessio
             edit("main%d.py" % number)
         except ValueError:
             pass
-        session.turn()
+        session.mark_turn()
 """
 
 
@@ -492,7 +496,7 @@ def test_real_processes_at_once_lose_nothing_of_each_other(tmp_path):
     assert [each.wait(60) for each in work] == [0] * 4
     with Mulligan(store=f"sqlite:///{tmp_path}/m.db").session("chat-7") as session:
         assert session.turns == 12
-        session.compacted()
+        session.mark_compacted()
         assert all(f" in tool{number} (" in session.reminder() for number in range(4))
 
 
@@ -522,7 +526,7 @@ class BrokenShelf:
     def put(self, tenant: str, kind: str, key: str, value: bytes) -> None:
         raise OSError("the disk is gone")
 
-    def swap(self, tenant: str, kind: str, key: str, known: bytes | None, value: bytes) -> bool:
+    def compare_and_set(self, tenant: str, kind: str, key: str, expected: bytes | None, value: bytes) -> bool:
         raise OSError("the disk is gone")
 
     def keys(self, tenant: str, kind: str) -> list[str]:
@@ -540,7 +544,7 @@ def test_a_shelf_that_is_broken_costs_memory_and_not_the_session(caplog):
 
 def test_what_cannot_be_read_on_the_shelf_begins_anew(caplog):
     shelf = MemoryStore()
-    shelf.put(LOCAL, "session", "session_a", b"{")
+    shelf.put(DEFAULT_TENANT, "session", "session_a", b"{")
     talk = Conversation(shelf=shelf)
     talk.fails()
     assert len(talk.lines()) == 1
@@ -557,7 +561,7 @@ def test_a_store_in_memory_keeps_sessions_too():
     with mulligan.session("chat-7") as session, mulligan.run("coder", session=session):
         with pytest.raises(ValueError, match="no match"):
             edit("main.py")
-        session.compacted()
+        session.mark_compacted()
     with mulligan.session("chat-7") as session:
         assert "in edit (turn 0)" in session.reminder()
 
@@ -570,15 +574,15 @@ def edit(path):
     raise ValueError("no match in " + path)
 
 session = mulligan.session("chat-7")
-print(session.turns, bool(session.reminder()), bool(session.injection()))
+print(session.turns, bool(session.reminder()), bool(session.take_reminder()))
 with mulligan.run("coder", session=session):
     try:
         edit("main.py")
     except ValueError:
         pass
-    session.turn()
+    session.mark_turn()
     if sys.argv[1] == "compact":
-        session.compacted()
+        session.mark_compacted()
     mulligan.flush(30)
     session.close()
 """
@@ -611,7 +615,7 @@ def test_a_tool_that_only_looks_and_finds_nothing_is_not_remembered(effects, is_
     with mulligan.session() as session, mulligan.run("coder", session=session):
         with pytest.raises(FileNotFoundError):
             load("main.py")
-        session.compacted()
+        session.mark_compacted()
     assert ("tool/file_not_found in load" in session.reminder()) is is_told
 
 
@@ -631,19 +635,19 @@ def test_what_fails_again_after_a_compaction_is_a_repeat_also_in_another_run_of_
         mulligan.flush(30)
         store = SqliteStore(tmp_path / "m.db")
         try:
-            told = store.stats(LOCAL, StatsQuery(now=0))
-            assert told == figures.stats(store.export(LOCAL))
+            told = store.stats(DEFAULT_TENANT, StatsQuery(now=0))
+            assert told == figures.stats(store.export(DEFAULT_TENANT))
             return told.total.repeats
         finally:
             store.close()
 
     with mulligan.session() as session:
         fail("one", session)
-        session.turn()
+        session.mark_turn()
         fail("two", session)
         assert repeats() == 0
         time.sleep(0.002)  # records count milliseconds
-        session.compacted()
+        session.mark_compacted()
         fail("three", session)
         assert repeats() == 1
         fail("four", None)

@@ -24,7 +24,7 @@ from mulligan.figures import StatsQuery
 from mulligan.records import Run, Step
 from mulligan.remember import sqlite
 from mulligan.remember.sqlite import SqliteConnection, SqliteStore
-from mulligan.remember.store import DAY, LOCAL, PatternQuery, Question, RunQuery
+from mulligan.remember.store import DAY, DEFAULT_TENANT, PatternQuery, RecallQuery, RunQuery
 from mulligan.remember.tables import APPLICATION, MIGRATIONS
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -41,7 +41,7 @@ def test_only_its_owner_can_read_the_file_and_its_folder(tmp_path):
     before = os.umask(0)
     try:
         store = SqliteStore(tmp_path / "new" / "a.db")
-        store.append(LOCAL, batch("run_a"), "j", 1)
+        store.append(DEFAULT_TENANT, batch("run_a"), "j", 1)
     finally:
         os.umask(before)
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
@@ -53,29 +53,29 @@ def test_only_its_owner_can_read_the_file_and_its_folder(tmp_path):
 
 def test_who_opens_a_store_need_not_wait_for_those_who_write(tmp_path, monkeypatch):
     monkeypatch.setattr("mulligan.remember.sqlite.BUSY_MS", 50)
-    SqliteStore(tmp_path / "a.db").append(LOCAL, batch("run_a"), "j", 1)
+    SqliteStore(tmp_path / "a.db").append(DEFAULT_TENANT, batch("run_a"), "j", 1)
     with contextlib.closing(sqlite3.connect(tmp_path / "a.db", isolation_level=None)) as writer:
         writer.execute("BEGIN IMMEDIATE")  # as long as it takes to forget something in millions of calls
         writer.execute("DELETE FROM steps")
         reader = SqliteStore(tmp_path / "a.db")
-        assert [step.name for step in reader.run(LOCAL, "run_a").steps] == ["search"]
+        assert [step.name for step in reader.run(DEFAULT_TENANT, "run_a").steps] == ["search"]
         with pytest.raises(StoreError, match="held by another process"):
-            reader.append(LOCAL, batch("run_b"), "j", 2)
+            reader.append(DEFAULT_TENANT, batch("run_b"), "j", 2)
         writer.execute("ROLLBACK")
-    assert reader.append(LOCAL, batch("run_b"), "j", 2) > 0
+    assert reader.append(DEFAULT_TENANT, batch("run_b"), "j", 2) > 0
     reader.close()
 
 
 def test_reopening_keeps_everything(tmp_path):
     store = SqliteStore(tmp_path / "a.db")
-    store.append(LOCAL, batch("run_a"), "j", 1)
-    store.put(LOCAL, "session", "s", b"value")
+    store.append(DEFAULT_TENANT, batch("run_a"), "j", 1)
+    store.put(DEFAULT_TENANT, "session", "s", b"value")
     store.close()
 
     again = SqliteStore(tmp_path / "a.db")
-    assert again.run(LOCAL, "run_a").steps[0].name == "search"
-    assert again.get(LOCAL, "session", "s") == b"value"
-    assert again.append(LOCAL, batch("run_b"), "j", 1) == 0  # the journal's offset is kept too
+    assert again.run(DEFAULT_TENANT, "run_a").steps[0].name == "search"
+    assert again.get(DEFAULT_TENANT, "session", "s") == b"value"
+    assert again.append(DEFAULT_TENANT, batch("run_b"), "j", 1) == 0  # the journal's offset is kept too
     again.close()
 
 
@@ -83,12 +83,12 @@ def test_reopening_keeps_everything(tmp_path):
 def test_many_runs_that_another_process_began_are_ended_as_what_they_are(tmp_path, count):
     one, other = SqliteStore(tmp_path / "s.db"), SqliteStore(tmp_path / "s.db")
     begun = [Run(id=f"run_{number}", started=number) for number in range(count)]
-    one.append(LOCAL, [RunStarted(run) for run in begun[1:]], "j", 1)
+    one.append(DEFAULT_TENANT, [RunStarted(run) for run in begun[1:]], "j", 1)
     ended = [msgspec.structs.replace(run, ended=run.started + 1, end="finished") for run in begun]
 
-    assert other.append(LOCAL, [RunEnded(run) for run in ended], "k", 1) == count
-    assert one.stats(LOCAL, StatsQuery(now=DAY)).total.runs == {"success": count}
-    assert [history.run for history in one.export(LOCAL)] == ended
+    assert other.append(DEFAULT_TENANT, [RunEnded(run) for run in ended], "k", 1) == count
+    assert one.stats(DEFAULT_TENANT, StatsQuery(now=DAY)).total.runs == {"success": count}
+    assert [history.run for history in one.export(DEFAULT_TENANT)] == ended
 
 
 @pytest.mark.parametrize("most", [999, 20])
@@ -104,8 +104,8 @@ def test_a_library_that_takes_few_values_a_statement_keeps_as_much(tmp_path, mon
     store = SqliteStore(tmp_path / "a.db")
     runs = [Run(id=f"run_{n}", started=n, ended=n, end="finished") for n in range(700)]
     steps = [StepEnded(Step(run=run.id, seq=1, call=1, name="search", outcome="success")) for run in runs]
-    store.append(LOCAL, [*steps, *map(RunEnded, runs)], "j", 1)
-    health = store.health(LOCAL)
+    store.append(DEFAULT_TENANT, [*steps, *map(RunEnded, runs)], "j", 1)
+    health = store.health(DEFAULT_TENANT)
     assert (health.runs, health.steps) == (700, 700)
     store.close()
 
@@ -114,9 +114,9 @@ def test_a_closed_store_says_so(tmp_path):
     store = SqliteStore(tmp_path / "a.db")
     store.close()
     with pytest.raises(StoreError, match="closed"):
-        store.runs(LOCAL, RunQuery())
+        store.runs(DEFAULT_TENANT, RunQuery())
     with pytest.raises(StoreError, match="closed"):
-        store.append(LOCAL, batch("run_a"), "j", 1)
+        store.append(DEFAULT_TENANT, batch("run_a"), "j", 1)
 
 
 # Files that are not ours
@@ -141,7 +141,7 @@ def test_a_database_of_another_program_is_refused_and_left_as_it_is(tmp_path, st
 def test_a_file_of_a_newer_mulligan_is_told_and_left_byte_for_byte(tmp_path):
     path = tmp_path / "a.db"
     store = SqliteStore(path)
-    store.append(LOCAL, batch("run_a"), "j", 1)
+    store.append(DEFAULT_TENANT, batch("run_a"), "j", 1)
     store.close()
     with sqlite3.connect(path) as newer:
         newer.execute(f"PRAGMA user_version={len(MIGRATIONS) + 1}")
@@ -170,7 +170,7 @@ def test_a_damaged_file_is_told_and_left_as_it_is(tmp_path, content):
 def test_a_file_damaged_further_in_is_told_when_it_is_read(tmp_path):
     path = tmp_path / "a.db"
     store = SqliteStore(path)
-    store.append(LOCAL, batch("run_a", 500), "j", 501)
+    store.append(DEFAULT_TENANT, batch("run_a", 500), "j", 501)
     store.close()
     size = path.stat().st_size
     with path.open("r+b") as file:
@@ -178,7 +178,7 @@ def test_a_file_damaged_further_in_is_told_when_it_is_read(tmp_path):
         file.write(b"\xff" * (size - 4096))
 
     with pytest.raises(StoreError, match="damaged"):
-        SqliteStore(path).runs(LOCAL, RunQuery())
+        SqliteStore(path).runs(DEFAULT_TENANT, RunQuery())
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path):
@@ -207,26 +207,26 @@ def test_an_append_that_fails_leaves_nothing_behind_and_does_not_stop_the_next(t
     store = SqliteStore(tmp_path / "a.db")
     impossible = StepEnded(Step(run="run_a", seq=2**70, call=1))
     with pytest.raises(OverflowError):
-        store.append(LOCAL, [*batch("run_a"), impossible], "j", 3)
-    assert store.health(LOCAL).steps == 0
+        store.append(DEFAULT_TENANT, [*batch("run_a"), impossible], "j", 3)
+    assert store.health(DEFAULT_TENANT).steps == 0
 
-    assert store.append(LOCAL, batch("run_a"), "j", 3) == 2
+    assert store.append(DEFAULT_TENANT, batch("run_a"), "j", 3) == 2
     store.close()
 
 
 def test_a_full_disk_is_told_and_what_was_kept_stays(tmp_path):
     store = SqliteStore(tmp_path / "a.db")
-    store.append(LOCAL, batch("run_a"), "j", 1)
+    store.append(DEFAULT_TENANT, batch("run_a"), "j", 1)
     with store._writer as writer:
         (pages,) = writer.execute("PRAGMA page_count").fetchone()
         writer.execute(f"PRAGMA max_page_count={pages}")
 
     with pytest.raises(StoreError, match="no room left"):
-        store.append(LOCAL, batch("run_b", 2000), "j", 3000)
+        store.append(DEFAULT_TENANT, batch("run_b", 2000), "j", 3000)
 
     with store._writer as writer:
         writer.execute("PRAGMA max_page_count=1000000")
-    assert store.append(LOCAL, batch("run_b", 2000), "j", 3000) == 2001
+    assert store.append(DEFAULT_TENANT, batch("run_b", 2000), "j", 3000) == 2001
     store.close()
 
 
@@ -257,7 +257,7 @@ def test_several_processes_make_and_fill_one_file_at_once(tmp_path):
         assert process.returncode == 0, errors.decode()
 
     store = SqliteStore(tmp_path / "a.db")
-    assert (store.health(LOCAL).runs, store.health(LOCAL).steps) == (4, 160)
+    assert (store.health(DEFAULT_TENANT).runs, store.health(DEFAULT_TENANT).steps) == (4, 160)
     store.close()
 
 
@@ -274,12 +274,12 @@ def test_a_second_store_on_the_same_file_does_not_give_up_the_locks_of_the_first
     # would then believe to have been the last, and take the log away that the first store reads and writes.
     path, log = tmp_path / "s.db", tmp_path / "s.db-wal"
     with contextlib.closing(SqliteStore(path)) as one:
-        one.append(LOCAL, batch("a"), "j", 1)
+        one.append(DEFAULT_TENANT, batch("a"), "j", 1)
         SqliteStore(path).close()
         subprocess.run([sys.executable, "-c", COMES_AND_GOES, str(path)], check=True, timeout=60)
         assert log.exists()
-        one.append(LOCAL, batch("b"), "j", 2)
-        assert one.health(LOCAL).runs == 2
+        one.append(DEFAULT_TENANT, batch("b"), "j", 2)
+        assert one.health(DEFAULT_TENANT).runs == 2
 
 
 def test_a_store_behind_a_link_to_nowhere_is_made_for_its_owner_alone(tmp_path):
@@ -296,9 +296,9 @@ def test_threads_read_and_write_at_once(tmp_path):
         try:
             for n in range(1, 31):
                 event = StepEnded(Step(run=f"run_{number}", seq=n, call=n))
-                store.append(LOCAL, [RunStarted(Run(id=f"run_{number}")), event], f"j{number}", n)
-                store.runs(LOCAL, RunQuery())
-                store.recall(LOCAL, Question(tool="search", fingerprint="f"))
+                store.append(DEFAULT_TENANT, [RunStarted(Run(id=f"run_{number}")), event], f"j{number}", n)
+                store.runs(DEFAULT_TENANT, RunQuery())
+                store.recall(DEFAULT_TENANT, RecallQuery(tool="search", fingerprint="f"))
         except BaseException as fault:  # noqa: BLE001 - told to the test below
             faults.append(fault)
 
@@ -309,7 +309,7 @@ def test_threads_read_and_write_at_once(tmp_path):
         thread.join()
 
     assert faults == []
-    assert store.health(LOCAL).steps == 120
+    assert store.health(DEFAULT_TENANT).steps == 120
     store.close()
 
 
@@ -349,8 +349,8 @@ def test_a_fork_leaves_both_sides_with_a_store_that_works(tmp_path):
     assert process.returncode == 0, errors
 
     store = SqliteStore(tmp_path / "a.db")
-    assert {run.id for run in store.find(LOCAL, "run_")} == {"run_before", "run_parent", "run_child"}
-    assert store.health(LOCAL).sound
+    assert {run.id for run in store.find(DEFAULT_TENANT, "run_")} == {"run_before", "run_parent", "run_child"}
+    assert store.health(DEFAULT_TENANT).sound
     store.close()
 
 
@@ -374,7 +374,7 @@ def test_a_fork_waits_for_a_store_that_is_being_opened(tmp_path, monkeypatch):
         after = sqlite._before_fork()
         try:
             (store,) = (each for each in sqlite._stores if each.path == tmp_path / "a.db")
-            assert store._writer._made is None
+            assert store._writer._connection is None
             forked.set()
         finally:
             after()
@@ -386,17 +386,17 @@ def test_a_fork_waits_for_a_store_that_is_being_opened(tmp_path, monkeypatch):
     opener.join(10)
     forker.join(10)
     assert forked.is_set()
-    assert made[0].health(LOCAL).sound
+    assert made[0].health(DEFAULT_TENANT).sound
     made[0].close()
 
 
 def test_nobody_opens_a_further_connection_while_a_process_forks(tmp_path):
     store = SqliteStore(tmp_path / "a.db")
     after = sqlite._before_fork()
-    reader = threading.Thread(target=store.health, args=(LOCAL,))
+    reader = threading.Thread(target=store.health, args=(DEFAULT_TENANT,))
     reader.start()
     reader.join(0.1)
-    open_files = [each for each in store._readers if each._made is not None]
+    open_files = [each for each in store._readers if each._connection is not None]
     after()
     reader.join(10)
     assert open_files == []
@@ -434,11 +434,11 @@ def test_the_most_frequent_patterns_cost_the_same_however_many_others_there_are(
     spent = []
     for count in (40, 400):
         store = SqliteStore(tmp_path / f"{count}.db")
-        store.append(LOCAL, failures(count), "j", 1)
+        store.append(DEFAULT_TENANT, failures(count), "j", 1)
         instructions: list[None] = []
-        with store._reading(LOCAL) as connection:
+        with store._reading(DEFAULT_TENANT) as connection:
             connection.set_progress_handler(lambda seen=instructions: seen.append(None), 10)
-        told = store.patterns(LOCAL, PatternQuery(since=DAY, limit=10))
+        told = store.patterns(DEFAULT_TENANT, PatternQuery(since=DAY, limit=10))
         assert [each.count for each in told] == [180] * 10
         spent.append(len(instructions))
         store.close()
@@ -459,18 +459,18 @@ def test_a_file_made_by_every_earlier_schema_opens_with_all_that_is_in_it(tmp_pa
 
     with store._writer as writer:
         assert writer.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
-    history = store.run(LOCAL, "run_golden")
+    history = store.run(DEFAULT_TENANT, "run_golden")
     assert [step.outcome for step in history.steps] == ["failure", "success"]
     assert history.links[0].changes[0].after == 10
-    assert store.recall(LOCAL, Question(tool="search", fingerprint="f-golden"))[0].worked == 1
-    assert store.get(LOCAL, "session", "s") == b"\x00value"
+    assert store.recall(DEFAULT_TENANT, RecallQuery(tool="search", fingerprint="f-golden"))[0].worked == 1
+    assert store.get(DEFAULT_TENANT, "session", "s") == b"\x00value"
     for by in (None, "tool", "kind"):
         query = StatsQuery(now=history.run.started, by=by)
-        assert store.stats(LOCAL, query) == figures.stats([history], query)
+        assert store.stats(DEFAULT_TENANT, query) == figures.stats([history], query)
     asked = (PatternQuery(since=history.run.started, state=state, limit=1) for state in (None, "muted"))
-    assert [each.count for query in asked for each in store.patterns(LOCAL, query)] == [1]
-    assert store.append(LOCAL, batch("run_new"), "journal_golden", 4) == 0
-    assert store.append(LOCAL, batch("run_new"), "journal_golden", 5) == 2
+    assert [each.count for query in asked for each in store.patterns(DEFAULT_TENANT, query)] == [1]
+    assert store.append(DEFAULT_TENANT, batch("run_new"), "journal_golden", 4) == 0
+    assert store.append(DEFAULT_TENANT, batch("run_new"), "journal_golden", 5) == 2
     store.close()
 
 
@@ -502,6 +502,6 @@ def test_who_makes_a_store_in_the_same_moment_as_another_is_not_turned_away(tmp_
 
     monkeypatch.setattr("mulligan.remember.sqlite.SqliteConnection", Hasty)
     with contextlib.closing(SqliteStore(tmp_path / "mulligan.db")) as store:
-        store.append(LOCAL, batch("run_a"), "j", 1)
-        assert [history.run.id for history in store.runs(LOCAL, RunQuery())] == ["run_a"]
+        store.append(DEFAULT_TENANT, batch("run_a"), "j", 1)
+        assert [history.run.id for history in store.runs(DEFAULT_TENANT, RunQuery())] == ["run_a"]
     assert Hasty.turned_away == 3

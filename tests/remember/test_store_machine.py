@@ -27,12 +27,21 @@ from mulligan.records import Compaction, History, Run, Step, pattern_id
 from mulligan.remember import forgetting, patterns, retention
 from mulligan.remember.memory import MemoryStore
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DAY, LOCAL, Command, Forget, PatternQuery, Retention, RunQuery, Store
+from mulligan.remember.store import (
+    DAY,
+    DEFAULT_TENANT,
+    ForgetRequest,
+    PatternCommand,
+    PatternQuery,
+    Retention,
+    RunQuery,
+    Store,
+)
 from mulligan.remember.tables import APPLICATION, MIGRATIONS
 
 RUNS = ("run_a", "run_b", "run_c", "run_d")
 TOOLS = ("search", "fetch")
-SLOW = Failure.of(Kind("tool", "timeout", Remedy.WAIT), "too slow for zebra-4711", fingerprint="f-slow")
+SLOW = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "too slow for zebra-4711", fingerprint="f-slow")
 WRONG = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR), "k is 10 at most", fingerprint="f-wrong")
 REFUSED = Failure.of(Kind("none", "user_rejected"), "the user said no", fingerprint="f-no")
 PATTERNS = [pattern_id(tool, failure.fingerprint) for tool in TOOLS for failure in (SLOW, WRONG)]
@@ -49,7 +58,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.compactions: dict[str, dict[int, Compaction]] = {}
         self.kept: dict[str, int] = {}
         self.cells: figures.Cells = {}
-        self.sightings: list[patterns.Sighting] = []
+        self.sightings: list[patterns.Occurrence] = []
         """Counted of what was pruned."""
         self.into: dict[str, str] = {}
         self.muted: set[str] = set()
@@ -111,7 +120,7 @@ class StoreMachine(RuleBasedStateMachine):
         batch = list(data.draw(st.permutations(self.waiting)))
         batch += batch[: data.draw(st.integers(0, 2))]
         self.offset += 1
-        self.store.append(LOCAL, batch, f"journal_{self.journal}", self.offset)
+        self.store.append(DEFAULT_TENANT, batch, f"journal_{self.journal}", self.offset)
         self.waiting.clear()
         for event in batch:
             self.keep(event)
@@ -144,7 +153,7 @@ class StoreMachine(RuleBasedStateMachine):
         policy = Retention(
             successes=successes, failures=failures, sample=sample, sample_after=DAY, compress_after=DAY, hours=None
         )
-        self.store.prune(LOCAL, policy, self.now, dry_run)
+        self.store.prune(DEFAULT_TENANT, policy, self.now, dry_run)
         for history in () if dry_run else self.histories():
             id = history.run.id
             status = derive_status(history.run, history.steps, history.links)
@@ -152,13 +161,13 @@ class StoreMachine(RuleBasedStateMachine):
             if retention.is_expired(status, self.kept[id], policy, self.now):
                 left = None
             elif self.kept[id] < self.now - policy.sample_after:
-                left = retention.sampled(history, sample)
+                left = retention.sample_run(history, sample)
             figures.add(self.cells, figures.cells(history))
             if left is not None:
                 figures.add(self.cells, figures.cells(left), -1)
                 self.steps[id] = {step.seq: step for step in left.steps}
             else:
-                self.sightings += patterns.sightings(history)
+                self.sightings += patterns.find_occurrences(history)
                 self.lose(id)
 
     def lose(self, id: str) -> None:
@@ -167,13 +176,13 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(run=st.sampled_from(RUNS))
     def forget_a_run(self, run: str) -> None:
-        self.store.forget(LOCAL, Forget(run=run))
+        self.store.forget(DEFAULT_TENANT, ForgetRequest(run=run))
         self.lose(run)
         self.drop_decisions()
 
     @rule(tool=st.sampled_from(TOOLS))
     def forget_a_tool(self, tool: str) -> None:
-        self.store.forget(LOCAL, Forget(tool=tool))
+        self.store.forget(DEFAULT_TENANT, ForgetRequest(tool=tool))
         for id, steps in list(self.steps.items()):
             self.steps[id] = {seq: step for seq, step in steps.items() if step.name != tool}
             if steps and not self.steps[id]:
@@ -184,9 +193,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def forget_a_text(self) -> None:
-        self.store.forget(LOCAL, Forget(text="zebra-4711"))
+        self.store.forget(DEFAULT_TENANT, ForgetRequest(text="zebra-4711"))
         for id, steps in self.steps.items():
-            self.steps[id] = {seq: forgetting.without(step, "zebra-4711") for seq, step in steps.items()}
+            self.steps[id] = {seq: forgetting.erase_text(step, "zebra-4711") for seq, step in steps.items()}
 
     def drop_decisions(self) -> None:
         known = self.counted()
@@ -197,17 +206,17 @@ class StoreMachine(RuleBasedStateMachine):
     def merge(self, pattern: str, into: str) -> None:
         known = self.counted()
         if pattern in known and into in known and self.root(pattern) != self.root(into):
-            self.store.change(LOCAL, Command(do="merge", pattern=pattern, into=into))
+            self.store.update_pattern(DEFAULT_TENANT, PatternCommand(do="merge", pattern=pattern, into=into))
             self.into[self.root(pattern)] = self.root(into)
 
     @rule(pattern=st.sampled_from(PATTERNS))
     def split(self, pattern: str) -> None:
-        if self.store.change(LOCAL, Command(do="split", pattern=pattern)) is not None:
+        if self.store.update_pattern(DEFAULT_TENANT, PatternCommand(do="split", pattern=pattern)) is not None:
             self.into.pop(pattern, None)
 
     @rule(pattern=st.sampled_from(PATTERNS), do=st.sampled_from(["mute", "unmute"]))
     def mute(self, pattern: str, do: Any) -> None:
-        if self.store.change(LOCAL, Command(do=do, pattern=pattern)) is not None:
+        if self.store.update_pattern(DEFAULT_TENANT, PatternCommand(do=do, pattern=pattern)) is not None:
             self.muted.discard(self.root(pattern))
             if do == "mute":
                 self.muted.add(self.root(pattern))
@@ -229,11 +238,11 @@ class StoreMachine(RuleBasedStateMachine):
 
     def counted(self) -> dict[str, Counter[str]]:
         found: dict[str, Counter[str]] = {}
-        live = [each for history in self.histories() for each in patterns.sightings(history)]
+        live = [each for history in self.histories() for each in patterns.find_occurrences(history)]
         for sighting in (*self.sightings, *live):
             counts = found.setdefault(sighting.pattern, Counter())
             counts["count"] += 1
-            counts["overcome"] += sighting.is_overcome
+            counts["overcome"] += sighting.is_recovered
         return found
 
     def root(self, pattern: str) -> str:
@@ -244,14 +253,14 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def tells_every_run(self) -> None:
         expected = self.histories()
-        assert list(self.store.export(LOCAL)) == expected
+        assert list(self.store.export(DEFAULT_TENANT)) == expected
         for tool in TOOLS:
             with_tool = [each.run.id for each in reversed(expected) if any(step.name == tool for step in each.steps)]
-            assert [each.run.id for each in self.store.runs(LOCAL, RunQuery(tool=tool))] == with_tool
+            assert [each.run.id for each in self.store.runs(DEFAULT_TENANT, RunQuery(tool=tool))] == with_tool
         for status in ("success", "recovered", "partial", "failure"):
             of_status = [each.run.id for each in reversed(expected)
                          if derive_status(each.run, each.steps, each.links) == status]  # fmt: skip
-            assert [each.run.id for each in self.store.runs(LOCAL, RunQuery(status=status))] == of_status
+            assert [each.run.id for each in self.store.runs(DEFAULT_TENANT, RunQuery(status=status))] == of_status
 
     @invariant()
     def counts_what_happened(self) -> None:
@@ -262,7 +271,10 @@ class StoreMachine(RuleBasedStateMachine):
         for query in (StatsQuery(now=0), StatsQuery(now=0, by="tool", detail=True), StatsQuery(now=9 * DAY, since=DAY)):
             whole, parts = figures.readings(query)
             rows = figures.rows(counted, parts) if parts else ()
-            told, expected = self.store.stats(LOCAL, query), figures.answer(query, figures.rows(counted, whole), rows)
+            told, expected = (
+                self.store.stats(DEFAULT_TENANT, query),
+                figures.answer(query, figures.rows(counted, whole), rows),
+            )
             assert told.total == expected.total
             nothing = figures.Cell()
             assert {name: cell for name, cell in told.parts.items() if cell != nothing} == {
@@ -274,7 +286,10 @@ class StoreMachine(RuleBasedStateMachine):
         expected: dict[str, Counter[str]] = {}
         for id, counts in self.counted().items():
             expected.setdefault(self.root(id), Counter()).update(counts)
-        told = [*self.store.patterns(LOCAL, PatternQuery()), *self.store.patterns(LOCAL, PatternQuery(state="muted"))]
+        told = [
+            *self.store.patterns(DEFAULT_TENANT, PatternQuery()),
+            *self.store.patterns(DEFAULT_TENANT, PatternQuery(state="muted")),
+        ]
         assert {each.id: (each.count, each.overcome) for each in told} == {
             id: (counts["count"], counts["overcome"]) for id, counts in expected.items()
         }
@@ -299,10 +314,10 @@ class SqliteMachine(StoreMachine):
     def crash(self, is_kept: bool) -> None:
         """The process ends. What waits is in its journal: the next one keeps it, and may keep it twice."""
         if is_kept and self.waiting:
-            self.store.append(LOCAL, self.waiting, f"journal_{self.journal}", self.offset + 1)
+            self.store.append(DEFAULT_TENANT, self.waiting, f"journal_{self.journal}", self.offset + 1)
         self.abandoned.append(self.store)
         self.store = SqliteStore(self.path, self.clock)
-        adopted = self.store.append(LOCAL, self.waiting, f"journal_{self.journal}", self.offset + 1)
+        adopted = self.store.append(DEFAULT_TENANT, self.waiting, f"journal_{self.journal}", self.offset + 1)
         assert not (is_kept and self.waiting and adopted)
         for event in self.waiting:
             self.keep(event)
@@ -316,7 +331,7 @@ class SqliteMachine(StoreMachine):
 
     @rule()
     def count_anew(self) -> None:
-        self.store.rebuild(LOCAL)
+        self.store.rebuild(DEFAULT_TENANT)
 
     @rule()
     def go_on_with_a_copy(self) -> None:
@@ -348,7 +363,7 @@ class SqliteMachine(StoreMachine):
 
     @invariant()
     def is_sound(self) -> None:
-        assert self.store.health(LOCAL).sound
+        assert self.store.health(DEFAULT_TENANT).sound
 
     def teardown(self) -> None:
         for store in (self.store, *self.abandoned):
@@ -377,9 +392,9 @@ class PostgresMachine(StoreMachine):
     def the_answer_to_a_commit_is_lost(self, is_kept: bool) -> None:
         """Whoever keeps what waits next cannot know whether it was kept, and keeps it once."""
         if is_kept and self.waiting:
-            self.store.append(LOCAL, self.waiting, f"journal_{self.journal}", self.offset + 1)
+            self.store.append(DEFAULT_TENANT, self.waiting, f"journal_{self.journal}", self.offset + 1)
         self.another_process_goes_on()
-        adopted = self.store.append(LOCAL, self.waiting, f"journal_{self.journal}", self.offset + 1)
+        adopted = self.store.append(DEFAULT_TENANT, self.waiting, f"journal_{self.journal}", self.offset + 1)
         assert not (is_kept and self.waiting and adopted)
         for event in self.waiting:
             self.keep(event)
@@ -388,7 +403,7 @@ class PostgresMachine(StoreMachine):
 
     @rule()
     def count_anew(self) -> None:
-        self.opened[0].rebuild(LOCAL)
+        self.opened[0].rebuild(DEFAULT_TENANT)
 
     def teardown(self) -> None:
         for store in getattr(self, "opened", ()):  # none where there is no PostgreSQL: then it is skipped

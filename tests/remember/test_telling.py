@@ -7,16 +7,18 @@ from typing import Any
 
 import pytest
 
-from mulligan.records import OPEN, Change, How
-from mulligan.remember.fixes import RETRY, Form, Tally, Vote, closed, hash_value
-from mulligan.remember.telling import build_profile, why_untold
+from mulligan.records import RUN_SPECIFIC, Change, ChangeOperation
+from mulligan.remember.fixes import RETRY_ACTION, FixAction, FixRecord, Vote, hash_value, to_shareable
+from mulligan.remember.telling import build_profile, find_hidden_reason
 
-SETTING = Form(changes=(Change(path="queue", how="substitute", after="slow"),))
+SETTING = FixAction(changes=(Change(path="queue", how="substitute", after="slow"),))
 
 
-def make_tally(form: Form = SETTING, times: Sequence[int] = (10, 20, 30), id: str = "fix_a", **fields: Any) -> Tally:
+def make_tally(
+    form: FixAction = SETTING, times: Sequence[int] = (10, 20, 30), id: str = "fix_a", **fields: Any
+) -> FixRecord:
     """Make a fix that worked at these times, for one old value beside different other ones."""
-    return Tally(
+    return FixRecord(
         id=id,
         tool="start",
         fingerprint="f",
@@ -30,9 +32,11 @@ def make_tally(form: Form = SETTING, times: Sequence[int] = (10, 20, 30), id: st
     )
 
 
-def find_reason(tally: Tally, calls: Sequence[tuple[int, Any]] = (), items: Sequence[str] = (), **fields: Any) -> str:
+def find_reason(
+    tally: FixRecord, calls: Sequence[tuple[int, Any]] = (), items: Sequence[str] = (), **fields: Any
+) -> str:
     peers = fields.get("peers", [tally])
-    return why_untold(tally, peers, "agent", lambda: build_profile(calls), lambda: items)
+    return find_hidden_reason(tally, peers, "agent", lambda: build_profile(calls), lambda: items)
 
 
 def test_setting_is_told_whose_old_value_never_worked():
@@ -60,9 +64,9 @@ def test_old_value_that_was_left_to_the_default_counts_as_one_that_worked(times)
 
 
 def test_prerequisite_is_not_told_where_the_same_call_worked_without_it():
-    recipe = make_tally(Form(sort="recipe", names=("notify",)))
+    recipe = make_tally(FixAction(sort="recipe", names=("notify",)))
     assert find_reason(recipe) == ""
-    retry = make_tally(RETRY, id="fix_b")
+    retry = make_tally(RETRY_ACTION, id="fix_b")
     assert find_reason(recipe, peers=[recipe, retry]) == "the same call worked again without it"
     retry.worked = 0
     assert find_reason(recipe, peers=[recipe, retry]) == ""
@@ -77,23 +81,25 @@ def test_prerequisite_is_not_told_where_the_same_call_worked_without_it():
     ],
 )  # fmt: skip
 def test_name_of_a_format_may_be_repeated_in_another_run_and_an_id_may_not(value, is_shared):
-    change = closed(Change(path="format", how="substitute", before="x", after=value))
+    change = to_shareable(Change(path="format", how="substitute", before="x", after=value))
     assert (change.after == value) is is_shared
-    assert is_shared or change.after == OPEN
+    assert is_shared or change.after == RUN_SPECIFIC
 
 
-def tally_of(value: int, how: How = "substitute", agents: str = "a", start: int = 0, runs: int = 4) -> Tally:
+def tally_of(
+    value: int, how: ChangeOperation = "substitute", agents: str = "a", start: int = 0, runs: int = 4
+) -> FixRecord:
     """A fix that set `k` in some runs, each with another query."""
-    form = Form(changes=(Change(path="k", how=how, after=value),))
-    tally = Tally(id=f"{how}-{value}", tool="search", fingerprint="f", form=form, key="shop:search")
+    form = FixAction(changes=(Change(path="k", how=how, after=value),))
+    tally = FixRecord(id=f"{how}-{value}", tool="search", fingerprint="f", form=form, key="shop:search")
     for number in range(runs):
         at = start + number
         tally.add(Vote(f"run_{at}", "local", agents, at, True, "caller", f"content {at}", "old", f"query {at}"))
     return tally
 
 
-def reason(tally: Tally, *peers: Tally, agent: str = "a") -> str:
-    return why_untold(tally, [tally, *peers], agent, dict)
+def reason(tally: FixRecord, *peers: FixRecord, agent: str = "a") -> str:
+    return find_hidden_reason(tally, [tally, *peers], agent, dict)
 
 
 @pytest.mark.parametrize("how", ["clamp", "default"])

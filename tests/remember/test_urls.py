@@ -61,14 +61,14 @@ def test_the_home_of_nobody_is_told():
 @pytest.mark.skipif(sys.platform == "win32", reason="rights of POSIX")
 def test_the_refuge_is_ours_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
-    refuge = urls.refuge()
+    refuge = urls.fallback_path()
     assert refuge.parent.stat().st_mode & 0o077 == 0
-    assert urls.refuge() == refuge
+    assert urls.fallback_path() == refuge
 
     refuge.parent.chmod(0o755)
     with pytest.raises(StoreError, match="somebody else"):
-        urls.refuge()
+        urls.fallback_path()
     refuge.parent.rmdir()
     os.symlink(tmp_path, refuge.parent)
     with pytest.raises(StoreError, match="somebody else"):
-        urls.refuge()
+        urls.fallback_path()

@@ -14,12 +14,12 @@ import pytest
 import mulligan
 from mulligan.events import RunEnded, StepEnded
 from mulligan.failure import Failure, Kind, Remedy, SettingsError
-from mulligan.records import Ending, Pattern, Run, Step
+from mulligan.records import Pattern, RecoveryStop, Run, Step
 from mulligan.report import alerts
-from mulligan.report.alerts import Alerts, Watch
+from mulligan.report.alerts import AlertRules, Alerts
 
 QUOTA = Failure.of(Kind("model", "quota_exceeded", Remedy.STOP), "no credit \x1b[31mleft", fingerprint="f-q")
-SLOW = Failure.of(Kind("tool", "timeout", Remedy.WAIT), "too slow", fingerprint="f-t")
+SLOW = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "too slow", fingerprint="f-t")
 
 
 def step(failure=None, name="search", **fields):
@@ -28,42 +28,42 @@ def step(failure=None, name="search", **fields):
 
 
 def given_up(name="search"):
-    return step(SLOW, name, ending=Ending(why="out of attempts"))
+    return step(SLOW, name, ending=RecoveryStop(why="out of attempts"))
 
 
 def test_what_only_a_person_can_fix_is_told_once_in_a_while():
-    watch = Watch()
-    (alert,) = watch.heard([step(QUOTA)], 100.0)
+    watch = AlertRules()
+    (alert,) = watch.evaluate([step(QUOTA)], 100.0)
 
     assert (alert.what, alert.kind, alert.run) == ("person_needed", "model/quota_exceeded", "run_a")
     assert "\x1b" not in alert.message
-    assert watch.heard([step(QUOTA)] * 5, 200.0) == []
-    assert len(watch.heard([step(QUOTA, "other")], 200.0)) == 1
-    assert len(watch.heard([step(QUOTA)], 100.0 + alerts.AGAIN)) == 1
+    assert watch.evaluate([step(QUOTA)] * 5, 200.0) == []
+    assert len(watch.evaluate([step(QUOTA, "other")], 200.0)) == 1
+    assert len(watch.evaluate([step(QUOTA)], 100.0 + alerts.REPEAT_INTERVAL_SECONDS)) == 1
 
 
 def test_what_recovers_or_is_told_to_the_model_alarms_nobody():
-    assert Watch().heard([step(SLOW), step(), step(Failure.of(Kind("tool", "x"), "no"))], 1.0) == []
+    assert AlertRules().evaluate([step(SLOW), step(), step(Failure.of(Kind("tool", "x"), "no"))], 1.0) == []
 
 
 def test_a_pattern_that_was_never_met_is_told_and_a_known_or_muted_one_is_not():
     for runs, state, count in ((1, "new", 1), (7, "active", 0), (1, "muted", 0)):
         found = Pattern(id="p", tool="search", fingerprint="f-t", kind="tool/timeout", runs=runs, state=state)
-        told = Watch(lambda id, found=found: found).heard([step(SLOW), step(SLOW)], 1.0)
+        told = AlertRules(lambda id, found=found: found).evaluate([step(SLOW), step(SLOW)], 1.0)
         assert [alert.what for alert in told] == ["new_pattern"] * count
 
 
 def test_ever_more_calls_that_are_given_up_are_told_and_a_few_are_not():
-    watch = Watch()
-    assert watch.heard([given_up() for _ in range(alerts.LEAST - 1)], 1.0) == []
-    (alert,) = watch.heard([given_up()], 2.0)
+    watch = AlertRules()
+    assert watch.evaluate([given_up() for _ in range(alerts.MIN_CALLS_IN_WINDOW - 1)], 1.0) == []
+    (alert,) = watch.evaluate([given_up()], 2.0)
     assert alert.what == "giving_up"
     assert "20 of the last 20" in alert.told
-    calm = Watch()
-    assert calm.heard([*(given_up() for _ in range(20)), *(step() for _ in range(50)), given_up()], 1.0)[1:] == []
-    later = Watch()
-    later.heard([given_up() for _ in range(19)], 1.0)
-    assert later.heard([given_up()], 2.0 + alerts.WINDOW) == []  # the others are long ago
+    calm = AlertRules()
+    assert calm.evaluate([*(given_up() for _ in range(20)), *(step() for _ in range(50)), given_up()], 1.0)[1:] == []
+    later = AlertRules()
+    later.evaluate([given_up() for _ in range(19)], 1.0)
+    assert later.evaluate([given_up()], 2.0 + alerts.FAILURE_WINDOW_SECONDS) == []  # the others are long ago
 
 
 def of(run, *outcomes):
@@ -78,16 +78,16 @@ def ended(run):
 
 
 def test_calls_of_other_programs_are_given_up_when_their_run_has_ended_and_nothing_like_them_worked():
-    watch = Watch()
-    for number in range(alerts.LEAST - 1):  # the run's end comes before its steps, as it is sent
-        assert watch.heard([ended(f"r{number}"), *of(f"r{number}", False, False)], 1.0) == []
-    assert watch.heard(of("last", False), 2.0) == []  # it may be made again
-    (alert,) = watch.heard([ended("last")], 3.0)
+    watch = AlertRules()
+    for number in range(alerts.MIN_CALLS_IN_WINDOW - 1):  # the run's end comes before its steps, as it is sent
+        assert watch.evaluate([ended(f"r{number}"), *of(f"r{number}", False, False)], 1.0) == []
+    assert watch.evaluate(of("last", False), 2.0) == []  # it may be made again
+    (alert,) = watch.evaluate([ended("last")], 3.0)
     assert (alert.what, alert.run) == ("giving_up", "last")
     assert "20 of the last 20" in alert.told
-    overcome = Watch()
+    overcome = AlertRules()
     for number in range(40):
-        assert overcome.heard([*of(f"r{number}", False, True), ended(f"r{number}")], 1.0) == []
+        assert overcome.evaluate([*of(f"r{number}", False, True), ended(f"r{number}")], 1.0) == []
 
 
 @pytest.mark.parametrize("effects", ["once", "none"])
@@ -95,7 +95,7 @@ def test_calls_of_other_programs_are_given_up_when_their_run_has_ended_and_nothi
 def test_open_circuit_is_told_once_whether_or_not_it_blocks_calls(effects, circuit_breaker):
     m = mulligan.Mulligan(store="memory:")
     heard = []
-    m.listen(heard.append, when="caller")
+    m.add_listener(heard.append, thread="caller")
 
     @m.tool(effects=effects, circuit_breaker=circuit_breaker, policy=mulligan.Policy(first_wait=0.0))
     def search():
@@ -104,29 +104,29 @@ def test_open_circuit_is_told_once_whether_or_not_it_blocks_calls(effects, circu
     for _ in range(8):
         with pytest.raises((ConnectionError, mulligan.InfraError, mulligan.AgentError)):
             search()
-    told = Watch().heard(heard, 1.0)
+    told = AlertRules().evaluate(heard, 1.0)
     assert [(alert.what, alert.tool) for alert in told] == [("circuit_open", "search")]
 
 
 def test_there_is_a_bound_on_all_alerts_together():
-    watch = Watch()
-    told = watch.heard([step(QUOTA, f"tool-{number}") for number in range(100)], 1.0)
-    assert len(told) == alerts.HOURLY
-    assert {alert.untold for alert in told} == {0}
+    watch = AlertRules()
+    told = watch.evaluate([step(QUOTA, f"tool-{number}") for number in range(100)], 1.0)
+    assert len(told) == alerts.MAX_ALERTS_PER_HOUR
+    assert {alert.suppressed for alert in told} == {0}
 
 
 def test_the_next_alert_says_how_many_before_it_were_not_told():
-    watch = Watch()
-    watch.heard([step(QUOTA, f"tool-{number}") for number in range(100)], 1.0)
-    (told,) = watch.heard([step(QUOTA, "tool-x")], 3700.0)
-    assert told.untold == 100 - alerts.HOURLY
+    watch = AlertRules()
+    watch.evaluate([step(QUOTA, f"tool-{number}") for number in range(100)], 1.0)
+    (told,) = watch.evaluate([step(QUOTA, "tool-x")], 3700.0)
+    assert told.suppressed == 100 - alerts.MAX_ALERTS_PER_HOUR
     assert told.told.endswith("only a person can fix it; 70 alerts before this one were not told, there were so many")
-    (again,) = watch.heard([step(QUOTA, "tool-y")], 3701.0)
-    assert again.untold == 0
+    (again,) = watch.evaluate([step(QUOTA, "tool-y")], 3701.0)
+    assert again.suppressed == 0
 
 
 def test_an_end_does_not_fail_because_nobody_answers(monkeypatch, caplog):
-    monkeypatch.setattr(alerts, "WAITING", 3)
+    monkeypatch.setattr(alerts, "MAX_QUEUED_ALERTS", 3)
     asked, answers = threading.Event(), threading.Event()
     listening = Alerts(command="true")
     monkeypatch.setattr(listening, "_run_command", lambda alert: asked.set() or answers.wait(20))
@@ -187,7 +187,7 @@ def test_a_webhook_is_posted_to_and_a_redirect_is_not_followed():
 
 
 def test_a_webhook_that_is_out_of_order_is_told_again_and_one_that_refuses_is_not(monkeypatch, caplog):
-    monkeypatch.setattr(alerts, "PAUSES", (0.01, 0.01))
+    monkeypatch.setattr(alerts, "WEBHOOK_RETRY_DELAYS_SECONDS", (0.01, 0.01))
     heard = []
     answers = iter([503, 200, 400, 500, 500, 500])
 

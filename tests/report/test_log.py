@@ -19,11 +19,11 @@ from mulligan.events import (
     StepEnded,
     StepStarted,
 )
-from mulligan.failure import Failure, Kind, Ran, Remedy
-from mulligan.records import Change, Compaction, Ending, Lesson, Recovery, Run, Step
-from mulligan.report.log import Log, as_text, fields, spoken
+from mulligan.failure import Failure, Kind, Remedy, TookEffect
+from mulligan.records import Change, Compaction, Lesson, Recovery, RecoveryStop, Run, Step
+from mulligan.report.log import Log, format_event, format_fields, to_fields
 
-TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.WAIT, Ran.UNKNOWN), 'it said "no" = 100%', fingerprint="f1")
+TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.RETRY, TookEffect.UNKNOWN), 'it said "no" = 100%', fingerprint="f1")
 FAILED = Step(run="run_1", seq=2, call=2, name="search", outcome="failure", seconds=0.25, failure=TIMEOUT)
 EVENTS = [
     RunStarted(Run(id="run_1", agent="helper", started=1000)),
@@ -82,19 +82,21 @@ def test_a_form_that_is_not_known_is_told():
 @given(st.text())
 def test_a_line_is_one_line_whatever_is_in_it(text):
     step = Step(run="r", seq=1, call=1, name=text, outcome="failure", failure=Failure.of(TIMEOUT.kind, text))
-    for told in (as_text(fields(StepEnded(step))), spoken(StepEnded(step), text)):
+    for told in (format_fields(to_fields(StepEnded(step))), format_event(StepEnded(step), text)):
         assert told.isprintable()
 
 
 def test_why_a_call_was_given_up_is_told():
-    step = Step(run="run_1", seq=1, call=1, name="pay", outcome="failure", failure=TIMEOUT, ending=Ending(why="so"))
-    assert fields(StepEnded(step))["given_up"] == "so"
-    assert spoken(StepEnded(step)).endswith("(given up: so)")
+    step = Step(
+        run="run_1", seq=1, call=1, name="pay", outcome="failure", failure=TIMEOUT, ending=RecoveryStop(why="so")
+    )
+    assert to_fields(StepEnded(step))["given_up"] == "so"
+    assert format_event(StepEnded(step)).endswith("(given up: so)")
 
 
 def test_it_is_a_listener_like_any_other(logged):
     ours = mulligan.Mulligan(store="memory:")
-    ours.listen(Log(), when="caller")
+    ours.add_listener(Log(), thread="caller")
 
     @ours.tool
     def double(number: int) -> int:
@@ -105,8 +107,8 @@ def test_it_is_a_listener_like_any_other(logged):
 
 
 def test_people_who_watch_read_when_who_and_what():
-    told = spoken(StepEnded(FAILED), "helper")
+    told = format_event(StepEnded(FAILED), "helper")
     assert told.split("  ")[1:3] == ["run_1", "helper"]
     assert "x search, 250 ms, tool/timeout: it said" in told
-    ended = spoken(RunEnded(Run(id="run_1", agent="helper", started=1000, ended=3500, end="raised")))
+    ended = format_event(RunEnded(Run(id="run_1", agent="helper", started=1000, ended=3500, end="raised")))
     assert ended.endswith(". run raised after 2.5 s")

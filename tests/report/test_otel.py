@@ -24,7 +24,7 @@ def told(tmp_path):
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))
     m = mulligan.Mulligan(store="memory:", agent="helper", environment="test")
-    m.listen(Otel(provider, MeterProvider([read]), content=True))
+    m.add_listener(Otel(provider, MeterProvider([read]), content=True))
 
     @m.tool(effects="none")
     def half(number: int) -> float:
@@ -34,7 +34,7 @@ def told(tmp_path):
 
     with m.run("helper", version="2"):
         half("6")
-        with pytest.raises(ZeroDivisionError), m._kit_or_unheard().current().step("plan", "think"):
+        with pytest.raises(ZeroDivisionError), m._context_or_noop().current().step("plan", "think"):
             raise ZeroDivisionError("by nothing")
     half(4)
     assert m.flush(10)
@@ -98,7 +98,7 @@ def test_spans_stand_in_the_trace_that_came_in_and_runs_inside_a_run_under_it():
     kept, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))
     m = mulligan.Mulligan(store="memory:")
-    m.listen(Otel(provider, MeterProvider([])))
+    m.add_listener(Otel(provider, MeterProvider([])))
     with m.run("outer", traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"), m.run("inner"):
         pass
     assert m.flush(10)

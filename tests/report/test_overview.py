@@ -8,14 +8,14 @@ from mulligan.figures import DAY, StatsQuery
 from mulligan.records import Change, History, Recovery, Run, Step
 from mulligan.report import overview
 
-TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.WAIT), "too slow", fingerprint="f")
+TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "too slow", fingerprint="f")
 REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR), "k", fingerprint="k")
 CLAMPED = Change(path="k", how="clamp", before=50, after=10)
 
 
 def worked(agent="helper", name="search"):
     run = Run(id="r", agent=agent, started=DAY, end="finished")
-    again = Recovery(remedy=Remedy.WAIT, seconds=1.0)
+    again = Recovery(remedy=Remedy.RETRY, seconds=1.0)
     mended = Recovery(remedy=Remedy.REPAIR, changes=(CLAMPED,), source="schema")
 
     def step(seq, call, attempt=1, **fields):
@@ -41,7 +41,7 @@ def page(*histories, width=None, **query):
         return figures.stats(histories, StatsQuery(now=9 * DAY, **(query | fields)))
 
     return "\n".join(
-        overview.overview(
+        overview.render_overview(
             figures.stats(histories, asked),
             answer(by="tool", detail=True),
             answer(by="agent"),
@@ -85,6 +85,6 @@ def test_a_name_of_a_stranger_is_not_obeyed():
 
 def test_one_kind_alone_says_what_became_of_the_calls_that_met_it():
     stats = figures.stats([worked()], StatsQuery(now=DAY, kind="tool/timeout"))
-    assert list(overview.headline(stats, "tool/timeout")) == [
+    assert list(overview.render_headline(stats, "tool/timeout")) == [
         "1 failure of tool/timeout in 1 call ever; 1 of these were overcome, 0 given up."
     ]

@@ -5,20 +5,20 @@ from html.parser import HTMLParser
 
 import msgspec
 
-from mulligan.records import builtins
+from mulligan.records import to_builtins
 from mulligan.redaction import Redactor
 from mulligan.report.findings import (
-    AgentFound,
-    DayFound,
+    AgentFinding,
+    DayFinding,
     Findings,
-    FixFound,
-    KindFound,
-    PatternFound,
-    SpiralFound,
-    ToolFound,
+    FixFinding,
+    KindFinding,
+    PatternFinding,
+    SpiralFinding,
+    ToolFinding,
 )
-from mulligan.report.page import page
-from mulligan.report.scan import scanned
+from mulligan.report.page import render_page
+from mulligan.report.scan import scan_histories
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)><a href="javascript:alert(3)">\'{{7*7}}</style>'
 
@@ -28,20 +28,20 @@ def findings(text: str) -> Findings:
     return Findings(
         sessions=2, compacted=1, calls=40, failures=9, overcome=5, again=2, seconds=75.0, refused=1, cancelled=1,
         first=1_772_000_000_000, last=1_772_300_000_000,
-        agents=(AgentFound(agent=text, sessions=2, calls=40, failures=9),),
-        kinds=(KindFound(kind=f"tool/{text}", remedy="tell", failures=9, overcome=5, again=2, tool=text),),
-        tools=(ToolFound(tool=text, calls=40, failures=9, overcome=5, seconds=75.0),),
+        agents=(AgentFinding(agent=text, sessions=2, calls=40, failures=9),),
+        kinds=(KindFinding(kind=f"tool/{text}", remedy="tell", failures=9, overcome=5, again=2, tool=text),),
+        tools=(ToolFinding(tool=text, calls=40, failures=9, overcome=5, seconds=75.0),),
         patterns=(
-            PatternFound(tool=text, kind=text, fingerprint=text, message=text, failures=9, sessions=2, overcome=5,
+            PatternFinding(tool=text, kind=text, fingerprint=text, message=text, failures=9, sessions=2, overcome=5,
                          again=2, first=1, last=2),
         ),
-        fixes=(FixFound(tool=text, kind=text, fix=text, worked=5, failures=9, before=text, after=text),),
+        fixes=(FixFinding(tool=text, kind=text, fix=text, worked=5, failures=9, before=text, after=text),),
         spirals=(
-            SpiralFound(run=text, agent=text, project=text, started=1, tool=text, kind=text, message=text, failures=40,
-                        seconds=60.0, ended=text),
+            SpiralFinding(run=text, agent=text, project=text, started=1, tool=text, kind=text, message=text,
+                          failures=40, seconds=60.0, ended=text),
         ),
-        days=(DayFound(day="2026-02-25", calls=30, overcome=5, given_up=3),
-              DayFound(day="2026-02-26", calls=10, overcome=0, given_up=1)),
+        days=(DayFinding(day="2026-02-25", calls=30, overcome=5, given_up=3),
+              DayFinding(day="2026-02-26", calls=10, overcome=0, given_up=1)),
     )  # fmt: skip
 
 
@@ -75,7 +75,7 @@ def parsed(text: str) -> Tags:
 
 
 def test_hostile_texts_are_only_text():
-    made = page(findings(HOSTILE), 1_772_400_000_000, HOSTILE)
+    made = render_page(findings(HOSTILE), 1_772_400_000_000, HOSTILE)
     tags = parsed(made)
     assert not {"script", "img", "iframe", "link", "object", "form"} & set(tags.tags)
     assert not [each for each in tags.attributes if each[1].startswith("on") or each[1] in ("style", "src")]
@@ -88,7 +88,7 @@ def test_the_policy_in_its_head_allows_its_own_style_and_nothing_else():
     import base64
     import hashlib
 
-    made = page(findings("x"), 1_772_400_000_000)
+    made = render_page(findings("x"), 1_772_400_000_000)
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]+)"', made)
     (style,) = re.findall(r"<style>(.*?)</style>", made, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -99,7 +99,7 @@ def test_the_policy_in_its_head_allows_its_own_style_and_nothing_else():
 
 
 def test_it_shows_what_was_found_and_needs_neither_script_nor_colour():
-    made = page(findings("Edit"), 1_772_400_000_000, "3 logs read")
+    made = render_page(findings("Edit"), 1_772_400_000_000, "3 logs read")
     for text in (
         "22.5",
         "5 of 9",
@@ -116,18 +116,18 @@ def test_it_shows_what_was_found_and_needs_neither_script_nor_colour():
 
 def test_failures_of_which_nobody_knows_when_are_not_left_out_without_a_word():
     dated, both = (
-        page(msgspec.structs.replace(findings("x"), undated=undated), 1_772_400_000_000) for undated in (0, 3)
+        render_page(msgspec.structs.replace(findings("x"), undated=undated), 1_772_400_000_000) for undated in (0, 3)
     )
     assert "do not say when" not in "".join(dated)
     assert "Not shown: 3 failures of which the logs do not say when." in "".join(both)
 
 
 def test_nothing_found_is_a_page_too():
-    made = page(scanned([], Redactor()), 1_772_400_000_000)
+    made = render_page(scan_histories([], Redactor()), 1_772_400_000_000)
     parsed(made)
     assert "No calls of any tool were found." in made
 
 
 def test_a_page_is_small():
-    assert len(page(findings("x" * 200), 0)) < 100_000
-    assert builtins(findings("x"))["failures"] == 9
+    assert len(render_page(findings("x" * 200), 0)) < 100_000
+    assert to_builtins(findings("x"))["failures"] == 9

@@ -6,8 +6,8 @@ from mulligan.records import Change, History, Link, Run, Step
 from mulligan.redaction import Redactor
 from mulligan.report import scan_text
 from mulligan.report.findings import Findings
-from mulligan.report.overcame import fix
-from mulligan.report.scan import Scan, scanned
+from mulligan.report.overcame import describe_recovery
+from mulligan.report.scan import LogScan, scan_histories
 
 MISSING = "File does not exist. Note: your current working directory is /home/ada/shop."
 REFUSED = "The user doesn't want to proceed with this tool use. The tool use was rejected."
@@ -15,7 +15,7 @@ SIBLING = "<tool_use_error>Cancelled: parallel tool call Bash(make) errored</too
 
 
 def found(tmp_path, *entries) -> Findings:
-    return scanned(read(write(tmp_path / "s.jsonl", *entries)), Redactor())
+    return scan_histories(read(write(tmp_path / "s.jsonl", *entries)), Redactor())
 
 
 def failing(log: ClaudeCode, id: str, second: float, text: str = MISSING, name: str = "Read", **input) -> list[object]:
@@ -35,11 +35,11 @@ def test_failures_are_counted_by_kind_tool_and_pattern_with_what_overcame_them(t
         *working(log, "toolu_2", 10, file_path="/home/ada/shop/src/main.py", limit=100),
         *failing(log, "toolu_3", 20, file_path="/elsewhere/entirely"),
     )
-    assert (result.sessions, result.calls, result.failures, result.overcome, result.given_up) == (1, 3, 2, 1, 1)
+    assert (result.sessions, result.calls, result.failures, result.overcome, result.unrecovered) == (1, 3, 2, 1, 1)
     (kind,) = result.kinds
     assert (kind.kind, kind.failures, kind.overcome, kind.tool) == ("tool/file_not_found", 2, 1, "Read")
     (pattern,) = result.patterns
-    assert (pattern.failures, pattern.sessions, pattern.given_up) == (2, 1, 1)
+    assert (pattern.failures, pattern.sessions, pattern.unrecovered) == (2, 1, 1)
     (one,) = result.fixes
     assert (one.fix, one.worked, one.failures) == ("another file_path", 1, 2)
     assert (one.before, one.after) == ("/home/ada/shop/srv/main.py", "/home/ada/shop/src/main.py")
@@ -54,7 +54,7 @@ def test_what_the_user_refused_and_what_fell_with_a_sibling_are_not_failures(tmp
         *working(log, "toolu_3", 9),
     )
     assert (result.failures, result.refused, result.cancelled) == (0, 1, 1)
-    assert scan_text.answer(result) == "None of 3 calls in 1 session failed."
+    assert scan_text.summarize_findings(result) == "None of 3 calls in 1 session failed."
 
 
 def test_the_same_failure_again_after_a_compaction_is_told(tmp_path):
@@ -70,7 +70,7 @@ def test_the_same_failure_again_after_a_compaction_is_told(tmp_path):
     assert result.patterns[0].again + result.patterns[1].again == 1
     assert result.before == (1, 1)
     assert result.after == (2, 2)
-    assert "1 came again after a compaction" in scan_text.answer(result)
+    assert "1 came again after a compaction" in scan_text.summarize_findings(result)
 
 
 def test_time_in_failing_is_the_failed_calls_and_the_thinking_after_them_but_no_pauses(tmp_path):
@@ -131,14 +131,20 @@ def link(how: str, *changes: Change, between: tuple[str, ...] = ()) -> Link:
 def test_what_helped_is_told_without_values_and_without_what_is_beside_the_point():
     command = Change(path="command", how="substitute", before="a", after="b")
     comment = Change(path="description", how="substitute", before="run", after="run again")
-    assert fix(link("retry")) == "the same call again"
-    assert fix(link("recipe", between=("Read",)), "stale_file") == "Read first"
-    assert fix(link("agent", comment, between=("Grep", "Edit")), "build_failure") == "Edit first"
-    assert fix(link("agent", command, comment, between=("Edit",)), "test_failure") == "Edit first, then another command"
-    assert fix(link("agent", command, comment)) == "another command"
-    assert fix(link("agent", Change(path="x", how="drop", before=1))) == "without x"
-    assert fix(link("agent", Change(path="top_k", how="rename", before="top_k", after="topK"))) == "topK for top_k"
-    assert fix(link("recipe", between=tuple("abcd"))) == "4 other tools first"
+    assert describe_recovery(link("retry")) == "the same call again"
+    assert describe_recovery(link("recipe", between=("Read",)), "stale_file") == "Read first"
+    assert describe_recovery(link("agent", comment, between=("Grep", "Edit")), "build_failure") == "Edit first"
+    assert (
+        describe_recovery(link("agent", command, comment, between=("Edit",)), "test_failure")
+        == "Edit first, then another command"
+    )
+    assert describe_recovery(link("agent", command, comment)) == "another command"
+    assert describe_recovery(link("agent", Change(path="x", how="drop", before=1))) == "without x"
+    assert (
+        describe_recovery(link("agent", Change(path="top_k", how="rename", before="top_k", after="topK")))
+        == "topK for top_k"
+    )
+    assert describe_recovery(link("recipe", between=tuple("abcd"))) == "4 other tools first"
 
 
 def test_secrets_are_gone_from_everything_that_is_found(tmp_path):
@@ -151,29 +157,29 @@ def test_secrets_are_gone_from_everything_that_is_found(tmp_path):
     result = found(tmp_path, *entries, *working(log, "toolu_9", 40, f"Bash {secret}", command=f"git push {secret} x"))
     assert result.spirals
     assert secret not in repr(result)
-    assert "\n".join(scan_text.lines(result)).count(secret) == 0
+    assert "\n".join(scan_text.render_findings(result)).count(secret) == 0
 
 
 def test_escape_sequences_do_not_reach_a_terminal(tmp_path):
     log = ClaudeCode()
     entries = failing(log, "toolu_1", 0, "\x1b]0;owned\x07 not found \x1b[31m", "Bad\x1b[2J", command="\x1b[1m")
-    told = "\n".join(scan_text.lines(found(tmp_path, *entries)))
+    told = "\n".join(scan_text.render_findings(found(tmp_path, *entries)))
     assert "\x1b" not in told
     assert "\x07" not in told
 
 
 def test_memory_does_not_grow_with_what_strangers_call_their_tools():
-    scan = Scan()
+    scan = LogScan()
     for number in range(6_000):
         run = f"run_{number}"
         step = Step(run=run, seq=1, call=1, name=f"tool{number}", started=1_772_000_000_000)
         scan.add(History(run=Run(id=run, agent=f"agent{number}", started=1), steps=(step,)))
-    result = scan.findings(Redactor())
+    result = scan.build_findings(Redactor())
     assert result.calls == 6_000
     assert len(result.tools) == 20
     assert len(scan._tools) <= 5_001
 
 
 def test_nothing_is_a_good_answer_too():
-    result = scanned([], Redactor())
-    assert list(scan_text.lines(result)) == ["No calls of any tool were found."]
+    result = scan_histories([], Redactor())
+    assert list(scan_text.render_findings(result)) == ["No calls of any tool were found."]

@@ -13,7 +13,7 @@ def took(seconds: float, times: int) -> Histogram:
 
 
 def test_rates_are_of_what_came_to_an_end():
-    facts = stats.facts(
+    facts = stats.to_facts(
         Cell(
             runs={"success": 6, "recovered": 2, "partial": 1, "failure": 1},
             calls=110,  # ten of them were cancelled
@@ -31,21 +31,21 @@ def test_rates_are_of_what_came_to_an_end():
 
 
 def test_a_rate_of_nothing_is_not_known():
-    facts = stats.facts(Cell())
+    facts = stats.to_facts(Cell())
     assert {facts[name] for name in facts if name.endswith("_rate")} == {None}
     assert facts["seconds"] == {"of": 0, "mean": None, "p50": None, "p95": None, "p99": None}
 
 
 def test_percentiles_of_too_few_say_of_how_many():
-    times = stats.times(took(1, 50))
+    times = stats.percentile_summary(took(1, 50))
     assert times["p50"] == pytest.approx(1, rel=0.13)
     assert times["p99"] is None
-    assert stats.time_told(times["p99"], times["of"]) == "too few (50)"
+    assert stats.format_time(times["p99"], times["of"]) == "too few (50)"
 
 
 def test_the_outside_names_are_all_there():
-    facts = stats.facts(Cell())
-    for name in stats.OUTSIDE:
+    facts = stats.to_facts(Cell())
+    for name in stats.CSV_COLUMNS:
         first, _, second = name.partition(".")
         assert first in facts
         assert not second or second in facts[first]
@@ -55,7 +55,7 @@ def test_the_outside_names_are_all_there():
 
 
 def verdicts(one: Cell, other: Cell) -> dict[str, str]:
-    return {each.name: each.verdict for each in stats.compared(one, other)}
+    return {each.name: each.verdict for each in stats.compare_stats(one, other)}
 
 
 def test_a_difference_is_told_only_if_chance_would_seldom_make_it():
@@ -79,7 +79,7 @@ def test_fewer_failures_of_a_kind_are_better():
 
 
 def told(total: Cell | None = None, tools: dict[str, Cell] | None = None, agents: dict[str, Cell] | None = None) -> str:
-    return "\n".join(stats.advice(total or Cell(), tools or {}, agents or {}))
+    return "\n".join(stats.build_advice(total or Cell(), tools or {}, agents or {}))
 
 
 def timeouts(after: float, usual: float, times: int = 20) -> dict[str, Cell]:

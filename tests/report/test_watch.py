@@ -5,9 +5,9 @@ from __future__ import annotations
 from mulligan.events import RunEnded, RunStarted, StepEnded
 from mulligan.records import Run, Step
 from mulligan.remember.memory import MemoryStore
-from mulligan.remember.store import LOCAL, RunQuery
+from mulligan.remember.store import DEFAULT_TENANT, RunQuery
 from mulligan.report import watch
-from mulligan.report.watch import Watch
+from mulligan.report.watch import TailReader
 
 NOW = 1_800_000_000_000
 
@@ -23,7 +23,7 @@ class Kept:
 
     def _tell(self, event) -> None:
         self.clock += 1
-        self.store.append(LOCAL, [event], "journal", self.clock)
+        self.store.append(DEFAULT_TENANT, [event], "journal", self.clock)
 
     def begin(self, id: str) -> None:
         self.started[id] = self.clock
@@ -42,8 +42,8 @@ class Kept:
         self.end(id)
 
 
-def watching(limit: int = 3) -> Watch:
-    return Watch(RunQuery(since=NOW - 1, limit=limit))
+def watching(limit: int = 3) -> TailReader:
+    return TailReader(RunQuery(since=NOW - 1, limit=limit))
 
 
 def told(found) -> list[str]:
@@ -58,29 +58,29 @@ def test_a_run_that_is_still_open_is_heard_of_however_many_began_after_it():
     kept.begin("run_long")
     for number in range(10):
         kept.ended(f"run_{number}")
-    tail.look(kept.store)
+    tail.poll(kept.store)
     kept.call("run_long")
-    assert told(tail.look(kept.store)) == ["run_long 1"]
+    assert told(tail.poll(kept.store)) == ["run_long 1"]
     for number in range(10, 20):
         kept.ended(f"run_{number}")
-    tail.look(kept.store)
+    tail.poll(kept.store)
     kept.call("run_long")
     kept.end("run_long")
-    assert told(tail.look(kept.store)) == ["run_long 2", "run_long ended"]
-    assert tail.look(kept.store) == []
+    assert told(tail.poll(kept.store)) == ["run_long 2", "run_long ended"]
+    assert tail.poll(kept.store) == []
 
 
 def test_runs_that_come_faster_than_somebody_looks_are_all_told():
     kept, tail = Kept(), watching()
     kept.ended("run_first")
-    tail.look(kept.store)
+    tail.poll(kept.store)
     for number in range(10):
         kept.ended(f"run_{number}")
-    assert told(tail.look(kept.store)) == [each for n in range(10) for each in (f"run_{n} 1", f"run_{n} ended")]
+    assert told(tail.poll(kept.store)) == [each for n in range(10) for each in (f"run_{n} 1", f"run_{n} ended")]
 
 
 def test_runs_that_never_end_are_let_go_of_when_there_are_too_many(monkeypatch):
-    monkeypatch.setattr(watch, "OPEN", 5)
+    monkeypatch.setattr(watch, "MAX_OPEN_RUNS", 5)
     kept, tail = Kept(), watching()
     for number in range(20):
         kept.begin(f"run_{number}")
@@ -88,8 +88,8 @@ def test_runs_that_never_end_are_let_go_of_when_there_are_too_many(monkeypatch):
     asked = []
     one = kept.store.run
     kept.store.run = lambda tenant, id: asked.append(id) or one(tenant, id)
-    assert len(tail.look(kept.store)) == 20
-    tail.look(kept.store)
+    assert len(tail.poll(kept.store)) == 20
+    tail.poll(kept.store)
     assert sorted(asked) == ["run_15", "run_16"]  # of the last five the newest three are in the list anyway
 
 
@@ -98,9 +98,9 @@ def test_a_run_that_was_forgotten_is_not_asked_for_again():
     kept.begin("run_gone")
     for number in range(5):
         kept.ended(f"run_{number}")
-    tail.look(kept.store)
+    tail.poll(kept.store)
     asked = []
     kept.store.run = lambda tenant, id: asked.append(id)
-    tail.look(kept.store)
-    tail.look(kept.store)
+    tail.poll(kept.store)
+    tail.poll(kept.store)
     assert asked == ["run_gone"]

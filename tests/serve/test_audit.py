@@ -11,7 +11,7 @@ import pytest
 
 from mulligan.remember import audit
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL, AuditQuery
+from mulligan.remember.store import DEFAULT_TENANT, AuditQuery
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def there(types, tmp_path):
 
 
 def test_commands_are_noted_with_who_typed_them(there, monkeypatch):
-    monkeypatch.setattr(audit, "user", lambda: "ann")
+    monkeypatch.setattr(audit, "current_user", lambda: "ann")
     there("tenant", "create", "acme", "--records", "2m", "--alert-webhook", "https://chat.example.com/s3cr3t")
     secret = there("token", "create", "--role", "read", "--tenant", "acme", "--name", "ci")[1].strip()
     there("tenant", "set", "acme", "--failures", "180")
@@ -62,7 +62,7 @@ def test_what_cannot_be_asked_is_refused(types, there):
 
 
 def test_a_removed_tenant_leaves_its_log(there, tmp_path, monkeypatch):
-    monkeypatch.setattr("mulligan.serve.cli.tenant.FRESH", 0)
+    monkeypatch.setattr("mulligan.serve.cli.tenant.REFRESH_INTERVAL_SECONDS", 0)
     there("tenant", "create", "acme")
     there("token", "create", "--role", "read", "--tenant", "acme")
     there("tenant", "remove", "acme", "--yes")
@@ -75,9 +75,9 @@ def serving(tmp_path):
     pytest.importorskip("jinja2", reason="needs the extra: pip install 'mulligan[server]'")
     from servers import served
 
-    from mulligan.serve.dashboard.pages import group
+    from mulligan.serve.dashboard.pages import build_routes
 
-    with served(tmp_path, groups=[group]) as running:
+    with served(tmp_path, groups=[build_routes]) as running:
         yield running
 
 
@@ -130,15 +130,15 @@ def test_whoever_came_by_the_printed_address_is_told_as_such(serving):
     (pattern,) = serving.person().get("/v1/patterns").json["patterns"]
     form = {"Content_Type": "application/x-www-form-urlencoded"}
     assert serving.person().post(f"/patterns/{pattern['id']}", body=b"do=mute", **form).status == 303
-    (act,) = serving.store.audit(LOCAL, AuditQuery(do="pattern."))
+    (act,) = serving.store.audit(DEFAULT_TENANT, AuditQuery(do="pattern."))
     assert (act.by, act.via, act.token) == ("the dashboard", "page", "")
 
 
 def test_a_change_that_fails_leaves_no_entry(tmp_path, monkeypatch):
     """Both are in one transaction."""
     store = SqliteStore(Path(tmp_path / "s.db"))
-    monkeypatch.setattr(audit, "note", lambda *_: 1 / 0)
+    monkeypatch.setattr(audit, "insert_entry", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        store.swap("", "server", "k", None, b"1", audit.Noted(LOCAL, audit.entry("x", 1)))
+        store.compare_and_set("", "server", "k", None, b"1", audit.AuditNote(DEFAULT_TENANT, audit.build_entry("x", 1)))
     assert store.get("", "server", "k") is None
     store.close()

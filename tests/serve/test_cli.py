@@ -14,7 +14,7 @@ from mulligan.events import RunEnded, RunStarted, StepEnded
 from mulligan.records import Run, Step
 from mulligan.remember.recording.losses import add_dropped
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL
+from mulligan.remember.store import DEFAULT_TENANT
 from mulligan.serve.cli import COMMANDS, SECTIONS, options
 
 
@@ -26,7 +26,7 @@ def store(tmp_path):
     for place, id in enumerate(["run_aaaa1", "run_aaaa2", "run_bbbb1"], start=1):
         run = Run(id=id, agent=f"agent-{place}", started=place * 1000, ended=place * 1000 + 500, end="finished")
         step = Step(run=id, seq=1, call=1, name="weather", started=place * 1000, seconds=0.1)
-        kept.append(LOCAL, [RunStarted(run), StepEnded(step), RunEnded(run)], "journal", place * 3)
+        kept.append(DEFAULT_TENANT, [RunStarted(run), StepEnded(step), RunEnded(run)], "journal", place * 3)
     kept.close()
     return str(path)
 
@@ -241,7 +241,7 @@ def test_the_doctor_says_which_schema_a_store_has_and_which_table_how_large(type
 def test_the_doctor_counts_what_is_in_the_log_of_a_store_that_others_write_to(types, tmp_path):
     kept = SqliteStore(tmp_path / "busy.db")
     run = Run(id="run_a", started=1, ended=2, end="finished")
-    kept.append(LOCAL, [RunStarted(run), RunEnded(run)], "journal", 2)
+    kept.append(DEFAULT_TENANT, [RunStarted(run), RunEnded(run)], "journal", 2)
     told = json.loads(types("doctor", "--store", str(tmp_path / "busy.db"), "--json")[1])
     kept.close()
     assert told["bytes"] >= sum(each["bytes"] for each in told["tables"])
@@ -280,8 +280,8 @@ def test_what_a_killed_process_left_is_counted_by_the_doctor_and_brought_in_by_t
 
 def test_dropped_records_stay_counted(types, store):
     kept = SqliteStore(Path(store))
-    add_dropped(kept, LOCAL, 3)
-    add_dropped(kept, LOCAL, 4)
+    add_dropped(kept, DEFAULT_TENANT, 3)
+    add_dropped(kept, DEFAULT_TENANT, 4)
     kept.close()
     code, out, _ = types("doctor", "--store", store)
     assert code == 1
@@ -295,7 +295,7 @@ def test_an_error_about_an_option_names_the_command_it_is_of(types):
 
 
 def test_a_sentence_is_broken_between_words_where_the_terminal_is_narrow(types, monkeypatch, tmp_path):
-    monkeypatch.setattr(options, "width", lambda: 40)
+    monkeypatch.setattr(options, "terminal_width", lambda: 40)
     code, out, _ = types("stats", "--by", "tool", "--store", str(tmp_path / "none.db"))
     assert code == 0
     assert max(map(len, out.splitlines())) <= 40
@@ -307,7 +307,7 @@ def test_a_run_that_somebody_else_named_is_found_by_its_own_id(types, tmp_path):
     kept = SqliteStore(path)
     for place, id in enumerate(["job-17", "4bf92f3577b34da6a3ce929d0e0e4736", "run_job-2"], start=1):
         run = Run(id=id, agent="nightly", started=place * 1000, ended=place * 1000 + 500, end="finished")
-        kept.append(LOCAL, [RunStarted(run), RunEnded(run)], "journal", place * 2)
+        kept.append(DEFAULT_TENANT, [RunStarted(run), RunEnded(run)], "journal", place * 2)
     kept.close()
     wanted = {"job-17": "job-17", "job": "job-17", "4bf9": "4bf92f3577b34da6a3ce929d0e0e4736", "job-2": "run_job-2"}
     for typed, found in wanted.items():

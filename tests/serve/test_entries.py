@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from mulligan.serve.cli import entries
-from mulligan.serve.cli.clients import unwrapped, wrapped
-from mulligan.serve.cli.entries import Start, build_start, can_start_isolated, read_words
+from mulligan.serve.cli.clients import unwrap_proxy, wrap_with_proxy
+from mulligan.serve.cli.entries import StartCommand, build_start_command, can_start_isolated, parse_mulligan_arguments
 
 FORMS = {
     "plain": ("/usr/bin/python3", ("-m", "mulligan")),
@@ -28,7 +28,7 @@ def _ask_the_interpreter_again():
 
 
 def test_entry_is_isolated_where_that_finds_the_packages():
-    assert build_start("mcp") == Start(sys.executable, ("-I", "-m", "mulligan", "mcp"))
+    assert build_start_command("mcp") == StartCommand(sys.executable, ("-I", "-m", "mulligan", "mcp"))
 
 
 @pytest.mark.parametrize("reason", ["a package is found elsewhere", "a package is not found", "no interpreter"])
@@ -41,36 +41,36 @@ def test_entry_names_its_script_where_isolation_loses_a_package(monkeypatch, tmp
         monkeypatch.syspath_prepend(tmp_path)
         monkeypatch.delitem(sys.modules, name, raising=False)
         monkeypatch.setattr(entries, "PACKAGES", ("mulligan", name))
-    assert build_start("mcp") == Start(sys.executable, ("-ESP", str(entries.SCRIPT), "mcp"))
+    assert build_start_command("mcp") == StartCommand(sys.executable, ("-ESP", str(entries.SCRIPT), "mcp"))
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_entry_is_recognized_in_every_form(form):
     command, args = FORMS[form]
-    assert read_words(Start(command, (*args, "mcp"))) == ("mcp",)
+    assert parse_mulligan_arguments(StartCommand(command, (*args, "mcp"))) == ("mcp",)
 
 
 @pytest.mark.parametrize(
     "start",
     [
-        Start("python3", ("-m", "mulligan.serve")),
-        Start("python3", ("-I", "-m", "other", "mulligan")),
-        Start("python3", ("-I", "/srv/start.py", "mcp")),
-        Start("python3", ("-I",)),
-        Start("npx", ("-y", "mulligan", "mcp")),
+        StartCommand("python3", ("-m", "mulligan.serve")),
+        StartCommand("python3", ("-I", "-m", "other", "mulligan")),
+        StartCommand("python3", ("-I", "/srv/start.py", "mcp")),
+        StartCommand("python3", ("-I",)),
+        StartCommand("npx", ("-y", "mulligan", "mcp")),
     ],
 )
 def test_entry_of_another_program_is_not_recognized(start):
-    assert read_words(start) is None
+    assert parse_mulligan_arguments(start) is None
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_proxy_in_any_form_is_replaced_and_taken_away(form):
     command, args = FORMS[form]
-    server = Start("npx", ("-y", "server", "--", "-m", "mulligan"))
-    before = Start(command, (*args, "proxy", "--name", "git", "--pin", "--", server.command, *server.args))
-    assert unwrapped(before) == server
-    after = wrapped(before, "git", ["--pin"])
-    assert after == build_start("proxy", "--name", "git", "--pin", "--", server.command, *server.args)
-    assert wrapped(after, "git", ["--pin"]) == after
-    assert unwrapped(after) == server
+    server = StartCommand("npx", ("-y", "server", "--", "-m", "mulligan"))
+    before = StartCommand(command, (*args, "proxy", "--name", "git", "--pin", "--", server.command, *server.args))
+    assert unwrap_proxy(before) == server
+    after = wrap_with_proxy(before, "git", ["--pin"])
+    assert after == build_start_command("proxy", "--name", "git", "--pin", "--", server.command, *server.args)
+    assert wrap_with_proxy(after, "git", ["--pin"]) == after
+    assert unwrap_proxy(after) == server

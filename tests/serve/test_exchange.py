@@ -20,7 +20,7 @@ from mulligan.failure import Failure, Kind
 from mulligan.links import attach_links
 from mulligan.records import Run, Step
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL, RunQuery
+from mulligan.remember.store import DEFAULT_TENANT, RunQuery
 from mulligan.serve.cli import exchange
 
 SECRET = "ghp_" + "Q1w2E3r4T5y6U7i8O9p0A1s2D3f4G5h6J7k8"
@@ -45,7 +45,7 @@ def rows(runs: int) -> list[dict[str, Any]]:
 def kept(path: Path) -> list[Any]:
     store = SqliteStore(path)
     try:
-        return list(store.export(LOCAL))
+        return list(store.export(DEFAULT_TENANT))
     finally:
         store.close()
 
@@ -65,7 +65,7 @@ def store(tmp_path) -> Path:
     ended = Run(
         id=run.id, agent=run.agent, metadata=run.metadata, started=run.started, ended=run.started + 9, end="finished"
     )
-    made.append(LOCAL, [RunStarted(run), *map(StepEnded, steps), RunEnded(ended)], "test", 1)
+    made.append(DEFAULT_TENANT, [RunStarted(run), *map(StepEnded, steps), RunEnded(ended)], "test", 1)
     made.close()
     return path
 
@@ -100,16 +100,16 @@ def test_the_same_file_again_adds_nothing_and_one_that_grew_only_what_is_new(typ
 def test_an_import_that_was_interrupted_goes_on_where_it_was(types, tmp_path, monkeypatch):
     path = write(tmp_path / "calls.jsonl", *rows(40))
     store = tmp_path / "k.db"
-    monkeypatch.setattr(exchange, "BATCH", 10)
+    monkeypatch.setattr(exchange, "BATCH_RECORDS", 10)
     seen = 0
     whole = exchange.Importer._events
 
-    def interrupted(self, history, is_whole):
+    def interrupted(self, history, is_export):
         nonlocal seen
         seen += 1
         if seen == 21:
             raise KeyboardInterrupt
-        return whole(self, history, is_whole)
+        return whole(self, history, is_export)
 
     monkeypatch.setattr(exchange.Importer, "_events", interrupted)
     code, _, err = types("import", path, "--store", store)
@@ -154,7 +154,7 @@ def test_a_process_that_is_killed_in_the_middle_is_finished_by_the_next(tmp_path
     process.wait()
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=120)
     found = SqliteStore(store)
-    health = found.health(LOCAL)
+    health = found.health(DEFAULT_TENANT)
     found.close()
     assert (health.sound, health.runs, health.steps) == (True, 1500, 3000)
 
@@ -201,11 +201,11 @@ def test_an_export_comes_back_as_it_was_in_another_store(types, store, tmp_path)
 @pytest.mark.parametrize("words", [("import",), ("scan", "--import")])
 def test_runs_go_into_a_server_that_asks_for_a_token(types, store, tmp_path, monkeypatch, words):
     servers = pytest.importorskip("servers")
-    from mulligan.serve.api.doors import Rules
+    from mulligan.serve.api.doors import AccessRules
 
     file = str(tmp_path / "runs.jsonl")
     types("export", "--store", store, "-o", file)
-    rules = Rules(hosts=frozenset({"team.example.com"}), is_local=False)
+    rules = AccessRules(hosts=frozenset({"team.example.com"}), is_local=False)
     with servers.served(tmp_path / "server", rules=rules) as running:
         address = f"http://127.0.0.1:{running.port}"
         code, _, err = types(*words, "--store", address, file)
@@ -215,12 +215,12 @@ def test_runs_go_into_a_server_that_asks_for_a_token(types, store, tmp_path, mon
         monkeypatch.setenv("MULLIGAN_TOKEN", secret)
         code, _, err = types(*words, "--store", address, file)
         assert code != 2, err
-        assert len(running.store.runs(LOCAL, RunQuery())) > 0
+        assert len(running.store.runs(DEFAULT_TENANT, RunQuery())) > 0
 
 
 def test_whoever_may_send_to_a_server_sends_the_log_of_a_coding_agent(types, tmp_path, monkeypatch):
     servers = pytest.importorskip("servers")
-    from mulligan.serve.api.doors import Rules
+    from mulligan.serve.api.doors import AccessRules
 
     said = {"isSidechain": False, "cwd": "/w", "sessionId": "s-1", "timestamp": "2026-01-05T10:00:00.000Z"}
     used = {"type": "tool_use", "id": "t1", "name": "Bash", "input": {"command": "make"}}
@@ -229,12 +229,12 @@ def test_whoever_may_send_to_a_server_sends_the_log_of_a_coding_agent(types, tmp
     with file.open("w") as log:
         for type, content in (("assistant", [used]), ("user", [came])):
             log.write(json.dumps({**said, "type": type, "message": {"role": type, "content": content}}) + "\n")
-    with servers.served(tmp_path / "server", rules=Rules(is_local=False)) as running:
+    with servers.served(tmp_path / "server", rules=AccessRules(is_local=False)) as running:
         monkeypatch.setenv("MULLIGAN_TOKEN", running.holding("ingest").token)
         for _ in range(2):
             code, _, err = types("import", "--store", f"http://127.0.0.1:{running.port}", str(file))
             assert code == 0, err
-        (history,) = running.store.runs(LOCAL, RunQuery())
+        (history,) = running.store.runs(DEFAULT_TENANT, RunQuery())
         assert [step.name for step in history.steps] == ["Bash"]
 
 
@@ -313,7 +313,7 @@ def test_calls_of_a_conversation_that_does_not_say_when_are_in_the_figures(types
 def test_a_store_that_was_imported_into_answers_like_any_other(types, tmp_path):
     types("import", write(tmp_path / "c.jsonl", *rows(2)), "--store", tmp_path / "k.db")
     store = SqliteStore(tmp_path / "k.db")
-    assert len(store.runs(LOCAL, RunQuery(agent="shop"))) == 2
+    assert len(store.runs(DEFAULT_TENANT, RunQuery(agent="shop"))) == 2
     store.close()
     code, out, _ = types("runs", "--store", tmp_path / "k.db")
     assert code == 0
@@ -338,8 +338,8 @@ def test_what_hooks_recorded_is_not_counted_again_when_the_logs_are_imported(typ
     else:
         answer = {"llmContent": "no", "returnDisplay": "no", "error": {"message": "no such file", "type": "x"}}
         event |= {"hook_event_name": "AfterTool", "tool_name": "read_file", "tool_response": answer}
-    hooks.heard(agent, json.dumps(event, separators=(",", ":")).encode())
-    hooks.heard(agent, json.dumps({**event, "hook_event_name": "SessionEnd"}, separators=(",", ":")).encode())
+    hooks.handle_event(agent, json.dumps(event, separators=(",", ":")).encode())
+    hooks.handle_event(agent, json.dumps({**event, "hook_event_name": "SessionEnd"}, separators=(",", ":")).encode())
     store = Path(os.environ["MULLIGAN_HOME"]) / "mulligan.db"
 
     def log(session):

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from mulligan.events import RunEnded, StepEnded
-from mulligan.failure import Failure, Kind, Ran, Remedy
+from mulligan.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.records import Change, Fix, Run, Step
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL
-from mulligan.report.fixes import listed, why_unapplied
+from mulligan.remember.store import DEFAULT_TENANT
+from mulligan.report.fixes import not_automatic_reason, render_list
 
 REJECTED = Failure.of(
-    Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "k must be at most 10", fingerprint="f-k"
+    Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "k must be at most 10", fingerprint="f-k"
 )
 
 
@@ -37,7 +37,7 @@ def store(tmp_path):
             Step(seq=1, call=1, arguments={"q": query, "k": 50}, outcome="failure", failure=REJECTED, **shared),
             Step(seq=2, call=2, arguments={"q": query, "k": 10}, **shared),
         ]
-        kept.append(LOCAL, [*map(StepEnded, steps), RunEnded(run)], f"journal_{number}", 1, who)
+        kept.append(DEFAULT_TENANT, [*map(StepEnded, steps), RunEnded(run)], f"journal_{number}", 1, who)
     kept.close()
     return str(path)
 
@@ -94,7 +94,7 @@ def test_what_cannot_be_tried_is_not_said_to_be(tmp_path):
         Step(seq=1, call=1, arguments={"city": "Oslo 9", "days": 3}, outcome="failure", failure=REJECTED, **shared),
         Step(seq=2, call=2, arguments={"city": "Oslo 1", "days": 3}, **shared),
     ]
-    kept.append(LOCAL, [*map(StepEnded, steps), RunEnded(run)], "journal", 1, "ann")
+    kept.append(DEFAULT_TENANT, [*map(StepEnded, steps), RunEnded(run)], "journal", 1, "ann")
     kept.close()
     (fix,) = told(path)
     why = "not applied: which value it was is not kept"
@@ -121,14 +121,14 @@ AMOUNT = Change(path="amount", how="cast", after="integer")
 )
 def test_a_fix_that_no_state_lets_be_applied_says_why_and_is_not_counted(about, why):
     fix = Fix(**({"id": "fix_1", "tool": "weather", "fingerprint": "f", "state": "promoted"} | about))
-    assert why_unapplied(fix) == why
-    assert next(listed([fix], 0, None)) == "1 fix: 0 told to models, 0 applied automatically."
+    assert not_automatic_reason(fix) == why
+    assert next(render_list([fix], 0, None)) == "1 fix: 0 told to models, 0 applied automatically."
 
 
 @pytest.mark.parametrize(("change", "state"), [(CAST, "promoted"), (VALUE, "approved")])
 def test_a_promoted_form_and_an_approved_value_are_applied(change, state):
-    fix = Fix(id="fix_1", tool="weather", fingerprint="f", changes=(change,), state=state, tellable=True)
-    assert next(listed([fix], 0, None)) == "1 fix: 1 told to models, 1 applied automatically."
+    fix = Fix(id="fix_1", tool="weather", fingerprint="f", changes=(change,), state=state, showable=True)
+    assert next(render_list([fix], 0, None)) == "1 fix: 1 told to models, 1 applied automatically."
 
 
 def test_what_rests_on_somebody_is_taken_back(store):

@@ -229,7 +229,7 @@ def test_what_changed_meanwhile_is_not_overwritten(tmp_path):
     edit = json_edit(path, before, value | {"b": 1})
     path.write_text('{"c": 1}')
     with pytest.raises(SettingsError, match="changed by somebody else"):
-        edit.make()
+        edit.apply()
     assert path.read_text() == '{"c": 1}'
 
 
@@ -241,6 +241,6 @@ def test_an_edit_that_cannot_be_finished_leaves_the_file_and_no_rubbish(tmp_path
 
     monkeypatch.setattr(os, "replace", fails)
     with pytest.raises(SettingsError, match="No space"):
-        Edit(path, "{}", "{ }").make()
+        Edit(path, "{}", "{ }").apply()
     assert path.read_text() == "{}"
     assert [each for each in tmp_path.iterdir() if each != path and ".before-" not in each.name] == []

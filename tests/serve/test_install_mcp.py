@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from mcp_client import FAKE
 
-from mulligan.serve.cli.clients import CLIENTS, Start, unwrapped, wrapped
+from mulligan.serve.cli.clients import CLIENTS, StartCommand, unwrap_proxy, wrap_with_proxy
 
 OURS = ["-I", "-m", "mulligan", "proxy", "--name", "git", "--"]
 PLACES = {
@@ -78,17 +78,17 @@ def client(request, monkeypatch):
     known = CLIENTS[request.param]
     path = Path.home() / PLACES[request.param]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(TEXTS[known.form].replace("SERVERS", known.under))
+    path.write_text(TEXTS[known.file_format].replace("SERVERS", known.servers_key))
     return known, path
 
 
 def started(known, path):
     """What the client would run."""
-    if known.form == "json":
-        about = json.loads(path.read_text())[known.under]["git"]
+    if known.file_format == "json":
+        about = json.loads(path.read_text())[known.servers_key]["git"]
         return [about["command"], *about["args"]]
-    if known.form == "toml":
-        about = tomllib.loads(path.read_text())[known.under]["git"]
+    if known.file_format == "toml":
+        about = tomllib.loads(path.read_text())[known.servers_key]["git"]
         return [about["command"], *about["args"]]
     lines = path.read_text().splitlines()
     command = next(line for line in lines if line.startswith("    cmd: "))
@@ -110,9 +110,9 @@ def test_the_proxy_is_put_before_a_server_and_taken_away_again(types, client):
     assert types("uninstall", "mcp", "--client", known.name, "--server", "git")[0] == 0
     assert started(known, path) == ["uvx", "mcp-server-git", "--repository", "/srv/caf\u00e9"]
     assert "nothing to change" in types("uninstall", "mcp", "--client", known.name, "--server", "git")[1]
-    if known.form == "json":
+    if known.file_format == "json":
         assert json.loads(path.read_text()) == json.loads(before)
-    elif known.form == "toml":
+    elif known.file_format == "toml":
         assert tomllib.loads(path.read_text()) == tomllib.loads(before)
         assert "# of the team" in path.read_text()
 
@@ -121,8 +121,8 @@ def test_earlier_proxy_is_replaced_once_and_taken_away(types, client):
     known, path = client
     types("install", "mcp", "--client", known.name, "--server", "git")
     now = path.read_text()
-    quoted = {"json": '"-I",', "toml": '"-I",', "yaml": '- "-I"\n'}[known.form]
-    earlier = re.sub(rf"\s*{re.escape(quoted)}", "\n" if known.form == "yaml" else "", now, count=1)
+    quoted = {"json": '"-I",', "toml": '"-I",', "yaml": '- "-I"\n'}[known.file_format]
+    earlier = re.sub(rf"\s*{re.escape(quoted)}", "\n" if known.file_format == "yaml" else "", now, count=1)
     path.write_text(earlier)
     assert started(known, path)[1:] == [*OURS[1:], "uvx", "mcp-server-git", "--repository", "/srv/caf\u00e9"]
     assert types("install", "mcp", "--client", known.name, "--server", "git")[0] == 0
@@ -137,11 +137,11 @@ def test_everything_else_stays_as_it_was(types, client):
     known, path = client
     before = path.read_text()
     types("install", "mcp", "--client", known.name, "--server", "git", "--repair", "--pin")
-    if known.form == "json":
+    if known.file_format == "json":
         old, new = json.loads(before), json.loads(path.read_text())
-        assert new[known.under]["git"]["args"][4:8] == ["--name", "git", "--repair", "--pin"]
+        assert new[known.servers_key]["git"]["args"][4:8] == ["--name", "git", "--repair", "--pin"]
         for each in (old, new):
-            del each[known.under]["git"]["command"], each[known.under]["git"]["args"]
+            del each[known.servers_key]["git"]["command"], each[known.servers_key]["git"]["args"]
         assert new == old
     else:
         kept = set(before.splitlines()) - set(path.read_text().splitlines())
@@ -166,7 +166,7 @@ def test_a_server_that_is_not_there_is_refused_with_those_that_are(types, client
 
 def test_a_server_that_is_reached_by_an_address_is_refused(types, client):
     known, _ = client
-    name = "developer" if known.form == "yaml" else "web"
+    name = "developer" if known.file_format == "yaml" else "web"
     code, _, complaint = types("install", "mcp", "--client", known.name, "--server", name)
     assert code == 2
     assert "not started by a command" in complaint
@@ -174,7 +174,7 @@ def test_a_server_that_is_reached_by_an_address_is_refused(types, client):
 
 def test_a_file_that_is_not_understood_is_left_alone(types, client):
     known, path = client
-    broken = {"json": "{", "toml": "[", "yaml": "extensions:\n  git:\n    cmd: |\n      uvx\n"}[known.form]
+    broken = {"json": "{", "toml": "[", "yaml": "extensions:\n  git:\n    cmd: |\n      uvx\n"}[known.file_format]
     path.write_text(broken)
     code, _, complaint = types("install", "mcp", "--client", known.name, "--server", "git")
     assert code == 2
@@ -192,12 +192,12 @@ def test_a_project_has_a_file_of_its_own(types, tmp_path, monkeypatch):
 
 
 def test_wrapping_twice_is_wrapping_once():
-    start = Start("npx", ("-y", "server", "--", "x"))
-    once = wrapped(start, "s", ["--pin"])
-    assert wrapped(once, "s", []) == wrapped(start, "s", [])
-    assert unwrapped(once) == start
-    assert unwrapped(start) is None
-    assert unwrapped(Start("/usr/bin/mulligan", ("proxy", "--", "npx"))) == Start("npx", ())
+    start = StartCommand("npx", ("-y", "server", "--", "x"))
+    once = wrap_with_proxy(start, "s", ["--pin"])
+    assert wrap_with_proxy(once, "s", []) == wrap_with_proxy(start, "s", [])
+    assert unwrap_proxy(once) == start
+    assert unwrap_proxy(start) is None
+    assert unwrap_proxy(StartCommand("/usr/bin/mulligan", ("proxy", "--", "npx"))) == StartCommand("npx", ())
 
 
 def test_what_is_installed_runs(types, tmp_path, monkeypatch):

@@ -17,10 +17,10 @@ from mcp_client import FAKE, Connection
 import mulligan
 from mulligan.records import encode
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL, RunQuery
+from mulligan.remember.store import DEFAULT_TENANT, RunQuery
 from mulligan.serve.cli import entries
 from mulligan.serve.cli.clients import CLIENTS
-from mulligan.serve.cli.install import CLAUDE_CODE, CODEX, GEMINI, settings_of
+from mulligan.serve.cli.install import CLAUDE_CODE, CODEX, GEMINI, settings_path
 from mulligan.settings import config_folder
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +51,7 @@ def read_failures(store: Path) -> list[str]:
     """Read the names of the calls that failed, and check that none of them came with its values."""
     assert store.exists(), "nothing was kept in the user's store"
     database = SqliteStore(store)
-    steps = [step for history in database.runs(LOCAL, RunQuery()) for step in history.steps]
+    steps = [step for history in database.runs(DEFAULT_TENANT, RunQuery()) for step in history.steps]
     database.close()
     assert VALUE not in encode(steps).decode()
     return [step.name for step in steps if step.has_failed]
@@ -105,7 +105,7 @@ def run_session(agent: str, command: str, repository: HostileRepository, environ
 @pytest.mark.parametrize("agent", [CLAUDE_CODE, CODEX, GEMINI], ids=lambda agent: agent.name)
 def test_hook_of_an_agent_runs_nothing_of_a_repository(types, store, repository, agent):
     assert types("install", agent.name)[0] == 0
-    hooks = json.loads(settings_of(agent, project=False).read_text())["hooks"]
+    hooks = json.loads(settings_path(agent, project=False).read_text())["hooks"]
     (command,) = {handler["command"] for items in hooks.values() for item in items for handler in item["hooks"]}
     answer = run_session(agent.name, command, repository, {**os.environ, **repository.variables})
     repository.check_untouched()
@@ -151,13 +151,15 @@ def write_server(client: str) -> Path:
     known = CLIENTS[client]
     path = known.user()
     path.parent.mkdir(parents=True, exist_ok=True)
-    if known.form == "json":
-        path.write_text(json.dumps({known.under: {"fake": {"command": sys.executable, "args": SERVER}}}))
-    elif known.form == "toml":
-        path.write_text(f"[{known.under}.fake]\ncommand = {json.dumps(sys.executable)}\nargs = {json.dumps(SERVER)}\n")
+    if known.file_format == "json":
+        path.write_text(json.dumps({known.servers_key: {"fake": {"command": sys.executable, "args": SERVER}}}))
+    elif known.file_format == "toml":
+        path.write_text(
+            f"[{known.servers_key}.fake]\ncommand = {json.dumps(sys.executable)}\nargs = {json.dumps(SERVER)}\n"
+        )
     else:
         args = "".join(f"    - {word}\n" for word in SERVER)
-        path.write_text(f"{known.under}:\n  fake:\n    cmd: {sys.executable}\n    args:\n{args}    type: stdio\n")
+        path.write_text(f"{known.servers_key}:\n  fake:\n    cmd: {sys.executable}\n    args:\n{args}    type: stdio\n")
     return path
 
 
@@ -165,12 +167,12 @@ def read_entry(client: str, server: str) -> list[str]:
     """Read the command by which a client starts a server."""
     known = CLIENTS[client]
     text = known.user().read_text()
-    if known.form == "yaml":
+    if known.file_format == "yaml":
         lines = [line.strip() for line in text.splitlines()]
         words = [line.partition(" ")[2] for line in lines if line.startswith(("cmd: ", "- "))]
         return [word.strip('"') for word in words]
-    settings = json.loads(text) if known.form == "json" else tomllib.loads(text)
-    entry = settings[known.under][server]
+    settings = json.loads(text) if known.file_format == "json" else tomllib.loads(text)
+    entry = settings[known.servers_key][server]
     return [entry["command"], *entry["args"]]
 
 
@@ -193,7 +195,7 @@ def test_proxied_server_of_a_client_runs_nothing_of_a_repository(types, store, r
     assert read_failures(store) == ["fake.fail"]
 
 
-@pytest.mark.parametrize("client", [name for name, client in CLIENTS.items() if client.form != "yaml"])
+@pytest.mark.parametrize("client", [name for name, client in CLIENTS.items() if client.file_format != "yaml"])
 def test_question_server_of_a_client_runs_nothing_of_a_repository(types, store, repository, client):
     """What it answers is tested where the `mcp` package is: in tests/mcp/test_installed_entry.py."""
     assert types("install", "ask", "--client", client)[0] == 0
@@ -253,7 +255,7 @@ def test_proxied_server_of_a_user_installation_runs_nothing_of_a_repository(user
 
 def test_hook_of_a_user_installation_runs_nothing_of_a_repository(user_python, store, repository):
     install_as_user(user_python, "claude-code")
-    hooks = json.loads(settings_of(CLAUDE_CODE, project=False).read_text())["hooks"]
+    hooks = json.loads(settings_path(CLAUDE_CODE, project=False).read_text())["hooks"]
     command = hooks["SessionEnd"][0]["hooks"][0]["command"]
     assert command.startswith(user_python)
     answer = run_session("claude-code", command, repository, {**os.environ, **repository.variables})

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from mulligan.events import RunEnded, StepEnded
-from mulligan.failure import Failure, Kind, Ran, Remedy
+from mulligan.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.records import Lesson, Run, Step, lesson_id
 from mulligan.remember.seeds import corpus
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DAY, LOCAL
+from mulligan.remember.store import DAY, DEFAULT_TENANT
 
 REJECTED = Failure.of(
-    Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "k is 10 at most \x1b[2J", fingerprint="f-k"
+    Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "k is 10 at most \x1b[2J", fingerprint="f-k"
 )
 
 
@@ -35,7 +35,7 @@ def fill(path: Path, runs: int, days: int = 5) -> None:
                  failure=REJECTED, **shared),
             Step(seq=2, call=2, arguments={"q": f"secret words {number}", "k": 10}, **shared),
         ]  # fmt: skip
-        kept.append(LOCAL, [*map(StepEnded, steps), RunEnded(run)], f"journal_{number}", 1)
+        kept.append(DEFAULT_TENANT, [*map(StepEnded, steps), RunEnded(run)], f"journal_{number}", 1)
     kept.close()
 
 
@@ -282,8 +282,8 @@ def test_one_bad_file_and_nothing_is_imported(tmp_path):
 def test_lessons_that_contradict_each_other_are_told(tmp_path):
     kept = SqliteStore(tmp_path / "kept.db")
     for number in range(2):
-        kept.keep_lesson(
-            LOCAL,
+        kept.save_lesson(
+            DEFAULT_TENANT,
             Lesson(id=lesson_id("git", str(number)), tool="git", fingerprint="f", mistake="m", correction=f"c{number}"),
         )
     kept.close()

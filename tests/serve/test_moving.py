@@ -16,7 +16,7 @@ from mulligan.events import RunEnded, StepEnded
 from mulligan.records import Run, Step
 from mulligan.remember.moving import migrating
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL
+from mulligan.remember.store import DEFAULT_TENANT
 from mulligan.remember.tables import MIGRATIONS
 
 GOLDEN = Path(__file__).parent.parent / "remember" / "golden"
@@ -29,7 +29,7 @@ def store(tmp_path):
     return path
 
 
-def write(path, *ids, tenant=LOCAL):
+def write(path, *ids, tenant=DEFAULT_TENANT):
     kept = SqliteStore(path)
     for id in ids:
         events = [StepEnded(Step(run=id, seq=1, call=1, name="search")), RunEnded(Run(id=id, agent="helper"))]
@@ -117,7 +117,7 @@ def test_what_killed_processes_left_in_their_journals_is_copied_too(types, tmp_p
     subprocess.run([sys.executable, "-c", script], timeout=60)
     types("copy", str(tmp_path / "a.db"), str(tmp_path / "b.db"))
     kept = SqliteStore(tmp_path / "b.db")
-    assert kept.health(LOCAL).steps == 2
+    assert kept.health(DEFAULT_TENANT).steps == 2
     kept.close()
 
 

@@ -14,13 +14,13 @@ from mulligan.events import RunEnded, RunStarted, StepEnded
 from mulligan.failure import Failure, Kind, Remedy
 from mulligan.records import Run, Step, pattern_id
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL
+from mulligan.remember.store import DEFAULT_TENANT
 
 DAY = 86_400_000
 
 
 def failed(run, name, at, message, fingerprint):
-    failure = Failure.of(Kind("tool", "timeout", Remedy.WAIT), message, fingerprint=fingerprint)
+    failure = Failure.of(Kind("tool", "timeout", Remedy.RETRY), message, fingerprint=fingerprint)
     return Step(run=run, seq=1, call=1, name=name, started=at, outcome="failure", failure=failure)
 
 
@@ -34,7 +34,7 @@ def store(tmp_path):
     steps.append(failed("run_9", "=fetch", now - DAY // 24, "gone \x1b[2J", "f-new"))
     for place, step in enumerate(steps, start=1):
         run = Run(id=step.run, agent="helper", started=step.started, ended=step.started, end="finished")
-        kept.append(LOCAL, [StepEnded(step), RunEnded(run)], "journal", place * 2)
+        kept.append(DEFAULT_TENANT, [StepEnded(step), RunEnded(run)], "journal", place * 2)
     kept.close()
     return str(path)
 
@@ -58,7 +58,7 @@ def test_a_failure_that_nobody_knows_the_time_of_is_listed_too(types, tmp_path):
     path = tmp_path / "undated.db"
     kept = SqliteStore(path)
     run = Run(id="run_1", started=int(time.time() * 1000), end="finished")
-    kept.append(LOCAL, [StepEnded(failed("run_1", "search", 0, "too slow", "f")), RunEnded(run)], "journal", 1)
+    kept.append(DEFAULT_TENANT, [StepEnded(failed("run_1", "search", 0, "too slow", "f")), RunEnded(run)], "journal", 1)
     kept.close()
     code, out, _ = types("patterns", "--store", str(path))
     assert (code, "too slow" in out) == (0, True)
@@ -176,7 +176,7 @@ def test_patterns_that_look_alike_are_found_by_their_words_or_by_a_model_of_your
     for tool, text in (("search", "the session has expired"), ("fetch", "a session has expired"), ("draw", "no pen")):
         failure = Failure.of(Kind("tool", "auth_error"), text, fingerprint=f"f-{tool}")
         step = Step(run=f"run_{tool}", seq=1, call=1, name=tool, outcome="failure", failure=failure)
-        kept.append(LOCAL, [RunStarted(Run(id=f"run_{tool}")), StepEnded(step)], tool, 1)
+        kept.append(DEFAULT_TENANT, [RunStarted(Run(id=f"run_{tool}")), StepEnded(step)], tool, 1)
     kept.close()
     (tmp_path / "mine.py").write_text("def embed(text):\n    return [1.0, 'pen' in text, 'session' in text]\n")
 

@@ -13,9 +13,9 @@ import pytest
 from mulligan.events import RunEnded, StepEnded
 from mulligan.records import Run, Step
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL
+from mulligan.remember.store import DEFAULT_TENANT
 from mulligan.remember.tables import MIGRATIONS
-from mulligan.remember.urls import open_store, shown
+from mulligan.remember.urls import open_store, redact_password
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed: make test installs it")
 
@@ -25,13 +25,13 @@ def write(store, *ids):
     for id in ids:
         step = Step(run=id, seq=1, call=1, name="search", started=now)
         events = [StepEnded(step), RunEnded(Run(id=id, agent="helper", started=now))]
-        store.append(LOCAL, events, "j", store.offset(LOCAL, "j") + 1)
+        store.append(DEFAULT_TENANT, events, "j", store.offset(DEFAULT_TENANT, "j") + 1)
     store.close()
 
 
 def found(url):
     with contextlib.closing(open_store(url)) as store:
-        return {history.run.id for history in store.export(LOCAL)}
+        return {history.run.id for history in store.export(DEFAULT_TENANT)}
 
 
 def ask(url, sql):
@@ -43,7 +43,7 @@ def test_a_file_is_copied_to_postgresql_and_back_and_no_password_is_shown(types,
     write(SqliteStore(tmp_path / "a.db"), "run_1", "run_2")
     code, out, err = types("copy", str(tmp_path / "a.db"), postgres_url)
     assert (code, err) == (0, "")
-    assert f"in {shown(postgres_url)}. The same on both sides" in out
+    assert f"in {redact_password(postgres_url)}. The same on both sides" in out
     assert types("copy", str(tmp_path / "a.db"), postgres_url, "--check")[0] == 0
     assert found(postgres_url) == {"run_1", "run_2"}
     code, out, _ = types("copy", postgres_url, str(tmp_path / "b.db"), "--json")
@@ -57,7 +57,7 @@ def test_a_file_is_copied_to_postgresql_and_back_and_no_password_is_shown(types,
 def test_a_database_is_made_brought_up_to_date_and_refused_where_it_is_newer(types, postgres_url):
     code, out, _ = types("migrate", "--store", postgres_url, "--dry-run")
     assert code == 1
-    assert out.startswith(f"Would make {shown(postgres_url)} with schema {len(MIGRATIONS)}: ")
+    assert out.startswith(f"Would make {redact_password(postgres_url)} with schema {len(MIGRATIONS)}: ")
     assert ask(postgres_url, "SELECT to_regclass('runs')") == (None,)
     assert types("migrate", "--store", postgres_url)[1].startswith("Made ")
     assert types("migrate", "--store", postgres_url, "--dry-run")[0] == 0
@@ -74,7 +74,7 @@ def test_the_doctor_says_how_a_database_is(types, postgres_url):
     told = json.loads(out)
     assert told["note"] == ""
     assert (told["sound"], told["runs"], told["steps"]) == (True, 2, 2)
-    assert told["store"] == shown(postgres_url)
+    assert told["store"] == redact_password(postgres_url)
     assert told["engine"].startswith("PostgreSQL ")
     assert told["schema"] == told["newest"] == len(MIGRATIONS)
     assert {each["name"]: each["rows"] for each in told["tables"]}["steps"] == 2
@@ -90,7 +90,7 @@ def test_the_doctor_says_how_a_database_is(types, postgres_url):
     for line in ("database ", "parts ", "extensions ", "timeouts ", "backup ", "tenants "):
         assert f"\n  {line}" in out
     assert "3 at most" in out
-    assert shown(postgres_url) in out
+    assert redact_password(postgres_url) in out
 
 
 def test_the_doctor_says_what_is_ill(types, postgres_url):
@@ -115,8 +115,8 @@ def test_what_to_type_next_names_the_database_without_its_password(postgres_url)
     url = f"{postgres_url}{'&' if '?' in postgres_url else '?'}application_name=unseen"
     done = subprocess.run([sys.executable, "-m", "mulligan", "runs", "--store", url], capture_output=True, text=True)
     assert done.returncode == 0
-    assert done.stdout.startswith(f"No runs in {shown(postgres_url)}.\n")
+    assert done.stdout.startswith(f"No runs in {redact_password(postgres_url)}.\n")
     assert "unseen" not in done.stdout + done.stderr
     write(open_store(postgres_url), "run_1")
     done = subprocess.run([sys.executable, "-m", "mulligan", "runs", "--store", url], capture_output=True, text=True)
-    assert f"mulligan show run_1 --store {shown(postgres_url)}\n" in done.stderr
+    assert f"mulligan show run_1 --store {redact_password(postgres_url)}\n" in done.stderr

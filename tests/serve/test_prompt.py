@@ -14,10 +14,10 @@ import taught
 import mulligan
 from mulligan import settings
 from mulligan.failure import SettingsError
-from mulligan.prompt import Prompt, section_title, skill_about, tokens
+from mulligan.prompt import Prompt, estimate_prompt_tokens, section_title, skill_front_matter
 from mulligan.remember.urls import open_store
 from mulligan.serve.cli.sections import BEGIN, END
-from mulligan.testing import assert_presentable, rehearsal
+from mulligan.testing import assert_sanitized, sandbox
 
 LEARNED = "Calling search with a value of k that it rejects. It fails with tool/invalid_arguments. Try: use k=10 ("
 
@@ -25,7 +25,7 @@ LEARNED = "Calling search with a value of k that it rejects. It fails with tool/
 @pytest.fixture
 def kept():
     """The store of these settings, with a lesson of every sort."""
-    store = open_store(settings.read().store_url)
+    store = open_store(settings.load_settings().store_url)
     taught.fill(store)
     yield store
     store.close()
@@ -40,11 +40,11 @@ def test_it_tells_what_is_proven_then_what_came_with_mulligan_and_no_proposal(ke
     code, said, _ = types("prompt")
 
     assert code == 0
-    assert said.startswith(Prompt().opening())
+    assert said.startswith(Prompt().introduction())
     places = [said.index(each) for each in (LEARNED, "Search twice (approved by a person)", "(known of this program")]
     assert places == sorted(places)
     assert "Bob" not in said
-    assert_presentable(said)
+    assert_sanitized(said)
 
 
 def test_only_the_tools_that_were_named_are_told_of(kept, types):
@@ -67,7 +67,7 @@ def test_where_nothing_is_kept_it_says_so_and_makes_no_files(types, tmp_path):
 
     assert code == 0
     assert "Nothing is proven about these tools yet." in said
-    assert not settings.read().folder.exists()
+    assert not settings.load_settings().folder.exists()
 
 
 @pytest.mark.parametrize("form", ["text", "skill", "agents-md"])
@@ -79,7 +79,7 @@ def test_what_is_printed_is_never_over_the_budget(kept, types, form, budget):
         assert form != "text"
         assert "the marks of the section alone take" in told
     else:
-        assert tokens(said.rstrip("\n")) <= budget
+        assert estimate_prompt_tokens(said.rstrip("\n")) <= budget
         assert budget > 120 or "not fit into the budget" in told
 
 
@@ -87,7 +87,7 @@ def test_the_facts_are_there_as_json(kept, types):
     _, said, _ = types("prompt", "--json")
     facts = json.loads(said)
 
-    assert facts["tokens"] == tokens(facts["text"]) <= facts["budget"]
+    assert facts["tokens"] == estimate_prompt_tokens(facts["text"]) <= facts["budget"]
     assert len(facts["lessons"]) == 3
     assert facts["left_out"] == 0
 
@@ -151,7 +151,7 @@ def test_a_skill_has_its_front_and_is_the_same_the_second_time(kept, types, tmp_
     for budget in range(300, 420, 7):
         types("prompt", "--file", str(file), "--budget", str(budget))
         once = file.read_text()
-        assert once.startswith(f"{skill_about()}{BEGIN}\n")
+        assert once.startswith(f"{skill_front_matter()}{BEGIN}\n")
         types("prompt", "--file", str(file), "--budget", str(budget))
         assert file.read_text() == once
         file.unlink()
@@ -212,11 +212,11 @@ def test_the_command_does_it_in_a_process_of_its_own(kept, file):
 def test_the_library_tells_the_same_as_the_command(kept, types):
     _, said, _ = types("prompt", "--tool", "search", "--tool", "git")
 
-    assert mulligan.Mulligan().pitfalls(["search", "git"]) == said.rstrip("\n")
+    assert mulligan.Mulligan().render_lessons(["search", "git"]) == said.rstrip("\n")
 
 
 def test_tools_are_names_or_functions_and_one_alone_will_do():
-    with rehearsal() as played:
+    with sandbox() as played:
 
         @mulligan.tool
         def search(q: str, k: int) -> str:
@@ -226,19 +226,19 @@ def test_tools_are_names_or_functions_and_one_alone_will_do():
         mulligan.flush(30)
         taught.prove(played.store, 1_700_000_000_000)
         for tools in ("search", search, [search], [search.__wrapped__]):
-            assert "use k=10" in mulligan.pitfalls(tools)
-        assert "use k=10" not in mulligan.pitfalls("other")
-        assert tokens(mulligan.pitfalls(search, budget_tokens=100)) <= 100
+            assert "use k=10" in mulligan.render_lessons(tools)
+        assert "use k=10" not in mulligan.render_lessons("other")
+        assert estimate_prompt_tokens(mulligan.render_lessons(search, max_tokens=100)) <= 100
         for wrong in (0, -1, 2.5, "100", True, None):
-            with pytest.raises(SettingsError, match="budget_tokens"):
-                mulligan.pitfalls(search, budget_tokens=wrong)
+            with pytest.raises(SettingsError, match="max_tokens"):
+                mulligan.render_lessons(search, max_tokens=wrong)
 
 
 def test_switched_off_it_says_nothing_and_with_a_broken_store_what_mulligan_is(tmp_path):
-    assert mulligan.Mulligan(off=True).pitfalls() == ""
+    assert mulligan.Mulligan(off=True).render_lessons() == ""
     broken = tmp_path / "broken.db"
     broken.write_bytes(b"no database" * 1000)
-    assert mulligan.Mulligan(store=str(broken)).pitfalls().startswith("mulligan records")
+    assert mulligan.Mulligan(store=str(broken)).render_lessons().startswith("mulligan records")
 
 
 def test_a_server_is_asked_and_its_pages_are_named(tmp_path, types, monkeypatch):
@@ -251,4 +251,4 @@ def test_a_server_is_asked_and_its_pages_are_named(tmp_path, types, monkeypatch)
         _, said, _ = types("prompt", "--tool", "search")
     assert LEARNED in said
     assert said.rstrip("\n").endswith("are on the pages of your mulligan server, under /lessons.")
-    assert_presentable(said)
+    assert_sanitized(said)

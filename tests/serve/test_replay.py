@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from mulligan.events import RunEnded, StepEnded
-from mulligan.failure import Failure, Kind, Ran, Remedy
+from mulligan.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.records import Run, Step
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DAY, LOCAL, FixQuery
+from mulligan.remember.store import DAY, DEFAULT_TENANT, FixQuery
 
-REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "k is too much", fingerprint="f-k")
+REJECTED = Failure.of(
+    Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "k is too much", fingerprint="f-k"
+)
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def store(tmp_path: Path) -> str:
             started=at, **shared,
         )  # fmt: skip
         then = Step(seq=2, call=2, arguments={"q": query, "k": 10}, started=at + 1000, **shared)
-        kept.append(LOCAL, [StepEnded(failed), StepEnded(then), RunEnded(run)], f"journal_{number}", 1)
+        kept.append(DEFAULT_TENANT, [StepEnded(failed), StepEnded(then), RunEnded(run)], f"journal_{number}", 1)
     kept.close()
     return str(path)
 
@@ -55,14 +57,14 @@ def facts(*arguments: str) -> dict[str, Any]:
 
 def approve(store: str) -> None:
     kept = SqliteStore(Path(store))
-    (fix,) = kept.fixes(LOCAL, FixQuery(now=int(time.time() * 1000)))
-    kept.decide(LOCAL, fix.id, approved=True, at=int(time.time() * 1000))
+    (fix,) = kept.fixes(DEFAULT_TENANT, FixQuery(now=int(time.time() * 1000)))
+    kept.decide(DEFAULT_TENANT, fix.id, approved=True, at=int(time.time() * 1000))
     kept.close()
 
 
 def test_a_remembered_value_is_only_told_until_a_person_approves_it(store):
     found = facts("--store", store)
-    assert (found["failures"], found["repaired"], found["suggested_right"]) == (8, 0, 8)
+    assert (found["failures"], found["repaired"], found["suggested_correctly"]) == (8, 0, 8)
     assert "would not have made a difference" in found["verdict"]
 
 

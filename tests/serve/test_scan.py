@@ -14,7 +14,7 @@ import pytest
 from session_logs import ClaudeCode, Codex, otlp, span, write
 
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL, RunQuery
+from mulligan.remember.store import DEFAULT_TENANT, RunQuery
 
 MISSING = "File does not exist. Note: your current working directory is /home/ada/shop."
 SECRET = "ghp_" + "Z9y8X7w6V5u4T3s2R1q0P9o8N7m6L5k4J3i2"
@@ -172,7 +172,7 @@ def test_import_keeps_the_sessions_once_and_only_what_is_new_of_one_that_grew(ty
     assert code == 0
     assert "new in" in err
     store = SqliteStore(Path(os.environ["MULLIGAN_HOME"]) / "mulligan.db")
-    before = {history.run.agent: history for history in store.runs(LOCAL, RunQuery())}
+    before = {history.run.agent: history for history in store.runs(DEFAULT_TENANT, RunQuery())}
     assert set(before) == {"claude-code", "codex"}
     assert len(before["claude-code"].links) == 1
     assert SECRET not in repr(before)
@@ -188,7 +188,7 @@ def test_import_keeps_the_sessions_once_and_only_what_is_new_of_one_that_grew(ty
     with path.open("a") as file:
         file.writelines(json.dumps(entry) + "\n" for entry in more)
     assert json.loads(types("scan", "--import", "--json")[1])["imported"]["new"] == 2  # the step, and the run's end
-    history = store.run(LOCAL, before["claude-code"].run.id)
+    history = store.run(DEFAULT_TENANT, before["claude-code"].run.id)
     assert history is not None
     assert [step.name for step in history.steps] == ["Read", "Read", "Bash"]
     store.close()

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mulligan.failure import SettingsError
-from mulligan.serve.cli.sections import BEGIN, END, placed
+from mulligan.serve.cli.sections import BEGIN, END, replace_section
 
 ANY = st.text(st.characters(codec="utf-8") | st.sampled_from("\r\n<!->`# "), max_size=200)
 
 
 def put(text, body="what helped"):
-    return placed(text, body, "AGENTS.md")
+    return replace_section(text, body, "AGENTS.md")
 
 
 def test_an_empty_file_holds_the_section_alone():

@@ -12,7 +12,7 @@ import pytest
 from mulligan import settings
 from mulligan.remember.seeds.corpus import seeds
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL, AuditQuery, FixQuery, LessonQuery
+from mulligan.remember.store import DEFAULT_TENANT, AuditQuery, FixQuery, LessonQuery
 
 
 @pytest.fixture
@@ -36,12 +36,12 @@ def test_seeds_are_put_into_a_store_once_and_are_no_evidence(store):
     first = mulligan("--store", store)
     assert first.returncode == 0
     assert first.stdout.startswith(f"{len(seeds())} seeds in {store}: {len(seeds())} new")
-    assert told(store) == {"new": 0, "changed": 0, "same": len(seeds()), "kept": 0, "store": store}
+    assert told(store) == {"new": 0, "updated": 0, "same": len(seeds()), "edited": 0, "store": store}
     kept = SqliteStore(Path(store))
-    assert {each.source for each in kept.lessons(LOCAL, LessonQuery(limit=1000))} == {"seed"}
-    assert kept.lessons(LOCAL, LessonQuery(state="active")) == []
-    assert kept.fixes(LOCAL, FixQuery()) == []
-    (act,) = kept.audit(LOCAL, AuditQuery())  # one person did one thing
+    assert {each.source for each in kept.lessons(DEFAULT_TENANT, LessonQuery(limit=1000))} == {"seed"}
+    assert kept.lessons(DEFAULT_TENANT, LessonQuery(state="active")) == []
+    assert kept.fixes(DEFAULT_TENANT, FixQuery()) == []
+    (act,) = kept.audit(DEFAULT_TENANT, AuditQuery())  # one person did one thing
     assert (act.do, act.about, act.told) == ("lesson.write", "seed", f"{len(seeds())} lessons")
     kept.close()
 
@@ -55,9 +55,9 @@ def test_an_upgrade_brings_newer_words_and_keeps_what_people_said(store):
         written = body.replace(old.correction.encode(), b"Push it somehow.")
         assert written != body
         writer.execute("UPDATE lessons SET body = ? WHERE id = ?", (written, old.id))
-    kept.decide_lesson(LOCAL, disabled.id, "disable", 1)
+    kept.decide_lesson(DEFAULT_TENANT, disabled.id, "disable", 1)
     kept.close()
-    assert told(store)["changed"] == 1
+    assert told(store)["updated"] == 1
     listed = {each["name"]: each for each in told(store, "--list")}
     assert listed["git-no-upstream"]["correction"] == old.correction
     assert (listed["http-404"]["state"], listed["http-404"]["used"]) == ("disabled", False)
@@ -105,8 +105,8 @@ def test_explain_tells_what_is_known_of_a_program(tmp_path):
     seed = seeds()["git-unrelated-histories"]
     assert seed.correction in explained()
     assert json.loads(explained("--json"))["known"]["lesson"] == seed.id
-    kept = SqliteStore(Path(settings.read().store_url))
-    kept.keep_lesson(LOCAL, seed)
-    kept.decide_lesson(LOCAL, seed.id, "disable", 1)
+    kept = SqliteStore(Path(settings.load_settings().store_url))
+    kept.save_lesson(DEFAULT_TENANT, seed)
+    kept.decide_lesson(DEFAULT_TENANT, seed.id, "disable", 1)
     kept.close()
     assert seed.correction not in explained()

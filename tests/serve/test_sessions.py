@@ -8,8 +8,8 @@ import pytest
 
 from mulligan.assembly import Mulligan
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DAY, LOCAL, Retention
-from mulligan.serve.hooks.main import heard
+from mulligan.remember.store import DAY, DEFAULT_TENANT, Retention
+from mulligan.serve.hooks.main import handle_event
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def kept(home):
         {"hook_event_name": "PostToolUseFailure", **call},
         {"hook_event_name": "SessionStart", "source": "compact"},
     ):
-        heard("claude-code", json.dumps({**about, **event}).encode())
+        handle_event("claude-code", json.dumps({**about, **event}).encode())
     program = Mulligan()
 
     @program.tool
@@ -42,7 +42,7 @@ def kept(home):
         pytest.raises(ValueError, match="closed"),
     ):
         pay(7)
-    session.compacted()
+    session.mark_compacted()
     program.close()
 
 
@@ -89,9 +89,9 @@ def test_one_can_be_forgotten(kept, types):
 
 def test_a_session_that_was_not_heard_of_for_long_goes_with_its_runs(kept, home):
     store = SqliteStore(home / "mulligan.db")
-    at = json.loads(store.get(LOCAL, "hook", "bc15e4d3"))["at"]
-    store.prune(LOCAL, Retention(), at + 89 * DAY)
-    assert store.keys(LOCAL, "session") == ["bc15e4d3", "chat-7"]
-    store.prune(LOCAL, Retention(), at + 91 * DAY)
-    assert store.keys(LOCAL, "session") == store.keys(LOCAL, "hook") == []
+    at = json.loads(store.get(DEFAULT_TENANT, "hook", "bc15e4d3"))["at"]
+    store.prune(DEFAULT_TENANT, Retention(), at + 89 * DAY)
+    assert store.keys(DEFAULT_TENANT, "session") == ["bc15e4d3", "chat-7"]
+    store.prune(DEFAULT_TENANT, Retention(), at + 91 * DAY)
+    assert store.keys(DEFAULT_TENANT, "session") == store.keys(DEFAULT_TENANT, "hook") == []
     store.close()

@@ -19,7 +19,7 @@ import postgres
 from servers import Client
 
 from mulligan.events import RunEnded
-from mulligan.records import Run, builtins
+from mulligan.records import Run, to_builtins
 from mulligan.remember.store import Store
 from mulligan.remember.urls import open_store
 from mulligan.serve.api.tenants import Tenant, Tenants, with_quotas
@@ -105,7 +105,7 @@ def test_what_comes_in_anywhere_is_counted_once_and_told_everywhere(pair):
 def test_a_batch_that_was_not_acknowledged_may_be_sent_to_the_other_one(pair):
     _, clients = pair.holding("again")
     ended = RunEnded(Run(id="once", agent="a", started=1, ended=2, end="finished"))
-    sent = {"client": "c", "journal": "j", "offset": 7, "events": [builtins(ended)]}
+    sent = {"client": "c", "journal": "j", "offset": 7, "events": [to_builtins(ended)]}
     assert [client.post("/v1/batch", sent).json["new"] for client in clients] == [1, 0]
 
 

@@ -14,9 +14,9 @@ from mulligan.events import RunEnded, StepEnded
 from mulligan.failure import Failure, Kind, Remedy
 from mulligan.records import Run, Step
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL
+from mulligan.remember.store import DEFAULT_TENANT
 
-TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.WAIT), "too slow", fingerprint="f")
+TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "too slow", fingerprint="f")
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def store(tmp_path):
             failure=failure,
             outcome="failure" if failure else "success",
         )
-        kept.append(LOCAL, [StepEnded(step), RunEnded(run)], "journal", place * 2)
+        kept.append(DEFAULT_TENANT, [StepEnded(step), RunEnded(run)], "journal", place * 2)
     kept.close()
     return str(path)
 

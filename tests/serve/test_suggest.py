@@ -74,6 +74,14 @@ def test_the_history_of_the_run_the_effects_and_what_is_privileged_count():
     assert kept["why"]
 
 
+def test_released_arguments_are_changed_automatically():
+    schema = {"type": "object", "properties": {"amount": {"type": "integer"}}}
+    call = {"tool": "pay", "arguments": {"amount": "7"}, "error": "amount must be an integer", "schema": schema}
+    held, released = suggest({**call, "effects": "none"}, {**call, "effects": "none", "released": ["amount"]})
+    assert held["suggestions"][0]["automatic"] is False
+    assert released["suggestions"][0]["automatic"] is True
+
+
 def test_a_person_is_told_what_to_type():
     done = subprocess.run(
         [sys.executable, "-m", "mulligan", "suggest", "/nowhere/failed.jsonl"],
@@ -114,7 +122,7 @@ def test_a_wrapped_function_brings_its_own_schema_and_rules():
     assert advice.suggestions[0].automatic
     advice = mine.suggest(forecast, {"city": "Rome", "days": "7"}, "days is no integer")
     assert not advice.suggestions[0].automatic
-    assert "days" in advice.why
+    assert "days" in advice.reason
 
 
 def test_an_exception_is_an_error_too():
@@ -125,7 +133,7 @@ def test_an_exception_is_an_error_too():
 def test_abstaining_says_why():
     advice = Mulligan(store="memory:").suggest("f", {"k": 5}, "something odd")
     assert advice.abstained
-    assert advice.why
+    assert advice.reason
 
 
 def test_what_cannot_be_meant_is_refused():

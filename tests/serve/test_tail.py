@@ -15,9 +15,9 @@ from mulligan.events import RunEnded, StepEnded
 from mulligan.failure import Failure, Kind, Remedy
 from mulligan.records import Run, Step
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL
+from mulligan.remember.store import DEFAULT_TENANT
 
-TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.WAIT), "too slow \x1b[2J", fingerprint="f")
+TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "too slow \x1b[2J", fingerprint="f")
 
 
 def write(kept, id, offset, failure=None):
@@ -26,7 +26,7 @@ def write(kept, id, offset, failure=None):
     step = Step(
         run=id, seq=1, call=1, name="search", started=now, failure=failure, outcome="failure" if failure else "success"
     )
-    kept.append(LOCAL, [StepEnded(step), RunEnded(run)], "journal", offset)
+    kept.append(DEFAULT_TENANT, [StepEnded(step), RunEnded(run)], "journal", offset)
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ def test_tenants_are_not_managed_through_a_server(types, words):
 
 
 def test_to_remove_a_tenant_takes_everything_of_it_and_nothing_of_others(types_there, there, monkeypatch):
-    monkeypatch.setattr("mulligan.serve.cli.tenant.FRESH", 0)
+    monkeypatch.setattr("mulligan.serve.cli.tenant.REFRESH_INTERVAL_SECONDS", 0)
     for name in ("acme", "other"):
         types_there("tenant", "create", name)
         types_there("token", "create", "--role", "admin", "--tenant", name)

@@ -25,17 +25,17 @@ from stores import STORES
 from two_tenants import CANARY, NUMBER, OURS, Ids, everything, ours, run, theirs
 
 from mulligan.classify.classifier import classify
-from mulligan.prompt.questions import Answers
+from mulligan.prompt.questions import McpMessages
 from mulligan.remember import wire
 from mulligan.remember.remote import RemoteStore
-from mulligan.remember.store import LOCAL
+from mulligan.remember.store import DEFAULT_TENANT
 from mulligan.serve.api import openapi
-from mulligan.serve.api.app import app
-from mulligan.serve.api.groups import GROUPS
+from mulligan.serve.api.app import build_app
+from mulligan.serve.api.groups import ROUTE_GROUPS
 from mulligan.serve.cli import COMMANDS
-from mulligan.serve.dashboard.pages import group as pages
+from mulligan.serve.dashboard.pages import build_routes as pages
 from mulligan.serve.mcp.knowledge import Knowledge
-from mulligan.serve.mcp.tools import TOOLS, BadCall
+from mulligan.serve.mcp.tools import TOOLS, InvalidToolCallError
 
 NOBODYS = {
     "/healthz", "/readyz", "/openapi.json", "/docs", "/docs.css", "/static/{name}", "/enter/{ticket}", "/sign-in",
@@ -58,7 +58,7 @@ class World:
         self.before = everything(running)
         self.routes = sorted(
             (method, each.path)
-            for each in app(running.server, (*GROUPS, pages)).routes
+            for each in build_app(running.server, (*ROUTE_GROUPS, pages)).routes
             for method in each.methods - {"HEAD"}
             if each.path not in NOBODYS
         )
@@ -106,7 +106,7 @@ def test_the_canaries_are_where_they_are_looked_for(world):
 
 def test_every_question_of_the_documentation_has_a_route(world):
     documented = {
-        (method.upper(), path) for path, methods in openapi.document()["paths"].items() for method in methods
+        (method.upper(), path) for path, methods in openapi.build_document()["paths"].items() for method in methods
         if path not in NOBODYS
     }  # fmt: skip
     assert documented <= {(method, path.replace(":path}", "}")) for method, path in world.routes}
@@ -129,7 +129,7 @@ def test_a_filter_with_another_tenants_names_finds_what_a_filter_with_nobodys_fi
     """Every parameter that the documentation has, and every field of a page's address, with every id."""
     documented = {
         path: [each["name"] for each in about["get"].get("parameters", ()) if each["in"] == "query"]
-        for path, about in openapi.document()["paths"].items()
+        for path, about in openapi.build_document()["paths"].items()
         if "get" in about
     }
     fields = (
@@ -246,7 +246,7 @@ def test_every_method_of_a_store_is_the_callers_own(world, method, fills):
     for real, never in zip(world.ids, world.ids.never(), strict=True):
         answers = []
         for text in (real, never):
-            sent = [sample(each, text, fills) for each in about.takes]
+            sent = [sample(each, text, fills) for each in about.argument_types]
             if method == "forget":
                 sent = [
                     msgspec.structs.replace(type(sent[0])(), **{name: text})
@@ -254,7 +254,7 @@ def test_every_method_of_a_store_is_the_callers_own(world, method, fills):
                 ]
             if method == "prune":
                 sent = [type(sent[0])(failures=0, successes=0), 1, True]
-            answers.append(world.writer.post(f"/v1/store/{method}", body=wire.packed(sent)))
+            answers.append(world.writer.post(f"/v1/store/{method}", body=wire.encode_value(sent)))
         one, other = answers
         assert one.status == other.status, (method, real, one.body)
         assert is_clean(told(one, real)), (method, real)
@@ -311,8 +311,10 @@ def decided(client: Client, path: str, id: str, do: str) -> Answer:
     """What a person says of one thing: in the form of a page, or as JSON."""
     where, said = path.partition("{")[0] + quote(id, safe=""), {"do": do, "into": id, "part": id}
     if path.startswith("/v1/"):
-        (takes,) = openapi.document()["paths"][path.replace(":path}", "}")]["post"]["requestBody"]["content"].values()
-        schema = openapi.document()["components"]["schemas"][takes["schema"]["$ref"].rpartition("/")[2]]
+        (takes,) = openapi.build_document()["paths"][path.replace(":path}", "}")]["post"]["requestBody"][
+            "content"
+        ].values()
+        schema = openapi.build_document()["components"]["schemas"][takes["schema"]["$ref"].rpartition("/")[2]]
         return client.post(where, {name: said.get(name, do) for name in schema["properties"]})
     return client.post(where, body=urlencode(said).encode(), Content_Type="application/x-www-form-urlencoded")
 
@@ -355,7 +357,7 @@ def test_what_needs_no_token_tells_nothing_of_anybody(world):
 
 
 def test_figures_of_the_server_as_a_whole_are_the_operators(world):
-    where = world.running.store.health(LOCAL).where.rpartition("/")[2].encode()
+    where = world.running.store.health(DEFAULT_TENANT).where.rpartition("/")[2].encode()
     assert "mulligan_server_records" not in world.them.get("/metrics").body.decode()
     assert "mulligan_server_records" in world.running.person().get("/metrics").body.decode()
     for path, body in (("/v1/store/health", b"[]"), ("/v1/store/prune", b"[{},1,true]")):
@@ -378,7 +380,7 @@ def test_what_is_logged_holds_no_record(world, caplog):
     with caplog.at_level(logging.DEBUG):
         for text in world.ids:
             world.them.get(f"/v1/runs/{quote(text)}")
-            world.them.post("/v1/store/run", body=wire.packed([text]))
+            world.them.post("/v1/store/run", body=wire.encode_value([text]))
     assert all(f"{CANARY} said" not in each.getMessage() for each in caplog.records)
 
 
@@ -473,14 +475,14 @@ def test_an_agent_that_asks_for_one_tenant_is_told_nothing_of_another(world):
     for ids in (world.ids, world.ids.never()):
         store = RemoteStore(f"http://127.0.0.1:{world.running.port}", world.them.token)
         knowledge = Knowledge(
-            lambda store=store: store, Answers(), classify, now=lambda: int(time.time() * 1000), session=ids.session
+            lambda store=store: store, McpMessages(), classify, now=lambda: int(time.time() * 1000), session=ids.session
         )
         asked = {"tool": ids.tool, "error": "k is too small", "fix": ids.fix, "worked": True, "arguments": {"k": 9}}
         for tool in TOOLS.values():
             takes = tool.schema["properties"]
             try:
                 said = knowledge.call(tool.name, {name: asked[name] for name in takes if name in asked})
-            except BadCall as refused:
+            except InvalidToolCallError as refused:
                 said = str(refused)
             answers.append((tool.name, told(Answer(0, {}, said.encode()), *ids)))
         store.close()

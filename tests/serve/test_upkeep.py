@@ -13,7 +13,7 @@ import pytest
 from mulligan.events import RunEnded, StepEnded
 from mulligan.records import Run, Step
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL
+from mulligan.remember.store import DEFAULT_TENANT
 
 DAY = 86_400_000
 
@@ -30,7 +30,7 @@ def store(tmp_path):
             run=id, seq=1, call=1, name="pay" if place == 4 else "search", started=now,
             arguments={"q": "Ada Lovelace, of London"} if place == 1 else {},
         )  # fmt: skip
-        kept.append(LOCAL, [StepEnded(step), RunEnded(run)], "journal", place * 2)
+        kept.append(DEFAULT_TENANT, [StepEnded(step), RunEnded(run)], "journal", place * 2)
     kept.close()
     return str(path)
 
@@ -38,7 +38,7 @@ def store(tmp_path):
 def left(store):
     kept = SqliteStore(Path(store))
     try:
-        return {history.run.id for history in kept.export(LOCAL)}
+        return {history.run.id for history in kept.export(DEFAULT_TENANT)}
     finally:
         kept.close()
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import mulligan
-from mulligan.testing import rehearsal
+from mulligan.testing import sandbox
 
 TRIES = """
     import mulligan
@@ -149,7 +149,7 @@ def test_lists_that_share_each_other_without_end_do_not_hang_a_call(works: bool)
             raise TimeoutError("no answer")
         return tree
 
-    with rehearsal() as played:
+    with sandbox() as played:
         if works:
             assert count(shared) is shared
         else:

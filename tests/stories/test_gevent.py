@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mulligan.remember.recording.adoption import adopt
+from mulligan.remember.recording.adoption import recover_journals
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL, journals_of
+from mulligan.remember.store import DEFAULT_TENANT, journals_of
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("gevent") is None, reason="gevent is not installed (pip install gevent)"
@@ -52,9 +52,9 @@ def run_of(store: Path, code: str) -> subprocess.CompletedProcess[str]:
 
 def kept(path: Path) -> int:
     store = SqliteStore(path)
-    adopt(store, LOCAL, journals_of(path))
+    recover_journals(store, DEFAULT_TENANT, journals_of(path))
     try:
-        return store.health(LOCAL).steps
+        return store.health(DEFAULT_TENANT).steps
     finally:
         store.close()
 

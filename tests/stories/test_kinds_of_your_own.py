@@ -26,7 +26,7 @@ def test_a_kind_of_ones_own_is_told_to_the_model_recorded_and_explained(user):
 
         for turn in mulligan.turns(limit=1):
             print(json.dumps(turn.call([pay], "pay", {"amount": 3})))
-        print(mulligan.explain(text="card was declined").kind)
+        print(mulligan.classify_error(text="card was declined").kind)
     """)
     told, explained = done.stdout.splitlines()
     assert json.loads(told)["error"] == "tool/card_declined"

@@ -48,7 +48,7 @@ def unhurried():
     # On a busy machine, too: leaving takes no longer than it should, and what is not kept by then waits in the journal.
     from mulligan.remember.recording import recorder
 
-    recorder.EXIT = 60.0
+    recorder.EXIT_FLUSH_SECONDS = 60.0
 
 def together(count, target):
     threads = [threading.Thread(target=target, args=(each,)) for each in range(count)]
@@ -414,7 +414,7 @@ def test_where_no_file_may_grow_any_further_calls_are_unharmed_and_what_is_missi
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         assert double(1) == 2
         assert mulligan.flush(30)  # it goes on by itself when there is room again
-        print("dropped", mulligan.assembly.default._parts.recorder.dropped, file=sys.stderr)
+        print("dropped", mulligan.assembly.default._components.recorder.dropped, file=sys.stderr)
         """
     )
     assert code == 0, told

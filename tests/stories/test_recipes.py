@@ -12,8 +12,8 @@ from mulligan import AgentError, settings
 from mulligan.events import RunEnded, RunStarted, StepEnded
 from mulligan.failure import SettingsError
 from mulligan.records import Run, Step
-from mulligan.remember.store import DAY, LOCAL, FixQuery
-from mulligan.testing import Rehearsal
+from mulligan.remember.store import DAY, DEFAULT_TENANT, FixQuery
+from mulligan.testing import Sandbox
 
 NOW = 1_700_000_000_000
 
@@ -21,7 +21,7 @@ NOW = 1_700_000_000_000
 class Car:
     """Starts only while the brake is pressed."""
 
-    def __init__(self, played: Rehearsal, **options: Any) -> None:
+    def __init__(self, played: Sandbox, **options: Any) -> None:
         self.pressed = 0.0
         self.started: list[str] = []
         self.is_stuck = False
@@ -42,9 +42,9 @@ class Car:
         return "running"
 
 
-def taught(played: Rehearsal, car: Car, runs: int = 9, first: dict[str, Any] | None = None) -> None:
+def taught(played: Sandbox, car: Car, runs: int = 9, first: dict[str, Any] | None = None) -> None:
     """Runs in which the same call worked after another one. Each run starts in another mode: one vote each."""
-    failure = played.parts.classify(
+    failure = played.components.classify(
         AgentError("The brake must be pressed first.", code="precondition"), source="tool", tool="start"
     )
     for number in range(runs):
@@ -59,38 +59,38 @@ def taught(played: Rehearsal, car: Car, runs: int = 9, first: dict[str, Any] | N
         ]
         ended = msgspec.structs.replace(run, ended=at + 1000, end="finished")
         events = [RunStarted(run), *map(StepEnded, steps), RunEnded(ended)]
-        played.store.append(LOCAL, events, f"taught_{number}", 1)
+        played.store.append(DEFAULT_TENANT, events, f"taught_{number}", 1)
     with played.mulligan.run("warm"):  # so that the recorder has opened its store
         pass
     played.mulligan.flush(30)
 
 
-def outcomes(played: Rehearsal) -> list[tuple[str, str]]:
+def outcomes(played: Sandbox) -> list[tuple[str, str]]:
     return [(step.name, step.outcome) for step in played.steps if step.type == "tool"]
 
 
 def test_with_learn_repair_the_missing_call_is_made_and_announced():
-    played = Rehearsal(learn="repair")
+    played = Sandbox(learn="repair")
     car = Car(played)
     taught(played, car)
     with played.mulligan.run("driver") as run:
         assert car.start("sport") == "running"
-        (note,) = run.notes()
+        (note,) = run.drain_notes()
     assert outcomes(played) == [("start", "failure"), ("press", "success"), ("start", "success")]
     assert note == "mulligan: start was called again after press(level=1.0), which had been missing."
     last = played.steps[-2] if played.steps[-1].type == "run" else played.steps[-1]
     assert last.after is not None
     assert (last.after.source, last.after.first) == ("memory", ("press",))
     played.mulligan.flush(30)
-    (fix,) = played.store.fixes(LOCAL, FixQuery(tool="start", now=NOW + DAY))
+    (fix,) = played.store.fixes(DEFAULT_TENANT, FixQuery(tool="start", now=NOW + DAY))
     # Its own success proves nothing: the nine runs in which somebody else did it do.
     assert (fix.sort, fix.state, fix.tried, fix.worked) == ("recipe", "promoted", 9, 9)
-    assert played.store.evidence(LOCAL, fix.id)[0].automatic
+    assert played.store.evidence(DEFAULT_TENANT, fix.id)[0].automatic
 
 
 @pytest.mark.parametrize(("learn", "is_told"), [("tell", True), ("off", False)])
 def test_with_any_other_learn_it_is_told_or_not_used_at_all(learn, is_told):
-    played = Rehearsal(learn=learn)
+    played = Sandbox(learn=learn)
     car = Car(played)
     taught(played, car)
     with played.mulligan.run("driver"), pytest.raises(AgentError) as raised:
@@ -100,7 +100,7 @@ def test_with_any_other_learn_it_is_told_or_not_used_at_all(learn, is_told):
 
 
 def test_a_program_allows_it_for_one_run_or_one_tool_and_the_more_cautious_of_both_holds():
-    played = Rehearsal()
+    played = Sandbox()
     car = Car(played)
     taught(played, car)
     with played.mulligan.run("driver", learn="repair"):
@@ -117,7 +117,7 @@ def test_a_program_allows_it_for_one_run_or_one_tool_and_the_more_cautious_of_bo
 
 
 def test_what_is_not_proven_is_not_carried_out():
-    played = Rehearsal(learn="repair")
+    played = Sandbox(learn="repair")
     car = Car(played)
     taught(played, car, runs=3)
     with played.mulligan.run("driver"), pytest.raises(AgentError):
@@ -127,7 +127,7 @@ def test_what_is_not_proven_is_not_carried_out():
 
 @pytest.mark.parametrize("first", [{"level": "everybody"}, {"amount": 5}])
 def test_a_text_of_another_run_and_what_is_privileged_are_never_handed_on(first):
-    played = Rehearsal(learn="repair")
+    played = Sandbox(learn="repair")
     car = Car(played)
     taught(played, car, first=first)
     with played.mulligan.run("driver"), pytest.raises(AgentError):
@@ -136,7 +136,7 @@ def test_a_text_of_another_run_and_what_is_privileged_are_never_handed_on(first)
 
 
 def test_a_destructive_tool_is_not_called_without_asking():
-    played = Rehearsal(learn="repair")
+    played = Sandbox(learn="repair")
     car = Car(played, destructive=True)
     taught(played, car)
     with played.mulligan.run("driver"), pytest.raises(AgentError) as raised:
@@ -145,7 +145,7 @@ def test_a_destructive_tool_is_not_called_without_asking():
 
 
 def test_where_the_missing_call_fails_the_other_is_given_up_and_both_are_recorded():
-    played = Rehearsal(learn="repair")
+    played = Sandbox(learn="repair")
     car = Car(played)
     taught(played, car)
     car.is_stuck = True
@@ -157,7 +157,7 @@ def test_where_the_missing_call_fails_the_other_is_given_up_and_both_are_recorde
 
 
 def test_a_tool_that_is_not_in_this_process_cannot_be_called():
-    played = Rehearsal(learn="repair")
+    played = Sandbox(learn="repair")
     car = Car(played)
     taught(played, car)
     del car.press
@@ -167,7 +167,7 @@ def test_a_tool_that_is_not_in_this_process_cannot_be_called():
 
 
 def test_two_tools_that_need_each_other_do_not_go_round_in_circles():
-    played = Rehearsal(learn="repair")
+    played = Sandbox(learn="repair")
     car = Car(played)
     taught(played, car)
     car.is_stuck = True
@@ -178,7 +178,7 @@ def test_two_tools_that_need_each_other_do_not_go_round_in_circles():
 
 @pytest.mark.parametrize("is_press_async", [True, False])
 def test_an_awaited_call_makes_it_as_well(is_press_async):
-    played = Rehearsal(learn="repair")
+    played = Sandbox(learn="repair")
     car = Car(played)
     if is_press_async:
 
@@ -206,13 +206,13 @@ def test_a_project_cannot_allow_it(tmp_path, monkeypatch):
     project, user = tmp_path / "mulligan.toml", tmp_path / "user.toml"
     project.write_text('learn = "repair"\n')
     with pytest.raises(SettingsError, match="a project cannot set it"):
-        settings.read(user_file=user)
+        settings.load_settings(user_file=user)
     project.write_text('[tools.start]\nlearn = "repair"\n')
     with pytest.raises(SettingsError, match="a project cannot set it"):
-        settings.read(user_file=user)
+        settings.load_settings(user_file=user)
     project.write_text('learn = "tell"\n')
     user.write_text('learn = "off"\n')
     with pytest.raises(SettingsError, match="cannot be loosened by a project"):
-        settings.read(user_file=user)
+        settings.load_settings(user_file=user)
     user.write_text('learn = "repair"\n')
-    assert settings.read(user_file=user).learn == "tell"
+    assert settings.load_settings(user_file=user).learn == "tell"

@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 
 import mulligan
-from mulligan.testing import Rehearsal, ScriptedModel, call, rehearsal
+from mulligan.testing import Sandbox, ScriptedModel, call, sandbox
 
 HTML = b"<html><body>502 Bad Gateway</body></html>"
 
 
 @pytest.fixture
-def played() -> Iterator[Rehearsal]:
-    with rehearsal() as played:
+def played() -> Iterator[Sandbox]:
+    with sandbox() as played:
         yield played
 
 
@@ -55,16 +55,16 @@ def reader(service: Any, **options: Any) -> Any:
         ),
     ],
 )
-def test_what_passes_is_waited_for(played: Rehearsal, service: Any, first: Any, kind: str, waits: list[float]) -> None:
+def test_what_passes_is_waited_for(played: Sandbox, service: Any, first: Any, kind: str, waits: list[float]) -> None:
     service.answers = lambda path, _: first if len(service.asked) == 1 else (200, {}, b'"rain"')
     assert reader(service)("oslo") == "rain"
     assert played.steps[0].failure is not None
     assert played.steps[0].failure.kind == kind
-    assert played.waits == waits
-    assert [each.ending for each in played.calls] == ["recovered by waiting"]
+    assert played.backoffs == waits
+    assert [each.outcome_label for each in played.calls] == ["recovered by waiting"]
 
 
-def test_a_page_that_a_tool_answers_with_as_text_is_passed_on(played: Rehearsal, service: Any) -> None:
+def test_a_page_that_a_tool_answers_with_as_text_is_passed_on(played: Sandbox, service: Any) -> None:
     """Nobody said that it should be JSON: to read pages may be what the tool is for."""
     service.answers = lambda path, _: (200, {"Content-Type": "text/html"}, HTML)
 
@@ -74,10 +74,10 @@ def test_a_page_that_a_tool_answers_with_as_text_is_passed_on(played: Rehearsal,
             return str(reply.read().decode())
 
     assert page("oslo") == HTML.decode()
-    assert [each.ending for each in played.calls] == ["first try"]
+    assert [each.outcome_label for each in played.calls] == ["first try"]
 
 
-def test_a_connection_that_is_reset_is_made_again_for_a_tool_without_effects_only(played: Rehearsal) -> None:
+def test_a_connection_that_is_reset_is_made_again_for_a_tool_without_effects_only(played: Sandbox) -> None:
     listening = socket.create_server(("127.0.0.1", 0))
     accepted: list[int] = []
 
@@ -108,7 +108,7 @@ def test_a_connection_that_is_reset_is_made_again_for_a_tool_without_effects_onl
     listening.close()
 
 
-def test_a_payment_whose_answer_is_lost_is_not_made_twice(played: Rehearsal, service: Any) -> None:
+def test_a_payment_whose_answer_is_lost_is_not_made_twice(played: Sandbox, service: Any) -> None:
     release = threading.Event()
     service.answers = lambda path, _: (release.wait(60), (200, {}, b"{}"))[1]
 
@@ -122,14 +122,14 @@ def test_a_payment_whose_answer_is_lost_is_not_made_twice(played: Rehearsal, ser
     done = mulligan.loop(model, [pay], "Pay INV-1.")
     release.set()
     assert service.heard(1) == ["/INV-1"]  # one side effect
-    told = json.loads(model.asked[1][-1]["content"])
+    told = json.loads(model.requests[1][-1]["content"])
     assert told["outcome"].startswith("unknown: it may have taken effect")
     assert done.status == "partial"
     assert done.cause is not None
     assert done.cause.kind == "tool/timeout"
 
 
-def test_a_status_that_proves_that_nothing_was_done_is_repaired(played: Rehearsal, service: Any) -> None:
+def test_a_status_that_proves_that_nothing_was_done_is_repaired(played: Sandbox, service: Any) -> None:
     def answers(path: str, _: Any) -> Any:
         days = int(path.rpartition("=")[2])
         if days > 7:
@@ -146,11 +146,11 @@ def test_a_status_that_proves_that_nothing_was_done_is_repaired(played: Rehearsa
     assert len(service.asked) == 1
     assert played.steps[0].ending is not None
     assert played.steps[0].ending.why == "it may have taken effect and is not known to be repeatable"
-    assert mulligan.tool(name="lenient", rejects={422})(book)(9) == "booked"
+    assert mulligan.tool(name="lenient", rejection_statuses={422})(book)(9) == "booked"
     assert [path.rpartition("=")[2] for path in service.asked] == ["9", "9", "7"]
 
 
-def test_an_async_service_that_hangs_is_cut_off(played: Rehearsal) -> None:
+def test_an_async_service_that_hangs_is_cut_off(played: Sandbox) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes the connection, and says nothing
 
         @mulligan.tool(timeout=0.2)
@@ -167,18 +167,18 @@ def test_an_async_service_that_hangs_is_cut_off(played: Rehearsal) -> None:
             asyncio.run(ask())
 
 
-def test_a_program_that_ends_badly_is_told_with_what_it_said(played: Rehearsal) -> None:
+def test_a_program_that_ends_badly_is_told_with_what_it_said(played: Sandbox) -> None:
     def run(code: str) -> Any:
         return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     model = ScriptedModel(call("run", code="raise SystemExit('no such table')"), "It failed.")
     done = mulligan.loop(model, [run], "Run it.")
-    assert "no such table" in model.asked[1][-1]["content"]
+    assert "no such table" in model.requests[1][-1]["content"]
     assert done.status == "partial"
     assert len([step for step in played.steps if step.type == "tool"]) == 1
 
 
-def test_an_error_in_the_clothes_of_a_success_is_asked_again(played: Rehearsal, service: Any) -> None:
+def test_an_error_in_the_clothes_of_a_success_is_asked_again(played: Sandbox, service: Any) -> None:
     service.answers = lambda path, _: (
         (200, {}, b'{"error": "service temporarily unavailable, try again later"}')
         if len(service.asked) == 1
@@ -188,7 +188,7 @@ def test_an_error_in_the_clothes_of_a_success_is_asked_again(played: Rehearsal, 
     assert [step.outcome for step in played.steps] == ["failure", "success"]
 
 
-def test_a_run_in_which_the_model_fixed_its_own_call_is_recovered(played: Rehearsal) -> None:
+def test_a_run_in_which_the_model_fixed_its_own_call_is_recovered(played: Sandbox) -> None:
     def forecast(city: str, days: int) -> str:
         if days > 7:
             raise ValueError("This range is not available.")

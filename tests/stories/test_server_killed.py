@@ -15,7 +15,7 @@ from mulligan import figures
 from mulligan.figures import StatsQuery
 from mulligan.links import derive_status
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL
+from mulligan.remember.store import DEFAULT_TENANT
 
 pytest.importorskip("uvicorn", reason="needs the extra: pip install 'mulligan[server]'")
 
@@ -40,7 +40,7 @@ for number in range(count):
         pass
     time.sleep(0.004)
 longest = time.monotonic() - begun
-print(m.flush(60), m._parts.recorder.dropped, flush=True)
+print(m.flush(60), m._components.recorder.dropped, flush=True)
 """
 
 
@@ -85,13 +85,13 @@ def test_a_killed_server_loses_and_doubles_nothing_and_the_agents_only_wait(tmp_
 
     assert [out.strip() for out, _ in told] == ["True 0"] * PROCESSES, told
     with_all = SqliteStore(store)
-    histories = list(with_all.export(LOCAL))
+    histories = list(with_all.export(DEFAULT_TENANT))
     assert len(histories) == PROCESSES * CALLS  # a call outside a run is a run of its own
     for number in range(PROCESSES):
         own = [each for each in histories if each.run.agent == f"agent-{number}"]
         asked = sorted(each.steps[0].arguments["number"] for each in own)
         assert asked == list(range(CALLS))
-    stats = with_all.stats(LOCAL, StatsQuery(now=0))
+    stats = with_all.stats(DEFAULT_TENANT, StatsQuery(now=0))
     assert stats == figures.stats(histories, StatsQuery(now=0))
     assert stats.total.calls == PROCESSES * CALLS
     assert stats.total.given_up == PROCESSES * CALLS // 5

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from mulligan.prompt import tokens
+from mulligan.prompt import estimate_prompt_tokens
 from mulligan.serve.cli.sections import BEGIN, END
-from mulligan.testing import assert_presentable
+from mulligan.testing import assert_sanitized
 
 AGENT = """
 import mulligan
@@ -30,7 +30,7 @@ from mulligan.testing import ScriptedModel
 def search(query: str, top_k: int = 5) -> str:
     return "found"
 
-done = mulligan.loop(ScriptedModel("Done."), [search], "Find it.", teach=300)
+done = mulligan.loop(ScriptedModel("Done."), [search], "Find it.", inject_lessons=300)
 print(done.messages[0]["content"][0]["text"])
 """
 
@@ -64,5 +64,5 @@ def test_what_three_agents_learned_is_told_to_the_fourth_once_a_person_has_appro
     assert "customer" not in said, "nobody's texts are told"
     told = user.runs_program(NEXT).stdout.rstrip("\n")
     assert "use top_k=10" in told
-    assert tokens(told) <= 300
-    assert_presentable(told)
+    assert estimate_prompt_tokens(told) <= 300
+    assert_sanitized(told)

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mulligan.classify.fingerprint import fingerprint
+from mulligan.classify.fingerprint import compute_fingerprint
 from mulligan.classify.taxonomy import KINDS
 from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
 from mulligan.failure import Failure, Remedy
 from mulligan.links import link_recoveries
-from mulligan.records import Change, Compaction, Ending, History, Recovery, Run, Step
-from mulligan.remember.store import DAY, LOCAL, Store
+from mulligan.records import Change, Compaction, History, Recovery, RecoveryStop, Run, Step
+from mulligan.remember.store import DAY, DEFAULT_TENANT, Store
 
 AGENTS = ("bookkeeper", "gardener", "receptionist")
 ENDS = ("success",) * 58 + ("recovered",) * 69 + ("partial",) * 4 + ("failure",) * 9
@@ -120,7 +120,7 @@ class Maker:
         if "got {n}" in trouble.message:
             arguments = {**arguments, "limit": number}
         failure = Failure.of(
-            kind, message, fingerprint=fingerprint(trouble.kind, trouble.tool, message, arguments),
+            kind, message, fingerprint=compute_fingerprint(trouble.kind, trouble.tool, message, arguments),
             evidence=("text",), confidence=0.92, status=503 if message.startswith("503") else None,
         )  # fmt: skip
         sort = "model" if trouble.kind.startswith("model") else "tool"
@@ -133,7 +133,7 @@ class Maker:
         number = 2
         while self.chance.random() < 0.3 and number < 3 and not trouble.changes:
             self.clock += 700
-            self._failed(trouble, call=first.seq, attempt=number, after=Recovery(remedy=Remedy.WAIT, seconds=0.7))
+            self._failed(trouble, call=first.seq, attempt=number, after=Recovery(remedy=Remedy.RETRY, seconds=0.7))
             number += 1
         if trouble.changes:
             (change,) = trouble.changes
@@ -142,19 +142,19 @@ class Maker:
             after = Recovery(remedy=Remedy.REPAIR, changes=(change,), source="schema", confidence=0.95)
             arguments = {"customer": "Lindqvist", "limit": 25}
         else:
-            after, arguments = Recovery(remedy=Remedy.WAIT, seconds=1.1), trouble.arguments
+            after, arguments = Recovery(remedy=Remedy.RETRY, seconds=1.1), trouble.arguments
             self.clock += 1100
         self._add(0.3 + self.chance.random(), type=first.type, name=trouble.tool, arguments=arguments, call=first.seq,
                   attempt=number, after=after, result={"found": 1}, tokens={"input": 400, "output": 30})  # fmt: skip
 
     def given_up(self) -> None:
-        self._failed(TROUBLES[self.chance.choice(GIVEN_UP)], ending=Ending(why="it may have taken effect, and the tool "
-                     "is called once"))  # fmt: skip
+        ending = RecoveryStop(why="it may have taken effect, and the tool is called once")
+        self._failed(TROUBLES[self.chance.choice(GIVEN_UP)], ending=ending)
 
     def by_the_model(self) -> None:
         """A call that was given up, and made again by the model with another argument."""
         trouble = TROUBLES[0]
-        self._failed(trouble, ending=Ending(why="nobody was sure enough"))
+        self._failed(trouble, ending=RecoveryStop(why="nobody was sure enough"))
         self.plain()
         self._add(0.4, name=trouble.tool, arguments={"customer": "Lindqvist", "limit": 25}, result={"found": 2})
 
@@ -179,6 +179,6 @@ def events(history: History) -> Iterator[AnyEvent]:
     yield RunEnded(history.run)
 
 
-def fill(store: Store, found: list[History], tenant: str = LOCAL, journal: str = "week") -> None:
+def fill(store: Store, found: list[History], tenant: str = DEFAULT_TENANT, journal: str = "week") -> None:
     batch = [event for history in found for event in events(history)]
     store.append(tenant, batch, journal, store.offset(tenant, journal) + len(batch))

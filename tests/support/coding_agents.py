@@ -12,7 +12,7 @@ from typing import Any
 from agent_api import Api
 
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL, RunQuery
+from mulligan.remember.store import DEFAULT_TENANT, RunQuery
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / ".agents" / "node_modules" / ".bin"
@@ -65,7 +65,7 @@ class Place:
         """What failed, of which kind, in the order in which it was kept."""
         store = SqliteStore(self.data / "mulligan.db")
         try:
-            runs = store.runs(LOCAL, RunQuery())
+            runs = store.runs(DEFAULT_TENANT, RunQuery())
             return [(each.name, str(each.failure.kind)) for run in runs for each in run.steps if each.has_failed]
         finally:
             store.close()

@@ -17,8 +17,8 @@ from agents_week import fill, histories
 from servers import Running, served
 
 from mulligan.records import History
-from mulligan.remember.store import DAY, LOCAL, FixQuery, LessonQuery, PatternQuery, RunQuery
-from mulligan.serve.dashboard.pages import group
+from mulligan.remember.store import DAY, DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery, RunQuery
+from mulligan.serve.dashboard.pages import build_routes
 
 NOW = 1_790_000_000_000 // DAY * DAY + 15 * 3_600_000
 """By this clock the week ends: a Monday afternoon in September 2026."""
@@ -35,28 +35,28 @@ class Shown(NamedTuple):
 
     def entry(self) -> str:
         """The one-time address, for one browser."""
-        return self.url(f"/enter/{self.running.server.browsers.ticket}")
+        return self.url(f"/enter/{self.running.server.browser_sessions.ticket}")
 
 
 @contextlib.contextmanager
 def week(folder: Path, now: int = NOW, **more: Any) -> Iterator[Shown]:
     """140 runs of three agents, by a clock that stands still."""
-    with served(folder, groups=(group,), clock=lambda: now, **more) as running:
+    with served(folder, groups=(build_routes,), clock=lambda: now, **more) as running:
         fill(running.store, earlier(now), journal="earlier")
         week_ago = now - 7 * DAY  # so that there is something to say of before and since
-        running.store.consolidate(LOCAL, week_ago)
-        for lesson in running.store.lessons(LOCAL, LessonQuery(source="learned", now=week_ago)):
-            running.store.decide_lesson(LOCAL, lesson.id, "approve", week_ago)
+        running.store.consolidate(DEFAULT_TENANT, week_ago)
+        for lesson in running.store.lessons(DEFAULT_TENANT, LessonQuery(source="learned", now=week_ago)):
+            running.store.decide_lesson(DEFAULT_TENANT, lesson.id, "approve", week_ago)
         fill(running.store, histories(now))
-        running.store.consolidate(LOCAL, now)
-        running.store.keep_lesson(LOCAL, taught.seed())
-        running.store.keep_lesson(LOCAL, taught.written(tool="find_orders"))
+        running.store.consolidate(DEFAULT_TENANT, now)
+        running.store.save_lesson(DEFAULT_TENANT, taught.seed())
+        running.store.save_lesson(DEFAULT_TENANT, taught.written(tool="find_orders"))
         yield Shown(running, pages(running, now))
 
 
 @contextlib.contextmanager
 def empty(folder: Path, **more: Any) -> Iterator[Shown]:
-    with served(folder, groups=(group,), **more) as running:
+    with served(folder, groups=(build_routes,), **more) as running:
         yield Shown(running, {"overview": "/"})
 
 
@@ -78,11 +78,14 @@ def earlier(now: int) -> list[History]:
 def pages(running: Running, now: int) -> dict[str, str]:
     """Every page there is, by name; of lists also one."""
     store = running.store
-    run = max(store.runs(LOCAL, RunQuery(status="recovered", tool="find_orders", limit=20)), key=lambda h: len(h.links))
-    lost = store.runs(LOCAL, RunQuery(status="partial", limit=1))[0]
-    pattern = store.patterns(LOCAL, PatternQuery(tool="find_orders"))[0]
-    fix = store.fixes(LOCAL, FixQuery(now=now, limit=1))[0]
-    lesson = store.lessons(LOCAL, LessonQuery(source="learned", now=now, limit=1))[0]
+    run = max(
+        store.runs(DEFAULT_TENANT, RunQuery(status="recovered", tool="find_orders", limit=20)),
+        key=lambda h: len(h.links),
+    )
+    lost = store.runs(DEFAULT_TENANT, RunQuery(status="partial", limit=1))[0]
+    pattern = store.patterns(DEFAULT_TENANT, PatternQuery(tool="find_orders"))[0]
+    fix = store.fixes(DEFAULT_TENANT, FixQuery(now=now, limit=1))[0]
+    lesson = store.lessons(DEFAULT_TENANT, LessonQuery(source="learned", now=now, limit=1))[0]
     return {
         "overview": "/",
         "overview-24h": "/?range=24h",

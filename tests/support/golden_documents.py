@@ -20,11 +20,11 @@ import pytest
 
 import mulligan
 from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
-from mulligan.failure import Failure, Kind, Ran, Remedy
-from mulligan.records import Change, Compaction, Ending, Link, Recovery, Run, Step, encode
+from mulligan.failure import Failure, Kind, Remedy, TookEffect
+from mulligan.records import Change, Compaction, Link, Recovery, RecoveryStop, Run, Step, encode
 from mulligan.remember import schemas
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DAY, LOCAL
+from mulligan.remember.store import DAY, DEFAULT_TENANT
 from mulligan.remember.tracker import Tracker
 
 FOLDER = Path(__file__).parent.parent / "golden"
@@ -84,13 +84,16 @@ def compare(name: str, value: Any, should_update: bool) -> None:
 
 
 REJECTED = Failure.of(
-    Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO),
+    Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO),
     "days must be 10 or less, got 50",
     fingerprint="1:days",
     evidence=("text",),
 )
 TIMEOUT = Failure.of(
-    Kind("tool", "timeout", Remedy.WAIT, Ran.UNKNOWN), "timed out after 3 s", fingerprint="1:timeout", retry_after=1.5
+    Kind("tool", "timeout", Remedy.RETRY, TookEffect.UNKNOWN),
+    "timed out after 3 s",
+    fingerprint="1:timeout",
+    retry_after=1.5,
 )
 
 
@@ -105,7 +108,7 @@ def repaired_run(number: int) -> list[AnyEvent]:
     clamp = Change(path="days", how="clamp", before=days, after=10, from_="error")
     failed = Step(
         run=run.id, seq=1, call=1, name="forecast", key="shop:forecast", arguments={"city": city, "days": days},
-        outcome="failure", started=started + 10, seconds=0.2, failure=REJECTED, effects="none", judged=True,
+        outcome="failure", started=started + 10, seconds=0.2, failure=REJECTED, effects="none", links_decided=True,
     )  # fmt: skip
     link = Link(run=run.id, failed=1, overcame=1, how="repair", changes=(clamp,), evidence=("attempt",))
     recovery = Recovery(remedy=Remedy.REPAIR, changes=(clamp,), source="error", confidence=0.9)
@@ -129,12 +132,12 @@ def unrecovered_run() -> list[AnyEvent]:
     steps = [
         Step(
             run=run.id, seq=1, call=1, name="ship", server="shop", arguments={"order": 7}, outcome="failure",
-            started=started + 10, seconds=3.0, failure=TIMEOUT, effects="repeatable", judged=True,
+            started=started + 10, seconds=3.0, failure=TIMEOUT, effects="repeatable", links_decided=True,
         ),
         Step(
             run=run.id, seq=2, call=1, attempt=2, name="ship", server="shop", arguments={"order": 7}, outcome="failure",
-            started=started + 5000, seconds=3.0, failure=TIMEOUT, effects="repeatable", judged=True,
-            after=Recovery(remedy=Remedy.WAIT, seconds=1.5), ending=Ending(why="the attempts are used up"),
+            started=started + 5000, seconds=3.0, failure=TIMEOUT, effects="repeatable", links_decided=True,
+            after=Recovery(remedy=Remedy.RETRY, seconds=1.5), ending=RecoveryStop(why="the attempts are used up"),
         ),
     ]  # fmt: skip
     compaction = Compaction(
@@ -152,7 +155,7 @@ def track_session(batches: Iterable[Iterable[AnyEvent]]) -> Tracker:
             if isinstance(event, RunStarted):
                 tracker.begin(event.run.id)
             elif isinstance(event, StepEnded):
-                tracker.hear(event.step)
+                tracker.observe_step(event.step)
     return tracker
 
 
@@ -160,11 +163,16 @@ def fill_store(path: Path) -> None:
     """Write a store with repaired and unrecovered runs, a promoted fix and its lesson."""
     store = SqliteStore(path)
     try:
-        store.put(LOCAL, schemas.KIND, "forecast", schemas.noted(None, "digest-1", NOW - 20 * DAY) or b"")
+        store.put(
+            DEFAULT_TENANT,
+            schemas.SCHEMA_KIND,
+            "forecast",
+            schemas.update_entry(None, "digest-1", NOW - 20 * DAY) or b"",
+        )
         batches = [*map(repaired_run, range(6)), unrecovered_run()]
-        store.put(LOCAL, "session", "session-1", encode(track_session(batches)))
+        store.put(DEFAULT_TENANT, "session", "session-1", encode(track_session(batches)))
         for number, batch in enumerate(batches, start=1):
-            store.append(LOCAL, batch, "golden", number, "local")
-        store.consolidate(LOCAL, NOW)
+            store.append(DEFAULT_TENANT, batch, "golden", number, "local")
+        store.consolidate(DEFAULT_TENANT, NOW)
     finally:
         store.close()

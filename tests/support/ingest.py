@@ -23,7 +23,7 @@ from typing import Any
 
 from mulligan import figures
 from mulligan.figures import StatsQuery
-from mulligan.remember.store import LOCAL
+from mulligan.remember.store import DEFAULT_TENANT
 from mulligan.remember.urls import open_store
 
 PATIENCE = 60.0
@@ -208,7 +208,7 @@ class Agent:
 class Kept:
     """What a store holds in the end."""
 
-    def __init__(self, url: str, tenant: str = LOCAL) -> None:
+    def __init__(self, url: str, tenant: str = DEFAULT_TENANT) -> None:
         store = open_store(url)
         try:
             histories = list(store.export(tenant))

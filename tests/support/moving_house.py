@@ -19,13 +19,13 @@ from mulligan.remember.moving import between as moving
 from mulligan.remember.moving import sides
 from mulligan.remember.moving.between import Copied, Move
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL
+from mulligan.remember.store import DEFAULT_TENANT
 
-TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.WAIT), "too slow", fingerprint="f-slow")
-ODD = Failure.of(Kind("tool", "not_found", Remedy.TELL), "no such thing: \N{SNOWMAN}", fingerprint="f-odd")
+TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "too slow", fingerprint="f-slow")
+ODD = Failure.of(Kind("tool", "not_found", Remedy.REPLAN), "no such thing: \N{SNOWMAN}", fingerprint="f-odd")
 
 
-def write(store: Any, id: str, tenant: str = LOCAL, at: int = 1, principal: str = "") -> None:
+def write(store: Any, id: str, tenant: str = DEFAULT_TENANT, at: int = 1, principal: str = "") -> None:
     run = Run(id=id, agent="helper", started=at, ended=at + 2, end="finished", session="s1")
     steps = [
         Step(run=id, seq=1, call=1, name="search", started=at, outcome="failure", failure=TIMEOUT, arguments={"n": 50}),

@@ -14,7 +14,7 @@ from typing import Any
 import conversations
 
 import mulligan
-from mulligan.testing import Rehearsal, rehearsal
+from mulligan.testing import Sandbox, sandbox
 from providers import TEXT, Provider, Wrong
 
 HELLO = [{"role": "user", "content": "What is the weather in Oslo?"}]
@@ -313,9 +313,9 @@ def is_about(case: Case, client: Client) -> bool:
     return not case.needs or client.form in case.needs
 
 
-def outcome(case: Case, client: Client) -> tuple[str, Provider, Rehearsal]:
+def outcome(case: Case, client: Client) -> tuple[str, Provider, Sandbox]:
     """What became of the call, in a few words; what was sent, and what was recorded."""
-    with Provider(window=case.window, says_sizes=case.says_sizes) as provider, rehearsal() as played:
+    with Provider(window=case.window, says_sizes=case.says_sizes) as provider, sandbox() as played:
         provider.script = list(case.script)
         given = conversations.FORMS[_FORMS[client.form]](LONG) if case.is_long else list(HELLO)
         place = "input" if client.form == "responses" else "messages"
@@ -334,7 +334,7 @@ def outcome(case: Case, client: Client) -> tuple[str, Provider, Rehearsal]:
         return _told(text.strip(), played), provider, played
 
 
-def _told(text: str, played: Rehearsal) -> str:
+def _told(text: str, played: Sandbox) -> str:
     step = played.steps[-1]
     if step.failure is not None:  # as an event of the stream, which is the caller's to read
         return f"given up: {step.ending.why if step.ending else ''}"
@@ -352,5 +352,5 @@ def _told(text: str, played: Rehearsal) -> str:
     if after.changes:
         return f"clamped to {after.changes[0].after}"
     if after.remedy.value == "wait":
-        return f"waited {played.waits[-1]:g} s" if played.waits[-1] == 7 else "waited"
+        return f"waited {played.backoffs[-1]:g} s" if played.backoffs[-1] == 7 else "waited"
     return {"compress": "compressed", "tell": "told the model"}[after.remedy.value]

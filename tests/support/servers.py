@@ -20,10 +20,10 @@ from mulligan.redaction import Redactor
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import Store
 from mulligan.serve.api import running
-from mulligan.serve.api.app import Group, Server, app
-from mulligan.serve.api.doors import Rules
-from mulligan.serve.api.groups import GROUPS
-from mulligan.serve.api.intake import Intake
+from mulligan.serve.api.app import RouteGroup, Server, build_app
+from mulligan.serve.api.doors import AccessRules
+from mulligan.serve.api.groups import ROUTE_GROUPS
+from mulligan.serve.api.intake import PayloadConverter
 
 GRACE = 8
 """Seconds that requests under way are given when it is to stop."""
@@ -83,7 +83,7 @@ class Running(NamedTuple):
         return Client(self.port)
 
     def person(self) -> Client:
-        came = Client(self.port).get(f"/enter/{self.server.browsers.ticket}")
+        came = Client(self.port).get(f"/enter/{self.server.browser_sessions.ticket}")
         return Client(self.port, cookie=came.headers["set-cookie"].partition(";")[0])
 
     def holding(self, role: Any, **facts: Any) -> Client:
@@ -94,16 +94,20 @@ class Running(NamedTuple):
 
 @contextlib.contextmanager
 def served(
-    folder: Path, rules: Rules | None = None, level: Any = "local", groups: Sequence[Group] = (),
+    folder: Path, rules: AccessRules | None = None, level: Any = "local", groups: Sequence[RouteGroup] = (),
     store: Store | None = None, **more: Any,
 ) -> Iterator[Running]:  # fmt: skip
     """With the routes of the API, and further ones."""
     store = store or SqliteStore(folder / "mulligan.db")
-    intake = Intake(classify, lambda key, tenant: Redactor(level=level, listed=tenant.listed, key=key), store)
+    intake = PayloadConverter(
+        classify, lambda key, tenant: Redactor(level=level, unredacted_arguments=tenant.listed, key=key), store
+    )
     server = Server(store, intake, rules=rules, **more)
-    sock = running.bound("127.0.0.1", 0)
+    sock = running.bind_socket("127.0.0.1", 0)
     ready = threading.Event()
-    listening = running.listening(app(server, (*GROUPS, *groups)), ready.set, grace=GRACE, stopping=server.stop)
+    listening = running.build_server(
+        build_app(server, (*ROUTE_GROUPS, *groups)), ready.set, grace=GRACE, on_stopping=server.stop
+    )
     thread = threading.Thread(target=lambda: listening.run(sockets=[sock]), daemon=True)
     thread.start()
     try:

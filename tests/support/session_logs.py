@@ -6,18 +6,18 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mulligan.capture.transcripts.formats import recognised
-from mulligan.capture.transcripts.gathering import Reading
-from mulligan.capture.transcripts.lines import Lines
+from mulligan.capture.transcripts.formats import detect_log_format
+from mulligan.capture.transcripts.gathering import ReaderState
+from mulligan.capture.transcripts.lines import LogLines
 from mulligan.records import History
 
 
-def read(path: Path, reading: Reading | None = None) -> list[History]:
+def read(path: Path, reading: ReaderState | None = None) -> list[History]:
     """The runs of a file, whose format is told by its content."""
-    with Lines(path) as lines:
-        format = recognised(lines)
+    with LogLines(path) as lines:
+        format = detect_log_format(lines)
         assert format is not None, "nobody knows this file"
-        return list(format.read(lines, reading or Reading()))
+        return list(format.read(lines, reading or ReaderState()))
 
 
 def write(path: Path, *entries: Any) -> Path:

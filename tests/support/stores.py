@@ -8,7 +8,7 @@ from pathlib import Path
 from mulligan.events import AnyEvent
 from mulligan.remember.memory import MemoryStore
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL, Store
+from mulligan.remember.store import DEFAULT_TENANT, Store
 
 
 def behind_a_server(folder: Path) -> Store:
@@ -37,7 +37,7 @@ STORES: dict[str, Callable[[Path], Store]] = {
 class Writer:
     """Appends batches as a recorder does: one journal, and an offset that grows."""
 
-    def __init__(self, store: Store, tenant: str = LOCAL, journal: str = "journal_a") -> None:
+    def __init__(self, store: Store, tenant: str = DEFAULT_TENANT, journal: str = "journal_a") -> None:
         self.store, self.tenant, self.journal, self.offset = store, tenant, journal, 0
 
     def __call__(self, *batch: AnyEvent) -> int:

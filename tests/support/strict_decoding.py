@@ -32,13 +32,16 @@ FOREIGN_CLASSES = frozenset(
     }
 )
 PARTIAL_VIEWS = {
-    "mulligan.remember.exemplars:Given": ("mulligan.records:Step",),
-    "mulligan.remember.pruning:_Last": ("mulligan.remember.tracker:Tracker", "mulligan.serve.hooks.state:State"),
-    "mulligan.remember.recipes:Brief": ("mulligan.remember.fixes:Tally",),
+    "mulligan.remember.exemplars:ExemplarArguments": ("mulligan.records:Step",),
+    "mulligan.remember.pruning:_SessionActivity": (
+        "mulligan.remember.tracker:Tracker",
+        "mulligan.serve.hooks.state:HookState",
+    ),
+    "mulligan.remember.recipes:FixSummary": ("mulligan.remember.fixes:FixRecord",),
 }
 """Structs that read a few fields of other records, with these. They derive from `msgspec.Struct` itself, not from
 `Record`, whose subclasses are strict. `tests/test_strict_decoding.py` compares the names."""
-VIEW_FIELDS = {"mulligan.remember.recipes:Brief": {"body"}}
+VIEW_FIELDS = {"mulligan.remember.recipes:FixSummary": {"body"}}
 """Fields of a view that are not read from the record."""
 
 _Struct = msgspec.Struct

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union
 
 import msgspec
 
-from mulligan.failure import Kind, MissingExtra
+from mulligan.failure import Kind, MissingExtraError
 from mulligan.figures.histogram import Histogram
 
 T = TypeVar("T")
@@ -93,7 +93,7 @@ def find_structs(package: str = "mulligan") -> Iterator[type[msgspec.Struct]]:
             continue
         try:
             module = importlib.import_module(info.name)
-        except (ImportError, MissingExtra):
+        except (ImportError, MissingExtraError):
             continue
         for value in vars(module).values():
             if isinstance(value, type) and issubclass(value, msgspec.Struct) and value.__module__ == info.name:

@@ -8,7 +8,7 @@ from typing import Any
 from servers import served
 
 from mulligan.remember.remote import RemoteStore
-from mulligan.serve.api.doors import Rules
+from mulligan.serve.api.doors import AccessRules
 
 
 class Tenants:
@@ -16,7 +16,7 @@ class Tenants:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._held = served(folder, Rules(is_local=False))
+        self._held = served(folder, AccessRules(is_local=False))
         self._running = self._held.__enter__()
         self._known: dict[str, RemoteStore] = {}
 

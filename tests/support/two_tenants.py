@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from servers import Client, Running
 
 from mulligan.records import Lesson
-from mulligan.remember.store import Command, FixQuery, LessonQuery, PatternQuery, RunQuery
+from mulligan.remember.store import FixQuery, LessonQuery, PatternCommand, PatternQuery, RunQuery
 
 OURS, THEIRS = "acme", "globex"
 CANARY = "zanzibar"
@@ -64,11 +64,11 @@ def ours(running: Running) -> Ids:
     store.put(OURS, "note", ids.note, CANARY.encode())
     store.consolidate(OURS, now)
     pattern = store.patterns(OURS, PatternQuery(tool=ids.tool))[0]
-    store.change(OURS, Command(do="mute", pattern=pattern.id, at=now))
-    store.change(OURS, Command(do="unmute", pattern=pattern.id, at=now))
+    store.update_pattern(OURS, PatternCommand(do="mute", pattern=pattern.id, at=now))
+    store.update_pattern(OURS, PatternCommand(do="unmute", pattern=pattern.id, at=now))
     fix = store.fixes(OURS, FixQuery(tool=ids.tool, now=now))[0]
     assert store.decide(OURS, fix.id, True, now)
-    store.keep_lesson(
+    store.save_lesson(
         OURS, Lesson(id=LESSON, tool=ids.tool, mistake=f"{CANARY} mistake", correction=f"{CANARY} correction")
     )
     store.decide_lesson(OURS, LESSON, "approve", now)

@@ -12,7 +12,7 @@ from typing import Any, assert_type
 import mulligan
 from mulligan import AgentError, Event, Failure, InfraError, Kind, Mulligan, Policy, Remedy, Store
 from mulligan.records import Link
-from mulligan.testing import Rehearsal, rehearsal
+from mulligan.testing import Sandbox, sandbox
 
 # A decorated function keeps its signature and its answer.
 
@@ -27,7 +27,9 @@ def configured(query: str, *, exact: bool = False) -> list[str]:
     return [query] if exact else []
 
 
-@mulligan.tool(type="retrieval", empty="failure", errors="raised", record="shape", learn="off", items=("query",))
+@mulligan.tool(
+    type="retrieval", empty_result="failure", detect_errors=False, record="shape", learn="off", items=("query",)
+)
 def sought(query: str) -> list[str]:
     return []
 
@@ -103,8 +105,8 @@ async def wrong_calls_are_errors() -> None:
 def wrong_options_are_errors() -> None:
     mulligan.tool(effects="sometimes")  # type: ignore[call-overload]
     mulligan.tool(record="some")  # type: ignore[call-overload]
-    mulligan.tool(errors="all")  # type: ignore[call-overload]
-    mulligan.tool(empty="bad")  # type: ignore[call-overload]
+    mulligan.tool(detect_errors="all")  # type: ignore[call-overload]
+    mulligan.tool(empty_result="bad")  # type: ignore[call-overload]
     mulligan.run("agent", record="some")  # type: ignore[arg-type]
     mulligan.run("agent", mode="fix")  # type: ignore[arg-type]
     mulligan.run("agent", learn="all")  # type: ignore[arg-type]
@@ -137,7 +139,7 @@ def work() -> str:
             assert_type(turn.notice, str)
             turn.call([search, fetch], "search", '{"query": "fish"}')
             turn.call({"search": search}, "search", {"query": "fish"})
-        assert_type(mulligan.notes(), list[str])
+        assert_type(mulligan.drain_notes(), list[str])
         return run.status
 
 
@@ -154,7 +156,7 @@ async def async_work() -> Any:
 
 
 def known(error: Exception) -> None:
-    failure = mulligan.explain(error)
+    failure = mulligan.classify_error(error)
     assert_type(failure, Failure)
     assert_type(failure.kind, Kind)
     assert_type(failure.remedy, Remedy)
@@ -165,7 +167,7 @@ def known(error: Exception) -> None:
 def advised(error: Exception) -> None:
     advice = mulligan.suggest("search", {"top_k": "5"}, error, schema={"properties": {}}, effects="none")
     assert_type(advice.abstained, bool)
-    assert_type(advice.why, str)
+    assert_type(advice.reason, str)
     assert_type(advice.suggestions[0].arguments, dict[str, Any])
     assert_type(advice.suggestions[0].automatic, bool)
 
@@ -180,13 +182,13 @@ def heard(event: Event) -> None:
 def own(store: Store) -> None:
     mine = Mulligan(store="memory:", policy=Policy(attempts=2))
     assert_type(mine.tool(len)([]), int)
-    assert_type(mulligan.listen(heard, when="caller"), Callable[[], None])
+    assert_type(mulligan.add_listener(heard, thread="caller"), Callable[[], None])
     assert_type(mulligan.flush(1.0), bool)
     mulligan.configure(store="memory:")
     store.close()
 
 
 def rehearsed() -> None:
-    with rehearsal(attempts=2) as played:
-        assert_type(played, Rehearsal)
-        assert_type(played.waits, list[float])
+    with sandbox(attempts=2) as played:
+        assert_type(played, Sandbox)
+        assert_type(played.backoffs, list[float])

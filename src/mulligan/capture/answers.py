@@ -8,12 +8,11 @@ from typing import Any, Literal
 import msgspec
 
 from mulligan.capture.kit import Kit
-from mulligan.classify.results import has_failed
+from mulligan.classify.results import is_error_result
 from mulligan.classify.taxonomy import RETRIEVAL_NO_RESULTS
-from mulligan.failure import Failure, Ran
+from mulligan.failure import Failure, TookEffect
 from mulligan.records import StepType
 
-Errors = Literal["auto", "raised"]
 Empty = Literal["success", "failure"]
 
 UNSUSPECTED = frozenset({type(None), bool, int, float, list, tuple, set, frozenset})
@@ -59,11 +58,11 @@ class Judge:
 
     __slots__ = ("_finds_errors", "_is_empty_bad", "_name", "_type")
 
-    def __init__(self, type: StepType, name: str, errors: Errors, empty: Empty) -> None:
+    def __init__(self, type: StepType, name: str, detect_errors: bool, empty: Empty) -> None:
         self._type: StepType = type
         self._name = name
         # What a model says is its own affair: it may well be about an error.
-        self._finds_errors = errors == "auto" and type != "model"
+        self._finds_errors = detect_errors and type != "model"
         self._is_empty_bad = empty == "failure"
 
     @property
@@ -87,14 +86,14 @@ class Judge:
             failure = kit.failure(result, source=self._type, tool=self._name, arguments=arguments, is_error=True)
             # It answered, so it ran, whatever its words prove elsewhere.
             if failure.status is not None and failure.status in rejects:
-                return msgspec.structs.replace(failure, ran=Ran.NO)
-            return msgspec.structs.replace(failure, ran=Ran.YES) if failure.ran is Ran.NO else failure
+                return msgspec.structs.replace(failure, ran=TookEffect.NO)
+            return msgspec.structs.replace(failure, ran=TookEffect.YES) if failure.ran is TookEffect.NO else failure
         said = "The answer is empty."
         known = kit.failure(text=said, source=self._type, tool=self._name)
         why = ("an empty answer, which the tool calls a failure",)
         return Failure.of(RETRIEVAL_NO_RESULTS, said, fingerprint=known.fingerprint, evidence=why)
 
-    def mended(self, result: Any, arguments: Mapping[str, Any]) -> Any:
+    def repair(self, result: Any, arguments: Mapping[str, Any]) -> Any:
         """The answer put right; None where it cannot be. What a tool answered is passed on as it is."""
         return None
 
@@ -103,7 +102,7 @@ def is_error(result: Any) -> bool:
     """`has_failed`, with a quick look first: most answers cannot be errors, and cost a third of a microsecond."""
     kind = type(result)
     if kind is dict:
-        return not result.keys().isdisjoint(TELLING) and has_failed(result)
+        return not result.keys().isdisjoint(TELLING) and is_error_result(result)
     if kind is str:
         words = BEGINNINGS.get(result[:1])
         if words is None or not result[:LONGEST].lower().startswith(words):
@@ -113,8 +112,8 @@ def is_error(result: Any) -> bool:
             head = result[:HEAD].lower()
             if "error" not in head and "exception" not in head and "failure" not in head:
                 return False
-        return has_failed(result)
-    return kind not in UNSUSPECTED and has_failed(result)
+        return is_error_result(result)
+    return kind not in UNSUSPECTED and is_error_result(result)
 
 
 def is_empty(result: Any) -> bool:

@@ -20,30 +20,41 @@ from mulligan.capture.run_judge import mark_exception
 from mulligan.capture.tracer import ActiveRun, outcome_of
 from mulligan.classify.taxonomy import TOOL_INVALID_ARGUMENTS
 from mulligan.events import AnyEvent, RecoveryPlanned, StepStarted
-from mulligan.failure import Failure, Ran, Remedy
+from mulligan.failure import Failure, Remedy, TookEffect
 from mulligan.links import CallFacts, Receiver
 from mulligan.prompt import Prompt
-from mulligan.records import VERIFY, Ahead, Change, Ending, Fix, Outcome, Precedent, Recovery, Step, StepType
-from mulligan.recover.budget import Guard
+from mulligan.records import (
+    VERIFY,
+    Change,
+    Fix,
+    Outcome,
+    Precedent,
+    Prerequisite,
+    Recovery,
+    RecoveryStop,
+    Step,
+    StepType,
+)
+from mulligan.recover.budget import ToolLimits
 from mulligan.recover.plan import (
-    HAPPENED,
-    REFUSED,
-    SETTLED,
-    Ask,
-    GivenUp,
+    BLOCKED,
+    VERIFIED_EXECUTED,
+    VERIFIED_NOT_EXECUTED,
+    AttemptMove,
+    BackoffMove,
     Move,
-    Questions,
-    Recovering,
-    Try,
-    Wait,
-    recovery,
+    QueryMove,
+    RecoveryFailed,
+    RecoveryMoves,
+    RecoveryQueries,
+    plan_recovery,
 )
 from mulligan.recover.policy import Policy
 from mulligan.recover.repair import Suggestion
-from mulligan.recover.schema import pinned
+from mulligan.recover.schema import compile_schema
 from mulligan.recover.tool import Tool
-from mulligan.redaction import plain
-from mulligan.success import FLAT
+from mulligan.redaction import to_plain_data
+from mulligan.success import IMMUTABLE_TYPES
 
 STREAM = object()
 """What a function answers whose result is still to come: its step ends when the stream does."""
@@ -78,7 +89,7 @@ class Mended:
         self.recovery = recovery
 
 
-Planning = Callable[["Attempts", Mapping[str, Any], Tool, Policy, Questions], Recovering]
+Planning = Callable[["Attempts", Mapping[str, Any], Tool, Policy, RecoveryQueries], RecoveryMoves]
 """Another way to recover than that of tools: a model's."""
 
 
@@ -103,7 +114,7 @@ class Attempts:
         judge: Judge | None = None,
         keeping: Keeping | None = None,
         first: First | None = None,
-        guard: Guard | None = None,
+        guard: ToolLimits | None = None,
         owner: object = None,
         receiver: Receiver | None = None,
         timeout: float | None = None,
@@ -121,8 +132,8 @@ class Attempts:
         self.is_async = is_async
         self.function = function
         self.failure: Failure | None = None
-        self.given_up: GivenUp | None = None
-        self.ending: Ending | None = None
+        self.given_up: RecoveryFailed | None = None
+        self.ending: RecoveryStop | None = None
         self.note = ""
         """What the model should hear of a call that worked, but not as it was made."""
         self.is_answered = False
@@ -151,7 +162,7 @@ class Attempts:
         self._step: Step | None = None
         """The attempt being made; the last one that ended is `_last`."""
         self._last: Step | None = None
-        self._copying: Callable[[Mapping[str, Any]], Any] = plain
+        self._copying: Callable[[Mapping[str, Any]], Any] = to_plain_data
         """How what it is given was copied when it began: whether that has changed is told by a second copy."""
         self._before: dict[str, Any] | None = None
         """The same where less than all is kept of it."""
@@ -181,21 +192,25 @@ class Attempts:
         """What is to be kept with the attempt that comes next."""
         self.upcoming: AnyEvent | None = None
         """What is to be told before it."""
-        questions = Questions(
-            recall=self._recall,
-            known=None if kit.fixes is None else self._known,
-            prepare=None if self._preparing is None else self._preparing.acall if is_async else self._preparing.call,
+        questions = RecoveryQueries(
+            lookup_precedents=self._recall,
+            lookup_fixes=None if kit.fixes is None else self._known,
+            run_prerequisite=None
+            if self._preparing is None
+            else self._preparing.acall
+            if is_async
+            else self._preparing.call,
             verify=None if check is None else self._averify if iscoroutinefunction(check) else self._verify,
-            chance=kit.chance,
-            seen=run.seen,
-            changed=self._changed,
-            remaining=self.guarding.remaining,
-            spend=self.guarding.spend,
-            halted=self.guarding.halted,
-            turned_away=self.guarding.turned_away,
+            random=kit.chance,
+            earlier_calls=run.earlier_calls,
+            changed_arguments=self._changed,
+            seconds_left=self.guarding.remaining,
+            take_retry_budget=self.guarding.spend,
+            blocking_reason=self.guarding.halted,
+            admit_retry=self.guarding.turned_away,
         )
-        self._moves: Recovering = (
-            recovery(arguments, tool, self._policy, questions, None if mended is None else mended.recovery)
+        self._moves: RecoveryMoves = (
+            plan_recovery(arguments, tool, self._policy, questions, None if mended is None else mended.recovery)
             if planning is None
             else planning(self, arguments, tool, self._policy, questions)
         )
@@ -208,7 +223,7 @@ class Attempts:
     @property
     def words(self) -> Prompt:
         """What is said of it to a model, without what is secret in its arguments."""
-        return self.kit.prompt.beside(*self.given)
+        return self.kit.prompt.for_arguments(*self.given)
 
     @property
     def given(self) -> list[Mapping[str, Any]]:
@@ -216,7 +231,9 @@ class Attempts:
         made = [self._given] if self._arguments is self._given else [self._given, self._arguments]
         if self._type != "model":
             return made
-        return [{name: each[name] for name in each if name != conversation.place(each)} for each in made]
+        return [
+            {name: each[name] for name in each if name != conversation.conversation_argument(each)} for each in made
+        ]
 
     def next(self, answer: Any) -> Move | None:
         """The next move, or None when there are no more."""
@@ -231,10 +248,10 @@ class Attempts:
         except Exception:  # noqa: BLE001 - the call itself is made all the same
             self.kit.fault("planning a recovery")
             if self._made == 0:
-                move = Try(self._arguments)
+                move = AttemptMove(self._arguments)
         self._move = move
         # A question may still turn out to be the last thing: then what was told before it would lack the reason.
-        if not isinstance(move, Ask) or move.question == self._recall:
+        if not isinstance(move, QueryMove) or move.query == self._recall:
             if self._untold is not None:
                 self._tell(move)
             elif self._planned is not None:
@@ -263,13 +280,13 @@ class Attempts:
             key=self.tool.recorded_key,
         )
         self._facts = self._note_begin()
-        self.run.ended(self._last, self.kit, self._facts, is_final=False)
+        self.run.publish_step(self._last, self.kit, self._facts, is_final=False)
 
     def _kept(self, arguments: Mapping[str, Any], function: Callable[..., Any] | None = None) -> Any:
         if self._keeping is None:
             return self._copying(arguments)  # the function may change what it was given
         kept, said = self._keeping.arguments(arguments, function is None)
-        self.run.hear(said)
+        self.run.set_context_if_unset(said)
         return kept
 
     def _changed(self) -> list[str]:
@@ -278,7 +295,11 @@ class Attempts:
         Neither are they put back nor replaced: the caller may hold them for what is put into them, and others, too.
         """
         given, last = self._given, self._last
-        if last is None or last.attempt != self._made or all(type(value) in FLAT for value in given.values()):
+        if (
+            last is None
+            or last.attempt != self._made
+            or all(type(value) in IMMUTABLE_TYPES for value in given.values())
+        ):
             return []
         if self._keeping is None:
             before, now = last.arguments, self._copying(given)
@@ -290,7 +311,7 @@ class Attempts:
             name for name, value in given.items() if isinstance(value, CHANGEABLE) and now.get(name) != before.get(name)
         ]
 
-    def started(self, move: Try) -> Mapping[str, Any]:
+    def started(self, move: AttemptMove) -> Mapping[str, Any]:
         """Begins an attempt; answers with what to call the function with."""
         self._made += 1
         self._planned = None
@@ -309,7 +330,7 @@ class Attempts:
             self._admitted(move)
         return move.arguments
 
-    def _admitted(self, move: Try) -> None:
+    def _admitted(self, move: AttemptMove) -> None:
         """Raises `NotMade` where the call is answered without being made."""
         try:
             self.guarding.admit(move.arguments, move.has_substitute)
@@ -348,16 +369,16 @@ class Attempts:
             is_destructive=self.tool.destructive,
         )
 
-    def _begin(self, move: Try) -> None:
+    def _begin(self, move: AttemptMove) -> None:
         if self._facts is None:
             self._facts = self._note_begin()
         inside = self.kit.step_of(self.run)
         is_left_out = self.kit.is_silent and not self.run.kit.is_silent
         number = 0 if is_left_out else self.run.next_number()
         self._first = self._first or number
-        if move.after is not None:
-            self._changes.extend(move.after.changes)
-        self._copying = plain
+        if move.recovery is not None:
+            self._changes.extend(move.recovery.changes)
+        self._copying = to_plain_data
         self._before = None if self._keeping is None else self._keeping.changeable(move.arguments)
         self._step = Step(
             run=self.run.id,
@@ -371,7 +392,7 @@ class Attempts:
             arguments=self._kept(move.arguments, move.function),
             started=self.kit.now(),
             metadata=self.about,
-            after=move.after if self._keeping is None else self._keeping.recovery(move.after),
+            after=move.recovery if self._keeping is None else self._keeping.recovery(move.recovery),
             key=self.tool.recorded_key,
         )
         here = self._here = Here(self.run, number or inside, self.kit.layer(), is_open=False)
@@ -406,7 +427,7 @@ class Attempts:
     def _mend(self, result: Any) -> Any:
         """The answer put right, where there is only one way to read it."""
         assert self._judge is not None
-        mended = self._judge.mended(result, self._given)
+        mended = self._judge.repair(result, self._given)
         if mended is None or self.failure is None:
             return result
         if self._step is not None:
@@ -444,11 +465,11 @@ class Attempts:
         if type(error) is Answered:
             return self.succeeded(error.result)
         match self._move:
-            case Wait():
+            case BackoffMove():
                 self._is_over = True  # to go on without waiting is what a rate limit was there to prevent
                 self.kit.fault("waiting")
                 return None
-            case Ask():
+            case QueryMove():
                 self.kit.fault("a question of recovery")
                 return None
         if self._stopped is None:
@@ -456,7 +477,7 @@ class Attempts:
         self._leave()
         self._error = error
         self.failure = self._classified(error)
-        self.run.tell_of(error)
+        self.run.mark_reported(error)
         mark_exception(error, self.run.id, self.number)
         self._end(outcome_of(self.failure))
         return self.failure
@@ -464,7 +485,7 @@ class Attempts:
     def _classified(self, error: Exception) -> Failure:
         if isinstance(error, NotMade):
             return error.failure
-        rejects = {"rejects": self._rejects} if self._rejects else {}
+        rejects = {"rejection_statuses": self._rejects} if self._rejects else {}
         failure = self.kit.failure(error, source=self._type, tool=self.tool.name, arguments=self._given, **rejects)
         if isinstance(error, Unfit):
             return failure
@@ -474,7 +495,7 @@ class Attempts:
         return Failure.of(
             TOOL_INVALID_ARGUMENTS,
             failure.message,
-            ran=Ran.NO,
+            took_effect=TookEffect.NO,
             fingerprint=failure.fingerprint,
             detail=failure.detail,
             evidence=("TypeError before the function began", *failure.evidence),
@@ -484,7 +505,7 @@ class Attempts:
         """The stream that was the answer failed after its first item: nothing more is tried."""
         self.failed(error)
         if self.failure is not None:
-            self.given_up = GivenUp(self.failure, "its first items were passed on already")
+            self.given_up = RecoveryFailed(self.failure, "its first items were passed on already")
         try:
             self._tell(None)
             self._note(error)
@@ -525,7 +546,7 @@ class Attempts:
             if self._keeping is not None:
                 failure = self._keeping.failure(failure, self._given)
                 if self._keeping.is_model:
-                    tokens = self.run.tokens(step.seq, step.parent, self._keeping.tokens(result))
+                    tokens = self.run.deduplicate_tokens(step.seq, step.parent, self._keeping.tokens(result))
                 result = self._keeping.result(result)
             effects = None if failure is None else self.tool.effects
             self._last = msgspec.structs.replace(
@@ -539,7 +560,7 @@ class Attempts:
 
     def _tell(self, move: Move | None) -> None:
         """Publishes the attempt that has ended; where it was the last, with why."""
-        if isinstance(move, Ask) and move.question == self._known:
+        if isinstance(move, QueryMove) and move.query == self._known:
             return  # memory is asked first: whether this was the last attempt is not decided yet
         untold, self._untold = self._untold, None
         if untold is None:
@@ -560,7 +581,7 @@ class Attempts:
         """Publishes why an attempt that was planned and waited for is not made after all."""
         try:
             last, failure = self._last, self.failure
-            if last is None or failure is None or isinstance(move, Try | Wait):
+            if last is None or failure is None or isinstance(move, AttemptMove | BackoffMove):
                 return
             planned, self._planned = self._planned, None
             self.ending = self._surrendered(move, failure)
@@ -586,33 +607,33 @@ class Attempts:
         except Exception:  # noqa: BLE001 - unrecorded, and given up all the same
             self.kit.fault("recording why a call was given up")
 
-    def _surrendered(self, move: Move | None, failure: Failure) -> Ending | None:
+    def _surrendered(self, move: Move | None, failure: Failure) -> RecoveryStop | None:
         """Why the call is given up, where the move says that it is."""
-        if isinstance(move, Ask) and move.question == self._recall:
+        if isinstance(move, QueryMove) and move.query == self._recall:
             _, why, offered = move.arguments
         elif self._is_cancelled:
-            return Ending(why="it was cancelled from outside")
+            return RecoveryStop(why="it was cancelled from outside")
         elif move is None:
-            why, offered = (self.given_up.why if self.given_up else "recovery itself failed, as the log says"), ()
+            why, offered = (self.given_up.reason if self.given_up else "recovery itself failed, as the log says"), ()
         else:
             return None
         if CIRCUIT_OPEN not in why and self.guarding.is_circuit_open():
             why = f"{why}; {CIRCUIT_OPEN}"
         spiral = self.guarding.given_up(self._arguments, failure)
         if spiral and not self.is_answered:
-            self.run.announce(spiral)
+            self.run.add_note(spiral)
         # Once a streak: a poller would fill its run with notes. Its exceptions have them all.
         if self.guarding.is_note_new and not self.is_answered:
-            self.run.announce(self.guarding.repeat_note)
+            self.run.add_note(self.guarding.repeat_note)
         left = tuple(
             Recovery(remedy=Remedy.REPAIR, changes=each.changes, source=each.source, confidence=each.confidence)
             for each in offered
             # What memory says is told with its record, as what worked before.
-            if each.changes and not each.first and each.source != "memory"
+            if each.changes and not each.prerequisites and each.source != "memory"
         )
-        return Ending(why=why, offered=left[:OFFERED], spiral=spiral)
+        return RecoveryStop(why=why, offered=left[:OFFERED], spiral=spiral)
 
-    def planned(self, move: Wait) -> float:
+    def planned(self, move: BackoffMove) -> float:
         # Publish before sleeping, so that a process killed while it waits still leaves a trace of why.
         if self._last is not None:
             planned = move.recovery if self._keeping is None else self._keeping.recovery(move.recovery)
@@ -621,21 +642,21 @@ class Attempts:
         self._waits.append(move.recovery.seconds)
         return move.recovery.seconds
 
-    def answered(self, move: Ask) -> Any:
-        return move.question(*move.arguments)
+    def answered(self, move: QueryMove) -> Any:
+        return move.query(*move.arguments)
 
-    async def aanswered(self, move: Ask) -> Any:
-        if iscoroutinefunction(move.question):
-            return await move.question(*move.arguments)
+    async def aanswered(self, move: QueryMove) -> Any:
+        if iscoroutinefunction(move.query):
+            return await move.query(*move.arguments)
         import asyncio  # loaded by whoever awaits us
 
-        return await asyncio.to_thread(move.question, *move.arguments)
+        return await asyncio.to_thread(move.query, *move.arguments)
 
     def _recall(self, failure: Failure, why: str, offered: Sequence[Suggestion]) -> Sequence[Precedent]:
         if self.tool.learn == "off":
             return ()
         found = self.kit.recall(self.tool.name, self.tool.key, failure, self._given)
-        if failure.ran is Ran.UNKNOWN and not self.tool.is_repeatable:
+        if failure.ran is TookEffect.UNKNOWN and not self.tool.is_retry_safe:
             # It may have happened: that others made the same call again is no advice to do it twice.
             found = [each for each in found if each.how != "retry"]
         return found or [known for each in offered if (known := _only_alike(each)) is not None]
@@ -644,7 +665,7 @@ class Attempts:
         if self.kit.fixes is None:
             return ()
         schema = self.tool.schema()
-        digest = pinned(schema).digest if schema else ""
+        digest = compile_schema(schema).digest if schema else ""
         return self.kit.fixes(self.tool.name, self.tool.key, failure, arguments, digest)
 
     def _verify(self, arguments: Mapping[str, Any], failure: Failure) -> object:
@@ -662,15 +683,17 @@ class Attempts:
         if answer is None:
             return None
         if answer is False:
-            self.failure = msgspec.structs.replace(failure, ran=Ran.NO, evidence=(*failure.evidence, SETTLED))
+            self.failure = msgspec.structs.replace(
+                failure, ran=TookEffect.NO, evidence=(*failure.evidence, VERIFIED_NOT_EXECUTED)
+            )
             return self.failure
-        self.note = self.words.confirmed(self.tool.name)
-        self._substitute(answer, Recovery(remedy=Remedy.WAIT, source=VERIFY), started, began)
-        return HAPPENED
+        self.note = self.words.verified_note(self.tool.name)
+        self._substitute(answer, Recovery(remedy=Remedy.RETRY, source=VERIFY), started, began)
+        return VERIFIED_EXECUTED
 
     def answered_by(self, answer: Any, started: int, began: float) -> None:
         """The user's own function has answered in the place of a model."""
-        self._substitute(answer, Recovery(remedy=Remedy.TELL, source="fallback"), started, began)
+        self._substitute(answer, Recovery(remedy=Remedy.REPLAN, source="fallback"), started, began)
 
     def _substitute(self, answer: Any, after: Recovery, started: int, began: float) -> None:
         """Takes an answer that was not the function's for the call's, and records where it came from."""
@@ -695,13 +718,13 @@ class Attempts:
         keeping = self._keeping
         recorded, reduce = step.arguments, None
         if keeping is not None and not keeping.is_model:
-            step = msgspec.structs.replace(step, arguments=plain(self._given))
+            step = msgspec.structs.replace(step, arguments=to_plain_data(self._given))
 
             def reduce(judged: Step) -> Step:
                 return msgspec.structs.replace(judged, arguments=recorded, links=keeping.links(judged.links))
 
-        self.run.ended(step, self.kit, self._facts, is_final=is_final, reduce=reduce)
-        if step.outcome == "success" and self._type != "model" and not self.run.is_alone:
+        self.run.publish_step(step, self.kit, self._facts, is_final=is_final, reduce=reduce)
+        if step.outcome == "success" and self._type != "model" and not self.run.is_implicit:
             scope = self._facts.item if self._facts is not None else ()
             arguments = step.arguments if isinstance(step.arguments, Mapping) else {}
             self.run.note_success(step.tool_key, arguments, scope)
@@ -719,10 +742,12 @@ class Attempts:
                 if self._changes:
                     self.note = self.words.note(self.tool.name, self._changes)
                 if self._preparing is not None and self._preparing.made:
-                    first = [Ahead(tool=each.tool, arguments=each.arguments) for each in self._preparing.made]
-                    self.note = " ".join(filter(None, (self.note, self.words.prepared(self.tool.name, first))))
+                    first = [Prerequisite(tool=each.tool, arguments=each.arguments) for each in self._preparing.made]
+                    self.note = " ".join(
+                        filter(None, (self.note, self.words.prerequisites_made(self.tool.name, first)))
+                    )
                 if self.note and not self.is_answered:
-                    self.run.announce(self.note)
+                    self.run.add_note(self.note)
         except Exception:  # noqa: BLE001 - some exceptions refuse every change to them
             self.kit.fault("noting what was tried")
         if error is not None:
@@ -735,20 +760,20 @@ class Attempts:
         known: list[str] = getattr(error, "__notes__", [])
         # An exception kept and raised again and again would otherwise gather the note of every call.
         known[:] = [note for note in known if not note.startswith(OURS)]
-        told = self.epitaph(self.given_up or GivenUp(self.failure, "recovery itself failed, as the log says"))
+        told = self.epitaph(self.given_up or RecoveryFailed(self.failure, "recovery itself failed, as the log says"))
         try:
             error.add_note(told)
         except (AttributeError, TypeError):
             return  # some exceptions are frozen, and leave without a note
 
-    def epitaph(self, given_up: GivenUp) -> str:
+    def epitaph(self, given_up: RecoveryFailed) -> str:
         words = self.words
-        told = words.epitaph(
+        told = words.exception_note(
             given_up.failure,
-            attempts=0 if REFUSED in given_up.failure.evidence else self._made,
+            attempts=0 if BLOCKED in given_up.failure.evidence else self._made,
             seconds=self.kit.timer() - self._began,
-            waits=self._waits,
-            why=given_up.why if self.ending is None else self.ending.why,
+            backoffs=self._waits,
+            stop_reason=given_up.reason if self.ending is None else self.ending.why,
             run="" if self.kit.is_silent else self.run.id,
         )
         offered = self.ending.offered if self.ending is not None else ()
@@ -767,14 +792,14 @@ def _only_alike(offered: Suggestion) -> Precedent | None:
     """What memory suggests although this very failure was never overcome, as it is told."""
     record = offered.record
     is_drawn = record is not None and record.sort == "exemplar"
-    if record is None or not record.tellable or offered.confidence < MIN_TOLD_CONFIDENCE:
+    if record is None or not record.showable or offered.confidence < MIN_TOLD_CONFIDENCE:
         return None
     if record.likeness >= 1 and not is_drawn:
         return None  # told as what recovered this failure before
     return Precedent(
-        how="recipe" if offered.first else "agent",
+        how="recipe" if offered.prerequisites else "agent",
         changes=offered.changes,
-        first=tuple(Ahead(tool=each.tool, arguments=each.arguments) for each in offered.first),
+        first=tuple(Prerequisite(tool=each.tool, arguments=each.arguments) for each in offered.prerequisites),
         worked=record.worked,
         seen=record.tried,
         likeness=0.0 if is_drawn else record.likeness,

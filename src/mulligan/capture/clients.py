@@ -12,80 +12,87 @@ from collections.abc import Callable
 from typing import Any
 
 from mulligan.capture.tokens import Opening
-from mulligan.conversation import field
+from mulligan.conversation import get_field
 from mulligan.failure import SettingsError
 
-METHODS = tuple(
+MODEL_METHODS = tuple(
     f"{holder}.{name}"
     for holder in ("chat.completions", "responses", "messages", "beta.messages", "beta.chat.completions")
     for name in ("create", "parse")
 )
 """Client methods that call a model. Others, such as OpenAI's `stream`, use these internally."""
-STREAMS = ("messages.stream", "beta.messages.stream")
+STREAM_METHODS = ("messages.stream", "beta.messages.stream")
 """Methods that return a context manager, which opens the stream on entry."""
-FUNCTIONS = ("completion", "acompletion", "responses", "aresponses")
+LITELLM_FUNCTIONS = ("completion", "acompletion", "responses", "aresponses")
 """LiteLLM's functions that call a model. Its client is the module."""
 
-COPIES = ("with_options", "copy")
+COPY_METHODS = ("with_options", "copy")
 """Methods that return a copy with other options. The copy is wrapped too."""
 
-Wrapping = Callable[[Any], Any]
+Wrapper = Callable[[Any], Any]
 
 
-def wrap_client(client: Any, wrap: Wrapping, again: Wrapping) -> Any:
+def wrap_client(client: Any, wrap: Wrapper, rewrap: Wrapper) -> Any:
     """Return a copy of the client whose model methods are wrapped by `wrap`, and further copies by `rewrap`."""
-    if inspect.ismodule(client) or callable(field(client, "acompletion")):
-        return Functions(client, wrap)
-    places = [place for place in METHODS if callable(_at(client, place))]
-    if not places:
+    if inspect.ismodule(client) or callable(get_field(client, "acompletion")):
+        return LiteLLMFunctions(client, wrap)
+    method_paths = [path for path in MODEL_METHODS if callable(_get_path(client, path))]
+    if not method_paths:
         raise SettingsError(
-            f"{type(client).__name__} has none of {', '.join(METHODS[::2])}. Wrap the function that calls it instead: "
-            "@mulligan.model."
+            f"{type(client).__name__} has none of {', '.join(MODEL_METHODS[::2])}. "
+            "Wrap the function that calls it instead: @mulligan.model."
         )
-    own = _without_retries(client)
-    for place in (*places, *(place for place in STREAMS if callable(_at(client, place)))):
-        holder, _, name = place.rpartition(".")
-        target = _at(own, holder)
+    client_copy = _without_retries(client)
+    for path in (
+        *method_paths,
+        *(stream_path for stream_path in STREAM_METHODS if callable(_get_path(client, stream_path))),
+    ):
+        holder, _, name = path.rpartition(".")
+        target = _get_path(client_copy, holder)
         method = getattr(target, name)
         if hasattr(method, "__mulligan__"):
             raise SettingsError("this client is wrapped already.")
-        endpoint = str(field(own, "base_url") or "")
-        if place in STREAMS:
-            setattr(target, name, _opening(wrap(_named(_entered(method), place, endpoint))))
+        endpoint = str(get_field(client_copy, "base_url") or "")
+        if path in STREAM_METHODS:
+            setattr(
+                target,
+                name,
+                _make_stream_opener(wrap(_set_name_and_endpoint(_as_stream_function(method), path, endpoint))),
+            )
         else:
-            setattr(target, name, wrap(_named(_plain(method), place, endpoint)))
-    for name in COPIES:
-        if _takes_options(copying := field(own, name)):
-            setattr(own, name, _copied(copying, again))
-    return own
+            setattr(target, name, wrap(_set_name_and_endpoint(_as_plain_function(method), path, endpoint)))
+    for name in COPY_METHODS:
+        if _takes_options(copy_method := get_field(client_copy, name)):
+            setattr(client_copy, name, _wrap_copy_method(copy_method, rewrap))
+    return client_copy
 
 
-def _takes_options(copying: Any) -> bool:
+def _takes_options(copy_method: Any) -> bool:
     try:
-        return callable(copying) and "max_retries" in inspect.signature(copying).parameters
+        return callable(copy_method) and "max_retries" in inspect.signature(copy_method).parameters
     except (TypeError, ValueError):
         return False
 
 
-def _copied(copying: Any, again: Wrapping) -> Any:
-    @functools.wraps(copying)
+def _wrap_copy_method(copy_method: Any, rewrap: Wrapper) -> Any:
+    @functools.wraps(copy_method)
     def copy(*args: Any, **kwargs: Any) -> Any:
-        made = copying(*args, **kwargs)
-        if any(hasattr(_at(made, place), "__mulligan__") for place in METHODS):
-            return made  # it shares the wrapped methods
-        for name in COPIES:
-            if hasattr(getattr(made, "__dict__", {}).get(name), "__mulligan__"):
-                delattr(made, name)  # the copy inherited this attribute too
-        return again(made)
+        client_copy = copy_method(*args, **kwargs)
+        if any(hasattr(_get_path(client_copy, path), "__mulligan__") for path in MODEL_METHODS):
+            return client_copy  # it shares the wrapped methods
+        for name in COPY_METHODS:
+            if hasattr(getattr(client_copy, "__dict__", {}).get(name), "__mulligan__"):
+                delattr(client_copy, name)  # the copy inherited this attribute too
+        return rewrap(client_copy)
 
-    copy.__mulligan__ = copying  # type: ignore[attr-defined]
+    copy.__mulligan__ = copy_method  # type: ignore[attr-defined]
     return copy
 
 
-def refreshing(refresh: Callable[..., Any], client: Any) -> Callable[..., Any]:
+def make_key_refresher(refresh: Callable[..., Any], client: Any) -> Callable[..., Any]:
     """Adapt a function that refreshes credentials: a text that it returns becomes the client's new key."""
 
-    def taken(answer: Any) -> Any:
+    def apply_key(answer: Any) -> Any:
         if isinstance(answer, str) and answer:
             client().api_key = answer
             return True
@@ -95,29 +102,29 @@ def refreshing(refresh: Callable[..., Any], client: Any) -> Callable[..., Any]:
     if inspect.iscoroutinefunction(refresh):
 
         async def aask(failure: Any) -> Any:
-            return taken(await (refresh(failure) if takes else refresh()))
+            return apply_key(await (refresh(failure) if takes else refresh()))
 
         return aask
 
     def ask(failure: Any) -> Any:
-        return taken(refresh(failure) if takes else refresh())
+        return apply_key(refresh(failure) if takes else refresh())
 
     return ask
 
 
-def _at(thing: Any, place: str) -> Any:
-    for name in place.split("."):
-        thing = field(thing, name)
+def _get_path(thing: Any, path: str) -> Any:
+    for name in path.split("."):
+        thing = get_field(thing, name)
         if thing is None:
             return None
     return thing
 
 
 def _without_retries(client: Any) -> Any:
-    copying = field(client, "with_options") or field(client, "copy")
-    if callable(copying):
+    copy_method = get_field(client, "with_options") or get_field(client, "copy")
+    if callable(copy_method):
         try:
-            return copying(max_retries=0)
+            return copy_method(max_retries=0)
         except TypeError:
             pass  # a client with a similar interface
     import copy  # lazy: only for unknown clients
@@ -129,10 +136,10 @@ def _is_async(method: Any) -> bool:
     return inspect.iscoroutinefunction(inspect.unwrap(method)) or type(method.__self__).__name__.startswith("Async")
 
 
-def _entered(method: Any) -> Any:
+def _as_stream_function(method: Any) -> Any:
     """Return a function for the context manager, which is entered as part of the attempt."""
     if not _is_async(method):
-        return _plain(method)
+        return _as_plain_function(method)
 
     @functools.wraps(method)
     async def stream(*args: Any, **kwargs: Any) -> Any:
@@ -141,7 +148,7 @@ def _entered(method: Any) -> Any:
     return stream
 
 
-def _opening(recovering: Any) -> Any:
+def _make_stream_opener(recovering: Any) -> Any:
     """Return a method that returns a stream context manager, like the client's own."""
 
     @functools.wraps(recovering)
@@ -151,7 +158,7 @@ def _opening(recovering: Any) -> Any:
     return stream
 
 
-def _plain(method: Any) -> Any:
+def _as_plain_function(method: Any) -> Any:
     """Wrap a method in a plain function that shows whether it is async: client methods hide it behind a decorator."""
     if _is_async(method):
 
@@ -168,29 +175,29 @@ def _plain(method: Any) -> Any:
     return create
 
 
-def _named(function: Any, name: str, endpoint: str) -> Any:
+def _set_name_and_endpoint(function: Any, name: str, endpoint: str) -> Any:
     """Set the full name, because every client has a method `create`, and the endpoint of its calls."""
     function.__name__ = name
     function.endpoint = endpoint
     return function
 
 
-class Functions:
+class LiteLLMFunctions:
     """LiteLLM's functions with recovery. All other attributes come from its module."""
 
-    def __init__(self, module: Any, wrap: Wrapping) -> None:
+    def __init__(self, module: Any, wrap: Wrapper) -> None:
         self._module = module
-        known = [name for name in FUNCTIONS if callable(field(module, name))]
-        if not known:
-            raise SettingsError(f"{getattr(module, '__name__', module)} has none of {', '.join(FUNCTIONS)}.")
-        for name in known:
-            setattr(self, name, wrap(_once(getattr(module, name), name)))
+        function_names = [name for name in LITELLM_FUNCTIONS if callable(get_field(module, name))]
+        if not function_names:
+            raise SettingsError(f"{getattr(module, '__name__', module)} has none of {', '.join(LITELLM_FUNCTIONS)}.")
+        for name in function_names:
+            setattr(self, name, wrap(_disable_retries(getattr(module, name), name)))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._module, name)
 
 
-def _once(function: Any, name: str) -> Any:
+def _disable_retries(function: Any, name: str) -> Any:
     """Disable the retries of a LiteLLM function, unless the caller sets them."""
     if name.startswith("a"):
 

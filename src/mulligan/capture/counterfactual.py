@@ -12,59 +12,74 @@ from functools import partial
 from typing import Any
 
 from mulligan.calls import Call, group_attempts, is_same_json
-from mulligan.capture.advice import MOST, advise
+from mulligan.capture.advice import MAX_EARLIER_CALLS, suggest_repairs
 from mulligan.failure import Failure, Remedy
-from mulligan.records import Effects, Fix, History, Link, Replayed, Step, ordered
+from mulligan.records import Effects, Fix, History, Link, ReplayResult, Step, sort_steps
 from mulligan.recover.policy import Policy
 from mulligan.recover.repair import Suggestion
 
-TOLD = 3
+MAX_SHOWN_SUGGESTIONS = 3
 """Suggestions that would be shown to the model."""
-Known = Callable[[str, str, Failure, Mapping[str, Any], str, str], Sequence[Fix]]
+FixRecall = Callable[[str, str, Failure, Mapping[str, Any], str, str], Sequence[Fix]]
 """Looks up fixes by tool, tool key, failure, arguments and schema digest. The last argument is a run to exclude, so
 that a run cannot learn from itself."""
 Schemas = Mapping[str, Mapping[str, Any] | None]
 
 
-def replayed(
+def replay_failures(
     history: History,
     *,
     policy: Policy,
-    known: Known | None = None,
+    recall_fixes: FixRecall | None = None,
     tools: Schemas | None = None,
     effects: Effects | None = None,
-) -> Iterator[Replayed]:
+) -> Iterator[ReplayResult]:
     """Yield, for each failed call of a run, the action that would follow its first failure today.
 
     `effects` applies to tools whose recorded side effects are unknown.
     """
     links = {link.failed: link for link in history.links}
-    steps = ordered(history.steps)
+    steps = sort_steps(history.steps)
     numbers = [step.seq for step in steps]
-    made = group_attempts(steps)
-    by_id = {call.id: call for call in made}
-    for call in made:
+    calls = group_attempts(steps)
+    by_id = {call.id: call for call in calls}
+    for call in calls:
         failed = next((step for step in call.steps if step.has_failed and step.failure is not None), None)
         if failed is None or failed.type not in ("tool", "retrieval") or not isinstance(failed.arguments, Mapping):
             continue
         link = links.get(call.id)
-        by = by_id.get(link.overcame) if link is not None else None
-        at = bisect_left(numbers, failed.seq)
-        before = steps[max(0, at - MOST) : at]
-        yield _One(failed, before, link, by, made, policy).replayed(known, tools or {}, effects)
+        recovering_call = by_id.get(link.overcame) if link is not None else None
+        index = bisect_left(numbers, failed.seq)
+        earlier_steps = steps[max(0, index - MAX_EARLIER_CALLS) : index]
+        yield _FailureReplay(failed, earlier_steps, link, recovering_call, calls, policy).replay(
+            recall_fixes, tools or {}, effects
+        )
 
 
-class _One:
+class _FailureReplay:
     """The replay of one failed call."""
 
     def __init__(
-        self, failed: Step, before: list[Step], link: Link | None, by: Call | None, made: list[Call], policy: Policy
+        self,
+        failed: Step,
+        earlier_steps: list[Step],
+        link: Link | None,
+        recovering_call: Call | None,
+        calls: list[Call],
+        policy: Policy,
     ) -> None:
-        self.failed, self.before, self.link, self.by, self.made, self.policy = failed, before, link, by, made, policy
+        self.failed, self.earlier_steps, self.link, self.recovering_call, self.calls, self.policy = (
+            failed,
+            earlier_steps,
+            link,
+            recovering_call,
+            calls,
+            policy,
+        )
         assert failed.failure is not None
         self.failure = failed.failure
 
-    def replayed(self, known: Known | None, tools: Schemas, effects: Effects | None) -> Replayed:
+    def replay(self, recall_fixes: FixRecall | None, tools: Schemas, effects: Effects | None) -> ReplayResult:
         failed = self.failed
         effects = failed.effects or effects
         shared: dict[str, Any] = {
@@ -72,56 +87,73 @@ class _One:
             "call": failed.call,
             "tool": failed.name,
             "kind": str(self.failure.kind),
-            "overcome": self.by is not None,
+            "overcome": self.recovering_call is not None,
         }
-        if self.failure.remedy is Remedy.WAIT:
-            wait = self.policy.wait(2, self.failure.retry_after, 0.5)
+        if self.failure.remedy is Remedy.RETRY:
+            wait = self.policy.compute_backoff(2, self.failure.retry_after, 0.5)
             if wait is not None and effects in ("none", "repeatable") and self.policy.attempts > 1:
                 agrees = None if self.link is None else self.link.how == "retry"
-                return Replayed(**shared, move="wait", agrees=agrees, confidence=0.5, **self._cost(wait, agrees))
-            why = "it asked for longer than we would wait" if wait is None else "it is not known to be repeatable"
-            return Replayed(**shared, why=why)
-        advice = advise(
+                return ReplayResult(**shared, move="wait", agrees=agrees, confidence=0.5, **self._cost(wait, agrees))
+            reason = "it asked for longer than we would wait" if wait is None else "it is not known to be repeatable"
+            return ReplayResult(**shared, why=reason)
+        advice = suggest_repairs(
             failed.name,
             failed.arguments,
             self.failure,
             schema=tools.get(failed.name),
             tools=tools or None,
-            run=self.before,
+            run=self.earlier_steps,
             effects=effects,
             policy=self.policy,
-            recall=None if known is None else partial(_recalled, known, failed.run),
+            recall=None if recall_fixes is None else partial(_recall_excluding_run, recall_fixes, failed.run),
             key=failed.tool_key if failed.key or failed.server else "",
         )
-        chosen = next((each for each in advice.suggestions if each.automatic), None)
-        if chosen is not None and self.policy.attempts > 1:
-            agrees = self._agrees(chosen)
-            cost = self._cost(self.policy.wait(2, None, 0.5) or 0.0, agrees)
-            return Replayed(**shared, move="repair", agrees=agrees, **_of(chosen), **cost)
+        automatic_suggestion = next((suggestion for suggestion in advice.suggestions if suggestion.automatic), None)
+        if automatic_suggestion is not None and self.policy.attempts > 1:
+            agrees = self._agrees(automatic_suggestion)
+            cost = self._cost(self.policy.compute_backoff(2, None, 0.5) or 0.0, agrees)
+            return ReplayResult(
+                **shared, move="repair", agrees=agrees, **_describe_suggestion(automatic_suggestion), **cost
+            )
         if advice.suggestions:
-            told = advice.suggestions[:TOLD]
-            right = next((each for each in told if self._agrees(each)), None)
+            shown_suggestions = advice.suggestions[:MAX_SHOWN_SUGGESTIONS]
+            right = next((suggestion for suggestion in shown_suggestions if self._agrees(suggestion)), None)
             agrees = None if self.link is None else right is not None
-            return Replayed(**shared, move="suggest", agrees=agrees, why=advice.why, **_of(right or told[0]))
-        return Replayed(**shared, why=advice.why)
+            return ReplayResult(
+                **shared,
+                move="suggest",
+                agrees=agrees,
+                why=advice.reason,
+                **_describe_suggestion(right or shown_suggestions[0]),
+            )
+        return ReplayResult(**shared, why=advice.reason)
 
     def _agrees(self, suggestion: Suggestion) -> bool | None:
         """Return whether the recovering call matches the suggestion, after its prerequisites."""
-        if self.link is None or self.by is None:
+        if self.link is None or self.recovering_call is None:
             return None
         if not (
-            self.by.name == suggestion.tool and is_same_json(dict(self.by.last.arguments or {}), suggestion.arguments)
+            self.recovering_call.name == suggestion.tool
+            and is_same_json(dict(self.recovering_call.last.arguments or {}), suggestion.arguments)
         ):
             return False
-        between = [call for call in self.made if self.failed.call < call.id < self.by.id and call.has_succeeded]
-        return all(any(_is(call, each.tool, each.arguments) for call in between) for each in suggestion.first)
+        between = [
+            call for call in self.calls if self.failed.call < call.id < self.recovering_call.id and call.has_succeeded
+        ]
+        return all(
+            any(_is_same_call(call, prerequisite.tool, prerequisite.arguments) for call in between)
+            for prerequisite in suggestion.prerequisites
+        )
 
     def _cost(self, wait: float, agrees: bool | None) -> dict[str, Any]:
-        last = self.failed if self.by is None else self.by.last
+        last = self.failed if self.recovering_call is None else self.recovering_call.last
         cost: dict[str, Any] = {"seconds": wait + last.seconds}
-        if agrees and self.by is not None:
+        if agrees and self.recovering_call is not None:
             since = [
-                step for call in self.made for step in call.steps if self.failed.seq < step.seq <= self.by.last.seq
+                step
+                for call in self.calls
+                for step in call.steps
+                if self.failed.seq < step.seq <= self.recovering_call.last.seq
             ]
             cost["saved"] = max(0.0, (last.started - self.failed.started) / 1000)
             cost["calls"] = len(since)
@@ -129,22 +161,22 @@ class _One:
         return cost
 
 
-def _recalled(
-    known: Known, run: str, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str
+def _recall_excluding_run(
+    recall_fixes: FixRecall, run: str, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str
 ) -> Sequence[Fix]:
-    return known(tool, key, failure, arguments, schema, run)
+    return recall_fixes(tool, key, failure, arguments, schema, run)
 
 
-def _is(call: Call, tool: str, arguments: Mapping[str, Any]) -> bool:
+def _is_same_call(call: Call, tool: str, arguments: Mapping[str, Any]) -> bool:
     """Return whether a call matches a prerequisite. Numbers are compared by value, lists without order."""
-    return call.name == tool and _loosely(call.last.arguments or {}) == _loosely(arguments)
+    return call.name == tool and _normalize(call.last.arguments or {}) == _normalize(arguments)
 
 
-def _loosely(value: Any) -> Any:
+def _normalize(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _loosely(each) for name, each in value.items()}
+        return {name: _normalize(member) for name, member in value.items()}
     return sorted(map(str, value)) if isinstance(value, list) else value
 
 
-def _of(suggestion: Suggestion) -> dict[str, Any]:
-    return {"source": suggestion.source, "fix": suggestion.fix, "confidence": round(suggestion.confidence, 4)}
+def _describe_suggestion(suggestion: Suggestion) -> dict[str, Any]:
+    return {"source": suggestion.source, "fix": suggestion.fix_id, "confidence": round(suggestion.confidence, 4)}

@@ -17,14 +17,23 @@ from mulligan.capture.answers import SMALL, TELLING
 from mulligan.capture.keeping import copied
 from mulligan.capture.kit import NO_LIMITS, Here, Kit, reset
 from mulligan.capture.run_judge import enter_task
-from mulligan.capture.tracer import ActiveRun, Inside
+from mulligan.capture.tracer import ActiveRun, CurrentRun
 from mulligan.events import StepEnded, StepStarted
 from mulligan.links import CallFacts
-from mulligan.records import Step, drawn_id, new_id
-from mulligan.success import CLOSED, FLAT, LARGE, Alone, Success, frozen, telling, thawed
+from mulligan.records import Step, new_id, pooled_run_id
+from mulligan.success import (
+    IMMUTABLE_TYPES,
+    MAX_INLINE_CHARS,
+    SHAREABLE_TYPES,
+    StandaloneRun,
+    SuccessRecord,
+    journal_values,
+    restore_value,
+    snapshot_value,
+)
 
 if TYPE_CHECKING:
-    from mulligan.capture.wrap import Rules, Wrapped
+    from mulligan.capture.wrap import CallRules, WrappedFunction
 
 
 _tells_nothing = TELLING.isdisjoint
@@ -40,8 +49,8 @@ class First(Here, eq=False, gc=False):
     so it need not be looked at by the collector of garbage, which would take longer than to make it.)
     """
 
-    rules: Rules
-    made: Success
+    rules: CallRules
+    made: SuccessRecord
     """What is recorded of it if it works. What it comes to is not in it yet."""
     told: Sequence[Any] | None
     is_alone: bool
@@ -67,7 +76,7 @@ class First(Here, eq=False, gc=False):
                         self.rules.kit,
                         "",
                         self.rules.limits,
-                        is_outside=True,
+                        is_standalone=True,
                         id=self.made.run,
                         started=int(self.made.started * 1000),
                     )
@@ -89,11 +98,11 @@ class First(Here, eq=False, gc=False):
             if type(result) is dict and len(result) <= SMALL and _tells_nothing(result) and rules.is_empty_fine:
                 for each in result.values():
                     if type(each) is str:
-                        if len(each) > LARGE:
-                            kept = frozen(result)
+                        if len(each) > MAX_INLINE_CHARS:
+                            kept = snapshot_value(result)
                             break
-                    elif type(each) not in CLOSED:
-                        kept = frozen(result)
+                    elif type(each) not in SHAREABLE_TYPES:
+                        kept = snapshot_value(result)
                         break
                 else:
                     kept = result.copy()
@@ -102,7 +111,7 @@ class First(Here, eq=False, gc=False):
                 self.leave(token)
                 return False
             else:
-                kept = result if type(result) in FLAT else frozen(result)
+                kept = result if type(result) in IMMUTABLE_TYPES else snapshot_value(result)
             # A result of its circuit, like what `Guarding` counts; nothing where a layer above retries.
             if self.is_open or (rules.is_single and self.layer is None):
                 guard = rules.guard
@@ -115,7 +124,7 @@ class First(Here, eq=False, gc=False):
             except ValueError:
                 pass
             run = self.known_run
-            if not rules.is_plain or (
+            if not rules.is_recorded_in_full or (
                 run is not None and (self.is_alone or run.has_failures or run.item_scopes is not None)
             ):
                 self.recorded(run, result, now - began)
@@ -137,7 +146,7 @@ class First(Here, eq=False, gc=False):
                 if recent is not None and type(kept) is dict:
                     recent.append(made)
                 else:
-                    run.see(made)
+                    run.remember_success(made)
             keep = kit.keep
             if keep is None or kit.watchers:
                 kit.succeed(made)
@@ -159,26 +168,28 @@ class First(Here, eq=False, gc=False):
         tokens = None
         if rules.keeping is not None:
             if rules.keeping.is_model:
-                tokens = run.tokens(self.made.seq, self.made.parent, rules.keeping.tokens(result))
+                tokens = run.deduplicate_tokens(self.made.seq, self.made.parent, rules.keeping.tokens(result))
             result = rules.keeping.result(result)
-        is_whole_run = self.is_alone and not run.has_begun
+        is_whole_run = self.is_alone and not run.has_started
         success = msgspec.structs.replace(
             self.made,
             seconds=seconds,
-            result=frozen(result),
-            alone=Alone.of(run.record) if is_whole_run else None,
+            result=snapshot_value(result),
+            alone=StandaloneRun.from_run(run.record) if is_whole_run else None,
             tokens=tokens,
         )
         step: Step | None = None
         if run.has_failures:
-            step = msgspec.structs.replace(self.step(), result=thawed(success.result), seconds=seconds, tokens=tokens)
+            step = msgspec.structs.replace(
+                self.step(), result=restore_value(success.result), seconds=seconds, tokens=tokens
+            )
             step = self._judge(run, step)
         if not self.is_alone:
-            run.see(success)
+            run.remember_success(success)
             if self.made.form.type != "model":
                 values = self.values or self.made.arguments
                 scope = run.scope_of_call(rules.items, values)
-                run.note_success(rules.form.tool_key, values, scope)
+                run.note_success(rules.template.tool_key, values, scope)
         if step is not None and step.links:
             rules.kit.tell(StepEnded(step))
         elif not rules.is_off:
@@ -219,10 +230,10 @@ class First(Here, eq=False, gc=False):
         try:
             seconds = kit.timer() - began
             self.leave(token)
-            self.run.begin()
-            self.run.ended(msgspec.structs.replace(self.step(), outcome="cancelled", seconds=seconds), kit)
+            self.run.start()
+            self.run.publish_step(msgspec.structs.replace(self.step(), outcome="cancelled", seconds=seconds), kit)
             if self.is_alone:
-                self.run.is_alone = True
+                self.run.is_implicit = True
                 self.run.finish(error)
         except Exception:  # noqa: BLE001 - unrecorded, and made
             kit.fault("recording that a call was cancelled")
@@ -234,46 +245,46 @@ class First(Here, eq=False, gc=False):
 
     def step(self) -> Step:
         """The attempt as a step that has begun."""
-        return self.made.step(self.rules.form.name, dict(self.made.arguments), None)
+        return self.made.to_step(self.rules.template.name, dict(self.made.arguments), None)
 
-    def scope(self) -> ActiveRun | Inside:
+    def scope(self) -> ActiveRun | CurrentRun:
         """The run to go on in, and to end with the call where it is the call's own."""
         if self.is_alone:
-            self.run.is_alone = True
+            self.run.is_implicit = True
             return self.run
-        return self.run.inside()
+        return self.run.as_current()
 
 
-def begin(wrapped: Wrapped, kit: Kit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> First | None:
+def begin(wrapped: WrappedFunction, kit: Kit, args: tuple[Any, ...], kwargs: dict[str, Any]) -> First | None:
     """Begins the first attempt at a call; None where the call must be looked at before it is made."""
     try:
         here = kit.here.get()
-        rules = wrapped.usual
+        rules = wrapped.default_rules
         if here is None:
             if rules.kit is not kit:
-                if wrapped.is_looked_at:
+                if wrapped.needs_precheck:
                     return None
                 rules = wrapped.rules(kit, None)
                 kit = rules.kit
             guard = rules.guard
-            if guard.is_careful:
+            if guard.needs_admission_check:
                 return None
             run = layer = parent = None
-            is_layer, is_alone, alone = rules.is_retried, True, rules.alone
+            is_layer, is_alone, alone = rules.is_retried, True, rules.standalone_run
             number: int | None = 1
             try:
-                id = drawn_id()
+                id = pooled_run_id()
             except IndexError:
                 id = new_id()
         else:
             run = here.known_run or here.run
             if rules.kit is not kit or run.limits is not NO_LIMITS:
-                if wrapped.is_looked_at:
+                if wrapped.needs_precheck:
                     return None
                 rules = wrapped.rules(kit, run.limits)
                 kit = rules.kit
             guard = rules.guard
-            if guard.is_careful:
+            if guard.needs_admission_check:
                 return None
             layer = here if here.is_open else here.above
             is_layer = rules.is_retried and (layer is None or not layer.is_open)
@@ -281,28 +292,28 @@ def begin(wrapped: Wrapped, kit: Kit, args: tuple[Any, ...], kwargs: dict[str, A
             if run.is_open:
                 is_alone = False
                 parent = here.number
-                if not run.has_begun:
-                    run.begin()  # a call alone, and now there is more in its run than itself
+                if not run.has_started:
+                    run.start()  # a call alone, and now there is more in its run than itself
             else:
                 is_alone, parent, run = True, None, ActiveRun(kit, "", rules.limits)
             # What happens inside a call that is not recorded is inside what that is inside.
             number = parent if rules.is_off and not run.kit.is_silent else next(run.numbers)
             id = run.id
-        form = rules.form
+        form = rules.template
         is_told = is_flat = True
         given, named = (args[1:] if wrapped.is_method else args), kwargs
         told: Any = []
         # Mostly few values, none of which can change: what a journal has of them (`telling`) is noted in passing.
-        if len(given) <= form.leading:
+        if len(given) <= form.safe_positional_count:
             for value in given:
                 if type(value) is str:
                     told.append([len(value)])
-                elif type(value) in CLOSED:
+                elif type(value) in SHAREABLE_TYPES:
                     told.append(value)
                 else:
                     is_told = False
                     break
-            plain = form.plain
+            plain = form.recordable_names
             for name, value in kwargs.items():
                 if name not in plain:
                     is_told = False
@@ -310,7 +321,7 @@ def begin(wrapped: Wrapped, kit: Kit, args: tuple[Any, ...], kwargs: dict[str, A
                 told.append(name)
                 if type(value) is str:
                     told.append([len(value)])
-                elif type(value) in CLOSED:
+                elif type(value) in SHAREABLE_TYPES:
                     told.append(value)
                 else:
                     is_told = False
@@ -322,9 +333,9 @@ def begin(wrapped: Wrapped, kit: Kit, args: tuple[Any, ...], kwargs: dict[str, A
             given = ()
             named, told, is_flat, said, before, values = _described(wrapped, rules, args, kwargs)
         if is_layer:
-            guard.made += 1
+            guard.first_attempts += 1
         clock = kit.clock  # what is held, and not a method, is called faster so, here and below
-        made = Success(form, id, number or 0, parent, clock(), given, named, alone, is_flat)
+        made = SuccessRecord(form, id, number or 0, parent, clock(), given, named, alone, is_flat)
         first = First(run, number, layer, is_layer, rules, made, told, is_alone)
         if before:
             first.before = before
@@ -333,9 +344,9 @@ def begin(wrapped: Wrapped, kit: Kit, args: tuple[Any, ...], kwargs: dict[str, A
         if run is not None and run.has_failures and not is_alone:
             first.facts = run.call_facts(receiver=wrapped.receiver(args))
         if said is not None:
-            first.run.hear(said)
+            first.run.set_context_if_unset(said)
         if kit.watchers and not kit.is_silent:
-            first.run.begin()
+            first.run.start()
             kit.tell(StepStarted(first.step()))
         return first
     except Exception:  # noqa: BLE001 - the longer way round has its own guards
@@ -344,14 +355,14 @@ def begin(wrapped: Wrapped, kit: Kit, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def _described(
-    wrapped: Wrapped, rules: Rules, args: tuple[Any, ...], kwargs: dict[str, Any]
+    wrapped: WrappedFunction, rules: CallRules, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[dict[str, Any], list[Any] | None, bool, str | None, dict[str, Any] | None, Mapping[str, Any] | None]:
     """The arguments of any call by name, as they are now; what is told of them, whether they can change, what is said,
     what was given that could change, and the arguments themselves, where that is not kept.
 
     What is said is of a model's call: what the user said in it.
     """
-    form = rules.form
+    form = rules.template
     arguments: Mapping[str, Any] = wrapped.signature.bind(args, kwargs)
     said = before = values = None
     if rules.keeping is not None:
@@ -359,11 +370,13 @@ def _described(
             values = copied(arguments)
         before = rules.keeping.changeable(arguments)
         arguments, said = rules.keeping.arguments(arguments)
-    elif wrapped.signature.is_open and form.named is not None and len(form.plain) < NAMES:
+    elif wrapped.signature.is_unrestricted and form.lookup_name is not None and len(form.recordable_names) < NAMES:
         learned = [name for name in kwargs if wrapped.signature.can_name(name)]
-        form.plain = form.plain.union(name for name in learned if form.named(name)[:2] == (name, False))
-    told = telling(form, arguments)
-    is_flat = FLAT.issuperset(map(type, arguments.values()))
+        form.recordable_names = form.recordable_names.union(
+            name for name in learned if form.lookup_name(name)[:2] == (name, False)
+        )
+    told = journal_values(form, arguments)
+    is_flat = IMMUTABLE_TYPES.issuperset(map(type, arguments.values()))
     if is_flat or rules.keeping is not None:
         return dict(arguments), told, is_flat, said, before, values
-    return {name: frozen(value) for name, value in arguments.items()}, told, is_flat, said, None, None
+    return {name: snapshot_value(value) for name, value in arguments.items()}, told, is_flat, said, None, None

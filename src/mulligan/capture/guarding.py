@@ -15,12 +15,12 @@ from mulligan.classify.taxonomy import (
     TOOL_UNAVAILABLE,
     TOOL_WRONG_APPROACH,
 )
-from mulligan.failure import AgentError, Failure, Kind, Ran
+from mulligan.failure import AgentError, Failure, Kind, TookEffect
 from mulligan.records import StepType
-from mulligan.recover.budget import Guard, is_infrastructure, target_of
-from mulligan.recover.plan import REFUSED
+from mulligan.recover.budget import ToolLimits, is_infrastructure, target_of
+from mulligan.recover.plan import BLOCKED
 from mulligan.recover.policy import Policy
-from mulligan.recover.repeats import key_of
+from mulligan.recover.repeats import call_key
 from mulligan.recover.tool import Tool
 
 Aim = Callable[[Mapping[str, Any], Callable[..., Any] | None], str]
@@ -73,7 +73,7 @@ class Guarding:
         run: ActiveRun,
         tool: Tool,
         policy: Policy,
-        guard: Guard | None,
+        guard: ToolLimits | None,
         *,
         type: StepType = "tool",
         owner: object = None,
@@ -91,7 +91,7 @@ class Guarding:
         """When the call must be over, by the kit's timer."""
         self._target = ""
         self._key: Hashable | None = None
-        self._has_breaker = policy.breaker and guard is not None and guard.breaks
+        self._has_breaker = policy.breaker and guard is not None and guard.has_circuit_breaker
         self._is_probe = False
         self._is_let_through = False
         """Whether the attempt is made although the circuit is open."""
@@ -125,8 +125,8 @@ class Guarding:
         now = self._kit.timer()
         if self.can_block:
             self._block_repeat(arguments, now)
-        self._guard.relax(now)
-        if self._guard.is_careful and self._has_breaker:
+        self._guard.expire_circuits(now)
+        if self._guard.needs_admission_check and self._has_breaker:
             self._target = self._target_of(arguments)
             seconds, self._is_probe = self._guard.admit(self._target, now)
             if seconds:
@@ -139,14 +139,16 @@ class Guarding:
 
     def _block_repeat(self, arguments: Mapping[str, Any], now: float) -> None:
         """Raise `NotMade` where the same call, or one much like it, has failed too often in this run."""
-        repeats = self._run.repeats
+        repeats = self._run.loop_detector
         if repeats is None:
             return
-        streak = repeats.blocking(self._tool.key, key_of(arguments, self._owner), now, self._policy.repeats)
+        streak = repeats.find_blocking_failure(
+            self._tool.key, call_key(arguments, self._owner), now, self._policy.repeats
+        )
         if streak is not None:
             streak.count += 1
             raise NotMade(_repeated(self._kit, self._tool.name, streak.failure, streak.count - 1))
-        if self._policy.spirals == "block" and (spiral := repeats.spiral(self._tool.name, arguments)):
+        if self._policy.spirals == "block" and (spiral := repeats.find_spiral(self._tool.name, arguments)):
             told = self._kit.prompt.spiral(spiral.tools, spiral.kind, spiral.count)
             raise NotMade(_refusal(TOOL_WRONG_APPROACH, told))
 
@@ -159,8 +161,8 @@ class Guarding:
         if self._guard is None or not self._has_executed:
             return ""  # turned away by ourselves: nobody else was asked for anything yet
         # A repair after a proven rejection is a new call, which no storm is made of.
-        is_free = is_repair and failure.ran is Ran.NO
-        why = "" if is_free else self._kit.budget.spend(self._guard)
+        is_free = is_repair and failure.ran is TookEffect.NO
+        why = "" if is_free else self._kit.budget.take_retry(self._guard)
         if not why and not self._run.take_retry(self._policy.run_retries):
             made = self._policy.run_retries
             return "1 retry was made in this run" if made == 1 else f"{made} retries were made in this run"
@@ -213,44 +215,46 @@ class Guarding:
         """An attempt has ended, of this function where it was not the call's own."""
         if not self.is_active or not self._has_breaker or self._guard is None:
             return
-        if failure is not None and REFUSED in failure.evidence:
+        if failure is not None and BLOCKED in failure.evidence:
             return
         is_probe, self._is_probe = self._is_probe, False
         is_let_through, self._is_let_through = self._is_let_through, False
         self._target = self._target_of(arguments, function)
         is_bad = is_infrastructure(failure)
-        self._guard.result(self._target, is_bad, self._kit.timer(), is_probe=is_probe, is_let_through=is_let_through)
+        self._guard.record_result(
+            self._target, is_bad, self._kit.timer(), is_probe=is_probe, is_let_through=is_let_through
+        )
 
     def cancelled(self) -> None:
         if self._is_probe and self._guard is not None:
             self._is_probe = False
-            self._guard.let_go(self._target, self._kit.timer())
+            self._guard.release_probe(self._target, self._kit.timer())
 
     def given_up(self, arguments: Mapping[str, Any], failure: Failure) -> str:
         """The call is given up; the spiral that it is part of, in the model's words. `repeat_note` may be set, too."""
         run = self._run
-        if not self.is_active or run.is_alone or not failure.counts or REFUSED in failure.evidence:
+        if not self.is_active or run.is_implicit or not failure.is_failure or BLOCKED in failure.evidence:
             return ""
-        repeats = run.failing()
+        repeats = run.ensure_loop_detector()
         now = self._kit.timer()
-        count = repeats.given_up(self._tool.key, key_of(arguments, self._owner), failure, now)
-        spiral = None if self._type == "model" else repeats.failed_again(self._tool.name, arguments, failure)
+        count = repeats.record_unrecovered(self._tool.key, call_key(arguments, self._owner), failure, now)
+        spiral = None if self._type == "model" else repeats.record_strategy_failure(self._tool.name, arguments, failure)
         limit = self._policy.repeats
         if limit and count > limit:
-            self.repeat_note = self._kit.prompt.failed_identically(count)
+            self.repeat_note = self._kit.prompt.identical_failure_note(count)
             self.is_note_new = count == limit + 1
         return "" if spiral is None else self._kit.prompt.spiral(spiral.tools, spiral.kind, spiral.count)
 
 
 def _refusal(kind: Kind, message: str, **fields: Any) -> Failure:
-    return Failure.of(kind, message, ran=Ran.NO, evidence=(REFUSED,), **fields)
+    return Failure.of(kind, message, took_effect=TookEffect.NO, evidence=(BLOCKED,), **fields)
 
 
 def _repeated(kit: Kit, tool: str, failure: Failure, count: int) -> Failure:
-    told = _refusal(ORCHESTRATION_LOOP_DETECTED, kit.prompt.repeated(tool, failure, count), recoverable=False)
+    told = _refusal(ORCHESTRATION_LOOP_DETECTED, kit.prompt.identical_failure(tool, failure, count), recoverable=False)
     return msgspec.structs.replace(told, fingerprint=failure.fingerprint)
 
 
 def _out_of_order(kit: Kit, tool: str, type: StepType, seconds: float) -> Failure:
     kind = MODEL_UNAVAILABLE if type == "model" else TOOL_UNAVAILABLE
-    return _refusal(kind, kit.prompt.left_alone(tool, seconds), retry_after=round(seconds, 1))
+    return _refusal(kind, kit.prompt.circuit_open(tool, seconds), retry_after=round(seconds, 1))

@@ -9,8 +9,8 @@ import msgspec
 
 from mulligan.capture import messages
 from mulligan.failure import Failure
-from mulligan.records import Change, Ending, Link, Recovery
-from mulligan.success import FLAT, frozen, thawed
+from mulligan.records import Change, Link, Recovery, RecoveryStop
+from mulligan.success import IMMUTABLE_TYPES, restore_value, snapshot_value
 
 QUOTED = 4
 """Characters. A shorter text is not looked for in the message of its failure: it would be found everywhere."""
@@ -23,7 +23,10 @@ CHANGEABLE = (list, dict, set)
 
 def copied(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments as they are now: the function may change what it was given."""
-    return {name: value if type(value) in FLAT else thawed(frozen(value)) for name, value in arguments.items()}
+    return {
+        name: value if type(value) in IMMUTABLE_TYPES else restore_value(snapshot_value(value))
+        for name, value in arguments.items()
+    }
 
 
 def shape(value: Any, closed: Collection[str] = ()) -> Any:
@@ -31,7 +34,7 @@ def shape(value: Any, closed: Collection[str] = ()) -> Any:
     kind = type(value)
     if kind is str:
         return value if value in closed else {"$str": len(value)}
-    if kind in FLAT:
+    if kind in IMMUTABLE_TYPES:
         return value
     if isinstance(value, list | tuple | dict | set | frozenset | bytes | bytearray):
         return {"$type": kind.__name__, "length": len(value)}
@@ -66,7 +69,7 @@ class Keeping:
         if self._model is not None and is_its_own and "model" not in given:
             given = {**given, "model": self._model}
         # At once, and not on the recorder's thread: a copy of the conversation would cost as much as its sizes.
-        kept, said = messages.condensed(given, has_texts=not self.is_shape)
+        kept, said = messages.summarize_arguments(given, has_texts=not self.is_shape)
         if not self.is_shape:
             return copied(kept), said
         closed = self._closed()
@@ -84,10 +87,10 @@ class Keeping:
     def result(self, result: Any) -> Any:
         if self.is_shape:
             return None
-        return messages.answer(result)
+        return messages.shorten_answer(result)
 
     def tokens(self, result: Any) -> dict[str, int] | None:
-        return messages.tokens(result) if self.is_model else None
+        return messages.read_token_usage(result) if self.is_model else None
 
     def failure(self, failure: Failure | None, given: Mapping[str, Any]) -> Failure | None:
         """A failure as it is kept: in shape, without the rest of what was said, and without the call's own texts."""
@@ -110,7 +113,7 @@ class Keeping:
             return tuple(links)
         return tuple(msgspec.structs.replace(link, changes=tuple(map(self._change, link.changes))) for link in links)
 
-    def ending(self, ending: Ending) -> Ending:
+    def ending(self, ending: RecoveryStop) -> RecoveryStop:
         offered = tuple(left for each in ending.offered if (left := self.recovery(each)) is not None)
         return msgspec.structs.replace(ending, offered=offered)
 
@@ -130,7 +133,7 @@ def _texts(given: Mapping[str, Any]) -> list[tuple[str, str]]:
         if isinstance(value, str):
             if len(value) >= QUOTED:
                 found.append((name, str(value)))
-        elif depth < messages.DEEPEST and isinstance(value, dict | list | tuple):
+        elif depth < messages.MAX_NESTING and isinstance(value, dict | list | tuple):
             inside = list(value.values() if isinstance(value, dict) else value)[:NESTED]
             waiting.extend((name, each, depth + 1) for each in inside)
     return sorted(found, key=lambda each: -len(each[1]))

@@ -16,10 +16,10 @@ from mulligan.events import AnyEvent
 from mulligan.failure import Failure, Kind
 from mulligan.prompt import Prompt
 from mulligan.records import Fix, Precedent
-from mulligan.recover.budget import Budget
+from mulligan.recover.budget import RetryBudget
 from mulligan.recover.policy import Policy
 from mulligan.recover.tool import Learn, Mode
-from mulligan.success import Success
+from mulligan.success import SuccessRecord
 
 if TYPE_CHECKING:
     from mulligan.capture.tracer import ActiveRun
@@ -103,7 +103,7 @@ class Kit:
     """A stream to publish on, how to classify, how hard to try, and a clock that tests can replace."""
 
     publish: Callable[[AnyEvent], None]
-    succeed: Callable[[Success], None]
+    succeed: Callable[[SuccessRecord], None]
     keep: Keep | None = None
     """The same where nobody wants to hear of it in the caller's time, without a detour; None where there is none."""
     classify: Callable[..., Failure]
@@ -141,7 +141,7 @@ class Kit:
     """Arguments of a tool, by its key, that named items in earlier runs."""
     published_items: set[tuple[str, str]] = field(default_factory=set)
     """Tools and arguments that this process has published as items already."""
-    budget: Budget = field(default_factory=Budget)
+    budget: RetryBudget = field(default_factory=RetryBudget)
     faults: set[str] = field(default_factory=set)
     """Which of our own parts have failed, so that each is told once."""
     others: dict[Recording, Kit] = field(default_factory=dict)
@@ -213,7 +213,7 @@ class Kit:
             log.exception("%s failed; your call goes on without it, and this is told once", what)
 
 
-Keep = Callable[[Success, Sequence[Any] | None], None]
+Keep = Callable[[SuccessRecord, Sequence[Any] | None], None]
 """Of a call that worked, and what `success.telling` makes of it, where that was done."""
 Known = Callable[[str, str, Failure, Mapping[str, Any], str], Sequence[Fix]]
 """Of a tool's name and key, its failure, the arguments and the digest of its schema ("" where there is none)."""

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mulligan.capture.attempts import Attempts
-from mulligan.capture.dialects import Dialect, Said, dialect_of, said, taught
+from mulligan.capture.dialects import MessageFormat, ModelReply, choose_message_format, parse_reply, prepend_lessons
 from mulligan.capture.kit import Kit
-from mulligan.capture.messages import condensed
+from mulligan.capture.messages import summarize_arguments
 from mulligan.capture.signature import code_of
 from mulligan.capture.tracer import ActiveRun, scope
-from mulligan.capture.turns import OURS, Tools, Turn, Turns, known_as, named
-from mulligan.capture.wrap import ToolOptions, Wrapped, wrap
+from mulligan.capture.turns import NOTE_KEY, Tools, Turn, Turns, tools_by_name, wrapped_of
+from mulligan.capture.wrap import ToolOptions, WrappedFunction, wrap
 from mulligan.failure import Failure, SettingsError
 from mulligan.records import Status
 
@@ -27,12 +27,12 @@ Messages = Sequence[Any] | str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
+class LoopResult:
     """The result of a loop: the last text, the status, and why it ended."""
 
     text: str
     status: Status
-    why: str
+    end_reason: str
     """Why it ended, including the first unrecovered call, if any."""
     cause: Failure | None = None
     """The root cause: the first unrecovered failure."""
@@ -48,23 +48,23 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class AskModel:
     """Move: ask the model. The driver sends back its reply."""
 
     arguments: tuple[Any, ...]
-    named: Mapping[str, Any]
+    keywords: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Know:
+class LoadLessons:
     """Move: load the lessons about the tools, within a token limit. The driver sends back a text."""
 
     tools: Sequence[str]
-    budget: int
+    max_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallTool:
     """Move: execute a call that the model requested. The driver sends back the answer for the model."""
 
     turn: Turn
@@ -72,37 +72,44 @@ class Call:
     arguments: Any
 
 
-Conversation = Generator[Know | Say | Call, Any, Finished]
+Conversation = Generator[LoadLessons | AskModel | CallTool, Any, LoopResult]
 
 
 class Loop:
     """The state of one loop: model, tools and conversation."""
 
     def __init__(
-        self, kit: Kit, model: Model, tools: Tools, messages: Messages, limit: int, style: str | None, teach: int = 0
+        self,
+        kit: Kit,
+        model: Model,
+        tools: Tools,
+        messages: Messages,
+        limit: int,
+        style: str | None,
+        max_lesson_tokens: int = 0,
     ) -> None:
         if not callable(model):
             raise SettingsError(f"model is a function that takes messages and answers, got {type(model).__name__}.")
         self.kit = kit
-        self.tools = named(tools)
+        self.tools = tools_by_name(tools)
         self.turns = Turns(lambda: kit, limit)
-        known = known_as(model)
-        self.is_async = known.is_async if known else inspect.iscoroutinefunction(code_of(model))
+        wrapped = wrapped_of(model)
+        self.is_async = wrapped.is_async if wrapped else inspect.iscoroutinefunction(code_of(model))
         options = ToolOptions(name=getattr(model, "__name__", "") or "model", type="model", effects="none")
-        self.model = model if known else wrap(model, lambda: kit, options)
-        self._refuse_async_tools()
+        self.model = model if wrapped else wrap(model, lambda: kit, options)
+        self._reject_async_tools()
         self._takes_tools = _takes_tools(model)
         if not isinstance(messages, Sequence):
             raise SettingsError(f"messages is a text, or a list of messages, got {type(messages).__name__}.")
         self._messages = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
         self._style = style
-        self._dialect: Dialect = dialect_of(style, self._messages)
-        self._teach = teach
+        self._message_format: MessageFormat = choose_message_format(style, self._messages)
+        self._max_lesson_tokens = max_lesson_tokens
 
-    def _refuse_async_tools(self) -> None:
+    def _reject_async_tools(self) -> None:
         for name, tool in self.tools.items():
-            known = known_as(tool)
-            if not self.is_async and (known.is_async if known else inspect.iscoroutinefunction(code_of(tool))):
+            wrapped = wrapped_of(tool)
+            if not self.is_async and (wrapped.is_async if wrapped else inspect.iscoroutinefunction(code_of(tool))):
                 raise SettingsError(f"{name} is async and the model is not. Give an async model, and await the loop.")
 
     def scope(self) -> AbstractContextManager[ActiveRun]:
@@ -110,73 +117,75 @@ class Loop:
 
     def conversation(self, run: ActiveRun) -> Conversation:
         """Yield the moves of the loop. Return its result."""
-        run.is_alone = False
-        if self._teach:
-            names = [known.name if (known := known_as(tool)) else name for name, tool in self.tools.items()]
-            if told := (yield Know(names, self._teach)):
+        run.is_implicit = False
+        if self._max_lesson_tokens:
+            names = [wrapped.name if (wrapped := wrapped_of(tool)) else name for name, tool in self.tools.items()]
+            if text := (yield LoadLessons(names, self._max_lesson_tokens)):
                 # set the context before adding lessons: it is the user's text
-                run.hear(condensed({"messages": self._messages})[1])
-                self._messages = taught(self._messages, told)
+                run.set_context_if_unset(summarize_arguments({"messages": self._messages})[1])
+                self._messages = prepend_lessons(self._messages, text)
         for turn in self.turns:
             if turn.notice:
-                self._dialect.tell(self._messages, turn.notice)
-            reply = said((yield Say((list(self._messages),), self._offer(turn))), self._dialect)
-            self._dialect = reply.dialect
+                self._message_format.add_notice(self._messages, turn.notice)
+            reply = parse_reply(
+                (yield AskModel((list(self._messages),), self._tool_arguments(turn))), self._message_format
+            )
+            self._message_format = reply.message_format
             self._messages.append(reply.message)
             if not reply.calls:
-                return self._finished(run, turn, reply.text, self._why(run, reply))
+                return self._build_result(run, turn, reply.text, self._describe_end(run, reply))
             if not turn.is_last:
-                yield from self._answers(turn, reply)
-        cause = self._cause(run)
-        told = f"{self.turns.limit} turns were used up"
-        why = f"{told}; {_told(cause)}" if cause else told
-        run.record_failure("orchestration", "max_retries_exceeded", why)
-        return self._finished(run, turn, reply.text, why)
+                yield from self._answer_calls(turn, reply)
+        cause = self._first_unrecovered(run)
+        text = f"{self.turns.limit} turns were used up"
+        end_reason = f"{text}; {_describe_cause(cause)}" if cause else text
+        run.record_failure("orchestration", "max_retries_exceeded", end_reason)
+        return self._build_result(run, turn, reply.text, end_reason)
 
-    def known(self, asked: Know) -> str:
-        return self.kit.pitfalls(asked.tools, asked.budget)
+    def load_lessons(self, request: LoadLessons) -> str:
+        return self.kit.pitfalls(request.tools, request.max_tokens)
 
-    async def aknown(self, asked: Know) -> str:
+    async def aload_lessons(self, request: LoadLessons) -> str:
         import asyncio  # lazy: only for async callers, which have loaded it
 
-        return await asyncio.to_thread(self.known, asked)
+        return await asyncio.to_thread(self.load_lessons, request)
 
-    def _answers(self, turn: Turn, reply: Said) -> Generator[Call, Any, None]:
+    def _answer_calls(self, turn: Turn, reply: ModelReply) -> Generator[CallTool, Any, None]:
         answers = []
         for call in reply.calls:
-            answer = yield Call(turn, call.name, call.arguments)
-            is_error = isinstance(answer, dict) and ("recoverable" in answer or "recoverable" in _block(answer))
+            answer = yield CallTool(turn, call.name, call.arguments)
+            is_error = isinstance(answer, dict) and ("recoverable" in answer or "recoverable" in _note_block(answer))
             answers.append((call.id, answer, is_error))
-        self._dialect.answer(self._messages, answers)
+        self._message_format.add_results(self._messages, answers)
 
-    def _offer(self, turn: Turn) -> dict[str, Any]:
+    def _tool_arguments(self, turn: Turn) -> dict[str, Any]:
         """Return the `tools` argument for a model that accepts it; no tools in the last turn."""
         if not self._takes_tools:
             return {}
-        tools = {} if turn.is_last else {name: _wrapped(tool, name, self.kit) for name, tool in self.tools.items()}
-        offered = [(name, tool.signature.description, tool.schema() or {}) for name, tool in tools.items()]
-        return {"tools": [self._dialect.tool(*each) for each in offered]}
+        tools = {} if turn.is_last else {name: _wrap_tool(tool, name, self.kit) for name, tool in self.tools.items()}
+        definitions = [(name, tool.signature.description, tool.schema() or {}) for name, tool in tools.items()]
+        return {"tools": [self._message_format.format_tool(*definition) for definition in definitions]}
 
-    def _why(self, run: ActiveRun, reply: Said) -> str:
-        told = "the model answered" if reply.text else "the model had nothing more to say"
-        cause = self._cause(run)
-        return f"{told}, although {_told(cause)}" if cause else told
+    def _describe_end(self, run: ActiveRun, reply: ModelReply) -> str:
+        summary = "the model answered" if reply.text else "the model had nothing more to say"
+        cause = self._first_unrecovered(run)
+        return f"{summary}, although {_describe_cause(cause)}" if cause else summary
 
-    def _cause(self, run: ActiveRun) -> tuple[Attempts, Failure] | None:
+    def _first_unrecovered(self, run: ActiveRun) -> tuple[Attempts, Failure] | None:
         """Return the first unrecovered call with its failure."""
-        overcome = {link.failed for link in run.links()}
-        for call in self.turns.made:
+        recovered_calls = {link.failed for link in run.links()}
+        for call in self.turns.calls:
             failure = call.given_up.failure if call.given_up is not None else call.failure
-            if failure is not None and failure.counts and call.number not in overcome:
+            if failure is not None and failure.is_failure and call.number not in recovered_calls:
                 return call, failure
         return None
 
-    def _finished(self, run: ActiveRun, turn: Turn, text: str, why: str) -> Finished:
-        cause = self._cause(run)
-        return Finished(
+    def _build_result(self, run: ActiveRun, turn: Turn, text: str, end_reason: str) -> LoopResult:
+        cause = self._first_unrecovered(run)
+        return LoopResult(
             text=text,
             status=run.status,
-            why=why,
+            end_reason=end_reason,
             cause=cause[1] if cause else None,
             turns=turn.number,
             report=self.turns.report(),
@@ -185,7 +194,7 @@ class Loop:
         )
 
 
-def play(loop: Loop) -> Finished:
+def run_loop(loop: Loop) -> LoopResult:
     """Run a loop in this thread."""
     with loop.scope() as run:
         moves, answer = loop.conversation(run), None
@@ -195,15 +204,15 @@ def play(loop: Loop) -> Finished:
             except StopIteration as stop:
                 return stop.value  # type: ignore[no-any-return]
             match move:
-                case Say():
-                    answer = loop.model(*move.arguments, **move.named)
-                case Know():
-                    answer = loop.known(move)
-                case Call():
+                case AskModel():
+                    answer = loop.model(*move.arguments, **move.keywords)
+                case LoadLessons():
+                    answer = loop.load_lessons(move)
+                case CallTool():
                     answer = move.turn.call(loop.tools, move.name, move.arguments)
 
 
-async def aplay(loop: Loop) -> Finished:
+async def arun_loop(loop: Loop) -> LoopResult:
     """Run a loop in this task."""
     with loop.scope() as run:
         moves, answer = loop.conversation(run), None
@@ -213,34 +222,34 @@ async def aplay(loop: Loop) -> Finished:
             except StopIteration as stop:
                 return stop.value  # type: ignore[no-any-return]
             match move:
-                case Say():
-                    answer = await loop.model(*move.arguments, **move.named)
-                case Know():
-                    answer = await loop.aknown(move)
-                case Call():
+                case AskModel():
+                    answer = await loop.model(*move.arguments, **move.keywords)
+                case LoadLessons():
+                    answer = await loop.aload_lessons(move)
+                case CallTool():
                     answer = await move.turn.acall(loop.tools, move.name, move.arguments)
 
 
-def started(
-    kit: Kit, model: Model, tools: Tools, messages: Messages, limit: int, style: str | None, teach: int = 0
-) -> Finished | Awaitable[Finished]:
+def start_loop(
+    kit: Kit, model: Model, tools: Tools, messages: Messages, limit: int, style: str | None, max_lesson_tokens: int = 0
+) -> LoopResult | Awaitable[LoopResult]:
     """Run a loop to its end. With an async model, return an awaitable."""
-    loop = Loop(kit, model, tools, messages, limit, style, teach)
-    return aplay(loop) if loop.is_async else play(loop)
+    loop = Loop(kit, model, tools, messages, limit, style, max_lesson_tokens)
+    return arun_loop(loop) if loop.is_async else run_loop(loop)
 
 
-def _told(cause: tuple[Attempts, Failure]) -> str:
+def _describe_cause(cause: tuple[Attempts, Failure]) -> str:
     call, failure = cause
     return call.words.cause(call.tool.name, failure)
 
 
-def _block(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    block = answer.get(OURS)
+def _note_block(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    block = answer.get(NOTE_KEY)
     return block if isinstance(block, Mapping) else {}
 
 
-def _wrapped(function: Callable[..., Any], name: str, kit: Kit) -> Wrapped:
-    return known_as(function) or Wrapped(function, lambda: kit, ToolOptions(name=name))
+def _wrap_tool(function: Callable[..., Any], name: str, kit: Kit) -> WrappedFunction:
+    return wrapped_of(function) or WrappedFunction(function, lambda: kit, ToolOptions(name=name))
 
 
 def _takes_tools(model: Model) -> bool:

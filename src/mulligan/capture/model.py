@@ -12,20 +12,20 @@ from mulligan import conversation, prompt
 from mulligan.capture import messages
 from mulligan.capture.answers import Judge
 from mulligan.capture.signature import code_of
-from mulligan.classify.overflow import overflow
+from mulligan.classify.overflow import parse_overflow
 from mulligan.classify.taxonomy import MODEL_INVALID_OUTPUT, MODEL_OUTPUT_LIMIT
 from mulligan.events import ContextCompacted
 from mulligan.failure import Failure, SettingsError
 from mulligan.records import Compaction
 from mulligan.recover import output
 from mulligan.recover.budget import target_of_model
-from mulligan.recover.compress import THRESHOLD, Compressed, Sizes
-from mulligan.recover.model import ANSWERED, Fallback, Model, recovery
-from mulligan.recover.plan import Questions, Recovering
+from mulligan.recover.compress import DEFAULT_COMPRESS_ABOVE_CHARS, CompressionResult, Sizes
+from mulligan.recover.model import ANSWER_GIVEN, Fallback, Model, plan_model_recovery
+from mulligan.recover.plan import RecoveryMoves, RecoveryQueries
 from mulligan.recover.policy import Policy
 from mulligan.recover.tool import Arguments, Tool
-from mulligan.redaction import plain
-from mulligan.success import thawed
+from mulligan.redaction import to_plain_data
+from mulligan.success import restore_value
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from mulligan.capture.attempts import Attempts
     from mulligan.capture.first import First
     from mulligan.capture.kit import Kit
-    from mulligan.capture.wrap import Wrapped
+    from mulligan.capture.wrap import WrappedFunction
 
 log = logging.getLogger("mulligan")
 
-ASKS_FOR_JSON = frozenset({"response_format", "text", "config", "generation_config", "generationConfig"})
-PIECE = 8000
+OUTPUT_FORMAT_ARGUMENTS = frozenset({"response_format", "text", "config", "generation_config", "generationConfig"})
+MAX_PIECE_CHARS = 8000
 """Characters of removed text per stored piece. Recording would shorten longer pieces."""
-NOT_FOR_A_SUMMARY = frozenset(
+UNSUMMARIZED_ARGUMENTS = frozenset(
     "tools tool_choice functions function_call response_format stream stream_options parallel_tool_calls".split()
 )
 
@@ -53,8 +53,8 @@ class ModelOptions:
     fallback: Callable[..., Any] | None = None
     fallback_models: Iterable[str | Callable[..., Any] | Fallback] = ()
     refresh_auth: Callable[..., Any] | None = None
-    max_compress_retries: int = 1
-    compress_over: int = THRESHOLD
+    max_compressions: int = 1
+    compress_above_chars: int = DEFAULT_COMPRESS_ABOVE_CHARS
 
     def __post_init__(self) -> None:
         if self.compress is not None and self.compress != "model" and not callable(self.compress):
@@ -62,17 +62,17 @@ class ModelOptions:
         for name in ("fallback", "refresh_auth"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise SettingsError(f"{name} is a function, got {getattr(self, name)!r}.")
-        for name, least in (("max_compress_retries", 0), ("compress_over", 200)):
+        for name, minimum in (("max_compressions", 0), ("compress_above_chars", 200)):
             number = getattr(self, name)
-            if type(number) is not int or number < least:
-                raise SettingsError(f"{name} is a whole number, {least} or more, got {number!r}.")
-        given = self.fallback_models
-        if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-            raise SettingsError(f"fallback_models is a list of models, such as ['gpt-4.1'], got {given!r}.")
-        made = tuple(each if isinstance(each, Fallback) else Fallback(each) for each in given)
-        object.__setattr__(self, "fallback_models", made)
+            if type(number) is not int or number < minimum:
+                raise SettingsError(f"{name} is a whole number, {minimum} or more, got {number!r}.")
+        models = self.fallback_models
+        if isinstance(models, str | bytes) or not isinstance(models, Iterable):
+            raise SettingsError(f"fallback_models is a list of models, such as ['gpt-4.1'], got {models!r}.")
+        fallbacks = tuple(model if isinstance(model, Fallback) else Fallback(model) for model in models)
+        object.__setattr__(self, "fallback_models", fallbacks)
 
-    def refuse_async(self, name: str) -> None:
+    def reject_async(self, name: str) -> None:
         """Raise `SettingsError` if an option is async and the wrapped function is not."""
         for option in ("compress", "fallback", "refresh_auth"):
             function = getattr(self, option)
@@ -86,7 +86,7 @@ class ModelJudge(Judge):
     __slots__ = ()
 
     def __init__(self, name: str) -> None:
-        super().__init__("model", name, "raised", "success")
+        super().__init__("model", name, False, "success")
 
     @property
     def is_needed(self) -> bool:
@@ -95,8 +95,8 @@ class ModelJudge(Judge):
     def condemns(self, result: Any, first: First | Mapping[str, Any] | None = None) -> bool:
         try:
             if not isinstance(first, Mapping):
-                first = _given(first)
-            return output.fault(result, first) is not None
+                first = _output_format_arguments(first)
+            return output.find_output_error(result, first) is not None
         except Exception:  # noqa: BLE001 - the answer may be any object; an unreadable one is not an error
             return False
 
@@ -104,26 +104,28 @@ class ModelJudge(Judge):
         self, kit: Kit, result: Any, arguments: Mapping[str, Any], rejects: Collection[int] = ()
     ) -> Failure | None:
         try:
-            wrong = output.fault(result, arguments)
+            output_error = output.find_output_error(result, arguments)
         except Exception:  # noqa: BLE001 - the answer may be any object; an unreadable one is not an error
             return None
-        if wrong is None:
+        if output_error is None:
             return None
-        if wrong.said is not None:
-            return kit.failure({"error": plain(wrong.said)}, source="model", tool=self._name, is_error=True)
-        kind = MODEL_OUTPUT_LIMIT if wrong.is_cut else MODEL_INVALID_OUTPUT
-        known = kit.failure(text=wrong.reason, source="model", tool=self._name)
-        return Failure.of(kind, wrong.reason, fingerprint=known.fingerprint, evidence=("what it answered",))
+        if output_error.provider_error is not None:
+            return kit.failure(
+                {"error": to_plain_data(output_error.provider_error)}, source="model", tool=self._name, is_error=True
+            )
+        kind = MODEL_OUTPUT_LIMIT if output_error.is_cut else MODEL_INVALID_OUTPUT
+        classified = kit.failure(text=output_error.reason, source="model", tool=self._name)
+        return Failure.of(kind, output_error.reason, fingerprint=classified.fingerprint, evidence=("what it answered",))
 
-    def mended(self, result: Any, arguments: Mapping[str, Any]) -> Any:
+    def repair(self, result: Any, arguments: Mapping[str, Any]) -> Any:
         """Repair an answer that can be read in only one way; otherwise return None."""
         try:
-            wrong = output.fault(result, arguments)
-            while wrong is not None:  # several calls may each need a repair
-                result = output.mended(result, wrong)
+            output_error = output.find_output_error(result, arguments)
+            while output_error is not None:  # several calls may each need a repair
+                result = output.repair_output(result, output_error)
                 if result is None:
                     return None
-                wrong = output.fault(result, arguments)
+                output_error = output.find_output_error(result, arguments)
         except Exception:  # noqa: BLE001 - the answer may be any object; an unreadable one stays as it is
             return None
         return result
@@ -132,28 +134,30 @@ class ModelJudge(Judge):
 _NO_ARGUMENTS: Mapping[str, Any] = {}
 
 
-def _given(first: First | None) -> Mapping[str, Any]:
+def _output_format_arguments(first: First | None) -> Mapping[str, Any]:
     """Return the arguments of a first attempt that define the output format."""
-    if first is None or ASKS_FOR_JSON.isdisjoint(first.made.named):
+    if first is None or OUTPUT_FORMAT_ARGUMENTS.isdisjoint(first.made.named):
         return _NO_ARGUMENTS
-    return {name: thawed(value) for name, value in first.made.named.items() if name in ASKS_FOR_JSON}
+    return {name: restore_value(value) for name, value in first.made.named.items() if name in OUTPUT_FORMAT_ARGUMENTS}
 
 
 class ModelCalls:
     """The recovery of the calls of one wrapped model."""
 
-    def __init__(self, wrapped: Wrapped, options: ModelOptions) -> None:
+    def __init__(self, wrapped: WrappedFunction, options: ModelOptions) -> None:
         self._wrapped = wrapped
         self.options = options
         if not wrapped.is_async:
-            options.refuse_async(wrapped.name)
+            options.reject_async(wrapped.name)
         self._fallbacks = tuple(
-            each if isinstance(each.model, str) else Fallback(self._as_called(each.model), each.window)
-            for each in options.fallback_models
-            if isinstance(each, Fallback)
+            fallback
+            if isinstance(fallback.model, str)
+            else Fallback(self._match_async(fallback.model), fallback.window)
+            for fallback in options.fallback_models
+            if isinstance(fallback, Fallback)
         )
 
-    def _as_called(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _match_async(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Adapt another model's function to be sync or async like the wrapped one."""
         is_async = inspect.iscoroutinefunction(code_of(function))
         if is_async and not self._wrapped.is_async:
@@ -176,83 +180,103 @@ class ModelCalls:
         name = arguments.get("model", self._wrapped.signature.default("model"))
         return target_of_model(arguments, getattr(self._wrapped.function, "endpoint", ""), name)
 
-    def recovery(self, call: Attempts, arguments: Arguments, tool: Tool, policy: Policy, ask: Questions) -> Recovering:
+    def recovery(
+        self, call: Attempts, arguments: Arguments, tool: Tool, policy: Policy, ask: RecoveryQueries
+    ) -> RecoveryMoves:
         options = self.options
-        summarise, rewrite = _summarisers(options.compress)
+        summarise, rewrite = _split_compressor(options.compress)
         model = Model(
             sizes=_sizes,
-            words=lambda failure: call.words.again(failure, limit=WORDS),
-            compacted=lambda made: _compacted(call, made),
-            warn=lambda told: log.warning("%s: %s", tool.name, told),
+            describe_failure=lambda failure: call.words.retry_instruction(failure, limit=MAX_PROVIDER_MESSAGE_CHARS),
+            on_compacted=lambda compressed: _note_compaction(call, compressed),
+            warn=lambda message: log.warning("%s: %s", tool.name, message),
             summarise=summarise,
             rewrite=rewrite,
-            retell=self._retelling(arguments) if options.compress == "model" else None,
-            refresh=None if options.refresh_auth is None else _refreshing(options.refresh_auth),
-            answer=None if options.fallback is None else _answering(options.fallback, call),
+            summarize_gap=self._make_summarizer(arguments) if options.compress == "model" else None,
+            refresh=None if options.refresh_auth is None else _make_refresher(options.refresh_auth),
+            answer=None if options.fallback is None else _make_fallback(options.fallback, call),
             name=self._wrapped.signature.default("model"),
             fallbacks=self._fallbacks,
-            compressions=options.max_compress_retries,
-            threshold=options.compress_over,
+            max_compressions=options.max_compressions,
+            compress_above_chars=options.compress_above_chars,
         )
-        return recovery(arguments, tool, policy, ask, model)
+        return plan_model_recovery(arguments, tool, policy, ask, model)
 
-    def _retelling(self, arguments: Arguments) -> Callable[[str, int], Any] | None:
+    def _make_summarizer(self, arguments: Arguments) -> Callable[[str, int], Any] | None:
         """Return a function that asks the model to summarize removed messages."""
         wrapped = self._wrapped
-        place = conversation.place(arguments)
-        if place is None or wrapped.is_stream or wrapped.is_async_stream:
+        conversation_name = conversation.conversation_argument(arguments)
+        if conversation_name is None or wrapped.is_stream or wrapped.is_async_stream:
             return None
-        rest = {name: value for name, value in arguments.items() if name not in NOT_FOR_A_SUMMARY}
+        other_arguments = {name: value for name, value in arguments.items() if name not in UNSUMMARIZED_ARGUMENTS}
 
-        def asked(text: str, limit: int) -> Any:
-            given = arguments[place]
-            said = prompt.retell(text, limit)
-            messages = [conversation.spoken(given, said)] if isinstance(given, list | tuple) else said
-            positional, named = wrapped.signature.spread({**rest, place: messages})
-            return wrapped.function(*positional, **named)
+        def request_summary(text: str, limit: int) -> Any:
+            original_messages = arguments[conversation_name]
+            request_text = prompt.summary_request(text, limit)
+            messages = (
+                [conversation.user_message(original_messages, request_text)]
+                if isinstance(original_messages, list | tuple)
+                else request_text
+            )
+            positional, keywords = wrapped.signature.split_arguments({**other_arguments, conversation_name: messages})
+            return wrapped.function(*positional, **keywords)
 
-        def retell(text: str, limit: int) -> str:
-            return _text(asked(text, limit))
+        def summarize(text: str, limit: int) -> str:
+            return _answer_text(request_summary(text, limit))
 
-        async def aretell(text: str, limit: int) -> str:
-            return _text(await asked(text, limit))
+        async def asummarize(text: str, limit: int) -> str:
+            return _answer_text(await request_summary(text, limit))
 
-        return aretell if wrapped.is_async else retell
+        return asummarize if wrapped.is_async else summarize
 
 
-WORDS = 600
+MAX_PROVIDER_MESSAGE_CHARS = 600
 """Characters of a provider's error message that are repeated to the model."""
 
 
-def _text(answer: Any) -> str:
-    told = messages.answer(answer)
-    return told if isinstance(told, str) else str(told.get("text", "")) if isinstance(told, dict) else ""
+def _answer_text(answer: Any) -> str:
+    shortened = messages.shorten_answer(answer)
+    return (
+        shortened
+        if isinstance(shortened, str)
+        else str(shortened.get("text", ""))
+        if isinstance(shortened, dict)
+        else ""
+    )
 
 
 def _sizes(failure: Failure) -> Sizes:
-    said = overflow(f"{failure.message}\n{failure.detail}")
-    return Sizes() if said is None else Sizes(window=said.window, requested=said.requested, answer=said.answer)
+    stated_sizes = parse_overflow(f"{failure.message}\n{failure.detail}")
+    return (
+        Sizes()
+        if stated_sizes is None
+        else Sizes(window=stated_sizes.window, requested=stated_sizes.requested, answer=stated_sizes.answer)
+    )
 
 
-def _summarisers(
+def _split_compressor(
     compress: Callable[..., Any] | str | None,
 ) -> tuple[Callable[..., Any] | None, Callable[..., Any] | None]:
     """Return the user's function as a text compressor or as a conversation compressor; the other is None."""
     if compress is None or isinstance(compress, str):
         return None, None
     try:
-        first = next(iter(inspect.signature(compress).parameters.values()))
+        first_parameter = next(iter(inspect.signature(compress).parameters.values()))
     except (StopIteration, TypeError, ValueError):
         return compress, None
-    is_whole = first.name in (*conversation.CONVERSATION, "turns", "msgs") and first.name not in ("input", "prompt")
-    is_whole = is_whole or str(first.annotation).lower().startswith(
+    takes_conversation = first_parameter.name in (
+        *conversation.CONVERSATION_ARGUMENTS,
+        "turns",
+        "msgs",
+    ) and first_parameter.name not in ("input", "prompt")
+    takes_conversation = takes_conversation or str(first_parameter.annotation).lower().startswith(
         ("list", "sequence", "typing.list", "<class 'list'")
     )
-    return (None, compress) if is_whole else (compress, None)
+    return (None, compress) if takes_conversation else (compress, None)
 
 
-def _refreshing(refresh: Callable[..., Any]) -> Callable[[Failure], Any]:
-    takes = _takes(refresh)
+def _make_refresher(refresh: Callable[..., Any]) -> Callable[[Failure], Any]:
+    takes = _takes_arguments(refresh)
 
     def ask(failure: Failure) -> Any:
         answer = refresh(failure) if takes else refresh()
@@ -265,94 +289,98 @@ def _refreshing(refresh: Callable[..., Any]) -> Callable[[Failure], Any]:
     return aask if inspect.iscoroutinefunction(code_of(refresh)) else ask
 
 
-def _takes(function: Callable[..., Any]) -> bool:
+def _takes_arguments(function: Callable[..., Any]) -> bool:
     try:
         return bool(inspect.signature(function).parameters)
     except (TypeError, ValueError):
         return False
 
 
-def _answering(fallback: Callable[..., Any], call: Attempts) -> Callable[[Arguments, Failure], object]:
+def _make_fallback(fallback: Callable[..., Any], call: Attempts) -> Callable[[Arguments, Failure], object]:
     """Adapt the user's fallback: it receives the failure, and the call's arguments that it names."""
 
-    def given(arguments: Arguments, failure: Failure) -> tuple[list[Any], dict[str, Any]]:
+    def bind_arguments(arguments: Arguments, failure: Failure) -> tuple[list[Any], dict[str, Any]]:
         try:
             parameters = list(inspect.signature(fallback).parameters.values())
         except (TypeError, ValueError):
             return [failure], {}
-        named: dict[str, Any] = {}
+        keywords: dict[str, Any] = {}
         positional: list[Any] = []
-        is_told = any(each.name == "failure" for each in parameters)
-        for each in parameters:
-            if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
+        has_failure_argument = any(parameter.name == "failure" for parameter in parameters)
+        for parameter in parameters:
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 continue
-            if each.name == "failure":
-                named["failure"] = failure
-            elif each.name in arguments:
-                named[each.name] = arguments[each.name]
-            elif each.default is each.empty and not is_told:
-                is_told = True
-                named[each.name] = failure
-        if any(each.kind is each.POSITIONAL_ONLY for each in parameters):
-            positional = [named.pop(each.name) for each in parameters if each.kind is each.POSITIONAL_ONLY]
-        return positional, named
+            if parameter.name == "failure":
+                keywords["failure"] = failure
+            elif parameter.name in arguments:
+                keywords[parameter.name] = arguments[parameter.name]
+            elif parameter.default is parameter.empty and not has_failure_argument:
+                has_failure_argument = True
+                keywords[parameter.name] = failure
+        if any(parameter.kind is parameter.POSITIONAL_ONLY for parameter in parameters):
+            positional = [
+                keywords.pop(parameter.name) for parameter in parameters if parameter.kind is parameter.POSITIONAL_ONLY
+            ]
+        return positional, keywords
 
     def ask(arguments: Arguments, failure: Failure) -> object:
         started = call.kit.now(), call.kit.timer()
-        positional, named = given(arguments, failure)
-        call.answered_by(fallback(*positional, **named), *started)
-        return ANSWERED
+        positional, keywords = bind_arguments(arguments, failure)
+        call.answered_by(fallback(*positional, **keywords), *started)
+        return ANSWER_GIVEN
 
     async def aask(arguments: Arguments, failure: Failure) -> object:
         started = call.kit.now(), call.kit.timer()
-        positional, named = given(arguments, failure)
-        call.answered_by(await fallback(*positional, **named), *started)
-        return ANSWERED
+        positional, keywords = bind_arguments(arguments, failure)
+        call.answered_by(await fallback(*positional, **keywords), *started)
+        return ANSWER_GIVEN
 
     return aask if inspect.iscoroutinefunction(code_of(fallback)) else ask
 
 
-def _compacted(call: Attempts, made: Compressed) -> None:
+def _note_compaction(call: Attempts, compressed: CompressionResult) -> None:
     """Prepare the compaction event, and store the removed text with the next attempt."""
     run = call.run.record
     call.about = {
         "compressed": {
-            "by": made.by,
-            "messages": made.steps,
-            "chars_before": made.chars_before,
-            "chars_after": made.chars_after,
-            "tokens_before": made.tokens_before,
-            "tokens_after": made.tokens_after,
+            "by": compressed.shortened_by,
+            "messages": compressed.steps,
+            "chars_before": compressed.chars_before,
+            "chars_after": compressed.chars_after,
+            "tokens_before": compressed.tokens_before,
+            "tokens_after": compressed.tokens_after,
         }
     }
-    if not call.keeps_shape_only and made.cut:
-        call.about["cut"] = [{"message": number, "text": _pieces(text)} for number, text in made.cut]
+    if not call.keeps_shape_only and compressed.shortened_texts:
+        call.about["cut"] = [
+            {"message": number, "text": _split_text(text)} for number, text in compressed.shortened_texts
+        ]
     call.upcoming = ContextCompacted(
         Compaction(
             run=run.id,
             session=run.session,
             attempt=call.made + 1,
             reason="overflow",
-            steps=made.steps,
-            chars_before=made.chars_before,
-            chars_after=made.chars_after,
-            tokens_before=made.tokens_before,
-            tokens_after=made.tokens_after,
+            steps=compressed.steps,
+            chars_before=compressed.chars_before,
+            chars_after=compressed.chars_after,
+            tokens_before=compressed.tokens_before,
+            tokens_after=compressed.tokens_after,
         )
     )
 
 
-def _pieces(text: str) -> Sequence[str] | str:
+def _split_text(text: str) -> Sequence[str] | str:
     """Split a long text at word boundaries: redaction would not recognize half a secret."""
-    if len(text) <= PIECE:
+    if len(text) <= MAX_PIECE_CHARS:
         return text
-    found: list[str] = []
-    at = 0
-    while at < len(text):
-        end = at + PIECE
+    pieces: list[str] = []
+    start = 0
+    while start < len(text):
+        end = start + MAX_PIECE_CHARS
         if end < len(text):
-            cut = max(text.rfind("\n", at, end), text.rfind(" ", at, end))
-            end = cut + 1 if cut > at else end
-        found.append(text[at:end])
-        at = end
-    return found
+            boundary = max(text.rfind("\n", start, end), text.rfind(" ", start, end))
+            end = boundary + 1 if boundary > start else end
+        pieces.append(text[start:end])
+        start = end
+    return pieces

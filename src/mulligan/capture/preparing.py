@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from mulligan.capture.drive import aplay, play
+from mulligan.capture.drive import aexecute_plan, execute_plan
 from mulligan.capture.kit import Kit, reset
 from mulligan.capture.tracer import ActiveRun
-from mulligan.recover.repair import Before
+from mulligan.recover.repair import PrerequisiteCall
 from mulligan.recover.tool import Tool
 
 if TYPE_CHECKING:
@@ -21,30 +21,30 @@ class Preparing:
 
     def __init__(self, kit: Kit, run: ActiveRun, tool: Tool) -> None:
         self._kit, self._run, self._tool = kit, run, tool
-        self.made: list[Before] = []
+        self.made: list[PrerequisiteCall] = []
         """Those that worked."""
 
-    def call(self, before: Before) -> str:
+    def call(self, before: PrerequisiteCall) -> str:
         made = self._missing(before)
         if isinstance(made, str):
             return made
         if made.is_async:
             return f"{before.tool}, which must come first, is async and {self._tool.name} is not"
         with self._following():
-            play(made)
+            execute_plan(made)
         return self._came_out(made, before)
 
-    async def acall(self, before: Before) -> str:
+    async def acall(self, before: PrerequisiteCall) -> str:
         made = self._missing(before)
         if isinstance(made, str):
             return made
         import asyncio  # loaded by whoever awaits us
 
         with self._following():
-            await (aplay(made) if made.is_async else asyncio.to_thread(play, made))
+            await (aexecute_plan(made) if made.is_async else asyncio.to_thread(execute_plan, made))
         return self._came_out(made, before)
 
-    def _missing(self, before: Before) -> Attempts | str:
+    def _missing(self, before: PrerequisiteCall) -> Attempts | str:
         """A call that had been missing, ready to be made; or why it cannot be."""
         assert self._kit.tools is not None
         wrapped = self._kit.tools(before.tool)
@@ -52,7 +52,7 @@ class Preparing:
             return f"{before.tool}, which must come first, is not a tool of this process"
         if wrapped.options.destructive or wrapped.is_stream or wrapped.is_async_stream:
             return f"{before.tool}, which must come first, is not called without asking"
-        made: Attempts = wrapped.attempts(self._kit, self._run, (), before.arguments)
+        made: Attempts = wrapped.prepare_call(self._kit, self._run, (), before.arguments)
         made.is_answered = True  # it is announced with the call that needed it
         made.guarding.can_block = True  # nobody asked for it but us
         return made
@@ -68,7 +68,7 @@ class Preparing:
         finally:
             reset(self._kit.preparing, token)
 
-    def _came_out(self, made: Attempts, before: Before) -> str:
+    def _came_out(self, made: Attempts, before: PrerequisiteCall) -> str:
         if made.failure is not None:
             return f"{before.tool} failed, which must come first"
         self.made.append(before)

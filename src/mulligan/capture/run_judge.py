@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mulligan.calls import TOOL, Call
+from mulligan.calls import TOOL_NAME_PATH, Call
 from mulligan.links import (
     CallFacts,
     Candidate,
@@ -25,13 +25,13 @@ from mulligan.links import (
     OpenFailure,
     Receiver,
     RunProgress,
-    are_alike,
+    are_similar_texts,
     differing_names,
     differs_in,
     has_long_text,
 )
 from mulligan.records import Link, Run, Status, Step
-from mulligan.success import Form
+from mulligan.success import CallTemplate
 
 FAILED_CALLS = "__mulligan_calls__"
 """The attribute of an exception that lists the failed calls it left, as pairs of run and call number."""
@@ -69,10 +69,10 @@ def enter_task() -> tuple[int, ...]:
         except RuntimeError:  # no event loop runs in this thread
             task = None
     owner = (threading.get_ident(), id(task) if task is not None else 0)
-    known = _current_task.get()
-    if known is not None and known.owner == owner:
-        return known.path
-    path = (*(known.path[1 - MAX_TASK_PATH :] if known is not None else ()), next(_task_numbers))
+    task_path = _current_task.get()
+    if task_path is not None and task_path.owner == owner:
+        return task_path.path
+    path = (*(task_path.path[1 - MAX_TASK_PATH :] if task_path is not None else ()), next(_task_numbers))
     _current_task.set(TaskPath(owner, path))
     return path
 
@@ -96,20 +96,20 @@ def find_failed_calls(error: BaseException | None, run: str) -> tuple[int, ...]:
 
 def find_marked_calls(error: BaseException | None) -> tuple[tuple[str, int], ...]:
     """Return the failed calls, each with its run, that an exception or one in its chain has left."""
-    waiting, looked_at = [error], 0
+    pending, visited_count = [error], 0
     calls: dict[tuple[str, int], None] = {}
-    while waiting and looked_at < MAX_EXCEPTION_CHAIN:
-        current = waiting.pop()
+    while pending and visited_count < MAX_EXCEPTION_CHAIN:
+        current = pending.pop()
         if current is None:
             continue
-        looked_at += 1
+        visited_count += 1
         try:
             calls |= dict.fromkeys(vars(current).get(FAILED_CALLS, ()))
         except Exception:  # noqa: BLE001 - an exception that cannot be inspected is no evidence
             continue
-        waiting += [current.__cause__, current.__context__]
+        pending += [current.__cause__, current.__context__]
         if isinstance(current, BaseExceptionGroup):
-            waiting += current.exceptions[:MAX_EXCEPTION_CHAIN]
+            pending += current.exceptions[:MAX_EXCEPTION_CHAIN]
     return tuple(calls)
 
 
@@ -156,24 +156,36 @@ class ArgumentVariation:
     """The successful calls of one tool in one item scope: first arguments, and which have varied since."""
 
     __slots__ = (
-        "_calls", "_constant", "_constant_names", "_first", "_last", "_names", "_places",
-        "alone", "is_settled", "key", "scope", "varying",
+        "_calls",
+        "_constant",
+        "_constant_names",
+        "_first",
+        "_last",
+        "_names",
+        "_positional_count",
+        "is_settled",
+        "item_names",
+        "key",
+        "scope",
+        "varying",
     )  # fmt: skip
 
-    def __init__(self, key: str, scope: Scope, names: Sequence[str], given: Sequence[Any], named: Mapping[str, Any]):
+    def __init__(
+        self, key: str, scope: Scope, names: Sequence[str], positional: Sequence[Any], keywords: Mapping[str, Any]
+    ):
         self.key = key
         self.scope = scope
         self._names = names
         """The names of the positional arguments."""
-        self._first = self._last = self._by_name(given, named)
+        self._first = self._last = self._by_name(positional, keywords)
         self._calls = 1
-        self._places = len(given)
-        self._constant = list(enumerate(given))
+        self._positional_count = len(positional)
+        self._constant = list(enumerate(positional))
         """Positional values that never varied, with their index."""
-        self._constant_names = list(named.items())
+        self._constant_names = list(keywords.items())
         self.varying: set[str] = set()
         """Arguments in which two successes differ."""
-        self.alone: set[str] = set()
+        self.item_names: set[str] = set()
         """Arguments that are the only difference between two successes: they name items."""
         self.is_settled = False
         """Whether every argument has varied, so that nothing more can be learned."""
@@ -186,37 +198,37 @@ class ArgumentVariation:
     def last(self) -> Mapping[str, Any]:
         return self._last
 
-    def add(self, given: Sequence[Any], named: Mapping[str, Any]) -> None:
+    def add(self, positional: Sequence[Any], keywords: Mapping[str, Any]) -> None:
         """Compare another success. Hot path: after a few calls, only values that never varied are compared."""
-        if self._calls >= MAX_LEARNING_CALLS and len(given) == self._places:
-            for place, value in self._constant:
-                if given[place] != value:
-                    return self._compare(given, named)
+        if self._calls >= MAX_LEARNING_CALLS and len(positional) == self._positional_count:
+            for index, value in self._constant:
+                if positional[index] != value:
+                    return self._compare(positional, keywords)
             for name, value in self._constant_names:
-                if named.get(name, _ABSENT) != value:
-                    return self._compare(given, named)
+                if keywords.get(name, _ABSENT) != value:
+                    return self._compare(positional, keywords)
             return None
-        return self._compare(given, named)
+        return self._compare(positional, keywords)
 
-    def _compare(self, given: Sequence[Any], named: Mapping[str, Any]) -> None:
+    def _compare(self, positional: Sequence[Any], keywords: Mapping[str, Any]) -> None:
         self._calls += 1
-        current, last = self._by_name(given, named), self._last
+        current, last = self._by_name(positional, keywords), self._last
         self._last = current
-        changed = _differing(self._first, current)
-        self.varying |= changed
-        if len(changed) == 1:
-            self.alone |= changed
-        changed = _differing(last, current)
-        if len(changed) == 1:
-            self.alone |= changed
+        differing = _differing(self._first, current)
+        self.varying |= differing
+        if len(differing) == 1:
+            self.item_names |= differing
+        differing = _differing(last, current)
+        if len(differing) == 1:
+            self.item_names |= differing
         varying, names = self.varying, self._names
-        self._constant = [(place, value) for place, value in self._constant if names[place] not in varying]
+        self._constant = [(index, value) for index, value in self._constant if names[index] not in varying]
         self._constant_names = [(name, value) for name, value in self._constant_names if name not in varying]
         all_vary = not self._constant and not self._constant_names
         self.is_settled = all_vary and self._calls >= MAX_LEARNING_CALLS
 
-    def _by_name(self, given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-        return {**dict(zip(self._names, given)), **named}  # noqa: B905 - fewer values than names are possible
+    def _by_name(self, positional: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
+        return {**dict(zip(self._names, positional)), **keywords}  # noqa: B905 - fewer values than names are possible
 
 
 def _differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> set[str]:
@@ -252,27 +264,27 @@ class RunJudge:
     def has_provisional(self) -> bool:
         return bool(self._provisional)
 
-    def note_success(self, form: Form, given: Sequence[Any], named: Mapping[str, Any]) -> None:
+    def note_success(self, template: CallTemplate, positional: Sequence[Any], keywords: Mapping[str, Any]) -> None:
         """Add the arguments of a successful call outside any item scope."""
-        known = self.variations.get(form)
-        if known is None:
-            first = ArgumentVariation(form.tool_key, (), form.names, given, named)
-            known = self.variations.setdefault(form, first)
-            if known is first:
+        variation = self.variations.get(template)
+        if variation is None:
+            first = ArgumentVariation(template.tool_key, (), template.positional_names, positional, keywords)
+            variation = self.variations.setdefault(template, first)
+            if variation is first:
                 return
-        if not known.is_settled:
-            known.add(given, named)
+        if not variation.is_settled:
+            variation.add(positional, keywords)
 
     def note_arguments(self, key: str, scope: Scope, arguments: Mapping[str, Any]) -> None:
         """Add the arguments of a successful call, by name."""
-        known = self.variations.get((key, scope))
-        if known is None:
+        variation = self.variations.get((key, scope))
+        if variation is None:
             first = ArgumentVariation(key, scope, (), (), dict(arguments))
-            known = self.variations.setdefault((key, scope), first)
-            if known is first:
+            variation = self.variations.setdefault((key, scope), first)
+            if variation is first:
                 return
-        if not known.is_settled:
-            known.add((), arguments)
+        if not variation.is_settled:
+            variation.add((), arguments)
 
     def withdraw_wrong(self) -> None:
         """Withdraw provisional links that a later success has shown to be a loop over items."""
@@ -302,37 +314,37 @@ class RunJudge:
     def _is_item(self, candidate: Candidate) -> bool:
         key = candidate.call.first.tool_key
         roots = {path.partition(".")[0] for path in candidate.paths}
-        own = candidate.call.last.arguments
-        for known in list(self.variations.values()):
-            if known.key != key or known.scope != candidate.facts.item:
+        arguments = candidate.call.last.arguments
+        for variation in list(self.variations.values()):
+            if variation.key != key or variation.scope != candidate.facts.item:
                 continue
-            if not roots.isdisjoint(known.varying):
+            if not roots.isdisjoint(variation.varying):
                 return True
             # A call is judged before its arguments are added. A tool that is called in two ways has two variations.
-            if isinstance(own, Mapping) and not roots.isdisjoint(differing_names(known.first, own)):
+            if isinstance(arguments, Mapping) and not roots.isdisjoint(differing_names(variation.first, arguments)):
                 return True
-        if candidate.texts and self._has_like(candidate):
+        if candidate.texts and self._has_similar_text(candidate):
             return True
         names = roots | {mark_text_item(path.partition(".")[0]) for path in candidate.texts}
         return bool(names) and not names.isdisjoint(self.item_arguments.get(key, ()))
 
-    def _has_like(self, candidate: Candidate) -> bool:
+    def _has_similar_text(self, candidate: Candidate) -> bool:
         """Return whether another call of the run has a text similar to a changed one."""
         if differs_in(candidate._replace(paths=()), self._texts):
             return True
-        own = candidate.call.last.arguments
-        if not isinstance(own, Mapping):
+        arguments = candidate.call.last.arguments
+        if not isinstance(arguments, Mapping):
             return False
         # For calls before the first failure, only the first and last success of each tool are stored.
         others = [
             success
-            for known in list(self.variations.values())
-            if known.key == candidate.call.first.tool_key and known.scope == candidate.facts.item
-            for success in (known.first, known.last)
+            for variation in list(self.variations.values())
+            if variation.key == candidate.call.first.tool_key and variation.scope == candidate.facts.item
+            for success in (variation.first, variation.last)
         ]
-        texts = {root: own.get(root) for root in (path.partition(".")[0] for path in candidate.texts)}
+        texts = {root: arguments.get(root) for root in (path.partition(".")[0] for path in candidate.texts)}
         return any(
-            text != other.get(root) and are_alike(text, other.get(root))
+            text != other.get(root) and are_similar_texts(text, other.get(root))
             for other in others
             for root, text in texts.items()
         )
@@ -345,7 +357,7 @@ class RunJudge:
         attempts = self._attempts.setdefault(step.call, [])
         attempts.append(step)
         if step.has_failed:
-            step = msgspec.structs.replace(step, judged=True)
+            step = msgspec.structs.replace(step, links_decided=True)
         if not is_final:
             return step
         del self._attempts[step.call]
@@ -376,8 +388,8 @@ class RunJudge:
                     for failure in before.open
                     if failure.call.id in provisional
                 ]
-        own = tuple(link for link in links if link.failed != call.id)
-        return msgspec.structs.replace(step, links=own) if own else step
+        recovery_links = tuple(link for link in links if link.failed != call.id)
+        return msgspec.structs.replace(step, links=recovery_links) if recovery_links else step
 
     def status(self, run: Run) -> Status:
         return self.progress.status(run)
@@ -390,10 +402,10 @@ class RunJudge:
         """Return the arguments that name items, by tool key."""
         items: dict[str, set[str]] = {}
         for variation in list(self.variations.values()):
-            if variation.alone and not variation.scope:
+            if variation.item_names and not variation.scope:
                 first, last = variation.first, variation.last
-                texts = [name for name in variation.alone if are_alike(first.get(name), last.get(name))]
-                items.setdefault(variation.key, set()).update(variation.alone, map(mark_text_item, texts))
+                texts = [name for name in variation.item_names if are_similar_texts(first.get(name), last.get(name))]
+                items.setdefault(variation.key, set()).update(variation.item_names, map(mark_text_item, texts))
         return {key: tuple(sorted(names)) for key, names in items.items()}
 
 
@@ -401,7 +413,7 @@ def mark_privileged(link: Link, facts: CallFacts) -> Link:
     """Mark changes of arguments that are declared privileged, so that their values are not shared."""
     changes = tuple(
         msgspec.structs.replace(change, privileged=True)
-        if change.path != TOOL
+        if change.path != TOOL_NAME_PATH
         and (facts.is_destructive or not {change.path, *change.path.split(".")}.isdisjoint(facts.privileged))
         else change
         for change in link.changes

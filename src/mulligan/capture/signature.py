@@ -10,7 +10,7 @@ from typing import Any
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
-REST = "*"
+EXTRA_POSITIONAL_KEY = "*"
 """The key for additional positional arguments. A keyword that equals a positional-only name is stored as `**name`."""
 
 
@@ -27,41 +27,47 @@ class Signature:
         parameters = list(self._signature.parameters.values()) if self._signature is not None else []
         self._parameters = parameters
         self.is_method = _is_method(function, parameters)
-        self._names = [each.name for each in parameters if each.kind in _POSITIONAL]
-        self._unnameable = frozenset(each.name for each in parameters if each.kind is each.POSITIONAL_ONLY)
+        self._names = [parameter.name for parameter in parameters if parameter.kind in _POSITIONAL]
+        self._positional_only = frozenset(
+            parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_ONLY
+        )
         self._schema: dict[str, Any] | None = None
         self._is_read = False
 
     @property
     def names(self) -> list[str]:
         """The names of its arguments."""
-        own = self._parameters[1:] if self.is_method else self._parameters
-        return [each.name for each in own if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+        parameters = self._parameters[1:] if self.is_method else self._parameters
+        return [
+            parameter.name
+            for parameter in parameters
+            if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        ]
 
     def default(self, name: str) -> Any:
         """Return the default of an argument, or None."""
-        own = next((each for each in self._parameters if each.name == name), None)
-        return None if own is None or own.default is own.empty else own.default
+        parameter = next((candidate for candidate in self._parameters if candidate.name == name), None)
+        return None if parameter is None or parameter.default is parameter.empty else parameter.default
 
     @property
-    def is_open(self) -> bool:
+    def is_unrestricted(self) -> bool:
         """Whether it accepts arguments of any name, or its parameters are unknown."""
         return not self._parameters or self.takes_any_name
 
     @property
     def takes_any_name(self) -> bool:
         """Whether it may accept unlisted names: it has `**`, or Python cannot determine its signature."""
-        return self._signature is None or any(each.kind is each.VAR_KEYWORD for each in self._parameters)
+        return self._signature is None or any(parameter.kind is parameter.VAR_KEYWORD for parameter in self._parameters)
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call by name, without `self`. Additional positional arguments are stored under
         `*`."""
         bound = dict(zip(self._names, args, strict=False))
         if len(args) > len(self._names):
-            bound[REST] = list(args[len(self._names) :])
-        if self._unnameable:
+            bound[EXTRA_POSITIONAL_KEY] = list(args[len(self._names) :])
+        if self._positional_only:
             for name, value in kwargs.items():
-                bound[f"**{name}" if name in self._unnameable else name] = value
+                bound[f"**{name}" if name in self._positional_only else name] = value
         else:
             bound.update(kwargs)
         if self.is_method and self._names and args:
@@ -69,38 +75,44 @@ class Signature:
         return bound
 
     @property
-    def places(self) -> list[str]:
+    def positional_names(self) -> list[str]:
         """The names of its positional arguments."""
         return self._names[1:] if self.is_method else self._names
 
     @property
-    def nameable(self) -> list[str]:
+    def keyword_names(self) -> list[str]:
         """The names that can be passed as keywords."""
-        return [name for name in self.names if name not in self._unnameable]
+        return [name for name in self.names if name not in self._positional_only]
 
     def can_name(self, name: str) -> bool:
         """Return whether `bind` stores an argument under this name unchanged."""
-        return name.isidentifier() and name not in self._unnameable and not (self.is_method and name in self._names[:1])
+        return (
+            name.isidentifier()
+            and name not in self._positional_only
+            and not (self.is_method and name in self._names[:1])
+        )
 
-    def spread(self, arguments: Mapping[str, Any], args: tuple[Any, ...] = ()) -> tuple[list[Any], dict[str, Any]]:
+    def split_arguments(
+        self, arguments: Mapping[str, Any], args: tuple[Any, ...] = ()
+    ) -> tuple[list[Any], dict[str, Any]]:
         """Split arguments by name into positional and keyword arguments. Positional ones of the original call stay
         so."""
         positional = list(args)
-        named: dict[str, Any] = {}
-        rest = dict(arguments)
-        rest.pop(REST, None)
-        for place, name in enumerate(self._names):
-            if name not in rest:
+        keywords: dict[str, Any] = {}
+        remaining = dict(arguments)
+        remaining.pop(EXTRA_POSITIONAL_KEY, None)
+        for index, name in enumerate(self._names):
+            if name not in remaining:
                 continue
-            if place < len(positional):
-                positional[place] = rest.pop(name)
-            elif place == len(positional) and name in self._unnameable:
-                positional.append(rest.pop(name))
-        for name, value in rest.items():
-            named[name.removeprefix("**") if isinstance(name, str) else name] = value
-        return positional, named
+            if index < len(positional):
+                positional[index] = remaining.pop(name)
+            elif index == len(positional) and name in self._positional_only:
+                positional.append(remaining.pop(name))
+        for name, value in remaining.items():
+            keywords[name.removeprefix("**") if isinstance(name, str) else name] = value
+        return positional, keywords
 
-    def refuses(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    def rejects_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Return whether Python would reject the call before executing its body."""
         if self._signature is None:
             return False
@@ -113,44 +125,51 @@ class Signature:
     @property
     def description(self) -> str:
         """The first paragraph of the docstring."""
-        from mulligan.capture.annotations import described  # lazy: needed only to offer tools to a model
+        from mulligan.capture.annotations import parse_docstring  # lazy: needed only to offer tools to a model
 
-        return described(self._function)[0]
+        return parse_docstring(self._function)[0]
 
     def schema(self) -> dict[str, Any] | None:
         """Return the parameters as JSON schema, or None if they are unknown. Parameters without annotation accept
         anything."""
         if not self._is_read:
             try:
-                self._schema = self._read()
+                self._schema = self._build_schema()
             except Exception:  # noqa: BLE001 - annotations may be arbitrary code
                 self._schema = None
             self._is_read = True
         return self._schema
 
-    def _read(self) -> dict[str, Any] | None:
+    def _build_schema(self) -> dict[str, Any] | None:
         if self._signature is None:
             return None
-        hints = _hints(self._function)
+        hints = _type_hints(self._function)
         parameters = self._parameters[1:] if self.is_method else self._parameters
-        named = [each for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+        named_parameters = [
+            parameter
+            for parameter in parameters
+            if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        ]
         # lazy: takes 10 ms, needed only for failures and checked calls
-        from mulligan.capture.annotations import described
+        from mulligan.capture.annotations import parse_docstring
 
-        _, about = described(self._function)
+        _, descriptions = parse_docstring(self._function)
         return {
             "type": "object",
-            "properties": {each.name: _parameter(each, hints, about.get(each.name, "")) for each in named},
-            "required": [each.name for each in named if each.default is each.empty],
-            "additionalProperties": any(each.kind is each.VAR_KEYWORD for each in parameters),
+            "properties": {
+                parameter.name: _parameter_schema(parameter, hints, descriptions.get(parameter.name, ""))
+                for parameter in named_parameters
+            },
+            "required": [parameter.name for parameter in named_parameters if parameter.default is parameter.empty],
+            "additionalProperties": any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters),
         }
 
 
-def _parameter(parameter: inspect.Parameter, hints: Mapping[str, Any], about: str) -> dict[str, Any]:
-    from mulligan.capture.annotations import as_schema, with_default
+def _parameter_schema(parameter: inspect.Parameter, hints: Mapping[str, Any], description: str) -> dict[str, Any]:
+    from mulligan.capture.annotations import annotation_to_schema, with_default
 
-    found = with_default(as_schema(hints.get(parameter.name, parameter.annotation)), parameter.default)
-    return {**found, "description": about} if about and "description" not in found else found
+    schema = with_default(annotation_to_schema(hints.get(parameter.name, parameter.annotation)), parameter.default)
+    return {**schema, "description": description} if description and "description" not in schema else schema
 
 
 def code_of(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -177,7 +196,7 @@ def qualified_name_of(function: Callable[..., Any]) -> str:
     return f"{module}:{owner.__qualname__}" if isinstance(module, str) and module else ""
 
 
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(code_of(function), include_extras=True)
     except Exception:  # noqa: BLE001 - names may be undefined

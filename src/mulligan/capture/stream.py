@@ -11,11 +11,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from mulligan.capture.attempts import STREAM, Attempts
-from mulligan.capture.drive import aplay, play
-from mulligan.capture.tracer import ActiveRun, Inside, Raised
+from mulligan.capture.drive import aexecute_plan, execute_plan
+from mulligan.capture.tracer import ActiveRun, CurrentRun, Raised
 
 if TYPE_CHECKING:
-    from mulligan.capture.wrap import Wrapped
+    from mulligan.capture.wrap import WrappedFunction
 
 
 class Flow:
@@ -25,7 +25,7 @@ class Flow:
     of it. Where everything passes through there is no run and no call, and the items come all the same.
     """
 
-    def __init__(self, wrapped: Wrapped, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def __init__(self, wrapped: WrappedFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.kit = wrapped.source()
         self.source: Any = None
         self.manager: Any = None
@@ -44,20 +44,20 @@ class Flow:
     def __enter__(self) -> Self:
         if self.kit is not None and self._run is None:
             rules = self._wrapped.rules(self.kit, None)
-            self._run = self._own = ActiveRun(rules.kit, limits=rules.limits).begin()
+            self._run = self._own = ActiveRun(rules.kit, limits=rules.limits).start()
         return self
 
     def call(self, first: Callable[[Any], Any]) -> Attempts | None:
         """The call that ends with the first item; None where the function is to be called as it is."""
         if self.kit is not None and self._run is not None:
-            self._call = self._wrapped.attempts(self.kit, self._run, self._args, self._kwargs, opening=first)
+            self._call = self._wrapped.prepare_call(self.kit, self._run, self._args, self._kwargs, open_stream=first)
         return self._call
 
     def plainly(self) -> Any:
         return self._wrapped.function(*self._args, **self._kwargs)
 
-    def inside(self) -> contextlib.nullcontext[None] | Inside:
-        return contextlib.nullcontext() if self._run is None else self._run.inside()
+    def inside(self) -> contextlib.nullcontext[None] | CurrentRun:
+        return contextlib.nullcontext() if self._run is None else self._run.as_current()
 
     def next(self) -> Any:
         self._items += 1
@@ -89,7 +89,7 @@ class Flow:
             self._own.finish(error if isinstance(error, Exception) else None)  # else its step says what happened
 
 
-def streaming(wrapped: Wrapped) -> Callable[..., Generator[Any, Any, Any]]:
+def streaming(wrapped: WrappedFunction) -> Callable[..., Generator[Any, Any, Any]]:
     """A generator function whose items are those of the wrapped one, as one call."""
 
     def stream(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
@@ -107,7 +107,7 @@ def streaming(wrapped: Wrapped) -> Callable[..., Generator[Any, Any, Any]]:
                 call = flow.call(first)
                 if call is None:
                     first(flow.plainly())
-                elif (answer := play(call)) is not STREAM:
+                elif (answer := execute_plan(call)) is not STREAM:
                     items = flow.instead(answer)
             for item in items:  # noqa: UP028 - as its twin, which cannot
                 yield item
@@ -132,7 +132,7 @@ def streaming(wrapped: Wrapped) -> Callable[..., Generator[Any, Any, Any]]:
     return stream
 
 
-def astreaming(wrapped: Wrapped) -> Callable[..., AsyncGenerator[Any, Any]]:
+def astreaming(wrapped: WrappedFunction) -> Callable[..., AsyncGenerator[Any, Any]]:
     """An async generator function whose items are those of the wrapped one, as one call."""
 
     async def stream(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
@@ -150,7 +150,7 @@ def astreaming(wrapped: Wrapped) -> Callable[..., AsyncGenerator[Any, Any]]:
                 call = flow.call(first)
                 if call is None:
                     await first(flow.plainly())
-                elif (answer := await aplay(call)) is not STREAM:
+                elif (answer := await aexecute_plan(call)) is not STREAM:
                     items = flow.instead(answer)
             for item in items:
                 yield item

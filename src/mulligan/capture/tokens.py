@@ -13,12 +13,12 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mulligan.capture.attempts import STREAM
-from mulligan.capture.drive import aplay, play
+from mulligan.capture.drive import aexecute_plan, execute_plan
 from mulligan.capture.stream import Flow
-from mulligan.conversation import field
+from mulligan.conversation import get_field
 
 if TYPE_CHECKING:
-    from mulligan.capture.wrap import Wrapped
+    from mulligan.capture.wrap import WrappedFunction
 
 _BEFORE = frozenset(
     {
@@ -38,15 +38,15 @@ def is_asked_for(kwargs: Mapping[str, Any]) -> bool:
 
 def is_token(event: Any) -> bool:
     """Whether somebody who reads this event has been told something. In doubt yes: then nothing is said twice."""
-    sort = field(event, "type")
+    sort = get_field(event, "type")
     if isinstance(sort, str):
         return sort not in _BEFORE
-    choices = field(event, "choices")
+    choices = get_field(event, "choices")
     if isinstance(choices, list | tuple):
         if not choices:
             return False
-        delta = field(choices[0], "delta")
-        return any(field(delta, name) for name in _TELLING) or bool(field(choices[0], "finish_reason"))
+        delta = get_field(choices[0], "delta")
+        return any(get_field(delta, name) for name in _TELLING) or bool(get_field(choices[0], "finish_reason"))
     return True
 
 
@@ -54,15 +54,15 @@ class SaidError(Exception):
     """An event of a stream that says that the answer has failed, where a client passes it on and raises nothing."""
 
     def __init__(self, event: Any) -> None:
-        said = field(field(event, "response"), "error") or event
-        super().__init__(str(field(said, "message") or "The answer failed."))
-        self.code = field(said, "code")
+        said = get_field(get_field(event, "response"), "error") or event
+        super().__init__(str(get_field(said, "message") or "The answer failed."))
+        self.code = get_field(said, "code")
 
 
 def _refuse_failed(event: Any) -> None:
     """Raises where an event of OpenAI's responses says that there will be no answer."""
-    if field(event, "type") == "response.failed" or (
-        field(event, "type") == "error" and isinstance(field(event, "message"), str)
+    if get_field(event, "type") == "response.failed" or (
+        get_field(event, "type") == "error" and isinstance(get_field(event, "message"), str)
     ):
         raise SaidError(event)
 
@@ -149,12 +149,12 @@ class Tokens:
     def close(self) -> Any:
         """Ends the stream, whether it was read or not; what the client's own answers is passed on."""
         self._end(None)
-        closing = field(self._flow.source, "close")
+        closing = get_field(self._flow.source, "close")
         return closing() if callable(closing) else None
 
     async def aclose(self) -> None:
         self._end(None)
-        closing = field(self._flow.source, "aclose") or field(self._flow.source, "close")
+        closing = get_field(self._flow.source, "aclose") or get_field(self._flow.source, "close")
         if callable(closing) and inspect.isawaitable(done := closing()):
             await done
 
@@ -237,14 +237,14 @@ def _aopened(flow: Flow, held: deque[Any]) -> Callable[[Any], Any]:
     return first
 
 
-def opened(wrapped: Wrapped, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def opened(wrapped: WrappedFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Makes a call that answers with a stream, and gives the stream once its first token is there."""
     flow, held = Flow(wrapped, args, kwargs), deque[Any]()
     flow.__enter__()
     try:
         with flow.inside():
             call = flow.call(_opened(flow, held))
-            result = flow.plainly() if call is None else play(call)
+            result = flow.plainly() if call is None else execute_plan(call)
     except SaidError as error:
         return _ended(flow, held, error)
     except BaseException:
@@ -253,14 +253,14 @@ def opened(wrapped: Wrapped, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     return _given(flow, held, result)
 
 
-async def aopened(wrapped: Wrapped, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+async def aopened(wrapped: WrappedFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """The same for an async function."""
     flow, held = Flow(wrapped, args, kwargs), deque[Any]()
     flow.__enter__()
     try:
         with flow.inside():
             call = flow.call(_aopened(flow, held))
-            result = await (flow.plainly() if call is None else aplay(call))
+            result = await (flow.plainly() if call is None else aexecute_plan(call))
     except SaidError as error:
         return _ended(flow, held, error)
     except BaseException:
@@ -289,7 +289,7 @@ class Opening:
     What it gives is the client's own stream, with all that one can do; only where its events come from is ours.
     """
 
-    def __init__(self, wrapped: Wrapped, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def __init__(self, wrapped: WrappedFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self._given = wrapped, args, kwargs
         self._tokens: Any = None
 
@@ -304,7 +304,7 @@ class Opening:
             return tokens  # what answered in its place
         self._tokens = tokens
         stream = tokens.source
-        inside = field(stream, "_iterator")
+        inside = get_field(stream, "_iterator")
         if inside is None:
             return tokens
         # Everything the stream can do, from its texts to its final message, reads what it reads itself from here.

@@ -30,10 +30,10 @@ from mulligan.events import RunEnded, RunStarted, StepEnded, StepStarted
 from mulligan.failure import Failure, Kind, SettingsError
 from mulligan.links import CallFacts, Receiver, RunProgress
 from mulligan.records import Link, Outcome, Run, Status, Step, StepType, new_id
-from mulligan.recover.plan import REFUSED
-from mulligan.recover.repeats import Repeats
-from mulligan.recover.tool import Seen
-from mulligan.success import LARGE, Success, thawed
+from mulligan.recover.plan import BLOCKED
+from mulligan.recover.repeats import LoopDetector
+from mulligan.recover.tool import EarlierCall
+from mulligan.success import MAX_INLINE_CHARS, SuccessRecord, restore_value
 
 Raised = type[BaseException] | None
 _lock = threading.RLock()
@@ -45,49 +45,49 @@ def lock() -> threading.RLock:
     return _lock
 
 
-def _renew() -> None:
+def _reset_lock_in_child() -> None:
     global _lock  # in the child, the thread that held it no longer exists
     _lock = threading.RLock()
-    for place in contextvars.copy_context().values():
-        if isinstance(place, Here):
-            _inherit(place)
+    for call_scope in contextvars.copy_context().values():
+        if isinstance(call_scope, Here):
+            _mark_inherited(call_scope)
 
 
-def _inherit(place: Here) -> None:
+def _mark_inherited(call_scope: Here) -> None:
     """In a forked child: mark the enclosing runs as inherited from the parent process."""
-    waiting: list[object] = [place]
-    while waiting:
-        here = waiting.pop()
+    pending: list[object] = [call_scope]
+    while pending:
+        here = pending.pop()
         if isinstance(here, Here) and not here.run.is_inherited:
-            here.run.inherit()
-            waiting += [here.above, *(token.old_value for token in here.run._entered or ())]
+            here.run.mark_inherited()
+            pending += [here.above, *(token.old_value for token in here.run._entered or ())]
 
 
-forks.renew(_renew)
-SEEN = 32
+forks.run_in_child(_reset_lock_in_child)
+MAX_REMEMBERED_CALLS = 32
 """Earlier calls of a run that are remembered; repairs may take an id from them."""
-TOLD = "__mulligan_told__"
+REPORTED_ATTRIBUTE = "__mulligan_told__"
 """The attribute of an exception that names the run with a step for it."""
 
 
-TOOLS: tuple[StepType, ...] = ("tool", "retrieval")
-LOOPS = ("orchestration/loop_detected", "tool/wrong_approach")
+TOOL_STEP_TYPES: tuple[StepType, ...] = ("tool", "retrieval")
+LOOP_KINDS = ("orchestration/loop_detected", "tool/wrong_approach")
 """Kinds of calls that were blocked because they had failed before."""
 
 
-def _seen_of(step: Step) -> Seen:
-    said = step.failure.message if step.failure is not None else step.result
-    return Seen(step.name, step.arguments, step.outcome, said)
+def _to_earlier_call(step: Step) -> EarlierCall:
+    result_or_error = step.failure.message if step.failure is not None else step.result
+    return EarlierCall(step.name, step.arguments, step.outcome, result_or_error)
 
 
 def outcome_of(failure: Failure) -> Outcome:
     """Return the outcome for a failure. User rejections and cancellations have their own."""
-    if failure.counts:
-        return "refused" if failure.kind in LOOPS and REFUSED in failure.evidence else "failure"
+    if failure.is_failure:
+        return "refused" if failure.kind in LOOP_KINDS and BLOCKED in failure.evidence else "failure"
     return "cancelled" if failure.kind.code == "cancelled" else "refused"
 
 
-def _is_cut_short(error: BaseException | None) -> bool:
+def _is_interrupted(error: BaseException | None) -> bool:
     """Return whether an exception interrupts a run: an interrupt, a cancellation, an exit with an error.
 
     Closing a generator and a normal exit do not.
@@ -101,13 +101,13 @@ class ActiveRun:
     """A run in progress. Created by `mulligan.run`; wrapped calls inside it become its steps."""
 
     # Class-level defaults: every standalone call creates a run, so setting them per instance would be too slow.
-    is_alone = False
+    is_implicit = False
     """Whether it was created for one call outside any run."""
     is_inherited = False
     """Whether the run belongs to the parent process, from which this one was forked."""
     retries = 0
-    repeats: Repeats | None = None
-    recent: deque[Success] | None = None
+    loop_detector: LoopDetector | None = None
+    recent: deque[SuccessRecord] | None = None
     """The latest successful calls."""
     is_logged = False
     """Whether a model makes its calls and turns are unknown, as behind a proxy."""
@@ -120,37 +120,43 @@ class ActiveRun:
     _at_end: dict[str, Callable[[], None]] | None = None
     _entered: list[Token[Here | None]] | None = None
     """One reset token for each open `with` of the run, in any thread."""
-    _around: tuple[str, str | None] | None = None
+    _outer_trace: tuple[str, str | None] | None = None
     """The trace of the enclosing run. Not the run itself: a chain of runs would keep each other alive."""
-    _counted: set[int] | None = None
+    _token_counted_attempts: set[int] | None = None
     """Attempts whose tokens were counted by a nested model call."""
 
     def __init__(
-        self, kit: Kit, agent: str = "", limits: Limits = NO_LIMITS, *, is_outside: bool = False, **about: Any
+        self,
+        kit: Kit,
+        agent: str = "",
+        limits: Limits = NO_LIMITS,
+        *,
+        is_standalone: bool = False,
+        **record_fields: Any,
     ) -> None:
-        here = None if is_outside else kit.here.get()
+        here = None if is_standalone else kit.here.get()
         if here is not None:
-            self._around = here.run.trace()
+            self._outer_trace = here.run.trace()
             limits = limits.within(here.run.limits)
-            about.setdefault("parent", here.run.id)
-            about.setdefault("session", here.run.record.session)
-        about.setdefault("environment", kit.environment)
+            record_fields.setdefault("parent", here.run.id)
+            record_fields.setdefault("session", here.run.record.session)
+        record_fields.setdefault("environment", kit.environment)
         self.limits: Limits = limits
         self.kit = kit if limits.record is None else kit.recording(limits.record)
         if self.kit.record == "shape":
-            about.update(context=None, metadata=shapes(about.get("metadata") or {}) or None)
-        about.setdefault("id", new_id())
-        about.setdefault("started", kit.now())
-        self.id: str = about["id"]
+            record_fields.update(context=None, metadata=shapes(record_fields.get("metadata") or {}) or None)
+        record_fields.setdefault("id", new_id())
+        record_fields.setdefault("started", kit.now())
+        self.id: str = record_fields["id"]
         self.is_open = True
-        self.record: Run = Run(agent=agent or kit.agent, **about)
+        self.record: Run = Run(agent=agent or kit.agent, **record_fields)
         self.numbers = itertools.count(1)
         self._notes: list[str] = []
         self._item_of_call: dict[int, tuple[Any, ...]] = {}
         """The item scopes of the latest calls."""
-        self._failed: deque[Step] = deque(maxlen=SEEN)
+        self._failed: deque[Step] = deque(maxlen=MAX_REMEMBERED_CALLS)
         """The latest failed attempts."""
-        self.has_begun = False
+        self.has_started = False
         self.has_failures = False
 
     @property
@@ -166,7 +172,7 @@ class ActiveRun:
     def headers(self) -> dict[str, str]:
         """The headers `traceparent` and `tracestate` for outgoing requests, which link the receiver's run to this
         one."""
-        return traces.below(self.id, *self.trace())
+        return traces.build_trace_headers(self.id, *self.trace())
 
     @property
     def traceparent(self) -> str:
@@ -177,7 +183,7 @@ class ActiveRun:
         """Return the outermost run and the incoming header, of this run or an enclosing one."""
         if self.record.traceparent is not None:
             return self.id, self.record.traceparent
-        return self._around or (self.id, None)
+        return self._outer_trace or (self.id, None)
 
     def links(self) -> list[Link]:
         """Return the recovery links of this run so far."""
@@ -239,36 +245,36 @@ class ActiveRun:
 
     def next_number(self) -> int:
         if self.is_inherited:
-            self._make_own()
+            self._become_child_run()
         return next(self.numbers)
 
-    def inherit(self) -> None:
+    def mark_inherited(self) -> None:
         """In a forked child: mark the run as inherited. Both processes would otherwise assign the same step numbers.
 
         Wrapped calls in the child become runs of their own with this run as parent.
         """
         self.is_inherited, self.is_open = True, False
 
-    def _make_own(self) -> None:
+    def _become_child_run(self) -> None:
         """Continue an inherited run under a new id, as its child."""
-        parent, self._around = self.id, self.trace()
-        self.is_inherited, self.is_open, self.has_begun, self.has_failures = False, True, False, False
+        parent, self._outer_trace = self.id, self.trace()
+        self.is_inherited, self.is_open, self.has_started, self.has_failures = False, True, False, False
         self._notes, self.recent, self.judge = [], None, None
         self._failed.clear()
         self.id = new_id()
         self.record = msgspec.structs.replace(self.record, id=self.id, parent=parent, started=self.kit.now())
-        self.begin()
+        self.start()
 
-    def announce(self, note: str) -> None:
+    def add_note(self, note: str) -> None:
         """Queue a note about a repair for the model."""
         with _lock:
             self._notes.append(note)
 
-    def notes(self) -> list[str]:
+    def drain_notes(self) -> list[str]:
         """Return the queued notes for the model and clear the queue."""
         with _lock:
-            told, self._notes = self._notes, []
-        return told
+            notes, self._notes = self._notes, []
+        return notes
 
     def step(self, type: StepType = "custom", name: str = "", **metadata: Any) -> ActiveStep:
         """Mark a step of your own: `with run.step("plan", "read the question"):`."""
@@ -285,16 +291,16 @@ class ActiveRun:
         `Failure`, such as `status` or `hint`.
         """
         text = str(message)
-        known = self.kit.failure(text=text, source=type, tool=step.name if step else self.record.agent)
+        classified = self.kit.failure(text=text, source=type, tool=step.name if step else self.record.agent)
         kind = KINDS.get(f"{type}/{code}") or Kind(type, code)
-        failure = Failure.of(kind, text, **{"fingerprint": known.fingerprint, **facts})
+        failure = Failure.of(kind, text, **{"fingerprint": classified.fingerprint, **facts})
         if step is None:
-            self.ended(self.aside("run", self.record.agent, failure))
+            self.publish_step(self.record_child_failure("run", self.record.agent, failure))
         else:
-            step.has_failed_with(failure)
+            step.set_failure(failure)
         return failure
 
-    def aside(self, type: StepType, name: str, failure: Failure, parent: int | None = None) -> Step:
+    def record_child_failure(self, type: StepType, name: str, failure: Failure, parent: int | None = None) -> Step:
         """Build a step that only reports a failure."""
         number = self.next_number()
         return Step(
@@ -313,59 +319,65 @@ class ActiveRun:
         """Store the item scope of a call, if the run has item scopes."""
         if self.item_scopes is not None and (scopes := self.item_scopes.get()):
             self._item_of_call[call] = scopes
-            while len(self._item_of_call) > 4 * SEEN:
+            while len(self._item_of_call) > 4 * MAX_REMEMBERED_CALLS:
                 del self._item_of_call[next(iter(self._item_of_call))]
 
-    def see(self, success: Success) -> None:
+    def remember_success(self, success: SuccessRecord) -> None:
         """Remember a successful call: a later repair may take an id from it. Large results are dropped."""
         self.note_item(success.seq)
-        kept = success.result
-        if (type(kept) is str and len(kept) > LARGE) or (type(kept) is msgspec.Raw and memoryview(kept).nbytes > LARGE):
+        result = success.result
+        if (type(result) is str and len(result) > MAX_INLINE_CHARS) or (
+            type(result) is msgspec.Raw and memoryview(result).nbytes > MAX_INLINE_CHARS
+        ):
             success = msgspec.structs.replace(success, result=None)
         if self.recent is None:
-            self.recent = deque(maxlen=SEEN)
+            self.recent = deque(maxlen=MAX_REMEMBERED_CALLS)
         self.recent.append(success)
 
-    def seen(self) -> list[Seen]:
+    def earlier_calls(self) -> list[EarlierCall]:
         """Return the earlier calls of this run, the oldest first; none for a standalone call."""
-        if self.is_alone:
+        if self.is_implicit:
             return []
         with _lock:
-            failed = [step for step in self._failed if step.type in TOOLS]
-        worked = tuple(self.recent or ())
+            failed = [step for step in self._failed if step.type in TOOL_STEP_TYPES]
+        successes = tuple(self.recent or ())
         if self.item_scopes is not None and (scopes := self.item_scopes.get()):
             # Calls of another item are no evidence for this one.
             failed = [step for step in failed if self._item_of_call.get(step.call, ()) in ((), scopes)]
-            worked = tuple(call for call in worked if self._item_of_call.get(call.seq, ()) in ((), scopes))
-        known = {step.seq for step in failed}
-        found = [(step.seq, _seen_of(step)) for step in failed]
-        found += [
-            (each.seq, Seen(each.form.name, each.arguments, "success", thawed(each.result)))
-            for each in worked
-            if each.seq not in known and each.form.type in TOOLS
+            successes = tuple(call for call in successes if self._item_of_call.get(call.seq, ()) in ((), scopes))
+        failed_numbers = {step.seq for step in failed}
+        numbered_calls = [(step.seq, _to_earlier_call(step)) for step in failed]
+        numbered_calls += [
+            (success.seq, EarlierCall(success.form.name, success.arguments, "success", restore_value(success.result)))
+            for success in successes
+            if success.seq not in failed_numbers and success.form.type in TOOL_STEP_TYPES
         ]
-        return [each for _, each in sorted(found, key=lambda item: item[0])][-SEEN:]
+        return [earlier_call for _, earlier_call in sorted(numbered_calls, key=lambda item: item[0])][
+            -MAX_REMEMBERED_CALLS:
+        ]
 
-    def failing(self) -> Repeats:
+    def ensure_loop_detector(self) -> LoopDetector:
         """Return the loop detector, with the unrecovered calls of this run."""
         with _lock:
-            if self.repeats is None:
-                self.repeats = Repeats()
+            if self.loop_detector is None:
+                self.loop_detector = LoopDetector()
             self.has_failures = True  # from now on, successes are reported too
-            return self.repeats
+            return self.loop_detector
 
-    def tokens(self, number: int, parent: int | None, tokens: dict[str, int] | None) -> dict[str, int] | None:
+    def deduplicate_tokens(
+        self, number: int, parent: int | None, tokens: dict[str, int] | None
+    ) -> dict[str, int] | None:
         """Return the tokens of a model call, or None if a nested model call reported them already.
 
         A wrapped function that calls a wrapped client returns the same usage, which must count once.
         """
-        counted = self._counted
-        is_counted = counted is not None and number in counted
+        counted_attempts = self._token_counted_attempts
+        is_counted = counted_attempts is not None and number in counted_attempts
         if (tokens or is_counted) and parent is not None:
             with _lock:
-                if self._counted is None:
-                    self._counted = set()
-                self._counted.add(parent)
+                if self._token_counted_attempts is None:
+                    self._token_counted_attempts = set()
+                self._token_counted_attempts.add(parent)
         return None if is_counted else tokens
 
     def take_retry(self, limit: int) -> bool:
@@ -376,19 +388,19 @@ class ActiveRun:
             self.retries += 1
             return True
 
-    def at_end(self, name: str, what: Callable[[], None]) -> None:
+    def at_end(self, name: str, callback: Callable[[], None]) -> None:
         """Call a function when the run ends, once per name."""
         with _lock:
             if self._at_end is None:
                 self._at_end = {}
-            self._at_end[name] = what
+            self._at_end[name] = callback
 
-    def hear(self, said: str | None) -> None:
+    def set_context_if_unset(self, user_text: str | None) -> None:
         """Set the context to the user's text from the first model call, unless it is set."""
-        if said and self.record.context is None and self.kit.record == "full":
-            self.record = msgspec.structs.replace(self.record, context=said)
+        if user_text and self.record.context is None and self.kit.record == "full":
+            self.record = msgspec.structs.replace(self.record, context=user_text)
 
-    def ended(
+    def publish_step(
         self,
         step: Step,
         kit: Kit | None = None,
@@ -403,21 +415,31 @@ class ActiveRun:
         attempt of the call follows. `reduce` removes what must not be recorded.
         """
         kit = kit or self.kit
-        judged = self.judge_step(step, kit, facts, is_final=is_final)
-        if judged is not None:
-            kit.tell(StepEnded(judged if reduce is None else reduce(judged)))
+        judged_step = self.judge_step(step, kit, facts, is_final=is_final)
+        if judged_step is not None:
+            kit.tell(StepEnded(judged_step if reduce is None else reduce(judged_step)))
 
     def judge_step(self, step: Step, kit: Kit, facts: CallFacts | None = None, *, is_final: bool = True) -> Step | None:
         """Judge a finished attempt. Return it with its links, or None if it is not published."""
-        if self.repeats is not None and step.outcome == "success" and step.type in TOOLS and kit.layer() is None:
-            self.repeats.succeeded()
+        if (
+            self.loop_detector is not None
+            and step.outcome == "success"
+            and step.type in TOOL_STEP_TYPES
+            and kit.layer() is None
+        ):
+            self.loop_detector.record_success()
         if kit.is_silent and not self.kit.is_silent:
             return None  # the status of a recorded run must not depend on unrecorded steps
         self.has_success = self.has_success or (step.outcome == "success" and step.type not in ("plan", "respond"))
         if not (self.has_failures or step.has_failed):
             return step  # a success before the first failure recovers nothing
         judge = self.ensure_judge()
-        if step.has_failed and step.type in TOOLS and not self.is_alone and step.tool_key not in judge.item_arguments:
+        if (
+            step.has_failed
+            and step.type in TOOL_STEP_TYPES
+            and not self.is_implicit
+            and step.tool_key not in judge.item_arguments
+        ):
             # Query before taking the lock: a store may be slow, and other threads record meanwhile.
             judge.item_arguments[step.tool_key] = self._find_item_arguments(step.tool_key)
         with _lock:
@@ -437,23 +459,23 @@ class ActiveRun:
             self.kit.fault("looking up which arguments name items")
             return ()
 
-    def tell_of(self, error: BaseException) -> bool:
+    def mark_reported(self, error: BaseException) -> bool:
         """Mark an exception as reported by a step. Return whether it was marked before.
 
         Marks the exception itself: a list of exceptions would keep their frames alive.
         """
         try:
             marks = vars(error)
-            was_told: bool = marks.get(TOLD) == self.id
-            marks[TOLD] = self.id
+            was_reported: bool = marks.get(REPORTED_ATTRIBUTE) == self.id
+            marks[REPORTED_ATTRIBUTE] = self.id
         except Exception:  # noqa: BLE001 - an exception that cannot be marked is reported twice
             return False
-        return was_told
+        return was_reported
 
-    def begin(self) -> Self:
+    def start(self) -> Self:
         """Start the run without making it the current one."""
-        if not self.has_begun:
-            self.has_begun = True
+        if not self.has_started:
+            self.has_started = True
             self.kit.tell(RunStarted(self.record))
         return self
 
@@ -461,36 +483,36 @@ class ActiveRun:
         if self.is_inherited:
             return  # the parent process ends it
         has_raised = isinstance(error, Exception)
-        if has_raised and error is not None and not self.tell_of(error):
+        if has_raised and error is not None and not self.mark_reported(error):
             failure = self.kit.failure(error, source="orchestration", tool=self.record.agent)
             if failure.kind.code == "unknown":
                 failure = Failure.of(ORCHESTRATION_UNCAUGHT_EXCEPTION, failure.message, fingerprint=failure.fingerprint)
-            self.ended(self.aside("run", self.record.agent, failure))
-        end = "raised" if has_raised else "abandoned" if _is_cut_short(error) and not self.is_alone else "finished"
+            self.publish_step(self.record_child_failure("run", self.record.agent, failure))
+        end = "raised" if has_raised else "abandoned" if _is_interrupted(error) and not self.is_implicit else "finished"
         self.is_open = False
-        for what in (self._at_end or {}).values():
-            what()
+        for callback in (self._at_end or {}).values():
+            callback()
         judge = self.judge
-        about: dict[str, Any] = {}
+        end_fields: dict[str, Any] = {}
         if judge is not None:
-            about = {"withdrawn": judge.withdrawn, "items": self.kit.new_items(judge.items())}
-        self.record = msgspec.structs.replace(self.record, ended=self.kit.now(), end=end, **about)
+            end_fields = {"withdrawn": judge.withdrawn, "items": self.kit.new_items(judge.items())}
+        self.record = msgspec.structs.replace(self.record, ended=self.kit.now(), end=end, **end_fields)
         self.kit.tell(RunEnded(self.record))
 
-    def inside(self) -> Inside:
+    def as_current(self) -> CurrentRun:
         """Make the run the current one in this context: `with run.as_current():`."""
-        return Inside(self.kit, self)
+        return CurrentRun(self.kit, self)
 
     def __enter__(self) -> Self:
         if self.is_inherited:
-            self._make_own()
+            self._become_child_run()
         token = self.kit.here.set(Here(self, None, self.kit.layer(), is_open=False))
         enter_task()
         with _lock:
             if self._entered is None:
                 self._entered = []
             self._entered.append(token)
-        return self.begin()
+        return self.start()
 
     def __exit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
         # A run may be entered repeatedly, by several threads. The last one to exit ends it.
@@ -566,7 +588,7 @@ class Correction:
         self.__exit__(kind, error, trace)
 
 
-class Inside:
+class CurrentRun:
     """Makes a run the current one. Not a `contextlib.contextmanager`: that modifies exceptions, and some are frozen."""
 
     __slots__ = ("_kit", "_run", "_token")
@@ -585,14 +607,14 @@ class Inside:
         reset(self._kit.here, self._token)
 
 
-def scope(kit: Kit, run: ActiveRun | None = None, limits: Limits = NO_LIMITS) -> ActiveRun | Inside:
+def scope(kit: Kit, run: ActiveRun | None = None, limits: Limits = NO_LIMITS) -> ActiveRun | CurrentRun:
     """Return a context manager for the current run, the given run, or a new run for one call."""
     current = kit.current() or (run if run is not None and run.is_open else None)
     if current is not None:
-        return Inside(kit, current)
-    alone = ActiveRun(kit, limits=limits)
-    alone.is_alone = True
-    return alone
+        return CurrentRun(kit, current)
+    implicit_run = ActiveRun(kit, limits=limits)
+    implicit_run.is_implicit = True
+    return implicit_run
 
 
 class ActiveStep:
@@ -614,12 +636,12 @@ class ActiveStep:
         """Record a failure of this step without an exception."""
         return self.run.record_failure(type, code, message, step=self, **facts)
 
-    def has_failed_with(self, failure: Failure) -> None:
+    def set_failure(self, failure: Failure) -> None:
         """Set the failure of the step. A second one, or one after the step has ended, becomes a nested step."""
         if self.failure is None and self._step is not None:
             self.failure = failure
         else:
-            self.run.ended(self.run.aside(self.type, self.name, failure, parent=self.number))
+            self.run.publish_step(self.run.record_child_failure(self.type, self.name, failure, parent=self.number))
 
     def __enter__(self) -> Self:
         self.number = self.run.next_number()
@@ -632,7 +654,7 @@ class ActiveStep:
             type=self.type,
             name=self.name,
             started=self._kit.now(),
-            metadata=self._about(),
+            metadata=self._stored_metadata(),
         )
         self._started = self._kit.timer()
         self._token = self._kit.here.set(Here(self.run, self.number, self._kit.layer(), is_open=False))
@@ -643,9 +665,9 @@ class ActiveStep:
         if self._token is not None:
             reset(self._kit.here, self._token)
         if isinstance(error, Exception):
-            was_told = self.run.tell_of(error)
-            if self.failure is None or not was_told:
-                self.has_failed_with(self._kit.failure(error, source=self.type, tool=self.name))
+            was_reported = self.run.mark_reported(error)
+            if self.failure is None or not was_reported:
+                self.set_failure(self._kit.failure(error, source=self.type, tool=self.name))
         outcome: Outcome = "success"
         if self.failure is not None:
             outcome = outcome_of(self.failure)
@@ -653,17 +675,17 @@ class ActiveStep:
             outcome = "cancelled"
         step, self._step = self._step, None
         if step is not None:
-            self.run.ended(
+            self.run.publish_step(
                 msgspec.structs.replace(
                     step,
                     outcome=outcome,
                     failure=self.failure,
                     seconds=self._kit.timer() - self._started,
-                    metadata=self._about(),
+                    metadata=self._stored_metadata(),
                 )
             )
 
-    def _about(self) -> dict[str, Any] | None:
+    def _stored_metadata(self) -> dict[str, Any] | None:
         return (shapes(self.metadata) if self._shapes else self.metadata) or None
 
     async def __aenter__(self) -> Self:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
 
-from mulligan.capture.answers import Empty, Errors, Judge
+from mulligan.capture.answers import Empty, Judge
 from mulligan.capture.attempts import Attempts, Mended
-from mulligan.capture.drive import aplay, play
+from mulligan.capture.drive import aexecute_plan, execute_plan
 from mulligan.capture.first import First, begin
 from mulligan.capture.guarding import Unfit
 from mulligan.capture.keeping import Keeping
@@ -19,20 +19,20 @@ from mulligan.capture.run_judge import find_receiver
 from mulligan.capture.signature import Signature, code_of, name_of, qualified_name_of
 from mulligan.capture.stream import astreaming, streaming
 from mulligan.capture.tracer import ActiveRun, scope
-from mulligan.failure import SettingsError, one_of
+from mulligan.failure import SettingsError, require_choice
 from mulligan.links import Receiver
 from mulligan.records import Effects, Run, StepType
 from mulligan.recover import schema as schemas
-from mulligan.recover.budget import TARGET_ARGUMENTS, Guard
+from mulligan.recover.budget import TARGET_ARGUMENTS, ToolLimits
 from mulligan.recover.policy import Policy
 from mulligan.recover.tool import Learn, Mode, Tool, make_tool_key
-from mulligan.success import Alone, Form
+from mulligan.success import CallTemplate, StandaloneRun
 
 if TYPE_CHECKING:
     from mulligan.capture.model import ModelCalls, ModelOptions
 
-TYPES = ("tool", "model", "retrieval")
-NO_GUARD = Guard(Policy())
+TOOL_TYPES = ("tool", "model", "retrieval")
+NO_GUARD = ToolLimits(Policy())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +45,14 @@ class ToolOptions:
     effects: Effects = "once"
     mode: Mode | None = None
     record: Recording | None = None
-    errors: Errors = "auto"
-    empty: Empty = "success"
+    detect_errors: bool = True
+    empty_result: Empty = "success"
     schema: Mapping[str, Any] | None = None
     privileged: Iterable[str] = ()
-    released: Iterable[str] = ()
+    unprivileged: Iterable[str] = ()
     destructive: bool = False
     verify: Callable[..., Any] | None = None
-    rejects: Iterable[int] = ()
+    rejection_statuses: Iterable[int] = ()
     timeout: float | None = None
     policy: Policy | None = None
     items: Iterable[str] = ()
@@ -65,20 +65,21 @@ class ToolOptions:
             raise SettingsError(f"name is a text, got {self.name!r}.")
         for name, value, choices in (
             ("effects", self.effects, get_args(Effects)),
-            ("type", self.type, TYPES),
+            ("type", self.type, TOOL_TYPES),
             ("mode", "repair" if self.mode is None else self.mode, get_args(Mode)),
             ("record", "full" if self.record is None else self.record, get_args(Recording)),
             ("learn", "tell" if self.learn is None else self.learn, get_args(Learn)),
-            ("errors", self.errors, get_args(Errors)),
-            ("empty", self.empty, get_args(Empty)),
+            ("empty_result", self.empty_result, get_args(Empty)),
         ):
-            one_of(name, value, choices)
-        if self.empty == "failure" and self.type != "retrieval":
-            raise SettingsError(f'empty="failure" is for type="retrieval", got type={self.type!r}.')
+            require_choice(name, value, choices)
+        if self.empty_result == "failure" and self.type != "retrieval":
+            raise SettingsError(f'empty_result="failure" is for type="retrieval", got type={self.type!r}.')
         if self.schema is not None and not isinstance(self.schema, Mapping):
             raise SettingsError(f"schema is a JSON schema as a dictionary, got {type(self.schema).__name__}.")
         if self.policy is not None and not isinstance(self.policy, Policy):
             raise SettingsError(f"policy is a mulligan.Policy, got {type(self.policy).__name__}.")
+        if not isinstance(self.detect_errors, bool):
+            raise SettingsError(f"detect_errors is true or false, got {self.detect_errors!r}.")
         if not isinstance(self.circuit_breaker, bool):
             raise SettingsError(f"circuit_breaker is true or false, got {self.circuit_breaker!r}.")
         if self.verify is not None and not callable(self.verify):
@@ -87,31 +88,33 @@ class ToolOptions:
             isinstance(self.timeout, bool) or not isinstance(self.timeout, int | float) or not 0 < self.timeout < 1e9
         ):
             raise SettingsError(f"timeout is a number of seconds above 0, got {self.timeout!r}.")
-        given = self.rejects
-        statuses = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else (None,)
-        if not all(type(each) is int and 100 <= each <= 599 for each in statuses):
-            raise SettingsError(f"rejects is a set of HTTP statuses, such as {{422}}, got {given!r}.")
-        object.__setattr__(self, "rejects", frozenset(statuses))
-        for name in ("privileged", "released", "items"):
+        raw_option = self.rejection_statuses
+        statuses = (
+            tuple(raw_option)
+            if isinstance(raw_option, Iterable) and not isinstance(raw_option, str | bytes)
+            else (None,)
+        )
+        if not all(type(status) is int and 100 <= status <= 599 for status in statuses):
+            raise SettingsError(f"rejection_statuses is a set of HTTP statuses, such as {{422}}, got {raw_option!r}.")
+        object.__setattr__(self, "rejection_statuses", frozenset(statuses))
+        for name in ("privileged", "unprivileged", "items"):
             # Reject a text: iterated by character, it would protect nothing.
-            given = getattr(self, name)
-            names = None if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
-            if names is None or not all(isinstance(each, str) for each in names):
-                raise SettingsError(f"{name} is a list of argument names, such as ['amount'], got {given!r}.")
+            raw_option = getattr(self, name)
+            names = None if isinstance(raw_option, str) or not isinstance(raw_option, Iterable) else tuple(raw_option)
+            if names is None or not all(isinstance(argument, str) for argument in names):
+                raise SettingsError(f"{name} is a list of argument names, such as ['amount'], got {raw_option!r}.")
             object.__setattr__(self, name, names)
 
 
-class Rules:
+class CallRules:
     """The effective rules for the calls of one function in runs with the same options."""
 
     __slots__ = (
-        "alone",
-        "form",
         "guard",
         "is_destructive",
         "is_empty_fine",
         "is_off",
-        "is_plain",
+        "is_recorded_in_full",
         "is_retried",
         "is_single",
         "items",
@@ -122,12 +125,16 @@ class Rules:
         "limits",
         "mode",
         "privileged",
+        "standalone_run",
+        "template",
     )
 
-    def __init__(self, kit: Kit | None, limits: Limits, mode: Mode, is_retried: bool, guard: Guard, form: Form) -> None:
+    def __init__(
+        self, kit: Kit | None, limits: Limits, mode: Mode, is_retried: bool, guard: ToolLimits, template: CallTemplate
+    ) -> None:
         self.kit: Kit = kit  # type: ignore[assignment] # none only in those that hold nowhere
         self.is_off = kit is not None and kit.is_silent
-        self.is_plain = not self.is_off
+        self.is_recorded_in_full = not self.is_off
         """Whether calls are recorded in full, with unchanged values."""
         self.limits = limits
         """The options of a run for one standalone call."""
@@ -145,12 +152,14 @@ class Rules:
         """Arguments that are declared privileged."""
         self.is_destructive = False
         self.is_empty_fine = True
-        self.form = form
-        self.alone = None if kit is None else Alone.of(Run(id="", agent=kit.agent, environment=kit.environment))
+        self.template = template
+        self.standalone_run = (
+            None if kit is None else StandaloneRun.from_run(Run(id="", agent=kit.agent, environment=kit.environment))
+        )
         """The shared run fields of standalone calls."""
 
 
-class Wrapped:
+class WrappedFunction:
     """A function with the data for its recovery. Available as `__mulligan__` of the recovering function."""
 
     def __init__(self, function: Callable[..., Any], source: Source, options: ToolOptions) -> None:
@@ -163,33 +172,35 @@ class Wrapped:
         """The identity of the tool: see `Tool.key`."""
         self.signature = Signature(function)
         self.is_method = self.signature.is_method
-        self._refuse_unknown("privileged", options.privileged)
-        self._refuse_unknown("released", options.released)
-        self._refuse_unknown("items", options.items)
+        self._reject_unknown("privileged", options.privileged)
+        self._reject_unknown("unprivileged", options.unprivileged)
+        self._reject_unknown("items", options.items)
         self.is_stream = inspect.isgeneratorfunction(code)
         self.is_async_stream = inspect.isasyncgenfunction(code)
         self.is_async = self.is_async_stream or inspect.iscoroutinefunction(code)
         self._tools: dict[Mode, Tool] = {}
-        self.is_looked_at = options.schema is not None or options.timeout is not None
+        self.needs_precheck = options.schema is not None or options.timeout is not None
         """Whether each call needs a check before it is made: a schema or a timeout."""
-        self.verify = self._verifying()
-        self.usual = Rules(None, NO_LIMITS, "observe", is_retried=False, guard=NO_GUARD, form=self._form())
+        self.verify = self._check_verify()
+        self.default_rules = CallRules(
+            None, NO_LIMITS, "observe", is_retried=False, guard=NO_GUARD, template=self._build_template()
+        )
         """The rules of a call that needs no precheck, in a run without options of its own."""
-        self._rules: tuple[Kit | None, dict[Limits | None, Rules]] = (None, {})
-        self._judge = Judge(options.type, self.name, options.errors, options.empty)
+        self._rules: tuple[Kit | None, dict[Limits | None, CallRules]] = (None, {})
+        self._judge = Judge(options.type, self.name, options.detect_errors, options.empty_result)
         self.model: ModelCalls | None = None
         if options.model is not None:
             from mulligan.capture.model import ModelCalls, ModelJudge  # lazy: needed only for models
 
             self.model, self._judge = ModelCalls(self, options.model), ModelJudge(self.name)
-        self._closed: frozenset[str] | None = None
-        self._is_told = False
+        self._shareable_texts: frozenset[str] | None = None
+        self._has_warned = False
         """Whether the warning about an unusable schema was logged."""
 
     def _make_key(self) -> str:
         """Return the tool key. Functions wrapped several times are one tool."""
         inner = getattr(self.function, "__mulligan__", None)
-        if isinstance(inner, Wrapped):
+        if isinstance(inner, WrappedFunction):
             return inner.key
         server = self.options.server
         function = "" if server else qualified_name_of(self.function)
@@ -198,17 +209,18 @@ class Wrapped:
             function = f"{function} {self.name}"
         return make_tool_key(self.name, server, function)
 
-    def _refuse_unknown(self, option: str, names: Iterable[str]) -> None:
+    def _reject_unknown(self, option: str, names: Iterable[str]) -> None:
         """Raise `SettingsError` for unknown argument names: a misspelled one would silently protect nothing."""
-        given = self.options.schema or {}
-        known = (*self.signature.names, *(given.get("properties") or {}))
+        schema = self.options.schema or {}
+        argument_names = (*self.signature.names, *(schema.get("properties") or {}))
         for name in names:
-            if not self.signature.is_open and name.partition(".")[0] not in known:
+            if not self.signature.is_unrestricted and name.partition(".")[0] not in argument_names:
                 raise SettingsError(
-                    f"{option}: {self.name} has no argument {name!r}. Its arguments are {', '.join(known) or 'none'}."
+                    f"{option}: {self.name} has no argument {name!r}. "
+                    f"Its arguments are {', '.join(argument_names) or 'none'}."
                 )
 
-    def _verifying(self) -> Callable[..., Any] | None:
+    def _check_verify(self) -> Callable[..., Any] | None:
         """Return the `verify` function. Raises `SettingsError` if it is async and the tool is not."""
         verify = self.options.verify
         if verify is not None and inspect.iscoroutinefunction(code_of(verify)) and not self.is_async:
@@ -229,25 +241,25 @@ class Wrapped:
                 mode=mode,
                 schema=self.schema,
                 privileged=frozenset(self.options.privileged),
-                released=frozenset(self.options.released),
+                unprivileged=frozenset(self.options.unprivileged),
                 destructive=self.options.destructive,
                 items=frozenset(self.options.items),
                 circuit_breaker=self.options.circuit_breaker,
             )
         return tool
 
-    def attempts(
+    def prepare_call(
         self,
         kit: Kit,
         run: ActiveRun,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         *,
-        opening: Callable[[Any], Any] | None = None,
-        through: Callable[[Callable[[Mapping[str, Any]], Any]], Callable[[Mapping[str, Any]], Any]] | None = None,
-        is_checked: bool = False,
+        open_stream: Callable[[Any], Any] | None = None,
+        adapt: Callable[[Callable[[Mapping[str, Any]], Any]], Callable[[Mapping[str, Any]], Any]] | None = None,
+        should_check: bool = False,
         first: First | None = None,
-        mended: Mended | None = None,
+        repaired_request: Mended | None = None,
     ) -> Attempts:
         """Build the execution of one call.
 
@@ -258,27 +270,29 @@ class Wrapped:
         arguments = self.signature.bind(args, kwargs)
         rules = self.rules(kit, run.limits)
         mode: Mode = "observe" if kit.layer() is not None else rules.mode
-        check = self.options.schema is not None or (is_checked and mode != "observe")
+        check = self.options.schema is not None or (should_check and mode != "observe")
         last: tuple[tuple[Any, ...], Mapping[str, Any]] = (args, kwargs)
 
-        def made(given: Mapping[str, Any]) -> Any:
+        def call_function(call_arguments: Mapping[str, Any]) -> Any:
             nonlocal last
             if check:
-                self.check(given)
-            if given is not arguments:  # otherwise the call stays exactly as the caller made it
-                positional, named = self.signature.spread(given, args)
-                last = tuple(positional), named
+                self.check(call_arguments)
+            if call_arguments is not arguments:  # otherwise the call stays exactly as the caller made it
+                positional, keywords = self.signature.split_arguments(call_arguments, args)
+                last = tuple(positional), keywords
             answer = (call.instead or self.function)(*last[0], **last[1])
-            return answer if opening is None else opening(answer)
+            return answer if open_stream is None else open_stream(answer)
 
         def has_begun(error: Exception) -> bool:
-            return not (_is_raised_here(error) and self.signature.refuses(*last))
+            return not (_is_raised_here(error) and self.signature.rejects_call(*last))
 
-        async def timed(given: Mapping[str, Any]) -> Any:
-            return await within(made(given), call.guarding.remaining(), self.name, timeout or 0)
+        async def timed(call_arguments: Mapping[str, Any]) -> Any:
+            return await await_with_timeout(
+                call_function(call_arguments), call.guarding.remaining(), self.name, timeout or 0
+            )
 
         timeout = self.options.timeout
-        making = timed if timeout is not None and self.is_async else made
+        call_once = timed if timeout is not None and self.is_async else call_function
         tool = self.tool(mode)
         learn = rules.learn if rules.learn != "repair" or not kit.preparing.get() else "tell"
         if learn != tool.learn:
@@ -288,7 +302,7 @@ class Wrapped:
             run,
             tool,
             arguments,
-            making if through is None else through(making),
+            call_once if adapt is None else adapt(call_once),
             type=self.options.type,
             policy=self.options.policy,
             has_begun=has_begun,
@@ -299,9 +313,9 @@ class Wrapped:
             owner=args[0] if self.signature.is_method and args else None,
             receiver=self.receiver(args),
             timeout=timeout,
-            rejects=frozenset(self.options.rejects),
-            check=self._checking(args),
-            mended=mended,
+            rejects=frozenset(self.options.rejection_statuses),
+            check=self._bind_verify(args),
+            mended=repaired_request,
             planning=None if self.model is None else self.model.recovery,
             is_async=self.is_async,
             aim=None if self.model is None else self.model.aim,
@@ -313,18 +327,18 @@ class Wrapped:
         """Return what a call with these arguments depends on besides them."""
         return find_receiver(self.function, args[0] if self.is_method and args else None)
 
-    def _checking(self, args: tuple[Any, ...]) -> Callable[[Mapping[str, Any]], Any] | None:
+    def _bind_verify(self, args: tuple[Any, ...]) -> Callable[[Mapping[str, Any]], Any] | None:
         """Bind `verify` to one call. It receives the arguments in the form of the original call."""
         verify = self.verify
         if verify is None:
             return None
 
-        def check(given: Mapping[str, Any]) -> Any:
-            positional, named = self.signature.spread(given, args)
-            return verify(*positional, **named)
+        def check(arguments: Mapping[str, Any]) -> Any:
+            positional, keywords = self.signature.split_arguments(arguments, args)
+            return verify(*positional, **keywords)
 
-        async def acheck(given: Mapping[str, Any]) -> Any:
-            return await check(given)
+        async def acheck(arguments: Mapping[str, Any]) -> Any:
+            return await check(arguments)
 
         return acheck if inspect.iscoroutinefunction(code_of(verify)) else check
 
@@ -332,37 +346,41 @@ class Wrapped:
         """Raise `SchemaMismatchError`, before execution, if arguments violate the schema."""
         try:
             schema = self.schema()
-            named = {name: value for name, value in arguments.items() if not name.startswith("*")}
-            faults = schemas.judged(named, schema) if schema else []
-            if faults is None and self.options.schema is not None and not self._is_told:
-                self._is_told = True
-                if why := schemas.pinned(self.options.schema).unusable():
-                    log.warning("the schema of %s cannot be used, and nothing is checked by it: %s", self.name, why)
+            named_arguments = {name: value for name, value in arguments.items() if not name.startswith("*")}
+            violations = schemas.validate_or_none(named_arguments, schema) if schema else []
+            if violations is None and self.options.schema is not None and not self._has_warned:
+                self._has_warned = True
+                if reason := schemas.compile_schema(self.options.schema).unusable_reason():
+                    log.warning("the schema of %s cannot be used, and nothing is checked by it: %s", self.name, reason)
         except Exception:  # noqa: BLE001 - arguments that cannot be checked are accepted
             return
-        if faults:
-            told = "; ".join(
+        if violations:
+            summary = "; ".join(
                 f"{'.'.join(map(str, fault.path))}: {fault.message}" if fault.path else fault.message
-                for fault in faults[:5]
+                for fault in violations[:5]
             )
-            raise Unfit(f"The arguments do not fit: {told}.")
+            raise Unfit(f"The arguments do not fit: {summary}.")
 
-    def _form(self) -> Form:
+    def _build_template(self) -> CallTemplate:
         """Build the call template. One per capture context, because redaction settings differ."""
-        places, nameable = self.signature.places, self.signature.nameable
-        return Form(self.options.type, self.name, places, nameable, self.options.server, self._recorded_key())
+        positional_names, nameable = self.signature.positional_names, self.signature.keyword_names
+        return CallTemplate(
+            self.options.type, self.name, positional_names, nameable, self.options.server, self._recorded_key()
+        )
 
     def _recorded_key(self) -> str | None:
         return self.key if self.key != self.name else None
 
-    def rules(self, kit: Kit, limits: Limits | None) -> Rules:
+    def rules(self, kit: Kit, limits: Limits | None) -> CallRules:
         """Return the rules for a call in a run with these options; None stands for a call outside any run."""
-        known = self._rules
-        if known[0] is not kit:
-            known = self._rules = (kit, {})
-        return known[1].get(limits) or self._ruled(kit, limits, known[1])
+        cached = self._rules
+        if cached[0] is not kit:
+            cached = self._rules = (kit, {})
+        return cached[1].get(limits) or self._build_rules(kit, limits, cached[1])
 
-    def _ruled(self, kit: Kit, limits: Limits | None, known: dict[Limits | None, Rules]) -> Rules:
+    def _build_rules(
+        self, kit: Kit, limits: Limits | None, rules_by_limits: dict[Limits | None, CallRules]
+    ) -> CallRules:
         options = self.options
         if limits is None:
             record = options.record or kit.record
@@ -370,57 +388,57 @@ class Wrapped:
             record = strictest(RECORDINGS, options.record, limits.record or kit.record) or kit.record
         mode = strictest(MODES, options.mode, None if limits is None else limits.mode) or kit.mode
         policy = options.policy or kit.policy
-        own = NO_LIMITS if record == kit.record else Limits(record=record)
+        standalone_limits = NO_LIMITS if record == kit.record else Limits(record=record)
         is_aimed = self.signature.takes_any_name or any(name in TARGET_ARGUMENTS for name in self.signature.names)
-        guard = kit.budget.guard(self.key, policy, has_targets=self.model is not None or is_aimed)
+        guard = kit.budget.limits_for(self.key, policy, has_targets=self.model is not None or is_aimed)
         is_retried = mode != "observe" and policy.attempts > 1
-        rules = Rules(kit.recording(record), own, mode, is_retried, guard, self._form())
+        rules = CallRules(kit.recording(record), standalone_limits, mode, is_retried, guard, self._build_template())
         rules.is_single = mode != "observe" and policy.attempts == 1
         if record == "shape" or options.type == "model":
-            rules.is_plain, rules.form.is_reduced = False, True
+            rules.is_recorded_in_full, rules.template.is_reduced = False, True
             rules.keeping = Keeping(
                 is_shape=record == "shape",
                 is_model=options.type == "model",
-                closed=self.closed,
+                closed=self.shareable_texts,
                 model=self.signature.default("model"),
             )
         learn = strictest(LEARNS, options.learn, None if limits is None else limits.learn) or kit.learn
         rules.learn = "off" if mode == "observe" else learn  # observe mode must not use memory
         rules.privileged, rules.is_destructive = tuple(options.privileged), options.destructive
         if options.items:
-            rules.items, rules.is_plain = tuple(options.items), False
+            rules.items, rules.is_recorded_in_full = tuple(options.items), False
         rules.judge = self._judge if self._judge.is_needed else None
-        rules.is_empty_fine = options.empty == "success" and self.model is None
-        if (limits is None or limits is NO_LIMITS) and options.record in (None, kit.record) and not self.is_looked_at:
-            self.usual = rules
-        known[limits] = rules
+        rules.is_empty_fine = options.empty_result == "success" and self.model is None
+        if (limits is None or limits is NO_LIMITS) and options.record in (None, kit.record) and not self.needs_precheck:
+            self.default_rules = rules
+        rules_by_limits[limits] = rules
         return rules
 
-    def closed(self) -> Collection[str]:
+    def shareable_texts(self) -> Collection[str]:
         """Return the shareable texts of the schema: the members of its enums."""
-        if self._closed is None:
+        if self._shareable_texts is None:
             try:
-                self._closed = frozenset(members(self.schema()))
+                self._shareable_texts = frozenset(enum_members(self.schema()))
             except Exception:  # noqa: BLE001 - a schema may be any object
-                self._closed = frozenset()
-        return self._closed
+                self._shareable_texts = frozenset()
+        return self._shareable_texts
 
-    def recovering(self) -> Callable[..., Any]:
+    def build_wrapper(self) -> Callable[..., Any]:
         """Build the recovering function that replaces the wrapped one."""
         if self.is_async_stream:
-            made: Callable[..., Any] = astreaming(self)
+            wrapper: Callable[..., Any] = astreaming(self)
         elif self.is_stream:
-            made = streaming(self)
+            wrapper = streaming(self)
         elif self.is_async:
-            made = self._awaiting() if self.model is None else self._awaiting_either()
+            wrapper = self._build_async_wrapper() if self.model is None else self._build_async_model_wrapper()
         else:
-            made = self._calling() if self.model is None else self._calling_either()
-        made.__name__ = made.__qualname__ = self.name  # for callables without a name
-        functools.update_wrapper(made, self.function)
-        made.__mulligan__ = self  # type: ignore[attr-defined]
-        return made
+            wrapper = self._build_sync_wrapper() if self.model is None else self._build_sync_model_wrapper()
+        wrapper.__name__ = wrapper.__qualname__ = self.name  # for callables without a name
+        functools.update_wrapper(wrapper, self.function)
+        wrapper.__mulligan__ = self  # type: ignore[attr-defined]
+        return wrapper
 
-    def _calling(self) -> Callable[..., Any]:
+    def _build_sync_wrapper(self) -> Callable[..., Any]:
         function, source = self.function, self.source
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -430,47 +448,47 @@ class Wrapped:
             first = begin(self, kit, args, kwargs)
             if first is None:
                 with scope(kit, limits=self.rules(kit, None).limits) as run:
-                    return play(self.attempts(kit, run, args, kwargs))
+                    return execute_plan(self.prepare_call(kit, run, args, kwargs))
             token, timer = kit.here.set(first), kit.timer
-            began = timer()
+            start_time = timer()
             try:
                 result = function(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 - any error of the call is classified and recovered
                 # recovered below, outside this handler, so that later errors do not get this one as context
-                first.failed(error, began, token)
+                first.failed(error, start_time, token)
             except BaseException as error:
-                first.cancelled(error, began, token)
+                first.cancelled(error, start_time, token)
                 raise
             else:
-                if first.succeeded(result, began, token):
+                if first.succeeded(result, start_time, token):
                     return result
             with first.scope() as run:
-                return play(self.attempts(kit, run, args, kwargs, first=first))
+                return execute_plan(self.prepare_call(kit, run, args, kwargs, first=first))
 
         return call
 
-    def _calling_either(self) -> Callable[..., Any]:
+    def _build_sync_model_wrapper(self) -> Callable[..., Any]:
         """Build the wrapper for a model that may return a stream or a complete answer."""
         from mulligan.capture.tokens import is_asked_for, opened  # lazy: needed only for models
 
-        plainly = self._calling()
+        call_directly = self._build_sync_wrapper()
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            return opened(self, args, kwargs) if is_asked_for(kwargs) else plainly(*args, **kwargs)
+            return opened(self, args, kwargs) if is_asked_for(kwargs) else call_directly(*args, **kwargs)
 
         return call
 
-    def _awaiting_either(self) -> Callable[..., Any]:
+    def _build_async_model_wrapper(self) -> Callable[..., Any]:
         from mulligan.capture.tokens import aopened, is_asked_for  # lazy: needed only for models
 
-        plainly = self._awaiting()
+        call_directly = self._build_async_wrapper()
 
         async def call(*args: Any, **kwargs: Any) -> Any:
-            return await (aopened(self, args, kwargs) if is_asked_for(kwargs) else plainly(*args, **kwargs))
+            return await (aopened(self, args, kwargs) if is_asked_for(kwargs) else call_directly(*args, **kwargs))
 
         return call
 
-    def _awaiting(self) -> Callable[..., Any]:
+    def _build_async_wrapper(self) -> Callable[..., Any]:
         function, source = self.function, self.source
 
         async def call(*args: Any, **kwargs: Any) -> Any:
@@ -480,52 +498,52 @@ class Wrapped:
             first = begin(self, kit, args, kwargs)
             if first is None:
                 with scope(kit, limits=self.rules(kit, None).limits) as run:
-                    return await aplay(self.attempts(kit, run, args, kwargs))
+                    return await aexecute_plan(self.prepare_call(kit, run, args, kwargs))
             token, timer = kit.here.set(first), kit.timer
-            began = timer()
+            start_time = timer()
             try:
                 result = await function(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 - any error of the call is classified and recovered
                 # recovered below, outside this handler, so that later errors do not get this one as context
-                first.failed(error, began, token)
+                first.failed(error, start_time, token)
             except BaseException as error:
-                first.cancelled(error, began, token)
+                first.cancelled(error, start_time, token)
                 raise
             else:
-                if first.succeeded(result, began, token):
+                if first.succeeded(result, start_time, token):
                     return result
             with first.scope() as run:
-                return await aplay(self.attempts(kit, run, args, kwargs, first=first))
+                return await aexecute_plan(self.prepare_call(kit, run, args, kwargs, first=first))
 
         return call
 
 
-def members(schema: Mapping[str, Any] | None) -> set[str]:
+def enum_members(schema: Mapping[str, Any] | None) -> set[str]:
     """Return the enum members of a tool's schema."""
     properties = (schema or {}).get("properties", {})
     return {
         member
-        for each in properties.values()
-        if isinstance(each, Mapping)
-        for member in each.get("enum", ())
+        for property_schema in properties.values()
+        if isinstance(property_schema, Mapping)
+        for member in property_schema.get("enum", ())
         if isinstance(member, str)
     }
 
 
-async def within(answer: Any, seconds: float | None, name: str, timeout: float) -> Any:
+async def await_with_timeout(answer: Any, seconds: float | None, name: str, timeout: float) -> Any:
     """Await a result for at most these seconds, or raise TimeoutError."""
     import asyncio  # lazy: loaded by async callers
 
-    late = f"{name} did not answer in {timeout:g} s."
+    timeout_message = f"{name} did not answer in {timeout:g} s."
     if seconds is not None and seconds <= 0:
         answer.close()
-        raise TimeoutError(late)
+        raise TimeoutError(timeout_message)
     try:
         async with asyncio.timeout(seconds) as clock:
             return await answer
     except TimeoutError:
         if clock.expired():
-            raise TimeoutError(late) from None
+            raise TimeoutError(timeout_message) from None
         raise
 
 
@@ -547,4 +565,4 @@ def wrap(function: Any, source: Source, options: ToolOptions) -> Any:
         raise SettingsError(f"a name is given as name={function!r}: @mulligan.tool(name={function!r}).")
     if not callable(function):
         raise SettingsError(f"only something that can be called can be wrapped, got {type(function).__name__}.")
-    return Wrapped(function, source, options).recovering()
+    return WrappedFunction(function, source, options).build_wrapper()

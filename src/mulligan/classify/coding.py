@@ -5,7 +5,7 @@ from __future__ import annotations
 from mulligan.classify import taxonomy as kinds
 from mulligan.classify.rules import Rule
 
-REFUSED = (
+NOT_FAILURES = (
     Rule(
         "refused by the user",
         kinds.NONE_USER_REJECTED,
@@ -404,7 +404,7 @@ BUILDING = (
     ),
 )
 
-TELLING = (
+FIRST_ERROR_PATTERN = (
     r"^\s{0,40}--- FAIL: .{1,200}|^(?:FAILED|ERROR) \S{1,300}::.{1,200}|^E   +\S.{1,200}|"
     r"^test .{1,200} \.\.\. FAILED|^error\[E\d{4}\].{1,200}"
     r"|^\S{1,200}:\d{1,9}:\d{1,9}: .{1,200}|^\S{1,200}\(\d{1,9},\d{1,9}\): error .{1,200}|"

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mulligan.classify.rules import HEAD, TAIL, bounded
+from mulligan.classify.rules import HEAD_CHARS, TAIL_CHARS, bound_text
 from mulligan.failure import AgentError, InfraError
 
-DEEPEST = 5
+MAX_CHAINED_ERRORS = 5
 """Maximum number of causes and group members read. The first few name the problem."""
 
 
@@ -27,10 +27,10 @@ class Evidence:
         "codes",
         "detail",
         "exit_code",
+        "has_explicit_class",
         "headers",
         "is_error",
         "is_exception",
-        "is_named",
         "is_retried",
         "is_wrapped",
         "modules",
@@ -65,7 +65,7 @@ class Evidence:
         self.is_error = is_error
         self.is_exception = False
         """Whether the error was raised in this process. The code that raised it may have executed part of the call."""
-        self.is_named = False
+        self.has_explicit_class = False
         """Whether the class was passed explicitly and not parsed from the text."""
         self.is_wrapped = False
         """Whether the error was wrapped in another one without a message of its own."""
@@ -74,14 +74,14 @@ class Evidence:
         self.arguments: Mapping[str, Any] | None = None
 
     def add_text(self, text: object) -> None:
-        said = plain(text)
-        if said and said not in self.text:
-            self.text = bounded(f"{self.text}\n{said}" if self.text else said)
+        bounded_text = to_bounded_text(text)
+        if bounded_text and bounded_text not in self.text:
+            self.text = bound_text(f"{self.text}\n{bounded_text}" if self.text else bounded_text)
 
     def add_detail(self, text: object) -> None:
-        said = plain(text)
-        if said and said not in self.detail and said not in self.text:
-            self.detail = bounded(f"{self.detail}\n{said}" if self.detail else said)
+        bounded_text = to_bounded_text(text)
+        if bounded_text and bounded_text not in self.detail and bounded_text not in self.text:
+            self.detail = bound_text(f"{self.detail}\n{bounded_text}" if self.detail else bounded_text)
 
     def add_code(self, code: object) -> None:
         if isinstance(code, str) and code and len(code) <= 80 and code not in self.codes:
@@ -97,12 +97,12 @@ class Evidence:
                 self.modules.add(module)
 
     def add_status(self, status: object) -> None:
-        number = whole(status)
+        number = to_integer(status)
         if self.status is None and number is not None and 100 <= number <= 599:
             self.status = number
 
 
-def gather(error: object, into: Evidence) -> Evidence:
+def gather_evidence(error: object, into: Evidence) -> Evidence:
     """Add everything that this object reports to the evidence."""
     if error is None:
         return into
@@ -110,84 +110,88 @@ def gather(error: object, into: Evidence) -> Evidence:
         into.add_text(error)
     elif isinstance(error, BaseException):
         into.is_exception = True
-        for depth, each in enumerate(_chain(error)):
-            _exception(each, into, is_cause=depth > 0)
+        for depth, chained_error in enumerate(_iter_chain(error)):
+            _add_exception(chained_error, into, is_cause=depth > 0)
     elif isinstance(error, Mapping):
-        _mapping(error, into)
+        _add_mapping(error, into)
     elif isinstance(error, (list, tuple)):
-        for each in error[:DEEPEST]:
-            gather(each, into)
+        for item in error[:MAX_CHAINED_ERRORS]:
+            gather_evidence(item, into)
     else:
-        _object(error, into)
+        _add_object(error, into)
     return into
 
 
-def opened(error: object, into: Evidence) -> object:
+def unwrap_error(error: object, into: Evidence) -> object:
     """Return the error inside wrappers without information: groups of one, or retry errors. Record the wrapping."""
-    for _ in range(DEEPEST):
-        inside = _inside(error) if isinstance(error, BaseException) else None
-        if inside is None:
+    for _ in range(MAX_CHAINED_ERRORS):
+        inner_error = _inner_error(error) if isinstance(error, BaseException) else None
+        if inner_error is None:
             break
         into.is_wrapped = True
-        if _is_of_retries(error):
+        if _is_retry_error(error):
             into.is_retried = True
         else:
-            into.add_detail(_words(error))
-        for note in _notes(error):
+            into.add_detail(_safe_str(error))
+        for note in _exception_notes(error):
             into.add_detail(note)
-        error = inside
+        error = inner_error
     return error
 
 
-def _inside(error: BaseException) -> BaseException | None:
+def _inner_error(error: BaseException) -> BaseException | None:
     if isinstance(error, (AgentError, InfraError)):
         return None
     cause = error.__cause__
     if isinstance(error, BaseExceptionGroup):
-        one = error.exceptions[0]
-        is_mute = type(one) in _MUTE and not _words(one)
-        return one if len(error.exceptions) == 1 and not is_mute else None
-    if cause is None or _is_of_retries(error):
+        member = error.exceptions[0]
+        is_uninformative = type(member) in _UNINFORMATIVE_CLASSES and not _safe_str(member)
+        return member if len(error.exceptions) == 1 and not is_uninformative else None
+    if cause is None or _is_retry_error(error):
         return cause
-    is_mute = _words(error) in ("", _words(cause))
-    return cause if is_mute and (type(error) in _MUTE or isinstance(cause, (AgentError, InfraError))) else None
+    is_uninformative = _safe_str(error) in ("", _safe_str(cause))
+    return (
+        cause
+        if is_uninformative and (type(error) in _UNINFORMATIVE_CLASSES or isinstance(cause, (AgentError, InfraError)))
+        else None
+    )
 
 
-_MUTE = (Exception, RuntimeError)
+_UNINFORMATIVE_CLASSES = (Exception, RuntimeError)
 """Classes that only say that something failed."""
 
 
-def _is_of_retries(error: object) -> bool:
+def _is_retry_error(error: object) -> bool:
     """Return whether this is tenacity's `RetryError`, whose message is only the address of the last attempt."""
-    return type(error).__name__ == "RetryError" and attribute(error, "last_attempt") is not None
+    return type(error).__name__ == "RetryError" and get_attribute(error, "last_attempt") is not None
 
 
-def _words(error: object) -> str:
+def _safe_str(error: object) -> str:
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - __str__ of a foreign class
         return ""
 
 
-def _notes(error: object) -> list[object]:
-    notes = attribute(error, "__notes__")
-    return notes[:DEEPEST] if isinstance(notes, list) else []
+def _exception_notes(error: object) -> list[object]:
+    notes = get_attribute(error, "__notes__")
+    return notes[:MAX_CHAINED_ERRORS] if isinstance(notes, list) else []
 
 
-def plain(text: object) -> str:
+def to_bounded_text(text: object) -> str:
     """Return text or bytes as bounded text. Bytes are cut before decoding, so that 10 MB cost no more than 10 KB."""
     if isinstance(text, str):
-        return bounded(text).strip()
+        return bound_text(text).strip()
     if isinstance(text, (bytes, bytearray, memoryview)):
-        whole_text = bytes(text[:HEAD]) if len(text) > HEAD + TAIL else bytes(text)
-        said = whole_text.decode("utf-8", "replace")
-        if len(text) > HEAD + TAIL:
-            said += "\n...\n" + bytes(text[-TAIL:]).decode("utf-8", "replace")
-        return said.strip()
+        head_bytes = bytes(text[:HEAD_CHARS]) if len(text) > HEAD_CHARS + TAIL_CHARS else bytes(text)
+        decoded_text = head_bytes.decode("utf-8", "replace")
+        if len(text) > HEAD_CHARS + TAIL_CHARS:
+            decoded_text += "\n...\n" + bytes(text[-TAIL_CHARS:]).decode("utf-8", "replace")
+        return decoded_text.strip()
     return ""
 
 
-def whole(value: object) -> int | None:
+def to_integer(value: object) -> int | None:
     """Return an integer, also from an integer enum such as `HTTPStatus`, else None. A boolean is not an integer."""
     if isinstance(value, bool):
         return None
@@ -198,7 +202,7 @@ def whole(value: object) -> int | None:
     return None
 
 
-def attribute(thing: object, name: str) -> Any:
+def get_attribute(thing: object, name: str) -> Any:
     """Return an attribute, or None if it is missing or reading it raises."""
     try:
         return getattr(thing, name, None)
@@ -206,94 +210,99 @@ def attribute(thing: object, name: str) -> Any:
         return None
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
+def _iter_chain(error: BaseException) -> Iterator[BaseException]:
+    visited_ids: set[int] = set()
     queue = [error]
-    while queue and len(seen) < DEEPEST:
-        each = queue.pop(0)
-        if id(each) in seen:
+    while queue and len(visited_ids) < MAX_CHAINED_ERRORS:
+        chained_error = queue.pop(0)
+        if id(chained_error) in visited_ids:
             continue
-        seen.add(id(each))
-        yield each
-        if isinstance(each, BaseExceptionGroup):
+        visited_ids.add(id(chained_error))
+        yield chained_error
+        if isinstance(chained_error, BaseExceptionGroup):
             # A cancelled sibling carries no information, so it comes last.
-            queue.extend(sorted(each.exceptions[:DEEPEST], key=lambda one: type(one).__name__ == "CancelledError"))
-        if each.__cause__ is not None:
-            queue.append(each.__cause__)
-        elif each.__context__ is not None and not each.__suppress_context__:
-            queue.append(each.__context__)
+            queue.extend(
+                sorted(
+                    chained_error.exceptions[:MAX_CHAINED_ERRORS],
+                    key=lambda member: type(member).__name__ == "CancelledError",
+                )
+            )
+        if chained_error.__cause__ is not None:
+            queue.append(chained_error.__cause__)
+        elif chained_error.__context__ is not None and not chained_error.__suppress_context__:
+            queue.append(chained_error.__context__)
 
 
-def _exception(error: BaseException, into: Evidence, is_cause: bool) -> None:
+def _add_exception(error: BaseException, into: Evidence, is_cause: bool) -> None:
     for cls in type(error).__mro__:
         if cls not in (object, BaseException, Exception) and cls.__name__ not in into.names:
             into.names.append(cls.__name__)
             into.modules.add(cls.__module__)
-    said = _words(error)
-    into.add_text(said if said else "" if is_cause else type(error).__name__)
-    _attributes(error, into)
-    for note in _notes(error):
+    message = _safe_str(error)
+    into.add_text(message if message else "" if is_cause else type(error).__name__)
+    _add_attributes(error, into)
+    for note in _exception_notes(error):
         into.add_detail(note)
 
 
-def _attributes(error: object, into: Evidence) -> None:
+def _add_attributes(error: object, into: Evidence) -> None:
     """Add the attributes with which client libraries report a failure."""
     for name in ("status_code", "http_status", "status", "code"):
-        into.add_status(attribute(error, name))
+        into.add_status(get_attribute(error, name))
     for name in ("code", "type", "status", "reason_code", "error_code", "sqlstate", "pgcode", "sqlite_errorname"):
-        into.add_code(attribute(error, name))
-    number = whole(attribute(error, "code"))
+        into.add_code(get_attribute(error, name))
+    number = to_integer(get_attribute(error, "code"))
     if number is not None and -33_000 <= number <= -32_000:
         into.rpc = number
-    _grpc(error, into)
-    inner = attribute(error, "error")  # MCP's own exception holds {code, message, data}
+    _add_grpc_code(error, into)
+    inner = get_attribute(error, "error")  # MCP's own exception holds {code, message, data}
     if inner is not None and not isinstance(inner, (str, bytes, BaseException)):
-        number = whole(inner.get("code") if isinstance(inner, Mapping) else attribute(inner, "code"))
+        number = to_integer(inner.get("code") if isinstance(inner, Mapping) else get_attribute(inner, "code"))
         if number is not None and -33_000 <= number <= -32_000:
             into.rpc = number
-    _headers(attribute(error, "headers"), into)
+    _add_headers(get_attribute(error, "headers"), into)
     for name in ("body", "error", "details"):
-        body = attribute(error, name)
+        body = get_attribute(error, name)
         if isinstance(body, Mapping):
-            _mapping(body, into)
+            _add_mapping(body, into)
         elif isinstance(body, (str, bytes)):
             into.add_detail(body)
-    response = attribute(error, "response")
+    response = get_attribute(error, "response")
     if isinstance(response, Mapping):
-        _mapping(response, into)
+        _add_mapping(response, into)
     elif response is not None:
-        _response(response, into)
-    _process(error, into)
+        _add_response(response, into)
+    _add_process_result(error, into)
 
 
-def _grpc(error: object, into: Evidence) -> None:
-    code = attribute(error, "code")
-    if not callable(code) or isinstance(code, type) or attribute(error, "details") is None:
+def _add_grpc_code(error: object, into: Evidence) -> None:
+    code = get_attribute(error, "code")
+    if not callable(code) or isinstance(code, type) or get_attribute(error, "details") is None:
         return
     try:
-        into.add_code(attribute(code(), "name"))
+        into.add_code(get_attribute(code(), "name"))
     except Exception:  # noqa: BLE001 - method of a foreign class
         return
 
 
-def _response(response: object, into: Evidence) -> None:
-    into.add_status(attribute(response, "status_code"))
-    into.add_status(attribute(response, "status"))
-    _headers(attribute(response, "headers"), into)
+def _add_response(response: object, into: Evidence) -> None:
+    into.add_status(get_attribute(response, "status_code"))
+    into.add_status(get_attribute(response, "status"))
+    _add_headers(get_attribute(response, "headers"), into)
     # Use only a body that is in memory already: reading a stream could block, or consume it before the caller.
-    body = attribute(response, "_content") or attribute(response, "_body")
-    if body is None and "_content" not in (attribute(response, "__dict__") or {}):
-        body = attribute(response, "text")
+    body = get_attribute(response, "_content") or get_attribute(response, "_body")
+    if body is None and "_content" not in (get_attribute(response, "__dict__") or {}):
+        body = get_attribute(response, "text")
         if not isinstance(body, str):
-            body = attribute(response, "content")
+            body = get_attribute(response, "content")
     if isinstance(body, (str, bytes, bytearray)):
         into.add_detail(body)
     if not into.text:
-        reason = attribute(response, "reason") or attribute(response, "reason_phrase")
+        reason = get_attribute(response, "reason") or get_attribute(response, "reason_phrase")
         into.add_text(into.detail or (reason if isinstance(reason, str) else ""))
 
 
-def _headers(headers: object, into: Evidence) -> None:
+def _add_headers(headers: object, into: Evidence) -> None:
     if headers is None or into.headers:
         return
     try:
@@ -303,40 +312,40 @@ def _headers(headers: object, into: Evidence) -> None:
         return
 
 
-def _process(error: object, into: Evidence) -> None:
-    code = attribute(error, "returncode")
+def _add_process_result(error: object, into: Evidence) -> None:
+    code = get_attribute(error, "returncode")
     if code is None:
-        code = attribute(error, "exit_code")
-    number = whole(code)
+        code = get_attribute(error, "exit_code")
+    number = to_integer(code)
     if number is None:
         return
     into.exit_code = number
-    output = [plain(attribute(error, name)) for name in ("stderr", "stdout", "output")]
-    said = "\n".join(part for part in output if part)
-    if said:
+    output = [to_bounded_text(get_attribute(error, name)) for name in ("stderr", "stdout", "output")]
+    output_text = "\n".join(part for part in output if part)
+    if output_text:
         into.add_detail(into.text)
-        into.text = bounded(said)
+        into.text = bound_text(output_text)
 
 
-def _mapping(said: Mapping[Any, Any], into: Evidence) -> None:
-    flag = said.get("isError", said.get("is_error"))
+def _add_mapping(mapping: Mapping[Any, Any], into: Evidence) -> None:
+    flag = mapping.get("isError", mapping.get("is_error"))
     if isinstance(flag, bool) and into.is_error is None:
         into.is_error = flag
-    number = whole(said.get("code"))
+    number = to_integer(mapping.get("code"))
     if number is not None and -33_000 <= number <= -32_000:
         into.rpc = number
     for name in ("status", "statusCode", "status_code", "code", "HTTPStatusCode"):
-        into.add_status(said.get(name))
+        into.add_status(mapping.get(name))
     for name in ("code", "type", "Code", "__type", "status", "reason", "error_code", "errorCode"):
-        into.add_code(said.get(name))
-    number = whole(said.get("returncode", said.get("exit_code", said.get("exitCode"))))
+        into.add_code(mapping.get(name))
+    number = to_integer(mapping.get("returncode", mapping.get("exit_code", mapping.get("exitCode"))))
     if number is not None:
         into.exit_code = number
-    _headers(said.get("headers") or said.get("HTTPHeaders"), into)
+    _add_headers(mapping.get("headers") or mapping.get("HTTPHeaders"), into)
     for name in ("error", "Error", "ResponseMetadata", "response"):
-        inner = said.get(name)
-        if isinstance(inner, Mapping) and inner is not said:
-            _mapping(inner, into)
+        inner = mapping.get(name)
+        if isinstance(inner, Mapping) and inner is not mapping:
+            _add_mapping(inner, into)
     for name in (
         "message",
         "Message",
@@ -349,39 +358,42 @@ def _mapping(said: Mapping[Any, Any], into: Evidence) -> None:
         "stderr",
         "stdout",
     ):
-        if isinstance(said.get(name), (str, bytes)):
-            into.add_text(said[name])
-    content = said.get("content")
+        if isinstance(mapping.get(name), (str, bytes)):
+            into.add_text(mapping[name])
+    content = mapping.get("content")
     if isinstance(content, str):
         into.add_text(content)
     elif isinstance(content, (list, tuple)):
         for block in content[:20]:
-            into.add_text(block.get("text") if isinstance(block, Mapping) else attribute(block, "text"))
+            into.add_text(block.get("text") if isinstance(block, Mapping) else get_attribute(block, "text"))
     if not into.text:
-        into.add_text(repr(dict(list(said.items())[:20]))[:HEAD])
+        into.add_text(repr(dict(list(mapping.items())[:20]))[:HEAD_CHARS])
 
 
-def _object(thing: object, into: Evidence) -> None:
-    content = attribute(thing, "content")
-    flag = attribute(thing, "isError")
+def _add_object(thing: object, into: Evidence) -> None:
+    content = get_attribute(thing, "content")
+    flag = get_attribute(thing, "isError")
     if not isinstance(flag, bool):
-        flag = attribute(thing, "is_error")
+        flag = get_attribute(thing, "is_error")
     if isinstance(flag, bool) and isinstance(content, (list, tuple)):
-        _mapping({"isError": flag, "content": content}, into)
+        _add_mapping({"isError": flag, "content": content}, into)
         return
-    if whole(attribute(thing, "returncode")) is not None:
-        _process(thing, into)
+    if to_integer(get_attribute(thing, "returncode")) is not None:
+        _add_process_result(thing, into)
         into.add_text(f"exit code {into.exit_code}")
         return
-    if whole(attribute(thing, "status_code")) is not None or whole(attribute(thing, "status")) is not None:
-        _response(thing, into)
+    if (
+        to_integer(get_attribute(thing, "status_code")) is not None
+        or to_integer(get_attribute(thing, "status")) is not None
+    ):
+        _add_response(thing, into)
         return
-    _attributes(thing, into)
-    message = attribute(thing, "message")
+    _add_attributes(thing, into)
+    message = get_attribute(thing, "message")
     if isinstance(message, str):
         into.add_text(message)
     if not into.text:
         try:
-            into.add_text(repr(thing)[:HEAD])
+            into.add_text(repr(thing)[:HEAD_CHARS])
         except Exception:  # noqa: BLE001 - __repr__ of a foreign class
             into.add_text(type(thing).__name__)

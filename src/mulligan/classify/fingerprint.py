@@ -17,7 +17,7 @@ from mulligan.redaction import expressions
 VERSION = "3"
 """Increase it whenever a text may get another fingerprint. Stores compare fingerprints of one version only."""
 
-LONGEST = 1_000
+MAX_TEMPLATE_CHARS = 1_000
 """Characters of the template that count. The distinguishing part of a message is at its beginning."""
 
 # One pass, alternatives in order. Every repetition is bounded or stops at a character the next one cannot start with.
@@ -46,11 +46,13 @@ _TOKENS = r"""
 | (?P<number>[-+]?\b\d(?:[\d,_.]{0,40}\d)?(?:[kmg]i?b?|ms|s|%)?(?![a-z\d]) | \d{1,40})
 """
 
-_NAMED = (
+_NAME_BEFORE_PATTERN = (
     r"(?:argument|arguments|parameter|parameters|param|field|key|property|option|column|attribute|"
     r"keyword argument)s?\W{0,3}$"
 )
-_NAMES = r"^\W{0,3}(?:is (?:a )?(?:required|missing|not a valid (?:argument|parameter))|was unexpected|field required)"
+_NAME_AFTER_PATTERN = (
+    r"^\W{0,3}(?:is (?:a )?(?:required|missing|not a valid (?:argument|parameter))|was unexpected|field required)"
+)
 _CODE_BEFORE = (
     r"(?:status|code|http(?:/\d(?:\.\d)?)?|errno|error|exit|exited|signal|sqlstate|rc|returned)"
     r"\W{0,3}(?:code|status|was|is|of|with|value)?\W{0,3}$"
@@ -73,7 +75,7 @@ _LIMIT_AFTER = (
 )
 
 # Common words of error messages. Masking them as argument values would mask the message itself.
-_COMMON = frozenset(
+_COMMON_WORDS = frozenset(
     "error errors failed failure invalid missing required not found none null true false file path name type value key "
     "user order item id query command string number list object index table column city date time date text "
     "code status "
@@ -84,92 +86,92 @@ _COMMON = frozenset(
 )
 
 
-_DIGITS = frozenset(("uuid", "time", "ip", "hex", "number"))
+_TOKENS_WITH_DIGITS = frozenset(("uuid", "time", "ip", "hex", "number"))
 """Token types that contain at least one digit."""
 
 
-def _tokens(text: str) -> str:
+def _token_pattern_for(text: str) -> str:
     """Return the token pattern without alternatives that cannot match this text: each costs time at every word."""
     absent = {name for name, mark in (("url", "://"), ("email", "@")) if mark not in text}
     if not _compiled(r"\d").search(text):
-        absent |= _DIGITS
+        absent |= _TOKENS_WITH_DIGITS
         absent |= {name for name, mark in (("id", r"#|[\W_]id[ :=]"), ("code", "sqlstate"))
                    if not _compiled(mark).search(text)}  # fmt: skip
-    return _without(frozenset(absent))
+    return _build_token_pattern(frozenset(absent))
 
 
 @cache
-def _without(absent: frozenset[str]) -> str:
+def _build_token_pattern(absent: frozenset[str]) -> str:
     parts = re.split(r"^(?:\| |  )(?=\(\?P<)", _TOKENS.strip("\n"), flags=re.MULTILINE)
-    named = {part[4 : part.index(">")]: part for part in parts if part.startswith("(?P<")}
-    return "\n| ".join(part for name, part in named.items() if name not in absent)
+    patterns_by_token = {part[4 : part.index(">")]: part for part in parts if part.startswith("(?P<")}
+    return "\n| ".join(part for name, part in patterns_by_token.items() if name not in absent)
 
 
 @cache
 def _compiled(pattern: str, flags: int = re.IGNORECASE) -> re.Pattern[str]:
-    return expressions.compiled(pattern, flags)
+    return expressions.compile_regex(pattern, flags)
 
 
-def fingerprint(kind: str, tool: str | None, text: str, arguments: Mapping[str, Any] | None = None) -> str:
+def compute_fingerprint(kind: str, tool: str | None, text: str, arguments: Mapping[str, Any] | None = None) -> str:
     """Return the fingerprint of a failure, such as `3:9f2c41d07ab3`. Equal failures have equal fingerprints."""
     # Kinds that are not failures ignore the text: a user may reject a call in any words.
-    masked = "" if kind.startswith("none/") else template(text, arguments)
-    said = f"{kind}\n{tool or ''}\n{masked}"
-    return f"{VERSION}:{digest(said.encode('utf-8', 'replace'), 6).hex()}"
+    masked = "" if kind.startswith("none/") else build_template(text, arguments)
+    hashed_text = f"{kind}\n{tool or ''}\n{masked}"
+    return f"{VERSION}:{digest(hashed_text.encode('utf-8', 'replace'), 6).hex()}"
 
 
-def template(text: str, arguments: Mapping[str, Any] | None = None) -> str:
+def build_template(text: str, arguments: Mapping[str, Any] | None = None) -> str:
     """Return the message template: the text with its variable parts masked."""
-    text = text[: 4 * LONGEST]
+    text = text[: 4 * MAX_TEMPLATE_CHARS]
     names = {str(name).lower() for name in arguments} if arguments else set()
-    for value in _values(arguments) if arguments else ():
+    for value in _collect_values(arguments) if arguments else ():
         # Skip absent values: compiling a pattern for each would cost more than the rest of this function.
-        if _is_elsewhere(value, text):
+        if _is_absent(value, text):
             continue
         text = re.sub(rf"(?<![\w<]){re.escape(value)}(?![\w>])", "<value>", text, flags=re.IGNORECASE)
 
     def mask(match: re.Match[str]) -> str:
-        sort, token = match.lastgroup or "", match.group()
+        token_type, token = match.lastgroup or "", match.group()
         before, after = text[max(0, match.start() - 60) : match.start()], text[match.end() : match.end() + 40]
-        if sort == "code":
+        if token_type == "code":
             return token
-        if sort == "quoted":
-            inside = token[1:-1]
-            if inside.lower() in names or _is_name(inside, before, after):
-                return inside
+        if token_type == "quoted":
+            quoted_text = token[1:-1]
+            if quoted_text.lower() in names or _is_name(quoted_text, before, after):
+                return quoted_text
             return "<text>"
-        if sort == "number":
-            return token if _is_kept(token, before, after) else "<n>"
-        return f"<{sort}>"
+        if token_type == "number":
+            return token if _is_significant_number(token, before, after) else "<n>"
+        return f"<{token_type}>"
 
-    masked = _compiled(_tokens(text), re.IGNORECASE | re.VERBOSE).sub(mask, text)
-    masked = _compiled(r"(?:<(?:value|text|path|id|n|hex)>[\s,;:./\-]{0,3}){2,200}").sub(_joined, masked)
-    return " ".join(masked.lower().split())[:LONGEST]
+    masked = _compiled(_token_pattern_for(text), re.IGNORECASE | re.VERBOSE).sub(mask, text)
+    masked = _compiled(r"(?:<(?:value|text|path|id|n|hex)>[\s,;:./\-]{0,3}){2,200}").sub(_merge_masks, masked)
+    return " ".join(masked.lower().split())[:MAX_TEMPLATE_CHARS]
 
 
-def quotes(text: str, arguments: Mapping[str, Any] | None) -> bool:
+def may_quote_arguments(text: str, arguments: Mapping[str, Any] | None) -> bool:
     """Return whether a text may contain a value of the arguments. Otherwise they do not change its template."""
-    return bool(arguments) and not all(_is_elsewhere(value, text) for value in _values(arguments or {}))
+    return bool(arguments) and not all(_is_absent(value, text) for value in _collect_values(arguments or {}))
 
 
-def _is_elsewhere(value: str, text: str) -> bool:
+def _is_absent(value: str, text: str) -> bool:
     return text.isascii() and value.isascii() and value.lower() not in text.lower()
 
 
-def _joined(match: re.Match[str]) -> str:
+def _merge_masks(match: re.Match[str]) -> str:
     """Merge a list of masks into one: the number of values is as variable as the values."""
     last = match.group().rstrip(" ,;:./-\n\t")
     tail = " " if match.group() != last else ""
     return last[last.rindex("<") :] + tail
 
 
-def _is_name(inside: str, before: str, after: str) -> bool:
-    if not inside.isidentifier():
+def _is_name(quoted_text: str, before: str, after: str) -> bool:
+    if not quoted_text.isidentifier():
         return False
-    return bool(_compiled(_NAMED).search(before) or _compiled(_NAMES).search(after))
+    return bool(_compiled(_NAME_BEFORE_PATTERN).search(before) or _compiled(_NAME_AFTER_PATTERN).search(after))
 
 
-def _is_kept(token: str, before: str, after: str) -> bool:
+def _is_significant_number(token: str, before: str, after: str) -> bool:
     return bool(
         _compiled(_CODE_BEFORE).search(before)
         or (len(token) == 3 and _compiled(_CODE_AFTER).search(after))
@@ -179,10 +181,12 @@ def _is_kept(token: str, before: str, after: str) -> bool:
     )
 
 
-def _values(arguments: Mapping[str, Any]) -> list[str]:
+def _collect_values(arguments: Mapping[str, Any]) -> list[str]:
     """Return the string values of the call, longest first, so that no part of a value is masked before the whole."""
-    found = {value for value in _strings(arguments, 3) if 3 <= len(value) <= 300 and value.lower() not in _COMMON}
-    return sorted(found - set(arguments), key=lambda value: (-len(value), value))[:50]
+    candidates = {
+        value for value in _strings(arguments, 3) if 3 <= len(value) <= 300 and value.lower() not in _COMMON_WORDS
+    }
+    return sorted(candidates - set(arguments), key=lambda value: (-len(value), value))[:50]
 
 
 def _strings(value: Any, depth: int) -> Iterator[str]:

@@ -25,11 +25,11 @@ class Overflow(msgspec.Struct, frozen=True):
 
 @cache
 def _re(pattern: str) -> re.Pattern[str]:
-    return expressions.compiled(pattern, re.IGNORECASE)
+    return expressions.compile_regex(pattern, re.IGNORECASE)
 
 
 # Every overflow text contains one of these. Other texts skip the patterns below.
-_WORDS = (
+_TRIGGER_WORDS = (
     "too long",
     "too large",
     "too many",
@@ -92,7 +92,7 @@ _PHRASES = (
 )
 
 # About throttling, the length of the answer or an image. A match means that it is not an overflow ...
-_OTHERWISE = (
+_EXCLUSIONS = (
     r"too many tokens,? please wait|tokens per (?:min|day|hour|second)(?![\s\S]{0,200}must be reduced)(?<!large)",
     r"max_?(?:completion_|output_|new_)?tokens\W{0,3}(?:is too large|: ?\d+ > \d+|must be (?:less|at most|<|"
     r"positive|at least|greater)|cannot|value|should be|is not supported|exceeds)",
@@ -104,59 +104,66 @@ _OTHERWISE = (
 )
 
 # ... unless one of these matches, which only overflows contain.
-_ALL_THE_SAME = (
+_EXCLUSION_OVERRIDES = (
     r"input length and `?max_tokens`? exceed|exceed context limit|maximum context length|context window|"
     r"request too large for"
     r"|prompt is too long|tokens \+ `?max_new_tokens`?|context_length_exceeded|contextwindowexceeded"
 )
 
-_N = r"\(?`?(\d[\d,_]{0,14}\d|\d)"
+_NUMBER_PATTERN = r"\(?`?(\d[\d,_]{0,14}\d|\d)"
 _WINDOWS = (
     rf"(?:context|prompt|input|model|sequence) (?:length|window|size|limit|len)(?: allowed)?(?: is| of|:| was|"
-    rf"=)? {_N}(?! ?\+)",
-    rf"(?:maximum|max)(?: allowed)?(?: number of)?(?: input)? tokens(?: allowed)?(?: is| of|:)? ?{_N}",
-    rf"available context size {_N}",
-    rf"only supports up to {_N}|token limit(?: is| of|:)? ?{_N}|limit for this model is {_N}|tokens limit {_N}",
-    rf"(?:> ?|must be <= |cannot exceed |less than ){_N}",
-    rf"(?:limit(?: is| of)?:? |configured limit of |limit of ){_N}",
-    rf"with {_N} maximum context|maxlength: {_N}|should be \[1, {_N}|context limit(?: of)? {_N}",
-    rf"context length {_N}|maximum size of {_N}|model'?s context length \({_N}",
+    rf"=)? {_NUMBER_PATTERN}(?! ?\+)",
+    rf"(?:maximum|max)(?: allowed)?(?: number of)?(?: input)? tokens(?: allowed)?(?: is| of|:)? ?{_NUMBER_PATTERN}",
+    rf"available context size {_NUMBER_PATTERN}",
+    rf"only supports up to {_NUMBER_PATTERN}|token limit(?: is| of|:)? ?{_NUMBER_PATTERN}"
+    rf"|limit for this model is {_NUMBER_PATTERN}|tokens limit {_NUMBER_PATTERN}",
+    rf"(?:> ?|must be <= |cannot exceed |less than ){_NUMBER_PATTERN}",
+    rf"(?:limit(?: is| of)?:? |configured limit of |limit of ){_NUMBER_PATTERN}",
+    rf"with {_NUMBER_PATTERN} maximum context|maxlength: {_NUMBER_PATTERN}|should be \[1, {_NUMBER_PATTERN}"
+    rf"|context limit(?: of)? {_NUMBER_PATTERN}",
+    rf"context length {_NUMBER_PATTERN}|maximum size of {_NUMBER_PATTERN}|model'?s context length \({_NUMBER_PATTERN}",
 )
 _REQUESTS = (
-    rf"(?:resulted in|you requested|requested(?: a total of)?(?: about)?|request contains|requested tokens) {_N}",
-    rf"(?:requested|request input token count|given|actual|current length is|requested token count):? ?{_N}",
-    rf"(?:token count|prompt|input|request)(?: of| is| contains)? {_N} ?(?:tokens)?",
-    rf"too long: {_N}|exceed context limit: {_N} \+ {_N}|length {_N}\)? is longer",
-    rf"number of input tokens {_N}",
+    r"(?:resulted in|you requested|requested(?: a total of)?(?: about)?|request contains|requested tokens) "
+    rf"{_NUMBER_PATTERN}",
+    r"(?:requested|request input token count|given|actual|current length is|requested token count):? ?"
+    rf"{_NUMBER_PATTERN}",
+    rf"(?:token count|prompt|input|request)(?: of| is| contains)? {_NUMBER_PATTERN} ?(?:tokens)?",
+    rf"too long: {_NUMBER_PATTERN}|exceed context limit: {_NUMBER_PATTERN} \+ {_NUMBER_PATTERN}"
+    rf"|length {_NUMBER_PATTERN}\)? is longer",
+    rf"number of input tokens {_NUMBER_PATTERN}",
 )
 
 
-def overflow(text: str) -> Overflow | None:
+def parse_overflow(text: str) -> Overflow | None:
     """Return the sizes of an overflow, or None if the text does not report one."""
     lower = text.lower()
-    if not any(word in lower for word in _WORDS):
+    if not any(word in lower for word in _TRIGGER_WORDS):
         return None
     if not any(_re(pattern).search(text) for pattern in _PHRASES):
         return None
-    if any(_re(pattern).search(text) for pattern in _OTHERWISE) and not _re(_ALL_THE_SAME).search(text):
+    if any(_re(pattern).search(text) for pattern in _EXCLUSIONS) and not _re(_EXCLUSION_OVERRIDES).search(text):
         return None
-    window = _size(_WINDOWS, text)
-    requested = _size(_REQUESTS, text)
+    window = _find_size(_WINDOWS, text)
+    requested = _find_size(_REQUESTS, text)
     answer = 0
-    both = _re(r"exceed context limit: (\d+) \+ (\d+) > (\d+)").search(text)
-    if both:
-        answer = int(both.group(2))
-        requested, window = int(both.group(1)) + answer, int(both.group(3))
-    part = _re(r"(\d{1,9}) (?:in|for) the (?:completion|output)|(\d{1,9}) (?:completion|output) tokens").search(text)
-    if part and requested is not None:
-        answer = int(part.group(1) or part.group(2))
+    split_match = _re(r"exceed context limit: (\d+) \+ (\d+) > (\d+)").search(text)
+    if split_match:
+        answer = int(split_match.group(2))
+        requested, window = int(split_match.group(1)) + answer, int(split_match.group(3))
+    answer_match = _re(r"(\d{1,9}) (?:in|for) the (?:completion|output)|(\d{1,9}) (?:completion|output) tokens").search(
+        text
+    )
+    if answer_match and requested is not None:
+        answer = int(answer_match.group(1) or answer_match.group(2))
         answer = answer if answer < requested else 0
     if window is not None and requested is not None and requested < window:
         requested = None  # only a part, such as the length of the answer
     return Overflow(window, requested, answer if requested is not None else 0)
 
 
-def _size(patterns: tuple[str, ...], text: str) -> int | None:
+def _find_size(patterns: tuple[str, ...], text: str) -> int | None:
     for pattern in patterns:
         for match in _re(pattern).finditer(text):
             number = next((int(re.sub(r"\D", "", group)) for group in match.groups() if group), 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mulligan.classify.taxonomy import KINDS, TYPES
 
-_ABOUT = {
+_TYPE_DESCRIPTIONS = {
     "tool": "A tool was called.",
     "model": "A model was called.",
     "retrieval": "Something was looked up.",
@@ -13,7 +13,7 @@ _ABOUT = {
 }
 
 
-def page() -> str:
+def render_page() -> str:
     """Render every kind with its remedy, whether the call may have taken effect, and its hint for the model."""
     lines = [
         "# Kinds of failure",
@@ -29,16 +29,16 @@ def page() -> str:
             "",
             f"## {type_}",
             "",
-            _ABOUT[type_],
+            _TYPE_DESCRIPTIONS[type_],
             "",
             "| kind | remedy | ran | hint for the model |",
             "| --- | --- | --- | --- |",
         ]
         for kind in KINDS.values():
             if kind.type == type_:
-                lines.append(f"| `{kind}` | {kind.remedy.value} | {kind.ran.value} | {kind.hint} |")
+                lines.append(f"| `{kind}` | {kind.remedy.value} | {kind.took_effect.value} | {kind.hint} |")
     return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
-    print(page(), end="")
+    print(render_page(), end="")

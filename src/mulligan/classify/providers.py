@@ -12,12 +12,12 @@ from functools import cache
 from mulligan.classify import python
 from mulligan.classify import taxonomy as kinds
 from mulligan.classify.evidence import Evidence
-from mulligan.classify.overflow import Overflow, overflow
-from mulligan.classify.rules import Rule, ends, matching
+from mulligan.classify.overflow import Overflow, parse_overflow
+from mulligan.classify.rules import Rule, join_ends, match_rules
 from mulligan.failure import Kind
 from mulligan.redaction import expressions
 
-__all__ = ["Overflow", "is_from_a_model", "named", "overflow"]
+__all__ = ["Overflow", "classify_model_failure", "is_model_failure", "parse_overflow"]
 
 LIMIT, LENGTH, QUOTA = kinds.MODEL_RATE_LIMIT, kinds.MODEL_CONTEXT_LENGTH_EXCEEDED, kinds.MODEL_QUOTA_EXCEEDED
 AUTH, POLICY, MISSING = kinds.MODEL_AUTH_ERROR, kinds.MODEL_CONTENT_POLICY, kinds.MODEL_NOT_FOUND
@@ -387,10 +387,10 @@ _BEDROCK = r"\b(?:InvokeModel|Converse|InvokeAgent)\w{0,30} operation|bedrock"
 
 @cache
 def _re(pattern: str) -> re.Pattern[str]:
-    return expressions.compiled(pattern, re.IGNORECASE | re.MULTILINE)
+    return expressions.compile_regex(pattern, re.IGNORECASE | re.MULTILINE)
 
 
-def is_from_a_model(evidence: Evidence, is_envelope: bool = False) -> bool:
+def is_model_failure(evidence: Evidence, is_envelope: bool = False) -> bool:
     """Return whether a model was called, by the step's source, the class, or the text if no tool is known."""
     if evidence.source is not None:
         return evidence.source == "model"
@@ -398,17 +398,17 @@ def is_from_a_model(evidence: Evidence, is_envelope: bool = False) -> bool:
         return True
     if any(module.startswith("botocore") for module in evidence.modules) and _re(_BEDROCK).search(evidence.text):
         return True  # botocore serves all of AWS: the operation tells whether it was a model
-    if any(name in CLASSES and name not in _COMMON for name in evidence.names):
+    if any(name in CLASSES and name not in _SHARED_CLASS_NAMES for name in evidence.names):
         return True
     if evidence.tool or evidence.rpc is not None or evidence.exit_code is not None:
         return False
     if evidence.modules - {"builtins"} and not is_envelope:
         return False  # a class of another client library
-    said = _said(evidence)
-    return is_envelope or bool(_re(_MARKS).search(said)) or overflow(said) is not None
+    provider_text = _excerpt_text(evidence)
+    return is_envelope or bool(_re(_MARKS).search(provider_text)) or parse_overflow(provider_text) is not None
 
 
-_COMMON = frozenset(
+_SHARED_CLASS_NAMES = frozenset(
     "Timeout NotFound NotFoundError InternalServerError ServiceUnavailable PermissionDenied "
     "PermissionDeniedError ForbiddenError "
     "AuthenticationError RateLimitError TooManyRequests TooManyRequestsError ServerError InvalidArgument "
@@ -425,52 +425,52 @@ def _is_provider(module: str) -> bool:
     return any(module == package or module.startswith(f"{package}.") for package in _PACKAGES)
 
 
-def _said(evidence: Evidence) -> str:
+def _excerpt_text(evidence: Evidence) -> str:
     """Return both ends of the text. Provider messages are short, so this bounds the cost for other texts."""
-    return ends(f"{evidence.text}\n{evidence.detail}", 2_500, 1_500)
+    return join_ends(f"{evidence.text}\n{evidence.detail}", 2_500, 1_500)
 
 
-def named(evidence: Evidence) -> tuple[Kind, list[str], float]:
+def classify_model_failure(evidence: Evidence) -> tuple[Kind, list[str], float]:
     """Return the kind of a model failure, the evidence for it, and the confidence."""
-    why: list[str] = []
+    reasons: list[str] = []
     allowed: tuple[Kind, ...] = ()
     for name in evidence.names:
         if name in CLASSES:
-            allowed, why = CLASSES[name], [f"class {name}"]
+            allowed, reasons = CLASSES[name], [f"class {name}"]
             break
     if not allowed:
         for name in evidence.names:
             if name in python.CLASSES and python.CLASSES[name][0] in _OF_ANY_CLIENT:
-                allowed, why = _OF_ANY_CLIENT[python.CLASSES[name][0]], [f"class {name}"]
+                allowed, reasons = _OF_ANY_CLIENT[python.CLASSES[name][0]], [f"class {name}"]
                 break
     status = evidence.status or 0
     by_status = STATUSES.get(status, () if status < 400 else _REFUSED if status < 500 else _BROKEN)
     if by_status:
-        both = tuple(kind for kind in by_status if kind in allowed)
+        common_kinds = tuple(kind for kind in by_status if kind in allowed)
         # The class may be coarser than the status, or specific to the client library. The status comes from the server.
-        if not allowed or len(allowed) > 1 or not both:
-            allowed = both or (by_status if len(allowed) != 1 else allowed)
-        why.append(f"status {evidence.status}")
-    said = _said(evidence)
+        if not allowed or len(allowed) > 1 or not common_kinds:
+            allowed = common_kinds or (by_status if len(allowed) != 1 else allowed)
+        reasons.append(f"status {evidence.status}")
+    provider_text = _excerpt_text(evidence)
     codes = [CODES[code.lower()] for code in evidence.codes if code.lower() in CODES and code.lower() not in _VAGUE]
-    if (LENGTH in allowed or not allowed) and (LENGTH in codes or overflow(said)):
-        return LENGTH, [*why, "says that it does not fit"], 0.97
+    if (LENGTH in allowed or not allowed) and (LENGTH in codes or parse_overflow(provider_text)):
+        return LENGTH, [*reasons, "says that it does not fit"], 0.97
     for code in evidence.codes:
         kind = CODES.get(code.lower())
         if kind is not None and code.lower() not in _VAGUE and (not allowed or kind in allowed):
-            if kind is QUOTA and any(rule.kind is LIMIT for rule, _ in matching(_RULES[:1], said)):
+            if kind is QUOTA and any(rule.kind is LIMIT for rule, _ in match_rules(_RULES[:1], provider_text)):
                 continue  # a rate limit per minute that uses the words of a spent quota
-            if kind is LIMIT and any(rule.kind is QUOTA for rule, _ in matching(_RULES[:3], said)):
+            if kind is LIMIT and any(rule.kind is QUOTA for rule, _ in match_rules(_RULES[:3], provider_text)):
                 continue
-            return kind, [f"code {code}", *why], 0.97
-    for rule, _ in matching(_RULES[:-1], said):
+            return kind, [f"code {code}", *reasons], 0.97
+    for rule, _ in match_rules(_RULES[:-1], provider_text):
         if not allowed or rule.kind in allowed:
-            return rule.kind, [f"text: {rule.name}", *why], 0.95 if allowed else 0.85
+            return rule.kind, [f"text: {rule.name}", *reasons], 0.95 if allowed else 0.85
     if not allowed:
         for code in evidence.codes:
             if code.lower() in CODES:
                 return CODES[code.lower()], [f"code {code}"], 0.8
-        for rule, _ in matching(_RULES[-1:], said):
+        for rule, _ in match_rules(_RULES[-1:], provider_text):
             return rule.kind, [f"text: {rule.name}"], 0.6
-        return kinds.MODEL_UNKNOWN, why, 0.3
-    return allowed[0], why, 0.9 if evidence.status else 0.8
+        return kinds.MODEL_UNKNOWN, reasons, 0.3
+    return allowed[0], reasons, 0.9 if evidence.status else 0.8

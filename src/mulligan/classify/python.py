@@ -44,7 +44,7 @@ STATUSES: dict[int, tuple[Kind, ...]] = {
     529: (kinds.TOOL_UNAVAILABLE,),
 }
 
-_OF_ARGUMENTS = (
+_ARGUMENT_KINDS = (
     kinds.TOOL_INVALID_ARGUMENTS,
     kinds.TOOL_NOT_FOUND,
     kinds.TOOL_FILE_NOT_FOUND,
@@ -96,7 +96,7 @@ CLASSES: dict[str, tuple[Kind, ...]] = {
             "ModuleNotFoundError ImportError",
         ),
         ((kinds.TOOL_EXECUTION_FAILED, kinds.TOOL_CONNECTION_ERROR), "EOFError"),
-        (_OF_ARGUMENTS, "ValueError TypeError"),
+        (_ARGUMENT_KINDS, "ValueError TypeError"),
         ((kinds.TOOL_INVALID_ARGUMENTS, kinds.RETRIEVAL_INVALID_QUERY), "DivisionByZero InvalidTextRepresentation"),
         ((kinds.TOOL_PERMISSION_DENIED,), "PermissionError AccessDeniedException InsufficientPrivilege"),
         (
@@ -239,7 +239,9 @@ CODES: dict[str, Kind] = {
 }
 """Codes of errno, gRPC, AWS and common APIs, in lower case."""
 
-_JOINED = {name.replace("_", "").removesuffix("exception").removesuffix("error"): kind for name, kind in CODES.items()}
+_CODES_WITHOUT_SEPARATORS = {
+    name.replace("_", "").removesuffix("exception").removesuffix("error"): kind for name, kind in CODES.items()
+}
 """The same codes without separators, for spellings such as `AlreadyExists` and `NotFound`."""
 
 _SQLSTATES = {
@@ -254,7 +256,7 @@ _SQLSTATES = {
 }
 
 
-def by_status(status: int | None) -> tuple[Kind, ...]:
+def kinds_for_status(status: int | None) -> tuple[Kind, ...]:
     """Return the kinds that a status allows, or an empty tuple."""
     if status is None or status < 400:
         return ()
@@ -263,10 +265,10 @@ def by_status(status: int | None) -> tuple[Kind, ...]:
     return (kinds.TOOL_API_ERROR,) if status >= 500 else (kinds.TOOL_API_ERROR, kinds.TOOL_INVALID_ARGUMENTS)
 
 
-def by_code(code: str) -> Kind | None:
+def kind_for_code(code: str) -> Kind | None:
     """Return the kind of an errno, gRPC, AWS or SQLSTATE code."""
     lower = code.lower()
-    kind = CODES.get(lower) or _JOINED.get(lower.removesuffix("exception").removesuffix("error"))
+    kind = CODES.get(lower) or _CODES_WITHOUT_SEPARATORS.get(lower.removesuffix("exception").removesuffix("error"))
     if kind is not None:
         return kind
     if code == "57014":
@@ -278,7 +280,7 @@ def by_code(code: str) -> Kind | None:
     return None
 
 
-def by_rpc(code: int | None) -> tuple[Kind, ...]:
+def kinds_for_rpc_code(code: int | None) -> tuple[Kind, ...]:
     """Return the kinds that a JSON-RPC code allows."""
     if code is None:
         return ()

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mulligan.classify.evidence import attribute, plain, whole
-from mulligan.classify.rules import compiled
+from mulligan.classify.evidence import get_attribute, to_bounded_text, to_integer
+from mulligan.classify.rules import compile_rule_pattern
 
-_SAYS_SO = (
+_ERROR_OPENING_PATTERN = (
     r"\A\s{0,20}(?:<tool_use_error>|traceback \(most recent call last\)|(?:fatal |unexpected |internal |runtime )?"
     r"(?:error|exception|failure)\s?(?:\[[^\]]{1,20}\]|\(\w{1,40}\))?:\s|[\w.]{0,80}(?:error|exception):\s|"
     r"error (?:during|executing|calling|while|running|invoking|occurred|code \d|processing|in tool|fetching|reading)\b|"
@@ -19,45 +19,45 @@ _SAYS_SO = (
     r"unknown (?:tool|action|function)\b|(?:tool|command|request|execution) (?:call )?(?:failed|"
     r"errored)\b|mcp error -32\d{3})"
 )
-_OBJECT = r"\A\s{0,20}\{"
+_OBJECT_OPENING_PATTERN = r"\A\s{0,20}\{"
 
 
-def has_failed(result: object, is_error: bool | None = None) -> bool:
+def is_error_result(result: object, is_error: bool | None = None) -> bool:
     """Return whether a result is an error. `is_error` and the result's own flag take precedence over its text."""
     try:
-        return bool(is_error) or _has_failed(result)
+        return bool(is_error) or _is_error_result(result)
     except Exception:  # noqa: BLE001 - foreign object; an unreadable result is not an error
         return False
 
 
-def _has_failed(result: object) -> bool:
+def _is_error_result(result: object) -> bool:
     if result is None or isinstance(result, (bool, int, float)):
         return False
     if isinstance(result, (str, bytes, bytearray)):
-        return _text(plain(result))
+        return _is_error_text(to_bounded_text(result))
     if isinstance(result, Mapping):
-        return _mapping(result)
-    flag = attribute(result, "isError")
+        return _is_error_mapping(result)
+    flag = get_attribute(result, "isError")
     if not isinstance(flag, bool):
-        flag = attribute(result, "is_error")
+        flag = get_attribute(result, "is_error")
     if flag is True:
         return True
-    code = whole(attribute(result, "returncode"))
+    code = to_integer(get_attribute(result, "returncode"))
     if code is not None:
         return code != 0
-    status = whole(attribute(result, "status_code"))
-    if status is not None and attribute(result, "headers") is not None:
+    status = to_integer(get_attribute(result, "status_code"))
+    if status is not None and get_attribute(result, "headers") is not None:
         return status >= 400
-    content = attribute(result, "content")
-    return _content(content) if isinstance(content, (list, tuple)) else False
+    content = get_attribute(result, "content")
+    return _is_error_content(content) if isinstance(content, (list, tuple)) else False
 
 
-def _mapping(result: Mapping[Any, Any]) -> bool:
+def _is_error_mapping(result: Mapping[Any, Any]) -> bool:
     if result.get("isError") is True or result.get("is_error") is True:
         return True
-    if isinstance(result.get("content"), (list, tuple)) and _content(result["content"]):
+    if isinstance(result.get("content"), (list, tuple)) and _is_error_content(result["content"]):
         return True
-    code = whole(result.get("returncode", result.get("exit_code")))
+    code = to_integer(result.get("returncode", result.get("exit_code")))
     if code is not None and code != 0:
         return True
     error = result.get("error")
@@ -69,15 +69,15 @@ def _mapping(result: Mapping[Any, Any]) -> bool:
     return is_bad and any(name in result for name in ("error", "message", "reason", "detail", "errors", "code"))
 
 
-def _content(blocks: Any) -> bool:
-    texts = [block.get("text") if isinstance(block, Mapping) else attribute(block, "text") for block in blocks[:1]]
-    return any(isinstance(text, str) and _text(plain(text)) for text in texts)
+def _is_error_content(blocks: Any) -> bool:
+    texts = [block.get("text") if isinstance(block, Mapping) else get_attribute(block, "text") for block in blocks[:1]]
+    return any(isinstance(text, str) and _is_error_text(to_bounded_text(text)) for text in texts)
 
 
-def _text(text: str) -> bool:
-    if compiled(_SAYS_SO).match(text):
+def _is_error_text(text: str) -> bool:
+    if compile_rule_pattern(_ERROR_OPENING_PATTERN).match(text):
         return True
-    if not compiled(_OBJECT).match(text):
+    if not compile_rule_pattern(_OBJECT_OPENING_PATTERN).match(text):
         return False
     import json  # lazy: needed for text that looks like an object only
 
@@ -85,4 +85,4 @@ def _text(text: str) -> bool:
         answer = json.loads(text)
     except (ValueError, RecursionError):
         return False
-    return isinstance(answer, dict) and _mapping(answer)
+    return isinstance(answer, dict) and _is_error_mapping(answer)

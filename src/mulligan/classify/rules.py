@@ -8,10 +8,10 @@ from functools import cache
 
 import msgspec
 
-from mulligan.failure import Kind, Ran
+from mulligan.failure import Kind, TookEffect
 from mulligan.redaction import expressions
 
-HEAD, TAIL = 8_192, 2_048
+HEAD_CHARS, TAIL_CHARS = 8_192, 2_048
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -25,7 +25,7 @@ class Rule(msgspec.Struct, frozen=True):
     words: tuple[str, ...] = ()
     pattern: str = ""
     unless: str = ""
-    ran: Ran | None = None
+    ran: TookEffect | None = None
     tools: tuple[str, ...] = ()
     """The rule applies only to tools whose name contains one of these."""
     is_strong: bool = False
@@ -33,46 +33,46 @@ class Rule(msgspec.Struct, frozen=True):
     is_vague: bool = False
     """Whether the words are general: then they do not override a class that indicates wrong arguments."""
 
-    def place(self, lower: str, text: str) -> int:
+    def find_position(self, lower: str, text: str) -> int:
         """Return the index where the rule matches, or -1."""
-        place = -1
+        position = -1
         for word in self.words:
-            place = lower.find(word)
-            if place >= 0:
+            position = lower.find(word)
+            if position >= 0:
                 break
-        if self.words and place < 0:
+        if self.words and position < 0:
             return -1
         if self.pattern:
-            match = compiled(self.pattern).search(text)
+            match = compile_rule_pattern(self.pattern).search(text)
             if match is None:
                 return -1
-            place = match.start()
-        return -1 if self.unless and compiled(self.unless).search(text) else max(place, 0)
+            position = match.start()
+        return -1 if self.unless and compile_rule_pattern(self.unless).search(text) else max(position, 0)
 
 
 @cache
-def compiled(pattern: str) -> re.Pattern[str]:
-    return expressions.compiled(pattern, re.IGNORECASE | re.MULTILINE)
+def compile_rule_pattern(pattern: str) -> re.Pattern[str]:
+    return expressions.compile_regex(pattern, re.IGNORECASE | re.MULTILINE)
 
 
-def matching(rules: Iterable[Rule], text: str, tool: str = "") -> Iterator[tuple[Rule, int]]:
+def match_rules(rules: Iterable[Rule], text: str, tool: str = "") -> Iterator[tuple[Rule, int]]:
     """Yield the rules that match this text, in order, each with its position."""
     lower, tool = text.lower(), tool.lower()
     for rule in rules:
         if rule.tools and not any(name in tool for name in rule.tools):
             continue
-        place = rule.place(lower, text)
-        if place >= 0:
-            yield rule, place
+        position = rule.find_position(lower, text)
+        if position >= 0:
+            yield rule, position
 
 
-def ends(text: str, head: int, tail: int) -> str:
+def join_ends(text: str, head: int, tail: int) -> str:
     """Return the first `head` and the last `tail` characters of a text."""
     return text if len(text) <= head + tail else f"{text[:head]}\n{text[-tail:]}"
 
 
-def bounded(text: str) -> str:
+def bound_text(text: str) -> str:
     """Return both ends of a long text: the message is at the beginning, the ending at the end."""
-    if len(text) <= HEAD + TAIL:
+    if len(text) <= HEAD_CHARS + TAIL_CHARS:
         return text
-    return f"{text[:HEAD]}\n...\n{text[-TAIL:]}"
+    return f"{text[:HEAD_CHARS]}\n...\n{text[-TAIL_CHARS:]}"

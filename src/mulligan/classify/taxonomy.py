@@ -6,44 +6,44 @@ proof, such as a refused connection or a JSON-RPC rejection, sets it on the fail
 
 from __future__ import annotations
 
-from mulligan.failure import Kind, Ran, Remedy
+from mulligan.failure import Kind, Remedy, TookEffect
 
-WAIT, REPAIR, COMPRESS, TELL, STOP = Remedy.WAIT, Remedy.REPAIR, Remedy.COMPRESS, Remedy.TELL, Remedy.STOP
-NO, YES, UNKNOWN = Ran.NO, Ran.YES, Ran.UNKNOWN
+RETRY, REPAIR, COMPRESS, REPLAN, STOP = Remedy.RETRY, Remedy.REPAIR, Remedy.COMPRESS, Remedy.REPLAN, Remedy.STOP
+NO, YES, UNKNOWN = TookEffect.NO, TookEffect.YES, TookEffect.UNKNOWN
 
 # Tool calls
 
 TOOL_TIMEOUT = Kind(
     "tool",
     "timeout",
-    WAIT,
+    RETRY,
     UNKNOWN,
     "It may have happened all the same: check before calling again, or ask for less at a time.",
 )
 TOOL_CONNECTION_ERROR = Kind(
     "tool",
     "connection_error",
-    WAIT,
+    RETRY,
     UNKNOWN,
     "The service could not be reached. Other arguments will not help, unless the host or port came from you.",
 )
 TOOL_UNAVAILABLE = Kind(
-    "tool", "unavailable", WAIT, UNKNOWN, "The service is down or overloaded. Try again later, or go on without it."
+    "tool", "unavailable", RETRY, UNKNOWN, "The service is down or overloaded. Try again later, or go on without it."
 )
 TOOL_RATE_LIMIT = Kind(
-    "tool", "rate_limit", WAIT, UNKNOWN, "Too many calls in a short time. Wait, then make fewer or larger calls."
+    "tool", "rate_limit", RETRY, UNKNOWN, "Too many calls in a short time. Wait, then make fewer or larger calls."
 )
 TOOL_API_ERROR = Kind(
     "tool",
     "api_error",
-    WAIT,
+    RETRY,
     UNKNOWN,
     "The service failed on its own side. Check whether anything happened before calling again.",
 )
 TOOL_INVALID_RESPONSE = Kind(
     "tool",
     "invalid_response",
-    WAIT,
+    RETRY,
     UNKNOWN,
     "The answer could not be read, which says nothing about your arguments. It may have worked: check first.",
 )
@@ -57,7 +57,7 @@ TOOL_AUTH_ERROR = Kind(
 TOOL_PERMISSION_DENIED = Kind(
     "tool",
     "permission_denied",
-    TELL,
+    REPLAN,
     UNKNOWN,
     "This is not allowed here. Do not work around it: use what you may use, or ask the user.",
 )
@@ -81,19 +81,19 @@ TOOL_NOT_FOUND = Kind(
 TOOL_CONFLICT = Kind(
     "tool",
     "conflict",
-    TELL,
+    REPLAN,
     UNKNOWN,
     "It clashes with what is there already. Read the current state, then decide what is still to do.",
 )
 TOOL_EDIT_MISMATCH = Kind(
     "tool",
     "edit_mismatch",
-    TELL,
+    REPLAN,
     NO,
     "Read the file again and copy the text to replace exactly, with enough lines around it to be unique.",
 )
 TOOL_STALE_FILE = Kind(
-    "tool", "stale_file", TELL, NO, "Read the file first: it was not read yet, or has changed since you read it."
+    "tool", "stale_file", REPLAN, NO, "Read the file first: it was not read yet, or has changed since you read it."
 )
 TOOL_FILE_NOT_FOUND = Kind(
     "tool",
@@ -105,56 +105,56 @@ TOOL_FILE_NOT_FOUND = Kind(
 TOOL_COMMAND_NOT_FOUND = Kind(
     "tool",
     "command_not_found",
-    TELL,
+    REPLAN,
     UNKNOWN,
     "This program is not installed or not on the path. Use another one, or install it if you may.",
 )
 TOOL_BUILD_FAILURE = Kind(
     "tool",
     "build_failure",
-    TELL,
+    REPLAN,
     YES,
     "The code does not compile. Fix the first error; building again changes nothing.",
 )
 TOOL_TEST_FAILURE = Kind(
     "tool",
     "test_failure",
-    TELL,
+    REPLAN,
     YES,
     "The tests ran and some failed. Read the first assertion, and change the code before you run them again.",
 )
 TOOL_WRONG_APPROACH = Kind(
     "tool",
     "wrong_approach",
-    TELL,
+    REPLAN,
     UNKNOWN,
     "This way has failed several times. Step back and choose a different one.",
 )
 TOOL_OUTPUT_TOO_LARGE = Kind(
     "tool",
     "output_too_large",
-    TELL,
+    REPLAN,
     UNKNOWN,
     "The answer is too large. Ask for a part of it: a range, a filter, a smaller page.",
 )
 TOOL_EXECUTION_FAILED = Kind(
     "tool",
     "execution_failed",
-    TELL,
+    REPLAN,
     UNKNOWN,
     "It ran and failed. Read what it said; check what was changed before you run it again.",
 )
 TOOL_UNKNOWN = Kind(
     "tool",
     "unknown",
-    TELL,
+    REPLAN,
     UNKNOWN,
     "The reason is not known. Check whether anything happened, and try another way rather than the same again.",
 )
 
 # Model calls
 
-MODEL_RATE_LIMIT = Kind("model", "rate_limit", WAIT, UNKNOWN, "Too many requests or tokens a minute: wait.")
+MODEL_RATE_LIMIT = Kind("model", "rate_limit", RETRY, UNKNOWN, "Too many requests or tokens a minute: wait.")
 MODEL_CONTEXT_LENGTH_EXCEEDED = Kind(
     "model",
     "context_length_exceeded",
@@ -165,14 +165,14 @@ MODEL_CONTEXT_LENGTH_EXCEEDED = Kind(
 MODEL_INVALID_OUTPUT = Kind(
     "model",
     "invalid_output",
-    TELL,
+    REPLAN,
     YES,
     "The answer could not be read. Answer again in exactly the format that was asked for, and nothing else.",
 )
 MODEL_OUTPUT_LIMIT = Kind(
-    "model", "output_limit", TELL, YES, "The answer was cut off. Answer in fewer words, or in several parts."
+    "model", "output_limit", REPLAN, YES, "The answer was cut off. Answer in fewer words, or in several parts."
 )
-MODEL_TIMEOUT = Kind("model", "timeout", WAIT, UNKNOWN, "The model did not answer in time: ask again, or for less.")
+MODEL_TIMEOUT = Kind("model", "timeout", RETRY, UNKNOWN, "The model did not answer in time: ask again, or for less.")
 MODEL_QUOTA_EXCEEDED = Kind(
     "model",
     "quota_exceeded",
@@ -181,12 +181,12 @@ MODEL_QUOTA_EXCEEDED = Kind(
     "The account is out of credit or quota. Waiting does not help: tell the user.",
 )
 MODEL_UNAVAILABLE = Kind(
-    "model", "unavailable", WAIT, UNKNOWN, "The provider is down or overloaded: wait, or use another."
+    "model", "unavailable", RETRY, UNKNOWN, "The provider is down or overloaded: wait, or use another."
 )
 MODEL_BAD_REQUEST = Kind(
     "model",
     "bad_request",
-    TELL,
+    REPLAN,
     UNKNOWN,
     "The provider refused the request as it stands. Change what the message names; the same again fails again.",
 )
@@ -196,7 +196,7 @@ MODEL_AUTH_ERROR = Kind(
 MODEL_CONTENT_POLICY = Kind(
     "model",
     "content_policy",
-    TELL,
+    REPLAN,
     UNKNOWN,
     "The provider's content filter stopped this. Say it differently, or leave that part out and say so.",
 )
@@ -204,7 +204,7 @@ MODEL_NOT_FOUND = Kind(
     "model", "not_found", STOP, UNKNOWN, "This model does not exist, is retired, or is not open to this account."
 )
 MODEL_UNKNOWN = Kind(
-    "model", "unknown", TELL, UNKNOWN, "The provider failed for a reason we do not know: ask once more, then say so."
+    "model", "unknown", REPLAN, UNKNOWN, "The provider failed for a reason we do not know: ask once more, then say so."
 )
 
 # Retrieval
@@ -212,15 +212,15 @@ MODEL_UNKNOWN = Kind(
 RETRIEVAL_NO_RESULTS = Kind(
     "retrieval",
     "no_results",
-    TELL,
+    REPLAN,
     YES,
     "Nothing matched. Use fewer or more general terms, or say that nothing was found.",
 )
 RETRIEVAL_CONNECTION_ERROR = Kind(
-    "retrieval", "connection_error", WAIT, UNKNOWN, "The index could not be reached. Go on without it, or try later."
+    "retrieval", "connection_error", RETRY, UNKNOWN, "The index could not be reached. Go on without it, or try later."
 )
 RETRIEVAL_TIMEOUT = Kind(
-    "retrieval", "timeout", WAIT, UNKNOWN, "The search took too long. Narrow it, or ask for fewer results."
+    "retrieval", "timeout", RETRY, UNKNOWN, "The search took too long. Narrow it, or ask for fewer results."
 )
 RETRIEVAL_INVALID_QUERY = Kind(
     "retrieval",
@@ -230,7 +230,11 @@ RETRIEVAL_INVALID_QUERY = Kind(
     "The query itself is wrong. Check its syntax and the names of fields, tables and columns.",
 )
 RETRIEVAL_UNKNOWN = Kind(
-    "retrieval", "unknown", TELL, UNKNOWN, "The search failed for a reason we do not know. Try another way to find it."
+    "retrieval",
+    "unknown",
+    REPLAN,
+    UNKNOWN,
+    "The search failed for a reason we do not know. Try another way to find it.",
 )
 
 # Orchestration
@@ -238,28 +242,28 @@ RETRIEVAL_UNKNOWN = Kind(
 ORCHESTRATION_MAX_RETRIES_EXCEEDED = Kind(
     "orchestration",
     "max_retries_exceeded",
-    TELL,
+    REPLAN,
     UNKNOWN,
     "It was tried as often as is allowed. Do not repeat it: take another way, or say what is missing.",
 )
 ORCHESTRATION_INVALID_STATE = Kind(
     "orchestration",
     "invalid_state",
-    TELL,
+    REPLAN,
     UNKNOWN,
     "This cannot be done in the present state. Find out what the state is, then take the step that leads on.",
 )
 ORCHESTRATION_CONSTRAINT_VIOLATION = Kind(
     "orchestration",
     "constraint_violation",
-    TELL,
+    REPLAN,
     UNKNOWN,
     "A rule forbids this. Choose what the rule allows; the same call will be refused again.",
 )
 ORCHESTRATION_PRECONDITION = Kind(
     "orchestration",
     "precondition",
-    TELL,
+    REPLAN,
     UNKNOWN,
     "Something else must be done first. Do that, then make the same call again.",
 )
@@ -273,14 +277,14 @@ ORCHESTRATION_UNCAUGHT_EXCEPTION = Kind(
 ORCHESTRATION_LOOP_DETECTED = Kind(
     "orchestration",
     "loop_detected",
-    TELL,
+    REPLAN,
     NO,
     "The same call has failed the same way before, so it was not made. Change the approach.",
 )
 ORCHESTRATION_UNKNOWN = Kind(
     "orchestration",
     "unknown",
-    TELL,
+    REPLAN,
     UNKNOWN,
     "The agent's own machinery failed for a reason we do not know. Say what is left undone.",
 )
@@ -288,15 +292,15 @@ ORCHESTRATION_UNKNOWN = Kind(
 # Not a failure
 
 NONE_USER_REJECTED = Kind(
-    "none", "user_rejected", TELL, NO, "The user said no. Do not make this call again: do what the user says, or ask."
+    "none", "user_rejected", REPLAN, NO, "The user said no. Do not make this call again: do what the user says, or ask."
 )
 NONE_CANCELLED = Kind(
-    "none", "cancelled", TELL, UNKNOWN, "The call was stopped from outside. It says nothing about the call itself."
+    "none", "cancelled", REPLAN, UNKNOWN, "The call was stopped from outside. It says nothing about the call itself."
 )
 NONE_COLLATERAL = Kind(
     "none",
     "collateral",
-    TELL,
+    REPLAN,
     UNKNOWN,
     "It was dropped because a call beside it failed. Deal with that one, then make this call again.",
 )

@@ -13,10 +13,10 @@ import msgspec
 
 from mulligan.redaction import expressions
 
-LONGEST = 300
+MAX_MESSAGE_CHARS = 300
 """A longer message is cut at the end of a sentence or a word."""
 
-_DEEPEST = 4
+_MAX_UNWRAP_DEPTH = 4
 """How many levels of JSON inside JSON strings are unwrapped."""
 
 _MESSAGES = ("message", "errormessage", "error_message", "msg", "error", "detail", "error_description", "description")
@@ -25,7 +25,7 @@ _CODES = ("code", "type", "__type", "error_code", "errorcode", "status", "error"
 _STATUSES = ("status", "statuscode", "status_code", "http_status", "code", "httpstatuscode", "error_code", "error")
 
 
-class Said(msgspec.Struct, frozen=True):
+class UnwrappedText(msgspec.Struct, frozen=True):
     """The message of a text without its envelope, with status, codes and classes."""
 
     sentence: str
@@ -41,10 +41,10 @@ class Said(msgspec.Struct, frozen=True):
 
 @cache
 def _re(pattern: str, flags: int = re.IGNORECASE) -> re.Pattern[str]:
-    return expressions.compiled(pattern, flags)
+    return expressions.compile_regex(pattern, flags)
 
 
-def plain_marks(text: str) -> str:
+def strip_control_chars(text: str) -> str:
     """Remove ANSI sequences, carriage returns and control characters. Newlines and tabs stay."""
     if "\x1b" in text or "\x9b" in text:
         text = _re(
@@ -57,13 +57,13 @@ def plain_marks(text: str) -> str:
     return text
 
 
-def unwrap(text: str) -> Said:
+def unwrap_text(text: str) -> UnwrappedText:
     """Extract the sentence that describes the error, and the codes around it."""
-    text = plain_marks(text)
+    text = strip_control_chars(text)
     codes: list[str] = []
     status: int | None = None
     rpc: int | None = None
-    names = list(_classes(text))
+    names = list(_find_class_names(text))
     is_envelope = bool(
         _re(r"""^[^{\[]{0,200}[{\[]\s*(?:["']type["']\s*:\s*["']error["']\s*,\s*)?["']error["']\s*:\s*\{""").search(
             text[:400]
@@ -76,12 +76,12 @@ def unwrap(text: str) -> Said:
         codes.append(match.group(1))
     is_page = bool(_re(r"<(?:!doctype html|html|head|title|\?xml)\b").search(text[:600]))
     inner = text
-    for _ in range(_DEEPEST):
-        found = pairs(inner) if "{" in inner or "\\" in inner else []
-        if not found:
+    for _ in range(_MAX_UNWRAP_DEPTH):
+        key_values = scan_pairs(inner) if "{" in inner or "\\" in inner else []
+        if not key_values:
             break
-        for key, value in found:
-            number = _number(value)
+        for key, value in key_values:
+            number = _to_number(value)
             if number is not None and key in _STATUSES:
                 if status is None and 400 <= number <= 599:
                     status = number
@@ -89,33 +89,35 @@ def unwrap(text: str) -> Said:
                     rpc = number
             elif key in _CODES and _is_code(value):
                 codes.append(value)
-        deeper = _message(found)
+        deeper = _choose_message(key_values)
         if not deeper or deeper == inner:
             break
         inner = deeper
     if is_page:
-        page, code = _page(text)
+        page, code = _read_page(text)
         inner = page or inner
         if code:
             codes.append(code)
-    return Said(sentence(inner), tuple(dict.fromkeys(codes)), status, rpc, tuple(names), is_envelope, is_page)
+    return UnwrappedText(
+        extract_sentence(inner), tuple(dict.fromkeys(codes)), status, rpc, tuple(names), is_envelope, is_page
+    )
 
 
-def pairs(text: str) -> list[tuple[str, str]]:
+def scan_pairs(text: str) -> list[tuple[str, str]]:
     """Return all `key: value` pairs of an object in order, at any depth and with any quoting.
 
     Keys are in lower case.
     """
     if '\\"' in text and not _re(r"""["']\w{1,40}["']\s{0,5}:""").search(text):
         text = text.replace('\\"', '"').replace("\\n", "\n")
-    found = []
+    key_values = []
     for match in _re(_PAIR).finditer(text):
         key, quoted, bare = match.group(1), match.group(2), match.group(3)
-        value = _unquoted(quoted) if quoted is not None else bare
-        found.append((key.lower(), value))
-        if len(found) >= 200:
+        value = _unquote(quoted) if quoted is not None else bare
+        key_values.append((key.lower(), value))
+        if len(key_values) >= 200:
             break
-    return found
+    return key_values
 
 
 # Unrolled string pattern: each character matches in exactly one way, so there is no backtracking. An atomic group would
@@ -126,21 +128,21 @@ _PAIR = (
 )
 
 
-def _unquoted(token: str) -> str:
+def _unquote(token: str) -> str:
     body = token[1:-1] if len(token) > 1 and token[-1] == token[0] else token[1:]
     if "\\" not in body:
         return body
-    return _re(r"\\(u[0-9a-f]{4}|.)", re.IGNORECASE | re.DOTALL).sub(_unescaped, body)
+    return _re(r"\\(u[0-9a-f]{4}|.)", re.IGNORECASE | re.DOTALL).sub(_unescape, body)
 
 
-def _unescaped(match: re.Match[str]) -> str:
-    what = match.group(1)
-    if len(what) == 5:
-        return chr(int(what[1:], 16))
-    return {"n": "\n", "t": "\t", "r": "\n"}.get(what, what)
+def _unescape(match: re.Match[str]) -> str:
+    escape_code = match.group(1)
+    if len(escape_code) == 5:
+        return chr(int(escape_code[1:], 16))
+    return {"n": "\n", "t": "\t", "r": "\n"}.get(escape_code, escape_code)
 
 
-def _number(value: str) -> int | None:
+def _to_number(value: str) -> int | None:
     return int(value) if value.lstrip("-").isdigit() and len(value) < 8 and value.isascii() else None
 
 
@@ -151,29 +153,31 @@ def _is_code(value: str) -> bool:
 _NO_CODES = frozenset({"error", "none", "null", "true", "false", "failed", "failure", "text", "string", "object"})
 
 
-def _message(found: list[tuple[str, str]]) -> str:
+def _choose_message(key_values: list[tuple[str, str]]) -> str:
     """Return the most informative value: of the first key group with a match, the first value that contains a space."""
     for group in (_MESSAGES, _MORE_MESSAGES):
-        said = [
-            (group.index(key), value) for key, value in found if key in group and len(value) > 3 and not _number(value)
+        candidates = [
+            (group.index(key), value)
+            for key, value in key_values
+            if key in group and len(value) > 3 and not _to_number(value)
         ]
-        for _, value in sorted(said, key=lambda each: (" " not in each[1].strip(), each[0])):
+        for _, value in sorted(candidates, key=lambda candidate: (" " not in candidate[1].strip(), candidate[0])):
             return value
     return ""
 
 
-def _page(text: str) -> tuple[str, str]:
+def _read_page(text: str) -> tuple[str, str]:
     """Return the text of an error page: XML's own message, else its title or first heading."""
-    said = code = ""
+    page_text = code = ""
     for tag in ("message", "faultstring", "errormessage", "h1", "title", "h2", "p"):
         match = _re(rf"<(?:\w{{1,20}}:)?{tag}(?:\s[^<>]{{0,200}})?>([^<]{{1,300}})<").search(text)
         if match and match.group(1).strip():
-            said = match.group(1).strip()
+            page_text = match.group(1).strip()
             break
     match = _re(r"<(?:\w{1,20}:)?(?:error)?code>([^<]{1,80})<").search(text)
     if match:
         code = match.group(1).strip()
-    return said, code
+    return page_text, code
 
 
 _CLASS = (
@@ -182,13 +186,15 @@ _CLASS = (
 )
 
 
-def _classes(text: str) -> list[str]:
+def _find_class_names(text: str) -> list[str]:
     """Return exception classes at line starts, as in tracebacks and prefixes. The last one raised comes first."""
     if not any(mark in text for mark in ("Error", "Exception", "Timeout", "Expired", "Exceeded")):
         return []
-    found = [match.group().strip() for match in _re(_CLASS, re.MULTILINE).finditer(text)]
-    found.extend(match.group() for match in _re(r"litellm\.[A-Z]\w{2,60}(?:Error|Exception|Timeout)", 0).finditer(text))
-    return list(dict.fromkeys(reversed(found[:20])))
+    class_names = [match.group().strip() for match in _re(_CLASS, re.MULTILINE).finditer(text)]
+    class_names.extend(
+        match.group() for match in _re(r"litellm\.[A-Z]\w{2,60}(?:Error|Exception|Timeout)", 0).finditer(text)
+    )
+    return list(dict.fromkeys(reversed(class_names[:20])))
 
 
 _NOISE = (
@@ -211,15 +217,15 @@ _PREFIX = (
 )
 
 
-def sentence(text: str) -> str:
+def extract_sentence(text: str) -> str:
     """Return the line that describes the error, bounded in length."""
-    text = plain_marks(text).replace("</tool_use_error>", "").replace("<tool_use_error>", "")
+    text = strip_control_chars(text).replace("</tool_use_error>", "").replace("<tool_use_error>", "")
     lines = [line for line in text.splitlines() if line.strip()]
     if any(line.startswith("Traceback (most recent call last)") for line in lines):
-        last = [line for line in lines if _re(_CLASS, 0).match(line)]
-        lines = (last[-1:] or lines[-1:]) + lines
-    chosen = next((line for line in lines if not is_noise(line)), lines[0] if lines else "")
-    return tidy(chosen)
+        class_lines = [line for line in lines if _re(_CLASS, 0).match(line)]
+        lines = (class_lines[-1:] or lines[-1:]) + lines
+    chosen_line = next((line for line in lines if not is_noise(line)), lines[0] if lines else "")
+    return tidy_line(chosen_line)
 
 
 def is_noise(line: str) -> bool:
@@ -227,18 +233,18 @@ def is_noise(line: str) -> bool:
     return _re(_NOISE).match(line.strip()) is not None
 
 
-def tidy(line: str) -> str:
+def tidy_line(line: str) -> str:
     """Remove prefixes from a line, normalize its spaces, and cut it at the end of a sentence or a word."""
     line = " ".join(line.split())
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_UNWRAP_DEPTH):
         shorter = _re(_PREFIX).sub("", line, count=1)
         if shorter == line or len(shorter) < 4:
             break
         line = shorter
-    if len(line) <= LONGEST:
+    if len(line) <= MAX_MESSAGE_CHARS:
         return line
-    cut = line[:LONGEST]
-    end = max(cut.rfind(". "), cut.rfind("; "))
-    if end > LONGEST // 3:
-        return cut[: end + 1]
-    return cut[: max(cut.rfind(" "), LONGEST // 2)] + " ..."
+    truncated = line[:MAX_MESSAGE_CHARS]
+    end = max(truncated.rfind(". "), truncated.rfind("; "))
+    if end > MAX_MESSAGE_CHARS // 3:
+        return truncated[: end + 1]
+    return truncated[: max(truncated.rfind(" "), MAX_MESSAGE_CHARS // 2)] + " ..."

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from mulligan.classify import taxonomy as kinds
 from mulligan.classify.rules import Rule
-from mulligan.failure import Ran
+from mulligan.failure import TookEffect
 
 COMMANDS = (
     Rule(
@@ -113,7 +113,7 @@ NETWORK = (
         r"connection (?:was )?refused|connection to .{1,80} refused|\bECONNREFUSED\b|actively refused|"
         r"couldn't connect to server|"
         r"refused (?:the |to )?connect|connect call failed",
-        ran=Ran.NO,
+        ran=TookEffect.NO,
     ),
     Rule(
         "unknown host",
@@ -137,7 +137,7 @@ NETWORK = (
         r"unable to resolve (?:host|address)|nodename nor servname|getaddrinfo|\bENOTFOUND\b|\bEAI_AGAIN\b|"
         r"name resolution|no such host|unknown host|host not found|no address associated|name does not resolve|"
         r"err_name_not_resolved|bad address '|dns (?:lookup|resolution|error)|cannot connect to host",
-        ran=Ran.NO,
+        ran=TookEffect.NO,
     ),
     Rule(
         "no answer in time",
@@ -421,7 +421,7 @@ SOURCES = (
         kinds.TOOL_EXECUTION_FAILED,
         ("conflict", "could not apply", "automatic merge failed"),
         r"^CONFLICT \(|merge conflict in|automatic merge failed|could not apply [0-9a-f]{6,}",
-        ran=Ran.YES,
+        ran=TookEffect.YES,
     ),
     Rule(
         "git knows nothing of it",
@@ -623,11 +623,11 @@ PROGRAMS = (
 )
 
 
-PARTICULAR: tuple[Rule, ...] = (*COMMANDS, *NETWORK[:2], *FILES, *SOURCES, *DATABASES, *NETWORK[2:])
+PARTICULAR_RULES: tuple[Rule, ...] = (*COMMANDS, *NETWORK[:2], *FILES, *SOURCES, *DATABASES, *NETWORK[2:])
 """Rules with words of one type of program. A refused connection precedes a missing file, since sockets are files
 too."""
 
-OF_A_PROCESS = frozenset(
+PROCESS_KINDS = frozenset(
     (
         kinds.TOOL_COMMAND_NOT_FOUND,
         kinds.TOOL_FILE_NOT_FOUND,

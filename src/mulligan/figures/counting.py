@@ -14,7 +14,7 @@ from mulligan.failure import Remedy
 from mulligan.figures.counters import HOUR, Cell, Cells, KindCell, Place, add
 from mulligan.figures.histogram import ONE, Histogram, bucket, micros
 from mulligan.links import derive_status
-from mulligan.records import VERIFY, Compaction, History, Link, Run, Status, Step, repeated_id
+from mulligan.records import VERIFY, Compaction, History, Link, Run, Status, Step, failure_identity
 
 MANY_ATTEMPTS = 10
 """Attempts from here on are counted as one."""
@@ -50,7 +50,7 @@ def of_call(run: Run, call: Call, link: Link | None, by: Call | None, is_repeat:
     """The counters of one call. `link` says that it was overcome, and `by` is the call that did it."""
     place = place_of(run, call.first)
     cell = Cell()
-    made = [step for step in call.steps if not step.is_unmade]
+    made = [step for step in call.steps if not step.is_skipped]
     for step in made:
         _count_attempt(cell, step)
     if call.first.type == "run":
@@ -237,7 +237,7 @@ def repeated(history: History, joined: Iterable[Call]) -> set[int]:
             again.add(call.id)
         elif known:
             step = next(step for step in reversed(call.steps) if step.has_failed)
-            if known.get(repeated_id(step), call.first.started + 1) <= call.first.started:
+            if known.get(failure_identity(step), call.first.started + 1) <= call.first.started:
                 again.add(call.id)
     return again
 

@@ -6,16 +6,25 @@ bypass the redactor.
 
 from __future__ import annotations
 
-from mulligan.prompt.guard import SENTENCE, tokens
-from mulligan.prompt.lessons import BUDGET, Lessons, section_title, skill_about
-from mulligan.prompt.sessions import REMINDER, Sessions, Told, last_turn, retell
+from mulligan.prompt.guard import MAX_SENTENCE_CHARS, estimate_prompt_tokens
+from mulligan.prompt.lessons import DEFAULT_LESSON_TOKENS, LessonMessages, section_title, skill_front_matter
+from mulligan.prompt.sessions import MAX_REMINDER_TOKENS, CallReport, SessionMessages, last_turn_notice, summary_request
 
 __all__ = [
-    "BUDGET", "REMINDER", "SENTENCE", "Prompt", "Told", "last_turn", "retell", "section_title", "skill_about", "tokens",
+    "DEFAULT_LESSON_TOKENS",
+    "MAX_REMINDER_TOKENS",
+    "MAX_SENTENCE_CHARS",
+    "CallReport",
+    "Prompt",
+    "estimate_prompt_tokens",
+    "last_turn_notice",
+    "section_title",
+    "skill_front_matter",
+    "summary_request",
 ]  # fmt: skip
 
 
-class Prompt(Lessons, Sessions):
+class Prompt(LessonMessages, SessionMessages):
     """All messages: about one call, about a run or session, and about lessons."""
 
     __slots__ = ()

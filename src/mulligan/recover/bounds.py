@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from mulligan.records import Change
 from mulligan.recover.schema import Path
-from mulligan.recover.values import is_number, like
+from mulligan.recover.values import is_number, match_number_type
 
 # These patterns look at each character a bounded number of times. A number followed by a unit, a percent sign, a
 # thousands separator or a range is not a bound. They are compiled on first use.
@@ -42,26 +42,26 @@ _GIVEN = (
     rf"|(?:come|comes|sum|sums|add|adds|amounts)(?: up)? to)[\"']?(?: only|:)? ?[$€£]?{_NUMBER}"
 )
 _ANY = rf"(?<![\w.,:/-])[$€£]?{_NUMBER}"
-_APART = 10
+_MAX_AMOUNT_RATIO = 10
 """Maximum ratio between the expected and the actual amount. A larger one is not a calculation mistake."""
-_SCANNED = 2000
-_PARTS = 10
+_MAX_SCANNED_CHARS = 2000
+_MAX_SUMMANDS = 10
 """Maximum length of a list whose numbers are added up."""
-_NAMES = 50
+_MAX_NUMERIC_ARGUMENTS = 50
 """Numeric arguments searched for in an error text. Each costs one search."""
 
 
-def bound_in(error: str, arguments: Mapping[str, Any]) -> tuple[Path, Change] | None:
+def find_error_bound(error: str, arguments: Mapping[str, Any]) -> tuple[Path, Change] | None:
     """Return the one number moved to the bound that the error names, or None if number or bound is ambiguous."""
-    found = _meant(error[:_SCANNED], arguments)
-    if found is None:
+    path_and_value = _find_mentioned_number(error[:_MAX_SCANNED_CHARS], arguments)
+    if path_and_value is None:
         return None
-    path, value = found
-    bounds = {bound for bound in _bounds(error[:_SCANNED], value) if bound != value}
-    return _moved(path, value, bounds)
+    path, value = path_and_value
+    bounds = {bound for bound in _iter_clamped_values(error[:_MAX_SCANNED_CHARS], value) if bound != value}
+    return _build_clamp(path, value, bounds)
 
 
-class Corrected(NamedTuple):
+class NumberCorrection(NamedTuple):
     """A corrected number for one argument, derived from the error text."""
 
     path: Path
@@ -71,56 +71,58 @@ class Corrected(NamedTuple):
     shows."""
 
 
-def expected_in(error: str, arguments: Mapping[str, Any]) -> list[Corrected]:
+def find_expected_values(error: str, arguments: Mapping[str, Any]) -> list[NumberCorrection]:
     """Return corrections to the value that an error expects, for suggestions only.
 
     The error must show a number or a sum of the call: "total price is 350, but paid 300" for a call that pays 300, or
     100 and 200. Which summand is wrong is unknown. The last one comes first, since it usually holds the remainder.
     """
-    text = error[:_SCANNED]
-    numbers = _about(text, arguments)
-    named, given = {*_all(_EXPECTED, text)}, {*_all(_GIVEN, text)}
-    due = {*_all(_DUE, text)} - named
-    shown = [amount for amount in {*_all(_ANY, text)} if _stand_for(numbers, amount)]
-    wanted = (named or due) - given - {*shown}
-    shown = [amount for amount in shown if amount in given | due or named]
-    if len(wanted) != 1 or len(shown) != 1 or not _is_near(shown[0], *wanted):
+    text = error[:_MAX_SCANNED_CHARS]
+    numbers = _select_relevant_numbers(text, arguments)
+    expected_amounts, actual_amounts = {*_find_amounts(_EXPECTED, text)}, {*_find_amounts(_GIVEN, text)}
+    due_amounts = {*_find_amounts(_DUE, text)} - expected_amounts
+    shown_amounts = [amount for amount in {*_find_amounts(_ANY, text)} if _find_amount_paths(numbers, amount)]
+    target_amounts = (expected_amounts or due_amounts) - actual_amounts - {*shown_amounts}
+    shown_amounts = [amount for amount in shown_amounts if amount in actual_amounts | due_amounts or expected_amounts]
+    if len(target_amounts) != 1 or len(shown_amounts) != 1 or not _is_plausible(shown_amounts[0], *target_amounts):
         return []
-    (target,), (amount,) = wanted, shown
-    paths = _stand_for(numbers, amount)
+    (target,), (amount,) = target_amounts, shown_amounts
+    paths = _find_amount_paths(numbers, amount)
     is_shown = len(paths) == 1
-    made = [_corrected(path, numbers[path], numbers[path] + target - amount, is_shown) for path in reversed(paths)]
-    return [each for each in made if each.change.after * target > 0]
+    corrections = [
+        _build_correction(path, numbers[path], numbers[path] + target - amount, is_shown) for path in reversed(paths)
+    ]
+    return [correction for correction in corrections if correction.change.after * target > 0]
 
 
-def _stand_for(numbers: Mapping[Path, float], amount: float) -> list[Path]:
+def _find_amount_paths(numbers: Mapping[Path, float], amount: float) -> list[Path]:
     """Return the path of the one number equal to an amount, or the paths of numbers that add up to it."""
     equal = [path for path, value in numbers.items() if value == amount]
     if len(equal) > 1:
         return []  # ambiguous
-    return equal or _summands(numbers, amount)
+    return equal or _find_summands(numbers, amount)
 
 
-def _all(pattern: str, text: str) -> Iterator[float]:
+def _find_amounts(pattern: str, text: str) -> Iterator[float]:
     return (float(match.group(1)) for match in re.finditer(pattern, text, re.IGNORECASE))
 
 
-def _is_near(one: float, other: float) -> bool:
-    return one != other and one * other > 0 and 1 / _APART <= one / other <= _APART
+def _is_plausible(one: float, other: float) -> bool:
+    return one != other and one * other > 0 and 1 / _MAX_AMOUNT_RATIO <= one / other <= _MAX_AMOUNT_RATIO
 
 
-def _about(text: str, arguments: Mapping[str, Any]) -> dict[Path, float]:
+def _select_relevant_numbers(text: str, arguments: Mapping[str, Any]) -> dict[Path, float]:
     """Return the numbers that the text can refer to: those whose name it mentions, or all if it mentions none."""
     numbers = dict(_numbers(arguments, ()))
-    if len(numbers) > _NAMES:
+    if len(numbers) > _MAX_NUMERIC_ARGUMENTS:
         return {}
     names = {part for path in numbers for part in path if isinstance(part, str)}
-    names.update(name for name in [*arguments][:_NAMES] if isinstance(name, str))
-    said = {name for name in names if _is_named(name[:200], text)}
-    return {path: value for path, value in numbers.items() if not said or said & set(path)}
+    names.update(name for name in [*arguments][:_MAX_NUMERIC_ARGUMENTS] if isinstance(name, str))
+    mentioned_names = {name for name in names if _mentions_name(name[:200], text)}
+    return {path: value for path, value in numbers.items() if not mentioned_names or mentioned_names & set(path)}
 
 
-def _summands(numbers: Mapping[Path, float], amount: float) -> list[Path]:
+def _find_summands(numbers: Mapping[Path, float], amount: float) -> list[Path]:
     """Return the paths of numbers of one field, in a list, that add up to an amount."""
     groups: dict[Path, list[Path]] = {}
     for path in numbers:
@@ -128,32 +130,36 @@ def _summands(numbers: Mapping[Path, float], amount: float) -> list[Path]:
     fitting = [
         paths
         for paths in groups.values()
-        if 1 < len(paths) <= _PARTS and abs(sum(numbers[path] for path in paths) - amount) < 0.005
+        if 1 < len(paths) <= _MAX_SUMMANDS and abs(sum(numbers[path] for path in paths) - amount) < 0.005
     ]
     return fitting[0] if len(fitting) == 1 else []
 
 
-def _corrected(path: Path, before: float, after: float, is_shown: bool) -> Corrected:
-    made = like(round(after, 2), before)
-    change = Change(path=".".join(map(str, path)), how="substitute", before=before, after=made, from_="error")
-    return Corrected(path, change, is_shown)
+def _build_correction(path: Path, before: float, after: float, is_shown: bool) -> NumberCorrection:
+    corrected_value = match_number_type(round(after, 2), before)
+    change = Change(
+        path=".".join(map(str, path)), how="substitute", before=before, after=corrected_value, from_="error"
+    )
+    return NumberCorrection(path, change, is_shown)
 
 
-def _meant(text: str, arguments: Mapping[str, Any]) -> tuple[Path, float] | None:
+def _find_mentioned_number(text: str, arguments: Mapping[str, Any]) -> tuple[Path, float] | None:
     """Return the one number of the call that the text refers to, or None."""
     numbers = dict(_numbers(arguments, ()))
-    if not numbers or len(numbers) > _NAMES:
+    if not numbers or len(numbers) > _MAX_NUMERIC_ARGUMENTS:
         return None
-    named = [path for path in numbers if _is_named(str(path[-1]), text)]
-    if not named and not any(isinstance(name, str) and _stands_in(name[:200], text) for name in [*arguments][:_NAMES]):
+    mentioned_paths = [path for path in numbers if _mentions_name(str(path[-1]), text)]
+    if not mentioned_paths and not any(
+        isinstance(name, str) and _contains_word(name[:200], text) for name in [*arguments][:_MAX_NUMERIC_ARGUMENTS]
+    ):
         # Not mentioned by name, but by value: "50 is greater than the maximum of 10".
-        named = [path for path, value in numbers.items() if _stands_in(_shown(value), text)]
-    if len(named) != 1:
+        mentioned_paths = [path for path, value in numbers.items() if _contains_word(_format_number(value), text)]
+    if len(mentioned_paths) != 1:
         return None  # not mentioned, or ambiguous
-    return named[0], numbers[named[0]]
+    return mentioned_paths[0], numbers[mentioned_paths[0]]
 
 
-def _moved(path: Path, value: float, targets: set[float]) -> tuple[Path, Change] | None:
+def _build_clamp(path: Path, value: float, targets: set[float]) -> tuple[Path, Change] | None:
     if len(targets) != 1:
         return None
     after = targets.pop()
@@ -178,28 +184,28 @@ def _numbers(value: Any, path: Path) -> Iterator[tuple[Path, float]]:
         yield path, value
 
 
-def _is_named(name: str, text: str) -> bool:
-    return re.search(rf"(?<!\w){re.escape(name[:_SCANNED])}(?!\w)", text) is not None
+def _mentions_name(name: str, text: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(name[:_MAX_SCANNED_CHARS])}(?!\w)", text) is not None
 
 
-def _shown(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value) if abs(value) < 10**15 else ""
 
 
-def _stands_in(word: str, text: str) -> bool:
+def _contains_word(word: str, text: str) -> bool:
     return bool(word) and re.search(rf"(?<![\w.-]){re.escape(word)}(?![\w-]|\.\d)", text) is not None
 
 
-def _bounds(text: str, value: float) -> Iterator[float]:
+def _iter_clamped_values(text: str, value: float) -> Iterator[float]:
     for match in re.finditer(_BETWEEN, text, re.IGNORECASE):
-        low, high = _number(match.group(1), value), _number(match.group(2), value)
+        low, high = _parse_number(match.group(1), value), _parse_number(match.group(2), value)
         if low <= high:
             yield min(max(value, low), high)
     for match in re.finditer(_UPPER, text, re.IGNORECASE):
-        yield min(value, _number(match.group(1) or match.group(2), value))
+        yield min(value, _parse_number(match.group(1) or match.group(2), value))
     for match in re.finditer(_LOWER, text, re.IGNORECASE):
-        yield max(value, _number(match.group(1) or match.group(2), value))
+        yield max(value, _parse_number(match.group(1) or match.group(2), value))
 
 
-def _number(text: str, like_this: float) -> float:
-    return like(float(text), like_this)
+def _parse_number(text: str, like_this: float) -> float:
+    return match_number_type(float(text), like_this)

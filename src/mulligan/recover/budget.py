@@ -14,22 +14,22 @@ from mulligan import forks
 from mulligan.failure import Failure, Remedy
 from mulligan.recover.policy import Policy
 
-WINDOW = 30.0
+CIRCUIT_WINDOW_SECONDS = 30.0
 """Length of the sliding window in which results of a tool count."""
-RESULTS = 5
+MIN_CIRCUIT_RESULTS = 5
 """Results required in the window before a circuit breaker can open."""
-SHARE = 0.5
+CIRCUIT_FAILURE_RATIO = 0.5
 """Share of infrastructure failures at which a circuit breaker opens."""
-OPEN = 5.0
+CIRCUIT_OPEN_SECONDS = 5.0
 """How long a circuit breaker stays open. It doubles with each failed probe."""
-LONGEST_OPEN = 10.0
-TOOLS = 1000
+MAX_CIRCUIT_OPEN_SECONDS = 10.0
+MAX_TRACKED_TOOLS = 1000
 """Tools with their own limits. Further tools share one retry budget and have no circuit breaker."""
-TARGETS = 100
+MAX_TRACKED_TARGETS = 100
 """Targets of one tool with their own circuit breaker."""
-MAX_TALLY_ENTRIES = 2000
+MAX_WINDOW_ENTRIES = 2000
 """Entries in a result window. Results that arrive faster share an entry."""
-MAX_NOTES = int(WINDOW) + 10
+MAX_NOTES = int(CIRCUIT_WINDOW_SECONDS) + 10
 """Marks of a tool's success count: one per second, for longer than a window."""
 CLOCK_SLACK_SECONDS = 0.25
 """How much later than its own timestamp a thread may count a success."""
@@ -38,40 +38,40 @@ _lock = threading.Lock()
 """One lock for all limits, held for a few comparisons. A forked child gets a new one."""
 
 
-def _renew() -> None:
+def _reset_lock_in_child() -> None:
     global _lock  # the thread that held the lock does not exist in the child
     _lock = threading.Lock()
 
 
-forks.renew(_renew)
+forks.run_in_child(_reset_lock_in_child)
 
 
-class Bucket:
+class TokenBucket:
     """Token bucket: each first attempt adds a fraction of a token, each retry takes one.
 
     In any window, retries are bounded by the burst plus the tokens added within the window.
     """
 
-    __slots__ = ("_burst", "_counted", "_ratio", "_tokens")
+    __slots__ = ("_burst", "_counted_first_attempts", "_ratio", "_tokens")
 
     def __init__(self, burst: float, ratio: float) -> None:
         self._burst = burst
         self._ratio = ratio
         self._tokens = float(burst)
-        self._counted = 0
+        self._counted_first_attempts = 0
 
-    def has_one(self, firsts: int) -> bool:
+    def has_token(self, first_attempts: int) -> bool:
         """Return whether a token is available, given the total number of first attempts so far."""
         # Refill lazily. No token is taken in between, so capping the sum equals capping each refill.
-        self._tokens = min(self._burst, self._tokens + self._ratio * (firsts - self._counted))
-        self._counted = firsts
+        self._tokens = min(self._burst, self._tokens + self._ratio * (first_attempts - self._counted_first_attempts))
+        self._counted_first_attempts = first_attempts
         return self._tokens >= 1
 
     def take(self) -> None:
         self._tokens -= 1
 
 
-class Tally:
+class ResultWindow:
     """Results of one target in a sliding window.
 
     Results within `CIRCUIT_WINDOW_SECONDS / MAX_WINDOW_ENTRIES` seconds share an entry, which bounds memory at any
@@ -82,7 +82,7 @@ class Tally:
     __slots__ = ("_entries", "bad", "good")
 
     def __init__(self) -> None:
-        self._entries: deque[TallyEntry] = deque()
+        self._entries: deque[ResultWindowEntry] = deque()
         self.good = 0
         """Results other than infrastructure failures."""
         self.bad = 0
@@ -91,8 +91,8 @@ class Tally:
     def add_result(self, is_bad: bool, now: float) -> None:
         """Count a result at its time."""
         entry = self._entries[-1] if self._entries else None
-        if entry is None or now - entry.first_at >= WINDOW / MAX_TALLY_ENTRIES:
-            entry = TallyEntry(now)
+        if entry is None or now - entry.first_at >= CIRCUIT_WINDOW_SECONDS / MAX_WINDOW_ENTRIES:
+            entry = ResultWindowEntry(now)
             self._entries.append(entry)
         entry.first_at, entry.last_at = min(entry.first_at, now), max(entry.last_at, now)
         if is_bad:
@@ -122,7 +122,7 @@ class Tally:
         self.good = self.bad = 0
 
 
-class TallyEntry:
+class ResultWindowEntry:
     """Results that arrived within a few milliseconds."""
 
     __slots__ = ("bad", "first_at", "good", "last_at")
@@ -132,39 +132,39 @@ class TallyEntry:
         self.good = self.bad = 0
 
 
-class Circuit:
+class CircuitBreaker:
     """Circuit breaker of one tool at one target."""
 
-    __slots__ = ("probe", "since", "successes_before", "tally", "until", "wait")
+    __slots__ = ("open_seconds", "probe", "results", "since", "successes_before", "until")
 
     def __init__(self) -> None:
-        self.tally = Tally()
+        self.results = ResultWindow()
         self.since = float("-inf")
         """When it last opened or closed. Earlier results do not count."""
         self.successes_before = 0
         """The tool's success count at that time."""
         self.until: float | None = None
         """When a probe is allowed, or None while closed."""
-        self.wait = OPEN
+        self.open_seconds = CIRCUIT_OPEN_SECONDS
         self.probe: float | None = None
         """When the probe was admitted, or None."""
 
     def open(self, now: float, successes_before: int) -> None:
         """Open for `open_seconds`."""
         self._restart(now, successes_before)
-        self.until = now + self.wait
+        self.until = now + self.open_seconds
 
     def close(self, now: float, successes_before: int) -> None:
         """Close and restart counting results."""
         self._restart(now, successes_before)
-        self.until, self.wait = None, OPEN
+        self.until, self.open_seconds = None, CIRCUIT_OPEN_SECONDS
 
     def _restart(self, now: float, successes_before: int) -> None:
-        self.tally.clear()
+        self.results.clear()
         self.since, self.successes_before, self.probe = now, successes_before, None
 
 
-class Guard:
+class ToolLimits:
     """Limits of one tool: its count of first attempts, its retry tokens and its circuit breakers.
 
     Every call reads and writes `first_attempts`, `successes`, `tick` and `needs_admission_check` without a lock. With
@@ -178,29 +178,29 @@ class Guard:
         "_bucket",
         "_circuits",
         "_notes",
-        "breaks",
+        "first_attempts",
+        "has_circuit_breaker",
         "has_targets",
-        "is_careful",
-        "made",
+        "needs_admission_check",
         "successes",
         "tick",
     )
 
     def __init__(self, policy: Policy) -> None:
-        self.made = 0
+        self.first_attempts = 0
         """First attempts since the start."""
         self.successes = 0
         """Successes since the start whose target was not resolved."""
         self.tick = float("-inf")
         """When the next mark of the success count is due."""
-        self.is_careful = False
+        self.needs_admission_check = False
         """Whether a call must be admitted before it is made."""
-        self.breaks = policy.breaker
+        self.has_circuit_breaker = policy.breaker
         self.has_targets = False
         """Whether calls may go to several targets. A success that was only counted then has no known target."""
         self._notes: deque[tuple[float, int]] = deque(maxlen=MAX_NOTES)
-        self._circuits: dict[str, Circuit] = {}
-        self._bucket = Bucket(policy.retry_burst, policy.retry_ratio)
+        self._circuits: dict[str, CircuitBreaker] = {}
+        self._bucket = TokenBucket(policy.retry_burst, policy.retry_ratio)
 
     def note_successes(self, now: float) -> None:
         """Mark the success count before a success at this time, at least a second after the last mark."""
@@ -215,7 +215,7 @@ class Guard:
 
     def count_first_attempt(self) -> None:
         """Count a first attempt that was not counted inline."""
-        self.made += 1
+        self.first_attempts += 1
 
     def _count_noted_successes(self, start: float) -> tuple[int, int]:
         """Return the minimum and maximum number of counted successes since a time."""
@@ -255,12 +255,12 @@ class Guard:
             if now < circuit.until:
                 return circuit.until - now, False
             # A probe that never reports must not block calls forever.
-            if circuit.probe is not None and now < circuit.probe + LONGEST_OPEN:
-                return circuit.probe + LONGEST_OPEN - now, False
+            if circuit.probe is not None and now < circuit.probe + MAX_CIRCUIT_OPEN_SECONDS:
+                return circuit.probe + MAX_CIRCUIT_OPEN_SECONDS - now, False
             circuit.probe = now
             return 0.0, True
 
-    def result(
+    def record_result(
         self, target: str, is_bad: bool, now: float, *, is_probe: bool = False, is_let_through: bool = False
     ) -> None:
         """Record the result of an attempt. `is_bad` means an infrastructure failure.
@@ -268,115 +268,119 @@ class Guard:
         `is_let_through` means that the attempt was made although the circuit breaker was open. Its success closes the
         circuit breaker like that of a probe. Its failure changes nothing: the next probe decides.
         """
-        if not self.breaks:
+        if not self.has_circuit_breaker:
             return
         with _lock:
             circuit = self._find_circuit(target, now)
             if circuit.until is None:
-                circuit.tally.add_result(is_bad, now)
+                circuit.results.add_result(is_bad, now)
                 if is_bad:
                     self._open_if_failing(circuit, now)
             elif (is_probe or is_let_through) and not is_bad:
                 circuit.close(now, self.successes)
             elif is_probe:
-                circuit.wait = min(LONGEST_OPEN, circuit.wait * 2)
+                circuit.open_seconds = min(MAX_CIRCUIT_OPEN_SECONDS, circuit.open_seconds * 2)
                 circuit.open(now, self.successes)
-        self.relax(now)
+        self.expire_circuits(now)
 
-    def let_go(self, target: str, now: float) -> None:
+    def release_probe(self, target: str, now: float) -> None:
         """Release the probe slot of a cancelled call, so that the next call becomes the probe."""
         with _lock:
             circuit = self._circuits.get(target)
             if circuit is not None:
                 circuit.probe = None
 
-    def _find_circuit(self, target: str, now: float) -> Circuit:
+    def _find_circuit(self, target: str, now: float) -> CircuitBreaker:
         self.has_targets = self.has_targets or bool(target)
         circuit = self._circuits.get(target)
         if circuit is None:
-            if len(self._circuits) >= TARGETS:
+            if len(self._circuits) >= MAX_TRACKED_TARGETS:
                 self._drop_circuit(now)
-            circuit = self._circuits[target] = Circuit()
+            circuit = self._circuits[target] = CircuitBreaker()
         return circuit
 
     def _drop_circuit(self, now: float) -> None:
         """Drop one circuit breaker to make space: a closed one without failures, else the oldest."""
         spare = (
-            target for target, circuit in self._circuits.items() if circuit.until is None and not circuit.tally.bad
+            target for target, circuit in self._circuits.items() if circuit.until is None and not circuit.results.bad
         )
         circuit = self._circuits.pop(next(spare, next(iter(self._circuits))))
         # Keep its successes as successes without a target.
-        if circuit.tally.good:
+        if circuit.results.good:
             self.count_success(now)
-            self.successes += circuit.tally.good - 1
+            self.successes += circuit.results.good - 1
 
-    def _open_if_failing(self, circuit: Circuit, now: float) -> None:
+    def _open_if_failing(self, circuit: CircuitBreaker, now: float) -> None:
         """Open a circuit breaker if enough results are certain and enough of them are failures.
 
         The limits are `MIN_CIRCUIT_RESULTS` and `CIRCUIT_FAILURE_RATIO`. A success without a known target may belong to
         this one, so it counts only against the ratio.
         """
-        start = now - WINDOW
-        circuit.tally.drop_before(start)
-        good, bad = circuit.tally.count_surely_within(start)
+        start = now - CIRCUIT_WINDOW_SECONDS
+        circuit.results.drop_before(start)
+        good, bad = circuit.results.count_surely_within(start)
         since_restart = self.successes - circuit.successes_before
-        least, most = (min(count, since_restart) for count in self._count_noted_successes(start))
-        results = good + bad + (0 if self.has_targets else least)
-        if results >= RESULTS and bad >= SHARE * (bad + circuit.tally.good + most):
+        min_successes, max_successes = (min(count, since_restart) for count in self._count_noted_successes(start))
+        results = good + bad + (0 if self.has_targets else min_successes)
+        if results >= MIN_CIRCUIT_RESULTS and bad >= CIRCUIT_FAILURE_RATIO * (
+            bad + circuit.results.good + max_successes
+        ):
             circuit.open(now, self.successes)
 
-    def relax(self, now: float) -> None:
+    def expire_circuits(self, now: float) -> None:
         """Drop idle circuit breakers, and skip the admission check once none is open or failing."""
         with _lock:
-            start = now - WINDOW
-            is_careful = False
+            start = now - CIRCUIT_WINDOW_SECONDS
+            needs_admission_check = False
             for target, circuit in list(self._circuits.items()):
-                circuit.tally.drop_before(start)
-                if circuit.until is not None or (target and circuit.tally.bad):
-                    is_careful = True
-                elif not circuit.tally.good and not circuit.tally.bad and circuit.since < start:
+                circuit.results.drop_before(start)
+                if circuit.until is not None or (target and circuit.results.bad):
+                    needs_admission_check = True
+                elif not circuit.results.good and not circuit.results.bad and circuit.since < start:
                     del self._circuits[target]
-            self.is_careful = is_careful
+            self.needs_admission_check = needs_admission_check
 
 
-class Budget:
+class RetryBudget:
     """Retry budget of a process: one per tool and one for all tools together."""
 
     def __init__(self, policy: Policy | None = None) -> None:
         policy = policy or Policy()
-        self._bucket = Bucket(policy.retry_burst, policy.retry_ratio)
-        self._guards: dict[str, Guard] = {}
+        self._bucket = TokenBucket(policy.retry_burst, policy.retry_ratio)
+        self._limits: dict[str, ToolLimits] = {}
 
-    def guard(self, key: str, policy: Policy, *, has_targets: bool = False) -> Guard:
+    def limits_for(self, key: str, policy: Policy, *, has_targets: bool = False) -> ToolLimits:
         """Return the limits of a tool by its key. `has_targets` means that its calls may go to several targets."""
-        guard = self._guards.get(key)
-        if guard is None:
+        limits = self._limits.get(key)
+        if limits is None:
             with _lock:
-                is_shared = len(self._guards) >= TOOLS
-                guard = self._guards.setdefault("" if is_shared else key, Guard(policy))
+                is_shared = len(self._limits) >= MAX_TRACKED_TOOLS
+                limits = self._limits.setdefault("" if is_shared else key, ToolLimits(policy))
                 if is_shared:
-                    guard.breaks = False  # shared limits: one failing tool would block the others
-        guard.has_targets = guard.has_targets or has_targets
-        guard.breaks = guard.breaks or (policy.breaker and guard is not self._guards.get(""))
-        return guard
+                    limits.has_circuit_breaker = False  # shared limits: one failing tool would block the others
+        limits.has_targets = limits.has_targets or has_targets
+        limits.has_circuit_breaker = limits.has_circuit_breaker or (
+            policy.breaker and limits is not self._limits.get("")
+        )
+        return limits
 
-    def spend(self, guard: Guard) -> str:
+    def take_retry(self, tool_limits: ToolLimits) -> str:
         """Take one retry from the budgets of the tool and the process. Return why it is denied, or an empty string."""
         with _lock:
-            if not guard._bucket.has_one(guard.made):
+            if not tool_limits._bucket.has_token(tool_limits.first_attempts):
                 return "its budget of retries is used up"
-            if not self._bucket.has_one(sum(each.made for each in self._guards.values())):
+            if not self._bucket.has_token(sum(limits.first_attempts for limits in self._limits.values())):
                 return "the budget of retries of this process is used up"
-            guard._bucket.take()
+            tool_limits._bucket.take()
             self._bucket.take()
         return ""
 
 
 def is_infrastructure(failure: Failure | None) -> bool:
     """Return whether the service failed. Wrong arguments do not count, nor rate limits, which state their own delay."""
-    if failure is None or not failure.counts or failure.kind.code == "rate_limit":
+    if failure is None or not failure.is_failure or failure.kind.code == "rate_limit":
         return False
-    return failure.remedy is Remedy.WAIT or "InfraError" in failure.evidence
+    return failure.remedy is Remedy.RETRY or "InfraError" in failure.evidence
 
 
 TARGET_ARGUMENTS = ("url", "uri", "endpoint", "base_url", "api_base", "host", "hostname", "server")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-SURENESS: dict[str, float] = {
+STRATEGY_CONFIDENCE: dict[str, float] = {
     # Tool names
     "tool junk": 0.85,
     "tool spelling": 0.88,
@@ -67,6 +67,6 @@ SURENESS: dict[str, float] = {
 }
 
 
-def sureness(families: Iterable[str]) -> float:
+def lowest_confidence(strategies: Iterable[str]) -> float:
     """Return the confidence of a repair: the lowest of its strategies."""
-    return min((SURENESS[family] for family in families), default=0.0)
+    return min((STRATEGY_CONFIDENCE[strategy] for strategy in strategies), default=0.0)

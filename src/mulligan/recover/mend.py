@@ -11,49 +11,51 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mulligan.records import Change, How, Origin
+from mulligan.records import Change, ChangeOperation, ValueSource
 from mulligan.recover import values
-from mulligan.recover.near import meant, sharing
-from mulligan.recover.paths import put
-from mulligan.recover.schema import Fault, Path, Pinned, resolved
+from mulligan.recover.near import match_by_words, match_name
+from mulligan.recover.paths import replace_at_path
+from mulligan.recover.schema import CompiledSchema, Path, SchemaViolation, resolve_reference
 
-ROUNDS = 6
+MAX_REPAIR_ROUNDS = 6
 """A name may need a repair before its value, and a value a cast before its bound."""
-FAULTS = 200
+MAX_VIOLATIONS = 200
 """Violations handled in one round."""
-UNKNOWN = 50
+MAX_UNKNOWN_NAMES = 50
 """Names in one object that its schema does not define. More indicate a different call."""
-DEEP = 16
+MAX_VALUE_DEPTH = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Mended:
+class SchemaRepair:
     """Repaired arguments that validate, with the changes."""
 
     arguments: dict[str, Any]
     changes: tuple[Change, ...]
-    families: tuple[str, ...]
+    strategies: tuple[str, ...]
 
 
-def mend(arguments: Mapping[str, Any], pinned: Pinned, *, strict: bool = False, bold: bool = False) -> Mended | None:
+def repair_from_schema(
+    arguments: Mapping[str, Any], compiled: CompiledSchema, *, is_strict: bool = False, can_guess: bool = False
+) -> SchemaRepair | None:
     """Repair all schema violations of a call. Return None if one cannot be repaired.
 
     `is_strict` treats arguments that the schema does not define as violations even if it allows them. `can_guess` also
     applies uncertain repairs, for suggestions.
     """
-    mending = _Mending(arguments, pinned, strict, bold)
-    return mending.ended() if mending.mends() else None
+    repairer = _SchemaRepairer(arguments, compiled, is_strict, can_guess)
+    return repairer.build_result() if repairer.repair_all() else None
 
 
-def strangers(arguments: Mapping[str, Any], pinned: Pinned) -> list[str]:
+def unknown_arguments(arguments: Mapping[str, Any], compiled: CompiledSchema) -> list[str]:
     """Return the arguments that the schema neither defines nor explicitly allows."""
-    schema = pinned.schema
-    if not schema or not _is_closed(schema):
+    schema = compiled.schema
+    if not schema or not _forbids_unknown_names(schema):
         return []
     return [name for name in arguments if isinstance(name, str) and name not in schema.get("properties", {})]
 
 
-def _is_closed(node: Mapping[str, Any]) -> bool:
+def _forbids_unknown_names(node: Mapping[str, Any]) -> bool:
     """Return whether a schema lists its names and does not allow others."""
     if not isinstance(node.get("properties"), Mapping) or node.get("patternProperties"):
         return False
@@ -62,133 +64,143 @@ def _is_closed(node: Mapping[str, Any]) -> bool:
     return node.get("additionalProperties", False) is False
 
 
-def text_of(path: Path) -> str:
+def format_path(path: Path) -> str:
     return ".".join(map(str, path))
 
 
-class _Mending:
-    def __init__(self, arguments: Mapping[str, Any], pinned: Pinned, strict: bool, bold: bool) -> None:
+class _SchemaRepairer:
+    def __init__(
+        self, arguments: Mapping[str, Any], compiled: CompiledSchema, is_strict: bool, can_guess: bool
+    ) -> None:
         self.values: Any = dict(arguments)
-        self.pinned = pinned
-        self.strict = strict
-        self.bold = bold
+        self.compiled = compiled
+        self.is_strict = is_strict
+        self.can_guess = can_guess
         self.changes: dict[Path, Change] = {}
         """Changes by the current path of the value, one for each path."""
-        self.families: list[str] = []
+        self.strategies: list[str] = []
 
-    def mends(self) -> bool:
-        for _ in range(ROUNDS):
-            found = self.found()
-            if found is None or len(found) > FAULTS:
+    def repair_all(self) -> bool:
+        for _ in range(MAX_REPAIR_ROUNDS):
+            violations = self.list_violations()
+            if violations is None or len(violations) > MAX_VIOLATIONS:
                 return False
-            if not found:
+            if not violations:
                 return bool(self.changes)
-            before = len(self.families)
-            for path, faults in _by_place(found):
-                if not self.mend_at(path, faults):
+            before = len(self.strategies)
+            for path, path_violations in _group_by_path(violations):
+                if not self.repair_at(path, path_violations):
                     return False
-            if len(self.families) == before:
+            if len(self.strategies) == before:
                 return False
-        return self.found() == []
+        return self.list_violations() == []
 
-    def ended(self) -> Mended:
-        return Mended(self.values, tuple(self.changes.values()), tuple(dict.fromkeys(self.families)))
+    def build_result(self) -> SchemaRepair:
+        return SchemaRepair(self.values, tuple(self.changes.values()), tuple(dict.fromkeys(self.strategies)))
 
-    def found(self) -> list[Fault] | None:
-        found = self.pinned.faults(self.values)
-        if found is not None and self.strict and self.pinned.schema:
-            places = {fault.path for fault in found if fault.rule == "additionalProperties"}
-            found += [each for each in self._unknown(self.pinned.schema, self.values, ()) if each.path not in places]
-        return found
+    def list_violations(self) -> list[SchemaViolation] | None:
+        violations = self.compiled.find_violations(self.values)
+        if violations is not None and self.is_strict and self.compiled.schema:
+            reported_paths = {violation.path for violation in violations if violation.rule == "additionalProperties"}
+            violations += [
+                violation
+                for violation in self._find_unknown_names(self.compiled.schema, self.values, ())
+                if violation.path not in reported_paths
+            ]
+        return violations
 
-    def _unknown(self, node: Any, value: Any, path: Path) -> Iterator[Fault]:
+    def _find_unknown_names(self, node: Any, value: Any, path: Path) -> Iterator[SchemaViolation]:
         """Yield a violation for each object with names that the schema does not define."""
-        node = resolved(node, self.pinned.schema or {})
-        if len(path) > DEEP:
+        node = resolve_reference(node, self.compiled.schema or {})
+        if len(path) > MAX_VALUE_DEPTH:
             return
         if isinstance(value, Mapping) and isinstance(node.get("properties"), Mapping):
             properties = node["properties"]
-            if _is_closed(node) and any(name not in properties for name in value):
-                yield Fault(path, "additionalProperties", False, "unknown names", node)
+            if _forbids_unknown_names(node) and any(name not in properties for name in value):
+                yield SchemaViolation(path, "additionalProperties", False, "unknown names", node)
             for name, inner in value.items():
                 if name in properties:
-                    yield from self._unknown(properties[name], inner, (*path, name))
+                    yield from self._find_unknown_names(properties[name], inner, (*path, name))
         elif isinstance(value, list) and isinstance(node.get("items"), Mapping):
             for at, inner in enumerate(value[:100]):
-                yield from self._unknown(node["items"], inner, (*path, at))
+                yield from self._find_unknown_names(node["items"], inner, (*path, at))
 
     # Violations at one path
 
-    def mend_at(self, path: Path, faults: list[Fault]) -> bool:
+    def repair_at(self, path: Path, violations: list[SchemaViolation]) -> bool:
         """Repair the violations at one path. Return whether something changed that the next round can validate."""
         try:
-            value = self.at(path)
+            value = self.value_at(path)
         except (KeyError, IndexError, TypeError):
             return True  # moved by an earlier repair in this round: the next round checks it
-        names = [fault for fault in faults if fault.rule in ("required", "additionalProperties")]
+        names = [
+            name_violation
+            for name_violation in violations
+            if name_violation.rule in ("required", "additionalProperties")
+        ]
         if names:
             if isinstance(value, Mapping) and isinstance(names[0].node, Mapping):
-                return self.mend_names(path, value, names[0].node)
+                return self.repair_names(path, value, names[0].node)
             return False
         # Repair the first repairable violation: a string in place of a number also violates the number's other rules.
-        for fault in faults:
-            for made in self.candidates(fault, path, value):
-                self.place(path, made.after, made.how, made.family, made.origin)
+        for violation in violations:
+            for coerced in self.candidates(violation, path, value):
+                self.set_value(path, coerced.after, coerced.operation, coerced.strategy, coerced.source)
                 return True
-        return self.left_out(path, value)
+        return self.drop_if_empty(path, value)
 
-    def candidates(self, fault: Fault, path: Path, value: Any) -> Iterator[values.Made]:
-        node = fault.node if isinstance(fault.node, Mapping) else {}
+    def candidates(self, violation: SchemaViolation, path: Path, value: Any) -> Iterator[values.CoercedValue]:
+        node = violation.node if isinstance(violation.node, Mapping) else {}
         name = next((part for part in reversed(path) if isinstance(part, str)), "")
-        if fault.rule == "type":
-            wanted = fault.limit if isinstance(fault.limit, list) else [fault.limit]
+        if violation.rule == "type":
+            expected_types = violation.limit if isinstance(violation.limit, list) else [violation.limit]
             enum = node.get("enum")
             if isinstance(enum, list):  # enum members are more specific than the type
-                yield from values.member(value, enum, self.bold)
-            for each in wanted:
-                yield from values.cast(value, each, node, name, self.bold)
-        elif fault.rule in ("enum", "const"):
-            members = fault.limit if fault.rule == "enum" else [fault.limit]
+                yield from values.match_enum(value, enum, self.can_guess)
+            for expected_type in expected_types:
+                yield from values.coerce_value(value, expected_type, node, name, self.can_guess)
+        elif violation.rule in ("enum", "const"):
+            members = violation.limit if violation.rule == "enum" else [violation.limit]
             if isinstance(members, list):
-                yield from values.member(value, members, self.bold)
-        elif fault.rule in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
-            made = values.within(value, fault.rule, fault.limit, node)
-            if made is not None:
-                yield made
-        elif fault.rule == "pattern" and isinstance(value, str):
-            bare = values.unquoted(value)
+                yield from values.match_enum(value, members, self.can_guess)
+        elif violation.rule in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
+            clamped = values.clamp(value, violation.rule, violation.limit, node)
+            if clamped is not None:
+                yield clamped
+        elif violation.rule == "pattern" and isinstance(value, str):
+            bare = values.strip_quotes(value)
             if bare != value:
-                yield values.Made(bare, "trim", "trim")
-        elif fault.rule in ("anyOf", "oneOf") and isinstance(fault.limit, list):
-            yield from self.one_of(fault.limit, path, value, name)
+                yield values.CoercedValue(bare, "trim", "trim")
+        elif violation.rule in ("anyOf", "oneOf") and isinstance(violation.limit, list):
+            yield from self.coerce_to_branch(violation.limit, path, value, name)
 
-    def one_of(self, branches: list[Any], path: Path, value: Any, name: str) -> Iterator[values.Made]:
+    def coerce_to_branch(self, branches: list[Any], path: Path, value: Any, name: str) -> Iterator[values.CoercedValue]:
         """Yield a coercion that makes the value fit one of several schemas, if there is exactly one."""
-        fitting: list[values.Made] = []
+        fitting: list[values.CoercedValue] = []
         for branch in branches[:10]:
-            node = resolved(branch, self.pinned.schema or {})
-            made: list[values.Made] = []
+            node = resolve_reference(branch, self.compiled.schema or {})
+            coerced_values: list[values.CoercedValue] = []
             if isinstance(node.get("enum"), list):
-                made += values.member(value, node["enum"], self.bold)
+                coerced_values += values.match_enum(value, node["enum"], self.can_guess)
             types = node.get("type")
-            for wanted in types if isinstance(types, list) else [types]:
-                if isinstance(wanted, str) and wanted != "null":
-                    made += values.cast(value, wanted, node, name, self.bold)
+            for expected_type in types if isinstance(types, list) else [types]:
+                if isinstance(expected_type, str) and expected_type != "null":
+                    coerced_values += values.coerce_value(value, expected_type, node, name, self.can_guess)
             for rule in ("minimum", "maximum"):
-                if rule in node and (moved := values.within(value, rule, node[rule], node)) is not None:
-                    made.append(moved)
-            fitting += [each for each in made if self.fits(path, each.after)]
-        kinds = {repr(each.after): each for each in reversed(fitting)}
+                if rule in node and (moved := values.clamp(value, rule, node[rule], node)) is not None:
+                    coerced_values.append(moved)
+            fitting += [coerced for coerced in coerced_values if self.fits_schema(path, coerced.after)]
+        kinds = {repr(coerced.after): coerced for coerced in reversed(fitting)}
         if len(kinds) == 1:
             yield fitting[0]
-        elif kinds and self.bold:
-            yield fitting[0]._replace(family="cast loose")
+        elif kinds and self.can_guess:
+            yield fitting[0]._replace(strategy="cast loose")
 
-    def fits(self, path: Path, value: Any) -> bool:
-        found = self.pinned.faults(put(self.values, path, value))
-        return found is not None and not any(fault.path[: len(path)] == path for fault in found)
+    def fits_schema(self, path: Path, value: Any) -> bool:
+        violations = self.compiled.find_violations(replace_at_path(self.values, path, value))
+        return violations is not None and not any(violation.path[: len(path)] == path for violation in violations)
 
-    def left_out(self, path: Path, value: Any) -> bool:
+    def drop_if_empty(self, path: Path, value: Any) -> bool:
         """Drop an optional, empty argument that the schema rejects."""
         if not path or not isinstance(path[-1], str) or not values.is_empty(value):
             return False
@@ -200,42 +212,44 @@ class _Mending:
 
     # Names
 
-    def mend_names(self, path: Path, value: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
+    def repair_names(self, path: Path, value: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
         """Rename unknown arguments to the intended names and fill missing ones with defaults."""
         properties = node.get("properties")
         properties = properties if isinstance(properties, Mapping) else {}
-        unknown = [name for name in value if name not in properties] if _is_closed(node) or self.strict else []
-        if node.get("additionalProperties", False) is not False and not self.strict:
+        unknown = (
+            [name for name in value if name not in properties] if _forbids_unknown_names(node) or self.is_strict else []
+        )
+        if node.get("additionalProperties", False) is not False and not self.is_strict:
             unknown = []
         missing = [name for name in node.get("required", ()) if name not in value]
-        if (not unknown and not missing) or len(unknown) > UNKNOWN:
+        if (not unknown and not missing) or len(unknown) > MAX_UNKNOWN_NAMES:
             return False
-        if unknown and self.unnested(path, value, properties, unknown):
+        if unknown and self.unnest(path, value, properties, unknown):
             return True
-        if self.renamed(path, value, properties, unknown, missing):
+        if self.rename_matches(path, value, properties, unknown, missing):
             return True
-        done = False
+        has_changes = False
         for name in unknown:
             if values.is_empty(value[name]):
                 is_stray = not str(name).strip(" \t\r\n'\"`_") or len(properties) == 0
                 self.drop((*path, name), "empty key" if is_stray else "drop empty")
-                done = True
-        if done:
+                has_changes = True
+        if has_changes:
             return True
-        if unknown and self.nested(path, value, properties, unknown):
+        if unknown and self.nest(path, value, properties, unknown):
             return True
         # If the schema does not forbid unknown names, they are only candidates for missing ones.
-        if unknown and (self.bold and self.guessed(path, value, properties, unknown, missing)):
+        if unknown and (self.can_guess and self.rename_guesses(path, value, properties, unknown, missing)):
             return True
-        if missing and self.defaulted(path, properties, missing):
+        if missing and self.fill_defaults(path, properties, missing):
             return True
-        if unknown and self.bold:
+        if unknown and self.can_guess:
             for name in unknown:
                 self.drop((*path, name), "drop unknown")
             return True
         return False
 
-    def renamed(
+    def rename_matches(
         self,
         path: Path,
         value: Mapping[str, Any],
@@ -247,55 +261,59 @@ class _Mending:
         free = [name for name in properties if name not in value]
         candidates = unknown or ([name for name in value if name not in properties] if missing else [])
         matches = {
-            name: match for name in candidates if (match := meant(name, properties)) is not None and match.name in free
+            name: match
+            for name in candidates
+            if (match := match_name(name, properties)) is not None and match.name in free
         }
         often = Counter(match.name for match in matches.values())
-        done = False
+        has_changes = False
         for name, match in matches.items():
             if often[match.name] == 1:
-                self.rename((*path, name), (*path, match.name), f"rename {match.how}")
-                done = True
-        return done
+                self.rename((*path, name), (*path, match.name), f"rename {match.method}")
+                has_changes = True
+        return has_changes
 
-    def unnested(self, path: Path, value: Mapping[str, Any], properties: Mapping[str, Any], unknown: list[str]) -> bool:
+    def unnest(self, path: Path, value: Mapping[str, Any], properties: Mapping[str, Any], unknown: list[str]) -> bool:
         """Move arguments out of an unknown wrapper: `{"arguments": {"city": "Rome"}}`."""
         if len(value) != 1 or len(unknown) != 1:
             return False
         inner = value[unknown[0]]
         if isinstance(inner, str):
-            inner = values.parse(inner)
+            inner = values.parse_json_text(inner)
         if not isinstance(inner, Mapping) or not inner:
             return False
-        known = [name for name in inner if name in properties or meant(str(name), properties)]
-        if len(known) < len(inner):
+        known_names = [name for name in inner if name in properties or match_name(str(name), properties)]
+        if len(known_names) < len(inner):
             return False
-        self.values = put(self.values, path, dict(inner)) if path else dict(inner)
+        self.values = replace_at_path(self.values, path, dict(inner)) if path else dict(inner)
         for name in inner:
-            outside = f"{text_of((*path, unknown[0]))}.{name}"
+            outside = f"{format_path((*path, unknown[0]))}.{name}"
             # Record the inner name: the name of the wrapper carries no information.
-            change = Change(path=text_of((*path, name)), how="rename", before=outside, after=text_of((*path, name)))
+            change = Change(
+                path=format_path((*path, name)), how="rename", before=outside, after=format_path((*path, name))
+            )
             self.changes[(*path, name)] = change
-        self.families.append("unnest")
+        self.strategies.append("unnest")
         return True
 
-    def nested(self, path: Path, value: Mapping[str, Any], properties: Mapping[str, Any], unknown: list[str]) -> bool:
+    def nest(self, path: Path, value: Mapping[str, Any], properties: Mapping[str, Any], unknown: list[str]) -> bool:
         """Move arguments into the object that defines them: `{"city": "Rome"}` for `{"place": {"city": "Rome"}}`."""
         homes: dict[str, list[tuple[str, str]]] = {}
         for name in unknown:
             for home, node in properties.items():
-                inner = resolved(node, self.pinned.schema or {}).get("properties")
-                inside = value.get(home, {})
-                if isinstance(inner, Mapping) and isinstance(inside, Mapping):
+                inner = resolve_reference(node, self.compiled.schema or {}).get("properties")
+                member = value.get(home, {})
+                if isinstance(inner, Mapping) and isinstance(member, Mapping):
                     match = str(name).removeprefix(f"{home}.")  # some models write the path: `place.city`
-                    if match in inner and match not in inside:
+                    if match in inner and match not in member:
                         homes.setdefault(name, []).append((home, match))
-        if len(homes) < len(unknown) or any(len(found) != 1 for found in homes.values()):
+        if len(homes) < len(unknown) or any(len(matches) != 1 for matches in homes.values()):
             return False
-        for name, [(home, inside)] in homes.items():
-            self.rename((*path, name), (*path, home, inside), "nest")
+        for name, [(home, member)] in homes.items():
+            self.rename((*path, name), (*path, home, member), "nest")
         return True
 
-    def guessed(
+    def rename_guesses(
         self,
         path: Path,
         value: Mapping[str, Any],
@@ -304,23 +322,25 @@ class _Mending:
         missing: list[str],
     ) -> bool:
         free = [name for name in properties if name not in value]
-        done = False
+        has_changes = False
         for name in unknown:
-            shared = [each for each in sharing(name, free) if not missing or each in missing] or sharing(name, free)
+            shared = [
+                candidate for candidate in match_by_words(name, free) if not missing or candidate in missing
+            ] or match_by_words(name, free)
             if len(shared) == 1:
                 self.rename((*path, name), (*path, shared[0]), "rename part")
                 free.remove(shared[0])
-                done = True
-        if not done and len(unknown) == 1:
+                has_changes = True
+        if not has_changes and len(unknown) == 1:
             targets = missing if missing else free
             if len(targets) == 1:
                 self.rename((*path, unknown[0]), (*path, targets[0]), "rename only")
-                done = True
-        return done
+                has_changes = True
+        return has_changes
 
-    def defaulted(self, path: Path, properties: Mapping[str, Any], missing: list[str]) -> bool:
+    def fill_defaults(self, path: Path, properties: Mapping[str, Any], missing: list[str]) -> bool:
         for name in missing:
-            node = resolved(properties.get(name), self.pinned.schema or {})
+            node = resolve_reference(properties.get(name), self.compiled.schema or {})
             enum = node.get("enum")
             if "default" in node and node["default"] is not None:
                 after = node["default"]
@@ -330,12 +350,12 @@ class _Mending:
                 after = enum[0]
             else:
                 return False
-            self.place((*path, name), after, "default", "default", "schema")
+            self.set_value((*path, name), after, "default", "default", "schema")
         return True
 
     # Paths
 
-    def at(self, path: Path) -> Any:
+    def value_at(self, path: Path) -> Any:
         value = self.values
         for part in path:
             value = value[part]
@@ -343,63 +363,65 @@ class _Mending:
 
     def node_at(self, path: Path) -> Mapping[str, Any] | None:
         """Return the schema at a path, as far as it can be resolved."""
-        root = self.pinned.schema or {}
-        node: Any = resolved(root, root)
+        root = self.compiled.schema or {}
+        node: Any = resolve_reference(root, root)
         for part in path:
             inner = node.get("items") if isinstance(part, int) else (node.get("properties") or {}).get(part)
-            node = resolved(inner, root)
+            node = resolve_reference(inner, root)
         return node if isinstance(node, Mapping) and node else None
 
-    def place(self, path: Path, after: Any, how: How, family: str, origin: Origin) -> None:
+    def set_value(self, path: Path, after: Any, operation: ChangeOperation, strategy: str, source: ValueSource) -> None:
         before: Any = None
-        known = self.changes.get(path)
-        if known is not None:
-            before = known.before
-        elif how != "default":
-            before = self.at(path)
-        if known is not None and known.how == "rename":
+        earlier_change = self.changes.get(path)
+        if earlier_change is not None:
+            before = earlier_change.before
+        elif operation != "default":
+            before = self.value_at(path)
+        if earlier_change is not None and earlier_change.how == "rename":
             # Keep the rename as one change and record the value as another, at its current path.
             path_of_value: Path = (*path, "")
-            before = self.at(path) if path_of_value not in self.changes else self.changes[path_of_value].before
-            self.changes[path_of_value] = Change(path=text_of(path), how=how, before=before, after=after, from_=origin)
+            before = self.value_at(path) if path_of_value not in self.changes else self.changes[path_of_value].before
+            self.changes[path_of_value] = Change(
+                path=format_path(path), how=operation, before=before, after=after, from_=source
+            )
         else:
-            self.changes[path] = Change(path=text_of(path), how=how, before=before, after=after, from_=origin)
-        self.values = put(self.values, path, after)
-        self.families.append(family)
+            self.changes[path] = Change(path=format_path(path), how=operation, before=before, after=after, from_=source)
+        self.values = replace_at_path(self.values, path, after)
+        self.strategies.append(strategy)
 
-    def drop(self, path: Path, family: str) -> None:
-        self.changes[path] = Change(path=text_of(path), how="drop", before=self.at(path))
-        self.values = _dropped(self.values, path)
-        self.families.append(family)
+    def drop(self, path: Path, strategy: str) -> None:
+        self.changes[path] = Change(path=format_path(path), how="drop", before=self.value_at(path))
+        self.values = _without_path(self.values, path)
+        self.strategies.append(strategy)
 
-    def rename(self, path: Path, to: Path, family: str) -> None:
-        value = self.at(path)
-        shown = to[-1] if path[:-1] == to[:-1] else text_of(to)
-        self.changes[to] = Change(path=text_of(path), how="rename", before=path[-1], after=shown)
+    def rename(self, path: Path, to: Path, strategy: str) -> None:
+        value = self.value_at(path)
+        target_text = to[-1] if path[:-1] == to[:-1] else format_path(to)
+        self.changes[to] = Change(path=format_path(path), how="rename", before=path[-1], after=target_text)
         if path[:-1] == to[:-1]:
-            self.values = _renamed(self.values, path, to[-1])
+            self.values = _with_renamed_key(self.values, path, to[-1])
         else:
-            self.values = put(_dropped(self.values, path), to, value)
-        self.families.append(family)
+            self.values = replace_at_path(_without_path(self.values, path), to, value)
+        self.strategies.append(strategy)
 
 
-def _by_place(found: Iterable[Fault]) -> list[tuple[Path, list[Fault]]]:
+def _group_by_path(violations: Iterable[SchemaViolation]) -> list[tuple[Path, list[SchemaViolation]]]:
     """Group violations by path, outer paths first: containers must be repaired before their contents."""
-    places: dict[Path, list[Fault]] = {}
-    for fault in found:
-        places.setdefault(fault.path, []).append(fault)
-    return sorted(places.items(), key=lambda item: len(item[0]))
+    violations_by_path: dict[Path, list[SchemaViolation]] = {}
+    for violation in violations:
+        violations_by_path.setdefault(violation.path, []).append(violation)
+    return sorted(violations_by_path.items(), key=lambda item: len(item[0]))
 
 
-def _dropped(root: Any, path: Path) -> Any:
-    head, rest = path[0], path[1:]
-    if not rest:
+def _without_path(root: Any, path: Path) -> Any:
+    head, remaining_path = path[0], path[1:]
+    if not remaining_path:
         return {name: value for name, value in root.items() if name != head}
-    return put(root, (head,), _dropped(root[head], rest))
+    return replace_at_path(root, (head,), _without_path(root[head], remaining_path))
 
 
-def _renamed(root: Any, path: Path, to: str | int) -> Any:
-    head, rest = path[0], path[1:]
-    if not rest:
+def _with_renamed_key(root: Any, path: Path, to: str | int) -> Any:
+    head, remaining_path = path[0], path[1:]
+    if not remaining_path:
         return {(to if name == head else name): value for name, value in root.items()}
-    return put(root, (head,), _renamed(root[head], rest, to))
+    return replace_at_path(root, (head,), _with_renamed_key(root[head], remaining_path, to))

@@ -13,17 +13,41 @@ from typing import Any
 from mulligan import conversation
 from mulligan.failure import Failure, Remedy, SettingsError
 from mulligan.records import Change, Recovery
-from mulligan.recover.compress import THRESHOLD, Compressed, Scale, Sizes, calibrated, fitting, room
-from mulligan.recover.plan import REFUSED, Ask, GivenUp, Move, Questions, Recovering, Try, Wait, attempts_made
+from mulligan.recover.compress import (
+    DEFAULT_COMPRESS_ABOVE_CHARS,
+    CompressionResult,
+    Sizes,
+    TokenScale,
+    calibrate_scale,
+    fit_to_window,
+    token_limit,
+)
+from mulligan.recover.plan import (
+    BLOCKED,
+    AttemptMove,
+    BackoffMove,
+    Move,
+    QueryMove,
+    RecoveryFailed,
+    RecoveryMoves,
+    RecoveryQueries,
+    describe_attempts,
+)
 from mulligan.recover.policy import Policy
 from mulligan.recover.tool import Arguments, Tool
 from mulligan.recover.windows import provider_of, window_of
 
-ANSWERED = object()
+ANSWER_GIVEN = object()
 """Result of `Model.answer` if the user's function answered the call."""
-LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "max_tokens_to_sample")
+ANSWER_LIMIT_ARGUMENTS = (
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "max_new_tokens",
+    "max_tokens_to_sample",
+)
 """Arguments that limit the length of the answer."""
-WORTH_CLAMPING = 1024
+MIN_ANSWER_TOKENS = 1024
 """Below this many tokens for the answer, the conversation is compressed instead."""
 
 OVERFLOW = frozenset({"context_length_exceeded"})
@@ -59,14 +83,14 @@ class Model:
     """What recovery knows about a model, and the functions it may use for a call."""
 
     sizes: Callable[[Failure], Sizes]
-    words: Callable[[Failure], str]
+    describe_failure: Callable[[Failure], str]
     """Describes the failure to the model in one sentence."""
-    compacted: Callable[[Compressed], None]
+    on_compacted: Callable[[CompressionResult], None]
     """Called after a conversation was compressed."""
     warn: Callable[[str], None]
     summarise: Callable[[str], Any] | None = None
     rewrite: Callable[[Sequence[Any]], Any] | None = None
-    retell: Callable[[str, int], Any] | None = None
+    summarize_gap: Callable[[str, int], Any] | None = None
     refresh: Callable[[Failure], Any] | None = None
     """Called by a move. Returns new arguments, or whether the refresh succeeded."""
     answer: Callable[[Arguments, Failure], object] | None = None
@@ -74,12 +98,12 @@ class Model:
     name: object = None
     """Model name, used if the arguments do not contain one."""
     fallbacks: Sequence[Fallback] = ()
-    compressions: int = 1
-    threshold: int = THRESHOLD
+    max_compressions: int = 1
+    compress_above_chars: int = DEFAULT_COMPRESS_ABOVE_CHARS
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlannedAttempt:
     """An attempt to make, with its arguments and recovery."""
 
     arguments: Arguments
@@ -87,61 +111,69 @@ class Step:
     function: Callable[..., Any] | None = None
 
 
-Choosing = Generator[Move, Any, "Step | str"]
+AttemptMoves = Generator[Move, Any, "PlannedAttempt | str"]
 
 
-def recovery(arguments: Arguments, tool: Tool, policy: Policy, ask: Questions, model: Model) -> Recovering:
+def plan_model_recovery(
+    arguments: Arguments, tool: Tool, policy: Policy, queries: RecoveryQueries, model: Model
+) -> RecoveryMoves:
     """Plan the attempts for one model call as a generator of moves.
 
     Return `None` on success, else `RecoveryFailed`. Pure: the driver executes the moves, sync or async.
     """
-    way = _Way(arguments, tool, policy.for_models(), ask, model)
-    failure: Failure | None = yield Try(arguments, has_substitute=way.has_substitute)
+    model_recovery = _ModelRecovery(arguments, tool, policy.for_models(), queries, model)
+    failure: Failure | None = yield AttemptMove(arguments, has_substitute=model_recovery.has_substitute)
     while failure is not None:
-        step = yield from way.next(failure)
-        why = step if isinstance(step, str) else way.halted(step) or ask.spend(failure)
-        if not why and not isinstance(step, str):
-            yield Wait(step.recovery)
-            why = ask.turned_away(step.arguments, step.function)
-        if why or isinstance(step, str):
-            if model.answer is not None and way.may_answer(failure):
-                answered = yield Ask(model.answer, (way.arguments, failure))
-                if answered is ANSWERED:
+        step = yield from model_recovery.next_attempt(failure)
+        reason = (
+            step
+            if isinstance(step, str)
+            else model_recovery.blocking_reason(step) or queries.take_retry_budget(failure)
+        )
+        if not reason and not isinstance(step, str):
+            yield BackoffMove(step.recovery)
+            reason = queries.admit_retry(step.arguments, step.function)
+        if reason or isinstance(step, str):
+            if model.answer is not None and model_recovery.can_answer(failure):
+                answer = yield QueryMove(model.answer, (model_recovery.arguments, failure))
+                if answer is ANSWER_GIVEN:
                     return None
-            precedents = yield Ask(ask.recall, (failure, why, ()))
-            return GivenUp(failure, why, precedents or ())
-        way.take(step)
-        failure = yield Try(step.arguments, step.recovery, step.function)
+            precedents = yield QueryMove(queries.lookup_precedents, (failure, reason, ()))
+            return RecoveryFailed(failure, reason, precedents or ())
+        model_recovery.take(step)
+        failure = yield AttemptMove(step.arguments, step.recovery, step.function)
     return None
 
 
-class _Way:
+class _ModelRecovery:
     """State of the recovery of one model call."""
 
-    def __init__(self, arguments: Arguments, tool: Tool, policy: Policy, ask: Questions, model: Model) -> None:
+    def __init__(
+        self, arguments: Arguments, tool: Tool, policy: Policy, queries: RecoveryQueries, model: Model
+    ) -> None:
         self.arguments = arguments
         self._tool = tool
         self._policy = policy
-        self._ask = ask
+        self._queries = queries
         self._model = model
-        self._attempt = 1
+        self._attempt_number = 1
         self._function: Callable[..., Any] | None = None
         self._fallbacks = list(model.fallbacks)
         self._compressed = 0
         self._has_refreshed = False
-        self._has_told = False
+        self._has_added_note = False
         self._has_clamped = False
 
-    def take(self, step: Step) -> None:
+    def take(self, step: PlannedAttempt) -> None:
         self.arguments, self._function = step.arguments, step.function
 
-    def halted(self, step: Step) -> str:
-        return self._ask.halted(step.recovery.seconds, step.arguments, step.function)
+    def blocking_reason(self, step: PlannedAttempt) -> str:
+        return self._queries.blocking_reason(step.recovery.seconds, step.arguments, step.function)
 
-    def may_answer(self, failure: Failure) -> bool:
+    def can_answer(self, failure: Failure) -> bool:
         """Return whether the user's fallback may answer. Not for failures that need a person or are not understood."""
         return (
-            failure.counts
+            failure.is_failure
             and self._tool.mode != "observe"
             and failure.remedy is not Remedy.STOP
             and failure.kind.code != "unknown"
@@ -149,91 +181,97 @@ class _Way:
 
     def has_substitute(self, failure: Failure) -> bool:
         """Return whether a fallback would answer a call that an open circuit breaker has blocked."""
-        if self._model.answer is not None and self.may_answer(failure):
+        if self._model.answer is not None and self.can_answer(failure):
             return True
-        return self._tool.mode == "repair" and self._instead(failure, is_tried=False) is not None
+        return self._tool.mode == "repair" and self._use_fallback(failure, should_consume=False) is not None
 
-    def next(self, failure: Failure) -> Choosing:
+    def next_attempt(self, failure: Failure) -> AttemptMoves:
         """Return the next attempt, or the reason why there is none."""
-        self._attempt += 1
-        if not failure.counts:
+        self._attempt_number += 1
+        if not failure.is_failure:
             return "it is not a failure"
         if self._tool.mode == "observe":
             return "it is only observed"
-        if REFUSED in failure.evidence:
+        if BLOCKED in failure.evidence:
             # A circuit breaker of one model does not affect another model.
-            return (failure.kind.code in OUTAGE and self._tool.mode == "repair" and self._instead(failure)) or REFUSED
+            return (
+                failure.kind.code in OUTAGE and self._tool.mode == "repair" and self._use_fallback(failure)
+            ) or BLOCKED
         if not failure.recoverable:
             return "its author says that trying again cannot help"
-        if self._attempt > self._policy.attempts:
-            return attempts_made(self._policy.attempts)
-        remaining = self._ask.remaining()
+        if self._attempt_number > self._policy.attempts:
+            return describe_attempts(self._policy.attempts)
+        remaining = self._queries.seconds_left()
         if remaining is not None and remaining <= 0:
             return "its time is over"
-        if failure.kind.type == "model" and self._tool.mode != "repair" and failure.remedy is not Remedy.WAIT:
+        if failure.kind.type == "model" and self._tool.mode != "repair" and failure.remedy is not Remedy.RETRY:
             return "its mode allows no other move than to wait"
         return (yield from self._by_kind(failure))
 
-    def _by_kind(self, failure: Failure) -> Choosing:
+    def _by_kind(self, failure: Failure) -> AttemptMoves:
         code = failure.kind.code if failure.kind.type == "model" else ""
         if code in OVERFLOW:
-            return (yield from self._too_long(failure))
+            return (yield from self._handle_overflow(failure))
         if code == "auth_error":
-            return (yield from self._refreshed(failure))
+            return (yield from self._refresh_credentials(failure))
         if code in RETIRED:
-            return self._instead(failure) or "only a person can help"
+            return self._use_fallback(failure) or "only a person can help"
         if code == "quota_exceeded":
-            return self._instead(failure) or "waiting does not help: the account is out of credit or quota"
+            return self._use_fallback(failure) or "waiting does not help: the account is out of credit or quota"
         if code == "bad_request":
-            return self._clamped(failure) or self._told(failure) or "the provider refused the request as it stands"
+            return (
+                self._clamp_answer_limit(failure)
+                or self._append_note(failure)
+                or "the provider refused the request as it stands"
+            )
         if code in ("invalid_output", "output_limit"):
-            return self._told(failure) or "the answer could not be used, and asking again did not help"
+            return self._append_note(failure) or "the answer could not be used, and asking again did not help"
         if code == "content_policy":
             return "the provider's content filter stopped it, and would again"
         if code == "unknown":
             return "nobody knows what it is, so it is left as it is"
-        if failure.remedy is Remedy.WAIT:
-            return self._later(failure)
+        if failure.remedy is Remedy.RETRY:
+            return self._retry_later(failure)
         return "only a person can help" if failure.remedy is Remedy.STOP else "only the model can help"
 
     # Retries
 
-    def _later(self, failure: Failure) -> Step | str:
-        seconds = self._policy.wait(self._attempt, failure.retry_after, self._ask.chance())
-        remaining = self._ask.remaining()
-        instead = self._instead(failure, is_tried=False)
-        is_left_alone = seconds is not None and self.halted(self._waited(seconds))
-        if instead is not None and (seconds is None or is_left_alone or self._attempt == self._policy.attempts):
-            return self._instead(failure) or "no other model serves"
+    def _retry_later(self, failure: Failure) -> PlannedAttempt | str:
+        seconds = self._policy.compute_backoff(self._attempt_number, failure.retry_after, self._queries.random())
+        remaining = self._queries.seconds_left()
+        substitute = self._use_fallback(failure, should_consume=False)
+        is_blocked = seconds is not None and self.blocking_reason(self._retry_step(seconds))
+        if substitute is not None and (seconds is None or is_blocked or self._attempt_number == self._policy.attempts):
+            return self._use_fallback(failure) or "no other model serves"
         if seconds is None:
             return f"it asked for {failure.retry_after:g} s, longer than {self._policy.longest_wait:g} s"
         if remaining is not None and seconds >= remaining:
             return "its time would be over before the next attempt"
-        return self._waited(seconds)
+        return self._retry_step(seconds)
 
-    def _waited(self, seconds: float) -> Step:
-        return Step(self.arguments, Recovery(remedy=Remedy.WAIT, seconds=seconds), self._function)
+    def _retry_step(self, seconds: float) -> PlannedAttempt:
+        return PlannedAttempt(self.arguments, Recovery(remedy=Remedy.RETRY, seconds=seconds), self._function)
 
     # Context overflow
 
-    def _too_long(self, failure: Failure) -> Choosing:
+    def _handle_overflow(self, failure: Failure) -> AttemptMoves:
         sizes = self._sizes(failure)
-        room_for_answer = self._room_for_answer(sizes)
-        if room_for_answer is not None:
-            return room_for_answer
-        why = "there is no conversation among its arguments"
-        place = conversation.place(self.arguments)
-        if place is not None and isinstance(self.arguments[place], list | tuple):
+        clamped_attempt = self._shrink_answer(sizes)
+        if clamped_attempt is not None:
+            return clamped_attempt
+        reason = "there is no conversation among its arguments"
+        argument = conversation.conversation_argument(self.arguments)
+        if argument is not None and isinstance(self.arguments[argument], list | tuple):
             times = "once" if self._compressed == 1 else f"{self._compressed} times"
-            why = f"it was compressed {times} already, and is still too long"
-            if not self._model.compressions:
-                why = "nothing is compressed, because max_compress_retries is 0"
-            if self._compressed < self._model.compressions:
-                made = yield from self._compress(place, sizes)
-                if made.fits and made.steps:
-                    return self._shorter(place, made)
-                why = "what must stay of the conversation does not fit: system prompt, last turn and newest exchange"
-        return self._instead(failure, tokens=self._tokens(sizes)) or why
+            reason = f"it was compressed {times} already, and is still too long"
+            if not self._model.max_compressions:
+                reason = "nothing is compressed, because max_compressions is 0"
+            if self._compressed < self._model.max_compressions:
+                compression = yield from self._compress(argument, sizes)
+                if compression.fits and compression.steps:
+                    return self._compressed_step(argument, compression)
+                reason = "what must stay of the conversation does not fit: system prompt, last turn and newest exchange"
+        return self._use_fallback(failure, tokens=self._required_tokens(sizes)) or reason
 
     def _sizes(self, failure: Failure) -> Sizes:
         sizes = self._model.sizes(failure)
@@ -241,78 +279,82 @@ class _Way:
             sizes = replace(sizes, window=window_of(self.arguments.get("model", self._model.name)))
         return sizes
 
-    def _room_for_answer(self, sizes: Sizes) -> Step | None:
+    def _shrink_answer(self, sizes: Sizes) -> PlannedAttempt | None:
         """Lower the answer limit if the conversation alone fits. That costs less than compressing the conversation."""
-        name = _limit_of(self.arguments)
+        name = _answer_limit_argument(self.arguments)
         if name is None or self._has_clamped or sizes.window is None or sizes.requested is None or not sizes.answer:
             return None
-        left = int((sizes.window - (sizes.requested - sizes.answer)) * 0.99)
-        if left < max(WORTH_CLAMPING, sizes.answer // 4) or left >= self.arguments[name]:
+        available_tokens = int((sizes.window - (sizes.requested - sizes.answer)) * 0.99)
+        if available_tokens < max(MIN_ANSWER_TOKENS, sizes.answer // 4) or available_tokens >= self.arguments[name]:
             return None
-        return self._with_limit(name, left)
+        return self._with_limit(name, available_tokens)
 
-    def _compress(self, place: str, sizes: Sizes) -> Generator[Move, Any, Compressed]:
+    def _compress(self, argument: str, sizes: Sizes) -> Generator[Move, Any, CompressionResult]:
         model = self._model
-        messages = self.arguments[place]
-        scale = self._scale(sizes, place)
-        besides = scale.whole(self._counted(place)) - scale.whole(messages)
+        messages = self.arguments[argument]
+        scale = self._scale(sizes, argument)
+        other_tokens = scale.count_value(self._counted_parts(argument)) - scale.count_value(messages)
         if not sizes.answer and sizes.requested is None:
             sizes = replace(sizes, answer=self._reserve(sizes))
-        limit = room(sizes, besides + scale.whole(messages), scale.margin) - besides
+        limit = token_limit(sizes, other_tokens + scale.count_value(messages), scale.margin) - other_tokens
         self._compressed += 1
         return (
-            yield from fitting(
+            yield from fit_to_window(
                 messages,
                 limit,
-                threshold=model.threshold,
+                threshold=model.compress_above_chars,
                 scale=scale,
                 summarise=model.summarise,
                 rewrite=model.rewrite,
-                retell=model.retell,
+                summarize_gap=model.summarize_gap,
             )
         )
 
-    def _scale(self, sizes: Sizes, place: str) -> Scale:
-        return calibrated(sizes, self._counted(place), self.arguments.get("model", self._model.name))
+    def _scale(self, sizes: Sizes, argument: str) -> TokenScale:
+        return calibrate_scale(sizes, self._counted_parts(argument), self.arguments.get("model", self._model.name))
 
-    def _counted(self, place: str) -> list[Any]:
+    def _counted_parts(self, argument: str) -> list[Any]:
         """Return the parts of a request that a provider counts: conversation, instructions and tools."""
-        names = (*conversation.INSTRUCTIONS, "tools", "functions", "response_format")
-        return [self.arguments[place], *(self.arguments[name] for name in names if self.arguments.get(name))]
+        names = (*conversation.INSTRUCTION_ARGUMENTS, "tools", "functions", "response_format")
+        return [self.arguments[argument], *(self.arguments[name] for name in names if self.arguments.get(name))]
 
     def _reserve(self, sizes: Sizes) -> int:
-        name = _limit_of(self.arguments)
+        name = _answer_limit_argument(self.arguments)
         if name is None or sizes.window is None:
             return 0
         return min(int(self.arguments[name]), sizes.window // 4)
 
-    def _shorter(self, place: str, made: Compressed) -> Step:
-        self._model.compacted(made)
-        arguments = {**self.arguments, place: made.messages}
-        return Step(arguments, Recovery(remedy=Remedy.COMPRESS, source=made.by), self._function)
+    def _compressed_step(self, argument: str, compression: CompressionResult) -> PlannedAttempt:
+        self._model.on_compacted(compression)
+        arguments = {**self.arguments, argument: compression.messages}
+        return PlannedAttempt(
+            arguments, Recovery(remedy=Remedy.COMPRESS, source=compression.shortened_by), self._function
+        )
 
-    def _tokens(self, sizes: Sizes) -> float:
+    def _required_tokens(self, sizes: Sizes) -> float:
         """Return the tokens that a larger window must hold."""
         if sizes.requested is not None:
             return float(sizes.requested)
-        place = conversation.place(self.arguments)
-        whole = self._scale(sizes, place).whole(self._counted(place)) if place is not None else 0.0
-        return max(1.1 * whole, float(sizes.window or 0)) + self._reserve(sizes)
+        argument = conversation.conversation_argument(self.arguments)
+        request_tokens = (
+            self._scale(sizes, argument).count_value(self._counted_parts(argument)) if argument is not None else 0.0
+        )
+        return max(1.1 * request_tokens, float(sizes.window or 0)) + self._reserve(sizes)
 
     # Answer limit
 
-    def _clamped(self, failure: Failure) -> Step | None:
+    def _clamp_answer_limit(self, failure: Failure) -> PlannedAttempt | None:
         """Clamp an answer limit that exceeds the model's to the bound that the error names."""
-        name = _limit_of(self.arguments)
+        name = _answer_limit_argument(self.arguments)
         if name is None or self._has_clamped:
             return None
-        bound = bound_of(f"{failure.message}\n{failure.detail}", self.arguments[name])
+        bound = find_answer_bound(f"{failure.message}\n{failure.detail}", self.arguments[name])
         return None if bound is None else self._with_limit(name, bound)
 
-    def _with_limit(self, name: str, limit: int) -> Step:
+    def _with_limit(self, name: str, limit: int) -> PlannedAttempt:
         self._has_clamped = True
         change = Change(path=name, how="clamp", before=self.arguments[name], after=limit, from_="error")
-        return Step(
+        return PlannedAttempt(
             {**self.arguments, name: limit},
             Recovery(remedy=Remedy.REPAIR, changes=(change,), source="error"),
             self._function,
@@ -320,68 +362,76 @@ class _Way:
 
     # Notes to the model
 
-    def _told(self, failure: Failure) -> Step | None:
+    def _append_note(self, failure: Failure) -> PlannedAttempt | None:
         """Repeat the call with one note about the failure at the end of the conversation."""
-        place = conversation.place(self.arguments)
-        if self._has_told or place is None:
+        argument = conversation.conversation_argument(self.arguments)
+        if self._has_added_note or argument is None:
             return None
-        given = self.arguments[place]
-        words = self._model.words(failure)
+        original_messages = self.arguments[argument]
+        note = self._model.describe_failure(failure)
         messages: Any
-        if isinstance(given, str):
-            messages = f"{given}\n\n{words}"
-        elif isinstance(given, list | tuple):
-            messages = [*given, conversation.spoken(given, words)]
+        if isinstance(original_messages, str):
+            messages = f"{original_messages}\n\n{note}"
+        elif isinstance(original_messages, list | tuple):
+            messages = [*original_messages, conversation.user_message(original_messages, note)]
         else:
             return None
-        self._has_told = True
-        return Step({**self.arguments, place: messages}, Recovery(remedy=Remedy.TELL), self._function)
+        self._has_added_note = True
+        return PlannedAttempt({**self.arguments, argument: messages}, Recovery(remedy=Remedy.REPLAN), self._function)
 
     # Credentials
 
-    def _refreshed(self, failure: Failure) -> Choosing:
+    def _refresh_credentials(self, failure: Failure) -> AttemptMoves:
         if self._model.refresh is None or self._has_refreshed:
             return "only a person can help"
         self._has_refreshed = True
-        given = yield Ask(self._model.refresh, (failure,))
-        if given is None or given is False:
+        refreshed_arguments = yield QueryMove(self._model.refresh, (failure,))
+        if refreshed_arguments is None or refreshed_arguments is False:
             return "refreshing the credentials did not work"
-        arguments = {**self.arguments, **given} if isinstance(given, Mapping) else self.arguments
-        return Step(arguments, Recovery(remedy=Remedy.REPAIR, source="refresh"), self._function)
+        arguments = (
+            {**self.arguments, **refreshed_arguments} if isinstance(refreshed_arguments, Mapping) else self.arguments
+        )
+        return PlannedAttempt(arguments, Recovery(remedy=Remedy.REPAIR, source="refresh"), self._function)
 
     # Fallback models
 
-    def _instead(self, failure: Failure, *, tokens: float = 0, is_tried: bool = True) -> Step | None:
+    def _use_fallback(
+        self, failure: Failure, *, tokens: float = 0, should_consume: bool = True
+    ) -> PlannedAttempt | None:
         """Return an attempt with the next fallback model that suits this kind of failure, or None."""
-        before = self.arguments.get("model", self._model.name)
-        own = provider_of(before)
+        current_model = self.arguments.get("model", self._model.name)
+        current_provider = provider_of(current_model)
         for fallback in list(self._fallbacks):
             if tokens and not fallback.fits(tokens):
                 continue
             if failure.kind.code in OUTAGE and isinstance(fallback.model, str):
-                other = provider_of(fallback.model)
-                if own and other and own == other:
+                fallback_provider = provider_of(fallback.model)
+                if current_provider and fallback_provider and current_provider == fallback_provider:
                     continue  # the outage or spent quota affects the whole provider
-            change = Change(path="model", how="substitute", before=before, after=fallback.name, from_="rule")
+            change = Change(path="model", how="substitute", before=current_model, after=fallback.name, from_="rule")
             recovery = Recovery(remedy=Remedy.REPAIR, source="fallback", changes=(change,))
             if isinstance(fallback.model, str):
-                step = Step({**self.arguments, "model": fallback.model}, recovery)
+                step = PlannedAttempt({**self.arguments, "model": fallback.model}, recovery)
             else:
-                step = Step(self.arguments, recovery, fallback.model)
-            if self.halted(step):
+                step = PlannedAttempt(self.arguments, recovery, fallback.model)
+            if self.blocking_reason(step):
                 continue  # its own circuit breaker is open
-            if is_tried:
+            if should_consume:
                 self._fallbacks.remove(fallback)
-                self._model.warn(f"{before or 'the model'} failed with {failure.kind}; {fallback.name} is used instead")
+                self._model.warn(
+                    f"{current_model or 'the model'} failed with {failure.kind}; {fallback.name} is used instead"
+                )
             return step
         return None
 
 
-def _limit_of(arguments: Arguments) -> str | None:
-    return next((name for name in LIMITS if type(arguments.get(name)) is int and arguments[name] > 0), None)
+def _answer_limit_argument(arguments: Arguments) -> str | None:
+    return next(
+        (name for name in ANSWER_LIMIT_ARGUMENTS if type(arguments.get(name)) is int and arguments[name] > 0), None
+    )
 
 
-_ABOUT = re.compile(
+_ANSWER_LIMIT_PATTERN = re.compile(
     r"max_?(?:completion_|output_|new_)?tokens|maxoutputtokens|(?:output|completion) tokens|maximum tokens",
     re.IGNORECASE,
 )
@@ -393,13 +443,13 @@ _BOUND = re.compile(
 )
 
 
-def bound_of(text: str, given: int) -> int | None:
+def find_answer_bound(text: str, requested_tokens: int) -> int | None:
     """Return the maximum answer length that a text names, if it is lower than the requested one and unambiguous."""
-    if not _ABOUT.search(text):
+    if not _ANSWER_LIMIT_PATTERN.search(text):
         return None
-    found: set[int] = set()
+    bounds: set[int] = set()
     for match in _BOUND.finditer(text[:4000]):
         number = int(re.sub(r"\D", "", match[1])) - bool(match[2])
-        if 16 <= number < given:
-            found.add(number)
-    return found.pop() if len(found) == 1 else None
+        if 16 <= number < requested_tokens:
+            bounds.add(number)
+    return bounds.pop() if len(bounds) == 1 else None

@@ -6,14 +6,16 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from mulligan.conversation import Path, field, replaced
-from mulligan.recover.written import mend
+from mulligan.conversation import Path, get_field, replace_at
+from mulligan.recover.written import repair_json
 
-_CUT = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
-_DONE = frozenset({"stop", "end_turn", "completed", "tool_calls", "tool_use", "eos", "stop_sequence", "function_call"})
+_TRUNCATED_REASONS = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
+_COMPLETE_REASONS = frozenset(
+    {"stop", "end_turn", "completed", "tool_calls", "tool_use", "eos", "stop_sequence", "function_call"}
+)
 
 
-class Fault(NamedTuple):
+class OutputProblem(NamedTuple):
     """Why an answer cannot be used, in trusted words."""
 
     reason: str
@@ -22,182 +24,192 @@ class Fault(NamedTuple):
     path: Path = ()
     """Path of the text that does not parse."""
     text: str = ""
-    said: Any = None
+    provider_error: Any = None
     """The provider's error, if the answer contains nothing else: some providers fail with status 200."""
 
 
-def fault(answer: Any, arguments: Mapping[str, Any]) -> Fault | None:
+def find_output_error(answer: Any, arguments: Mapping[str, Any]) -> OutputProblem | None:
     """Return what is wrong with an answer, or None. Unknown formats are not checked."""
     if isinstance(answer, str):
         if not answer.strip():
-            return Fault("The answer is empty.", False)
-        return _unreadable((), answer, "", False) if wants_json(arguments) else None
-    known = _read(answer)
-    if known is None:
+            return OutputProblem("The answer is empty.", False)
+        return _check_json((), answer, "", False) if wants_json(arguments) else None
+    parsed = _parse_answer(answer)
+    if parsed is None:
         return _without_choices(answer)
-    is_cut = known.ended in _CUT
-    for path, text, name in known.calls:
-        wrong = _unreadable(path, text, name, is_cut)
-        if wrong is not None:
-            return wrong
-    if not known.calls and not known.has_more:
-        if not known.text.strip():
-            if known.ended in _DONE or is_cut:
-                return Fault(
+    is_cut = parsed.finish_reason in _TRUNCATED_REASONS
+    for path, text, name in parsed.calls:
+        problem = _check_json(path, text, name, is_cut)
+        if problem is not None:
+            return problem
+    if not parsed.calls and not parsed.has_more:
+        if not parsed.text.strip():
+            if parsed.finish_reason in _COMPLETE_REASONS or is_cut:
+                return OutputProblem(
                     "The answer is empty." if not is_cut else "The answer was cut off before it began.", is_cut
                 )
             return None
         if wants_json(arguments):
-            return _unreadable(known.path, known.text, "", is_cut)
+            return _check_json(parsed.path, parsed.text, "", is_cut)
     return None
 
 
-_BESIDE = frozenset({"error", "choices", "id", "object", "created", "model", "user_id", "type", "request_id", "usage"})
+_ERROR_ANSWER_KEYS = frozenset(
+    {"error", "choices", "id", "object", "created", "model", "user_id", "type", "request_id", "usage"}
+)
 """Keys that may accompany a provider's error in an answer without content."""
 
 
-def _without_choices(answer: Any) -> Fault | None:
+def _without_choices(answer: Any) -> OutputProblem | None:
     """Return the problem of a completion without choices. An error object that a model wrote itself does not count."""
-    said = field(answer, "error")
-    is_told = isinstance(field(said, "message"), str) and not isinstance(said, str)
+    error_value = get_field(answer, "error")
+    has_message = isinstance(get_field(error_value, "message"), str) and not isinstance(error_value, str)
     if isinstance(answer, Mapping):
-        is_one = answer.keys() <= _BESIDE if is_told else {"choices", "object"} <= answer.keys()
+        is_completion = answer.keys() <= _ERROR_ANSWER_KEYS if has_message else {"choices", "object"} <= answer.keys()
     else:
-        is_one = hasattr(answer, "choices") and (is_told or hasattr(answer, "object"))
-    choices = field(answer, "choices")
-    if not is_one or not (choices is None or (isinstance(choices, list | tuple) and not choices)):
+        is_completion = hasattr(answer, "choices") and (has_message or hasattr(answer, "object"))
+    choices = get_field(answer, "choices")
+    if not is_completion or not (choices is None or (isinstance(choices, list | tuple) and not choices)):
         return None
-    return Fault("The answer is empty.", False, said=said if is_told else None)
+    return OutputProblem("The answer is empty.", False, provider_error=error_value if has_message else None)
 
 
-def mended(answer: Any, wrong: Fault) -> Any:
+def repair_output(answer: Any, problem: OutputProblem) -> Any:
     """Return the answer with its text repaired, or None if there is more than one reading."""
-    if wrong.is_cut or (not wrong.path and not isinstance(answer, str)):
+    if problem.is_cut or (not problem.path and not isinstance(answer, str)):
         return None
-    text = mend(wrong.text, is_object=bool(wrong.path) and wrong.path[-1] == "arguments")
+    text = repair_json(problem.text, is_object=bool(problem.path) and problem.path[-1] == "arguments")
     if text is None:
         return None
     try:
-        return replaced(answer, wrong.path, text)
+        return replace_at(answer, problem.path, text)
     except (TypeError, ValueError):
         return None
 
 
-class _Known(NamedTuple):
+class _ParsedAnswer(NamedTuple):
     """The relevant parts of an answer."""
 
     calls: list[tuple[Path, str, str]]
     path: Path
     text: str
-    ended: str
+    finish_reason: str
     has_more: bool
     """Whether it contains anything other than text and calls with text arguments."""
 
 
-def _read(answer: Any) -> _Known | None:
-    choices = field(answer, "choices")
+def _parse_answer(answer: Any) -> _ParsedAnswer | None:
+    choices = get_field(answer, "choices")
     if isinstance(choices, list | tuple) and choices:
-        return _chat(choices[0])
-    output = field(answer, "output")
-    if isinstance(output, list | tuple) and isinstance(field(answer, "status"), str):
-        return _responses(output, answer)
-    content = field(answer, "content")
-    if isinstance(content, list | tuple) and isinstance(field(answer, "stop_reason"), str):
-        return _blocks(content, str(field(answer, "stop_reason")), "content")
-    candidates = field(answer, "candidates")
+        return _parse_chat(choices[0])
+    output = get_field(answer, "output")
+    if isinstance(output, list | tuple) and isinstance(get_field(answer, "status"), str):
+        return _parse_responses(output, answer)
+    content = get_field(answer, "content")
+    if isinstance(content, list | tuple) and isinstance(get_field(answer, "stop_reason"), str):
+        return _parse_blocks(content, str(get_field(answer, "stop_reason")), "content")
+    candidates = get_field(answer, "candidates")
     if isinstance(candidates, list | tuple) and candidates:
-        ended = field(candidates[0], "finish_reason") or field(candidates[0], "finishReason")
-        ended = str(getattr(ended, "name", ended)).lower()
-        parts = field(field(candidates[0], "content"), "parts") or ()
-        known = _blocks(list(parts), ended, "parts")
-        return known._replace(path=("candidates", 0, "content", *known.path) if known.path else ())
+        finish_reason = get_field(candidates[0], "finish_reason") or get_field(candidates[0], "finishReason")
+        finish_reason = str(getattr(finish_reason, "name", finish_reason)).lower()
+        parts = get_field(get_field(candidates[0], "content"), "parts") or ()
+        parsed = _parse_blocks(list(parts), finish_reason, "parts")
+        return parsed._replace(path=("candidates", 0, "content", *parsed.path) if parsed.path else ())
     return None
 
 
-def _chat(choice: Any) -> _Known | None:
-    message = field(choice, "message")
+def _parse_chat(choice: Any) -> _ParsedAnswer | None:
+    message = get_field(choice, "message")
     if message is None:
         return None
     if (
-        type(content := field(message, "content")) is str
+        type(content := get_field(message, "content")) is str
         and content
-        and not (field(message, "tool_calls") or field(message, "function_call"))
+        and not (get_field(message, "tool_calls") or get_field(message, "function_call"))
     ):
         # Fast path for plain text answers.
-        return _Known(
-            [], ("choices", 0, "message", "content"), content, str(field(choice, "finish_reason")).lower(), False
+        return _ParsedAnswer(
+            [], ("choices", 0, "message", "content"), content, str(get_field(choice, "finish_reason")).lower(), False
         )
     calls: list[tuple[Path, str, str]] = []
-    more = False
+    has_more = False
     here: Path = ("choices", 0, "message")
-    for number, call in enumerate(field(message, "tool_calls") or ()):
-        function = field(call, "function")
-        if isinstance(text := field(function, "arguments"), str):
-            name = str(field(function, "name") or "")
+    for number, call in enumerate(get_field(message, "tool_calls") or ()):
+        function = get_field(call, "function")
+        if isinstance(text := get_field(function, "arguments"), str):
+            name = str(get_field(function, "name") or "")
             calls.append(((*here, "tool_calls", number, "function", "arguments"), text, name))
         else:
-            more = True
-    if isinstance(text := field(field(message, "function_call"), "arguments"), str):
+            has_more = True
+    if isinstance(text := get_field(get_field(message, "function_call"), "arguments"), str):
         calls.append(
-            ((*here, "function_call", "arguments"), text, str(field(field(message, "function_call"), "name") or ""))
+            (
+                (*here, "function_call", "arguments"),
+                text,
+                str(get_field(get_field(message, "function_call"), "name") or ""),
+            )
         )
-    content = field(message, "content")
-    more = more or bool(field(message, "refusal") or field(message, "audio") or field(message, "images"))
-    ended = field(choice, "finish_reason")
+    content = get_field(message, "content")
+    has_more = has_more or bool(
+        get_field(message, "refusal") or get_field(message, "audio") or get_field(message, "images")
+    )
+    finish_reason = get_field(choice, "finish_reason")
     text = content if isinstance(content, str) else ""
-    more = more or (content is not None and not isinstance(content, str))
-    return _Known(calls, (*here, "content"), text, str(ended).lower(), more)
+    has_more = has_more or (content is not None and not isinstance(content, str))
+    return _ParsedAnswer(calls, (*here, "content"), text, str(finish_reason).lower(), has_more)
 
 
-def _responses(output: Any, answer: Any) -> _Known:
+def _parse_responses(output: Any, answer: Any) -> _ParsedAnswer:
     calls: list[tuple[Path, str, str]] = []
     path: Path = ()
     texts: list[str] = []
-    more = False
+    has_more = False
     for number, item in enumerate(output):
-        sort = field(item, "type")
-        if sort == "function_call" and isinstance(text := field(item, "arguments"), str):
-            calls.append((("output", number, "arguments"), text, str(field(item, "name") or "")))
-        elif sort == "message":
-            for place, block in enumerate(field(item, "content") or ()):
-                if isinstance(text := field(block, "text"), str):
-                    path = path or ("output", number, "content", place, "text")
+        item_type = get_field(item, "type")
+        if item_type == "function_call" and isinstance(text := get_field(item, "arguments"), str):
+            calls.append((("output", number, "arguments"), text, str(get_field(item, "name") or "")))
+        elif item_type == "message":
+            for index, block in enumerate(get_field(item, "content") or ()):
+                if isinstance(text := get_field(block, "text"), str):
+                    path = path or ("output", number, "content", index, "text")
                     texts.append(text)
                 else:
-                    more = True
-        elif sort != "reasoning":
-            more = True
-    ended = str(field(answer, "status"))
-    if ended == "incomplete":
-        ended = str(field(field(answer, "incomplete_details"), "reason"))
-    return _Known(calls, path if len(texts) == 1 else (), "".join(texts), ended, more)
+                    has_more = True
+        elif item_type != "reasoning":
+            has_more = True
+    finish_reason = str(get_field(answer, "status"))
+    if finish_reason == "incomplete":
+        finish_reason = str(get_field(get_field(answer, "incomplete_details"), "reason"))
+    return _ParsedAnswer(calls, path if len(texts) == 1 else (), "".join(texts), finish_reason, has_more)
 
 
-def _blocks(blocks: Any, ended: str, name: str) -> _Known:
-    texts = [(number, text) for number, block in enumerate(blocks) if isinstance(text := field(block, "text"), str)]
-    more = any(not isinstance(field(block, "text"), str) and field(block, "type") != "thinking" for block in blocks)
+def _parse_blocks(blocks: Any, finish_reason: str, name: str) -> _ParsedAnswer:
+    texts = [(number, text) for number, block in enumerate(blocks) if isinstance(text := get_field(block, "text"), str)]
+    has_more = any(
+        not isinstance(get_field(block, "text"), str) and get_field(block, "type") != "thinking" for block in blocks
+    )
     path: Path = (name, texts[0][0], "text") if len(texts) == 1 else ()
-    return _Known([], path, "".join(text for _, text in texts), ended, more)
+    return _ParsedAnswer([], path, "".join(text for _, text in texts), finish_reason, has_more)
 
 
 def wants_json(arguments: Mapping[str, Any]) -> bool:
     """Return whether the call requested JSON output only."""
     if not arguments:
         return False
-    asked = field(arguments.get("response_format"), "type")
-    if asked is None:
-        asked = field(field(arguments.get("text"), "format"), "type")
-    if isinstance(asked, str) and asked.startswith("json"):
+    format_type = get_field(arguments.get("response_format"), "type")
+    if format_type is None:
+        format_type = get_field(get_field(arguments.get("text"), "format"), "type")
+    if isinstance(format_type, str) and format_type.startswith("json"):
         return True
     for name in ("config", "generation_config", "generationConfig"):
-        given = arguments.get(name)
-        kind = field(given, "response_mime_type") or field(given, "responseMimeType")
+        config = arguments.get(name)
+        kind = get_field(config, "response_mime_type") or get_field(config, "responseMimeType")
         if kind == "application/json":
             return True
     return False
 
 
-def _unreadable(path: Path, text: str, name: str, is_cut: bool) -> Fault | None:
+def _check_json(path: Path, text: str, name: str, is_cut: bool) -> OutputProblem | None:
     is_call = bool(path) and path[-1] == "arguments"
     try:
         value = json.loads(text)
@@ -205,9 +217,9 @@ def _unreadable(path: Path, text: str, name: str, is_cut: bool) -> Fault | None:
             return None
     except (ValueError, RecursionError):
         pass
-    what = f"The arguments of the call of {name or 'a tool'}" if is_call else "The answer"
+    subject = f"The arguments of the call of {name or 'a tool'}" if is_call else "The answer"
     if is_cut:
         were = "were" if is_call else "was"
-        return Fault(f"{what} {were} cut off, because the answer was too long.", True, path, text)
+        return OutputProblem(f"{subject} {were} cut off, because the answer was too long.", True, path, text)
     are = "are not a JSON object" if is_call else "is not valid JSON"
-    return Fault(f"{what} {are}.", False, path, text)
+    return OutputProblem(f"{subject} {are}.", False, path, text)

@@ -6,21 +6,21 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mulligan.calls import TOOL, is_same_json
-from mulligan.failure import Failure, Ran, Remedy
+from mulligan.calls import TOOL_NAME_PATH, is_same_json
+from mulligan.failure import Failure, Remedy, TookEffect
 from mulligan.privileged_arguments import is_privileged
 from mulligan.records import Fix, Precedent, Recovery
 from mulligan.recover.policy import Policy
-from mulligan.recover.repair import Before, Suggestion, suggest
-from mulligan.recover.tool import Arguments, Seen, Tool
+from mulligan.recover.repair import PrerequisiteCall, Suggestion, suggest
+from mulligan.recover.tool import Arguments, EarlierCall, Tool
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
+class AttemptMove:
     """Move that makes the call. The reply is its failure, or None."""
 
     arguments: Arguments
-    after: Recovery | None = None
+    recovery: Recovery | None = None
     function: Callable[..., Any] | None = None
     """Called instead of the wrapped function: another model."""
     has_substitute: Callable[[Failure], bool] | None = field(default=None, compare=False, repr=False)
@@ -28,28 +28,28 @@ class Try:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class BackoffMove:
     """Move that waits for the backoff of a recovery. There is no reply."""
 
     recovery: Recovery
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class QueryMove:
     """Move that calls a query function with its arguments. The reply is its result, or None if it failed."""
 
-    question: Callable[..., Any]
+    query: Callable[..., Any]
     arguments: tuple[Any, ...] = ()
 
 
-Move = Try | Wait | Ask
+Move = AttemptMove | BackoffMove | QueryMove
 
 
-def _nothing_seen() -> Sequence[Seen]:
+def _no_earlier_calls() -> Sequence[EarlierCall]:
     return ()
 
 
-def _nothing_changed() -> Sequence[str]:
+def _no_changed_arguments() -> Sequence[str]:
     return ()
 
 
@@ -57,105 +57,111 @@ def _no_limit() -> float | None:
     return None
 
 
-def _may(*about: Any) -> str:
+def _no_objection(*details: Any) -> str:
     return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Questions:
+class RecoveryQueries:
     """Functions that recovery uses to query its environment. A query that cannot be answered returns nothing.
 
     Slow queries are made by a `QueryMove`. The others use data in memory and are called directly.
     """
 
-    recall: Callable[[Failure, str, Sequence[Suggestion]], Sequence[Precedent]]
+    lookup_precedents: Callable[[Failure, str, Sequence[Suggestion]], Sequence[Precedent]]
     """Called by a move with the stop reason and the suggestions. Returns what recovered the same failure before."""
-    known: Callable[[Failure, Arguments], Sequence[Fix]] | None = None
+    lookup_fixes: Callable[[Failure, Arguments], Sequence[Fix]] | None = None
     """Called by a move before a repair is chosen. Returns fixes from memory."""
-    prepare: Callable[[Before], Any] | None = None
+    run_prerequisite: Callable[[PrerequisiteCall], Any] | None = None
     """Called by a move. Makes a prerequisite call. Returns why it failed, or an empty string."""
     verify: Callable[[Arguments, Failure], object] | None = None
     """Called by a move. Returns `VERIFIED_EXECUTED`, the failure of a call that did not execute, or None if unknown."""
-    chance: Callable[[], float]
-    seen: Callable[[], Sequence[Seen]] = _nothing_seen
-    changed: Callable[[], Sequence[str]] = _nothing_changed
+    random: Callable[[], float]
+    earlier_calls: Callable[[], Sequence[EarlierCall]] = _no_earlier_calls
+    changed_arguments: Callable[[], Sequence[str]] = _no_changed_arguments
     """Returns the arguments that the attempt has modified in place."""
-    remaining: Callable[[], float | None] = _no_limit
+    seconds_left: Callable[[], float | None] = _no_limit
     """Seconds until the deadline."""
-    spend: Callable[..., str] = _may
+    take_retry_budget: Callable[..., str] = _no_objection
     """Takes one retry from every budget. Returns why it is denied. Gets the failure, and whether a repair follows."""
-    halted: Callable[..., str] = _may
+    blocking_reason: Callable[..., str] = _no_objection
     """Returns why an attempt would be blocked in so many seconds, so that no backoff is wasted. Optional further
     arguments: the arguments and the function of that attempt."""
-    turned_away: Callable[..., str] = _may
+    admit_retry: Callable[..., str] = _no_objection
     """Called once per attempt after its backoff. Returns why it is blocked now. Takes the attempt's arguments and
     function like `blocking_reason`."""
 
 
 @dataclass(frozen=True, slots=True)
-class GivenUp:
+class RecoveryFailed:
     """Stop reason of a failed recovery, with precedents and suggestions."""
 
     failure: Failure
-    why: str
+    reason: str
     precedents: Sequence[Precedent] = ()
     suggestions: Sequence[Suggestion] = ()
 
 
-WHY_NOT = {
-    Remedy.TELL: "only the model can help",
+NO_RETRY_REASONS = {
+    Remedy.REPLAN: "only the model can help",
     Remedy.COMPRESS: "the conversation is too long",
     Remedy.STOP: "only a person can help",
 }
 UNKNOWN_OUTCOME = "it may have taken effect and is not known to be repeatable"
-READ_ONCE = "an argument of it can be read only once, and a second attempt would find nothing left"
-REFUSED = "it was not made"
+CONSUMED_ITERATOR = "an argument of it can be read only once, and a second attempt would find nothing left"
+BLOCKED = "it was not made"
 
-Recovering = Generator[Move, Any, GivenUp | None]
+RecoveryMoves = Generator[Move, Any, RecoveryFailed | None]
 
 
-def recovery(
-    arguments: Arguments, tool: Tool, policy: Policy, ask: Questions, mended: Recovery | None = None
-) -> Recovering:
+def plan_recovery(
+    arguments: Arguments, tool: Tool, policy: Policy, queries: RecoveryQueries, initial_repair: Recovery | None = None
+) -> RecoveryMoves:
     """Plan the attempts for one call as a generator of moves. Return `None` on success, else `RecoveryFailed`.
 
     Pure: the driver executes the moves, sync or async. `initial_repair` is the repair of a call that was rejected
     before execution.
     """
-    if mended is not None:
-        yield Wait(mended)
-    failure: Failure | None = yield Try(arguments, mended)
-    repairs = Repairs([arguments])
-    attempt = 1 if mended is None else 2
+    if initial_repair is not None:
+        yield BackoffMove(initial_repair)
+    failure: Failure | None = yield AttemptMove(arguments, initial_repair)
+    repair_queue = RepairQueue([arguments])
+    attempt = 1 if initial_repair is None else 2
     while failure is not None:
-        if ask.verify is not None and is_unsettled(failure, tool):
+        if queries.verify is not None and needs_verification(failure, tool):
             # The call may have executed: verify that before anything else.
-            settled = yield Ask(ask.verify, (arguments, failure))
-            if settled is HAPPENED:
+            verified_failure = yield QueryMove(queries.verify, (arguments, failure))
+            if verified_failure is VERIFIED_EXECUTED:
                 return None
-            failure = settled or failure
+            failure = verified_failure or failure
         attempt += 1
-        if ask.known is not None and is_of_memory(failure, tool):
-            repairs.known = (yield Ask(ask.known, (failure, arguments))) or ()
-        step = next_step(arguments, failure, attempt, tool, policy, ask, repairs)
-        why = (
-            step if isinstance(step, str) else ask.halted(step[1].seconds) or ask.spend(failure, bool(step[1].changes))
+        if queries.lookup_fixes is not None and can_use_memory(failure, tool):
+            repair_queue.fixes = (yield QueryMove(queries.lookup_fixes, (failure, arguments))) or ()
+        step = choose_next_move(arguments, failure, attempt, tool, policy, queries, repair_queue)
+        reason = (
+            step
+            if isinstance(step, str)
+            else queries.blocking_reason(step[1].seconds) or queries.take_retry_budget(failure, bool(step[1].changes))
         )
-        if not why and not isinstance(step, str):
-            yield Wait(step[1])
-            why = ask.turned_away()
-            for before in repairs.first:
-                if not why and ask.prepare is not None:
-                    told = yield Ask(ask.prepare, (before,))
-                    why = f"{before.tool}, which must come first, could not be called" if told is None else told
-        if why or isinstance(step, str):
+        if not reason and not isinstance(step, str):
+            yield BackoffMove(step[1])
+            reason = queries.admit_retry()
+            for prerequisite in repair_queue.prerequisites:
+                if not reason and queries.run_prerequisite is not None:
+                    prerequisite_error = yield QueryMove(queries.run_prerequisite, (prerequisite,))
+                    reason = (
+                        f"{prerequisite.tool}, which must come first, could not be called"
+                        if prerequisite_error is None
+                        else prerequisite_error
+                    )
+        if reason or isinstance(step, str):
             if not isinstance(step, str):
-                repairs.take_back(step[0])
-            offered = repairs.offered(arguments, failure, tool, policy, ask)
-            precedents = yield Ask(ask.recall, (failure, why, offered))
-            return GivenUp(failure, why, select_tellable(precedents or (), tool), offered)
-        arguments, after = step
-        failure = yield Try(arguments, after)
+                repair_queue.undo_last(step[0])
+            suggestions = repair_queue.remaining_suggestions(arguments, failure, tool, policy, queries)
+            precedents = yield QueryMove(queries.lookup_precedents, (failure, reason, suggestions))
+            return RecoveryFailed(failure, reason, select_tellable(precedents or (), tool), suggestions)
+        arguments, recovery = step
+        failure = yield AttemptMove(arguments, recovery)
     return None
 
 
@@ -168,94 +174,99 @@ def select_tellable(precedents: Sequence[Precedent], tool: Tool) -> tuple[Preced
         precedent
         for precedent in precedents
         if not any(
-            tool.destructive or is_privileged(change.path, tool.privileged, tool.released)
+            tool.destructive or is_privileged(change.path, tool.privileged, tool.unprivileged)
             for change in (precedent.changes if not precedent.between else ())
-            if change.path != TOOL
+            if change.path != TOOL_NAME_PATH
         )
     )
 
 
-def attempts_made(number: int) -> str:
+def describe_attempts(number: int) -> str:
     """Return the stop reason for reaching the maximum number of attempts."""
     return "1 attempt was made" if number == 1 else f"{number} attempts were made"
 
 
-def is_of_memory(failure: Failure, tool: Tool) -> bool:
+def can_use_memory(failure: Failure, tool: Tool) -> bool:
     """Return whether memory may help: by changed arguments or a prerequisite call."""
-    may = failure.counts and failure.recoverable and tool.mode != "observe" and REFUSED not in failure.evidence
-    return may and tool.learn != "off" and failure.remedy in (Remedy.REPAIR, Remedy.TELL)
+    is_candidate = (
+        failure.is_failure and failure.recoverable and tool.mode != "observe" and BLOCKED not in failure.evidence
+    )
+    return is_candidate and tool.learn != "off" and failure.remedy in (Remedy.REPAIR, Remedy.REPLAN)
 
 
-def is_unsettled(failure: Failure, tool: Tool) -> bool:
+def needs_verification(failure: Failure, tool: Tool) -> bool:
     """Return whether it matters and is unknown that the call took effect."""
     return (
-        failure.ran is Ran.UNKNOWN
-        and not tool.is_repeatable
+        failure.ran is TookEffect.UNKNOWN
+        and not tool.is_retry_safe
         and tool.mode != "observe"
-        and failure.counts
+        and failure.is_failure
         and failure.recoverable
     )
 
 
-HAPPENED = object()
+VERIFIED_EXECUTED = object()
 """Result of `verify` if the call executed."""
-SETTLED = "the developer's check says that it did not happen"
+VERIFIED_NOT_EXECUTED = "the developer's check says that it did not happen"
 """Evidence on a failure that `verify` returned."""
 
 
-def next_step(
+def choose_next_move(
     arguments: Arguments,
     failure: Failure,
     attempt: int,
     tool: Tool,
     policy: Policy,
-    ask: Questions,
-    repairs: Repairs,
+    queries: RecoveryQueries,
+    repair_queue: RepairQueue,
 ) -> tuple[Arguments, Recovery] | str:
     """Return the arguments and recovery of the next attempt, or the reason why there is none."""
-    if not failure.counts:
+    if not failure.is_failure:
         return "it is not a failure"
     if tool.mode == "observe":
         return "it is only observed"
-    if REFUSED in failure.evidence:
-        return REFUSED
+    if BLOCKED in failure.evidence:
+        return BLOCKED
     if not failure.recoverable:
         return "its author says that trying again cannot help"
-    may_prepare = tool.learn == "repair" and ask.prepare is not None and failure.remedy is Remedy.TELL
-    if failure.remedy not in (Remedy.WAIT, Remedy.REPAIR) and not may_prepare:
-        return WHY_NOT[failure.remedy]
-    if not tool.is_repeatable and failure.ran is not Ran.NO:
+    can_prepare = tool.learn == "repair" and queries.run_prerequisite is not None and failure.remedy is Remedy.REPLAN
+    if failure.remedy not in (Remedy.RETRY, Remedy.REPAIR) and not can_prepare:
+        return NO_RETRY_REASONS[failure.remedy]
+    if not tool.is_retry_safe and failure.ran is not TookEffect.NO:
         return UNKNOWN_OUTCOME
     # Rejected arguments were not read. A refused connection does not prove that.
-    is_turned_away = failure.ran is Ran.NO and failure.remedy is not Remedy.WAIT
-    if not is_turned_away and any(map(_can_be_read_once, arguments.values())):
-        return READ_ONCE
-    if changed := ask.changed():
-        return f"it has changed {', '.join(changed)}, which it was given, and a second attempt would get something else"
+    is_rejected = failure.ran is TookEffect.NO and failure.remedy is not Remedy.RETRY
+    if not is_rejected and any(map(_can_be_read_once, arguments.values())):
+        return CONSUMED_ITERATOR
+    if changed_names := queries.changed_arguments():
+        return (
+            f"it has changed {', '.join(changed_names)}, which it was given, "
+            "and a second attempt would get something else"
+        )
     if attempt > policy.attempts:
-        return attempts_made(policy.attempts)
-    seconds = policy.wait(attempt, failure.retry_after, ask.chance())
+        return describe_attempts(policy.attempts)
+    seconds = policy.compute_backoff(attempt, failure.retry_after, queries.random())
     if seconds is None:
         return f"it asked for {failure.retry_after:g} s, longer than {policy.longest_wait:g} s"
-    remaining = ask.remaining()
+    remaining = queries.seconds_left()
     if remaining is not None and seconds >= remaining:
         return "its time would be over before the next attempt"
-    if failure.remedy is Remedy.WAIT:
+    if failure.remedy is Remedy.RETRY:
         # A retry would repeat a refused connection, but is safe if the check proved that the call did not execute.
-        if not tool.is_repeatable and SETTLED not in failure.evidence:
+        if not tool.is_retry_safe and VERIFIED_NOT_EXECUTED not in failure.evidence:
             return "the same call is not made twice, because it may have side effects"
-        return arguments, Recovery(remedy=Remedy.WAIT, seconds=seconds)
-    found = repairs.next(arguments, failure, tool, policy, ask)
-    if isinstance(found, str):
-        return WHY_NOT[failure.remedy] if failure.remedy is Remedy.TELL else found
-    return found.arguments, Recovery(
+        return arguments, Recovery(remedy=Remedy.RETRY, seconds=seconds)
+    repair = repair_queue.next_repair(arguments, failure, tool, policy, queries)
+    if isinstance(repair, str):
+        return NO_RETRY_REASONS[failure.remedy] if failure.remedy is Remedy.REPLAN else repair
+    return repair.arguments, Recovery(
         remedy=Remedy.REPAIR,
         seconds=seconds,
-        changes=found.changes,
-        source=found.source,
-        fix=found.fix,
-        confidence=found.confidence,
-        first=tuple(each.tool for each in found.first),
+        changes=repair.changes,
+        source=repair.source,
+        fix=repair.fix_id,
+        confidence=repair.confidence,
+        first=tuple(prerequisite.tool for prerequisite in repair.prerequisites),
     )
 
 
@@ -272,76 +283,89 @@ def _is_iterator(value: Any) -> bool:
 
 
 @dataclass(slots=True)
-class Repairs:
+class RepairQueue:
     """Suggested repairs of one call, and those that were attempted."""
 
-    tried: list[Arguments]
-    waiting: list[Suggestion] = field(default_factory=list)
+    attempted_arguments: list[Arguments]
+    alternatives: list[Suggestion] = field(default_factory=list)
     """Lower-ranked suggestions for the first arguments."""
-    last: str | None = None
+    last_fingerprint: str | None = None
     """Fingerprint of the failure that was last repaired."""
-    asked: tuple[Failure, list[Suggestion]] | None = None
-    known: Sequence[Fix] = ()
+    cached_suggestions: tuple[Failure, list[Suggestion]] | None = None
+    fixes: Sequence[Fix] = ()
     """Fixes from memory for the last failure."""
-    first: Sequence[Before] = ()
+    prerequisites: Sequence[PrerequisiteCall] = ()
     """Prerequisite calls of the chosen repair."""
-    prepared: set[str | None] = field(default_factory=set)
+    attempted_fixes: set[str | None] = field(default_factory=set)
     """Prerequisite fixes that were attempted, each once."""
 
-    def next(
-        self, arguments: Arguments, failure: Failure, tool: Tool, policy: Policy, ask: Questions
+    def next_repair(
+        self, arguments: Arguments, failure: Failure, tool: Tool, policy: Policy, queries: RecoveryQueries
     ) -> Suggestion | str:
         """Return the best repair not attempted yet, or the reason why there is none.
 
         If the last repair did not change the failure, the next alternative for the same arguments comes first. If it
         did, a repair of the new failure comes first.
         """
-        found = self._suggested(arguments, failure, tool, policy, ask)
-        fresh = [each for each in found if each.automatic and (ask.prepare is not None or not each.first)]
-        is_the_same_again = self.last is not None and self.last == failure.fingerprint
-        queue = [*self.waiting, *fresh] if is_the_same_again else [*fresh, *self.waiting]
-        queue = [each for each in queue if not self._was_tried(each)]
+        suggestions = self._suggest(arguments, failure, tool, policy, queries)
+        candidates = [
+            suggestion
+            for suggestion in suggestions
+            if suggestion.automatic and (queries.run_prerequisite is not None or not suggestion.prerequisites)
+        ]
+        is_same_failure = self.last_fingerprint is not None and self.last_fingerprint == failure.fingerprint
+        queue = [*self.alternatives, *candidates] if is_same_failure else [*candidates, *self.alternatives]
+        queue = [suggestion for suggestion in queue if not self._was_attempted(suggestion)]
         # Memory only adds repairs: those from rules are attempted as often and as early as without it.
         queue.sort(key=lambda suggestion: suggestion.source == "memory")
         if not queue:
-            if not found:
+            if not suggestions:
                 return "nothing known would mend its arguments"
-            return found[0].why or "no other repair is known"
-        best, *self.waiting = queue
-        self.first = best.first
-        if best.first:
-            self.prepared.add(best.fix)
+            return suggestions[0].reason or "no other repair is known"
+        best, *self.alternatives = queue
+        self.prerequisites = best.prerequisites
+        if best.prerequisites:
+            self.attempted_fixes.add(best.fix_id)
         else:
-            self.tried.append(best.arguments)
-        self.last = failure.fingerprint
+            self.attempted_arguments.append(best.arguments)
+        self.last_fingerprint = failure.fingerprint
         return best
 
-    def take_back(self, arguments: Arguments) -> None:
+    def undo_last(self, arguments: Arguments) -> None:
         """Undo the choice of a repair that was blocked, so that it remains a suggestion."""
-        if len(self.tried) > 1 and self.tried[-1] is arguments:
-            self.tried.pop()
+        if len(self.attempted_arguments) > 1 and self.attempted_arguments[-1] is arguments:
+            self.attempted_arguments.pop()
 
-    def _was_tried(self, one: Suggestion) -> bool:
-        if one.first:
-            return one.fix in self.prepared
-        return any(is_same_json(one.arguments, tried) for tried in self.tried)
+    def _was_attempted(self, suggestion: Suggestion) -> bool:
+        if suggestion.prerequisites:
+            return suggestion.fix_id in self.attempted_fixes
+        return any(is_same_json(suggestion.arguments, attempted) for attempted in self.attempted_arguments)
 
-    def offered(
-        self, arguments: Arguments, failure: Failure, tool: Tool, policy: Policy, ask: Questions
+    def remaining_suggestions(
+        self, arguments: Arguments, failure: Failure, tool: Tool, policy: Policy, queries: RecoveryQueries
     ) -> list[Suggestion]:
         """Return the suggestions that were not attempted, for the model or a person."""
-        if failure.remedy not in (Remedy.REPAIR, Remedy.TELL) or tool.mode == "observe" or REFUSED in failure.evidence:
+        if (
+            failure.remedy not in (Remedy.REPAIR, Remedy.REPLAN)
+            or tool.mode == "observe"
+            or BLOCKED in failure.evidence
+        ):
             return []
-        found = [*self._suggested(arguments, failure, tool, policy, ask), *self.waiting]
+        suggestions = [*self._suggest(arguments, failure, tool, policy, queries), *self.alternatives]
         return [
-            each for each in found if each.first or not any(is_same_json(each.arguments, one) for one in self.tried[1:])
+            suggestion
+            for suggestion in suggestions
+            if suggestion.prerequisites
+            or not any(is_same_json(suggestion.arguments, attempted) for attempted in self.attempted_arguments[1:])
         ]
 
-    def _suggested(
-        self, arguments: Arguments, failure: Failure, tool: Tool, policy: Policy, ask: Questions
+    def _suggest(
+        self, arguments: Arguments, failure: Failure, tool: Tool, policy: Policy, queries: RecoveryQueries
     ) -> list[Suggestion]:
-        if self.asked is None or self.asked[0] is not failure:
-            seen = ask.seen()
-            made = suggest(arguments, failure, tool, seen, confidence=policy.confidence, known=self.known)
-            self.asked = failure, made
-        return self.asked[1]
+        if self.cached_suggestions is None or self.cached_suggestions[0] is not failure:
+            earlier_calls = queries.earlier_calls()
+            suggestions = suggest(
+                arguments, failure, tool, earlier_calls, min_confidence=policy.confidence, fixes=self.fixes
+            )
+            self.cached_suggestions = failure, suggestions
+        return self.cached_suggestions[1]

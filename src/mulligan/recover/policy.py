@@ -8,10 +8,10 @@ import msgspec
 
 from mulligan.failure import SettingsError
 
-Spirals = Literal["report", "block"]
+SpiralAction = Literal["report", "block"]
 
-_LONGEST = 30.0
-LONGEST_FOR_MODELS = 90.0
+_DEFAULT_MAX_BACKOFF_SECONDS = 30.0
+MODEL_MAX_BACKOFF_SECONDS = 90.0
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,7 +21,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Maximum attempts of a call, including the first, for retries and repairs together. 1 turns recovery off."""
     first_wait: float = 0.5
     """Maximum backoff in seconds before the second attempt. It doubles with each further attempt."""
-    longest_wait: float = _LONGEST
+    longest_wait: float = _DEFAULT_MAX_BACKOFF_SECONDS
     """Maximum backoff in seconds. A longer Retry-After ends recovery instead of blocking the agent. Models: 90 by
     default."""
     confidence: float = 0.80
@@ -38,7 +38,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     repeats: int = 2
     """How many times a call may fail the same way in a run. In a mulligan loop the next identical call is blocked;
     elsewhere it is made and a note is added. 0 means unlimited."""
-    spirals: Spirals = "report"
+    spirals: SpiralAction = "report"
     """What to do about a strategy that failed several times with varied arguments. `report` adds a note for the
     model; `block` also blocks it in a mulligan loop."""
 
@@ -65,7 +65,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(f"retry_ratio is a share from 0 to 1, got {self.retry_ratio!r}.")
         if not isinstance(self.breaker, bool):
             raise SettingsError(f"breaker is true or false, got {self.breaker!r}.")
-        if self.spirals not in get_args(Spirals):
+        if self.spirals not in get_args(SpiralAction):
             raise SettingsError(f"spirals is report or block, got {self.spirals!r}.")
 
     def for_models(self) -> Policy:
@@ -73,9 +73,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
         Their rate limits often last a minute, so the default maximum backoff is longer.
         """
-        return msgspec.structs.replace(self, longest_wait=LONGEST_FOR_MODELS) if self.longest_wait == _LONGEST else self
+        return (
+            msgspec.structs.replace(self, longest_wait=MODEL_MAX_BACKOFF_SECONDS)
+            if self.longest_wait == _DEFAULT_MAX_BACKOFF_SECONDS
+            else self
+        )
 
-    def wait(self, attempt: int, retry_after: float | None, chance: float) -> float | None:
+    def compute_backoff(self, attempt: int, retry_after: float | None, random_value: float) -> float | None:
         """Return the backoff in seconds before this attempt, or None if Retry-After exceeds the maximum.
 
         `random_value` is a random number from 0 to 1.
@@ -84,10 +88,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             if retry_after > self.longest_wait:
                 return None
             # Add jitter after the requested delay: all rejected callers received the same Retry-After.
-            return min(self.longest_wait, retry_after * (1 + 0.1 * chance))
+            return min(self.longest_wait, retry_after * (1 + 0.1 * random_value))
         # Full jitter instead of fixed steps: agents that share a rate limit would otherwise retry simultaneously.
         ceiling: float = min(self.longest_wait, self.first_wait * 2 ** (attempt - 2))
-        return ceiling * (1 - chance)
+        return ceiling * (1 - random_value)
 
 
 def _is_number(value: object) -> bool:

@@ -12,35 +12,35 @@ from typing import Any
 
 import msgspec
 
-from mulligan.calls import is_same_json, wilson
+from mulligan.calls import is_same_json, wilson_lower_bound
 from mulligan.privileged_arguments import is_privileged
-from mulligan.records import LAST_PART, OPEN, REQUOTED, Change, Fix
+from mulligan.records import LAST_PATH_SEGMENT, REQUOTED, RUN_SPECIFIC, Change, Fix
 from mulligan.recover import earlier
-from mulligan.recover.schema import Pinned
-from mulligan.recover.tool import Arguments, Seen
+from mulligan.recover.schema import CompiledSchema
+from mulligan.recover.tool import Arguments, EarlierCall
 from mulligan.recover.values import is_empty
 
-APPROVED = 0.9
+APPROVED_CONFIDENCE = 0.9
 """Minimum confidence of a fix that an operator has approved."""
-UNTOLD = 0.45
+MAX_HIDDEN_CONFIDENCE = 0.45
 """Maximum confidence of a fix that must not be shown to a model. People can see it."""
-DRAWN = 0.5
+EXEMPLAR_CONFIDENCE = 0.5
 """Confidence of an untried fix that was derived from exemplars."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class AppliedFix:
     """A fix applied to the current call."""
 
     fix: Fix
     arguments: dict[str, Any]
     changes: tuple[Change, ...] = ()
-    first: tuple[tuple[str, dict[str, Any]], ...] = ()
-    missing: tuple[str, ...] = ()
+    prerequisites: tuple[tuple[str, dict[str, Any]], ...] = ()
+    missing_arguments: tuple[str, ...] = ()
     """Arguments of prerequisites for which this run has no value."""
-    is_value: bool = False
+    has_new_value: bool = False
     """Whether it sets a new value, beyond changing the form of the call's own."""
-    is_foreign_text: bool = False
+    has_unlisted_text: bool = False
     """Whether it sets a text that is not in the schema's enum."""
 
     @property
@@ -49,129 +49,146 @@ class Known:
         return self.fix.id if self.fix.sort != "exemplar" else None
 
     @property
-    def sureness(self) -> float:
+    def confidence(self) -> float:
         """Probability of success: the lower bound from its record, reduced if the failure is only similar."""
         if self.fix.sort == "exemplar":
-            return DRAWN
-        sure = wilson(self.fix.worked, self.fix.tried)
+            return EXEMPLAR_CONFIDENCE
+        confidence = wilson_lower_bound(self.fix.worked, self.fix.tried)
         if self.fix.state == "approved":
-            sure = max(sure, APPROVED)
-        elif not self.fix.tellable and (self.is_value or self.fix.state != "promoted"):
-            sure = min(sure, UNTOLD)
-        if self.missing:
-            sure *= 0.5
-        return round(sure * self.fix.likeness, 4)
+            confidence = max(confidence, APPROVED_CONFIDENCE)
+        elif not self.fix.showable and (self.has_new_value or self.fix.state != "promoted"):
+            confidence = min(confidence, MAX_HIDDEN_CONFIDENCE)
+        if self.missing_arguments:
+            confidence *= 0.5
+        return round(confidence * self.fix.likeness, 4)
 
     @property
     def evidence(self) -> tuple[str, ...]:
         fix = self.fix
         if fix.sort == "exemplar":
             return (f"it looks like the {fix.exemplars} latest calls that worked; it was never tried",)
-        who = f", seen by {fix.principals}" if fix.principals > 1 else ""
+        confirmed_by = f", seen by {fix.principals}" if fix.principals > 1 else ""
         logs = f", {fix.imported} of them in imported logs" if fix.imported else ""
-        alike = "" if fix.likeness >= 1 else f", for a failure {fix.likeness:.0%} alike"
-        told = [f"{fix.id} worked {fix.worked} of {fix.tried} times{who}{logs}{alike}"]
-        told += [f"{name} is not known in this run" for name in self.missing]
-        return tuple(told)
+        similarity_note = "" if fix.likeness >= 1 else f", for a failure {fix.likeness:.0%} alike"
+        lines = [f"{fix.id} worked {fix.worked} of {fix.tried} times{confirmed_by}{logs}{similarity_note}"]
+        lines += [f"{name} is not known in this run" for name in self.missing_arguments]
+        return tuple(lines)
 
 
-def applied(fixes: Sequence[Fix], arguments: Arguments, schema: Pinned | None, seen: Sequence[Seen]) -> Iterator[Known]:
+def apply_fixes(
+    fixes: Sequence[Fix], arguments: Arguments, schema: CompiledSchema | None, earlier_calls: Sequence[EarlierCall]
+) -> Iterator[AppliedFix]:
     """Yield each fix that can be applied here, in the given order."""
     for fix in fixes:
         if fix.sort == "recipe" and fix.changes:
             continue  # the value comes from a result that only the caller can read
         if fix.sort == "recipe" and fix.first:
-            yield _recipe(fix, arguments, seen)
+            yield _apply_prerequisites(fix, arguments, earlier_calls)
         elif fix.sort in ("change", "exemplar") and fix.changes:
-            known = _changed(fix, arguments, schema)
-            if known is not None and (schema is None or schema.faults(known.arguments) in ([], None)):
-                yield known
+            applied_fix = _apply_changes(fix, arguments, schema)
+            if applied_fix is not None and (
+                schema is None or schema.find_violations(applied_fix.arguments) in ([], None)
+            ):
+                yield applied_fix
 
 
-def _recipe(fix: Fix, arguments: Arguments, seen: Sequence[Seen]) -> Known:
+def _apply_prerequisites(fix: Fix, arguments: Arguments, earlier_calls: Sequence[EarlierCall]) -> AppliedFix:
     """Build the prerequisite calls from constant arguments and values of this run."""
-    first: list[tuple[str, dict[str, Any]]] = []
-    missing: list[str] = []
-    for ahead in fix.first:
-        given = {name: value for name, value in ahead.arguments.items() if _is_anybodys(name, value)}
-        asked = [name for name in (*ahead.arguments, *ahead.open) if name not in given]
-        for name in asked:
-            value = _of_this_run(ahead.tool, name, arguments, seen)
+    prerequisites: list[tuple[str, dict[str, Any]]] = []
+    missing_arguments: list[str] = []
+    for prerequisite in fix.first:
+        prerequisite_arguments = {
+            name: value for name, value in prerequisite.arguments.items() if _is_shareable(name, value)
+        }
+        unset_names = [
+            name for name in (*prerequisite.arguments, *prerequisite.open) if name not in prerequisite_arguments
+        ]
+        for name in unset_names:
+            value = _find_run_value(prerequisite.tool, name, arguments, earlier_calls)
             if value is None:
-                missing.append(f"{ahead.tool}.{name}")
+                missing_arguments.append(f"{prerequisite.tool}.{name}")
             else:
-                given[name] = value
-        first.append((ahead.tool, given))
-    return Known(fix, dict(arguments), (), tuple(first), tuple(missing))
+                prerequisite_arguments[name] = value
+        prerequisites.append((prerequisite.tool, prerequisite_arguments))
+    return AppliedFix(fix, dict(arguments), (), tuple(prerequisites), tuple(missing_arguments))
 
 
-def _is_anybodys(name: str, value: Any) -> bool:
+def _is_shareable(name: str, value: Any) -> bool:
     """Return whether a value from other runs may be used here: no text for identity, keys or destinations."""
     values = value if isinstance(value, list) else [value]
-    return not any(isinstance(each, str) for each in values) or not is_privileged(name)
+    return not any(isinstance(item, str) for item in values) or not is_privileged(name)
 
 
-def _of_this_run(tool: str, name: str, arguments: Arguments, seen: Sequence[Seen]) -> Any:
+def _find_run_value(tool: str, name: str, arguments: Arguments, earlier_calls: Sequence[EarlierCall]) -> Any:
     """Return this run's value for an argument: from the same tool's calls, this call, or other results."""
-    for call in reversed(seen):
+    for call in reversed(earlier_calls):
         if call.tool == tool and isinstance(call.arguments, Mapping) and name in call.arguments:
             return call.arguments[name]
     if name in arguments:
         return arguments[name]
-    options = earlier.fillings([name], seen)[name] if seen else []
+    options = earlier.missing_value_candidates([name], earlier_calls)[name] if earlier_calls else []
     return options[0][0] if options else None
 
 
 # Argument changes
 
 
-def _changed(fix: Fix, arguments: Arguments, schema: Pinned | None) -> Known | None:
-    made: dict[str, Any] = dict(arguments)
+def _apply_changes(fix: Fix, arguments: Arguments, schema: CompiledSchema | None) -> AppliedFix | None:
+    new_arguments: dict[str, Any] = dict(arguments)
     changes: list[Change] = []
-    is_value = is_foreign_text = False
+    has_new_value = has_unlisted_text = False
     for change in fix.changes:
         name = change.path
-        if "." in name and name not in made:
+        if "." in name and name not in new_arguments:
             return None  # nested arguments are repaired by the schema only
         if change.how == "rename":
             target = change.after
-            if name not in made or not isinstance(target, str) or target in made or not _knows(schema, target):
+            if (
+                name not in new_arguments
+                or not isinstance(target, str)
+                or target in new_arguments
+                or not _allows_name(schema, target)
+            ):
                 return None
-            made[target] = made.pop(name)
+            new_arguments[target] = new_arguments.pop(name)
             changes.append(Change(path=name, how="rename", before=name, after=target, from_="memory"))
             continue
         if change.how == "drop":
-            if name not in made or not is_empty(made[name]):
+            if name not in new_arguments or not is_empty(new_arguments[name]):
                 return None  # a non-empty argument is never dropped
-            changes.append(Change(path=name, how="drop", before=made.pop(name), from_="memory"))
+            changes.append(Change(path=name, how="drop", before=new_arguments.pop(name), from_="memory"))
             continue
-        before = made.get(name)
-        found = _value(change, before, name in made, schema, is_told=fix.tellable)
-        if found is None:
+        before = new_arguments.get(name)
+        new_value = _convert_value(change, before, name in new_arguments, schema, can_show_to_model=fix.showable)
+        if new_value is None:
             return None
-        (after,) = found
+        (after,) = new_value
         if is_same_json(before, after):
             return None
         sets_value = change.how in ("substitute", "clamp", "default", "enum") and not _is_recased(before, after)
-        is_listed = after in _members(schema, name) if isinstance(after, str) else True
-        is_value = is_value or sets_value
-        is_foreign_text = is_foreign_text or (sets_value and not is_listed)
-        made[name] = after
+        is_enum_member = after in _enum_members(schema, name) if isinstance(after, str) else True
+        has_new_value = has_new_value or sets_value
+        has_unlisted_text = has_unlisted_text or (sets_value and not is_enum_member)
+        new_arguments[name] = after
         changes.append(Change(path=name, how=change.how, before=before, after=after, from_="memory"))
     if not changes:
         return None
-    return Known(fix, made, tuple(changes), is_value=is_value, is_foreign_text=is_foreign_text)
+    return AppliedFix(
+        fix, new_arguments, tuple(changes), has_new_value=has_new_value, has_unlisted_text=has_unlisted_text
+    )
 
 
 def _is_recased(before: Any, after: Any) -> bool:
     return isinstance(before, str) and isinstance(after, str) and before.casefold() == after.casefold()
 
 
-def _knows(schema: Pinned | None, name: str) -> bool:
+def _allows_name(schema: CompiledSchema | None, name: str) -> bool:
     return schema is None or schema.schema is None or name in schema.schema.get("properties", {name: None})
 
 
-def _value(change: Change, before: Any, is_given: bool, schema: Pinned | None, *, is_told: bool) -> tuple[Any] | None:
+def _convert_value(
+    change: Change, before: Any, is_present: bool, schema: CompiledSchema | None, *, can_show_to_model: bool
+) -> tuple[Any] | None:
     """Return the converted or shareable value as a tuple, or None if the fix does not apply to this call.
 
     `can_show_to_model` means that the text is a setting that a model may see.
@@ -179,39 +196,39 @@ def _value(change: Change, before: Any, is_given: bool, schema: Pinned | None, *
     after = change.after
     match change.how:
         case "cast":
-            return _cast(before, after)
+            return _cast_value(before, after)
         case "parse":
-            return _parsed(before)
+            return _parse_json(before)
         case "wrap":
-            return ([before],) if is_given and not isinstance(before, list) else None
+            return ([before],) if is_present and not isinstance(before, list) else None
         case "trim" if isinstance(before, str):
-            return (before.rstrip("/").rpartition("/")[2] if after == LAST_PART else before.strip(),)
-    if after in (OPEN, REQUOTED) or (not is_given and not _names(schema, change.path)):
+            return (before.rstrip("/").rpartition("/")[2] if after == LAST_PATH_SEGMENT else before.strip(),)
+    if after in (RUN_SPECIFIC, REQUOTED) or (not is_present and not _declares_name(schema, change.path)):
         return None
     if isinstance(after, bool):
-        return (after,) if not is_given or isinstance(before, bool | str) else None
+        return (after,) if not is_present or isinstance(before, bool | str) else None
     if isinstance(after, int | float):
         is_number = isinstance(before, int | float) and not isinstance(before, bool)
-        return (after,) if not is_given or is_number else None
+        return (after,) if not is_present or is_number else None
     if isinstance(after, str):
         is_own = isinstance(before, str) and before.casefold() == after.casefold()
-        return (after,) if is_own or is_told or after in _members(schema, change.path) else None
+        return (after,) if is_own or can_show_to_model or after in _enum_members(schema, change.path) else None
     return None
 
 
-def _names(schema: Pinned | None, name: str) -> bool:
+def _declares_name(schema: CompiledSchema | None, name: str) -> bool:
     """Return whether the schema declares an argument. Undeclared ones are never added."""
     return schema is not None and schema.schema is not None and name in schema.schema.get("properties", {})
 
 
-def _members(schema: Pinned | None, name: str) -> Sequence[Any]:
+def _enum_members(schema: CompiledSchema | None, name: str) -> Sequence[Any]:
     properties = (schema.schema or {}).get("properties", {}) if schema is not None else {}
     described = properties.get(name) if isinstance(properties, Mapping) else None
     members = described.get("enum", ()) if isinstance(described, Mapping) else ()
     return members if isinstance(members, list | tuple) else ()
 
 
-def _cast(value: Any, to: Any) -> tuple[Any] | None:
+def _cast_value(value: Any, to: Any) -> tuple[Any] | None:
     try:
         match to:
             case "integer" if isinstance(value, str | float) and float(value).is_integer():
@@ -227,11 +244,11 @@ def _cast(value: Any, to: Any) -> tuple[Any] | None:
     return None
 
 
-def _parsed(value: Any) -> tuple[Any] | None:
+def _parse_json(value: Any) -> tuple[Any] | None:
     if not isinstance(value, str):
         return None
     try:
-        found = msgspec.json.decode(value)
+        parsed = msgspec.json.decode(value)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
-    return (found,) if isinstance(found, dict | list) else None
+    return (parsed,) if isinstance(parsed, dict | list) else None

@@ -26,7 +26,7 @@ class Tool:
     schema: Callable[[], Mapping[str, Any] | None] = field(default=lambda: None)
     """Called on the first failure only: deriving a schema from a signature takes time."""
     privileged: frozenset[str] = frozenset()
-    released: frozenset[str] = frozenset()
+    unprivileged: frozenset[str] = frozenset()
     destructive: bool = False
     """Declared by the developer, an operator or an annotation. Its arguments are never changed automatically."""
 
@@ -48,7 +48,7 @@ class Tool:
         return self.key if self.key != self.name else None
 
     @property
-    def is_repeatable(self) -> bool:
+    def is_retry_safe(self) -> bool:
         return self.effects != "once"
 
 
@@ -60,7 +60,7 @@ def make_tool_key(name: str, server: str | None = None, function: str = "") -> s
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class EarlierCall:
     """An earlier call of the same run, with its outcome."""
 
     tool: str

@@ -44,12 +44,12 @@ _DIGITS = re.compile(r"gemini|gemma|mistral|mixtral|ministral|codestral|pixtral|
 
 def counts_digits(model: object) -> bool:
     """Return whether the model's tokenizer splits numbers into single digits, by the model's name."""
-    return _DIGITS.match(_own_name(model)) is not None
+    return _DIGITS.match(_base_name(model)) is not None
 
 
 def window_of(model: object) -> int | None:
     """Return the context window of a model in tokens, if its name is known."""
-    name = _own_name(model)
+    name = _base_name(model)
     return next((window for pattern, window in _WINDOWS if re.match(pattern, name)), None)
 
 
@@ -57,11 +57,11 @@ def provider_of(model: object) -> str:
     """Return the provider of a model by its name: `anthropic/claude-...`, `gpt-4o`. Empty if unknown."""
     if isinstance(model, str) and "/" in model and not model.startswith("models/"):
         return model.partition("/")[0].lower()
-    name = _own_name(model)
+    name = _base_name(model)
     return next((provider for pattern, provider in _PROVIDERS if re.match(pattern, name)), "")
 
 
-def _own_name(model: object) -> str:
+def _base_name(model: object) -> str:
     """Return a model name without provider and region: `us.anthropic.claude-...`, `openai/gpt-4o`, `models/gemini`."""
     if not isinstance(model, str):
         return ""

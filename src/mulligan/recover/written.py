@@ -13,96 +13,100 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-LONGEST = 1_000_000
+MAX_REPAIRED_CHARS = 1_000_000
 """Longer texts are parsed but not repaired."""
-DEEPEST = 60
+MAX_JSON_DEPTH = 60
 
 
-class Written(NamedTuple):
+class ParsedArguments(NamedTuple):
     """A model's arguments as an object, or the error why they are none."""
 
     value: dict[str, Any] | None
-    mended: str = ""
+    defect: str = ""
     """What was wrong with the text."""
-    why: str = ""
+    error: str = ""
 
 
-def read(arguments: Any) -> Written:
+def parse_arguments(arguments: Any) -> ParsedArguments:
     """Parse the arguments of a call in any form into a dictionary."""
     if isinstance(arguments, Mapping):
-        return Written(dict(arguments))
+        return ParsedArguments(dict(arguments))
     if arguments is None:
-        return Written({})
+        return ParsedArguments({})
     if not isinstance(arguments, str | bytes | bytearray):
-        return Written(None, why="The arguments are not a JSON object.")
+        return ParsedArguments(None, error="The arguments are not a JSON object.")
     try:
         text = arguments if isinstance(arguments, str) else bytes(arguments).decode()
     except UnicodeDecodeError:
-        return Written(None, why="The arguments are not a JSON object: they are not text.")
+        return ParsedArguments(None, error="The arguments are not a JSON object: they are not text.")
     if text.strip() in ("", "null"):
-        return Written({})  # some models send this for no arguments
+        return ParsedArguments({})  # some models send this for no arguments
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         value = None
     if isinstance(value, dict):
-        return Written(value)
-    found = _meaning(text, is_object=True)
-    return Written(None, why=_fault(text)) if found is None else Written(found.value, mended=found.how)
+        return ParsedArguments(value)
+    reading = _find_reading(text, is_object=True)
+    return (
+        ParsedArguments(None, error=_describe_error(text))
+        if reading is None
+        else ParsedArguments(reading.value, defect=reading.defect)
+    )
 
 
-def mend(text: str, *, is_object: bool = False) -> str | None:
+def repair_json(text: str, *, is_object: bool = False) -> str | None:
     """Return the only JSON that a text can represent, or None."""
     if is_object and not text.strip():
         return "{}"  # several models send this for a call without arguments
-    found = _meaning(text, is_object=is_object)
-    return None if found is None else found.text
+    reading = _find_reading(text, is_object=is_object)
+    return None if reading is None else reading.text
 
 
 class _Reading(NamedTuple):
     text: str
     value: Any
-    how: str
+    defect: str
     """What was wrong with the text."""
 
 
-def _meaning(text: str, *, is_object: bool) -> _Reading | None:
+def _find_reading(text: str, *, is_object: bool) -> _Reading | None:
     """Return the only reading of a text, or None if there is none or more than one."""
-    if len(text) > LONGEST or _depth(text) > DEEPEST:
+    if len(text) > MAX_REPAIRED_CHARS or _measure_depth(text) > MAX_JSON_DEPTH:
         return None
-    found: dict[str, _Reading] = {}
-    for how, candidate in _candidates(text):
+    readings: dict[str, _Reading] = {}
+    for defect, candidate in _candidates(text):
         try:
             value = _strict.decode(candidate)
         except (ValueError, RecursionError):
             continue
         if is_object and isinstance(value, str) and value.lstrip()[:1] == "{":
-            inner = _meaning(value, is_object=True)
+            inner = _find_reading(value, is_object=True)
             if inner is None:
                 continue
-            how, candidate, value = "they were written as JSON twice", inner.text, inner.value
+            defect, candidate, value = "they were written as JSON twice", inner.text, inner.value
         if isinstance(value, dict) or (isinstance(value, list) and not is_object):
-            found.setdefault(json.dumps(value, sort_keys=True), _Reading(candidate, value, how))
-    return next(iter(found.values())) if len(found) == 1 else None
+            readings.setdefault(json.dumps(value, sort_keys=True), _Reading(candidate, value, defect))
+    return next(iter(readings.values())) if len(readings) == 1 else None
 
 
 def _candidates(text: str) -> Iterator[tuple[str, str]]:
     """Yield the text with common defects removed."""
-    inner, how = text.strip().lstrip("\ufeff").strip(), "they were not strict JSON"
+    inner, defect = text.strip().lstrip("\ufeff").strip(), "they were not strict JSON"
     if inner[:1] not in ("{", "[", '"') and (fenced := _fenced(inner)) is not None:
-        inner, how = fenced, "they stood in a code block"
+        inner, defect = fenced, "they stood in a code block"
     elif inner[:1] not in ("{", "[", '"') or inner[-1:] not in ("}", "]", '"'):
         # Text around one value. With two values the reading is ambiguous.
-        start = min((place for place in (inner.find("{"), inner.find("[")) if place >= 0), default=-1)
+        start = min((position for position in (inner.find("{"), inner.find("[")) if position >= 0), default=-1)
         end = max(inner.rfind("}"), inner.rfind("]"))
         if start < 0 or end <= start:
             return
-        inner, how = inner[start : end + 1], "there was something around them"
-    yield how, inner
-    if (alone := _alone(inner)) is not None:
-        yield "something followed them", alone
-    if (repaired := _slips(inner)) is not None and repaired != inner:
-        yield how, repaired
+        inner, defect = inner[start : end + 1], "there was something around them"
+    yield defect, inner
+    if (leading_object := _leading_object(inner)) is not None:
+        yield "something followed them", leading_object
+    if (repaired := _repair_slips(inner)) is not None and repaired != inner:
+        yield defect, repaired
 
 
 _FENCE = "`" * 3
@@ -112,18 +116,18 @@ _LANGUAGE = re.compile(r"[A-Za-z]{1,10}\s*(?=[{\[\"])")
 def _fenced(text: str) -> str | None:
     """Return the content of the only code block in a text, or None."""
     if text.startswith(_FENCE) and text.endswith(_FENCE) and len(text) > 2 * len(_FENCE):
-        inside = text[len(_FENCE) : -len(_FENCE)]
+        block = text[len(_FENCE) : -len(_FENCE)]
     elif len(parts := text.split(_FENCE, 3)) == 3:
-        inside = parts[1]
+        block = parts[1]
     else:
         return None
-    return _LANGUAGE.sub("", inside.strip(), count=1) if _LANGUAGE.match(inside.strip()) else inside.strip()
+    return _LANGUAGE.sub("", block.strip(), count=1) if _LANGUAGE.match(block.strip()) else block.strip()
 
 
-_REST = re.compile(r"(?:\s|[}\])>;,`]|</?[a-zA-Z_|]{1,30}>|<\|[^|>]{0,40}\|>)+")
+_TRAILING_MARKS = re.compile(r"(?:\s|[}\])>;,`]|</?[a-zA-Z_|]{1,30}>|<\|[^|>]{0,40}\|>)+")
 
 
-def _alone(text: str) -> str | None:
+def _leading_object(text: str) -> str | None:
     """Return the object at the beginning, if only closing marks and template tags follow."""
     if not text.startswith("{"):
         return None
@@ -131,7 +135,7 @@ def _alone(text: str) -> str | None:
         _, end = _strict.raw_decode(text)
     except (ValueError, RecursionError):
         return None
-    return text[:end] if _REST.fullmatch(text, end) else None
+    return text[:end] if _TRAILING_MARKS.fullmatch(text, end) else None
 
 
 _TOKENS = re.compile(
@@ -145,56 +149,56 @@ _TOKENS = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _PYTHON = {"True": "true", "False": "false", "None": "null"}
-_INSIDE = re.compile(r"""\\.|["\x00-\x1f]""", re.DOTALL)
+_ESCAPABLE = re.compile(r"""\\.|["\x00-\x1f]""", re.DOTALL)
 
 
-def _slips(text: str) -> str | None:
+def _repair_slips(text: str) -> str | None:
     """Repair trailing commas, single quotes, Python constants and raw line breaks in strings.
 
     Return None if in doubt.
     """
-    made: list[str] = []
+    pieces: list[str] = []
     at = 0
     for token in _TOKENS.finditer(text):
-        made.append(text[at : token.start()])
+        pieces.append(text[at : token.start()])
         at = token.end()
-        sort = token.lastgroup
-        if sort == "open":
+        token_type = token.lastgroup
+        if token_type == "open":
             return None  # unterminated: the continuation is unknown
-        if sort == "word":
-            made.append(_PYTHON.get(token[0], token[0]))
-        elif sort != "comma":
-            made.append(f'"{_INSIDE.sub(_escaped, token[0][1:-1])}"')
-    made.append(text[at:])
-    return "".join(made)
+        if token_type == "word":
+            pieces.append(_PYTHON.get(token[0], token[0]))
+        elif token_type != "comma":
+            pieces.append(f'"{_ESCAPABLE.sub(_escape_match, token[0][1:-1])}"')
+    pieces.append(text[at:])
+    return "".join(pieces)
 
 
-def _escaped(found: re.Match[str]) -> str:
-    sign = found[0]
+def _escape_match(match: re.Match[str]) -> str:
+    sign = match[0]
     if len(sign) == 2:
         return "'" if sign == "\\'" else sign
     return '\\"' if sign == '"' else f"\\u{ord(sign):04x}"
 
 
-def _no_number(name: str) -> Any:
+def _reject_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
 
 
-_strict = json.JSONDecoder(parse_constant=_no_number)
+_strict = json.JSONDecoder(parse_constant=_reject_constant)
 
 
-def _depth(text: str) -> int:
+def _measure_depth(text: str) -> int:
     """Return the maximum nesting of brackets. Brackets inside strings count too, which is a safe overestimate."""
     deepest = depth = 0
-    for found in re.finditer(r"[\[{}\]]", text):
-        depth += 1 if found[0] in "[{" else -1
+    for bracket in re.finditer(r"[\[{}\]]", text):
+        depth += 1 if bracket[0] in "[{" else -1
         deepest = max(deepest, depth)
     return deepest
 
 
-def _fault(text: str) -> str:
+def _describe_error(text: str) -> str:
     """Describe the error and its position, so that the model can correct it."""
-    if _depth(text) > DEEPEST:
+    if _measure_depth(text) > MAX_JSON_DEPTH:
         return "The arguments are not a JSON object: they are nested too deeply."
     try:
         value = _strict.decode(text)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mulligan.redaction.present import FOREIGN, clean, faults, quote
-from mulligan.redaction.values import plain
+from mulligan.redaction.present import MAX_QUOTED_CHARS, find_unsafe_text, quote_untrusted, sanitize
+from mulligan.redaction.values import to_plain_data
 
 if TYPE_CHECKING:
     from mulligan.redaction.redactor import Redactor
 
-__all__ = ["FOREIGN", "Redactor", "clean", "faults", "plain", "quote"]
+__all__ = ["MAX_QUOTED_CHARS", "Redactor", "find_unsafe_text", "quote_untrusted", "sanitize", "to_plain_data"]
 
 
 def __getattr__(name: str) -> object:

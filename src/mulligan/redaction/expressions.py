@@ -6,24 +6,24 @@ import re
 from collections.abc import Callable, Iterator
 
 Match = re.Match[str]
-_compile: Callable[[str, int], re.Pattern[str]] = re.compile
+_compiler: Callable[[str, int], re.Pattern[str]] = re.compile
 
 
-def compiled(pattern: str, flags: int = 0) -> re.Pattern[str]:
+def compile_regex(pattern: str, flags: int = 0) -> re.Pattern[str]:
     """Compile a pattern from our source or from settings.
 
     Never pass one built from recorded text: it may be cached in a file.
     """
-    return _compile(pattern, flags)
+    return _compiler(pattern, flags)
 
 
-def take_from(maker: Callable[[str, int], re.Pattern[str]]) -> None:
+def set_compiler(compiler: Callable[[str, int], re.Pattern[str]]) -> None:
     """Replace the compile function, for short-lived processes that load compiled patterns from a cache."""
-    global _compile
-    _compile = maker
+    global _compiler
+    _compiler = compiler
 
 
-class Expression:
+class LazyRegex:
     """A regular expression that is compiled on first use.
 
     Patterns must cost at most a constant per character: each begins with its rarest element, so that most text is
@@ -43,7 +43,7 @@ class Expression:
         self.flags = flags
 
     def __getattr__(self, name: str) -> object:
-        made = compiled(self.pattern, self.flags)
+        compiled_regex = compile_regex(self.pattern, self.flags)
         for method in ("match", "search", "fullmatch", "finditer", "sub", "split", "findall"):
-            setattr(self, method, getattr(made, method))  # direct attributes from now on
-        return getattr(made, name)
+            setattr(self, method, getattr(compiled_regex, method))  # direct attributes from now on
+        return getattr(compiled_regex, name)

@@ -6,7 +6,7 @@ import functools
 import re
 
 from mulligan.redaction import judge, names
-from mulligan.redaction.expressions import Expression
+from mulligan.redaction.expressions import LazyRegex
 
 # Provider, prefixes of its secrets, and pattern of the remainder. Lengths are as issued, with a margin where they have
 # varied: a pattern that is too wide hides identifiers, which are evidence.
@@ -170,22 +170,22 @@ r"""Characters of a run that belong to an escape before it: "\nghp_..." inside J
 _MARKS = frozenset(":|/+\\%")
 """Characters before a run for which one of the two tables applies."""
 # URLs that are secret as a whole.
-_HOOKS = Expression(
+_HOOKS = LazyRegex(
     r"hook(?:s\.(?:slack\.com/[a-z]{7,9}/[\w+/-]{20,120}|zapier\.com/hooks/catch/[\w/]{8,60})"
     r"|s/\d{15,21}/[\w-]{40,100}|\.office\.com/[\w@/-]{20,200})",
     re.ASCII,
 )
 
-RUNS = bytes(97 if chr(c).isalnum() or chr(c) in "_.~-" else 32 for c in range(128)) + b" " * 128
+RUN_TABLE = bytes(97 if chr(c).isalnum() or chr(c) in "_.~-" else 32 for c in range(128)) + b" " * 128
 """Table for bytes.translate: `a` for characters of a run, spaces for the rest. A long run is then one substring
 search."""
-LONG = b"a" * 16
+LONG_RUN = b"a" * 16
 """Every format above starts a run of at least this length, or is found by its marker in a text with one."""
-_FIRST = 2
+_PREFIX_KEY_CHARS = 2
 """Characters of the lookup key. The shortest prefix has as many."""
 
 
-_SAMPLED = names.words("google anthropic databricks")
+_SAMPLED = names.word_set("google anthropic databricks")
 """Providers whose documentation contains sequential sample keys. For all others the format alone decides."""
 
 
@@ -193,23 +193,23 @@ _FORMATS: dict[str, list[tuple[str, str, str]]] = {}
 """Formats by lookup key, filled on first use."""
 
 
-def _prefixed() -> dict[str, list[tuple[str, str, str]]]:
-    found: dict[str, list[tuple[str, str, str]]] = {}
+def _load_formats() -> dict[str, list[tuple[str, str, str]]]:
+    formats_by_prefix: dict[str, list[tuple[str, str, str]]] = {}
     for line in _PREFIXED.strip().splitlines():
         kind, *prefixes, body = line.split()
         for prefix in prefixes:
-            found.setdefault(prefix[:_FIRST], []).append((kind, prefix, body))
-    _FORMATS.update(found)  # in one update: another thread may be reading
+            formats_by_prefix.setdefault(prefix[:_PREFIX_KEY_CHARS], []).append((kind, prefix, body))
+    _FORMATS.update(formats_by_prefix)  # in one update: another thread may be reading
     return _FORMATS
 
 
 @functools.cache
-def _compiled(prefix: str, body: str) -> re.Pattern[str]:
+def _compile_format(prefix: str, body: str) -> re.Pattern[str]:
     # Compile each format when a text first starts with its prefix: compiling all takes longer than most programs run.
     return re.compile(re.escape(prefix) + f"({body})", re.ASCII)
 
 
-_SHAPES = Expression(
+_SHAPES = LazyRegex(
     r"(?P<azure>[\w~.]{3}\dQ~[\w~.-]{31,34}(?![\w~-]))"
     r"|(?P<discord>[MNO][\w-]{23,25}\.[\w-]{6}\.[\w-]{27,38}(?![\w.-]))"
     r"|(?P<mailchimp>[0-9a-f]{32}-us\d{1,2}(?!\w))|(?P<maxmind>[A-Za-z0-9]{6}_[A-Za-z0-9]{29}_mmk(?!\w))"
@@ -218,12 +218,12 @@ _SHAPES = Expression(
 )
 
 
-def find(text: str, runs: bytes, start: int, found: list[tuple[str, int, int]]) -> None:
+def find_by_format(text: str, runs: bytes, start: int, findings: list[tuple[str, int, int]]) -> None:
     """Add the spans of secrets in a provider's format.
 
     `runs` is the text translated by `RUN_TABLE`, and `start` the first index of `LONG_RUN` in it.
     """
-    formats = _FORMATS or _prefixed()
+    formats = _FORMATS or _load_formats()
     has_shapes = None
     while start >= 0:
         end = runs.find(b" ", start)
@@ -231,14 +231,14 @@ def find(text: str, runs: bytes, start: int, found: list[tuple[str, int, int]]) 
             end = len(runs)
         first = start
         if start and (mark := text[start - 1]) in _MARKS:
-            _after(text, start, found)
+            _find_after_marker(text, start, findings)
             first += _ESCAPED.get(mark, 0)
-        opening = text[first : first + _FIRST]
+        opening = text[first : first + _PREFIX_KEY_CHARS]
         for kind, prefix, body in formats.get(opening, ()):
-            if text.startswith(prefix, first) and (hit := _compiled(prefix, body).match(text, first)):
-                if not _is_drawn(kind, hit[1], len(prefix) <= 3):
+            if text.startswith(prefix, first) and (hit := _compile_format(prefix, body).match(text, first)):
+                if not _looks_generated(kind, hit[1], len(prefix) <= 3):
                     continue
-                found.append((kind, *hit.span()))
+                findings.append((kind, *hit.span()))
                 break
         else:
             size = end - first
@@ -246,53 +246,53 @@ def find(text: str, runs: bytes, start: int, found: list[tuple[str, int, int]]) 
                 if has_shapes is None:
                     has_shapes = "~" in text or "-us" in text or "_mmk" in text or ".atlasv1." in text
                 shaped = _SHAPES.match(text, first) if has_shapes or opening[0] in "MNO" else None
-                if shaped and not judge.is_fake(shaped[0]):
-                    found.append((shaped.lastgroup or "", *shaped.span()))
+                if shaped and not judge.is_placeholder(shaped[0]):
+                    findings.append((shaped.lastgroup or "", *shaped.span()))
             elif size > 25 and opening[0] in "13" and _is_wallet(text[first:end]):
-                found.append(("wallet", first, end))
-        start = runs.find(LONG, end) if len(runs) - end > 16 else -1
+                findings.append(("wallet", first, end))
+        start = runs.find(LONG_RUN, end) if len(runs) - end > 16 else -1
     if "hook" in text:
-        found += [
-            ("webhook", _address(text, hit.start()), hit.end())
+        findings += [
+            ("webhook", _address_start(text, hit.start()), hit.end())
             for hit in _HOOKS.finditer(text)
-            if not judge.is_fake(hit[0][-40:])
+            if not judge.is_placeholder(hit[0][-40:])
         ]
 
 
-def _address(text: str, start: int) -> int:
+def _address_start(text: str, start: int) -> int:
     """Return the start of the URL that contains this index."""
     opening = text.rfind("https://", max(0, start - 80), start)
     return opening if opening >= 0 and not any(map(str.isspace, text[opening:start])) else start
 
 
-def _after(text: str, start: int, found: list[tuple[str, int, int]]) -> None:
+def _find_after_marker(text: str, start: int, findings: list[tuple[str, int, int]]) -> None:
     kind, before, prefix, body = _AFTER.get(text[max(0, start - 2) : start], _NOTHING)
     if not kind or not text.startswith(prefix, start):
         return
-    hit = _compiled(prefix, body).match(text, start)
-    if hit and not judge.is_fake(hit[0][-40:]):
-        opened = _compiled("", rf"[\s\S]*?(?P<before>{before})").fullmatch(text[max(0, start - 18) : start])
-        if opened:
-            found.append((kind, opened.start("before") + max(0, start - 18), hit.end()))
+    hit = _compile_format(prefix, body).match(text, start)
+    if hit and not judge.is_placeholder(hit[0][-40:]):
+        marker_match = _compile_format("", rf"[\s\S]*?(?P<before>{before})").fullmatch(text[max(0, start - 18) : start])
+        if marker_match:
+            findings.append((kind, marker_match.start("before") + max(0, start - 18), hit.end()))
 
 
-def _is_drawn(kind: str, body: str, must_be_random: bool) -> bool:
+def _looks_generated(kind: str, body: str, must_be_random: bool) -> bool:
     if must_be_random and not judge.is_random(body):
         return False
-    if judge.is_fake(body) or judge.is_dull(body):
+    if judge.is_placeholder(body) or judge.is_low_entropy(body):
         return False
-    return kind not in _SAMPLED or not judge.is_counted(body)
+    return kind not in _SAMPLED or not judge.is_sequential(body)
 
 
-def _is_wallet(said: str) -> bool:
+def _is_wallet(address: str) -> bool:
     """Return whether a text is a legacy Bitcoin address with a valid checksum."""
     import hashlib  # lazy: needed for texts that look like one only
 
     alphabet = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
-    if not set(said) <= set(alphabet):
+    if not set(address) <= set(alphabet):
         return False
     number = 0
-    for c in said:
+    for c in address:
         number = number * 58 + alphabet.index(c)
     raw = number.to_bytes(27, "big")[2:]
     return hashlib.sha256(hashlib.sha256(raw[:21]).digest()).digest()[:4] == raw[21:]

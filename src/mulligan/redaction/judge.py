@@ -4,33 +4,33 @@ from __future__ import annotations
 
 import math
 
-from mulligan.redaction.expressions import Expression
+from mulligan.redaction.expressions import LazyRegex
 
 _STAND_INS = (
     "example", "placeholder", "redacted", "change", "dummy", "insert", "xxxx", "***", "####", "...", "\u2026", "\u2022",
     "_here", "todo", "-my-", "your",
 )  # fmt: skip
-_CLOSER = Expression(r"change(?!.?me)|(?<![_-])your(?![_-])")
+_CLOSER = LazyRegex(r"change(?!.?me)|(?<![_-])your(?![_-])")
 _OPENINGS = ("<", "{", "[", "(", "@", "%", "${", "$(", "my_", "my-")
 _DIGITS = frozenset("0123456789")
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _BITS = [0.0, *(n * math.log2(n) for n in range(1, 65))]
-_CODE = Expression(
+_CODE = LazyRegex(
     r"[A-Za-z_][A-Za-z_]*(?:\.[A-Za-z_][A-Za-z_\d]*)+|[A-Z][A-Z]*(?:_[A-Z]+)+|[a-z]+(?:_[a-z]+)+|[a-z]+(?:-[a-z]+)+"
     r"|[a-z]+(?:[A-Z][a-z]+)+|[A-Z][a-z]+(?:[A-Z][a-z]+)+|(?:https?:/)?\.{0,2}/\S*|[\w.-]+(?:/[\w.-]+)+\.[a-z\d]{1,5}|0x[0-9a-f]{1,8}|v?\d+(?:\.\d+)+"
 )
 
 
 # Long filler values that people type. Generated values do not contain eight letters in alphabetical order.
-_COUNTED = (
+_SEQUENCES = (
     *("abcdefghijklmnopqrstuvwxyz"[start : start + 8] for start in range(19)),
     *("1234567890", "0123456789", "9876543210", "1234-1234", "qwertyuiop", "deadbeef"),
 )
 
 
-def is_counted(value: str) -> bool:
+def is_sequential(value: str) -> bool:
     """Return whether a value contains a typed sequence: `klmnopqrst`, `1234567890`."""
-    return any(map(value.lower().__contains__, _COUNTED))
+    return any(map(value.lower().__contains__, _SEQUENCES))
 
 
 def entropy(value: str) -> float:
@@ -40,48 +40,48 @@ def entropy(value: str) -> float:
     return math.log2(size) - sum([_BITS[value.count(c)] for c in set(value)]) / size if size else 0.0
 
 
-def _varies(value: str, least: float) -> bool:
+def _has_entropy(value: str, min_bits: float) -> bool:
     """Return whether the entropy is at least `min_bits`. For most values the number of distinct characters decides."""
-    size, kinds = min(len(value), 64), len(set(value[:64]))
-    if kinds <= 1:
-        return least <= 0
-    if math.log2(kinds) < least:
+    size, distinct_chars = min(len(value), 64), len(set(value[:64]))
+    if distinct_chars <= 1:
+        return min_bits <= 0
+    if math.log2(distinct_chars) < min_bits:
         return False  # the maximum entropy for so many distinct characters is too low
-    often = size - kinds + 1
-    return math.log2(size) - _BITS[often] / size >= least or entropy(value) >= least
+    max_repeats = size - distinct_chars + 1
+    return math.log2(size) - _BITS[max_repeats] / size >= min_bits or entropy(value) >= min_bits
 
 
-def is_fake(value: str) -> bool:
+def is_placeholder(value: str) -> bool:
     """Return whether a value is a placeholder: `xxxxxxxx`, `<token>`, `${TOKEN}`, `your_api_key`."""
-    return _is_stand_in(value) or (len(value) >= 10 and not _varies(value, 2.2))
+    return _is_placeholder_text(value) or (len(value) >= 10 and not _has_entropy(value, 2.2))
 
 
-def _is_stand_in(value: str) -> bool:
-    small = value.lower()
-    if small.startswith(_OPENINGS) or small.endswith(("(", "{")) or not small.strip("x*.#_-"):
+def _is_placeholder_text(value: str) -> bool:
+    lower_text = value.lower()
+    if lower_text.startswith(_OPENINGS) or lower_text.endswith(("(", "{")) or not lower_text.strip("x*.#_-"):
         return True
     if value[:1] == "$" and value[1:].replace("_", "").isupper():  # a shell variable
         return True
-    if not any(map(small.__contains__, _STAND_INS)):
+    if not any(map(lower_text.__contains__, _STAND_INS)):
         return False
-    return any(map(_CLOSER.sub("", small).__contains__, _STAND_INS))
+    return any(map(_CLOSER.sub("", lower_text).__contains__, _STAND_INS))
 
 
-def is_dull(value: str) -> bool:
+def is_low_entropy(value: str) -> bool:
     """Return whether a long value has too few distinct characters to be generated: `5555555dAAAAA7777`."""
-    return len(value) >= 30 and not _varies(value, 3.0)
+    return len(value) >= 30 and not _has_entropy(value, 3.0)
 
 
-def is_mixed(value: str) -> bool:
+def has_letters_and_digits(value: str) -> bool:
     """Return whether a value contains both letters and digits, as generated values do."""
     return not _DIGITS.isdisjoint(value) and not _LETTERS.isdisjoint(value)
 
 
-def is_random(value: str, least: int = 16) -> bool:
+def is_random(value: str, min_chars: int = 16) -> bool:
     """Return whether a value is long and has high entropy."""
-    if len(value) < least or not _varies(value, 3.0) or _is_stand_in(value):
+    if len(value) < min_chars or not _has_entropy(value, 3.0) or _is_placeholder_text(value):
         return False
-    return is_mixed(value) or (len(value) >= 24 and _varies(value, 4.0) and not is_code(value))
+    return has_letters_and_digits(value) or (len(value) >= 24 and _has_entropy(value, 4.0) and not is_code(value))
 
 
 def is_code(value: str) -> bool:
@@ -89,6 +89,6 @@ def is_code(value: str) -> bool:
     return _CODE.fullmatch(value) is not None
 
 
-def is_chosen(value: str) -> bool:
+def looks_like_password(value: str) -> bool:
     """Return whether a value resembles a password chosen by a person: a word with digits or punctuation."""
     return len(value) >= 6 and not value.isalpha() and any(c.isalpha() for c in value) and not is_code(value)

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 
-def compiled(pattern: str) -> re.Pattern[str]:
+def compile_user_pattern(pattern: str) -> re.Pattern[str]:
     """Compile a user-defined pattern. Raise ValueError if it is invalid or unsafe for untrusted text."""
     if len(pattern) > 2000:
         raise ValueError(f"A pattern is at most 2000 characters, got {len(pattern)}. Write several.")
@@ -14,7 +14,7 @@ def compiled(pattern: str) -> re.Pattern[str]:
         expression = re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
         raise ValueError(f"{pattern!r} is not a regular expression: {error}.") from None
-    if _repeats_a_repetition(pattern):
+    if _has_nested_repetition(pattern):
         raise ValueError(
             f"{pattern!r} repeats a repetition, which can take hours on some texts. "
             "Bound one of the two, as in (a{1,20})+, or make the inner one possessive, as in (a++)+."
@@ -22,37 +22,37 @@ def compiled(pattern: str) -> re.Pattern[str]:
     return expression
 
 
-def _repeats_a_repetition(pattern: str) -> bool:
+def _has_nested_repetition(pattern: str) -> bool:
     try:
         from re import _parser  # type: ignore[attr-defined]  # the only parser there is; without it nothing is refused
     except ImportError:
         return False
-    return _nested(_parser.parse(pattern), False)
+    return _contains_repetition(_parser.parse(pattern), False)
 
 
-_MANY = 256
+_UNBOUNDED_REPEATS = 256
 """A repetition with at least this maximum counts as unbounded."""
 
 
-def _nested(tree: Any, inside: bool) -> bool:
+def _contains_repetition(tree: Any, is_inside_repetition: bool) -> bool:
     for operation, argument in tree:
         name = str(operation)
         if name in ("MAX_REPEAT", "MIN_REPEAT"):
-            is_long = argument[1] >= _MANY
-            if (is_long and inside) or _nested(argument[2], inside or is_long):
+            is_long = argument[1] >= _UNBOUNDED_REPEATS
+            if (is_long and is_inside_repetition) or _contains_repetition(argument[2], is_inside_repetition or is_long):
                 return True
         elif name == "POSSESSIVE_REPEAT":  # no backtracking, so an outer repetition cannot split it again
-            if _nested(argument[2], False):
+            if _contains_repetition(argument[2], False):
                 return True
         elif name == "BRANCH":
-            if any(_nested(branch, inside) for branch in argument[1]):
+            if any(_contains_repetition(branch, is_inside_repetition) for branch in argument[1]):
                 return True
         elif name == "SUBPATTERN":
-            if _nested(argument[3], inside):
+            if _contains_repetition(argument[3], is_inside_repetition):
                 return True
         elif name in ("ASSERT", "ASSERT_NOT"):
-            if _nested(argument[1], inside):
+            if _contains_repetition(argument[1], is_inside_repetition):
                 return True
-        elif name == "ATOMIC_GROUP" and _nested(argument, False):
+        elif name == "ATOMIC_GROUP" and _contains_repetition(argument, False):
             return True
     return False

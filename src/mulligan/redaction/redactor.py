@@ -8,24 +8,26 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NoReturn
 
 from mulligan.redaction import names as naming
-from mulligan.redaction.detect import Found, detect
-from mulligan.redaction.expressions import Expression
-from mulligan.redaction.patterns import compiled
-from mulligan.redaction.present import FOREIGN, clean
-from mulligan.redaction.values import encodable, shortened
+from mulligan.redaction.detect import SensitiveSpan, detect_sensitive
+from mulligan.redaction.expressions import LazyRegex
+from mulligan.redaction.patterns import compile_user_pattern
+from mulligan.redaction.present import MAX_QUOTED_CHARS, sanitize
+from mulligan.redaction.values import escape_surrogates, truncate_text
 
-_DONE = Expression(r"\[redacted [a-z0-9_]{1,40}\]|\[(?:str \d{1,9} chars|int|float)(?: #[0-9a-f]{12})?\]")
-_BETWEEN = Expression(rf"({_DONE.pattern})")
-_WHOLE = 20_000
+_PLACEHOLDER = LazyRegex(r"\[redacted [a-z0-9_]{1,40}\]|\[(?:str \d{1,9} chars|int|float)(?: #[0-9a-f]{12})?\]")
+_PLACEHOLDER_SPLIT = LazyRegex(rf"({_PLACEHOLDER.pattern})")
+_MAX_TEXT_CHARS = 20_000
 """Longer than any text after truncation."""
-FLOOD = 60
+MAX_REPEATED_FINDINGS = 60
 """Findings in a record above which no second pass is made."""
-PERSONAL = naming.words(
+PERSONAL_KINDS = naming.word_set(
     """email phone card iban ssn national_id personal_number card_number account_number routing_number tax_id
     social_security passport_number"""
 )
 """Kinds of personal data, as opposed to credentials."""
-_COMMON = naming.words("true false none null undefined password secret token string example test bearer basic redacted")
+_COMMON = naming.word_set(
+    "true false none null undefined password secret token string example test bearer basic redacted"
+)
 
 
 class Redactor:
@@ -40,18 +42,28 @@ class Redactor:
     only secrets are redacted: for a model, which may need an address or an account number.
     """
 
-    __slots__ = ("_allowed", "_base", "_beside", "_key", "_listed", "_names", "_patterns", "_personal", "level")
+    __slots__ = (
+        "_allowed",
+        "_base",
+        "_key",
+        "_known_secrets",
+        "_names",
+        "_patterns",
+        "_personal",
+        "_unredacted_arguments",
+        "level",
+    )
 
     level: Literal["local", "shared"]
     _names: frozenset[str]
-    _listed: frozenset[str]
+    _unredacted_arguments: frozenset[str]
     _patterns: tuple[tuple[str, re.Pattern[str]], ...]
     _allowed: tuple[re.Pattern[str], ...]
     _key: bytes
     _personal: bool
     _base: Redactor
     """The redactor without record secrets, as the cache key for argument names."""
-    _beside: dict[str, str]
+    _known_secrets: dict[str, str]
     """Values that are redacted everywhere, with their kind."""
 
     def __init__(
@@ -61,25 +73,25 @@ class Redactor:
         names: Iterable[str] = (),
         patterns: Iterable[str] = (),
         allowed: Iterable[str] = (),
-        listed: Iterable[str] = (),
+        unredacted_arguments: Iterable[str] = (),
         key: bytes = b"",
         personal: bool = True,
     ) -> None:
         if level not in ("local", "shared"):
             raise ValueError(f'level is "local" or "shared", got {level!r}.')
-        own = [_folded(name) for name in names]
-        finders = [(_label(name), compiled(_assignment(name))) for name in own if name]
-        finders += [("pattern", compiled(pattern)) for pattern in patterns]
+        folded_names = [_fold_name(name) for name in names]
+        finders = [(_label(name), compile_user_pattern(_assignment(name))) for name in folded_names if name]
+        finders += [("pattern", compile_user_pattern(pattern)) for pattern in patterns]
         fields: dict[str, Any] = {
             "level": level,
-            "_names": frozenset(own),
-            "_listed": frozenset(listed),
+            "_names": frozenset(folded_names),
+            "_unredacted_arguments": frozenset(unredacted_arguments),
             "_patterns": tuple(finders),
-            "_allowed": tuple(compiled(pattern) for pattern in allowed),
+            "_allowed": tuple(compile_user_pattern(pattern) for pattern in allowed),
             "_key": key,
             "_personal": personal,
             "_base": self,
-            "_beside": {},
+            "_known_secrets": {},
         }
         for field, value in fields.items():
             object.__setattr__(self, field, value)
@@ -87,64 +99,64 @@ class Redactor:
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"A Redactor does not change; make another one to set {name}.")
 
-    def knowing(self, *parts: Any) -> Redactor:
+    def with_secrets_from(self, *parts: Any) -> Redactor:
         """Return a copy of the redactor that also redacts all secrets found in these parts of a record."""
-        known = self._known(parts).values
-        if not known:
+        secrets = self._collect_secrets(parts).values
+        if not secrets:
             return self
         other = Redactor.__new__(Redactor)
         for field in self.__slots__:
-            object.__setattr__(other, field, known if field == "_beside" else getattr(self, field))
+            object.__setattr__(other, field, secrets if field == "_known_secrets" else getattr(self, field))
         return other
 
-    def findings(self, text: str) -> list[Found]:
+    def findings(self, text: str) -> list[SensitiveSpan]:
         """Return the findings in a text, in order and without overlaps."""
-        found = detect(text)
-        return self._apart(text, found) if found or self._patterns else []
+        spans = detect_sensitive(text)
+        return self._without_overlaps(text, spans) if spans or self._patterns else []
 
-    def _apart(self, text: str, found: list[Found]) -> list[Found]:
+    def _without_overlaps(self, text: str, spans: list[SensitiveSpan]) -> list[SensitiveSpan]:
         if not self._personal:
-            found = [one for one in found if one[0] not in PERSONAL]
+            spans = [span for span in spans if span[0] not in PERSONAL_KINDS]
         for kind, pattern in self._patterns:
             group = 1 if pattern.groups else 0
-            found += [(kind, *hit.span(group)) for hit in pattern.finditer(text) if hit[group]]
-        if not found:
+            spans += [(kind, *hit.span(group)) for hit in pattern.finditer(text) if hit[group]]
+        if not spans:
             return []
-        found.sort(key=lambda one: (one[1], -one[2]))
-        done = [hit.span() for hit in _DONE.finditer(text)] if "[" in text else []
-        apart: list[Found] = []
+        spans.sort(key=lambda span: (span[1], -span[2]))
+        redacted_ranges = [hit.span() for hit in _PLACEHOLDER.finditer(text)] if "[" in text else []
+        distinct_spans: list[SensitiveSpan] = []
         end = 0
-        for kind, start, stop in found:
-            if stop <= end or (done and any(a < stop and start < b for a, b in done)):
+        for kind, start, stop in spans:
+            if stop <= end or (redacted_ranges and any(a < stop and start < b for a, b in redacted_ranges)):
                 continue
             if self._allowed and self._is_allowed(text[start:stop]):
                 continue
-            apart.append((kind, max(start, end), stop))
+            distinct_spans.append((kind, max(start, end), stop))
             end = stop
-        return apart
+        return distinct_spans
 
     def text(self, text: str) -> str:
         """Return the redacted text. Texts over 10 KB are truncated in the middle."""
-        short = text if len(text) < 10_000 and text.isascii() else encodable(shortened(text))
-        found = detect(short)
-        apart = self._apart(short, found) if found or self._patterns else ()
-        if not apart and not self._beside:  # fast path
+        short = text if len(text) < 10_000 and text.isascii() else escape_surrogates(truncate_text(text))
+        spans = detect_sensitive(short)
+        distinct_spans = self._without_overlaps(short, spans) if spans or self._patterns else ()
+        if not distinct_spans and not self._known_secrets:  # fast path
             return short
-        known = _Known(self._beside)
-        known.found(text, short, apart)
-        redacted: str = self._hidden((text,), known)[0]
+        secrets = _RecordSecrets(self._known_secrets)
+        secrets.add_findings(text, short, distinct_spans)
+        redacted: str = self._redact_parts((text,), secrets)[0]
         return redacted
 
-    def shown(self, text: str, limit: int = FOREIGN) -> str:
+    def text_for_display(self, text: str, limit: int = MAX_QUOTED_CHARS) -> str:
         """Return the text for display to a model: redacted, sanitized, at most `limit` characters.
 
         It is redacted before truncation, and again if sanitizing changed it: a hidden character may split a secret.
         """
         hidden = self.text(text)
-        shown = clean(hidden, _WHOLE)
-        if shown != hidden:
-            shown = self.text(shown)
-        return clean(shown, limit)
+        displayed = sanitize(hidden, _MAX_TEXT_CHARS)
+        if displayed != hidden:
+            displayed = self.text(displayed)
+        return sanitize(displayed, limit)
 
     def value(self, value: Any, name: str = "") -> Any:
         """Return a redacted copy of plain data with the same structure."""
@@ -157,105 +169,120 @@ class Redactor:
 
         A part that is a string is free text. The values inside any other part are arguments with their names.
         """
-        return self._hidden(parts, self._known(parts))
+        return self._redact_parts(parts, self._collect_secrets(parts))
 
-    def _known(self, parts: tuple[Any, ...]) -> _Known:
-        known = _Known(self._beside)
+    def _collect_secrets(self, parts: tuple[Any, ...]) -> _RecordSecrets:
+        secrets = _RecordSecrets(self._known_secrets)
         for part in parts:
-            self._collect(part, "", known)
-        return known
+            self._collect(part, "", secrets)
+        return secrets
 
-    def _hidden(self, parts: tuple[Any, ...], known: _Known) -> tuple[Any, ...]:
+    def _redact_parts(self, parts: tuple[Any, ...], secrets: _RecordSecrets) -> tuple[Any, ...]:
         for _ in range(4):
-            if not known.values and self.level == "local":
-                return self._copies(parts, known)
-            known.settle()
-            parts = self._copies(parts, known)
+            if not secrets.values and self.level == "local":
+                return self._copy_parts(parts, secrets)
+            secrets.prepare()
+            parts = self._copy_parts(parts, secrets)
             # Repeat if a removed value may have hidden the name of another secret or touched it, but not after very
             # many findings.
-            if not known.spread and not 0 < sum(len(found) for _, found in known.texts.values()) <= FLOOD:
+            if (
+                not secrets.spread
+                and not 0 < sum(len(spans) for _, spans in secrets.texts.values()) <= MAX_REPEATED_FINDINGS
+            ):
                 break
-            known = self._known(parts)
+            secrets = self._collect_secrets(parts)
         return parts
 
-    def _copies(self, parts: tuple[Any, ...], known: _Known) -> tuple[Any, ...]:
-        shown = self.level == "local"
+    def _copy_parts(self, parts: tuple[Any, ...], secrets: _RecordSecrets) -> tuple[Any, ...]:
+        should_show_values = self.level == "local"
         return tuple(
-            self._hidden_in(part, known) if type(part) is str else self._copy(part, "", shown, known) for part in parts
+            self._redact_in_text(part, secrets)
+            if type(part) is str
+            else self._copy(part, "", should_show_values, secrets)
+            for part in parts
         )
 
-    def says_secret(self, name: Any) -> str:
+    def secret_kind_of_name(self, name: Any) -> str:
         """Return the kind of secret that a name indicates, or an empty string."""
         if type(name) is not str:
             return ""
-        if self._names and (folded := _folded(name)) in self._names:
-            return _label(folded)
-        kind = naming.secret(name)
-        return kind if self._personal or kind not in PERSONAL else ""
+        if self._names and (folded_name := _fold_name(name)) in self._names:
+            return _label(folded_name)
+        kind = naming.secret_kind(name)
+        return kind if self._personal or kind not in PERSONAL_KINDS else ""
 
     def _is_allowed(self, value: str) -> bool:
         return any(pattern.fullmatch(value) for pattern in self._allowed)
 
-    def _goes_by_name(self, value: Any, name: str) -> bool:
+    def _is_secret_by_name(self, value: Any, name: str) -> bool:
         """Return whether a name makes this value secret: a count of tokens is not a token."""
         if type(value) is str:
-            return bool(name and value.strip()) and not _DONE.fullmatch(value) and not self._is_allowed(value)
-        return bool(name) and type(value) in (int, float) and (name in naming.NUMBERS or name in self._names)
+            return bool(name and value.strip()) and not _PLACEHOLDER.fullmatch(value) and not self._is_allowed(value)
+        return bool(name) and type(value) in (int, float) and (name in naming.NUMERIC_KINDS or name in self._names)
 
-    def _collect(self, value: Any, name: str, known: _Known) -> None:
+    def _collect(self, value: Any, name: str, secrets: _RecordSecrets) -> None:
         """Collect all secrets in a value with their kind."""
-        if self._goes_by_name(value, name):
-            known.add(encodable(str(value)), name)
+        if self._is_secret_by_name(value, name):
+            secrets.add(escape_surrogates(str(value)), name)
         elif type(value) is str:
-            if value not in known.texts:
-                text = encodable(shortened(value))
-                known.found(value, text, self.findings(text))
+            if value not in secrets.texts:
+                text = escape_surrogates(truncate_text(value))
+                secrets.add_findings(value, text, self.findings(text))
         elif type(value) is dict:
             for key, inner in value.items():
                 if type(key) is str and not _is_harmless(key, self._base):
-                    self._collect(key, "", known)
-                self._collect(inner, name or self.says_secret(key), known)
+                    self._collect(key, "", secrets)
+                self._collect(inner, name or self.secret_kind_of_name(key), secrets)
         elif isinstance(value, (list, tuple)):
             for inner in value:
-                self._collect(inner, name, known)
+                self._collect(inner, name, secrets)
 
-    def _copy(self, value: Any, name: str, shown: bool, known: _Known) -> Any:
+    def _copy(self, value: Any, name: str, should_show_values: bool, secrets: _RecordSecrets) -> Any:
         if type(value) is dict:
             copy: dict[Any, Any] = {}
             for key, inner in value.items():
-                said = self._hidden_in_name(key, known)
-                while said in copy:  # two secrets may have the same placeholder
-                    said += "'"
-                copy[said] = self._copy(inner, name or self.says_secret(key), shown or key in self._listed, known)
+                safe_name = self._redact_name(key, secrets)
+                while safe_name in copy:  # two secrets may have the same placeholder
+                    safe_name += "'"
+                copy[safe_name] = self._copy(
+                    inner,
+                    name or self.secret_kind_of_name(key),
+                    should_show_values or key in self._unredacted_arguments,
+                    secrets,
+                )
             return copy
         if isinstance(value, (list, tuple)):
-            return [self._copy(inner, name, shown, known) for inner in value]
-        if self._goes_by_name(value, name):
+            return [self._copy(inner, name, should_show_values, secrets) for inner in value]
+        if self._is_secret_by_name(value, name):
             return f"[redacted {name}]" if self.level == "local" else self._shape(value)
         if value is None or type(value) is bool:
             return value
         if type(value) is str:
-            return self._hidden_in(value, known) if shown or _DONE.fullmatch(value) else self._shape(value)
-        if not shown:
+            return (
+                self._redact_in_text(value, secrets)
+                if should_show_values or _PLACEHOLDER.fullmatch(value)
+                else self._shape(value)
+            )
+        if not should_show_values:
             return self._shape(value)
-        return known.removed(text) if (text := str(value)) in known.values else value
+        return secrets.remove_secrets(text) if (text := str(value)) in secrets.values else value
 
-    def _hidden_in(self, text: str, known: _Known) -> str:
-        text, found = known.texts.get(text) or (encodable(shortened(text)), [])
-        if not found and not known.values:
+    def _redact_in_text(self, text: str, secrets: _RecordSecrets) -> str:
+        text, spans = secrets.texts.get(text) or (escape_surrogates(truncate_text(text)), [])
+        if not spans and not secrets.values:
             return text
         pieces, last = [], 0
-        for kind, start, end in found:
+        for kind, start, end in spans:
             pieces += [text[last:start], f"[redacted {kind}]"]
             last = end
         # Truncate again: placeholders may be longer than the redacted values.
-        return shortened(known.removed("".join([*pieces, text[last:]])))
+        return truncate_text(secrets.remove_secrets("".join([*pieces, text[last:]])))
 
-    def _hidden_in_name(self, name: Any, known: _Known) -> Any:
+    def _redact_name(self, name: Any, secrets: _RecordSecrets) -> Any:
         # An argument name that equals a password stays: without it the record is unreadable.
-        if type(name) is not str or (name.isidentifier() and not known.texts.get(name, (name, ()))[1]):
+        if type(name) is not str or (name.isidentifier() and not secrets.texts.get(name, (name, ()))[1]):
             return name
-        return self._hidden_in(name, known)
+        return self._redact_in_text(name, secrets)
 
     def _shape(self, value: Any) -> str:
         text = str(value)
@@ -269,21 +296,21 @@ class Redactor:
         return f"[{type(value).__name__}{length} #{digest}]"
 
 
-class _Known:
+class _RecordSecrets:
     """Secrets found anywhere in a record, and the findings in each of its texts."""
 
     __slots__ = ("ordered", "spread", "texts", "values")
 
     def __init__(self, values: dict[str, str]) -> None:
-        self.texts: dict[str, tuple[str, Sequence[Found]]] = {}
+        self.texts: dict[str, tuple[str, Sequence[SensitiveSpan]]] = {}
         self.values = dict(values)
         self.ordered: list[str] = []
         self.spread = False
         """Whether a value was removed where detection alone would not find it."""
 
-    def found(self, given: str, text: str, findings: Sequence[Found]) -> None:
+    def add_findings(self, original: str, text: str, findings: Sequence[SensitiveSpan]) -> None:
         """Add the findings in a text, which may be a truncated form of the original."""
-        self.texts[given] = text, findings
+        self.texts[original] = text, findings
         for kind, start, end in findings:
             self.add(text[start:end], kind)
 
@@ -292,7 +319,7 @@ class _Known:
         if len(value) > 3 and value.lower() not in _COMMON:
             self.values.setdefault(value, kind)
 
-    def settle(self) -> None:
+    def prepare(self) -> None:
         """Order values by length, so that a contained value does not split a longer one.
 
         Add JSON and URL escaped forms.
@@ -308,26 +335,26 @@ class _Known:
                 self.values.setdefault(_percent(value), kind)
         self.ordered = sorted(self.values, key=len, reverse=True)
 
-    def removed(self, text: str) -> str:
-        left = [value for value in self.ordered if value in text]
-        if not left:
+    def remove_secrets(self, text: str) -> str:
+        present_values = [value for value in self.ordered if value in text]
+        if not present_values:
             return text
         self.spread = True
         # Placeholders must stay intact even if a password occurs in them. Placeholders and removed values are replaced
         # by lone surrogates, which no text contains here. One pattern of all values would take far longer to compile.
-        pieces = _BETWEEN.split(text)
-        plain = _HALF.join(pieces[::2])
+        pieces = _PLACEHOLDER_SPLIT.split(text)
+        unmarked_text = _PLACEHOLDER_MARK.join(pieces[::2])
         kinds: dict[str, str] = {}
-        for value in left:
+        for value in present_values:
             half = kinds.setdefault(self.values[value], chr(0xD800 + len(kinds)))
-            plain = plain.replace(value, half)
+            unmarked_text = unmarked_text.replace(value, half)
         for kind, half in kinds.items():
-            plain = plain.replace(half, f"[redacted {kind}]")
-        pieces[::2] = plain.split(_HALF)
+            unmarked_text = unmarked_text.replace(half, f"[redacted {kind}]")
+        pieces[::2] = unmarked_text.split(_PLACEHOLDER_MARK)
         return "".join(pieces)
 
 
-_HALF = "\udfff"
+_PLACEHOLDER_MARK = "\udfff"
 
 
 @functools.lru_cache(maxsize=2048)
@@ -336,14 +363,14 @@ def _is_harmless(name: str, redactor: Redactor) -> bool:
     return len(name) <= 40 and name.isidentifier() and not redactor.findings(name)
 
 
-_SPECIAL = Expression(r"[^A-Za-z0-9_.~-]")
+_SPECIAL = LazyRegex(r"[^A-Za-z0-9_.~-]")
 
 
 def _percent(value: str) -> str:
     return _SPECIAL.sub(lambda hit: "".join(f"%{c:02X}" for c in hit[0].encode("utf-8", "replace")), value)
 
 
-def _folded(name: str) -> str:
+def _fold_name(name: str) -> str:
     return re.sub(r"[\W_]+", "_", name.casefold(), flags=re.ASCII).strip("_")
 
 

@@ -13,31 +13,33 @@ _WORD = 512
 _FLAT = frozenset((str, int, float, bool, type(None)))
 
 
-def plain(value: Any, *, depth: int = 12, items: int = 1000, nodes: int = 10_000, chars: int = 262_144) -> Any:
+def to_plain_data(value: Any, *, depth: int = 12, items: int = 1000, nodes: int = 10_000, chars: int = 262_144) -> Any:
     """Return a bounded copy of any value that every JSON encoder accepts. Never raises.
 
     Values without a JSON form become `{"$type": name, ...}`, and cuts are marked. No code of a foreign object runs: no
     repr, property or iterator. `depth` bounds nesting, `items` one collection, `nodes` and `chars` the whole.
     """
-    return _Copy(min(depth, 64), items, nodes, chars).of(value, 0)
+    return _PlainCopier(min(depth, 64), items, nodes, chars).copy_value(value, 0)
 
 
-def shortened(text: str, head: int = _HEAD, tail: int = _TAIL) -> str:
+def truncate_text(text: str, head: int = _HEAD, tail: int = _TAIL) -> str:
     """Return the text, or its two ends with a note about how much was cut.
 
     Words at the cut are removed too: detection cannot recognize half of a secret.
     """
     if len(text) <= head + tail:
         return text
-    room = head - 48  # reserve space for the note, so that the result is never cut again
-    first, last = text[:room], text[len(text) - tail :]
-    first = first[: max(first.rfind(" ", room - _WORD), first.rfind("\n", room - _WORD), room - _WORD)]
-    spaces = [place for place in (last.find(" ", 0, _WORD), last.find("\n", 0, _WORD)) if place >= 0]
+    head_chars = head - 48  # reserve space for the note, so that the result is never cut again
+    first, last = text[:head_chars], text[len(text) - tail :]
+    first = first[
+        : max(first.rfind(" ", head_chars - _WORD), first.rfind("\n", head_chars - _WORD), head_chars - _WORD)
+    ]
+    spaces = [position for position in (last.find(" ", 0, _WORD), last.find("\n", 0, _WORD)) if position >= 0]
     last = last[min(spaces, default=_WORD) :]
     return f"{first} [... {len(text) - len(first) - len(last)} characters cut ...] {last.lstrip()}"
 
 
-def encodable(text: str) -> str:
+def escape_surrogates(text: str) -> str:
     """Return the text with lone surrogates escaped: no encoder accepts them."""
     if text.isascii():
         return text
@@ -48,120 +50,120 @@ def encodable(text: str) -> str:
     return text
 
 
-class _Copy:
+class _PlainCopier:
     def __init__(self, depth: int, items: int, nodes: int, chars: int) -> None:
         self.depth = depth
         self.items = items
         self.nodes = nodes
         self.chars = chars
-        self.above: set[int] = set()
+        self.ancestor_ids: set[int] = set()
 
-    def of(self, value: Any, level: int) -> Any:
+    def copy_value(self, value: Any, level: int) -> Any:
         kind = type(value)
         self.nodes -= 1
         if kind is str:
-            return self.text(value)
+            return self.copy_text(value)
         if kind is bool or value is None:
             return value
         if kind is int and -(2**63) <= value < 2**63:
             return value
         try:
-            return self.other(value, kind, level)
+            return self.copy_other(value, kind, level)
         except Exception:  # noqa: BLE001 - a value that cannot be read is described by its type
             return {"$type": _name(kind)}
 
-    def text(self, value: str) -> str:
-        text = shortened(value)
+    def copy_text(self, value: str) -> str:
+        text = truncate_text(value)
         if len(text) > self.chars:
             return f"[{len(value)} characters cut]"
         self.chars -= len(text)
-        return encodable(text)
+        return escape_surrogates(text)
 
-    def other(self, value: Any, kind: type, level: int) -> Any:
+    def copy_other(self, value: Any, kind: type, level: int) -> Any:
         # Use unbound methods of the built-in types: a subclass may override its own.
         bases = kind.__mro__
         if str in bases:
-            return self.text(str.__str__(value))
+            return self.copy_text(str.__str__(value))
         if int in bases:
-            return _whole(int.__int__(value))
+            return _bounded_integer(int.__int__(value))
         if float in bases:
             number = float.__float__(value)
             return number if math.isfinite(number) else {"$type": "float", "value": float.__repr__(number)}
-        if id(value) in self.above:
+        if id(value) in self.ancestor_ids:
             return {"$type": _name(kind), "$cut": "a cycle"}
         if level >= self.depth or self.nodes <= 0:
             return {"$type": _name(kind), "$cut": "too deep" if level >= self.depth else "too much"}
-        self.above.add(id(value))
+        self.ancestor_ids.add(id(value))
         try:
-            return self.container(value, kind, bases, level + 1)
+            return self.copy_container(value, kind, bases, level + 1)
         finally:
-            self.above.discard(id(value))
+            self.ancestor_ids.discard(id(value))
 
-    def container(self, value: Any, kind: type, bases: tuple[type, ...], level: int) -> Any:
+    def copy_container(self, value: Any, kind: type, bases: tuple[type, ...], level: int) -> Any:
         if dict in bases:
-            return self.mapping(dict.items(value), dict.__len__(value), level)
+            return self.copy_mapping(dict.items(value), dict.__len__(value), level)
         if list in bases:
-            return self.sequence(list.__iter__(value), list.__len__(value), level)
+            return self.copy_sequence(list.__iter__(value), list.__len__(value), level)
         if tuple in bases:
-            names = _static(kind, "_fields")
+            names = _class_attribute(kind, "_fields")
             if type(names) is tuple and len(names) == tuple.__len__(value):
-                return self.mapping(zip(names, tuple.__iter__(value), strict=True), len(names), level)
-            return self.sequence(tuple.__iter__(value), tuple.__len__(value), level)
+                return self.copy_mapping(zip(names, tuple.__iter__(value), strict=True), len(names), level)
+            return self.copy_sequence(tuple.__iter__(value), tuple.__len__(value), level)
         for unordered in (set, frozenset):
             if unordered in bases:
-                found = self.sequence(unordered.__iter__(value), unordered.__len__(value), level)
-                return sorted(found) if all(type(item) is str for item in found) else found
+                copied_items = self.copy_sequence(unordered.__iter__(value), unordered.__len__(value), level)
+                return sorted(copied_items) if all(type(item) is str for item in copied_items) else copied_items
         if kind is range or kind in (type({}.keys()), type({}.values())):
-            return self.sequence(iter(value), len(value), level)
+            return self.copy_sequence(iter(value), len(value), level)
         if bytes in bases or bytearray in bases or kind is memoryview:
             size = value.nbytes if kind is memoryview else bytes.__len__(value) if bytes in bases else len(value)
             return {"$type": _name(kind), "length": size}
         if BaseException in bases:
             arguments = BaseException.__dict__["args"].__get__(value)
-            return {"$type": _name(kind), "args": self.of(arguments, level)}
-        if (told := _standard(value, bases)) is not None:
-            return self.text(told)
+            return {"$type": _name(kind), "args": self.copy_value(arguments, level)}
+        if (standard_text := _format_standard(value, bases)) is not None:
+            return self.copy_text(standard_text)
         if (enum := sys.modules.get("enum")) and enum.Enum in bases:
-            return self.of(_own(value, kind, "_value_"), level)
+            return self.copy_value(_stored_field(value, kind, "_value_"), level)
         if (deque := getattr(sys.modules.get("collections"), "deque", None)) and deque in bases:
-            return self.sequence(deque.__iter__(value), deque.__len__(value), level)
-        if (array := _array(value, bases)) is not None:
-            return self.of(array, level)
+            return self.copy_sequence(deque.__iter__(value), deque.__len__(value), level)
+        if (array := _describe_array(value, bases)) is not None:
+            return self.copy_value(array, level)
         if names := _field_names(kind):
-            fields = [(name, _own(value, kind, name)) for name in names[: self.items + 1]]
-            return self.mapping([pair for pair in fields if pair[1] is not _ABSENT], len(fields), level)
-        if callable(_static(kind, "model_dump")):  # model_dump is designed to return a copy
-            return self.of(value.model_dump(), level)
+            fields = [(name, _stored_field(value, kind, name)) for name in names[: self.items + 1]]
+            return self.copy_mapping([pair for pair in fields if pair[1] is not _ABSENT], len(fields), level)
+        if callable(_class_attribute(kind, "model_dump")):  # model_dump is designed to return a copy
+            return self.copy_value(value.model_dump(), level)
         return {"$type": _name(kind)}
 
-    def sequence(self, values: Any, length: int, level: int) -> list[Any]:
-        found: list[Any] = []
+    def copy_sequence(self, values: Any, length: int, level: int) -> list[Any]:
+        copied_items: list[Any] = []
         for value in itertools.islice(values, self.items):
             if self.nodes <= 0:
                 break
-            found.append(self.of(value, level))
-        if len(found) < length:
-            found.append(f"[{length - len(found)} more items cut]")
-        return found
+            copied_items.append(self.copy_value(value, level))
+        if len(copied_items) < length:
+            copied_items.append(f"[{length - len(copied_items)} more items cut]")
+        return copied_items
 
-    def mapping(self, pairs: Any, length: int, level: int) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+    def copy_mapping(self, pairs: Any, length: int, level: int) -> dict[str, Any]:
+        copied_fields: dict[str, Any] = {}
         for key, value in itertools.islice(pairs, self.items):
             if self.nodes <= 0:
                 break
             name = _key(key)
-            while name in found:  # 1 and "1" are two keys of one dict
+            while name in copied_fields:  # 1 and "1" are two keys of one dict
                 name += "'"
-            found[name] = self.of(value, level)
-        if len(found) < length:
-            found["$cut"] = f"{length - len(found)} more items"
-        return found
+            copied_fields[name] = self.copy_value(value, level)
+        if len(copied_fields) < length:
+            copied_fields["$cut"] = f"{length - len(copied_fields)} more items"
+        return copied_fields
 
 
 _ABSENT = object()
 
 
-def _whole(value: int) -> Any:
+def _bounded_integer(value: int) -> Any:
     if -(2**63) <= value < 2**63:
         return value
     if value.bit_length() <= 512:
@@ -176,35 +178,35 @@ def _key(key: Any) -> str:
     elif kind is bool or key is None:
         text = {True: "true", False: "false", None: "null"}[key]
     elif kind is int or kind is float:
-        text = str(_whole(key) if kind is int else key)
+        text = str(_bounded_integer(key) if kind is int else key)
     elif str in kind.__mro__:
         text = str.__str__(key)
     else:
-        text = str(plain(key, depth=2, items=8)) if kind is tuple else f"${_name(kind)}"
-    return encodable(text if len(text) <= 200 else text[:200] + "...")
+        text = str(to_plain_data(key, depth=2, items=8)) if kind is tuple else f"${_name(kind)}"
+    return escape_surrogates(text if len(text) <= 200 else text[:200] + "...")
 
 
 def _name(kind: type) -> str:
     name = type.__dict__["__name__"].__get__(kind)
-    return encodable(name[:100]) if type(name) is str else "object"
+    return escape_surrogates(name[:100]) if type(name) is str else "object"
 
 
-def _static(kind: type, name: str) -> Any:
+def _class_attribute(kind: type, name: str) -> Any:
     for base in kind.__mro__:
-        if name in (own := type.__dict__["__dict__"].__get__(base)):
-            return own[name]
+        if name in (namespace := type.__dict__["__dict__"].__get__(base)):
+            return namespace[name]
     return _ABSENT
 
 
-def _own(value: Any, kind: type, name: str) -> Any:
+def _stored_field(value: Any, kind: type, name: str) -> Any:
     """Return a field from the object itself, bypassing a property with that name."""
     try:
-        own = object.__getattribute__(value, "__dict__")
-        if type(own) is dict and name in own:
-            return own[name]
+        instance_fields = object.__getattribute__(value, "__dict__")
+        if type(instance_fields) is dict and name in instance_fields:
+            return instance_fields[name]
     except AttributeError:
         pass
-    slot = _static(kind, name)
+    slot = _class_attribute(kind, name)
     if type(slot) is not types.MemberDescriptorType:
         return _ABSENT
     try:
@@ -224,17 +226,17 @@ def _field_names(kind: type) -> list[str]:
         "model_fields",
         "__fields__",
     ):
-        names = _static(kind, declaration)
+        names = _class_attribute(kind, declaration)
         if type(names) is dict or type(names) is tuple:
             return [name for name in names if type(name) is str]
-    attributes = _static(kind, "__attrs_attrs__")
+    attributes = _class_attribute(kind, "__attrs_attrs__")
     if attributes is not _ABSENT and isinstance(attributes, tuple):
         return [attribute.name for attribute in tuple.__iter__(attributes)]
     return []
 
 
 # Looked up in sys.modules: a value of a type that was not imported cannot exist.
-_TOLD = (
+_STRING_METHODS = (
     ("datetime", "datetime", "isoformat"),
     ("datetime", "date", "isoformat"),
     ("datetime", "time", "isoformat"),
@@ -247,21 +249,21 @@ _TOLD = (
 )
 
 
-def _standard(value: Any, bases: tuple[type, ...]) -> str | None:
+def _format_standard(value: Any, bases: tuple[type, ...]) -> str | None:
     if any(base is complex for base in bases):
         return complex.__repr__(value)
-    for module, name, method in _TOLD:
-        known = getattr(sys.modules.get(module), name, None)
-        if known is not None and known in bases:
-            told = getattr(known, method)(value)
-            return told if type(told) is str else None
+    for module, name, method in _STRING_METHODS:
+        known_type = getattr(sys.modules.get(module), name, None)
+        if known_type is not None and known_type in bases:
+            formatted = getattr(known_type, method)(value)
+            return formatted if type(formatted) is str else None
     return None
 
 
 _ARRAYS = frozenset(("numpy", "pandas", "torch", "polars", "tensorflow", "jax", "jaxlib", "cupy"))
 
 
-def _array(value: Any, bases: tuple[type, ...]) -> Any:
+def _describe_array(value: Any, bases: tuple[type, ...]) -> Any:
     """Return a scalar as its number, or an array or table as its shape. Only for libraries with safe attributes."""
     home = type.__dict__["__module__"].__get__(bases[0])
     if type(home) is not str or home.partition(".")[0] not in _ARRAYS:

@@ -14,10 +14,10 @@ from typing import Any, Literal
 import msgspec
 
 from mulligan.records import Lesson, Record, decode, encode, new_id
-from mulligan.redaction import clean
+from mulligan.redaction import sanitize
 
 Via = Literal["command", "page", "api", "library"]
-LONGEST = 300
+MAX_TEXT_CHARS = 300
 """Maximum length of each text in an entry."""
 
 
@@ -30,7 +30,7 @@ class Actor(msgspec.Struct, frozen=True):
     """Id of the token that authenticated the request."""
 
 
-class Act(Record, frozen=True):
+class AuditEntry(Record, frozen=True):
     """One change by a person, as stored in the audit log."""
 
     id: str
@@ -60,27 +60,27 @@ class AuditQuery(Record, frozen=True):
     limit: int = 50
 
 
-class Noted(msgspec.Struct, frozen=True):
+class AuditNote(msgspec.Struct, frozen=True):
     """Audit entry with its tenant, which may differ from the tenant of the changed row."""
 
     tenant: str
-    act: Act
+    act: AuditEntry
 
 
-_acting: contextvars.ContextVar[Actor | None] = contextvars.ContextVar("mulligan_acting", default=None)
+_current_actor: contextvars.ContextVar[Actor | None] = contextvars.ContextVar("mulligan_acting", default=None)
 
 
-def act_as(actor: Actor) -> None:
+def set_actor(actor: Actor) -> None:
     """Set the author of all following changes in the current context."""
-    _acting.set(actor)
+    _current_actor.set(actor)
 
 
-def acting() -> Actor:
+def current_actor() -> Actor:
     """Return the actor set in this context, else the operating system user."""
-    return _acting.get() or Actor(user())
+    return _current_actor.get() or Actor(current_user())
 
 
-def user() -> str:
+def current_user() -> str:
     """Return the name of the operating system user that runs this process."""
     import getpass  # lazy: only audited changes need it
 
@@ -90,100 +90,102 @@ def user() -> str:
         return "somebody"
 
 
-def entry(do: str, at: int, about: str = "", told: str = "") -> Act:
+def build_entry(do: str, at: int, target: str = "", detail: str = "") -> AuditEntry:
     """Build the entry for a change by the current actor, with redacted texts."""
     from mulligan.redaction import Redactor  # lazy: processes that only record do not need it
 
     redactor = Redactor()
 
-    def shown(text: str) -> str:
-        return clean(redactor.text(text[: 4 * LONGEST]), LONGEST)
+    def redact(text: str) -> str:
+        return sanitize(redactor.text(text[: 4 * MAX_TEXT_CHARS]), MAX_TEXT_CHARS)
 
-    who = acting()
-    return Act(
+    actor = current_actor()
+    return AuditEntry(
         id=f"act_{time.time_ns():016x}{new_id()[-4:]}",
         at=at,
-        by=shown(who.by),
+        by=redact(actor.by),
         do=do,
-        via=who.via,
-        token=who.token,
-        about=shown(about),
-        told=shown(told),
+        via=actor.via,
+        token=actor.token,
+        about=redact(target),
+        told=redact(detail),
     )
 
 
-def counted(**numbers: int) -> str:
+def format_counts(**counts: int) -> str:
     """Format counts as `3 runs, 1 step`. Skip zeros."""
-    return ", ".join(f"{many:,} {name if many != 1 else name[:-1]}" for name, many in numbers.items() if many) or "none"
+    return (
+        ", ".join(f"{count:,} {name if count != 1 else name[:-1]}" for name, count in counts.items() if count) or "none"
+    )
 
 
-def named(**words: object) -> str:
+def format_fields(**fields: object) -> str:
     """Format fields as `tool search, since 5`. Skip None."""
-    return ", ".join(f"{name} {word}" for name, word in words.items() if word is not None)
+    return ", ".join(f"{name} {value}" for name, value in fields.items() if value is not None)
 
 
-def written(lessons: Sequence[Lesson], are_new: Sequence[bool]) -> tuple[str, str] | None:
+def describe_saved_lessons(lessons: Sequence[Lesson], are_new: Sequence[bool]) -> tuple[str, str] | None:
     """Return target and detail of the audit entry for saved lessons, or None if none is new.
 
     One new lesson is named by its id. Several are summarized by their sources and their count.
     """
     new = [lesson for lesson, is_new in zip(lessons, are_new, strict=True) if is_new]
     if len(new) > 1:
-        return ", ".join(sorted({each.source for each in new})), counted(lessons=len(new))
+        return ", ".join(sorted({lesson.source for lesson in new})), format_counts(lessons=len(new))
     return (new[0].id, "") if new else None
 
 
-def is_asked(act: Act, query: AuditQuery) -> bool:
+def matches_query(entry: AuditEntry, query: AuditQuery) -> bool:
     """Return whether an entry matches the query, `limit` aside."""
     return (
-        (query.by is None or act.by == query.by)
-        and (query.do is None or act.do == query.do or (query.do.endswith(".") and act.do.startswith(query.do)))
-        and (query.since is None or act.at >= query.since)
-        and (query.until is None or act.at < query.until)
-        and (query.before is None or (act.at, act.id) < tuple(query.before))
+        (query.by is None or entry.by == query.by)
+        and (query.do is None or entry.do == query.do or (query.do.endswith(".") and entry.do.startswith(query.do)))
+        and (query.since is None or entry.at >= query.since)
+        and (query.until is None or entry.at < query.until)
+        and (query.before is None or (entry.at, entry.id) < tuple(query.before))
     )
 
 
 # Database access
 
-_ADDED = "INSERT INTO audit (tenant, at, id, body) VALUES (?, ?, ?, ?)"
+_INSERT_ENTRY_SQL = "INSERT INTO audit (tenant, at, id, body) VALUES (?, ?, ?, ?)"
 Read = Callable[[str, Iterable[Any]], list[Any]]
-LAST = (2**62, "")
-SOME = 500
+AFTER_NEWEST = (2**62, "")
+READ_BATCH_ROWS = 500
 
 
-def note(writer: Any, tenant: str, act: Act) -> None:
+def insert_entry(writer: Any, tenant: str, entry: AuditEntry) -> None:
     """Insert an entry in the writer's transaction."""
-    writer.execute(_ADDED, (tenant, act.at, act.id, encode(act)))
+    writer.execute(_INSERT_ENTRY_SQL, (tenant, entry.at, entry.id, encode(entry)))
 
 
-def found(read: Read, tenant: str, query: AuditQuery) -> list[Act]:
+def find_entries(read: Read, tenant: str, query: AuditQuery) -> list[AuditEntry]:
     """Return the entries that match the query, newest first.
 
     Author and action are filtered in Python: the log holds manual changes only, so it is small.
     """
-    acts: list[Act] = []
-    after = query.before or (LAST if query.until is None else (query.until, ""))
-    while len(acts) < query.limit:
+    entries: list[AuditEntry] = []
+    after = query.before or (AFTER_NEWEST if query.until is None else (query.until, ""))
+    while len(entries) < query.limit:
         rows = read(
             "SELECT at, id, body FROM audit WHERE tenant = ? AND (at, id) < (?, ?) AND at >= ? "
             "ORDER BY at DESC, id DESC LIMIT ?",
-            (tenant, *after, query.since or 0, SOME),
+            (tenant, *after, query.since or 0, READ_BATCH_ROWS),
         )
-        acts += [act for *_, body in rows if is_asked(act := decode(body, Act), query)]
-        if len(rows) < SOME:
+        entries += [entry for *_, body in rows if matches_query(entry := decode(body, AuditEntry), query)]
+        if len(rows) < READ_BATCH_ROWS:
             break
         after = (rows[-1][0], rows[-1][1])
-    return acts[: max(query.limit, 0)]
+    return entries[: max(query.limit, 0)]
 
 
-def forget(writer: Any, tenant: str, cut: Callable[[Act], Act]) -> None:
+def erase_from_entries(writer: Any, tenant: str, erase: Callable[[AuditEntry], AuditEntry]) -> None:
     """Erase a text from all entries of a tenant. The entries themselves stay.
 
     `erase` returns the entry without the text.
     """
     for at, id, body in writer.execute("SELECT at, id, body FROM audit WHERE tenant = ?", (tenant,)).fetchall():
-        act = decode(body, Act)
-        if (kept := cut(act)) != act:
-            row = (encode(kept), tenant, at, id)
+        entry = decode(body, AuditEntry)
+        if (erased_entry := erase(entry)) != entry:
+            row = (encode(erased_entry), tenant, at, id)
             writer.execute("UPDATE audit SET body = ? WHERE tenant = ? AND at = ? AND id = ?", row)

@@ -7,16 +7,16 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from mulligan.records import Effects, Ending, Link, Recovery, Step, StepType, decode, decoder
+from mulligan.records import Effects, Link, Recovery, RecoveryStop, Step, StepType, decode, decoder
 
 T = TypeVar("T")
 
-WORTH = 200
+MIN_COMPRESSED_BYTES = 200
 """Shorter bodies are not compressed."""
 
 # Compression dictionary of frequent JSON fragments, so that short bodies shrink too. Never edit it: stored bodies are
 # decompressed with it.
-_WORDS_1 = (
+_DICTIONARY_1 = (
     b'"metadata":{"model":"description":"message":"content":"status":"error":"type":"text","id":"null,false,true,"value"'
     b'"items":[{"name":"query":"path":"url":"http://https://","title":"data":{"results":[{"}]},"tokens":{"input":"output"'
     b'"evidence":["fingerprint":"1:"confidence":0."remedy":"ran":"hint":"detail":"kind":"tool/","failure":{"kind":"tool/'
@@ -24,7 +24,7 @@ _WORDS_1 = (
     b',"outcome":"failure","attempt":2,"parent":1,"type":"model","server":"arguments":{"result":{"started":17,"seconds":0.0'
     b'{"run":"run_","seq":1,"call":1,"name":"'
 )
-_PACKED_1 = b"\x01"
+_COMPRESSED_PREFIX_1 = b"\x01"
 """First byte of a body compressed with dictionary 1. JSON never starts with this byte."""
 
 
@@ -33,7 +33,7 @@ _PACKED_1 = b"\x01"
 _DEFAULTS = dict(zip(reversed(Step.__struct_fields__), reversed(Step.__struct_defaults__), strict=False))
 
 
-class Rest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class CompactStep(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Body of a call that succeeded at its first attempt: the Step fields that its row has no columns for.
 
     Hot path: thousands are built per batch.
@@ -48,51 +48,51 @@ class Rest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     tokens: dict[str, int] | None = None
     metadata: dict[str, Any] | None = None
     after: Recovery | None = None
-    ending: Ending | None = None
+    ending: RecoveryStop | None = None
     sampled: float = _DEFAULTS["sampled"]
     effects: Effects | None = None
     key: str | None = None
     links: tuple[Link, ...] = ()
 
 
-_rest = decoder(Rest)
-PlainRow = tuple[str, int, str, int, Rest]
+_decode_compact_step = decoder(CompactStep)
+SuccessRow = tuple[str, int, str, int, CompactStep]
 """Row of a call that succeeded at its first attempt: run, seq, name, start time and body."""
-_WHOLE = b'{"run":'
+_FULL_STEP_PREFIX = b'{"run":'
 """Prefix of a body that contains the full step."""
 
 
-def packed(body: bytes) -> bytes:
+def compress(body: bytes) -> bytes:
     """Return the body compressed, or unchanged if compression saves less than 10%."""
-    if len(body) < WORTH or body.startswith(_PACKED_1):
+    if len(body) < MIN_COMPRESSED_BYTES or body.startswith(_COMPRESSED_PREFIX_1):
         return body
-    packer = zlib.compressobj(6, zlib.DEFLATED, -15, 8, zlib.Z_DEFAULT_STRATEGY, _WORDS_1)
-    small = _PACKED_1 + packer.compress(body) + packer.flush()
-    return small if len(small) < 0.9 * len(body) else body
+    compressor = zlib.compressobj(6, zlib.DEFLATED, -15, 8, zlib.Z_DEFAULT_STRATEGY, _DICTIONARY_1)
+    compressed = _COMPRESSED_PREFIX_1 + compressor.compress(body) + compressor.flush()
+    return compressed if len(compressed) < 0.9 * len(body) else body
 
 
-def plain(body: bytes) -> bytes:
+def decompress(body: bytes) -> bytes:
     """Return the JSON of a body, compressed or not."""
-    if not body.startswith(_PACKED_1):
+    if not body.startswith(_COMPRESSED_PREFIX_1):
         return body
-    unpacker = zlib.decompressobj(-15, _WORDS_1)
-    return unpacker.decompress(body[1:]) + unpacker.flush()
+    decompressor = zlib.decompressobj(-15, _DICTIONARY_1)
+    return decompressor.decompress(body[1:]) + decompressor.flush()
 
 
-def read(body: bytes, type: type[T]) -> T:
+def decode_body(body: bytes, type: type[T]) -> T:
     """Decode a stored body as a record of this type."""
-    return decode(plain(body), type)
+    return decode(decompress(body), type)
 
 
-def step(run: str, seq: int, name: str, started: int, body: bytes) -> Step:
+def decode_step(run: str, seq: int, name: str, started_at: int, body: bytes) -> Step:
     """Decode a step from its row. The body is a full step, or a `CompactStep` that the columns complete."""
-    body = plain(body)
-    if body.startswith(_WHOLE):
+    body = decompress(body)
+    if body.startswith(_FULL_STEP_PREFIX):
         return decode(body, Step)
-    rest = _rest(body)
+    compact = _decode_compact_step(body)
     # Positional arguments: keywords are slower, and a run may have thousands of steps.
     return Step(
-        run, seq, seq, 1, rest.parent, rest.type, name, rest.server, rest.arguments, "success", rest.result,
-        started, rest.seconds, None, rest.after, rest.ending, rest.tokens, rest.metadata, rest.sampled, rest.effects,
-        rest.key, rest.links,
+        run, seq, seq, 1, compact.parent, compact.type, name, compact.server, compact.arguments, "success",
+        compact.result, started_at, compact.seconds, None, compact.after, compact.ending, compact.tokens,
+        compact.metadata, compact.sampled, compact.effects, compact.key, compact.links,
     )  # fmt: skip

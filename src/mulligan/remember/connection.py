@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from mulligan.remember.bodies import PlainRow
+from mulligan.remember.bodies import SuccessRow
 
 
 class Insert(msgspec.Struct, frozen=True):
@@ -27,17 +27,17 @@ class Insert(msgspec.Struct, frozen=True):
         return cls(table, tuple(columns.split()), conflict)
 
     @property
-    def one(self) -> str:
+    def single_row_sql(self) -> str:
         """SQL that inserts one row."""
-        return self.many(1)
+        return self.multi_row_sql(1)
 
-    def many(self, count: int) -> str:
+    def multi_row_sql(self, count: int) -> str:
         """Return the SQL that inserts this many rows."""
         row = f"({', '.join('?' * len(self.columns))})"
         return f"INSERT INTO {self.table} ({', '.join(self.columns)}) VALUES {', '.join([row] * count)} {self.conflict}"
 
     @classmethod
-    def instead(cls, table: str, keys: str, values: str) -> Insert:
+    def or_update(cls, table: str, keys: str, values: str) -> Insert:
         """Build an upsert. Rows passed to one statement must have distinct keys."""
         new = ", ".join(f"{name} = excluded.{name}" for name in values.split())
         conflict = f"ON CONFLICT ({', '.join(keys.split())}) DO UPDATE SET {new}"
@@ -46,7 +46,7 @@ class Insert(msgspec.Struct, frozen=True):
 
 def upsert(table: str, keys: str, values: str) -> str:
     """Return the SQL that inserts one row or updates the row with its key."""
-    return Insert.instead(table, keys, values).one
+    return Insert.or_update(table, keys, values).single_row_sql
 
 
 class Lookup(msgspec.Struct, frozen=True):
@@ -60,14 +60,19 @@ class Lookup(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, table: str, keys: str, columns: str) -> Lookup:
         """Build from space-separated names. A key name followed by `>=` matches that value and all greater ones."""
-        names, wanted = tuple(keys.split()), tuple(columns.split())
-        return cls(table, names, wanted, f"SELECT {', '.join(wanted)} FROM {table} WHERE {cls.where(names)}")
+        key_names, column_names = tuple(keys.split()), tuple(columns.split())
+        return cls(
+            table,
+            key_names,
+            column_names,
+            f"SELECT {', '.join(column_names)} FROM {table} WHERE {cls.where(key_names)}",
+        )
 
     @staticmethod
     def where(keys: tuple[str, ...], values: Sequence[str] | None = None) -> str:
         """Return the condition that compares the keys with these SQL values, by default with placeholders."""
-        each = zip(keys, values or "?" * len(keys), strict=True)
-        return " AND ".join(f"{key} {value}" if key.endswith(">=") else f"{key} = {value}" for key, value in each)
+        pairs = zip(keys, values or "?" * len(keys), strict=True)
+        return " AND ".join(f"{key} {value}" if key.endswith(">=") else f"{key} = {value}" for key, value in pairs)
 
 
 class Rows(Protocol):
@@ -99,5 +104,5 @@ class Connection(Protocol):
     def look_up(self, lookup: Lookup, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """Return the rows for many keys. Each row starts with its key values."""
 
-    def put_plain(self, tenant: str, rows: Iterable[PlainRow]) -> int:
+    def put_successes(self, tenant: str, rows: Iterable[SuccessRow]) -> int:
         """Insert calls that succeeded at their first attempt. Return how many were new."""

@@ -26,47 +26,47 @@ from mulligan.records import (
     encode,
 )
 from mulligan.remember import audit, bodies, fixes, found, learning, patterns, rollups, rows
-from mulligan.remember.candidates import Candidates
+from mulligan.remember.candidates import SketchCache
 from mulligan.remember.connection import Connection, upsert
-from mulligan.remember.ledger import Ledger
-from mulligan.remember.patterns import Decision
+from mulligan.remember.ledger import BatchWriter
+from mulligan.remember.patterns import PatternDecision
 from mulligan.remember.store import (
-    IMPORTED,
-    Act,
+    IMPORT_PREFIX,
+    AuditEntry,
+    AuditNote,
     AuditQuery,
     Batch,
-    Command,
-    Consolidated,
-    Evidence,
+    ConsolidationResult,
     FixQuery,
     LessonQuery,
-    Noted,
+    PatternCommand,
     PatternQuery,
     Progress,
-    Question,
+    RecallQuery,
     Revocation,
-    Revoked,
+    RevokeResult,
     RunQuery,
+    TrialReport,
 )
 
-EXPORTED = 500
+READ_BATCH_RUNS = 500
 """Runs that one statement reads."""
 
-_JOURNAL = upsert("journals", "tenant journal", "upto")
-_DECISION = upsert("decisions", "tenant id", "body")
-_SHELVED = upsert("shelf", "tenant kind key", "value")
+_UPSERT_OFFSET_SQL = upsert("journals", "tenant journal", "upto")
+_UPSERT_DECISION_SQL = upsert("decisions", "tenant id", "body")
+_UPSERT_ENTRY_SQL = upsert("shelf", "tenant kind key", "value")
 
 
 class DatabaseStore(abc.ABC):
     """Store with one write connection and several read connections."""
 
-    _is_far = False
+    _is_remote = False
     """Whether a round trip costs more than a larger statement."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
-        self._ledger = Ledger()
-        self._candidates = Candidates()
+        self._batch_writer = BatchWriter()
+        self._sketch_cache = SketchCache()
 
     @abc.abstractmethod
     def _writing(self, *tenants: str) -> contextlib.AbstractContextManager[Connection]:
@@ -79,7 +79,7 @@ class DatabaseStore(abc.ABC):
     def _reading(self, tenant: str) -> contextlib.AbstractContextManager[Connection]:
         """Borrow a read connection for this tenant."""
 
-    def _asking(self, tenant: str) -> contextlib.AbstractContextManager[Connection]:
+    def _reading_stale(self, tenant: str) -> contextlib.AbstractContextManager[Connection]:
         """Borrow a read connection for queries that tolerate slightly stale data."""
         return self._reading(tenant)
 
@@ -96,20 +96,22 @@ class DatabaseStore(abc.ABC):
             return self._append(writer, tenant, batch, journal, offset, principal)
 
     def append_all(self, batches: Sequence[Batch]) -> list[int]:
-        with self._writing(*{each.tenant for each in batches}) as writer:
-            return [self._append(writer, *each) for each in batches]
+        with self._writing(*{batch.tenant for batch in batches}) as writer:
+            return [self._append(writer, *batch) for batch in batches]
 
     def _append(
         self, writer: Connection, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int,
         principal: str,
     ) -> int:  # fmt: skip
-        place = (tenant, journal)
-        known = writer.execute("SELECT upto FROM journals WHERE tenant = ? AND journal = ?", place).fetchone()
-        if offset <= (known[0] if known else 0):
+        journal_key = (tenant, journal)
+        offset_row = writer.execute(
+            "SELECT upto FROM journals WHERE tenant = ? AND journal = ?", journal_key
+        ).fetchone()
+        if offset <= (offset_row[0] if offset_row else 0):
             return 0
-        writer.execute(_JOURNAL, (*place, offset))
-        is_imported = journal.startswith(IMPORTED)
-        return self._ledger.append(writer, tenant, batch, self._clock(), is_imported, principal)
+        writer.execute(_UPSERT_OFFSET_SQL, (*journal_key, offset))
+        is_imported = journal.startswith(IMPORT_PREFIX)
+        return self._batch_writer.append(writer, tenant, batch, self._clock(), is_imported, principal)
 
     def offset(self, tenant: str, journal: str) -> int:
         rows = self._read(tenant, "SELECT upto FROM journals WHERE tenant = ? AND journal = ?", (tenant, journal))
@@ -129,54 +131,54 @@ class DatabaseStore(abc.ABC):
     def runs(self, tenant: str, query: RunQuery) -> list[History]:
         if query.limit <= 0:
             return []
-        return [self._history(tenant, run) for run in self._found(tenant, query, query.limit)]
+        return [self._history(tenant, run) for run in self._find_runs(tenant, query, query.limit)]
 
-    def _found(self, tenant: str, query: RunQuery, limit: int) -> list[Run]:
-        asked: set[str] = set()
+    def _find_runs(self, tenant: str, query: RunQuery, limit: int) -> list[Run]:
+        pattern_ids: set[str] = set()
         if query.pattern is not None:
-            known = self.pattern(tenant, query.pattern)
-            if known is None:
+            pattern = self.pattern(tenant, query.pattern)
+            if pattern is None:
                 return []
-            asked = {known.id, *known.merged}
-        return found.runs(self._reader(tenant), tenant, query, asked, limit)
+            pattern_ids = {pattern.id, *pattern.merged}
+        return found.find_runs(self._reader(tenant), tenant, query, pattern_ids, limit)
 
     def run(self, tenant: str, id: str) -> History | None:
-        known = self._read(tenant, "SELECT body FROM runs WHERE tenant = ? AND id = ?", (tenant, id))
-        return self._history(tenant, bodies.read(known[0][0], Run)) if known else None
+        run_rows = self._read(tenant, "SELECT body FROM runs WHERE tenant = ? AND id = ?", (tenant, id))
+        return self._history(tenant, bodies.decode_body(run_rows[0][0], Run)) if run_rows else None
 
-    def known(self, tenant: str, ids: Sequence[str]) -> set[str]:
-        return {id for (id,) in self._of_runs(tenant, "id", ids)}
+    def existing_runs(self, tenant: str, ids: Sequence[str]) -> set[str]:
+        return {id for (id,) in self._select_from_runs(tenant, "id", ids)}
 
-    def ended(self, tenant: str, ids: Sequence[str]) -> set[str]:
-        runs = [bodies.read(body, Run) for (body,) in self._of_runs(tenant, "body", ids)]
+    def ended_runs(self, tenant: str, ids: Sequence[str]) -> set[str]:
+        runs = [bodies.decode_body(body, Run) for (body,) in self._select_from_runs(tenant, "body", ids)]
         return {run.id for run in runs if run.end is not None}
 
-    def _of_runs(self, tenant: str, column: str, ids: Sequence[str]) -> Iterator[Sequence[Any]]:
-        for start in range(0, len(ids), EXPORTED):
-            some = ids[start : start + EXPORTED]
-            sql = f"SELECT {column} FROM runs WHERE tenant = ? AND id IN ({', '.join('?' * len(some))})"
-            yield from self._read(tenant, sql, (tenant, *some))
+    def _select_from_runs(self, tenant: str, column: str, ids: Sequence[str]) -> Iterator[Sequence[Any]]:
+        for start in range(0, len(ids), READ_BATCH_RUNS):
+            id_batch = ids[start : start + READ_BATCH_RUNS]
+            sql = f"SELECT {column} FROM runs WHERE tenant = ? AND id IN ({', '.join('?' * len(id_batch))})"
+            yield from self._read(tenant, sql, (tenant, *id_batch))
 
     def _history(self, tenant: str, run: Run) -> History:
-        with self._asking(tenant) as connection:
+        with self._reading_stale(tenant) as connection:
             return rows.history_of(connection, tenant, run)
 
     def find(self, tenant: str, prefix: str, limit: int = 5) -> list[Run]:
-        return found.beginning(self._reader(tenant), tenant, prefix, max(limit, 0))
+        return found.find_runs_by_prefix(self._reader(tenant), tenant, prefix, max(limit, 0))
 
     def export(self, tenant: str, since: int = 0) -> Iterator[History]:
         after: tuple[int, str] = (since, "")
         while True:
-            some = self._read(
+            run_rows = self._read(
                 tenant,
                 "SELECT body FROM runs WHERE tenant = ? AND (started, id) > (?, ?) ORDER BY started, id LIMIT ?",
-                (tenant, *after, EXPORTED),
+                (tenant, *after, READ_BATCH_RUNS),
             )
-            for (body,) in some:
-                run = bodies.read(body, Run)
+            for (body,) in run_rows:
+                run = bodies.decode_body(body, Run)
                 after = (run.started, run.id)
                 yield self._history(tenant, run)
-            if len(some) < EXPORTED:
+            if len(run_rows) < READ_BATCH_RUNS:
                 return
 
     def rebuild(self, tenant: str) -> None:
@@ -184,74 +186,81 @@ class DatabaseStore(abc.ABC):
         from mulligan.remember import upkeep  # lazy import: write-only processes start faster
 
         with self._writing(tenant) as writer:
-            self._ledger.let_go()
+            self._batch_writer.drop_cache()
             upkeep.rebuild(writer, tenant)
 
-    def recall(self, tenant: str, question: Question) -> list[Precedent]:
+    def recall(self, tenant: str, query: RecallQuery) -> list[Precedent]:
         from mulligan.remember import precedents  # lazy import: write-only processes start faster
 
-        return precedents.answer(self._reader(tenant), tenant, question, at_once=self._is_far)
+        return precedents.find_precedents(self._reader(tenant), tenant, query, in_one_query=self._is_remote)
 
     def fixes(self, tenant: str, query: FixQuery) -> list[Fix]:
-        with self._asking(tenant) as connection:  # one connection for all of its short queries
+        with self._reading_stale(tenant) as connection:  # one connection for all of its short queries
 
             def read(sql: str, values: Iterable[Any] = ()) -> list[Any]:
                 return connection.execute(sql, tuple(values)).fetchall()
 
-            return learning.answer(read, tenant, query, time.monotonic, self._ways())
+            return learning.answer_query(read, tenant, query, time.monotonic, self._fix_lookups())
 
-    def _ways(self) -> learning.Ways:
-        return learning.Ways(self._near, learning.latest, learning.fixes_of, learning.samples)
+    def _fix_lookups(self) -> learning.FixLookups:
+        return learning.FixLookups(
+            self._find_similar_patterns,
+            learning.find_recent_runs,
+            learning.find_pattern_fixes,
+            learning.find_successful_votes,
+        )
 
-    def _near(self, read: learning.Read, tenant: str, tool: str, text: str, stamp: int) -> list[tuple[float, str]]:
-        return self._candidates.of(read, tenant, tool, stamp).nearest(text)
+    def _find_similar_patterns(
+        self, read: learning.Read, tenant: str, tool: str, text: str, stamp: int
+    ) -> list[tuple[float, str]]:
+        return self._sketch_cache.get_sketches(read, tenant, tool, stamp).nearest(text)
 
-    def evidence(self, tenant: str, fix: str, limit: int = 100) -> list[Evidence]:
-        return learning.evidence(self._reader(tenant), tenant, fix, max(limit, 0))
+    def evidence(self, tenant: str, fix: str, limit: int = 100) -> list[TrialReport]:
+        return learning.find_trial_reports(self._reader(tenant), tenant, fix, max(limit, 0))
 
-    def outcome(self, tenant: str, fix: str, report: Evidence) -> bool:
+    def record_outcome(self, tenant: str, fix: str, report: TrialReport) -> bool:
         with self._writing(tenant) as writer:
-            learning.note_principal(
+            learning.update_principal(
                 writer, tenant, report.principal, self._clock()
             )  # a reporting principal counts as active
-            return learning.report(writer, tenant, fix, fixes.Vote.reported(report))
+            return learning.add_reported_vote(writer, tenant, fix, fixes.Vote.from_report(report))
 
     def decide(self, tenant: str, fix: str, approved: bool, at: int) -> bool:
         with self._writing(tenant) as writer:
-            is_known = learning.decide(writer, tenant, fix, approved, at)
-            if is_known:
-                self._note(writer, tenant, "fix.approve" if approved else "fix.revoke", fix)
-            return is_known
+            has_fix = learning.store_decision(writer, tenant, fix, approved, at)
+            if has_fix:
+                self._insert_audit_entry(writer, tenant, "fix.approve" if approved else "fix.revoke", fix)
+            return has_fix
 
-    def revoke(self, tenant: str, what: Revocation) -> Revoked:
+    def revoke(self, tenant: str, revocation: Revocation) -> RevokeResult:
         with self._writing(tenant) as writer:
-            revoked = learning.revoke(writer, tenant, what)
-            told = audit.named(principal=what.principal, tool=what.tool, since=what.since)
-            self._note(writer, tenant, "memory.revoke", told=told)
+            revoked = learning.revoke(writer, tenant, revocation)
+            detail = audit.format_fields(principal=revocation.principal, tool=revocation.tool, since=revocation.since)
+            self._insert_audit_entry(writer, tenant, "memory.revoke", detail=detail)
             return revoked
 
     def lessons(self, tenant: str, query: LessonQuery) -> list[Lesson]:
         from mulligan.remember.lessons import rows as lesson_rows  # lazy import: write-only processes start faster
 
-        return lesson_rows.answer(self._reader(tenant), tenant, query)
+        return lesson_rows.find_lessons(self._reader(tenant), tenant, query)
 
     def lesson(self, tenant: str, id: str, now: int = 0) -> Lesson | None:
         from mulligan.remember.lessons import rows as lesson_rows  # lazy import: write-only processes start faster
 
-        return lesson_rows.find(self._reader(tenant), tenant, id, now or self._clock())
+        return lesson_rows.find_lesson(self._reader(tenant), tenant, id, now or self._clock())
 
-    def keep_lesson(self, tenant: str, lesson: Lesson) -> bool:
-        return self.keep_lessons(tenant, [lesson])[0]
+    def save_lesson(self, tenant: str, lesson: Lesson) -> bool:
+        return self.save_lessons(tenant, [lesson])[0]
 
-    def keep_lessons(self, tenant: str, lessons: Sequence[Lesson]) -> list[bool]:
+    def save_lessons(self, tenant: str, lessons: Sequence[Lesson]) -> list[bool]:
         from mulligan.remember.lessons import (
             rows as lesson_rows,  # lazy import: write-only processes start faster
         )
 
         with self._writing(tenant) as writer:
-            are_new = [lesson_rows.keep(writer, tenant, each, self._clock()) for each in lessons]
-            if noted := audit.written(lessons, are_new):
-                self._note(writer, tenant, "lesson.write", *noted)
+            are_new = [lesson_rows.save_lesson(writer, tenant, lesson, self._clock()) for lesson in lessons]
+            if target_and_detail := audit.describe_saved_lessons(lessons, are_new):
+                self._insert_audit_entry(writer, tenant, "lesson.write", *target_and_detail)
             return are_new
 
     def remove_lessons(self, tenant: str, source: LessonSource) -> int:
@@ -260,53 +269,59 @@ class DatabaseStore(abc.ABC):
         )
 
         with self._writing(tenant) as writer:
-            removed = lesson_rows.remove(writer, tenant, source)
+            removed = lesson_rows.remove_by_source(writer, tenant, source)
             if removed:
-                self._note(writer, tenant, "lesson.remove", source, audit.counted(lessons=removed))
+                self._insert_audit_entry(writer, tenant, "lesson.remove", source, audit.format_counts(lessons=removed))
             return removed
 
-    def decide_lesson(self, tenant: str, id: str, verdict: LessonVerdict, at: int) -> Lesson | None:
+    def decide_lesson(self, tenant: str, id: str, decision: LessonVerdict, at: int) -> Lesson | None:
         from mulligan.remember.lessons import (
             rows as lesson_rows,  # lazy import: write-only processes start faster
         )
 
         with self._writing(tenant) as writer:
-            known = lesson_rows.decide(writer, tenant, id, verdict, at)
-            if known is not None:
-                self._note(writer, tenant, f"lesson.{verdict}", known)
-        return self.lesson(tenant, known, at) if known is not None else None
+            lesson_id = lesson_rows.record_decision(writer, tenant, id, decision, at)
+            if lesson_id is not None:
+                self._insert_audit_entry(writer, tenant, f"lesson.{decision}", lesson_id)
+        return self.lesson(tenant, lesson_id, at) if lesson_id is not None else None
 
     def consolidate(
-        self, tenant: str, now: int, progress: Progress | None = None, most: int | None = None
-    ) -> Consolidated:
+        self, tenant: str, now: int, progress: Progress | None = None, max_patterns: int | None = None
+    ) -> ConsolidationResult:
         from mulligan.remember.lessons import (
             rows as lesson_rows,  # lazy import: write-only processes start faster
         )
 
-        return lesson_rows.consolidate(self._reader(tenant), self._writing, tenant, now, progress, most)
+        return lesson_rows.consolidate(self._reader(tenant), self._writing, tenant, now, progress, max_patterns)
 
     def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
-        return found.found(self._reader(tenant), tenant, query)
+        return found.find_patterns(self._reader(tenant), tenant, query)
 
     def pattern(self, tenant: str, id: str) -> Pattern | None:
-        return found.pattern(self._reader(tenant), tenant, id)
+        return found.find_pattern(self._reader(tenant), tenant, id)
 
-    def change(self, tenant: str, command: Command) -> Pattern | None:
-        names = [command.pattern, *((command.into,) if command.into is not None else ())]
-        known = [id for name in names if (id := found.whole_id(self._reader(tenant), tenant, name)) is not None]
+    def update_pattern(self, tenant: str, command: PatternCommand) -> Pattern | None:
+        requested_ids = [command.pattern, *((command.into,) if command.into is not None else ())]
+        existing_ids = [
+            id
+            for requested_id in requested_ids
+            if (id := found.resolve_id(self._reader(tenant), tenant, requested_id)) is not None
+        ]
         with self._writing(tenant) as writer:
-            decisions = found.decisions_of(lambda sql, values: list(writer.execute(sql, tuple(values))), tenant)
-            meant = patterns.named(command, known, decisions)
-            if meant is None:
+            decisions = found.read_decisions(lambda sql, values: list(writer.execute(sql, tuple(values))), tenant)
+            resolved_command = patterns.resolve_command(command, existing_ids, decisions)
+            if resolved_command is None:
                 return None
-            command, changed = meant
-            current = self.pattern(tenant, changed)
+            command, pattern_id = resolved_command
+            current = self.pattern(tenant, pattern_id)
             if current is None:  # deleted concurrently
                 return None
-            decision = patterns.decided(command, decisions.get(changed, Decision()), current)
-            writer.execute(_DECISION, (tenant, changed, encode(decision)))
-            self._note(writer, tenant, f"pattern.{command.do}", changed, audit.named(into=command.into))
-        return self.pattern(tenant, changed)
+            decision = patterns.apply_command(command, decisions.get(pattern_id, PatternDecision()), current)
+            writer.execute(_UPSERT_DECISION_SQL, (tenant, pattern_id, encode(decision)))
+            self._insert_audit_entry(
+                writer, tenant, f"pattern.{command.do}", pattern_id, audit.format_fields(into=command.into)
+            )
+        return self.pattern(tenant, pattern_id)
 
     def stats(self, tenant: str, query: StatsQuery) -> Stats:
         return rollups.stats(self._reader(tenant), tenant, query)
@@ -319,44 +334,50 @@ class DatabaseStore(abc.ABC):
 
     def put(self, tenant: str, kind: str, key: str, value: bytes) -> None:
         with self._writing(tenant) as writer:
-            writer.execute(_SHELVED, (tenant, kind, key, value))
+            writer.execute(_UPSERT_ENTRY_SQL, (tenant, kind, key, value))
 
-    def swap(
-        self, tenant: str, kind: str, key: str, known: bytes | None, value: bytes, noted: Noted | None = None
+    def compare_and_set(
+        self,
+        tenant: str,
+        kind: str,
+        key: str,
+        expected: bytes | None,
+        value: bytes,
+        audit_note: AuditNote | None = None,
     ) -> bool:
-        tenants = {tenant} if noted is None else {tenant, noted.tenant}
+        tenants = {tenant} if audit_note is None else {tenant, audit_note.tenant}
         with self._writing(*sorted(tenants)) as writer:
-            desk = Desk(writer, self._ledger, tenant, self._clock())
-            is_known = desk.get(kind, key) == known
-            if is_known:
-                desk.put(kind, key, value)
-                if noted is not None:
-                    audit.note(writer, noted.tenant, noted.act)
-            return is_known
+            transaction = StoreTransaction(writer, self._batch_writer, tenant, self._clock())
+            is_unchanged = transaction.get(kind, key) == expected
+            if is_unchanged:
+                transaction.put(kind, key, value)
+                if audit_note is not None:
+                    audit.insert_entry(writer, audit_note.tenant, audit_note.act)
+            return is_unchanged
 
     def keys(self, tenant: str, kind: str) -> list[str]:
         rows = self._read(tenant, "SELECT key FROM shelf WHERE tenant = ? AND kind = ? ORDER BY key", (tenant, kind))
         return [key for (key,) in rows]
 
-    def audit(self, tenant: str, query: AuditQuery) -> list[Act]:
-        return audit.found(self._reader(tenant), tenant, query)
+    def audit(self, tenant: str, query: AuditQuery) -> list[AuditEntry]:
+        return audit.find_entries(self._reader(tenant), tenant, query)
 
-    def _note(self, writer: Connection, tenant: str, do: str, about: str = "", told: str = "") -> None:
+    def _insert_audit_entry(self, writer: Connection, tenant: str, do: str, target: str = "", detail: str = "") -> None:
         """Add an audit entry for a change by a person to this transaction."""
-        audit.note(writer, tenant, audit.entry(do, self._clock(), about, told))
+        audit.insert_entry(writer, tenant, audit.build_entry(do, self._clock(), target, detail))
 
     @contextlib.contextmanager
-    def transaction(self, tenant: str) -> Iterator[Desk]:
+    def transaction(self, tenant: str) -> Iterator[StoreTransaction]:
         """Open an atomic transaction, serialized with writers of other processes."""
         with self._writing(tenant) as writer:
-            yield Desk(writer, self._ledger, tenant, self._clock())
+            yield StoreTransaction(writer, self._batch_writer, tenant, self._clock())
 
 
-class Desk:
+class StoreTransaction:
     """Operations within one transaction: key-value entries, and records appended without a journal."""
 
-    def __init__(self, writer: Connection, ledger: Ledger, tenant: str, now: int) -> None:
-        self._writer, self._ledger = writer, ledger
+    def __init__(self, writer: Connection, batch_writer: BatchWriter, tenant: str, now: int) -> None:
+        self._writer, self._batch_writer = writer, batch_writer
         self._tenant, self._now = tenant, now
 
     def get(self, kind: str, key: str) -> bytes | None:
@@ -366,12 +387,12 @@ class Desk:
         return bytes(row[0]) if row else None
 
     def put(self, kind: str, key: str, value: bytes) -> None:
-        self._writer.execute(_SHELVED, (self._tenant, kind, key, value))
+        self._writer.execute(_UPSERT_ENTRY_SQL, (self._tenant, kind, key, value))
 
     def run(self, id: str) -> Run | None:
         row = self._writer.execute("SELECT body FROM runs WHERE tenant = ? AND id = ?", (self._tenant, id)).fetchone()
-        return bodies.read(row[0], Run) if row else None
+        return bodies.decode_body(row[0], Run) if row else None
 
     def append(self, batch: Sequence[AnyEvent]) -> int:
         """Store a batch. Return how many of its records were new."""
-        return self._ledger.append(self._writer, self._tenant, batch, self._now, is_imported=False)
+        return self._batch_writer.append(self._writer, self._tenant, batch, self._now, is_imported=False)

@@ -13,32 +13,32 @@ from typing import Any
 import msgspec
 
 from mulligan.records import Change, Fix, fix_id
-from mulligan.remember.fixes import Form
-from mulligan.remember.store import FixQuery, Shape
+from mulligan.remember.fixes import FixAction
+from mulligan.remember.store import ArgumentTypes, FixQuery
 
-MOST = 16
+MAX_EXEMPLARS = 16
 """Latest successful calls that are read per tool."""
-SCANNED = 1000
+MAX_SCANNED_STEPS = 1000
 """Steps that the search for exemplars may skip over."""
-LARGEST = 8192
+MAX_BODY_BYTES = 8192
 """Larger step bodies are skipped: decoding them only for argument names costs too much."""
-ALIKE = 8
+MAX_EXEMPLARS_PER_SHAPE = 8
 """Further exemplars of the same shape add no information."""
-FEWEST = 5
+MIN_EXEMPLARS = 5
 """Exemplars that a suggestion needs."""
-ALWAYS = 0.9
+REQUIRED_ARGUMENT_RATIO = 0.9
 """Share of exemplars that must have an argument for it to count as required."""
 
 
-class Given(msgspec.Struct, frozen=True):
+class ExemplarArguments(msgspec.Struct, frozen=True):
     """Partial view of a stored step: arguments and tool key. Decoding skips all other fields."""
 
     arguments: Any = None
     key: str | None = None
 
 
-NUMBERS = ("integer", "number")
-CASTS = {
+NUMBER_TYPES = ("integer", "number")
+ALLOWED_CASTS = {
     ("string", "integer"),
     ("string", "number"),
     ("string", "boolean"),
@@ -47,61 +47,65 @@ CASTS = {
 }
 
 
-def capped(shapes: Iterable[Shape]) -> list[Shape]:
+def sample_by_shape(shapes: Iterable[ArgumentTypes]) -> list[ArgumentTypes]:
     """Return up to `MAX_EXEMPLARS` shapes in order, with at most `MAX_EXEMPLARS_PER_SHAPE` equal ones."""
-    seen: Counter[Shape] = Counter()
-    kept: list[Shape] = []
+    shape_counts: Counter[ArgumentTypes] = Counter()
+    sample: list[ArgumentTypes] = []
     for shape in shapes:
-        if seen[shape] < ALIKE:
-            seen[shape] += 1
-            kept.append(shape)
-        if len(kept) >= MOST:
+        if shape_counts[shape] < MAX_EXEMPLARS_PER_SHAPE:
+            shape_counts[shape] += 1
+            sample.append(shape)
+        if len(sample) >= MAX_EXEMPLARS:
             break
-    return kept
+    return sample
 
 
-def drawn(query: FixQuery, worked: Sequence[Shape]) -> list[Fix]:
+def suggest_from_exemplars(query: FixQuery, exemplars: Sequence[ArgumentTypes]) -> list[Fix]:
     """Suggest the changes that give a failed call the shape of the exemplars. Empty if the shapes agree."""
-    if not query.shape or query.tool is None or len(worked) < FEWEST:
+    if not query.shape or query.tool is None or len(exemplars) < MIN_EXEMPLARS:
         return []
-    changes = tuple(sorted(_changes(dict(query.shape), worked), key=lambda change: change.path))
+    changes = tuple(sorted(_suggest_changes(dict(query.shape), exemplars), key=lambda change: change.path))
     if not changes:
         return []
     fingerprint = query.fingerprint or ""
     return [
         Fix(
-            id=fix_id(query.tool, fingerprint, Form(changes=changes)),
+            id=fix_id(query.tool, fingerprint, FixAction(changes=changes)),
             tool=query.tool,
             fingerprint=fingerprint,
             sort="exemplar",
             changes=changes,
-            exemplars=len(worked),
+            exemplars=len(exemplars),
             why="it was never tried: calls that worked look like that",
-            tellable=True,
+            showable=True,
         )
     ]
 
 
-def _changes(failed: Mapping[str, str], worked: Sequence[Shape]) -> Iterable[Change]:
-    given = Counter(name for shape in worked for name, _ in shape)
+def _suggest_changes(failed: Mapping[str, str], exemplars: Sequence[ArgumentTypes]) -> Iterable[Change]:
+    argument_counts = Counter(name for shape in exemplars for name, _ in shape)
     types: dict[str, set[str]] = {}
-    for shape in worked:
+    for shape in exemplars:
         for name, type in shape:
             types.setdefault(name, set()).add(type)
-    strange = [name for name in failed if name not in given]
-    missing = [name for name, count in given.items() if count >= ALWAYS * len(worked) and name not in failed]
-    if len(strange) == len(missing) == 1 and _fits(failed[strange[0]], types[missing[0]]):
-        yield Change(path=strange[0], how="rename", after=missing[0])
-    elif strange or missing:
+    unknown = [name for name in failed if name not in argument_counts]
+    missing = [
+        name
+        for name, count in argument_counts.items()
+        if count >= REQUIRED_ARGUMENT_RATIO * len(exemplars) and name not in failed
+    ]
+    if len(unknown) == len(missing) == 1 and _fits(failed[unknown[0]], types[missing[0]]):
+        yield Change(path=unknown[0], how="rename", after=missing[0])
+    elif unknown or missing:
         return  # ambiguous: no unique pair of unknown and missing argument, so type changes would not help either
     for name, type in failed.items():
-        (usual, *others) = types.get(name, {type})
-        if not others and given[name] >= FEWEST and not _fits(type, {usual}):
-            if (type, usual) in CASTS:
-                yield Change(path=name, how="cast", after=usual)
-            elif usual == "array" and type != "null":
+        (expected_type, *others) = types.get(name, {type})
+        if not others and argument_counts[name] >= MIN_EXEMPLARS and not _fits(type, {expected_type}):
+            if (type, expected_type) in ALLOWED_CASTS:
+                yield Change(path=name, how="cast", after=expected_type)
+            elif expected_type == "array" and type != "null":
                 yield Change(path=name, how="wrap")
 
 
-def _fits(type: str, usual: set[str]) -> bool:
-    return type in usual or (type in NUMBERS and not usual.isdisjoint(NUMBERS))
+def _fits(type: str, expected_types: set[str]) -> bool:
+    return type in expected_types or (type in NUMBER_TYPES and not expected_types.isdisjoint(NUMBER_TYPES))

@@ -16,56 +16,70 @@ from mulligan.remember import similar
 from mulligan.remember.store import PatternQuery, Store
 
 Embedder = Callable[[str], Iterable[float]]
-MOST = 5000
+MAX_COMPARED_PATTERNS = 5000
 """Patterns that are compared: those with the most occurrences."""
-KIND = "vector"
-LONGEST = 2000
+VECTOR_KIND = "vector"
+MAX_EMBEDDED_CHARS = 2000
 """Longer message templates are truncated for the embedder."""
 
 
-def like(
+def find_related(
     store: Store, tenant: str, pattern: Pattern, limit: int = 10, embed: Embedder | None = None, name: str = ""
 ) -> list[tuple[float, Pattern]]:
     """Return other patterns with their similarity, most similar first.
 
     `name` identifies the embedder: its vectors are stored under this name.
     """
-    known = [each for each in store.patterns(tenant, PatternQuery(limit=MOST)) if each.id != pattern.id]
+    other_patterns = [
+        candidate
+        for candidate in store.patterns(tenant, PatternQuery(limit=MAX_COMPARED_PATTERNS))
+        if candidate.id != pattern.id
+    ]
     if embed is None:
-        own = similar.sketch(_worded(pattern))
-        ranked = [(similar.likeness(own, similar.sketch(_worded(each))), each) for each in known]
-        least = similar.ALIKE
+        own_sketch = similar.sketch(_match_text(pattern))
+        ranked = [
+            (similar.sketch_similarity(own_sketch, similar.sketch(_match_text(candidate))), candidate)
+            for candidate in other_patterns
+        ]
+        min_similarity = similar.MIN_SIMILARITY
     else:
-        asked = _vector(store, tenant, pattern, embed, name)
-        ranked = [(_cosine(asked, _vector(store, tenant, each, embed, name)), each) for each in known]
-        least = 0.0
-    ranked.sort(key=lambda each: (-each[0], each[1].id))
-    return [each for each in ranked[: max(limit, 0)] if each[0] > 0 and each[0] >= least]
+        own_vector = _load_vector(store, tenant, pattern, embed, name)
+        ranked = [
+            (_cosine(own_vector, _load_vector(store, tenant, candidate, embed, name)), candidate)
+            for candidate in other_patterns
+        ]
+        min_similarity = 0.0
+    ranked.sort(key=lambda scored_pattern: (-scored_pattern[0], scored_pattern[1].id))
+    return [
+        scored_pattern
+        for scored_pattern in ranked[: max(limit, 0)]
+        if scored_pattern[0] > 0 and scored_pattern[0] >= min_similarity
+    ]
 
 
-def _worded(pattern: Pattern) -> str:
+def _match_text(pattern: Pattern) -> str:
     return pattern.template or pattern.message
 
 
-def _vector(store: Store, tenant: str, pattern: Pattern, embed: Embedder, name: str) -> Sequence[float]:
+def _load_vector(store: Store, tenant: str, pattern: Pattern, embed: Embedder, name: str) -> Sequence[float]:
     """Return the stored unit vector of a pattern, or compute and store it."""
-    kind = f"{KIND} {name}"
-    kept = store.get(tenant, kind, pattern.id)
-    if kept is not None and len(kept) % 4 == 0:
-        found = array("f")
-        found.frombytes(kept)
-        return found
+    kind = f"{VECTOR_KIND} {name}"
+    stored_bytes = store.get(tenant, kind, pattern.id)
+    if stored_bytes is not None and len(stored_bytes) % 4 == 0:
+        stored_vector = array("f")
+        stored_vector.frombytes(stored_bytes)
+        return stored_vector
     try:
-        made = array("f", embed(_worded(pattern)[:LONGEST]))
+        vector = array("f", embed(_match_text(pattern)[:MAX_EMBEDDED_CHARS]))
     except Exception as error:
         raise StoreError(f"the embedder {name} failed: {type(error).__name__}: {error}") from error
-    size = math.sqrt(sum(each * each for each in made))
-    if not made or not math.isfinite(size):
+    norm = math.sqrt(sum(component * component for component in vector))
+    if not vector or not math.isfinite(norm):
         raise StoreError(f"the embedder {name} gave no numbers for {pattern.id}.")
-    unit = array("f", (each / (size or 1.0) for each in made))
-    store.put(tenant, kind, pattern.id, unit.tobytes())
-    return unit
+    unit_vector = array("f", (component / (norm or 1.0) for component in vector))
+    store.put(tenant, kind, pattern.id, unit_vector.tobytes())
+    return unit_vector
 
 
-def _cosine(one: Sequence[float], other: Sequence[float]) -> float:
-    return sum(map(float.__mul__, one, other)) if len(one) == len(other) else 0.0
+def _cosine(left: Sequence[float], right: Sequence[float]) -> float:
+    return sum(map(float.__mul__, left, right)) if len(left) == len(right) else 0.0

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from mulligan import calls, figures
 from mulligan.calls import Call
-from mulligan.events import AnyEvent, ContextCompacted, Kept, RunEnded, RunStarted, StepEnded, steps_of
+from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded, StoredEvents, build_steps
 from mulligan.figures import HOUR, Cells
 from mulligan.links import (
     Candidate,
@@ -33,152 +33,166 @@ from mulligan.remember import bodies, fixes, learning, tallies, voting
 from mulligan.remember.connection import Connection, Insert, upsert
 from mulligan.remember.rollups import Rollups
 from mulligan.remember.rows import (
-    FIRST,
-    KEPT_STEP,
-    KNOWN_RUN,
+    BEFORE_FIRST_CALL,
     LINK,
     RUN,
     STEP,
+    STORED_RUN,
+    STORED_STEP,
     USED,
     calls_of,
     compactions_of,
+    delete_usages,
     extent,
     forget_links,
-    forget_used,
     history_of,
     link_rows,
     links_since,
-    plain_row,
     put_statuses,
     run_row,
     step_row,
+    step_to_success_row,
     steps_since,
-    worked_row,
+    success_row,
 )
 from mulligan.remember.store import ITEMS_KIND, merge_items
-from mulligan.remember.tallies import Seen
-from mulligan.success import Form, Success
+from mulligan.remember.tallies import CountedFailure
+from mulligan.success import CallTemplate, SuccessRecord
 
-KNOWN = 10_000
+MAX_TRACKED_RUNS = 10_000
 """Unfinished runs that are cached."""
-TRAIL = 100
+MIN_TRAIL_CALLS = 100
 """Latest calls of a run that a trail covers at least. Changes to earlier calls need a full read."""
-TRAILS = 200
+MAX_TRAILS = 200
 """Runs with a trail that are cached."""
 
 
 IDLE_MILLISECONDS = 30 * 60 * 1000
 """An unfinished run that was idle for this long is settled: its provisional links are judged as if it had ended."""
-SETTLED = 2**62
+SETTLED_TIMESTAMP = 2**62
 """Stored in place of a time for a run that was settled before it ended."""
 MAX_SETTLED_RUNS = 50
 """Idle runs that are settled in one transaction."""
 MAX_COMPARED_STEPS = 5000
 """Steps of one tool in one run that the item test reads."""
-_PROVISIONAL = upsert("provisional", "tenant run", "at")
-_SHELF = upsert("shelf", "tenant kind key", "value")
+_UPSERT_PROVISIONAL_SQL = upsert("provisional", "tenant run", "at")
+_UPSERT_ENTRY_SQL = upsert("shelf", "tenant kind key", "value")
 _ORPHAN = Insert.of("orphans", "tenant run kept")
 _COMPACTION = Insert.of("compactions", "tenant sort owner at body")
 
 
-class _Trail:
+class _CallTrail:
     """Progress of a run before each of its latest calls. Allows recounting from any of them."""
 
     def __init__(self) -> None:
         self.ids: list[int] = []
         self.before: list[RunProgress] = []
         self.now = RunProgress()
-        self.is_cut = False
+        self.is_truncated = False
         """Whether earlier calls were dropped from the trail."""
-        self.is_odd = False
+        self.has_unordered_calls = False
         """Whether a call id is greater than the seq of one of its attempts. Then the run is read in full."""
 
-    def back_to(self, call: int) -> RunProgress | None:
+    def rewind(self, call: int) -> RunProgress | None:
         """Rewind to the state before this call and return it. None if the trail does not reach back that far."""
-        place = bisect_left(self.ids, call)
-        if self.is_odd or (place == 0 and self.is_cut):
+        index = bisect_left(self.ids, call)
+        if self.has_unordered_calls or (index == 0 and self.is_truncated):
             return None
-        if place < len(self.ids):
-            self.now = self.before[place]
-            del self.ids[place:], self.before[place:]
+        if index < len(self.ids):
+            self.now = self.before[index]
+            del self.ids[index:], self.before[index:]
         return self.now
 
-    def follow(self, call: Call, is_item: ItemTest, run: Run) -> list[Link]:
+    def add_call(self, call: Call, is_item: ItemTest, run: Run) -> list[Link]:
         """Append a call and return its recovery links."""
         self.ids.append(call.steps[0].call)
         self.before.append(self.now)
         links: list[Link] = []
         # Fast path: a first-attempt success without open failures does not change the progress.
-        if self.now.open or not self.now.has_success or len(call.steps) > 1 or not _is_plain(call.steps[0]):
+        if (
+            self.now.open
+            or not self.now.has_success
+            or len(call.steps) > 1
+            or not _is_first_attempt_success(call.steps[0])
+        ):
             self.now, links = self.now.after(call, None, is_item, run.withdrawn, is_final=run.end is not None)
-        if len(self.ids) > 2 * TRAIL:
-            del self.ids[:TRAIL], self.before[:TRAIL]
-            self.is_cut = True
+        if len(self.ids) > 2 * MIN_TRAIL_CALLS:
+            del self.ids[:MIN_TRAIL_CALLS], self.before[:MIN_TRAIL_CALLS]
+            self.is_truncated = True
         return links
 
 
-class Known:
+class TrackedRun:
     """Cached state of a run. A run with failures but without a trail must be read in full."""
 
-    __slots__ = ("is_plain", "run", "status", "steps", "trail", "used")
+    __slots__ = ("is_failure_free", "run", "status", "step_totals", "trail", "used_names")
 
-    def __init__(self, run: Run, status: Status, is_plain: bool = True, trail: _Trail | None = None) -> None:
+    def __init__(self, run: Run, status: Status, is_failure_free: bool = True, trail: _CallTrail | None = None) -> None:
         self.run = run
         self.status = status
-        self.is_plain = is_plain
+        self.is_failure_free = is_failure_free
         self.trail = trail
-        self.steps = (0, 0)
+        self.step_totals = (0, 0)
         """With a trail: count of the stored steps and sum of their seqs, to detect writes by other processes."""
-        self.used: set[tuple[str, str]] = set()
+        self.used_names: set[tuple[str, str]] = set()
 
 
-class _News:
+class _RunChanges:
     """Records of one run in a batch."""
 
-    __slots__ = ("ended", "is_plain", "started", "steps", "worked")
+    __slots__ = ("ended", "is_failure_free", "started", "steps", "successes")
 
     def __init__(self) -> None:
         self.started: Run | None = None
         self.ended: list[Run] = []
         self.steps: list[Step] = []
-        self.worked: list[Success] = []
+        self.successes: list[SuccessRecord] = []
         """First-attempt successes in compact form. Built into steps only when needed (`expand_successes`)."""
-        self.is_plain = True
+        self.is_failure_free = True
         """Whether all of `steps` are first-attempt successes too."""
 
-    def look_closely(self) -> None:
+    def expand_successes(self) -> None:
         """Convert `successes` to steps."""
-        self.steps += steps_of(self.worked)
-        self.worked = []
+        self.steps += build_steps(self.successes)
+        self.successes = []
 
 
-class Part(NamedTuple):
+class RunSlice(NamedTuple):
     """Some calls of a run with their recovery links, either before or after a batch."""
 
     run: Run
     calls: dict[int, Call]
     links: dict[int, Link]
-    again: set[int]
+    repeated_calls: set[int]
     """Calls that repeat a failure from before a compaction."""
 
     def cells(self, id: int) -> Cells:
         """Return the counters of one call."""
         link = self.links.get(id)
         by = self.calls.get(link.overcame) if link else None
-        return figures.of_call(self.run, self.calls[id], link, by, id in self.again)
+        return figures.of_call(self.run, self.calls[id], link, by, id in self.repeated_calls)
 
-    def seen(self, id: int, sign: int) -> list[Seen]:
+    def to_counted_failures(self, id: int, sign: int) -> list[CountedFailure]:
         """Return the failures of one call for the pattern counts. `sign` adds (1) or subtracts (-1) them."""
         call = self.calls[id]
         if not call.has_failed:
             return []
-        is_overcome = call.has_succeeded or id in self.links
-        return [Seen(self.run, step, is_overcome, sign) for step in call.steps if step.has_failed and step.failure]
+        is_recovered = call.has_succeeded or id in self.links
+        return [
+            CountedFailure(self.run, step, is_recovered, sign)
+            for step in call.steps
+            if step.has_failed and step.failure
+        ]
 
-    def is_counted_as(self, id: int, other: Part) -> bool:
+    def is_counted_as(self, id: int, other: RunSlice) -> bool:
         """Return whether a call has the same counters in both slices."""
-        mine, theirs = self.calls.get(id), other.calls.get(id)
-        if mine is None or theirs is None or mine.steps != theirs.steps or (id in self.again) != (id in other.again):
+        own_call, other_call = self.calls.get(id), other.calls.get(id)
+        if (
+            own_call is None
+            or other_call is None
+            or own_call.steps != other_call.steps
+            or (id in self.repeated_calls) != (id in other.repeated_calls)
+        ):
             return False
         link = self.links.get(id)
         if link != other.links.get(id):
@@ -186,20 +200,20 @@ class Part(NamedTuple):
         return link is None or self.calls[link.overcame].steps == other.calls[link.overcame].steps
 
 
-NOTHING = Part(Run(id=""), {}, {}, set())
+EMPTY_SLICE = RunSlice(Run(id=""), {}, {}, set())
 
 
-class Account:
+class CounterChanges:
     """Pending changes of rollups, patterns, links and statuses, written at the end of a transaction."""
 
     def __init__(self) -> None:
         self.cells: Cells = {}
-        self.plain = figures.Successes()
-        self.seen: list[Seen] = []
-        self.used: list[tuple[str, str, int, str]] = []
-        self.news: list[voting.News] = []
+        self.success_counter = figures.Successes()
+        self.failures: list[CountedFailure] = []
+        self.used_names: list[tuple[str, str, int, str]] = []
+        self.run_trials: list[voting.RunTrials] = []
         """Trials by run."""
-        self.begun: set[str] = set()
+        self.new_runs: set[str] = set()
         """Runs without any stored record before this transaction."""
         self.links: list[tuple[Any, ...]] = []
         self.unlinked: list[tuple[str, str, int]] = []
@@ -208,38 +222,38 @@ class Account:
         """Updates of `runs`, as (status, whether it is failure-free, tenant, run)."""
         self._runs: dict[tuple[str, str | None, str | None, int, Status, bool], int] = {}
 
-    def add(self, before: Part, after: Part) -> None:
+    def add(self, before: RunSlice, after: RunSlice) -> None:
         """Subtract the calls of `before` and add those of `after`. Unchanged calls are skipped."""
         if not before.calls:
             self._add_all(after)
             return
-        is_moved = not _is_same_place(before.run, after.run)
+        has_new_key = not _has_same_counter_key(before.run, after.run)
         for id in before.calls.keys() | after.calls.keys():
-            if not is_moved and before.is_counted_as(id, after):
+            if not has_new_key and before.is_counted_as(id, after):
                 continue
             if id in before.calls:
                 figures.add(self.cells, before.cells(id), -1)
-                self.seen += before.seen(id, -1)
+                self.failures += before.to_counted_failures(id, -1)
             if id in after.calls:
                 steps = after.calls[id].steps
-                if len(steps) == 1 and _is_plain(steps[0]):
-                    self.plain.add(after.run, steps, self.cells)
+                if len(steps) == 1 and _is_first_attempt_success(steps[0]):
+                    self.success_counter.add(after.run, steps, self.cells)
                     continue
                 figures.add(self.cells, after.cells(id))
-                self.seen += after.seen(id, 1)
+                self.failures += after.to_counted_failures(id, 1)
 
-    def _add_all(self, part: Part) -> None:
+    def _add_all(self, run_slice: RunSlice) -> None:
         """Add calls that were not counted before."""
-        plain: list[Step] = []
-        for id, call in part.calls.items():
-            if len(call.steps) == 1 and _is_plain(call.steps[0]):
-                plain.append(call.steps[0])
+        successes: list[Step] = []
+        for id, call in run_slice.calls.items():
+            if len(call.steps) == 1 and _is_first_attempt_success(call.steps[0]):
+                successes.append(call.steps[0])
             else:
-                figures.add(self.cells, part.cells(id))
-                self.seen += part.seen(id, 1)
-        self.plain.add(part.run, plain, self.cells)
+                figures.add(self.cells, run_slice.cells(id))
+                self.failures += run_slice.to_counted_failures(id, 1)
+        self.success_counter.add(run_slice.run, successes, self.cells)
 
-    def add_run(self, before: Known | None, run: Run | None, status: Status) -> None:
+    def add_run(self, before: TrackedRun | None, run: Run | None, status: Status) -> None:
         """Subtract the run as it was before, if any, and add it as it is now, if any."""
         if before is not None and before.run is run and before.status == status:
             return
@@ -253,98 +267,104 @@ class Account:
 
         Standalone calls are one run each, so there can be many equal ones.
         """
-        alike = (run.agent, run.version, run.environment, run.started // HOUR, status, run.end is None)
-        self._runs[alike] = self._runs.get(alike, 0) + count
+        key = (run.agent, run.version, run.environment, run.started // HOUR, status, run.end is None)
+        self._runs[key] = self._runs.get(key, 0) + count
 
-    def counted(self) -> Cells:
+    def collect_cells(self) -> Cells:
         """Return all counters, including pending runs and successes."""
         for (agent, version, environment, hour, status, is_running), count in self._runs.items():
             end = None if is_running else "finished"
             run = Run(id="", agent=agent, version=version, environment=environment, started=hour * HOUR, end=end)  # type: ignore[arg-type]
-            for place, cell in figures.of_run(run, status).items():
-                cell.runs = {name: each * count for name, each in cell.runs.items()}
+            for key, cell in figures.of_run(run, status).items():
+                cell.runs = {name: run_count * count for name, run_count in cell.runs.items()}
                 cell.running *= count
-                figures.add(self.cells, {place: cell})
+                figures.add(self.cells, {key: cell})
         self._runs.clear()
-        self.plain.count(self.cells)
+        self.success_counter.count(self.cells)
         return self.cells
 
-    def add_worked(self, run: Run, worked: Sequence[Success], known: set[tuple[str, str]]) -> None:
+    def add_successes(self, run: Run, successes: Sequence[SuccessRecord], known_names: set[tuple[str, str]]) -> None:
         """Add first-attempt successes and the tools they used.
 
         Successes of one form and hour share a counter key, so only the first one is built into a step.
         """
-        if len(worked) == 1:  # common case: a standalone call
-            steps = steps_of(worked)
-            self.plain.add(run, steps, self.cells)
-            self.add_used(run, steps, known)
+        if len(successes) == 1:  # common case: a standalone call
+            steps = build_steps(successes)
+            self.success_counter.add(run, steps, self.cells)
+            self.add_used_names(run, steps, known_names)
             return
-        forms: dict[Form, Sequence[Success]] = dict.fromkeys([each.form for each in worked], worked)
-        if len(forms) > 1:
-            forms = {form: [each for each in worked if each.form is form] for form in forms}
-        for form, some in forms.items():
-            starts = [each.started for each in some]
-            is_alike = int(min(starts) * 1000) // HOUR == int(max(starts) * 1000) // HOUR
-            if is_alike and form.type != "model" and not any(each.tokens for each in some):
-                steps = steps_of(some[:1])
-                self.plain.add_alike(run, steps[0], [each.seconds for each in some])
+        successes_by_form: dict[CallTemplate, Sequence[SuccessRecord]] = dict.fromkeys(
+            [success.form for success in successes], successes
+        )
+        if len(successes_by_form) > 1:
+            successes_by_form = {
+                form: [success for success in successes if success.form is form] for form in successes_by_form
+            }
+        for form, form_successes in successes_by_form.items():
+            starts = [success.started for success in form_successes]
+            is_same_hour = int(min(starts) * 1000) // HOUR == int(max(starts) * 1000) // HOUR
+            if is_same_hour and form.type != "model" and not any(success.tokens for success in form_successes):
+                steps = build_steps(form_successes[:1])
+                self.success_counter.add_alike(run, steps[0], [success.seconds for success in form_successes])
             else:
-                steps = steps_of(some)
-                self.plain.add(run, steps, self.cells)
-            self.add_used(run, steps, known)
+                steps = build_steps(form_successes)
+                self.success_counter.add(run, steps, self.cells)
+            self.add_used_names(run, steps, known_names)
 
-    def add_used(self, run: Run, steps: Sequence[Step], known: set[tuple[str, str]]) -> None:
+    def add_used_names(self, run: Run, steps: Sequence[Step], known_names: set[tuple[str, str]]) -> None:
         """Add the tools and models of these steps that the run has not used yet."""
         last = None
         of_run = run.metadata
         for step in steps:
             if step.name != last:
                 last = step.name
-                used = ("tool", last)
-                if used not in known:
-                    known.add(used)
-                    self.used.append((*used, run.started, run.id))
+                usage = ("tool", last)
+                if usage not in known_names:
+                    known_names.add(usage)
+                    self.used_names.append((*usage, run.started, run.id))
             if (step.metadata or of_run or step.type == "model") and (model := figures.model_of(run, step)):
-                used = ("model", model)
-                if used not in known:
-                    known.add(used)
-                    self.used.append((*used, run.started, run.id))
+                usage = ("model", model)
+                if usage not in known_names:
+                    known_names.add(usage)
+                    self.used_names.append((*usage, run.started, run.id))
 
 
-class Ledger:
+class BatchWriter:
     """Writer of batches with a cache of unfinished runs. Use it from one thread at a time, within a transaction."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], Known] = {}
-        self._doubted: dict[tuple[str, str], Known] = {}
+        self._tracked_runs: dict[tuple[str, str], TrackedRun] = {}
+        self._unverified_runs: dict[tuple[str, str], TrackedRun] = {}
         """Runs cached before another process wrote. Their trails are reused if their steps are unchanged."""
         self._version = -1
         self._forgotten = 0
-        self._heard: dict[tuple[str, str], int] = {}
+        self._principal_noted_at: dict[tuple[str, str], int] = {}
         self._has_provisional = True
         """Whether any run may have provisional links. Mostly none does, which saves a statement per run."""
         self.rollups = Rollups()
 
-    def let_go(self) -> None:
+    def drop_cache(self) -> None:
         """Clear all caches, after a rollback or a change of stored data by other code."""
-        self._known.clear()
-        self._doubted.clear()
-        self._heard.clear()
-        self.rollups.let_go()
+        self._tracked_runs.clear()
+        self._unverified_runs.clear()
+        self._principal_noted_at.clear()
+        self.rollups.drop_cache()
 
     def begin(self, writer: Connection, version: int) -> None:
         """Validate the caches at the start of a transaction. `version` differs if another process has written."""
         if version == self._version:
             return
         self._version = version
-        self._doubted.update((key, known) for key, known in self._known.items() if known.trail is not None)
-        self._known.clear()
-        self.rollups.let_go()
+        self._unverified_runs.update(
+            (key, tracked) for key, tracked in self._tracked_runs.items() if tracked.trail is not None
+        )
+        self._tracked_runs.clear()
+        self.rollups.drop_cache()
         forgotten = writer.execute("SELECT value FROM meta WHERE tenant = '' AND key = 'forgotten'").fetchone()
         count = int(forgotten[0]) if forgotten else 0
         if count != self._forgotten:
             self._forgotten = count
-            self._doubted.clear()
+            self._unverified_runs.clear()
 
     def append(
         self,
@@ -356,122 +376,141 @@ class Ledger:
         principal: str = "",
     ) -> int:
         """Store a batch. Return how many of its records were new."""
-        principal = fixes.IMPORT if is_imported else principal or fixes.OWN
-        self._note(writer, tenant, principal, now)
+        principal = fixes.IMPORT_PRINCIPAL if is_imported else principal or fixes.LOCAL_PRINCIPAL
+        self._update_principal(writer, tenant, principal, now)
         sql = "SELECT 1 FROM provisional WHERE tenant = ? LIMIT 1"
         self._has_provisional = writer.execute(sql, (tenant,)).fetchone() is not None
-        news, compactions = _sorted_out(batch)
-        self._make_room()
+        changes_by_run, compactions = _group_by_run(batch)
+        self._trim_cache()
         orphans = dict(iter(writer.execute("SELECT run, kept FROM orphans WHERE tenant = ?", (tenant,))))
-        before = self._looked_up(writer, tenant, news)
-        kept = self._put_runs(writer, tenant, news, before, orphans, now, is_imported, principal)
-        lost = [id for id, about in news.items() if id not in before and not about.started and not about.ended]
-        if lost:
-            writer.put(_ORPHAN, [(tenant, id, now) for id in lost])
-        kept += self._put_steps(writer, tenant, news)
-        account = Account()
-        compacted = writer.execute("SELECT 1 FROM compactions WHERE tenant = ? LIMIT 1", (tenant,)).fetchone()
-        for id, about in news.items():
+        before = self._find_existing_runs(writer, tenant, changes_by_run)
+        stored_count = self._put_runs(writer, tenant, changes_by_run, before, orphans, now, is_imported, principal)
+        orphan_ids = [
+            id
+            for id, changes in changes_by_run.items()
+            if id not in before and not changes.started and not changes.ended
+        ]
+        if orphan_ids:
+            writer.put(_ORPHAN, [(tenant, id, now) for id in orphan_ids])
+        stored_count += self._put_steps(writer, tenant, changes_by_run)
+        counters = CounterChanges()
+        compaction_row = writer.execute("SELECT 1 FROM compactions WHERE tenant = ? LIMIT 1", (tenant,)).fetchone()
+        for id, changes in changes_by_run.items():
             old = before.get(id)
-            run = about.ended[-1] if about.ended else about.started if old is None else old.run
-            self._account_for(writer, tenant, id, old, run, about, id in orphans, account, bool(compacted), now)
-        put_statuses(writer, account.statuses)
-        forget_links(writer, account.unlinked)
-        writer.put(LINK, account.links)
-        kept += self._put_compactions(writer, tenant, compactions, account)
-        self.settle(writer, tenant, account)
-        if account.news:
-            voting.add(writer, tenant, account.news, principal)
-        return kept
+            run = changes.ended[-1] if changes.ended else changes.started if old is None else old.run
+            self._count_changes(
+                writer, tenant, id, old, run, changes, id in orphans, counters, bool(compaction_row), now
+            )
+        put_statuses(writer, counters.statuses)
+        forget_links(writer, counters.unlinked)
+        writer.put(LINK, counters.links)
+        stored_count += self._put_compactions(writer, tenant, compactions, counters)
+        self.write_counters(writer, tenant, counters)
+        if counters.run_trials:
+            voting.add_votes(writer, tenant, counters.run_trials, principal)
+        return stored_count
 
-    def _note(self, writer: Connection, tenant: str, principal: str, now: int) -> None:
+    def _update_principal(self, writer: Connection, tenant: str, principal: str, now: int) -> None:
         """Every half hour, settle idle runs and record the time of the principal's last write."""
-        last = self._heard.get((tenant, principal), -HOUR)
+        last = self._principal_noted_at.get((tenant, principal), -HOUR)
         if now - last >= IDLE_MILLISECONDS:
             self.settle_idle(writer, tenant, now)
-            learning.note_principal(writer, tenant, principal, now)
-            self._heard[tenant, principal] = now
+            learning.update_principal(writer, tenant, principal, now)
+            self._principal_noted_at[tenant, principal] = now
 
-    def settle(self, writer: Connection, tenant: str, account: Account) -> set[str]:
+    def write_counters(self, writer: Connection, tenant: str, counters: CounterChanges) -> set[str]:
         """Write the pending counters. Return the ids of patterns without any occurrence left."""
-        writer.put(USED, [(tenant, *used) for used in account.used])
-        self.rollups.add(writer, tenant, account.counted())
-        return tallies.add(writer, tenant, account.seen, account.begun) if account.seen else set()
+        writer.put(USED, [(tenant, *usage) for usage in counters.used_names])
+        self.rollups.add(writer, tenant, counters.collect_cells())
+        return tallies.add(writer, tenant, counters.failures, counters.new_runs) if counters.failures else set()
 
-    def _make_room(self) -> None:
+    def _trim_cache(self) -> None:
         """Clear the caches that exceed their limits."""
-        if len(self._known) > KNOWN:
-            self._known.clear()
-        if len(self._doubted) > TRAILS or sum(known.trail is not None for known in self._known.values()) > TRAILS:
-            self._known.clear()
-            self._doubted.clear()
+        if len(self._tracked_runs) > MAX_TRACKED_RUNS:
+            self._tracked_runs.clear()
+        if (
+            len(self._unverified_runs) > MAX_TRAILS
+            or sum(tracked.trail is not None for tracked in self._tracked_runs.values()) > MAX_TRAILS
+        ):
+            self._tracked_runs.clear()
+            self._unverified_runs.clear()
 
-    def _looked_up(self, writer: Connection, tenant: str, news: dict[str, _News]) -> dict[str, Known]:
+    def _find_existing_runs(
+        self, writer: Connection, tenant: str, changes_by_run: dict[str, _RunChanges]
+    ) -> dict[str, TrackedRun]:
         """Return the runs of the batch that exist already.
 
         A run that starts in the batch is assumed to be new; `_put_runs` corrects this.
         """
-        found = {id: known for id in news if (known := self._known.get((tenant, id))) is not None}
-        asked = [id for id, about in news.items() if id not in found and about.started is None]
-        return found | self.look_up(writer, tenant, asked)
+        existing_runs = {
+            id: tracked for id in changes_by_run if (tracked := self._tracked_runs.get((tenant, id))) is not None
+        }
+        missing_ids = [
+            id for id, changes in changes_by_run.items() if id not in existing_runs and changes.started is None
+        ]
+        return existing_runs | self.load_runs(writer, tenant, missing_ids)
 
-    def look_up(self, writer: Connection, tenant: str, ids: Sequence[str]) -> dict[str, Known]:
+    def load_runs(self, writer: Connection, tenant: str, ids: Sequence[str]) -> dict[str, TrackedRun]:
         """Load the stored ones of these runs, with their cached trails if still valid."""
-        found: dict[str, Known] = {}
-        for _, id, body, status, is_plain in writer.look_up(KNOWN_RUN, [(tenant, id) for id in ids]):
-            known = found[id] = Known(bodies.read(body, Run), status, bool(is_plain))
-            earlier = self._doubted.pop((tenant, id), None)
-            if earlier is not None and earlier.steps == extent(writer, tenant, id):
-                known.trail, known.steps, known.used = earlier.trail, earlier.steps, earlier.used
-        return found
+        tracked_runs: dict[str, TrackedRun] = {}
+        for _, id, body, status, is_failure_free in writer.look_up(STORED_RUN, [(tenant, id) for id in ids]):
+            tracked = tracked_runs[id] = TrackedRun(bodies.decode_body(body, Run), status, bool(is_failure_free))
+            earlier = self._unverified_runs.pop((tenant, id), None)
+            if earlier is not None and earlier.step_totals == extent(writer, tenant, id):
+                tracked.trail, tracked.step_totals, tracked.used_names = (
+                    earlier.trail,
+                    earlier.step_totals,
+                    earlier.used_names,
+                )
+        return tracked_runs
 
     def _put_runs(
         self,
         writer: Connection,
         tenant: str,
-        news: dict[str, _News],
-        before: dict[str, Known],
+        changes_by_run: dict[str, _RunChanges],
+        before: dict[str, TrackedRun],
         orphans: Mapping[str, int],
         now: int,
         is_imported: bool,
         principal: str,
     ) -> int:
-        begun = {
-            id: about.ended[-1] if about.ended else about.started
-            for id, about in news.items()
-            if id not in before and (about.started or about.ended)
+        new_runs = {
+            id: changes.ended[-1] if changes.ended else changes.started
+            for id, changes in changes_by_run.items()
+            if id not in before and (changes.started or changes.ended)
         }
         # A run counts as stored since its first record, which may have arrived as an orphan.
         rows = [
             run_row(tenant, run, orphans.get(id) or now, is_imported, principal)
-            for id, run in begun.items()
+            for id, run in new_runs.items()
             if run is not None
         ]
         if rows:
             writer.execute("SAVEPOINT beginning")
             if writer.put(RUN, rows) != len(rows):  # some exist already
                 writer.execute("ROLLBACK TO beginning")
-                known = self.look_up(writer, tenant, [row[1] for row in rows])
-                writer.put(RUN, [row for row in rows if row[1] not in known])
-                before.update(known)
+                existing_runs = self.load_runs(writer, tenant, [row[1] for row in rows])
+                writer.put(RUN, [row for row in rows if row[1] not in existing_runs])
+                before.update(existing_runs)
             writer.execute("RELEASE beginning")
-        kept = 0
-        changed: list[Run] = []
-        for id, about in news.items():
+        stored_count = 0
+        updated_runs: list[Run] = []
+        for id, changes in changes_by_run.items():
             old = before.get(id)
-            current = old.run if old is not None else about.started
-            kept += old is None and current is not None
-            for run in about.ended:
+            current = old.run if old is not None else changes.started
+            stored_count += old is None and current is not None
+            for run in changes.ended:
                 if current is None or (run.end != current.end or (run != current and encode(run) != encode(current))):
-                    kept += 1
+                    stored_count += 1
                     current = run
             if old is not None and current is not None and current is not old.run:
-                about.ended = [current]
-                changed.append(current)
+                changes.ended = [current]
+                updated_runs.append(current)
             elif old is not None:
-                about.ended = []
-        self.update_runs(writer, tenant, changed)
-        return kept
+                changes.ended = []
+        self.update_runs(writer, tenant, updated_runs)
+        return stored_count
 
     def update_runs(self, writer: Connection, tenant: str, runs: Sequence[Run]) -> None:
         if runs:
@@ -484,42 +523,49 @@ class Ledger:
                 ],
             )
 
-    def _put_steps(self, writer: Connection, tenant: str, news: dict[str, _News]) -> int:
-        count = sum(len(about.steps) + len(about.worked) for about in news.values())
+    def _put_steps(self, writer: Connection, tenant: str, changes_by_run: dict[str, _RunChanges]) -> int:
+        count = sum(len(changes.steps) + len(changes.successes) for changes in changes_by_run.values())
         if not count:
             return 0
-        mixed = [about for about in news.values() if not about.is_plain]
-        others = [step_row(tenant, step) for about in mixed for step in about.steps if not _is_plain(step)]
+        mixed = [changes for changes in changes_by_run.values() if not changes.is_failure_free]
+        other_rows = [
+            step_row(tenant, step) for changes in mixed for step in changes.steps if not _is_first_attempt_success(step)
+        ]
         # Generators: building rows while they are inserted reuses memory that was just freed, which is faster.
-        steps = (filter(None if about.is_plain else _is_plain, about.steps) for about in news.values())
-        plain = map(plain_row, chain.from_iterable(steps))
-        worked = (worked_row(call) for about in news.values() for call in about.worked)
+        steps = (
+            filter(None if changes.is_failure_free else _is_first_attempt_success, changes.steps)
+            for changes in changes_by_run.values()
+        )
+        success_rows = map(step_to_success_row, chain.from_iterable(steps))
+        fast_path_rows = (success_row(call) for changes in changes_by_run.values() for call in changes.successes)
         writer.execute("SAVEPOINT steps")
-        kept = writer.put_plain(tenant, chain(plain, worked)) + writer.put(STEP, others)
-        if kept != count:  # some exist already: find out which
+        stored_count = writer.put_successes(tenant, chain(success_rows, fast_path_rows)) + writer.put(STEP, other_rows)
+        if stored_count != count:  # some exist already: find out which
             writer.execute("ROLLBACK TO steps")
-            for about in news.values():
-                about.look_closely()
-            places = {(tenant, step.run, step.seq) for about in news.values() for step in about.steps}
-            there = {(run, seq) for _, run, seq, _ in writer.look_up(KEPT_STEP, list(places))}
-            for about in news.values():
-                new = [step for step in about.steps if (step.run, step.seq) not in there]
-                about.steps = list({step.seq: step for step in reversed(new)}.values())[::-1]  # of duplicates the first
-                about.is_plain = all(map(_is_plain, about.steps))
-            writer.put(STEP, [step_row(tenant, step) for about in news.values() for step in about.steps])
+            for changes in changes_by_run.values():
+                changes.expand_successes()
+            step_keys = {(tenant, step.run, step.seq) for changes in changes_by_run.values() for step in changes.steps}
+            existing_keys = {(run, seq) for _, run, seq, _ in writer.look_up(STORED_STEP, list(step_keys))}
+            for changes in changes_by_run.values():
+                new = [step for step in changes.steps if (step.run, step.seq) not in existing_keys]
+                changes.steps = list({step.seq: step for step in reversed(new)}.values())[
+                    ::-1
+                ]  # of duplicates the first
+                changes.is_failure_free = all(map(_is_first_attempt_success, changes.steps))
+            writer.put(STEP, [step_row(tenant, step) for changes in changes_by_run.values() for step in changes.steps])
         writer.execute("RELEASE steps")
-        return kept
+        return stored_count
 
-    def _account_for(
+    def _count_changes(
         self,
         writer: Connection,
         tenant: str,
         id: str,
-        old: Known | None,
+        old: TrackedRun | None,
         run: Run | None,
-        about: _News,
+        changes: _RunChanges,
         is_orphan: bool,
-        account: Account,
+        counters: CounterChanges,
         is_compacted: bool,
         now: int,
     ) -> None:
@@ -528,132 +574,140 @@ class Ledger:
             return
         if is_orphan:
             writer.execute("DELETE FROM orphans WHERE tenant = ? AND run = ?", (tenant, id))
-        is_quiet = about.is_plain and not is_orphan and (old is None or (old.is_plain and _is_same_place(old.run, run)))
-        if not is_quiet:
-            about.look_closely()
-        steps = about.steps
-        if is_quiet:
+        is_failure_free = (
+            changes.is_failure_free
+            and not is_orphan
+            and (old is None or (old.is_failure_free and _has_same_counter_key(old.run, run)))
+        )
+        if not is_failure_free:
+            changes.expand_successes()
+        steps = changes.steps
+        if is_failure_free:
             status = RunProgress().status(run)
-            account.plain.add(run, steps, account.cells)
-            tracked = Known(run, status)
+            counters.success_counter.add(run, steps, counters.cells)
+            tracked = TrackedRun(run, status)
             if old is not None:
-                tracked.used = old.used
+                tracked.used_names = old.used_names
                 if status != old.status:
-                    account.statuses.append((status, 1, tenant, id))
+                    counters.statuses.append((status, 1, tenant, id))
         elif (
             old is not None
             and not steps
-            and _is_same_place(old.run, run)
+            and _has_same_counter_key(old.run, run)
             and not self._needs_final_links(writer, tenant, old, run)
-            and (told := _told(old, run))
+            and (end_status := _derive_end_status(old, run))
         ):
-            tracked = Known(run, told, old.is_plain, old.trail)
-            tracked.used = old.used
-            if told != old.status:
-                account.statuses.append((told, int(old.is_plain), tenant, id))
+            tracked = TrackedRun(run, end_status, old.is_failure_free, old.trail)
+            tracked.used_names = old.used_names
+            if end_status != old.status:
+                counters.statuses.append((end_status, int(old.is_failure_free), tenant, id))
         else:
             compactions = compactions_of(writer, tenant, run) if is_compacted else ()
-            tracked = self._recounted(writer, tenant, old, run, steps, is_orphan, account, compactions, now)
-        account.add_run(old, run, tracked.status)
+            tracked = self._recount_run(writer, tenant, old, run, steps, is_orphan, counters, compactions, now)
+        counters.add_run(old, run, tracked.status)
         if run.items and run.end is not None:
             put_items(writer, tenant, run.items)
         if run.end is None:
-            self._known[tenant, id] = tracked
+            self._tracked_runs[tenant, id] = tracked
         else:
-            self._known.pop((tenant, id), None)
+            self._tracked_runs.pop((tenant, id), None)
         if steps:
-            account.add_used(run, steps, tracked.used)
-        if about.worked:
-            account.add_worked(run, about.worked, tracked.used)
+            counters.add_used_names(run, steps, tracked.used_names)
+        if changes.successes:
+            counters.add_successes(run, changes.successes, tracked.used_names)
 
-    def _recounted(
+    def _recount_run(
         self,
         writer: Connection,
         tenant: str,
-        old: Known | None,
+        old: TrackedRun | None,
         run: Run,
         steps: list[Step],
         is_orphan: bool,
-        account: Account,
+        counters: CounterChanges,
         compactions: tuple[Compaction, ...],
         now: int,
-    ) -> Known:
+    ) -> TrackedRun:
         """Recount a run from its first changed call on. Return its new cached state."""
         # Only compactions within the run need a full read: earlier ones of its session apply to each call by itself.
         is_compacted = any(figures.is_within(compaction, run) for compaction in compactions)
-        is_whole = is_orphan or not steps or is_compacted or any(step.call > step.seq for step in steps)
-        is_whole = is_whole or (old is not None and self._needs_final_links(writer, tenant, old, run))
-        if old is not None and not _is_same_place(old.run, run):
-            is_whole = True
-            forget_used(writer, tenant, history_of(writer, tenant, old.run))
+        needs_full_read = is_orphan or not steps or is_compacted or any(step.call > step.seq for step in steps)
+        needs_full_read = needs_full_read or (old is not None and self._needs_final_links(writer, tenant, old, run))
+        if old is not None and not _has_same_counter_key(old.run, run):
+            needs_full_read = True
+            delete_usages(writer, tenant, history_of(writer, tenant, old.run))
         start = min((step.call for step in steps), default=0)
         trail = old.trail if old is not None else None
-        if trail is None and (old is None or old.is_plain):
-            trail = _Trail()
-        standing = None if trail is None or is_whole else trail.back_to(start)
-        if trail is None or standing is None:
-            trail, standing, start, is_whole = _Trail(), RunProgress(), FIRST, True
+        if trail is None and (old is None or old.is_failure_free):
+            trail = _CallTrail()
+        progress = None if trail is None or needs_full_read else trail.rewind(start)
+        if trail is None or progress is None:
+            trail, progress, start, needs_full_read = _CallTrail(), RunProgress(), BEFORE_FIRST_CALL, True
         is_new = old is None and not is_orphan
         if is_new:
-            account.begun.add(run.id)
-        everything = steps if is_new else steps_since(writer, tenant, run.id, start, steps)
-        trail.is_odd = trail.is_odd or any(step.call > step.seq for step in everything)
-        new = {step.seq for step in steps}
-        linked = {} if is_new else links_since(writer, tenant, run.id, start)
-        opened = {each.call.id: each.call for each in standing.open if each.call.id < start}
-        after = Part(run, {call.id: call for call in calls.group_attempts(everything)}, {}, set())
+            counters.new_runs.add(run.id)
+        all_steps = steps if is_new else steps_since(writer, tenant, run.id, start, steps)
+        trail.has_unordered_calls = trail.has_unordered_calls or any(step.call > step.seq for step in all_steps)
+        new_seqs = {step.seq for step in steps}
+        stored_links = {} if is_new else links_since(writer, tenant, run.id, start)
+        open_calls = {
+            open_failure.call.id: open_failure.call for open_failure in progress.open if open_failure.call.id < start
+        }
+        after = RunSlice(run, {call.id: call for call in calls.group_attempts(all_steps)}, {}, set())
         links: dict[int, Link] = {}
-        tried: list[fixes.Trial] = []
+        trials: list[fixes.Trial] = []
         # All calls of a new run are in memory: this avoids one statement per call.
         is_item: ItemTest = _item_test(writer, tenant, run.id)
         if is_new:
-            is_item = lambda candidate: differs_in(candidate, everything)  # noqa: E731
+            is_item = lambda candidate: differs_in(candidate, all_steps)  # noqa: E731
         for call in after.calls.values():
-            stood = trail.now
-            found = trail.follow(call, is_item, run)
+            progress_before = trail.now
+            call_links = trail.add_call(call, is_item, run)
             if call.has_succeeded:
-                links.update((link.failed, link) for link in found)
-            if stood.open or len(call.steps) > 1:
-                tried += fixes.find_trials(stood, call, found)
+                links.update((link.failed, link) for link in call_links)
+            if progress_before.open or len(call.steps) > 1:
+                trials += fixes.find_trials(progress_before, call, call_links)
         if learning.is_goal_missed(run):
-            tried = [trial for trial in tried if not trial.worked]
+            trials = [trial for trial in trials if not trial.worked]
         self._note_provisional(writer, tenant, run, links, now)
-        if tried or not is_new:
-            account.news.append(voting.News(run, start, tried))
-        earlier = [] if is_new else [step for step in everything if step.seq not in new]
-        before = Part(old.run if old else run, {call.id: call for call in calls.group_attempts(earlier)}, linked, set())
+        if trials or not is_new:
+            counters.run_trials.append(voting.RunTrials(run, start, trials))
+        earlier = [] if is_new else [step for step in all_steps if step.seq not in new_seqs]
+        before = RunSlice(
+            old.run if old else run, {call.id: call for call in calls.group_attempts(earlier)}, stored_links, set()
+        )
         after = after._replace(links=links)
-        earlier_calls = {id for id in linked.keys() | links.keys() if id not in after.calls}
+        earlier_calls = {id for id in stored_links.keys() | links.keys() if id not in after.calls}
         # One recovery can link many failed calls, of which only the last one is in memory.
-        opened |= calls_of(writer, tenant, run.id, earlier_calls - opened.keys())
+        open_calls |= calls_of(writer, tenant, run.id, earlier_calls - open_calls.keys())
         for id in earlier_calls:
-            if id in opened:
-                before.calls[id] = after.calls[id] = opened[id]
+            if id in open_calls:
+                before.calls[id] = after.calls[id] = open_calls[id]
             else:
                 links.pop(id, None)
         if compactions:
-            after = after._replace(again=_again(run, after, compactions))
-            before = before._replace(again=_again(run, before, compactions))
-        account.add(NOTHING if old is None else before, after)
-        account.unlinked += [(tenant, run.id, failed) for failed in linked if failed not in after.links]
-        account.links += link_rows(tenant, run.id, after.links, after.calls)
+            after = after._replace(repeated_calls=_find_repeated_calls(run, after, compactions))
+            before = before._replace(repeated_calls=_find_repeated_calls(run, before, compactions))
+        counters.add(EMPTY_SLICE if old is None else before, after)
+        counters.unlinked += [(tenant, run.id, failed) for failed in stored_links if failed not in after.links]
+        counters.links += link_rows(tenant, run.id, after.links, after.calls)
         status = trail.now.status(run)
-        account.statuses.append((status, 0, tenant, run.id))
-        tracked = Known(run, status, is_plain=False, trail=trail)
+        counters.statuses.append((status, 0, tenant, run.id))
+        tracked = TrackedRun(run, status, is_failure_free=False, trail=trail)
         if old is not None and old.trail is trail:
-            tracked.used = old.used
-            tracked.steps = old.steps[0] + len(steps), old.steps[1] + sum(new)
+            tracked.used_names = old.used_names
+            tracked.step_totals = old.step_totals[0] + len(steps), old.step_totals[1] + sum(new_seqs)
         elif is_new:
-            tracked.steps = len(steps), sum(new)
+            tracked.step_totals = len(steps), sum(new_seqs)
         elif run.end is None:  # a finished run is not cached
-            tracked.steps = extent(writer, tenant, run.id)
-        if is_whole:
-            account.add_used(run, earlier, tracked.used)
+            tracked.step_totals = extent(writer, tenant, run.id)
+        if needs_full_read:
+            counters.add_used_names(run, earlier, tracked.used_names)
         return tracked
 
-    def _needs_final_links(self, writer: Connection, tenant: str, old: Known, run: Run) -> bool:
+    def _needs_final_links(self, writer: Connection, tenant: str, old: TrackedRun, run: Run) -> bool:
         """Return whether the run ends now and all of its links must be judged again."""
-        if old.is_plain or run.end is None or old.run.end == run.end:
+        if old.is_failure_free or run.end is None or old.run.end == run.end:
             return False
         if run.withdrawn or learning.is_goal_missed(run):
             return True
@@ -665,7 +719,7 @@ class Ledger:
     def _note_provisional(self, writer: Connection, tenant: str, run: Run, links: Mapping[int, Link], now: int) -> None:
         """Mark a run whose links must be judged when it has ended or was idle for long; unmark an ended one."""
         if run.end is None and any(link.provisional for link in links.values()):
-            writer.execute(_PROVISIONAL, (tenant, run.id, now))
+            writer.execute(_UPSERT_PROVISIONAL_SQL, (tenant, run.id, now))
             self._has_provisional = True
         elif run.end is not None and self._has_provisional:
             writer.execute("DELETE FROM provisional WHERE tenant = ? AND run = ?", (tenant, run.id))
@@ -677,103 +731,109 @@ class Ledger:
             (tenant, now - IDLE_MILLISECONDS, MAX_SETTLED_RUNS),
         ).fetchall()
         for (id,) in rows:
-            known = self.look_up(writer, tenant, [id]).get(id)
+            tracked = self.load_runs(writer, tenant, [id]).get(id)
             sql = "SELECT max(started) FROM steps WHERE tenant = ? AND run = ?"
             (latest,) = writer.execute(sql, (tenant, id)).fetchone() or (None,)
-            if known is None or known.run.end is not None:
+            if tracked is None or tracked.run.end is not None:
                 writer.execute("DELETE FROM provisional WHERE tenant = ? AND run = ?", (tenant, id))
             elif latest is not None and latest > now - IDLE_MILLISECONDS:
-                writer.execute(_PROVISIONAL, (tenant, id, latest))  # still active
+                writer.execute(_UPSERT_PROVISIONAL_SQL, (tenant, id, latest))  # still active
             else:
-                self._settle_run(writer, tenant, known)
+                self._settle_run(writer, tenant, tracked)
                 # Keep the row: if the run continues, its links are judged again at its end.
-                writer.execute(_PROVISIONAL, (tenant, id, SETTLED))
+                writer.execute(_UPSERT_PROVISIONAL_SQL, (tenant, id, SETTLED_TIMESTAMP))
         return len(rows)
 
-    def _settle_run(self, writer: Connection, tenant: str, known: Known) -> None:
+    def _settle_run(self, writer: Connection, tenant: str, tracked: TrackedRun) -> None:
         """Judge the links of a run as if it had ended: confirmed links give votes, refuted ones are deleted."""
-        history = history_of(writer, tenant, known.run)
-        run = replace(known.run, withdrawn=find_refuted(history.steps))
+        history = history_of(writer, tenant, tracked.run)
+        run = replace(tracked.run, withdrawn=find_refuted(history.steps))
         links = tuple(link_recoveries(history.steps, run, is_settled=True))
-        learning.relearn(writer, tenant, run, history.steps, is_settled=True)
-        account = Account()
-        account.add(part_of(history), part_of(replace(history, links=links)))
-        status = derive_status(known.run, history.steps, links)
-        account.add_run(known, known.run, status)
+        learning.store_run_votes(writer, tenant, run, history.steps, is_settled=True)
+        counters = CounterChanges()
+        counters.add(slice_history(history), slice_history(replace(history, links=links)))
+        status = derive_status(tracked.run, history.steps, links)
+        counters.add_run(tracked, tracked.run, status)
         put_statuses(writer, [(status, 0, tenant, run.id)])
         linked = {link.failed: link for link in links}
         forget_links(writer, [(tenant, run.id, link.failed) for link in history.links if link.failed not in linked])
         calls_by_id = {call.id: call for call in calls.group_attempts(history.steps)}
         writer.put(LINK, link_rows(tenant, run.id, linked, calls_by_id))
-        self.settle(writer, tenant, account)
-        self._known.pop((tenant, run.id), None)
+        self.write_counters(writer, tenant, counters)
+        self._tracked_runs.pop((tenant, run.id), None)
 
-    def _put_compactions(self, writer: Connection, tenant: str, compactions: list[Compaction], account: Account) -> int:
+    def _put_compactions(
+        self, writer: Connection, tenant: str, compactions: list[Compaction], counters: CounterChanges
+    ) -> int:
         """Store compactions and recount the affected runs. Return how many were new.
 
         A failure after a compaction that had occurred before it counts as a repeat.
         """
-        kept = 0
+        stored_count = 0
         for compaction in compactions:
-            sort, owner = ("run", compaction.run) if compaction.run is not None else ("session", compaction.session)
+            owner_type, owner = (
+                ("run", compaction.run) if compaction.run is not None else ("session", compaction.session)
+            )
             if owner is None:
                 continue
             affected = [owner]
-            if sort == "session":
+            if owner_type == "session":
                 rows = writer.execute("SELECT id FROM runs WHERE tenant = ? AND session = ?", (tenant, owner))
                 affected = [id for (id,) in rows]
-            runs = [known for known in self.look_up(writer, tenant, affected).values() if not known.is_plain]
-            earlier = [history_of(writer, tenant, known.run) for known in runs]
-            row = (tenant, sort, owner, compaction.at, encode(compaction))
-            if not writer.execute(_COMPACTION.one, row).rowcount:
+            runs = [
+                tracked for tracked in self.load_runs(writer, tenant, affected).values() if not tracked.is_failure_free
+            ]
+            earlier = [history_of(writer, tenant, tracked.run) for tracked in runs]
+            row = (tenant, owner_type, owner, compaction.at, encode(compaction))
+            if not writer.execute(_COMPACTION.single_row_sql, row).rowcount:
                 continue
-            kept += 1
+            stored_count += 1
             for before in earlier:
-                account.add(part_of(before), part_of(history_of(writer, tenant, before.run)))
-        return kept
+                counters.add(slice_history(before), slice_history(history_of(writer, tenant, before.run)))
+        return stored_count
 
 
-def _sorted_out(batch: Sequence[AnyEvent]) -> tuple[dict[str, _News], list[Compaction]]:
+def _group_by_run(batch: Sequence[AnyEvent]) -> tuple[dict[str, _RunChanges], list[Compaction]]:
     """Group a batch by run. Hot path: consecutive records of one run share a bound append method."""
-    news: dict[str, _News] = {}
+    changes_by_run: dict[str, _RunChanges] = {}
     compactions: list[Compaction] = []
-    last = worked_last = None
-    for event in batch.records if isinstance(batch, Kept) else batch:
-        if type(event) is Success:
-            if event.run is not worked_last:  # identity check: mostly the same string object
-                worked_last = event.run
-                about = news.get(worked_last)
-                if about is None:
-                    about = news[worked_last] = _News()
-                worked = about.worked.append
-            worked(event)
+    last_step_run = last_success_run = None
+    for event in batch.records if isinstance(batch, StoredEvents) else batch:
+        if type(event) is SuccessRecord:
+            if event.run is not last_success_run:  # identity check: mostly the same string object
+                last_success_run = event.run
+                changes = changes_by_run.get(last_success_run)
+                if changes is None:
+                    changes = changes_by_run[last_success_run] = _RunChanges()
+                add_success = changes.successes.append
+            add_success(event)
         elif type(event) is StepEnded:
             step = event.step
-            if step.run is not last:
-                last = step.run
-                about = news.get(last)
-                if about is None:
-                    about = news[last] = _News()
-                add = about.steps.append
-            add(step)
+            if step.run is not last_step_run:
+                last_step_run = step.run
+                changes = changes_by_run.get(last_step_run)
+                if changes is None:
+                    changes = changes_by_run[last_step_run] = _RunChanges()
+                add_step = changes.steps.append
+            add_step(step)
         elif isinstance(event, RunStarted | RunEnded):
             run = event.run
-            last = None
-            about = news.get(run.id)
-            if about is None:
-                about = news[run.id] = _News()
+            last_step_run = None
+            changes = changes_by_run.get(run.id)
+            if changes is None:
+                changes = changes_by_run[run.id] = _RunChanges()
             if isinstance(event, RunEnded):
-                about.ended.append(run)
-            elif about.started is None and not about.ended:
-                about.started = run
+                changes.ended.append(run)
+            elif changes.started is None and not changes.ended:
+                changes.started = run
         elif isinstance(event, ContextCompacted):
             compactions.append(event.compaction)
-    for about in news.values():
-        about.is_plain = all(map(_is_plain, about.steps))
-    return news, compactions
+    for changes in changes_by_run.values():
+        changes.is_failure_free = all(map(_is_first_attempt_success, changes.steps))
+    return changes_by_run, compactions
 
 
-def _is_plain(step: Step) -> bool:
+def _is_first_attempt_success(step: Step) -> bool:
     """Return whether a step is a call that succeeded at its first attempt."""
     return (
         step.outcome == "success"
@@ -784,27 +844,27 @@ def _is_plain(step: Step) -> bool:
     )
 
 
-def _is_same_place(one: Run, other: Run) -> bool:
+def _has_same_counter_key(left: Run, right: Run) -> bool:
     """Return whether the calls of both runs have the same counter keys."""
-    return one is other or (
-        one.agent == other.agent
-        and one.started == other.started
-        and one.version == other.version
-        and one.environment == other.environment
-        and one.session == other.session
-        and (one.metadata or {}).get("model") == (other.metadata or {}).get("model")
+    return left is right or (
+        left.agent == right.agent
+        and left.started == right.started
+        and left.version == right.version
+        and left.environment == right.environment
+        and left.session == right.session
+        and (left.metadata or {}).get("model") == (right.metadata or {}).get("model")
     )
 
 
-def _told(old: Known, run: Run) -> Status | None:
+def _derive_end_status(old: TrackedRun, run: Run) -> Status | None:
     """Return the status of a run of which only the end is new; None if it depends on its calls."""
     if run.end in ("raised", "abandoned"):
         return "failure"
     return old.status if old.run.end not in ("raised", "abandoned") else None
 
 
-def _again(run: Run, part: Part, compactions: tuple[Compaction, ...]) -> set[int]:
-    return figures.repeated(History(run=run, compactions=compactions), part.calls.values())
+def _find_repeated_calls(run: Run, run_slice: RunSlice, compactions: tuple[Compaction, ...]) -> set[int]:
+    return figures.repeated(History(run=run, compactions=compactions), run_slice.calls.values())
 
 
 def _item_test(writer: Connection, tenant: str, run: str) -> ItemTest:
@@ -820,7 +880,7 @@ def _item_test(writer: Connection, tenant: str, run: str) -> ItemTest:
             "SELECT seq, name, started, body FROM steps WHERE tenant = ? AND run = ? AND name = ? LIMIT ?",
             (tenant, run, last.name, MAX_COMPARED_STEPS),
         )
-        return differs_in(candidate, (bodies.step(run, *row) for row in rows))
+        return differs_in(candidate, (bodies.decode_step(run, *row) for row in rows))
 
     return is_item
 
@@ -833,11 +893,11 @@ def put_items(writer: Connection, tenant: str, items: Mapping[str, Collection[st
         ).fetchone()
         merged = merge_items(row[0] if row else None, arguments)
         if merged is not None:
-            writer.execute(_SHELF, (tenant, ITEMS_KIND, tool, merged))
+            writer.execute(_UPSERT_ENTRY_SQL, (tenant, ITEMS_KIND, tool, merged))
 
 
-def part_of(history: History) -> Part:
+def slice_history(history: History) -> RunSlice:
     """Return all calls of a run history as a slice."""
-    joined = {call.id: call for call in calls.group_attempts(history.steps)}
+    calls_by_id = {call.id: call for call in calls.group_attempts(history.steps)}
     links = {link.failed: link for link in history.links}
-    return Part(history.run, joined, links, figures.repeated(history, joined.values()))
+    return RunSlice(history.run, calls_by_id, links, figures.repeated(history, calls_by_id.values()))

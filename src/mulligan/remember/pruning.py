@@ -16,63 +16,65 @@ from mulligan import figures
 from mulligan.records import History, Run
 from mulligan.remember import bodies, retention
 from mulligan.remember.connection import Connection, Rows
-from mulligan.remember.ledger import Account
+from mulligan.remember.ledger import CounterChanges
 from mulligan.remember.rows import (
     STEP,
     USED,
-    forget_met,
-    forget_used,
+    delete_pattern_runs,
+    delete_usages,
     history_of,
-    note,
-    noted,
+    read_meta,
     remove_run,
     replace_steps,
     runs_since,
+    write_meta,
 )
-from mulligan.remember.store import Progress, Pruned, Retention
+from mulligan.remember.store import Progress, PruneResult, Retention
 
-ROWS = 1000
+MAX_ROWS_PER_TRANSACTION = 1000
 """Limit of deleted rows per transaction, which bounds how long other writers wait."""
 Using = Callable[..., contextlib.AbstractContextManager[Connection]]
 
 
-class Space(Protocol):
+class SpaceMeter(Protocol):
     """The disk space of a database."""
 
-    def size(self, connection: Any) -> int:
+    def total_bytes(self, connection: Any) -> int:
         """Return the size of the database in bytes."""
 
-    def used(self, connection: Any) -> int:
+    def used_bytes(self, connection: Any) -> int:
         """Return the size in bytes without free space."""
 
-    def removed(self, history: History) -> None:
+    def on_run_removed(self, history: History) -> None:
         """Record that a run was deleted, for databases that do not report free space immediately."""
 
 
-class Pruning:
+class PruneRound:
     """One execution of a retention policy."""
 
-    def __init__(self, writing: Using, reading: Using, space: Space, tenant: str, policy: Retention, now: int) -> None:
+    def __init__(
+        self, writing: Using, reading: Using, space: SpaceMeter, tenant: str, policy: Retention, now: int
+    ) -> None:
         self._writing, self._reading, self._space = writing, reading, space
         self._tenant, self._policy, self._now = tenant, policy, now
         self.runs = self.steps = self.sampled = self.compressed = self.counters = 0
 
-    def rehearse(self, progress: Progress | None = None) -> Pruned:
+    def preview(self, progress: Progress | None = None) -> PruneResult:
         with self._reading() as connection:
-            before = self._space.size(connection)
-            for row in self._old(connection, self._oldest(), progress):
+            before = self._space.total_bytes(connection)
+            for row in self._iterate_old_runs(connection, self._oldest(), progress):
                 if self._is_expired(row):
-                    self.runs, self.steps = self.runs + 1, self.steps + _steps(connection, self._tenant, row[1])
+                    self.runs, self.steps = self.runs + 1, self.steps + _count_steps(connection, self._tenant, row[1])
                 elif self._is_sampled(row):
                     self._count_sampled(row, self._history(connection, row))
-            self.counters = self._hours(connection, "SELECT count(*)").fetchone()[0]
+            self.counters = self._expire_hourly_rollups(connection, "SELECT count(*)").fetchone()[0]
             excess = before - self._policy.size if self._policy.size is not None else 0
             if excess > 0:
-                self._rehearse_size(connection, excess)
-        return self._told(before, before)
+                self._preview_size(connection, excess)
+        return self._build_result(before, before)
 
-    def _told(self, before: int, after: int) -> Pruned:
-        return Pruned(
+    def _build_result(self, before: int, after: int) -> PruneResult:
+        return PruneResult(
             runs=self.runs, steps=self.steps, sampled=self.sampled, compressed=self.compressed, counters=self.counters,
             before=before, after=after,
         )  # fmt: skip
@@ -84,21 +86,23 @@ class Pruning:
             ages.append(self._policy.sample_after)
         return self._now - min((age for age in ages if age is not None), default=self._now)
 
-    def _old(self, connection: Connection, until: int, progress: Progress | None, after: int = 0) -> Iterator[Any]:
+    def _iterate_old_runs(
+        self, connection: Connection, until: int, progress: Progress | None, after: int = 0
+    ) -> Iterator[Any]:
         (total,) = connection.execute("SELECT count(*) FROM runs WHERE tenant = ?", (self._tenant,)).fetchone()
-        done = 0
+        visited_count = 0
         while rows := runs_since(connection, self._tenant, after):
             for row in rows:
-                after, done = row[0], done + 1
+                after, visited_count = row[0], visited_count + 1
                 if row[3] >= until:
                     return
                 if not row[4] or self._policy.imports:
                     yield row
             if progress is not None:
-                progress(done, total)
+                progress(visited_count, total)
 
     def _history(self, connection: Connection, row: Any) -> History:
-        return history_of(connection, self._tenant, bodies.read(row[5], Run))
+        return history_of(connection, self._tenant, bodies.decode_body(row[5], Run))
 
     def _is_expired(self, row: Any) -> bool:
         return retention.is_expired(row[2], row[3], self._policy, self._now)
@@ -111,20 +115,20 @@ class Pruning:
 
     def _count_sampled(self, row: Any, history: History) -> History | None:
         """Sample a run, count the removed steps and return the remaining history; None if nothing remains."""
-        left = retention.sampled(history, self._policy.sample)
-        self.sampled += len(history.steps) - (len(left.steps) if left is not None else 0)
-        return left
+        remaining_history = retention.sample_run(history, self._policy.sample)
+        self.sampled += len(history.steps) - (len(remaining_history.steps) if remaining_history is not None else 0)
+        return remaining_history
 
-    def perform(self, progress: Progress | None = None) -> Pruned:
+    def perform(self, progress: Progress | None = None) -> PruneResult:
         with self._reading() as connection:
-            before = self._space.size(connection)
+            before = self._space.total_bytes(connection)
         self._by_age(progress)
         if self._policy.size is not None:
             self._by_size(self._policy.size)
         with self._writing(self._tenant) as writer:
-            self.counters = self._hours(writer, "DELETE").rowcount
+            self.counters = self._expire_hourly_rollups(writer, "DELETE").rowcount
             self._forget_sessions(writer)
-            return self._told(before, self._space.used(writer))
+            return self._build_result(before, self._space.used_bytes(writer))
 
     def _forget_sessions(self, writer: Connection) -> None:
         """Delete session entries that were inactive for longer than failed runs are retained.
@@ -135,15 +139,15 @@ class Pruning:
         if self._policy.failures is None:
             return
         until = self._now - self._policy.failures
-        kept = "SELECT key, value FROM shelf WHERE tenant = ? AND kind = ?"
-        hooks = {key: _heard(value) for key, value in writer.execute(kept, (self._tenant, "hook"))}
-        gone = {key for key, at in hooks.items() if at < until}
-        for key, value in writer.execute(kept, (self._tenant, "session")):
-            if key not in hooks and _heard(value) < until:
-                gone.add(key)
+        entries_sql = "SELECT key, value FROM shelf WHERE tenant = ? AND kind = ?"
+        hooks = {key: _read_last_activity(value) for key, value in writer.execute(entries_sql, (self._tenant, "hook"))}
+        expired_keys = {key for key, at in hooks.items() if at < until}
+        for key, value in writer.execute(entries_sql, (self._tenant, "session")):
+            if key not in hooks and _read_last_activity(value) < until:
+                expired_keys.add(key)
         writer.executemany(
             "DELETE FROM shelf WHERE tenant = ? AND kind IN ('session', 'hook') AND key = ?",
-            [(self._tenant, key) for key in gone],
+            [(self._tenant, key) for key in expired_keys],
         )
 
     def _by_age(self, progress: Progress | None) -> None:
@@ -152,13 +156,13 @@ class Pruning:
         while True:
             # A separate transaction per round, resuming after the last row: other writers get their turn in between.
             with self._writing(self._tenant) as writer:
-                budget = ROWS
+                budget = MAX_ROWS_PER_TRANSACTION
                 is_done = True
                 # Skip runs that an earlier execution has sampled and compressed.
-                way = f"{self._policy.sample} {self._policy.imports}"
-                earlier, _, upto = noted(writer, self._tenant, "tidied").rpartition(" ")
-                tidied = int(upto) if earlier == way else 0
-                for row in self._old(writer, until, None, after):
+                sampling_rule = f"{self._policy.sample} {self._policy.imports}"
+                earlier, _, last_rowid = read_meta(writer, self._tenant, "tidied").rpartition(" ")
+                tidied = int(last_rowid) if earlier == sampling_rule else 0
+                for row in self._iterate_old_runs(writer, until, None, after):
                     if budget <= 0:
                         is_done = False
                         break
@@ -168,7 +172,7 @@ class Pruning:
                     elif row[0] > tidied:
                         budget -= self._tidy(writer, row)
                         if self._is_cold(row) and (self._policy.sample >= 1 or self._is_sampled(row)):
-                            note(writer, self._tenant, "tidied", f"{way} {row[0]}")
+                            write_meta(writer, self._tenant, "tidied", f"{sampling_rule} {row[0]}")
                 (total,) = writer.execute("SELECT coalesce(max(rowid), 0) FROM runs").fetchone()
             if progress is not None:
                 progress(total if is_done else after, total)
@@ -180,32 +184,32 @@ class Pruning:
         rows = 1
         if self._is_sampled(row):
             history = self._history(writer, row)
-            left = self._count_sampled(row, history)
-            if left is None:
-                self._take_out(writer, history)
+            remaining_history = self._count_sampled(row, history)
+            if remaining_history is None:
+                self._delete_run(writer, history)
                 return 1 + len(history.steps)
-            if left != history:
+            if remaining_history != history:
                 rows += len(history.steps)
                 self._note_horizon(writer, history)
-                forget_used(writer, self._tenant, history)
-                replace_steps(writer, self._tenant, history.run.id, left.steps)
-                account = Account()
-                account.add_used(history.run, left.steps, set())
-                writer.put(USED, [(self._tenant, *used) for used in account.used])
+                delete_usages(writer, self._tenant, history)
+                replace_steps(writer, self._tenant, history.run.id, remaining_history.steps)
+                account = CounterChanges()
+                account.add_used_names(history.run, remaining_history.steps, set())
+                writer.put(USED, [(self._tenant, *usage_row) for usage_row in account.used_names])
         if self._is_cold(row):
             packed = self._pack(writer, row[1])
             self.compressed, rows = self.compressed + packed, rows + packed
         return rows
 
     def _remove(self, writer: Connection, history: History) -> int:
-        self._take_out(writer, history)
+        self._delete_run(writer, history)
         self.runs, self.steps = self.runs + 1, self.steps + len(history.steps)
         return 1 + len(history.steps)
 
-    def _take_out(self, writer: Connection, history: History) -> None:
+    def _delete_run(self, writer: Connection, history: History) -> None:
         self._note_horizon(writer, history)
-        self._space.removed(history)
-        forget_met(writer, self._tenant, history)
+        self._space.on_run_removed(history)
+        delete_pattern_runs(writer, self._tenant, history)
         remove_run(writer, self._tenant, history)
 
     def _note_horizon(self, writer: Connection, history: History) -> None:
@@ -213,20 +217,20 @@ class Pruning:
         self._note_until(writer, max([history.run.started, *(step.started for step in history.steps)]))
 
     def _note_until(self, writer: Connection, last: int) -> None:
-        if last >= int(noted(writer, self._tenant, "pruned") or -1):
-            note(writer, self._tenant, "pruned", str(last))
+        if last >= int(read_meta(writer, self._tenant, "pruned") or -1):
+            write_meta(writer, self._tenant, "pruned", str(last))
 
     def _pack(self, writer: Connection, run: str) -> int:
         """Compress the steps of a run. Return how many became smaller."""
-        place = (self._tenant, run)
+        run_key = (self._tenant, run)
         rows = writer.execute(
-            f"SELECT {', '.join(STEP.columns)} FROM steps WHERE tenant = ? AND run = ? ORDER BY seq", place
+            f"SELECT {', '.join(STEP.columns)} FROM steps WHERE tenant = ? AND run = ? ORDER BY seq", run_key
         ).fetchall()
-        packed = [(*row[:-1], bodies.packed(row[-1])) for row in rows]
+        packed = [(*row[:-1], bodies.compress(row[-1])) for row in rows]
         count = sum(len(new[-1]) < len(old[-1]) for new, old in zip(packed, rows, strict=True))
         if count:
             # Delete and insert instead of updating in place, which would leave partly filled pages.
-            writer.execute("DELETE FROM steps WHERE tenant = ? AND run = ?", place)
+            writer.execute("DELETE FROM steps WHERE tenant = ? AND run = ?", run_key)
             writer.put(STEP, packed)
         return count
 
@@ -236,55 +240,56 @@ class Pruning:
             after = 0
             while True:
                 with self._writing(self._tenant) as writer:
-                    if self._space.used(writer) <= size:
+                    if self._space.used_bytes(writer) <= size:
                         return
                     rows = runs_since(writer, self._tenant, after, 100)
                     for rowid, _, status, _, imported, body in rows:
                         after = rowid
                         if (is_any or status == "success") and (not imported or self._policy.imports):
-                            self._remove(writer, history_of(writer, self._tenant, bodies.read(body, Run)))
+                            self._remove(writer, history_of(writer, self._tenant, bodies.decode_body(body, Run)))
                 if not rows:
                     break
 
-    def _rehearse_size(self, connection: Connection, excess: int) -> None:
+    def _preview_size(self, connection: Connection, excess: int) -> None:
         """Estimate how many of the oldest runs have to go to save this many bytes."""
         for is_any in (False, True):
-            for row in self._old(connection, 2**62, None):
+            for row in self._iterate_old_runs(connection, 2**62, None):
                 if excess <= 0:
                     return
                 if (row[2] == "success") != is_any and not self._is_expired(row):
-                    place = (self._tenant, row[1])
+                    run_key = (self._tenant, row[1])
                     count, size = connection.execute(
-                        "SELECT count(*), coalesce(sum(length(body)), 0) FROM steps WHERE tenant = ? AND run = ?", place
+                        "SELECT count(*), coalesce(sum(length(body)), 0) FROM steps WHERE tenant = ? AND run = ?",
+                        run_key,
                     ).fetchone()
                     excess -= 300 + size + 200 * count
                     self.runs, self.steps = self.runs + 1, self.steps + count
 
-    def _hours(self, connection: Connection, what: str) -> Rows:
+    def _expire_hourly_rollups(self, connection: Connection, statement: str) -> Rows:
         # A query by the hour may subtract the first hours of a day from its daily counters, so the hours of one extra
         # day must remain.
-        least = figures.HOURS + figures.DAY
-        until = self._now - max(self._policy.hours, least) if self._policy.hours is not None else -(2**62)
-        sql = f"{what} FROM rollups WHERE tenant = ? AND grain = 'hour' AND bucket < ?"
+        min_age = figures.HOURS + figures.DAY
+        until = self._now - max(self._policy.hours, min_age) if self._policy.hours is not None else -(2**62)
+        sql = f"{statement} FROM rollups WHERE tenant = ? AND grain = 'hour' AND bucket < ?"
         return connection.execute(sql, (self._tenant, until))
 
 
-def _steps(connection: Connection, tenant: str, run: str) -> int:
+def _count_steps(connection: Connection, tenant: str, run: str) -> int:
     sql = "SELECT count(*) FROM steps WHERE tenant = ? AND run = ?"
     return int(connection.execute(sql, (tenant, run)).fetchone()[0])
 
 
-class _Last(msgspec.Struct):
+class _SessionActivity(msgspec.Struct):
     """The fields of a session entry that tell when the session was last active."""
 
     at: int | None = None
     failures: list[dict[str, Any]] = []
 
 
-def _heard(value: bytes) -> float:
+def _read_last_activity(value: bytes) -> float:
     """Return when a session was last active; infinity for an entry that cannot be parsed, so that it is retained."""
     try:
-        last = msgspec.json.decode(value, type=_Last)
+        last = msgspec.json.decode(value, type=_SessionActivity)
         at = last.at if last.at is not None else last.failures[-1]["step"]["started"] if last.failures else None
     except (msgspec.DecodeError, KeyError, TypeError):
         return float("inf")

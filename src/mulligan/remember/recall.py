@@ -9,27 +9,27 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from mulligan.classify.fingerprint import fingerprint
+from mulligan.classify.fingerprint import compute_fingerprint
 from mulligan.failure import Failure, Kind, StoreError
 from mulligan.prompt import Prompt
 from mulligan.records import Fix, LinkMethod, Precedent
 from mulligan.remember import schemas
-from mulligan.remember.place import Place
+from mulligan.remember.place import StoreLocation
 from mulligan.remember.recording.recorder import Recorder
-from mulligan.remember.store import ITEMS_KIND, LOCAL, FixQuery, PatternQuery, Store, parse_items
+from mulligan.remember.store import DEFAULT_TENANT, ITEMS_KIND, FixQuery, PatternQuery, Store, parse_items
 from mulligan.remember.urls import is_remote
 
-SETTLE = 0.25
+FLUSH_TIMEOUT_SECONDS = 0.25
 """Seconds that a failed call waits until its own record is stored, before it queries memory."""
-WITHIN = 0.1
+LOOKUP_TIMEOUT_SECONDS = 0.1
 """Time limit of a fix query. When it expires, the query returns what it has found so far."""
-PATIENCE = 1.0
+DATABASE_TIMEOUT_SECONDS = 1.0
 """Seconds that a failed call waits for a database, which may hang without an error."""
 
 T = TypeVar("T")
 
 
-class Recall:
+class MemoryLookup:
     """The memory queries of the capture layer. A failing store yields no results and no delay.
 
     `location` is None where opening the store again would create a different one: in memory and in the test sandbox.
@@ -37,148 +37,156 @@ class Recall:
     """
 
     def __init__(
-        self, recorder: Recorder, place: Place | None, *, now: Callable[[], int], agent: Callable[[], str]
+        self, recorder: Recorder, location: StoreLocation | None, *, now: Callable[[], int], agent: Callable[[], str]
     ) -> None:
-        self._recorder, self._place, self._now, self._agent = recorder, place, now, agent
-        self._keeps_up = True
+        self._recorder, self._location, self._now, self._agent = recorder, location, now, agent
+        self._is_recorder_current = True
         self._schemas: dict[str, str] = {}
         """Digests of the tool schemas that are already stored, by tool."""
-        self._late: threading.Thread | None = None
+        self._late_query: threading.Thread | None = None
         """A query thread that exceeded its time limit and is still running."""
 
     def precedents(self, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any]) -> Sequence[Precedent]:
         """Return what recovered the same failure in earlier runs, limited to what the model may see."""
-        self._settle()
+        self._flush_recorder()
         store = self._recorder.store
         if not failure.fingerprint:
             return ()
         if store is not None:
-            return self._in_time(lambda: self._find_precedents(store, tool, key, failure))
-        with self._opened() as opened:
-            return () if opened is None else self._find_precedents(opened, tool, key, failure)
+            return self._query_in_time(lambda: self._find_precedents(store, tool, key, failure))
+        with self._open_store() as opened_store:
+            return () if opened_store is None else self._find_precedents(opened_store, tool, key, failure)
 
     def _find_precedents(self, store: Store, tool: str, key: str, failure: Failure) -> Sequence[Precedent]:
         precedents: list[Precedent] = []
         changes: set[tuple[str, str]] = set()
-        for fix in self._known(store, tool, key, failure, tellable=True):
-            named = {(change.path, repr(change.after)) for change in fix.changes}
-            if not named or named.isdisjoint(changes):  # each value is counted once
+        for fix in self._find_fixes(store, tool, key, failure, showable=True):
+            fix_changes = {(change.path, repr(change.after)) for change in fix.changes}
+            if not fix_changes or fix_changes.isdisjoint(changes):  # each value is counted once
                 precedents.append(to_precedent(fix))
-                changes |= named
+                changes |= fix_changes
         return precedents
 
     def fixes(self, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
         """Return the fixes that helped in other runs."""
-        return self._in_time(lambda: self._fixes(tool, key, failure, arguments, schema))
+        return self._query_in_time(lambda: self._fixes(tool, key, failure, arguments, schema))
 
     def _fixes(self, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
-        with self._opened() as store:
+        with self._open_store() as store:
             if store is None:
                 return ()
             with contextlib.suppress(StoreError):  # retried at the next failure; the recorder reports the error
                 self._note_schema(store, tool, schema)
-            return self._known(store, tool, key, failure, arguments, schema)
+            return self._find_fixes(store, tool, key, failure, arguments, schema)
 
     def item_arguments(self, tool: str) -> Collection[str]:
         """Return the arguments of a tool, by its key, that named items in earlier runs."""
 
         def read() -> Sequence[str]:
-            with self._opened() as store:
-                return tuple(parse_items(store.get(LOCAL, ITEMS_KIND, tool))) if store is not None else ()
+            with self._open_store() as store:
+                return tuple(parse_items(store.get(DEFAULT_TENANT, ITEMS_KIND, tool))) if store is not None else ()
 
         try:
-            return self._in_time(read)
+            return self._query_in_time(read)
         except StoreError:  # the recorder reports the same error
             return ()
 
-    def _in_time(self, question: Callable[[], Sequence[T]]) -> Sequence[T]:
+    def _query_in_time(self, query: Callable[[], Sequence[T]]) -> Sequence[T]:
         """Run a query. For a database in the network, return nothing if it takes too long.
 
         A file answers fast, and the HTTP store has its own timeout: both are queried directly.
         """
-        place = self._place
-        if place is None or not place.is_elsewhere or is_remote(place.url):
-            return question()
-        if self._late is not None and self._late.is_alive():
+        location = self._location
+        if location is None or not location.is_networked or is_remote(location.url):
+            return query()
+        if self._late_query is not None and self._late_query.is_alive():
             return ()
         answers: list[Sequence[T]] = []
-        faults: list[BaseException] = []
+        errors: list[BaseException] = []
 
-        def ask() -> None:
+        def run_query() -> None:
             try:
-                answers.append(question())
+                answers.append(query())
             except StoreError:
                 pass  # the recorder reports the same error
             except BaseException as error:  # noqa: BLE001 - raised where it was asked
-                faults.append(error)
+                errors.append(error)
 
-        here = contextvars.copy_context()  # carries the current agent
-        asking = threading.Thread(target=here.run, args=(ask,), name="mulligan-memory", daemon=True)
-        asking.start()
-        asking.join(PATIENCE)
-        if asking.is_alive():
-            self._late = asking
-        for fault in faults:
+        context = contextvars.copy_context()  # carries the current agent
+        thread = threading.Thread(target=context.run, args=(run_query,), name="mulligan-memory", daemon=True)
+        thread.start()
+        thread.join(DATABASE_TIMEOUT_SECONDS)
+        if thread.is_alive():
+            self._late_query = thread
+        for fault in errors:
             raise fault
         return answers[0] if answers else ()
 
-    def advice(self, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
+    def read_fixes(
+        self, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str
+    ) -> Sequence[Fix]:
         """Return fixes without storing the tool schema and without creating a missing store."""
-        with self._opened() as store:
-            return self._known(store, tool, key, failure, arguments, schema) if store is not None else ()
+        with self._open_store() as store:
+            return self._find_fixes(store, tool, key, failure, arguments, schema) if store is not None else ()
 
     def match(self, tool: str, failure: Failure, text: str, arguments: Mapping[str, Any]) -> Failure:
         """Return the failure that the store has recorded for the text of an error."""
-        with self._opened() as store:
+        with self._open_store() as store:
             if store is None:
                 return failure
-            return match_recorded_failure(store, LOCAL, tool, failure, text, arguments)
+            return match_recorded_failure(store, DEFAULT_TENANT, tool, failure, text, arguments)
 
-    def pitfalls(self, words: Prompt, tools: Sequence[str], budget: int, *, proposals: bool = False) -> str:
+    def render_lessons(
+        self, prompt: Prompt, tools: Sequence[str], max_tokens: int, *, include_proposed: bool = False
+    ) -> str:
         """Render the lessons for these tools; if the store is unavailable, only the introduction."""
-        from mulligan.remember.lessons.pitfalls import gathered, told  # rarely needed
+        from mulligan.remember.lessons.pitfalls import render_within_budget, select_lessons  # rarely needed
 
         try:
-            with self._opened() as store:
-                found = gathered(store, LOCAL, tools, self._now(), proposals=proposals)
+            with self._open_store() as store:
+                lessons = select_lessons(store, DEFAULT_TENANT, tools, self._now(), include_proposed=include_proposed)
         except StoreError:  # the recorder reports the same error
-            found = []
-        server = self._place.url if self._place is not None and is_remote(self._place.url) else ""
-        return told(words, found, budget, tools=tools, server=server).text
+            lessons = []
+        server = self._location.url if self._location is not None and is_remote(self._location.url) else ""
+        return render_within_budget(prompt, lessons, max_tokens, requested_tools=tools, server=server).text
 
-    def _settle(self) -> None:
+    def _flush_recorder(self) -> None:
         # After one timeout, do not wait for the recorder again until it has caught up.
-        self._keeps_up = self._recorder.flush(SETTLE if self._keeps_up else 0)
+        self._is_recorder_current = self._recorder.flush(FLUSH_TIMEOUT_SECONDS if self._is_recorder_current else 0)
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[Store | None]:
+    def _open_store(self) -> Iterator[Store | None]:
         """Yield the recorder's store, or an existing store opened temporarily; None if there is neither."""
-        store, place = self._recorder.store, self._place
+        store, location = self._recorder.store, self._location
         # A file can be read independently of the recorder. A networked store is queried only while the recorder keeps
         # up.
-        if store is None and place is not None and place.is_elsewhere:
-            self._settle()
+        if store is None and location is not None and location.is_networked:
+            self._flush_recorder()
             store = self._recorder.store
-        if store is not None or place is None or not (self._keeps_up if place.is_elsewhere else place.is_there()):
+        if (
+            store is not None
+            or location is None
+            or not (self._is_recorder_current if location.is_networked else location.exists())
+        ):
             yield store
             return
         try:
-            own = place.opened()
+            temporary_store = location.open()
         except StoreError:  # the recorder reports the same error
             yield None
             return
-        with contextlib.closing(own):
-            yield own
+        with contextlib.closing(temporary_store):
+            yield temporary_store
 
     def _note_schema(self, store: Store, tool: str, digest: str) -> None:
         """Store the schema digest of a tool. A changed schema invalidates promotions under the earlier one."""
         if digest and self._schemas.get(tool) != digest:
-            changed = schemas.noted(store.get(LOCAL, schemas.KIND, tool), digest, self._now())
-            if changed is not None:
-                store.put(LOCAL, schemas.KIND, tool, changed)
+            entry = schemas.update_entry(store.get(DEFAULT_TENANT, schemas.SCHEMA_KIND, tool), digest, self._now())
+            if entry is not None:
+                store.put(DEFAULT_TENANT, schemas.SCHEMA_KIND, tool, entry)
             self._schemas[tool] = digest
 
-    def _known(
+    def _find_fixes(
         self,
         store: Store,
         tool: str,
@@ -187,15 +195,15 @@ class Recall:
         arguments: Mapping[str, Any] | None = None,
         schema: str = "",
         *,
-        tellable: bool = False,
+        showable: bool = False,
     ) -> Sequence[Fix]:
         if not failure.fingerprint:
             return ()
-        query = FixQuery.about(
-            tool, failure, arguments, key=key, agent=self._agent(), schema=schema, now=self._now(), within=WITHIN,
-            tellable=tellable,
+        query = FixQuery.for_failure(
+            tool, failure, arguments, key=key, agent=self._agent(), schema=schema, now=self._now(),
+            timeout_seconds=LOOKUP_TIMEOUT_SECONDS, showable=showable,
         )  # fmt: skip
-        return store.fixes(LOCAL, query)
+        return store.fixes(DEFAULT_TENANT, query)
 
 
 MAX_MATCHED_PATTERNS = 200
@@ -210,15 +218,15 @@ def match_recorded_failure(
     The caller has only the text, with or without the exception class. The recorder had the exception, too.
     """
     patterns = store.patterns(tenant, PatternQuery(tool=tool, limit=MAX_MATCHED_PATTERNS))
-    known = {pattern.fingerprint for pattern in patterns}
-    if failure.fingerprint in known:
+    fingerprints = {pattern.fingerprint for pattern in patterns}
+    if failure.fingerprint in fingerprints:
         return failure
     messages = dict.fromkeys((failure.message, text, _CLASS_NAME.sub("", text, count=1)))
     for kind in dict.fromkeys(pattern.kind for pattern in patterns):
         for message in messages:
-            candidate = fingerprint(kind, tool, message, arguments)
-            if message and candidate in known:
-                return Failure.of(Kind.named(kind), failure.message, ran=failure.ran, fingerprint=candidate)
+            candidate = compute_fingerprint(kind, tool, message, arguments)
+            if message and candidate in fingerprints:
+                return Failure.of(Kind.from_name(kind), failure.message, took_effect=failure.ran, fingerprint=candidate)
     return failure
 
 
@@ -233,5 +241,5 @@ def to_precedent(fix: Fix) -> Precedent:
         worked=fix.worked,
         seen=fix.tried,
         likeness=0.0 if fix.sort == "exemplar" else fix.likeness,
-        tellable=fix.tellable,
+        shareable=fix.showable,
     )

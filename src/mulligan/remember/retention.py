@@ -15,13 +15,13 @@ from mulligan.records import History, Status, Step
 from mulligan.remember.store import Retention
 
 
-def is_expired(status: Status, kept: int, policy: Retention, now: int) -> bool:
+def is_expired(status: Status, stored_at: int, policy: Retention, now: int) -> bool:
     """Return whether a run stored at `stored_at` exceeds the maximum age for its status."""
     age = policy.successes if status == "success" else policy.failures
-    return age is not None and kept < now - age
+    return age is not None and stored_at < now - age
 
 
-def sampled(history: History, rate: float) -> History | None:
+def sample_run(history: History, rate: float) -> History | None:
     """Return what remains of a run at this sample rate for simple successes; None if nothing does.
 
     A run without failures is retained or removed as a whole. In other runs these steps remain: failures, all attempts
@@ -32,50 +32,55 @@ def sampled(history: History, rate: float) -> History | None:
         return history
     status = derive_status(history.run, history.steps, history.links)
     if status == "success":
-        if _share(history.run.id) >= rate:
+        if _hash_fraction(history.run.id) >= rate:
             return None
-        return _with(history, [_standing_for(step, rate) for step in history.steps])
-    needed = _needed(history)
+        return _with_steps(history, [_with_sample_rate(step, rate) for step in history.steps])
+    required_seqs = _steps_to_keep(history)
     steps = [
-        step if step.seq in needed else _standing_for(step, rate)
+        step if step.seq in required_seqs else _with_sample_rate(step, rate)
         for step in history.steps
-        if step.seq in needed or _share(f"{step.run}:{step.seq}") < rate
+        if step.seq in required_seqs or _hash_fraction(f"{step.run}:{step.seq}") < rate
     ]
-    return _with(history, steps)
+    return _with_steps(history, steps)
 
 
-def _with(history: History, steps: list[Step]) -> History:
+def _with_steps(history: History, steps: list[Step]) -> History:
     return msgspec.structs.replace(history, steps=tuple(steps))
 
 
-def _standing_for(step: Step, rate: float) -> Step:
+def _with_sample_rate(step: Step, rate: float) -> Step:
     return step if step.sampled <= rate else msgspec.structs.replace(step, sampled=rate)
 
 
-def _share(name: str) -> float:
+def _hash_fraction(name: str) -> float:
     return crc32(name.encode("utf-8", "surrogatepass")) / 2**32
 
 
-def _needed(history: History) -> set[int]:
+def _steps_to_keep(history: History) -> set[int]:
     """Return the seq numbers of the steps that sampling must not remove."""
-    joined = calls.group_attempts(history.steps)
-    needed = {step.seq for call in joined if len(call.steps) > 1 or not _is_plain(call.first) for step in call.steps}
-    overcoming = {link.overcame for link in history.links}
-    needed |= {step.seq for call in joined if call.id in overcoming for step in call.steps}
+    grouped_calls = calls.group_attempts(history.steps)
+    required_seqs = {
+        step.seq
+        for call in grouped_calls
+        if len(call.steps) > 1 or not _is_simple_success(call.first)
+        for step in call.steps
+    }
+    recovering_calls = {link.overcame for link in history.links}
+    required_seqs |= {step.seq for call in grouped_calls if call.id in recovering_calls for step in call.steps}
     for link in history.links:
         names = set(link.between)
-        for call in joined:
+        for call in grouped_calls:
             if link.failed < call.id and call.name in names and call.has_succeeded:
                 names.discard(call.name)
-                needed |= {step.seq for step in call.steps}
+                required_seqs |= {step.seq for step in call.steps}
     parents = {step.seq: step.parent for step in history.steps}
-    for seq in tuple(needed):
-        above = parents.get(seq)
-        while above is not None and above not in needed:
-            needed.add(above)
-            above = parents.get(above)
-    return needed
+    for seq in tuple(required_seqs):
+        parent = parents.get(seq)
+        while parent is not None and parent not in required_seqs:
+            required_seqs.add(parent)
+            parent = parents.get(parent)
+    return required_seqs
 
 
-def _is_plain(step: Step) -> bool:
+def _is_simple_success(step: Step) -> bool:
     return step.outcome == "success" and step.failure is None and step.type != "run"

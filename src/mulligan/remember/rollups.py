@@ -14,117 +14,118 @@ from mulligan.remember.connection import Connection, Insert, Lookup
 
 Key = tuple[str, str, str, int, str]
 """Tenant, grain, slice, bucket and value: the primary key of a rollup."""
-IN_HAND = 5_000
+MAX_CACHED_ROLLUPS = 5_000
 """Limit of rollups that the writer caches between batches."""
-REPACKED = 10_000
+REPACK_BATCH_ROLLUPS = 10_000
 """Rollups that are read at a time to be repacked."""
 
 _KEYS = "tenant grain slice bucket value"
-SUM = Insert.instead("rollups", _KEYS, "cell rest")
-_KEPT = Lookup.of("rollups", _KEYS, "cell rest")
+ROLLUP_INSERT = Insert.or_update("rollups", _KEYS, "cell rest")
+_ROLLUP_LOOKUP = Lookup.of("rollups", _KEYS, "cell rest")
 _WHERE = "WHERE tenant = ? AND grain = ? AND slice = ? AND bucket = ? AND value = ?"
-_NOTHING = Cell()
+_EMPTY_CELL = Cell()
 
 
-class _Sum:
+class _CachedRollup:
     """A cached rollup, and its stored details (all but the summary): most batches change only the summary."""
 
-    __slots__ = ("cell", "rest")
+    __slots__ = ("cell", "details")
 
-    def __init__(self, cell: Cell, rest: bytes | None) -> None:
+    def __init__(self, cell: Cell, details: bytes | None) -> None:
         self.cell = cell
-        self.rest = rest
+        self.details = details
 
 
 class Rollups:
     """The rollups of a store, updated by its only writer."""
 
     def __init__(self) -> None:
-        self._known: dict[Key, _Sum] = {}
+        self._cache: dict[Key, _CachedRollup] = {}
 
-    def let_go(self) -> None:
+    def drop_cache(self) -> None:
         """Clear the cache after a rollback, or after another process has written."""
-        self._known.clear()
+        self._cache.clear()
 
-    def add(self, writer: Connection, tenant: str, counted: Cells, grains: tuple[str, ...] = ("hour", "day")) -> None:
+    def add(self, writer: Connection, tenant: str, counters: Cells, grains: tuple[str, ...] = ("hour", "day")) -> None:
         """Add counters, which may be negative, to every rollup that contains them."""
-        if len(self._known) > IN_HAND:
-            self._known.clear()
+        if len(self._cache) > MAX_CACHED_ROLLUPS:
+            self._cache.clear()
         rows: list[tuple[Any, ...]] = []
-        gone: list[Key] = []
-        sums = {key: more for key, more in _sums(tenant, counted).items() if key[1] in grains}
-        self._take_in_hand(writer, [key for key in sums if key not in self._known])
+        empty_keys: list[Key] = []
+        sums = {key: more for key, more in _rollup_changes(tenant, counters).items() if key[1] in grains}
+        self._load(writer, [key for key in sums if key not in self._cache])
         for key, more in sums.items():
-            known = self._known[key]
-            cell = known.cell
+            cached = self._cache[key]
+            cell = cached.cell
             figures.merge(cell, more)
             if figures.has_rest(more):
-                known.rest = figures.pack_rest(cell)
-            if cell.calls <= 0 and not cell.runs and cell == _NOTHING:
-                gone.append(key)
+                cached.details = figures.pack_rest(cell)
+            if cell.calls <= 0 and not cell.runs and cell == _EMPTY_CELL:
+                empty_keys.append(key)
             else:
-                rows.append((*key, figures.pack_outline(cell), known.rest))
-        writer.put(SUM, rows)
-        if gone:
-            writer.executemany(f"DELETE FROM rollups {_WHERE}", gone)
+                rows.append((*key, figures.pack_outline(cell), cached.details))
+        writer.put(ROLLUP_INSERT, rows)
+        if empty_keys:
+            writer.executemany(f"DELETE FROM rollups {_WHERE}", empty_keys)
 
-    def _take_in_hand(self, writer: Connection, keys: list[Key]) -> None:
+    def _load(self, writer: Connection, keys: list[Key]) -> None:
         """Read rollups into the cache with one lookup. A missing rollup starts empty."""
         for key in keys:
-            self._known[key] = _Sum(Cell(), None)
-        for *place, cell, rest in writer.look_up(_KEPT, keys):
-            self._known[tuple(place)] = _Sum(figures.unpack(cell, rest), rest)
+            self._cache[key] = _CachedRollup(Cell(), None)
+        for *key_columns, cell, details in writer.look_up(_ROLLUP_LOOKUP, keys):
+            self._cache[tuple(key_columns)] = _CachedRollup(figures.unpack(cell, details), details)
 
     def move(self, writer: Connection, key: Key, value: str, cell: Cell) -> None:
         """Move a rollup to another value and merge it with the rollup stored there."""
-        self._known.clear()
+        self._cache.clear()
         writer.execute(f"DELETE FROM rollups {_WHERE}", key)
         other = (*key[:4], value)
-        for *_, kept, rest in writer.look_up(_KEPT, [other]):
-            figures.merge(cell, figures.unpack(kept, rest))
-        writer.put(SUM, [(*other, *figures.pack(cell))])
+        for *_, stored_cell, details in writer.look_up(_ROLLUP_LOOKUP, [other]):
+            figures.merge(cell, figures.unpack(stored_cell, details))
+        writer.put(ROLLUP_INSERT, [(*other, *figures.pack(cell))])
 
 
-def repack(writer: Connection, done: Callable[[int], None] = lambda sums: None) -> None:
+def repack(writer: Connection, report_progress: Callable[[int], None] = lambda sums: None) -> None:
     """Split each rollup of an older store into summary and details: see `tables.REPACKED_AT`."""
     keys = ", ".join(_KEYS.split())
     after: tuple[Any, ...] = ("", "", "", -(2**63), "")
-    while some := writer.execute(
-        f"SELECT {keys}, cell FROM rollups WHERE ({keys}) > (?, ?, ?, ?, ?) ORDER BY {keys} LIMIT ?", (*after, REPACKED)
+    while rows := writer.execute(
+        f"SELECT {keys}, cell FROM rollups WHERE ({keys}) > (?, ?, ?, ?, ?) ORDER BY {keys} LIMIT ?",
+        (*after, REPACK_BATCH_ROLLUPS),
     ).fetchall():
-        writer.put(SUM, [(*key, *figures.pack(figures.unpack_named(cell))) for *key, cell in some])
-        after = some[-1][:5]
-        done(len(some))
+        writer.put(ROLLUP_INSERT, [(*key, *figures.pack(figures.unpack_named(cell))) for *key, cell in rows])
+        after = rows[-1][:5]
+        report_progress(len(rows))
 
 
-def _sums(tenant: str, counted: Cells) -> dict[Key, Cell]:
+def _rollup_changes(tenant: str, counters: Cells) -> dict[Key, Cell]:
     """Return the changes to rollups. Most rollups get one set of counters, which is then passed on without a copy."""
-    hours = _added(
-        ((tenant, "hour", slice, place.hour, value), cell)
-        for place, cell in counted.items()
-        for slice, value in figures.slices(place)
+    hours = _merge_by_key(
+        ((tenant, "hour", slice, counter_key.hour, value), cell)
+        for counter_key, cell in counters.items()
+        for slice, value in figures.slices(counter_key)
     )
     # Most batches fall into one hour, so the changes of the day are those of the hour.
-    days = _added(
+    days = _merge_by_key(
         ((tenant, "day", slice, hour // DAY * DAY, value), cell) for (_, _, slice, hour, value), cell in hours.items()
     )
     return hours | days
 
 
-def _added(parts: Iterable[tuple[Key, Cell]]) -> dict[Key, Cell]:
+def _merge_by_key(parts: Iterable[tuple[Key, Cell]]) -> dict[Key, Cell]:
     sums: dict[Key, Cell] = {}
-    own: set[Key] = set()
+    copied_keys: set[Key] = set()
     for key, cell in parts:
-        known = sums.get(key)
-        if known is None:
+        total = sums.get(key)
+        if total is None:
             sums[key] = cell
             continue
-        if key not in own:
-            own.add(key)
-            first, known = known, Cell()
-            figures.merge(known, first)
-            sums[key] = known
-        figures.merge(known, cell)
+        if key not in copied_keys:
+            copied_keys.add(key)
+            first, total = total, Cell()
+            figures.merge(total, first)
+            sums[key] = total
+        figures.merge(total, cell)
     return sums
 
 
@@ -132,19 +133,21 @@ Read = Callable[[str, Iterable[Any]], list[Any]]
 
 
 def stats(read: Read, tenant: str, query: StatsQuery) -> Stats:
-    whole, parts = figures.readings(query)
-    return figures.answer(query, _rows(read, tenant, whole), _rows(read, tenant, parts) if parts else ())
+    main_reading, remaining_reading = figures.readings(query)
+    return figures.answer(
+        query, _rows(read, tenant, main_reading), _rows(read, tenant, remaining_reading) if remaining_reading else ()
+    )
 
 
 def _rows(read: Read, tenant: str, reading: Reading) -> Iterator[Row]:
-    asked = "tenant = ? AND slice = ?"
+    base_where = "tenant = ? AND slice = ?"
     values: list[Any] = [tenant, reading.slice]
     if reading.values is not None:
-        asked += f" AND value IN ({', '.join('?' * len(reading.values))})"
+        base_where += f" AND value IN ({', '.join('?' * len(reading.values))})"
         values += reading.values
     packed: dict[tuple[str, Literal[1, -1]], list[bytes]] = {}
     for span in reading.spans:
-        where, bounds = f"{asked} AND grain = ?", [*values, span.grain]
+        where, bounds = f"{base_where} AND grain = ?", [*values, span.grain]
         for condition, bound in (("bucket >= ?", span.since), ("bucket < ?", span.until)):
             if bound is not None:
                 where, bounds = f"{where} AND {condition}", [*bounds, bound]
@@ -152,9 +155,9 @@ def _rows(read: Read, tenant: str, reading: Reading) -> Iterator[Row]:
             for value, cell in read(f"SELECT value, cell FROM rollups WHERE {where}", bounds):
                 packed.setdefault((value, span.sign), []).append(cell)
         else:
-            for bucket, value, cell, rest in read(
+            for bucket, value, cell, details in read(
                 f"SELECT bucket, value, cell, rest FROM rollups WHERE {where}", bounds
             ):
-                yield Row(bucket, value, figures.unpack(cell, rest), span.sign)
+                yield Row(bucket, value, figures.unpack(cell, details), span.sign)
     for (value, sign), cells in packed.items():
         yield Row(0, value, figures.outline(cells), sign)

@@ -11,24 +11,24 @@ from mulligan.calls import Call, group_attempts
 from mulligan.links import RunProgress
 from mulligan.records import Compaction, History, Link, Run, Status, Step, encode
 from mulligan.remember import bodies, tallies
-from mulligan.remember.bodies import PlainRow, Rest
+from mulligan.remember.bodies import CompactStep, SuccessRow
 from mulligan.remember.connection import Connection, Insert, Lookup, upsert
-from mulligan.success import Success
+from mulligan.success import SuccessRecord
 
 MAX_READ_CALLS = 500
 """Limit of calls that one statement selects by number."""
-FIRST = -(2**63)
+BEFORE_FIRST_CALL = -(2**63)
 """Sorts before every call number."""
 
 STEP = Insert.of("steps", "tenant run seq call name outcome kind fingerprint started body")
-KEPT_STEP = Lookup.of("steps", "tenant run seq", "seq")
+STORED_STEP = Lookup.of("steps", "tenant run seq", "seq")
 RUN = Insert.of(
     "runs",
     "tenant id agent session started body version environment status kept imported plain principal",
 )
-KNOWN_RUN = Lookup.of("runs", "tenant id", "body status plain")
+STORED_RUN = Lookup.of("runs", "tenant id", "body status plain")
 USED = Insert.of("used", "tenant sort name started run")
-LINK = Insert.instead("links", "tenant run failed", "name fingerprint body overcame")
+LINK = Insert.or_update("links", "tenant run failed", "name fingerprint body overcame")
 _OF_RUN = "2, at, body, '', 0 FROM compactions WHERE tenant = ? AND sort = 'run' AND owner = ?"
 _OF_SESSION = (
     "2, at, body, '', 0 FROM compactions WHERE tenant = ? AND sort = 'session' AND owner = ? AND at >= coalesce("
@@ -51,29 +51,29 @@ def step_row(tenant: str, step: Step) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def plain_row(step: Step) -> PlainRow:
-    rest = Rest(
+def step_to_success_row(step: Step) -> SuccessRow:
+    compact_step = CompactStep(
         step.arguments, step.result, step.seconds, step.parent, step.type, step.server, step.tokens, step.metadata,
         step.after, step.ending, step.sampled, step.effects, step.key, step.links,
     )  # fmt: skip
-    return step.run, step.seq, step.name, step.started, rest
+    return step.run, step.seq, step.name, step.started, compact_step
 
 
-def worked_row(call: Success) -> PlainRow:
+def success_row(call: SuccessRecord) -> SuccessRow:
     """Build the row of a successful call directly, without a `Step`: the most frequent case."""
     form = call.form
-    rest = Rest(
+    compact_step = CompactStep(
         call.arguments, call.result, call.seconds, call.parent, form.type, form.server, call.tokens, key=form.key
     )
-    return call.run, call.seq, form.kept_name, int(call.started * 1000), rest
+    return call.run, call.seq, form.stored_name, int(call.started * 1000), compact_step
 
 
-def run_row(tenant: str, run: Run, kept: int, is_imported: bool, principal: str) -> tuple[Any, ...]:
+def run_row(tenant: str, run: Run, stored_at: int, is_imported: bool, principal: str) -> tuple[Any, ...]:
     """Build the row of a new run. Its status is updated when its calls are known."""
     status = RunProgress().status(run)
     return (
         tenant, run.id, run.agent, run.session, run.started, encode(run), run.version, run.environment, status,
-        kept, int(is_imported), 1, principal,
+        stored_at, int(is_imported), 1, principal,
     )  # fmt: skip
 
 
@@ -83,8 +83,8 @@ def put_statuses(writer: Connection, statuses: Sequence[tuple[Status, int, str, 
         writer.executemany("UPDATE runs SET status = ?, plain = ? WHERE tenant = ? AND id = ?", statuses)
 
 
-def set_status(writer: Connection, tenant: str, id: str, status: Status, is_plain: bool) -> None:
-    put_statuses(writer, [(status, int(is_plain), tenant, id)])
+def set_status(writer: Connection, tenant: str, id: str, status: Status, is_failure_free: bool) -> None:
+    put_statuses(writer, [(status, int(is_failure_free), tenant, id)])
 
 
 def extent(writer: Connection, tenant: str, id: str) -> tuple[int, int]:
@@ -96,27 +96,29 @@ def extent(writer: Connection, tenant: str, id: str) -> tuple[int, int]:
 
 def steps_since(writer: Connection, tenant: str, run: str, start: int, new: list[Step]) -> list[Step]:
     """Return the steps of all calls from this number on. Steps in `new` replace their stored versions."""
-    at_hand = {step.seq: step for step in new}
+    new_by_seq = {step.seq: step for step in new}
     rows = writer.execute(
         "SELECT seq, name, started, body FROM steps WHERE tenant = ? AND run = ? AND seq >= ? ORDER BY seq",
         (tenant, run, start),
     )
-    steps = (at_hand.get(seq) or bodies.step(run, seq, name, started, body) for seq, name, started, body in rows)
+    steps = (
+        new_by_seq.get(seq) or bodies.decode_step(run, seq, name, started, body) for seq, name, started, body in rows
+    )
     return [step for step in steps if step.call >= start]
 
 
 def calls_of(writer: Connection, tenant: str, run: str, ids: Collection[int]) -> dict[int, Call]:
     """Read some calls of a run, by their numbers."""
     steps: list[Step] = []
-    wanted = sorted(ids)
-    for start in range(0, len(wanted), MAX_READ_CALLS):
-        some = wanted[start : start + MAX_READ_CALLS]
+    call_ids = sorted(ids)
+    for start in range(0, len(call_ids), MAX_READ_CALLS):
+        chunk = call_ids[start : start + MAX_READ_CALLS]
         rows = writer.execute(
             "SELECT seq, name, started, body FROM steps WHERE tenant = ? AND run = ? "
-            f"AND call IN ({', '.join('?' * len(some))})",
-            (tenant, run, *some),
+            f"AND call IN ({', '.join('?' * len(chunk))})",
+            (tenant, run, *chunk),
         )
-        steps += [bodies.step(run, *row) for row in rows]
+        steps += [bodies.decode_step(run, *row) for row in rows]
     return {call.id: call for call in group_attempts(steps)}
 
 
@@ -125,25 +127,25 @@ def links_since(writer: Connection, tenant: str, run: str, start: int) -> dict[i
         "SELECT failed, body FROM links WHERE tenant = ? AND run = ? AND (failed >= ? OR overcame >= ?)",
         (tenant, run, start, start),
     )
-    return {failed: bodies.read(body, Link) for failed, body in rows}
+    return {failed: bodies.decode_body(body, Link) for failed, body in rows}
 
 
 def put_links(
     writer: Connection,
     tenant: str,
     run: str,
-    known: dict[int, Link],
+    stored_links: dict[int, Link],
     links: dict[int, Link],
     failed_calls: Mapping[int, Call],
 ) -> None:
     """Replace the links of a run. They share a transaction with the success, so a crash cannot separate them."""
-    forget_links(writer, [(tenant, run, failed) for failed in known if failed not in links])
+    forget_links(writer, [(tenant, run, failed) for failed in stored_links if failed not in links])
     writer.put(LINK, link_rows(tenant, run, links, failed_calls))
 
 
-def forget_links(writer: Connection, gone: Sequence[tuple[str, str, int]]) -> None:
-    if gone:
-        writer.executemany("DELETE FROM links WHERE tenant = ? AND run = ? AND failed = ?", gone)
+def forget_links(writer: Connection, keys: Sequence[tuple[str, str, int]]) -> None:
+    if keys:
+        writer.executemany("DELETE FROM links WHERE tenant = ? AND run = ? AND failed = ?", keys)
 
 
 def link_rows(tenant: str, run: str, links: dict[int, Link], failed_calls: Mapping[int, Call]) -> list[tuple[Any, ...]]:
@@ -162,7 +164,7 @@ def compactions_of(connection: Connection, tenant: str, run: Run) -> tuple[Compa
     if run.session is not None:
         values = (tenant, run.session, tenant, run.session, run.started, run.started)
         rows += connection.execute(f"SELECT {_OF_SESSION}", values).fetchall()
-    return tuple(bodies.read(body, Compaction) for _, _, body, _, _ in sorted(rows, key=itemgetter(1)))
+    return tuple(bodies.decode_body(body, Compaction) for _, _, body, _, _ in sorted(rows, key=itemgetter(1)))
 
 
 def history_of(connection: Connection, tenant: str, run: Run) -> History:
@@ -175,9 +177,11 @@ def history_of(connection: Connection, tenant: str, run: Run) -> History:
     rows = sorted(connection.execute(sql, values).fetchall(), key=itemgetter(0, 1))
     return History(
         run=run,
-        steps=tuple(bodies.step(run.id, seq, name, at, body) for sort, seq, body, name, at in rows if sort == 0),
-        links=tuple(bodies.read(body, Link) for sort, _, body, _, _ in rows if sort == 1),
-        compactions=tuple(bodies.read(body, Compaction) for sort, _, body, _, _ in rows if sort == 2),
+        steps=tuple(
+            bodies.decode_step(run.id, seq, name, at, body) for row_type, seq, body, name, at in rows if row_type == 0
+        ),
+        links=tuple(bodies.decode_body(body, Link) for row_type, _, body, _, _ in rows if row_type == 1),
+        compactions=tuple(bodies.decode_body(body, Compaction) for row_type, _, body, _, _ in rows if row_type == 2),
     )
 
 
@@ -191,32 +195,34 @@ def runs_since(connection: Connection, tenant: str, after: int = 0, limit: int =
 
 def remove_run(writer: Connection, tenant: str, history: History) -> None:
     """Delete a run with its rows. The caller updates rollups, patterns and the pattern occurrences of the run."""
-    place = (tenant, history.run.id)
-    forget_used(writer, tenant, history)
+    run_key = (tenant, history.run.id)
+    delete_usages(writer, tenant, history)
     for table in ("steps", "links", "orphans", "provisional"):
-        writer.execute(f"DELETE FROM {table} WHERE tenant = ? AND run = ?", place)
-    writer.execute("DELETE FROM compactions WHERE tenant = ? AND sort = 'run' AND owner = ?", place)
-    writer.execute("DELETE FROM runs WHERE tenant = ? AND id = ?", place)
+        writer.execute(f"DELETE FROM {table} WHERE tenant = ? AND run = ?", run_key)
+    writer.execute("DELETE FROM compactions WHERE tenant = ? AND sort = 'run' AND owner = ?", run_key)
+    writer.execute("DELETE FROM runs WHERE tenant = ? AND id = ?", run_key)
 
 
-def forget_used(writer: Connection, tenant: str, history: History) -> None:
+def delete_usages(writer: Connection, tenant: str, history: History) -> None:
     run = history.run
-    used = {("tool", step.name) for step in history.steps}
-    used |= {("model", figures.model_of(run, step)) for step in history.steps}
+    usages = {("tool", step.name) for step in history.steps}
+    usages |= {("model", figures.model_of(run, step)) for step in history.steps}
     writer.executemany(
         "DELETE FROM used WHERE tenant = ? AND sort = ? AND name = ? AND started = ? AND run = ?",
-        [(tenant, sort, name, run.started, run.id) for sort, name in used],
+        [(tenant, usage_type, name, run.started, run.id) for usage_type, name in usages],
     )
 
 
-def forget_met(writer: Connection, tenant: str, history: History) -> None:
+def delete_pattern_runs(writer: Connection, tenant: str, history: History) -> None:
     """Delete the index of a run by its patterns. The counters of these patterns do not change."""
     run = history.run
     failures = [(step, step.failure) for step in history.steps if step.has_failed and step.failure]
-    met = {tallies.id_of(step.name, each.fingerprint) if each.fingerprint else "" for step, each in failures}
+    pattern_ids = {
+        tallies.id_of(step.name, failure.fingerprint) if failure.fingerprint else "" for step, failure in failures
+    }
     writer.executemany(
         "DELETE FROM met WHERE tenant = ? AND pattern = ? AND started = ? AND run = ?",
-        [(tenant, id, run.started, run.id) for id in met],
+        [(tenant, id, run.started, run.id) for id in pattern_ids],
     )
 
 
@@ -226,10 +232,10 @@ def replace_steps(writer: Connection, tenant: str, run: str, steps: Sequence[Ste
     writer.put(STEP, [step_row(tenant, step) for step in steps])
 
 
-def noted(connection: Connection, tenant: str, key: str) -> str:
+def read_meta(connection: Connection, tenant: str, key: str) -> str:
     row = connection.execute("SELECT value FROM meta WHERE tenant = ? AND key = ?", (tenant, key)).fetchone()
     return row[0] if row else ""
 
 
-def note(writer: Connection, tenant: str, key: str, value: str) -> None:
+def write_meta(writer: Connection, tenant: str, key: str, value: str) -> None:
     writer.execute(_NOTE, (tenant, key, value))

@@ -12,11 +12,11 @@ import msgspec
 from mulligan.records import Record, decode, encode
 from mulligan.remember.store import FixQuery
 
-KIND = "schema digest"
+SCHEMA_KIND = "schema digest"
 """Kind of the key-value entries; the key is the tool."""
 
 
-class Seen(Record, frozen=True):
+class SeenSchema(Record, frozen=True):
     """The last schema of a tool."""
 
     digest: str
@@ -24,30 +24,30 @@ class Seen(Record, frozen=True):
     """When the schema replaced another one; 0 if it is the first."""
 
 
-def noted(kept: bytes | None, digest: str, now: int) -> bytes | None:
+def update_entry(stored: bytes | None, digest: str, now: int) -> bytes | None:
     """Return the new entry of a tool whose schema changed, or None if it did not."""
-    before = _read(kept)
+    before = _parse_entry(stored)
     if before is not None and before.digest == digest:
         return None
-    return encode(Seen(digest=digest, since=0 if before is None else now))
+    return encode(SeenSchema(digest=digest, since=0 if before is None else now))
 
 
-def since(rows: Iterable[tuple[str, bytes]], query: FixQuery) -> dict[str, int]:
+def schema_change_times(rows: Iterable[tuple[str, bytes]], query: FixQuery) -> dict[str, int]:
     """Return, by tool, when its schema changed. Tools with an unchanged schema are omitted.
 
     If the query names another schema than the last one seen, the schema counts as changed now.
     """
-    found: dict[str, int] = {}
-    for tool, kept in rows:
-        seen = _read(kept)
-        if seen is not None:
-            is_another = tool == query.tool and query.schema not in ("", seen.digest)
-            found[tool] = query.now if is_another else seen.since
-    return {tool: at for tool, at in found.items() if at}
+    changed_at: dict[str, int] = {}
+    for tool, stored in rows:
+        seen_schema = _parse_entry(stored)
+        if seen_schema is not None:
+            is_another = tool == query.tool and query.schema not in ("", seen_schema.digest)
+            changed_at[tool] = query.now if is_another else seen_schema.since
+    return {tool: at for tool, at in changed_at.items() if at}
 
 
-def _read(kept: bytes | None) -> Seen | None:
+def _parse_entry(stored: bytes | None) -> SeenSchema | None:
     try:
-        return None if kept is None else decode(kept, Seen)
+        return None if stored is None else decode(stored, SeenSchema)
     except msgspec.DecodeError:  # written by another version: treat it as missing
         return None

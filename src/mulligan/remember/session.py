@@ -17,21 +17,21 @@ from typing import Self, TypeVar
 import msgspec
 
 from mulligan import forks
-from mulligan.events import AnyEvent, ContextCompacted, RunStarted, StepEnded, Stream
+from mulligan.events import AnyEvent, ContextCompacted, EventStream, RunStarted, StepEnded
 from mulligan.prompt import Prompt
 from mulligan.records import Compaction, new_id
 from mulligan.remember import tracker
-from mulligan.remember.store import LOCAL, Shelf
-from mulligan.remember.tracker import CAPACITY, RECENT, Stretch, Tracker
+from mulligan.remember.store import DEFAULT_TENANT, KeyValueStore
+from mulligan.remember.tracker import MAX_TRACKED_FAILURES, REPEAT_WINDOW_TURNS, CompactionInterval, Tracker
 
-__all__ = ["CAPACITY", "RECENT", "Session", "Stretch"]
+__all__ = ["MAX_TRACKED_FAILURES", "REPEAT_WINDOW_TURNS", "CompactionInterval", "Session"]
 
 log = logging.getLogger("mulligan")
 T = TypeVar("T")
 
-KIND = "session"
+SESSION_KIND = "session"
 """Kind of the key-value entries."""
-SINCE = 1000
+MAX_REPLAYED_CHANGES = 1000
 """Limit of the newest changes that are replayed on the state saved by another process."""
 
 
@@ -43,90 +43,94 @@ class Session:
     """
 
     def __init__(
-        self, stream: Stream, id: str | None = None, shelf: Shelf | None = None, words: Prompt | None = None
+        self,
+        stream: EventStream,
+        id: str | None = None,
+        key_values: KeyValueStore | None = None,
+        prompt: Prompt | None = None,
     ) -> None:
-        self._kept = _found(stream, id, shelf, words or Prompt())
+        self._state = _get_state(stream, id, key_values, prompt or Prompt())
         self._is_closed = False
 
     @property
     def id(self) -> str:
-        return self._kept.id
+        return self._state.id
 
     @property
     def turns(self) -> int:
         """Number of model responses so far."""
-        return self._kept.tracker.turns
+        return self._state.tracker.turns
 
-    def turn(self) -> None:
+    def mark_turn(self) -> None:
         """Count a model response that no wrapped model call has recorded."""
-        self._kept.change(Tracker.turn)
+        self._state.apply_change(Tracker.mark_turn)
 
-    def compacted(self, *, chars_before: int | None = None, chars_after: int | None = None) -> None:
+    def mark_compacted(self, *, chars_before: int | None = None, chars_after: int | None = None) -> None:
         """Record a compaction of the conversation. From then on, the reminder lists the failures before it."""
         at = int(time.time() * 1000)
-        self._kept.compact()
-        made = Compaction(
+        self._state.compact()
+        compaction = Compaction(
             session=self.id,
             at=at,
             reason="agent",
             chars_before=chars_before,
             chars_after=chars_after,
-            known=self._kept.tracker.known,
+            known=self._state.tracker.known,
         )
-        self._kept.publish(ContextCompacted(made))
-        self._kept.save()
+        self._state.publish(ContextCompacted(compaction))
+        self._state.save()
 
     def reminder(self) -> str:
         """Return the recent failures for the system prompt.
 
         Empty until the first compaction, and constant between two compactions.
         """
-        return self._kept.tracker.reminder
+        return self._state.tracker.reminder
 
-    def injection(self) -> str:
+    def take_reminder(self) -> str:
         """Return the reminder once per compaction, then an empty string: for hosts that can only append messages."""
-        said = self._kept.change(Tracker.injection)
-        if said:
-            self._kept.save()  # another process must not deliver it again
-        return said
+        reminder = self._state.apply_change(Tracker.take_reminder)
+        if reminder:
+            self._state.save()  # another process must not deliver it again
+        return reminder
 
-    def summary_note(self) -> str:
+    def summarizer_note(self) -> str:
         """Return what a summarizer need not repeat, for its prompt. Empty if nothing failed."""
-        with self._kept.lock:
-            return self._kept.tracker.note(self._kept.words)
+        with self._state.lock:
+            return self._state.tracker.summarizer_note(self._state.prompt)
 
-    def rates(self) -> list[Stretch]:
+    def failure_rates(self) -> list[CompactionInterval]:
         """Return calls and failed calls of each interval between compactions, the oldest first.
 
         A call counts as failed if its first attempt failed.
         """
-        with self._kept.lock:
-            return [Stretch(each.calls, each.failed) for each in self._kept.tracker.stretches]
+        with self._state.lock:
+            return [CompactionInterval(interval.calls, interval.failed) for interval in self._state.tracker.intervals]
 
-    def rise(self) -> str:
+    def failure_rate_warning(self) -> str:
         """Return a warning if more calls fail since the last compaction than before; empty if that may be chance."""
-        with self._kept.lock:
-            return self._kept.tracker.rise()
+        with self._state.lock:
+            return self._state.tracker.rate_increase()
 
     def to_json(self) -> bytes:
         """Return the state as JSON, to store it elsewhere."""
-        with self._kept.lock:
-            return tracker.kept(self._kept.tracker)
+        with self._state.lock:
+            return tracker.to_json(self._state.tracker)
 
     def restore(self, data: bytes | str) -> None:
         """Replace the state by one that `to_json` returned."""
         try:
-            given = data.encode() if isinstance(data, str) else data
-            tracker.restored(given)
+            encoded = data.encode() if isinstance(data, str) else data
+            tracker.from_json(encoded)
         except (msgspec.MsgspecError, UnicodeError) as error:
             raise ValueError(f"this is not what Session.to_json gives: {error}") from None
-        self._kept.replace(given)
+        self._state.replace(encoded)
 
     def close(self) -> None:
         """Stop listening and save the state."""
         if not self._is_closed:
             self._is_closed = True
-            self._kept.let_go()
+            self._state.release()
 
     def __enter__(self) -> Self:
         return self
@@ -137,99 +141,103 @@ class Session:
         self.close()
 
 
-class _Kept:
+class _SessionState:
     """The state of one session, shared by all `Session` objects with its id."""
 
-    def __init__(self, stream: Stream, id: str, shelf: Shelf | None, words: Prompt) -> None:
+    def __init__(self, stream: EventStream, id: str, key_values: KeyValueStore | None, prompt: Prompt) -> None:
         self.id = id
         self.lock = threading.RLock()
         self._saving = threading.Lock()
         self._stream = stream
-        self.words = words
-        self._shelf = shelf
+        self.prompt = prompt
+        self._key_values = key_values
         self._version = self._saved = 0
-        self._known: bytes | None = None
+        self._stored: bytes | None = None
         """The stored entry, as last read or written."""
-        self._since: list[Callable[[Tracker], object]] = []
+        self._unsaved_changes: list[Callable[[Tracker], object]] = []
         """Changes since the last save or load. Replayed if another process has written meanwhile."""
         self._holders = 0
-        self._ends: list[Callable[[], None]] = []
+        self._remove_listeners: list[Callable[[], None]] = []
         self.tracker = Tracker()
 
-    def hold(self) -> None:
+    def add_holder(self) -> None:
         self._holders += 1
-        if not self._ends:
-            self._ends = [self._stream.listen(self.hear, when="caller")]
-            if self._shelf is not None:
+        if not self._remove_listeners:
+            self._remove_listeners = [self._stream.add_listener(self.observe_event, thread="caller")]
+            if self._key_values is not None:
                 # Runs on the recorder's thread after it has stored the event, so that no user call waits for the store.
-                self._ends.append(self._stream.listen(lambda event: self.save(waits=False), when="recorder"))
+                self._remove_listeners.append(
+                    self._stream.add_listener(lambda event: self.save(waits=False), thread="recorder")
+                )
 
-    def let_go(self) -> None:
-        with _finding:
+    def release(self) -> None:
+        with _registry_lock:
             self._holders -= 1
             if self._holders > 0:
                 return
-            ends, self._ends = self._ends, []
+            ends, self._remove_listeners = self._remove_listeners, []
             for end in ends:
                 end()
-            if self._shelf is not None:  # the next object loads the entry, which may contain changes of other processes
-                _all.get(self._stream, {}).pop(self.id, None)
+            if (
+                self._key_values is not None
+            ):  # the next object loads the entry, which may contain changes of other processes
+                _registry.get(self._stream, {}).pop(self.id, None)
         self.save()
 
-    def change(self, how: Callable[[Tracker], T]) -> T:
+    def apply_change(self, change: Callable[[Tracker], T]) -> T:
         """Apply a change under the lock, and remember it until it is saved."""
         with self.lock:
             self._version += 1
-            if self._shelf is not None:
-                self._since.append(how)
-                del self._since[:-SINCE]
-            return how(self.tracker)
+            if self._key_values is not None:
+                self._unsaved_changes.append(change)
+                del self._unsaved_changes[:-MAX_REPLAYED_CHANGES]
+            return change(self.tracker)
 
     def compact(self) -> None:
-        self.change(lambda known: known.compact(self.words))
+        self.apply_change(lambda current: current.compact(self.prompt))
 
     def replace(self, data: bytes) -> None:
-        self.change(lambda known: known.become(tracker.restored(data)))
+        self.apply_change(lambda current: current.become(tracker.from_json(data)))
         self.save()
 
     def publish(self, event: ContextCompacted) -> None:
         self._stream.publish(event)
 
-    def hear(self, event: AnyEvent) -> None:
+    def observe_event(self, event: AnyEvent) -> None:
         match event:
             case RunStarted(run) if run.session == self.id:
-                self.change(lambda known: known.begin(run.id))
+                self.apply_change(lambda current: current.begin(run.id))
             case StepEnded(step) if step.run in self.tracker.runs:
-                self.change(lambda known: known.hear(step))
+                self.apply_change(lambda current: current.observe_step(step))
                 self._warn()
-            case ContextCompacted(compaction) if self._is_of_recovery(compaction):
+            case ContextCompacted(compaction) if self._is_from_recovery(compaction):
                 self.compact()
 
-    def _is_of_recovery(self, compaction: Compaction) -> bool:
+    def _is_from_recovery(self, compaction: Compaction) -> bool:
         # Compactions that a session publishes itself have no run.
         return compaction.run is not None and (compaction.session == self.id or compaction.run in self.tracker.runs)
 
     def _warn(self) -> None:
         with self.lock:
-            if self.tracker.has_warned or not (said := self.tracker.rise()):
+            if self.tracker.has_warned or not (warning := self.tracker.rate_increase()):
                 return
-            self.change(Tracker.warned)
-        log.warning("session %s: %s", self.id, said)
+            self.apply_change(Tracker.mark_warned)
+        log.warning("session %s: %s", self.id, warning)
 
     def load(self) -> None:
         """Load the stored state."""
-        if self._shelf is None:
+        if self._key_values is None:
             return
         try:
-            self._known = self._shelf.get(LOCAL, KIND, self.id)
-            if self._known is not None:
-                self.tracker = tracker.restored(self._known)
+            self._stored = self._key_values.get(DEFAULT_TENANT, SESSION_KIND, self.id)
+            if self._stored is not None:
+                self.tracker = tracker.from_json(self._stored)
         except Exception as error:  # noqa: BLE001 - a broken disk costs the memory of a session, never the agent
             log.warning("session %s begins anew: what was kept of it cannot be read (%s).", self.id, error)
 
     def save(self, waits: bool = True) -> None:
         """Save the state if it has changed, merging changes of other processes."""
-        if self._shelf is None or self._saved == self._version:
+        if self._key_values is None or self._saved == self._version:
             return
         if not self._saving.acquire(blocking=waits):  # one writer at a time, so that the newest state is written last
             return  # The current writer may wait for the recorder, whose thread must not wait here.
@@ -243,67 +251,67 @@ class _Kept:
 
     def _put(self) -> bool:
         """Write the entry. Return False if another process has changed it since it was read."""
-        assert self._shelf is not None
+        assert self._key_values is not None
         with self.lock:
-            version, done, data = self._version, len(self._since), tracker.kept(self.tracker)
+            version, change_count, data = self._version, len(self._unsaved_changes), tracker.to_json(self.tracker)
         self._saved = version
-        if not self._shelf.swap(LOCAL, KIND, self.id, self._known, data):
+        if not self._key_values.compare_and_set(DEFAULT_TENANT, SESSION_KIND, self.id, self._stored, data):
             return False
         with self.lock:
-            self._known = data
-            del self._since[:done]
+            self._stored = data
+            del self._unsaved_changes[:change_count]
         return True
 
     def _catch_up(self) -> None:
         """Load the other process's state and replay the unsaved changes on it."""
-        assert self._shelf is not None
-        theirs = self._shelf.get(LOCAL, KIND, self.id)
+        assert self._key_values is not None
+        theirs = self._key_values.get(DEFAULT_TENANT, SESSION_KIND, self.id)
         with self.lock:
-            self._known = theirs
+            self._stored = theirs
             try:
-                known = tracker.restored(theirs) if theirs is not None else Tracker()
+                merged = tracker.from_json(theirs) if theirs is not None else Tracker()
             except (msgspec.MsgspecError, UnicodeError):
                 return  # unreadable: overwrite it
-            for how in self._since:
-                how(known)
-            self.tracker = known
+            for change in self._unsaved_changes:
+                change(merged)
+            self.tracker = merged
 
 
-_finding = threading.RLock()
-_all: weakref.WeakKeyDictionary[Stream, dict[str, weakref.ref[_Kept]]] = weakref.WeakKeyDictionary()
+_registry_lock = threading.RLock()
+_registry: weakref.WeakKeyDictionary[EventStream, dict[str, weakref.ref[_SessionState]]] = weakref.WeakKeyDictionary()
 
 
-def _found(stream: Stream, id: str | None, shelf: Shelf | None, words: Prompt) -> _Kept:
+def _get_state(stream: EventStream, id: str | None, key_values: KeyValueStore | None, prompt: Prompt) -> _SessionState:
     """Return the live state of a session id, else the stored one, else a new one."""
-    with _finding:
-        sessions = _all.setdefault(stream, {})
-        known = sessions.get(id) if id is not None else None
-        kept = known() if known is not None else None
-        if kept is None:
-            kept = _Kept(stream, id or new_id("session"), shelf, words)
+    with _registry_lock:
+        sessions = _registry.setdefault(stream, {})
+        reference = sessions.get(id) if id is not None else None
+        state = reference() if reference is not None else None
+        if state is None:
+            state = _SessionState(stream, id or new_id("session"), key_values, prompt)
             if id is not None:
-                kept.load()
-            sessions[kept.id] = weakref.ref(kept)
-        kept.hold()
-        return kept
+                state.load()
+            sessions[state.id] = weakref.ref(state)
+        state.add_holder()
+        return state
 
 
-def _renew() -> None:
-    global _finding
-    _finding = threading.RLock()  # the thread that held a lock does not exist in the child
-    for sessions in tuple(_all.values()):
-        for known in tuple(sessions.values()):
-            kept = known()
-            if kept is not None:
-                kept.lock, kept._saving = threading.RLock(), threading.Lock()
+def _reset_locks_in_child() -> None:
+    global _registry_lock
+    _registry_lock = threading.RLock()  # the thread that held a lock does not exist in the child
+    for sessions in tuple(_registry.values()):
+        for reference in tuple(sessions.values()):
+            state = reference()
+            if state is not None:
+                state.lock, state._saving = threading.RLock(), threading.Lock()
 
 
-forks.renew(_renew)
+forks.run_in_child(_reset_locks_in_child)
 
 
-def answered(stream: Stream, run: str) -> None:
+def mark_model_turn(stream: EventStream, run: str) -> None:
     """Count a model turn in the session of a run: the model has requested tools."""
-    for known in tuple(_all.get(stream, {}).values()):
-        kept = known()
-        if kept is not None and run in kept.tracker.runs:
-            kept.change(Tracker.answered)
+    for reference in tuple(_registry.get(stream, {}).values()):
+        state = reference()
+        if state is not None and run in state.tracker.runs:
+            state.apply_change(Tracker.mark_tools_requested)

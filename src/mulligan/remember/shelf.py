@@ -6,48 +6,54 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 
 from mulligan.remember.recording.recorder import Recorder
-from mulligan.remember.store import Noted, Shelf, Store
+from mulligan.remember.store import AuditNote, KeyValueStore, Store
 
-SETTLE = 0.25
+FLUSH_TIMEOUT_SECONDS = 0.25
 """Seconds to wait for a recorder with queued records to open its store."""
 
 
-class RecorderShelf:
+class RecorderKeyValueStore:
     """Key-value store that uses the recorder's store, or opens one temporarily if there is none yet.
 
     `open_store` is None where opening the store again would create a different one: in memory and in the test sandbox.
     """
 
-    def __init__(self, recorder: Recorder, opening: Callable[[], Store] | None) -> None:
+    def __init__(self, recorder: Recorder, open_store: Callable[[], Store] | None) -> None:
         self._recorder = recorder
-        self._opening = opening
+        self._open_store = open_store
 
     def get(self, tenant: str, kind: str, key: str) -> bytes | None:
-        with self._opened() as shelf:
-            return shelf.get(tenant, kind, key) if shelf is not None else None
+        with self._borrow_store() as store:
+            return store.get(tenant, kind, key) if store is not None else None
 
     def put(self, tenant: str, kind: str, key: str, value: bytes) -> None:
-        with self._opened() as shelf:
-            if shelf is not None:
-                shelf.put(tenant, kind, key, value)
+        with self._borrow_store() as store:
+            if store is not None:
+                store.put(tenant, kind, key, value)
 
-    def swap(
-        self, tenant: str, kind: str, key: str, known: bytes | None, value: bytes, noted: Noted | None = None
+    def compare_and_set(
+        self,
+        tenant: str,
+        kind: str,
+        key: str,
+        expected: bytes | None,
+        value: bytes,
+        audit_note: AuditNote | None = None,
     ) -> bool:
-        with self._opened() as shelf:
-            return shelf is None or shelf.swap(tenant, kind, key, known, value, noted)
+        with self._borrow_store() as store:
+            return store is None or store.compare_and_set(tenant, kind, key, expected, value, audit_note)
 
     def keys(self, tenant: str, kind: str) -> list[str]:
-        with self._opened() as shelf:
-            return shelf.keys(tenant, kind) if shelf is not None else []
+        with self._borrow_store() as store:
+            return store.keys(tenant, kind) if store is not None else []
 
     @contextmanager
-    def _opened(self) -> Iterator[Shelf | None]:
+    def _borrow_store(self) -> Iterator[KeyValueStore | None]:
         if self._recorder.store is None:
-            self._recorder.flush(SETTLE)
+            self._recorder.flush(FLUSH_TIMEOUT_SECONDS)
         store = self._recorder.store
-        if store is not None or self._opening is None:
+        if store is not None or self._open_store is None:
             yield store
             return
-        with closing(self._opening()) as own:
-            yield own
+        with closing(self._open_store()) as temporary_store:
+            yield temporary_store

@@ -19,22 +19,32 @@ from mulligan import forks
 from mulligan.failure import StoreError
 from mulligan.records import History, encode_into
 from mulligan.remember import audit, candidates
-from mulligan.remember.bodies import PlainRow
+from mulligan.remember.bodies import SuccessRow
 from mulligan.remember.connection import Insert, Lookup
 from mulligan.remember.database import DatabaseStore
-from mulligan.remember.network import remote
-from mulligan.remember.store import LOCAL, Forget, Forgotten, Health, Progress, Pruned, Retention, journals_of, now
+from mulligan.remember.network import detect_network_filesystem
+from mulligan.remember.store import (
+    DEFAULT_TENANT,
+    ForgetRequest,
+    ForgetResult,
+    Health,
+    Progress,
+    PruneResult,
+    Retention,
+    journals_of,
+    now,
+)
 from mulligan.remember.tables import APPLICATION, HALF, MIGRATIONS, PACKED_AT, REPACKED_AT
 
 T = TypeVar("T")
 
 BUSY_MS = 5000
-WAIT_MS = 10
-MAPPED = 2**31 - 2**16
+WAL_RETRY_DELAY_MS = 10
+MMAP_BYTES = 2**31 - 2**16
 """Limit of the memory-mapped part of the file for readers, the maximum of SQLite. Copying pages is ten times slower."""
-PAGES = 2000
+VACUUM_BATCH_PAGES = 2000
 """Free pages that are released at a time."""
-PATIENCE = 5.0
+CHECKPOINT_TIMEOUT_SECONDS = 5.0
 """Seconds to wait until no reader uses the write-ahead log."""
 
 
@@ -46,81 +56,83 @@ class SqliteConnection(sqlite3.Connection):
 
     def put(self, insert: Insert, rows: Sequence[tuple[Any, ...]]) -> int:
         before = self.total_changes
-        for some in self._portions(rows, len(insert.columns)):
-            self.execute(_many(insert, len(some)), [value for row in some for value in row])
+        for portion in self._portions(rows, len(insert.columns)):
+            self.execute(_batch_insert_sql(insert, len(portion)), [value for row in portion for value in row])
         return self.total_changes - before
 
     def look_up(self, lookup: Lookup, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """Look up keys one by one, which is as fast for a few; in batches if they differ in the last column only."""
-        if len(keys) < FEW or lookup.keys[-1].endswith(">=") or len({key[:-1] for key in keys}) > 1:
+        if len(keys) < MIN_BATCHED_LOOKUPS or lookup.keys[-1].endswith(">=") or len({key[:-1] for key in keys}) > 1:
             return [(*key, *row) for key in keys for row in self.execute(lookup.one, key)]
-        found: list[tuple[Any, ...]] = []
+        rows: list[tuple[Any, ...]] = []
         same = keys[0][:-1]
-        for some in self._portions([key[-1] for key in keys], 1):
-            found += [(*same, *row) for row in self.execute(_together(lookup, len(some)), (*same, *some))]
-        return found
+        for portion in self._portions([key[-1] for key in keys], 1):
+            rows += [(*same, *row) for row in self.execute(_batch_lookup_sql(lookup, len(portion)), (*same, *portion))]
+        return rows
 
-    def put_plain(self, tenant: str, rows: Iterable[PlainRow]) -> int:
+    def put_successes(self, tenant: str, rows: Iterable[SuccessRow]) -> int:
         """Insert successful steps. Run and name are passed once per statement if all its rows share them."""
         before = self.total_changes
         body = bytearray()
         following = iter(rows)
-        while left := list(itertools.islice(following, SIZES[1])):  # bounds memory: large bodies are copied
-            for some in self._portions(left, 5):
-                is_alike = len({row[0] for row in some}) == len({row[2] for row in some}) == 1
-                given: list[Any] = [tenant]
+        while chunk := list(itertools.islice(following, BATCH_SIZES[1])):  # bounds memory: large bodies are copied
+            for portion in self._portions(chunk, 5):
+                is_uniform = len({row[0] for row in portion}) == len({row[2] for row in portion}) == 1
+                parameters: list[Any] = [tenant]
                 # Pass a bytearray: for bytes, the driver first searches for an adapter.
-                if is_alike:
-                    given += (some[0][0], some[0][2])
-                    for _, seq, _, started, rest in some:
-                        encode_into(rest, body)
-                        given += (seq, started, body[:])
+                if is_uniform:
+                    parameters += (portion[0][0], portion[0][2])
+                    for _, seq, _, started, compact_step in portion:
+                        encode_into(compact_step, body)
+                        parameters += (seq, started, body[:])
                 else:
-                    for run, seq, name, started, rest in some:
-                        encode_into(rest, body)
-                        given += (run, seq, name, started, body[:])
-                self.execute(_plain(len(some), is_alike), given)
+                    for run, seq, name, started, compact_step in portion:
+                        encode_into(compact_step, body)
+                        parameters += (run, seq, name, started, body[:])
+                self.execute(_success_insert_sql(len(portion), is_uniform), parameters)
         return self.total_changes - before
 
     def _portions(self, rows: Sequence[T], values: int) -> Iterator[Sequence[T]]:
         """Split rows into the largest possible batches. Few batch sizes keep the statements in the statement cache."""
         start = 0
         while start < len(rows):
-            left = len(rows) - start
-            size = next(size for size in SIZES if size <= left and (size == 1 or size * values <= self._most_values))
+            remaining = len(rows) - start
+            size = next(
+                size for size in BATCH_SIZES if size <= remaining and (size == 1 or size * values <= self._max_values)
+            )
             yield rows[start : start + size]
             start += size
 
     @functools.cached_property
-    def _most_values(self) -> int:
+    def _max_values(self) -> int:
         """The maximum number of values in a statement, with a small reserve."""
         return self.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) - 10
 
 
-SIZES = (500, 150, 25, 8, 3, 1)
+BATCH_SIZES = (500, 150, 25, 8, 3, 1)
 """Rows per statement. Each statement releases the GIL, and a CPU-bound host returns it only after five milliseconds."""
-FEW = 10
+MIN_BATCHED_LOOKUPS = 10
 """With fewer keys, each is looked up separately."""
 
 
 @functools.cache
-def _many(insert: Insert, count: int) -> str:
-    return insert.many(count)
+def _batch_insert_sql(insert: Insert, count: int) -> str:
+    return insert.multi_row_sql(count)
 
 
 @functools.cache
-def _plain(size: int, is_alike: bool) -> str:
+def _success_insert_sql(size: int, is_uniform: bool) -> str:
     """Build the statement that inserts successful steps; `is_uniform` if all share one run and one name."""
-    first, own = (4, 3) if is_alike else (2, 5)
+    first, columns_per_row = (4, 3) if is_uniform else (2, 5)
     rows = []
-    for at in range(first, first + own * size, own):
-        run, seq, name, rest = ("?2", at, "?3", at + 1) if is_alike else (f"?{at}", at + 1, f"?{at + 2}", at + 3)
-        rows.append(f"(?1, {run}, ?{seq}, ?{seq}, {name}, 'success', NULL, NULL, ?{rest}, ?{rest + 1})")
+    for at in range(first, first + columns_per_row * size, columns_per_row):
+        run, seq, name, started = ("?2", at, "?3", at + 1) if is_uniform else (f"?{at}", at + 1, f"?{at + 2}", at + 3)
+        rows.append(f"(?1, {run}, ?{seq}, ?{seq}, {name}, 'success', NULL, NULL, ?{started}, ?{started + 1})")
     return f"INSERT OR IGNORE INTO steps VALUES {', '.join(rows)}"
 
 
 @functools.cache
-def _together(lookup: Lookup, count: int) -> str:
+def _batch_lookup_sql(lookup: Lookup, count: int) -> str:
     columns = ", ".join((lookup.keys[-1], *lookup.columns))
     where = " AND ".join(f"{key} = ?" for key in lookup.keys[:-1])
     return f"SELECT {columns} FROM {lookup.table} WHERE {where} AND {lookup.keys[-1]} IN ({', '.join('?' * count)})"
@@ -133,16 +145,16 @@ class _Connection:
         self.lock = threading.Lock()
         self._connect = connect
         self._setup = setup
-        self._made: SqliteConnection | None = None
+        self._connection: SqliteConnection | None = None
 
     def __enter__(self) -> SqliteConnection:
         self.lock.acquire()
         try:
-            if self._made is None:
-                self._made = self._connect()
+            if self._connection is None:
+                self._connection = self._connect()
                 for statement in self._setup:
-                    self._made.execute(statement)
-            return self._made
+                    self._connection.execute(statement)
+            return self._connection
         except BaseException:
             self.close()
             self.lock.release()
@@ -152,9 +164,9 @@ class _Connection:
         self.lock.release()
 
     def close(self) -> None:
-        if self._made is not None:
-            self._made.close()
-            self._made = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
 class SqliteStore(DatabaseStore):
@@ -175,17 +187,17 @@ class SqliteStore(DatabaseStore):
         self._adding = threading.Lock()
         """Held while a reader is added, and during a fork."""
         self._is_closed = False
-        if sort := remote(path):
+        if filesystem_type := detect_network_filesystem(path):
             raise StoreError(
-                f"{path} is on a network file system ({sort}), where locks may not hold and a store would be damaged. "
-                "Set MULLIGAN_HOME to a folder of this machine."
+                f"{path} is on a network file system ({filesystem_type}), "
+                "where locks may not hold and a store would be damaged. Set MULLIGAN_HOME to a folder of this machine."
             )
         _stores.add(self)  # before a connection exists that a forked child could inherit
-        with told(path):
+        with translate_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            _make(path)
+            _create_file(path)
             with self._writer.lock:
-                _refuse(path)
+                _check_ownership(path)
             with self._writer as writer:
                 _prepare(writer, path, progress)
 
@@ -203,87 +215,93 @@ class SqliteStore(DatabaseStore):
         reader: _Connection | None = getattr(self._threads, "reader", None)
         if reader is None:
             reader = self._threads.reader = _Connection(
-                self._connect, "PRAGMA query_only=ON", f"PRAGMA mmap_size={MAPPED}"
+                self._connect, "PRAGMA query_only=ON", f"PRAGMA mmap_size={MMAP_BYTES}"
             )
             with self._adding:
                 self._readers.append(reader)
-        with told(self.path), reader as connection:
+        with translate_errors(self.path), reader as connection:
             yield connection
 
     @contextlib.contextmanager
     def _writing(self, *tenants: str) -> Iterator[SqliteConnection]:
-        with told(self.path), self._writer as writer:
+        with translate_errors(self.path), self._writer as writer:
             writer.execute("BEGIN IMMEDIATE")
             try:
                 (version,) = writer.execute("PRAGMA data_version").fetchone()
-                self._ledger.begin(writer, version)
+                self._batch_writer.begin(writer, version)
                 yield writer
                 writer.execute("COMMIT")
             except BaseException:
-                self._ledger.let_go()
+                self._batch_writer.drop_cache()
                 if writer.in_transaction:  # a full disk may have ended the transaction
                     writer.execute("ROLLBACK")
                 raise
 
     def prune(
         self, tenant: str, policy: Retention, now: int, dry_run: bool = False, progress: Progress | None = None
-    ) -> Pruned:
+    ) -> PruneResult:
         from mulligan.remember import pruning  # rarely needed, and hooks must start fast
 
-        round = pruning.Pruning(self._writing, functools.partial(self._reading, tenant), _Space(), tenant, policy, now)
+        pruner = pruning.PruneRound(
+            self._writing, functools.partial(self._reading, tenant), _FileSpaceMeter(), tenant, policy, now
+        )
         if dry_run:
-            return round.rehearse(progress)
-        pruned = round.perform(progress)
+            return pruner.preview(progress)
+        pruned = pruner.perform(progress)
         with self._writing(tenant) as writer:  # pruning itself uses many transactions
             if pruned.runs or pruned.sampled:
-                told_of = audit.counted(runs=pruned.runs, steps=pruned.steps + pruned.sampled)
-                self._note(writer, tenant, "prune", told=told_of)
-        with told(self.path), self._writer as writer:
-            self._ledger.let_go()
-            _give_back(writer)
+                summary = audit.format_counts(runs=pruned.runs, steps=pruned.steps + pruned.sampled)
+                self._insert_audit_entry(writer, tenant, "prune", detail=summary)
+        with translate_errors(self.path), self._writer as writer:
+            self._batch_writer.drop_cache()
+            _release_free_pages(writer)
         return pruned
 
-    def forget(self, tenant: str, what: Forget) -> Forgotten:
+    def forget(self, tenant: str, request: ForgetRequest) -> ForgetResult:
         from mulligan.remember import forgetting, upkeep  # rarely needed, and hooks must start fast
-        from mulligan.remember.recording.scrubbing import scrub
+        from mulligan.remember.recording.scrubbing import scrub_journals
 
-        forgetting.check(what)
+        forgetting.validate_request(request)
         with self._writing(tenant) as writer:
-            work = upkeep.Forgetting(writer, self._ledger, tenant, what)
-            forgotten = work.perform()
-            self._note(writer, tenant, f"forget.{forgetting.sort(what)}", told=upkeep.told(forgotten))
-        with told(self.path), self._writer as writer:
-            _wipe(writer)
-        scrub(journals_of(self.path), what, work.gone)
+            eraser = upkeep.Eraser(writer, self._batch_writer, tenant, request)
+            forgotten = eraser.perform()
+            self._insert_audit_entry(
+                writer, tenant, f"forget.{forgetting.get_criterion(request)}", detail=upkeep.summarize_result(forgotten)
+            )
+        with translate_errors(self.path), self._writer as writer:
+            _checkpoint_wal(writer)
+        scrub_journals(journals_of(self.path), request, eraser.removed_run_ids)
         return forgotten
 
     def erase(self, tenant: str) -> int:
         with self._writing(tenant) as writer:
-            self._ledger.let_go()
+            self._batch_writer.drop_cache()
             erased = _erase(writer, tenant)
             if erased:
-                self._note(writer, tenant, "tenant.erase", told=audit.counted(rows=erased))
-        with told(self.path), self._writer as writer:
-            _wipe(writer)
+                self._insert_audit_entry(writer, tenant, "tenant.erase", detail=audit.format_counts(rows=erased))
+        with translate_errors(self.path), self._writer as writer:
+            _checkpoint_wal(writer)
         return erased
 
     def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
-        with told(to), self._reading(LOCAL) as connection:
+        with translate_errors(to), self._reading(DEFAULT_TENANT) as connection:
             from mulligan.remember.moving import copying  # rarely needed, and hooks must start fast
 
             copying.copy(connection, to, progress, replaces)
         copy = SqliteStore(to)
         try:
-            return copy.health(LOCAL)
+            return copy.health(DEFAULT_TENANT)
         finally:
             copy.close()
 
     def health(self, tenant: str) -> Health:
-        (verdict,) = self._read(tenant, "PRAGMA quick_check(1)")[0]
+        (check_result,) = self._read(tenant, "PRAGMA quick_check(1)")[0]
         ((runs,),) = self._read(tenant, "SELECT count(*) FROM runs WHERE tenant = ?", (tenant,))
         ((steps,),) = self._read(tenant, "SELECT count(*) FROM steps WHERE tenant = ?", (tenant,))
-        sound = verdict == "ok"
-        return Health(where=str(self.path), sound=sound, runs=runs, steps=steps, note="" if sound else str(verdict))
+        is_healthy = check_result == "ok"
+        return Health(
+            where=str(self.path), sound=is_healthy, runs=runs, steps=steps, note="" if is_healthy else str(check_result)
+        )
 
     def close(self) -> None:
         self._is_closed = True
@@ -291,18 +309,18 @@ class SqliteStore(DatabaseStore):
             with connection.lock:
                 connection.close()
 
-    def let_go(self) -> list[threading.Lock]:
+    def close_for_fork(self) -> list[threading.Lock]:
         """Close all connections before a fork and return the held locks: SQLite's file locks do not survive a fork."""
         # The writer first: a thread that writes may also read, and then adds a reader.
-        held = [self._writer.lock, self._adding]
-        for lock in held:
+        locks = [self._writer.lock, self._adding]
+        for lock in locks:
             lock.acquire()
         self._writer.close()
         for reader in self._readers:
             reader.lock.acquire()
-            held.append(reader.lock)
+            locks.append(reader.lock)
             reader.close()
-        return held
+        return locks
 
 
 def _erase(writer: sqlite3.Connection, tenant: str) -> int:
@@ -314,9 +332,9 @@ def _erase(writer: sqlite3.Connection, tenant: str) -> int:
     return sum(writer.execute(f'DELETE FROM "{table}" WHERE tenant = ?', (tenant,)).rowcount for (table,) in tables)
 
 
-def _wipe(writer: sqlite3.Connection) -> bool:
+def _checkpoint_wal(writer: sqlite3.Connection) -> bool:
     """Copy the write-ahead log into the file and truncate it. Return whether no reader prevented that."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + CHECKPOINT_TIMEOUT_SECONDS
     while True:
         busy, _, _ = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if not busy or time.monotonic() > deadline:
@@ -324,62 +342,62 @@ def _wipe(writer: sqlite3.Connection) -> bool:
         time.sleep(0.05)
 
 
-def _give_back(writer: sqlite3.Connection) -> None:
+def _release_free_pages(writer: sqlite3.Connection) -> None:
     """Return free pages to the file system in batches, outside of a transaction."""
-    (left,) = writer.execute("PRAGMA freelist_count").fetchone()
-    while left:
-        before = left
+    (free_pages,) = writer.execute("PRAGMA freelist_count").fetchone()
+    while free_pages:
+        before = free_pages
         # Use executescript: execute() would free a single page.
-        writer.executescript(f"PRAGMA incremental_vacuum({PAGES})")
-        (left,) = writer.execute("PRAGMA freelist_count").fetchone()
-        if left >= before:
+        writer.executescript(f"PRAGMA incremental_vacuum({VACUUM_BATCH_PAGES})")
+        (free_pages,) = writer.execute("PRAGMA freelist_count").fetchone()
+        if free_pages >= before:
             return
 
 
-class _Space:
+class _FileSpaceMeter:
     """Size of an SQLite file, from its page counts."""
 
-    def size(self, connection: sqlite3.Connection) -> int:
+    def total_bytes(self, connection: sqlite3.Connection) -> int:
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
-        return int(pages) * _page(connection)
+        return int(pages) * _page_bytes(connection)
 
-    def used(self, connection: sqlite3.Connection) -> int:
+    def used_bytes(self, connection: sqlite3.Connection) -> int:
         (free,) = connection.execute("PRAGMA freelist_count").fetchone()
-        return self.size(connection) - int(free) * _page(connection)
+        return self.total_bytes(connection) - int(free) * _page_bytes(connection)
 
-    def removed(self, history: History) -> None:
+    def on_run_removed(self, history: History) -> None:
         """Do nothing: the page counts show it."""
 
 
-def _page(connection: sqlite3.Connection) -> int:
+def _page_bytes(connection: sqlite3.Connection) -> int:
     (size,) = connection.execute("PRAGMA page_size").fetchone()
     return int(size)
 
 
-def _refuse(path: Path) -> None:
+def _check_ownership(path: Path) -> None:
     """Raise StoreError for a file that is not a mulligan store, before anything is written to it."""
     with contextlib.closing(sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None)) as connection:
         connection.execute("PRAGMA query_only=ON")
         connection.execute("BEGIN")  # one snapshot: another process may be creating the store
-        schema_of(connection, path)
+        read_schema_version(connection, path)
 
 
-def _make(path: Path) -> None:
+def _create_file(path: Path) -> None:
     """Create an empty file if there is none. It will contain call arguments, so only its owner may read it."""
     # Only SQLite opens an existing file. Closing any other handle would release all locks of this process on it
     # (POSIX); another process could then take itself for the last user and delete the log in use.
     with _making:
-        place = os.path.realpath(path)
+        real_path = os.path.realpath(path)
         try:
-            os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            os.close(os.open(real_path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         except FileExistsError:
-            if os.path.isdir(place):
+            if os.path.isdir(real_path):
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path)) from None
-            if not os.access(place, os.R_OK | os.W_OK):
+            if not os.access(real_path, os.R_OK | os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path)) from None
 
 
-def schema_of(connection: sqlite3.Connection, path: Path) -> int:
+def read_schema_version(connection: sqlite3.Connection, path: Path) -> int:
     """Return the schema version. Raise StoreError if the file is not a store, or is from a newer version."""
     (owner,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -403,10 +421,10 @@ def _prepare(connection: SqliteConnection, path: Path, progress: Progress | None
     if _is_ready(connection, path):
         return
     connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # before WAL: it cannot be enabled later
-    _share(connection)
+    _enable_wal(connection)
     connection.execute("BEGIN IMMEDIATE")
     try:
-        version = schema_of(connection, path)
+        version = read_schema_version(connection, path)
         for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
             for statement in statements:
                 connection.execute(statement)
@@ -414,9 +432,9 @@ def _prepare(connection: SqliteConnection, path: Path, progress: Progress | None
         if 0 < version < REPACKED_AT:
             from mulligan.remember import upkeep  # only for stores of an earlier version
 
-            upkeep.count_anew(connection, version, progress)
+            upkeep.recount_after_migration(connection, version, progress)
         if 0 < version < PACKED_AT:
-            candidates.pack_all(connection)
+            candidates.rebuild_all(connection)
         connection.execute(f"PRAGMA application_id={APPLICATION}")
         connection.execute("COMMIT")
     except BaseException:
@@ -425,31 +443,31 @@ def _prepare(connection: SqliteConnection, path: Path, progress: Progress | None
         raise
 
 
-def _share(connection: sqlite3.Connection) -> None:
+def _enable_wal(connection: sqlite3.Connection) -> None:
     """Enable the write-ahead log, so that readers and a writer work concurrently.
 
     If two processes do this to a new file at once, SQLite fails one of them regardless of its busy timeout, to avoid a
     deadlock.
     """
-    for left in range(BUSY_MS // WAIT_MS, -1, -1):
+    for attempts_left in range(BUSY_MS // WAL_RETRY_DELAY_MS, -1, -1):
         try:
             connection.execute("PRAGMA journal_mode=WAL")
             return
         except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or not left:
+            if "locked" not in str(error) or not attempts_left:
                 raise
-            time.sleep(WAIT_MS / 1000)
+            time.sleep(WAL_RETRY_DELAY_MS / 1000)
 
 
 def _is_ready(connection: sqlite3.Connection, path: Path) -> bool:
     """Return whether the store is ready without a write, so that read-only processes need not wait for writers."""
     (owner,) = connection.execute("PRAGMA application_id").fetchone()
     (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
-    return bool(owner == APPLICATION and mode == "wal" and schema_of(connection, path) == len(MIGRATIONS))
+    return bool(owner == APPLICATION and mode == "wal" and read_schema_version(connection, path) == len(MIGRATIONS))
 
 
 @contextlib.contextmanager
-def told(path: Path) -> Iterator[None]:
+def translate_errors(path: Path) -> Iterator[None]:
     """Convert errors of SQLite and the file system into a StoreError that says what to do."""
     try:
         yield
@@ -481,14 +499,14 @@ _making = threading.Lock()
 
 
 def _before_fork() -> Callable[[], None]:
-    held = [lock for store in tuple(_stores) for lock in store.let_go()]
+    locks = [lock for store in tuple(_stores) for lock in store.close_for_fork()]
 
     def after() -> None:
-        for lock in held:
+        for lock in locks:
             lock.release()
 
     return after
 
 
-forks.hold(lambda: [_making])
-forks.around(_before_fork)
+forks.hold_locks(lambda: [_making])
+forks.register(_before_fork)

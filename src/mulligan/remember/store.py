@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
-from mulligan.classify.fingerprint import template
+from mulligan.classify.fingerprint import build_template
 from mulligan.events import AnyEvent
 from mulligan.failure import Failure
 from mulligan.figures import Stats, StatsQuery
@@ -31,13 +31,13 @@ from mulligan.records import (
     Run,
     Status,
 )
-from mulligan.remember.audit import Act as Act
+from mulligan.remember.audit import AuditEntry as AuditEntry
+from mulligan.remember.audit import AuditNote as AuditNote
 from mulligan.remember.audit import AuditQuery as AuditQuery
-from mulligan.remember.audit import Noted as Noted
 
-LOCAL = "local"
+DEFAULT_TENANT = "local"
 """The tenant of a store with a single user."""
-IMPORTED = "import:"
+IMPORT_PREFIX = "import:"
 """Prefix of journals with imported records, which `prune` skips unless told otherwise."""
 DAY = 24 * 60 * 60 * 1000
 """One day in milliseconds, the unit of all times here."""
@@ -55,9 +55,9 @@ def parse_items(value: bytes | None) -> frozenset[str]:
 
 def merge_items(value: bytes | None, arguments: Collection[str]) -> bytes | None:
     """Return the entry with these arguments added; None if it has them all."""
-    known = parse_items(value)
-    added = [argument for argument in arguments if argument not in known]
-    return msgspec.json.encode(sorted({*known, *added})[:MAX_ITEM_ARGUMENTS]) if added else None
+    existing = parse_items(value)
+    added = [argument for argument in arguments if argument not in existing]
+    return msgspec.json.encode(sorted({*existing, *added})[:MAX_ITEM_ARGUMENTS]) if added else None
 
 
 def journals_of(store: Path) -> Path:
@@ -112,7 +112,7 @@ class PatternQuery(Record, frozen=True):
     limit: int = 20
 
 
-class Command(Record, frozen=True):
+class PatternCommand(Record, frozen=True):
     """An operator's command for a pattern."""
 
     do: Literal["mute", "unmute", "resolve", "reopen", "merge", "split"]
@@ -142,7 +142,7 @@ class Retention(Record, frozen=True):
     """Whether imported runs are pruned, too."""
 
 
-class Pruned(Record, frozen=True):
+class PruneResult(Record, frozen=True):
     """What retention removed, or would remove in a dry run."""
 
     runs: int = 0
@@ -156,7 +156,7 @@ class Pruned(Record, frozen=True):
     """Size of the store in bytes. Equal in a dry run, which cannot predict it."""
 
 
-class Forget(Record, frozen=True):
+class ForgetRequest(Record, frozen=True):
     """What to erase permanently; exactly one field is set."""
 
     run: str | None = None
@@ -169,7 +169,7 @@ class Forget(Record, frozen=True):
     """Everything learned from runs that began before this time, in UTC milliseconds. The runs remain."""
 
 
-class Forgotten(Record, frozen=True):
+class ForgetResult(Record, frozen=True):
     """How many records were removed or changed by erasing."""
 
     runs: int = 0
@@ -183,7 +183,7 @@ class Forgotten(Record, frozen=True):
         return bool(self.runs or self.steps or self.patterns or self.shelf or self.fixes or self.lessons)
 
 
-class Question(Record, frozen=True):
+class RecallQuery(Record, frozen=True):
     """Query for precedents of a failure, by tool and fingerprint."""
 
     tool: str
@@ -193,17 +193,17 @@ class Question(Record, frozen=True):
     limit: int = 5
 
 
-Shape = tuple[tuple[str, str], ...]
+ArgumentTypes = tuple[tuple[str, str], ...]
 """The argument names of a call with their JSON types, sorted by name."""
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 
 
-def shape_of(arguments: Any) -> Shape:
+def argument_types(arguments: Any) -> ArgumentTypes:
     """Return the types of a call's arguments, without values."""
     if not isinstance(arguments, Mapping):
         return ()
-    named = ((str(name)[:200], _TYPES.get(type(value), "null")) for name, value in list(arguments.items())[:50])
-    return tuple(sorted(named))
+    typed_names = ((str(name)[:200], _TYPES.get(type(value), "null")) for name, value in list(arguments.items())[:50])
+    return tuple(sorted(typed_names))
 
 
 class FixQuery(Record, frozen=True):
@@ -212,14 +212,14 @@ class FixQuery(Record, frozen=True):
     tool: str | None = None
     key: str = ""
     """Identity of the tool. Fixes of another tool with the same name are excluded."""
-    tellable: bool = False
+    showable: bool = False
     """Only fixes that the model may see."""
     fingerprint: str | None = None
     text: str = ""
     """The message template of the failure. If its own pattern has no fix, similar patterns are searched."""
     kind: str = ""
     """The kind of the failure. Similar texts of another kind are other failures."""
-    shape: Shape = ()
+    shape: ArgumentTypes = ()
     """The types of the call's arguments, which select exemplars if no similar failure has a fix."""
     agent: str = ""
     """The querying agent. Fixes that helped the same agent come first."""
@@ -230,22 +230,24 @@ class FixQuery(Record, frozen=True):
     state: FixState | None = None
     now: int = 0
     """The time of the query by the caller's clock. The state of a fix depends on it."""
-    within: float = 0.0
+    timeout_seconds: float = 0.0
     """Time limit, after which the fixes found so far are returned; 0 means no limit."""
     limit: int = 5
 
     @property
-    def is_question(self) -> bool:
+    def is_about_failure(self) -> bool:
         """Whether the query is about one failure that needs a fix."""
         return bool(self.fingerprint)
 
     @classmethod
-    def about(cls, tool: str, failure: Failure, arguments: Mapping[str, Any] | None = None, **asked: Any) -> FixQuery:
+    def for_failure(
+        cls, tool: str, failure: Failure, arguments: Mapping[str, Any] | None = None, **fields: Any
+    ) -> FixQuery:
         """Build the query for a failure. Without the call's arguments, only the failure's own pattern is searched."""
-        text = template(failure.message, arguments) if arguments is not None else ""
-        shape = shape_of(arguments)
+        text = build_template(failure.message, arguments) if arguments is not None else ""
+        shape = argument_types(arguments)
         return cls(
-            tool=tool, fingerprint=failure.fingerprint, text=text, kind=str(failure.kind), shape=shape, **asked
+            tool=tool, fingerprint=failure.fingerprint, text=text, kind=str(failure.kind), shape=shape, **fields
         )  # fmt: skip
 
 
@@ -258,7 +260,7 @@ class Revocation(Record, frozen=True):
     until: int | None = None
 
 
-class Revoked(Record, frozen=True):
+class RevokeResult(Record, frozen=True):
     """How much was learned from the revoked records."""
 
     runs: int = 0
@@ -266,7 +268,7 @@ class Revoked(Record, frozen=True):
     fixes: int = 0
 
 
-class Evidence(Record, frozen=True):
+class TrialReport(Record, frozen=True):
     """One run's trial of a fix."""
 
     run: str
@@ -296,7 +298,7 @@ class LessonQuery(Record, frozen=True):
     limit: int = 20
 
 
-class Consolidated(Record, frozen=True):
+class ConsolidationResult(Record, frozen=True):
     """The result of a consolidation of changed fixes and prerequisites."""
 
     patterns: int = 0
@@ -331,7 +333,7 @@ Progress = Callable[[int, int], None]
 """Called now and then with the completed and the total amount of work."""
 
 
-class Records(Protocol):
+class RecordStore(Protocol):
     def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int, principal: str = "") -> int:
         """Store a batch. Return how many of its records were new.
 
@@ -357,10 +359,10 @@ class Records(Protocol):
 
     def run(self, tenant: str, id: str) -> History | None: ...
 
-    def known(self, tenant: str, ids: Sequence[str]) -> set[str]:
+    def existing_runs(self, tenant: str, ids: Sequence[str]) -> set[str]:
         """Return which of these runs exist."""
 
-    def ended(self, tenant: str, ids: Sequence[str]) -> set[str]:
+    def ended_runs(self, tenant: str, ids: Sequence[str]) -> set[str]:
         """Return which of these runs have ended. The answer contains no run data, so write-only callers may use it."""
 
     def find(self, tenant: str, prefix: str, limit: int = 5) -> list[Run]:
@@ -371,16 +373,16 @@ class Records(Protocol):
 
     def prune(
         self, tenant: str, policy: Retention, now: int, dry_run: bool = False, progress: Progress | None = None
-    ) -> Pruned:
+    ) -> PruneResult:
         """Delete records beyond the retention limits. With `dry_run`, only report them."""
 
-    def forget(self, tenant: str, what: Forget) -> Forgotten:
+    def forget(self, tenant: str, request: ForgetRequest) -> ForgetResult:
         """Erase records from rows, patterns, links, metrics, key-value entries and the free space of the file."""
 
     def erase(self, tenant: str) -> int:
         """Delete all data of a tenant except the audit log. Return the number of rows."""
 
-    def audit(self, tenant: str, query: AuditQuery) -> list[Act]:
+    def audit(self, tenant: str, query: AuditQuery) -> list[AuditEntry]:
         """Return audit entries, the newest first. Every method that applies a person's decision adds one."""
 
     def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
@@ -391,23 +393,23 @@ class Records(Protocol):
     def close(self) -> None: ...
 
 
-class Memory(Protocol):
-    def recall(self, tenant: str, question: Question) -> list[Precedent]:
+class LearningStore(Protocol):
+    def recall(self, tenant: str, query: RecallQuery) -> list[Precedent]:
         """Return what recovered the same failure in earlier runs, the most frequent first; possibly nothing."""
 
     def fixes(self, tenant: str, query: FixQuery) -> list[Fix]:
         """Return fixes with their counts, the most likely first."""
 
-    def evidence(self, tenant: str, fix: str, limit: int = 100) -> list[Evidence]:
+    def evidence(self, tenant: str, fix: str, limit: int = 100) -> list[TrialReport]:
         """Return the trials of a fix, the newest first."""
 
-    def outcome(self, tenant: str, fix: str, report: Evidence) -> bool:
+    def record_outcome(self, tenant: str, fix: str, report: TrialReport) -> bool:
         """Record a trial whose calls are not in this store. Return False if the fix does not exist."""
 
     def decide(self, tenant: str, fix: str, approved: bool, at: int) -> bool:
         """Approve or revoke a fix. Return False if the fix does not exist."""
 
-    def revoke(self, tenant: str, what: Revocation) -> Revoked:
+    def revoke(self, tenant: str, revocation: Revocation) -> RevokeResult:
         """Exclude records from learning: `recall` and `fixes` then answer as if they did not exist."""
 
     def lessons(self, tenant: str, query: LessonQuery) -> list[Lesson]:
@@ -416,14 +418,14 @@ class Memory(Protocol):
     def lesson(self, tenant: str, id: str, now: int = 0) -> Lesson | None:
         """Return the lesson with this id or unique id prefix, with its state at `now`, or at the store's time if 0."""
 
-    def keep_lesson(self, tenant: str, lesson: Lesson) -> bool:
+    def save_lesson(self, tenant: str, lesson: Lesson) -> bool:
         """Save the text of a lesson that a person wrote. Return whether anything changed.
 
         For an existing lesson, only the text is taken, and it counts as edited from then on. A new lesson becomes a
         proposal. Counts, state and decisions are ignored, because a file is no evidence.
         """
 
-    def keep_lessons(self, tenant: str, lessons: Sequence[Lesson]) -> list[bool]:
+    def save_lessons(self, tenant: str, lessons: Sequence[Lesson]) -> list[bool]:
         """Save several lessons, with one audit entry for all."""
 
     def remove_lessons(self, tenant: str, source: LessonSource) -> int:
@@ -433,8 +435,8 @@ class Memory(Protocol):
         """Apply a decision to a lesson. Return the lesson, or None if it does not exist."""
 
     def consolidate(
-        self, tenant: str, now: int, progress: Progress | None = None, most: int | None = None
-    ) -> Consolidated:
+        self, tenant: str, now: int, progress: Progress | None = None, max_patterns: int | None = None
+    ) -> ConsolidationResult:
         """Turn changed fixes and prerequisites into lessons, for at most `max_patterns` patterns."""
 
     def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
@@ -443,22 +445,28 @@ class Memory(Protocol):
     def pattern(self, tenant: str, id: str) -> Pattern | None:
         """Return a pattern with all details, by id, unique id prefix, or the id of a pattern merged into it."""
 
-    def change(self, tenant: str, command: Command) -> Pattern | None:
+    def update_pattern(self, tenant: str, command: PatternCommand) -> Pattern | None:
         """Apply a command to a pattern. Return the pattern, or None if it does not exist."""
 
 
-class Figures(Protocol):
+class MetricStore(Protocol):
     def stats(self, tenant: str, query: StatsQuery) -> Stats:
         """Return what `figures.stats` computes from everything that was ever stored and not erased."""
 
 
-class Shelf(Protocol):
+class KeyValueStore(Protocol):
     def get(self, tenant: str, kind: str, key: str) -> bytes | None: ...
 
     def put(self, tenant: str, kind: str, key: str, value: bytes) -> None: ...
 
-    def swap(
-        self, tenant: str, kind: str, key: str, known: bytes | None, value: bytes, noted: Noted | None = None
+    def compare_and_set(
+        self,
+        tenant: str,
+        kind: str,
+        key: str,
+        expected: bytes | None,
+        value: bytes,
+        audit_note: AuditNote | None = None,
     ) -> bool:
         """Write the value if the current value equals `expected`, None for no value. Return whether it was written.
 
@@ -470,5 +478,5 @@ class Shelf(Protocol):
 
 
 @runtime_checkable
-class Store(Records, Memory, Figures, Shelf, Protocol):
+class Store(RecordStore, LearningStore, MetricStore, KeyValueStore, Protocol):
     """The complete store interface. `tests/contract/test_store.py` tests every implementation."""

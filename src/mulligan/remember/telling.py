@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from mulligan.calls import TOOL, wilson
+from mulligan.calls import TOOL_NAME_PATH, wilson_lower_bound
 from mulligan.privileged_arguments import is_privileged
-from mulligan.records import LAST_PART, OPEN, REQUOTED, Change
-from mulligan.remember.fixes import RETRY, Tally, hash_value
+from mulligan.records import LAST_PATH_SEGMENT, REQUOTED, RUN_SPECIFIC, Change
+from mulligan.remember.fixes import RETRY_ACTION, FixRecord, hash_value
 
-MIN_TOLD_CONFIDENCE = 0.5
+MIN_SHARED_CONFIDENCE = 0.5
 MAX_SETTING_VALUES = 8
 """Maximum number of different values in successful calls for an argument to count as a setting."""
 MIN_PROFILED_CALLS = 4
@@ -38,8 +38,8 @@ class ArgumentProfile(msgspec.Struct):
     @property
     def is_setting(self) -> bool:
         """Whether the argument takes few values and repeats them."""
-        few = len(self.hashes) <= MAX_SETTING_VALUES
-        return few and (self.count < MIN_PROFILED_CALLS or 2 * len(self.hashes) <= self.count)
+        has_few_values = len(self.hashes) <= MAX_SETTING_VALUES
+        return has_few_values and (self.count < MIN_PROFILED_CALLS or 2 * len(self.hashes) <= self.count)
 
 
 Profile = Mapping[str, ArgumentProfile]
@@ -63,9 +63,9 @@ def build_profile(calls: Sequence[tuple[int, Any]]) -> dict[str, ArgumentProfile
     return profile
 
 
-def why_untold(
-    tally: Tally,
-    peers: Sequence[Tally],
+def find_hidden_reason(
+    tally: FixRecord,
+    peers: Sequence[FixRecord],
     agent: str,
     profile: Callable[[], Profile],
     items: Callable[[], Collection[str]] = tuple,
@@ -75,17 +75,17 @@ def why_untold(
     `peers` are the fixes of the same pattern and tool that change one of its arguments, or for a prerequisite those
     that change nothing. `profile` and `items`, the arguments that name items, are called only for a concrete value.
     """
-    if wilson(tally.worked, tally.tried) < MIN_TOLD_CONFIDENCE:
+    if wilson_lower_bound(tally.worked, tally.tried) < MIN_SHARED_CONFIDENCE:
         return f"it worked in {tally.worked} of {tally.tried} runs, which is not sure enough to tell a model"
-    if [worked for _, _, worked, _ in tally.recent][-2:] == [False, False]:
+    if [is_success for _, _, is_success, _ in tally.recent][-2:] == [False, False]:
         return "it failed twice in a row"
-    if tally.form.sort == "recipe" and any(peer.form == RETRY and peer.worked for peer in peers):
+    if tally.form.sort == "recipe" and any(peer.form == RETRY_ACTION and peer.worked for peer in peers):
         return "the same call worked again without it"
     # A prerequisite that supplies the value is shown as a call, without the value.
     for change in tally.form.changes if not tally.form.names else ():
-        if change.path != TOOL and is_privileged(change.path):
+        if change.path != TOOL_NAME_PATH and is_privileged(change.path):
             return f"{change.path} is a privileged argument"
-        if change.after == OPEN:
+        if change.after == RUN_SPECIFIC:
             return f"the value of {change.path} belongs to its run"
     for change in tally.form.changes:
         rivals = [peer for peer in peers if peer.id != tally.id and peer.worked and _contradicts(peer, change)]
@@ -117,7 +117,7 @@ def why_untold(
     return ""
 
 
-def _has_worked_since(tally: Tally, argument: ArgumentProfile) -> bool:
+def _has_worked_since(tally: FixRecord, argument: ArgumentProfile) -> bool:
     """Return whether a replaced value has succeeded since the fix did, so that the value was not the cause."""
     first = min((vote[0] for vote in tally.recent if vote[2]), default=0)
     return any(argument.last_uses.get(value, 0) > first for value in tally.old_values)
@@ -125,19 +125,23 @@ def _has_worked_since(tally: Tally, argument: ArgumentProfile) -> bool:
 
 def is_concrete(change: Change) -> bool:
     """Return whether a change sets a value, instead of converting the form of the call's own value."""
-    return change.how not in _FORMS and change.how != "enum" and change.after not in (OPEN, LAST_PART, REQUOTED)
+    return (
+        change.how not in _FORMS
+        and change.how != "enum"
+        and change.after not in (RUN_SPECIFIC, LAST_PATH_SEGMENT, REQUOTED)
+    )
 
 
-def _changes_path(tally: Tally, change: Change) -> bool:
+def _changes_path(tally: FixRecord, change: Change) -> bool:
     return any(other.path == change.path for other in tally.form.changes)
 
 
-def _contradicts(tally: Tally, change: Change) -> bool:
+def _contradicts(tally: FixRecord, change: Change) -> bool:
     """Return whether a fix changes the same argument to something else."""
     return any(
         other.path == change.path
         and _result_of(other) != _result_of(change)
-        and OPEN not in (other.after, change.after)
+        and RUN_SPECIFIC not in (other.after, change.after)
         for other in tally.form.changes
     )
 
@@ -147,14 +151,14 @@ def _result_of(change: Change) -> tuple[str, str]:
     return "value" if is_concrete(change) else change.how, hash_value(change.after)
 
 
-def _is_latest(tally: Tally, tallies: Sequence[Tally]) -> bool:
+def _is_latest(tally: FixRecord, tallies: Sequence[FixRecord]) -> bool:
     """Return whether the last corrections of an argument all led to this one."""
-    own = {(change.path, *_result_of(change)) for change in tally.form.changes}
+    results = {(change.path, *_result_of(change)) for change in tally.form.changes}
     votes = sorted(
-        (at, peer.id, {(change.path, *_result_of(change)) for change in peer.form.changes} == own)
+        (at, peer.id, {(change.path, *_result_of(change)) for change in peer.form.changes} == results)
         for peer in tallies
-        for at, _, worked, _ in peer.recent
-        if worked
+        for at, _, is_success, _ in peer.recent
+        if is_success
     )
     latest = votes[-LAST_CORRECTIONS:]
     return len(latest) == LAST_CORRECTIONS and all(is_equal for _, _, is_equal in latest)

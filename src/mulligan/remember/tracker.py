@@ -15,30 +15,30 @@ import msgspec
 from mulligan.calls import Call
 from mulligan.links import MAX_INTERMEDIATE_TOOLS, SAME_ARGUMENTS_ONLY, OpenFailure, RunProgress, link_recoveries
 from mulligan.prompt import Prompt
-from mulligan.records import Link, Step, decode, encode, repeated_id
-from mulligan.redaction.expressions import Expression
+from mulligan.records import Link, Step, decode, encode, failure_identity
+from mulligan.redaction.expressions import LazyRegex
 from mulligan.remember import lookups
 
-CAPACITY = 10
-RECENT = 2
+MAX_TRACKED_FAILURES = 10
+REPEAT_WINDOW_TURNS = 2
 """Turns within which a repeated failure continues the same count."""
-PENDING = 100
+MAX_PENDING_FAILURES = 100
 """Limit of failed calls per turn that may still recover within it."""
-RUNS = 100
+MAX_TRACKED_RUNS = 100
 """Limit of runs whose steps are observed, the newest."""
-STRETCHES = 50
+MAX_INTERVALS = 50
 """Limit of intervals between compactions, the newest."""
-ENOUGH = 10
+MIN_CALLS_FOR_RATE = 10
 """Minimum number of calls before and after a compaction for comparing their failure rates."""
-SURE = 1.64
+MIN_RATE_Z_SCORE = 1.64
 """Standard errors by which a rate must be higher; chance alone exceeds that in one of twenty cases."""
 
 
-_WORDS = Prompt()
+_PROMPT = Prompt()
 """For names and numbers of redacted steps. The output is sanitized again."""
 
 
-class Remembered(msgspec.Struct, omit_defaults=True):
+class TrackedFailure(msgspec.Struct, omit_defaults=True):
     """One failure of a session."""
 
     step: Step
@@ -61,7 +61,7 @@ class Remembered(msgspec.Struct, omit_defaults=True):
     """Whether its file was read since."""
 
     @property
-    def is_of(self) -> tuple[str, str | None, str]:
+    def identity(self) -> tuple[str, str | None, str]:
         """Failures with the same identity are the same failure."""
         failure = self.step.failure
         return self.step.name, self.step.server, (failure.fingerprint or str(failure.kind)) if failure else ""
@@ -71,11 +71,11 @@ class Remembered(msgspec.Struct, omit_defaults=True):
         return str(self.step.failure.kind) if self.step.failure else ""
 
     @property
-    def sort(self) -> tuple[str, str, str | None]:
+    def eviction_group(self) -> tuple[str, str, str | None]:
         return self.kind, self.step.name, self.step.server
 
 
-class Stretch(msgspec.Struct, omit_defaults=True):
+class CompactionInterval(msgspec.Struct, omit_defaults=True):
     """Calls between two compactions, and how many of them failed at the first attempt."""
 
     calls: int = 0
@@ -91,11 +91,11 @@ class Tracker(msgspec.Struct, omit_defaults=True):
     """The failures of one session: at most `MAX_TRACKED_FAILURES`, in the order of their last occurrence."""
 
     turns: int = 0
-    failures: list[Remembered] = []
-    pending: list[Remembered] = []
+    failures: list[TrackedFailure] = []
+    pending: list[TrackedFailure] = []
     """Calls that failed in this turn. A call that recovers within its turn is not retained."""
     runs: list[str] = []
-    stretches: list[Stretch] = msgspec.field(default_factory=lambda: [Stretch()])
+    intervals: list[CompactionInterval] = msgspec.field(default_factory=lambda: [CompactionInterval()])
     reminder: str = ""
     """Set at a compaction and constant until the next one, so that the prompt cache remains valid."""
     known: tuple[str, ...] = ()
@@ -104,42 +104,42 @@ class Tracker(msgspec.Struct, omit_defaults=True):
     """Whether a host that can only append messages has received the reminder."""
     has_warned: bool = False
     """Whether the increase of failures after the last compaction was reported."""
-    is_counted: bool = False
+    is_turn_counted: bool = False
     """Whether the model response that requests the next tools was already counted as a turn."""
 
     def begin(self, run: str) -> None:
         """Add a run of the session."""
         if run not in self.runs:
-            self.runs = [*self.runs[1 - RUNS :], run]
+            self.runs = [*self.runs[1 - MAX_TRACKED_RUNS :], run]
 
-    def hear(self, step: Step) -> None:
+    def observe_step(self, step: Step) -> None:
         """Process a finished attempt of one of the runs."""
         if step.type == "run":
             return
         has_failed = step.has_failed and step.failure is not None
         if step.type != "model" and step.attempt == 1 and (has_failed or step.outcome == "success"):
-            self.stretches[-1].calls += 1
-            self.stretches[-1].failed += has_failed
+            self.intervals[-1].calls += 1
+            self.intervals[-1].failed += has_failed
         if step.outcome == "success":
             self._succeeded(step)
             if step.type == "model":
-                self.turn()
-                self.is_counted = True
+                self.mark_turn()
+                self.is_turn_counted = True
         elif has_failed:
             self._failed(step)
 
-    def turn(self) -> None:
+    def mark_turn(self) -> None:
         """Count a model response."""
-        self._settle()
+        self._commit_pending()
         self.turns += 1
 
-    def answered(self) -> None:
+    def mark_tools_requested(self) -> None:
         """Count the model response that requested tools, unless it was already counted."""
-        if not self.is_counted:
-            self.turn()
-        self.is_counted = False
+        if not self.is_turn_counted:
+            self.mark_turn()
+        self.is_turn_counted = False
 
-    def warned(self) -> None:
+    def mark_warned(self) -> None:
         self.has_warned = True
 
     def become(self, other: Tracker) -> None:
@@ -147,36 +147,36 @@ class Tracker(msgspec.Struct, omit_defaults=True):
         for name in self.__struct_fields__:
             setattr(self, name, getattr(other, name))
 
-    def compact(self, words: Prompt = _WORDS) -> None:
+    def compact(self, prompt: Prompt = _PROMPT) -> None:
         """Record a compaction. The reminder lists the failures before it from now on."""
-        self._settle()
-        self.known = tuple(repeated_id(each.step) for each in self.failures)
-        self.reminder = words.reminder([_told(each) for each in self.failures])
+        self._commit_pending()
+        self.known = tuple(failure_identity(failure.step) for failure in self.failures)
+        self.reminder = prompt.reminder([_to_report(failure) for failure in self.failures])
         self.is_told = not self.reminder
-        self.stretches = [*self.stretches[1 - STRETCHES :], Stretch()]
+        self.intervals = [*self.intervals[1 - MAX_INTERVALS :], CompactionInterval()]
         self.has_warned = False
 
-    def injection(self) -> str:
+    def take_reminder(self) -> str:
         """Return the reminder once per compaction."""
-        said = "" if self.is_told else self.reminder
+        reminder = "" if self.is_told else self.reminder
         self.is_told = True
-        return said
+        return reminder
 
-    def note(self, words: Prompt = _WORDS) -> str:
+    def summarizer_note(self, prompt: Prompt = _PROMPT) -> str:
         """Return what a summarizer can omit, because the reminder will contain it."""
-        known = [*self.failures, *self.pending]
-        return words.kept_elsewhere([(each.kind, each.step.name) for each in known])
+        failures = [*self.failures, *self.pending]
+        return prompt.summarizer_note([(failure.kind, failure.step.name) for failure in failures])
 
-    def rise(self) -> str:
+    def rate_increase(self) -> str:
         """Return a warning if more calls fail since the last compaction than before; empty if that may be chance."""
-        if len(self.stretches) < 2:
+        if len(self.intervals) < 2:
             return ""
-        before, after = self.stretches[-2:]
-        if before.calls < ENOUGH or after.calls < ENOUGH:
+        before, after = self.intervals[-2:]
+        if before.calls < MIN_CALLS_FOR_RATE or after.calls < MIN_CALLS_FOR_RATE:
             return ""
         overall = (before.failed + after.failed) / (before.calls + after.calls)
         error = math.sqrt(overall * (1 - overall) * (1 / before.calls + 1 / after.calls))
-        if after.failed / after.calls - before.failed / before.calls <= SURE * error:
+        if after.failed / after.calls - before.failed / before.calls <= MIN_RATE_Z_SCORE * error:
             return ""
         return (
             f"Failures rose after the last compaction: {after.failed} of {after.calls} calls failed, "
@@ -184,64 +184,64 @@ class Tracker(msgspec.Struct, omit_defaults=True):
         )
 
     def _failed(self, step: Step) -> None:
-        self.pending = [each for each in self.pending if not _is_same_call(each.step, step)]
-        if lookups.is_miss(step):
+        self.pending = [failure for failure in self.pending if not _is_same_call(failure.step, step)]
+        if lookups.is_empty_lookup(step):
             return
-        self.pending.append(Remembered(_kept(step), self.turns, about=about(step)))
-        if len(self.pending) > PENDING:
+        self.pending.append(TrackedFailure(_strip_step(step), self.turns, about=find_subject(step)))
+        if len(self.pending) > MAX_PENDING_FAILURES:
             self._remember(self.pending.pop(0))
 
-    def _settle(self) -> None:
+    def _commit_pending(self) -> None:
         pending, self.pending = self.pending, []
-        for each in pending:
-            self._remember(each)
+        for failure in pending:
+            self._remember(failure)
 
-    def _remember(self, new: Remembered) -> None:
-        known = next((each for each in self.failures if each.is_of == new.is_of), None)
-        if known is not None:
-            is_again = not _is_same_call(known.step, new.step)  # otherwise another attempt of the same call
-            is_recent = new.turn - known.turn <= RECENT
-            new.count = known.count + is_again if is_recent else 1
-            new.total = known.total + is_again
-            new.worked = known.worked
-            self.failures.remove(known)
-        elif len(self.failures) >= CAPACITY:
-            self.failures.remove(self._least(new))
+    def _remember(self, new: TrackedFailure) -> None:
+        earlier = next((failure for failure in self.failures if failure.identity == new.identity), None)
+        if earlier is not None:
+            is_again = not _is_same_call(earlier.step, new.step)  # otherwise another attempt of the same call
+            is_recent = new.turn - earlier.turn <= REPEAT_WINDOW_TURNS
+            new.count = earlier.count + is_again if is_recent else 1
+            new.total = earlier.total + is_again
+            new.worked = earlier.worked
+            self.failures.remove(earlier)
+        elif len(self.failures) >= MAX_TRACKED_FAILURES:
+            self.failures.remove(self._choose_evicted(new))
         self.failures.append(new)
 
-    def _least(self, new: Remembered) -> Remembered:
+    def _choose_evicted(self, new: TrackedFailure) -> TrackedFailure:
         """Return the failure to drop: the oldest similar one, else the oldest without side effects, else the oldest."""
-        alike = [each for each in self.failures if each.sort == new.sort]
-        harmless = [each for each in self.failures if lookups.only_looks(each.step)]
-        return (alike or harmless or self.failures)[0]
+        similar_failures = [failure for failure in self.failures if failure.eviction_group == new.eviction_group]
+        harmless = [failure for failure in self.failures if lookups.is_read_only(failure.step)]
+        return (similar_failures or harmless or self.failures)[0]
 
     def _succeeded(self, step: Step) -> None:
-        self.pending = [each for each in self.pending if not _link(each, step)]
-        for each in self.failures:
-            if each.is_open and (link := _link(each, step)):
-                said = _WORDS.overcame(link, was_reread=each.was_reread)
-                if said:
-                    each.worked = {**each.worked, said: each.worked.get(said, 0) + 1}
-                each.is_open = False
+        self.pending = [failure for failure in self.pending if not _link(failure, step)]
+        for failure in self.failures:
+            if failure.is_open and (link := _link(failure, step)):
+                summary = _PROMPT.recovery_summary(link, was_reread=failure.was_reread)
+                if summary:
+                    failure.worked = {**failure.worked, summary: failure.worked.get(summary, 0) + 1}
+                failure.is_open = False
         if step.type in ("tool", "retrieval", "custom"):
-            for each in (*self.pending, *self.failures):
-                _came_between(each, step)
+            for failure in (*self.pending, *self.failures):
+                _note_success_between(failure, step)
 
 
-def restored(data: bytes) -> Tracker:
+def from_json(data: bytes) -> Tracker:
     """Parse the result of `to_json`. Raise `msgspec.MsgspecError` for anything else."""
     tracker = decode(data, Tracker)
-    if not tracker.stretches:
+    if not tracker.intervals:
         raise msgspec.ValidationError("there is always a stretch that has begun")
     return tracker
 
 
-def kept(tracker: Tracker) -> bytes:
+def to_json(tracker: Tracker) -> bytes:
     """Return a tracker as JSON."""
     return encode(tracker)
 
 
-def _kept(step: Step) -> Step:
+def _strip_step(step: Step) -> Step:
     """Return a failed attempt without the data that neither linking nor the reminder needs."""
     failure = step.failure
     assert failure is not None
@@ -254,17 +254,17 @@ def _kept(step: Step) -> Step:
     )
 
 
-def _told(each: Remembered) -> dict[str, object]:
-    worked, times = max(each.worked.items(), key=lambda item: item[1], default=("", 0))
+def _to_report(failure: TrackedFailure) -> dict[str, object]:
+    recovery, times = max(failure.worked.items(), key=lambda item: item[1], default=("", 0))
     return {
-        "kind": each.kind,
-        "tool": each.step.name,
-        "turn": each.turn,
-        "count": each.count,
-        "about": each.about,
-        "message": each.step.failure.message if each.step.failure else "",
-        "worked": worked,
-        "times": (times, each.total),
+        "kind": failure.kind,
+        "tool": failure.step.name,
+        "turn": failure.turn,
+        "count": failure.count,
+        "about": failure.about,
+        "message": failure.step.failure.message if failure.step.failure else "",
+        "worked": recovery,
+        "times": (times, failure.total),
     }
 
 
@@ -272,34 +272,36 @@ def _is_same_call(one: Step, other: Step) -> bool:
     return one.run == other.run and one.call == other.call
 
 
-def _link(each: Remembered, success: Step) -> Link | None:
+def _link(tracked_failure: TrackedFailure, success: Step) -> Link | None:
     """Return the link from a tracked failure to a success, if that recovered it.
 
     The process that recorded both has linked them by all calls of the run. Otherwise only equal arguments link.
     """
-    failed = each.step
+    failed = tracked_failure.step
     if _is_same_call(failed, success):
         links = link_recoveries([failed, success])
         return next((link for link in links if link.failed == failed.call), None)
     if success.run == failed.run:
         linked = next((link for link in success.links if link.failed == failed.call), None)
-        if linked is not None or failed.judged:
+        if linked is not None or failed.links_decided:
             return linked
     else:  # another run numbers its steps separately
         success = msgspec.structs.replace(success, run=failed.run, seq=failed.seq + 1, call=failed.seq + 1, after=None)
-    progress = RunProgress((OpenFailure(Call(steps=(failed,)), SAME_ARGUMENTS_ONLY, 0, tools_since=tuple(each.since)),))
+    progress = RunProgress(
+        (OpenFailure(Call(steps=(failed,)), SAME_ARGUMENTS_ONLY, 0, tools_since=tuple(tracked_failure.since)),)
+    )
     _, links = progress.after(Call(steps=(success,)), SAME_ARGUMENTS_ONLY)
     return next((link for link in links if link.failed == failed.call), None)
 
 
-def _came_between(each: Remembered, success: Step) -> None:
-    if not each.is_open or _is_same_call(each.step, success):
+def _note_success_between(tracked_failure: TrackedFailure, success: Step) -> None:
+    if not tracked_failure.is_open or _is_same_call(tracked_failure.step, success):
         return
-    if success.name not in each.since and len(each.since) < MAX_INTERMEDIATE_TOOLS:
-        each.since = [*each.since, success.name]
-    path = _path(each.step.arguments)
-    if path and path == _path(success.arguments) and lookups.is_reading(success):
-        each.was_reread = True
+    if success.name not in tracked_failure.since and len(tracked_failure.since) < MAX_INTERMEDIATE_TOOLS:
+        tracked_failure.since = [*tracked_failure.since, success.name]
+    path = _path(tracked_failure.step.arguments)
+    if path and path == _path(success.arguments) and lookups.reads_file(success):
+        tracked_failure.was_reread = True
 
 
 PATHS = ("file_path", "path", "absolute_path", "notebook_path", "target_file", "filename", "file")
@@ -308,32 +310,34 @@ PATHS = ("file_path", "path", "absolute_path", "notebook_path", "target_file", "
 def _path(arguments: object) -> str:
     if not isinstance(arguments, Mapping):
         return ""
-    named = (arguments.get(name) for name in PATHS)
-    return next((value for value in named if isinstance(value, str) and value), "")
+    candidates = (arguments.get(name) for name in PATHS)
+    return next((value for value in candidates if isinstance(value, str) and value), "")
 
 
 # Names that test runners and compilers print, in the message or the detail of a failure.
-_TESTS = Expression(
+_TESTS = LazyRegex(
     r"^(?:FAILED|ERROR) (\S{1,200}::\S{1,200})"  # pytest
     r"|^\s{0,12}--- FAIL: (\S{1,200})"  # go test
     r"|^test (\S{1,200}) \.\.\. FAILED"  # cargo test
     r"|^\s{0,8}(?:FAIL|not ok \d{1,6} -?)\s{1,4}(\S{1,200})",  # jest and vitest; TAP
     re.MULTILINE,
 )
-_CODE = Expression(r"\b(?:error(?:\[|:? )|fatal error )?((?:TS|CS|E|C|LNK|F)\d{3,5})\b")
-_PLACE = Expression(r"(?<![\w./-])((?:[\w.-]{1,80}/){0,12}[\w.-]{1,80}\.[a-zA-Z]\w{0,9}):\d{1,7}\b")
-READ = 8000
+_CODE = LazyRegex(r"\b(?:error(?:\[|:? )|fatal error )?((?:TS|CS|E|C|LNK|F)\d{3,5})\b")
+_LOCATION = LazyRegex(r"(?<![\w./-])((?:[\w.-]{1,80}/){0,12}[\w.-]{1,80}\.[a-zA-Z]\w{0,9}):\d{1,7}\b")
+MAX_SEARCHED_CHARS = 8000
 """Characters of an output that are searched for a name."""
 
 
-def about(step: Step) -> str:
+def find_subject(step: Step) -> str:
     """Return the file, test or error code that a failure is about; empty if unknown."""
     failure = step.failure
     if failure is None:
         return ""
-    said = f"{failure.message}\n{failure.detail[:READ]}"[: 2 * READ]
-    if failure.kind.code == "test_failure" and (found := _TESTS.search(said)):
-        return str(next(filter(None, found.groups())))
-    if failure.kind.code in ("build_failure", "test_failure") and (found := _PLACE.search(said) or _CODE.search(said)):
-        return str(found[1])
+    text = f"{failure.message}\n{failure.detail[:MAX_SEARCHED_CHARS]}"[: 2 * MAX_SEARCHED_CHARS]
+    if failure.kind.code == "test_failure" and (match := _TESTS.search(text)):
+        return str(next(filter(None, match.groups())))
+    if failure.kind.code in ("build_failure", "test_failure") and (
+        match := _LOCATION.search(text) or _CODE.search(text)
+    ):
+        return str(match[1])
     return _path(step.arguments) or failure.code

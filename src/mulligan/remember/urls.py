@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from mulligan.failure import MissingExtra, SettingsError, StoreError
+from mulligan.failure import MissingExtraError, SettingsError, StoreError
 from mulligan.remember.store import Progress, Store
 from mulligan.remember.store import journals_of as journals_of
 
@@ -22,45 +22,45 @@ def is_postgres(url: str) -> bool:
     return url.lower().startswith(("postgresql://", "postgres://"))
 
 
-def is_elsewhere(url: str) -> bool:
+def is_networked(url: str) -> bool:
     """Return whether the store is reached over the network and may be unavailable."""
     return is_remote(url) or is_postgres(url)
 
 
-def is_begun(url: str) -> bool:
+def may_have_records(url: str) -> bool:
     """Return whether the store may contain records. A networked store is assumed to."""
-    return is_elsewhere(url) or sqlite_path(url).exists()
+    return is_networked(url) or sqlite_path(url).exists()
 
 
-def shown(url: str) -> str:
+def redact_password(url: str) -> str:
     """Return the URL without password and parameters, for display."""
-    if not is_elsewhere(url):
+    if not is_networked(url):
         return url
-    scheme, _, rest = url.partition("://")
-    address, _, _ = rest.partition("?")
+    scheme, _, after_scheme = url.partition("://")
+    address, _, _ = after_scheme.partition("?")
     authority, slash, path = address.partition("/")
     user, at, host = authority.rpartition("@")
     return f"{scheme}://{user.partition(':')[0]}{at}{host}{slash}{path}"
 
 
-def place_of(url: str, home: Path) -> Path:
+def local_path(url: str, home: Path) -> Path:
     """Return the file of a store; for a networked store, the local path next to which its journals are stored."""
-    if not is_elsewhere(url):
+    if not is_networked(url):
         return sqlite_path(url)
     from hashlib import blake2b  # only for networked stores
 
     if is_postgres(url):
-        need_psycopg()
-    sort, name = ("postgres", shown(url)) if is_postgres(url) else ("server", url)
-    return home / f"{sort}-{blake2b(name.rstrip('/').encode('utf-8', 'replace'), digest_size=6).hexdigest()}"
+        require_psycopg()
+    store_type, name = ("postgres", redact_password(url)) if is_postgres(url) else ("server", url)
+    return home / f"{store_type}-{blake2b(name.rstrip('/').encode('utf-8', 'replace'), digest_size=6).hexdigest()}"
 
 
-def need_psycopg() -> None:
+def require_psycopg() -> None:
     """Raise an error that names the package to install, if psycopg is missing."""
     from importlib.util import find_spec  # only for PostgreSQL
 
     if find_spec("psycopg") is None:
-        raise MissingExtra("PostgreSQL storage needs psycopg: pip install 'mulligan[postgres]'")
+        raise MissingExtraError("PostgreSQL storage needs psycopg: pip install 'mulligan[postgres]'")
 
 
 def open_store(
@@ -82,7 +82,7 @@ def open_store(
 
         return RemoteStore(url, token, spool)
     if is_postgres(url):
-        need_psycopg()
+        require_psycopg()
         from mulligan.remember.postgres.store import PostgresStore
 
         return PostgresStore(url, fsync=fsync, journals=spool)
@@ -92,15 +92,15 @@ def open_store(
 
 
 def sqlite_path(url: str) -> Path:
-    scheme, separator, rest = url.partition("://")
+    scheme, separator, after_scheme = url.partition("://")
     if not separator:
         path = url.removeprefix("sqlite:")
     elif is_remote(url):
         raise SettingsError(f"{url} is a server, and this needs the file of a store. Do it where the server runs.")
     elif is_postgres(url):
-        raise SettingsError(f"{shown(url)} is a database of PostgreSQL, and this needs the file of a store.")
+        raise SettingsError(f"{redact_password(url)} is a database of PostgreSQL, and this needs the file of a store.")
     elif scheme == "sqlite":
-        path = rest.removeprefix("/") if rest.startswith("//") else rest
+        path = after_scheme.removeprefix("/") if after_scheme.startswith("//") else after_scheme
     else:
         raise SettingsError(f"there is no store of the sort {scheme!r}. Known are {SCHEMES}.")
     if not path.strip("/") or path == ":memory:":  # :memory: would be a separate database per connection
@@ -111,7 +111,7 @@ def sqlite_path(url: str) -> Path:
         raise SettingsError(f"the store {url!r} is in the home of a user who has none. Known are {SCHEMES}.") from None
 
 
-def refuge() -> Path:
+def fallback_path() -> Path:
     """Return a private file in the temporary folder, for when the configured store cannot be used."""
     import tempfile  # slow to import, and every failing hook gets here
 

@@ -12,88 +12,88 @@ from mulligan.figures import Stats, StatsQuery
 from mulligan.figures.histogram import Histogram
 from mulligan.records import Fix, History, Lesson, LessonSource, LessonVerdict, Pattern, Precedent, Record, Run
 from mulligan.remember.store import (
-    Act,
+    AuditEntry,
     AuditQuery,
-    Command,
-    Consolidated,
-    Evidence,
+    ConsolidationResult,
     FixQuery,
-    Forget,
-    Forgotten,
+    ForgetRequest,
+    ForgetResult,
     Health,
     LessonQuery,
+    PatternCommand,
     PatternQuery,
-    Pruned,
-    Question,
+    PruneResult,
+    RecallQuery,
     Retention,
     Revocation,
-    Revoked,
+    RevokeResult,
     RunQuery,
+    TrialReport,
 )
 
 T = TypeVar("T")
-TYPE = "application/json"
-REMOTE = "remote:"
+CONTENT_TYPE = "application/json"
+REMOTE_JOURNAL_PREFIX = "remote:"
 """Prefix of journals on other machines."""
-KEPT_BACK = frozenset({"key", "server"})
+SERVER_ONLY_KINDS = frozenset({"key", "server"})
 """Kinds of key-value entries that the server never returns: keys and tokens."""
 
 
-class Method(NamedTuple):
+class StoreMethod(NamedTuple):
     """A store method: the required role, the types of its arguments after the tenant, and the type of its result."""
 
-    needs: Literal["ingest", "read", "admin"]
-    takes: tuple[Any, ...]
-    gives: Any
+    required_role: Literal["ingest", "read", "admin"]
+    argument_types: tuple[Any, ...]
+    result_type: Any
 
 
-METHODS: dict[str, Method] = {
-    "offset": Method("ingest", (str,), int),
-    "journals": Method("ingest", (), list[str]),
-    "release": Method("ingest", (list[str],), None),
-    "ended": Method("ingest", (list[str],), list[str]),
-    "get": Method("ingest", (str, str), bytes | None),
-    "put": Method("ingest", (str, str, bytes), None),
-    "swap": Method("ingest", (str, str, bytes | None, bytes), bool),
-    "keys": Method("ingest", (str,), list[str]),
-    "runs": Method("read", (RunQuery,), list[History]),
-    "run": Method("read", (str,), History | None),
-    "find": Method("read", (str, int), list[Run]),
-    "known": Method("read", (list[str],), list[str]),
-    "health": Method("read", (), Health),
-    "evidence": Method("read", (str, int), list[Evidence]),
-    "patterns": Method("read", (PatternQuery,), list[Pattern]),
-    "pattern": Method("read", (str,), Pattern | None),
-    "lessons": Method("read", (LessonQuery,), list[Lesson]),
-    "lesson": Method("read", (str, int), Lesson | None),
-    "audit": Method("admin", (AuditQuery,), list[Act]),
-    "stats": Method("read", (StatsQuery,), Stats),
-    "prune": Method("admin", (Retention, int, bool), Pruned),
-    "forget": Method("admin", (Forget,), Forgotten),
-    "decide": Method("admin", (str, bool, int), bool),
-    "revoke": Method("admin", (Revocation,), Revoked),
-    "change": Method("admin", (Command,), Pattern | None),
-    "keep_lesson": Method("admin", (Lesson,), bool),
-    "keep_lessons": Method("admin", (list[Lesson],), list[bool]),
-    "remove_lessons": Method("admin", (LessonSource,), int),
-    "decide_lesson": Method("admin", (str, LessonVerdict, int), Lesson | None),
-    "consolidate": Method("admin", (int, None, int | None), Consolidated),
+METHODS: dict[str, StoreMethod] = {
+    "offset": StoreMethod("ingest", (str,), int),
+    "journals": StoreMethod("ingest", (), list[str]),
+    "release": StoreMethod("ingest", (list[str],), None),
+    "ended_runs": StoreMethod("ingest", (list[str],), list[str]),
+    "get": StoreMethod("ingest", (str, str), bytes | None),
+    "put": StoreMethod("ingest", (str, str, bytes), None),
+    "compare_and_set": StoreMethod("ingest", (str, str, bytes | None, bytes), bool),
+    "keys": StoreMethod("ingest", (str,), list[str]),
+    "runs": StoreMethod("read", (RunQuery,), list[History]),
+    "run": StoreMethod("read", (str,), History | None),
+    "find": StoreMethod("read", (str, int), list[Run]),
+    "existing_runs": StoreMethod("read", (list[str],), list[str]),
+    "health": StoreMethod("read", (), Health),
+    "evidence": StoreMethod("read", (str, int), list[TrialReport]),
+    "patterns": StoreMethod("read", (PatternQuery,), list[Pattern]),
+    "pattern": StoreMethod("read", (str,), Pattern | None),
+    "lessons": StoreMethod("read", (LessonQuery,), list[Lesson]),
+    "lesson": StoreMethod("read", (str, int), Lesson | None),
+    "audit": StoreMethod("admin", (AuditQuery,), list[AuditEntry]),
+    "stats": StoreMethod("read", (StatsQuery,), Stats),
+    "prune": StoreMethod("admin", (Retention, int, bool), PruneResult),
+    "forget": StoreMethod("admin", (ForgetRequest,), ForgetResult),
+    "decide": StoreMethod("admin", (str, bool, int), bool),
+    "revoke": StoreMethod("admin", (Revocation,), RevokeResult),
+    "update_pattern": StoreMethod("admin", (PatternCommand,), Pattern | None),
+    "save_lesson": StoreMethod("admin", (Lesson,), bool),
+    "save_lessons": StoreMethod("admin", (list[Lesson],), list[bool]),
+    "remove_lessons": StoreMethod("admin", (LessonSource,), int),
+    "decide_lesson": StoreMethod("admin", (str, LessonVerdict, int), Lesson | None),
+    "consolidate": StoreMethod("admin", (int, None, int | None), ConsolidationResult),
 }
 
 
-class Asked(Record, frozen=True):
+class RecallRequest(Record, frozen=True):
     """Query for precedents of a failure and for fixes."""
 
-    question: Question | None = None
+    question: RecallQuery | None = None
     fixes: FixQuery | None = None
 
 
-class Known(Record, frozen=True):
+class RecallResponse(Record, frozen=True):
     precedents: tuple[Precedent, ...] = ()
     fixes: tuple[Fix, ...] = ()
 
 
-class Report(Record, frozen=True):
+class OutcomeReport(Record, frozen=True):
     """The outcome of a fix whose calls are not in this store. The token identifies the author."""
 
     fix: str
@@ -112,19 +112,19 @@ def _in(type: type, value: Any) -> Any:
     if type is Histogram:
         return Histogram.read(b64decode(value))
     if type is Kind and isinstance(value, str):
-        return Kind.named(value)
+        return Kind.from_name(value)
     raise ValueError(f"Expected another value than {value.__class__.__name__}")
 
 
-packed = msgspec.json.Encoder(enc_hook=_out).encode
+encode_value = msgspec.json.Encoder(enc_hook=_out).encode
 
 
-def arguments(method: str, data: bytes) -> tuple[Any, ...]:
+def decode_arguments(method: str, data: bytes) -> tuple[Any, ...]:
     """Decode the arguments of a method."""
-    takes: Any = METHODS[method].takes
-    found: tuple[Any, ...] = unpacked(data, tuple.__class_getitem__(takes or ((),)))
-    return found
+    argument_types: Any = METHODS[method].argument_types
+    decoded: tuple[Any, ...] = decode_value(data, tuple.__class_getitem__(argument_types or ((),)))
+    return decoded
 
 
-def unpacked(data: bytes, type: Any) -> Any:
+def decode_value(data: bytes, type: Any) -> Any:
     return msgspec.json.decode(data, type=type, dec_hook=_in)

@@ -25,25 +25,25 @@ from msgspec.structs import replace
 from mulligan.events import AnyEvent, RunEnded, StepEnded
 from mulligan.failure import Remedy, SettingsError
 from mulligan.records import Pattern, Record, Step, encode, pattern_id
-from mulligan.redaction import clean
+from mulligan.redaction import sanitize
 
 log = logging.getLogger("mulligan")
 
 T = TypeVar("T")
 
-AGAIN = 900.0
+REPEAT_INTERVAL_SECONDS = 900.0
 """Minimum time between two alerts with the same type and subject."""
-HOURLY = 30
+MAX_ALERTS_PER_HOUR = 30
 """Maximum number of alerts per hour, of all types together."""
-WINDOW, LEAST, SHARE = 600.0, 20, 0.5
+FAILURE_WINDOW_SECONDS, MIN_CALLS_IN_WINDOW, UNRECOVERED_RATIO = 600.0, 20, 0.5
 """High failure rate: in this window, with at least this many calls, at least this ratio was unrecovered."""
-SECONDS = 10.0
+DELIVERY_TIMEOUT_SECONDS = 10.0
 """Timeout of one command run or webhook request."""
-PAUSES = (1.0, 5.0)
+WEBHOOK_RETRY_DELAYS_SECONDS = (1.0, 5.0)
 """Backoff before each retry of a webhook request that timed out or failed with a server error."""
-WAITING = 100
-REMEMBERED = 10_000
-UNMADE = "it was not made"
+MAX_QUEUED_ALERTS = 100
+MAX_TRACKED_ENTRIES = 10_000
+BLOCKED_EVIDENCE = "it was not made"
 """Evidence of a blocked call. If its circuit breaker is open, the failure also has `retry_after`."""
 CIRCUIT_OPEN = "its circuit breaker is open"
 """Stop reason of calls that an open circuit breaker ended."""
@@ -63,143 +63,155 @@ class Alert(Record, frozen=True):
     pattern: str = ""
     link: str = ""
     """Dashboard URL of the run, if a server is configured."""
-    untold: int = 0
+    suppressed: int = 0
     """Earlier alerts that were not sent because of the hourly limit."""
 
 
-class Watch:
+class AlertRules:
     """Rules that derive alerts from stored events. Pure: the caller passes the time and sends the alerts."""
 
-    def __init__(self, find: Callable[[str], Pattern | None] | None = None, link: str = "") -> None:
-        self._find = find
+    def __init__(self, find_pattern: Callable[[str], Pattern | None] | None = None, link: str = "") -> None:
+        self._find_pattern = find_pattern
         self._link = link.rstrip("/")
-        self._met: dict[str, None] = {}
+        self._seen_patterns: dict[str, None] = {}
         """Patterns that were already looked up, so that each is checked once."""
-        self._told: dict[tuple[str, str], float] = {}
-        self._hour: deque[float] = deque()
-        self._ended: deque[tuple[float, bool]] = deque(maxlen=REMEMBERED)
-        self._open: dict[str, dict[int, Step]] = {}
+        self._last_sent_at: dict[tuple[str, str], float] = {}
+        self._recent_alerts: deque[float] = deque()
+        self._finished_calls: deque[tuple[float, bool]] = deque(maxlen=MAX_TRACKED_ENTRIES)
+        self._open_failures: dict[str, dict[int, Step]] = {}
         """Failed calls that may still recover, by run. Imported records have no stop reason that would settle this."""
-        self._over: dict[str, None] = {}
+        self._ended_runs: dict[str, None] = {}
         """Ended runs: their open failures are unrecovered."""
-        self._untold = 0
+        self._suppressed = 0
         """Alerts not sent because of the hourly limit since the last sent one."""
 
-    def heard(self, events: Iterable[AnyEvent], now: float) -> list[Alert]:
+    def evaluate(self, events: Iterable[AnyEvent], now: float) -> list[Alert]:
         """Return the alerts for a batch of events stored at this time."""
-        found: list[Alert] = []
-        heard: set[str] = set()
+        alerts: list[Alert] = []
+        run_ids: set[str] = set()
         for event in events:
             if isinstance(event, StepEnded):
-                found += self._of(event.step, now)
-                heard.add(event.step.run)
+                alerts += self._alerts_for_step(event.step, now)
+                run_ids.add(event.step.run)
             elif isinstance(event, RunEnded):
-                _keep(self._over, event.run.id, None)
-                heard.add(event.run.id)
-        for run in heard & self._over.keys() & self._open.keys():
-            for step in self._open.pop(run).values():
-                found += self._given_up(step, now)
-        return [self._counted(alert) for alert in found if self._is_told(alert, now)]
+                _remember(self._ended_runs, event.run.id, None)
+                run_ids.add(event.run.id)
+        for run in run_ids & self._ended_runs.keys() & self._open_failures.keys():
+            for step in self._open_failures.pop(run).values():
+                alerts += self._count_unrecovered(step, now)
+        return [self._add_suppressed(alert) for alert in alerts if self._should_send(alert, now)]
 
-    def _of(self, step: Step, now: float) -> Iterable[Alert]:
+    def _alerts_for_step(self, step: Step, now: float) -> Iterable[Alert]:
         failure = step.failure
         if step.outcome == "success":
-            self._ended.append((now, False))
-            self._close(step.run, lambda each: each.call == step.call or each.name == step.name)
+            self._finished_calls.append((now, False))
+            self._close_failures(
+                step.run, lambda failed_step: failed_step.call == step.call or failed_step.name == step.name
+            )
         elif step.ending is not None and step.has_failed:
-            self._close(step.run, lambda each: each.call == step.call)
-            yield from self._given_up(step, now)
+            self._close_failures(step.run, lambda failed_step: failed_step.call == step.call)
+            yield from self._count_unrecovered(step, now)
         elif step.has_failed and step.type != "run":
-            if step.run not in self._open:
-                _keep(self._open, step.run, {})
-            self._open[step.run][step.call] = step
+            if step.run not in self._open_failures:
+                _remember(self._open_failures, step.run, {})
+            self._open_failures[step.run][step.call] = step
         if failure is None or not step.has_failed:
             return
-        name = clean(step.name, 80)
-        is_blocked = UNMADE in failure.evidence
+        name = sanitize(step.name, 80)
+        is_blocked = BLOCKED_EVIDENCE in failure.evidence
         if (is_blocked and failure.retry_after is not None) or (step.ending and CIRCUIT_OPEN in step.ending.why):
-            yield self._alert("circuit_open", f"{name} fails so often that {CIRCUIT_OPEN}", step, now)
+            yield self._build_alert("circuit_open", f"{name} fails so often that {CIRCUIT_OPEN}", step, now)
         if is_blocked:
             return
         if failure.remedy is Remedy.STOP:
-            yield self._alert("person_needed", f"{failure.kind} in {name}: only a person can fix it", step, now)
-        elif self._is_new(step):
-            yield self._alert("new_pattern", f"{failure.kind} in {name}: not met before", step, now)
+            yield self._build_alert("person_needed", f"{failure.kind} in {name}: only a person can fix it", step, now)
+        elif self._is_new_pattern(step):
+            yield self._build_alert("new_pattern", f"{failure.kind} in {name}: not met before", step, now)
 
-    def _close(self, run: str, is_over: Callable[[Step], bool]) -> None:
+    def _close_failures(self, run: str, is_closed: Callable[[Step], bool]) -> None:
         """Remove open failures of a run that match: they were attempted again or have recovered."""
-        if run in self._open:
-            self._open[run] = {call: each for call, each in self._open[run].items() if not is_over(each)}
+        if run in self._open_failures:
+            self._open_failures[run] = {
+                call: failed_step
+                for call, failed_step in self._open_failures[run].items()
+                if not is_closed(failed_step)
+            }
 
-    def _given_up(self, step: Step, now: float) -> Iterable[Alert]:
-        self._ended.append((now, True))
-        if told := self._giving_up(now):
-            yield self._alert("giving_up", told, step, now)
+    def _count_unrecovered(self, step: Step, now: float) -> Iterable[Alert]:
+        self._finished_calls.append((now, True))
+        if text := self._failure_rate_text(now):
+            yield self._build_alert("giving_up", text, step, now)
 
-    def _giving_up(self, now: float) -> str:
-        while self._ended and self._ended[0][0] < now - WINDOW:
-            self._ended.popleft()
-        given_up = sum(is_given_up for _, is_given_up in self._ended)
-        if len(self._ended) < LEAST or given_up < SHARE * len(self._ended):
+    def _failure_rate_text(self, now: float) -> str:
+        while self._finished_calls and self._finished_calls[0][0] < now - FAILURE_WINDOW_SECONDS:
+            self._finished_calls.popleft()
+        unrecovered = sum(is_given_up for _, is_given_up in self._finished_calls)
+        if len(self._finished_calls) < MIN_CALLS_IN_WINDOW or unrecovered < UNRECOVERED_RATIO * len(
+            self._finished_calls
+        ):
             return ""
-        return f"{given_up} of the last {len(self._ended)} calls were given up"
+        return f"{unrecovered} of the last {len(self._finished_calls)} calls were given up"
 
-    def _is_new(self, step: Step) -> bool:
+    def _is_new_pattern(self, step: Step) -> bool:
         """Return whether the pattern of a failure first occurred in this run."""
-        if self._find is None or step.failure is None or not step.failure.fingerprint:
+        if self._find_pattern is None or step.failure is None or not step.failure.fingerprint:
             return False
         id = pattern_id(step.name, step.failure.fingerprint)
-        if id in self._met:
+        if id in self._seen_patterns:
             return False
-        _keep(self._met, id, None)
-        pattern = self._find(id)
+        _remember(self._seen_patterns, id, None)
+        pattern = self._find_pattern(id)
         return pattern is not None and pattern.runs <= 1 and pattern.state != "muted"
 
-    def _alert(self, what: Any, told: str, step: Step, now: float) -> Alert:
+    def _build_alert(self, alert_type: Any, text: str, step: Step, now: float) -> Alert:
         failure = step.failure
         id = pattern_id(step.name, failure.fingerprint) if failure is not None and failure.fingerprint else ""
         return Alert(
-            what=what,
-            told=told,
+            what=alert_type,
+            told=text,
             at=int(now * 1000),
-            tool=clean(step.name, 200),
+            tool=sanitize(step.name, 200),
             kind=str(failure.kind) if failure is not None else "",
             run=step.run,
-            message=clean(failure.message, 300) if failure is not None else "",
+            message=sanitize(failure.message, 300) if failure is not None else "",
             pattern=id,
             link=f"{self._link}/runs/{quote(step.run, safe='')}" if self._link else "",
         )
 
-    def _is_told(self, alert: Alert, now: float) -> bool:
-        about = {"giving_up": "", "circuit_open": alert.tool}.get(alert.what, f"{alert.kind} {alert.tool}")
-        key = (alert.what, about)
-        if now - self._told.get(key, float("-inf")) < AGAIN:
+    def _should_send(self, alert: Alert, now: float) -> bool:
+        subject = {"giving_up": "", "circuit_open": alert.tool}.get(alert.what, f"{alert.kind} {alert.tool}")
+        key = (alert.what, subject)
+        if now - self._last_sent_at.get(key, float("-inf")) < REPEAT_INTERVAL_SECONDS:
             return False
-        while self._hour and self._hour[0] < now - 3600:
-            self._hour.popleft()
-        if len(self._hour) >= HOURLY:
-            self._untold += 1
+        while self._recent_alerts and self._recent_alerts[0] < now - 3600:
+            self._recent_alerts.popleft()
+        if len(self._recent_alerts) >= MAX_ALERTS_PER_HOUR:
+            self._suppressed += 1
             return False
-        if len(self._told) >= REMEMBERED:
-            self._told.clear()
-        self._told[key] = now
-        self._hour.append(now)
+        if len(self._last_sent_at) >= MAX_TRACKED_ENTRIES:
+            self._last_sent_at.clear()
+        self._last_sent_at[key] = now
+        self._recent_alerts.append(now)
         return True
 
-    def _counted(self, alert: Alert) -> Alert:
+    def _add_suppressed(self, alert: Alert) -> Alert:
         """Return the alert with the number of suppressed alerts before it."""
-        untold, self._untold = self._untold, 0
-        if not untold:
+        suppressed, self._suppressed = self._suppressed, 0
+        if not suppressed:
             return alert
-        some = "an alert before this one was" if untold == 1 else f"{untold} alerts before this one were"
-        return replace(alert, untold=untold, told=f"{alert.told}; {some} not told, there were so many")
+        suppressed_text = (
+            "an alert before this one was" if suppressed == 1 else f"{suppressed} alerts before this one were"
+        )
+        return replace(
+            alert, suppressed=suppressed, told=f"{alert.told}; {suppressed_text} not told, there were so many"
+        )
 
 
-def _keep(known: dict[str, T], name: str, value: T) -> None:
+def _remember(entries: dict[str, T], name: str, value: T) -> None:
     """Add an entry and evict the oldest one if the limit is reached."""
-    if len(known) >= REMEMBERED:
-        del known[next(iter(known))]
-    known[name] = value
+    if len(entries) >= MAX_TRACKED_ENTRIES:
+        del entries[next(iter(entries))]
+    entries[name] = value
 
 
 class Alerts:
@@ -228,25 +240,25 @@ class Alerts:
         if webhook and urlsplit(webhook).scheme not in ("http", "https"):
             raise SettingsError(f"a webhook is an http(s) address, got {webhook!r}.")
         self._webhook = webhook
-        self._watch = Watch(find, link)
+        self._rules = AlertRules(find, link)
         self._clock = clock
-        self._waiting: queue.Queue[Alert | None] = queue.Queue(WAITING)
+        self._queue: queue.Queue[Alert | None] = queue.Queue(MAX_QUEUED_ALERTS)
         self._thread: threading.Thread | None = None
         self._is_closing = threading.Event()
 
     def __call__(self, event: AnyEvent) -> None:
-        self.heard((event,))
+        self.on_stored((event,))
 
-    def heard(self, events: Iterable[AnyEvent]) -> None:
+    def on_stored(self, events: Iterable[AnyEvent]) -> None:
         """Evaluate stored events and queue their alerts for delivery."""
-        for alert in self._watch.heard(events, self._clock()):
+        for alert in self._rules.evaluate(events, self._clock()):
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="mulligan-alerts", daemon=True)
                 self._thread.start()
             try:
-                self._waiting.put_nowait(alert)
+                self._queue.put_nowait(alert)
             except queue.Full:
-                log.warning("an alert was not told, because %d wait: %s", WAITING, alert.told)
+                log.warning("an alert was not told, because %d wait: %s", MAX_QUEUED_ALERTS, alert.told)
 
     def close(self, timeout: float = 2.0) -> None:
         """Send the queued alerts and stop the thread. Give up after the timeout."""
@@ -254,17 +266,17 @@ class Alerts:
             self._is_closing.set()
             deadline = time.monotonic() + timeout
             try:
-                self._waiting.put(None, timeout=timeout)
+                self._queue.put(None, timeout=timeout)
             except queue.Full:  # the receiver does not respond
-                log.warning("%d alerts were not told before the end", self._waiting.qsize())
+                log.warning("%d alerts were not told before the end", self._queue.qsize())
                 return
             self._thread.join(max(0.0, deadline - time.monotonic()))
 
     def _run(self) -> None:
-        while (alert := self._waiting.get()) is not None:
-            for tell in (self._run_command, self._post):
+        while (alert := self._queue.get()) is not None:
+            for deliver in (self._run_command, self._post):
                 try:
-                    tell(alert)
+                    deliver(alert)
                 except Exception as error:  # noqa: BLE001 - log it and continue with the next receiver
                     log.warning("nobody could be alerted (%s): %s", error, alert.told)
 
@@ -272,21 +284,25 @@ class Alerts:
         if self._command:
             # No shell, and no alert text on the command line: it contains untrusted text.
             subprocess.run(
-                self._command, input=encode(alert) + b"\n", timeout=SECONDS, check=True, stdout=subprocess.DEVNULL
+                self._command,
+                input=encode(alert) + b"\n",
+                timeout=DELIVERY_TIMEOUT_SECONDS,
+                check=True,
+                stdout=subprocess.DEVNULL,
             )
 
     def _post(self, alert: Alert) -> None:
         if self._webhook:
             body = json.dumps({"text": f"mulligan: {alert.told}", "alert": json.loads(encode(alert))}).encode()
-            sent = urllib.request.Request(self._webhook, body, {"Content-Type": "application/json"})
-            for pause in (*PAUSES, None):
+            request = urllib.request.Request(self._webhook, body, {"Content-Type": "application/json"})
+            for delay in (*WEBHOOK_RETRY_DELAYS_SECONDS, None):
                 try:
-                    with _opener.open(sent, timeout=SECONDS) as answer:
+                    with _opener.open(request, timeout=DELIVERY_TIMEOUT_SECONDS) as answer:
                         answer.read(1024)
                     return
                 except OSError as error:  # urllib errors are OSErrors
-                    refused = isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code != 429
-                    if pause is None or refused or self._is_closing.wait(pause):
+                    is_rejected = isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code != 429
+                    if delay is None or is_rejected or self._is_closing.wait(delay):
                         raise
 
 

@@ -6,25 +6,32 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mulligan.records import builtins
-from mulligan.remember.store import Act
-from mulligan.report.tables import columns, line
+from mulligan.records import to_builtins
+from mulligan.remember.store import AuditEntry
+from mulligan.report.tables import render_columns, to_line
 
-CSV = ("at", "by", "via", "token", "do", "about", "told", "id")
-
-
-def facts(act: Act) -> dict[str, Any]:
-    return dict.fromkeys(CSV, "") | dict(builtins(act))
+CSV_COLUMNS = ("at", "by", "via", "token", "do", "about", "told", "id")
 
 
-def written(millis: int) -> str:
+def to_facts(entry: AuditEntry) -> dict[str, Any]:
+    return dict.fromkeys(CSV_COLUMNS, "") | dict(to_builtins(entry))
+
+
+def format_timestamp(millis: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(millis / 1000))
 
 
-def listed(acts: Sequence[Act], width: int | None) -> Iterator[str]:
+def render_list(entries: Sequence[AuditEntry], width: int | None) -> Iterator[str]:
     rows = [("when", "who", "through", "did", "about", "")]
     rows += [
-        (written(each.at), line(each.by, 30), each.via, each.do, line(each.about, 40), line(each.told, 80))
-        for each in acts
+        (
+            format_timestamp(entry.at),
+            to_line(entry.by, 30),
+            entry.via,
+            entry.do,
+            to_line(entry.about, 40),
+            to_line(entry.told, 80),
+        )
+        for entry in entries
     ]
-    return columns(rows, width=width)
+    return render_columns(rows, width=width)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mulligan.records import Record
 
 
-class AgentFound(Record, frozen=True):
+class AgentFinding(Record, frozen=True):
     """Counts of one agent."""
 
     agent: str
@@ -14,7 +14,7 @@ class AgentFound(Record, frozen=True):
     failures: int
 
 
-class KindFound(Record, frozen=True):
+class KindFinding(Record, frozen=True):
     """Counts of one kind of failure, and the tool where it is most frequent."""
 
     kind: str
@@ -25,7 +25,7 @@ class KindFound(Record, frozen=True):
     tool: str
 
 
-class ToolFound(Record, frozen=True):
+class ToolFinding(Record, frozen=True):
     tool: str
     calls: int
     failures: int
@@ -34,7 +34,7 @@ class ToolFound(Record, frozen=True):
     """Time spent in failed calls of this tool."""
 
 
-class PatternFound(Record, frozen=True):
+class PatternFinding(Record, frozen=True):
     """Failures of one tool with one fingerprint."""
 
     tool: str
@@ -49,11 +49,11 @@ class PatternFound(Record, frozen=True):
     last: int
 
     @property
-    def given_up(self) -> int:
+    def unrecovered(self) -> int:
         return self.failures - self.overcome
 
 
-class FixFound(Record, frozen=True):
+class FixFinding(Record, frozen=True):
     """How failures of one kind recovered for one tool, and how often."""
 
     tool: str
@@ -66,7 +66,7 @@ class FixFound(Record, frozen=True):
     after: str = ""
 
 
-class SpiralFound(Record, frozen=True):
+class SpiralFinding(Record, frozen=True):
     """One strategy that failed repeatedly in one session."""
 
     run: str
@@ -83,7 +83,7 @@ class SpiralFound(Record, frozen=True):
     """How the last failure recovered; empty if it did not."""
 
 
-class DayFound(Record, frozen=True):
+class DayFinding(Record, frozen=True):
     day: str
     calls: int
     overcome: int
@@ -112,16 +112,16 @@ class Findings(Record, frozen=True):
     after: tuple[int, int] = (0, 0)
     first: int = 0
     last: int = 0
-    agents: tuple[AgentFound, ...] = ()
-    kinds: tuple[KindFound, ...] = ()
-    tools: tuple[ToolFound, ...] = ()
-    patterns: tuple[PatternFound, ...] = ()
-    fixes: tuple[FixFound, ...] = ()
-    spirals: tuple[SpiralFound, ...] = ()
-    days: tuple[DayFound, ...] = ()
+    agents: tuple[AgentFinding, ...] = ()
+    kinds: tuple[KindFinding, ...] = ()
+    tools: tuple[ToolFinding, ...] = ()
+    patterns: tuple[PatternFinding, ...] = ()
+    fixes: tuple[FixFinding, ...] = ()
+    spirals: tuple[SpiralFinding, ...] = ()
+    days: tuple[DayFinding, ...] = ()
     undated: int = 0
     """Failures without a timestamp in the log."""
 
     @property
-    def given_up(self) -> int:
+    def unrecovered(self) -> int:
         return self.failures - self.overcome

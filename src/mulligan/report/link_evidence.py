@@ -7,12 +7,12 @@ from itertools import islice
 
 from mulligan.calls import group_attempts
 from mulligan.records import Fix, History, Link, LinkEvidence
-from mulligan.remember.store import Evidence, Store
+from mulligan.remember.store import Store, TrialReport
 
 MAX_EXPLAINED_RUNS = 20
 """Latest runs of a fix that are read to explain it."""
 PROVISIONAL = "provisional while the run goes on"
-WORDS: dict[LinkEvidence, str] = {
+EVIDENCE_TEXTS: dict[LinkEvidence, str] = {
     "same_arguments": "same arguments",
     "same_values": "same values in another form",
     "missing_arguments": "the error says what was missing",
@@ -30,13 +30,13 @@ WORDS: dict[LinkEvidence, str] = {
 
 def describe_evidence(link: Link) -> str:
     """Describe why both calls of a recovery link have the same intent."""
-    reasons = [WORDS[evidence] for evidence in link.evidence] or ["not recorded"]
+    reasons = [EVIDENCE_TEXTS[evidence] for evidence in link.evidence] or ["not recorded"]
     if link.provisional:
         reasons.append(PROVISIONAL)
     return ", ".join(reasons)
 
 
-def explain_trials(store: Store, tenant: str, fix: Fix, trials: Iterable[Evidence]) -> dict[str, str]:
+def explain_trials(store: Store, tenant: str, fix: Fix, trials: Iterable[TrialReport]) -> dict[str, str]:
     """Return the evidence of the links behind a fix, by run. Only the latest runs are read."""
     reasons: dict[str, str] = {}
     for trial in islice(trials, MAX_EXPLAINED_RUNS):

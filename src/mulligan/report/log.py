@@ -17,11 +17,11 @@ from mulligan.events import (
     StepStarted,
 )
 from mulligan.records import Recovery, Run, Step, encode
-from mulligan.report.tables import duration, line
+from mulligan.report.tables import format_duration, to_line
 
-MESSAGE = 200
+MAX_MESSAGE_CHARS = 200
 """Maximum length of an error message."""
-MARKS = {"success": "+", "failure": "x", "cancelled": "-", "refused": "-"}
+OUTCOME_MARKS = {"success": "+", "failure": "x", "cancelled": "-", "refused": "-"}
 
 
 class Log:
@@ -43,23 +43,30 @@ class Log:
             return
         level = logging.WARNING if isinstance(event, StepEnded) and event.step.has_failed else logging.INFO
         if self._logger.isEnabledFor(level):
-            told = fields(event)
+            event_fields = to_fields(event)
             # Passed as an argument: a percent sign in a message must not be parsed as a placeholder.
-            self._logger.log(level, "%s", encode(told).decode() if self._form == "json" else as_text(told))
+            self._logger.log(
+                level, "%s", encode(event_fields).decode() if self._form == "json" else format_fields(event_fields)
+            )
 
 
-def fields(event: AnyEvent) -> dict[str, Any]:
+def to_fields(event: AnyEvent) -> dict[str, Any]:
     """Return the fields of an event for one log line. Empty fields are omitted."""
-    told: dict[str, Any] = {"event": event.name}
+    event_fields: dict[str, Any] = {"event": event.name}
     match event:
         case RunStarted(run) | RunEnded(run):
-            told |= _run(run)
+            event_fields |= _run_fields(run)
         case StepEnded(step) | StepStarted(step):
-            told |= _step(step)
+            event_fields |= _step_fields(step)
         case RecoveryPlanned(step, recovery):
-            told |= {"run": step.run, "seq": step.seq, "name": step.name, "attempt": step.attempt} | _recovery(recovery)
+            event_fields |= {
+                "run": step.run,
+                "seq": step.seq,
+                "name": step.name,
+                "attempt": step.attempt,
+            } | _recovery_fields(recovery)
         case ContextCompacted(compaction):
-            told |= {
+            event_fields |= {
                 "run": compaction.run,
                 "session": compaction.session,
                 "reason": compaction.reason,
@@ -67,11 +74,16 @@ def fields(event: AnyEvent) -> dict[str, Any]:
                 "chars_after": compaction.chars_after,
             }
         case LessonLearned(lesson):
-            told |= {"lesson": lesson.id, "tool": lesson.tool, "fingerprint": lesson.fingerprint, "state": lesson.state}
-    return {name: value for name, value in told.items() if value is not None and value != ""}
+            event_fields |= {
+                "lesson": lesson.id,
+                "tool": lesson.tool,
+                "fingerprint": lesson.fingerprint,
+                "state": lesson.state,
+            }
+    return {name: value for name, value in event_fields.items() if value is not None and value != ""}
 
 
-def _run(run: Run) -> dict[str, Any]:
+def _run_fields(run: Run) -> dict[str, Any]:
     seconds = (run.ended - run.started) / 1000 if run.ended is not None else None
     return {
         "run": run.id,
@@ -84,8 +96,8 @@ def _run(run: Run) -> dict[str, Any]:
     }
 
 
-def _step(step: Step) -> dict[str, Any]:
-    told: dict[str, Any] = {
+def _step_fields(step: Step) -> dict[str, Any]:
+    step_fields: dict[str, Any] = {
         "run": step.run,
         "seq": step.seq,
         "call": step.call,
@@ -96,67 +108,68 @@ def _step(step: Step) -> dict[str, Any]:
         "seconds": round(step.seconds, 6),
     }
     if step.failure is not None:
-        told |= {
+        step_fields |= {
             "kind": str(step.failure.kind),
             "remedy": step.failure.remedy.value,
             "ran": step.failure.ran.value,
             "fingerprint": step.failure.fingerprint,
-            "message": line(step.failure.message, MESSAGE),
+            "message": to_line(step.failure.message, MAX_MESSAGE_CHARS),
         }
     if step.ending is not None:
-        told["given_up"] = line(step.ending.why, MESSAGE)
-    return told
+        step_fields["given_up"] = to_line(step.ending.why, MAX_MESSAGE_CHARS)
+    return step_fields
 
 
-def _recovery(recovery: Recovery) -> dict[str, Any]:
+def _recovery_fields(recovery: Recovery) -> dict[str, Any]:
     return {
         "remedy": recovery.remedy.value,
         "wait": round(recovery.seconds, 3),
         "source": recovery.source,
-        "changes": ",".join(f"{line(change.path, 60)}:{change.how}" for change in recovery.changes),
+        "changes": ",".join(f"{to_line(change.path, 60)}:{change.how}" for change in recovery.changes),
         "confidence": recovery.confidence if recovery.changes else None,
     }
 
 
-def as_text(told: dict[str, Any]) -> str:
+def format_fields(event_fields: dict[str, Any]) -> str:
     """Format fields as `name=value` on one line. Values are quoted where needed."""
-    return " ".join(f"{name}={_quoted(value)}" for name, value in told.items())
+    return " ".join(f"{name}={_quote_value(value)}" for name, value in event_fields.items())
 
 
-def _quoted(value: Any) -> str:
-    text = line(value, 2 * MESSAGE)
-    if text and not any(each in text for each in ' ="\\'):
+def _quote_value(value: Any) -> str:
+    text = to_line(value, 2 * MAX_MESSAGE_CHARS)
+    if text and not any(character in text for character in ' ="\\'):
         return text
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def spoken(event: StepEnded | RunEnded, agent: str = "") -> str:
+def format_event(event: StepEnded | RunEnded, agent: str = "") -> str:
     """Format an event as one line for `mulligan tail`."""
     if isinstance(event, RunEnded):
         run = event.run
-        at = run.ended if run.ended is not None else run.started
-        lasted = f" after {duration((at - run.started) / 1000)}"
-        return f"{_clock(at)}  {run.id[:12]}  {_agent(run.agent)}  . run {run.end or 'goes on'}{lasted}"
+        timestamp = run.ended if run.ended is not None else run.started
+        duration_text = f" after {format_duration((timestamp - run.started) / 1000)}"
+        text = f". run {run.end or 'goes on'}{duration_text}"
+        return f"{_format_clock(timestamp)}  {run.id[:12]}  {_format_agent(run.agent)}  {text}"
     step = event.step
-    at = step.started + int(step.seconds * 1000)
-    told = f"{MARKS[step.outcome]} {line(step.name or step.type, 40)}"
+    timestamp = step.started + int(step.seconds * 1000)
+    text = f"{OUTCOME_MARKS[step.outcome]} {to_line(step.name or step.type, 40)}"
     if step.attempt > 1:
-        told += f", attempt {step.attempt}"
-    told += f", {duration(step.seconds)}"
+        text += f", attempt {step.attempt}"
+    text += f", {format_duration(step.seconds)}"
     if step.after is not None and step.after.changes:
-        told += f", changed {', '.join(line(change.path, 30) for change in step.after.changes[:3])}"
+        text += f", changed {', '.join(to_line(change.path, 30) for change in step.after.changes[:3])}"
     if step.failure is not None:
-        told += f", {step.failure.kind}: {line(step.failure.message, MESSAGE)}"
+        text += f", {step.failure.kind}: {to_line(step.failure.message, MAX_MESSAGE_CHARS)}"
     elif step.outcome != "success":
-        told += f", {step.outcome}"
+        text += f", {step.outcome}"
     if step.ending is not None:
-        told += f" (given up: {line(step.ending.why, 80)})"
-    return f"{_clock(at)}  {step.run[:12]}  {_agent(agent)}  {told}"
+        text += f" (given up: {to_line(step.ending.why, 80)})"
+    return f"{_format_clock(timestamp)}  {step.run[:12]}  {_format_agent(agent)}  {text}"
 
 
-def _clock(millis: int) -> str:
+def _format_clock(millis: int) -> str:
     return time.strftime("%H:%M:%S", time.localtime(millis / 1000))
 
 
-def _agent(name: str) -> str:
-    return f"{line(name or '-', 16):16}"
+def _format_agent(name: str) -> str:
+    return f"{to_line(name or '-', 16):16}"

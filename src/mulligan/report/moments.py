@@ -5,11 +5,11 @@ from __future__ import annotations
 import datetime
 import re
 
-_UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
-FORMS = "a number and m, h, d or w, such as 24h or 7d, or a date such as 2026-01-31"
+_UNIT_SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
+ACCEPTED_FORMATS = "a number and m, h, d or w, such as 24h or 7d, or a date such as 2026-01-31"
 
 
-def moment(text: str | None, now: int) -> int | None:
+def parse_time(text: str | None, now: int) -> int | None:
     """Parse an age such as `7d`, or a date, as UTC milliseconds. `all` and `None` give `None`.
 
     Raise `ValueError` for any other text.
@@ -18,9 +18,9 @@ def moment(text: str | None, now: int) -> int | None:
         return None
     match = re.fullmatch(r"([0-9]{1,5})([mhdw])", text, re.ASCII)
     if match is not None:
-        return now - int(match[1]) * _UNITS[match[2]] * 1000
-    given = datetime.datetime.fromisoformat(text)
+        return now - int(match[1]) * _UNIT_SECONDS[match[2]] * 1000
+    parsed = datetime.datetime.fromisoformat(text)
     try:
-        return int((given if given.tzinfo else given.replace(tzinfo=datetime.UTC)).timestamp() * 1000)
+        return int((parsed if parsed.tzinfo else parsed.replace(tzinfo=datetime.UTC)).timestamp() * 1000)
     except OverflowError:
         raise ValueError(f"{text} is beyond the calendar") from None

@@ -5,43 +5,53 @@ from __future__ import annotations
 from mulligan import calls
 from mulligan.records import Change, Link
 
-COMMENTS = frozenset(("description", "explanation", "thought", "reason", "justification", "timeout", "limit", "offset"))
+IGNORED_ARGUMENTS = frozenset(
+    ("description", "explanation", "thought", "reason", "justification", "timeout", "limit", "offset")
+)
 """Arguments that rarely cause a recovery: comments of the model, and limits on the output."""
-_EDITS = frozenset(("edit", "multiedit", "write", "notebookedit", "apply_patch", "replace", "write_file", "edit_file"))
-_READS = frozenset(("read", "read_file", "view", "notebookread", "cat"))
-_FIRST = {"build_failure": _EDITS, "test_failure": _EDITS, "stale_file": _READS}
+_EDIT_TOOLS = frozenset(
+    ("edit", "multiedit", "write", "notebookedit", "apply_patch", "replace", "write_file", "edit_file")
+)
+_READ_TOOLS = frozenset(("read", "read_file", "view", "notebookread", "cat"))
+_PREPARING_TOOLS = {"build_failure": _EDIT_TOOLS, "test_failure": _EDIT_TOOLS, "stale_file": _READ_TOOLS}
 """Tools, by failure code, that make the same call succeed. If one ran in between, only that one is named."""
 
 
-def fix(link: Link, code: str = "") -> str:
+def describe_recovery(link: Link, code: str = "") -> str:
     """Describe how a failure with this code recovered, without argument values."""
-    changed = [change for change in link.changes if change.path not in COMMENTS]
-    first = next((name for name in link.between if name.casefold() in _FIRST.get(code, ())), "")
-    told = _changed(changed)
-    if first:
-        return f"{first} first" + (f", then {told}" if told and code != "stale_file" else "")
-    if told:
-        return told
+    relevant_changes = [change for change in link.changes if change.path not in IGNORED_ARGUMENTS]
+    preparing_tool = next((name for name in link.between if name.casefold() in _PREPARING_TOOLS.get(code, ())), "")
+    change_text = _describe_changes(relevant_changes)
+    if preparing_tool:
+        return f"{preparing_tool} first" + (f", then {change_text}" if change_text and code != "stale_file" else "")
+    if change_text:
+        return change_text
     if not link.between:
         return "the same call again"
-    return f"{_listed(link.between)} first" if len(link.between) <= 3 else f"{len(link.between)} other tools first"
+    return f"{_join_names(link.between)} first" if len(link.between) <= 3 else f"{len(link.between)} other tools first"
 
 
-def _changed(changes: list[Change]) -> str:
+def _describe_changes(changes: list[Change]) -> str:
     """Describe changes, for example `another file_path and limit, without offset`."""
-    others = tuple(each.path for each in changes if sort_of(each) == "another")
-    told = [f"another {_listed(others[:3])}" + (" and more" if len(others) > 3 else "")] if others else []
-    told += [_told(each) for each in changes if sort_of(each) != "another"][:3]
-    return ", ".join(told)
+    changed_paths = tuple(change.path for change in changes if categorize_change(change) == "another")
+    phrases = (
+        [f"another {_join_names(changed_paths[:3])}" + (" and more" if len(changed_paths) > 3 else "")]
+        if changed_paths
+        else []
+    )
+    phrases += [_describe_change(change) for change in changes if categorize_change(change) != "another"][:3]
+    return ", ".join(phrases)
 
 
-def sort_of(change: Change) -> str:
-    is_other = change.path != calls.TOOL and change.how not in ("drop", "rename") and change.before is not None
-    return "another" if is_other else change.how
+def categorize_change(change: Change) -> str:
+    is_new_value = (
+        change.path != calls.TOOL_NAME_PATH and change.how not in ("drop", "rename") and change.before is not None
+    )
+    return "another" if is_new_value else change.how
 
 
-def _told(change: Change) -> str:
-    if change.path == calls.TOOL:
+def _describe_change(change: Change) -> str:
+    if change.path == calls.TOOL_NAME_PATH:
         return f"called {change.after}"
     if change.how == "drop":
         return f"without {change.path}"
@@ -50,5 +60,5 @@ def _told(change: Change) -> str:
     return f"with {change.path}"
 
 
-def _listed(names: tuple[str, ...]) -> str:
+def _join_names(names: tuple[str, ...]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

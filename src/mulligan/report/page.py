@@ -13,14 +13,14 @@ from collections.abc import Iterable, Iterator
 from html import escape
 from pathlib import Path
 
-from mulligan.report.findings import Findings, FixFound, PatternFound, SpiralFound, ToolFound
-from mulligan.report.scan_text import answer, day, lasted
-from mulligan.report.tables import count
+from mulligan.report.findings import Findings, FixFinding, PatternFinding, SpiralFinding, ToolFinding
+from mulligan.report.scan_text import format_date, format_rough_duration, summarize_findings
+from mulligan.report.tables import format_count
 
-SPACE = "\u00a0"
+NO_BREAK_SPACE = "\u00a0"
 
 
-def page(found: Findings, now: int, read: str = "") -> str:
+def render_page(findings: Findings, now: int, sources_text: str = "") -> str:
     """Render the complete HTML document."""
     style = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -31,254 +31,289 @@ def page(found: Findings, now: int, read: str = "") -> str:
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n',
             '<meta name="referrer" content="no-referrer">\n',
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
-            f"<title>mulligan scan, {_date(now)}</title>\n<style>{style}</style>\n</head>\n<body>\n",
-            *_header(found, now),
+            f"<title>mulligan scan, {_format_date(now)}</title>\n<style>{style}</style>\n</head>\n<body>\n",
+            *_render_header(findings, now),
             "<main id=main>\n",
-            *_body(found, read),
+            *_render_body(findings, sources_text),
             "</main>\n</body>\n</html>\n",
         )
     )
 
 
-def _body(found: Findings, read: str) -> Iterator[str]:
-    agents = ", ".join(_e(each.agent) for each in found.agents[:4]) + (" and more" if len(found.agents) > 4 else "")
-    span = _span(found.first, found.last)
-    about = " · ".join(
-        each for each in (span, f"{found.sessions:,} session{'' if found.sessions == 1 else 's'}", agents) if each
+def _render_body(findings: Findings, sources_text: str) -> Iterator[str]:
+    agents = ", ".join(_escape(agent_finding.agent) for agent_finding in findings.agents[:4]) + (
+        " and more" if len(findings.agents) > 4 else ""
     )
-    yield f'<h1>What failed</h1><span class="quiet">{about}</span>\n'
-    yield f'<p class="lead">{_e(answer(found))}</p>\n'
-    yield from _cards(found)
-    if found.failures:
+    period = _format_period(findings.first, findings.last)
+    summary_line = " · ".join(
+        part
+        for part in (period, f"{findings.sessions:,} session{'' if findings.sessions == 1 else 's'}", agents)
+        if part
+    )
+    yield f'<h1>What failed</h1><span class="quiet">{summary_line}</span>\n'
+    yield f'<p class="lead">{_escape(summarize_findings(findings))}</p>\n'
+    yield from _render_cards(findings)
+    if findings.failures:
         yield '<div class="two">\n'
-        yield from _days(found)
-        yield from _kinds(found)
+        yield from _render_days(findings)
+        yield from _render_kinds(findings)
         yield "</div>\n"
-    if found.fixes:
-        yield from _fixes(found.fixes)
-    if found.spirals:
-        yield from _spirals(found.spirals)
-    if found.patterns:
-        yield from _patterns(found.patterns)
-    yield from _tools(found.tools)
-    yield from _footer(found, read)
+    if findings.fixes:
+        yield from _render_fixes(findings.fixes)
+    if findings.spirals:
+        yield from _render_spirals(findings.spirals)
+    if findings.patterns:
+        yield from _render_patterns(findings.patterns)
+    yield from _render_tools(findings.tools)
+    yield from _render_footer(findings, sources_text)
 
 
-def _header(found: Findings, now: int) -> Iterator[str]:
-    links = [("kinds", "Kinds", found.failures), ("helped", "What helped", len(found.fixes))]
-    links += [("spirals", "Spirals", len(found.spirals)), ("patterns", "Patterns", len(found.patterns))]
-    links += [("tools", "Tools", len(found.tools))]
+def _render_header(findings: Findings, now: int) -> Iterator[str]:
+    links = [("kinds", "Kinds", findings.failures), ("helped", "What helped", len(findings.fixes))]
+    links += [("spirals", "Spirals", len(findings.spirals)), ("patterns", "Patterns", len(findings.patterns))]
+    links += [("tools", "Tools", len(findings.tools))]
     yield '<a class="skip" href="#main">To the findings</a>\n<header><b>mulligan</b><nav aria-label="On this page">'
-    yield from (f'<a href="#{id}">{name}</a>' for id, name, there in links if there)
-    yield f"</nav><time>scanned {_date(now)}</time></header>\n"
+    yield from (f'<a href="#{id}">{name}</a>' for id, name, is_shown in links if is_shown)
+    yield f"</nav><time>scanned {_format_date(now)}</time></header>\n"
 
 
-def _cards(found: Findings) -> Iterator[str]:
-    worked = found.calls - found.failures
-    later = f"{_percent(worked + found.overcome, found.calls)} in the end"
+def _render_cards(findings: Findings) -> Iterator[str]:
+    first_try_successes = findings.calls - findings.failures
+    later = f"{_format_percent(first_try_successes + findings.overcome, findings.calls)} in the end"
     compacted = (
-        f"in {found.compacted:,} sessions that were compacted" if found.compacted else "no session was compacted"
+        f"in {findings.compacted:,} sessions that were compacted" if findings.compacted else "no session was compacted"
     )
-    share = f"{_percent(found.failures, found.calls)} of {found.calls:,}"
+    share = f"{_format_percent(findings.failures, findings.calls)} of {findings.calls:,}"
     yield '<div class="cards">\n'
-    yield _card("Calls that failed", f"{found.failures:,}", share, "bad")
-    yield _card(
-        "Overcome", _percent(found.overcome, found.failures), f"{found.overcome:,} of {found.failures:,}", "good"
+    yield _render_card("Calls that failed", f"{findings.failures:,}", share, "bad")
+    yield _render_card(
+        "Overcome",
+        _format_percent(findings.overcome, findings.failures),
+        f"{findings.overcome:,} of {findings.failures:,}",
+        "good",
     )
-    yield _card("Again after a compaction", f"{found.again:,}", compacted, "bad" if found.again else "")
-    yield _card("Time spent failing", lasted(found.seconds), "failed calls, and thinking what next")
-    yield _card("First-try success", _percent(worked, found.calls), later)
+    yield _render_card("Again after a compaction", f"{findings.again:,}", compacted, "bad" if findings.again else "")
+    yield _render_card(
+        "Time spent failing", format_rough_duration(findings.seconds), "failed calls, and thinking what next"
+    )
+    yield _render_card("First-try success", _format_percent(first_try_successes, findings.calls), later)
     yield "</div>\n"
 
 
-def _card(name: str, figure: str, about: str, sort: str = "") -> str:
-    marked = f' class="{sort}"' if sort else ""
-    return f'<div class="card"><p>{name}</p><strong{marked}>{figure}</strong><small>{about}</small></div>\n'
+def _render_card(name: str, value: str, detail: str, css_class: str = "") -> str:
+    class_attribute = f' class="{css_class}"' if css_class else ""
+    return f'<div class="card"><p>{name}</p><strong{class_attribute}>{value}</strong><small>{detail}</small></div>\n'
 
 
-CHART, PLOT, LEFT, WIDEST = 700, 236, 46, 48
-ROWS = 10
+CHART_WIDTH, PLOT_HEIGHT, AXIS_WIDTH, MAX_BAR_WIDTH = 700, 236, 46, 48
+MAX_OPEN_ROWS = 10
 """Rows shown at first; the others are in a collapsed table."""
 
 
-def _days(found: Findings) -> Iterator[str]:
-    lost = sum(each.given_up for each in found.days)
-    won = sum(each.overcome for each in found.days)
-    yield f"<section><h2>Failures by day<small>{_few(len(found.days))}</small></h2>\n"
-    if not lost + won:
+def _render_days(findings: Findings) -> Iterator[str]:
+    unrecovered = sum(day_finding.given_up for day_finding in findings.days)
+    recovered = sum(day_finding.overcome for day_finding in findings.days)
+    yield f"<section><h2>Failures by day<small>{_describe_days(len(findings.days))}</small></h2>\n"
+    if not unrecovered + recovered:
         yield '<p class="quiet">The logs do not say when it was.</p></section>\n'
         return
     swatch = '<svg viewBox="0 0 12 12" aria-hidden="true">{}</svg>'
     yield '<ul class="legend"><li>' + swatch.format('<rect width="12" height="12" fill="url(#hatch)"/>')
-    yield f"overcome {won:,}</li><li>" + swatch.format('<rect class="lost" width="12" height="12"/>')
-    yield f"never overcome {lost:,}</li></ul>\n"
-    if found.undated:
-        yield f'<p class="quiet">Not shown: {count(found.undated, "failure")} of which the logs do not say when.</p>\n'
-    yield from _chart(found)
+    yield f"overcome {recovered:,}</li><li>" + swatch.format('<rect class="lost" width="12" height="12"/>')
+    yield f"never overcome {unrecovered:,}</li></ul>\n"
+    if findings.undated:
+        undated = format_count(findings.undated, "failure")
+        yield f'<p class="quiet">Not shown: {undated} of which the logs do not say when.</p>\n'
+    yield from _render_chart(findings)
     yield "<details><summary>Show as table</summary><table><thead><tr><th>Day</th>"
     yield '<th class="n">Calls</th><th class="n">Overcome</th><th class="n">Never overcome</th></tr></thead><tbody>'
-    for each in found.days:
-        yield f'<tr><td>{_e(each.day)}</td><td class="n">{each.calls:,}</td>'
-        yield f'<td class="n">{each.overcome:,}</td><td class="n">{each.given_up:,}</td></tr>'
+    for day_finding in findings.days:
+        yield f'<tr><td>{_escape(day_finding.day)}</td><td class="n">{day_finding.calls:,}</td>'
+        yield f'<td class="n">{day_finding.overcome:,}</td><td class="n">{day_finding.given_up:,}</td></tr>'
     yield "</tbody></table></details></section>\n"
 
 
-def _chart(found: Findings) -> Iterator[str]:
-    most = max(each.overcome + each.given_up for each in found.days)
-    step = next(each for each in _steps() if each * 4 >= most)
-    top = step * -(-most // step)
-    wide = (CHART - LEFT) / len(found.days)
-    yield f'<svg viewBox="0 0 {CHART} {PLOT + 30}" role="img" aria-label="Failures by day, in the table below">\n'
+def _render_chart(findings: Findings) -> Iterator[str]:
+    max_failures = max(day_finding.overcome + day_finding.given_up for day_finding in findings.days)
+    step = next(candidate_step for candidate_step in _axis_steps() if candidate_step * 4 >= max_failures)
+    top = step * -(-max_failures // step)
+    slot_width = (CHART_WIDTH - AXIS_WIDTH) / len(findings.days)
+    yield f'<svg viewBox="0 0 {CHART_WIDTH} {PLOT_HEIGHT + 30}" role="img" '
+    yield 'aria-label="Failures by day, in the table below">\n'
     yield '<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
     yield '<rect class="won" width="6" height="6"/><path class="stripe" d="M0 0V6"/></pattern></defs>\n'
     for value in range(0, top + 1, step):
-        y = _f(PLOT + 8 - PLOT * value / top)
-        yield f'<path class="grid" d="M{LEFT} {y}H{CHART}"/><text class="tick" x="{LEFT - 6}" y="{y}" dy="4" '
-        yield f'text-anchor="end">{value:,}</text>\n'
-    for place, each in enumerate(found.days):
-        thick = min(wide * 0.72, WIDEST)
-        x = LEFT + wide * place + (wide - thick) / 2
-        won, lost = PLOT * each.overcome / top, PLOT * each.given_up / top
-        told = f"{each.day}: {each.overcome:,} overcome, {each.given_up:,} never, of {each.calls:,} calls"
-        yield f"<g><title>{_e(told)}</title>"
-        at = f'x="{_f(x)}" width="{_f(thick)}"'
-        yield f'<rect fill="url(#hatch)" {at} y="{_f(PLOT + 8 - won)}" height="{_f(won)}"/>'
-        yield f'<rect class="lost" {at} y="{_f(PLOT + 8 - won - lost)}" height="{_f(lost)}"/></g>\n'
-        if place % max(1, -(-len(found.days) // 8)) == 0:
-            when = time.strptime(each.day, "%Y-%m-%d")
+        y = _format_number(PLOT_HEIGHT + 8 - PLOT_HEIGHT * value / top)
+        yield f'<path class="grid" d="M{AXIS_WIDTH} {y}H{CHART_WIDTH}"/>'
+        yield f'<text class="tick" x="{AXIS_WIDTH - 6}" y="{y}" dy="4" text-anchor="end">{value:,}</text>\n'
+    for index, day_finding in enumerate(findings.days):
+        bar_width = min(slot_width * 0.72, MAX_BAR_WIDTH)
+        x = AXIS_WIDTH + slot_width * index + (slot_width - bar_width) / 2
+        recovered_height, unrecovered_height = (
+            PLOT_HEIGHT * day_finding.overcome / top,
+            PLOT_HEIGHT * day_finding.given_up / top,
+        )
+        tooltip = (
+            f"{day_finding.day}: {day_finding.overcome:,} overcome, {day_finding.given_up:,} never, "
+            f"of {day_finding.calls:,} calls"
+        )
+        yield f"<g><title>{_escape(tooltip)}</title>"
+        x_attributes = f'x="{_format_number(x)}" width="{_format_number(bar_width)}"'
+        recovered_y = PLOT_HEIGHT + 8 - recovered_height
+        yield f'<rect fill="url(#hatch)" {x_attributes} y="{_format_number(recovered_y)}" '
+        yield f'height="{_format_number(recovered_height)}"/>'
+        yield f'<rect class="lost" {x_attributes} y="{_format_number(recovered_y - unrecovered_height)}" '
+        yield f'height="{_format_number(unrecovered_height)}"/></g>\n'
+        if index % max(1, -(-len(findings.days) // 8)) == 0:
+            when = time.strptime(day_finding.day, "%Y-%m-%d")
             label = f"{when.tm_mday} {time.strftime('%b', when)}"
-            yield f'<text class="tick" x="{_f(x + thick / 2)}" y="{PLOT + 24}" text-anchor="middle">{label}</text>\n'
+            yield f'<text class="tick" x="{_format_number(x + bar_width / 2)}" y="{PLOT_HEIGHT + 24}" '
+            yield f'text-anchor="middle">{label}</text>\n'
     yield "</svg>\n"
 
 
-def _steps() -> Iterator[int]:
+def _axis_steps() -> Iterator[int]:
     size = 1
     while True:
         yield from (size, 2 * size, 5 * size)
         size *= 10
 
 
-def _kinds(found: Findings) -> Iterator[str]:
-    most = max(each.failures for each in found.kinds)
+def _render_kinds(findings: Findings) -> Iterator[str]:
+    max_failures = max(kind_finding.failures for kind_finding in findings.kinds)
     yield '<section id="kinds"><h2>Failures by kind</h2><table><thead><tr><th>Type / code</th>'
     yield '<th class="n">Failures</th><th class="w hide"></th></tr></thead><tbody>\n'
-    for each in found.kinds[:ROWS]:
-        type, _, code = each.kind.partition("/")
-        yield f'<tr><td title="most often in {_e(each.tool)}"><span class="tag">{_e(type)}</span> {_e(code)}</td>'
-        yield f'<td class="n">{each.failures:,}</td><td class="hide">{_bar(each.failures / most)}</td></tr>\n'
+    for kind_finding in findings.kinds[:MAX_OPEN_ROWS]:
+        type, _, code = kind_finding.kind.partition("/")
+        yield f'<tr><td title="most often in {_escape(kind_finding.tool)}">'
+        yield f'<span class="tag">{_escape(type)}</span> {_escape(code)}</td>'
+        yield f'<td class="n">{kind_finding.failures:,}</td>'
+        yield f'<td class="hide">{_render_bar(kind_finding.failures / max_failures)}</td></tr>\n'
     yield "</tbody></table>"
-    if len(found.kinds) > ROWS:
-        yield f'<p class="quiet">and {len(found.kinds) - ROWS} more</p>'
+    if len(findings.kinds) > MAX_OPEN_ROWS:
+        yield f'<p class="quiet">and {len(findings.kinds) - MAX_OPEN_ROWS} more</p>'
     yield "</section>\n"
 
 
-def _listed(head: str, rows: list[str]) -> Iterator[str]:
+def _render_table(head: str, rows: list[str]) -> Iterator[str]:
     """Render a table. Rows after the first ones are collapsed."""
     yield f"<table><thead><tr>{head}</tr></thead><tbody>\n"
-    yield from rows[:ROWS]
+    yield from rows[:MAX_OPEN_ROWS]
     yield "</tbody></table>"
-    if len(rows) > ROWS:
-        yield f"<details><summary>{len(rows) - ROWS} more</summary><table><thead><tr>{head}</tr></thead><tbody>\n"
-        yield from rows[ROWS:]
+    if len(rows) > MAX_OPEN_ROWS:
+        yield f"<details><summary>{len(rows) - MAX_OPEN_ROWS} more</summary>"
+        yield f"<table><thead><tr>{head}</tr></thead><tbody>\n"
+        yield from rows[MAX_OPEN_ROWS:]
         yield "</tbody></table></details>"
     yield "</section>\n"
 
 
-def _patterns(patterns: Iterable[PatternFound]) -> Iterator[str]:
+def _render_patterns(patterns: Iterable[PatternFinding]) -> Iterator[str]:
     yield '<section id="patterns"><h2>Patterns<small>one failure of one tool, the least overcome first</small>'
     yield "</h2>"
     head = (
         '<th>Pattern</th><th class="n c">Failures</th><th class="n c hide">Sessions</th><th class="n c">Overcome</th>'
     )
     head += '<th class="n c hide">Again</th><th class="n c">Never</th>'
-    yield from _listed(head, [_pattern(each) for each in patterns])
+    yield from _render_table(head, [_pattern_row(finding) for finding in patterns])
 
 
-def _pattern(each: PatternFound) -> str:
-    when = day(each.first) if day(each.first) == day(each.last) else f"{day(each.first)} to {day(each.last)}"
+def _pattern_row(finding: PatternFinding) -> str:
+    when = (
+        format_date(finding.first)
+        if format_date(finding.first) == format_date(finding.last)
+        else f"{format_date(finding.first)} to {format_date(finding.last)}"
+    )
     return (
-        f'<tr><td>{_said(each.message)}<br><span class="tag">{_e(each.kind)}</span> '
-        f'<span class="quiet">{_e(each.tool)} · {when}</span></td>'
-        f'<td class="n">{each.failures:,}</td><td class="n hide">{each.sessions:,}</td>'
-        f'<td class="n">{_percent(each.overcome, each.failures)}</td><td class="n hide">{each.again:,}</td>'
-        f'<td class="n">{_never(each.given_up)}</td></tr>\n'
+        f'<tr><td>{_format_message(finding.message)}<br><span class="tag">{_escape(finding.kind)}</span> '
+        f'<span class="quiet">{_escape(finding.tool)} · {when}</span></td>'
+        f'<td class="n">{finding.failures:,}</td><td class="n hide">{finding.sessions:,}</td>'
+        f'<td class="n">{_format_percent(finding.overcome, finding.failures)}</td>'
+        f'<td class="n hide">{finding.again:,}</td>'
+        f'<td class="n">{_format_unrecovered(finding.unrecovered)}</td></tr>\n'
     )
 
 
-def _fixes(fixes: Iterable[FixFound]) -> Iterator[str]:
+def _render_fixes(fixes: Iterable[FixFinding]) -> Iterator[str]:
     yield '<section id="helped"><h2>What helped<small>what was different when a failed call worked</small></h2>'
     head = '<th class="f">Failure</th><th>What helped</th><th class="n c">Times</th><th class="w hide"></th>'
-    yield from _listed(head, [_fix(each) for each in fixes])
+    yield from _render_table(head, [_fix_row(finding) for finding in fixes])
 
 
-def _fix(each: FixFound) -> str:
+def _fix_row(finding: FixFinding) -> str:
     change = ""
-    if each.before or each.after:
-        change = f'<br><code class="was">{_e(each.before)}</code> → <code class="is">{_e(each.after)}</code>'
+    if finding.before or finding.after:
+        change = (
+            f'<br><code class="was">{_escape(finding.before)}</code> → <code class="is">{_escape(finding.after)}</code>'
+        )
     return (
-        f'<tr><td>{_e(each.tool)}<br><span class="tag">{_e(each.kind)}</span></td><td>{_e(each.fix)}{change}</td>'
-        f'<td class="n">{each.worked:,} of {each.failures:,}</td>'
-        f'<td class="hide">{_bar(each.worked / max(1, each.failures))}</td></tr>\n'
+        f'<tr><td>{_escape(finding.tool)}<br><span class="tag">{_escape(finding.kind)}</span></td>'
+        f"<td>{_escape(finding.fix)}{change}</td>"
+        f'<td class="n">{finding.worked:,} of {finding.failures:,}</td>'
+        f'<td class="hide">{_render_bar(finding.worked / max(1, finding.failures))}</td></tr>\n'
     )
 
 
-def _spirals(spirals: Iterable[SpiralFound]) -> Iterator[str]:
+def _render_spirals(spirals: Iterable[SpiralFinding]) -> Iterator[str]:
     yield '<section id="spirals"><h2>Worst spirals<small>the same failure again and again in one session</small></h2>'
     head = '<th>What failed</th><th class="f">Attempts</th><th class="n c">Lasted</th>'
-    yield from _listed(head, [_spiral(each) for each in spirals])
+    yield from _render_table(head, [_spiral_row(finding) for finding in spirals])
 
 
-def _spiral(each: SpiralFound) -> str:
-    shown = min(each.failures, 24)
-    more = f" +{each.failures - shown}" if each.failures > shown else ""
-    end = f"<i>✓</i></span><br>{_e(each.ended)}" if each.ended else "</span><br>never overcome"
-    where = " · ".join(_e(part) for part in (each.tool, each.project or each.agent, day(each.started)) if part)
+def _spiral_row(finding: SpiralFinding) -> str:
+    shown_count = min(finding.failures, 24)
+    more = f" +{finding.failures - shown_count}" if finding.failures > shown_count else ""
+    end = f"<i>✓</i></span><br>{_escape(finding.ended)}" if finding.ended else "</span><br>never overcome"
+    where = " · ".join(
+        _escape(part) for part in (finding.tool, finding.project or finding.agent, format_date(finding.started)) if part
+    )
     return (
-        f'<tr><td>{_said(each.message)}<br><span class="tag">{_e(each.kind)}</span> <span class="quiet">{where}</span>'
-        f'</td><td><span class="marks" title="{each.failures} failures">{"✕" * shown}{more}{end}</td>'
-        f'<td class="n">{_spent(each.seconds)}</td></tr>\n'
+        f'<tr><td>{_format_message(finding.message)}<br><span class="tag">{_escape(finding.kind)}</span> '
+        f'<span class="quiet">{where}</span></td>'
+        f'<td><span class="marks" title="{finding.failures} failures">{"✕" * shown_count}{more}{end}</td>'
+        f'<td class="n">{_format_spent_time(finding.seconds)}</td></tr>\n'
     )
 
 
-def _tools(tools: Iterable[ToolFound]) -> Iterator[str]:
+def _render_tools(tools: Iterable[ToolFinding]) -> Iterator[str]:
     yield '<section id="tools"><h2>Tools</h2>'
     head = '<th>Tool</th><th class="n">Calls</th><th>First-try success</th><th class="hide">In the end</th>'
     head += '<th class="n">Failed</th><th class="n">Never overcome</th><th class="n hide">Time in failing</th>'
-    yield from _listed(head, [_tool(each) for each in tools])
+    yield from _render_table(head, [_tool_row(finding) for finding in tools])
 
 
-def _tool(each: ToolFound) -> str:
-    first = (each.calls - each.failures) / max(1, each.calls)
-    final = first + each.overcome / max(1, each.calls)
+def _tool_row(finding: ToolFinding) -> str:
+    first = (finding.calls - finding.failures) / max(1, finding.calls)
+    final = first + finding.overcome / max(1, finding.calls)
     return (
-        f'<tr><td>{_e(each.tool)}</td><td class="n">{each.calls:,}</td><td>{_share(first)}</td>'
-        f'<td class="hide">{_share(first, final)}</td><td class="n">{each.failures:,}</td>'
-        f'<td class="n">{_never(each.failures - each.overcome)}</td>'
-        f'<td class="n hide">{_spent(each.seconds)}</td></tr>\n'
+        f'<tr><td>{_escape(finding.tool)}</td><td class="n">{finding.calls:,}</td><td>{_render_share(first)}</td>'
+        f'<td class="hide">{_render_share(first, final)}</td><td class="n">{finding.failures:,}</td>'
+        f'<td class="n">{_format_unrecovered(finding.failures - finding.overcome)}</td>'
+        f'<td class="n hide">{_format_spent_time(finding.seconds)}</td></tr>\n'
     )
 
 
-def _said(message: str) -> str:
-    return f"<code>{_e(message) or '(nothing was said)'}</code>"
+def _format_message(message: str) -> str:
+    return f"<code>{_escape(message) or '(nothing was said)'}</code>"
 
 
-def _never(count: int) -> str:
+def _format_unrecovered(count: int) -> str:
     return f'<span class="bad">{count:,}</span>' if count else "0"
 
 
-def _spent(seconds: float) -> str:
-    return lasted(seconds) if seconds else "-"
+def _format_spent_time(seconds: float) -> str:
+    return format_rough_duration(seconds) if seconds else "-"
 
 
-def _few(days: int) -> str:
+def _describe_days(days: int) -> str:
     return f"the last {days} days" if days > 1 else ""
 
 
-def _footer(found: Findings, read: str) -> Iterator[str]:
-    yield f"<footer><p>{_e(read)}. </p>" if read else "<footer>"
-    if found.refused or found.cancelled:
-        yield f"<p>Not failures, and not counted: {found.refused:,} calls that you refused, {found.cancelled:,} that "
-        yield "were stopped or not made because a sibling had failed.</p>"
+def _render_footer(findings: Findings, sources_text: str) -> Iterator[str]:
+    yield f"<footer><p>{_escape(sources_text)}. </p>" if sources_text else "<footer>"
+    if findings.refused or findings.cancelled:
+        yield f"<p>Not failures, and not counted: {findings.refused:,} calls that you refused, "
+        yield f"{findings.cancelled:,} that were stopped or not made because a sibling had failed.</p>"
     yield "<p><b>Overcome</b>: the same call, or one much like it, worked later in the session, whoever made it. "
     yield "<b>Again</b>: met before a compaction of the conversation and once more after it. <b>Time</b>: in failed "
     yield "calls, and from each to the next call; pauses of more than five minutes left out.</p>"
@@ -286,43 +321,50 @@ def _footer(found: Findings, read: str) -> Iterator[str]:
     yield "and was made on this machine by <code>mulligan scan</code>.</p></footer>\n"
 
 
-def _bar(share: float) -> str:
+def _render_bar(share: float) -> str:
     return (
         '<svg class="bar" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true"><rect class="track" '
-        f'width="100" height="8" rx="1"/><rect class="fill" width="{_f(100 * share)}" height="8" rx="1"/></svg>'
+        'width="100" height="8" rx="1"/>'
+        f'<rect class="fill" width="{_format_number(100 * share)}" height="8" rx="1"/></svg>'
     )
 
 
-def _share(first: float, final: float | None = None) -> str:
+def _render_share(first: float, final: float | None = None) -> str:
     """Render a ratio as a bar and a percentage. The recovered part is hatched."""
     more = ""
     if final is not None and final > first:
-        more = f'<rect fill="url(#hatch)" x="{_f(100 * first)}" width="{_f(100 * (final - first))}" height="8"/>'
+        x, width = _format_number(100 * first), _format_number(100 * (final - first))
+        more = f'<rect fill="url(#hatch)" x="{x}" width="{width}" height="8"/>'
     value = first if final is None else final
     return (
         '<div class="share"><svg class="bar" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
-        f'<rect class="track" width="100" height="8"/><rect class="fill" width="{_f(100 * first)}" height="8"/>{more}'
-        f'</svg><span class="quiet">{100 * value:.1f}{SPACE}%</span></div>'
+        '<rect class="track" width="100" height="8"/>'
+        f'<rect class="fill" width="{_format_number(100 * first)}" height="8"/>{more}'
+        f'</svg><span class="quiet">{100 * value:.1f}{NO_BREAK_SPACE}%</span></div>'
     )
 
 
-def _percent(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.1f}{SPACE}%" if whole else "-"
+def _format_percent(part: int, total: int) -> str:
+    return f"{100 * part / total:.1f}{NO_BREAK_SPACE}%" if total else "-"
 
 
-def _date(moment: int) -> str:
-    return time.strftime("%d %b %Y", time.gmtime(moment / 1000)).lstrip("0") if moment else "-"
+def _format_date(timestamp: int) -> str:
+    return time.strftime("%d %b %Y", time.gmtime(timestamp / 1000)).lstrip("0") if timestamp else "-"
 
 
-def _span(first: int, last: int) -> str:
+def _format_period(first: int, last: int) -> str:
     if not first or not last:
         return ""
-    return _date(first) if _date(first) == _date(last) else f"{_date(first)} to {_date(last)}"
+    return (
+        _format_date(first)
+        if _format_date(first) == _format_date(last)
+        else f"{_format_date(first)} to {_format_date(last)}"
+    )
 
 
-def _f(number: float) -> str:
+def _format_number(number: float) -> str:
     return f"{number:.1f}".removesuffix(".0")
 
 
-def _e(text: object) -> str:
+def _escape(text: object) -> str:
     return escape(str(text), quote=True)

@@ -7,39 +7,47 @@ from collections.abc import Iterable, Iterator, Mapping
 from mulligan.figures import Cell, Stats
 from mulligan.figures.histogram import bounds
 
-TOOLS = 100
+MAX_TOOLS = 100
 """Maximum number of tool labels: each is a time series, and a model can invent any tool name."""
 
 
-def text(total: Cell, tools: Stats) -> Iterator[str]:
+def render_metrics(total: Cell, tools: Stats) -> Iterator[str]:
     """Yield the lines of all metrics, each metric with its HELP and TYPE lines."""
-    yield from _counter("mulligan_runs_total", "Runs by how they ended.", _by("status", total.runs))
-    yield from _gauge("mulligan_runs_under_way", "Runs that have not ended.", total.running)
-    yield from _counter("mulligan_calls_total", "Calls by what came of them.", _by("outcome", _outcomes(total)))
-    yield from _counter("mulligan_attempts_total", "Attempts at calls.", [((), total.attempts)])
-    yield from _counter("mulligan_repaired_total", "Recovered calls with changed arguments.", [((), total.repaired)])
+    yield from _render_counter("mulligan_runs_total", "Runs by how they ended.", _label_counts("status", total.runs))
+    yield from _render_gauge("mulligan_runs_under_way", "Runs that have not ended.", total.running)
+    yield from _render_counter(
+        "mulligan_calls_total", "Calls by what came of them.", _label_counts("outcome", _count_outcomes(total))
+    )
+    yield from _render_counter("mulligan_attempts_total", "Attempts at calls.", [((), total.attempts)])
+    yield from _render_counter(
+        "mulligan_repaired_total", "Recovered calls with changed arguments.", [((), total.repaired)]
+    )
     failures = {kind: cell.failures for kind, cell in total.kinds.items()}
-    given_up = {kind: cell.given_up for kind, cell in total.kinds.items()}
-    yield from _counter(
+    unrecovered = {kind: cell.given_up for kind, cell in total.kinds.items()}
+    yield from _render_counter(
         "mulligan_failures_total",
         "Attempts that failed, by kind.",
-        _by("kind", failures),
+        _label_counts("kind", failures),
     )
-    yield from _counter("mulligan_given_up_total", "Calls given up, by kind.", _by("kind", given_up))
-    yield from _counter("mulligan_overcome_total", "Recovered calls, by what overcame them.", _by("by", total.overcome))
-    yield from _counter("mulligan_waited_seconds_total", "Waited between attempts.", [((), total.waited / 1e6)])
-    yield from _counter("mulligan_tokens_total", "Tokens of model calls.", [((), total.tokens)])
-    yield from _histogram("mulligan_attempt_seconds", "How long attempts took that succeeded.", total)
-    most = sorted(tools.parts.items(), key=lambda item: (-item[1].calls, item[0]))[:TOOLS]
+    yield from _render_counter(
+        "mulligan_given_up_total", "Calls given up, by kind.", _label_counts("kind", unrecovered)
+    )
+    yield from _render_counter(
+        "mulligan_overcome_total", "Recovered calls, by what overcame them.", _label_counts("by", total.overcome)
+    )
+    yield from _render_counter("mulligan_waited_seconds_total", "Waited between attempts.", [((), total.waited / 1e6)])
+    yield from _render_counter("mulligan_tokens_total", "Tokens of model calls.", [((), total.tokens)])
+    yield from _render_histogram("mulligan_attempt_seconds", "How long attempts took that succeeded.", total)
+    busiest_tools = sorted(tools.parts.items(), key=lambda item: (-item[1].calls, item[0]))[:MAX_TOOLS]
     rows = [
         ((("tool", name), ("outcome", outcome)), count)
-        for name, cell in sorted(most)
-        for outcome, count in _outcomes(cell).items()
+        for name, cell in sorted(busiest_tools)
+        for outcome, count in _count_outcomes(cell).items()
     ]
-    yield from _counter("mulligan_tool_calls_total", f"Calls of the {TOOLS} tools called most.", rows)
+    yield from _render_counter("mulligan_tool_calls_total", f"Calls of the {MAX_TOOLS} tools called most.", rows)
 
 
-def _outcomes(cell: Cell) -> dict[str, int]:
+def _count_outcomes(cell: Cell) -> dict[str, int]:
     other = cell.calls - cell.first_try - cell.recovered - cell.given_up
     return {"first_try": cell.first_try, "recovered": cell.recovered, "given_up": cell.given_up, "unsettled": other}
 
@@ -47,45 +55,45 @@ def _outcomes(cell: Cell) -> dict[str, int]:
 Labels = tuple[tuple[str, str], ...]
 
 
-def _by(label: str, counts: Mapping[str, int]) -> list[tuple[Labels, float]]:
+def _label_counts(label: str, counts: Mapping[str, int]) -> list[tuple[Labels, float]]:
     return [(((label, name),), count) for name, count in sorted(counts.items())]
 
 
-def _counter(name: str, told: str, rows: Iterable[tuple[Labels, float]]) -> Iterator[str]:
-    yield f"# HELP {name} {told}"
+def _render_counter(name: str, help_text: str, rows: Iterable[tuple[Labels, float]]) -> Iterator[str]:
+    yield f"# HELP {name} {help_text}"
     yield f"# TYPE {name} counter"
     for labels, value in rows:
-        yield f"{name}{_labelled(labels)} {value:.17g}"
+        yield f"{name}{_format_labels(labels)} {value:.17g}"
 
 
-def _gauge(name: str, told: str, value: float) -> Iterator[str]:
-    yield f"# HELP {name} {told}"
+def _render_gauge(name: str, help_text: str, value: float) -> Iterator[str]:
+    yield f"# HELP {name} {help_text}"
     yield f"# TYPE {name} gauge"
     yield f"{name} {value:.17g}"
 
 
-def gauges(rows: Iterable[tuple[str, str, float]]) -> Iterator[str]:
-    for name, told, value in rows:
-        yield from _gauge(name, told, value)
+def render_gauges(rows: Iterable[tuple[str, str, float]]) -> Iterator[str]:
+    for name, help_text, value in rows:
+        yield from _render_gauge(name, help_text, value)
 
 
-def _histogram(name: str, told: str, cell: Cell) -> Iterator[str]:
-    yield f"# HELP {name} {told}"
+def _render_histogram(name: str, help_text: str, cell: Cell) -> Iterator[str]:
+    yield f"# HELP {name} {help_text}"
     yield f"# TYPE {name} histogram"
-    below = 0
+    cumulative_count = 0
     for index, count in cell.seconds.counts().items():
-        below += count
-        yield f'{name}_bucket{{le="{bounds(index)[1] / 1e6:.9g}"}} {below}'
-    yield f'{name}_bucket{{le="+Inf"}} {below}'
+        cumulative_count += count
+        yield f'{name}_bucket{{le="{bounds(index)[1] / 1e6:.9g}"}} {cumulative_count}'
+    yield f'{name}_bucket{{le="+Inf"}} {cumulative_count}'
     yield f"{name}_sum {cell.micros / 1e6:.17g}"
-    yield f"{name}_count {below}"
+    yield f"{name}_count {cumulative_count}"
 
 
-def _labelled(labels: Labels) -> str:
+def _format_labels(labels: Labels) -> str:
     if not labels:
         return ""
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels) + "}"
+    return "{" + ",".join(f'{name}="{_escape_label(value)}"' for name, value in labels) + "}"
 
 
-def _escaped(value: str) -> str:
+def _escape_label(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -11,32 +11,32 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mulligan.redaction import clean
+from mulligan.redaction import sanitize
 
-LINE = 100
+MAX_LINE_CHARS = 100
 """Maximum length of untrusted text in one line."""
 DIM = "2"
-NARROWEST = 10
+MIN_TEXT_WIDTH = 10
 """Minimum width of a text column that is still readable."""
 
 Fact = Mapping[str, Any]
 
 
-def line(text: object, limit: int = LINE) -> str:
+def to_line(text: object, limit: int = MAX_LINE_CHARS) -> str:
     """Return untrusted text as one sanitized line."""
-    return " ".join(clean(str(text), limit).split())
+    return " ".join(sanitize(str(text), limit).split())
 
 
-def own(text: object) -> str:
+def trusted_line(text: object) -> str:
     """Return the user's own text, such as settings, unredacted. Control characters are made visible."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(text))
 
 
-def count(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms" if seconds >= 0.001 or not seconds else f"{seconds * 1e6:.0f} us"
     if seconds < 120:
@@ -44,7 +44,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
 
 
-def ago(then: int, now: int) -> str:
+def format_age(then: int, now: int) -> str:
     """Format an age in one unit; `-` if the time is 0, because some logs have no timestamps."""
     if not then:
         return "-"
@@ -56,11 +56,11 @@ def ago(then: int, now: int) -> str:
     return f"{seconds} s ago"
 
 
-def share(part: int, whole: int) -> str:
+def format_share(part: int, total: int) -> str:
     """Format a ratio as a percentage. Only exact ratios are shown as 0 % or 100 %."""
-    if not whole:
+    if not total:
         return "-"
-    percent = 100 * part / whole
+    percent = 100 * part / total
     if 0 < percent < 0.1:
         return "<0.1 %"
     if 99.9 < percent < 100:
@@ -68,146 +68,149 @@ def share(part: int, whole: int) -> str:
     return f"{percent:.1f} %" if percent not in (0, 100) else f"{percent:.0f} %"
 
 
-def heading(text: str, width: int | None, code: str = "1") -> str:
+def style_heading(text: str, width: int | None, code: str = "1") -> str:
     """Style a title for a terminal: bold, or with the given ANSI code."""
     return text if width is None else f"\x1b[{code}m{text}\x1b[0m"
 
 
-class Column(NamedTuple):
+class TableColumn(NamedTuple):
     """Column of a table: title, format and priority."""
 
     title: str
     show: Callable[[Fact], str]
-    right: bool = False
+    is_right_aligned: bool = False
     """Right-align the column, for numbers."""
-    keep: int = 0
+    priority: int = 0
     """Columns with the lowest priority are omitted first on a narrow terminal; 9 is never omitted."""
-    is_whole: bool = False
+    needs_full_width: bool = False
     """Never truncate the column, because a part of the value is useless, as for an id."""
 
 
-def table(columns: Sequence[Column], facts: Iterable[Fact], width: int | None = None) -> Iterator[str]:
+def render_table(columns: Sequence[TableColumn], facts: Iterable[Fact], width: int | None = None) -> Iterator[str]:
     """Render rows as aligned lines with titles, truncated to the width if there is one."""
     rows = [[column.title for column in columns], *([column.show(fact) for column in columns] for fact in facts)]
-    left = list(range(len(columns)))
-    widths = [max(wide(row[place]) for row in rows) for place in left]
+    shown_indexes = list(range(len(columns)))
+    widths = [max(display_width(row[index]) for row in rows) for index in shown_indexes]
     if width is not None:
-        left = _fitting(columns, widths, width)
+        shown_indexes = _fit_columns(columns, widths, width)
     for number, row in enumerate(rows):
-        cells = [padded(row[place], widths[place], columns[place].right) for place in left]
+        cells = [pad_text(row[index], widths[index], columns[index].is_right_aligned) for index in shown_indexes]
         text = ("  " + "  ".join(cells)).rstrip()
-        yield text if number else heading(text, width, DIM)
+        yield text if number else style_heading(text, width, DIM)
 
 
-def _fitting(columns: Sequence[Column], widths: list[int], width: int) -> list[int]:
+def _fit_columns(columns: Sequence[TableColumn], widths: list[int], width: int) -> list[int]:
     """Return the indexes of the columns that fit. Narrow the widest texts first, then omit by priority."""
-    left = list(range(len(columns)))
+    remaining = list(range(len(columns)))
 
     def excess() -> int:
-        return 2 * len(left) + sum(widths[place] for place in left) - width
+        return 2 * len(remaining) + sum(widths[index] for index in remaining) - width
 
-    while (over := excess()) > 0:
-        texts = [place for place in left if widths[place] > _least(columns[place], widths[place])]
+    while (overflow := excess()) > 0:
+        texts = [index for index in remaining if widths[index] > _min_width(columns[index], widths[index])]
         if texts:
-            widest = max(texts, key=lambda place: widths[place])
-            others = sorted((widths[place] for place in texts if place != widest), reverse=True)
+            widest = max(texts, key=lambda index: widths[index])
+            others = sorted((widths[index] for index in texts if index != widest), reverse=True)
             down_to = max(
-                _least(columns[widest], 0), widths[widest] - over, min(others[0], widths[widest] - 1) if others else 0
+                _min_width(columns[widest], 0),
+                widths[widest] - overflow,
+                min(others[0], widths[widest] - 1) if others else 0,
             )
             widths[widest] = min(down_to, widths[widest] - 1)
             continue
-        optional = [place for place in left if columns[place].keep < 9]
+        optional = [index for index in remaining if columns[index].priority < 9]
         if not optional:
-            return left
-        left.remove(min(optional, key=lambda place: (columns[place].keep, -place)))
-    return left
+            return remaining
+        remaining.remove(min(optional, key=lambda index: (columns[index].priority, -index)))
+    return remaining
 
 
-def _least(column: Column, width: int) -> int:
+def _min_width(column: TableColumn, width: int) -> int:
     """Return the minimum width of a column."""
-    if column.right or column.is_whole:
+    if column.is_right_aligned or column.needs_full_width:
         return width
-    return max(NARROWEST if column.keep < 7 else 2 * NARROWEST, wide(column.title))
+    return max(MIN_TEXT_WIDTH if column.priority < 7 else 2 * MIN_TEXT_WIDTH, display_width(column.title))
 
 
-def columns(rows: Iterable[Sequence[str]], right: Sequence[int] = (), width: int | None = None) -> Iterator[str]:
+def render_columns(rows: Iterable[Sequence[str]], right: Sequence[int] = (), width: int | None = None) -> Iterator[str]:
     """Render rows of texts as aligned lines. The column indexes in `right` are right-aligned."""
-    table_ = [list(row) for row in rows]
-    if not table_:
+    table_rows = [list(row) for row in rows]
+    if not table_rows:
         return
-    widths = [max(wide(row[place]) for row in table_) for place in range(len(table_[0]))]
-    for row in table_:
+    widths = [max(display_width(row[index]) for row in table_rows) for index in range(len(table_rows[0]))]
+    for row in table_rows:
         cells = [
-            padded(cell, cell_width, place in right)
-            for place, (cell, cell_width) in enumerate(zip(row, widths, strict=True))
+            pad_text(cell, cell_width, index in right)
+            for index, (cell, cell_width) in enumerate(zip(row, widths, strict=True))
         ]
         text = ("  " + "  ".join(cells)).rstrip()
-        yield text if width is None else cut(text, width)
+        yield text if width is None else truncate(text, width)
 
 
-def pairs(rows: Iterable[tuple[str, str]], width: int | None = None) -> Iterator[str]:
+def render_pairs(rows: Iterable[tuple[str, str]], width: int | None = None) -> Iterator[str]:
     """Render name and text rows. Long texts wrap below themselves."""
-    told = list(rows)
-    left = max((wide(name) for name, _ in told), default=0)
-    for name, text in told:
-        room = None if width is None else max(20, width - left - 4)
-        for place, part in enumerate(wrapped(text, room, "")):
-            yield f"  {padded('' if place else name, left)}  {part}".rstrip()
+    entries = list(rows)
+    name_width = max((display_width(name) for name, _ in entries), default=0)
+    for name, text in entries:
+        text_width = None if width is None else max(20, width - name_width - 4)
+        for index, part in enumerate(wrap_text(text, text_width, "")):
+            yield f"  {pad_text('' if index else name, name_width)}  {part}".rstrip()
 
 
-def wide(text: str) -> int:
+def display_width(text: str) -> int:
     """Return the display width of a text in terminal cells."""
     if text.isascii():
         return len(text)
     return sum(
-        0 if unicodedata.combining(each) else 2 if unicodedata.east_asian_width(each) in "WF" else 1 for each in text
+        0 if unicodedata.combining(character) else 2 if unicodedata.east_asian_width(character) in "WF" else 1
+        for character in text
     )
 
 
-def padded(text: str, width: int, right: bool = False) -> str:
-    text = cut(text, width)
-    room = " " * (width - wide(text))
-    return room + text if right else text + room
+def pad_text(text: str, width: int, right: bool = False) -> str:
+    text = truncate(text, width)
+    padding = " " * (width - display_width(text))
+    return padding + text if right else text + padding
 
 
-def cut(text: str, width: int) -> str:
+def truncate(text: str, width: int) -> str:
     """Truncate a text to a display width. Three dots mark the cut."""
-    if wide(text) <= width:
+    if display_width(text) <= width:
         return text
-    kept, used = "", 0
-    for each in text:
-        used += wide(each)
-        if used > max(width - 3, 0):
+    visible, used_width = "", 0
+    for character in text:
+        used_width += display_width(character)
+        if used_width > max(width - 3, 0):
             break
-        kept += each
-    return kept + "..."[: max(0, min(3, width))]
+        visible += character
+    return visible + "..."[: max(0, min(3, width))]
 
 
-def wrapped(text: str, width: int | None, indent: str = "  ", further: str | None = None) -> Iterator[str]:
+def wrap_text(text: str, width: int | None, indent: str = "  ", further: str | None = None) -> Iterator[str]:
     """Wrap a text to the terminal width; one line if there is no terminal."""
-    if width is None or wide(indent + text) <= width:
+    if width is None or display_width(indent + text) <= width:
         yield indent + text
         return
     import textwrap  # lazy: needed on narrow terminals only
 
-    rest = indent if further is None else further
+    further_indent = indent if further is None else further
     yield from textwrap.wrap(
         text,
-        max(width, len(rest) + 10),
+        max(width, len(further_indent) + 10),
         initial_indent=indent,
-        subsequent_indent=rest,
+        subsequent_indent=further_indent,
         break_on_hyphens=False,  # commands such as `rev-parse --show-toplevel` stay copyable
     )
 
 
-def as_csv(facts: Iterable[Fact], names: Sequence[str]) -> Iterator[str]:
+def render_csv(facts: Iterable[Fact], names: Sequence[str]) -> Iterator[str]:
     """Yield CSV lines with a header. A dotted name such as `seconds.p50` selects a nested value."""
     yield _csv_line(names)
     for fact in facts:
-        yield _csv_line([_within(fact, name) for name in names])
+        yield _csv_line([_nested_value(fact, name) for name in names])
 
 
-def _within(fact: Fact, name: str) -> Any:
+def _nested_value(fact: Fact, name: str) -> Any:
     value: Any = fact
     for part in name.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
@@ -216,17 +219,17 @@ def _within(fact: Fact, name: str) -> Any:
 
 def _csv_line(values: Iterable[Any]) -> str:
     text = io.StringIO()
-    csv.writer(text, lineterminator="").writerow([_guarded(value) for value in values])
+    csv.writer(text, lineterminator="").writerow([_escape_formula(value) for value in values])
     return text.getvalue()
 
 
-def _guarded(value: Any) -> Any:
+def _escape_formula(value: Any) -> Any:
     """Prefix a text that a spreadsheet would execute as a formula. Numbers are safe."""
     if value is None or isinstance(value, bool | int | float):
         return value
-    text = " ".join("".join(each if each.isprintable() else " " for each in str(value)).split())
-    return f"'{text}" if text.startswith(_FORMULA) else text
+    text = " ".join("".join(character if character.isprintable() else " " for character in str(value)).split())
+    return f"'{text}" if text.startswith(_FORMULA_PREFIXES) else text
 
 
-_FORMULA = ("=", "+", "-", "@", "'", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+_FORMULA_PREFIXES = ("=", "+", "-", "@", "'", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """First characters of formulas, including full-width forms that some programs accept."""

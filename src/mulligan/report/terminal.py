@@ -13,35 +13,37 @@ from mulligan import calls, figures
 from mulligan.failure import Remedy
 from mulligan.figures import Cell
 from mulligan.links import derive_status
-from mulligan.records import VERIFY, Change, End, Ending, History, Link, Recovery, Run, Status, Step
+from mulligan.records import VERIFY, Change, EndReason, History, Link, Recovery, RecoveryStop, Run, Status, Step
 from mulligan.report.link_evidence import describe_evidence
-from mulligan.report.tables import Column, pairs, table, wrapped
-from mulligan.report.tables import ago as ago
-from mulligan.report.tables import columns as columns
-from mulligan.report.tables import count as count
-from mulligan.report.tables import duration as duration
-from mulligan.report.tables import line as line
+from mulligan.report.tables import TableColumn, render_pairs, render_table, wrap_text
+from mulligan.report.tables import format_age as format_age
+from mulligan.report.tables import format_count as format_count
+from mulligan.report.tables import format_duration as format_duration
+from mulligan.report.tables import render_columns as render_columns
+from mulligan.report.tables import to_line as to_line
 
-MARKS = {"success": "+", "failure": "x", "cancelled": "-", "refused": "-"}
+OUTCOME_MARKS = {"success": "+", "failure": "x", "cancelled": "-", "refused": "-"}
 
 
-def runs(histories: Sequence[History], now: int, width: int | None = None) -> Iterator[str]:
+def render_runs(histories: Sequence[History], now: int, width: int | None = None) -> Iterator[str]:
     """Render a summary and one line per run."""
     totals = figures.stats(histories).total
-    told = ", ".join(f"{totals.runs[status]} {status}" for status in get_args(Status) if totals.runs.get(status))
-    failed = _failed(totals)
-    overcome = f" {totals.recovered} of {count(failed, 'failed call')} overcome." if failed else ""
-    yield f"{count(len(histories), 'run')}: {told}.{overcome}"
+    status_counts = ", ".join(
+        f"{totals.runs[status]} {status}" for status in get_args(Status) if totals.runs.get(status)
+    )
+    failed = _count_failed_calls(totals)
+    recovered_text = f" {totals.recovered} of {format_count(failed, 'failed call')} overcome." if failed else ""
+    yield f"{format_count(len(histories), 'run')}: {status_counts}.{recovered_text}"
     yield ""
-    yield from table(_columns(now), map(facts, histories), width)
+    yield from render_table(_columns(now), map(to_facts, histories), width)
 
 
-CSV = ("id", "status", "running", "agent", "version", "environment", "calls", "attempts", "started", "worst")
+CSV_COLUMNS = ("id", "status", "running", "agent", "version", "environment", "calls", "attempts", "started", "worst")
 
 
-def facts(history: History) -> dict[str, Any]:
+def to_facts(history: History) -> dict[str, Any]:
     """Return the fields of a run for lists, CSV and JSON."""
-    own = [call for call in calls.group_attempts(history.steps) if call.first.type != "run"]
+    run_calls = [call for call in calls.group_attempts(history.steps) if call.first.type != "run"]
     return {
         "id": history.run.id,
         "status": derive_status(history.run, history.steps, history.links),
@@ -50,17 +52,17 @@ def facts(history: History) -> dict[str, Any]:
         "agent": history.run.agent,
         "version": history.run.version,
         "environment": history.run.environment,
-        "calls": len(own),
-        "attempts": sum(len(call.steps) for call in own),
+        "calls": len(run_calls),
+        "attempts": sum(len(call.steps) for call in run_calls),
         "started": history.run.started,
-        "worst": _worst(history),
+        "worst": _worst_failure(history),
     }
 
 
-def summary(history: History) -> dict[str, Any]:
+def to_summary(history: History) -> dict[str, Any]:
     """Return the JSON summary of a run with the outcome of each call."""
-    joined = [call for call in calls.group_attempts(history.steps) if call.first.type != "run"]
-    linked = {link.failed for link in history.links}
+    run_calls = [call for call in calls.group_attempts(history.steps) if call.first.type != "run"]
+    recovered_ids = {link.failed for link in history.links}
     return {
         "id": history.run.id,
         "status": derive_status(history.run, history.steps, history.links),
@@ -75,212 +77,224 @@ def summary(history: History) -> dict[str, Any]:
                 "name": call.name,
                 "type": call.first.type,
                 "attempts": len(call.steps),
-                "ending": call.ending,
+                "ending": call.outcome_label,
                 "kind": str(call.failure.kind) if call.failure else None,
-                "overcome": call.has_succeeded or call.id in linked if call.has_failed else None,
+                "overcome": call.has_succeeded or call.id in recovered_ids if call.has_failed else None,
                 "why": call.last.ending.why if call.last.ending else None,
             }
-            for number, call in enumerate(joined, start=1)
+            for number, call in enumerate(run_calls, start=1)
         ],
     }
 
 
-def _columns(now: int) -> tuple[Column, ...]:
+def _columns(now: int) -> tuple[TableColumn, ...]:
     return (
-        Column("run", lambda fact: fact["id"][:12], keep=9, is_whole=True),
-        Column("status", lambda fact: fact["status"] + _unended(fact["end"]), keep=8),
-        Column("calls", lambda fact: str(fact["calls"]), True, 4),
-        Column("attempts", lambda fact: str(fact["attempts"]), True, 2),
-        Column("when", lambda fact: ago(fact["started"], now), keep=6),
-        Column("agent", lambda fact: line(fact["agent"] or "-", 24), keep=5),
-        Column("worst failure", lambda fact: line(fact["worst"] or "-", 60), keep=7),
+        TableColumn("run", lambda fact: fact["id"][:12], priority=9, needs_full_width=True),
+        TableColumn("status", lambda fact: fact["status"] + _end_suffix(fact["end"]), priority=8),
+        TableColumn("calls", lambda fact: str(fact["calls"]), True, 4),
+        TableColumn("attempts", lambda fact: str(fact["attempts"]), True, 2),
+        TableColumn("when", lambda fact: format_age(fact["started"], now), priority=6),
+        TableColumn("agent", lambda fact: to_line(fact["agent"] or "-", 24), priority=5),
+        TableColumn("worst failure", lambda fact: to_line(fact["worst"] or "-", 60), priority=7),
     )
 
 
-def _failed(totals: Cell) -> int:
+def _count_failed_calls(totals: Cell) -> int:
     return totals.recovered + totals.given_up
 
 
-def status_word(history: History) -> str:
+def format_status(history: History) -> str:
     status = derive_status(history.run, history.steps, history.links)
-    return status + _unended(history.run.end)
+    return status + _end_suffix(history.run.end)
 
 
-def _unended(end: End | None) -> str:
+def _end_suffix(end: EndReason | None) -> str:
     """Return the status suffix of a run that is running or abandoned."""
     return ", running" if end is None else ", abandoned" if end == "abandoned" else ""
 
 
-def _worst(history: History) -> str | None:
+def _worst_failure(history: History) -> str | None:
     """Describe the failure to look at first: the first unrecovered one, else the first one."""
-    linked = {link.failed for link in history.links}
-    failed = [call for call in calls.group_attempts(history.steps) if call.has_failed]
-    open_first = sorted(failed, key=lambda call: call.has_succeeded or call.id in linked)
-    if not open_first or open_first[0].failure is None:
+    recovered_ids = {link.failed for link in history.links}
+    failed_calls = [call for call in calls.group_attempts(history.steps) if call.has_failed]
+    unrecovered_first = sorted(failed_calls, key=lambda call: call.has_succeeded or call.id in recovered_ids)
+    if not unrecovered_first or unrecovered_first[0].failure is None:
         return None
-    kind, name = open_first[0].failure.kind, open_first[0].name
+    kind, name = unrecovered_first[0].failure.kind, unrecovered_first[0].name
     return f"{kind} in {name}" if name else str(kind)  # the failure of a run without an agent has no name
 
 
-def run(history: History, now: int, width: int | None = None) -> Iterator[str]:
+def render_run(history: History, now: int, width: int | None = None) -> Iterator[str]:
     """Render one run: result, details and the timeline of all attempts."""
-    about = history.run
-    joined = calls.group_attempts(history.steps)
-    own = [call for call in joined if call.first.type != "run"]
-    failed = [call for call in own if call.has_failed]
-    linked = {link.failed: link for link in history.links}
-    overcome = sum(call.has_succeeded or call.id in linked for call in failed)
-    waited = sum(call.waited for call in own)
-    yield from wrapped(f"{about.id} {status_word(history)}: {_verdict(own, failed, overcome, waited)}", width, "")
+    run_record = history.run
+    all_calls = calls.group_attempts(history.steps)
+    run_calls = [call for call in all_calls if call.first.type != "run"]
+    failed_calls = [call for call in run_calls if call.has_failed]
+    link_by_call = {link.failed: link for link in history.links}
+    recovered_count = sum(call.has_succeeded or call.id in link_by_call for call in failed_calls)
+    backoff_seconds = sum(call.backoff_seconds for call in run_calls)
+    result = _describe_result(run_calls, failed_calls, recovered_count, backoff_seconds)
+    yield from wrap_text(f"{run_record.id} {format_status(history)}: {result}", width, "")
     yield ""
-    yield from pairs(_about(about, now), width)
+    yield from render_pairs(_detail_rows(run_record, now), width)
     yield ""
-    begin = about.started
-    end = max([about.ended or begin, *(step.started + int(step.seconds * 1000) for step in history.steps)])
+    begin = run_record.started
+    end = max([run_record.ended or begin, *(step.started + int(step.seconds * 1000) for step in history.steps)])
     # Numbered consecutively: call ids are the step numbers of first attempts and have gaps.
-    numbers = {call.id: number for number, call in enumerate(own, start=1)}
-    frame = Frame(begin, end, BAR if width is None else min(BAR, max(6, width * 3 // 10)))
-    for call in joined:
-        for text in _call(call, numbers, linked.get(call.id), frame):
-            yield from wrapped(text, width, "", " " * (frame.indent + 2))
+    numbers = {call.id: number for number, call in enumerate(run_calls, start=1)}
+    frame = TimelineFrame(begin, end, MAX_BAR_CHARS if width is None else min(MAX_BAR_CHARS, max(6, width * 3 // 10)))
+    for call in all_calls:
+        for text in _render_call(call, numbers, link_by_call.get(call.id), frame):
+            yield from wrap_text(text, width, "", " " * (frame.indent + 2))
 
 
-def _verdict(own: list[calls.Call], failed: list[calls.Call], overcome: int, waited: float) -> str:
-    made = sum(not step.is_unmade for call in own for step in call.steps)
-    told = f"{count(len(own), 'call')} in {count(made, 'attempt')}"
-    if failed:
-        told += f", {overcome} of {len(failed)} failed calls overcome"
-    return f"{told}, {duration(waited)} spent waiting." if waited else f"{told}."
+def _describe_result(
+    run_calls: list[calls.Call], failed_calls: list[calls.Call], recovered_count: int, backoff_seconds: float
+) -> str:
+    attempt_count = sum(not step.is_skipped for call in run_calls for step in call.steps)
+    text = f"{format_count(len(run_calls), 'call')} in {format_count(attempt_count, 'attempt')}"
+    if failed_calls:
+        text += f", {recovered_count} of {len(failed_calls)} failed calls overcome"
+    return f"{text}, {format_duration(backoff_seconds)} spent waiting." if backoff_seconds else f"{text}."
 
 
-def _about(about: Run, now: int) -> Iterator[tuple[str, str]]:
-    yield "agent", line(about.agent or "-")
-    if about.version:
-        yield "version", line(about.version)
-    if about.environment:
-        yield "environment", line(about.environment)
-    if about.context:
-        yield "context", line(about.context)
-    if about.parent:
-        yield "parent", line(about.parent)
-    if about.traceparent:
-        yield "trace", line(about.traceparent)
-    when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(about.started / 1000))
-    lasted = f", lasted {duration((about.ended - about.started) / 1000)}" if about.ended else ""
-    yield "started", f"{when} ({ago(about.started, now)}){lasted}"
+def _detail_rows(run_record: Run, now: int) -> Iterator[tuple[str, str]]:
+    yield "agent", to_line(run_record.agent or "-")
+    if run_record.version:
+        yield "version", to_line(run_record.version)
+    if run_record.environment:
+        yield "environment", to_line(run_record.environment)
+    if run_record.context:
+        yield "context", to_line(run_record.context)
+    if run_record.parent:
+        yield "parent", to_line(run_record.parent)
+    if run_record.traceparent:
+        yield "trace", to_line(run_record.traceparent)
+    when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(run_record.started / 1000))
+    lasted = f", lasted {format_duration((run_record.ended - run_record.started) / 1000)}" if run_record.ended else ""
+    yield "started", f"{when} ({format_age(run_record.started, now)}){lasted}"
 
 
-BAR = 30
+MAX_BAR_CHARS = 30
 
 
-class Frame(NamedTuple):
+class TimelineFrame(NamedTuple):
     """Time range of a run and the width of its timeline bar."""
 
     begin: int
     end: int
-    bar: int
+    bar_width: int
 
     @property
     def indent(self) -> int:
         """Column where the text of an attempt starts, after the bar."""
-        return self.bar + 9
+        return self.bar_width + 9
 
-    def under(self, text: str) -> str:
+    def indent_text(self, text: str) -> str:
         return " " * self.indent + text
 
 
-def _call(call: calls.Call, numbers: dict[int, int], link: Link | None, frame: Frame) -> Iterator[str]:
-    is_overcome = link is not None and link.failed != link.overcame
-    by = numbers.get(link.overcame, link.overcame) if link is not None else 0
-    ending = _overcome(link, by) if link is not None and is_overcome else call.ending
-    if call.last.ending is not None and not is_overcome:
+def _render_call(call: calls.Call, numbers: dict[int, int], link: Link | None, frame: TimelineFrame) -> Iterator[str]:
+    is_recovered = link is not None and link.failed != link.overcame
+    recovering_number = numbers.get(link.overcame, link.overcame) if link is not None else 0
+    ending = (
+        _describe_recovering_call(link, recovering_number) if link is not None and is_recovered else call.outcome_label
+    )
+    if call.last.ending is not None and not is_recovered:
         # The stop reason is the most important fact, so it is part of the first line.
-        ending = f"given up because {line(call.last.ending.why, 160)}"
+        ending = f"given up because {to_line(call.last.ending.why, 160)}"
         ending += ", with suggestions" if call.last.ending.offered else ""
     number = numbers.get(call.id, "")
     if call.first.type == "run":
         ending = "the run's own failure"
-    told = f"{line(call.name or '-', 40)} ({call.first.type}), {ending}"
+    call_text = f"{to_line(call.name or '-', 40)} ({call.first.type}), {ending}"
     if len(call.steps) == 1 and call.first.outcome == "success":
-        yield f"{number:>5}  {_bar(call.first, frame)}  {told}, {duration(call.first.seconds)}"
+        yield f"{number:>5}  {_render_bar(call.first, frame)}  {call_text}, {format_duration(call.first.seconds)}"
         return
-    yield f"{number:>5}  {'':{frame.bar}}  {told}"
+    yield f"{number:>5}  {'':{frame.bar_width}}  {call_text}"
     for step in call.steps:
         if step.after is not None:
-            yield frame.under(f"> {_recovery(step.after)}")
-        yield f"{'':5}  {_bar(step, frame)}  {MARKS[step.outcome]} {_attempt(step, step is call.last)}"
+            yield frame.indent_text(f"> {_describe_recovery(step.after)}")
+        attempt = _describe_attempt(step, step is call.last)
+        yield f"{'':5}  {_render_bar(step, frame)}  {OUTCOME_MARKS[step.outcome]} {attempt}"
         if step.failure is not None and step.failure.message:
-            yield frame.under(f"  {line(step.failure.message, 160)}")
+            yield frame.indent_text(f"  {to_line(step.failure.message, 160)}")
     if call.last.ending is not None:
-        yield from _ending(call.last.ending, frame, is_overcome)
-    if link is not None and is_overcome and link.changes:
-        yield frame.under(f"> what changed: {_changes(link.changes)}")
-    elif link is not None and is_overcome and link.between:
-        yield frame.under(f"> what came between: {line(', '.join(link.between))}")
-    if link is not None and is_overcome:
-        yield frame.under(f"> linked because: {describe_evidence(link)}")
+        yield from _render_stop(call.last.ending, frame, is_recovered)
+    if link is not None and is_recovered and link.changes:
+        yield frame.indent_text(f"> what changed: {_describe_changes(link.changes)}")
+    elif link is not None and is_recovered and link.between:
+        yield frame.indent_text(f"> what came between: {to_line(', '.join(link.between))}")
+    if link is not None and is_recovered:
+        yield frame.indent_text(f"> linked because: {describe_evidence(link)}")
 
 
-def _overcome(link: Link, by: int) -> str:
+def _describe_recovering_call(link: Link, recovering_number: int) -> str:
     """Describe which later call recovered an unrecovered call, and whether the model made it."""
-    return f"overcome by the model in call {by}" if link.how == "agent" else f"overcome by call {by}"
+    return (
+        f"overcome by the model in call {recovering_number}"
+        if link.how == "agent"
+        else f"overcome by call {recovering_number}"
+    )
 
 
-def _ending(ending: Ending, frame: Frame, is_overcome: bool) -> Iterator[str]:
+def _render_stop(stop: RecoveryStop, frame: TimelineFrame, is_recovered: bool) -> Iterator[str]:
     """Yield the stop reason if the first line lacks it, the spiral, and the remaining suggestions."""
-    if is_overcome:
-        yield frame.under(f"> not made again: {line(ending.why, 160)}")
-    if ending.spiral:
-        yield frame.under(f"> {line(ending.spiral, 160)}")
-    for each in ending.offered:
-        if each.changes:
-            yield frame.under(
-                f"> may work: {_changes(each.changes)} (from the {each.source}, {each.confidence:.0%} sure)"
+    if is_recovered:
+        yield frame.indent_text(f"> not made again: {to_line(stop.why, 160)}")
+    if stop.spiral:
+        yield frame.indent_text(f"> {to_line(stop.spiral, 160)}")
+    for suggestion in stop.offered:
+        if suggestion.changes:
+            yield frame.indent_text(
+                f"> may work: {_describe_changes(suggestion.changes)} "
+                f"(from the {suggestion.source}, {suggestion.confidence:.0%} sure)"
             )
 
 
-def _bar(step: Step, frame: Frame) -> str:
+def _render_bar(step: Step, frame: TimelineFrame) -> str:
     """Render the time range of an attempt within the run as a text bar."""
     span = max(1, frame.end - frame.begin)
-    left = min(frame.bar - 1, (step.started - frame.begin) * frame.bar // span)
-    length = max(1, min(frame.bar - left, round(step.seconds * 1000 * frame.bar / span)))
+    offset = min(frame.bar_width - 1, (step.started - frame.begin) * frame.bar_width // span)
+    length = max(1, min(frame.bar_width - offset, round(step.seconds * 1000 * frame.bar_width / span)))
     mark = "#" if step.has_failed else "=" if step.outcome == "success" else "-"
-    return "." * left + mark * length + "." * (frame.bar - left - length)
+    return "." * offset + mark * length + "." * (frame.bar_width - offset - length)
 
 
-def _attempt(step: Step, is_last: bool) -> str:
-    told = duration(step.seconds)
-    if step.is_unmade:
+def _describe_attempt(step: Step, is_last: bool) -> str:
+    duration_text = format_duration(step.seconds)
+    if step.is_skipped:
         return "not made"
     if step.failure is None:
-        return told if step.outcome == "success" else f"{told}  {step.outcome}"
-    ran = {"no": "did not run", "yes": "ran", "unknown": "may have run"}[step.failure.ran.value]
+        return duration_text if step.outcome == "success" else f"{duration_text}  {step.outcome}"
+    execution_text = {"no": "did not run", "yes": "ran", "unknown": "may have run"}[step.failure.ran.value]
     # Omit retry and repair after the last attempt: they would read as if they had been done.
-    remedy = "" if is_last and step.failure.remedy in (Remedy.WAIT, Remedy.REPAIR) else step.failure.remedy.value
-    return f"{told}  {step.failure.kind}, {ran}" + (f", remedy: {remedy}" if remedy else "")
+    remedy = "" if is_last and step.failure.remedy in (Remedy.RETRY, Remedy.REPAIR) else step.failure.remedy.value
+    return f"{duration_text}  {step.failure.kind}, {execution_text}" + (f", remedy: {remedy}" if remedy else "")
 
 
-def _recovery(recovery: Recovery) -> str:
+def _describe_recovery(recovery: Recovery) -> str:
     if recovery.source == VERIFY:
         return "asked a check whether it had worked"
-    told = [f"waited {duration(recovery.seconds)}"] if recovery.seconds else []
+    phrases = [f"waited {format_duration(recovery.seconds)}"] if recovery.seconds else []
     if recovery.changes:
-        told.append(
-            f"changed {_changes(recovery.changes)} (from the {recovery.source}, {recovery.confidence:.0%} sure)"
+        phrases.append(
+            f"changed {_describe_changes(recovery.changes)} "
+            f"(from the {recovery.source}, {recovery.confidence:.0%} sure)"
         )
-    return ", ".join(told) or recovery.remedy.value
+    return ", ".join(phrases) or recovery.remedy.value
 
 
-def _changes(changes: Sequence[Change]) -> str:
-    return ", ".join(_change(each) for each in changes)
+def _describe_changes(changes: Sequence[Change]) -> str:
+    return ", ".join(_describe_change(change) for change in changes)
 
 
-def _change(changed: Change) -> str:
-    before, after = line(repr(changed.before), 40), line(repr(changed.after), 40)
-    if changed.how == "drop":
-        return f"{line(changed.path, 40)} dropped"
-    if changed.how == "rename" and changed.path != calls.TOOL:
-        return f"the name {line(changed.before, 40)} -> {line(changed.after, 40)}"
-    if changed.before is None and changed.after is not None:  # the argument was missing
-        return f"{line(changed.path, 40)}={after}"
-    return f"{line(changed.path, 40)} {before} -> {after}"
+def _describe_change(change: Change) -> str:
+    before, after = to_line(repr(change.before), 40), to_line(repr(change.after), 40)
+    if change.how == "drop":
+        return f"{to_line(change.path, 40)} dropped"
+    if change.how == "rename" and change.path != calls.TOOL_NAME_PATH:
+        return f"the name {to_line(change.before, 40)} -> {to_line(change.after, 40)}"
+    if change.before is None and change.after is not None:  # the argument was missing
+        return f"{to_line(change.path, 40)}={after}"
+    return f"{to_line(change.path, 40)} {before} -> {after}"

@@ -4,7 +4,7 @@ from typing import Any
 
 from session_logs import read, write
 
-from mulligan.capture.transcripts.gathering import Reading
+from mulligan.capture.transcripts.gathering import ReaderState
 
 
 def row(run: str, seq: int, tool: str, error: str | None = None, **parameters: Any) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def test_rows_become_runs_with_failures_classified_and_linked(tmp_path):
         row("a", 1, "order", order_id=7),
         row("b", 0, "order", order_id=8),
     )
-    first, second = read(path, Reading(keeps_results=True))
+    first, second = read(path, ReaderState(keeps_results=True))
     assert [step.seq for step in first.steps] == [1, 2]
     assert (first.run.agent, first.run.session) == ("shop", "a")
     assert first.run.metadata == {"format": "calls", "model": "m-1"}
@@ -45,13 +45,13 @@ def test_another_value_is_a_correction_only_beside_an_argument_that_stays(tmp_pa
         row("b", 0, "order", "there is no such size", size="XXXL"),
         row("b", 1, "order", size="XL"),
     )
-    first, second = read(path, Reading())
+    first, second = read(path, ReaderState())
     assert [link.evidence for link in first.links] == [("next_call",)]
     assert second.links == ()
 
 
 def test_a_row_that_cannot_be_read_is_counted_and_passed_over(tmp_path):
-    reading = Reading()
+    reading = ReaderState()
     path = write(
         tmp_path / "calls.jsonl",
         row("a", 0, "x"),
@@ -62,4 +62,4 @@ def test_a_row_that_cannot_be_read_is_counted_and_passed_over(tmp_path):
     )
     (history,) = read(path, reading)
     assert [step.seq for step in history.steps] == [1, 4]
-    assert (reading.lines, reading.unknown) == (5, 3)
+    assert (reading.line_count, reading.unrecognized_lines) == (5, 3)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from session_logs import ClaudeCode, read, write
 
-from mulligan.capture.transcripts.gathering import Reading
+from mulligan.capture.transcripts.gathering import ReaderState
 
 STALE = "<tool_use_error>File has not been read yet. Read it first before writing to it.</tool_use_error>"
 REFUSED = (
@@ -135,7 +135,7 @@ def test_a_subagent_is_a_run_of_its_own_that_names_its_parent(tmp_path):
 
 
 def test_the_copy_that_a_resumed_session_makes_of_its_log_is_not_counted_twice(tmp_path):
-    reading = Reading()
+    reading = ReaderState()
     first, second = ClaudeCode("one"), ClaudeCode("two")
 
     def entries(log: ClaudeCode) -> list[object]:

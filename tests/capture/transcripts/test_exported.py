@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from session_logs import read, write
 
-from mulligan.capture.transcripts.gathering import Reading
-from mulligan.capture.transcripts.lines import Unreadable
+from mulligan.capture.transcripts.gathering import ReaderState
+from mulligan.capture.transcripts.lines import UnreadableFileError
 from mulligan.failure import Failure, Kind
 from mulligan.links import attach_links
 from mulligan.records import History, Link, Run, Step, encode
@@ -31,7 +31,7 @@ def call(seq: int, failure: Failure | None = None, **arguments: object) -> Step:
 
 
 def test_what_was_exported_is_read_as_it_was(tmp_path):
-    assert JUDGED.steps[0].judged
+    assert JUDGED.steps[0].links_decided
     assert read(write(tmp_path / "e.jsonl", header(), encode(HISTORY))) == [JUDGED]
     assert read(write(tmp_path / "again.jsonl", header(), encode(JUDGED))) == [JUDGED]
 
@@ -50,16 +50,16 @@ def test_links_of_an_export_hold_as_they_were_judged_and_those_without_evidence_
 
 
 def test_an_export_of_a_newer_format_is_refused_with_what_to_do(tmp_path):
-    with pytest.raises(Unreadable, match=r"newer mulligan .format 2; this one knows 1.*pip install -U"):
+    with pytest.raises(UnreadableFileError, match=r"newer mulligan .format 2; this one knows 1.*pip install -U"):
         read(write(tmp_path / "e.jsonl", header(version=2)))
 
 
 def test_a_run_that_was_put_together_by_hand_and_half_a_line_are_passed_over(tmp_path):
-    reading = Reading()
+    reading = ReaderState()
     odd = encode(History(run=Run(id="run_b"), steps=HISTORY.steps))
     path = write(tmp_path / "e.jsonl", header(), odd, encode(HISTORY)[:-9], encode(HISTORY))
     assert read(path, reading) == [JUDGED]
-    assert reading.unknown == 2
+    assert reading.unrecognized_lines == 2
 
 
 def test_exports_put_behind_each_other_are_one(tmp_path):

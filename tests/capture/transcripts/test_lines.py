@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from session_logs import ClaudeCode, read, write
 
 from mulligan.capture.transcripts import lines as reading_lines
-from mulligan.capture.transcripts.formats import FORMATS, recognised
-from mulligan.capture.transcripts.gathering import Reading
-from mulligan.capture.transcripts.lines import Lines, Unreadable
+from mulligan.capture.transcripts.formats import FORMATS, detect_log_format
+from mulligan.capture.transcripts.gathering import ReaderState
+from mulligan.capture.transcripts.lines import LogLines, UnreadableFileError
 
 LOG = ClaudeCode()
 GOOD = [LOG.call("toolu_1", "Bash", 1, command="a"), LOG.result("toolu_1", "no such file", 2, is_error=True)]
@@ -35,10 +35,10 @@ GOOD = [LOG.call("toolu_1", "Bash", 1, command="a"), LOG.result("toolu_1", "no s
     ids=["half", "NULs", "deep list", "deep object", "wrong types", "text", "a string", "null id"],
 )
 def test_a_line_that_cannot_be_read_is_counted_and_the_rest_is_read(tmp_path, bad):
-    reading = Reading()
+    reading = ReaderState()
     (history,) = read(write(tmp_path / "s.jsonl", GOOD[0], bad, GOOD[1]), reading)
     assert [step.outcome for step in history.steps] == ["failure"]
-    assert reading.unknown == 1
+    assert reading.unrecognized_lines == 1
 
 
 def test_half_characters_and_bytes_that_are_no_text_are_replaced(tmp_path):
@@ -59,14 +59,14 @@ def test_half_characters_and_bytes_that_are_no_text_are_replaced(tmp_path):
 
 
 def test_a_line_of_50_mb_is_read_and_a_longer_one_is_passed_over(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading_lines, "LONGEST", 1_000_000)
+    monkeypatch.setattr(reading_lines, "MAX_LINE_BYTES", 1_000_000)
     long = LOG.result("toolu_1", "x" * 3_000_000, 2)
     path = write(tmp_path / "s.jsonl", GOOD[0], long, GOOD[1])
-    with Lines(path) as lines:
-        format = recognised(lines)
+    with LogLines(path) as lines:
+        format = detect_log_format(lines)
         assert format is not None
-        (history,) = format.read(lines, Reading())
-        assert lines.too_long == 1
+        (history,) = format.read(lines, ReaderState())
+        assert lines.skipped_lines == 1
         assert lines.offset == path.stat().st_size
     assert history.steps[0].outcome == "failure"
     monkeypatch.undo()
@@ -83,30 +83,30 @@ def test_half_a_gzip_gives_what_is_in_it_and_says_so(tmp_path):
     plain = write(tmp_path / "s.jsonl", *GOOD, *[LOG.user("x" * 100)] * 5000).read_bytes()
     path = tmp_path / "s.jsonl.gz"
     path.write_bytes(gzip.compress(os.urandom(0) + plain)[:-40])
-    with Lines(path) as lines:
-        format = recognised(lines)
+    with LogLines(path) as lines:
+        format = detect_log_format(lines)
         assert format is not None
-        (history,) = format.read(lines, Reading())
-        assert "gzip is missing" in lines.damage
+        (history,) = format.read(lines, ReaderState())
+        assert "gzip is missing" in lines.read_error
     assert len(history.steps) == 1
 
 
 def test_what_is_no_regular_file_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe.jsonl")
-    with pytest.raises(Unreadable, match="not a regular file"):
-        Lines(tmp_path / "pipe.jsonl")
-    with pytest.raises(Unreadable, match="folder"):
-        Lines(tmp_path)
-    with pytest.raises(Unreadable, match="No such file"):
-        Lines(tmp_path / "absent.jsonl")
+    with pytest.raises(UnreadableFileError, match="not a regular file"):
+        LogLines(tmp_path / "pipe.jsonl")
+    with pytest.raises(UnreadableFileError, match="folder"):
+        LogLines(tmp_path)
+    with pytest.raises(UnreadableFileError, match="No such file"):
+        LogLines(tmp_path / "absent.jsonl")
 
 
 def test_an_empty_file_and_a_strangers_are_of_no_format(tmp_path):
     for text in ("", "\n\n", '{"name": "left-pad", "version": "1.0"}', "hello", "[1, 2, 3]"):
         path = tmp_path / "x.json"
         path.write_text(text)
-        with Lines(path) as lines:
-            assert recognised(lines) is None
+        with LogLines(path) as lines:
+            assert detect_log_format(lines) is None
 
 
 SNIPPETS = st.one_of(
@@ -133,10 +133,10 @@ SNIPPETS = st.one_of(
 def test_no_file_is_fatal_to_any_reader(tmp_path_factory, snippets, name, cut):
     path = tmp_path_factory.mktemp("logs") / "s.jsonl"
     path.write_bytes(b"\n".join(snippets)[: -cut or None])
-    with Lines(path) as lines:
+    with LogLines(path) as lines:
         try:
-            for history in FORMATS[name].read(lines, Reading(keeps_results=True)):
+            for history in FORMATS[name].read(lines, ReaderState(keeps_results=True)):
                 assert history.run.id
                 assert all(step.run == history.run.id for step in history.steps)
-        except Unreadable:
+        except UnreadableFileError:
             assert name == "mulligan"

@@ -6,8 +6,8 @@ import pytest
 from session_logs import read, write
 
 from mulligan.capture.transcripts import formats
-from mulligan.capture.transcripts.gathering import Reading
-from mulligan.capture.transcripts.lines import Lines
+from mulligan.capture.transcripts.gathering import ReaderState
+from mulligan.capture.transcripts.lines import LogLines
 
 OPENAI = [
     {"role": "system", "content": "You are helpful."},
@@ -84,10 +84,10 @@ def test_a_conversation_is_a_run_in_whatever_form_it_is_kept(tmp_path, conversat
 
 def test_many_conversations_a_line_each_are_many_runs(tmp_path):
     path = write(tmp_path / "c.jsonl", {"messages": OPENAI}, {"messages": OPENAI}, "half a l", {"messages": ANTHROPIC})
-    reading = Reading()
+    reading = ReaderState()
     histories = read(path, reading)
     assert len({history.run.id for history in histories}) == 3
-    assert reading.unknown == 1
+    assert reading.unrecognized_lines == 1
 
 
 def test_an_answer_that_speaks_of_errors_without_being_one_is_a_success(tmp_path):
@@ -105,5 +105,5 @@ def test_an_answer_that_speaks_of_errors_without_being_one_is_a_success(tmp_path
 def test_a_program_that_speaks_of_messages_is_no_conversation(tmp_path):
     path = tmp_path / "agent.py"
     path.write_text('messages = [{"role": "user", "content": "hello"}]')
-    with Lines(path) as lines:
-        assert formats.recognised(lines) is None
+    with LogLines(path) as lines:
+        assert formats.detect_log_format(lines) is None

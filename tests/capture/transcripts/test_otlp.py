@@ -50,7 +50,7 @@ def test_attempts_at_one_call_are_joined_by_its_id_and_by_following_a_failure(tm
     failure = joined[0].failure
     assert failure is not None
     assert failure.kind == "tool/timeout"
-    assert joined[0].waited == 1.0
+    assert joined[0].backoff_seconds == 1.0
     assert derive_status(history.run, history.steps, history.links) == "recovered"
 
 

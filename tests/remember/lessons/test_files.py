@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 
 from mulligan.failure import LessonFileError
-from mulligan.records import Ahead, Change, Lesson
+from mulligan.records import Change, Lesson, Prerequisite
 from mulligan.remember.lessons import files as lesson_files
 from mulligan.remember.lessons import making as lessons
 
@@ -29,7 +29,7 @@ LESSON = Lesson(
     failed="search(q=..., k=50)",
     works="search(q=..., k=10)",
     changes=(Change(path="k", how="clamp", after=10),),
-    first=(Ahead(tool="login", arguments={"keep": True}, open=("user",)),),
+    first=(Prerequisite(tool="login", arguments={"keep": True}, open=("user",)),),
     source="learned",
 )
 TEXT = """---
@@ -63,43 +63,43 @@ Use k=10.
 # Works
 
     search(q=..., k=10)
-""" % lesson_files.words_of(LESSON)  # noqa: UP031 - braces in it
+""" % lesson_files.digest_texts(LESSON)  # noqa: UP031 - braces in it
 
 
 def again(lesson: Lesson) -> Lesson:
-    return lesson_files.read(lesson_files.written(lesson).encode(), "a.md").lesson
+    return lesson_files.parse_lesson_file(lesson_files.render_lesson_file(lesson).encode(), "a.md").lesson
 
 
 def normal(lesson: Lesson) -> Lesson:
     """What of a lesson is in its file: its words and its form."""
-    texts = {name: lessons.presentable(getattr(lesson, name)) for name in lessons.TEXTS}
+    texts = {name: lessons.sanitize_lesson_text(getattr(lesson, name)) for name in lessons.TEXT_FIELDS}
     names = ("tool", "kind", "fingerprint", "fix", "origin")
-    lines = {name: lessons.on_one_line(getattr(lesson, name)) for name in names}
+    lines = {name: lessons.sanitize_line(getattr(lesson, name)) for name in names}
     return Lesson(
         id=lesson.id, **texts, **lines, changes=lesson.changes, first=lesson.first, source=lesson.source, edited=True
     )
 
 
 def test_a_lesson_is_a_file_that_people_can_read():
-    assert lesson_files.written(LESSON) == TEXT
+    assert lesson_files.render_lesson_file(LESSON) == TEXT
 
 
 def test_a_file_is_the_lesson_it_was_made_of():
-    found = lesson_files.read(TEXT.encode(), "a.md")
+    found = lesson_files.parse_lesson_file(TEXT.encode(), "a.md")
     assert found.lesson == normal(LESSON)
-    assert found.base == lesson_files.words_of(LESSON)
+    assert found.base_digest == lesson_files.digest_texts(LESSON)
 
 
 def test_its_name_does_not_change_with_its_words():
     other = msgspec.structs.replace(LESSON, mistake="Else.", correction="Else.", worked=7)
-    assert lesson_files.name_of(LESSON) == lesson_files.name_of(other) == (
+    assert lesson_files.build_file_name(LESSON) == lesson_files.build_file_name(other) == (
         "search--invalid-arguments--les_0123456789ab.md"
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("tool", ["../../etc/passwd", "a/b", "C:\\x", "-rf", "", "ünï", "a" * 500, "..", "\n"])
 def test_a_name_never_leaves_its_folder(tool, tmp_path):
-    name = lesson_files.name_of(msgspec.structs.replace(LESSON, tool=tool))
+    name = lesson_files.build_file_name(msgspec.structs.replace(LESSON, tool=tool))
     assert (tmp_path / name).parent == tmp_path
     assert name.isascii()
     assert not name.startswith((".", "-"))
@@ -108,7 +108,7 @@ def test_a_name_never_leaves_its_folder(tool, tmp_path):
 
 def test_figures_are_told_and_not_read_back():
     proven = msgspec.structs.replace(LESSON, tried=9, worked=8, seen=12, agents={"a": 1, "b": 2}, state="active")
-    text = lesson_files.written(proven)
+    text = lesson_files.render_lesson_file(proven)
     assert "evidence: active, worked 8 of 9 times; met 12 times by 2 agents\n" in text
     assert again(proven) == normal(LESSON)
 
@@ -123,13 +123,16 @@ forms = st.builds(
     after=values | lines,
 )
 aheads = st.builds(
-    Ahead, tool=lines, arguments=st.dictionaries(lines, values | lines, max_size=3), open=st.lists(lines).map(tuple)
+    Prerequisite,
+    tool=lines,
+    arguments=st.dictionaries(lines, values | lines, max_size=3),
+    open=st.lists(lines).map(tuple),
 )
 
 
 @settings(deadline=None, max_examples=300)
 @given(
-    words=st.fixed_dictionaries(dict.fromkeys(lessons.TEXTS, texts)),
+    words=st.fixed_dictionaries(dict.fromkeys(lessons.TEXT_FIELDS, texts)),
     about=st.fixed_dictionaries(dict.fromkeys(("tool", "kind", "fingerprint", "fix", "origin"), lines)),
     changes=st.lists(forms, max_size=4).map(tuple),
     first=st.lists(aheads, max_size=3).map(tuple),
@@ -142,24 +145,24 @@ def test_whatever_a_lesson_says_is_read_back(words, about, changes, first):
             again(lesson)
         return
     assert again(lesson) == wanted
-    assert lesson_files.written(again(lesson)) == lesson_files.written(lesson)
-    assert lesson_files.words_of(again(lesson)) == lesson_files.words_of(lesson)
+    assert lesson_files.render_lesson_file(again(lesson)) == lesson_files.render_lesson_file(lesson)
+    assert lesson_files.digest_texts(again(lesson)) == lesson_files.digest_texts(lesson)
 
 
 def test_what_is_edited_by_hand_is_read_as_it_stands():
     text = TEXT.replace("Use k=10.", "\n\nAsk for ten,\nthen page.   \n\n\n").replace("\n", "\r\n")
-    lesson = lesson_files.read(text.encode(), "a.md").lesson
+    lesson = lesson_files.parse_lesson_file(text.encode(), "a.md").lesson
     assert lesson.correction == "Ask for ten,\nthen page."
     assert lesson.mistake == LESSON.mistake
 
 
 def test_a_file_written_by_hand_needs_a_tool_and_two_texts():
     text = "---\ntool: git\n---\n# Mistake\nPushing first.\n# Correction\nPull first.\n"
-    lesson = lesson_files.read(text.encode(), "mine.md").lesson
+    lesson = lesson_files.parse_lesson_file(text.encode(), "mine.md").lesson
     assert lesson.source == "file"
-    assert lesson_files.ID.fullmatch(lesson.id)
-    assert lesson_files.read(text.encode(), "mine.md").lesson.id == lesson.id
-    assert lesson_files.read(text.encode(), "other.md").lesson.id != lesson.id
+    assert lesson_files.LESSON_ID.fullmatch(lesson.id)
+    assert lesson_files.parse_lesson_file(text.encode(), "mine.md").lesson.id == lesson.id
+    assert lesson_files.parse_lesson_file(text.encode(), "other.md").lesson.id != lesson.id
 
 
 def instead(old: str, new: str) -> bytes:
@@ -207,7 +210,7 @@ REFUSED: dict[str, tuple[bytes, int, str]] = {
 @pytest.mark.parametrize(("data", "line", "why"), REFUSED.values(), ids=REFUSED)
 def test_what_is_no_lesson_is_refused_with_its_line(data, line, why):
     with pytest.raises(LessonFileError) as refused:
-        lesson_files.read(data, "bad.md")
+        lesson_files.parse_lesson_file(data, "bad.md")
     assert str(refused.value).startswith(f"bad.md:{line}: ")
     assert why in str(refused.value)
 
@@ -216,7 +219,7 @@ def test_what_is_no_lesson_is_refused_with_its_line(data, line, why):
 @given(data=st.binary(max_size=300) | st.text('-\n#: abtol\\"[]{}', max_size=200).map(str.encode))
 def test_no_file_does_more_than_be_read_or_refused(data):
     with contextlib.suppress(LessonFileError):
-        lesson_files.read(data, "a.md")
+        lesson_files.parse_lesson_file(data, "a.md")
 
 
 # Folders
@@ -233,7 +236,7 @@ def test_a_folder_is_read_whole_and_what_is_wrong_is_told(tmp_path):
     (tmp_path / ".hidden.md").write_text("nonsense")
     (tmp_path / "notes.txt").write_text("nonsense")
 
-    found, refused = lesson_files.load(folder)
+    found, refused = lesson_files.load_folder(folder)
 
     assert [each.name for each in found] == ["a.md"]
     assert [each.partition(" ")[0] for each in refused] == ["b.md:1:", "c.md:1:", "d.md:1:"]
@@ -249,7 +252,7 @@ def test_links_pipes_and_folders_are_no_lessons(tmp_path):
     (folder / "folder.md").mkdir()
     os.mkfifo(folder / "pipe.md")
 
-    found, refused = lesson_files.load(folder)
+    found, refused = lesson_files.load_folder(folder)
 
     assert found == []
     assert len(refused) == 3
@@ -258,22 +261,22 @@ def test_links_pipes_and_folders_are_no_lessons(tmp_path):
 
 def test_a_folder_that_is_not_there_is_told(tmp_path):
     with pytest.raises(LessonFileError, match="cannot be read"):
-        lesson_files.load(tmp_path / "nowhere")
+        lesson_files.load_folder(tmp_path / "nowhere")
 
 
 def test_lessons_are_put_into_a_folder_once(tmp_path):
     folder = tmp_path / "deep" / "lessons"
-    assert lesson_files.put(folder, [LESSON]) == (1, 0)
-    assert lesson_files.put(folder, [LESSON]) == (0, 1)
+    assert lesson_files.write_folder(folder, [LESSON]) == (1, 0)
+    assert lesson_files.write_folder(folder, [LESSON]) == (0, 1)
     (name,) = os.listdir(folder)
-    assert name == lesson_files.name_of(LESSON)
-    assert [each.lesson for each in lesson_files.load(folder).found] == [normal(LESSON)]
+    assert name == lesson_files.build_file_name(LESSON)
+    assert [each.lesson for each in lesson_files.load_folder(folder).lesson_files] == [normal(LESSON)]
 
 
 def test_a_lesson_is_written_where_it_is_whatever_its_file_is_called(tmp_path):
     (tmp_path / "mine.md").write_text(TEXT)
     other = msgspec.structs.replace(LESSON, mistake="Else.")
-    assert lesson_files.put(tmp_path, [other]) == (1, 0)
+    assert lesson_files.write_folder(tmp_path, [other]) == (1, 0)
     assert os.listdir(tmp_path) == ["mine.md"]
     assert "Else." in (tmp_path / "mine.md").read_text()
 
@@ -283,7 +286,7 @@ def test_a_link_is_replaced_and_what_it_points_at_is_left_alone(tmp_path):
     victim.write_text("mine")
     folder = tmp_path / "lessons"
     folder.mkdir()
-    (folder / lesson_files.name_of(LESSON)).symlink_to(victim)
-    assert lesson_files.put(folder, [LESSON]) == (1, 0)
+    (folder / lesson_files.build_file_name(LESSON)).symlink_to(victim)
+    assert lesson_files.write_folder(folder, [LESSON]) == (1, 0)
     assert victim.read_text() == "mine"
-    assert not (folder / lesson_files.name_of(LESSON)).is_symlink()
+    assert not (folder / lesson_files.build_file_name(LESSON)).is_symlink()

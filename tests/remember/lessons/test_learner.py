@@ -6,18 +6,20 @@ import logging
 
 import pytest
 
-from mulligan.events import LessonLearned, RunEnded, RunStarted, StepEnded, Stream
-from mulligan.failure import Failure, Kind, Ran, Remedy, StoreError
+from mulligan.events import EventStream, LessonLearned, RunEnded, RunStarted, StepEnded
+from mulligan.failure import Failure, Kind, Remedy, StoreError, TookEffect
 from mulligan.records import Lesson, Run, Step
 from mulligan.redaction import Redactor
 from mulligan.remember.lessons import learner
-from mulligan.remember.lessons.learner import Learner
+from mulligan.remember.lessons.learner import ConsolidationScheduler
 from mulligan.remember.memory import MemoryStore
 from mulligan.remember.recording.recorder import Recorder
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL, Consolidated, LessonQuery
+from mulligan.remember.store import DEFAULT_TENANT, ConsolidationResult, LessonQuery
 
-REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "k is 10 at most", fingerprint="f-k")
+REJECTED = Failure.of(
+    Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "k is 10 at most", fingerprint="f-k"
+)
 
 
 class Counting(MemoryStore):
@@ -26,10 +28,10 @@ class Counting(MemoryStore):
         self.asked: list[tuple[str, int | None]] = []
         self.left = left
 
-    def consolidate(self, tenant, now, progress=None, most=None):
-        self.asked.append((tenant, most))
+    def consolidate(self, tenant, now, progress=None, max_patterns=None):
+        self.asked.append((tenant, max_patterns))
         lesson = Lesson(id="les_0123456789ab", tool=tenant, mistake="m", correction="c")
-        return Consolidated(left=self.left, lessons=(lesson,))
+        return ConsolidationResult(left=self.left, lessons=(lesson,))
 
 
 class Clock:
@@ -42,44 +44,44 @@ class Clock:
 
 def test_nothing_is_learned_before_it_is_time_nor_of_what_nobody_kept():
     clock, store = Clock(), Counting()
-    one = Learner(clock)
-    clock.now += learner.FIRST
-    assert one.turn(store) == []
-    one.heard("a")
+    one = ConsolidationScheduler(clock)
+    clock.now += learner.FIRST_ROUND_DELAY_SECONDS
+    assert one.run_if_due(store) == []
+    one.mark_changed("a")
     clock.now -= 0.5
-    assert one.turn(store) == []
+    assert one.run_if_due(store) == []
     assert store.asked == []
 
 
 def test_each_round_is_one_tenants_and_small_and_they_take_turns():
     clock, store = Clock(), Counting(left=5)
-    one = Learner(clock)
-    one.heard("a")
-    one.heard("b")
+    one = ConsolidationScheduler(clock)
+    one.mark_changed("a")
+    one.mark_changed("b")
     for _ in range(4):
-        clock.now += learner.PAUSE
-        one.turn(store)
-        one.turn(store)
-    assert store.asked == [(name, learner.MOST) for name in "abab"]
+        clock.now += learner.ROUND_INTERVAL_SECONDS
+        one.run_if_due(store)
+        one.run_if_due(store)
+    assert store.asked == [(name, learner.MAX_PATTERNS_PER_ROUND) for name in "abab"]
 
 
 def test_who_has_nothing_more_is_not_asked_again_until_something_is_kept():
     clock, store = Clock(), Counting()
-    one = Learner(clock)
-    one.heard("a")
-    clock.now += learner.PAUSE
-    assert [tenant for tenant, _ in one.turn(store)] == ["a"]
-    clock.now += learner.PAUSE
-    assert one.turn(store) == []
+    one = ConsolidationScheduler(clock)
+    one.mark_changed("a")
+    clock.now += learner.ROUND_INTERVAL_SECONDS
+    assert [tenant for tenant, _ in one.run_if_due(store)] == ["a"]
+    clock.now += learner.ROUND_INTERVAL_SECONDS
+    assert one.run_if_due(store) == []
 
 
 @pytest.fixture
 def at_once(monkeypatch):
-    monkeypatch.setattr(learner, "FIRST", 0.0)
-    monkeypatch.setattr(learner, "PAUSE", 0.0)
+    monkeypatch.setattr(learner, "FIRST_ROUND_DELAY_SECONDS", 0.0)
+    monkeypatch.setattr(learner, "ROUND_INTERVAL_SECONDS", 0.0)
 
 
-def publish_a_mistake(stream: Stream, id: str, at: int) -> None:
+def publish_a_mistake(stream: EventStream, id: str, at: int) -> None:
     run = Run(id=id, started=at)
     stream.publish(RunStarted(run))
     shared = {"run": id, "name": "search", "started": at}
@@ -90,11 +92,11 @@ def publish_a_mistake(stream: Stream, id: str, at: int) -> None:
 
 
 def test_what_agents_do_becomes_a_lesson_and_listeners_hear_of_it(tmp_path, at_once):
-    stream = Stream(Redactor())
+    stream = EventStream(Redactor())
     heard = []
-    stream.listen(heard.append)
-    recorder = Recorder(lambda: SqliteStore(tmp_path / "a.db"), stream, learns=True)
-    stream.carry(recorder)
+    stream.add_listener(heard.append)
+    recorder = Recorder(lambda: SqliteStore(tmp_path / "a.db"), stream, should_consolidate=True)
+    stream.set_sink(recorder)
 
     for number in range(3):
         publish_a_mistake(stream, f"run_{number}", 1_700_000_000_000 + number)
@@ -104,15 +106,15 @@ def test_what_agents_do_becomes_a_lesson_and_listeners_hear_of_it(tmp_path, at_o
     (event,) = [each for each in heard if isinstance(each, LessonLearned)]
     assert event.lesson.correction == "Use k=10."
     store = SqliteStore(tmp_path / "a.db")
-    assert [each.id for each in store.lessons(LOCAL, LessonQuery(now=1_700_000_000_000))] == [event.lesson.id]
+    assert [each.id for each in store.lessons(DEFAULT_TENANT, LessonQuery(now=1_700_000_000_000))] == [event.lesson.id]
     store.close()
 
 
 def test_who_does_not_learn_makes_no_lessons(at_once):
     store = Counting()
-    stream = Stream(Redactor())
+    stream = EventStream(Redactor())
     recorder = Recorder(lambda: store, stream)
-    stream.carry(recorder)
+    stream.set_sink(recorder)
     publish_a_mistake(stream, "run_a", 1)
     assert recorder.flush(30)
     recorder.close(30)
@@ -121,16 +123,16 @@ def test_who_does_not_learn_makes_no_lessons(at_once):
 
 def test_a_store_that_cannot_learn_keeps_records_all_the_same(at_once, caplog):
     class Broken(MemoryStore):
-        def consolidate(self, tenant, now, progress=None, most=None):
+        def consolidate(self, tenant, now, progress=None, max_patterns=None):
             raise StoreError("no room to learn")
 
     store = Broken()
-    stream = Stream(Redactor())
-    recorder = Recorder(lambda: store, stream, learns=True)
-    stream.carry(recorder)
+    stream = EventStream(Redactor())
+    recorder = Recorder(lambda: store, stream, should_consolidate=True)
+    stream.set_sink(recorder)
     with caplog.at_level(logging.WARNING):
         publish_a_mistake(stream, "run_a", 1)
         assert recorder.flush(30)
         recorder.close(30)
-    assert store.run(LOCAL, "run_a") is not None
+    assert store.run(DEFAULT_TENANT, "run_a") is not None
     assert "lessons wait: no room to learn" in caplog.text

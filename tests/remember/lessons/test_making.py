@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
-from mulligan.failure import Failure, Kind, Ran, Remedy
+from mulligan.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.prompt import Prompt
-from mulligan.records import LAST_PART, OPEN, Ahead, Change, Fix, Lesson, Pattern, Run, Step
+from mulligan.records import LAST_PATH_SEGMENT, RUN_SPECIFIC, Change, Fix, Lesson, Pattern, Prerequisite, Run, Step
 from mulligan.remember.lessons import making as lessons
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DAY, LOCAL, LessonQuery
+from mulligan.remember.store import DAY, DEFAULT_TENANT, LessonQuery
 
 WORDS = Prompt()
 PATTERN = Pattern(
@@ -26,12 +26,12 @@ NOW = 100 * DAY
 
 def fix(*changes: Change, **fields) -> Fix:
     first = fields.get("first", ())
-    about = {"sort": "recipe" if first else "change", "tried": 9, "worked": 9, "tellable": True, **fields}
+    about = {"sort": "recipe" if first else "change", "tried": 9, "worked": 9, "showable": True, **fields}
     return Fix(id="fix_1", tool="search", fingerprint="f", changes=changes, **about)
 
 
 def worded(*changes: Change, arguments=None, **fields) -> Lesson:
-    return lessons.worded(fix(*changes, **fields), PATTERN, arguments, WORDS)
+    return lessons.build_lesson(fix(*changes, **fields), PATTERN, arguments, WORDS)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def worded(*changes: Change, arguments=None, **fields) -> Lesson:
         (Change(path="k", how="cast", after="integer"), "Give k as a whole number."),
         (Change(path="tags", how="wrap"), "Give tags as a list."),
         (Change(path="filters", how="parse"), "Give filters as the value itself, not as JSON in a text."),
-        (Change(path="file", how="trim", after=LAST_PART), "Give only the last part of it as file."),
+        (Change(path="file", how="trim", after=LAST_PATH_SEGMENT), "Give only the last part of it as file."),
         (Change(path="unit", how="enum", after="celsius"), "Choose another of the values that unit may have."),
     ],
 )
@@ -52,7 +52,7 @@ def test_a_correction_says_what_to_do(change, correction):
 
 
 def test_what_comes_first_is_told_with_what_is_constant_in_it():
-    ahead = Ahead(tool="login", arguments={"keep": True}, open=("user", "password"))
+    ahead = Prerequisite(tool="login", arguments={"keep": True}, open=("user", "password"))
     lesson = worded(first=(ahead,), arguments={"q": "cats"})
     assert lesson.mistake == "Calling search before login. It fails with tool/invalid_arguments."
     assert lesson.correction == "First call login(keep=True, user=..., password); then search with the same arguments."
@@ -70,19 +70,19 @@ def test_an_example_is_the_same_call_before_and_after():
     ("given", "is_worth"),
     [
         (fix(Change(path="k", how="clamp", after=10)), True),
-        (fix(Change(path="k", how="substitute", after=OPEN)), False),
+        (fix(Change(path="k", how="substitute", after=RUN_SPECIFIC)), False),
         (fix(Change(path="k", how="drop")), False),
         (fix(Change(path="k", how="clamp", after=10), sort="retry"), False),
         (fix(Change(path="k", how="clamp", after=10), worked=2, tried=2), False),
         (fix(Change(path="k", how="clamp", after=10), worked=4, tried=9), False),
         (fix(Change(path="k", how="clamp", after=10), state="revoked"), False),
-        (fix(Change(path="k", how="clamp", after=10), tellable=False), False),
-        (fix(Change(path="k", how="clamp", after=10), tellable=False, state="approved"), False),
+        (fix(Change(path="k", how="clamp", after=10), showable=False), False),
+        (fix(Change(path="k", how="clamp", after=10), showable=False, state="approved"), False),
     ],
     ids=["a value", "another value", "left out", "again", "twice", "seldom", "taken back", "untold", "untold for all"],
 )
 def test_only_what_says_something_and_works_is_worth_a_lesson(given, is_worth):
-    assert lessons.is_worth(given, met=9) is is_worth
+    assert lessons.qualifies_as_lesson(given, pattern_runs=9) is is_worth
 
 
 texts = st.text(st.characters(codec="utf-8"), max_size=20).map(lambda text: f"canary {text}")
@@ -99,9 +99,9 @@ values = texts | st.lists(texts, max_size=2) | st.dictionaries(texts, texts, max
 )
 def test_no_text_of_a_run_is_in_the_words_of_a_lesson(arguments, after, how, ahead, message):
     about = Pattern(id="pat_1", tool="search", fingerprint="f", kind="tool/x", template=message.replace("canary", ""))
-    first = (Ahead(tool="login", arguments=ahead),) if ahead else ()
+    first = (Prerequisite(tool="login", arguments=ahead),) if ahead else ()
     made = fix(Change(path="k", how=how, before=after, after=after), first=first)
-    lesson = lessons.worded(made, about, arguments, WORDS)
+    lesson = lessons.build_lesson(made, about, arguments, WORDS)
     for text in (lesson.mistake, lesson.correction, lesson.failed, lesson.works, lesson.error, *lesson.changes):
         assert "canary" not in str(text)
 
@@ -109,9 +109,9 @@ def test_no_text_of_a_run_is_in_the_words_of_a_lesson(arguments, after, how, ahe
 @settings(deadline=None, max_examples=150)
 @given(text=st.text(max_size=1500))
 def test_what_is_presentable_stays_so(text):
-    shown = lessons.presentable(text)
-    assert lessons.presentable(shown) == shown
-    assert len(shown) <= lessons.WORDS + 40
+    shown = lessons.sanitize_lesson_text(text)
+    assert lessons.sanitize_lesson_text(shown) == shown
+    assert len(shown) <= lessons.MAX_TEXT_CHARS + 40
     hidden = ("Cc", "Cf", "Cs", "Co", "Cn")
     assert all(unicodedata.category(character) not in hidden or character == "\n" for character in shown)
 
@@ -129,7 +129,7 @@ LESSON = worded(Change(path="k", how="clamp", after=10), arguments={"k": 50})
     ],
 )
 def test_a_model_may_choose_the_words(answer):
-    changed = lessons.reworded(LESSON, lambda request: answer, WORDS)
+    changed = lessons.reword_lesson(LESSON, lambda request: answer, WORDS)
     assert changed is not None
     assert "k=10" in changed.correction
     assert (changed.changes, changed.failed, changed.id) == (LESSON.changes, LESSON.failed, LESSON.id)
@@ -144,14 +144,14 @@ def test_a_model_may_choose_the_words(answer):
 def test_a_model_is_never_the_source_of_a_value(correction):
     answer = f"Mistake: Too many.\nCorrection: {correction}"
     if correction == "Use k=10 and n.":  # a plain word is a word
-        assert lessons.reworded(LESSON, lambda request: answer, WORDS) is not None
+        assert lessons.reword_lesson(LESSON, lambda request: answer, WORDS) is not None
     else:
-        assert lessons.reworded(LESSON, lambda request: answer, WORDS) is None
+        assert lessons.reword_lesson(LESSON, lambda request: answer, WORDS) is None
 
 
 @pytest.mark.parametrize("answer", [None, 7, "", "Correction: Use k=10.", "x" * 100_000])
 def test_an_answer_that_is_none_changes_nothing(answer):
-    assert lessons.reworded(LESSON, lambda request: answer, WORDS) is None
+    assert lessons.reword_lesson(LESSON, lambda request: answer, WORDS) is None
 
 
 # Only what has changed
@@ -159,7 +159,7 @@ def test_an_answer_that_is_none_changes_nothing(answer):
 
 def batch(pattern: int, number: int) -> list[AnyEvent]:
     id, at = f"run_{pattern}_{number}", NOW - 20 * DAY + number * DAY // 10
-    kind = Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO)
+    kind = Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO)
     failure = Failure.of(kind, "k is too large", fingerprint=f"f{pattern}")
     shared = {"run": id, "name": "search", "started": at}
     return [
@@ -174,16 +174,16 @@ def test_only_patterns_of_which_the_record_has_changed_much_are_looked_at(tmp_pa
     store = SqliteStore(tmp_path / "a.db")
     for pattern in range(20):
         for number in range(40):
-            store.append(LOCAL, batch(pattern, number), f"journal_{pattern}_{number}", 1)
-    assert store.consolidate(LOCAL, NOW).patterns == 20
-    assert store.consolidate(LOCAL, NOW).patterns == 0
+            store.append(DEFAULT_TENANT, batch(pattern, number), f"journal_{pattern}_{number}", 1)
+    assert store.consolidate(DEFAULT_TENANT, NOW).patterns == 20
+    assert store.consolidate(DEFAULT_TENANT, NOW).patterns == 0
 
     for pattern in range(20):
-        store.append(LOCAL, batch(pattern, 41), f"journal_{pattern}_41", 1)
-    store.append(LOCAL, batch(99, 1), "journal_99", 1)
+        store.append(DEFAULT_TENANT, batch(pattern, 41), f"journal_{pattern}_41", 1)
+    store.append(DEFAULT_TENANT, batch(99, 1), "journal_99", 1)
 
-    assert store.consolidate(LOCAL, NOW).patterns == 1  # the new one: one more of forty is no news
-    told = store.lessons(LOCAL, LessonQuery(now=NOW, limit=100))
+    assert store.consolidate(DEFAULT_TENANT, NOW).patterns == 1  # the new one: one more of forty is no news
+    told = store.lessons(DEFAULT_TENANT, LessonQuery(now=NOW, limit=100))
     assert [(each.worked, each.seen) for each in told] == [(41, 41)] * 20  # and counted all the same
     store.close()
 
@@ -192,11 +192,11 @@ def test_a_bounded_round_leaves_the_rest_for_the_next(tmp_path: Path):
     store = SqliteStore(tmp_path / "a.db")
     for pattern in range(7):
         for number in range(3):
-            store.append(LOCAL, batch(pattern, number), f"journal_{pattern}_{number}", 1)
+            store.append(DEFAULT_TENANT, batch(pattern, number), f"journal_{pattern}_{number}", 1)
     told: list[tuple[int, int]] = []
-    done = store.consolidate(LOCAL, NOW, lambda *each: told.append(each), most=5)
+    done = store.consolidate(DEFAULT_TENANT, NOW, lambda *each: told.append(each), max_patterns=5)
     assert (done.patterns, done.left, len(done.lessons)) == (5, 2, 5)
     assert told == [(5, 5)]
-    assert store.consolidate(LOCAL, NOW).patterns == 2
-    assert len(store.lessons(LOCAL, LessonQuery(now=NOW))) == 7
+    assert store.consolidate(DEFAULT_TENANT, NOW).patterns == 2
+    assert len(store.lessons(DEFAULT_TENANT, LessonQuery(now=NOW))) == 7
     store.close()

@@ -15,11 +15,11 @@ from mulligan.remember.moving.between import Move
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import (
     DAY,
-    LOCAL,
-    Command,
+    DEFAULT_TENANT,
     FixQuery,
+    PatternCommand,
     PatternQuery,
-    Question,
+    RecallQuery,
     Retention,
     Revocation,
     RunQuery,
@@ -27,13 +27,13 @@ from mulligan.remember.store import (
 
 
 def test_every_row_of_every_table_arrives_also_of_tables_that_nobody_has_thought_of(tmp_path):
-    fill(tmp_path / "a.db", ("", LOCAL, "team's"))
+    fill(tmp_path / "a.db", ("", DEFAULT_TENANT, "team's"))
     copied = copy(tmp_path / "a.db", tmp_path / "b.db")
     there = rows(tmp_path / "b.db")
     assert there == rows(tmp_path / "a.db")
     assert all(len(found) == 9 for found in there.values())
     assert (copied.rows, copied.put, copied.differences) == (9 * len(there), 9 * len(there), ())
-    assert copied.tenants == ("", LOCAL, "team's")
+    assert copied.tenants == ("", DEFAULT_TENANT, "team's")
 
 
 def test_the_tables_of_a_copy_are_those_of_the_database(tmp_path):
@@ -61,21 +61,23 @@ def test_a_copy_answers_every_question_as_the_store_does(tmp_path):
         write(store, f"run_{n}", at=100 * DAY + n, principal=f"p{n % 3}")
         write(store, f"run_other_{n}", "acme", at=100 * DAY)
     write(store, "run_old", at=1)
-    store.prune(LOCAL, Retention(failures=DAY, successes=DAY, sample=0.5), now=300 * DAY)  # sums outlive their rows
+    store.prune(
+        DEFAULT_TENANT, Retention(failures=DAY, successes=DAY, sample=0.5), now=300 * DAY
+    )  # sums outlive their rows
     write(store, "run_late", at=300 * DAY, principal="p9")
-    pattern = store.patterns(LOCAL, PatternQuery())[0]
-    store.change(LOCAL, Command(do="mute", pattern=pattern.id, at=5))
-    fix = store.fixes(LOCAL, FixQuery(now=300 * DAY))[0]
-    store.decide(LOCAL, fix.id, True, 7)
-    store.revoke(LOCAL, Revocation(principal="p1"))
+    pattern = store.patterns(DEFAULT_TENANT, PatternQuery())[0]
+    store.update_pattern(DEFAULT_TENANT, PatternCommand(do="mute", pattern=pattern.id, at=5))
+    fix = store.fixes(DEFAULT_TENANT, FixQuery(now=300 * DAY))[0]
+    store.decide(DEFAULT_TENANT, fix.id, True, 7)
+    store.revoke(DEFAULT_TENANT, Revocation(principal="p1"))
     store.put("", "server", "tokens", b"[]")
-    store.put(LOCAL, "session", "s1", b"\x00\xff")
+    store.put(DEFAULT_TENANT, "session", "s1", b"\x00\xff")
 
     copied = copy(tmp_path / "a.db", tmp_path / "b.db")
 
     other = SqliteStore(tmp_path / "b.db", clock=lambda: 200 * DAY)
-    assert copied.tenants == ("", "acme", LOCAL)
-    for tenant in (LOCAL, "acme", "nobody"):
+    assert copied.tenants == ("", "acme", DEFAULT_TENANT)
+    for tenant in (DEFAULT_TENANT, "acme", "nobody"):
         for asked in (StatsQuery(now=301 * DAY), StatsQuery(now=301 * DAY, by="tool"), StatsQuery(now=2, since=0)):
             assert store.stats(tenant, asked) == other.stats(tenant, asked)
         assert store.patterns(tenant, PatternQuery(limit=99)) == other.patterns(tenant, PatternQuery(limit=99))
@@ -88,13 +90,15 @@ def test_a_copy_answers_every_question_as_the_store_does(tmp_path):
         assert store.evidence(tenant, fix.id) == other.evidence(tenant, fix.id)
         assert store.runs(tenant, RunQuery(limit=99)) == other.runs(tenant, RunQuery(limit=99))
         assert list(store.export(tenant)) == list(other.export(tenant))
-        question = Question(tool="search", fingerprint="f-slow")
+        question = RecallQuery(tool="search", fingerprint="f-slow")
         assert store.recall(tenant, question) == other.recall(tenant, question)
         assert [store.offset(tenant, each) for each in store.journals(tenant)] == [
             other.offset(tenant, each) for each in other.journals(tenant)
         ]
-    assert store.stats(LOCAL, StatsQuery(now=301 * DAY)).total.calls > 2 * len(list(store.export(LOCAL)))
-    assert other.get(LOCAL, "session", "s1") == b"\x00\xff"
+    assert store.stats(DEFAULT_TENANT, StatsQuery(now=301 * DAY)).total.calls > 2 * len(
+        list(store.export(DEFAULT_TENANT))
+    )
+    assert other.get(DEFAULT_TENANT, "session", "s1") == b"\x00\xff"
     assert other.get("", "server", "tokens") == b"[]"
     store.close()
     other.close()
@@ -102,7 +106,7 @@ def test_a_copy_answers_every_question_as_the_store_does(tmp_path):
 
 def test_a_copy_that_was_killed_goes_on_and_doubles_nothing(tmp_path):
     source, to = tmp_path / "a.db", tmp_path / "b.db"
-    fill(source, ("", LOCAL), number=12)
+    fill(source, ("", DEFAULT_TENANT), number=12)
     whole = sum(map(len, rows(source).values()))
     before = -1
     for row in (1, whole // 3, whole // 2, whole - 1):
@@ -126,7 +130,7 @@ def test_a_source_that_changed_while_the_copy_was_down_is_copied_as_it_is_now(tm
     killed_at(source, to, 150)
     for n in range(30, 40):
         write(store, f"run_{n:02d}")
-    store.prune(LOCAL, Retention(failures=0), now=int(9e15))
+    store.prune(DEFAULT_TENANT, Retention(failures=0), now=int(9e15))
     write(store, "run_new")
     store.close()
     copied = copy(source, to)
@@ -184,8 +188,8 @@ def test_a_store_in_use_is_no_place_for_a_copy(tmp_path):
 
 
 def test_half_a_copy_of_another_store_is_refused_on_both_sides(tmp_path):
-    fill(tmp_path / "a.db", (LOCAL,))
-    fill(tmp_path / "c.db", (LOCAL,))
+    fill(tmp_path / "a.db", (DEFAULT_TENANT,))
+    fill(tmp_path / "c.db", (DEFAULT_TENANT,))
     killed_at(tmp_path / "a.db", tmp_path / "b.db", 20)
     with pytest.raises(StoreError, match=r"half of a copy of .*a\.db"):
         copy(tmp_path / "c.db", tmp_path / "b.db")
@@ -202,29 +206,29 @@ def test_one_tenant_is_copied_into_a_store_of_others_by_another_name(tmp_path):
         write(store, f"run_{n}", "stranger")
         write(team, f"run_{n}", "acme")
     kept = team.runs("acme", RunQuery()), team.stats("acme", StatsQuery(now=9))
-    copied = copy(source, to, LOCAL, "ada")
-    assert (copied.tenants, copied.differences) == ((LOCAL,), ())
-    question = Question(tool="search", fingerprint="f-slow")
+    copied = copy(source, to, DEFAULT_TENANT, "ada")
+    assert (copied.tenants, copied.differences) == ((DEFAULT_TENANT,), ())
+    question = RecallQuery(tool="search", fingerprint="f-slow")
     for _ in range(2):
-        assert team.runs("ada", RunQuery()) == store.runs(LOCAL, RunQuery())
-        assert team.stats("ada", StatsQuery(now=9)) == store.stats(LOCAL, StatsQuery(now=9))
-        assert team.recall("ada", question) == store.recall(LOCAL, question)
+        assert team.runs("ada", RunQuery()) == store.runs(DEFAULT_TENANT, RunQuery())
+        assert team.stats("ada", StatsQuery(now=9)) == store.stats(DEFAULT_TENANT, StatsQuery(now=9))
+        assert team.recall("ada", question) == store.recall(DEFAULT_TENANT, question)
         assert (team.runs("acme", RunQuery()), team.stats("acme", StatsQuery(now=9))) == kept
         assert not team.runs("stranger", RunQuery())
-        assert not team.runs(LOCAL, RunQuery())
+        assert not team.runs(DEFAULT_TENANT, RunQuery())
         with contextlib.closing(sqlite3.connect(to)) as connection:
             order = [run for (run,) in connection.execute("SELECT run FROM links WHERE tenant = 'ada' ORDER BY rowid")]
         with contextlib.closing(sqlite3.connect(source)) as connection:
             asked = "SELECT run FROM links WHERE tenant = ? ORDER BY rowid"
-            assert order == [run for (run,) in connection.execute(asked, (LOCAL,))]
+            assert order == [run for (run,) in connection.execute(asked, (DEFAULT_TENANT,))]
         for n in (9, 7, 8):
             write(store, f"run_{n}")
-        copy(source, to, LOCAL, "ada")
+        copy(source, to, DEFAULT_TENANT, "ada")
     write(team, "run_of_its_own", "ada")
     with pytest.raises(StoreError, match="written to since"):
-        copy(source, to, LOCAL, "ada")
+        copy(source, to, DEFAULT_TENANT, "ada")
     with pytest.raises(StoreError, match="of the tenant 'acme' in"):
-        copy(source, to, LOCAL, "acme")
+        copy(source, to, DEFAULT_TENANT, "acme")
     with pytest.raises(StoreError, match=r"no tenant 'nobody' in .* Known are: local, stranger\."):
         copy(source, to, "nobody")
     store.close()
@@ -233,7 +237,7 @@ def test_one_tenant_is_copied_into_a_store_of_others_by_another_name(tmp_path):
 
 def test_what_differs_is_named(tmp_path):
     source, to = tmp_path / "a.db", tmp_path / "b.db"
-    fill(source, (LOCAL,))
+    fill(source, (DEFAULT_TENANT,))
     copy(source, to)
     with contextlib.closing(sqlite3.connect(to)) as connection, connection:
         connection.execute("UPDATE steps SET outcome = 'other' WHERE seq = 1")

@@ -22,9 +22,9 @@ from mulligan.records import Run, Step
 from mulligan.remember.moving import copying
 from mulligan.remember.moving.copying import PART, STALE
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL
+from mulligan.remember.store import DEFAULT_TENANT
 
-TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.WAIT), "too slow", fingerprint="f-slow")
+TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "too slow", fingerprint="f-slow")
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def write(store: SqliteStore, id: str, journal: str = "j", result: str | None = 
         Step(run=id, seq=2, call=1, attempt=2, name="search", started=2, result=result),
     ]
     batch: list[AnyEvent] = [RunStarted(run), *map(StepEnded, steps), RunEnded(run)]
-    store.append(LOCAL, batch, journal, store.offset(LOCAL, journal) + 1)
+    store.append(DEFAULT_TENANT, batch, journal, store.offset(DEFAULT_TENANT, journal) + 1)
 
 
 def names(folder: Path) -> set[str]:
@@ -74,8 +74,8 @@ def test_a_copy_is_made_while_others_write(store, tmp_path):
     assert (tmp_path / "copies").stat().st_mode & 0o777 == 0o700
     assert {file.name for file in (tmp_path / "copies").iterdir()} == {"b.db"}
     copy = SqliteStore(tmp_path / "copies" / "b.db")
-    assert copy.run(LOCAL, "run_7") == store.run(LOCAL, "run_7")
-    assert copy.stats(LOCAL, StatsQuery(now=9)) == figures.stats(copy.export(LOCAL))
+    assert copy.run(DEFAULT_TENANT, "run_7") == store.run(DEFAULT_TENANT, "run_7")
+    assert copy.stats(DEFAULT_TENANT, StatsQuery(now=9)) == figures.stats(copy.export(DEFAULT_TENANT))
     copy.close()
 
 
@@ -96,7 +96,7 @@ def test_a_copy_that_fails_leaves_nothing(store, tmp_path, monkeypatch):
         store.backup(tmp_path / "b.db")
     assert not list(tmp_path.glob("b.db*"))
     write(store, "run_a")  # and the store is as usable as before
-    assert store.run(LOCAL, "run_a") is not None
+    assert store.run(DEFAULT_TENANT, "run_a") is not None
 
 
 def test_a_copy_that_lacks_something_is_not_put_in_its_place(store, tmp_path, monkeypatch):
@@ -125,7 +125,7 @@ def test_a_copy_takes_the_place_of_another_file_only_if_told_and_never_that_of_t
     assert not (tmp_path / "b.db-wal").exists()  # of the file that was there: it would spoil the copy
     with pytest.raises(StoreError, match="is the store itself"):
         store.backup(store.path, replaces=True)
-    assert store.run(LOCAL, "run_a") is not None
+    assert store.run(DEFAULT_TENANT, "run_a") is not None
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no lock goes with its process there")

@@ -12,7 +12,7 @@ from mulligan.failure import StoreError
 from mulligan.figures import StatsQuery
 from mulligan.remember.moving.between import Move
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DAY, LOCAL, FixQuery, PatternQuery, Question, Retention, RunQuery
+from mulligan.remember.store import DAY, DEFAULT_TENANT, FixQuery, PatternQuery, RecallQuery, Retention, RunQuery
 from mulligan.remember.urls import open_store
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed: make test installs it")
@@ -22,7 +22,7 @@ from mulligan.remember.postgres import security as postgres_security  # noqa: E4
 
 def test_every_row_of_every_table_goes_to_postgresql_and_comes_back(postgres_url, tmp_path):
     first, last = tmp_path / "a.db", tmp_path / "b.db"
-    fill(first, ("", LOCAL, "team's"), number=7)
+    fill(first, ("", DEFAULT_TENANT, "team's"), number=7)
     there = copy(first, postgres_url)
     back = copy(postgres_url, last)
     assert rows(last) == rows(first)
@@ -42,10 +42,10 @@ def test_texts_that_postgresql_has_no_room_for_arrive_and_are_compared(postgres_
     first, last = tmp_path / "a.db", tmp_path / "b.db"
     store = SqliteStore(first)
     for key in ("a", "a\x00b", "b\x00", "\x00", "az", "\U0001f600", "", "z"):
-        store.put(LOCAL, "k\x00ind" if key == "z" else "kind", key, b"\x00")
+        store.put(DEFAULT_TENANT, "k\x00ind" if key == "z" else "kind", key, b"\x00")
     copy(first, postgres_url)
-    store.put(LOCAL, "kind", "a\x00c", b"new")
-    store.put(LOCAL, "kind", "a\x00b", b"changed")
+    store.put(DEFAULT_TENANT, "kind", "a\x00c", b"new")
+    store.put(DEFAULT_TENANT, "kind", "a\x00b", b"changed")
     with store._writer as writer:
         writer.execute("DELETE FROM shelf WHERE key = 'az'")
     store.close()
@@ -63,13 +63,13 @@ def test_a_copy_in_postgresql_answers_as_the_file_does_and_goes_on_from_there(po
     for n in range(8):
         write(store, f"run_{n}", at=100 * DAY + n, principal=f"p{n % 3}")
         write(store, f"run_other_{n}", "acme", at=100 * DAY)
-    store.prune(LOCAL, Retention(failures=DAY, successes=DAY), now=300 * DAY)  # sums outlive their rows
+    store.prune(DEFAULT_TENANT, Retention(failures=DAY, successes=DAY), now=300 * DAY)  # sums outlive their rows
     for n in (9, 8, 7):
         write(store, f"run_{n}", at=300 * DAY, principal="p9")
     copy(tmp_path / "a.db", postgres_url)
     other = open_store(postgres_url)
     for _ in range(2):
-        for tenant in (LOCAL, "acme", "nobody"):
+        for tenant in (DEFAULT_TENANT, "acme", "nobody"):
             for asked in (StatsQuery(now=301 * DAY), StatsQuery(now=301 * DAY, by="tool")):
                 assert store.stats(tenant, asked) == other.stats(tenant, asked)
             assert store.patterns(tenant, PatternQuery(limit=99)) == other.patterns(tenant, PatternQuery(limit=99))
@@ -77,7 +77,7 @@ def test_a_copy_in_postgresql_answers_as_the_file_does_and_goes_on_from_there(po
             assert store.fixes(tenant, query) == other.fixes(tenant, query)
             assert store.runs(tenant, RunQuery(limit=99)) == other.runs(tenant, RunQuery(limit=99))
             assert list(store.export(tenant)) == list(other.export(tenant))
-            question = Question(tool="search", fingerprint="f-slow")
+            question = RecallQuery(tool="search", fingerprint="f-slow")
             assert store.recall(tenant, question) == other.recall(tenant, question)
         for each in (store, other):  # what comes next is counted alike in both
             write(each, "run_next", at=300 * DAY)
@@ -87,7 +87,7 @@ def test_a_copy_in_postgresql_answers_as_the_file_does_and_goes_on_from_there(po
 
 
 def test_a_copy_into_postgresql_that_was_killed_goes_on_and_is_shut_until_it_is_whole(postgres_url, tmp_path):
-    fill(tmp_path / "a.db", ("", LOCAL), number=12)
+    fill(tmp_path / "a.db", ("", DEFAULT_TENANT), number=12)
     whole = sum(map(len, rows(tmp_path / "a.db").values()))
     for row in (whole // 4, whole // 2, whole - 1):
         killed_at(tmp_path / "a.db", postgres_url, row)
@@ -122,18 +122,18 @@ def test_one_tenant_moves_in_with_others_in_postgresql(postgres_url, tmp_path):
         write(team, f"run_{n}", "acme")
         write(mine, f"run_{n}")
     before = team.runs("acme", RunQuery()), team.stats("acme", StatsQuery(now=9))
-    copy(tmp_path / "a.db", postgres_url, LOCAL, "ada")
+    copy(tmp_path / "a.db", postgres_url, DEFAULT_TENANT, "ada")
     for n in (5, 4):
         write(mine, f"run_{n}")
-    copy(tmp_path / "a.db", postgres_url, LOCAL, "ada")
-    assert team.runs("ada", RunQuery()) == mine.runs(LOCAL, RunQuery())
-    assert team.stats("ada", StatsQuery(now=9)) == mine.stats(LOCAL, StatsQuery(now=9))
-    question = Question(tool="search", fingerprint="f-slow")
-    assert team.recall("ada", question) == mine.recall(LOCAL, question)
+    copy(tmp_path / "a.db", postgres_url, DEFAULT_TENANT, "ada")
+    assert team.runs("ada", RunQuery()) == mine.runs(DEFAULT_TENANT, RunQuery())
+    assert team.stats("ada", StatsQuery(now=9)) == mine.stats(DEFAULT_TENANT, StatsQuery(now=9))
+    question = RecallQuery(tool="search", fingerprint="f-slow")
+    assert team.recall("ada", question) == mine.recall(DEFAULT_TENANT, question)
     assert (team.runs("acme", RunQuery()), team.stats("acme", StatsQuery(now=9))) == before
     write(team, "run_of_its_own", "ada")
     with pytest.raises(StoreError, match="written to since"):
-        copy(tmp_path / "a.db", postgres_url, LOCAL, "ada")
+        copy(tmp_path / "a.db", postgres_url, DEFAULT_TENANT, "ada")
     mine.close()
     team.close()
 
@@ -153,12 +153,12 @@ def test_tables_that_are_guarded_by_tenant_are_copied_by_a_role_that_is_nobody_s
     """PostgreSQL takes no rows by COPY into such a table, and shows none to whoever does not say whom it means."""
     open_store(postgres_url).close()
     with psycopg.connect(postgres_url) as made:
-        if not postgres_security.holds(made):
+        if not postgres_security.is_enforced(made):
             pytest.skip("the server that was named has only a superuser, for whom no policy holds")
-    fill(tmp_path / "a.db", ("", LOCAL, "acme"), number=4)
+    fill(tmp_path / "a.db", ("", DEFAULT_TENANT, "acme"), number=4)
     copy(tmp_path / "a.db", postgres_url)
     with psycopg.connect(postgres_url) as made:
         assert made.execute("SELECT count(*) FROM runs").fetchone() == (0,)
-        assert postgres_security.holds(made)  # also for the parts that the copy made
+        assert postgres_security.is_enforced(made)  # also for the parts that the copy made
     copy(postgres_url, tmp_path / "b.db")
     assert rows(tmp_path / "b.db") == rows(tmp_path / "a.db")

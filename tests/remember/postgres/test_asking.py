@@ -17,9 +17,9 @@ from mulligan.remember import learning, recipes
 from mulligan.remember.postgres import asking
 from mulligan.remember.postgres.connection import PostgresConnection
 from mulligan.remember.postgres.store import PostgresStore
-from mulligan.remember.store import LOCAL, FixQuery, Question
+from mulligan.remember.store import DEFAULT_TENANT, FixQuery, RecallQuery
 
-KINDS = (Kind("tool", "invalid_arguments", Remedy.REPAIR), Kind("orchestration", "precondition", Remedy.TELL))
+KINDS = (Kind("tool", "invalid_arguments", Remedy.REPAIR), Kind("orchestration", "precondition", Remedy.REPLAN))
 BETWEEN = (("lock",), ("press",), ("lock", "press"), ("light", "press", "lock"), ("wipe",))
 PATTERNS = 8
 
@@ -45,7 +45,7 @@ def store() -> Iterator[PostgresStore]:
         for time in range(3)
         for place, about in enumerate(runs)
     ]
-    made.append(LOCAL, [event for each in told for event in each], "j", 1)
+    made.append(DEFAULT_TENANT, [event for each in told for event in each], "j", 1)
     yield made
     made.close()
 
@@ -56,31 +56,33 @@ IDS = [pattern_id("start", f"1:{pattern}") for pattern in range(PATTERNS)]  # th
 @pytest.mark.parametrize("kind", ["", *map(str, KINDS), "tool/timeout"])
 @pytest.mark.parametrize("patterns", [[], IDS[:1], IDS, IDS[::-1], IDS[-1:], ["pat_unknown", *IDS[3:]]])
 def test_the_fixes_of_a_few_patterns_are_those_that_every_database_finds(store, patterns, kind, monkeypatch):
-    read = store._reader(LOCAL)
-    assert sorted(asking.fixes_of(read, LOCAL, patterns, kind)) == sorted(
-        learning.fixes_of(read, LOCAL, patterns, kind)
+    read = store._reader(DEFAULT_TENANT)
+    assert sorted(asking.find_pattern_fixes(read, DEFAULT_TENANT, patterns, kind)) == sorted(
+        learning.find_pattern_fixes(read, DEFAULT_TENANT, patterns, kind)
     )
-    monkeypatch.setattr(learning, "TALLIES", 2)
-    few = asking.fixes_of(read, LOCAL, patterns, kind)
-    assert sorted(few) == sorted(learning.fixes_of(read, LOCAL, patterns, kind))
+    monkeypatch.setattr(learning, "MAX_FIXES_PER_PATTERN", 2)
+    few = asking.find_pattern_fixes(read, DEFAULT_TENANT, patterns, kind)
+    assert sorted(few) == sorted(learning.find_pattern_fixes(read, DEFAULT_TENANT, patterns, kind))
     assert len(few) <= 2 * 3
 
 
 def test_those_of_the_first_three_that_have_any_are_told(store):
-    found = asking.fixes_of(store._reader(LOCAL), LOCAL, [IDS[-1], *IDS[5::-1]], str(KINDS[1]))
+    found = asking.find_pattern_fixes(
+        store._reader(DEFAULT_TENANT), DEFAULT_TENANT, [IDS[-1], *IDS[5::-1]], str(KINDS[1])
+    )
     assert list(dict.fromkeys(pattern for pattern, *_ in found)) == [IDS[5], IDS[3], IDS[1]]
 
 
 @pytest.mark.parametrize("without", ["", "run_1_0"])
 def test_what_was_called_is_told_by_the_same_votes_as_in_every_database(store, without, monkeypatch):
-    monkeypatch.setattr(recipes, "EACH", 2)
-    read = store._reader(LOCAL)
-    fixes = [id for (id,) in read("SELECT id FROM fixes WHERE tenant = ?", (LOCAL,))]
+    monkeypatch.setattr(recipes, "MAX_SAMPLES_PER_FIX", 2)
+    read = store._reader(DEFAULT_TENANT)
+    fixes = [id for (id,) in read("SELECT id FROM fixes WHERE tenant = ?", (DEFAULT_TENANT,))]
     assert len(fixes) > 20
     for ids in ([], fixes[:1], fixes, ["fix_unknown"]):
-        found = asking.samples(read, LOCAL, ids, without)
-        assert sorted(found) == sorted(learning.samples(read, LOCAL, ids, without))
-    assert any(run == "run_1_0" for _, _, run, _ in asking.samples(read, LOCAL, fixes, ""))
+        found = asking.find_successful_votes(read, DEFAULT_TENANT, ids, without)
+        assert sorted(found) == sorted(learning.find_successful_votes(read, DEFAULT_TENANT, ids, without))
+    assert any(run == "run_1_0" for _, _, run, _ in asking.find_successful_votes(read, DEFAULT_TENANT, fixes, ""))
 
 
 def test_a_question_takes_three_ways_there_and_back_at_the_most(store, monkeypatch):
@@ -94,15 +96,15 @@ def test_a_question_takes_three_ways_there_and_back_at_the_most(store, monkeypat
     new = Failure.of(KINDS[0], "door xx was open", fingerprint="1:new")
     known = Failure.of(KINDS[0], "", fingerprint="1:2")
     store.fixes(
-        LOCAL, FixQuery.about("start", new, {"gear": 1}, now=1000)
+        DEFAULT_TENANT, FixQuery.for_failure("start", new, {"gear": 1}, now=1000)
     )  # which has the patterns of the tool in hand
     monkeypatch.setattr(PostgresConnection, "execute", noted)
 
-    assert store.fixes(LOCAL, FixQuery.about("start", new, {"gear": 1}, now=1000))[0].likeness < 1
+    assert store.fixes(DEFAULT_TENANT, FixQuery.for_failure("start", new, {"gear": 1}, now=1000))[0].likeness < 1
     assert len(told) == 3
     told.clear()
-    assert store.fixes(LOCAL, FixQuery.about("start", known, {"gear": 1}, now=1000))[0].likeness == 1
+    assert store.fixes(DEFAULT_TENANT, FixQuery.for_failure("start", known, {"gear": 1}, now=1000))[0].likeness == 1
     assert len(told) == 2
     told.clear()
-    assert store.recall(LOCAL, Question(tool="start", fingerprint="1:2"))
+    assert store.recall(DEFAULT_TENANT, RecallQuery(tool="start", fingerprint="1:2"))
     assert len(told) == 1

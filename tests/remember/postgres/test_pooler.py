@@ -22,10 +22,10 @@ from mulligan.failure import Failure, Kind, Remedy, SettingsError, StoreError
 from mulligan.figures import StatsQuery
 from mulligan.records import Run, Step
 from mulligan.remember.postgres import pool as postgres_pool
-from mulligan.remember.postgres.checkup import of_postgres
+from mulligan.remember.postgres.checkup import diagnose_postgres
 from mulligan.remember.postgres.pool import Pool
 from mulligan.remember.postgres.store import PostgresStore
-from mulligan.remember.store import DAY, Forget, PatternQuery, Question, Retention, now
+from mulligan.remember.store import DAY, ForgetRequest, PatternQuery, RecallQuery, Retention, now
 from mulligan.serve.cli import cli
 
 WRONG = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR), "k is 10 at most", fingerprint="f-k")
@@ -38,7 +38,7 @@ needs_pooler = pytest.mark.skipif(pooler.program() is None, reason="PgBouncer is
 @pytest.fixture(params=["", "options"], ids=["refuses options", "ignores options"])
 def between(request, monkeypatch) -> Iterator[pooler.Pooler]:
     """Fewer sessions than there are connections to it."""
-    monkeypatch.setattr(postgres_pool, "CONNECT", 60)  # however busy the machine is
+    monkeypatch.setattr(postgres_pool, "CONNECT_TIMEOUT_SECONDS", 60)  # however busy the machine is
     with (
         postgres.fresh_database(postgres.had()) as url,
         pooler.Pooler(url, size=SESSIONS, ignore_startup_parameters=request.param or "extra_float_digits") as made,
@@ -69,7 +69,7 @@ def test_tenants_that_share_sessions_keep_and_find_their_own_and_nothing_else(be
                 assert len(store.run(tenant, f"run_{tenant}_{n}").steps) == 2
                 assert store.stats(tenant, StatsQuery(now=9)).total.calls == 2 * (n + 1)
                 assert {each.run.id for each in store.export(tenant)} == {f"run_{tenant}_{m}" for m in range(n + 1)}
-                assert store.recall(tenant, Question(tool="search", fingerprint="f-k"))
+                assert store.recall(tenant, RecallQuery(tool="search", fingerprint="f-k"))
         except Exception as error:  # noqa: BLE001 - told by the test
             wrong.append(f"{tenant}: {type(error).__name__} {error}")
 
@@ -82,7 +82,7 @@ def test_tenants_that_share_sessions_keep_and_find_their_own_and_nothing_else(be
 
     one = stores["acme"]
     assert one.prune("acme", Retention(failures=DAY), now() + 3 * DAY).runs == 8
-    assert one.forget("umbrella", Forget(run="run_umbrella_0")).runs == 1
+    assert one.forget("umbrella", ForgetRequest(run="run_umbrella_0")).runs == 1
     one.rebuild("initech")
     ((pattern),) = stores["initech"].patterns("initech", PatternQuery(tool="search"))
     assert pattern.count == 8
@@ -116,7 +116,7 @@ def test_our_time_outs_hold_there_too_and_doctor_says_that_it_is_there(between):
         assert writer.execute("SHOW lock_timeout").fetchone() == ("15s",)
         assert writer.execute("SHOW join_collapse_limit").fetchone() == ("8",)
     store.close()
-    facts = of_postgres(between.url, now()).facts
+    facts = diagnose_postgres(between.url, now()).facts
     assert facts["pooler"]
     assert facts["timeouts"]["statement_timeout"] == "1min"
     said = CliRunner().invoke(cli, ["doctor", "--store", between.url]).output
@@ -142,7 +142,7 @@ def test_where_it_gives_sessions_that_can_be_said_and_statements_are_prepared(tm
         pool = Pool(f"{between.url}?pooler=session")
         with pool.using() as connection:
             assert not connection.is_pooled
-            assert connection.made.prepare_threshold == 1
+            assert connection.raw_connection.prepare_threshold == 1
         pool.close()
         forced = Pool(f"{url}?pooler=transaction")
         with forced.using() as connection:

@@ -27,7 +27,7 @@ from mulligan.remember.postgres import retention as postgres_retention
 from mulligan.remember.postgres import security as postgres_security
 from mulligan.remember.postgres.store import PostgresStore
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DAY, IMPORTED, LOCAL, FixQuery, PatternQuery, Retention, RunQuery
+from mulligan.remember.store import DAY, DEFAULT_TENANT, IMPORT_PREFIX, FixQuery, PatternQuery, Retention, RunQuery
 
 DAY_ONE = 20_000
 WRONG = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR), "k is 10 at most", fingerprint="f-k")
@@ -58,7 +58,7 @@ class Pair:
         assert one == other
         return one
 
-    def keep(self, day: int, *events: Any, journal: str = "j", tenant: str = LOCAL) -> None:
+    def keep(self, day: int, *events: Any, journal: str = "j", tenant: str = DEFAULT_TENANT) -> None:
         self.clock.now = (DAY_ONE + day) * DAY + 7
         self.both(lambda store: store.append(tenant, events, journal, store.offset(tenant, journal) + 1))
 
@@ -66,8 +66,8 @@ class Pair:
         now = (DAY_ONE + day) * DAY
 
         def told(store: DatabaseStore) -> tuple[int, ...]:
-            rehearsed = store.prune(LOCAL, policy, now, dry_run=True)
-            pruned = store.prune(LOCAL, policy, now)
+            rehearsed = store.prune(DEFAULT_TENANT, policy, now, dry_run=True)
+            pruned = store.prune(DEFAULT_TENANT, policy, now)
             assert (rehearsed.runs, rehearsed.steps) == (pruned.runs, pruned.steps)
             return pruned.runs, pruned.steps, pruned.sampled, pruned.compressed, pruned.counters
 
@@ -78,16 +78,18 @@ class Pair:
     def compare(self) -> None:
         for table, columns in ROWS.items():
             self.both(lambda store, table=table, columns=columns: rows(store, table, columns))
-        self.both(lambda store: list(store.export(LOCAL)))
-        self.both(lambda store: store.stats(LOCAL, StatsQuery(now=self.clock.now, by="tool", detail=True)))
-        self.both(lambda store: store.patterns(LOCAL, PatternQuery()))
-        self.both(lambda store: store.runs(LOCAL, RunQuery(tool="search")))
-        self.both(lambda store: store.fixes(LOCAL, FixQuery(tool="search", fingerprint="f-k", now=self.clock.now)))
+        self.both(lambda store: list(store.export(DEFAULT_TENANT)))
+        self.both(lambda store: store.stats(DEFAULT_TENANT, StatsQuery(now=self.clock.now, by="tool", detail=True)))
+        self.both(lambda store: store.patterns(DEFAULT_TENANT, PatternQuery()))
+        self.both(lambda store: store.runs(DEFAULT_TENANT, RunQuery(tool="search")))
+        self.both(
+            lambda store: store.fixes(DEFAULT_TENANT, FixQuery(tool="search", fingerprint="f-k", now=self.clock.now))
+        )
 
     def days(self, before: int) -> list[int]:
         """That have a part."""
-        with self.postgres._reading(LOCAL) as connection:
-            parts = postgres_days.parts(connection.made)
+        with self.postgres._reading(DEFAULT_TENANT) as connection:
+            parts = postgres_days.list_partition_days(connection.raw_connection)
         return [day - DAY_ONE for day in parts if day < DAY_ONE + before]
 
     def close(self) -> None:
@@ -96,7 +98,7 @@ class Pair:
 
 
 def rows(store: DatabaseStore, table: str, columns: str) -> list[Any]:
-    found = store._read(LOCAL, f"SELECT {columns} FROM {table} WHERE tenant = ?", (LOCAL,))
+    found = store._read(DEFAULT_TENANT, f"SELECT {columns} FROM {table} WHERE tenant = ?", (DEFAULT_TENANT,))
     return sorted(map(repr, found))
 
 
@@ -131,13 +133,15 @@ def ended(id: str, agent: str = "a") -> Run:
 
 def refuse_deletes(pair: Pair, day: int) -> None:
     """From now on no row of this day can be deleted."""
-    part = postgres_days.part(DAY_ONE + day)
-    with pair.postgres._reading(LOCAL) as connection:
-        connection.made.execute(
+    part = postgres_days.partition_name(DAY_ONE + day)
+    with pair.postgres._reading(DEFAULT_TENANT) as connection:
+        connection.raw_connection.execute(
             "CREATE OR REPLACE FUNCTION refused() RETURNS trigger LANGUAGE plpgsql AS "
             "$$ BEGIN RAISE EXCEPTION 'a row was deleted'; END $$"
         )
-        connection.made.execute(f"CREATE TRIGGER kept BEFORE DELETE ON {part} FOR EACH ROW EXECUTE FUNCTION refused()")
+        connection.raw_connection.execute(
+            f"CREATE TRIGGER kept BEFORE DELETE ON {part} FOR EACH ROW EXECUTE FUNCTION refused()"
+        )
 
 
 def test_a_day_that_is_over_goes_without_a_delete_and_all_else_is_as_in_sqlite(pair):
@@ -150,16 +154,16 @@ def test_a_day_that_is_over_goes_without_a_delete_and_all_else_is_as_in_sqlite(p
     assert pair.prune(Retention(successes=DAY, failures=2 * DAY), day=4)[:2] == (3, 9)
 
     assert pair.days(before=4) == []
-    assert [each.run.id for each in pair.postgres.export(LOCAL)] == ["run_d"]
-    (pattern,) = pair.postgres.patterns(LOCAL, PatternQuery(tool="search"))
+    assert [each.run.id for each in pair.postgres.export(DEFAULT_TENANT)] == ["run_d"]
+    (pattern,) = pair.postgres.patterns(DEFAULT_TENANT, PatternQuery(tool="search"))
     assert (pattern.count, pattern.runs) == (2, 2)  # what was counted outlives the rows
-    assert pair.both(lambda store: store.health(LOCAL).steps) == 3
-    pair.both(lambda store: store.rebuild(LOCAL))
+    assert pair.both(lambda store: store.health(DEFAULT_TENANT).steps) == 3
+    pair.both(lambda store: store.rebuild(DEFAULT_TENANT))
     pair.compare()
 
 
 def test_of_a_day_that_has_little_left_that_is_put_anew_and_the_rest_goes_without_a_delete(pair, monkeypatch):
-    monkeypatch.setattr(postgres_retention, "FEW", 1)
+    monkeypatch.setattr(postgres_retention, "MIN_RUNS_PER_DAY_BATCH", 1)
     pair.keep(0, *(event for n in range(40) for event in worked(f"run_{n:02}")), *failed("run_kept"))
     pair.keep(0, *worked("run_07"), tenant="acme")
     pair.keep(0, StepEnded(Step(run="run_not_begun", seq=1, call=1, name="search")))
@@ -177,10 +181,11 @@ def test_of_a_day_that_has_little_left_that_is_put_anew_and_the_rest_goes_withou
         if day == 4:  # into the day on which it began
             pair.keep(4, StepEnded(Step(run="run_kept", seq=4, call=4, name="write")))
     pair.keep(8, *worked("run_not_begun", count=2))
-    assert pair.both(lambda store: len(store.run(LOCAL, "run_not_begun").steps)) == 2
+    assert pair.both(lambda store: len(store.run(DEFAULT_TENANT, "run_not_begun").steps)) == 2
     pair.compare()
-    with pair.postgres._reading(LOCAL) as connection:
-        assert all(postgres_security.tables(connection.made).values())  # tenants are kept apart there, too
+    with pair.postgres._reading(DEFAULT_TENANT) as connection:
+        # tenants are kept apart there, too
+        assert all(postgres_security.list_tables(connection.raw_connection).values())
         ((unlike,),) = connection.execute(
             "SELECT count(*) FROM (SELECT i.indrelid, count(*) FROM pg_index i JOIN pg_inherits h "
             "ON h.inhrelid = i.indrelid JOIN pg_inherits p ON p.inhrelid = i.indexrelid WHERE h.inhparent = "
@@ -197,24 +202,24 @@ def test_a_day_whose_steps_were_compressed_takes_less_room_than_before(pair):
     before = room_of(pair, 0)
     assert pair.prune(Retention(), day=8)[3] == 60
     assert room_of(pair, 0) < before
-    assert pair.both(lambda store: len(store.run(LOCAL, "run_7").steps)) == 1
+    assert pair.both(lambda store: len(store.run(DEFAULT_TENANT, "run_7").steps)) == 1
 
 
 def room_of(pair: Pair, day: int) -> int:
-    part = postgres_days.part(DAY_ONE + day)
-    with pair.postgres._reading(LOCAL) as connection:
+    part = postgres_days.partition_name(DAY_ONE + day)
+    with pair.postgres._reading(DEFAULT_TENANT) as connection:
         return int(connection.execute(f"SELECT pg_total_relation_size('{part}')").fetchone()[0])
 
 
 def number_of(pair: Pair, day: int) -> int:
     """By which PostgreSQL knows the part of this day."""
-    part = postgres_days.part(DAY_ONE + day)
-    with pair.postgres._reading(LOCAL) as connection:
+    part = postgres_days.partition_name(DAY_ONE + day)
+    with pair.postgres._reading(DEFAULT_TENANT) as connection:
         return int(connection.execute("SELECT CAST(to_regclass(?) AS oid)::bigint", (part,)).fetchone()[0])
 
 
 def test_of_a_day_of_which_most_stays_the_few_that_go_are_deleted(pair, monkeypatch):
-    monkeypatch.setattr(postgres_retention, "FEW", 1)
+    monkeypatch.setattr(postgres_retention, "MIN_RUNS_PER_DAY_BATCH", 1)
     letters = random.Random(3)
     large = [failed(f"run_{n}") for n in range(100)]
     for events in large:
@@ -229,20 +234,20 @@ def test_of_a_day_of_which_most_stays_the_few_that_go_are_deleted(pair, monkeypa
 def test_what_is_to_stay_of_a_day_stays_with_its_day(pair):
     pair.keep(0, *worked("run_a"), *failed("run_kept_longer"))
     pair.keep(1, *worked("run_b"))
-    pair.keep(1, *worked("run_imported"), journal=f"{IMPORTED}file")
+    pair.keep(1, *worked("run_imported"), journal=f"{IMPORT_PREFIX}file")
     pair.keep(2, *worked("run_c"), StepEnded(Step(run="run_not_begun", seq=1, call=1, name="search")))
     pair.keep(3, *worked("run_d"))
 
     assert pair.prune(Retention(successes=DAY, failures=90 * DAY), day=8)[:2] == (4, 12)
     assert pair.days(before=8) == [0, 1, 2]
-    assert pair.both(lambda store: sorted(each.run.id for each in store.export(LOCAL))) == [
+    assert pair.both(lambda store: sorted(each.run.id for each in store.export(DEFAULT_TENANT))) == [
         "run_imported", "run_kept_longer",
     ]  # fmt: skip
 
     assert pair.prune(Retention(failures=DAY, imports=True, successes=DAY), day=9)[:2] == (2, 6)
     assert pair.days(before=9) == [2]
     pair.keep(9, *worked("run_not_begun", count=2))  # its first step is where it was
-    assert pair.both(lambda store: len(store.run(LOCAL, "run_not_begun").steps)) == 2
+    assert pair.both(lambda store: len(store.run(DEFAULT_TENANT, "run_not_begun").steps)) == 2
 
 
 def test_a_day_of_which_another_tenant_has_steps_stays_for_them(pair):
@@ -262,7 +267,7 @@ def test_a_day_of_which_another_tenant_has_steps_stays_for_them(pair):
 def test_a_day_that_somebody_reads_is_emptied_and_goes_the_next_time(pair):
     pair.keep(0, *worked("run_a"), *failed("run_b"))
     policy = Retention(successes=DAY, failures=DAY)
-    with pair.postgres._reading(LOCAL) as reader:
+    with pair.postgres._reading(DEFAULT_TENANT) as reader:
         reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         assert reader.execute("SELECT count(*) FROM steps").fetchone() == (6,)
         assert pair.prune(policy, day=4)[:2] == (2, 6)
@@ -278,16 +283,18 @@ def test_what_is_being_copied_is_copied_as_it_was_when_the_copy_began(pair):
     try:
         assert pair.prune(Retention(successes=DAY, failures=DAY), day=4)[:2] == (2, 6)
         steps = side.tables()["steps"]
-        assert side.count(steps, LOCAL) == len(list(side.rows(steps, LOCAL, ()))) == 6
+        assert side.count(steps, DEFAULT_TENANT) == len(list(side.rows(steps, DEFAULT_TENANT, ()))) == 6
     finally:
         side.close()
 
 
 def test_a_day_of_very_many_runs_goes_some_at_a_time(pair, monkeypatch):
-    monkeypatch.setattr(postgres_retention, "AT_ONCE", 2)
-    monkeypatch.setattr(pruning.Pruning, "_remove", None)  # and none by itself
+    monkeypatch.setattr(postgres_retention, "MAX_RUNS_PER_TRANSACTION", 2)
+    monkeypatch.setattr(pruning.PruneRound, "_remove", None)  # and none by itself
     pair.keep(0, *worked("run_a"), *failed("run_b"), *worked("run_c"))
-    assert pair.postgres.prune(LOCAL, Retention(successes=DAY, failures=DAY), pair.clock.now + 4 * DAY).runs == 3
+    assert (
+        pair.postgres.prune(DEFAULT_TENANT, Retention(successes=DAY, failures=DAY), pair.clock.now + 4 * DAY).runs == 3
+    )
     assert pair.days(before=4) == []
 
 
@@ -304,8 +311,8 @@ def test_whatever_is_kept_and_however_long_both_have_the_same_left(
     tmp_path, monkeypatch, kept, successes, failures, imports, at_once
 ):
     postgres.had()
-    monkeypatch.setattr(postgres_retention, "FEW", 1)
-    monkeypatch.setattr(postgres_retention, "AT_ONCE", at_once)
+    monkeypatch.setattr(postgres_retention, "MIN_RUNS_PER_DAY_BATCH", 1)
+    monkeypatch.setattr(postgres_retention, "MAX_RUNS_PER_TRANSACTION", at_once)
     path = tmp_path / "a.db"
     for left in tmp_path.iterdir():
         left.unlink()
@@ -316,7 +323,7 @@ def test_whatever_is_kept_and_however_long_both_have_the_same_left(
             events = failed(id) if sort == "failed" else worked(id)
             if sort == "not begun":
                 events = events[1:-1]
-            pair.keep(day, *events, journal=f"{IMPORTED}file" if sort == "imported" else "j")
+            pair.keep(day, *events, journal=f"{IMPORT_PREFIX}file" if sort == "imported" else "j")
         policy = Retention(successes=successes, failures=failures, imports=imports, sample=1, compress_after=None)
         pair.prune(policy, day=4)
         pair.prune(policy, day=6)

@@ -10,15 +10,15 @@ import postgres
 import psycopg
 
 from mulligan.events import ContextCompacted, RunEnded, RunStarted, StepEnded
-from mulligan.failure import Failure, Kind, Ran, Remedy, StoreError
+from mulligan.failure import Failure, Kind, Remedy, StoreError, TookEffect
 from mulligan.records import Compaction, Lesson, Run, Step
 from mulligan.remember.postgres import security as postgres_security
 from mulligan.remember.postgres.store import PostgresStore
 from mulligan.remember.store import (
-    LOCAL,
+    DEFAULT_TENANT,
     Batch,
-    Command,
     FixQuery,
+    PatternCommand,
     PatternQuery,
     Revocation,
     RunQuery,
@@ -26,7 +26,9 @@ from mulligan.remember.store import (
 )
 
 OURS, THEIRS = "acme", "globex"
-WRONG = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "k is 10 at most", fingerprint="f-k")
+WRONG = Failure.of(
+    Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "k is 10 at most", fingerprint="f-k"
+)
 
 
 def fill(store: PostgresStore, tenant: str) -> None:
@@ -49,10 +51,10 @@ def fill(store: PostgresStore, tenant: str) -> None:
     (fix,) = store.fixes(tenant, FixQuery(now=now()))
     assert store.decide(tenant, fix.id, True, now())
     (pattern,) = store.patterns(tenant, PatternQuery())
-    assert store.change(tenant, Command(do="mute", pattern=pattern.id, at=now()))
+    assert store.update_pattern(tenant, PatternCommand(do="mute", pattern=pattern.id, at=now()))
     store.revoke(tenant, Revocation(principal="mallory"))
     store.put(tenant, "note", "n", b"x")
-    store.keep_lesson(tenant, Lesson(id="les_0123456789ab", tool="s", mistake="Too much.", correction="Less."))
+    store.save_lesson(tenant, Lesson(id="les_0123456789ab", tool="s", mistake="Too much.", correction="Less."))
     with store._writing(tenant) as writer:
         writer.execute("INSERT INTO meta (tenant, key, value) VALUES (?, 'pruned', '0')", (tenant,))
 
@@ -79,14 +81,14 @@ def filled(store):
 
 def tables(store: PostgresStore) -> list[str]:
     with store._reading(OURS) as connection:
-        return [*postgres_security.tables(connection.made)]
+        return [*postgres_security.list_tables(connection.raw_connection)]
 
 
 def test_every_table_with_a_tenant_is_guarded_and_every_part_of_one(filled):
     with filled._reading(OURS) as connection:
-        guarded = postgres_security.tables(connection.made)
-        assert postgres_security.holds(connection.made)
-        every = {name for (name,) in connection.made.execute(
+        guarded = postgres_security.list_tables(connection.raw_connection)
+        assert postgres_security.is_enforced(connection.raw_connection)
+        every = {name for (name,) in connection.raw_connection.execute(
             "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p')"
         )}  # fmt: skip
     assert all(guarded.values())
@@ -98,9 +100,9 @@ def test_without_any_filter_a_question_sees_rows_of_its_tenant_alone(filled):
     empty = []
     for name in tables(filled):
         with filled._reading(OURS) as connection:
-            own = connection.made.execute(f"SELECT DISTINCT tenant FROM {name}").fetchall()
+            own = connection.raw_connection.execute(f"SELECT DISTINCT tenant FROM {name}").fetchall()
         with filled._reading("nobody") as connection:
-            others = connection.made.execute(f"SELECT DISTINCT tenant FROM {name}").fetchall()
+            others = connection.raw_connection.execute(f"SELECT DISTINCT tenant FROM {name}").fetchall()
         shared = [("",)] if name == "meta" else []
         assert [each for each in own if each not in shared] in ([(OURS,)], []), name
         assert [each for each in others if each not in shared] == [], name
@@ -116,15 +118,15 @@ def test_the_tables_hold_rows_of_both(filled):
         if name.startswith("steps_"):
             continue
         with filled._writing(OURS, THEIRS) as writer:
-            seen = {tenant for (tenant,) in writer.made.execute(f"SELECT DISTINCT tenant FROM {name}").fetchall()}
-        assert seen >= {OURS, THEIRS}, name
+            found = writer.raw_connection.execute(f"SELECT DISTINCT tenant FROM {name}").fetchall()
+        assert {tenant for (tenant,) in found} >= {OURS, THEIRS}, name
 
 
-@pytest.mark.parametrize("using", ["_reading", "_asking", "_writing"])
+@pytest.mark.parametrize("using", ["_reading", "_reading_stale", "_writing"])
 def test_every_way_to_the_database_means_its_tenant_alone(filled, using):
     for tenant in (OURS, THEIRS, "nobody", OURS):
         with getattr(filled, using)(tenant) as connection:
-            seen = connection.made.execute("SELECT DISTINCT tenant FROM runs").fetchall()
+            seen = connection.raw_connection.execute("SELECT DISTINCT tenant FROM runs").fetchall()
             assert seen == ([(tenant,)] if tenant != "nobody" else [])
 
 
@@ -143,54 +145,54 @@ def test_a_row_of_another_tenant_can_be_neither_written_nor_taken_over(filled):
         if name.startswith("steps_") or name == "meta":
             continue
         with psycopg.connect(filled._pool._url) as made:
-            postgres_security.mean(made, [OURS], is_local=True)
+            postgres_security.set_tenants(made, [OURS], is_local=True)
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 made.execute(f"UPDATE {name} SET tenant = 'initech'")
     with filled._writing(OURS) as writer:
-        assert writer.made.execute("DELETE FROM runs WHERE tenant = %s", (THEIRS,)).rowcount == 0
+        assert writer.raw_connection.execute("DELETE FROM runs WHERE tenant = %s", (THEIRS,)).rowcount == 0
     assert len(filled.runs(THEIRS, RunQuery())) == before
 
 
 def test_what_is_the_servers_own_is_there_for_who_asks_for_it_and_for_no_tenant(filled):
-    assert filled.swap("", "server", "tokens", None, b"1")
+    assert filled.compare_and_set("", "server", "tokens", None, b"1")
     assert filled.get("", "server", "tokens") == b"1"
-    for tenant in (OURS, LOCAL):
+    for tenant in (OURS, DEFAULT_TENANT):
         with filled._reading(tenant) as connection:
-            assert connection.made.execute("SELECT 1 FROM shelf WHERE kind = 'server'").fetchone() is None
+            assert connection.raw_connection.execute("SELECT 1 FROM shelf WHERE kind = 'server'").fetchone() is None
     with filled._reading("") as connection:
-        assert connection.made.execute("SELECT DISTINCT tenant FROM shelf").fetchall() == [("",)]
+        assert connection.raw_connection.execute("SELECT DISTINCT tenant FROM shelf").fetchall() == [("",)]
 
 
 def test_a_group_of_tenants_is_written_together_and_by_nobody_else(store):
     run = RunEnded(Run(id="r", agent="a", started=1, ended=2, end="finished"))
-    assert store.append_all([Batch(tenant, [run], "j", 1) for tenant in (OURS, THEIRS, LOCAL)]) == [1, 1, 1]
-    for tenant in (OURS, THEIRS, LOCAL):
+    assert store.append_all([Batch(tenant, [run], "j", 1) for tenant in (OURS, THEIRS, DEFAULT_TENANT)]) == [1, 1, 1]
+    for tenant in (OURS, THEIRS, DEFAULT_TENANT):
         assert len(store.runs(tenant, RunQuery())) == 1
     with store._reading("") as connection:
-        assert connection.made.execute("SELECT count(*) FROM runs").fetchone() == (0,)
+        assert connection.raw_connection.execute("SELECT count(*) FROM runs").fetchone() == (0,)
 
 
 def test_a_transaction_that_ended_means_nobody_any_more(filled):
     with filled._writing(OURS):
         pass
     assert filled._writer is not None
-    assert filled._writer.made.execute("SELECT count(*) FROM runs").fetchone() == (0,)
+    assert filled._writer.raw_connection.execute("SELECT count(*) FROM runs").fetchone() == (0,)
     with pytest.raises(ZeroDivisionError), filled._writing(OURS):
         raise ZeroDivisionError
-    assert filled._writer.made.execute("SELECT count(*) FROM runs").fetchone() == (0,)
+    assert filled._writer.raw_connection.execute("SELECT count(*) FROM runs").fetchone() == (0,)
 
 
 def test_a_day_of_another_tenant_is_not_dropped_because_it_is_not_seen(filled):
     from mulligan.remember.postgres import days
 
     with filled._reading("nobody") as connection:
-        today = max(days.parts(connection.made))
-        days.drop_empty(connection.made, today + 1)
+        today = max(days.list_partition_days(connection.raw_connection))
+        days.drop_empty_partitions(connection.raw_connection, today + 1)
     for tenant in (OURS, THEIRS):
         assert [len(each.steps) for each in filled.runs(tenant, RunQuery())] == [2, 2, 2]
 
 
-@pytest.mark.parametrize("name", [f"{OURS}{postgres_security.APART}{THEIRS}", postgres_security.EVERYBODY])
+@pytest.mark.parametrize("name", [f"{OURS}{postgres_security.TENANT_SEPARATOR}{THEIRS}", postgres_security.ALL_TENANTS])
 def test_a_name_that_would_mean_several_is_refused(filled, name):
     for ask in (lambda: filled.runs(name, RunQuery()), lambda: filled.put(name, "note", "n", b"x")):
         with pytest.raises(StoreError, match="no tenant is called"):

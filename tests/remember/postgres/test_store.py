@@ -26,7 +26,7 @@ from mulligan.remember.postgres import days as postgres_days
 from mulligan.remember.postgres import pool as postgres_pool
 from mulligan.remember.postgres import security as postgres_security
 from mulligan.remember.postgres.store import PostgresStore
-from mulligan.remember.store import DAY, LOCAL, Batch, FixQuery, PatternQuery, Question, Retention
+from mulligan.remember.store import DAY, DEFAULT_TENANT, Batch, FixQuery, PatternQuery, RecallQuery, Retention
 from mulligan.remember.tables import MIGRATIONS
 
 WRONG = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR), "k is 10 at most", fingerprint="f-k")
@@ -60,8 +60,8 @@ def failed(run: str, fingerprint: str = "f-k", tool: str = "search", message: st
 
 
 def asked(store: PostgresStore, sql: str, *values: Any) -> list[Any]:
-    with store._reading(LOCAL) as connection:
-        return connection.made.execute(sql, values).fetchall()
+    with store._reading(DEFAULT_TENANT) as connection:
+        return connection.raw_connection.execute(sql, values).fetchall()
 
 
 # What is said when it cannot be used
@@ -89,8 +89,8 @@ def test_a_wrong_password_and_a_database_that_is_not_there_are_told(url):
 
 def test_a_newer_schema_is_left_as_it_is(postgres_url):
     store = PostgresStore(postgres_url)
-    with store._reading(LOCAL) as connection:
-        connection.made.execute("UPDATE mulligan SET version = version + 1")
+    with store._reading(DEFAULT_TENANT) as connection:
+        connection.raw_connection.execute("UPDATE mulligan SET version = version + 1")
     store.close()
     assert f"schema {len(MIGRATIONS) + 1}; this one knows {len(MIGRATIONS)}" in sentence(postgres_url)
 
@@ -106,13 +106,13 @@ def test_tables_of_another_program_are_not_touched(postgres_url):
 def test_without_psycopg_one_is_told_what_to_install():
     source = (
         "import sys; sys.modules['psycopg'] = None\n"
-        "from mulligan.failure import MissingExtra\n"
+        "from mulligan.failure import MissingExtraError\n"
         "from mulligan.remember.urls import open_store\n"
         "try: open_store('postgresql://h/d')\n"
-        "except MissingExtra as told: print(told)\n"
+        "except MissingExtraError as told: print(told)\n"
         "import mulligan\n"
         "try: mulligan.configure(store='postgresql://h/d')\n"
-        "except MissingExtra as told: print(told)\n"
+        "except MissingExtraError as told: print(told)\n"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     said = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, env=env, check=True).stdout
@@ -129,34 +129,34 @@ def test_a_copy_is_made_by_those_who_can(store, tmp_path):
 
 def test_characters_that_postgresql_has_no_room_for_come_back_as_they_were(store):
     odd = "a\x00b\ud800c\udfff\U0001f600"
-    store.put(LOCAL, "kind", odd, b"\x00value")
-    assert store.keys(LOCAL, "kind") == [odd]
-    assert store.get(LOCAL, "kind", odd) == b"\x00value"
+    store.put(DEFAULT_TENANT, "kind", odd, b"\x00value")
+    assert store.keys(DEFAULT_TENANT, "kind") == [odd]
+    assert store.get(DEFAULT_TENANT, "kind", odd) == b"\x00value"
 
-    store.append(LOCAL, failed("run_\x00", tool="se\x00arch", message="no \x00 here"), "j\x00", 1)
+    store.append(DEFAULT_TENANT, failed("run_\x00", tool="se\x00arch", message="no \x00 here"), "j\x00", 1)
 
-    assert store.run(LOCAL, "run_\x00").steps[0].name == "se\x00arch"
-    assert [each.id for each in store.find(LOCAL, "run_\x00")] == ["run_\x00"]
-    (pattern,) = store.patterns(LOCAL, PatternQuery())
+    assert store.run(DEFAULT_TENANT, "run_\x00").steps[0].name == "se\x00arch"
+    assert [each.id for each in store.find(DEFAULT_TENANT, "run_\x00")] == ["run_\x00"]
+    (pattern,) = store.patterns(DEFAULT_TENANT, PatternQuery())
     assert (pattern.tool, pattern.message) == ("se\x00arch", "no \x00 here")
-    assert store.journals(LOCAL) == ["j\x00"]
-    assert store.stats(LOCAL, StatsQuery(now=9, by="tool")).parts.keys() == {"se\x00arch"}
+    assert store.journals(DEFAULT_TENANT) == ["j\x00"]
+    assert store.stats(DEFAULT_TENANT, StatsQuery(now=9, by="tool")).parts.keys() == {"se\x00arch"}
 
 
 def test_texts_are_in_the_order_of_their_bytes_whatever_the_server_speaks(store):
     for key in ("b", "B", "a", "ä", "Z", "_"):
-        store.put(LOCAL, "kind", key, b"")
-    assert store.keys(LOCAL, "kind") == sorted(["b", "B", "a", "ä", "Z", "_"], key=str.encode)
+        store.put(DEFAULT_TENANT, "kind", key, b"")
+    assert store.keys(DEFAULT_TENANT, "kind") == sorted(["b", "B", "a", "ä", "Z", "_"], key=str.encode)
 
 
 # Writing
 
 
 def test_a_large_batch_of_which_half_is_there_already_is_kept_once(store):
-    assert store.append(LOCAL, batch("run_a", 60), "j", 1) == 61
-    assert store.append(LOCAL, batch("run_a", 120), "other", 1) == 60
-    assert [step.seq for step in store.run(LOCAL, "run_a").steps] == list(range(1, 121))
-    assert store.stats(LOCAL, StatsQuery(now=9)).total.calls == 120
+    assert store.append(DEFAULT_TENANT, batch("run_a", 60), "j", 1) == 61
+    assert store.append(DEFAULT_TENANT, batch("run_a", 120), "other", 1) == 60
+    assert [step.seq for step in store.run(DEFAULT_TENANT, "run_a").steps] == list(range(1, 121))
+    assert store.stats(DEFAULT_TENANT, StatsQuery(now=9)).total.calls == 120
 
 
 def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -176,11 +176,11 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_large_batch_takes_as_many_statements_as_a_small_one(store, monkeypatch):
-    store.append(LOCAL, batch("run_first", 3), "first", 1)
+    store.append(DEFAULT_TENANT, batch("run_first", 3), "first", 1)
     told = statements(monkeypatch)
-    store.append(LOCAL, batch("run_small", 3), "small", 1)
+    store.append(DEFAULT_TENANT, batch("run_small", 3), "small", 1)
     of_small = len(told)
-    store.append(LOCAL, batch("run_large", 1000), "large", 1)
+    store.append(DEFAULT_TENANT, batch("run_large", 1000), "large", 1)
     assert len(told) - of_small == of_small < 20
 
 
@@ -189,20 +189,20 @@ def test_a_batch_of_many_failures_takes_as_many_statements_as_one_of_few(store, 
         return [event for n in range(count) for event in failed(f"run_{of}{n}", f"f-{n}", f"tool-{n}")]
 
     for place in range(4):  # after which no plans are made anew for a while
-        store.append(LOCAL, failures(3, f"first{place}"), f"first{place}", 1)
+        store.append(DEFAULT_TENANT, failures(3, f"first{place}"), f"first{place}", 1)
     told = statements(monkeypatch)
-    store.append(LOCAL, failures(4, "small"), "small", 1)  # three that have been met before, and a new one
+    store.append(DEFAULT_TENANT, failures(4, "small"), "small", 1)  # three that have been met before, and a new one
     of_small = len(told)
-    store.append(LOCAL, failures(200, "large"), "large", 1)
+    store.append(DEFAULT_TENANT, failures(200, "large"), "large", 1)
     assert len(told) - of_small <= of_small + 1 < 45
-    assert store.stats(LOCAL, StatsQuery(now=9)).total.recovered == 216
-    assert store.pattern(LOCAL, pattern_id("tool-1", "f-1")).count == 6
+    assert store.stats(DEFAULT_TENANT, StatsQuery(now=9)).total.recovered == 216
+    assert store.pattern(DEFAULT_TENANT, pattern_id("tool-1", "f-1")).count == 6
 
 
 def test_a_plan_made_for_an_empty_table_is_made_anew_as_it_fills(store, monkeypatch):
     told = statements(monkeypatch)
     for place in range(20):
-        store.append(LOCAL, batch(f"run_{place}"), f"j{place}", 1)
+        store.append(DEFAULT_TENANT, batch(f"run_{place}"), f"j{place}", 1)
     assert told.count("DISCARD PLANS") == 3
 
 
@@ -215,7 +215,7 @@ def test_several_processes_lose_nothing_of_each_others_sums(url):
     def work(number: int) -> None:
         try:
             for turn in range(rounds):
-                stores[number].append(LOCAL, failed(f"run_{number}_{turn}"), f"journal_{number}", turn + 1)
+                stores[number].append(DEFAULT_TENANT, failed(f"run_{number}_{turn}"), f"journal_{number}", turn + 1)
         except BaseException as error:
             faults.append(error)
             raise
@@ -230,12 +230,12 @@ def test_several_processes_lose_nothing_of_each_others_sums(url):
     expected = MemoryStore()
     for number in range(workers):
         for turn in range(rounds):
-            expected.append(LOCAL, failed(f"run_{number}_{turn}"), f"journal_{number}", turn + 1)
+            expected.append(DEFAULT_TENANT, failed(f"run_{number}_{turn}"), f"journal_{number}", turn + 1)
     for query in (StatsQuery(now=9), StatsQuery(now=9, by="tool", detail=True)):
-        assert stores[0].stats(LOCAL, query) == expected.stats(LOCAL, query)
-    assert stores[1].patterns(LOCAL, PatternQuery()) == expected.patterns(LOCAL, PatternQuery())
-    fixes = stores[2].fixes(LOCAL, FixQuery(tool="search", fingerprint="f-k", now=9))
-    assert fixes == expected.fixes(LOCAL, FixQuery(tool="search", fingerprint="f-k", now=9))
+        assert stores[0].stats(DEFAULT_TENANT, query) == expected.stats(DEFAULT_TENANT, query)
+    assert stores[1].patterns(DEFAULT_TENANT, PatternQuery()) == expected.patterns(DEFAULT_TENANT, PatternQuery())
+    fixes = stores[2].fixes(DEFAULT_TENANT, FixQuery(tool="search", fingerprint="f-k", now=9))
+    assert fixes == expected.fixes(DEFAULT_TENANT, FixQuery(tool="search", fingerprint="f-k", now=9))
     for store in stores:
         store.close()
 
@@ -268,24 +268,24 @@ def test_several_processes_may_make_the_tables_at_once(postgres_url):
     for thread in threads:
         thread.join()
     assert len(made) == 4
-    assert made[0].append(LOCAL, batch("run_a"), "j", 1) == 2
+    assert made[0].append(DEFAULT_TENANT, batch("run_a"), "j", 1) == 2
     for store in made:
         store.close()
 
 
 def test_a_forked_child_writes_beside_its_parent(store, url):
-    store.append(LOCAL, batch("run_a"), "j", 1)
+    store.append(DEFAULT_TENANT, batch("run_a"), "j", 1)
     pid = os.fork()
     if not pid:
         status = 1
         try:
-            store.append(LOCAL, batch("run_child"), "child", 1)
-            status = int(store.run(LOCAL, "run_child") is None)
+            store.append(DEFAULT_TENANT, batch("run_child"), "child", 1)
+            status = int(store.run(DEFAULT_TENANT, "run_child") is None)
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert store.append(LOCAL, batch("run_b"), "j", 2) == 2
-    assert {run.id for run in store.find(LOCAL, "run_")} == {"run_a", "run_child", "run_b"}
+    assert store.append(DEFAULT_TENANT, batch("run_b"), "j", 2) == 2
+    assert {run.id for run in store.find(DEFAULT_TENANT, "run_")} == {"run_a", "run_child", "run_b"}
 
 
 # Days
@@ -295,34 +295,35 @@ def test_steps_are_kept_by_the_day_their_run_came_and_an_emptied_day_is_dropped(
     day = 20_000
     now = day * DAY
     store = PostgresStore(url, clock=lambda: now)
-    store.append(LOCAL, batch("run_a", 3), "j", 1)
-    store.append(LOCAL, [StepEnded(Step(run="run_lost", seq=1, call=1, name="search"))], "j", 2)
+    store.append(DEFAULT_TENANT, batch("run_a", 3), "j", 1)
+    store.append(DEFAULT_TENANT, [StepEnded(Step(run="run_lost", seq=1, call=1, name="search"))], "j", 2)
     now = (day + 2) * DAY
     late = [StepEnded(Step(run="run_a", seq=n, call=n, name="late")) for n in (3, 4)]
-    assert store.append(LOCAL, late, "j", 3) == 1  # the third was there, two days ago
-    assert store.append(LOCAL, [*batch("run_lost")], "j", 4) == 1  # its step was there
-    store.append(LOCAL, batch("run_new"), "j", 5)
+    assert store.append(DEFAULT_TENANT, late, "j", 3) == 1  # the third was there, two days ago
+    assert store.append(DEFAULT_TENANT, [*batch("run_lost")], "j", 4) == 1  # its step was there
+    store.append(DEFAULT_TENANT, batch("run_new"), "j", 5)
 
     parts = dict(asked(store, "SELECT tableoid::regclass::text, count(*) FROM steps GROUP BY 1"))
     assert parts == {f"steps_{day}": 5, f"steps_{day + 2}": 1}
-    assert {f"steps_{day + 2 + ahead}" for ahead in range(postgres_days.AHEAD + 1)} <= {
-        f"steps_{each}" for (each,) in [(each,) for each in postgres_days.parts(store._ours().made)]
+    assert {f"steps_{day + 2 + ahead}" for ahead in range(postgres_days.PARTITIONS_AHEAD_DAYS + 1)} <= {
+        f"steps_{each}"
+        for (each,) in [(each,) for each in postgres_days.list_partition_days(store._open_writer().raw_connection)]
     }
 
-    pruned = store.prune(LOCAL, Retention(successes=DAY, failures=DAY), now)
+    pruned = store.prune(DEFAULT_TENANT, Retention(successes=DAY, failures=DAY), now)
 
     assert (pruned.runs, pruned.steps) == (2, 5)
-    assert postgres_days.parts(store._ours().made)[0] == day + 2
-    assert [each.run.id for each in store.export(LOCAL)] == ["run_new"]
+    assert postgres_days.list_partition_days(store._open_writer().raw_connection)[0] == day + 2
+    assert [each.run.id for each in store.export(DEFAULT_TENANT)] == ["run_new"]
     store.close()
 
 
 def test_what_came_on_a_day_without_a_part_is_kept_all_the_same(url):
     store = PostgresStore(url, clock=lambda: 5)
-    store._make_parts = lambda writer: None  # type: ignore[method-assign]
-    assert store.append(LOCAL, batch("run_a", 2), "j", 1) == 3
+    store._create_partitions = lambda writer: None  # type: ignore[method-assign]
+    assert store.append(DEFAULT_TENANT, batch("run_a", 2), "j", 1) == 3
     assert asked(store, "SELECT count(*) FROM steps_rest") in ([(2,)], [(0,)])
-    assert len(store.run(LOCAL, "run_a").steps) == 2
+    assert len(store.run(DEFAULT_TENANT, "run_a").steps) == 2
     store.close()
 
 
@@ -340,22 +341,22 @@ def server() -> Iterator[postgres.Server]:
 
 @pytest.mark.parametrize("mode", ["fast", "immediate", "kill"])
 def test_a_server_that_is_restarted_is_found_again_and_nothing_is_lost_or_doubled(server, mode, monkeypatch):
-    monkeypatch.setattr(postgres_pool, "FIRST", 0.01)
-    monkeypatch.setattr(postgres_pool, "LONGEST", 0.05)
+    monkeypatch.setattr(postgres_pool, "INITIAL_BACKOFF_SECONDS", 0.01)
+    monkeypatch.setattr(postgres_pool, "MAX_BACKOFF_SECONDS", 0.05)
     with postgres.fresh_database(server.url) as url:
         store = PostgresStore(url)
-        assert store.append(LOCAL, batch("run_a", 30), "j", 1) == 31
+        assert store.append(DEFAULT_TENANT, batch("run_a", 30), "j", 1) == 31
         server.stop(mode)
         with pytest.raises(StoreError):
-            store.append(LOCAL, batch("run_b", 30), "j", 2)
+            store.append(DEFAULT_TENANT, batch("run_b", 30), "j", 2)
         with pytest.raises(StoreError):
-            store.run(LOCAL, "run_a")
-        assert not store.health(LOCAL).sound
+            store.run(DEFAULT_TENANT, "run_a")
+        assert not store.health(DEFAULT_TENANT).sound
         server.start()
-        assert until_it_works(lambda: store.append(LOCAL, batch("run_b", 30), "j", 2)) == 31
-        assert store.append(LOCAL, batch("run_b", 30), "j", 2) == 0
-        assert [each.run.id for each in store.export(LOCAL)] == ["run_a", "run_b"]
-        assert store.stats(LOCAL, StatsQuery(now=9)).total.calls == 60
+        assert until_it_works(lambda: store.append(DEFAULT_TENANT, batch("run_b", 30), "j", 2)) == 31
+        assert store.append(DEFAULT_TENANT, batch("run_b", 30), "j", 2) == 0
+        assert [each.run.id for each in store.export(DEFAULT_TENANT)] == ["run_a", "run_b"]
+        assert store.stats(DEFAULT_TENANT, StatsQuery(now=9)).total.calls == 60
         store.close()
 
 
@@ -377,71 +378,71 @@ def end_connections(store: PostgresStore) -> None:
 
 
 def test_a_connection_that_the_server_ended_costs_a_question_nothing(store):
-    store.append(LOCAL, batch("run_a"), "j", 1)
-    store.run(LOCAL, "run_a")
-    store.stats(LOCAL, StatsQuery(now=9))
+    store.append(DEFAULT_TENANT, batch("run_a"), "j", 1)
+    store.run(DEFAULT_TENANT, "run_a")
+    store.stats(DEFAULT_TENANT, StatsQuery(now=9))
     end_connections(store)
-    assert store.stats(LOCAL, StatsQuery(now=9)).total.calls == 1
+    assert store.stats(DEFAULT_TENANT, StatsQuery(now=9)).total.calls == 1
     end_connections(store)
-    assert store.offset(LOCAL, "j") == 1
+    assert store.offset(DEFAULT_TENANT, "j") == 1
 
 
 def test_a_connection_that_the_server_ended_costs_a_batch_nothing_and_doubles_none(store):
-    assert store.append(LOCAL, batch("run_a"), "j", 1) == 2
+    assert store.append(DEFAULT_TENANT, batch("run_a"), "j", 1) == 2
     end_connections(store)
-    assert store.append(LOCAL, batch("run_b"), "j", 2) == 2
+    assert store.append(DEFAULT_TENANT, batch("run_b"), "j", 2) == 2
     end_connections(store)
-    assert store.append(LOCAL, batch("run_b"), "j", 2) == 0
+    assert store.append(DEFAULT_TENANT, batch("run_b"), "j", 2) == 0
     end_connections(store)
-    store.put(LOCAL, "kind", "key", b"value")
-    assert store.get(LOCAL, "kind", "key") == b"value"
-    assert store.stats(LOCAL, StatsQuery(now=9)).total.calls == 2
+    store.put(DEFAULT_TENANT, "kind", "key", b"value")
+    assert store.get(DEFAULT_TENANT, "kind", "key") == b"value"
+    assert store.stats(DEFAULT_TENANT, StatsQuery(now=9)).total.calls == 2
 
 
 def test_a_connection_that_ends_within_a_batch_is_not_gone_on_with(store):
     """What was asked of it before may be what the rest rests on: whoever keeps the batch keeps it again."""
-    store.append(LOCAL, batch("run_a"), "j", 1)
+    store.append(DEFAULT_TENANT, batch("run_a"), "j", 1)
 
     def cut_off() -> None:
-        with store._writing(LOCAL) as writer:
+        with store._writing(DEFAULT_TENANT) as writer:
             end_connections(store)
             writer.execute("SELECT 1")
 
     with pytest.raises(StoreError):
         cut_off()
-    assert store.append(LOCAL, batch("run_b"), "j", 2) == 2
+    assert store.append(DEFAULT_TENANT, batch("run_b"), "j", 2) == 2
 
 
 def test_who_asks_when_all_connections_are_busy_is_told_so(url, monkeypatch):
-    monkeypatch.setattr(postgres_pool, "WAIT", 0.05)
+    monkeypatch.setattr(postgres_pool, "POOL_TIMEOUT_SECONDS", 0.05)
     store = PostgresStore(url + "?pool=1")
     with (
-        store._reading(LOCAL),
+        store._reading(DEFAULT_TENANT),
         pytest.raises(StoreError, match=r"all 1 connections .* are in use. Allow more: \?pool=N"),
     ):
-        store.get(LOCAL, "kind", "key")
-    assert store.get(LOCAL, "kind", "key") is None
+        store.get(DEFAULT_TENANT, "kind", "key")
+    assert store.get(DEFAULT_TENANT, "kind", "key") is None
     store.close()
 
 
 def test_a_replica_answers_what_may_be_a_moment_old_and_the_primary_what_may_not(url, postgres_url):
     behind = PostgresStore(postgres_url)
-    behind.append(LOCAL, batch("run_replica"), "j", 7)
-    behind.put(LOCAL, "kind", "key", b"replica")
+    behind.append(DEFAULT_TENANT, batch("run_replica"), "j", 7)
+    behind.put(DEFAULT_TENANT, "kind", "key", b"replica")
     behind.close()
     from urllib.parse import quote
 
     store = PostgresStore(f"{url}?replica={quote(postgres_url, safe='')}")
-    store.append(LOCAL, failed("run_own"), "j", 1)
+    store.append(DEFAULT_TENANT, failed("run_own"), "j", 1)
 
-    assert [each.run.id for each in store.export(LOCAL)] == ["run_replica"]
-    assert store.recall(LOCAL, Question(tool="search", fingerprint="f-k")) == []
-    assert store.offset(LOCAL, "j") == 1
-    assert store.get(LOCAL, "kind", "key") is None
+    assert [each.run.id for each in store.export(DEFAULT_TENANT)] == ["run_replica"]
+    assert store.recall(DEFAULT_TENANT, RecallQuery(tool="search", fingerprint="f-k")) == []
+    assert store.offset(DEFAULT_TENANT, "j") == 1
+    assert store.get(DEFAULT_TENANT, "kind", "key") is None
     store.close()
 
     without = PostgresStore(f"{url}?replica={quote('postgresql://127.0.0.1:1/gone', safe='')}")
-    assert [each.run.id for each in without.export(LOCAL)] == ["run_own"]
+    assert [each.run.id for each in without.export(DEFAULT_TENANT)] == ["run_own"]
     without.close()
 
 
@@ -454,56 +455,60 @@ ERRORS = ("the disk is full", "no such table", "wrong colour", "a teapot", "quot
 @pytest.mark.parametrize("has_extension", [True, False])
 def test_of_very_many_patterns_those_are_compared_whose_words_are_the_most_alike(store, monkeypatch, has_extension):
     """Where the extension cannot be had, they are compared as in every other store: no more than so many."""
-    assert store._finds_alike
-    monkeypatch.setattr(store, "_finds_alike", has_extension)
-    monkeypatch.setattr(candidates, "MOST", 2)
+    assert store._has_similarity_index
+    monkeypatch.setattr(store, "_has_similarity_index", has_extension)
+    monkeypatch.setattr(candidates, "MAX_PATTERNS_PER_TOOL", 2)
     for number, text in enumerate(ERRORS):
-        store.append(LOCAL, failed(f"run_{number}", f"f-{number}", message=text), "j", number + 1)
+        store.append(DEFAULT_TENANT, failed(f"run_{number}", f"f-{number}", message=text), "j", number + 1)
     ids = [pattern_id("search", f"f-{number}") for number in range(len(ERRORS))]
     assert ids[5] not in sorted(ids)[:2]
 
-    near = store._near(store._reader(LOCAL), LOCAL, "search", "limit must be 20 or less", 0)
+    near = store._find_similar_patterns(
+        store._reader(DEFAULT_TENANT), DEFAULT_TENANT, "search", "limit must be 20 or less", 0
+    )
 
     assert [pattern for _, pattern in near] == ([ids[5]] if has_extension else [])
 
 
 def test_a_database_that_had_them_in_rows_of_their_own_has_them_together_once_it_is_opened(store, url):
-    store.append(LOCAL, failed("run_1"), "j", 1)
+    store.append(DEFAULT_TENANT, failed("run_1"), "j", 1)
     ((kept,),) = asked(store, "SELECT body FROM sketches")
-    with store._writing(LOCAL) as writer:
-        writer.made.execute("DROP TABLE sketches, provisional")
-        writer.made.execute("ALTER TABLE votes DROP COLUMN content, DROP COLUMN old_value, DROP COLUMN other_values")
-        writer.made.execute("UPDATE mulligan SET version = 7")
+    with store._writing(DEFAULT_TENANT) as writer:
+        writer.raw_connection.execute("DROP TABLE sketches, provisional")
+        writer.raw_connection.execute(
+            "ALTER TABLE votes DROP COLUMN content, DROP COLUMN old_value, DROP COLUMN other_values"
+        )
+        writer.raw_connection.execute("UPDATE mulligan SET version = 7")
 
     again = PostgresStore(url)
 
     assert asked(again, "SELECT body FROM sketches") == [(kept,)]
-    assert postgres_security.tables(again._ours().made)["sketches"]
+    assert postgres_security.list_tables(again._open_writer().raw_connection)["sketches"]
     again.close()
 
 
 def test_a_text_is_found_in_any_case_and_in_any_alphabet(store):
     for number, text in enumerate(["Die STRASSE fehlt", "ΣΊΣΥΦΟΣ", "plain"]):
-        store.append(LOCAL, failed(f"run_{number}", f"f-{number}", message=text), "j", number + 1)
+        store.append(DEFAULT_TENANT, failed(f"run_{number}", f"f-{number}", message=text), "j", number + 1)
     for text, message in (("straße", "Die STRASSE fehlt"), ("σίσυφος", "ΣΊΣΥΦΟΣ"), ("PLAIN", "plain")):
-        assert [each.message for each in store.patterns(LOCAL, PatternQuery(text=text))] == [message]
+        assert [each.message for each in store.patterns(DEFAULT_TENANT, PatternQuery(text=text))] == [message]
 
 
 def test_figures_are_counted_anew_as_they_were(store):
     for number in range(5):
-        store.append(LOCAL, failed(f"run_{number}"), "j", number + 1)
-    before = store.stats(LOCAL, StatsQuery(now=9, by="tool", detail=True))
-    store.rebuild(LOCAL)
-    assert store.stats(LOCAL, StatsQuery(now=9, by="tool", detail=True)) == before
-    assert before.total == figures.stats(list(store.export(LOCAL)), StatsQuery(now=9)).total
+        store.append(DEFAULT_TENANT, failed(f"run_{number}"), "j", number + 1)
+    before = store.stats(DEFAULT_TENANT, StatsQuery(now=9, by="tool", detail=True))
+    store.rebuild(DEFAULT_TENANT)
+    assert store.stats(DEFAULT_TENANT, StatsQuery(now=9, by="tool", detail=True)) == before
+    assert before.total == figures.stats(list(store.export(DEFAULT_TENANT)), StatsQuery(now=9)).total
 
 
 def test_it_is_opened_by_its_url(url, tmp_path: Path):
-    from mulligan.remember.urls import open_store, place_of, shown
+    from mulligan.remember.urls import local_path, open_store, redact_password
 
     with_password = url.replace("postgresql://", "postgres://")
     store = open_store(with_password)
     assert isinstance(store, PostgresStore)
-    assert place_of(url, tmp_path).name.startswith("postgres-")
-    assert ":" not in shown(url).split("@")[0].removeprefix("postgresql://")
+    assert local_path(url, tmp_path).name.startswith("postgres-")
+    assert ":" not in redact_password(url).split("@")[0].removeprefix("postgresql://")
     store.close()

@@ -16,17 +16,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mulligan.events import AnyEvent, RunStarted, StepEnded, Stream
+from mulligan.events import AnyEvent, EventStream, RunStarted, StepEnded
 from mulligan.failure import Failure, Kind, StoreError
 from mulligan.records import Run, Step
 from mulligan.redaction import Redactor
 from mulligan.remember.memory import MemoryStore
 from mulligan.remember.recording import backlog, framing, intake
 from mulligan.remember.recording import journal as journals
-from mulligan.remember.recording.adoption import adopt
+from mulligan.remember.recording.adoption import recover_journals
 from mulligan.remember.recording.recorder import Recorder
-from mulligan.remember.store import LOCAL
-from mulligan.success import Success
+from mulligan.remember.store import DEFAULT_TENANT
+from mulligan.success import SuccessRecord
 
 CAPACITY = 20
 
@@ -62,10 +62,10 @@ class Host:
         self.folder = folder
         self.store = Slow()
         self.store.calls = self.work
-        stream = Stream(Redactor())
-        self.recorder = Recorder(lambda: self.store, stream, journals=lambda: folder)
+        stream = EventStream(Redactor())
+        self.recorder = Recorder(lambda: self.store, stream, journal_folder=lambda: folder)
         self.recorder._worker.start = lambda: None  # type: ignore[method-assign]
-        stream.carry(self.recorder)
+        stream.set_sink(self.recorder)
         self.made: list[str] = []
         self.unwritten: list[str] = []
 
@@ -74,7 +74,9 @@ class Host:
             run = f"run_{len(self.made):05}"
             self.made.append(run)
             about = Run(id=run, started=1000)
-            self.recorder.keep(Success.of("tool", "search", {"n": 1}, run=run, started=1.0, alone=about))
+            self.recorder.put_success(
+                SuccessRecord.from_call("tool", "search", {"n": 1}, run=run, started=1.0, standalone_run=about)
+            )
 
     def fail(self, is_written: bool) -> None:
         run = f"run_{len(self.made):05}"
@@ -87,19 +89,19 @@ class Host:
 
     def turn(self, meanwhile: int, fails: str) -> None:
         self.store.meanwhile, self.store.fails = meanwhile, fails
-        self.recorder._not_before = 0.0
-        self.recorder._turn()
+        self.recorder._next_write_at = 0.0
+        self.recorder._run_round()
         self.store.meanwhile, self.store.fails = 0, ""
 
     def settle(self) -> None:
         for _ in range(10_000):
-            if not self.recorder._intake.has_more:
+            if not self.recorder._queue.has_more:
                 return
             self.turn(0, "")
         raise AssertionError("it never comes to an end")
 
     def kept(self) -> list[str]:
-        return [run for run in self.made if len(self.store._room(LOCAL).histories.steps_of(run)) == 1]
+        return [run for run in self.made if len(self.store._room(DEFAULT_TENANT).histories.steps_of(run)) == 1]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -113,14 +115,14 @@ def small():
         return written(event)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(intake, "CAPACITY", CAPACITY)
-        patch.setattr(intake, "JOURNAL_LONG", 1500)
-        patch.setattr(intake, "FEW", 10)
+        patch.setattr(intake, "MAX_QUEUED_RECORDS", CAPACITY)
+        patch.setattr(intake, "JOURNAL_ROTATE_BYTES", 1500)
+        patch.setattr(intake, "MAX_ROTATED_RECORDS", 10)
         patch.setattr(intake, "event_frame", writing)
-        patch.setattr(backlog, "BATCH", 7)
-        patch.setattr(backlog, "PORTION", 2)
-        patch.setattr(backlog, "JOURNAL_FULL", 30_000)
-        patch.setattr(journals, "ROOM", 1000)
+        patch.setattr(backlog, "BATCH_RECORDS", 7)
+        patch.setattr(backlog, "MAX_IMPORTED_BATCHES", 2)
+        patch.setattr(backlog, "MAX_JOURNAL_BYTES", 30_000)
+        patch.setattr(journals, "PREALLOCATED_BYTES", 1000)
         yield
 
 
@@ -143,10 +145,10 @@ def test_however_callers_and_the_store_come_between_each_other_all_is_kept_once(
             getattr(host, what)(*about)
         recorder = host.recorder
         if is_killed:
-            for journal in filter(None, (recorder._intake.journal, *recorder._intake.backlog.journals)):
+            for journal in filter(None, (recorder._queue.journal, *recorder._queue.backlog.journals)):
                 journal.abandon()
             known = set(host.kept())
-            adopt(host.store, LOCAL, Path(folder))
+            recover_journals(host.store, DEFAULT_TENANT, Path(folder))
             lost = set(host.made) - set(host.kept())
             assert lost <= set(host.unwritten) - known or recorder.dropped
         else:
@@ -161,7 +163,7 @@ def test_a_host_that_never_lets_the_recorder_work_holds_no_more_than_half_as_muc
     host = Host(tmp_path)
     for _ in range(20):
         host.work(10)
-        assert len(host.recorder._intake.waiting) <= 1.5 * CAPACITY + 10  # a thousand bytes are ten calls
+        assert len(host.recorder._queue.queued) <= 1.5 * CAPACITY + 10  # a thousand bytes are ten calls
     host.settle()
     assert host.kept() == host.made
 
@@ -234,7 +236,7 @@ def test_a_journal_that_cannot_be_begun_leaves_no_open_run_behind_for_others_to_
     host = Host(tmp_path)
     host.recorder(RunStarted(Run(id="run_open", started=1)))
     host.work(1)
-    monkeypatch.setattr(host.recorder._intake, "_new_journal", on_a_full_disk)
+    monkeypatch.setattr(host.recorder._queue, "_new_journal", on_a_full_disk)
     host.work(200)
     host.turn(0, "before")
     assert made
@@ -245,7 +247,7 @@ def test_a_journal_that_cannot_be_begun_leaves_no_open_run_behind_for_others_to_
 
 def test_a_signal_handler_may_record_anywhere_in_a_flush_whatever_the_recorder_does_meanwhile(tmp_path):
     host = Host(tmp_path)
-    taken = host.recorder._intake
+    taken = host.recorder._queue
     host.recorder._worker.thread = threading.Thread()  # which comes to nothing
     places, stuck = [], []
 
@@ -281,9 +283,9 @@ def test_what_the_journal_has_brought_in_already_takes_nothing_with_it_that_is_i
     """A signal handler's record is in the queue before the one it interrupted, and in the journal after it."""
     host = Host(tmp_path)
     host.work(5)
-    early = host.recorder._intake.waiting[0]
+    early = host.recorder._queue.queued[0]
     host.turn(meanwhile=0, fails="")
-    host.recorder._intake.waiting.append(early)
+    host.recorder._queue.queued.append(early)
     host.fail(is_written=False)
     host.settle()
     assert host.kept() == host.made
@@ -325,8 +327,8 @@ def test_a_host_that_does_nothing_but_call_does_not_starve_the_recorder(tmp_path
                 break
         else:
             sys.exit(f"nothing is in the store after {calls} calls")
-        intake = mulligan.assembly.default._parts.recorder._intake
-        assert len(intake.waiting) < 100_000, len(intake.waiting)
+        intake = mulligan.assembly.default._components.recorder._queue
+        assert len(intake.queued) < 100_000, len(intake.queued)
         """
     environment = {"MULLIGAN_HOME": str(tmp_path), "PATH": "", "PYTHONPATH": ":".join(filter(None, sys.path))}
     child = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], env=environment, timeout=120, check=False)

@@ -20,7 +20,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mulligan.remember.recording import journal as journals
-from mulligan.remember.recording.journal import MARK, Journal, NewerJournal, framed, frames, orphans
+from mulligan.remember.recording.journal import (
+    FRAME_MARK,
+    Journal,
+    NewerJournalError,
+    encode_frame,
+    find_orphaned,
+    read_frames,
+)
 
 LINES = [b"first", b"second", b"", b"the fourth, with a \x00 in it", b"last"]
 
@@ -47,18 +54,18 @@ def full(*args: Any) -> Any:
 
 
 def read(path: Path, start: int = 0) -> list[bytes]:
-    return [frame.payload for frame in frames(path, start)]
+    return [frame.payload for frame in read_frames(path, start)]
 
 
 def written(journal: Journal, payloads: list[bytes]) -> list[int]:
-    return [journal.write(framed(1, each)) for each in payloads]
+    return [journal.write(encode_frame(1, each)) for each in payloads]
 
 
 def test_what_was_written_is_read_in_order_with_its_sort_and_where_it_ends(journal):
-    ends = [journal.write(framed(sort, each)) for sort, each in enumerate(LINES)]
-    found = list(frames(journal.path))
+    ends = [journal.write(encode_frame(sort, each)) for sort, each in enumerate(LINES)]
+    found = list(read_frames(journal.path))
     assert [frame.payload for frame in found] == LINES
-    assert [frame.sort for frame in found] == [0, 1, 2, 3, 4]
+    assert [frame.type for frame in found] == [0, 1, 2, 3, 4]
     assert [frame.offset for frame in found] == ends
     assert read(journal.path, ends[1]) == LINES[2:]
     assert read(journal.path, ends[-1]) == []
@@ -73,9 +80,9 @@ def test_a_journal_without_a_frame_is_read_as_empty(journal, tmp_path):
 def test_it_grows_beyond_the_room_it_began_with(journal, monkeypatch):
     large = [bytes([65 + n]) * 400_000 for n in range(6)]
     written(journal, large)
-    assert journal.path.stat().st_size > journals.ROOM
+    assert journal.path.stat().st_size > journals.PREALLOCATED_BYTES
     assert read(journal.path) == large
-    assert journal.since(0).count(MARK) == 6
+    assert journal.read_from(0).count(FRAME_MARK) == 6
 
 
 def test_it_is_readable_by_its_owner_alone(journal):
@@ -93,7 +100,7 @@ def damaged(content: bytes) -> list[bytes]:
         return read(Path(file.name))
 
 
-WHOLE = [framed(1, each) for each in LINES]
+WHOLE = [encode_frame(1, each) for each in LINES]
 
 
 def test_a_torn_tail_costs_the_last_frame_alone():
@@ -106,7 +113,7 @@ def test_zeros_after_the_end_are_nothing():
 
 
 def test_garbage_between_frames_costs_nothing():
-    assert damaged(b"garbage" + (MARK + b"\x01\xff\xff\xff\xff").join(WHOLE)) == LINES
+    assert damaged(b"garbage" + (FRAME_MARK + b"\x01\xff\xff\xff\xff").join(WHOLE)) == LINES
 
 
 def test_any_flipped_bit_costs_its_own_frame_alone():
@@ -122,17 +129,17 @@ def test_any_flipped_bit_costs_its_own_frame_alone():
 @given(
     st.lists(st.binary(max_size=60), min_size=1, max_size=8),
     st.data(),
-    st.binary(max_size=40).filter(lambda junk: MARK[:1] not in junk),
+    st.binary(max_size=40).filter(lambda junk: FRAME_MARK[:1] not in junk),
 )
 def test_bytes_inserted_anywhere_never_raise_and_cost_at_most_the_frame_they_are_in(payloads, data, junk):
-    whole = [framed(2, each) for each in payloads]
+    whole = [encode_frame(2, each) for each in payloads]
     number = data.draw(st.integers(0, len(whole) - 1))
     place = data.draw(st.integers(1, len(whole[number])))
     torn = whole[number][:place] + junk + whole[number][place:]
     others = payloads[:number] + payloads[number + 1 :]
     try:
         found = damaged(b"".join([*whole[:number], torn, *whole[number + 1 :]]))
-    except NewerJournal:
+    except NewerJournalError:
         assert not others  # then the version is all there is to go by
     else:
         assert found in (payloads, others)
@@ -142,14 +149,14 @@ def test_bytes_inserted_anywhere_never_raise_and_cost_at_most_the_frame_they_are
 def test_a_file_of_anything_is_read_without_an_error(content):
     try:
         damaged(content)
-    except NewerJournal:
-        assert content.startswith(MARK[:2])
+    except NewerJournalError:
+        assert content.startswith(FRAME_MARK[:2])
 
 
 def test_a_journal_of_a_newer_version_is_not_read(tmp_path):
     path = tmp_path / "a.journal"
     path.write_bytes(b"\xf5m2 whatever comes after that")
-    with pytest.raises(NewerJournal, match="newer mulligan"):
+    with pytest.raises(NewerJournalError, match="newer mulligan"):
         read(path)
 
 
@@ -161,7 +168,7 @@ def test_without_a_promise_of_room_frames_are_written_all_the_same(no_promise, t
     written(journal, LINES)
     assert read(journal.path) == LINES
     assert journal.path.stat().st_size == journal.offset
-    assert journal.since(0) == b"".join(WHOLE)
+    assert journal.read_from(0) == b"".join(WHOLE)
     journal.close(remove=True)
 
 
@@ -173,7 +180,7 @@ def test_half_a_frame_is_an_error_and_the_next_one_takes_its_place(no_promise, t
     with monkeypatch.context() as patch:
         patch.setattr(journals.os, "pwrite", lambda file, data, place: really(file, data[: len(data) // 2], place))
         with pytest.raises(OSError, match="No space"):
-            journal.write(framed(1, b"too much for what is left of the disk"))
+            journal.write(encode_frame(1, b"too much for what is left of the disk"))
     assert journal.offset == before
     assert read(journal.path) == LINES[:2]
     written(journal, LINES[2:])
@@ -194,7 +201,7 @@ def test_a_disk_that_fills_up_later_is_an_error_and_what_was_written_stays(journ
     with monkeypatch.context() as patch:
         patch.setattr(journals.os, "posix_fallocate", full)
         with pytest.raises(OSError, match="No space"):
-            journal.write(framed(1, bytes(2 * journals.ROOM)))
+            journal.write(encode_frame(1, bytes(2 * journals.PREALLOCATED_BYTES)))
     assert journal.offset == before
     written(journal, [b"and on"])
     assert read(journal.path) == [*LINES, b"and on"]
@@ -206,11 +213,11 @@ def test_a_frame_that_a_signal_handler_writes_in_the_middle_of_another_is_kept_l
 
     def interrupting(*args: Any) -> None:
         if interrupted:
-            journal.write(framed(1, interrupted.pop()))
+            journal.write(encode_frame(1, interrupted.pop()))
         really(*args)
 
     monkeypatch.setattr(journals.os, "posix_fallocate", interrupting)
-    large = b"large" * journals.ROOM
+    large = b"large" * journals.PREALLOCATED_BYTES
     written(journal, [b"before", large, b"after"])
     assert read(journal.path) == [b"before", large, b"in the middle" * 200_000, b"after"]
 
@@ -219,16 +226,16 @@ def test_a_frame_that_a_signal_handler_writes_in_the_middle_of_another_is_kept_l
 
 
 def names(folder: Path) -> list[str]:
-    return [orphan.name for orphan in orphans(folder)]
+    return [orphan.name for orphan in find_orphaned(folder)]
 
 
 def test_a_journal_is_an_orphan_only_when_its_owner_is_gone(tmp_path):
     code = """
         import sys
         from pathlib import Path
-        from mulligan.remember.recording.journal import Journal, framed
+        from mulligan.remember.recording.journal import Journal, encode_frame
         journal = Journal(Path(sys.argv[1]))
-        journal.write(framed(1, b"mine"))
+        journal.write(encode_frame(1, b"mine"))
         print(journal.name, flush=True)
         sys.stdin.read()
     """
@@ -249,21 +256,21 @@ def test_a_journal_is_an_orphan_only_when_its_owner_is_gone(tmp_path):
 
 def test_the_number_of_a_process_says_nothing(journal):
     path = journal.path.with_name(f"{os.getpid()}-j_ofanearlierone.journal")  # the same number, long ago
-    path.write_bytes(framed(1, b"of an earlier one"))
+    path.write_bytes(encode_frame(1, b"of an earlier one"))
     assert names(path.parent) == [path.stem]
 
 
 def test_an_orphan_that_is_looked_at_is_nobody_elses(tmp_path):
     left = Journal(tmp_path)
     left.close(remove=False)
-    for _ in orphans(tmp_path):
+    for _ in find_orphaned(tmp_path):
         assert names(tmp_path) == []
     assert names(tmp_path) == [left.name]
 
 
 def test_a_journal_is_held_before_anybody_can_find_it(tmp_path, monkeypatch):
     seen: list[list[str]] = []
-    for name in ("_lock", "_can_promise"):
+    for name in ("_lock", "_preallocate"):
         really = getattr(journals, name)
 
         def looking(*args: Any, really: Any = really) -> Any:
@@ -282,14 +289,14 @@ def test_what_a_process_left_that_died_while_it_made_its_journal_is_swept_away_i
     old, new = tmp_path / "1-j_a.begun", tmp_path / "2-j_b.begun"
     old.touch()
     new.touch()
-    os.utime(old, (time.time() - 2 * journals.STALE,) * 2)
+    os.utime(old, (time.time() - 2 * journals.UNNAMED_EXPIRY_SECONDS,) * 2)
     assert names(tmp_path) == []
     assert list(tmp_path.iterdir()) == [new]
 
 
 def test_what_cannot_be_opened_is_passed_over(tmp_path):
     (tmp_path / "a.journal").mkdir()
-    (tmp_path / "b.journal").write_bytes(framed(1, b"b"))
+    (tmp_path / "b.journal").write_bytes(encode_frame(1, b"b"))
     assert names(tmp_path) == ["b"]
 
 

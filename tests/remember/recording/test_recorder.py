@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded, Stream
+from mulligan.events import AnyEvent, EventStream, RunEnded, RunStarted, StepEnded
 from mulligan.failure import Failure, Kind, StoreError
 from mulligan.records import Run, Step, encode
 from mulligan.redaction import Redactor
@@ -32,14 +32,14 @@ from mulligan.remember.memory import MemoryStore
 from mulligan.remember.recording import backlog, intake, worker
 from mulligan.remember.recording import journal as journals
 from mulligan.remember.recording import recorder as recording
-from mulligan.remember.recording.adoption import adopt
-from mulligan.remember.recording.framing import events_of
-from mulligan.remember.recording.journal import frames
-from mulligan.remember.recording.losses import dropped
+from mulligan.remember.recording.adoption import recover_journals
+from mulligan.remember.recording.framing import decode_events
+from mulligan.remember.recording.journal import read_frames
+from mulligan.remember.recording.losses import count_dropped
 from mulligan.remember.recording.recorder import Recorder
 from mulligan.remember.sqlite import SqliteConnection, SqliteStore
-from mulligan.remember.store import LOCAL
-from mulligan.success import Success
+from mulligan.remember.store import DEFAULT_TENANT
+from mulligan.success import SuccessRecord
 
 PATIENCE = 30.0
 """Seconds until a wait that should have ended counts as a failed test."""
@@ -49,8 +49,8 @@ def step(seq: int, **fields: Any) -> StepEnded:
     return StepEnded(Step(run="run_a", seq=seq, call=seq, **fields))
 
 
-def recorder_to(store: Any, stream: Stream | None = None) -> Recorder:
-    return Recorder(lambda: store, stream or Stream(Redactor()))
+def recorder_to(store: Any, stream: EventStream | None = None) -> Recorder:
+    return Recorder(lambda: store, stream or EventStream(Redactor()))
 
 
 class Balky(MemoryStore):
@@ -78,7 +78,7 @@ class Balky(MemoryStore):
 
 
 def kept(store: MemoryStore) -> int:
-    return store.health(LOCAL).steps
+    return store.health(DEFAULT_TENANT).steps
 
 
 def test_after_a_flush_everything_published_is_in_the_store():
@@ -113,9 +113,9 @@ def test_many_threads_lose_nothing():
 
 
 def test_closing_keeps_what_is_left_tells_the_listeners_and_lets_go_of_the_store(tmp_path):
-    stream = Stream(Redactor())
+    stream = EventStream(Redactor())
     heard: list[AnyEvent] = []
-    stream.listen(heard.append)
+    stream.add_listener(heard.append)
     recorder = Recorder(lambda: SqliteStore(tmp_path / "a.db"), stream)
     recorder(step(1))
     opened = recorder
@@ -125,18 +125,18 @@ def test_closing_keeps_what_is_left_tells_the_listeners_and_lets_go_of_the_store
     assert recorder.store is None
     assert len(heard) == 1
     store = SqliteStore(tmp_path / "a.db")
-    assert store.health(LOCAL).steps == 1
+    assert store.health(DEFAULT_TENANT).steps == 1
     store.close()
 
 
 def test_an_event_after_the_close_opens_the_store_again(tmp_path):
-    recorder = Recorder(lambda: SqliteStore(tmp_path / "a.db"), Stream(Redactor()))
+    recorder = Recorder(lambda: SqliteStore(tmp_path / "a.db"), EventStream(Redactor()))
     recorder(step(1))
     recorder.close(PATIENCE)
     recorder(step(2))
     assert recorder.close(PATIENCE)
     store = SqliteStore(tmp_path / "a.db")
-    assert store.health(LOCAL).steps == 2
+    assert store.health(DEFAULT_TENANT).steps == 2
     store.close()
 
 
@@ -165,7 +165,7 @@ def test_a_store_that_cannot_be_opened_at_first_is_opened_later():
             raise answer
         return answer
 
-    recorder = Recorder(opening, Stream(Redactor()))
+    recorder = Recorder(opening, EventStream(Redactor()))
     recorder(step(1))
     assert recorder.flush(PATIENCE)
     assert kept(store) == 1
@@ -226,7 +226,7 @@ def test_a_store_that_goes_away_while_records_are_tried_one_by_one_loses_none():
 
 
 def test_a_store_that_refuses_everything_is_not_asked_without_end(monkeypatch):
-    monkeypatch.setattr(recording, "AGAIN", 60.0)
+    monkeypatch.setattr(recording, "MIN_STORE_RETRY_SECONDS", 60.0)
     store = Balky(ValueError("this is refused"))
     recorder = recorder_to(store)
     for n in range(1, 11):
@@ -237,7 +237,7 @@ def test_a_store_that_refuses_everything_is_not_asked_without_end(monkeypatch):
 
 
 def test_beyond_its_capacity_the_oldest_are_dropped_and_counted(monkeypatch):
-    monkeypatch.setattr(intake, "CAPACITY", 100)
+    monkeypatch.setattr(intake, "MAX_QUEUED_RECORDS", 100)
     store = Balky(StoreError("full"))
     recorder = recorder_to(store)
     for n in range(1, 151):
@@ -247,20 +247,20 @@ def test_beyond_its_capacity_the_oldest_are_dropped_and_counted(monkeypatch):
 
     assert recorder.flush(PATIENCE)
     assert recorder.dropped == 50
-    assert [each.seq for each in store._room(LOCAL).histories.steps_of("run_a")] == list(range(51, 151))
+    assert [each.seq for each in store._room(DEFAULT_TENANT).histories.steps_of("run_a")] == list(range(51, 151))
 
 
 def test_listeners_are_told_of_what_was_kept_and_their_faults_are_logged_once(caplog):
-    stream = Stream(Redactor())
+    stream = EventStream(Redactor())
     heard: list[AnyEvent] = []
 
     def broken(event: AnyEvent) -> None:
         raise ValueError("broken")
 
-    stream.listen(broken)
-    stream.listen(heard.append)
+    stream.add_listener(broken)
+    stream.add_listener(heard.append)
     recorder = recorder_to(MemoryStore(), stream)
-    stream.carry(recorder)
+    stream.set_sink(recorder)
     for n in range(1, 6):
         stream.publish(step(n))
     recorder.close(PATIENCE)
@@ -292,10 +292,18 @@ def test_recording_does_not_wait_for_the_store():
 # With a journal
 
 
-def success(run: str, seq: int = 1, alone: bool = True, **arguments: Any) -> Success:
+def success(run: str, seq: int = 1, alone: bool = True, **arguments: Any) -> SuccessRecord:
     about = Run(id=run, started=1000) if alone else None
-    return Success.of(
-        "tool", "search", arguments, run=run, seq=seq, started=1.0, seconds=0.25, result="a result", alone=about
+    return SuccessRecord.from_call(
+        "tool",
+        "search",
+        arguments,
+        run=run,
+        seq=seq,
+        started=1.0,
+        seconds=0.25,
+        result="a result",
+        standalone_run=about,
     )
 
 
@@ -312,10 +320,10 @@ class Place:
         self.journals = folder / "a.db.journals"
 
     def recorder(self, opening: Callable[[], Any] | None = None, fsync: bool = False) -> Recorder:
-        stream = Stream(Redactor())
+        stream = EventStream(Redactor())
         opening = opening or (lambda: SqliteStore(self.store, fsync=fsync))
-        made = Recorder(opening, stream, journals=lambda: self.journals, fsync=fsync)
-        stream.carry(made)
+        made = Recorder(opening, stream, journal_folder=lambda: self.journals, fsync=fsync)
+        stream.set_sink(made)
         return made
 
     def left(self) -> list[Path]:
@@ -324,15 +332,15 @@ class Place:
     def kept(self) -> dict[str, list[int]]:
         """What is in the store once the next process has opened it, run by run."""
         store = SqliteStore(self.store)
-        adopt(store, LOCAL, self.journals)
-        found = {each.run.id: [step.seq for step in each.steps] for each in store.export(LOCAL)}
-        assert store._read(LOCAL, "PRAGMA integrity_check") == [("ok",)]
+        recover_journals(store, DEFAULT_TENANT, self.journals)
+        found = {each.run.id: [step.seq for step in each.steps] for each in store.export(DEFAULT_TENANT)}
+        assert store._read(DEFAULT_TENANT, "PRAGMA integrity_check") == [("ok",)]
         store.close()
         return found
 
     def ends(self) -> dict[str, str | None]:
         store = SqliteStore(self.store)
-        found = {each.run.id: each.run.end for each in store.export(LOCAL)}
+        found = {each.run.id: each.run.end for each in store.export(DEFAULT_TENANT)}
         store.close()
         return found
 
@@ -345,11 +353,11 @@ def place(tmp_path: Path) -> Place:
 def test_a_record_is_in_the_journal_before_the_call_goes_on(place):
     store = Balky(StoreError("away"))
     recorder = place.recorder(lambda: store)
-    recorder.keep(success("run_a", query="x"))
+    recorder.put_success(success("run_a", query="x"))
     recorder(failed("run_b", 1))
     (path,) = place.left()
-    assert [event for _, event in events_of(frames(path))][-1] == failed("run_b", 1)
-    assert len(list(frames(path))) == 2
+    assert [event for _, event in decode_events(read_frames(path))][-1] == failed("run_b", 1)
+    assert len(list(read_frames(path))) == 2
     store.error = None
     assert recorder.close(PATIENCE)
 
@@ -357,7 +365,7 @@ def test_a_record_is_in_the_journal_before_the_call_goes_on(place):
 def test_closing_removes_the_journal_when_all_of_it_is_kept(place):
     recorder = place.recorder()
     for n in range(10):
-        recorder.keep(success(f"run_{n}"))
+        recorder.put_success(success(f"run_{n}"))
     assert recorder.close(PATIENCE)
     assert place.left() == []
     assert len(place.kept()) == 10
@@ -366,21 +374,21 @@ def test_closing_removes_the_journal_when_all_of_it_is_kept(place):
 def test_closing_leaves_the_journal_when_the_store_is_away_and_the_next_process_adopts_it(place):
     recorder = place.recorder(lambda: Balky(StoreError("away")))
     for n in range(10):
-        recorder.keep(success(f"run_{n}"))
+        recorder.put_success(success(f"run_{n}"))
     assert not recorder.close(0.5)
     assert len(place.left()) == 1
     assert place.kept() == {}  # it is still ours
-    recorder._intake.journal.abandon()  # as the end of the process does
+    recorder._queue.journal.abandon()  # as the end of the process does
     assert len(place.kept()) == 10
     assert place.left() == []
 
 
 def test_what_a_dead_process_left_is_kept_when_a_store_is_back_that_was_away_at_the_start(place, monkeypatch):
-    monkeypatch.setattr(recording, "ADOPTION", 0.0)
+    monkeypatch.setattr(recording, "JOURNAL_RECOVERY_INTERVAL_SECONDS", 0.0)
     dead = place.recorder(lambda: Balky(StoreError("away")))
     dead(failed("run_dead", 1))
     assert not dead.close(0.2)
-    dead._intake.journal.abandon()  # as the end of the process does
+    dead._queue.journal.abandon()  # as the end of the process does
     store = Balky(StoreError("away"))
     recorder = place.recorder(lambda: store)
     recorder(failed("run_a", 1))
@@ -395,13 +403,13 @@ def test_what_a_dead_process_left_is_kept_when_a_store_is_back_that_was_away_at_
 def test_what_waits_when_it_is_closed_is_kept_as_soon_as_the_store_is_back(place):
     stores: list[Any] = [Balky(StoreError("away"))]
     recorder = place.recorder(lambda: stores[-1])
-    recorder.keep(success("run_a", query="x"))
+    recorder.put_success(success("run_a", query="x"))
     stores[-1].wait_until_asked()
     # A thread that does not end in time, on a busy machine, keeps its store: closed until it was let go.
     until(lambda: not recorder.close(0.1) and recorder.store is None)
     stores.append(SqliteStore(place.store))
     for n in range(20):
-        recorder.keep(success(f"run_{n}"))
+        recorder.put_success(success(f"run_{n}"))
     assert recorder.close(PATIENCE)
     assert len(place.kept()) == 21
     assert place.left() == []
@@ -409,10 +417,10 @@ def test_what_waits_when_it_is_closed_is_kept_as_soon_as_the_store_is_back(place
 
 def test_an_event_after_the_close_has_a_journal_again(place):
     recorder = place.recorder()
-    recorder.keep(success("run_a"))
+    recorder.put_success(success("run_a"))
     assert recorder.close(PATIENCE)
     assert recorder.flush(0)  # nothing waits
-    recorder.keep(success("run_b"))
+    recorder.put_success(success("run_b"))
     assert len(place.left()) == 1
     assert recorder.close(PATIENCE)
     assert place.kept() == {"run_a": [1], "run_b": [1]}
@@ -433,7 +441,7 @@ def test_a_run_that_is_open_when_it_is_closed_may_go_on_and_end(place):
     recorder = place.recorder()
     recorder(RunStarted(Run(id="run_a", started=5)))
     assert recorder.close(PATIENCE)
-    recorder.keep(success("run_a", alone=False))
+    recorder.put_success(success("run_a", alone=False))
     recorder(RunEnded(Run(id="run_a", started=5, ended=9, end="finished")))
     assert recorder.close(PATIENCE)
     assert place.left() == []
@@ -441,18 +449,18 @@ def test_a_run_that_is_open_when_it_is_closed_may_go_on_and_end(place):
 
 
 def test_beyond_its_capacity_memory_spills_into_the_journal_and_is_caught_up(place, monkeypatch):
-    monkeypatch.setattr(intake, "CAPACITY", 100)
-    monkeypatch.setattr(backlog, "BATCH", 30)
+    monkeypatch.setattr(intake, "MAX_QUEUED_RECORDS", 100)
+    monkeypatch.setattr(backlog, "BATCH_RECORDS", 30)
     store = Balky(StoreError("away"))
     recorder = place.recorder(lambda: store)
     recorder(RunStarted(Run(id="run_a", started=5)))
     for n in range(1, 1001):
-        recorder.keep(success("run_a", n, alone=False, query="x"))
-    until(lambda: len(recorder._intake.waiting) == 100)
+        recorder.put_success(success("run_a", n, alone=False, query="x"))
+    until(lambda: len(recorder._queue.queued) == 100)
     store.error = None
-    recorder.keep(success("run_a", 1001, alone=False))
+    recorder.put_success(success("run_a", 1001, alone=False))
     assert recorder.flush(PATIENCE)
-    assert [each.seq for each in store._room(LOCAL).histories.steps_of("run_a")] == list(range(1, 1002))
+    assert [each.seq for each in store._room(DEFAULT_TENANT).histories.steps_of("run_a")] == list(range(1, 1002))
     assert recorder.dropped == 0
     recorder(RunEnded(Run(id="run_a", started=5, ended=9, end="finished")))
     assert recorder.close(PATIENCE)
@@ -468,21 +476,21 @@ def size(path: Path) -> int:
 
 
 def kept_of(store: Any, runs: list[str]) -> list[str]:
-    return [run for run in runs if store._room(LOCAL).histories.steps_of(run)]
+    return [run for run in runs if store._room(DEFAULT_TENANT).histories.steps_of(run)]
 
 
 def test_when_too_much_waits_the_oldest_successes_are_dropped_and_counted_and_failures_stay(place, monkeypatch, caplog):
-    monkeypatch.setattr(backlog, "JOURNAL_FULL", 8000)
-    monkeypatch.setattr(intake, "JOURNAL_LONG", 500)
-    monkeypatch.setattr(intake, "CAPACITY", 10)
-    monkeypatch.setattr(worker, "PAUSE", 0.001)
+    monkeypatch.setattr(backlog, "MAX_JOURNAL_BYTES", 8000)
+    monkeypatch.setattr(intake, "JOURNAL_ROTATE_BYTES", 500)
+    monkeypatch.setattr(intake, "MAX_QUEUED_RECORDS", 10)
+    monkeypatch.setattr(worker, "BATCH_DELAY_SECONDS", 0.001)
     store = Balky(StoreError("away"))
     recorder = place.recorder(lambda: store)
     for n in range(20):
         recorder(failed(f"run_f{n}", 1))
         for each in range(20):
-            recorder.keep(success(f"run_{n:02}_{each:02}", query="x"))
-        until(lambda: recorder._intake.journal.offset <= 2000)
+            recorder.put_success(success(f"run_{n:02}_{each:02}", query="x"))
+        until(lambda: recorder._queue.journal.offset <= 2000)
     assert len(list(filter(size, place.left()))) >= 3
     assert caplog.text.count("is full") == 1  # one warning a minute
     store.error = None
@@ -497,14 +505,14 @@ def test_when_too_much_waits_the_oldest_successes_are_dropped_and_counted_and_fa
 
 
 def test_when_even_failures_are_too_many_the_oldest_go(place, monkeypatch):
-    monkeypatch.setattr(backlog, "JOURNAL_FULL", 8000)
-    monkeypatch.setattr(intake, "JOURNAL_LONG", 500)
-    monkeypatch.setattr(worker, "PAUSE", 0.001)
+    monkeypatch.setattr(backlog, "MAX_JOURNAL_BYTES", 8000)
+    monkeypatch.setattr(intake, "JOURNAL_ROTATE_BYTES", 500)
+    monkeypatch.setattr(worker, "BATCH_DELAY_SECONDS", 0.001)
     store = Balky(StoreError("away"))
     recorder = place.recorder(lambda: store)
     for n in range(200):
         recorder(failed(f"run_{n:03}", 1))
-        until(lambda: recorder._intake.journal.offset <= 2500)
+        until(lambda: recorder._queue.journal.offset <= 2500)
     store.error = None
     assert recorder.flush(PATIENCE)
     everything = [f"run_{n:03}" for n in range(200)]
@@ -514,14 +522,14 @@ def test_when_even_failures_are_too_many_the_oldest_go(place, monkeypatch):
 
 
 def test_without_a_journal_memory_too_drops_the_oldest_successes_first(monkeypatch):
-    monkeypatch.setattr(intake, "CAPACITY", 100)
+    monkeypatch.setattr(intake, "MAX_QUEUED_RECORDS", 100)
     store = Balky(StoreError("away"))
-    stream = Stream(Redactor())
+    stream = EventStream(Redactor())
     recorder = Recorder(lambda: store, stream)
     for n in range(50):
         recorder(failed(f"run_f{n}", 1))
     for n in range(150):
-        recorder.keep(success(f"run_{n:03}"))
+        recorder.put_success(success(f"run_{n:03}"))
     until(lambda: recorder.dropped == 100)
     store.error = None
     assert recorder.flush(PATIENCE)
@@ -532,18 +540,18 @@ def test_without_a_journal_memory_too_drops_the_oldest_successes_first(monkeypat
 
 
 def test_a_journal_that_was_laid_aside_is_adopted_when_its_process_is_killed(place, monkeypatch):
-    monkeypatch.setattr(backlog, "JOURNAL_FULL", 100_000)
-    monkeypatch.setattr(intake, "JOURNAL_LONG", 500)
-    monkeypatch.setattr(backlog, "PARTS", 50)
-    monkeypatch.setattr(worker, "PAUSE", 0.001)
+    monkeypatch.setattr(backlog, "MAX_JOURNAL_BYTES", 100_000)
+    monkeypatch.setattr(intake, "JOURNAL_ROTATE_BYTES", 500)
+    monkeypatch.setattr(backlog, "JOURNALS_PER_LIMIT", 50)
+    monkeypatch.setattr(worker, "BATCH_DELAY_SECONDS", 0.001)
     recorder = place.recorder(lambda: Balky(StoreError("away")))
     for n in range(200):
-        recorder.keep(success(f"run_{n}"))
-        until(lambda: recorder._intake.journal.offset <= 2500)
+        recorder.put_success(success(f"run_{n}"))
+        until(lambda: recorder._queue.journal.offset <= 2500)
     assert len(place.left()) > 2
-    for journal in (recorder._intake.journal, *recorder._intake.backlog.journals):
+    for journal in (recorder._queue.journal, *recorder._queue.backlog.journals):
         journal.abandon()  # as the end of the process does
-    recorder._intake.backlog.journals.clear()
+    recorder._queue.backlog.journals.clear()
     assert len(place.kept()) == 200
 
 
@@ -556,7 +564,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def test_a_long_journal_is_begun_anew_and_open_runs_stay_known(place, monkeypatch):
-    monkeypatch.setattr(intake, "JOURNAL_LONG", 500)
+    monkeypatch.setattr(intake, "JOURNAL_ROTATE_BYTES", 500)
     all_taken = threading.Event()
 
     def opening() -> SqliteStore:
@@ -567,18 +575,18 @@ def test_a_long_journal_is_begun_anew_and_open_runs_stay_known(place, monkeypatc
     recorder(RunStarted(Run(id="run_a", started=5)))
     first = place.left()
     for n in range(1, 51):
-        recorder.keep(success("run_a", n, alone=False))
+        recorder.put_success(success("run_a", n, alone=False))
     all_taken.set()
     assert recorder.flush(PATIENCE)
     until(lambda: place.left() != first and len(place.left()) == 1)
-    assert [event.name for _, event in events_of(frames(place.left()[0]))] == ["run.started"]
-    recorder._intake.journal.abandon()  # killed here
+    assert [event.name for _, event in decode_events(read_frames(place.left()[0]))] == ["run.started"]
+    recorder._queue.journal.abandon()  # killed here
     assert place.kept() == {"run_a": list(range(1, 51))}
     assert place.ends() == {"run_a": "abandoned"}
 
 
 def test_a_journal_is_begun_anew_also_where_records_never_stop_coming(place, monkeypatch):
-    monkeypatch.setattr(intake, "JOURNAL_LONG", 2000)
+    monkeypatch.setattr(intake, "JOURNAL_ROTATE_BYTES", 2000)
     recorder = place.recorder()
     names = set()
 
@@ -588,12 +596,12 @@ def test_a_journal_is_begun_anew_also_where_records_never_stop_coming(place, mon
         def __call__(self, event: AnyEvent) -> None:  # there is always one more waiting
             if self.count < 2000:
                 self.count += 1
-                recorder.keep(success(f"run_{self.count}", query="x"))
-                names.add(recorder._intake.journal.name)
+                recorder.put_success(success(f"run_{self.count}", query="x"))
+                names.add(recorder._queue.journal.name)
 
-    recorder._stream.listen(Listening())
-    recorder.keep(success("run_0"))
-    until(lambda: not recorder._intake.waiting)
+    recorder._stream.add_listener(Listening())
+    recorder.put_success(success("run_0"))
+    until(lambda: not recorder._queue.queued)
     assert recorder.close(PATIENCE)
     assert len(names) > 3
     assert len(place.kept()) == 2001
@@ -601,11 +609,11 @@ def test_a_journal_is_begun_anew_also_where_records_never_stop_coming(place, mon
 
 
 def test_records_of_many_threads_survive_that_journals_are_begun_anew_beneath_them(place, monkeypatch):
-    monkeypatch.setattr(intake, "JOURNAL_LONG", 1500)
-    monkeypatch.setattr(backlog, "BATCH", 20)
-    monkeypatch.setattr(worker, "PAUSE", 0.001)
+    monkeypatch.setattr(intake, "JOURNAL_ROTATE_BYTES", 1500)
+    monkeypatch.setattr(backlog, "BATCH_RECORDS", 20)
+    monkeypatch.setattr(worker, "BATCH_DELAY_SECONDS", 0.001)
     recorder = place.recorder()
-    together(6, lambda worker: [recorder.keep(success(f"run_{worker}_{n}")) for n in range(300)])
+    together(6, lambda worker: [recorder.put_success(success(f"run_{worker}_{n}")) for n in range(300)])
     assert recorder.close(PATIENCE)
     assert len(place.kept()) == 1800
     assert (recorder.dropped, place.left()) == (0, [])
@@ -631,7 +639,7 @@ def test_closing_again_and_again_while_others_record_loses_nothing(place):
     closers = [threading.Thread(target=closing) for _ in range(2)]
     for each in closers:
         each.start()
-    together(4, lambda worker: [recorder.keep(success(f"run_{worker}_{n}")) for n in range(200)])
+    together(4, lambda worker: [recorder.put_success(success(f"run_{worker}_{n}")) for n in range(200)])
     is_over.set()
     for each in closers:
         each.join(PATIENCE)
@@ -646,10 +654,10 @@ def test_every_thread_that_flushes_finds_its_own_record_kept(place):
 
     def work(worker: int) -> None:
         for n in range(10):
-            recorder.keep(success(f"run_{worker}_{n}"))
+            recorder.put_success(success(f"run_{worker}_{n}"))
             is_done = recorder.flush(PATIENCE)
             store = recorder.store
-            found.append(is_done and store is not None and store.run(LOCAL, f"run_{worker}_{n}") is not None)
+            found.append(is_done and store is not None and store.run(DEFAULT_TENANT, f"run_{worker}_{n}") is not None)
 
     together(6, work)
     assert found == [True] * 60
@@ -657,20 +665,20 @@ def test_every_thread_that_flushes_finds_its_own_record_kept(place):
 
 
 def test_no_wake_up_is_lost_however_records_and_sleep_meet(place, monkeypatch):
-    monkeypatch.setattr(worker, "PAUSE", 0.0)
+    monkeypatch.setattr(worker, "BATCH_DELAY_SECONDS", 0.0)
     recorder = recorder_to(MemoryStore())
     for n in range(1, 1501):
         recorder(step(n))
         if n % 3 == 0:
-            until(lambda: not recorder._intake.waiting)  # without a flush, which would wake it
+            until(lambda: not recorder._queue.queued)  # without a flush, which would wake it
     assert recorder.close(PATIENCE)
-    assert recorder._intake.kept == 1500
+    assert recorder._queue.stored_count == 1500
 
 
 def test_a_listener_that_flushes_or_closes_does_not_wait_for_itself():
-    stream = Stream(Redactor())
+    stream = EventStream(Redactor())
     recorder = recorder_to(MemoryStore(), stream)
-    stream.listen(lambda event: (recorder.flush(PATIENCE), recorder.close(PATIENCE)))
+    stream.add_listener(lambda event: (recorder.flush(PATIENCE), recorder.close(PATIENCE)))
     recorder(step(1))
     assert recorder.close(PATIENCE)
 
@@ -678,7 +686,7 @@ def test_a_listener_that_flushes_or_closes_does_not_wait_for_itself():
 def test_a_record_that_cannot_be_written_down_is_counted_and_the_caller_goes_on(place):
     recorder = place.recorder()
     recorder(step(1, name="lone \udcff surrogate"))
-    recorder.keep(success("run_b", huge=10**30))
+    recorder.put_success(success("run_b", huge=10**30))
     assert recorder.close(PATIENCE)
     assert recorder.dropped == 1
     assert place.kept() == {"run_b": [1]}
@@ -688,14 +696,14 @@ def test_a_clock_that_jumps_backwards_does_not_matter(place, monkeypatch):
     recorder = place.recorder()
     for n in range(50):
         monkeypatch.setattr(recording.time, "time", lambda n=n: 1_000_000 - 1000.0 * n)
-        recorder.keep(success(f"run_{n}"))
+        recorder.put_success(success(f"run_{n}"))
     assert recorder.close(PATIENCE)
     assert len(place.kept()) == 50
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
 def test_a_signal_handler_may_record_in_the_middle_of_a_record(place, monkeypatch):
-    monkeypatch.setattr(backlog, "BATCH", 7)
+    monkeypatch.setattr(backlog, "BATCH_RECORDS", 7)
     recorder = place.recorder()
     handled: list[int] = []
     numbers = itertools.count()
@@ -703,13 +711,13 @@ def test_a_signal_handler_may_record_in_the_middle_of_a_record(place, monkeypatc
     def handler(*_: object) -> None:
         number = next(numbers)  # its own, also where another signal comes in the middle of this
         handled.append(number)
-        recorder.keep(success(f"run_handled_{number}"))
+        recorder.put_success(success(f"run_handled_{number}"))
 
     before = signal.signal(signal.SIGALRM, handler)
     signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
     try:
         for n in range(4000):
-            recorder.keep(success(f"run_{n}"))
+            recorder.put_success(success(f"run_{n}"))
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -760,7 +768,7 @@ def in_plain_writes(patch: pytest.MonkeyPatch, faults: Faults) -> None:
 
 
 def in_the_disk(patch: pytest.MonkeyPatch, faults: Faults) -> None:
-    patch.setattr(journals, "_settle", faults.around(journals._settle, BROKEN))
+    patch.setattr(journals, "_sync_to_disk", faults.around(journals._sync_to_disk, BROKEN))
 
 
 def in_the_store(error: Exception, is_kept: bool = False) -> Callable[[pytest.MonkeyPatch, Faults], None]:
@@ -822,10 +830,10 @@ def in_sqlite(said: str, *statements: str) -> Callable[[pytest.MonkeyPatch, Faul
 def test_whichever_write_fails_no_caller_is_harmed_nothing_uncounted_is_missing_and_recording_goes_on(
     tmp_path, monkeypatch, install
 ):
-    monkeypatch.setattr(worker, "PAUSE", 0.001)
-    monkeypatch.setattr(backlog, "BATCH", 6)
-    monkeypatch.setattr(intake, "JOURNAL_LONG", 900)
-    monkeypatch.setattr(journals, "ROOM", 600)
+    monkeypatch.setattr(worker, "BATCH_DELAY_SECONDS", 0.001)
+    monkeypatch.setattr(backlog, "BATCH_RECORDS", 6)
+    monkeypatch.setattr(intake, "JOURNAL_ROTATE_BYTES", 900)
+    monkeypatch.setattr(journals, "PREALLOCATED_BYTES", 600)
     k = 0
     while True:
         place = Place(tmp_path / str(k))
@@ -836,13 +844,13 @@ def test_whichever_write_fails_no_caller_is_harmed_nothing_uncounted_is_missing_
             recorder = place.recorder(fsync=install is in_the_disk)
             recorder(RunStarted(Run(id="run_a", started=5)))
             for n in range(1, 16):
-                recorder.keep(success("run_a", n, alone=False, query="x"))
+                recorder.put_success(success("run_a", n, alone=False, query="x"))
                 if n % 5 == 0:
                     recorder(failed(f"run_f{n}", 1))
                     recorder.flush(PATIENCE)
             recorder(RunEnded(Run(id="run_a", started=5, ended=9, end="finished")))
             assert recorder.close(PATIENCE), k
-        recorder.keep(success("run_later"))
+        recorder.put_success(success("run_later"))
         assert recorder.close(PATIENCE)
         found = place.kept()
         missing = 15 - len(found["run_a"])
@@ -857,9 +865,9 @@ def test_whichever_write_fails_no_caller_is_harmed_nothing_uncounted_is_missing_
 
 
 def test_whichever_statement_of_a_large_batch_fails_all_of_it_is_kept_in_the_end_and_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(worker, "PAUSE", 0.001)
+    monkeypatch.setattr(worker, "BATCH_DELAY_SECONDS", 0.001)
     SqliteStore(tmp_path / "empty.db").close()
-    count = sqlite.SIZES[0] + sqlite.SIZES[1] + 1
+    count = sqlite.BATCH_SIZES[0] + sqlite.BATCH_SIZES[1] + 1
     k = 0
     while True:
         place = Place(tmp_path / str(k))
@@ -877,7 +885,7 @@ def test_whichever_statement_of_a_large_batch_fails_all_of_it_is_kept_in_the_end
             in_sqlite("database or disk is full", *statements)(patch, faults)
             recorder = place.recorder(opening)
             for n in range(count):
-                recorder.keep(success(f"run_{n}", query="x"))
+                recorder.put_success(success(f"run_{n}", query="x"))
             faults.fails_at = k and faults.count + k
             all_taken.set()
             assert recorder.close(PATIENCE), k
@@ -891,19 +899,19 @@ def test_whichever_statement_of_a_large_batch_fails_all_of_it_is_kept_in_the_end
 
 def test_a_record_is_on_the_disk_before_the_call_goes_on_where_that_is_asked_for(place, monkeypatch):
     synced: list[int] = []
-    really = journals._settle
+    really = journals._sync_to_disk
 
     def settle(file: int) -> None:
         really(file)
         synced.append(os.fstat(file).st_size)
 
-    monkeypatch.setattr(journals, "_settle", settle)
+    monkeypatch.setattr(journals, "_sync_to_disk", settle)
     store = Balky(StoreError("away"))
     recorder = place.recorder(lambda: store, fsync=True)
     for n in range(5):
-        recorder.keep(success(f"run_{n}", query="x"))
+        recorder.put_success(success(f"run_{n}", query="x"))
         recorder(failed(f"run_f{n}", 1))
-        assert synced[-1] == recorder._intake.journal.offset  # the file is as long as what was written
+        assert synced[-1] == recorder._queue.journal.offset  # the file is as long as what was written
     assert len(synced) == 1 + 10  # the folder's, too: a file is gone that has no name
     store.error = None
     assert recorder.close(PATIENCE)
@@ -912,7 +920,7 @@ def test_a_record_is_on_the_disk_before_the_call_goes_on_where_that_is_asked_for
 def test_threads_that_wait_for_the_disk_wait_together(place, monkeypatch):
     calls: list[int] = []
     gate = threading.Event()
-    really = journals._settle
+    really = journals._sync_to_disk
 
     def settle(file: int) -> None:
         calls.append(file)
@@ -920,13 +928,13 @@ def test_threads_that_wait_for_the_disk_wait_together(place, monkeypatch):
             assert gate.wait(PATIENCE)
         really(file)
 
-    monkeypatch.setattr(journals, "_settle", settle)
+    monkeypatch.setattr(journals, "_sync_to_disk", settle)
     store = Balky(StoreError("away"))
     recorder = place.recorder(lambda: store, fsync=True)
-    threads = [threading.Thread(target=recorder.keep, args=(success(f"run_{n}"),)) for n in range(8)]
+    threads = [threading.Thread(target=recorder.put_success, args=(success(f"run_{n}"),)) for n in range(8)]
     for thread in threads:
         thread.start()
-    until(lambda: recorder._intake.taken == 8)
+    until(lambda: recorder._queue.total_queued == 8)
     assert any(thread.is_alive() for thread in threads)
     gate.set()
     for thread in threads:
@@ -950,18 +958,18 @@ def test_a_store_that_survives_the_machine_commits_to_the_disk(place):
 PREAMBLE = """
     import os, sys
     from pathlib import Path
-    from mulligan.events import RunStarted, StepEnded, Stream
+    from mulligan.events import EventStream, RunStarted, StepEnded
     from mulligan.records import Run, Step
     from mulligan.redaction import Redactor
     from mulligan.remember.recording import recorder as recording
     from mulligan.remember.recording.recorder import Recorder
     from mulligan.remember.sqlite import SqliteStore
 
-    recording.EXIT = 60.0  # however busy the machine is
+    recording.EXIT_FLUSH_SECONDS = 60.0  # however busy the machine is
     path = Path(sys.argv[1])
-    stream = Stream(Redactor())
+    stream = EventStream(Redactor())
     heard = []
-    stream.listen(heard.append)
+    stream.add_listener(heard.append)
     recorder = Recorder(lambda: SqliteStore(path), stream)
 
     def record(run, count):
@@ -983,7 +991,7 @@ def process(tmp_path: Path, code: str) -> subprocess.CompletedProcess[str]:
 
 def steps_in(tmp_path: Path) -> dict[str, int]:
     store = SqliteStore(tmp_path / "a.db")
-    found = {history.run.id: len(history.steps) for history in store.export(LOCAL)}
+    found = {history.run.id: len(history.steps) for history in store.export(DEFAULT_TENANT)}
     store.close()
     return found
 
@@ -1034,8 +1042,8 @@ def test_a_store_that_hangs_does_not_keep_the_process_from_leaving(tmp_path):
             def append(self, *args):
                 threading.Event().wait()
 
-        recording.EXIT = 0.1
-        hanging = Recorder(Hanging, Stream(Redactor()))
+        recording.EXIT_FLUSH_SECONDS = 0.1
+        hanging = Recorder(Hanging, EventStream(Redactor()))
         hanging(RunStarted(Run(id="run_a")))
         """,
     )
@@ -1054,9 +1062,9 @@ def test_all_recorders_together_may_take_what_one_may(monkeypatch):
 
     monkeypatch.setattr(recording, "_recorders", [Hanging(), Hanging(), Hanging()])
     monkeypatch.setattr(recording.time, "monotonic", lambda: now[0])
-    recording._at_exit()
+    recording._close_recorders()
 
-    assert given == [recording.EXIT, 0.0, 0.0]
+    assert given == [recording.EXIT_FLUSH_SECONDS, 0.0, 0.0]
 
 
 def test_what_was_dropped_is_counted_in_the_store():
@@ -1067,4 +1075,4 @@ def test_what_was_dropped_is_counted_in_the_store():
     assert recorder.flush(PATIENCE)
     recorder(step(4))
     assert recorder.flush(PATIENCE)
-    assert (recorder.dropped, dropped(store, LOCAL)) == (1, 1)
+    assert (recorder.dropped, count_dropped(store, DEFAULT_TENANT)) == (1, 1)

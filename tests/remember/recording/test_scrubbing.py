@@ -8,11 +8,11 @@ import pytest
 
 from mulligan.events import RunStarted, StepEnded
 from mulligan.records import Run, Step
-from mulligan.remember.recording.framing import event_frame, events_of
-from mulligan.remember.recording.journal import Journal, frames
-from mulligan.remember.recording.scrubbing import scrub
+from mulligan.remember.recording.framing import decode_events, event_frame
+from mulligan.remember.recording.journal import Journal, read_frames
+from mulligan.remember.recording.scrubbing import scrub_journals
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL, Forget
+from mulligan.remember.store import DEFAULT_TENANT, ForgetRequest
 
 SECRET = 'ze"bra-4711'
 
@@ -31,42 +31,44 @@ def journal(tmp_path: Path) -> Journal:
 
 
 def left(journal: Journal) -> str:
-    return repr([event for _, event in events_of(frames(journal.path))])
+    return repr([event for _, event in decode_events(read_frames(journal.path))])
 
 
 @pytest.mark.parametrize(
     ("what", "runs", "count"),
     [
-        (Forget(text=SECRET), (), 2),
-        (Forget(run="run_a"), ("run_a",), 2),
-        (Forget(session="s"), ("run_a",), 2),
-        (Forget(tool="fetch"), (), 1),
-        (Forget(run="run_x"), ("run_x",), 0),
+        (ForgetRequest(text=SECRET), (), 2),
+        (ForgetRequest(run="run_a"), ("run_a",), 2),
+        (ForgetRequest(session="s"), ("run_a",), 2),
+        (ForgetRequest(tool="fetch"), (), 1),
+        (ForgetRequest(run="run_x"), ("run_x",), 0),
     ],
 )
 def test_records_are_overwritten_in_place(tmp_path, journal, what, runs, count):
-    ends = [frame.offset for frame in frames(journal.path)]
-    assert scrub(journal.path.parent, what, runs) == count
-    assert [frame.offset for frame in frames(journal.path)] == ends
+    ends = [frame.offset for frame in read_frames(journal.path)]
+    assert scrub_journals(journal.path.parent, what, runs) == count
+    assert [frame.offset for frame in read_frames(journal.path)] == ends
     assert "'other'" in left(journal)
     assert ("4711" in left(journal)) == (count < 2)
     assert ("fetch" in left(journal)) == (what.text is not None or count == 0)
 
 
 def test_its_owner_goes_on_writing(journal):
-    scrub(journal.path.parent, Forget(text=SECRET), ())
+    scrub_journals(journal.path.parent, ForgetRequest(text=SECRET), ())
     journal.write(event_frame(RunStarted(Run(id="run_later"))))
     assert "run_later" in left(journal)
 
 
 def test_a_folder_that_is_not_there_holds_nothing(tmp_path):
-    assert scrub(tmp_path / "none", Forget(text=SECRET), ()) == 0
+    assert scrub_journals(tmp_path / "none", ForgetRequest(text=SECRET), ()) == 0
 
 
 def test_a_store_that_forgets_looks_into_its_journals(tmp_path, journal):
     store = SqliteStore(tmp_path / "a.db")
-    store.append(LOCAL, [event for _, event in events_of(frames(journal.path))], journal.name, journal.offset)
-    assert store.forget(LOCAL, Forget(session="s")).runs == 1
+    store.append(
+        DEFAULT_TENANT, [event for _, event in decode_events(read_frames(journal.path))], journal.name, journal.offset
+    )
+    assert store.forget(DEFAULT_TENANT, ForgetRequest(session="s")).runs == 1
     assert b"4711" not in journal.path.read_bytes()
     assert "'other'" in left(journal)
     store.close()

@@ -13,7 +13,7 @@ import pytest
 from servers import served
 
 from mulligan.serve.api import bodies, committing, running
-from mulligan.serve.api.rates import Rates
+from mulligan.serve.api.rates import RateLimiter
 
 INGEST = ["/v1/runs", "/v1/steps", "/v1/failures", "/v1/batch", "/v1/traces", "/v1/logs", "/v1/metrics", "/v1/recall",
           "/v1/outcomes"]  # fmt: skip
@@ -30,7 +30,7 @@ def test_a_bomb_and_a_large_body_are_refused_everywhere(anybody):
     for path in INGEST:
         told = anybody.post(path, body=packed, Content_Encoding="gzip")
         assert (told.status, told.json["error"]) == (413, "too_large")
-        assert anybody.post(path, body=b" " * (bodies.BODY + 1)).status == 413
+        assert anybody.post(path, body=b" " * (bodies.MAX_BODY_BYTES + 1)).status == 413
 
 
 def test_a_large_body_without_a_length_is_refused_as_it_comes(serving):
@@ -111,7 +111,7 @@ def test_gzip_is_taken_and_what_only_says_so_is_not(anybody):
 
 
 def test_whoever_sends_too_much_is_told_when_to_come_again(tmp_path):
-    with served(tmp_path, rates=Rates(rate=0.5)) as running:
+    with served(tmp_path, rate_limiter=RateLimiter(rate=0.5)) as running:
         run = {"id": "a", "ended": 1, "started": 1, "steps": [{"name": "s"}] * 20}
         assert running.anybody().post("/v1/runs", run).status == 200
         told = running.anybody().post("/v1/runs", run)
@@ -122,8 +122,8 @@ def test_whoever_sends_too_much_is_told_when_to_come_again(tmp_path):
 
 
 def test_what_cannot_be_kept_in_time_is_refused_and_not_piled_up(serving, anybody, monkeypatch):
-    monkeypatch.setattr(committing, "WAITING", 10)
-    serving.server.committer._size = 5
+    monkeypatch.setattr(committing, "MAX_PENDING_BYTES", 10)
+    serving.server.committer._pending_bytes = 5
     told = anybody.post("/v1/runs", {"id": "a", "end": "finished"})
     assert (told.status, told.headers["retry-after"]) == (429, "1")
 
@@ -147,16 +147,16 @@ def test_a_store_that_is_away_is_told_and_the_next_one_is_kept(serving, anybody,
 def test_whoever_is_answered_finds_what_they_were_told_to_be_so(serving, anybody, monkeypatch):
     from mulligan.failure import StoreError
 
-    committer, answer, so = serving.server.committer, committing._answer, []
+    committer, answer, so = serving.server.committer, committing._resolve, []
 
     def answered(each, told):
-        so.append((committer.is_refused, committer.events))
+        so.append((committer.has_recent_write_failure, committer.stored_records))
         answer(each, told)
 
     def fails(batches):
         raise StoreError("no room left")
 
-    monkeypatch.setattr(committing, "_answer", answered)
+    monkeypatch.setattr(committing, "_resolve", answered)
     with monkeypatch.context() as patched:
         patched.setattr(serving.store, "append_all", fails)
         assert anybody.post("/v1/runs", {"id": "a", "end": "finished"}).status == 503
@@ -167,8 +167,8 @@ def test_whoever_is_answered_finds_what_they_were_told_to_be_so(serving, anybody
 def test_a_server_to_which_nobody_sends_because_it_was_not_ready_is_ready_again(serving, anybody, monkeypatch):
     from mulligan.serve.api import committing
 
-    monkeypatch.setattr(committing, "REFUSED", 0.0)
-    serving.server.committer._refused = time.monotonic()
+    monkeypatch.setattr(committing, "WRITE_FAILURE_SECONDS", 0.0)
+    serving.server.committer._write_failed_at = time.monotonic()
     assert anybody.get("/readyz").status == 200
 
 
@@ -208,17 +208,17 @@ def test_many_who_come_at_once_share_a_transaction(serving):
         for thread in threads:
             thread.start()
         for _ in range(3000):
-            if serving.server.committer.waiting >= most:  # those in hand too, however many these are
+            if serving.server.committer.pending_bytes >= most:  # those in hand too, however many these are
                 break
             threading.Event().wait(0.005)
     for thread in threads:
         thread.join(20)
-    assert serving.server.committer.events == 30
+    assert serving.server.committer.stored_records == 30
     assert serving.server.committer.transactions < 10
 
 
 def test_a_body_that_does_not_come_to_its_end_is_let_go_of(serving, monkeypatch):
-    monkeypatch.setattr(bodies, "SECONDS", 0.1)
+    monkeypatch.setattr(bodies, "BODY_TIMEOUT_SECONDS", 0.1)
     head = f"POST /v1/runs HTTP/1.1\r\nHost: 127.0.0.1:{serving.port}\r\nContent-Type: application/json\r\n"
     with socket.create_connection(("127.0.0.1", serving.port), timeout=20) as slow:
         slow.sendall(f'{head}Content-Length: 100\r\n\r\n{{"id":'.encode())
@@ -231,13 +231,13 @@ def test_a_body_that_does_not_come_to_its_end_is_let_go_of(serving, monkeypatch)
 @pytest.mark.parametrize("is_further", [False, True])
 def test_whoever_does_not_say_what_they_want_is_let_go_of(serving, monkeypatch, begun, is_further):
     if not is_further:
-        monkeypatch.setattr(running, "ASKING", 0.2)
+        monkeypatch.setattr(running, "REQUEST_TIMEOUT_SECONDS", 0.2)
     with socket.create_connection(("127.0.0.1", serving.port), timeout=20) as slow:
         if is_further:
             slow.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert slow.recv(65536).startswith(b"HTTP/1.1 200")
             begun = begun or b"G"
-            monkeypatch.setattr(running, "ASKING", 0.2)
+            monkeypatch.setattr(running, "REQUEST_TIMEOUT_SECONDS", 0.2)
         with contextlib.suppress(ConnectionError):  # it was let go of before we said anything: this machine is busy
             slow.sendall(begun)
             while slow.recv(65536):  # to the end
@@ -245,10 +245,12 @@ def test_whoever_does_not_say_what_they_want_is_let_go_of(serving, monkeypatch, 
 
 
 def test_whoever_is_served_is_not_hurried(serving, monkeypatch):
-    came, waiting, asked = [], running.Protocol._wait, serving.store.get
-    monkeypatch.setattr(running.Protocol, "_wait", lambda one: came.append(one) or waiting(one))
+    came, waiting, asked = [], running.Http1Protocol._start_timeout, serving.store.get
+    monkeypatch.setattr(running.Http1Protocol, "_start_timeout", lambda one: came.append(one) or waiting(one))
     ends = []  # of those who are being served: nothing ends them
-    monkeypatch.setattr(serving.store, "get", lambda *given: ends.extend(one._waiting for one in came) or asked(*given))
+    monkeypatch.setattr(
+        serving.store, "get", lambda *given: ends.extend(one._request_timeout for one in came) or asked(*given)
+    )
     assert serving.anybody().get("/readyz").status == 200
     assert len(came) == 1
     assert set(ends) == {None}

@@ -9,8 +9,8 @@ from servers import Client, served
 
 from mulligan.failure import StoreError
 from mulligan.remember import wire
-from mulligan.serve.api.doors import Rules
-from mulligan.serve.api.groups import GROUPS
+from mulligan.serve.api.doors import AccessRules
+from mulligan.serve.api.groups import ROUTE_GROUPS
 
 OPEN = {"/healthz", "/readyz", "/openapi.json", "/docs", "/docs.css"}
 ENDPOINTS = {
@@ -37,7 +37,7 @@ ENDPOINTS = {
     ("POST", "/v1/recall"): "ingest",
     ("POST", "/v1/outcomes"): "ingest",
     ("POST", "/v1/export"): "read",
-    **{("POST", f"/v1/store/{name}"): about.needs for name, about in wire.METHODS.items()},
+    **{("POST", f"/v1/store/{name}"): about.required_role for name, about in wire.METHODS.items()},
 }
 """What each needs."""
 
@@ -45,7 +45,7 @@ ENDPOINTS = {
 @pytest.fixture
 def beyond(tmp_path):
     """A server that others can reach."""
-    with served(tmp_path, Rules(is_local=False, hosts=frozenset({"mulligan.example.com"}))) as running:
+    with served(tmp_path, AccessRules(is_local=False, hosts=frozenset({"mulligan.example.com"}))) as running:
         yield running
 
 
@@ -65,7 +65,7 @@ def test_where_the_store_is_is_told_to_nobody_elsewhere(beyond, serving, monkeyp
 def test_every_endpoint_is_in_the_table(serving):
     found = {
         (method, each.path.replace("{id:path}", "x"))
-        for group in GROUPS
+        for group in ROUTE_GROUPS
         for each in group(serving.server)
         for method in each.methods - {"HEAD"}
         if each.path not in OPEN
@@ -112,7 +112,7 @@ def test_on_loopback_anybody_may_send_and_only_the_person_at_the_keyboard_may_lo
 
 
 def test_the_printed_address_works_once_and_its_cookie_is_kept_from_other_sites(serving):
-    ticket = serving.server.browsers.ticket
+    ticket = serving.server.browser_sessions.ticket
     came = serving.anybody().get(f"/enter/{ticket}")
 
     assert came.status == 303
@@ -120,7 +120,7 @@ def test_the_printed_address_works_once_and_its_cookie_is_kept_from_other_sites(
     assert "httponly" in cookie
     assert "samesite=strict" in cookie
     assert serving.anybody().get(f"/enter/{ticket}").status == 403
-    assert serving.server.browsers.ticket != ticket
+    assert serving.server.browser_sessions.ticket != ticket
 
 
 def test_a_tenant_sees_nothing_of_another(beyond):
@@ -197,9 +197,9 @@ def test_what_cannot_be_done_names_everything_that_can(serving, path, possible):
     [
         ("forget", [{"text": "abc"}], "a text to forget has at least 4 characters"),
         ("forget", [{}], "forgetting takes one of"),
-        ("change", [{"pattern": "ID", "do": "merge", "into": "pat_none"}], "`mulligan patterns` lists them"),
-        ("change", [{"pattern": "ID", "do": "merge"}], "merging takes two patterns"),
-        ("keep_lesson", [{"id": "les_1", "tool": "s", "mistake": "m", "correction": "c"}], "12 digits"),
+        ("update_pattern", [{"pattern": "ID", "do": "merge", "into": "pat_none"}], "`mulligan patterns` lists them"),
+        ("update_pattern", [{"pattern": "ID", "do": "merge"}], "merging takes two patterns"),
+        ("save_lesson", [{"id": "les_1", "tool": "s", "mistake": "m", "correction": "c"}], "12 digits"),
     ],
 )
 def test_what_no_store_can_do_is_the_askers_fault_and_not_told_as_the_stores(serving, method, said, told):

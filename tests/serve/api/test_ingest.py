@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mulligan.events import RunEnded, StepEnded
-from mulligan.records import Run, Step, builtins
-from mulligan.remember.store import LOCAL
+from mulligan.records import Run, Step, to_builtins
+from mulligan.remember.store import DEFAULT_TENANT
 
 
 def batch(offset=2, **more):
@@ -14,14 +14,14 @@ def batch(offset=2, **more):
         StepEnded(Step(run="run_a", seq=1, call=1, name="search", arguments={"k": 1}, started=1000)),
         RunEnded(Run(id="run_a", agent="helper", started=1000, ended=1010, end="finished")),
     ]
-    return {"client": "c", "journal": "1-j_x", "offset": offset, "events": builtins(events), **more}
+    return {"client": "c", "journal": "1-j_x", "offset": offset, "events": to_builtins(events), **more}
 
 
 def test_a_batch_is_in_the_store_when_it_is_acknowledged(serving, anybody):
     told = anybody.post("/v1/batch", batch())
 
     assert (told.status, told.json) == (200, {"new": 2, "offset": 2})
-    assert serving.store.run(LOCAL, "run_a").run.agent == "helper"
+    assert serving.store.run(DEFAULT_TENANT, "run_a").run.agent == "helper"
 
 
 def test_the_same_batch_again_changes_nothing(serving, anybody):
@@ -29,7 +29,7 @@ def test_the_same_batch_again_changes_nothing(serving, anybody):
 
     assert anybody.post("/v1/batch", batch()).json == {"new": 0, "offset": 2}
     assert anybody.post("/v1/batch", batch(journal="2-j_y")).json == {"new": 0, "offset": 2}
-    assert len(serving.store.run(LOCAL, "run_a").steps) == 1
+    assert len(serving.store.run(DEFAULT_TENANT, "run_a").steps) == 1
 
 
 def test_a_run_of_another_program_gets_a_kind_a_fingerprint_a_status_and_a_pattern(serving, anybody):
@@ -77,7 +77,7 @@ def test_the_same_run_again_changes_nothing(anybody):
 def test_a_run_without_an_id_is_given_one(serving, anybody):
     (id,) = anybody.post("/v1/runs", {"agent": "x", "end": "finished"}).json["runs"]
 
-    assert serving.store.run(LOCAL, id).run.agent == "x"
+    assert serving.store.run(DEFAULT_TENANT, id).run.agent == "x"
 
 
 def test_steps_and_failures_come_later_and_belong_to_their_run(serving, anybody):
@@ -90,7 +90,7 @@ def test_steps_and_failures_come_later_and_belong_to_their_run(serving, anybody)
     anybody.post("/v1/failures", {"run": "r", "type": "orchestration", "code": "precondition", "message": "no disk"})
     anybody.post("/v1/runs", {"id": "r", "agent": "x", "started": 1000, "ended": 2000})
 
-    history = serving.store.run(LOCAL, "r")
+    history = serving.store.run(DEFAULT_TENANT, "r")
     found = {str(step.failure.kind): step for step in history.steps if step.failure}
     assert found["orchestration/invalid_state"].parent == 1
     assert found["orchestration/precondition"].type == "run"
@@ -136,7 +136,7 @@ def test_of_a_batch_that_is_refused_nothing_is_kept(serving, anybody):
     sent["events"][0]["step"]["seconds"] = -1
     assert anybody.post("/v1/batch", sent).status == 400
 
-    assert serving.store.run(LOCAL, "run_a") is None
+    assert serving.store.run(DEFAULT_TENANT, "run_a") is None
 
 
 def test_the_trace_that_began_a_run_is_kept_and_one_that_is_none_is_refused(serving, anybody):
@@ -153,4 +153,4 @@ def test_a_run_that_says_only_when_it_ended_does_not_begin_after_that(serving, a
     ended = serving.server.clock() - 60_000
     anybody.post("/v1/runs", {"id": "a", "ended": ended, "steps": [{"name": "s"}]})
     anybody.post("/v1/runs", {"id": "b", "ended": ended, "steps": [{"name": "s", "started": ended - 500}]})
-    assert [serving.store.run(LOCAL, id).run.started - ended for id in "ab"] == [0, -500]
+    assert [serving.store.run(DEFAULT_TENANT, id).run.started - ended for id in "ab"] == [0, -500]

@@ -12,15 +12,15 @@ from servers import served
 
 from mulligan.remember.lessons import learner
 from mulligan.remember.remote import RemoteStore
-from mulligan.remember.store import LOCAL, LessonQuery
-from mulligan.serve.api.doors import Rules
+from mulligan.remember.store import DEFAULT_TENANT, LessonQuery
+from mulligan.serve.api.doors import AccessRules
 
 NOW = 1_794_700_000_000
 
 
 @pytest.fixture
 def serving(tmp_path):
-    with served(tmp_path, Rules(is_local=False), clock=lambda: NOW) as running:
+    with served(tmp_path, AccessRules(is_local=False), clock=lambda: NOW) as running:
         taught.fill(running.store, NOW)
         yield running
 
@@ -37,7 +37,7 @@ def ids(answer):
 def test_lessons_are_told_the_best_proven_first_with_their_evidence_of_the_moment(serving):
     told = serving.holding("read").get("/v1/lessons").json
 
-    assert [each.id for each in serving.store.lessons(LOCAL, LessonQuery(now=NOW))] == [
+    assert [each.id for each in serving.store.lessons(DEFAULT_TENANT, LessonQuery(now=NOW))] == [
         each["id"] for each in told["lessons"]
     ]
     first = told["lessons"][0]
@@ -78,7 +78,7 @@ def test_pages_put_together_are_the_whole(serving):
 
 
 def test_csv_has_a_row_a_lesson_and_no_formula(serving):
-    serving.store.keep_lesson(LOCAL, taught.written(taught.PROPOSED, mistake="=cmd|calc", correction="+1"))
+    serving.store.save_lesson(DEFAULT_TENANT, taught.written(taught.PROPOSED, mistake="=cmd|calc", correction="+1"))
     told = serving.holding("read").get("/v1/lessons?format=csv")
 
     rows = list(csv.DictReader(io.StringIO(told.body.decode())))
@@ -156,8 +156,10 @@ def test_another_tenant_has_none_of_them_and_decides_nothing(serving, admin):
 def test_a_library_with_this_server_as_its_store_reads_and_decides_the_same(serving, admin, tmp_path):
     store = RemoteStore(f"http://127.0.0.1:{serving.port}", str(admin.token), tmp_path / "spool")
     try:
-        assert store.lessons(LOCAL, LessonQuery(now=NOW)) == serving.store.lessons(LOCAL, LessonQuery(now=NOW))
-        decided = store.decide_lesson(LOCAL, taught.PROPOSED, "approve", NOW)
+        assert store.lessons(DEFAULT_TENANT, LessonQuery(now=NOW)) == serving.store.lessons(
+            DEFAULT_TENANT, LessonQuery(now=NOW)
+        )
+        decided = store.decide_lesson(DEFAULT_TENANT, taught.PROPOSED, "approve", NOW)
         assert decided is not None
         assert admin.get(f"/v1/lessons/{taught.PROPOSED}").json["state"] == decided.state == "active"
     finally:
@@ -165,13 +167,13 @@ def test_a_library_with_this_server_as_its_store_reads_and_decides_the_same(serv
 
 
 def test_a_server_makes_lessons_of_what_is_sent_to_it_while_nobody_waits(tmp_path, monkeypatch):
-    monkeypatch.setattr(learner, "FIRST", 0.0)
-    monkeypatch.setattr(learner, "PAUSE", 0.0)
-    with served(tmp_path, Rules(is_local=False), clock=lambda: NOW) as running:
+    monkeypatch.setattr(learner, "FIRST_ROUND_DELAY_SECONDS", 0.0)
+    monkeypatch.setattr(learner, "ROUND_INTERVAL_SECONDS", 0.0)
+    with served(tmp_path, AccessRules(is_local=False), clock=lambda: NOW) as running:
         token = running.holding("ingest").token
         sender = RemoteStore(f"http://127.0.0.1:{running.port}", token, tmp_path / "spool")
         for number in range(4):
-            sender.append(LOCAL, taught.clamped(f"run_{number}", NOW - number), "journal", number + 1)
+            sender.append(DEFAULT_TENANT, taught.clamped(f"run_{number}", NOW - number), "journal", number + 1)
         sender.close()
         deadline = time.monotonic() + 60
         while not (found := running.holding("read").get("/v1/lessons").json["lessons"]) and time.monotonic() < deadline:

@@ -12,7 +12,7 @@ import pytest
 from servers import served
 from spans import BEGUN, Made, World, as_json, as_protobuf
 
-from mulligan.remember.store import LOCAL
+from mulligan.remember.store import DEFAULT_TENANT
 
 PROTOBUF = "application/x-protobuf"
 STATUSES = ["success"] * 12 + ["recovered"] * 9 + ["partial"] * 3 + ["failure"] * 4
@@ -156,7 +156,7 @@ def test_the_log_of_a_coding_agent_tells_of_its_tools(serving, anybody):
         assert anybody.post("/v1/logs", sent).status == 200
 
     (run,) = serving.person().get("/v1/runs").json["runs"]
-    history = serving.store.run(LOCAL, run["id"])
+    history = serving.store.run(DEFAULT_TENANT, run["id"])
     assert [(step.name, step.outcome) for step in history.steps] == [
         ("Bash", "failure"), ("Bash", "success"), ("m-1", "failure"), ("m-1", "success"),
     ]  # fmt: skip
@@ -183,7 +183,7 @@ def test_what_a_coding_agent_logs_with_details_is_taken_for_what_it_is(serving, 
     assert anybody.post("/v1/logs", sent).status == 200
 
     (run,) = serving.person().get("/v1/runs").json["runs"]
-    steps = serving.store.run(LOCAL, run["id"]).steps
+    steps = serving.store.run(DEFAULT_TENANT, run["id"]).steps
     assert [(step.name, step.server, str(step.failure.kind), step.failure.message) for step in steps] == [
         ("Bash", None, "tool/execution_failed", "Shell command failed"),
         ("lookup", "crm", "tool/rate_limit", "rate limit exceeded"),

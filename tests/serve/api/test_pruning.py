@@ -14,11 +14,20 @@ import pytest
 from mulligan.events import RunEnded, RunStarted, StepEnded
 from mulligan.records import Run, Step
 from mulligan.remember.audit import AuditQuery
-from mulligan.remember.store import DAY, IMPORTED, LOCAL, Progress, Pruned, Retention, RunQuery, Store
+from mulligan.remember.store import (
+    DAY,
+    DEFAULT_TENANT,
+    IMPORT_PREFIX,
+    Progress,
+    PruneResult,
+    Retention,
+    RunQuery,
+    Store,
+)
 from mulligan.remember.urls import open_store
 from mulligan.serve.api import pruning
 from mulligan.serve.api.pruning import Pruner
-from mulligan.serve.api.tenants import Tenant, Tenants, with_keeps
+from mulligan.serve.api.tenants import Tenant, Tenants, with_retention_days
 
 BEGIN = 20_000 * DAY
 
@@ -43,9 +52,9 @@ def store(request, tmp_path, clock) -> Iterator[Store]:
     else:
         made = open_store(str(tmp_path / "s.db"))
     made._clock = clock
-    Tenants(made).create(with_keeps(Tenant("short"), {"successes": 2}))
-    Tenants(made).create(with_keeps(Tenant("ever"), {"successes": None}))
-    for tenant in (LOCAL, "short", "ever"):
+    Tenants(made).create(with_retention_days(Tenant("short"), {"successes": 2}))
+    Tenants(made).create(with_retention_days(Tenant("ever"), {"successes": None}))
+    for tenant in (DEFAULT_TENANT, "short", "ever"):
         keep(made, tenant, "run_a")
     yield made
     made.close()
@@ -62,37 +71,37 @@ def ended(run: Run) -> Run:
 
 
 def left(store: Store) -> list[str]:
-    return [tenant for tenant in (LOCAL, "short", "ever") if store.runs(tenant, RunQuery())]
+    return [tenant for tenant in (DEFAULT_TENANT, "short", "ever") if store.runs(tenant, RunQuery())]
 
 
 def test_each_tenant_keeps_its_runs_as_long_as_it_is_set_to(store, clock):
     said: list[str] = []
     pruner = Pruner(store, clock, said.append)
-    assert pruner.turn()
-    assert (left(store), said) == ([LOCAL, "short", "ever"], [])
+    assert pruner.run_round()
+    assert (left(store), said) == ([DEFAULT_TENANT, "short", "ever"], [])
 
     clock.now += 3 * DAY
-    assert pruner.turn()
-    assert left(store) == [LOCAL, "ever"]
+    assert pruner.run_round()
+    assert left(store) == [DEFAULT_TENANT, "ever"]
     assert re.fullmatch(r"pruned tenant=short runs=1 steps=1 sampled=0 seconds=\d+\.\d", said.pop())
     (act,) = store.audit("short", AuditQuery(do="prune"))
     assert act.told == "1 run, 1 step"
 
-    keep(store, LOCAL, "run_imported", f"{IMPORTED}file")
+    keep(store, DEFAULT_TENANT, "run_imported", f"{IMPORT_PREFIX}file")
     clock.now += 40 * DAY
-    assert pruner.turn()
-    assert [each.run.id for each in store.runs(LOCAL, RunQuery())] == ["run_imported"]
+    assert pruner.run_round()
+    assert [each.run.id for each in store.runs(DEFAULT_TENANT, RunQuery())] == ["run_imported"]
     assert [act.do for act in store.audit("ever", AuditQuery(do="prune"))] == []  # nothing went, so nothing is noted
 
 
 def test_of_several_processes_one_does_it_and_once_a_day(store, clock):
     one, other = Pruner(store, clock), Pruner(store, clock)
     clock.now += 3 * DAY
-    assert [one.turn(), other.turn(), one.turn()] == [True, False, False]
+    assert [one.run_round(), other.run_round(), one.run_round()] == [True, False, False]
     clock.now += DAY - 1
-    assert not other.turn()
+    assert not other.run_round()
     clock.now += 1
-    assert [other.turn(), one.turn()] == [True, False]
+    assert [other.run_round(), one.run_round()] == [True, False]
 
 
 class Watched:
@@ -106,7 +115,7 @@ class Watched:
 
     def prune(
         self, tenant: str, policy: Retention, now: int, dry_run: bool = False, progress: Progress | None = None
-    ) -> Pruned:
+    ) -> PruneResult:
         self._meanwhile(tenant)
         assert progress is not None
         progress(1, 2)
@@ -119,10 +128,10 @@ def test_while_one_is_at_it_no_other_begins_and_what_a_killed_one_left_another_b
     answers: list[bool] = []
 
     def long(tenant: str) -> None:
-        clock.now += pruning.SILENT - 1  # it goes on for longer than a silence may last, and says so
-        answers.append(other.turn())
+        clock.now += pruning.ROUND_TIMEOUT_MS - 1  # it goes on for longer than a silence may last, and says so
+        answers.append(other.run_round())
 
-    assert Pruner(Watched(store, long), clock).turn()
+    assert Pruner(Watched(store, long), clock).run_round()
     assert answers == [False] * 3
 
     def killed(tenant: str) -> None:
@@ -130,10 +139,10 @@ def test_while_one_is_at_it_no_other_begins_and_what_a_killed_one_left_another_b
 
     clock.now += DAY
     with pytest.raises(KeyboardInterrupt):
-        Pruner(Watched(store, killed), clock).turn()
-    assert not other.turn()
-    clock.now += pruning.SILENT
-    assert other.turn()
+        Pruner(Watched(store, killed), clock).run_round()
+    assert not other.run_round()
+    clock.now += pruning.ROUND_TIMEOUT_MS
+    assert other.run_round()
 
 
 def test_whoever_was_silent_for_too_long_leaves_the_rest_to_the_other(store, clock):
@@ -143,10 +152,10 @@ def test_whoever_was_silent_for_too_long_leaves_the_rest_to_the_other(store, clo
 
     def silent(tenant: str) -> None:
         pruned.append(tenant)
-        clock.now += pruning.SILENT
-        assert other.turn()
+        clock.now += pruning.ROUND_TIMEOUT_MS
+        assert other.run_round()
 
-    assert not Pruner(Watched(store, silent), clock).turn()
+    assert not Pruner(Watched(store, silent), clock).run_round()
     assert len(pruned) == 1
 
 
@@ -161,9 +170,9 @@ def test_what_went_wrong_is_tried_again_by_the_same_one(store, clock):
 
     pruner = Pruner(Watched(store, fails_once), clock)
     with pytest.raises(OSError, match="away"):
-        pruner.turn()
-    assert pruner.turn()
-    assert left(store) == [LOCAL, "ever"]
+        pruner.run_round()
+    assert pruner.run_round()
+    assert left(store) == [DEFAULT_TENANT, "ever"]
 
 
 def test_a_server_that_ends_does_not_wait_until_all_is_done(store, clock):
@@ -175,15 +184,15 @@ def test_a_server_that_ends_does_not_wait_until_all_is_done(store, clock):
         pruner.stop()
 
     pruner = Pruner(Watched(store, ends), clock)
-    assert not pruner.turn()
+    assert not pruner.run_round()
     assert len(pruned) == 1
-    assert left(store) == [LOCAL, "short", "ever"]
+    assert left(store) == [DEFAULT_TENANT, "short", "ever"]
 
 
 SERVE = """
     import sys
     from mulligan.serve.api import pruning
-    pruning.FIRST = 0.05
+    pruning.FIRST_CHECK_SECONDS = 0.05
     from mulligan.serve.cli import cli
     cli(sys.argv[1:])
 """
@@ -197,7 +206,7 @@ def test_mulligan_serve_does_it_and_says_so_unless_it_is_told_not_to(tmp_path, c
     path = str(tmp_path / "s.db")
     old = open_store(path)
     old._clock = clock
-    keep(old, LOCAL, "run_old")
+    keep(old, DEFAULT_TENANT, "run_old")
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(SERVE), "serve", "--port", "0", "--store", path, *words],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -213,6 +222,8 @@ def test_mulligan_serve_does_it_and_says_so_unless_it_is_told_not_to(tmp_path, c
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (0, "", "")
-    assert [each.run.id for each in old.runs(LOCAL, RunQuery())] == (["run_old"] if words else [])
-    assert [act.by for act in old.audit(LOCAL, AuditQuery(do="prune"))] == ([] if words else ["mulligan serve"])
+    assert [each.run.id for each in old.runs(DEFAULT_TENANT, RunQuery())] == (["run_old"] if words else [])
+    assert [act.by for act in old.audit(DEFAULT_TENANT, AuditQuery(do="prune"))] == (
+        [] if words else ["mulligan serve"]
+    )
     old.close()

@@ -12,7 +12,7 @@ import pytest
 
 from mulligan import figures
 from mulligan.figures import StatsQuery
-from mulligan.remember.store import LOCAL
+from mulligan.remember.store import DEFAULT_TENANT
 from mulligan.report import overview
 
 NOW = 1_794_700_000_000
@@ -61,13 +61,13 @@ def filled(serving, anybody):
 
 
 def test_the_figures_are_those_of_the_command_and_of_counting_every_run_anew(filled, types, tmp_path):
-    person, histories = filled.person(), list(filled.store.export(LOCAL))
+    person, histories = filled.person(), list(filled.store.export(DEFAULT_TENANT))
     for asked in ASKED:
         told = person.get(f"/v1/stats?now={NOW}&{asked}").json
         fields = dict(each.split("=") for each in asked.split("&"))
         past = {"all": None, "7d": 7 * 24, "48h": 48, "30d": 30 * 24}[fields.pop("since")]
         query = StatsQuery(now=NOW, since=None if past is None else NOW - past * HOUR, **fields)
-        counted = json.loads(json.dumps(overview.answered(figures.stats(histories, query))))
+        counted = json.loads(json.dumps(overview.build_answer(figures.stats(histories, query))))
         assert {name: told[name] for name in counted} == counted, asked
     words = ("stats", "--since", "all", "--store", str(tmp_path / "mulligan.db"), "--json")
     command = json.loads(types(*words)[1])
@@ -182,7 +182,7 @@ def test_csv_says_above_its_rows_where_they_go_on(filled):
 
 def test_the_document_says_of_every_field_that_may_be_sent_what_it_means(filled):
     schemas = filled.person().get("/openapi.json").json["components"]["schemas"]
-    for name in ("SentRun", "SentStep", "SentFailure", "SentBatch"):
+    for name in ("RunPayload", "StepPayload", "FailurePayload", "BatchPayload"):
         fields = schemas[name]["properties"].items()
         assert [each for each, about in fields if not about.get("description") and each not in ("type", "events")] == []
     assert "the seq of the first one" in filled.person().get("/docs", Accept="text/html").body.decode()
@@ -232,11 +232,11 @@ def test_the_documentation_can_be_read_by_people_and_programs(anybody):
 
 
 def test_every_route_for_others_is_documented(serving):
-    from mulligan.serve.api.groups import GROUPS
+    from mulligan.serve.api.groups import ROUTE_GROUPS
 
     told = serving.anybody().get("/openapi.json").json["paths"]
     ours = ("/v1/store/", "/v1/export", "/openapi.json", "/docs")  # of mulligan's own, and those that tell
-    for group in GROUPS:
+    for group in ROUTE_GROUPS:
         for each in group(serving.server):
             if not each.path.startswith(ours):
                 assert {method.lower() for method in each.methods} - {"head"} <= set(

@@ -10,8 +10,8 @@ from servers import served
 from mulligan.remember.memory import MemoryStore
 from mulligan.remember.sqlite import SqliteStore
 from mulligan.remember.store import DAY
-from mulligan.serve.api.errors import Refused
-from mulligan.serve.api.quotas import Quotas, day_of, usage
+from mulligan.serve.api.errors import ApiError
+from mulligan.serve.api.quotas import Quotas, day_of, load_usage
 from mulligan.serve.api.tenants import Tenant, with_quotas
 
 NOON = 1_794_700_800_000
@@ -22,11 +22,11 @@ def limited(**most: int) -> Tenant:
 
 
 def spend(quotas: Quotas, tenant: Tenant, now: int = NOON, **asked: int) -> bool:
-    if quotas.spend(tenant, asked, now):
+    if quotas.spend_reserved(tenant, asked, now):
         return True
     try:
-        quotas.take(tenant, asked, now)
-    except Refused:
+        quotas.reserve_and_spend(tenant, asked, now)
+    except ApiError:
         return False
     return True
 
@@ -43,7 +43,7 @@ def test_whoever_has_no_quota_is_not_counted():
     store = MemoryStore()
     assert spend(Quotas(store), Tenant(name="acme"), records=10**12)
     assert spend(Quotas(store), limited(requests=1), records=10**12)
-    assert usage(store, "acme").days == {}
+    assert load_usage(store, "acme").days == {}
 
 
 def test_the_next_day_begins_anew_and_the_answer_says_when_to_come():
@@ -51,8 +51,8 @@ def test_the_next_day_begins_anew_and_the_answer_says_when_to_come():
     assert spend(quotas, tenant, bytes=100)
 
     late = NOON - NOON % DAY + DAY - 90_000
-    with pytest.raises(Refused) as refused:
-        quotas.take(tenant, {"bytes": 1}, late)
+    with pytest.raises(ApiError) as refused:
+        quotas.reserve_and_spend(tenant, {"bytes": 1}, late)
     assert refused.value.headers["Retry-After"] == "91"
     assert "100 bytes a day" in refused.value.message
     assert spend(quotas, tenant, now=late + 91_000, bytes=100)
@@ -61,14 +61,14 @@ def test_the_next_day_begins_anew_and_the_answer_says_when_to_come():
 def test_to_come_again_is_never_told_for_later_than_in_an_hour():
     quotas, tenant = Quotas(MemoryStore()), limited(requests=1)
     assert spend(quotas, tenant, requests=1)
-    with pytest.raises(Refused) as refused:
-        quotas.take(tenant, {"requests": 1}, NOON - NOON % DAY)
+    with pytest.raises(ApiError) as refused:
+        quotas.reserve_and_spend(tenant, {"requests": 1}, NOON - NOON % DAY)
     assert refused.value.headers["Retry-After"] == "3600"
 
 
 def test_what_can_never_come_in_is_refused_for_good():
-    with pytest.raises(Refused) as refused:
-        Quotas(MemoryStore()).take(limited(records=10), {"records": 11}, NOON)
+    with pytest.raises(ApiError) as refused:
+        Quotas(MemoryStore()).reserve_and_spend(limited(records=10), {"records": 11}, NOON)
     assert refused.value.status == 413
 
 
@@ -98,14 +98,14 @@ def test_many_processes_together_let_in_what_is_allowed_and_no_more(tmp_path):
     assert sum(came) >= 1000 - 4 * 6 - 4 * 10  # each may hold what is not enough for another seven
     for quotas in every:
         quotas.close()
-    assert usage(stores[0], "acme").days[day_of(NOON)]["records"] == sum(came)  # what was not spent was given back
+    assert load_usage(stores[0], "acme").days[day_of(NOON)]["records"] == sum(came)  # what was not spent was given back
 
 
 def test_only_the_days_of_a_month_are_remembered():
     store, tenant = MemoryStore(), limited(requests=5)
     for day in range(40):
         assert spend(Quotas(store), tenant, now=NOON + day * DAY, requests=1)
-    assert len(usage(store, "acme").days) == 31
+    assert len(load_usage(store, "acme").days) == 31
 
 
 def test_a_server_answers_429_and_one_tenants_quota_is_nobody_elses(tmp_path):

@@ -15,13 +15,13 @@ from servers import Client, Running, served
 from mulligan.failure import StoreError
 from mulligan.remember.memory import MemoryStore
 from mulligan.serve.api import signing as signing_in
-from mulligan.serve.api.doors import Rules
-from mulligan.serve.api.errors import Refused
-from mulligan.serve.api.signing import HOURS, TRIES, Sessions, Tries
+from mulligan.serve.api.doors import AccessRules
+from mulligan.serve.api.errors import ApiError
+from mulligan.serve.api.signing import COOKIE_HOURS, MAX_ADDRESS_FAILURES, SignInLimiter, SignInSessions
 from mulligan.serve.api.tokens import Token, Tokens
-from mulligan.serve.dashboard.pages import group as pages
+from mulligan.serve.dashboard.pages import build_routes as pages
 
-BEYOND = Rules(is_local=False, hosts=frozenset({"localhost"}))
+BEYOND = AccessRules(is_local=False, hosts=frozenset({"localhost"}))
 RUN = {"id": "r", "agent": "their-agent", "end": "finished", "steps": [{"name": "s"}]}
 
 
@@ -116,7 +116,7 @@ def test_a_cookie_that_we_did_not_sign_is_worth_nothing(running):
     admin = running.holding("admin", tenant="other")
     name, _, value = person.cookie.partition("=")
     id, until, signed = value.split(".")
-    other = next(each.id for each in running.server.tokens.all() if each.tenant == "other")
+    other = next(each.id for each in running.server.tokens.load_all() if each.tenant == "other")
     forged = [f"{other}.{until}.{signed}", f"{id}.{int(until) + 1}.{signed}", f"{id}.{until}.", "", "..", "é.1.x",
               f"{id}.{until}.{'0' * 64}", f"{id}.{10**40}.{signed}"]  # fmt: skip
     for cookie in forged:
@@ -124,13 +124,13 @@ def test_a_cookie_that_we_did_not_sign_is_worth_nothing(running):
     assert admin.get("/").status == 200
 
 
-def signing_in_alone() -> tuple[MemoryStore, Tokens, Token, Sessions]:
+def signing_in_alone() -> tuple[MemoryStore, Tokens, Token, SignInSessions]:
     """A store with one token, whom it lets in, with no server around it."""
     shelf = MemoryStore()
     tokens = Tokens(shelf)
     token, _ = tokens.create("read", 0)
     tokens.refresh()
-    sessions = Sessions(shelf, tokens)
+    sessions = SignInSessions(shelf, tokens)
     sessions.load()
     return shelf, tokens, token, sessions
 
@@ -148,16 +148,16 @@ def test_a_secret_has_nothing_in_common_with_what_everybody_may_see_or_with_anot
 
 def test_a_cookie_has_its_time():
     shelf, tokens, token, sessions = signing_in_alone()
-    cookie = sessions.make(token, 1000)
-    assert sessions.find(cookie, 1000 + HOURS * 3_600_000 - 1) == token
-    assert sessions.find(cookie, 1000 + HOURS * 3_600_000) is None
-    elsewhere = Sessions(shelf, tokens)  # another process of the same store
+    cookie = sessions.create_cookie(token, 1000)
+    assert sessions.find_token(cookie, 1000 + COOKIE_HOURS * 3_600_000 - 1) == token
+    assert sessions.find_token(cookie, 1000 + COOKIE_HOURS * 3_600_000) is None
+    elsewhere = SignInSessions(shelf, tokens)  # another process of the same store
     elsewhere.load()
-    assert (elsewhere.name, elsewhere.find(cookie, 2000)) == (sessions.name, token)
-    another = Sessions(MemoryStore(), tokens)
+    assert (elsewhere.cookie_name, elsewhere.find_token(cookie, 2000)) == (sessions.cookie_name, token)
+    another = SignInSessions(MemoryStore(), tokens)
     another.load()
-    assert another.name != sessions.name
-    assert another.find(cookie, 2000) is None
+    assert another.cookie_name != sessions.cookie_name
+    assert another.find_token(cookie, 2000) is None
 
 
 def test_a_token_that_only_sends_signs_nobody_in(running):
@@ -187,10 +187,10 @@ def test_a_token_in_an_address_is_not_looked_at(running):
 
 
 def test_whoever_is_wrong_too_often_has_to_wait_and_is_told_how_long(running):
-    running.server.tries = Tries(lambda: 0.0)
+    running.server.sign_in_limiter = SignInLimiter(lambda: 0.0)
     secret = running.holding("read").token
-    statuses = [signing(running, f"mul_read_{number}").status for number in range(TRIES + 1)]
-    assert statuses == [401] * TRIES + [429]
+    statuses = [signing(running, f"mul_read_{number}").status for number in range(MAX_ADDRESS_FAILURES + 1)]
+    assert statuses == [401] * MAX_ADDRESS_FAILURES + [429]
     told = signing(running, secret)
     assert told.status == 429
     assert int(told.headers["retry-after"]) >= 1
@@ -198,11 +198,11 @@ def test_whoever_is_wrong_too_often_has_to_wait_and_is_told_how_long(running):
 
 def test_who_waited_may_try_again():
     now = [0.0]
-    tries = Tries(lambda: now[0])
-    for _ in range(TRIES):
+    tries = SignInLimiter(lambda: now[0])
+    for _ in range(MAX_ADDRESS_FAILURES):
         tries.check("1.2.3.4")
-        tries.wrong("1.2.3.4")
-    with pytest.raises(Refused) as refused:
+        tries.record_failure("1.2.3.4")
+    with pytest.raises(ApiError) as refused:
         tries.check("1.2.3.4")
     tries.check("5.6.7.8")
     now[0] += int(refused.value.headers["Retry-After"])
@@ -224,14 +224,14 @@ def test_whoever_signs_out_is_out_wherever_a_copy_of_the_cookie_is(running):
     secret = running.holding("read", name="ann").token
     person = signed_in(running, secret)
     copy = Client(running.port, cookie=person.cookie)
-    elsewhere = Sessions(running.store, running.server.tokens)  # another process of the same store
+    elsewhere = SignInSessions(running.store, running.server.tokens)  # another process of the same store
     elsewhere.load()
     value = person.cookie.partition("=")[2]
-    assert elsewhere.find(value, running.server.clock()) is not None
+    assert elsewhere.find_token(value, running.server.clock()) is not None
     assert out(running, person).status == 303
     assert (person.get("/").status, copy.get("/").status, copy.get("/v1/runs").status) == (401, 401, 401)
     elsewhere.load()
-    assert elsewhere.find(value, running.server.clock()) is None
+    assert elsewhere.find_token(value, running.server.clock()) is None
     assert Client(running.port, token=secret).get("/v1/runs").status == 200  # the token is good, and signs in again
     assert signed_in(running, secret).get("/").status == 200
 
@@ -241,7 +241,7 @@ def test_who_signs_out_while_the_store_is_away_is_told_so(running, monkeypatch):
         raise StoreError("the store is away")
 
     person = signed_in(running, running.holding("read").token)
-    monkeypatch.setattr(running.server.sessions, "end", away)
+    monkeypatch.setattr(running.server.sessions, "sign_out", away)
     came = out(running, person)
     assert came.status == 503
     assert "max-age=0" in came.headers["set-cookie"].lower()
@@ -257,21 +257,21 @@ def test_whoever_came_by_the_printed_address_signs_out_too(running):
 def test_a_cookie_that_was_signed_out_with_is_remembered_no_longer_than_it_was_good():
     _, _, token, sessions = signing_in_alone()
     for number in range(3):
-        sessions.end(sessions.make(token, number), number)
-    sessions.end("made.1.up", 0)
-    assert len(sessions._ended) == 3
-    later = HOURS * 3_600_000 + 10
-    sessions.end(sessions.make(token, later), later)
-    assert len(sessions._ended) == 1
+        sessions.sign_out(sessions.create_cookie(token, number), number)
+    sessions.sign_out("made.1.up", 0)
+    assert len(sessions._signed_out) == 3
+    later = COOKIE_HOURS * 3_600_000 + 10
+    sessions.sign_out(sessions.create_cookie(token, later), later)
+    assert len(sessions._signed_out) == 1
 
 
 def test_of_more_cookies_than_are_remembered_those_are_let_go_of_that_end_the_soonest(monkeypatch):
-    monkeypatch.setattr(signing_in, "MOST", 2)
+    monkeypatch.setattr(signing_in, "MAX_SIGNED_OUT_COOKIES", 2)
     _, _, token, sessions = signing_in_alone()
-    cookies = [sessions.make(token, number) for number in range(3)]
+    cookies = [sessions.create_cookie(token, number) for number in range(3)]
     for cookie in cookies:
-        sessions.end(cookie, 5)
-    assert [sessions.find(cookie, 5) is None for cookie in cookies] == [False, True, True]
+        sessions.sign_out(cookie, 5)
+    assert [sessions.find_token(cookie, 5) is None for cookie in cookies] == [False, True, True]
 
 
 def test_behind_tls_the_cookie_never_goes_without(running):

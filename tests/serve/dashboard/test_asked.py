@@ -15,21 +15,21 @@ from hypothesis import strategies as st
 from mulligan.failure import SettingsError
 from mulligan.remember.store import DAY
 from mulligan.serve.dashboard import shown
-from mulligan.serve.dashboard.asked import FILTERS, NAMELESS, Asked
+from mulligan.serve.dashboard.asked import FILTERS, UNNAMED_AGENT, PageQuery
 
 HOUR = 3_600_000
 NOW = 1_790_000_000_000 // DAY * DAY + 15 * HOUR + 123
 words = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=40).filter(lambda text: text.strip())
 
 
-def asked(path: str = "/", **query: str) -> Asked:
-    return Asked.of(path, query, NOW)
+def asked(path: str = "/", **query: str) -> PageQuery:
+    return PageQuery.parse(path, query, NOW)
 
 
-def followed(link: str) -> Asked:
+def followed(link: str) -> PageQuery:
     """The question that a browser asks by a link."""
     parts = urlsplit(unescape(link))
-    return Asked.of(parts.path, dict(parse_qsl(parts.query)), NOW)
+    return PageQuery.parse(parts.path, dict(parse_qsl(parts.query)), NOW)
 
 
 def test_without_a_word_it_is_the_last_seven_days_of_which_today_is_one():
@@ -60,27 +60,27 @@ def test_the_time_before_is_as_long_and_ends_where_this_one_begins():
         asked(range="30d"),
         asked(**{"from": "2026-09-01", "to": "2026-09-03"}),
     ):
-        before = question.before()
+        before = question.previous_stats_query()
         assert before.until == question.since
         length = len(question.buckets) * (HOUR if question.grain == "hour" else DAY)
         assert question.since - (before.since or 0) == length
 
 
 def test_an_agent_without_a_name_can_be_asked_for():
-    assert asked(agent=NAMELESS).stats().agent == ""
-    assert asked().stats().agent is None
+    assert asked(agent=UNNAMED_AGENT).stats_query().agent == ""
+    assert asked().stats_query().agent is None
 
 
 def test_a_type_alone_asks_for_all_its_kinds():
     question = asked(kind="tool")
-    assert question.stats().kind == "tool"
-    assert question.runs().kind == question.patterns().kind == "tool/"
-    assert asked(kind="tool/timeout").runs().kind == "tool/timeout"
+    assert question.stats_query().kind == "tool"
+    assert question.run_query().kind == question.pattern_query().kind == "tool/"
+    assert asked(kind="tool/timeout").run_query().kind == "tool/timeout"
 
 
 @given(st.dictionaries(st.sampled_from([name for name in FILTERS if name not in ("status", "kind")]), words))
 def test_a_link_asks_what_is_asked_here_and_nothing_else(filters):
-    question = Asked.of("/runs", {**filters, "range": "30d"}, NOW)
+    question = PageQuery.parse("/runs", {**filters, "range": "30d"}, NOW)
     there = followed(question.link("/patterns"))
     assert there.filters == question.filters
     assert there.since == question.since
@@ -91,7 +91,7 @@ def test_a_link_asks_what_is_asked_here_and_nothing_else(filters):
 
 @given(words)
 def test_a_name_leads_to_its_own_page_whatever_is_in_it(name):
-    link = unescape(asked(range="24h").to("tools", name))
+    link = unescape(asked(range="24h").detail_link("tools", name))
     parts = urlsplit(link)
     query = dict(parse_qsl(parts.query))
     found = query.get("name") or parts.path.removeprefix("/tools/")
@@ -106,4 +106,4 @@ def test_a_name_leads_to_its_own_page_whatever_is_in_it(name):
 )
 def test_what_cannot_be_meant_is_refused(query):
     with pytest.raises(SettingsError):
-        Asked.of("/", query, NOW)
+        PageQuery.parse("/", query, NOW)

@@ -21,7 +21,7 @@ from agents_week import fill, histories
 from mulligan.classify.taxonomy import KINDS
 from mulligan.failure import Failure
 from mulligan.records import History, Run, Step
-from mulligan.remember.store import DAY, LOCAL, FixQuery, LessonQuery, PatternQuery, RunQuery
+from mulligan.remember.store import DAY, DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery, RunQuery
 
 NOW = dashboards.NOW
 
@@ -180,7 +180,8 @@ def test_runs_are_turned_over_without_missing_any(week, person):
         older = re.search(r'href="([^"]+)" rel="next"', body)
         path = html.unescape(older[1]) if older else ""
     expected = [
-        h.run.id for h in week.running.store.runs(LOCAL, RunQuery(since=NOW // DAY * DAY - 6 * DAY, limit=1000))
+        h.run.id
+        for h in week.running.store.runs(DEFAULT_TENANT, RunQuery(since=NOW // DAY * DAY - 6 * DAY, limit=1000))
     ]
     assert met == expected
 
@@ -188,7 +189,7 @@ def test_runs_are_turned_over_without_missing_any(week, person):
 def test_a_pattern_is_muted_resolved_merged_and_split_from_its_page(tmp_path):
     with dashboards.week(tmp_path) as week:
         person, store = week.running.person(), week.running.store
-        one, other = store.patterns(LOCAL, PatternQuery(tool="find_orders"))[:2]
+        one, other = store.patterns(DEFAULT_TENANT, PatternQuery(tool="find_orders"))[:2]
 
         def decide(**form: str):
             sent = "&".join(f"{name}={value}" for name, value in form.items()).encode()
@@ -199,15 +200,15 @@ def test_a_pattern_is_muted_resolved_merged_and_split_from_its_page(tmp_path):
 
         answer = decide(do="mute")
         assert (answer.status, answer.headers["location"]) == (303, f"/patterns/{one.id}")
-        assert store.pattern(LOCAL, one.id).state == "muted"
+        assert store.pattern(DEFAULT_TENANT, one.id).state == "muted"
         decide(do="unmute")
         decide(do="resolve")
-        assert store.pattern(LOCAL, one.id).state == "resolved"
+        assert store.pattern(DEFAULT_TENANT, one.id).state == "resolved"
         decide(do="reopen")
         decide(do="merge", into=other.id)
-        assert one.id in store.pattern(LOCAL, other.id).merged
+        assert one.id in store.pattern(DEFAULT_TENANT, other.id).merged
         decide(do="split")
-        assert store.pattern(LOCAL, other.id).merged == ()
+        assert store.pattern(DEFAULT_TENANT, other.id).merged == ()
         assert decide(do="explode").status == 400
         assert decide(do="merge", into="pat_nowhere").status == 400
 
@@ -217,9 +218,11 @@ def test_a_fix_is_approved_and_revoked_from_its_page(tmp_path):
         person, store = week.running.person(), week.running.store
 
         def state(id: str) -> str:
-            return next(fix.state for fix in store.fixes(LOCAL, FixQuery(now=NOW, limit=50)) if fix.id == id)
+            return next(fix.state for fix in store.fixes(DEFAULT_TENANT, FixQuery(now=NOW, limit=50)) if fix.id == id)
 
-        fix = next(each for each in store.fixes(LOCAL, FixQuery(now=NOW, limit=50)) if each.state == "proposed")
+        fix = next(
+            each for each in store.fixes(DEFAULT_TENANT, FixQuery(now=NOW, limit=50)) if each.state == "proposed"
+        )
         sent = {"Content_Type": "application/x-www-form-urlencoded"}
         assert (
             person.post(f"/fixes/{fix.id}", body=b"do=approve&back=pat_1", **sent).headers["location"]
@@ -244,16 +247,18 @@ def test_a_fix_says_whether_it_is_applied_and_told_why_not_and_why_its_calls_are
                 Step(seq=2, call=2, arguments=after | others, **common),
             )
             fill(store, [History(run=run, steps=steps)], journal=tool)
-        (top,) = store.fixes(LOCAL, FixQuery(tool="top", now=NOW))
+        (top,) = store.fixes(DEFAULT_TENANT, FixQuery(tool="top", now=NOW))
         page = words(person.get(f"/fixes/{top.id}"))
         assert "Applied no: a remembered value is applied only after a person approved it" in page
-        assert f"Told no: {top.why_untold}" in page
+        assert f"Told no: {top.hidden_reason}" in page
         assert "the tool's next call in the log" in page
         timeline = words(person.get("/runs/run_top"))
         assert "overcome later by call 2 · linked because: the tool's next call in the log" in timeline
-        for fix in store.fixes(LOCAL, FixQuery(now=NOW)):
-            store.decide(LOCAL, fix.id, approved=True, at=NOW)
-        said = {fix.tool: words(person.get(f"/fixes/{fix.id}")) for fix in store.fixes(LOCAL, FixQuery(now=NOW))}
+        for fix in store.fixes(DEFAULT_TENANT, FixQuery(now=NOW)):
+            store.decide(DEFAULT_TENANT, fix.id, approved=True, at=NOW)
+        said = {
+            fix.tool: words(person.get(f"/fixes/{fix.id}")) for fix in store.fixes(DEFAULT_TENANT, FixQuery(now=NOW))
+        }
         assert "approved by a person: applied automatically" in said["top"]
         assert "Applied automatically" in said["top"]
         assert "not applied: which value it was is not kept" in said["weather"]
@@ -379,7 +384,7 @@ def test_search_finds_runs_patterns_lessons_tools_and_agents(week, person):
     assert "find_orders" in words(person.get("/search?q=find_ord"))
     assert "bookkeeper" in words(person.get("/search?q=BOOK"))
     assert f'href="/lessons/{taught.SEED}"' in person.get("/search?q=PUSH+again").body.decode()
-    run = week.running.store.runs(LOCAL, RunQuery(limit=1))[0].run.id
+    run = week.running.store.runs(DEFAULT_TENANT, RunQuery(limit=1))[0].run.id
     assert run in words(person.get(f"/search?q={run[:10]}"))
     assert "Nothing has" in words(person.get("/search?q=zzzz"))
 
@@ -404,7 +409,7 @@ def test_a_live_tail_does_not_keep_the_server_from_stopping(tmp_path):
 
 
 def learned(week):
-    return week.running.store.lessons(LOCAL, LessonQuery(source="learned", now=NOW))[0]
+    return week.running.store.lessons(DEFAULT_TENANT, LessonQuery(source="learned", now=NOW))[0]
 
 
 def test_a_lesson_shows_its_words_its_evidence_and_whether_it_helped(week, person):
@@ -421,7 +426,7 @@ def test_a_lesson_shows_its_words_its_evidence_and_whether_it_helped(week, perso
     assert f"The pattern was met {'less' if now < was else 'more'} often since it is in force" in said
     assert f"in {lesson.helped} of {lesson.helped + lesson.unhelped} runs that met it" in said
     assert "What a model is told " + lesson.mistake in said
-    for each in week.running.store.evidence(LOCAL, lesson.fix):
+    for each in week.running.store.evidence(DEFAULT_TENANT, lesson.fix):
         assert each.run[:16] in said
 
 
@@ -471,14 +476,14 @@ def test_a_lesson_is_approved_disabled_and_revoked_by_an_admin_from_our_own_page
             return client("POST", f"/lessons/{id}", body=f"do={do}".encode(), **form)
 
         def state(id):
-            return store.lesson(LOCAL, id, NOW).state
+            return store.lesson(DEFAULT_TENANT, id, NOW).state
 
         approved = decide(taught.WRITTEN, "approve")
         assert (approved.status, approved.headers["location"]) == (303, f"/lessons/{taught.WRITTEN}")
         assert state(taught.WRITTEN) == "active"
         assert decide(taught.WRITTEN, "disable").status == 303
         assert state(taught.WRITTEN) == "disabled"
-        lesson = store.lessons(LOCAL, LessonQuery(source="learned", now=NOW))[0]
+        lesson = store.lessons(DEFAULT_TENANT, LessonQuery(source="learned", now=NOW))[0]
         assert decide(lesson.id, "revoke").status == 303
         assert state(lesson.id) == "disabled"
         assert decide(taught.SEED, "obey").status == 400
@@ -505,7 +510,7 @@ def test_what_a_lesson_says_is_text_whoever_wrote_it(tmp_path):
         hostile = taught.written(
             tool=evil, mistake=evil, correction=evil, error=evil, failed=evil, works=evil, kind=evil
         )
-        shown.running.store.keep_lesson(LOCAL, hostile)
+        shown.running.store.save_lesson(DEFAULT_TENANT, hostile)
         person = shown.running.person()
         for path in ("/lessons", f"/lessons/{taught.WRITTEN}", "/tools?name=%3Cscript%3E"):
             body = person.get(path).body.decode()

@@ -37,21 +37,21 @@ def repaired(name: str = "search", run: str = "run_a", message: str = "k must be
 
 
 def test_attempts_are_drawn_to_scale():
-    (lane,) = timeline.told(repaired())["lanes"]
+    (lane,) = timeline.build_run_page(repaired())["lanes"]
     bars = re.findall(r'class="lane-(\w+)" x="([\d.]+)%" y="1" width="([\d.]+)%"', lane["lane"])
     assert bars == [("lost", "0.00", "50.00"), ("won", "75.00", "25.00")]
     assert lane["took"] == 4.0
 
 
 def test_it_says_what_the_model_was_told():
-    (lane,) = timeline.told(repaired())["lanes"]
+    (lane,) = timeline.build_run_page(repaired())["lanes"]
     ((name, said),) = lane["told"]
     assert name == "note"
     assert "search was called with k 50" in said
 
 
 def test_where_the_values_of_a_repair_come_from_is_said():
-    (lane,) = timeline.told(repaired())["lanes"]
+    (lane,) = timeline.build_run_page(repaired())["lanes"]
     assert [(each["name"], str(each["before"]), str(each["after"]), each["from"]) for each in lane["changes"]] == [
         ("k", "50", "10", "the tool's schema")
     ]
@@ -61,10 +61,10 @@ def test_where_the_values_of_a_repair_come_from_is_said():
 def test_a_test_case_is_python_whatever_strangers_wrote(name, run, message, arguments):
     history = repaired(name, run, message, k=50)
     failed = calls.group_attempts(history.steps)[0]
-    told = timeline.test_case(failed, failed).unescape()
+    told = timeline.render_test_case(failed, failed).unescape()
     compile(told, "case", "exec")
     other = Step(run=run, seq=1, call=1, name=name, arguments=arguments, outcome="failure", failure=REJECTED)
-    compile(timeline.test_case(calls.Call(steps=(other,)), None).unescape(), "case", "exec")
+    compile(timeline.render_test_case(calls.Call(steps=(other,)), None).unescape(), "case", "exec")
     assert told.count("\n") < 20
 
 
@@ -75,7 +75,7 @@ def test_a_clock_that_is_wrong_leaves_every_bar_within_the_lane(moments, began):
         for number, (started, seconds) in enumerate(moments, 1)
     )
     history = History(run=Run(id="r", started=began, ended=began + 5, end="finished"), steps=steps)
-    for lane in timeline.told(history)["lanes"]:
+    for lane in timeline.build_run_page(history)["lanes"]:
         for left, wide in re.findall(r'x="(-?[\d.]+)%" y="1" width="(-?[\d.]+)%"', lane["lane"]):
             assert 0 <= float(left) <= 98.61
             assert 0 < float(wide) <= 100
@@ -96,11 +96,11 @@ def test_a_later_call_is_shown_with_why_it_belongs_to_the_failed_one(end, words)
     )
     evidence = ("model_turn", "stated_limit")
     link = Link(run="run_a", failed=1, overcame=2, how="agent", evidence=evidence, provisional=end is None)
-    failed, worked = timeline.told(History(run=Run(id="run_a", end=end), steps=steps, links=(link,)))["lanes"]
+    failed, worked = timeline.build_run_page(History(run=Run(id="run_a", end=end), steps=steps, links=(link,)))["lanes"]
     assert (failed["by"], failed["linked"]) == (2, words)
     assert worked["linked"] == ""
 
 
 def test_attempts_at_one_call_need_no_reason():
-    (lane,) = timeline.told(repaired())["lanes"]
+    (lane,) = timeline.build_run_page(repaired())["lanes"]
     assert lane["linked"] == ""

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("jinja2", reason="needs the extra: pip install 'mulligan[server]'")
 
 from mulligan.figures import Cell
-from mulligan.records import OPEN, Change, Fix
+from mulligan.records import RUN_SPECIFIC, Change, Fix
 from mulligan.serve.dashboard import tools
 
 
@@ -21,7 +21,7 @@ def test_a_description_is_proposed_from_what_had_to_change_and_what_then_worked(
         fix(Change(path="limit", how="clamp", after=25)),
         fix(Change(path="customer_id", how="rename", after="customer")),
     ]
-    assert list(tools.sentence("find_orders", cell, known)) == [
+    assert list(tools.suggest_sentences("find_orders", cell, known)) == [
         "`limit` has bounds; 25 is the nearest that was accepted.",
         "The argument is called `customer`, not `customer_id`.",
         "`tags` is a list, also of one.",
@@ -30,8 +30,8 @@ def test_a_description_is_proposed_from_what_had_to_change_and_what_then_worked(
 
 def test_a_value_that_belongs_to_a_run_is_not_proposed():
     cell = Cell(wrong={"limit clamp": 9, "query substitute": 30})
-    known = [fix(Change(path="limit", how="clamp", after=OPEN))]
-    assert list(tools.sentence("t", cell, known)) == ["Say the least and the most that `limit` may be."]
+    known = [fix(Change(path="limit", how="clamp", after=RUN_SPECIFIC))]
+    assert list(tools.suggest_sentences("t", cell, known)) == ["Say the least and the most that `limit` may be."]
 
 
 @pytest.mark.parametrize(

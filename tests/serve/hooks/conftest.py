@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL, RunQuery
+from mulligan.remember.store import DEFAULT_TENANT, RunQuery
 from mulligan.serve.hooks import main
 
 
@@ -31,7 +31,7 @@ class Agent:
             "hook_event_name": event,
             **fields,
         }
-        said = main.heard(self.name, json.dumps(told, separators=(",", ":")).encode())
+        said = main.handle_event(self.name, json.dumps(told, separators=(",", ":")).encode())
         return json.loads(said) if said else None
 
     def says(self, event: str, **fields: Any) -> str:
@@ -73,7 +73,7 @@ class Agent:
 
     def run(self):
         """The run that the session is; None where nothing was kept."""
-        found = self.store.runs(LOCAL, RunQuery(session=self.session))
+        found = self.store.runs(DEFAULT_TENANT, RunQuery(session=self.session))
         assert len(found) <= 1
         return found[0] if found else None
 

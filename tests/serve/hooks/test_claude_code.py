@@ -238,9 +238,9 @@ def test_a_projects_own_settings_are_not_read(agent, tmp_path, monkeypatch):
 def test_whatever_is_sent_nothing_is_said_and_nothing_leaves_the_folder(home, data):
     before = set(home.parent.iterdir())
     try:
-        said = main.heard("claude-code", data)
+        said = main.handle_event("claude-code", data)
     except Exception as error:  # noqa: BLE001 - whatever it is
-        first.count_fault("claude-code", error)  # as main does
+        first.record_internal_error("claude-code", error)  # as main does
         said = b""
     assert said == b""
     assert set(home.parent.iterdir()) == before
@@ -261,8 +261,8 @@ def test_a_tool_whose_arguments_speak_of_tools_is_counted_right(agent):
 def test_the_two_stages_agree_on_where_things_are(home, monkeypatch):
     from mulligan.settings import hook_folder
 
-    assert first.folder() == str(hook_folder())
+    assert first.hooks_folder() == str(hook_folder())
     monkeypatch.delenv("MULLIGAN_HOME")
-    assert first.folder() == str(hook_folder())
+    assert first.hooks_folder() == str(hook_folder())
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
-    assert first.folder() == str(hook_folder())
+    assert first.hooks_folder() == str(hook_folder())

@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 from mulligan.classify import world
 from mulligan.redaction import contexts, personal
-from mulligan.redaction.expressions import Expression
+from mulligan.redaction.expressions import LazyRegex
 from mulligan.serve.hooks import expressions
-from mulligan.serve.hooks.expressions import Kept
+from mulligan.serve.hooks.expressions import RegexCache
 
 OURS = [
-    *((rule.pattern, re.IGNORECASE | re.MULTILINE) for rule in world.PARTICULAR if rule.pattern),
+    *((rule.pattern, re.IGNORECASE | re.MULTILINE) for rule in world.PARTICULAR_RULES if rule.pattern),
     *(
         (each.pattern, each.flags)
         for module in (contexts, personal)
         for each in vars(module).values()
-        if isinstance(each, Expression)
+        if isinstance(each, LazyRegex)
     ),
 ]
 
@@ -35,20 +35,20 @@ def home(tmp_path, monkeypatch):
 def again(pattern: str, flags: int = 0) -> re.Pattern[str]:
     """The expression as the second process has it."""
     for _ in range(2):
-        kept = Kept()
+        kept = RegexCache()
         made = kept(pattern, flags)
-        kept.keep()
+        kept.save()
     return made
 
 
 def test_the_second_process_compiles_nothing(monkeypatch):
-    first = Kept()
+    first = RegexCache()
     for each in OURS:
         first(*each)
-    first.keep()
-    monkeypatch.setattr(expressions, "_code", None)  # whoever calls it now, fails
+    first.save()
+    monkeypatch.setattr(expressions, "_compile_code", None)  # whoever calls it now, fails
     monkeypatch.setattr(re, "compile", None)
-    second = Kept()
+    second = RegexCache()
     assert len({second(*each) for each in OURS}) == len(set(OURS))
 
 
@@ -74,9 +74,9 @@ def test_it_finds_the_same_in_any_text(text, place):
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "another version", "another thing"])
 def test_a_damaged_file_is_made_anew(damage):
-    kept = Kept()
+    kept = RegexCache()
     kept(r"a(?P<b>c)+", re.IGNORECASE)
-    kept.keep()
+    kept.save()
     with open(kept.path, "r+b") as file:
         data = bytearray(file.read())
         match damage:
@@ -93,24 +93,24 @@ def test_a_damaged_file_is_made_anew(damage):
         file.seek(0)
         file.truncate()
         file.write(data)
-    after = Kept()
+    after = RegexCache()
     assert not after._codes
     assert after(r"a(?P<b>c)+", re.IGNORECASE).fullmatch("ACC")["b"] == "C"
-    after.keep()
-    assert len(Kept()._codes) == 1
+    after.save()
+    assert len(RegexCache()._codes) == 1
 
 
 def test_an_interpreter_that_does_it_in_another_way_compiles(monkeypatch):
     def refuse(*about):
         raise AttributeError("no such function")
 
-    monkeypatch.setattr(expressions, "_code", refuse)
-    kept = Kept()
+    monkeypatch.setattr(expressions, "_compile_code", refuse)
+    kept = RegexCache()
     assert kept(r"\d+").fullmatch("17")
-    kept.keep()
-    assert not (Kept())._codes
+    kept.save()
+    assert not (RegexCache())._codes
 
 
 def test_what_cannot_be_compiled_is_told_as_ever():
     with pytest.raises(re.error):
-        Kept()("(")
+        RegexCache()("(")

@@ -7,7 +7,7 @@ import taught
 from session_logs import at, write
 
 from mulligan.remember.seeds import corpus
-from mulligan.remember.store import LOCAL, FixQuery, LessonQuery, PatternQuery
+from mulligan.remember.store import DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery
 
 STALE = "File has been modified since read, by the user or a linter. Read it again before attempting to write it."
 EDIT = {"file_path": "/src/shop/a.py", "old_string": "total = 1", "new_string": "total = 2"}
@@ -45,8 +45,8 @@ def test_what_an_operator_took_back_is_not_said(another):
     for number in range(4):
         overcome(another(session=f"s{number}"))
     store = another().store
-    for fix in store.fixes(LOCAL, FixQuery(now=2**42, limit=100)):
-        store.decide(LOCAL, fix.id, approved=False, at=2**42)
+    for fix in store.fixes(DEFAULT_TENANT, FixQuery(now=2**42, limit=100)):
+        store.decide(DEFAULT_TENANT, fix.id, approved=False, at=2**42)
     store.close()
     assert another(session="new").is_refused("Edit", STALE, **EDIT) == ""
 
@@ -86,8 +86,8 @@ def learned(another):
         list_items(gemini, 500 + number, BAD)
         list_items(gemini, 100, {"llmContent": "items"})
     store = another().store
-    (fix,) = [fix for fix in store.fixes(LOCAL, FixQuery(now=2**42, limit=100)) if fix.changes]
-    store.decide(LOCAL, fix.id, approved=True, at=fix.last)
+    (fix,) = [fix for fix in store.fixes(DEFAULT_TENANT, FixQuery(now=2**42, limit=100)) if fix.changes]
+    store.decide(DEFAULT_TENANT, fix.id, approved=True, at=fix.last)
     store.close()
     return another(name="gemini", session="new")
 
@@ -111,9 +111,9 @@ def test_a_call_that_may_have_done_something_is_not_made_again(learned, another,
 def lesson_about(agent, **fields) -> str:
     """A lesson of people's about the failure that the agent met, and its id."""
     store = agent.store
-    (pattern,) = store.patterns(LOCAL, PatternQuery(tool="Edit"))
+    (pattern,) = store.patterns(DEFAULT_TENANT, PatternQuery(tool="Edit"))
     about = {"tool": "Edit", "fingerprint": pattern.fingerprint, "mistake": "A file changed since.", **fields}
-    store.keep_lesson(LOCAL, taught.written(correction="Read it first.", **about))
+    store.save_lesson(DEFAULT_TENANT, taught.written(correction="Read it first.", **about))
     store.close()
     return taught.WRITTEN
 
@@ -123,7 +123,7 @@ def test_where_nothing_is_proven_here_a_lesson_about_just_that_failure_is_told_o
     id = lesson_about(another())
     assert another(session="s2").is_refused("Edit", STALE, **EDIT) == "", "it is a proposal"
     store = another().store
-    store.decide_lesson(LOCAL, id, "approve", 1)
+    store.decide_lesson(DEFAULT_TENANT, id, "approve", 1)
     store.close()
     assert another(session="s3", folder="/src/other").is_refused("Edit", STALE, **EDIT) == (
         "mulligan, a lesson about this: A file changed since. Try: Read it first (approved by a person)."
@@ -141,7 +141,7 @@ def test_a_seed_that_speaks_of_the_failure_word_for_word_is_told_once_seeds_are_
     refused = "Exit code 128\nfatal: not a git repository (or any of the parent directories): .git"
     assert another(session="s1").fails("Bash", refused, command="git status") == ""
     store = another().store
-    corpus.plant(store, LOCAL)
+    corpus.install_seeds(store, DEFAULT_TENANT)
     store.close()
     said = another(session="s2").fails("Bash", refused, command="git status")
     assert said.startswith("mulligan, a lesson about this: ")
@@ -153,8 +153,8 @@ def test_what_was_learned_in_another_folder_is_not_told_as_a_lesson_either(anoth
     for number in range(8):
         overcome(another(session=f"s{number}"))
     store = another().store
-    store.consolidate(LOCAL, 2**41)
-    (lesson,) = store.lessons(LOCAL, LessonQuery(tool="Edit", source="learned", now=2**41))
-    store.decide_lesson(LOCAL, lesson.id, "approve", 2**41)
+    store.consolidate(DEFAULT_TENANT, 2**41)
+    (lesson,) = store.lessons(DEFAULT_TENANT, LessonQuery(tool="Edit", source="learned", now=2**41))
+    store.decide_lesson(DEFAULT_TENANT, lesson.id, "approve", 2**41)
     store.close()
     assert another(session="new", folder="/src/other").is_refused("Edit", STALE, **EDIT) == ""

@@ -14,8 +14,8 @@ import pytest
 import mulligan
 from mulligan.remember import tracker
 from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import LOCAL, RunQuery
-from mulligan.serve.cli.install import CLAUDE_CODE, CODEX, GEMINI, command
+from mulligan.remember.store import DEFAULT_TENANT, RunQuery
+from mulligan.serve.cli.install import CLAUDE_CODE, CODEX, GEMINI, build_hook_command
 
 PACKAGE = Path(mulligan.__file__).parent
 
@@ -40,7 +40,7 @@ COMPACT = json.dumps({"session_id": "s1", "cwd": "/src/shop", "hook_event_name":
 
 def begun(home: Path, shell: str = "") -> subprocess.Popen[str]:
     return subprocess.Popen(
-        ["sh", "-c", shell or command(CLAUDE_CODE)],
+        ["sh", "-c", shell or build_hook_command(CLAUDE_CODE)],
         env={"PATH": os.environ["PATH"], "HOME": str(home), "MULLIGAN_HOME": str(home)},
         cwd=home.parent,
         stdin=subprocess.PIPE,
@@ -63,7 +63,7 @@ def loud(shell: str) -> str:
 
 
 def test_the_command_that_is_installed_keeps_a_failure_and_reminds_of_it(tmp_path):
-    shell = loud(command(CLAUDE_CODE))
+    shell = loud(build_hook_command(CLAUDE_CODE))
     assert ended(begun(tmp_path, shell), failing()) == ""
     told = json.loads(ended(begun(tmp_path, shell), COMPACT))
     assert "part1" in told["hookSpecificOutput"]["additionalContext"]
@@ -76,9 +76,9 @@ def test_several_at_once_lose_nothing_of_each_other(tmp_path):
         process.stdin.write(failing(number))
     assert [ended(process, "") for process in work] == [""] * 8
     store = SqliteStore(tmp_path / "mulligan.db")
-    (history,) = store.runs(LOCAL, RunQuery())
+    (history,) = store.runs(DEFAULT_TENANT, RunQuery())
     assert [step.seq for step in history.steps] == list(range(1, 9))
-    known = tracker.restored(store.get(LOCAL, "session", "s1"))
+    known = tracker.from_json(store.get(DEFAULT_TENANT, "session", "s1"))
     assert len(known.failures) + len(known.pending) == 8
     store.close()
 
@@ -109,7 +109,7 @@ def test_a_hook_that_is_broken_is_silent_and_counted(tmp_path, breaks, types, mo
     home.mkdir()
     breaks(home)
     home = home / "blocked" if breaks is no_folder else home
-    shell = loud(command(CLAUDE_CODE))
+    shell = loud(build_hook_command(CLAUDE_CODE))
     assert ended(begun(home, shell), failing()) == ""
     assert ended(begun(home, shell), COMPACT) == ""
     if breaks is no_folder:
@@ -127,7 +127,7 @@ def test_a_hook_that_is_broken_is_silent_and_counted(tmp_path, breaks, types, mo
 def test_what_was_uninstalled_does_not_disturb_the_agent(tmp_path, what):
     copy = tmp_path / "lib" / "mulligan"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    shell = command(CLAUDE_CODE).replace(str(PACKAGE), str(copy))
+    shell = build_hook_command(CLAUDE_CODE).replace(str(PACKAGE), str(copy))
     assert ended(begun(tmp_path, shell), failing()) == ""
     if what == "the interpreter":
         shell = shell.replace(sys.executable, str(tmp_path / "gone" / "python"))
@@ -140,11 +140,11 @@ def test_what_was_uninstalled_does_not_disturb_the_agent(tmp_path, what):
 
 def test_a_hook_that_is_given_nonsense_is_silent(tmp_path):
     for event in ("", "{", "\0" * 100, json.dumps([]), "x" * 100_000):
-        assert ended(begun(tmp_path, loud(command(CLAUDE_CODE))), event) == ""
+        assert ended(begun(tmp_path, loud(build_hook_command(CLAUDE_CODE))), event) == ""
 
 
 def test_a_hook_without_an_agent_says_how_it_is_called(tmp_path):
-    done = begun(tmp_path, loud(command(CLAUDE_CODE)).replace(" claude-code", " nobody"))
+    done = begun(tmp_path, loud(build_hook_command(CLAUDE_CODE)).replace(" claude-code", " nobody"))
     said, complained = done.communicate("{}", timeout=60)
     assert (done.returncode, said) == (1, "")  # 2 would stop an agent
     assert "mulligan-hook claude-code|codex|gemini" in complained
@@ -158,7 +158,7 @@ def test_nothing_to_do_imports_next_to_nothing(tmp_path, agent):
         "codex": {"hook_event_name": "PostToolUse", **called},
         "gemini": {"hook_event_name": "AfterTool", **called},
     }
-    shell = loud(command(agent)).replace(" -ESP ", " -ESP -X importtime ")
+    shell = loud(build_hook_command(agent)).replace(" -ESP ", " -ESP -X importtime ")
     process = begun(tmp_path, shell)
     said, told = process.communicate(json.dumps({"session_id": "s1", **events[agent.name]}), timeout=60)
     assert (process.returncode, said) == (0, "")

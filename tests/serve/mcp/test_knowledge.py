@@ -11,18 +11,18 @@ from hypothesis import given, settings
 
 from mulligan.classify.classifier import classify
 from mulligan.events import RunEnded, StepEnded
-from mulligan.failure import Failure, Kind, Ran, Remedy
-from mulligan.prompt.questions import Answers
+from mulligan.failure import Failure, Kind, Remedy, TookEffect
+from mulligan.prompt.questions import McpMessages
 from mulligan.records import Run, Step
-from mulligan.redaction.present import faults
+from mulligan.redaction.present import find_unsafe_text
 from mulligan.remember.memory import MemoryStore
 from mulligan.remember.seeds import corpus
-from mulligan.remember.store import DAY, LOCAL, FixQuery
+from mulligan.remember.store import DAY, DEFAULT_TENANT, FixQuery
 from mulligan.serve.mcp.knowledge import Knowledge
-from mulligan.serve.mcp.tools import TOOLS, BadCall, checked
+from mulligan.serve.mcp.tools import TOOLS, InvalidToolCallError, check_arguments
 
 NOW = 100 * DAY
-INVALID = Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO)
+INVALID = Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO)
 
 
 def failing(message: str = "k is 10 at most, got 50", fingerprint: str = "f-k") -> Failure:
@@ -30,7 +30,7 @@ def failing(message: str = "k is 10 at most, got 50", fingerprint: str = "f-k") 
 
 
 def asking(store: MemoryStore | None, session: str = "mcp_1") -> Knowledge:
-    return Knowledge(lambda: store, Answers(), classify, now=lambda: NOW, session=session)
+    return Knowledge(lambda: store, McpMessages(), classify, now=lambda: NOW, session=session)
 
 
 def filled(failure: Failure | None = None, tool: str = "search", runs: int = 3) -> MemoryStore:
@@ -44,7 +44,7 @@ def filled(failure: Failure | None = None, tool: str = "search", runs: int = 3) 
             Step(seq=1, call=1, arguments=failed, outcome="failure", failure=failure or failing(), **shared),
             Step(seq=2, call=2, arguments=corrected, **shared),
         ]
-        store.append(LOCAL, [*map(StepEnded, steps), RunEnded(run)], f"journal_{number}", 1, "ann")
+        store.append(DEFAULT_TENANT, [*map(StepEnded, steps), RunEnded(run)], f"journal_{number}", 1, "ann")
     return store
 
 
@@ -88,7 +88,7 @@ def test_a_seed_is_told_as_what_it_is_and_not_where_it_was_removed():
     told = asking(store).call("suggest_fix", asked)
     assert "git push -u origin HEAD" in told
     assert "known of this program, not seen here" in told
-    corpus.remove(store, LOCAL)
+    corpus.remove_seeds(store, DEFAULT_TENANT)
     assert "origin HEAD" not in asking(store).call("suggest_fix", asked)
 
 
@@ -127,8 +127,8 @@ def test_nobody_is_told_to_do_twice_what_may_have_happened():
         run = Run(id=f"run_{number}", agent="till", started=NOW - 60_000, ended=NOW, end="finished")
         shared = {"run": run.id, "name": "pay", "arguments": {"invoice": "INV-1"}, "started": NOW - 60_000}
         steps = [Step(seq=1, call=1, outcome="failure", failure=kept, **shared), Step(seq=2, call=2, **shared)]
-        store.append(LOCAL, [*map(StepEnded, steps), RunEnded(run)], f"journal_{number}", 1, "ann")
-    assert [fix.sort for fix in store.fixes(LOCAL, FixQuery())] == ["retry"]
+        store.append(DEFAULT_TENANT, [*map(StepEnded, steps), RunEnded(run)], f"journal_{number}", 1, "ann")
+    assert [fix.sort for fix in store.fixes(DEFAULT_TENANT, FixQuery())] == ["retry"]
     told = asking(store).call("suggest_fix", {"tool": "pay", "error": words, "arguments": {"invoice": "INV-1"}})
     assert "It may have taken effect" in told
     assert "worked before" not in told
@@ -144,10 +144,10 @@ def test_failures_of_late_are_told_the_latest_first():
 
 def test_the_word_of_a_model_counts_once_a_session_and_never_proves():
     store = filled(runs=4)
-    (fix,) = store.fixes(LOCAL, FixQuery(now=NOW))
+    (fix,) = store.fixes(DEFAULT_TENANT, FixQuery(now=NOW))
     for session in ("mcp_1", "mcp_1", "mcp_2", "mcp_3", "mcp_4", "mcp_5", "mcp_6", "mcp_7", "mcp_8"):
         asking(store, session).call("record_outcome", {"id": fix.id, "worked": True})
-    (after,) = store.fixes(LOCAL, FixQuery(now=NOW))
+    (after,) = store.fixes(DEFAULT_TENANT, FixQuery(now=NOW))
     assert after.tried == 12
     assert after.imported == 8
     assert after.state == "proposed"
@@ -155,24 +155,24 @@ def test_the_word_of_a_model_counts_once_a_session_and_never_proves():
 
 def test_no_number_of_words_of_models_promotes_what_nobody_else_saw():
     store = filled(runs=1)
-    (fix,) = store.fixes(LOCAL, FixQuery(now=NOW))
+    (fix,) = store.fixes(DEFAULT_TENANT, FixQuery(now=NOW))
     for session in range(200):
         asking(store, f"mcp_{session}").call("record_outcome", {"id": fix.id, "worked": True})
-    (after,) = store.fixes(LOCAL, FixQuery(now=NOW))
+    (after,) = store.fixes(DEFAULT_TENANT, FixQuery(now=NOW))
     assert after.state == "proposed"
 
 
 def test_seeds_keep_no_record():
     seed = corpus.seeds()["git-src-refspec"]
     assert "nothing was counted" in asking(MemoryStore()).call("record_outcome", {"id": seed.id, "worked": True})
-    assert asking(None).read(f"mulligan://lessons/{seed.id}")
+    assert asking(None).read_resource(f"mulligan://lessons/{seed.id}")
 
 
 @pytest.mark.parametrize(
     "uri", ["mulligan://other", "file:///etc/passwd", "mulligan://patterns/pat_0", "", "mulligan:"]
 )
 def test_what_is_not_there_cannot_be_read(uri):
-    assert asking(filled()).read(uri) is None
+    assert asking(filled()).read_resource(uri) is None
 
 
 @pytest.mark.parametrize("name", TOOLS)
@@ -181,8 +181,8 @@ def test_every_tool_says_what_it_takes(name):
     assert spec.schema["additionalProperties"] is False
     assert all("description" in each for each in spec.properties.values())
     for argument, bad in (("unheard_of", 1), *((each, ["\ud800"]) for each in spec.properties)):
-        with pytest.raises(BadCall):
-            checked(spec, {"tool": "x", "error": "y", "id": "fix_0000", "worked": True} | {argument: bad})
+        with pytest.raises(InvalidToolCallError):
+            check_arguments(spec, {"tool": "x", "error": "y", "id": "fix_0000", "worked": True} | {argument: bad})
 
 
 @settings(max_examples=60, deadline=None)
@@ -194,10 +194,10 @@ def test_whatever_is_kept_and_asked_the_answer_may_be_shown_to_a_model(message, 
         knowledge.call("known_failures", {}),
         knowledge.call("recent_failures", {}),
         knowledge.call("suggest_fix", {"tool": tool[:200], "error": error, "arguments": {"a": message}}),
-        *(str(knowledge.read(uri)) for uri, _, _ in knowledge.listed()),
+        *(str(knowledge.read_resource(uri)) for uri, _, _ in knowledge.list_resources()),
     ]
     for text in told:
-        assert faults(text) == []
+        assert find_unsafe_text(text) == []
 
 
 def test_without_the_extra_one_sentence_says_what_to_install():

@@ -31,7 +31,7 @@ SPANS = st.builds(
 
 @given(st.lists(SPANS, max_size=4))
 def test_what_is_written_is_read(made):
-    read, rejected = protobuf.spans(as_protobuf(made, "a service"))
+    read, rejected = protobuf.parse_spans(as_protobuf(made, "a service"))
 
     assert rejected == 0
     for span, wrote in zip(read, made, strict=True):
@@ -51,21 +51,21 @@ def test_bytes_that_are_no_message_are_told_and_never_anything_else(noise, made,
     cut = sound[: data.draw(st.integers(0, len(sound)))]
     place = data.draw(st.integers(0, len(sound) - 1))
     for given_ in (noise, cut, sound[:place] + noise[:3] + sound[place + 1 :]):
-        for read in (protobuf.spans, protobuf.logs):
-            with contextlib.suppress(protobuf.Malformed):
+        for read in (protobuf.parse_spans, protobuf.parse_logs):
+            with contextlib.suppress(protobuf.MalformedProtobufError):
                 read(given_)
 
 
 def test_a_span_without_an_identity_is_counted_and_the_others_are_kept():
     good = Made("1" * 32, "2" * 16, "", "execute_tool x", BEGUN, BEGUN, {})
     for bad in (good._replace(trace="0" * 32), good._replace(id=""), good._replace(trace="11")):
-        spans, rejected = protobuf.spans(as_protobuf([bad, good]))
+        spans, rejected = protobuf.parse_spans(as_protobuf([bad, good]))
         assert (len(spans), rejected) == (1, 1)
 
 
 def test_a_partial_success_is_said_as_clients_read_it():
-    assert protobuf.answered() == b""
-    told = protobuf.answered(300, "no")
+    assert protobuf.encode_response() == b""
+    told = protobuf.encode_response(300, "no")
     assert told == field(1, b"\x08\xac\x02" + field(2, b"no"))
 
 
@@ -73,17 +73,17 @@ def test_the_real_message_reads_the_same():
     trace_service = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
     made = Made("1" * 32, "2" * 16, "3" * 16, "execute_tool x", 5, 9, {"gen_ai.tool.name": "x"}, "boom")
     message = trace_service.ExportTraceServiceRequest.FromString(as_protobuf([made]))
-    (span,), _ = protobuf.spans(message.SerializeToString())
+    (span,), _ = protobuf.parse_spans(message.SerializeToString())
     assert (span.name, span.message, span.facts) == ("execute_tool x", "boom", {"gen_ai.tool.name": "x"})
-    answer = trace_service.ExportTraceServiceResponse.FromString(protobuf.answered(7, "why"))
+    answer = trace_service.ExportTraceServiceResponse.FromString(protobuf.encode_response(7, "why"))
     assert (answer.partial_success.rejected_spans, answer.partial_success.error_message) == (7, "why")
 
 
 def test_an_attribute_of_any_sort_is_passed_over_without_harm():
     array = field(1, b"gen_ai.tool.name") + field(2, field(5, field(1, field(1, b"x"))))
     facts: dict[str, object] = {}
-    protobuf._attribute(array, 0, len(array), facts)
+    protobuf._add_attribute(array, 0, len(array), facts)
     assert facts == {"gen_ai.tool.name": None}
     plain = attribute("gen_ai.tool.name", 3.5)
-    protobuf._attribute(plain, 0, len(plain), facts)
+    protobuf._add_attribute(plain, 0, len(plain), facts)
     assert facts == {"gen_ai.tool.name": 3.5}

@@ -9,16 +9,16 @@ import pytest
 from mcp_client import block, proxied, texts
 
 from mulligan import settings
-from mulligan.failure import Ran
+from mulligan.failure import TookEffect
 from mulligan.records import History
-from mulligan.remember.store import LOCAL, RunQuery
+from mulligan.remember.store import DEFAULT_TENANT, RunQuery
 from mulligan.remember.urls import open_store
 
 
 def kept() -> list[History]:
-    store = open_store(settings.read().store_url)
+    store = open_store(settings.load_settings().store_url)
     try:
-        return store.runs(LOCAL, RunQuery(limit=100))
+        return store.runs(DEFAULT_TENANT, RunQuery(limit=100))
     finally:
         store.close()
 
@@ -52,15 +52,15 @@ def test_a_tool_that_the_server_does_not_have_did_not_run():
         client.call("fail", text="Unknown tool: frobnicate")
         client.close()
     unlisted, listed = only_run().steps
-    assert (unlisted.failure.kind, unlisted.failure.ran) == ("tool/unknown_tool", Ran.NO)
-    assert (listed.failure.kind, listed.failure.ran) == ("tool/unknown_tool", Ran.YES)
+    assert (unlisted.failure.kind, unlisted.failure.ran) == ("tool/unknown_tool", TookEffect.NO)
+    assert (listed.failure.kind, listed.failure.ran) == ("tool/unknown_tool", TookEffect.YES)
 
 
 def test_before_the_tools_are_known_their_words_prove_nothing():
     with proxied() as client:
         client.open().call("frobnicate", text="x")
         client.close()
-    assert only_run().steps[0].failure.ran is not Ran.NO
+    assert only_run().steps[0].failure.ran is not TookEffect.NO
 
 
 def test_without_a_handshake_the_client_is_known_by_what_each_request_says():

@@ -9,12 +9,12 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.serve.proxy.framing import HEAD, Lines, Outlet
+from mulligan.serve.proxy.framing import TRUNCATED_HEAD_BYTES, LineBuffer, Outlet
 
 
 @given(st.binary(max_size=200).map(lambda data: data.replace(b"a", b"\n")), st.lists(st.integers(0, 200), max_size=8))
 def test_lines_are_the_same_however_they_are_cut(data, cuts):
-    lines, heard = Lines(), []
+    lines, heard = LineBuffer(), []
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     for begin, end in itertools.pairwise(edges):
         if data[begin:end]:
@@ -23,13 +23,13 @@ def test_lines_are_the_same_however_they_are_cut(data, cuts):
 
 
 def test_a_line_without_end_is_cut_and_costs_only_itself():
-    lines = Lines(longest=5000)
+    lines = LineBuffer(max_bytes=5000)
     heard = []
     for _ in range(100):
         heard += lines.feed(b"x" * 1000)
         assert sum(map(len, lines._parts)) <= 6000
     heard += lines.feed(b"x\nnext\n")
-    assert heard == [b"x" * HEAD + b"\n", b"next\n"]
+    assert heard == [b"x" * TRUNCATED_HEAD_BYTES + b"\n", b"next\n"]
 
 
 def test_what_a_slow_reader_does_not_take_waits_and_comes_in_order():
@@ -45,7 +45,7 @@ def test_what_a_slow_reader_does_not_take_waits_and_comes_in_order():
         while len(heard) < sum(map(len, said)):
             heard += await asyncio.to_thread(os.read, out, 65536)
         assert outlet.is_empty
-        outlet.let_go()
+        outlet.release()
         return bytes(heard)
 
     assert asyncio.run(written()) == b"".join(said)

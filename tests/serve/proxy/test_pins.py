@@ -6,43 +6,43 @@ import json
 
 from mcp_client import block, proxied, texts
 
-from mulligan.serve.proxy.pins import Pins, accept, compared, packed, unpacked
+from mulligan.serve.proxy.pins import Pins, accept_tools, compare_pins, decode_pins, encode_pins
 
 ECHO = {"name": "echo", "description": "Says it again.", "inputSchema": {"type": "object"}}
 
 
 def test_the_first_list_of_a_server_is_accepted():
-    pins, found = compared(Pins(), [ECHO], 1, is_whole=True)
+    pins, found = compare_pins(Pins(), [ECHO], 1, is_complete=True)
     assert (set(pins.accepted), found) == ({"echo"}, [])
-    assert compared(pins, [ECHO], 2, is_whole=True) == (pins, [])
+    assert compare_pins(pins, [ECHO], 2, is_complete=True) == (pins, [])
 
 
 def test_a_changed_description_waits_and_is_reported_with_what_has_changed():
-    pins, _ = compared(Pins(), [ECHO], 1, is_whole=True)
-    pins, found = compared(pins, [{**ECHO, "description": "Deletes it."}], 2, is_whole=True)
+    pins, _ = compare_pins(Pins(), [ECHO], 1, is_complete=True)
+    pins, found = compare_pins(pins, [{**ECHO, "description": "Deletes it."}], 2, is_complete=True)
     assert [(each.what, each.tool, each.told) for each in found] == [("changed", "echo", "description")]
     assert pins.accepted["echo"].definition["description"] == "Says it again."
-    assert set(accept(pins, ["echo"]).waiting) == set()
-    assert accept(pins, ["echo"]).accepted["echo"].definition["description"] == "Deletes it."
+    assert set(accept_tools(pins, ["echo"]).waiting) == set()
+    assert accept_tools(pins, ["echo"]).accepted["echo"].definition["description"] == "Deletes it."
 
 
 def test_a_definition_that_comes_back_waits_no_more():
-    pins, _ = compared(Pins(), [ECHO], 1, is_whole=True)
-    pins, _ = compared(pins, [{**ECHO, "title": "x"}], 2, is_whole=True)
-    pins, found = compared(pins, [ECHO], 3, is_whole=True)
+    pins, _ = compare_pins(Pins(), [ECHO], 1, is_complete=True)
+    pins, _ = compare_pins(pins, [{**ECHO, "title": "x"}], 2, is_complete=True)
+    pins, found = compare_pins(pins, [ECHO], 3, is_complete=True)
     assert (pins.waiting, found) == ({}, [])
 
 
 def test_new_removed_and_doubled_tools_are_reported():
-    pins, _ = compared(Pins(), [ECHO], 1, is_whole=True)
-    pins, found = compared(pins, [{**ECHO, "name": "other"}, {**ECHO, "name": "other"}], 2, is_whole=True)
+    pins, _ = compare_pins(Pins(), [ECHO], 1, is_complete=True)
+    pins, found = compare_pins(pins, [{**ECHO, "name": "other"}, {**ECHO, "name": "other"}], 2, is_complete=True)
     assert [(each.what, each.tool) for each in found] == [("new", "other"), ("twice", "other"), ("removed", "echo")]
 
 
 def test_what_was_kept_is_read_again_and_what_cannot_be_read_is_nothing():
-    pins, _ = compared(Pins(), [ECHO], 1, is_whole=True)
-    assert unpacked(packed(pins)) == pins
-    assert unpacked(b"\x00") == unpacked(None) == Pins()
+    pins, _ = compare_pins(Pins(), [ECHO], 1, is_complete=True)
+    assert decode_pins(encode_pins(pins)) == pins
+    assert decode_pins(b"\x00") == decode_pins(None) == Pins()
 
 
 def first_seen():

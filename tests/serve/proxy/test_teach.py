@@ -11,20 +11,22 @@ from mcp_client import proxied
 
 from mulligan import settings
 from mulligan.events import RunEnded, StepEnded
-from mulligan.failure import Failure, Kind, Ran, Remedy
-from mulligan.prompt import Prompt, tokens
+from mulligan.failure import Failure, Kind, Remedy, TookEffect
+from mulligan.prompt import Prompt, estimate_prompt_tokens
 from mulligan.records import Run, Step
-from mulligan.remember.store import LOCAL, FixQuery
+from mulligan.remember.store import DEFAULT_TENANT, FixQuery
 from mulligan.remember.urls import open_store
-from mulligan.serve.proxy.teach import ALL, EACH, Budget
+from mulligan.serve.proxy.teach import MAX_SERVER_TOKENS, MAX_TOOL_TOKENS, DescriptionBudget
 
-REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, Ran.NO), "b is 100 at most", fingerprint="f-b")
+REJECTED = Failure.of(
+    Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "b is 100 at most", fingerprint="f-b"
+)
 
 
 @pytest.fixture
 def proven():
     """A store in which somebody has approved what helped."""
-    store = open_store(settings.read().store_url)
+    store = open_store(settings.load_settings().store_url)
     at = int(time.time() * 1000) - 1000
     shared = {"run": "run_1", "name": "fake.add", "server": "fake", "started": at}
     steps = [
@@ -32,9 +34,9 @@ def proven():
         Step(seq=2, call=2, arguments={"a": 1, "b": 100}, **shared),
     ]
     run = Run(id="run_1", agent="tester", started=at, ended=at, end="finished")
-    store.append(LOCAL, [*map(StepEnded, steps), RunEnded(run)], "journal", 1, "ann")
-    (fix,) = store.fixes(LOCAL, FixQuery(tool="fake.add", now=at))
-    yield lambda: store.decide(LOCAL, fix.id, approved=True, at=int(time.time() * 1000))
+    store.append(DEFAULT_TENANT, [*map(StepEnded, steps), RunEnded(run)], "journal", 1, "ann")
+    (fix,) = store.fixes(DEFAULT_TENANT, FixQuery(tool="fake.add", now=at))
+    yield lambda: store.decide(DEFAULT_TENANT, fix.id, approved=True, at=int(time.time() * 1000))
     store.close()
 
 
@@ -60,12 +62,16 @@ def test_what_is_proven_is_at_the_end_of_the_tools_description_and_nothing_else_
 
 
 def test_lessons_in_force_are_taught_and_the_fix_beneath_one_is_not_told_twice():
-    store = open_store(settings.read().store_url)
+    store = open_store(settings.load_settings().store_url)
     now = int(time.time() * 1000)
     learned = taught.prove(store, now, "fake.echo")
-    store.keep_lesson(LOCAL, taught.written(tool="fake.echo", mistake="<b>Empty</b> texts.", correction="Say `x`."))
-    store.keep_lesson(LOCAL, taught.written(taught.PROPOSED, tool="fake.echo", mistake="Nobody", correction="knows"))
-    store.decide_lesson(LOCAL, taught.WRITTEN, "approve", now)
+    store.save_lesson(
+        DEFAULT_TENANT, taught.written(tool="fake.echo", mistake="<b>Empty</b> texts.", correction="Say `x`.")
+    )
+    store.save_lesson(
+        DEFAULT_TENANT, taught.written(taught.PROPOSED, tool="fake.echo", mistake="Nobody", correction="knows")
+    )
+    store.decide_lesson(DEFAULT_TENANT, taught.WRITTEN, "approve", now)
     store.close()
 
     (description,) = [each["description"] for each in listed("--teach") if each["name"] == "echo"]
@@ -100,17 +106,17 @@ def test_the_next_connection_is_not_told_that_we_changed_the_description(proven)
 
 
 def test_no_more_is_added_than_the_budget_allows():
-    budget = Budget(Prompt())
+    budget = DescriptionBudget(Prompt())
     definition = {"name": msgspec.Raw(b'"x"'), "description": msgspec.Raw(b'"Short."')}
     lessons = [f"{'a word and ' * 20}{number}" for number in range(10)]
     added = 0
     for _ in range(100):
-        told = budget.described(definition, lessons)
+        told = budget.add_lessons(definition, lessons)
         if told is None:
             break
         text = msgspec.json.decode(told["description"])
-        assert tokens(text) <= EACH + 60
-        added += tokens(text)
+        assert estimate_prompt_tokens(text) <= MAX_TOOL_TOKENS + 60
+        added += estimate_prompt_tokens(text)
     else:
         raise AssertionError("there is no end to it")
-    assert added <= ALL + 60 * ALL // EACH
+    assert added <= MAX_SERVER_TOKENS + 60 * MAX_SERVER_TOKENS // MAX_TOOL_TOKENS

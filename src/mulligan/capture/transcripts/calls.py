@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from mulligan.capture.transcripts.gathering import Gathering, Reading, milliseconds
-from mulligan.capture.transcripts.lines import Lines, decoded
+from mulligan.capture.transcripts.gathering import ReaderState, RunBuilder, to_milliseconds
+from mulligan.capture.transcripts.lines import LogLines, decode_line
 from mulligan.records import History
 
 NAME = "calls"
@@ -35,45 +35,45 @@ class _Row(msgspec.Struct, gc=False):
 _decoder = msgspec.json.Decoder(_Row)
 
 
-def recognises(head: bytes) -> bool:
+def recognizes(head: bytes) -> bool:
     first = head.partition(b"\n")[0]
     return all(name in first for name in (b'"run_id"', b'"seq"', b'"tool"', b'"outcome"', b'"parameters"'))
 
 
-def read(lines: Lines, reading: Reading) -> Iterator[History]:
-    run: Gathering | None = None
-    known: tuple[str, str] | None = None
-    before = 0
+def read(lines: LogLines, state: ReaderState) -> Iterator[History]:
+    run: RunBuilder | None = None
+    current_key: tuple[str, str] | None = None
+    previous_offset = 0
     for line in lines:
-        reading.lines += 1
-        row = decoded(line, _decoder)
+        state.line_count += 1
+        row = decode_line(line, _decoder)
         if row is None or row.outcome not in ("success", "failure") or not 0 <= row.seq < 2**31:
-            reading.unknown += 1
+            state.unrecognized_lines += 1
             continue
-        if (row.dataset, row.run_id) != known:
-            if run is not None and (history := run.history()):
+        if (row.dataset, row.run_id) != current_key:
+            if run is not None and (history := run.build_history()):
                 # Report the offset before this row: it belongs to the next run and must be read again after an
                 # interruption.
-                here, lines.offset = lines.offset, before
+                current_offset, lines.offset = lines.offset, previous_offset
                 yield history
-                lines.offset = here
-            known = (row.dataset, row.run_id)
-            run = Gathering(reading, NAME, row.run_id, row.dataset, agent=row.dataset)
+                lines.offset = current_offset
+            current_key = (row.dataset, row.run_id)
+            run = RunBuilder(state, NAME, row.run_id, row.dataset, agent=row.dataset)
         assert run is not None
-        _add(row, run, lines.changed)
-        before = lines.offset
-    if run is not None and (history := run.history()):
+        _add_row(row, run, lines.modified_at)
+        previous_offset = lines.offset
+    if run is not None and (history := run.build_history()):
         yield history
 
 
-def _add(row: _Row, run: Gathering, otherwise: int) -> None:
+def _add_row(row: _Row, run: RunBuilder, default_timestamp: int) -> None:
     run.model = row.model or run.model
-    run.says(row.user_said or "")
-    moment = milliseconds(row.ts) or otherwise
+    run.set_context(row.user_said or "")
+    timestamp = to_milliseconds(row.ts) or default_timestamp
     server, name = None, row.tool
     if name.startswith("mcp__") and "__" in name[5:]:
         server, _, name = name[5:].partition("__")
-    run.numbered(row.seq + 1)
-    run.called(str(row.seq), name, row.parameters, moment, server=server)
+    run.set_next_number(row.seq + 1)
+    run.start_call(str(row.seq), name, row.parameters, timestamp, server=server)
     failed = row.outcome == "failure"
-    run.answered(str(row.seq), row.error if failed else row.result_excerpt, failed, moment, seconds=0.0)
+    run.end_call(str(row.seq), row.error if failed else row.result_excerpt, failed, timestamp, seconds=0.0)

@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from mulligan.capture.transcripts.gathering import Gathering, Reading, milliseconds, split_server
-from mulligan.capture.transcripts.lines import Lines, decoded, is_object
+from mulligan.capture.transcripts.gathering import ReaderState, RunBuilder, split_server, to_milliseconds
+from mulligan.capture.transcripts.lines import LogLines, decode_line, is_object
 from mulligan.records import History
 
 NAME = "claude-code"
-OPEN = 64
+MAX_OPEN_RUNS = 64
 """Runs of one file that are built at the same time."""
 
 
@@ -62,45 +62,45 @@ class _Line(msgspec.Struct, gc=False):
 _decoder = msgspec.json.Decoder(_Line)
 
 
-def recognises(head: bytes) -> bool:
+def recognizes(head: bytes) -> bool:
     return b'"parentUuid"' in head or b'"isSidechain"' in head or (b'"sessionId"' in head and b'"operation"' in head)
 
 
-def read(lines: Lines, reading: Reading) -> Iterator[History]:
-    runs: dict[tuple[str, str], Gathering] = {}
+def read(lines: LogLines, state: ReaderState) -> Iterator[History]:
+    runs: dict[tuple[str, str], RunBuilder] = {}
     for line in lines:
-        reading.lines += 1
-        if not _tells(line):
+        state.line_count += 1
+        if not _may_hold_calls(line):
             if not is_object(line):
-                reading.unknown += 1
+                state.unrecognized_lines += 1
                 continue
             # Of plain messages, only the first of a session and the first after an error are needed.
-            wants_talk = not runs or next(reversed(runs.values())).wants_talk
+            wants_talk = not runs or next(reversed(runs.values())).needs_text
             if not wants_talk or not (b'"user"' in line or b'"assistant"' in line):
                 continue
-        entry = decoded(line, _decoder)
+        entry = decode_line(line, _decoder)
         if entry is None:
-            reading.unknown += 1
+            state.unrecognized_lines += 1
             continue
         if not entry.session:
             continue
         key = (entry.session, entry.agent or ("sidechain" if entry.is_side else ""))
         run = runs.get(key)
         if run is None:
-            if len(runs) >= OPEN:
-                yield from _finished(runs.pop(next(iter(runs))))
-            run = runs[key] = Gathering(reading, NAME, *key)
+            if len(runs) >= MAX_OPEN_RUNS:
+                yield from _build_histories(runs.pop(next(iter(runs))))
+            run = runs[key] = RunBuilder(state, NAME, *key)
             if key[1]:
-                run.parent = Gathering(reading, NAME, entry.session, "").id
+                run.parent = RunBuilder(state, NAME, entry.session, "").id
                 run.agent = f"{NAME} subagent"
             run.version = entry.version
             run.project = PurePath(entry.cwd.replace("\\", "/")).name if entry.cwd else ""
-        _entry(entry, run, reading)
+        _add_entry(entry, run, state)
     for run in runs.values():
-        yield from _finished(run)
+        yield from _build_histories(run)
 
 
-def _tells(line: bytes) -> bool:
+def _may_hold_calls(line: bytes) -> bool:
     """Return whether a line may hold calls. Fast pre-filter: most lines are long and hold none."""
     return (
         b'"tool_' in line  # tool_use or tool_result
@@ -110,20 +110,22 @@ def _tells(line: bytes) -> bool:
     )
 
 
-def _finished(run: Gathering) -> Iterator[History]:
-    history = run.history()
+def _build_histories(run: RunBuilder) -> Iterator[History]:
+    history = run.build_history()
     if history is not None:
         yield history
 
 
-def _entry(entry: _Line, run: Gathering, reading: Reading) -> None:
-    moment = milliseconds(entry.timestamp)
+def _add_entry(entry: _Line, run: RunBuilder, state: ReaderState) -> None:
+    timestamp = to_milliseconds(entry.timestamp)
     if entry.type == "system":
         if entry.subtype == "compact_boundary":
-            about = entry.compaction
-            run.compacted(moment, (about and about.trigger) or "", about.tokens if about else None)
+            compaction = entry.compaction
+            run.add_compaction(
+                timestamp, (compaction and compaction.trigger) or "", compaction.tokens if compaction else None
+            )
         elif entry.subtype == "api_error" and bytes(entry.error):
-            run.model_failed(bytes(entry.error).decode("utf-8", "replace")[:8192], moment)
+            run.model_failed(bytes(entry.error).decode("utf-8", "replace")[:8192], timestamp)
         return
     message = entry.message
     if message is None:
@@ -135,18 +137,18 @@ def _entry(entry: _Line, run: Gathering, reading: Reading) -> None:
         content = [_Block(type="text", text=content)]
     for block in content or ():
         if block.type == "tool_use":
-            run.model_answered(moment)
+            run.model_answered(timestamp)
             name, server = split_server(block.name)
-            run.called(block.id, name, block.input, moment, server=server)
-            if block.id.startswith("toolu_") and reading.is_copy(block.id):
-                run.passes_over(block.id)
+            run.start_call(block.id, name, block.input, timestamp, server=server)
+            if block.id.startswith("toolu_") and state.is_copy(block.id):
+                run.discard_call(block.id)
         elif block.type == "tool_result":
-            run.answered(block.tool_use_id, block.content, block.is_error is True, moment)
+            run.end_call(block.tool_use_id, block.content, block.is_error is True, timestamp)
         elif block.type == "text" and block.text:
             if entry.is_api_error:
-                run.model_failed(block.text[:8192], moment)
+                run.model_failed(block.text[:8192], timestamp)
             elif entry.type == "assistant":
-                run.model_answered(moment)
+                run.model_answered(timestamp)
             elif not entry.is_summary and not entry.is_meta:
-                run.says(block.text)
-                run.at(moment)
+                run.set_context(block.text)
+                run.note_time(timestamp)

@@ -14,15 +14,15 @@ from typing import Any
 
 import msgspec
 
-from mulligan.capture.transcripts.gathering import Gathering, Reading, milliseconds
-from mulligan.capture.transcripts.lines import Lines, decoded, is_object, opened_value
+from mulligan.capture.transcripts.gathering import ReaderState, RunBuilder, to_milliseconds
+from mulligan.capture.transcripts.lines import LogLines, decode_line, decode_raw, is_object
 from mulligan.records import History
 
 NAME = "codex"
-_TROUBLE = (b"xit", b"rror", b"ail", b"eject", b"success", b"unsupported")
+_FAILURE_HINTS = (b"xit", b"rror", b"ail", b"eject", b"success", b"unsupported")
 """Byte sequences of results that may be failures."""
 _EXIT = re.compile(r"^(?:Exit code: |Process exited with code )(-?\d{1,5})", re.MULTILINE)
-_REFUSED = ("rejected by user", "user rejected", "user declined", "denied by user", "aborted by user")
+_USER_REJECTIONS = ("rejected by user", "user rejected", "user declined", "denied by user", "aborted by user")
 
 
 class _Action(msgspec.Struct, gc=False):
@@ -82,7 +82,7 @@ _decoder = msgspec.json.Decoder(_Line)
 _bare = msgspec.json.Decoder(_Payload)
 
 
-def recognises(head: bytes) -> bool:
+def recognizes(head: bytes) -> bool:
     if b'"session_meta"' in head and b'"payload"' in head:
         return True
     if b'"payload":' in head and (b'"response_item"' in head or b'"event_msg"' in head):
@@ -91,44 +91,44 @@ def recognises(head: bytes) -> bool:
     return b'"instructions"' in first and b'"timestamp"' in first and b'"id"' in first and b'"messages"' not in first
 
 
-def read(lines: Lines, reading: Reading) -> Iterator[History]:
-    run = Gathering(reading, NAME, lines.path.name)
-    first = 0
+def read(lines: LogLines, state: ReaderState) -> Iterator[History]:
+    run = RunBuilder(state, NAME, lines.path.name)
+    first_ordinal = 0
     """The ordinal of the subagent's first line. Earlier lines are a copy of its parent's log."""
     for line in lines:
-        reading.lines += 1
-        if not _tells(line) and not (run.wants_talk and b'"user' in line):
+        state.line_count += 1
+        if not _may_hold_calls(line) and not (run.needs_text and b'"user' in line):
             if not is_object(line):
-                reading.unknown += 1
+                state.unrecognized_lines += 1
             continue
-        entry = decoded(line, _decoder)
+        entry = decode_line(line, _decoder)
         if entry is None:
-            reading.unknown += 1
+            state.unrecognized_lines += 1
             continue
         payload = entry.payload
         if payload is None:
-            payload = decoded(line, _bare)
+            payload = decode_line(line, _bare)
             if payload is None:
-                reading.unknown += 1
+                state.unrecognized_lines += 1
                 continue
             entry.type = "response_item" if payload.type else "session_meta"
-        if entry.ordinal is not None and 0 < entry.ordinal < first:
+        if entry.ordinal is not None and 0 < entry.ordinal < first_ordinal:
             continue
         if entry.type == "session_meta":
             if payload.id and not run.calls:
-                run = Gathering(reading, NAME, payload.id)
+                run = RunBuilder(state, NAME, payload.id)
                 run.version = payload.cli_version
                 run.project = PurePath(payload.cwd.replace("\\", "/")).name if payload.cwd else ""
-                first = payload.history_start or 0
+                first_ordinal = payload.history_start or 0
         elif entry.type == "turn_context":
             run.model = payload.model or run.model
         elif entry.type == "compacted":
-            run.compacted(milliseconds(entry.timestamp))
+            run.add_compaction(to_milliseconds(entry.timestamp))
         elif entry.type == "response_item":
-            _item(payload, run, milliseconds(entry.timestamp))
+            _add_item(payload, run, to_milliseconds(entry.timestamp))
         elif entry.type == "event_msg":
-            _event(payload, run, milliseconds(entry.timestamp))
-    history = run.history()
+            _add_event(payload, run, to_milliseconds(entry.timestamp))
+    history = run.build_history()
     if history is not None:
         yield history
 
@@ -140,74 +140,74 @@ _KINDS = re.compile(
 """Line types that may hold calls."""
 
 
-def _tells(line: bytes) -> bool:
+def _may_hold_calls(line: bytes) -> bool:
     return _KINDS.search(line, 0, 4096) is not None
 
 
-def _item(payload: _Payload, run: Gathering, moment: int) -> None:
+def _add_item(payload: _Payload, run: RunBuilder, timestamp: int) -> None:
     match payload.type:
         case "function_call" | "custom_tool_call":
-            run.model_answered(moment)
-            given = payload.arguments if payload.arguments is not None else payload.input
+            run.model_answered(timestamp)
+            arguments = payload.arguments if payload.arguments is not None else payload.input
             server = None
             name = payload.name
             if name.startswith("mcp__"):
                 server, _, name = name[5:].partition("__")
             elif payload.namespace and payload.namespace.startswith("mcp__"):
                 server = payload.namespace[5:].removesuffix("__")
-            run.called(payload.call_id, name, _arguments(given), moment, server=server or None)
+            run.start_call(payload.call_id, name, _parse_arguments(arguments), timestamp, server=server or None)
         case "local_shell_call":
             command = payload.action.command if payload.action else None
-            run.called(payload.call_id or payload.id or "", "local_shell", {"command": command}, moment)
+            run.start_call(payload.call_id or payload.id or "", "local_shell", {"command": command}, timestamp)
         case "function_call_output" | "custom_tool_call_output":
-            _output(payload, run, moment)
+            _add_output(payload, run, timestamp)
         case "message":
             if payload.role == "user":
-                run.says(_first_text(payload.content))
-            run.at(moment)
+                run.set_context(_first_text(payload.content))
+            run.note_time(timestamp)
         case "compaction" | "context_compaction":
-            run.compacted(moment)
+            run.add_compaction(timestamp)
 
 
-def _arguments(given: Any) -> Any:
-    if not isinstance(given, str):
-        return given
-    if given[:1] == "{":
+def _parse_arguments(arguments: Any) -> Any:
+    if not isinstance(arguments, str):
+        return arguments
+    if arguments[:1] == "{":
         try:
-            return msgspec.json.decode(given)
+            return msgspec.json.decode(arguments)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             pass  # not valid JSON: keep the model's text
-    return {"input": given}
+    return {"input": arguments}
 
 
-def _output(payload: _Payload, run: Gathering, moment: int) -> None:
+def _add_output(payload: _Payload, run: RunBuilder, timestamp: int) -> None:
     """Add a result as the model saw it. The exit code of a command is in a frame around its output."""
-    if not run.is_waiting(payload.call_id):
+    if not run.is_pending(payload.call_id):
         return
     raw = bytes(payload.output)
-    if not any(word in raw for word in _TROUBLE):
-        run.answered(payload.call_id, payload.output, False, moment)
+    if not any(word in raw for word in _FAILURE_HINTS):
+        run.end_call(payload.call_id, payload.output, False, timestamp)
         return
-    said = opened_value(payload.output)
+    output = decode_raw(payload.output)
     has_failed = False
-    if isinstance(said, str) and said[:1] == "{":
+    if isinstance(output, str) and output[:1] == "{":
         with contextlib.suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
-            said = msgspec.json.decode(said)  # otherwise a text that starts like an object
-    if isinstance(said, dict):
-        about = said.get("metadata")
-        code = about.get("exit_code") if isinstance(about, dict) else None
-        has_failed = bool(code) or said.get("success") is False or said.get("isError") is True
-        text = said.get("output", said.get("content", said))
-        said = f"Exit code: {code}\n{text}" if code and isinstance(text, str) else text
-    elif isinstance(said, str):
-        has_failed = _has_failed(said)
-    run.answered(payload.call_id, said, has_failed, moment)
+            output = msgspec.json.decode(output)  # otherwise a text that starts like an object
+    if isinstance(output, dict):
+        metadata = output.get("metadata")
+        code = metadata.get("exit_code") if isinstance(metadata, dict) else None
+        has_failed = bool(code) or output.get("success") is False or output.get("isError") is True
+        text = output.get("output", output.get("content", output))
+        output = f"Exit code: {code}\n{text}" if code and isinstance(text, str) else text
+    elif isinstance(output, str):
+        has_failed = _has_failed(output)
+    run.end_call(payload.call_id, output, has_failed, timestamp)
 
 
 def _has_failed(text: str) -> bool:
-    found = _EXIT.search(text[:400])
-    if found:
-        return found[1] != "0"
+    match = _EXIT.search(text[:400])
+    if match:
+        return match[1] != "0"
     start = text[:200].casefold()
     return start.startswith(
         (
@@ -218,68 +218,68 @@ def _has_failed(text: str) -> bool:
             "apply_patch verification failed",
             "unsupported",
         )
-    ) or any(word in start for word in _REFUSED)
+    ) or any(word in start for word in _USER_REJECTIONS)
 
 
-def _event(payload: _Payload, run: Gathering, moment: int) -> None:
+def _add_event(payload: _Payload, run: RunBuilder, timestamp: int) -> None:
     match payload.type:
         case "user_message":
-            run.says(payload.message if isinstance(payload.message, str) else "")
+            run.set_context(payload.message if isinstance(payload.message, str) else "")
         case "item_completed" if payload.item is not None:
-            _completed(payload.item, run, moment)
+            _add_completed_item(payload.item, run, timestamp)
         case "exec_command_end":
-            _command(payload.call_id, payload.exit_code, payload, run, moment)
+            _add_command_result(payload.call_id, payload.exit_code, payload, run, timestamp)
         case "mcp_tool_call_end":
-            result = opened_value(payload.result)
-            _mcp(payload.call_id, result, run, moment)
+            result = decode_raw(payload.result)
+            _add_mcp_result(payload.call_id, result, run, timestamp)
         case "patch_apply_end" if payload.success is False:
-            told = opened_value(payload.stderr) or "the patch was not applied"
-            run.answered(payload.call_id, told, True, moment)
+            message = decode_raw(payload.stderr) or "the patch was not applied"
+            run.end_call(payload.call_id, message, True, timestamp)
         case "error" | "stream_error":
             text = payload.message if isinstance(payload.message, str) else ""
-            run.model_failed(text[:8192], moment)
+            run.model_failed(text[:8192], timestamp)
         case "context_compacted":
-            run.compacted(moment)
+            run.add_compaction(timestamp)
 
 
-def _completed(item: _Item, run: Gathering, moment: int) -> None:
+def _add_completed_item(item: _Item, run: RunBuilder, timestamp: int) -> None:
     match item.type:
         case "CommandExecution" | "commandExecution":
-            if not run.is_waiting(item.id) and item.exit_code is not None:
+            if not run.is_pending(item.id) and item.exit_code is not None:
                 # Executed by a script of the model, so the log has no call for it.
                 command = " ".join(map(str, item.command)) if isinstance(item.command, list) else item.command
-                run.called(item.id, "shell", {"command": command}, moment)
-            _command(item.id, item.exit_code, item, run, moment)
+                run.start_call(item.id, "shell", {"command": command}, timestamp)
+            _add_command_result(item.id, item.exit_code, item, run, timestamp)
         case "McpToolCall" | "mcpToolCall":
-            _mcp(item.id, opened_value(item.result) or opened_value(item.error), run, moment)
+            _add_mcp_result(item.id, decode_raw(item.result) or decode_raw(item.error), run, timestamp)
         case "UserMessage":
-            run.says(_first_text(item.content))
+            run.set_context(_first_text(item.content))
         case "ContextCompaction" | "contextCompaction":
-            run.compacted(moment)
+            run.add_compaction(timestamp)
 
 
-def _command(id: str, code: int | None, said: _Payload | _Item, run: Gathering, moment: int) -> None:
+def _add_command_result(id: str, code: int | None, record: _Payload | _Item, run: RunBuilder, timestamp: int) -> None:
     """Add the exit code of a command. Its completion event precedes the result."""
     if code:
-        output = opened_value(said.aggregated_output) or opened_value(said.stderr) or ""
-        run.answered(id, f"Exit code: {code}\n{output}", True, moment)
+        output = decode_raw(record.aggregated_output) or decode_raw(record.stderr) or ""
+        run.end_call(id, f"Exit code: {code}\n{output}", True, timestamp)
     elif code == 0:
-        run.answered(id, said.aggregated_output, False, moment)
+        run.end_call(id, record.aggregated_output, False, timestamp)
 
 
-def _mcp(id: str, result: Any, run: Gathering, moment: int) -> None:
+def _add_mcp_result(id: str, result: Any, run: RunBuilder, timestamp: int) -> None:
     if isinstance(result, dict):
         if "Err" in result:
-            run.answered(id, result["Err"], True, moment)
+            run.end_call(id, result["Err"], True, timestamp)
         else:
             inner = result.get("Ok", result)
             has_failed = isinstance(inner, dict) and (inner.get("isError") or inner.get("is_error")) is True
-            run.answered(id, inner.get("content") if isinstance(inner, dict) else inner, has_failed, moment)
+            run.end_call(id, inner.get("content") if isinstance(inner, dict) else inner, has_failed, timestamp)
 
 
 def _first_text(content: msgspec.Raw) -> str:
-    value = opened_value(content)
+    value = decode_raw(content)
     if isinstance(value, list):
-        texts = (each.get("text") for each in value if isinstance(each, dict))
-        value = next((each for each in texts if isinstance(each, str) and not each.startswith(("<", "# AGENTS"))), "")
+        texts = (block.get("text") for block in value if isinstance(block, dict))
+        value = next((text for text in texts if isinstance(text, str) and not text.startswith(("<", "# AGENTS"))), "")
     return value if isinstance(value, str) else ""

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from mulligan.capture.transcripts.gathering import Reading
-from mulligan.capture.transcripts.lines import Lines, Unreadable, decoded
+from mulligan.capture.transcripts.gathering import ReaderState
+from mulligan.capture.transcripts.lines import LogLines, UnreadableFileError, decode_line
 from mulligan.links import attach_links, link_recoveries
 from mulligan.records import History, decode
 
@@ -34,32 +34,32 @@ _header = msgspec.json.Decoder(Header)
 _any: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
-def recognises(head: bytes) -> bool:
+def recognizes(head: bytes) -> bool:
     first = head.partition(b"\n")[0]
     return first.startswith(b'{"mulligan":') and b'"version":' in first
 
 
-def read(lines: Lines, reading: Reading) -> Iterator[History]:
+def read(lines: LogLines, state: ReaderState) -> Iterator[History]:
     first = lines.head(64 * 1024).partition(b"\n")[0]
-    header = decoded(first, _header)
+    header = decode_line(first, _header)
     if header is None or header.mulligan != "export":
-        raise Unreadable("its first line does not say what it is. Export it anew: mulligan export -o FILE")
+        raise UnreadableFileError("its first line does not say what it is. Export it anew: mulligan export -o FILE")
     if header.version > VERSION:
-        raise Unreadable(
+        raise UnreadableFileError(
             f"it was exported by a newer mulligan (format {header.version}; this one knows {VERSION}). "
             "Upgrade: pip install -U mulligan"
         )
     for line in lines:
-        reading.lines += 1
+        state.line_count += 1
         if line.startswith(b'{"mulligan":'):
             continue  # the header, or that of another export appended to this one
         try:
             history = decode(line, History)
         except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError):
-            reading.unknown += 1
+            state.unrecognized_lines += 1
             continue
         if any(step.run != history.run.id for step in history.steps):
-            reading.unknown += 1  # edited by hand
+            state.unrecognized_lines += 1  # edited by hand
             continue
         if not all(link.evidence for link in history.links):
             # Older versions linked similar calls, which are often different items.

@@ -15,26 +15,26 @@ from typing import Any
 import msgspec
 
 from mulligan.capture.tracer import outcome_of
-from mulligan.capture.transcripts.lines import opened_value
+from mulligan.capture.transcripts.lines import decode_raw
 from mulligan.classify.classifier import classify
 from mulligan.failure import Failure
 from mulligan.links import link_recoveries
 from mulligan.records import Compaction, History, Outcome, Run, Step, StepType
-from mulligan.redaction.values import encodable, plain, shortened
+from mulligan.redaction.values import escape_surrogates, to_plain_data, truncate_text
 
-FORMAT = "format"
+FORMAT_KEY = "format"
 """The metadata key of a run for the log format."""
-CHARS = 2048
+MAX_VALUE_CHARS = 2048
 """Characters of one argument or result that are kept in memory."""
-CONTEXT = 300
+MAX_CONTEXT_CHARS = 300
 """Characters of the user's first message."""
-FULL = 20_000
+MAX_CALLS_WITH_ARGUMENTS = 20_000
 """Calls of a run whose arguments are kept. Later ones keep them only if they fail."""
-COPIES = 1_000_000
+MAX_REMEMBERED_IDS = 1_000_000
 """Call ids that are remembered, to skip the copies that a resumed session has in its log."""
 
 
-class Reading:
+class ReaderState:
     """State shared by the readers of all files: the classifier, and counts of unreadable lines."""
 
     def __init__(
@@ -42,24 +42,24 @@ class Reading:
         classify: Callable[..., Failure] = classify,
         *,
         keeps_results: bool = False,
-        hears: Callable[[str, Step], object] | None = None,
+        on_failure: Callable[[str, Step], object] | None = None,
     ) -> None:
         self.classify = classify
         self.keeps_results = keeps_results
-        self.hears = hears
+        self.on_failure = on_failure
         """Called with the log id and step of each failed call."""
-        self.lines = 0
-        self.unknown = 0
+        self.line_count = 0
+        self.unrecognized_lines = 0
         """Lines that do not match the format of their file."""
-        self._copied: set[int] = set()
+        self._seen_ids: set[int] = set()
 
     def is_copy(self, id: str) -> bool:
         """Return whether a call with this globally unique id was read before."""
-        known = hash(id)
-        if known in self._copied:
+        id_hash = hash(id)
+        if id_hash in self._seen_ids:
             return True
-        if len(self._copied) < COPIES:
-            self._copied.add(known)
+        if len(self._seen_ids) < MAX_REMEMBERED_IDS:
+            self._seen_ids.add(id_hash)
         return False
 
 
@@ -75,13 +75,13 @@ class _Pending:
         self.started = started
 
 
-class Gathering:
+class RunBuilder:
     """Builds one run from a log. `key` identifies it: reading the same log again gives the same run id."""
 
-    def __init__(self, reading: Reading, format: str, *key: str, agent: str = "", id: str | None = None) -> None:
-        self._reading = reading
+    def __init__(self, state: ReaderState, format: str, *key: str, agent: str = "", id: str | None = None) -> None:
+        self._state = state
         self.format = format
-        self.id = id or run_id(format, *key)
+        self.id = id or derive_run_id(format, *key)
         self.agent = agent or format
         self.version: str | None = None
         self.session: str | None = key[0] if key else None
@@ -105,54 +105,54 @@ class Gathering:
         return self._seq
 
     @property
-    def wants_talk(self) -> bool:
+    def needs_text(self) -> bool:
         """Whether plain text is needed: the user's first message, or a sign that the model answers again."""
         return not self.context or bool(self._awaits_model)
 
-    def at(self, moment: int) -> None:
+    def note_time(self, timestamp: int) -> None:
         """Extend the time range of the run to include this timestamp."""
-        if moment > self.ended:
-            self.ended = moment
-        if moment and (moment < self.started or not self.started):
-            self.started = moment
+        if timestamp > self.ended:
+            self.ended = timestamp
+        if timestamp and (timestamp < self.started or not self.started):
+            self.started = timestamp
 
-    def says(self, text: str) -> None:
+    def set_context(self, text: str) -> None:
         """Set the context to the user's first message."""
         if not self.context and text and not text.startswith(("<", "Caveat:")):
-            self.context = text[:CONTEXT].strip()
+            self.context = text[:MAX_CONTEXT_CHARS].strip()
 
-    def called(
+    def start_call(
         self,
         id: str,
         name: str,
         arguments: Any,
-        moment: int = 0,
+        timestamp: int = 0,
         *,
         type: StepType = "tool",
         server: str | None = None,
     ) -> None:
         """Start a call. It becomes a step when its result is read."""
         self._seq += 1
-        self.at(moment)
-        self._pending[id] = _Pending(self._seq, name, type, server, arguments, moment)
+        self.note_time(timestamp)
+        self._pending[id] = _Pending(self._seq, name, type, server, arguments, timestamp)
 
-    def numbered(self, seq: int) -> None:
+    def set_next_number(self, seq: int) -> None:
         """Set the number of the next call, as given in the log."""
         self._seq = seq - 1
 
-    def is_waiting(self, id: str) -> bool:
+    def is_pending(self, id: str) -> bool:
         return id in self._pending
 
-    def passes_over(self, id: str) -> None:
+    def discard_call(self, id: str) -> None:
         """Discard a call that is recorded elsewhere or was never made. Its number is not reused."""
         self._pending.pop(id, None)
 
-    def answered(
+    def end_call(
         self,
         id: str,
-        said: Any = None,
+        answer: Any = None,
         has_failed: bool = False,
-        moment: int = 0,
+        timestamp: int = 0,
         *,
         seconds: float | None = None,
         outcome: Outcome | None = None,
@@ -162,16 +162,16 @@ class Gathering:
         call = self._pending.pop(id, None)
         if call is None:
             return False
-        self.at(moment)
+        self.note_time(timestamp)
         if seconds is None:
-            seconds = max(0, moment - call.started) / 1000 if moment and call.started else 0.0
+            seconds = max(0, timestamp - call.started) / 1000 if timestamp and call.started else 0.0
         failure = None
         if has_failed and outcome is None:
-            failure = self._classified(call.type, call.name, call.arguments, said, evidence)
+            failure = self._classify(call.type, call.name, call.arguments, answer, evidence)
             outcome = outcome_of(failure)
             self._has_failed = self._has_failed or outcome == "failure"
-        is_held = outcome not in (None, "success") or len(self._steps) < FULL
-        result = _text(said) if self._reading.keeps_results and failure is None and said is not None else None
+        is_held = outcome not in (None, "success") or len(self._steps) < MAX_CALLS_WITH_ARGUMENTS
+        result = _answer_text(answer) if self._state.keeps_results and failure is None and answer is not None else None
         step = Step(
             run=self.id,
             seq=call.seq,
@@ -179,7 +179,7 @@ class Gathering:
             type=call.type,
             name=call.name,
             server=call.server,
-            arguments=bounded(call.arguments) if is_held else None,
+            arguments=bound_arguments(call.arguments) if is_held else None,
             outcome=outcome or "success",
             result=result,
             started=call.started,
@@ -187,21 +187,21 @@ class Gathering:
             failure=failure,
         )
         self._steps.append(step)
-        if failure is not None and self._reading.hears is not None:
-            self._reading.hears(id, step)
+        if failure is not None and self._state.on_failure is not None:
+            self._state.on_failure(id, step)
         return True
 
-    def step(self, step: Step, moment: int = 0) -> None:
+    def add_step(self, step: Step, timestamp: int = 0) -> None:
         """Add a step that the log holds completely."""
         self._seq = max(self._seq, step.seq)
-        self.at(step.started)
-        self.at(moment)
+        self.note_time(step.started)
+        self.note_time(timestamp)
         self._has_failed = self._has_failed or step.has_failed
         self._steps.append(step)
 
-    def _classified(self, type: StepType, name: str, arguments: Any, said: Any, evidence: Mapping[str, Any]) -> Failure:
-        text = _text(said)
-        failure = self._reading.classify(
+    def _classify(self, type: StepType, name: str, arguments: Any, answer: Any, evidence: Mapping[str, Any]) -> Failure:
+        text = _answer_text(answer)
+        failure = self._state.classify(
             text=text,
             tool=name,
             source=type,
@@ -209,49 +209,51 @@ class Gathering:
             arguments=arguments if isinstance(arguments, dict) else None,
             **evidence,
         )
-        if len(failure.detail) > CHARS:
-            failure = msgspec.structs.replace(failure, detail=shortened(failure.detail, CHARS * 3 // 4, CHARS // 4))
+        if len(failure.detail) > MAX_VALUE_CHARS:
+            failure = msgspec.structs.replace(
+                failure, detail=truncate_text(failure.detail, MAX_VALUE_CHARS * 3 // 4, MAX_VALUE_CHARS // 4)
+            )
         return failure
 
-    def model_failed(self, text: str, moment: int = 0, **evidence: Any) -> None:
+    def model_failed(self, text: str, timestamp: int = 0, **evidence: Any) -> None:
         """Add a failed model call. The model's next answer recovers it."""
         name = self._awaits_model or self.model or "model"
         id = f"model {self._seq}"
-        self.called(id, name, None, moment, type="model")
-        self.answered(id, text, True, moment, **evidence)
+        self.start_call(id, name, None, timestamp, type="model")
+        self.end_call(id, text, True, timestamp, **evidence)
         self._awaits_model = name
 
-    def model_answered(self, moment: int = 0) -> None:
+    def model_answered(self, timestamp: int = 0) -> None:
         if self._awaits_model:
             id = f"model {self._seq}"
-            self.called(id, self._awaits_model, None, moment, type="model")
-            self.answered(id, None, False, moment)
+            self.start_call(id, self._awaits_model, None, timestamp, type="model")
+            self.end_call(id, None, False, timestamp)
             self._awaits_model = ""
 
-    def compacted(self, moment: int, reason: str = "", tokens: int | None = None) -> None:
+    def add_compaction(self, timestamp: int, reason: str = "", tokens: int | None = None) -> None:
         """Add a compaction. Some logs record it twice in a row."""
-        self.at(moment)
-        if not moment or (self._compactions and self._compactions[-1].steps == self._seq):
+        self.note_time(timestamp)
+        if not timestamp or (self._compactions and self._compactions[-1].steps == self._seq):
             return
         self._compactions.append(
             Compaction(
-                run=self.id, session=self.session, at=moment, reason=reason, steps=self._seq, tokens_before=tokens
+                run=self.id, session=self.session, at=timestamp, reason=reason, steps=self._seq, tokens_before=tokens
             )
         )
 
-    def history(self) -> History | None:
+    def build_history(self) -> History | None:
         """Build the run so far; None if it has no calls."""
         if not self._steps:
             return None
         steps = sorted(self._steps, key=lambda step: step.seq)
-        run = self.run()
+        run = self.build_run()
         links = link_recoveries(steps, run) if self._has_failed else []
         return History(run=run, steps=tuple(steps), links=tuple(links), compactions=tuple(self._compactions))
 
-    def run(self) -> Run:
+    def build_run(self) -> Run:
         """Build the run record."""
-        told = {FORMAT: self.format, "model": self.model, "project": self.project}
-        metadata: dict[str, Any] = {name: value for name, value in told.items() if value}
+        properties = {FORMAT_KEY: self.format, "model": self.model, "project": self.project}
+        metadata: dict[str, Any] = {name: value for name, value in properties.items() if value}
         if self._pending:
             metadata["unanswered"] = len(self._pending)
         return Run(
@@ -261,7 +263,7 @@ class Gathering:
             environment=self.environment,
             session=self.session,
             parent=self.parent,
-            context=encodable(self.context) or None,
+            context=escape_surrogates(self.context) or None,
             metadata=metadata,
             started=self.started,
             ended=self.ended or None,
@@ -269,7 +271,7 @@ class Gathering:
         )
 
 
-def run_id(*key: str) -> str:
+def derive_run_id(*key: str) -> str:
     """Derive a run id from a key, the same whenever the same log is read."""
     digest = hashlib.sha256("\n".join(key).encode("utf-8", "replace")).digest()
     return f"run_{base64.b32encode(digest[:10]).decode().lower()}"
@@ -284,54 +286,54 @@ def split_server(name: str) -> tuple[str, str | None]:
     return name, None
 
 
-def milliseconds(moment: object) -> int:
+def to_milliseconds(timestamp: object) -> int:
     """Convert a timestamp (ISO 8601, or seconds or milliseconds since the epoch); 0 if it is invalid."""
-    if isinstance(moment, str) and moment:
+    if isinstance(timestamp, str) and timestamp:
         try:
-            return int(datetime.fromisoformat(moment).timestamp() * 1000)
+            return int(datetime.fromisoformat(timestamp).timestamp() * 1000)
         except (ValueError, OverflowError, OSError):
             return 0
-    if isinstance(moment, (int, float)) and not isinstance(moment, bool) and 0 < moment < 1e17:
-        return int(moment * 1000 if moment < 1e11 else moment if moment < 1e14 else moment / 1000)
+    if isinstance(timestamp, (int, float)) and not isinstance(timestamp, bool) and 0 < timestamp < 1e17:
+        return int(timestamp * 1000 if timestamp < 1e11 else timestamp if timestamp < 1e14 else timestamp / 1000)
     return 0
 
 
-def bounded(value: Any) -> Any:
+def bound_arguments(value: Any) -> Any:
     """Shorten arguments: keep the beginning and end of long texts."""
     if type(value) is not dict:
         if value is None:
             return None
-        return _short(value) if type(value) is str else plain(value, nodes=1000, chars=4 * CHARS)
-    for each in value.values():
-        if type(each) not in _FLAT and (type(each) is not str or len(each) > CHARS):
+        return _shorten(value) if type(value) is str else to_plain_data(value, nodes=1000, chars=4 * MAX_VALUE_CHARS)
+    for member in value.values():
+        if type(member) not in _SMALL_TYPES and (type(member) is not str or len(member) > MAX_VALUE_CHARS):
             break
     else:
         return value  # the common case
-    short = {name: _short(each) if type(each) is str else each for name, each in value.items()}
-    if all(type(each) in _FLAT or type(each) is str for each in short.values()):
+    short = {name: _shorten(member) if type(member) is str else member for name, member in value.items()}
+    if all(type(member) in _SMALL_TYPES or type(member) is str for member in short.values()):
         return short
-    return plain(short, nodes=1000, chars=32 * CHARS)
+    return to_plain_data(short, nodes=1000, chars=32 * MAX_VALUE_CHARS)
 
 
-_FLAT = frozenset({int, bool, type(None)})
+_SMALL_TYPES = frozenset({int, bool, type(None)})
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= CHARS else shortened(text, CHARS * 3 // 4, CHARS // 4)
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_VALUE_CHARS else truncate_text(text, MAX_VALUE_CHARS * 3 // 4, MAX_VALUE_CHARS // 4)
 
 
-def _text(said: Any) -> str:
+def _answer_text(answer: Any) -> str:
     """Return a result as one text. Unwraps the content blocks of all providers."""
-    said = opened_value(said)
-    if isinstance(said, list):
-        texts = [each.get("text") if isinstance(each, dict) else each for each in said[:50]]
-        said = "\n".join(each for each in texts if isinstance(each, str)) or said
-    if said is None:
+    answer = decode_raw(answer)
+    if isinstance(answer, list):
+        texts = [block.get("text") if isinstance(block, dict) else block for block in answer[:50]]
+        answer = "\n".join(text for text in texts if isinstance(text, str)) or answer
+    if answer is None:
         return ""
-    if not isinstance(said, str):
-        said = msgspec.json.encode(plain(said, chars=8 * CHARS)).decode()
-    return _ends(said)
+    if not isinstance(answer, str):
+        answer = msgspec.json.encode(to_plain_data(answer, chars=8 * MAX_VALUE_CHARS)).decode()
+    return _keep_ends(answer)
 
 
-def _ends(text: str) -> str:
-    return text if len(text) <= 4 * CHARS else shortened(text, 3 * CHARS, CHARS)
+def _keep_ends(text: str) -> str:
+    return text if len(text) <= 4 * MAX_VALUE_CHARS else truncate_text(text, 3 * MAX_VALUE_CHARS, MAX_VALUE_CHARS)

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from mulligan.capture.transcripts.gathering import Gathering, Reading, milliseconds, split_server
-from mulligan.capture.transcripts.lines import Lines, decoded, opened_value
+from mulligan.capture.transcripts.gathering import ReaderState, RunBuilder, split_server, to_milliseconds
+from mulligan.capture.transcripts.lines import LogLines, decode_line, decode_raw
 from mulligan.records import History
 
 NAME = "gemini-cli"
@@ -44,94 +44,94 @@ class _Message(msgspec.Struct, gc=False):
 _decoder = msgspec.json.Decoder(_Message)
 
 
-def recognises(head: bytes) -> bool:
+def recognizes(head: bytes) -> bool:
     return b'"projectHash"' in head and b'"sessionId"' in head and b'"parentUuid"' not in head
 
 
-def read(lines: Lines, reading: Reading) -> Iterator[History]:
-    run = Gathering(reading, NAME, lines.path.name)
-    seen: set[str] = set()
+def read(lines: LogLines, state: ReaderState) -> Iterator[History]:
+    run = RunBuilder(state, NAME, lines.path.name)
+    finished_ids: set[str] = set()
     """Calls that were read with their result: a message is written again as it grows."""
-    for line in _messages(lines, reading):
-        message = decoded(line, _decoder)
+    for line in _messages(lines, state):
+        message = decode_line(line, _decoder)
         if message is None:
-            reading.unknown += 1
+            state.unrecognized_lines += 1
             continue
         if message.session and not run.calls:
-            run = Gathering(reading, NAME, message.session, message.kind or "")
+            run = RunBuilder(state, NAME, message.session, message.kind or "")
             if message.kind == "subagent":
                 run.agent = f"{NAME} subagent"
-        _message(message, run, seen, reading.keeps_results)
-    history = run.history()
+        _add_message(message, run, finished_ids, state.keeps_results)
+    history = run.build_history()
     if history is not None:
         yield history
 
 
-def _messages(lines: Lines, reading: Reading) -> Iterator[bytes]:
+def _messages(lines: LogLines, state: ReaderState) -> Iterator[bytes]:
     """Yield the messages, from separate lines or from one document."""
     if not lines.path.name.removesuffix(".gz").endswith(".jsonl"):
-        data = lines.whole()
-        document = decoded(data, _decoder) if data else None
+        data = lines.read_all()
+        document = decode_line(data, _decoder) if data else None
         if document is not None:
-            reading.lines += 1
+            state.line_count += 1
             yield msgspec.json.encode({"sessionId": document.session, "kind": document.kind})
-            for each in document.messages or ():
-                yield bytes(each)
+            for message in document.messages or ():
+                yield bytes(message)
             return
         if data is None:
-            reading.unknown += 1
+            state.unrecognized_lines += 1
             return
         lines.head(0)  # not one document: read it line by line from the start
     for line in lines:
-        reading.lines += 1
+        state.line_count += 1
         yield line
 
 
-def _message(message: _Message, run: Gathering, seen: set[str], keeps_results: bool) -> None:
-    moment = milliseconds(message.timestamp)
-    run.at(moment)
+def _add_message(message: _Message, run: RunBuilder, finished_ids: set[str], keeps_results: bool) -> None:
+    timestamp = to_milliseconds(message.timestamp)
+    run.note_time(timestamp)
     text = ""
     if message.type != "gemini" and (message.type != "user" or not run.context):
-        text = _text(opened_value(message.content))
+        text = _text(decode_raw(message.content))
     if message.type == "user":
-        run.says(text)
+        run.set_context(text)
     elif message.type == "gemini":
         run.model = message.model or run.model
-        run.model_answered(moment)
+        run.model_answered(timestamp)
     elif message.type == "error" and text:
-        run.model_failed(text[:8192], moment)
+        run.model_failed(text[:8192], timestamp)
     elif message.type == "info" and _COMPRESSED.search(text[:300]):
-        run.compacted(moment)
+        run.add_compaction(timestamp)
     for call in message.calls or ():
-        if call.status not in ("success", "error", "cancelled") or call.id in seen:
+        if call.status not in ("success", "error", "cancelled") or call.id in finished_ids:
             continue  # still in progress: it will be written again
-        seen.add(call.id)
-        ended = milliseconds(call.timestamp) or moment
+        finished_ids.add(call.id)
+        ended = to_milliseconds(call.timestamp) or timestamp
         name, server = split_server(call.name)
-        run.called(call.id, name, call.args, moment, server=server)
+        run.start_call(call.id, name, call.args, timestamp, server=server)
         if call.status == "cancelled":
-            run.answered(call.id, None, False, ended, outcome="refused")
+            run.end_call(call.id, None, False, ended, outcome="refused")
         else:
             has_failed = call.status == "error"
-            said = _said(opened_value(call.result)) if has_failed or keeps_results else None
-            run.answered(call.id, said, has_failed, ended)
+            response = _unwrap_response(decode_raw(call.result)) if has_failed or keeps_results else None
+            run.end_call(call.id, response, has_failed, ended)
 
 
-def _said(result: Any) -> Any:
+def _unwrap_response(result: Any) -> Any:
     """Return the response of a function without the parts that wrap it."""
     parts = result if isinstance(result, list) else [result]
-    said = []
+    responses = []
     for part in parts[:20]:
         response = part.get("functionResponse") if isinstance(part, dict) else None
         inner = response.get("response") if isinstance(response, dict) else part
         if isinstance(inner, dict):
             inner = inner.get("error") or inner.get("output") or inner.get("text") or inner
-        said.append(inner)
-    return said[0] if len(said) == 1 else said
+        responses.append(inner)
+    return responses[0] if len(responses) == 1 else responses
 
 
 def _text(content: Any) -> str:
     if isinstance(content, list):
-        texts = (each.get("text") if isinstance(each, dict) else each for each in content[:20])
-        content = next((each for each in texts if isinstance(each, str)), "")
+        texts = (block.get("text") if isinstance(block, dict) else block for block in content[:20])
+        content = next((text for text in texts if isinstance(text, str)), "")
     return content if isinstance(content, str) else ""

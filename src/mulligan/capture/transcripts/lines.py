@@ -18,9 +18,9 @@ import msgspec
 
 from mulligan.failure import MulliganError
 
-LONGEST = 64 * 1024 * 1024
+MAX_LINE_BYTES = 64 * 1024 * 1024
 """Longer lines are skipped and counted, to bound memory."""
-WHOLE = 256 * 1024 * 1024
+MAX_DOCUMENT_BYTES = 256 * 1024 * 1024
 """Maximum size of a file that is one JSON document, which must be read as a whole."""
 _BUFFER = 1024 * 1024
 _MAGIC = b"\x1f\x8b"
@@ -28,36 +28,38 @@ _MAGIC = b"\x1f\x8b"
 T = TypeVar("T")
 
 
-class Unreadable(MulliganError):
+class UnreadableFileError(MulliganError):
     """A file that cannot be read. The message has the reason."""
 
 
-class Lines:
+class LogLines:
     """The lines of one file, plain or gzipped, with the byte offset after each."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.offset = 0
         """Uncompressed bytes up to the end of the last line returned."""
-        self.too_long = 0
+        self.skipped_lines = 0
         """Lines that were skipped because they are too long."""
-        self._begin = 0
-        self.damage = ""
+        self._start_offset = 0
+        self.read_error = ""
         """Why reading ended before the end of the file."""
         try:
             # Non-blocking: opening a pipe would otherwise block before its type can be checked.
-            opened = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+            descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
         except OSError as error:
-            raise Unreadable(error.strerror or type(error).__name__) from None
+            raise UnreadableFileError(error.strerror or type(error).__name__) from None
         try:
-            about = os.fstat(opened)
-            if not stat.S_ISREG(about.st_mode):
-                raise Unreadable("it is a folder" if stat.S_ISDIR(about.st_mode) else "it is not a regular file")
-            self.size = about.st_size
-            self.changed = int(about.st_mtime * 1000)
-            self._raw: IO[bytes] = os.fdopen(opened, "rb", buffering=_BUFFER)
+            file_status = os.fstat(descriptor)
+            if not stat.S_ISREG(file_status.st_mode):
+                raise UnreadableFileError(
+                    "it is a folder" if stat.S_ISDIR(file_status.st_mode) else "it is not a regular file"
+                )
+            self.size = file_status.st_size
+            self.modified_at = int(file_status.st_mtime * 1000)
+            self._raw: IO[bytes] = os.fdopen(descriptor, "rb", buffering=_BUFFER)
         except BaseException:
-            os.close(opened)
+            os.close(descriptor)
             raise
         self._file: IO[bytes] | gzip.GzipFile = self._raw
         try:
@@ -65,11 +67,11 @@ class Lines:
             self._raw.seek(0)
         except OSError as error:
             self.close()
-            raise Unreadable(error.strerror or type(error).__name__) from None
+            raise UnreadableFileError(error.strerror or type(error).__name__) from None
         if magic == _MAGIC:
             self._file = gzip.GzipFile(fileobj=self._raw, mode="rb")
 
-    def __enter__(self) -> Lines:
+    def __enter__(self) -> LogLines:
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -79,61 +81,61 @@ class Lines:
         self._raw.close()
 
     @property
-    def done(self) -> int:
+    def bytes_read(self) -> int:
         """Bytes of the file that were read, for a progress bar."""
         return min(self._raw.tell(), self.size) if not self._raw.closed else self.size
 
     def head(self, limit: int = 32 * 1024) -> bytes:
         """Return the beginning of the file, to detect its format."""
         try:
-            begun = self._file.read(limit)
+            beginning = self._file.read(limit)
             self._file.seek(0)
         except (OSError, EOFError, zlib.error) as error:
-            self.damage = _told(error)
+            self.read_error = _describe_error(error)
             return b""
-        return begun
+        return beginning
 
-    def whole(self) -> bytes | None:
+    def read_all(self) -> bytes | None:
         """Return the whole content, or None if it is too large."""
         try:
             self._file.seek(0)
-            data = self._file.read(WHOLE + 1)
+            data = self._file.read(MAX_DOCUMENT_BYTES + 1)
         except (OSError, EOFError, zlib.error) as error:
-            self.damage = _told(error)
+            self.read_error = _describe_error(error)
             return None
-        if len(data) > WHOLE:
-            self.damage = f"one document of more than {WHOLE // 1024 // 1024} MB"
+        if len(data) > MAX_DOCUMENT_BYTES:
+            self.read_error = f"one document of more than {MAX_DOCUMENT_BYTES // 1024 // 1024} MB"
             return None
         self.offset = len(data)
         return data
 
     def skip(self, offset: int) -> None:
         """Start after this many bytes, counted like `offset`."""
-        self._begin = offset
+        self._start_offset = offset
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield every line that is neither empty nor too long, including an unterminated last line."""
         readline = self._file.readline
         offset = 0
         try:
-            if self._begin:
-                offset = self.offset = self._file.seek(self._begin)
+            if self._start_offset:
+                offset = self.offset = self._file.seek(self._start_offset)
         except (OSError, EOFError, zlib.error) as error:
-            self.damage = _told(error)
+            self.read_error = _describe_error(error)
             return
         is_inside = False
         while True:
             try:
-                line = readline(LONGEST)
+                line = readline(MAX_LINE_BYTES)
             except (OSError, EOFError, zlib.error) as error:
-                self.damage = _told(error)
+                self.read_error = _describe_error(error)
                 return
             if not line:
                 return
             offset += len(line)
             has_ended = line.endswith(b"\n")
-            if is_inside or (not has_ended and len(line) >= LONGEST):
-                self.too_long += not is_inside
+            if is_inside or (not has_ended and len(line) >= MAX_LINE_BYTES):
+                self.skipped_lines += not is_inside
                 is_inside = not has_ended
                 continue
             self.offset = offset
@@ -141,7 +143,7 @@ class Lines:
                 yield line
 
 
-def _told(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     if isinstance(error, EOFError):
         return "the end of the gzip is missing"
     if isinstance(error, OSError) and error.strerror:
@@ -149,37 +151,37 @@ def _told(error: BaseException) -> str:
     return f"it is damaged ({error})"
 
 
-_HALVES = re.compile(
+_SURROGATE_ESCAPES = re.compile(
     rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 )
 
 
-def decoded(line: bytes, decoder: msgspec.json.Decoder[T]) -> T | None:
+def decode_line(line: bytes, decoder: msgspec.json.Decoder[T]) -> T | None:
     """Decode a line, or return None. Lone surrogates and invalid UTF-8 are replaced."""
     try:
-        return leniently(line, decoder.decode)
+        return decode_leniently(line, decoder.decode)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
 
 
-def leniently(data: bytes, decode: Callable[[bytes], T]) -> T:
+def decode_leniently(data: bytes, decode: Callable[[bytes], T]) -> T:
     """Decode JSON, replacing lone surrogates: programs that count in UTF-16 cut emoji in two."""
     try:
         return decode(data)
     except msgspec.ValidationError:
         raise  # valid JSON of another type
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return decode(mended(data))
+        return decode(replace_invalid_unicode(data))
 
 
-def mended(data: bytes) -> bytes:
+def replace_invalid_unicode(data: bytes) -> bytes:
     """Replace lone surrogates and invalid UTF-8 in JSON."""
-    return _HALVES.sub(_whole, data.decode("utf-8", "replace").encode())
+    return _SURROGATE_ESCAPES.sub(_replace_lone_surrogate, data.decode("utf-8", "replace").encode())
 
 
-def _whole(match: re.Match[bytes]) -> bytes:
-    found = match.group()
-    return b"\\ufffd" if len(found) == 6 else found
+def _replace_lone_surrogate(match: re.Match[bytes]) -> bytes:
+    escape_sequence = match.group()
+    return b"\\ufffd" if len(escape_sequence) == 6 else escape_sequence
 
 
 def is_object(line: bytes) -> bool:
@@ -187,12 +189,12 @@ def is_object(line: bytes) -> bool:
     return line[:1] == b"{" and (line[-2:] == b"}\n" or line.rstrip()[-1:] == b"}")
 
 
-def opened_value(value: Any) -> Any:
+def decode_raw(value: Any) -> Any:
     """Decode a value that was left as raw JSON."""
     if not isinstance(value, msgspec.Raw):
         return value
     data = bytes(value)
-    return decoded(data, _any) if data else None
+    return decode_line(data, _any) if data else None
 
 
 _any: msgspec.json.Decoder[Any] = msgspec.json.Decoder()

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from mulligan.capture.transcripts.gathering import Gathering, Reading, milliseconds
-from mulligan.capture.transcripts.lines import Lines, decoded
-from mulligan.classify.results import has_failed
+from mulligan.capture.transcripts.gathering import ReaderState, RunBuilder, to_milliseconds
+from mulligan.capture.transcripts.lines import LogLines, decode_line
+from mulligan.classify.results import is_error_result
 from mulligan.records import History
 
 NAME = "messages"
@@ -23,7 +23,7 @@ _LISTS = ("messages", "input", "items", "conversation", "contents")
 _IDS = ("session_id", "conversation_id", "thread_id", "run_id", "id")
 
 
-def recognises(head: bytes) -> bool:
+def recognizes(head: bytes) -> bool:
     if not head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"[")):
         return False  # not JSON, for example source code that mentions messages
     if b'"role"' in head and (b'"content"' in head or b'"tool_calls"' in head):
@@ -31,41 +31,43 @@ def recognises(head: bytes) -> bool:
     return b'"call_id"' in head and b'"function_call' in head and b'"payload"' not in head
 
 
-def read(lines: Lines, reading: Reading) -> Iterator[History]:
-    alone: list[dict[str, Any]] = []
+def read(lines: LogLines, state: ReaderState) -> Iterator[History]:
+    single_messages: list[dict[str, Any]] = []
     """Messages on lines of their own: the file is one conversation."""
-    found = 0
-    for value in _values(lines, reading):
-        conversation, about = _conversation(value)
+    conversation_count = 0
+    for value in _values(lines, state):
+        conversation, metadata = _conversation(value)
         if conversation is not None:
-            found += 1
-            yield from _read(conversation, about, f"{lines.path.name} {found}", lines, reading)
+            conversation_count += 1
+            yield from _read_conversation(
+                conversation, metadata, f"{lines.path.name} {conversation_count}", lines, state
+            )
         elif isinstance(value, dict) and ("role" in value or "call_id" in value):
-            alone.append(value)
+            single_messages.append(value)
         else:
-            reading.unknown += 1
-    if alone:
-        yield from _read(alone, {}, lines.path.name, lines, reading)
+            state.unrecognized_lines += 1
+    if single_messages:
+        yield from _read_conversation(single_messages, {}, lines.path.name, lines, state)
 
 
-def _values(lines: Lines, reading: Reading) -> Iterator[Any]:
+def _values(lines: LogLines, state: ReaderState) -> Iterator[Any]:
     """Yield the JSON values of a file: one per line, or the file as a whole."""
     is_document = False
     for number, line in enumerate(lines):
-        reading.lines += 1
-        value = decoded(line, _any)
+        state.line_count += 1
+        value = decode_line(line, _any)
         if value is not None:
             yield value
         elif number == 0:
             is_document = True  # a list or object that spans several lines
             break
         else:
-            reading.unknown += 1
+            state.unrecognized_lines += 1
     if is_document:
-        data = lines.whole()
-        value = decoded(data, _any) if data else None
+        data = lines.read_all()
+        value = decode_line(data, _any) if data else None
         if value is None:
-            reading.unknown += 1
+            state.unrecognized_lines += 1
         else:
             yield value
 
@@ -80,78 +82,84 @@ def _conversation(value: Any) -> tuple[list[Any] | None, dict[str, Any]]:
     return None, {}
 
 
-def _read(
-    conversation: list[Any], about: dict[str, Any], place: str, lines: Lines, reading: Reading
+def _read_conversation(
+    conversation: list[Any], metadata: dict[str, Any], default_id: str, lines: LogLines, state: ReaderState
 ) -> Iterator[History]:
-    named = next((about[name] for name in _IDS if isinstance(about.get(name), str)), "")
+    conversation_id = next((metadata[name] for name in _IDS if isinstance(metadata.get(name), str)), "")
     first = hashlib.sha256(msgspec.json.encode(conversation[:1])).hexdigest() if conversation else ""
-    run = Gathering(reading, NAME, named or place, "" if named else first)
-    run.agent = about["agent"] if isinstance(about.get("agent"), str) else NAME
-    run.model = about["model"] if isinstance(about.get("model"), str) else ""
+    run = RunBuilder(state, NAME, conversation_id or default_id, "" if conversation_id else first)
+    run.agent = metadata["agent"] if isinstance(metadata.get("agent"), str) else NAME
+    run.model = metadata["model"] if isinstance(metadata.get("model"), str) else ""
     for message in conversation:
         if isinstance(message, dict):
-            _message(message, run)
+            _add_message(message, run)
         else:
-            reading.unknown += 1
+            state.unrecognized_lines += 1
     if not run.started:
-        run.at(lines.changed)  # no message has a timestamp: use that of the file
-    history = run.history()
+        run.note_time(lines.modified_at)  # no message has a timestamp: use that of the file
+    history = run.build_history()
     if history is not None:
         yield history
 
 
-def _message(message: dict[str, Any], run: Gathering) -> None:
-    moment = next(
-        (milliseconds(message.get(name)) for name in ("timestamp", "created_at", "ts", "time") if name in message), 0
+def _add_message(message: dict[str, Any], run: RunBuilder) -> None:
+    timestamp = next(
+        (to_milliseconds(message.get(name)) for name in ("timestamp", "created_at", "ts", "time") if name in message), 0
     )
-    run.at(moment)
+    run.note_time(timestamp)
     if isinstance(message.get("model"), str):
         run.model = message["model"]
     role, content = message.get("role"), message.get("content")
     if message.get("type") in ("function_call", "custom_tool_call"):
-        _called(
-            message.get("call_id"), message.get("name"), message.get("arguments", message.get("input")), run, moment
+        _start_call(
+            message.get("call_id"), message.get("name"), message.get("arguments", message.get("input")), run, timestamp
         )
     elif message.get("type") in ("function_call_output", "custom_tool_call_output"):
-        _answered(message.get("call_id"), message.get("output"), None, run, moment)
+        _end_call(message.get("call_id"), message.get("output"), None, run, timestamp)
     elif role in ("tool", "function"):
         flag = message.get("is_error", True if message.get("status") == "error" else None)
-        _answered(message.get("tool_call_id", message.get("name")), content, flag, run, moment)
+        _end_call(message.get("tool_call_id", message.get("name")), content, flag, run, timestamp)
     for call in message.get("tool_calls") or () if role == "assistant" else ():
         if isinstance(call, dict):
             function: Any = call.get("function") if isinstance(call.get("function"), dict) else call
-            _called(call.get("id"), function.get("name"), function.get("arguments", function.get("args")), run, moment)
+            _start_call(
+                call.get("id"), function.get("name"), function.get("arguments", function.get("args")), run, timestamp
+            )
     older = message.get("function_call")
     if role == "assistant" and isinstance(older, dict):
-        _called(older.get("name"), older.get("name"), older.get("arguments"), run, moment)
+        _start_call(older.get("name"), older.get("name"), older.get("arguments"), run, timestamp)
     if isinstance(content, str):
         if role == "user":
-            run.says(content)
+            run.set_context(content)
     elif isinstance(content, list) and role in ("user", "assistant"):
         for block in content:
             if isinstance(block, dict):
-                _block(block, role, run, moment)
+                _add_block(block, role, run, timestamp)
 
 
-def _block(block: dict[str, Any], role: str, run: Gathering, moment: int) -> None:
+def _add_block(block: dict[str, Any], role: str, run: RunBuilder, timestamp: int) -> None:
     match block.get("type"):
         case "tool_use":
-            _called(block.get("id"), block.get("name"), block.get("input"), run, moment)
+            _start_call(block.get("id"), block.get("name"), block.get("input"), run, timestamp)
         case "tool_result":
-            _answered(block.get("tool_use_id"), block.get("content"), block.get("is_error"), run, moment)
+            _end_call(block.get("tool_use_id"), block.get("content"), block.get("is_error"), run, timestamp)
         case "text" | "input_text" if role == "user" and isinstance(block.get("text"), str):
-            run.says(block["text"])
+            run.set_context(block["text"])
 
 
-def _called(id: Any, name: Any, arguments: Any, run: Gathering, moment: int) -> None:
+def _start_call(id: Any, name: Any, arguments: Any, run: RunBuilder, timestamp: int) -> None:
     if not isinstance(id, str) or not isinstance(name, str):
         return
     if isinstance(arguments, str):
-        arguments = decoded(arguments.encode("utf-8", "replace"), _any) or {"input": arguments}
-    run.called(id, name, arguments, moment)
+        arguments = decode_line(arguments.encode("utf-8", "replace"), _any) or {"input": arguments}
+    run.start_call(id, name, arguments, timestamp)
 
 
-def _answered(id: Any, said: Any, flag: Any, run: Gathering, moment: int) -> None:
+def _end_call(id: Any, answer: Any, flag: Any, run: RunBuilder, timestamp: int) -> None:
     if isinstance(id, str):
-        is_bad = flag if isinstance(flag, bool) else has_failed({"content": said} if isinstance(said, list) else said)
-        run.answered(id, said, is_bad, moment)
+        is_bad = (
+            flag
+            if isinstance(flag, bool)
+            else is_error_result({"content": answer} if isinstance(answer, list) else answer)
+        )
+        run.end_call(id, answer, is_bad, timestamp)

@@ -13,14 +13,14 @@ from typing import Any
 
 import msgspec
 
-from mulligan.calls import changes
-from mulligan.capture.transcripts.gathering import Gathering, Reading, bounded
-from mulligan.capture.transcripts.lines import Lines, decoded, leniently
+from mulligan.calls import diff_arguments
+from mulligan.capture.transcripts.gathering import ReaderState, RunBuilder, bound_arguments
+from mulligan.capture.transcripts.lines import LogLines, decode_leniently, decode_line
 from mulligan.failure import Failure, Remedy
 from mulligan.records import History, Recovery, Step, StepType, digest
 
 NAME = "otlp"
-OPEN = 50_000
+MAX_HELD_SPANS = 50_000
 """Spans in memory at the same time. Beyond that, the oldest trace is considered complete."""
 _TYPES: dict[str, StepType] = {
     "execute_tool": "tool",
@@ -36,10 +36,10 @@ _TYPES: dict[str, StepType] = {
     "RETRIEVER": "retrieval",
     "plan": "plan",
 }
-_AGENTS = ("invoke_agent", "invoke_workflow", "create_agent", "AGENT", "CHAIN")
+_AGENT_OPERATIONS = ("invoke_agent", "invoke_workflow", "create_agent", "AGENT", "CHAIN")
 
 
-WANTED = frozenset(
+READ_ATTRIBUTES = frozenset(
     """
     gen_ai.operation.name mcp.method.name openinference.span.kind gen_ai.agent.name agent.name gen_ai.workflow.name
     gen_ai.agent.version gen_ai.conversation.id session.id mcp.session.id input.value output.value gen_ai.request.model
@@ -151,68 +151,68 @@ _decoder = msgspec.json.Decoder(_Export)
 
 def spans(data: bytes) -> list[Span]:
     """Decode the spans of one JSON export. Raises MsgspecError if it is invalid."""
-    return list(leniently(data, _decoder.decode))
+    return list(decode_leniently(data, _decoder.decode))
 
 
-def recognises(head: bytes) -> bool:
+def recognizes(head: bytes) -> bool:
     return b'"resourceSpans"' in head[:4096]
 
 
-def read(lines: Lines, reading: Reading) -> Iterator[History]:
+def read(lines: LogLines, state: ReaderState) -> Iterator[History]:
     traces: dict[str, list[Span]] = {}
-    held = 0
-    for export in _exports(lines, reading):
+    span_count = 0
+    for export in _exports(lines, state):
         for span in export:
             traces.setdefault(span.trace, []).append(span)
-            held += 1
-        while held > OPEN and len(traces) > 1:
+            span_count += 1
+        while span_count > MAX_HELD_SPANS and len(traces) > 1:
             trace = next(iter(traces))
-            met = traces.pop(trace)
-            held -= len(met)
-            yield from _run(trace, met, reading)
-    for trace, met in traces.items():
-        yield from _run(trace, met, reading)
+            trace_spans = traces.pop(trace)
+            span_count -= len(trace_spans)
+            yield from _build_histories(trace, trace_spans, state)
+    for trace, trace_spans in traces.items():
+        yield from _build_histories(trace, trace_spans, state)
 
 
-def _exports(lines: Lines, reading: Reading) -> Iterator[_Export]:
+def _exports(lines: LogLines, state: ReaderState) -> Iterator[_Export]:
     """Yield one export per line, or one document that spans several lines."""
     for number, line in enumerate(lines):
-        reading.lines += 1
-        export = decoded(line, _decoder)
+        state.line_count += 1
+        export = decode_line(line, _decoder)
         if export is not None:
             yield export
             continue
         if number == 0:
-            data = lines.whole()
-            export = decoded(data, _decoder) if data else None
+            data = lines.read_all()
+            export = decode_line(data, _decoder) if data else None
             if export is not None:
                 yield export
                 return
             lines.head(0)
             next(iter(lines), None)
-        reading.unknown += 1
+        state.unrecognized_lines += 1
 
 
-def _run(trace: str, met: list[Span], reading: Reading) -> Iterator[History]:
-    run = Trace(reading, trace)
-    for span in in_order(met):
+def _build_histories(trace: str, trace_spans: list[Span], state: ReaderState) -> Iterator[History]:
+    run = Trace(state, trace)
+    for span in sort_spans(trace_spans):
         run.add(span)
-    history = run.gathering.history()
+    history = run.builder.build_history()
     if history is not None:
         yield history
 
 
-def in_order(met: list[Span]) -> list[Span]:
-    return sorted(met, key=lambda span: (span.start, span.end))
+def sort_spans(trace_spans: list[Span]) -> list[Span]:
+    return sorted(trace_spans, key=lambda span: (span.start, span.end))
 
 
 class Trace:
     """Builds a run from the spans of a trace, added in order of their start."""
 
-    def __init__(self, reading: Reading, trace: str, holds_steps: bool = True) -> None:
-        self._reading = reading
+    def __init__(self, state: ReaderState, trace: str, holds_steps: bool = True) -> None:
+        self._state = state
         self._holds_steps = holds_steps
-        self.gathering = Gathering(reading, NAME, trace)
+        self.builder = RunBuilder(state, NAME, trace)
         self.last: dict[str, Step] = {}
         """The latest attempt per call key."""
         self.seq = 0
@@ -224,33 +224,37 @@ class Trace:
 
         `marks` builds the metadata of the step from its call key and its model.
         """
-        run, facts = self.gathering, span.facts
+        run, facts = self.builder, span.facts
         started, ended = span.start // 1_000_000, span.end // 1_000_000
-        run.at(started)
-        run.at(ended)
-        operation = _first(facts, "gen_ai.operation.name", "mcp.method.name", "openinference.span.kind") or ""
+        run.note_time(started)
+        run.note_time(ended)
+        operation = _first_text(facts, "gen_ai.operation.name", "mcp.method.name", "openinference.span.kind") or ""
         type = _TYPES.get(operation) or _TYPES.get(span.name.partition(" ")[0])
         if type is None:
-            if operation in _AGENTS or not span.parent:
-                _about(span, run)
+            if operation in _AGENT_OPERATIONS or not span.parent:
+                _apply_run_span(span, run)
                 self.has_ended = True
             return None
         self.seq += 1
         name = _name(span, type)
         if type == "model":
             run.model = name
-        key = _key(span, type, name)
-        arguments, failure = _given(span, type, name, self._reading)
+        key = _call_key(span, type, name)
+        arguments, failure = _arguments_and_failure(span, type, name, self._state)
         before = self.last.get(key)
-        call, attempt, led = self.seq, 1, None
+        call, attempt, recovery = self.seq, 1, None
         if before is not None and before.has_failed and before.name == name:
-            changed = changes(before.arguments, arguments)
-            waited = max(0.0, (started - before.started) / 1000 - before.seconds)
-            led = Recovery(remedy=Remedy.REPAIR if changed else Remedy.WAIT, seconds=waited, changes=changed)
+            argument_changes = diff_arguments(before.arguments, arguments)
+            backoff_seconds = max(0.0, (started - before.started) / 1000 - before.seconds)
+            recovery = Recovery(
+                remedy=Remedy.REPAIR if argument_changes else Remedy.RETRY,
+                seconds=backoff_seconds,
+                changes=argument_changes,
+            )
             call, attempt = before.call, before.attempt + 1
         result = None
-        if self._reading.keeps_results and failure is None and type != "model":
-            result = bounded(_read(_first(facts, "gen_ai.tool.call.result", "output.value")))
+        if self._state.keeps_results and failure is None and type != "model":
+            result = bound_arguments(_parse_json(_first_text(facts, "gen_ai.tool.call.result", "output.value")))
         step = Step(
             run=run.id,
             seq=self.seq,
@@ -258,62 +262,62 @@ class Trace:
             attempt=attempt,
             type=type,
             name=name,
-            server=_first(facts, "mcp.server.name", "server.address"),
+            server=_first_text(facts, "mcp.server.name", "server.address"),
             arguments=arguments,
-            outcome="success" if failure is None else "failure" if failure.counts else "cancelled",
+            outcome="success" if failure is None else "failure" if failure.is_failure else "cancelled",
             result=result,
             started=started,
             seconds=max(0, span.end - span.start) / 1e9,
             failure=failure,
-            after=led,
+            after=recovery,
             tokens=_tokens(facts) if type == "model" else None,
             metadata=marks(key, name if type == "model" else "") if marks is not None else None,
         )
         self.last[key] = step
         if self._holds_steps:
-            run.step(step, ended)
+            run.add_step(step, ended)
         return step
 
 
-def _key(span: Span, type: str, name: str) -> str:
+def _call_key(span: Span, type: str, name: str) -> str:
     """Return a short key that the attempts of one call share."""
     facts = span.facts
-    for mark in _MARKS:
+    for mark in _CALL_ID_ATTRIBUTES:
         if mark in facts and isinstance(id := facts[mark], str):
-            return _short(f"{mark}\n{id}")
-    return _of_parent(span.parent, type, name)
+            return _hash_key(f"{mark}\n{id}")
+    return _parent_key(span.parent, type, name)
 
 
-_MARKS = ("mulligan.operation.id", "gen_ai.tool.call.id", "tool.id")
+_CALL_ID_ATTRIBUTES = ("mulligan.operation.id", "gen_ai.tool.call.id", "tool.id")
 
 
 @lru_cache(maxsize=1024)
-def _of_parent(parent: str, type: str, name: str) -> str:
-    return _short(f"parent\n{parent}\n{type}\n{name}")
+def _parent_key(parent: str, type: str, name: str) -> str:
+    return _hash_key(f"parent\n{parent}\n{type}\n{name}")
 
 
-def _short(said: str) -> str:
-    return digest(said.encode("utf-8", "surrogatepass"), 8).hex(" ", 2).encode().translate(_LETTERS).decode()
+def _hash_key(text: str) -> str:
+    return digest(text.encode("utf-8", "surrogatepass"), 8).hex(" ", 2).encode().translate(_LETTERS).decode()
 
 
 _LETTERS = bytes.maketrans(b"0123456789", b"ghijklmnop")
 
 
-def written(id: str) -> str:
+def encode_id(id: str) -> str:
     """Encode an id in groups of four letters: redaction would otherwise examine every id with digits as a secret."""
-    told = id.encode("utf-8", "replace").translate(_LETTERS).decode()
-    return f"{told[:4]} {told[4:8]} {told[8:12]} {told[12:]}"
+    letters = id.encode("utf-8", "replace").translate(_LETTERS).decode()
+    return f"{letters[:4]} {letters[4:8]} {letters[8:12]} {letters[12:]}"
 
 
-def _about(span: Span, run: Gathering) -> None:
+def _apply_run_span(span: Span, run: RunBuilder) -> None:
     facts, resource = span.facts, span.resource
-    agent = _first(facts, "gen_ai.agent.name", "agent.name", "gen_ai.workflow.name")
+    agent = _first_text(facts, "gen_ai.agent.name", "agent.name", "gen_ai.workflow.name")
     if not span.parent or run.agent == NAME:
-        run.agent = agent or _first(resource, "service.name") or run.agent
-        run.version = _first(facts, "gen_ai.agent.version") or _first(resource, "service.version")
-        run.environment = _first(resource, "deployment.environment.name", "deployment.environment")
-        run.session = _first(facts, "gen_ai.conversation.id", "session.id", "mcp.session.id") or run.session
-        run.says(_first(facts, "input.value") or "")
+        run.agent = agent or _first_text(resource, "service.name") or run.agent
+        run.version = _first_text(facts, "gen_ai.agent.version") or _first_text(resource, "service.version")
+        run.environment = _first_text(resource, "deployment.environment.name", "deployment.environment")
+        run.session = _first_text(facts, "gen_ai.conversation.id", "session.id", "mcp.session.id") or run.session
+        run.set_context(_first_text(facts, "input.value") or "")
     if not span.parent and span.has_failed:
         run.has_raised = True
 
@@ -321,19 +325,23 @@ def _about(span: Span, run: Gathering) -> None:
 def _name(span: Span, type: StepType) -> str:
     facts = span.facts
     if type == "model":
-        return _first(facts, "gen_ai.request.model", "gen_ai.response.model", "llm.model_name") or "model"
-    return _first(facts, "gen_ai.tool.name", "tool.name", "mcp.tool.name") or span.name.partition(" ")[2] or span.name
+        return _first_text(facts, "gen_ai.request.model", "gen_ai.response.model", "llm.model_name") or "model"
+    return (
+        _first_text(facts, "gen_ai.tool.name", "tool.name", "mcp.tool.name") or span.name.partition(" ")[2] or span.name
+    )
 
 
-def _given(span: Span, type: StepType, name: str, reading: Reading) -> tuple[Any, Failure | None]:
+def _arguments_and_failure(span: Span, type: StepType, name: str, state: ReaderState) -> tuple[Any, Failure | None]:
     """Return the shortened arguments of a call and its failure."""
     facts = span.facts
-    arguments = _read(_first(facts, "gen_ai.tool.call.arguments", "input.value")) if type != "model" else None
+    arguments = (
+        _parse_json(_first_text(facts, "gen_ai.tool.call.arguments", "input.value")) if type != "model" else None
+    )
     if not span.has_failed:
-        return bounded(arguments), None
-    said, kind = _said(span)
-    failure = reading.classify(
-        text=said,
+        return bound_arguments(arguments), None
+    message, kind = _error_text_and_class(span)
+    failure = state.classify(
+        text=message,
         tool=name,
         source=type,
         is_error=True,
@@ -341,57 +349,57 @@ def _given(span: Span, type: StepType, name: str, reading: Reading) -> tuple[Any
         exception=kind,
         status=_status(facts),
     )
-    return bounded(arguments), failure
+    return bound_arguments(arguments), failure
 
 
-def _said(span: Span) -> tuple[str, str | None]:
+def _error_text_and_class(span: Span) -> tuple[str, str | None]:
     """Return the error text of a failed span and the class of its exception."""
     facts, text = span.facts, span.message
-    kind = _first(facts, "error.type", "exception.type")
-    for name, about in span.events:
+    kind = _first_text(facts, "error.type", "exception.type")
+    for name, attributes in span.events:
         if name == "exception":
-            text = _first(about, "exception.message") or text
-            kind = _first(about, "exception.type") or kind
+            text = _first_text(attributes, "exception.message") or text
+            kind = _first_text(attributes, "exception.type") or kind
     if not text:
-        text = _first(facts, "exception.message", "gen_ai.tool.call.result", "output.value") or kind or ""
+        text = _first_text(facts, "exception.message", "gen_ai.tool.call.result", "output.value") or kind or ""
     is_class = bool(kind) and ("." in str(kind) or (str(kind).isidentifier() and str(kind)[:1].isupper()))
     return text[:16_384], kind if is_class else None
 
 
 def _status(facts: dict[str, Any]) -> int | None:
-    found = facts.get("http.response.status_code", facts.get("error.type"))
-    found = int(found) if isinstance(found, str) and found.isdigit() and len(found) == 3 else found
-    return found if isinstance(found, int) and 400 <= found < 600 else None
+    status = facts.get("http.response.status_code", facts.get("error.type"))
+    status = int(status) if isinstance(status, str) and status.isdigit() and len(status) == 3 else status
+    return status if isinstance(status, int) and 400 <= status < 600 else None
 
 
 def _tokens(facts: dict[str, Any]) -> dict[str, int] | None:
-    found = {}
-    for name, said, other in _COUNTED:
-        count = facts.get(said)
+    counts = {}
+    for name, attribute, fallback_attribute in _TOKEN_ATTRIBUTES:
+        count = facts.get(attribute)
         if type(count) is not int:
-            count = facts.get(other)
+            count = facts.get(fallback_attribute)
         if type(count) is int and 0 < count < 2**40:
-            found[name] = count
-    return found or None
+            counts[name] = count
+    return counts or None
 
 
-_COUNTED = (
+_TOKEN_ATTRIBUTES = (
     ("input", "gen_ai.usage.input_tokens", "llm.token_count.prompt"),
     ("output", "gen_ai.usage.output_tokens", "llm.token_count.completion"),
 )
 
 
-def _read(given: Any) -> Any:
-    if isinstance(given, str) and given[:1] in ("{", "["):
-        value = decoded(given.encode("utf-8", "replace"), _any)
-        return value if value is not None else given
-    return given
+def _parse_json(raw: Any) -> Any:
+    if isinstance(raw, str) and raw[:1] in ("{", "["):
+        value = decode_line(raw.encode("utf-8", "replace"), _any)
+        return value if value is not None else raw
+    return raw
 
 
 _any: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
-def _first(facts: dict[str, Any], *names: str) -> str | None:
+def _first_text(facts: dict[str, Any], *names: str) -> str | None:
     for name in names:
         if name in facts and (value := facts[name]) and isinstance(value, str):
             return value
@@ -405,20 +413,20 @@ def _nanoseconds(value: Any) -> int:
         return 0
 
 
-def _attributes(given: list[_Attribute]) -> dict[str, Any]:
+def _attributes(attributes: list[_Attribute]) -> dict[str, Any]:
     facts: dict[str, Any] = {}
-    for each in given:
-        value = each.value
+    for attribute in attributes:
+        value = attribute.value
         if value is None:
             continue
         if value.text is not None:
-            facts[each.key] = value.text
+            facts[attribute.key] = value.text
         elif value.flag is not None:
-            facts[each.key] = value.flag
+            facts[attribute.key] = value.flag
         elif value.whole is not None:
-            facts[each.key] = _nanoseconds(value.whole)
+            facts[attribute.key] = _nanoseconds(value.whole)
         elif value.number is not None:
-            facts[each.key] = value.number
+            facts[attribute.key] = value.number
         else:
-            facts[each.key] = value.items if value.items is not None else value.fields
+            facts[attribute.key] = value.items if value.items is not None else value.fields
     return facts

@@ -19,35 +19,35 @@ _PRIVATE = (
 """Files next to the logs that hold credentials. They are never opened."""
 
 
-class Place(NamedTuple):
+class LogLocation(NamedTuple):
     """The log folder of one agent."""
 
     agent: str
     folder: Path
 
 
-def known(environ: Mapping[str, str], home: Path) -> list[Place]:
+def default_locations(environ: Mapping[str, str], home: Path) -> list[LogLocation]:
     """Return the default log folders."""
     claude = environ.get("CLAUDE_CONFIG_DIR")
-    folders = [Path(each).expanduser() for each in claude.split(",") if each] if claude else [home / ".claude"]
+    folders = [Path(path).expanduser() for path in claude.split(",") if path] if claude else [home / ".claude"]
     if not claude:
         folders.append(Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "claude")
     codex = Path(environ["CODEX_HOME"]).expanduser() if environ.get("CODEX_HOME") else home / ".codex"
     return [
-        *(Place("Claude Code", folder / "projects") for folder in folders),
-        Place("Codex", codex / "sessions"),
-        Place("Codex", codex / "archived_sessions"),
-        Place("Gemini CLI", home / ".gemini" / "tmp"),
+        *(LogLocation("Claude Code", folder / "projects") for folder in folders),
+        LogLocation("Codex", codex / "sessions"),
+        LogLocation("Codex", codex / "archived_sessions"),
+        LogLocation("Gemini CLI", home / ".gemini" / "tmp"),
     ]
 
 
-def files(folder: Path, told: list[tuple[Path, str]]) -> Iterator[Path]:
+def find_log_files(folder: Path, unreadable: list[tuple[Path, str]]) -> Iterator[Path]:
     """Yield every file below a folder that may be a log. Adds unreadable folders to the list."""
 
-    def refused(error: OSError) -> None:
-        told.append((Path(error.filename or folder), error.strerror or "cannot be read"))
+    def record_error(error: OSError) -> None:
+        unreadable.append((Path(error.filename or folder), error.strerror or "cannot be read"))
 
-    for here, folders, names in os.walk(folder, onerror=refused):
+    for here, folders, names in os.walk(folder, onerror=record_error):
         folders.sort()
         for name in sorted(names):
             if name.endswith(SUFFIXES) and name not in _PRIVATE:

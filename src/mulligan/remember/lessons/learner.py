@@ -8,39 +8,39 @@ from collections.abc import Callable
 from mulligan.records import Lesson
 from mulligan.remember.store import Store, now
 
-FIRST = 1.0
+FIRST_ROUND_DELAY_SECONDS = 1.0
 """Delay before the first round, so that consolidation does not slow down process startup."""
-PAUSE = 5.0
+ROUND_INTERVAL_SECONDS = 5.0
 """Minimum time between two rounds."""
-MOST = 10
+MAX_PATTERNS_PER_ROUND = 10
 """Maximum number of patterns per round, about 10 to 20 ms of work."""
 
 
-class Learner:
+class ConsolidationScheduler:
     """Schedule and execution of consolidation rounds. Not thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._next = clock() + FIRST
-        self._tenants: dict[str, None] = {}
+        self._next_round_at = clock() + FIRST_ROUND_DELAY_SECONDS
+        self._changed_tenants: dict[str, None] = {}
         """Tenants with records stored since their last round, in order of arrival."""
 
-    def heard(self, tenant: str) -> None:
-        self._tenants[tenant] = None
+    def mark_changed(self, tenant: str) -> None:
+        self._changed_tenants[tenant] = None
 
-    def turn(self, store: Store) -> list[tuple[str, Lesson]]:
+    def run_if_due(self, store: Store) -> list[tuple[str, Lesson]]:
         """Run one round for one tenant if it is due. Return the new lessons.
 
         A tenant with remaining patterns is scheduled again.
         """
-        if not self._tenants or self._clock() < self._next:
+        if not self._changed_tenants or self._clock() < self._next_round_at:
             return []
-        tenant = next(iter(self._tenants))
-        del self._tenants[tenant]
+        tenant = next(iter(self._changed_tenants))
+        del self._changed_tenants[tenant]
         try:
-            done = store.consolidate(tenant, now(), most=MOST)
+            consolidated = store.consolidate(tenant, now(), max_patterns=MAX_PATTERNS_PER_ROUND)
         finally:
-            self._next = self._clock() + PAUSE
-        if done.left:
-            self._tenants[tenant] = None
-        return [(tenant, lesson) for lesson in done.lessons]
+            self._next_round_at = self._clock() + ROUND_INTERVAL_SECONDS
+        if consolidated.left:
+            self._changed_tenants[tenant] = None
+        return [(tenant, lesson) for lesson in consolidated.lessons]

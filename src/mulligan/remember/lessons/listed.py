@@ -13,121 +13,135 @@ from mulligan.records import Fix, Lesson, LessonSource, LessonVerdict, encode
 from mulligan.remember import fixes, forgetting, patterns, recipes
 from mulligan.remember.fixes import Trial, Vote
 from mulligan.remember.lessons import making
-from mulligan.remember.lessons.making import Ground, Kept
-from mulligan.remember.patterns import Tally
-from mulligan.remember.store import FixQuery, Forget, LessonQuery
+from mulligan.remember.lessons.making import LessonInputs, StoredLesson
+from mulligan.remember.patterns import PatternCounter
+from mulligan.remember.store import FixQuery, ForgetRequest, LessonQuery
 
 
-class Facts(NamedTuple):
+class TenantFacts(NamedTuple):
     """Snapshot of one tenant's records that lessons are computed from."""
 
     votes: Sequence[tuple[Trial, Vote]]
-    patterns: dict[str, Tally]
-    known: recipes.Known
-    started: dict[str, int]
+    patterns: dict[str, PatternCounter]
+    fix_context: recipes.FixContext
+    run_starts: dict[str, int]
     """Start time by run id."""
-    arguments: Callable[[str, int], Any]
+    load_arguments: Callable[[str, int], Any]
     """Return the arguments of a step, by run id and step number."""
 
 
-class LessonList:
+class MemoryLessons:
     """Lessons of one tenant, held in memory."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, Kept] = {}
+        self._stored_lessons: dict[str, StoredLesson] = {}
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._stored_lessons)
 
-    def whole_id(self, id: str) -> str | None:
-        return patterns.whole_id(id, self._kept) if id else None
+    def resolve_id(self, id: str) -> str | None:
+        return patterns.complete_id(id, self._stored_lessons) if id else None
 
-    def asked(self, facts: Facts, query: LessonQuery) -> list[Lesson]:
-        by_pattern = FixQuery(tool=query.tool, now=query.now)
+    def find_lessons(self, facts: TenantFacts, query: LessonQuery) -> list[Lesson]:
+        fix_query = FixQuery(tool=query.tool, now=query.now)
         records: dict[str, tuple[Fix, tuple[str, ...]]] = {}
-        for group in fixes.grouped(facts.votes).values():
-            records.update(recipes.recorded(group, by_pattern, facts.known))
-        found = []
-        for kept in self._kept.values():
-            fix, _ = records.get(kept.lesson.fix, (None, ()))
-            if not making.is_gone(kept, fix):
-                tally = facts.patterns.get(kept.lesson.pattern)
-                standing = making.Standing(
+        for group in fixes.group_by_pattern(facts.votes).values():
+            records.update(recipes.index_fixes(group, fix_query, facts.fix_context))
+        candidates = []
+        for stored_lesson in self._stored_lessons.values():
+            fix, _ = records.get(stored_lesson.lesson.fix, (None, ()))
+            if not making.is_orphaned(stored_lesson, fix):
+                tally = facts.patterns.get(stored_lesson.lesson.pattern)
+                basis = making.LessonBasis(
                     fix,
                     len(tally.runs) if tally is not None else 0,
-                    facts.known.since.get(kept.lesson.tool, 0),
-                    facts.known.verdicts.get(kept.lesson.fix),
+                    facts.fix_context.since.get(stored_lesson.lesson.tool, 0),
+                    facts.fix_context.verdicts.get(stored_lesson.lesson.fix),
                 )
-                found.append(making.judged(kept, standing, query.now))
-        told = making.in_order(found, query)
-        return [_counted(each, records.get(each.fix, (None, ()))[1], facts, query.now) for each in told]
+                candidates.append(making.with_state(stored_lesson, basis, query.now))
+        ranked_lessons = making.filter_and_rank(candidates, query)
+        return [
+            _add_counts(lesson, records.get(lesson.fix, (None, ()))[1], facts, query.now) for lesson in ranked_lessons
+        ]
 
-    def keep(self, lesson: Lesson, now: int) -> bool:
-        kept = making.taken(self._kept.get(lesson.id), lesson, now)
-        if kept is not None:
-            self._kept[lesson.id] = kept
-        return kept is not None
+    def save_lesson(self, lesson: Lesson, now: int) -> bool:
+        stored_lesson = making.merge_submission(self._stored_lessons.get(lesson.id), lesson, now)
+        if stored_lesson is not None:
+            self._stored_lessons[lesson.id] = stored_lesson
+        return stored_lesson is not None
 
-    def remove(self, source: LessonSource) -> int:
-        gone = [id for id, kept in self._kept.items() if kept.lesson.source == source]
-        for id in gone:
-            del self._kept[id]
-        return len(gone)
+    def remove_by_source(self, source: LessonSource) -> int:
+        removed_ids = [
+            id for id, stored_lesson in self._stored_lessons.items() if stored_lesson.lesson.source == source
+        ]
+        for id in removed_ids:
+            del self._stored_lessons[id]
+        return len(removed_ids)
 
-    def decide(self, id: str, verdict: LessonVerdict, at: int) -> Kept | None:
-        known = self.whole_id(id)
-        if known is None:
+    def record_decision(self, id: str, verdict: LessonVerdict, at: int) -> StoredLesson | None:
+        full_id = self.resolve_id(id)
+        if full_id is None:
             return None
-        self._kept[known] = making.decided(self._kept[known], verdict, at)
-        return self._kept[known]
+        self._stored_lessons[full_id] = making.apply_decision(self._stored_lessons[full_id], verdict, at)
+        return self._stored_lessons[full_id]
 
-    def consolidate(self, facts: Facts, now: int) -> tuple[int, list[str]]:
+    def consolidate(self, facts: TenantFacts, now: int) -> tuple[int, list[str]]:
         """Update the lessons of all patterns. Return the number of patterns and the ids of changed lessons."""
-        words = Prompt()
-        news: list[str] = []
-        groups = fixes.grouped(facts.votes)
+        prompt = Prompt()
+        changed_ids: list[str] = []
+        groups = fixes.group_by_pattern(facts.votes)
         for id, group in sorted(groups.items()):
             tally = facts.patterns.get(id)
             if tally is None:
                 continue
-            worth = functools.partial(making.is_worth, met=len(tally.runs))
-            found, best = recipes.best(group, FixQuery(now=now), facts.known, worth)
-            own = {each.lesson.id: each for each in self._kept.values() if each.lesson.pattern == id}
-            failed = max(tally.examples, key=lambda each: each.started, default=None)
-            arguments = facts.arguments(failed.run, failed.seq) if failed is not None else None
-            given = arguments if isinstance(arguments, dict) else None
-            for kept in making.renewed(Ground(tally.pattern(), found, best, given, own), now, words):
-                self._kept[kept.lesson.id] = kept
-                news.append(kept.lesson.id)
-        return len(groups), news
+            qualifies = functools.partial(making.qualifies_as_lesson, pattern_runs=len(tally.runs))
+            pattern_fixes, best = recipes.find_best_fix(group, FixQuery(now=now), facts.fix_context, qualifies)
+            stored_by_id = {
+                stored_lesson.lesson.id: stored_lesson
+                for stored_lesson in self._stored_lessons.values()
+                if stored_lesson.lesson.pattern == id
+            }
+            latest_example = max(tally.examples, key=lambda example: example.started, default=None)
+            arguments = (
+                facts.load_arguments(latest_example.run, latest_example.seq) if latest_example is not None else None
+            )
+            example_arguments = arguments if isinstance(arguments, dict) else None
+            for stored_lesson in making.update_lessons(
+                LessonInputs(tally.to_pattern(), pattern_fixes, best, example_arguments, stored_by_id), now, prompt
+            ):
+                self._stored_lessons[stored_lesson.lesson.id] = stored_lesson
+                changed_ids.append(stored_lesson.lesson.id)
+        return len(groups), changed_ids
 
-    def forget(self, what: Forget) -> None:
+    def forget(self, request: ForgetRequest) -> None:
         """Delete lessons affected by a forget request.
 
         Learned lessons are rebuilt from the remaining records. Lessons written by a person are deleted if they name the
         tool or contain the text.
         """
-        self._kept = {
-            id: kept
-            for id, kept in self._kept.items()
-            if not (what.tool is not None and making.names(kept, what.tool))
-            and not (what.text is not None and forgetting.holds(encode(kept), what.text))
-            and (kept.lesson.source != "learned" or kept.lesson.edited)
+        self._stored_lessons = {
+            id: stored_lesson
+            for id, stored_lesson in self._stored_lessons.items()
+            if not (request.tool is not None and making.mentions_tool(stored_lesson, request.tool))
+            and not (request.text is not None and forgetting.may_contain(encode(stored_lesson), request.text))
+            and (stored_lesson.lesson.source != "learned" or stored_lesson.lesson.edited)
         }
 
 
-def _counted(lesson: Lesson, parts: Sequence[str], facts: Facts, now: int) -> Lesson:
+def _add_counts(lesson: Lesson, part_ids: Sequence[str], facts: TenantFacts, now: int) -> Lesson:
     """Return the lesson with its occurrences, agents, and recovery counts before and after activation."""
     tally = facts.patterns.get(lesson.pattern)
     if tally is None:
         return msgspec.structs.replace(lesson, agents={}) if lesson.pattern else lesson
-    met = patterns.told(tally.pattern())
-    lesson = msgspec.structs.replace(lesson, seen=met.count, agents=met.agents)
+    pattern = patterns.limit_details(tally.to_pattern())
+    lesson = msgspec.structs.replace(lesson, seen=pattern.count, agents=pattern.agents)
     if not lesson.since:
         return lesson
-    runs = {run for run in tally.runs if facts.started.get(run, 0) >= lesson.since}
-    by_it = {vote.run for trial, vote in facts.votes if trial.fix in parts and vote.worked and vote.at >= lesson.since}
-    days = {day: (count, overcome) for day, (count, overcome) in tally.days.items()}
-    before, after = making.spans(days, lesson.since, now, met.first)
-    helped, unhelped = len(runs & by_it), len(runs - by_it)
+    affected_runs = {run for run in tally.runs if facts.run_starts.get(run, 0) >= lesson.since}
+    recovered_runs = {
+        vote.run for trial, vote in facts.votes if trial.fix in part_ids and vote.worked and vote.at >= lesson.since
+    }
+    days = {day: (count, recovered) for day, (count, recovered) in tally.days.items()}
+    before, after = making.count_periods(days, lesson.since, now, pattern.first)
+    helped, unhelped = len(affected_runs & recovered_runs), len(affected_runs - recovered_runs)
     return msgspec.structs.replace(lesson, helped=helped, unhelped=unhelped, before=before, after=after)

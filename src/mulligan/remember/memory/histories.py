@@ -11,8 +11,8 @@ from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, St
 from mulligan.links import derive_status, link_recoveries
 from mulligan.records import Compaction, History, Run, Step, pattern_id
 from mulligan.remember import forgetting, patterns
-from mulligan.remember.patterns import Sighting, Tally
-from mulligan.remember.store import Forget, RunQuery
+from mulligan.remember.patterns import Occurrence, PatternCounter
+from mulligan.remember.store import ForgetRequest, RunQuery
 
 
 class Histories:
@@ -26,7 +26,7 @@ class Histories:
         self._kept: dict[str, tuple[int, bool]] = {}
         """When a run came, and whether it happened elsewhere."""
         self._compactions: dict[tuple[str, str], dict[int, Compaction]] = {}
-        self._pruned: list[Sighting] = []
+        self._pruned: list[Occurrence] = []
         self._counted: figures.Cells = {}
 
     def __len__(self) -> int:
@@ -111,14 +111,14 @@ class Histories:
 
     # Counted
 
-    def tallies(self) -> dict[str, Tally]:
+    def tallies(self) -> dict[str, PatternCounter]:
         """Patterns, by their ids."""
-        found: dict[str, Tally] = {}
+        found: dict[str, PatternCounter] = {}
         for sighting in self._pruned:
-            found.setdefault(sighting.pattern, Tally(sighting)).add(sighting, is_gone=True)
+            found.setdefault(sighting.pattern, PatternCounter(sighting)).add(sighting, is_step_removed=True)
         for history in self.every():
-            for sighting in patterns.sightings(history):
-                found.setdefault(sighting.pattern, Tally(sighting)).add(sighting)
+            for sighting in patterns.find_occurrences(history):
+                found.setdefault(sighting.pattern, PatternCounter(sighting)).add(sighting)
         return found
 
     def cells(self) -> figures.Cells:
@@ -138,7 +138,7 @@ class Histories:
             figures.add(self._counted, figures.cells(left), -1)
             self.steps[history.run.id] = {step.seq: step for step in left.steps}
             return
-        self._pruned.extend(patterns.sightings(history))
+        self._pruned.extend(patterns.find_occurrences(history))
         self._remove(history.run.id)
 
     def _remove(self, id: str) -> tuple[int, int]:
@@ -148,14 +148,14 @@ class Histories:
         self._compactions.pop(("run", id), None)
         return int(self.runs.pop(id, None) is not None), len(steps)
 
-    def forget(self, what: Forget) -> tuple[int, int]:
+    def forget(self, what: ForgetRequest) -> tuple[int, int]:
         """How many runs and steps were removed or changed."""
         compacted = {name for sort, name in self._compactions if sort == "run"}
         touched = [self._forget_in(id, what) for id in sorted({*self.runs, *self.steps, *compacted})]
         self._forget_pruned(what)
         return sum(runs for runs, _ in touched), sum(steps for _, steps in touched)
 
-    def _forget_in(self, id: str, what: Forget) -> tuple[int, int]:
+    def _forget_in(self, id: str, what: ForgetRequest) -> tuple[int, int]:
         run, steps = self.runs.get(id), self.steps.get(id, {})
         is_text_in_id = what.text is not None and what.text in id
         if what.run == id or is_text_in_id or (what.session is not None and run and run.session == what.session):
@@ -169,24 +169,24 @@ class Histories:
             self.steps[id] = left
             return 0, len(steps) - len(left)
         if what.text is not None:
-            cleaned = {seq: forgetting.without(step, what.text) for seq, step in steps.items()}
+            cleaned = {seq: forgetting.erase_text(step, what.text) for seq, step in steps.items()}
             changed = sum(cleaned[seq] != step for seq, step in steps.items())
             self.steps[id] = cleaned
-            if run is not None and (clean := forgetting.without(run, what.text)) != run:
+            if run is not None and (clean := forgetting.erase_text(run, what.text)) != run:
                 self.runs[id] = clean
                 return 1, changed
             return 0, changed
         return 0, 0
 
-    def _forget_pruned(self, what: Forget) -> None:
+    def _forget_pruned(self, what: ForgetRequest) -> None:
         """Of what is only counted any more, names and messages are left."""
-        left: Iterable[Sighting] = (each for each in self._pruned if each.step.name != what.tool)
+        left: Iterable[Occurrence] = (each for each in self._pruned if each.step.name != what.tool)
         self._counted = {
             place: cell for place, cell in self._counted.items() if not (place.type and place.name == what.tool)
         }
         if what.text is not None:
             text = what.text
-            left = (replace(each, step=forgetting.without(each.step, text)) for each in left)
+            left = (replace(each, step=forgetting.erase_text(each.step, text)) for each in left)
         self._pruned = list(left)
 
 
@@ -209,7 +209,7 @@ def is_history_asked(history: History, query: RunQuery, pattern: set[str]) -> bo
         (query.status is None or derive_status(history.run, steps, history.links) == query.status)
         and (query.tool is None or any(step.name == query.tool for step in steps))
         and (query.model is None or any(figures.model_of(history.run, step) == query.model for step in steps))
-        and (query.kind is None or any(patterns.is_kind(failure.kind, query.kind) for _, failure in failures))
+        and (query.kind is None or any(patterns.matches_kind(failure.kind, query.kind) for _, failure in failures))
         and (
             query.pattern is None or any(pattern_id(step.name, each.fingerprint) in pattern for step, each in failures)
         )

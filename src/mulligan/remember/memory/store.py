@@ -13,34 +13,34 @@ from mulligan.figures import Stats, StatsQuery
 from mulligan.links import derive_status
 from mulligan.records import Fix, History, Lesson, LessonSource, LessonVerdict, Pattern, Precedent, Run
 from mulligan.remember import audit, fixes, forgetting, patterns, retention, schemas
-from mulligan.remember.lessons.listed import Facts, LessonList
-from mulligan.remember.lessons.making import EVERY
+from mulligan.remember.lessons.listed import MemoryLessons, TenantFacts
+from mulligan.remember.lessons.making import MAX_LESSONS_PER_QUERY
 from mulligan.remember.memory.histories import Histories
 from mulligan.remember.memory.votes import Votes
-from mulligan.remember.patterns import Decision
+from mulligan.remember.patterns import PatternDecision
 from mulligan.remember.store import (
-    IMPORTED,
+    IMPORT_PREFIX,
     ITEMS_KIND,
-    Act,
+    AuditEntry,
+    AuditNote,
     AuditQuery,
     Batch,
-    Command,
-    Consolidated,
-    Evidence,
+    ConsolidationResult,
     FixQuery,
-    Forget,
-    Forgotten,
+    ForgetRequest,
+    ForgetResult,
     Health,
     LessonQuery,
-    Noted,
+    PatternCommand,
     PatternQuery,
     Progress,
-    Pruned,
-    Question,
+    PruneResult,
+    RecallQuery,
     Retention,
     Revocation,
-    Revoked,
+    RevokeResult,
     RunQuery,
+    TrialReport,
     merge_items,
     now,
 )
@@ -56,8 +56,8 @@ class _Room:
         self.histories = Histories()
         self.shelf: dict[tuple[str, str], bytes] = {}
         self.votes = Votes(self.histories, self.shelf)
-        self.lessons = LessonList()
-        self.decisions: dict[str, Decision] = {}
+        self.lessons = MemoryLessons()
+        self.decisions: dict[str, PatternDecision] = {}
         self.offsets: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -67,21 +67,23 @@ class _Room:
 
     def schemas(self) -> list[tuple[str, bytes]]:
         """Those that tools were seen with."""
-        return [(key, value) for (kind, key), value in self.shelf.items() if kind == schemas.KIND]
+        return [(key, value) for (kind, key), value in self.shelf.items() if kind == schemas.SCHEMA_KIND]
 
-    def facts(self, tool: str | None, now: int) -> Facts:
+    def facts(self, tool: str | None, now: int) -> TenantFacts:
         """What lessons are made of and judged by."""
         votes, histories = self.votes.all(), self.histories
         known = self.votes.known(votes, FixQuery(tool=tool, now=now), self.schemas())
         started = {run.id: run.started for run in histories.runs.values()}
-        return Facts(votes, histories.tallies(), known, started, lambda run, seq: histories.steps[run][seq].arguments)
+        return TenantFacts(
+            votes, histories.tallies(), known, started, lambda run, seq: histories.steps[run][seq].arguments
+        )
 
     def pattern(self, id: str) -> Pattern | None:
         tallies = self.histories.tallies()
-        exact = patterns.whole_id(id, tallies)
-        whole = patterns.shown([tally.pattern() for tally in tallies.values()], self.decisions)
+        exact = patterns.complete_id(id, tallies)
+        whole = patterns.merge_patterns([tally.to_pattern() for tally in tallies.values()], self.decisions)
         found = next((each for each in whole if exact in (each.id, *each.merged)), None)
-        return None if found is None else patterns.told(found, with_examples=True)
+        return None if found is None else patterns.limit_details(found, with_examples=True)
 
 
 class MemoryStore:
@@ -91,7 +93,7 @@ class MemoryStore:
         self._lock = RLock()
         self._clock = clock
         self._rooms: dict[str, _Room] = {}
-        self._audit: dict[str, list[Act]] = {}
+        self._audit: dict[str, list[AuditEntry]] = {}
 
     def _room(self, tenant: str) -> _Room:
         with self._lock:
@@ -105,8 +107,8 @@ class MemoryStore:
             if offset <= room.offsets.get(journal, 0):
                 return 0
             room.offsets[journal] = offset
-            is_imported = journal.startswith(IMPORTED)
-            principal = fixes.IMPORT if is_imported else principal or fixes.OWN
+            is_imported = journal.startswith(IMPORT_PREFIX)
+            principal = fixes.IMPORT_PRINCIPAL if is_imported else principal or fixes.LOCAL_PRINCIPAL
             room.votes.hear(principal, self._clock())
             for event in batch:
                 if isinstance(event, RunStarted | RunEnded):
@@ -145,11 +147,11 @@ class MemoryStore:
             run = histories.runs.get(id)
             return None if run is None else histories.history(run)
 
-    def known(self, tenant: str, ids: Sequence[str]) -> set[str]:
+    def existing_runs(self, tenant: str, ids: Sequence[str]) -> set[str]:
         with self._lock:
             return set(ids) & self._room(tenant).histories.runs.keys()
 
-    def ended(self, tenant: str, ids: Sequence[str]) -> set[str]:
+    def ended_runs(self, tenant: str, ids: Sequence[str]) -> set[str]:
         with self._lock:
             runs = self._room(tenant).histories.runs
             return {id for id in ids if id in runs and runs[id].end is not None}
@@ -166,7 +168,7 @@ class MemoryStore:
 
     def prune(
         self, tenant: str, policy: Retention, now: int, dry_run: bool = False, progress: Progress | None = None
-    ) -> Pruned:
+    ) -> PruneResult:
         """By age and by sampling; there is no file whose size could be bounded."""
         runs = steps = sampled = 0
         with self._lock:
@@ -180,7 +182,7 @@ class MemoryStore:
                     runs, steps = runs + 1, steps + len(history.steps)
                     left = None
                 elif kept < now - policy.sample_after:
-                    left = retention.sampled(history, policy.sample)
+                    left = retention.sample_run(history, policy.sample)
                     sampled += len(history.steps) - len(left.steps if left else ())
                 else:
                     continue
@@ -189,59 +191,61 @@ class MemoryStore:
                         room.votes.keep(history)
                     room.histories.shrink(history, left)
             if not dry_run and (runs or sampled):
-                self._note(tenant, "prune", told=audit.counted(runs=runs, steps=steps + sampled))
-        return Pruned(runs=runs, steps=steps, sampled=sampled)
+                self._note(tenant, "prune", told=audit.format_counts(runs=runs, steps=steps + sampled))
+        return PruneResult(runs=runs, steps=steps, sampled=sampled)
 
-    def forget(self, tenant: str, what: Forget) -> Forgotten:
-        forgetting.check(what)
-        if what.learned is not None:
-            return self._forget_learned(tenant, what.learned)
+    def forget(self, tenant: str, request: ForgetRequest) -> ForgetResult:
+        forgetting.validate_request(request)
+        if request.learned is not None:
+            return self._forget_learned(tenant, request.learned)
         with self._lock:
             room = self._room(tenant)
             before = set(room.histories.tallies())
-            runs, steps = room.histories.forget(what)
-            room.votes.forget(what)
-            gone = [place for place, value in room.shelf.items() if forgetting.is_on_shelf(*place, value, what)]
+            runs, steps = room.histories.forget(request)
+            room.votes.forget(request)
+            gone = [
+                place for place, value in room.shelf.items() if forgetting.should_forget_entry(*place, value, request)
+            ]
             for place in gone:
                 del room.shelf[place]
             lost = before - set(room.histories.tallies())
-            room.lessons.forget(what)
+            room.lessons.forget(request)
             room.decisions = {
                 id: decision for id, decision in room.decisions.items() if id not in lost and decision.into not in lost
             }
-            if what.text is not None:
-                text, acts = what.text, self._audit.get(tenant, [])
-                self._audit[tenant] = [forgetting.without(act, text) for act in acts]
-            told = audit.counted(runs=runs, steps=steps, patterns=len(lost), notes=len(gone))
-            self._note(tenant, f"forget.{forgetting.sort(what)}", told=told)
-        return Forgotten(runs=runs, steps=steps, patterns=len(lost), shelf=len(gone))
+            if request.text is not None:
+                text, acts = request.text, self._audit.get(tenant, [])
+                self._audit[tenant] = [forgetting.erase_text(act, text) for act in acts]
+            told = audit.format_counts(runs=runs, steps=steps, patterns=len(lost), notes=len(gone))
+            self._note(tenant, f"forget.{forgetting.get_criterion(request)}", told=told)
+        return ForgetResult(runs=runs, steps=steps, patterns=len(lost), shelf=len(gone))
 
-    def _forget_learned(self, tenant: str, until: int) -> Forgotten:
+    def _forget_learned(self, tenant: str, until: int) -> ForgetResult:
         with self._lock:
             room = self._room(tenant)
             revoked = room.votes.revoke(Revocation(until=until))
-            lessons = room.lessons.remove("learned")
+            lessons = room.lessons.remove_by_source("learned")
             items = [place for place in room.shelf if place[0] == ITEMS_KIND]
             for place in items:
                 del room.shelf[place]
-            told = audit.counted(fixes=revoked.fixes, lessons=lessons, notes=len(items))
+            told = audit.format_counts(fixes=revoked.fixes, lessons=lessons, notes=len(items))
             self._note(tenant, "forget.learned", told=told)
-        return Forgotten(fixes=revoked.fixes, lessons=lessons, shelf=len(items))
+        return ForgetResult(fixes=revoked.fixes, lessons=lessons, shelf=len(items))
 
     def erase(self, tenant: str) -> int:
         with self._lock:
             erased = len(self._rooms.pop(tenant, ()))
             if erased:
-                self._note(tenant, "tenant.erase", told=audit.counted(rows=erased))
+                self._note(tenant, "tenant.erase", told=audit.format_counts(rows=erased))
         return erased
 
-    def audit(self, tenant: str, query: AuditQuery) -> list[Act]:
+    def audit(self, tenant: str, query: AuditQuery) -> list[AuditEntry]:
         with self._lock:
-            acts = [act for act in self._audit.get(tenant, ()) if audit.is_asked(act, query)]
+            acts = [act for act in self._audit.get(tenant, ()) if audit.matches_query(act, query)]
         return sorted(acts, key=lambda act: (act.at, act.id), reverse=True)[: max(query.limit, 0)]
 
     def _note(self, tenant: str, do: str, about: str = "", told: str = "") -> None:
-        self._audit.setdefault(tenant, []).append(audit.entry(do, self._clock(), about, told))
+        self._audit.setdefault(tenant, []).append(audit.build_entry(do, self._clock(), about, told))
 
     def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
         raise StoreError("a store in memory cannot be backed up. Name a file: --store sqlite:///PATH")
@@ -257,20 +261,20 @@ class MemoryStore:
 
     # Memory
 
-    def recall(self, tenant: str, question: Question) -> list[Precedent]:
+    def recall(self, tenant: str, query: RecallQuery) -> list[Precedent]:
         with self._lock:
-            return self._room(tenant).votes.precedents(question)
+            return self._room(tenant).votes.precedents(query)
 
     def fixes(self, tenant: str, query: FixQuery) -> list[Fix]:
         with self._lock:
             room = self._room(tenant)
             return room.votes.fixes(query, room.schemas())
 
-    def evidence(self, tenant: str, fix: str, limit: int = 100) -> list[Evidence]:
+    def evidence(self, tenant: str, fix: str, limit: int = 100) -> list[TrialReport]:
         with self._lock:
             return self._room(tenant).votes.evidence(fix, limit)
 
-    def outcome(self, tenant: str, fix: str, report: Evidence) -> bool:
+    def record_outcome(self, tenant: str, fix: str, report: TrialReport) -> bool:
         with self._lock:
             return self._room(tenant).votes.report(fix, report, self._clock())
 
@@ -281,49 +285,49 @@ class MemoryStore:
                 self._note(tenant, "fix.approve" if approved else "fix.revoke", fix)
             return is_known
 
-    def revoke(self, tenant: str, what: Revocation) -> Revoked:
+    def revoke(self, tenant: str, revocation: Revocation) -> RevokeResult:
         with self._lock:
-            revoked = self._room(tenant).votes.revoke(what)
-            told = audit.named(principal=what.principal, tool=what.tool, since=what.since)
+            revoked = self._room(tenant).votes.revoke(revocation)
+            told = audit.format_fields(principal=revocation.principal, tool=revocation.tool, since=revocation.since)
             self._note(tenant, "memory.revoke", told=told)
             return revoked
 
     def lessons(self, tenant: str, query: LessonQuery) -> list[Lesson]:
         with self._lock:
             room = self._room(tenant)
-            return room.lessons.asked(room.facts(query.tool, query.now), query)
+            return room.lessons.find_lessons(room.facts(query.tool, query.now), query)
 
     def lesson(self, tenant: str, id: str, now: int = 0) -> Lesson | None:
         with self._lock:
-            known = self._room(tenant).lessons.whole_id(id)
-        query = LessonQuery(now=now or self._clock(), limit=EVERY)
+            known = self._room(tenant).lessons.resolve_id(id)
+        query = LessonQuery(now=now or self._clock(), limit=MAX_LESSONS_PER_QUERY)
         return next((each for each in self.lessons(tenant, query) if each.id == known), None)
 
-    def keep_lesson(self, tenant: str, lesson: Lesson) -> bool:
-        return self.keep_lessons(tenant, [lesson])[0]
+    def save_lesson(self, tenant: str, lesson: Lesson) -> bool:
+        return self.save_lessons(tenant, [lesson])[0]
 
-    def keep_lessons(self, tenant: str, lessons: Sequence[Lesson]) -> list[bool]:
+    def save_lessons(self, tenant: str, lessons: Sequence[Lesson]) -> list[bool]:
         with self._lock:
             are_new: list[bool] = []
             try:
                 for each in lessons:
-                    are_new.append(self._room(tenant).lessons.keep(each, self._clock()))  # noqa: PERF401 - up to a bad one
+                    are_new.append(self._room(tenant).lessons.save_lesson(each, self._clock()))  # noqa: PERF401 - up to a bad one
             finally:
-                if noted := audit.written(lessons[: len(are_new)], are_new):
+                if noted := audit.describe_saved_lessons(lessons[: len(are_new)], are_new):
                     self._note(tenant, "lesson.write", *noted)
             return are_new
 
     def remove_lessons(self, tenant: str, source: LessonSource) -> int:
         with self._lock:
-            removed = self._room(tenant).lessons.remove(source)
+            removed = self._room(tenant).lessons.remove_by_source(source)
             if removed:
-                self._note(tenant, "lesson.remove", source, audit.counted(lessons=removed))
+                self._note(tenant, "lesson.remove", source, audit.format_counts(lessons=removed))
             return removed
 
     def decide_lesson(self, tenant: str, id: str, verdict: LessonVerdict, at: int) -> Lesson | None:
         with self._lock:
             room = self._room(tenant)
-            kept = room.lessons.decide(id, verdict, at)
+            kept = room.lessons.record_decision(id, verdict, at)
             if kept is None:
                 return None
             if verdict != "disable" and kept.lesson.fix:
@@ -332,40 +336,42 @@ class MemoryStore:
         return self.lesson(tenant, kept.lesson.id, at)
 
     def consolidate(
-        self, tenant: str, now: int, progress: Progress | None = None, most: int | None = None
-    ) -> Consolidated:
+        self, tenant: str, now: int, progress: Progress | None = None, max_patterns: int | None = None
+    ) -> ConsolidationResult:
         """All of it, each time; where that is bounded, not of many runs: everything is counted anew here."""
         with self._lock:
             room = self._room(tenant)
-            if most is not None and len(room.histories.runs) > QUICK:
-                return Consolidated(left=1)
+            if max_patterns is not None and len(room.histories.runs) > QUICK:
+                return ConsolidationResult(left=1)
             looked_at, news = room.lessons.consolidate(room.facts(None, now), now)
         told = tuple(found for id in news if (found := self.lesson(tenant, id, now)) is not None)
-        return Consolidated(patterns=looked_at, lessons=told)
+        return ConsolidationResult(patterns=looked_at, lessons=told)
 
     def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
         with self._lock:
             room = self._room(tenant)
-            parts = [tally.pattern(query.since) for tally in room.histories.tallies().values()]
-            whole = patterns.shown(parts, room.decisions)
-        found = patterns.in_order((each for each in whole if patterns.is_asked(each, query)), query)
-        return [patterns.told(pattern) for pattern in found]
+            parts = [tally.to_pattern(query.since) for tally in room.histories.tallies().values()]
+            whole = patterns.merge_patterns(parts, room.decisions)
+        found = patterns.sort_patterns((each for each in whole if patterns.matches_query(each, query)), query)
+        return [patterns.limit_details(pattern) for pattern in found]
 
     def pattern(self, tenant: str, id: str) -> Pattern | None:
         with self._lock:
             return self._room(tenant).pattern(id)
 
-    def change(self, tenant: str, command: Command) -> Pattern | None:
+    def update_pattern(self, tenant: str, command: PatternCommand) -> Pattern | None:
         with self._lock:
             room = self._room(tenant)
-            found = patterns.named(command, room.histories.tallies(), room.decisions)
+            found = patterns.resolve_command(command, room.histories.tallies(), room.decisions)
             if found is None:
                 return None
             command, changed = found
             current = room.pattern(changed)
             assert current is not None
-            room.decisions[changed] = patterns.decided(command, room.decisions.get(changed, Decision()), current)
-            self._note(tenant, f"pattern.{command.do}", changed, audit.named(into=command.into))
+            room.decisions[changed] = patterns.apply_command(
+                command, room.decisions.get(changed, PatternDecision()), current
+            )
+            self._note(tenant, f"pattern.{command.do}", changed, audit.format_fields(into=command.into))
             return room.pattern(changed)
 
     # Figures
@@ -385,15 +391,21 @@ class MemoryStore:
         with self._lock:
             self._room(tenant).shelf[kind, key] = value
 
-    def swap(
-        self, tenant: str, kind: str, key: str, known: bytes | None, value: bytes, noted: Noted | None = None
+    def compare_and_set(
+        self,
+        tenant: str,
+        kind: str,
+        key: str,
+        expected: bytes | None,
+        value: bytes,
+        audit_note: AuditNote | None = None,
     ) -> bool:
         with self._lock:
-            is_known = self.get(tenant, kind, key) == known
+            is_known = self.get(tenant, kind, key) == expected
             if is_known:
                 self.put(tenant, kind, key, value)
-                if noted is not None:
-                    self._audit.setdefault(noted.tenant, []).append(noted.act)
+                if audit_note is not None:
+                    self._audit.setdefault(audit_note.tenant, []).append(audit_note.act)
             return is_known
 
     def keys(self, tenant: str, kind: str) -> list[str]:

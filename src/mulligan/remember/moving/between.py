@@ -17,7 +17,7 @@ from mulligan.failure import StoreError
 from mulligan.records import Record, decode, encode
 from mulligan.remember.moving.sides import NUMBER, Row, Side, Table
 from mulligan.remember.store import Progress
-from mulligan.remember.urls import is_postgres, need_psycopg, sqlite_path
+from mulligan.remember.urls import is_postgres, require_psycopg, sqlite_path
 
 CHUNK = 10_000
 """Rows that are written in one transaction, and at most lost with a process that is killed."""
@@ -111,7 +111,7 @@ class _Part(NamedTuple):
 def opened(url: str, is_source: bool) -> Side:
     """The database of a store."""
     if is_postgres(url):
-        need_psycopg()
+        require_psycopg()
         from mulligan.remember.moving.postgres import PostgresSide  # the extra
 
         return PostgresSide(url, is_source)

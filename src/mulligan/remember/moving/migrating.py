@@ -11,7 +11,7 @@ from mulligan.records import Record
 from mulligan.remember import sqlite
 from mulligan.remember.store import Progress
 from mulligan.remember.tables import MIGRATIONS, RECOUNTED_AT, REPACKED_AT
-from mulligan.remember.urls import is_postgres, need_psycopg, open_store, shown, sqlite_path
+from mulligan.remember.urls import is_postgres, open_store, redact_password, require_psycopg, sqlite_path
 
 
 class Plan(Record, frozen=True):
@@ -36,16 +36,19 @@ class Plan(Record, frozen=True):
 def plan(url: str) -> Plan:
     """What would be done, with nothing changed; refuses what is newer than this version, or not ours."""
     if is_postgres(url):
-        need_psycopg()
-        from mulligan.remember.postgres.checkup import schema_at  # the extra
+        require_psycopg()
+        from mulligan.remember.postgres.checkup import read_schema_version_at  # the extra
 
-        return _plan(shown(url), schema_at(url))
+        return _plan(redact_password(url), read_schema_version_at(url))
     path = sqlite_path(url)
     if not path.exists():
         return _plan(str(path), 0)
-    with sqlite.told(path), contextlib.closing(sqlite3.connect(path, timeout=sqlite.BUSY_MS / 1000)) as connection:
+    with (
+        sqlite.translate_errors(path),
+        contextlib.closing(sqlite3.connect(path, timeout=sqlite.BUSY_MS / 1000)) as connection,
+    ):
         connection.execute("PRAGMA query_only=ON")
-        version = sqlite.schema_of(connection, path)
+        version = sqlite.read_schema_version(connection, path)
         return _plan(str(path), version, lambda table: _count(connection, table))
 
 

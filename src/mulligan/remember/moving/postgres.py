@@ -13,10 +13,16 @@ from mulligan.failure import StoreError
 from mulligan.remember.moving.sides import NUMBER, OWN, Row, Table, tenants_of, where_of
 from mulligan.remember.postgres import security
 from mulligan.remember.postgres.connection import PostgresConnection
-from mulligan.remember.postgres.days import part
-from mulligan.remember.postgres.pool import direct, is_own, parts_of, shown, told
+from mulligan.remember.postgres.days import partition_name
+from mulligan.remember.postgres.pool import (
+    is_own_session,
+    parse_url,
+    redact_password,
+    split_pooler_type,
+    translate_errors,
+)
 from mulligan.remember.postgres.store import PostgresStore
-from mulligan.remember.postgres.tables import OWN_COLUMNS, OWN_TABLES
+from mulligan.remember.postgres.tables import POSTGRES_COLUMNS, POSTGRES_TABLES
 from mulligan.remember.store import DAY
 from mulligan.remember.tables import MIGRATIONS, ORDERED
 
@@ -35,13 +41,13 @@ class PostgresSide:
     """One database. As a source it is read as it is at one moment, while others write."""
 
     def __init__(self, url: str, is_source: bool) -> None:
-        plain, _, _ = parts_of(url)
-        self.where = shown(plain)
+        plain, _, _ = parse_url(url)
+        self.where = redact_password(plain)
         self._cursors = 0
         self._known_types: dict[tuple[str, int], list[int]] = {}
         self._open: list[psycopg.Connection[Any]] = []
         try:
-            with told(self.where):
+            with translate_errors(self.where):
                 reader, self._writer = self._connect(plain), self._connect(plain)
                 self._reader = reader
                 if not self._is_half():  # made, refused or brought up to date as for everybody
@@ -62,17 +68,19 @@ class PostgresSide:
             raise
 
     def _connect(self, url: str) -> psycopg.Connection[Any]:
-        plain, sort = direct(url)
+        plain, sort = split_pooler_type(url)
         made = psycopg.connect(
             plain, autocommit=True, client_encoding="UTF8", application_name="mulligan copy", options=OPTIONS
         )
         self._open.append(made)
-        if sort != "session" and not is_own(made):
+        if sort != "session" and not is_own_session(made):
             raise StoreError(
                 f"a pooler stands before {self.where}, and a copy needs a session of its own for as long as it takes. "
                 "Name PostgreSQL itself, or a pooler that gives sessions: ?pooler=session"
             )
-        return PostgresConnection(made).made  # texts that PostgreSQL has no room for are read and kept as everywhere
+        return PostgresConnection(
+            made
+        ).raw_connection  # texts that PostgreSQL has no room for are read and kept as everywhere
 
     def _is_half(self) -> bool:
         return self._one("SELECT to_regclass('mulligan')") is not None and self.is_shut()
@@ -90,7 +98,7 @@ class PostgresSide:
         ).fetchall()
         found: dict[str, list[tuple[str, int]]] = {}
         for table, column, place in rows:
-            if table not in OWN_TABLES and column not in OWN_COLUMNS.get(table, ()):
+            if table not in POSTGRES_TABLES and column not in POSTGRES_COLUMNS.get(table, ()):
                 found.setdefault(table, []).append((column, place))
         return {name: _table(name, columns) for name, columns in sorted(found.items())}
 
@@ -104,7 +112,7 @@ class PostgresSide:
         by = f" ORDER BY {', '.join(order)}" if order else ""
         columns = ", ".join(table.columns)
         self._cursors += 1
-        with told(self.where), contextlib.ExitStack() as closed:
+        with translate_errors(self.where), contextlib.ExitStack() as closed:
             if not self._is_source:
                 closed.enter_context(self._reader.transaction())
             cursor = closed.enter_context(self._reader.cursor(name=f"copy_{self._cursors}", binary=True))
@@ -115,7 +123,7 @@ class PostgresSide:
     def put(self, table: Table, rows: Iterable[Row], gone: Sequence[Row] = ()) -> None:
         known = " AND ".join(f"{name} IS NOT DISTINCT FROM %s" if not table.key else f"{name} = %s"
                              for name in table.key or table.columns)  # fmt: skip
-        with told(self.where), self._writer.transaction(), self._writer.cursor() as cursor:
+        with translate_errors(self.where), self._writer.transaction(), self._writer.cursor() as cursor:
             if gone:
                 cursor.executemany(f"DELETE FROM {table.name} WHERE {known}", gone)
             if table.name == "steps":
@@ -161,20 +169,22 @@ class PostgresSide:
 
     def _make_part(self, cursor: Any, day: int) -> None:
         """Where there is room for one, and no step of that day is with the rest already."""
-        if cursor.execute("SELECT to_regclass(%s)", (part(day),)).fetchone() != (None,):
+        if cursor.execute("SELECT to_regclass(%s)", (partition_name(day),)).fetchone() != (None,):
             return
         counted = cursor.execute("SELECT count(*) FROM pg_inherits WHERE inhparent = 'steps'::regclass").fetchone()[0]
         taken = cursor.execute("SELECT 1 FROM steps_rest WHERE day = %s LIMIT 1", (day,)).fetchone()
         if counted < PARTS and taken is None and day > 0:
-            cursor.execute(f"CREATE TABLE {part(day)} PARTITION OF steps FOR VALUES FROM ({day}) TO ({day + 1})")
-            security.guard(cursor.connection, part(day))
+            cursor.execute(
+                f"CREATE TABLE {partition_name(day)} PARTITION OF steps FOR VALUES FROM ({day}) TO ({day + 1})"
+            )
+            security.enable_row_security(cursor.connection, partition_name(day))
 
     def note(self, tenant: str) -> str | None:
         found = self._one("SELECT value FROM meta WHERE tenant = %s AND key = %s", (tenant, OWN))
         return None if found is None else str(found)
 
     def set_note(self, tenant: str, note: str) -> None:
-        with told(self.where):
+        with translate_errors(self.where):
             self._writer.execute(
                 "INSERT INTO meta (tenant, key, value) VALUES (%s, %s, %s) "
                 "ON CONFLICT (tenant, key) DO UPDATE SET value = excluded.value",
@@ -182,14 +192,14 @@ class PostgresSide:
             )
 
     def shut(self) -> None:
-        with told(self.where):
+        with translate_errors(self.where):
             self._writer.execute("UPDATE mulligan SET state = 'copying'")
 
     def is_shut(self) -> bool:
         return bool(self._one("SELECT state FROM mulligan") != "whole")
 
     def release(self) -> None:
-        with told(self.where):
+        with translate_errors(self.where):
             for name in ORDERED:  # what comes next has the next number
                 numbers = f"pg_get_serial_sequence('{name}', '{NUMBER}')"
                 self._writer.execute(f"SELECT setval({numbers}, coalesce(max({NUMBER}), 0) + 1, false) FROM {name}")

@@ -11,7 +11,7 @@ from typing import Any
 
 from mulligan.failure import StoreError
 from mulligan.remember.moving.sides import NUMBER, OWN, Row, Table, tenants_of, where_of
-from mulligan.remember.sqlite import BUSY_MS, SqliteStore, told
+from mulligan.remember.sqlite import BUSY_MS, SqliteStore, translate_errors
 from mulligan.remember.tables import APPLICATION, HALF, MIGRATIONS, ORDERED
 
 
@@ -23,7 +23,7 @@ class SqliteSide:
         self._path = path
         if not _is_half(path):  # made, refused or brought up to date as for everybody
             SqliteStore(path).close()
-        with told(path):
+        with translate_errors(path):
             # What is written while rows are read must not be met by who reads.
             self._reader, self._writer = self._connect(), self._connect()
             self._reader.execute("PRAGMA query_only=ON")
@@ -61,7 +61,7 @@ class SqliteSide:
 
     def rows(self, table: Table, tenant: str, order: Sequence[str]) -> Iterator[Row]:
         by = f" ORDER BY {', '.join(order)}" if order else ""
-        with told(self._path):
+        with translate_errors(self._path):
             yield from self._reader.execute(
                 f"SELECT {', '.join(table.columns)} FROM {table.name} WHERE {where_of(table)}{by}", (tenant,)
             )
@@ -79,7 +79,7 @@ class SqliteSide:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        with told(self._path):
+        with translate_errors(self._path):
             self._writer.execute("BEGIN IMMEDIATE")
             try:
                 yield self._writer

@@ -22,59 +22,65 @@ import psycopg
 from mulligan.failure import SettingsError, StoreError
 from mulligan.remember.postgres.connection import PostgresConnection
 
-CONNECT = 5
+CONNECT_TIMEOUT_SECONDS = 5
 """Time limit for connecting to the server."""
-WAIT = 10.0
+POOL_TIMEOUT_SECONDS = 10.0
 """Time limit for getting a connection while all are in use."""
-STATEMENT = 60_000
+STATEMENT_TIMEOUT_MS = 60_000
 """Time limit of a statement."""
-LOCK = 15_000
+LOCK_TIMEOUT_MS = 15_000
 """Time limit for waiting on the lock of another writer."""
-MOST = 10
+DEFAULT_POOL_SIZE = 10
 """Read connections of a process."""
-FIRST, LONGEST = 0.2, 10.0
+INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.2, 10.0
 """First and maximum delay before reconnecting to an unavailable server."""
-OURS = ("replica", "pool")
+STORE_PARAMETERS = ("replica", "pool")
 """URL parameters for mulligan that PostgreSQL does not know, besides `pooler`."""
-POOLERS = ("transaction", "session")
+POOLER_TYPES = ("transaction", "session")
 
 
-def parts_of(url: str) -> tuple[str, str, int]:
+def parse_url(url: str) -> tuple[str, str, int]:
     """Return the URL for PostgreSQL, the URL of its replica or "", and the number of read connections."""
     split = urlsplit(url)
-    given = parse_qsl(split.query, keep_blank_values=True)
-    own = {name: value for name, value in given if name in OURS}
-    left = urlencode([each for each in given if each[0] not in OURS], quote_via=quote)
-    plain = urlunsplit(split._replace(scheme="postgresql", query=left))
+    parameters = parse_qsl(split.query, keep_blank_values=True)
+    store_parameters = {name: value for name, value in parameters if name in STORE_PARAMETERS}
+    database_query = urlencode(
+        [parameter for parameter in parameters if parameter[0] not in STORE_PARAMETERS], quote_via=quote
+    )
+    database_url = urlunsplit(split._replace(scheme="postgresql", query=database_query))
     try:
-        most = int(own.get("pool", MOST))
+        pool_size = int(store_parameters.get("pool", DEFAULT_POOL_SIZE))
     except ValueError:
-        most = 0
-    if most < 1:
-        raise SettingsError(f"pool={own['pool']} is no number of connections. Name one, such as pool={MOST}.")
-    return plain, own.get("replica", ""), most
+        pool_size = 0
+    if pool_size < 1:
+        raise SettingsError(
+            f"pool={store_parameters['pool']} is no number of connections. Name one, such as pool={DEFAULT_POOL_SIZE}."
+        )
+    return database_url, store_parameters.get("replica", ""), pool_size
 
 
-def direct(url: str) -> tuple[str, str]:
+def split_pooler_type(url: str) -> tuple[str, str]:
     """Return the URL without its pooler parameter, and the type of pooler that it names, or ""."""
     split = urlsplit(url)
-    given = parse_qsl(split.query, keep_blank_values=True)
-    sorts = [value for name, value in given if name == "pooler"]
-    if sorts and sorts[-1] not in POOLERS:
-        raise SettingsError(f"pooler={sorts[-1]} is no sort of pooler. Say pooler=transaction or pooler=session.")
-    if not sorts:
+    parameters = parse_qsl(split.query, keep_blank_values=True)
+    pooler_types = [value for name, value in parameters if name == "pooler"]
+    if pooler_types and pooler_types[-1] not in POOLER_TYPES:
+        raise SettingsError(
+            f"pooler={pooler_types[-1]} is no sort of pooler. Say pooler=transaction or pooler=session."
+        )
+    if not pooler_types:
         return url, ""
-    left = urlencode([each for each in given if each[0] != "pooler"], quote_via=quote)
-    return urlunsplit(split._replace(query=left)), sorts[-1]
+    remaining_query = urlencode([parameter for parameter in parameters if parameter[0] != "pooler"], quote_via=quote)
+    return urlunsplit(split._replace(query=remaining_query)), pooler_types[-1]
 
 
-def is_own(made: psycopg.Connection[Any]) -> bool:
+def is_own_session(connection: psycopg.Connection[Any]) -> bool:
     """Return whether the session is direct: a pooler reports its own process id."""
-    row = made.execute("SELECT pg_backend_pid()").fetchone()
-    return row is not None and row[0] == made.info.backend_pid
+    row = connection.execute("SELECT pg_backend_pid()").fetchone()
+    return row is not None and row[0] == connection.info.backend_pid
 
 
-def shown(url: str) -> str:
+def redact_password(url: str) -> str:
     """Return the address without password and parameters, for display."""
     split = urlsplit(url)
     host = split.netloc.rpartition("@")[2]
@@ -83,15 +89,15 @@ def shown(url: str) -> str:
 
 
 @contextlib.contextmanager
-def told(where: str) -> Iterator[None]:
+def translate_errors(where: str) -> Iterator[None]:
     """Convert PostgreSQL errors into a StoreError that says what to do."""
     try:
         yield
     except psycopg.Error as error:
-        raise StoreError(_sentence(where, error)) from error
+        raise StoreError(_describe_error(where, error)) from error
 
 
-def _sentence(where: str, error: psycopg.Error) -> str:
+def _describe_error(where: str, error: psycopg.Error) -> str:
     text = " ".join(str(error).split())[:500]
     state = error.sqlstate or ""
     # Before the session starts there is no error code, only the server's text, possibly translated.
@@ -120,109 +126,114 @@ def _sentence(where: str, error: psycopg.Error) -> str:
 class Pool:
     """The connections of one process to one server."""
 
-    def __init__(self, url: str, most: int = MOST, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self.where = shown(url)
-        self._most, self._monotonic = most, monotonic
-        self._url, self._pooler = direct(url)
-        self._renew()
+    def __init__(
+        self, url: str, size: int = DEFAULT_POOL_SIZE, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.where = redact_password(url)
+        self._size, self._monotonic = size, monotonic
+        self._url, self._pooler = split_pooler_type(url)
+        self._reset()
         self._is_closed = False
 
-    def _renew(self) -> None:
+    def _reset(self) -> None:
         self._pid = os.getpid()
         self._idle: list[PostgresConnection] = []
-        self._free = threading.Semaphore(self._most)
+        self._free = threading.Semaphore(self._size)
         self._lock = threading.Lock()
-        self._pause, self._again = 0.0, 0.0
+        self._backoff_seconds, self._next_attempt_at = 0.0, 0.0
 
-    def _own(self) -> None:
+    def _abandon_inherited(self) -> None:
         """Abandon connections inherited by a fork: closing them would end the parent's sessions."""
         if self._pid != os.getpid():
-            _left_behind.append(self._idle)
-            self._renew()
+            _inherited_connections.append(self._idle)
+            self._reset()
 
-    def connect(self, asks: bool = False) -> PostgresConnection:
+    def connect(self, is_for_reading: bool = False) -> PostgresConnection:
         """Open a connection, with planner settings for queries if `is_for_reading`. Fail immediately during backoff."""
-        self._own()
+        self._abandon_inherited()
         if self._is_closed:
             raise StoreError(f"{self.where} was closed.")
-        if self._monotonic() < self._again:
+        if self._monotonic() < self._next_attempt_at:
             raise StoreError(f"{self.where} cannot be reached. It is tried again in a moment.")
         try:
-            connection = self._direct(asks) or self._pooled(asks)
+            connection = self._connect_directly(is_for_reading) or self._connect_through_pooler(is_for_reading)
         except psycopg.OperationalError:
-            self._pause = min(max(2 * self._pause, FIRST), LONGEST)
-            self._again = self._monotonic() + self._pause * random.uniform(0.8, 1.2)
+            self._backoff_seconds = min(max(2 * self._backoff_seconds, INITIAL_BACKOFF_SECONDS), MAX_BACKOFF_SECONDS)
+            self._next_attempt_at = self._monotonic() + self._backoff_seconds * random.uniform(0.8, 1.2)
             raise
-        self._pause = self._again = 0.0
+        self._backoff_seconds = self._next_attempt_at = 0.0
         return connection
 
-    def _direct(self, asks: bool) -> PostgresConnection | None:
+    def _connect_directly(self, is_for_reading: bool) -> PostgresConnection | None:
         """Open a direct session; return None if there is a pooler in between."""
         if self._pooler == "transaction":
             return None
-        own = " ".join(f"-c {name}={value}" for name, value in _settings(asks).items())
+        server_options = " ".join(f"-c {name}={value}" for name, value in _session_settings(is_for_reading).items())
         try:
             # Options of the URL come last and take precedence.
-            made = self._made(prepare_threshold=1, options=f"{own} {_options(self._url)}".strip())
+            raw_connection = self._open_connection(
+                prepare_threshold=1, options=f"{server_options} {_options(self._url)}".strip()
+            )
         except psycopg.OperationalError as error:
             if self._pooler or "startup parameter" not in str(error):
                 raise
         else:
             try:
-                if self._pooler or is_own(made):
-                    return PostgresConnection(made)
+                if self._pooler or is_own_session(raw_connection):
+                    return PostgresConnection(raw_connection)
             except psycopg.Error:
-                made.close()
+                raw_connection.close()
                 raise
-            made.close()
+            raw_connection.close()
         self._pooler = "transaction"  # also correct behind a session pooler
         return None
 
-    def _pooled(self, asks: bool) -> PostgresConnection:
-        if given := _options(self._url):
+    def _connect_through_pooler(self, is_for_reading: bool) -> PostgresConnection:
+        if url_options := _options(self._url):
             raise StoreError(
-                f"a pooler stands before {self.where}, and passes no options on ({given[:99]}). Set them for the user, "
-                "not in the URL: ALTER ROLE NAME SET ... Or say that it gives us sessions: ?pooler=session"
+                f"a pooler stands before {self.where}, and passes no options on ({url_options[:99]}). "
+                "Set them for the user, not in the URL: ALTER ROLE NAME SET ... "
+                "Or say that it gives us sessions: ?pooler=session"
             )
-        return PostgresConnection(self._made(prepare_threshold=None), _settings(asks))
+        return PostgresConnection(self._open_connection(prepare_threshold=None), _session_settings(is_for_reading))
 
-    def _made(self, **given: Any) -> psycopg.Connection[Any]:
+    def _open_connection(self, **connect_options: Any) -> psycopg.Connection[Any]:
         return psycopg.connect(
-            self._url, autocommit=True, connect_timeout=CONNECT, client_encoding="UTF8", keepalives=1,
+            self._url, autocommit=True, connect_timeout=CONNECT_TIMEOUT_SECONDS, client_encoding="UTF8", keepalives=1,
             keepalives_idle=30, keepalives_interval=5, keepalives_count=3, tcp_user_timeout=20_000,
-            application_name="mulligan", **given,
+            application_name="mulligan", **connect_options,
         )  # fmt: skip
 
     @contextlib.contextmanager
     def using(self) -> Iterator[PostgresConnection]:
         """Yield a free or new connection. If it breaks, all idle connections are closed, too."""
-        self._own()
-        if not self._free.acquire(timeout=WAIT):
-            raise StoreError(f"all {self._most} connections to {self.where} are in use. Allow more: ?pool=N")
+        self._abandon_inherited()
+        if not self._free.acquire(timeout=POOL_TIMEOUT_SECONDS):
+            raise StoreError(f"all {self._size} connections to {self.where} are in use. Allow more: ?pool=N")
         connection: PostgresConnection | None = None
         free, lock = self._free, self._lock
         try:
             with lock:
                 connection = self._idle.pop() if self._idle else None
-            connection = connection or self.connect(asks=True)
+            connection = connection or self.connect(is_for_reading=True)
             yield connection
         finally:
             if connection is not None:
-                self._give_back(connection, lock)
+                self._return_connection(connection, lock)
             free.release()
 
-    def _give_back(self, connection: PostgresConnection, lock: Any) -> None:
-        made = connection.made
+    def _return_connection(self, connection: PostgresConnection, lock: Any) -> None:
+        raw_connection = connection.raw_connection
         if self._pid != os.getpid():
-            _left_behind.append([connection])
+            _inherited_connections.append([connection])
             return
-        if made.closed or made.broken or self._is_closed:
+        if raw_connection.closed or raw_connection.broken or self._is_closed:
             connection.close()
             self.drop_idle()
             return
-        if made.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+        if raw_connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
             try:
-                made.rollback()
+                raw_connection.rollback()
             except psycopg.Error:
                 connection.close()
                 return
@@ -237,32 +248,36 @@ class Pool:
             connection.close()
 
     def close(self) -> None:
-        self._own()
+        self._abandon_inherited()
         self._is_closed = True
         self.drop_idle()
 
 
-_left_behind: list[Any] = []
+_inherited_connections: list[Any] = []
 """Connections of the parent process. Kept referenced, because releasing them would close them."""
 
 
-def leave_behind(connection: object) -> None:
-    _left_behind.append(connection)
+def retain_after_fork(connection: object) -> None:
+    _inherited_connections.append(connection)
 
 
-_LIMITS = {"statement_timeout": STATEMENT, "lock_timeout": LOCK, "idle_in_transaction_session_timeout": STATEMENT}
+_TIMEOUT_SETTINGS = {
+    "statement_timeout": STATEMENT_TIMEOUT_MS,
+    "lock_timeout": LOCK_TIMEOUT_MS,
+    "idle_in_transaction_session_timeout": STATEMENT_TIMEOUT_MS,
+}
 # Generic plans: planning for each of many partitions takes longer than the query itself.
-_PLANNED = {"plan_cache_mode": "force_generic_plan", "jit": "off", "timezone": "UTC"}
+_PLAN_SETTINGS = {"plan_cache_mode": "force_generic_plan", "jit": "off", "timezone": "UTC"}
 # Queries are written in the order of their index lookups. PostgreSQL cannot estimate the number of rows, and would scan
 # whole tables with parallel workers where it expects many.
-_AS_WRITTEN = {
+_READ_SETTINGS = {
     "join_collapse_limit": 1, "enable_hashjoin": "off", "enable_mergejoin": "off", "max_parallel_workers_per_gather": 0
 }  # fmt: skip
 
 
-def _settings(asks: bool) -> dict[str, Any]:
+def _session_settings(is_for_reading: bool) -> dict[str, Any]:
     """Return the settings of a session."""
-    return {**_LIMITS, **_PLANNED, **(_AS_WRITTEN if asks else {})}
+    return {**_TIMEOUT_SETTINGS, **_PLAN_SETTINGS, **(_READ_SETTINGS if is_for_reading else {})}
 
 
 def _options(url: str) -> str:

@@ -16,59 +16,59 @@ import psycopg
 from mulligan.failure import StoreError
 
 SETTING = "mulligan.tenants"
-APART = "\x1f"
-EVERYBODY = "*"
+TENANT_SEPARATOR = "\x1f"
+ALL_TENANTS = "*"
 """Selects all tenants, for work on the whole store such as migration and copying. No tenant has this name."""
-POLICY = "of_tenant"
-_MEANT = f"(SELECT current_setting('{SETTING}', true))"
-_ALLOWED = (
+POLICY_NAME = "of_tenant"
+_CURRENT_TENANTS_SQL = f"(SELECT current_setting('{SETTING}', true))"
+_IS_ALLOWED_SQL = (
     f"(tenant = ANY (CAST((SELECT string_to_array(current_setting('{SETTING}', true), chr(31))) AS text[])) "
-    f"OR {_MEANT} = '{EVERYBODY}')"
+    f"OR {_CURRENT_TENANTS_SQL} = '{ALL_TENANTS}')"
 )
 """A subquery, so that PostgreSQL evaluates it once per statement instead of once per row."""
 SHARED = {"meta": "OR tenant = ''"}
 """Exceptions for rows of the store itself, such as the number of erasures."""
-_TABLES = (
+_TABLES_SQL = (
     "SELECT c.relname, c.relrowsecurity AND c.relforcerowsecurity AND EXISTS "
-    f"(SELECT 1 FROM pg_policy p WHERE p.polrelid = c.oid AND p.polname = '{POLICY}') FROM pg_class c "
+    f"(SELECT 1 FROM pg_policy p WHERE p.polrelid = c.oid AND p.polname = '{POLICY_NAME}') FROM pg_class c "
     "JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'tenant' AND NOT a.attisdropped "
     "WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p') ORDER BY c.relname"
 )
 
 
-def tables(made: psycopg.Connection[Any]) -> dict[str, bool]:
+def list_tables(connection: psycopg.Connection[Any]) -> dict[str, bool]:
     """Return every table with tenant rows, partitions included, and whether row security is enabled."""
-    return dict(made.execute(_TABLES).fetchall())
+    return dict(connection.execute(_TABLES_SQL).fetchall())
 
 
-def guard(made: psycopg.Connection[Any], *names: str) -> None:
+def enable_row_security(connection: psycopg.Connection[Any], *names: str) -> None:
     """Enable row security for these tables, or for all that lack it. Requires a transaction of the owner."""
-    for name in names or [name for name, is_guarded in tables(made).items() if not is_guarded]:
-        allowed = f"({_ALLOWED} {SHARED.get(name, '')})"
-        made.execute(f'ALTER TABLE "{name}" ENABLE ROW LEVEL SECURITY')
-        made.execute(f'ALTER TABLE "{name}" FORCE ROW LEVEL SECURITY')
-        made.execute(f'DROP POLICY IF EXISTS {POLICY} ON "{name}"')
-        made.execute(f'CREATE POLICY {POLICY} ON "{name}" USING {allowed} WITH CHECK {allowed}')
+    for name in names or [name for name, is_guarded in list_tables(connection).items() if not is_guarded]:
+        allowed = f"({_IS_ALLOWED_SQL} {SHARED.get(name, '')})"
+        connection.execute(f'ALTER TABLE "{name}" ENABLE ROW LEVEL SECURITY')
+        connection.execute(f'ALTER TABLE "{name}" FORCE ROW LEVEL SECURITY')
+        connection.execute(f'DROP POLICY IF EXISTS {POLICY_NAME} ON "{name}"')
+        connection.execute(f'CREATE POLICY {POLICY_NAME} ON "{name}" USING {allowed} WITH CHECK {allowed}')
 
 
-def mean(made: psycopg.Connection[Any], tenants: Sequence[str], is_local: bool) -> None:
+def set_tenants(connection: psycopg.Connection[Any], tenants: Sequence[str], is_local: bool) -> None:
     """Set the current tenants for this transaction, or until they are set again."""
-    if strange := [name for name in tenants if APART in name or name in (EVERYBODY, "\x1e")]:
-        raise StoreError(f"no tenant is called {strange[0][:80]!r}.")
+    if invalid_names := [name for name in tenants if TENANT_SEPARATOR in name or name in (ALL_TENANTS, "\x1e")]:
+        raise StoreError(f"no tenant is called {invalid_names[0][:80]!r}.")
     # A terminator that is no tenant name: without it, the tenant "" would be an empty list.
-    _set(made, APART.join((*tenants, "\x1e")), is_local)
+    _set_setting(connection, TENANT_SEPARATOR.join((*tenants, "\x1e")), is_local)
 
 
-def mean_everybody(made: psycopg.Connection[Any]) -> None:
+def set_all_tenants(connection: psycopg.Connection[Any]) -> None:
     """Select all tenants for work on the whole store, within a transaction."""
-    _set(made, EVERYBODY, is_local=True)
+    _set_setting(connection, ALL_TENANTS, is_local=True)
 
 
-def _set(made: psycopg.Connection[Any], meant: str, is_local: bool) -> None:
-    made.execute(f"SELECT set_config('{SETTING}', %s, %s)", (meant, is_local))
+def _set_setting(connection: psycopg.Connection[Any], value: str, is_local: bool) -> None:
+    connection.execute(f"SELECT set_config('{SETTING}', %s, %s)", (value, is_local))
 
 
-def holds(made: psycopg.Connection[Any]) -> bool:
+def is_enforced(connection: psycopg.Connection[Any]) -> bool:
     """Return whether row security applies to the connected role."""
-    row = made.execute("SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user").fetchone()
-    return row is not None and not row[0] and all(tables(made).values())
+    row = connection.execute("SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user").fetchone()
+    return row is not None and not row[0] and all(list_tables(connection).values())

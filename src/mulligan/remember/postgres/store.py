@@ -26,21 +26,21 @@ from mulligan.remember.connection import Connection
 from mulligan.remember.database import DatabaseStore
 from mulligan.remember.postgres import asking, days, tables
 from mulligan.remember.postgres.connection import PostgresConnection
-from mulligan.remember.postgres.pool import Pool, leave_behind, parts_of, shown, told
+from mulligan.remember.postgres.pool import Pool, parse_url, redact_password, retain_after_fork, translate_errors
 from mulligan.remember.store import (
     DAY,
-    Forget,
-    Forgotten,
+    ForgetRequest,
+    ForgetResult,
     Health,
     PatternQuery,
     Progress,
-    Pruned,
+    PruneResult,
     Retention,
     now,
 )
 
-_Where = Callable[[str], contextlib.AbstractContextManager[PostgresConnection]]
-_TURN = (
+_ConnectionSource = Callable[[str], contextlib.AbstractContextManager[PostgresConnection]]
+_TAKE_TURN_SQL = (
     "INSERT INTO turns (tenant, turn) VALUES (?, 1) ON CONFLICT (tenant) DO UPDATE SET turn = turns.turn + 1 "
     "RETURNING turn"
 )
@@ -53,7 +53,7 @@ class PostgresStore(DatabaseStore):
     connections of a process. `?pooler=session` states that a pooler in between assigns whole sessions.
     """
 
-    _is_far = True
+    _is_remote = True
 
     def __init__(
         self, url: str, clock: Callable[[], int] = now, fsync: bool = False, journals: Path | None = None
@@ -64,23 +64,23 @@ class PostgresStore(DatabaseStore):
         waits for the disk, even if the server is configured otherwise.
         """
         super().__init__(clock)
-        plain, replica, most = parts_of(url)
-        self.where = shown(url)
+        database_url, replica, pool_size = parse_url(url)
+        self.where = redact_password(url)
         self._journals = journals
         self._fsync = fsync
-        self._pool = Pool(plain, most)
-        self._replica = Pool(parts_of(replica)[0], most) if replica else None
+        self._pool = Pool(database_url, pool_size)
+        self._replica = Pool(parse_url(replica)[0], pool_size) if replica else None
         self._writer: PostgresConnection | None = None
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._turns: dict[str, int] = {}
         self._version = 0
-        self._made = -1
-        self._finds_alike = False
+        self._partitions_day = -1
+        self._has_similarity_index = False
         try:
-            with told(self.where), self._pool.using() as connection:
-                tables.prepare(connection.made, self.where)
-                self._finds_alike = tables.has_alike(connection.made)
+            with translate_errors(self.where), self._pool.using() as connection:
+                tables.prepare_schema(connection.raw_connection, self.where)
+                self._has_similarity_index = tables.has_similarity_index(connection.raw_connection)
         except BaseException:
             self.close()
             raise
@@ -90,36 +90,36 @@ class PostgresStore(DatabaseStore):
 
     @contextlib.contextmanager
     def _reading(self, tenant: str) -> Iterator[PostgresConnection]:
-        with told(self.where), self._pool.using() as connection, connection.asking(tenant):
+        with translate_errors(self.where), self._pool.using() as connection, connection.for_tenants(tenant):
             yield connection
 
     @contextlib.contextmanager
-    def _asking(self, tenant: str) -> Iterator[PostgresConnection]:
+    def _reading_stale(self, tenant: str) -> Iterator[PostgresConnection]:
         """Yield a connection for queries that may be slightly outdated: the replica, or the primary as a fallback."""
         if self._replica is not None:
             try:
-                used = self._replica.using()
-                connection = used.__enter__()
+                lease = self._replica.using()
+                connection = lease.__enter__()
             except (psycopg.Error, StoreError):
                 pass
             else:
                 try:
-                    with told(self._replica.where), connection.asking(tenant):
+                    with translate_errors(self._replica.where), connection.for_tenants(tenant):
                         yield connection
                 finally:
-                    used.__exit__(None, None, None)
+                    lease.__exit__(None, None, None)
                 return
         with self._reading(tenant) as connection:
             yield connection
 
     def _read(self, tenant: str, sql: str, values: Iterable[Any] = ()) -> list[Any]:
-        return self._answered(self._asking, tenant, sql, tuple(values))
+        return self._query_with_retry(self._reading_stale, tenant, sql, tuple(values))
 
     def _read_own(self, tenant: str, sql: str, values: Iterable[Any] = ()) -> list[Any]:
         """Query the primary, which contains the process's own writes."""
-        return self._answered(self._reading, tenant, sql, tuple(values))
+        return self._query_with_retry(self._reading, tenant, sql, tuple(values))
 
-    def _answered(self, where: _Where, tenant: str, sql: str, values: tuple[Any, ...]) -> list[Any]:
+    def _query_with_retry(self, where: _ConnectionSource, tenant: str, sql: str, values: tuple[Any, ...]) -> list[Any]:
         """Execute a query; retry once if the server had closed the connection."""
         try:
             with where(tenant) as connection:
@@ -132,32 +132,32 @@ class PostgresStore(DatabaseStore):
 
     @contextlib.contextmanager
     def _writing(self, *tenants: str) -> Iterator[PostgresConnection]:
-        with self._lock, told(self.where):
-            writer = self._begun(tenants)
+        with self._lock, translate_errors(self.where):
+            writer = self._begin(tenants)
             try:
                 yield writer
-                writer.made.execute("COMMIT")
+                writer.raw_connection.execute("COMMIT")
             except BaseException:
                 self._undo()
                 raise
 
-    def _begun(self, tenants: tuple[str, ...]) -> PostgresConnection:
+    def _begin(self, tenants: tuple[str, ...]) -> PostgresConnection:
         """Begin a transaction with these tenants' turns; retry once if the server had closed the connection.
 
         After a restart, a connection fails at its first use. Nothing was executed on it yet.
         """
-        had = self._writer
+        previous_writer = self._writer
         try:
-            return self._begun_once(tenants)
+            return self._begin_once(tenants)
         except psycopg.OperationalError:
-            if had is None or not had.made.closed:
+            if previous_writer is None or not previous_writer.raw_connection.closed:
                 raise
         self._pool.drop_idle()  # they were closed by the same restart
-        return self._begun_once(tenants)
+        return self._begin_once(tenants)
 
-    def _begun_once(self, tenants: tuple[str, ...]) -> PostgresConnection:
+    def _begin_once(self, tenants: tuple[str, ...]) -> PostgresConnection:
         try:
-            writer = self._ours()
+            writer = self._open_writer()
             writer.begin(*tenants)
             self._take_turns(writer, tenants)
         except BaseException:
@@ -166,44 +166,46 @@ class PostgresStore(DatabaseStore):
         return writer
 
     def _undo(self) -> None:
-        self._ledger.let_go()
+        self._batch_writer.drop_cache()
         self._turns.clear()
         if self._writer is not None:
             self._roll_back(self._writer)
 
-    def _ours(self) -> PostgresConnection:
+    def _open_writer(self) -> PostgresConnection:
         if self._pid != os.getpid():
-            leave_behind(self._writer)
+            retain_after_fork(self._writer)
             self._writer, self._pid = None, os.getpid()
-        if self._writer is not None and (self._writer.made.closed or self._writer.made.broken):
+        if self._writer is not None and (self._writer.raw_connection.closed or self._writer.raw_connection.broken):
             self._writer.close()
             self._writer = None
         if self._writer is None:
             self._writer = self._pool.connect()
             if self._fsync:
                 self._writer.set("synchronous_commit", "on")
-        self._make_parts(self._writer)
+        self._create_partitions(self._writer)
         return self._writer
 
-    def _make_parts(self, writer: PostgresConnection) -> None:
+    def _create_partitions(self, writer: PostgresConnection) -> None:
         """Create partitions for the coming days, at most once a day."""
         today = self._clock() // DAY
-        if today > self._made:
-            days.make_parts(writer.made, today)
-            self._made = today
+        if today > self._partitions_day:
+            days.create_partitions(writer.raw_connection, today)
+            self._partitions_day = today
 
     def _take_turns(self, writer: PostgresConnection, tenants: Iterable[str]) -> None:
         """Wait until no other process writes for these tenants. Sorted, so that no two processes deadlock."""
-        turns = {tenant: writer.execute(_TURN, (tenant,)).fetchone()[0] for tenant in sorted({"", *tenants} - {""})}
+        turns = {
+            tenant: writer.execute(_TAKE_TURN_SQL, (tenant,)).fetchone()[0] for tenant in sorted({"", *tenants} - {""})
+        }
         if any(turn != self._turns.get(tenant, -1) + 1 for tenant, turn in turns.items()):
             self._version += 1
         self._turns.update(turns)
-        self._ledger.begin(writer, self._version)
+        self._batch_writer.begin(writer, self._version)
 
     def _roll_back(self, writer: PostgresConnection) -> None:
         try:
-            if not writer.made.closed:
-                writer.made.execute("ROLLBACK")
+            if not writer.raw_connection.closed:
+                writer.raw_connection.execute("ROLLBACK")
         except psycopg.Error:  # the connection is lost, and the transaction with it
             writer.close()
             self._pool.drop_idle()
@@ -232,63 +234,74 @@ class PostgresStore(DatabaseStore):
         return [key for (key,) in rows]
 
     def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
-        return found.found(self._reader(tenant), tenant, query, folds=False)
+        return found.find_patterns(self._reader(tenant), tenant, query, can_fold_case=False)
 
-    def _ways(self) -> learning.Ways:
-        return learning.Ways(self._near, asking.latest, asking.fixes_of, asking.samples)
+    def _fix_lookups(self) -> learning.FixLookups:
+        return learning.FixLookups(
+            self._find_similar_patterns,
+            asking.find_recent_runs,
+            asking.find_pattern_fixes,
+            asking.find_successful_votes,
+        )
 
-    def _near(self, read: learning.Read, tenant: str, tool: str, text: str, stamp: int) -> list[tuple[float, str]]:
+    def _find_similar_patterns(
+        self, read: learning.Read, tenant: str, tool: str, text: str, stamp: int
+    ) -> list[tuple[float, str]]:
         """Compare all patterns of a tool; if there are very many, only candidates from the similarity index."""
-        known = self._candidates.of(read, tenant, tool, stamp)
-        if len(known) < candidates.MOST or not self._finds_alike:
-            return known.nearest(text)
-        return asking.near(read, tenant, tool, text)
+        sketches = self._sketch_cache.get_sketches(read, tenant, tool, stamp)
+        if len(sketches) < candidates.MAX_PATTERNS_PER_TOOL or not self._has_similarity_index:
+            return sketches.nearest(text)
+        return asking.find_similar_patterns(read, tenant, tool, text)
 
     def prune(
         self, tenant: str, policy: Retention, now: int, dry_run: bool = False, progress: Progress | None = None
-    ) -> Pruned:
-        from mulligan.remember.postgres.retention import DayPruning  # rarely needed
+    ) -> PruneResult:
+        from mulligan.remember.postgres.retention import PartitionPruneRound  # rarely needed
 
-        round = DayPruning(self._writing, partial(self._reading, tenant), _Space(), tenant, policy, now)
+        pruner = PartitionPruneRound(
+            self._writing, partial(self._reading, tenant), _DatabaseSpaceMeter(), tenant, policy, now
+        )
         if dry_run:
-            return round.rehearse(progress)
-        pruned = round.perform(progress)
+            return pruner.preview(progress)
+        pruned = pruner.perform(progress)
         with self._writing(tenant) as writer:  # pruning itself uses many transactions
             if pruned.runs or pruned.sampled:
-                told_of = audit.counted(runs=pruned.runs, steps=pruned.steps + pruned.sampled)
-                self._note(writer, tenant, "prune", told=told_of)
-            self._ledger.let_go()
-        with told(self.where), self._pool.using() as connection:
-            days.drop_empty(connection.made, now // DAY)
+                summary = audit.format_counts(runs=pruned.runs, steps=pruned.steps + pruned.sampled)
+                self._insert_audit_entry(writer, tenant, "prune", detail=summary)
+            self._batch_writer.drop_cache()
+        with translate_errors(self.where), self._pool.using() as connection:
+            days.drop_empty_partitions(connection.raw_connection, now // DAY)
         return pruned
 
-    def forget(self, tenant: str, what: Forget) -> Forgotten:
+    def forget(self, tenant: str, request: ForgetRequest) -> ForgetResult:
         from mulligan.remember import upkeep  # rarely needed
-        from mulligan.remember.recording.scrubbing import scrub
+        from mulligan.remember.recording.scrubbing import scrub_journals
 
-        forgetting.check(what)
+        forgetting.validate_request(request)
         with self._writing(tenant) as writer:
             # Erasing scans all tables, without a time limit.
-            writer.made.execute("SET LOCAL statement_timeout = 0")
-            work = upkeep.Forgetting(writer, self._ledger, tenant, what)
-            forgotten = work.perform()
-            self._note(writer, tenant, f"forget.{forgetting.sort(what)}", told=upkeep.told(forgotten))
+            writer.raw_connection.execute("SET LOCAL statement_timeout = 0")
+            eraser = upkeep.Eraser(writer, self._batch_writer, tenant, request)
+            forgotten = eraser.perform()
+            self._insert_audit_entry(
+                writer, tenant, f"forget.{forgetting.get_criterion(request)}", detail=upkeep.summarize_result(forgotten)
+            )
         if self._journals is not None:
-            scrub(self._journals, what, work.gone)
+            scrub_journals(self._journals, request, eraser.removed_run_ids)
         return forgotten
 
     def erase(self, tenant: str) -> int:
         with self._writing(tenant) as writer:
-            self._ledger.let_go()
-            named = writer.execute(
+            self._batch_writer.drop_cache()
+            table_rows = writer.execute(
                 "SELECT c.relname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'tenant' "
                 "WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p') "
                 "AND NOT c.relispartition AND c.relname NOT IN ('turns', 'audit')"
             ).fetchall()
-            gone = [writer.execute(f"DELETE FROM {table} WHERE tenant = ?", (tenant,)) for (table,) in named]
-            erased = sum(rows.rowcount for rows in gone)
+            deletions = [writer.execute(f"DELETE FROM {table} WHERE tenant = ?", (tenant,)) for (table,) in table_rows]
+            erased = sum(rows.rowcount for rows in deletions)
             if erased:
-                self._note(writer, tenant, "tenant.erase", told=audit.counted(rows=erased))
+                self._insert_audit_entry(writer, tenant, "tenant.erase", detail=audit.format_counts(rows=erased))
             return erased
 
     def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
@@ -315,26 +328,26 @@ class PostgresStore(DatabaseStore):
             self._replica.close()
 
 
-class _Space:
+class _DatabaseSpaceMeter:
     """Size of the database minus deleted bytes: PostgreSQL frees space only when it vacuums."""
 
     def __init__(self) -> None:
         self._removed = 0
 
-    def size(self, connection: Connection) -> int:
+    def total_bytes(self, connection: Connection) -> int:
         (size,) = connection.execute("SELECT pg_database_size(current_database())").fetchone()
         return int(size)
 
-    def used(self, connection: Connection) -> int:
-        return max(self.size(connection) - self._removed, 0)
+    def used_bytes(self, connection: Connection) -> int:
+        return max(self.total_bytes(connection) - self._removed, 0)
 
-    def removed(self, history: History) -> None:
+    def on_run_removed(self, history: History) -> None:
         # Estimated size of the rows and their index entries.
-        self.freed(600 + sum(300 + len(encode(step)) for step in history.steps))
+        self.add_freed_bytes(600 + sum(300 + len(encode(step)) for step in history.steps))
 
-    def freed(self, size: int) -> None:
+    def add_freed_bytes(self, size: int) -> None:
         self._removed += size
 
 
 _stores: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
-forks.hold(lambda: [store._lock for store in tuple(_stores)])
+forks.hold_locks(lambda: [store._lock for store in tuple(_stores)])

@@ -18,50 +18,50 @@ from psycopg.types.string import StrBinaryDumper, StrDumper, TextBinaryLoader, T
 # Unicode's private use area, and restored when it is read.
 _NUL, _LOW, _HIGH = 0x10F000, 0xD800, 0xDFFF
 _SHIFT = 0x10F800 - _LOW
-_OUT = {0: _NUL, **{code: code + _SHIFT for code in range(_LOW, _HIGH + 1)}}
-_BACK = {there: here for here, there in _OUT.items()}
-_STRANGE = re.compile("[\x00\ud800-\udfff]")
-_STANDING_IN = re.compile(f"[{chr(_NUL)}{chr(_LOW + _SHIFT)}-{chr(_HIGH + _SHIFT)}]")
+_ESCAPES = {0: _NUL, **{code: code + _SHIFT for code in range(_LOW, _HIGH + 1)}}
+_UNESCAPES = {there: here for here, there in _ESCAPES.items()}
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_ESCAPED = re.compile(f"[{chr(_NUL)}{chr(_LOW + _SHIFT)}-{chr(_HIGH + _SHIFT)}]")
 
 
-def kept(text: str) -> str:
+def escape_text(text: str) -> str:
     """Replace the characters that PostgreSQL cannot store."""
-    return text.translate(_OUT) if _STRANGE.search(text) else text
+    return text.translate(_ESCAPES) if _UNSTORABLE.search(text) else text
 
 
-def read(text: str) -> str:
+def unescape_text(text: str) -> str:
     """Restore the replaced characters."""
-    return text.translate(_BACK) if _STANDING_IN.search(text) else text
+    return text.translate(_UNESCAPES) if _ESCAPED.search(text) else text
 
 
-class _Dumper(StrDumper):
+class _TextDumper(StrDumper):
     def dump(self, obj: str) -> Any:
-        return super().dump(kept(obj))
+        return super().dump(escape_text(obj))
 
 
-class _BinaryDumper(StrBinaryDumper):
+class _BinaryTextDumper(StrBinaryDumper):
     def dump(self, obj: str) -> Any:
-        return super().dump(kept(obj))
+        return super().dump(escape_text(obj))
 
 
-class _Loader(TextLoader):
+class _EscapedTextLoader(TextLoader):
     def load(self, data: Any) -> Any:
         text = str(data, "utf-8")  # all sessions use UTF-8
-        return text if text.isascii() else read(text)
+        return text if text.isascii() else unescape_text(text)
 
 
-class _BinaryLoader(TextBinaryLoader):
-    load = _Loader.load
+class _EscapedBinaryTextLoader(TextBinaryLoader):
+    load = _EscapedTextLoader.load
 
 
-class _WholeLoader(NumericLoader):
+class _IntegerLoader(NumericLoader):
     """Loads numeric values as int: PostgreSQL returns sums of integers as numeric."""
 
     def load(self, data: Any) -> Any:
         return int(super().load(data))
 
 
-class _WholeBinaryLoader(NumericBinaryLoader):
+class _BinaryIntegerLoader(NumericBinaryLoader):
     def load(self, data: Any) -> Any:
         return int(super().load(data))
 
@@ -84,22 +84,22 @@ class Column:
         self.values = values
 
 
-class Texts(Column):
+class TextColumn(Column):
     __slots__ = ()
 
 
-class Wholes(Column):
+class IntegerColumn(Column):
     __slots__ = ()
 
 
-class Blobs(Column):
+class BlobColumn(Column):
     __slots__ = ()
 
 
-COLUMNS: dict[int, tuple[type[Column], str]] = {
-    _TEXT: (Texts, "text"),
-    _WHOLE: (Wholes, "bigint"),
-    _BLOB: (Blobs, "bytea"),
+COLUMN_TYPES: dict[int, tuple[type[Column], str]] = {
+    _TEXT: (TextColumn, "text"),
+    _WHOLE: (IntegerColumn, "bigint"),
+    _BLOB: (BlobColumn, "bytea"),
 }
 """Column types by PostgreSQL's type id."""
 
@@ -113,8 +113,8 @@ def _array(of: int, values: Sequence[bytes | None]) -> bytes:
 
 
 def _texts(values: Sequence[str | None]) -> bytes:
-    if _STRANGE.search("".join([value for value in values if value])):
-        values = [value and kept(value) for value in values]
+    if _UNSTORABLE.search("".join([value for value in values if value])):
+        values = [value and escape_text(value) for value in values]
     return _array(_TEXT, [None if value is None else value.encode() for value in values])
 
 
@@ -141,16 +141,16 @@ def _dumper(number: int, packed: Callable[[Any], bytes]) -> type[Dumper]:
     return Packed
 
 
-_DUMPERS = {Texts: _dumper(1009, _texts), Wholes: _dumper(1016, _wholes), Blobs: _dumper(1001, _blobs)}
+_DUMPERS = {TextColumn: _dumper(1009, _texts), IntegerColumn: _dumper(1016, _wholes), BlobColumn: _dumper(1001, _blobs)}
 
 
-def adapted(made: Connection[Any]) -> None:
+def register_adapters(connection: Connection[Any]) -> None:
     """Register the adapters for texts, integer sums and columns on a connection."""
     for kind, dumper in _DUMPERS.items():
-        made.adapters.register_dumper(kind, dumper)
-    made.adapters.register_dumper(str, _Dumper)
-    made.adapters.register_dumper(str, _BinaryDumper)
-    made.adapters.register_loader("text", _Loader)
-    made.adapters.register_loader("text", _BinaryLoader)
-    made.adapters.register_loader("numeric", _WholeLoader)
-    made.adapters.register_loader("numeric", _WholeBinaryLoader)
+        connection.adapters.register_dumper(kind, dumper)
+    connection.adapters.register_dumper(str, _TextDumper)
+    connection.adapters.register_dumper(str, _BinaryTextDumper)
+    connection.adapters.register_loader("text", _EscapedTextLoader)
+    connection.adapters.register_loader("text", _EscapedBinaryTextLoader)
+    connection.adapters.register_loader("numeric", _IntegerLoader)
+    connection.adapters.register_loader("numeric", _BinaryIntegerLoader)

@@ -13,49 +13,51 @@ from collections import deque
 from collections.abc import Callable
 
 
-class Bell:
+class WakeSignal:
     """One-shot wake-up signal that is safe to set from a signal handler.
 
     `threading.Event.set` takes a non-reentrant lock, so a handler interrupting `set` would deadlock.
     """
 
     def __init__(self) -> None:
-        self._silence = threading.Lock()
-        self._silence.acquire()
+        self._unset = threading.Lock()
+        self._unset.acquire()
 
-    def ring(self) -> None:
+    def set(self) -> None:
         with contextlib.suppress(RuntimeError):  # already set
-            self._silence.release()
+            self._unset.release()
 
     def wait(self, timeout: float = -1) -> bool:
-        return self._silence.acquire(timeout=timeout)
+        return self._unset.acquire(timeout=timeout)
 
 
-class Progress:
+class ProgressSignal:
     """Condition variable without a lock: wakes all waiting threads to check their predicates again."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Bell] = deque()
+        self._waiting_signals: deque[WakeSignal] = deque()
 
-    def tell(self) -> None:
+    def notify_all(self) -> None:
         """Wake all waiting threads. Call it after a change that may satisfy a predicate."""
         with contextlib.suppress(IndexError):
             while True:
-                self._waiting.popleft().ring()
+                self._waiting_signals.popleft().set()
 
-    def wait_until(self, is_so: Callable[[], bool], deadline: float) -> bool:
+    def wait_until(self, predicate: Callable[[], bool], deadline: float) -> bool:
         """Block until the predicate holds or the deadline passes. Return whether it holds.
 
         The deadline is a time of the monotonic clock.
         """
-        while not is_so():
-            bell = Bell()
-            self._waiting.append(bell)
+        while not predicate():
+            signal = WakeSignal()
+            self._waiting_signals.append(signal)
             try:
                 # Check again after registering: a notification between check and registration would be missed.
-                if not is_so() and not bell.wait(min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)):
-                    return is_so()
+                if not predicate() and not signal.wait(
+                    min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)
+                ):
+                    return predicate()
             finally:
                 with contextlib.suppress(ValueError):  # already removed by notify_all
-                    self._waiting.remove(bell)
+                    self._waiting_signals.remove(signal)
         return True

@@ -25,27 +25,27 @@ from mulligan.records import new_id
 if sys.platform != "win32":
     import fcntl
 
-MARK = b"\xf5m1"
+FRAME_MARK = b"\xf5m1"
 """First bytes of every frame. The digit is the format version."""
-HEAD = struct.Struct("<3sBII")
-SUFFIX = ".journal"
-UNNAMED = ".begun"
+FRAME_HEADER = struct.Struct("<3sBII")
+JOURNAL_SUFFIX = ".journal"
+UNNAMED_SUFFIX = ".begun"
 """Suffix of a journal that is not locked yet."""
-STALE = 3600.0
+UNNAMED_EXPIRY_SECONDS = 3600.0
 """Age after which an unnamed journal is a leftover of a process that died while creating it."""
-LARGEST = 64 * 1024 * 1024
+MAX_FRAME_BYTES = 64 * 1024 * 1024
 """Maximum payload size. A larger length means a damaged frame."""
 
 
-class Frame(NamedTuple):
+class JournalFrame(NamedTuple):
     """One frame of a journal, with its end offset."""
 
     offset: int
-    sort: int
+    type: int
     payload: bytes
 
 
-class NewerJournal(Exception):
+class NewerJournalError(Exception):
     """A journal written by a newer version of mulligan."""
 
 
@@ -58,34 +58,34 @@ class Journal:
     also uses them if records must survive a machine crash (`is_synced_to_disk`); the writer must then call `sync`.
     """
 
-    def __init__(self, folder: Path, is_lasting: bool = False, full: int = sys.maxsize) -> None:
+    def __init__(self, folder: Path, is_synced_to_disk: bool = False, max_bytes: int = sys.maxsize) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.path = folder / f"{os.getpid()}-{new_id('j')}{SUFFIX}"
+        self.path = folder / f"{os.getpid()}-{new_id('j')}{JOURNAL_SUFFIX}"
         self.name = self.path.stem
         self.offset = 0
-        self.is_lasting = is_lasting
-        self._appending = 0
+        self.is_synced_to_disk = is_synced_to_disk
+        self._appends_in_progress = 0
         """Appends in progress; more than one if a signal handler writes during a write."""
-        self._written = self._synced = 0
+        self._written_end = self._synced_end = 0
         """End offset of the complete frames, and of those synced to disk."""
-        self._syncing = threading.RLock()
+        self._sync_lock = threading.RLock()
         # Lock before renaming: otherwise another process could take the file for an orphaned journal.
-        unnamed = self.path.with_suffix(UNNAMED)
+        unnamed = self.path.with_suffix(UNNAMED_SUFFIX)
         self._file = os.open(unnamed, os.O_CREAT | os.O_EXCL | os.O_RDWR | CLOSE_ON_EXEC, 0o600)
         self.memory: mmap.mmap | None = None
-        self._room = 0
+        self._mapped_end = 0
         """End offset of the mapped memory."""
-        self._full = full
-        self.free = 0
+        self._max_bytes = max_bytes
+        self.direct_write_end = 0
         """Offset up to which the holder of the queue lock may write into the mapping directly."""
         try:
             _lock(self._file)
-            if not is_lasting and _can_promise(self._file, ROOM):
-                self.memory = mmap.mmap(self._file, ROOM)
-                self._room, self.free = ROOM, min(ROOM, full)
+            if not is_synced_to_disk and _preallocate(self._file, PREALLOCATED_BYTES):
+                self.memory = mmap.mmap(self._file, PREALLOCATED_BYTES)
+                self._mapped_end, self.direct_write_end = PREALLOCATED_BYTES, min(PREALLOCATED_BYTES, max_bytes)
             unnamed.rename(self.path)
-            if is_lasting:
-                _settle_folder(folder)
+            if is_synced_to_disk:
+                _sync_folder_to_disk(folder)
         except BaseException:
             unnamed.unlink(missing_ok=True)
             self.path.unlink(missing_ok=True)
@@ -100,17 +100,17 @@ class Journal:
         self.offset = end = start + size
         try:
             memory = self.memory
-            if memory is not None and end <= self._room:
+            if memory is not None and end <= self._mapped_end:
                 memory[start:end] = frame
             else:
-                self._write_on(frame, start, end)
+                self._write_slowly(frame, start, end)
         except BaseException:
             if self.offset == end:
                 self.offset = start
             raise
         return end
 
-    def _write_on(self, frame: bytes, start: int, end: int) -> None:
+    def _write_slowly(self, frame: bytes, start: int, end: int) -> None:
         """Write without a mapping, or after growing it."""
         if self.memory is None:
             self._append(frame, start)
@@ -119,48 +119,48 @@ class Journal:
             self.memory[start:end] = frame
 
     def _grow(self, end: int) -> None:
-        room = end + ROOM
-        os.posix_fallocate(self._file, 0, room)
-        other = mmap.mmap(self._file, room)
-        if self.memory is not None and room > self._room:  # a signal handler may have grown it
-            other, self.memory, self._room = self.memory, other, room
-            self.free = min(room, self._full)
-        other.close()
+        capacity = end + PREALLOCATED_BYTES
+        os.posix_fallocate(self._file, 0, capacity)
+        mapping = mmap.mmap(self._file, capacity)
+        if self.memory is not None and capacity > self._mapped_end:  # a signal handler may have grown it
+            mapping, self.memory, self._mapped_end = self.memory, mapping, capacity
+            self.direct_write_end = min(capacity, self._max_bytes)
+        mapping.close()
 
     def _append(self, frame: bytes, start: int) -> None:
-        self._appending += 1
+        self._appends_in_progress += 1
         try:
             # A partial frame is invalid: the next frame overwrites it.
             if os.pwrite(self._file, frame, start) != len(frame):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
-            self._appending -= 1
-        if not self._appending:
-            self._written = self.offset
+            self._appends_in_progress -= 1
+        if not self._appends_in_progress:
+            self._written_end = self.offset
 
-    def sync(self, upto: int) -> None:
+    def sync(self, end_offset: int) -> None:
         """Block until the frames up to this offset are on disk. One fsync serves all waiting threads."""
-        with self._syncing:
-            if self._synced >= upto or self._file < 0:  # closed: its records were moved or stored
+        with self._sync_lock:
+            if self._synced_end >= end_offset or self._file < 0:  # closed: its records were moved or stored
                 return
-            end = self._written  # read before fsync: later writes may not be covered
-            _settle(self._file)
-            self._synced = end
+            end = self._written_end  # read before fsync: later writes may not be covered
+            _sync_to_disk(self._file)
+            self._synced_end = end
 
-    def since(self, start: int) -> bytes:
+    def read_from(self, start: int) -> bytes:
         """Return the raw bytes from an offset to the end."""
         if self.memory is None:
             return os.pread(self._file, self.offset - start, start)
         return self.memory[start : self.offset]
 
-    def frames(self, start: int = 0) -> Iterator[Frame]:
+    def frames(self, start: int = 0) -> Iterator[JournalFrame]:
         """Yield the frames from an offset on. Reads through the open handle, because the file may have been removed."""
         with os.fdopen(os.dup(self._file), "rb") as file:
-            yield from _frames(file, start)
+            yield from _iterate_frames(file, start)
 
     def close(self, remove: bool) -> None:
         """Close the journal. With `remove`, delete its file: all of its records are stored."""
-        with self._syncing:  # a closed file descriptor may be reused at once: no fsync may run meanwhile
+        with self._sync_lock:  # a closed file descriptor may be reused at once: no fsync may run meanwhile
             try:
                 if remove:
                     self.path.unlink(missing_ok=True)
@@ -182,13 +182,13 @@ class Journal:
             self.abandon()
 
 
-CHUNK = 1024 * 1024
+READ_CHUNK_BYTES = 1024 * 1024
 """Bytes per read."""
-ROOM = 1024 * 1024
+PREALLOCATED_BYTES = 1024 * 1024
 """Bytes preallocated at a time."""
 
 
-def _settle(file: int) -> None:
+def _sync_to_disk(file: int) -> None:
     """Flush a file to disk. On macOS only F_FULLFSYNC reaches the disk."""
     if sys.platform == "darwin":
         fcntl.fcntl(file, fcntl.F_FULLFSYNC)
@@ -196,22 +196,22 @@ def _settle(file: int) -> None:
         os.fsync(file)
 
 
-def _settle_folder(folder: Path) -> None:
+def _sync_folder_to_disk(folder: Path) -> None:
     """Flush the entries of a folder to disk, on systems that need it."""
     if hasattr(os, "O_DIRECTORY"):
         file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | CLOSE_ON_EXEC)
         try:
-            _settle(file)
+            _sync_to_disk(file)
         finally:
             os.close(file)
 
 
-def _can_promise(file: int, room: int) -> bool:
+def _preallocate(file: int, size: int) -> bool:
     """Reserve disk space. Return whether the file system supports it. Raise if the disk is full."""
     if not hasattr(os, "posix_fallocate"):
         return False
     try:
-        os.posix_fallocate(file, 0, room)
+        os.posix_fallocate(file, 0, size)
     except OSError as error:
         if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.ENODEV):
             return False
@@ -222,57 +222,57 @@ def _can_promise(file: int, room: int) -> bool:
 CLOSE_ON_EXEC = getattr(os, "O_CLOEXEC", 0)
 
 
-def framed(sort: int, payload: bytes) -> bytes:
-    return HEAD.pack(MARK, sort, len(payload), zlib.crc32(payload, sort)) + payload
+def encode_frame(frame_type: int, payload: bytes) -> bytes:
+    return FRAME_HEADER.pack(FRAME_MARK, frame_type, len(payload), zlib.crc32(payload, frame_type)) + payload
 
 
-def frames(path: Path, start: int = 0) -> Iterator[Frame]:
+def read_frames(path: Path, start: int = 0) -> Iterator[JournalFrame]:
     """Yield the valid frames of a journal file from an offset on.
 
     Reads instead of mapping the file: the owner may truncate it, and access to truncated mapped memory kills a process.
     """
     with path.open("rb") as file:
-        beginning = file.read(len(MARK))
-        is_ours = False
-        for frame in _frames(file, start):
-            is_ours = True
+        beginning = file.read(len(FRAME_MARK))
+        has_valid_frame = False
+        for frame in _iterate_frames(file, start):
+            has_valid_frame = True
             yield frame
         # A journal with a valid frame has our version: a newer mark at its start is damage.
-        if not is_ours and beginning[:2] == MARK[:2] and beginning[2:] > MARK[2:]:
-            raise NewerJournal(f"{path} was written by a newer mulligan")
+        if not has_valid_frame and beginning[:2] == FRAME_MARK[:2] and beginning[2:] > FRAME_MARK[2:]:
+            raise NewerJournalError(f"{path} was written by a newer mulligan")
 
 
-def _frames(file: BinaryIO, place: int) -> Iterator[Frame]:
-    file.seek(place)
-    data, at = b"", 0
+def _iterate_frames(file: BinaryIO, offset: int) -> Iterator[JournalFrame]:
+    file.seek(offset)
+    data, index = b"", 0
     """Buffer of read bytes and the index in it that corresponds to the file offset."""
     while True:
-        if len(data) - at < HEAD.size:
-            more = file.read(CHUNK)
+        if len(data) - index < FRAME_HEADER.size:
+            more = file.read(READ_CHUNK_BYTES)
             if not more:
                 return
-            data, at = data[at:] + more, 0
+            data, index = data[index:] + more, 0
             continue
-        mark, sort, length, checksum = HEAD.unpack_from(data, at)
-        end = at + HEAD.size + length
-        if mark == MARK and length <= LARGEST:
-            if end > len(data) and (more := file.read(max(CHUNK, end - len(data)))):
-                data, at = data[at:] + more, 0
+        mark, frame_type, length, checksum = FRAME_HEADER.unpack_from(data, index)
+        end = index + FRAME_HEADER.size + length
+        if mark == FRAME_MARK and length <= MAX_FRAME_BYTES:
+            if end > len(data) and (more := file.read(max(READ_CHUNK_BYTES, end - len(data)))):
+                data, index = data[index:] + more, 0
                 continue
-            payload = data[at + HEAD.size : end]
-            if len(payload) == length and zlib.crc32(payload, sort) == checksum:
-                place += end - at
-                at = end
-                yield Frame(place, sort, payload)
+            payload = data[index + FRAME_HEADER.size : end]
+            if len(payload) == length and zlib.crc32(payload, frame_type) == checksum:
+                offset += end - index
+                index = end
+                yield JournalFrame(offset, frame_type, payload)
                 continue
         # Damaged frame or end of the file: skip to the next mark, or to the bytes where a partial mark may start.
-        found = data.find(MARK, at + 1)
-        skipped = (found if found >= 0 else max(at + 1, len(data) - len(MARK) + 1)) - at
-        place += skipped
-        at += skipped
+        next_mark = data.find(FRAME_MARK, index + 1)
+        skipped = (next_mark if next_mark >= 0 else max(index + 1, len(data) - len(FRAME_MARK) + 1)) - index
+        offset += skipped
+        index += skipped
 
 
-class Orphan:
+class OrphanedJournal:
     """Journal of a dead process, locked against concurrent recovery."""
 
     def __init__(self, path: Path, file: int) -> None:
@@ -280,8 +280,8 @@ class Orphan:
         self.name = path.stem
         self._file = file
 
-    def frames(self, start: int = 0) -> Iterator[Frame]:
-        return frames(self.path, start)
+    def frames(self, start: int = 0) -> Iterator[JournalFrame]:
+        return read_frames(self.path, start)
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)
@@ -290,15 +290,15 @@ class Orphan:
         os.close(self._file)
 
 
-def orphans(folder: Path) -> Iterator[Orphan]:
+def find_orphaned(folder: Path) -> Iterator[OrphanedJournal]:
     """Yield the orphaned journals of a folder. Each is locked while the caller handles it."""
-    _sweep(folder)
-    for path in sorted(folder.glob(f"*{SUFFIX}")):
+    _remove_unnamed(folder)
+    for path in sorted(folder.glob(f"*{JOURNAL_SUFFIX}")):
         try:
             file = os.open(path, os.O_RDWR | CLOSE_ON_EXEC)
         except OSError:
             continue  # recovered by another process meanwhile, or no permission
-        orphan = Orphan(path, file)
+        orphan = OrphanedJournal(path, file)
         try:
             if try_lock(file) and path.exists():
                 yield orphan
@@ -306,11 +306,11 @@ def orphans(folder: Path) -> Iterator[Orphan]:
             orphan.close()
 
 
-def _sweep(folder: Path) -> None:
+def _remove_unnamed(folder: Path) -> None:
     """Delete expired unnamed journals. They are empty: their process died before it locked them."""
-    for path in folder.glob(f"*{UNNAMED}"):
+    for path in folder.glob(f"*{UNNAMED_SUFFIX}"):
         with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime > STALE:
+            if time.time() - path.stat().st_mtime > UNNAMED_EXPIRY_SECONDS:
                 path.unlink()
 
 

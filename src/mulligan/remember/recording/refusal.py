@@ -7,43 +7,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mulligan.events import AnyEvent, Kept
+from mulligan.events import AnyEvent, StoredEvents
 from mulligan.failure import MulliganError
 from mulligan.records import new_id
 from mulligan.remember.store import Store
-from mulligan.success import Success
+from mulligan.success import SuccessRecord
 
 
-def refused(store: Store, tenant: str, batch: Sequence[Sequence[AnyEvent]]) -> set[int] | None:
+def find_unstorable(store: Store, tenant: str, batch: Sequence[Sequence[AnyEvent]]) -> set[int] | None:
     """Return the indexes of records that the store rejects one by one, or `None` if it rejects all of them.
 
     Each record is written under a new journal name. Its batch is written again later; ids prevent duplicates. Raise if
     the store becomes unavailable meanwhile, because that says nothing about a record.
     """
-    alone = [place for place, events in enumerate(batch) if not _is_kept(store, tenant, events)]
-    if len(alone) == len(batch):
+    rejected_indexes = [index for index, events in enumerate(batch) if not _is_storable(store, tenant, events)]
+    if len(rejected_indexes) == len(batch):
         return None
     # Try the rejected records again: the store may have become available during the first round.
-    return {place for place in alone if not _is_kept(store, tenant, batch[place])}
+    return {index for index in rejected_indexes if not _is_storable(store, tenant, batch[index])}
 
 
-def append_sound(store: Store, tenant: str, records: Sequence[AnyEvent | Success], journal: str, upto: int) -> int:
+def append_storable(
+    store: Store, tenant: str, records: Sequence[AnyEvent | SuccessRecord], journal: str, end_offset: int
+) -> int:
     """Append records up to a journal offset, without unstorable ones. Return the number of unstorable records."""
     try:
-        store.append(tenant, Kept(records), journal, upto)
+        store.append(tenant, StoredEvents(records), journal, end_offset)
     except MulliganError:
         raise
     except Exception:
-        bad = refused(store, tenant, [Kept([each]) for each in records])
-        if not bad:
+        unstorable = find_unstorable(store, tenant, [StoredEvents([record]) for record in records])
+        if not unstorable:
             raise  # the store failed, not a record
-        sound = [each for place, each in enumerate(records) if place not in bad]
-        store.append(tenant, Kept(sound), journal, upto)
-        return len(bad)
+        storable = [record for index, record in enumerate(records) if index not in unstorable]
+        store.append(tenant, StoredEvents(storable), journal, end_offset)
+        return len(unstorable)
     return 0
 
 
-def _is_kept(store: Store, tenant: str, events: Sequence[AnyEvent]) -> bool:
+def _is_storable(store: Store, tenant: str, events: Sequence[AnyEvent]) -> bool:
     try:
         store.append(tenant, events, new_id("journal"), 1)
     except MulliganError:

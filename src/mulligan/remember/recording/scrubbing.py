@@ -14,54 +14,67 @@ from zlib import crc32
 
 from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.remember import forgetting
-from mulligan.remember.recording.framing import EVENT, events_of
-from mulligan.remember.recording.journal import HEAD, MARK, SUFFIX, Frame, NewerJournal, frames
-from mulligan.remember.store import Forget
+from mulligan.remember.recording.framing import EVENT_FRAME, decode_events
+from mulligan.remember.recording.journal import (
+    FRAME_HEADER,
+    FRAME_MARK,
+    JOURNAL_SUFFIX,
+    JournalFrame,
+    NewerJournalError,
+    read_frames,
+)
+from mulligan.remember.store import ForgetRequest
 
 log = logging.getLogger("mulligan")
 
-_NOTHING = b'{"event":"context.compacted","compaction":{}}'
+_EMPTY_EVENT = b'{"event":"context.compacted","compaction":{}}'
 """Event without content that replaces a forgotten one."""
 
 
-def scrub(folder: Path, what: Forget, runs: Collection[str]) -> int:
+def scrub_journals(folder: Path, request: ForgetRequest, runs: Collection[str]) -> int:
     """Overwrite the records of these runs, the tool or the text in all journals of a folder. Return their number."""
     count = 0
-    for path in sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else ():
+    for path in sorted(folder.glob(f"*{JOURNAL_SUFFIX}")) if folder.is_dir() else ():
         try:
-            count += _scrub(path, what, runs)
-        except (OSError, NewerJournal) as error:
+            count += _scrub_journal(path, request, runs)
+        except (OSError, NewerJournalError) as error:
             log.warning("%s could not be looked through for what is to be forgotten: %s", path, error)
     return count
 
 
-def _scrub(path: Path, what: Forget, runs: Collection[str]) -> int:
-    changed = [(frame, other) for frame in frames(path) if (other := _instead(frame, what, runs)) is not None]
-    if changed:
+def _scrub_journal(path: Path, request: ForgetRequest, runs: Collection[str]) -> int:
+    replacements = [
+        (frame, replacement)
+        for frame in read_frames(path)
+        if (replacement := _replacement_for(frame, request, runs)) is not None
+    ]
+    if replacements:
         with path.open("r+b") as file:
-            for frame, (sort, payload) in changed:
-                file.seek(frame.offset - len(frame.payload) - HEAD.size)
-                file.write(HEAD.pack(MARK, sort, len(payload), crc32(payload, sort)) + payload)
-    return len(changed)
+            for frame, (frame_type, payload) in replacements:
+                file.seek(frame.offset - len(frame.payload) - FRAME_HEADER.size)
+                file.write(
+                    FRAME_HEADER.pack(FRAME_MARK, frame_type, len(payload), crc32(payload, frame_type)) + payload
+                )
+    return len(replacements)
 
 
-def _instead(frame: Frame, what: Forget, runs: Collection[str]) -> tuple[int, bytes] | None:
+def _replacement_for(frame: JournalFrame, request: ForgetRequest, runs: Collection[str]) -> tuple[int, bytes] | None:
     """Return the type and payload that replace a frame, or `None` if it is unaffected."""
-    if what.text is not None:
+    if request.text is not None:
         payload = frame.payload
-        for needle in forgetting.needles(what.text):
+        for needle in forgetting.build_needles(request.text):
             payload = payload.replace(needle, b"x" * len(needle))
         if payload != frame.payload:
-            return frame.sort, payload
+            return frame.type, payload
         return None
-    if any(_is_about(event, what, runs) for _, event in events_of([frame])):
-        return EVENT, _NOTHING.ljust(len(frame.payload))[: len(frame.payload)]
+    if any(_matches_request(event, request, runs) for _, event in decode_events([frame])):
+        return EVENT_FRAME, _EMPTY_EVENT.ljust(len(frame.payload))[: len(frame.payload)]
     return None
 
 
-def _is_about(event: AnyEvent, what: Forget, runs: Collection[str]) -> bool:
+def _matches_request(event: AnyEvent, request: ForgetRequest, runs: Collection[str]) -> bool:
     if isinstance(event, StepEnded):
-        return event.step.run in runs or (what.tool is not None and event.step.name == what.tool)
+        return event.step.run in runs or (request.tool is not None and event.step.name == request.tool)
     if isinstance(event, RunStarted | RunEnded):
-        return event.run.id in runs or (what.session is not None and event.run.session == what.session)
+        return event.run.id in runs or (request.session is not None and event.run.session == request.session)
     return False

@@ -9,42 +9,42 @@ import time
 from collections.abc import Callable
 
 from mulligan.remember.recording import backlog
-from mulligan.remember.recording.bells import Bell
-from mulligan.remember.recording.intake import Intake
+from mulligan.remember.recording.bells import WakeSignal
+from mulligan.remember.recording.intake import RecordQueue
 
-PAUSE = 0.05
+BATCH_DELAY_SECONDS = 0.05
 """Delay between batches, so that many records share one transaction."""
 
 
 class Worker:
     """Daemon thread that runs rounds while records are queued. The first record starts it."""
 
-    def __init__(self, intake: Intake, turn: Callable[[], bool]) -> None:
-        self._intake = intake
-        self._turn = turn
+    def __init__(self, queue: RecordQueue, run_round: Callable[[], bool]) -> None:
+        self._queue = queue
+        self._run_round = run_round
         """Store one batch. Return whether there was progress."""
         self.reset()
 
     def reset(self) -> None:
         """Return to the initial state. A forked child has only the thread that called fork."""
         self.thread: threading.Thread | None = None
-        self._starting = threading.RLock()
-        self._wake = Bell()
-        self._hurry = Bell()
-        self._urgent: set[object] = set()
+        self._start_lock = threading.RLock()
+        self._wake_signal = WakeSignal()
+        self._flush_signal = WakeSignal()
+        self._flush_waiters: set[object] = set()
         """One object per pending `flush` call."""
-        self._is_ending = False
+        self._is_stopping = False
 
-    def rouse(self) -> None:
+    def wake_worker(self) -> None:
         if self.thread is None:
             self.start()
-        self._wake.ring()
+        self._wake_signal.set()
 
     def start(self) -> None:
         if sys.is_finalizing():
             # A thread started now never runs, and start() would block. The journal has the records.
             return
-        with self._starting:
+        with self._start_lock:
             thread = threading.Thread(target=self._run, name="mulligan-recorder", daemon=True)
             if self.thread is not None:  # checked last: a signal handler may have started one meanwhile
                 return
@@ -53,69 +53,71 @@ class Worker:
                 thread.start()
             except RuntimeError as error:  # interpreter shutdown, or too many threads
                 self.thread = None
-                self._intake.complain("thread", f"records wait in the journal: {error}")
+                self._queue.warn_rate_limited("thread", f"records wait in the journal: {error}")
 
     def flush(self, timeout: float) -> bool:
         """Block until all queued records are stored or the timeout expires. Return whether all were stored."""
-        intake = self._intake
-        aim = intake.taken
+        queue = self._queue
+        target_count = queue.total_queued
         deadline = time.monotonic() + timeout
         waiter = object()
-        self._urgent.add(waiter)
+        self._flush_waiters.add(waiter)
         try:
-            return self._comes_to(aim, deadline)
+            return self._wait_until_stored(target_count, deadline)
         finally:
-            self._urgent.discard(waiter)
+            self._flush_waiters.discard(waiter)
 
-    def _comes_to(self, aim: int, deadline: float) -> bool:
-        intake = self._intake
-        while not intake.has_come_to(aim):
+    def _wait_until_stored(self, target_count: int, deadline: float) -> bool:
+        queue = self._queue
+        while not queue.has_stored(target_count):
             if self.thread is None:
                 self.start()
             thread = self.thread
             if thread is None or thread is threading.current_thread():
                 break  # a listener on this thread would wait for itself
-            self._hurry.ring()
-            self._wake.ring()
-            if not intake.progress.wait_until(functools.partial(self._has_come_to, aim, thread), deadline):
+            self._flush_signal.set()
+            self._wake_signal.set()
+            if not queue.progress.wait_until(
+                functools.partial(self._is_stored_or_stopped, target_count, thread), deadline
+            ):
                 break
-        return intake.has_come_to(aim)
+        return queue.has_stored(target_count)
 
-    def _has_come_to(self, aim: int, thread: threading.Thread) -> bool:
-        return self._intake.has_come_to(aim) or self.thread is not thread
+    def _is_stored_or_stopped(self, target_count: int, thread: threading.Thread) -> bool:
+        return self._queue.has_stored(target_count) or self.thread is not thread
 
-    def end(self, deadline: float) -> bool:
+    def stop(self, deadline: float) -> bool:
         """Stop the thread by the deadline. Return whether it has ended.
 
         A thread that is blocked in the store continues when it can.
         """
-        with self._starting:  # a thread cannot be joined before it is started
+        with self._start_lock:  # a thread cannot be joined before it is started
             thread = self.thread
         if thread is None:
             return True
-        self._is_ending = True
-        self._hurry.ring()
-        self._wake.ring()
+        self._is_stopping = True
+        self._flush_signal.set()
+        self._wake_signal.set()
         thread.join(max(0.0, deadline - time.monotonic()))
-        self._is_ending = False
+        self._is_stopping = False
         return not thread.is_alive()
 
     def _run(self) -> None:
-        intake = self._intake
+        queue = self._queue
         try:
-            while not self._is_ending:
-                intake.is_unheard = True
+            while not self._is_stopping:
+                queue.is_worker_idle = True
                 # Check after setting the idle flag: a record queued in between then wakes this thread.
-                if not intake.has_more:
-                    self._wake.wait()
-                intake.is_unheard = False
-                if not self._urgent and not self._is_ending:
-                    self._hurry.wait(0)  # clear the signal of a finished flush: new records may wait for a batch
-                while intake.has_more and not self._is_ending:
-                    if len(intake.waiting) < backlog.BATCH and not intake.is_behind and not self._urgent:
-                        self._hurry.wait(PAUSE)
-                    if not self._turn() and not self._is_ending:
-                        self._hurry.wait(PAUSE)
+                if not queue.has_more:
+                    self._wake_signal.wait()
+                queue.is_worker_idle = False
+                if not self._flush_waiters and not self._is_stopping:
+                    self._flush_signal.wait(0)  # clear the signal of a finished flush: new records may wait for a batch
+                while queue.has_more and not self._is_stopping:
+                    if len(queue.queued) < backlog.BATCH_RECORDS and not queue.is_behind and not self._flush_waiters:
+                        self._flush_signal.wait(BATCH_DELAY_SECONDS)
+                    if not self._run_round() and not self._is_stopping:
+                        self._flush_signal.wait(BATCH_DELAY_SECONDS)
         finally:
-            self.thread, intake.is_unheard = None, True
-            intake.progress.tell()
+            self.thread, queue.is_worker_idle = None, True
+            queue.progress.notify_all()

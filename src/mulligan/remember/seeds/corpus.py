@@ -16,31 +16,31 @@ import msgspec
 from mulligan.failure import Failure, LessonFileError
 from mulligan.records import Lesson
 from mulligan.remember.lessons import files as lesson_files
-from mulligan.remember.seeds.wordings import speaking
+from mulligan.remember.seeds.wordings import match_seeds
 from mulligan.remember.store import LessonQuery, Store
 
 FOLDER = Path(__file__).parent / "lessons"
-SHELF, KEY = "seeds", "use"
+KEY_VALUE_KIND, USE_KEY = "seeds", "use"
 OFF = b"off"
 
 
-class Planted(NamedTuple):
+class SeedResult(NamedTuple):
     """The result of installing the seeds into a store."""
 
     new: int
-    changed: int
+    updated: int
     same: int
-    kept: int
+    edited: int
     """Seeds that a person has edited. They are not updated."""
 
 
 @cache
 def seeds() -> Mapping[str, Lesson]:
     """Return all seeds by file name."""
-    folder = lesson_files.load(FOLDER)
-    if folder.refused:
-        raise LessonFileError(folder.refused[0])
-    return {each.name.removesuffix(".md"): _shipped(each.lesson) for each in folder.found}
+    folder = lesson_files.load_folder(FOLDER)
+    if folder.errors:
+        raise LessonFileError(folder.errors[0])
+    return {seed_file.name.removesuffix(".md"): _shipped(seed_file.lesson) for seed_file in folder.lesson_files}
 
 
 def _shipped(lesson: Lesson) -> Lesson:
@@ -48,47 +48,47 @@ def _shipped(lesson: Lesson) -> Lesson:
     return msgspec.structs.replace(lesson, edited=False, source="seed")
 
 
-def named(id: str) -> Lesson | None:
+def find_seed(id: str) -> Lesson | None:
     """Return the seed with this id or unique id prefix."""
-    found = [each for each in seeds().values() if each.id.startswith(id)]
-    return found[0] if len(found) == 1 else None
+    matches = [seed for seed in seeds().values() if seed.id.startswith(id)]
+    return matches[0] if len(matches) == 1 else None
 
 
-def known(store: Store | None, tenant: str, tool: str, failure: Failure, limit: int = 1) -> list[Lesson]:
+def find_matching_seeds(store: Store | None, tenant: str, tool: str, failure: Failure, limit: int = 1) -> list[Lesson]:
     """Return the seeds that match a failure, with their stored text, without disabled ones."""
-    found = speaking(seeds().values(), tool, failure, limit)
-    if not found or store is None:
-        return found
-    if is_off(store, tenant):
+    matches = match_seeds(seeds().values(), tool, failure, limit)
+    if not matches or store is None:
+        return matches
+    if is_disabled(store, tenant):
         return []
-    told = [store.lesson(tenant, each.id) or each for each in found]
-    return [each for each in told if each.state != "disabled"]
+    current_seeds = [store.lesson(tenant, seed.id) or seed for seed in matches]
+    return [seed for seed in current_seeds if seed.state != "disabled"]
 
 
-def plant(store: Store, tenant: str) -> Planted:
+def install_seeds(store: Store, tenant: str) -> SeedResult:
     """Install the seeds into a store, or update their text. Decisions of people are retained."""
-    before = {each.id: each for each in in_store(store, tenant)}
-    new = changed = kept = 0
+    before = {lesson.id: lesson for lesson in list_stored_seeds(store, tenant)}
+    new = updated_count = edited_count = 0
     every = list(seeds().values())
-    for seed, is_changed in zip(every, store.keep_lessons(tenant, every), strict=True):
+    for seed, is_changed in zip(every, store.save_lessons(tenant, every), strict=True):
         new += seed.id not in before
-        changed += is_changed and seed.id in before
-        kept += seed.id in before and before[seed.id].edited
-    store.put(tenant, SHELF, KEY, b"on")
-    return Planted(new, changed, len(seeds()) - new - changed - kept, kept)
+        updated_count += is_changed and seed.id in before
+        edited_count += seed.id in before and before[seed.id].edited
+    store.put(tenant, KEY_VALUE_KIND, USE_KEY, b"on")
+    return SeedResult(new, updated_count, len(seeds()) - new - updated_count - edited_count, edited_count)
 
 
-def remove(store: Store, tenant: str) -> int:
+def remove_seeds(store: Store, tenant: str) -> int:
     """Delete the seeds from a store and disable them. Return how many were stored."""
-    gone = store.remove_lessons(tenant, "seed")
-    store.put(tenant, SHELF, KEY, OFF)
-    return gone
+    removed_count = store.remove_lessons(tenant, "seed")
+    store.put(tenant, KEY_VALUE_KIND, USE_KEY, OFF)
+    return removed_count
 
 
-def is_off(store: Store, tenant: str) -> bool:
+def is_disabled(store: Store, tenant: str) -> bool:
     """Return whether a person has disabled the seeds."""
-    return store.get(tenant, SHELF, KEY) == OFF
+    return store.get(tenant, KEY_VALUE_KIND, USE_KEY) == OFF
 
 
-def in_store(store: Store, tenant: str) -> list[Lesson]:
+def list_stored_seeds(store: Store, tenant: str) -> list[Lesson]:
     return store.lessons(tenant, LessonQuery(source="seed", limit=10_000))

@@ -14,14 +14,14 @@ from typing import NamedTuple
 from mulligan.failure import Failure
 from mulligan.records import Lesson
 
-LINES = 40
+MAX_EDGE_LINES = 40
 """Lines at each end of a text that are searched: programs print the cause first or last."""
-WIDEST = 600
+MAX_LINE_CHARS = 600
 """Characters of a line that are searched."""
-ANY = "any"
+ANY_TOOL = "any"
 """The tool of a seed that applies to all tools."""
 
-_OPEN = re.compile(r"\{[a-z ]{1,20}\}")
+_PLACEHOLDER = re.compile(r"\{[a-z ]{1,20}\}")
 _MARKUP = str.maketrans("\u2039\u203a\u00a6", "<>|")
 """Reverts the replacements of the text sanitizer, in seeds and in stored failures alike."""
 _SHELL = re.compile(
@@ -35,11 +35,11 @@ _FILES = re.compile(
     re.I,
 )
 _QUOTES = "'\"`\u2018\u201c"
-_VAGUE = ("execution_failed", "build_failure", "test_failure", "unknown")
-_EDITING = ("tool/edit_mismatch", "tool/stale_file")
+_VAGUE_CODES = ("execution_failed", "build_failure", "test_failure", "unknown")
+_EDITING_KINDS = ("tool/edit_mismatch", "tool/stale_file")
 
 
-class Wording(NamedTuple):
+class SeedPhrase(NamedTuple):
     """The constant parts of a phrase, in order, with variable text in between."""
 
     parts: tuple[str, ...]
@@ -51,29 +51,29 @@ class Wording(NamedTuple):
 
 
 @lru_cache(1024)
-def wording(text: str) -> Wording:
+def parse_phrase(text: str) -> SeedPhrase:
     """Parse a phrase. Variable parts at its ends are ignored."""
-    return Wording(tuple(part for each in _OPEN.split(_folded(text)) if (part := each.strip(" "))))
+    return SeedPhrase(tuple(part for piece in _PLACEHOLDER.split(_normalize(text)) if (part := piece.strip(" "))))
 
 
-def wordings(seed: Lesson) -> list[Wording]:
-    return [wording(line) for line in seed.error.splitlines() if line.strip()]
+def parse_phrases(seed: Lesson) -> list[SeedPhrase]:
+    return [parse_phrase(line) for line in seed.error.splitlines() if line.strip()]
 
 
-def is_in(known: Wording, line: str) -> bool:
+def contains_phrase(phrase: SeedPhrase, line: str) -> bool:
     """Return whether a normalized line contains the phrase: whole words, in order, with text in between.
 
     A quoted phrase does not count: such a text talks about a failure.
     """
     end = -1
-    for number, part in enumerate(known.parts):
+    for number, part in enumerate(phrase.parts):
         start = end + 1
         end = _end_of(part, line, start)
         while not number and end >= 0 and _is_quoted(line, end - len(part)):
             end = _end_of(part, line, end)
         if end < 0:
             return False
-    return bool(known.parts)
+    return bool(phrase.parts)
 
 
 def _is_quoted(line: str, at: int) -> bool:
@@ -92,45 +92,47 @@ def _end_of(part: str, line: str, start: int) -> int:
     return -1
 
 
-def speaking(seeds: Iterable[Lesson], tool: str, failure: Failure, limit: int = 1) -> list[Lesson]:
+def match_seeds(seeds: Iterable[Lesson], tool: str, failure: Failure, limit: int = 1) -> list[Lesson]:
     """Return the seeds that match a failure of a tool, the most specific first."""
-    said = _lines(failure.message)
-    rest = _lines(failure.detail)
-    whole = "\n".join((*said, *rest))
-    found: list[tuple[bool, int, str, Lesson]] = []
+    message_lines = _lines(failure.message)
+    detail_lines = _lines(failure.detail)
+    full_text = "\n".join((*message_lines, *detail_lines))
+    matches: list[tuple[bool, int, str, Lesson]] = []
     for seed in seeds:
-        if not _may_meet(seed, tool, failure):
+        if not _can_apply(seed, tool, failure):
             continue
         # The detail may be about something else. Search it only if the failure has the seed's kind, or a vague one.
-        may_look_on = failure.kind.code in _VAGUE or str(failure.kind) == seed.kind
-        for each in wordings(seed):
-            if not all(part in whole for part in each.parts):
+        can_search_detail = failure.kind.code in _VAGUE_CODES or str(failure.kind) == seed.kind
+        for phrase in parse_phrases(seed):
+            if not all(part in full_text for part in phrase.parts):
                 continue
-            in_message = any(is_in(each, line) for line in said)
-            in_rest = not in_message and may_look_on and any(is_in(each, line) for line in rest)
-            if in_message or in_rest:
-                found.append((in_message, each.weight, seed.id, seed))
-    found.sort(key=lambda each: (not each[0], -each[1], each[2]))
-    return list({id: seed for *_, id, seed in found}.values())[:limit]
+            in_message = any(contains_phrase(phrase, line) for line in message_lines)
+            in_detail = (
+                not in_message and can_search_detail and any(contains_phrase(phrase, line) for line in detail_lines)
+            )
+            if in_message or in_detail:
+                matches.append((in_message, phrase.weight, seed.id, seed))
+    matches.sort(key=lambda match: (not match[0], -match[1], match[2]))
+    return list({id: seed for *_, id, seed in matches}.values())[:limit]
 
 
-def _may_meet(seed: Lesson, tool: str, failure: Failure) -> bool:
+def _can_apply(seed: Lesson, tool: str, failure: Failure) -> bool:
     """Return whether a seed can apply to a tool: shells, editors and models print different messages."""
     if (seed.kind.partition("/")[0] == "model") != (failure.kind.type == "model"):
         return False
-    if seed.tool == ANY or failure.kind.type == "model":
+    if seed.tool == ANY_TOOL or failure.kind.type == "model":
         return True
-    asked, own = family(tool), family(seed.tool)
-    if own == "files" and asked == "shell":
-        return str(failure.kind) in _EDITING  # some agents patch files by a shell command
-    if "." in seed.tool and asked == "shell":
+    tool_family, seed_family = find_tool_family(tool), find_tool_family(seed.tool)
+    if seed_family == "files" and tool_family == "shell":
+        return str(failure.kind) in _EDITING_KINDS  # some agents patch files by a shell command
+    if "." in seed.tool and tool_family == "shell":
         return False  # a tool of an MCP server
-    if own == "shell":
-        return asked == "shell" or not tool  # other tools may use the words of a program with another meaning
-    return own == asked or not own or not asked
+    if seed_family == "shell":
+        return tool_family == "shell" or not tool  # other tools may use the words of a program with another meaning
+    return seed_family == tool_family or not seed_family or not tool_family
 
 
-def family(tool: str) -> str:
+def find_tool_family(tool: str) -> str:
     """Return `shell`, `files` or an empty string, by the tool names that agents use."""
     name = re.split(r"[.]|__", tool)[-1]
     if _SHELL.search(name):
@@ -139,15 +141,15 @@ def family(tool: str) -> str:
 
 
 def _lines(text: str) -> Sequence[str]:
-    lines = text[: 200 * WIDEST].splitlines() if len(text) <= 200 * WIDEST else _ends(text)
-    if len(lines) > 2 * LINES:
-        lines = lines[:LINES] + lines[-LINES:]
-    return [folded for line in lines if (folded := _folded(line[:WIDEST]))]
+    lines = text[: 200 * MAX_LINE_CHARS].splitlines() if len(text) <= 200 * MAX_LINE_CHARS else _ends(text)
+    if len(lines) > 2 * MAX_EDGE_LINES:
+        lines = lines[:MAX_EDGE_LINES] + lines[-MAX_EDGE_LINES:]
+    return [normalized for line in lines if (normalized := _normalize(line[:MAX_LINE_CHARS]))]
 
 
 def _ends(text: str) -> list[str]:
-    return text[: 20 * WIDEST].splitlines() + text[-20 * WIDEST :].splitlines()
+    return text[: 20 * MAX_LINE_CHARS].splitlines() + text[-20 * MAX_LINE_CHARS :].splitlines()
 
 
-def _folded(text: str) -> str:
+def _normalize(text: str) -> str:
     return " ".join(text.translate(_MARKUP).casefold().split())

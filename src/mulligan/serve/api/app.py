@@ -20,18 +20,18 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match, Route
 
 from mulligan.events import AnyEvent
-from mulligan.failure import StoreError, Unanswerable
+from mulligan.failure import StoreError, UnsupportedOperationError
 from mulligan.remember.store import Batch, Store
 from mulligan.serve.api import doors
 from mulligan.serve.api.committing import Committer
-from mulligan.serve.api.doors import Browsers, Caller, Doors, Rules
-from mulligan.serve.api.errors import Refused, away, invalid
-from mulligan.serve.api.intake import Intake
+from mulligan.serve.api.doors import AccessMiddleware, AccessRules, BrowserSessions, Caller
+from mulligan.serve.api.errors import ApiError, invalid, store_unavailable
+from mulligan.serve.api.intake import PayloadConverter
 from mulligan.serve.api.pruning import Pruner
-from mulligan.serve.api.questions import Questions
+from mulligan.serve.api.questions import TenantQueries
 from mulligan.serve.api.quotas import Quotas
-from mulligan.serve.api.rates import Rates
-from mulligan.serve.api.signing import Sessions, Tries
+from mulligan.serve.api.rates import RateLimiter
+from mulligan.serve.api.signing import SignInLimiter, SignInSessions
 from mulligan.serve.api.tenants import MEASURES
 from mulligan.serve.api.tokens import Tokens
 
@@ -40,9 +40,9 @@ log = logging.getLogger("mulligan")
 P = ParamSpec("P")
 T = TypeVar("T")
 
-MINUTE = 60.0
+WARNING_INTERVAL_SECONDS = 60.0
 """Minimum seconds between two log warnings about an unavailable store."""
-THREADS = 4
+READER_THREADS = 4
 """Reader threads. Each holds its own store connection, and more threads would only wait for each other."""
 
 
@@ -52,31 +52,31 @@ class Server:
     def __init__(
         self,
         store: Store,
-        intake: Intake,
+        converter: PayloadConverter,
         *,
-        rules: Rules | None = None,
-        rates: Rates | None = None,
+        rules: AccessRules | None = None,
+        rate_limiter: RateLimiter | None = None,
         announce: Callable[[str], None] = lambda ticket: None,
-        heard: Callable[[str, Sequence[AnyEvent]], None] | None = None,
+        on_stored: Callable[[str, Sequence[AnyEvent]], None] | None = None,
         pruner: Pruner | None = None,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self.store = store
-        self.intake = intake
-        self.rules = rules or Rules()
+        self.converter = converter
+        self.rules = rules or AccessRules()
         self.tokens = Tokens(store)
-        self.tenants = intake.tenants
-        self.sessions = Sessions(store, self.tokens)
-        self.tries = Tries()
+        self.tenants = converter.tenants
+        self.sessions = SignInSessions(store, self.tokens)
+        self.sign_in_limiter = SignInLimiter()
         self.quotas = Quotas(store)
-        self.browsers = Browsers(announce)
-        self.committer = Committer(store, heard)
+        self.browser_sessions = BrowserSessions(announce)
+        self.committer = Committer(store, on_stored)
         self.pruner = pruner
-        self.rates = rates or Rates()
+        self.rate_limiter = rate_limiter or RateLimiter()
         self.clock = clock
         self.is_stopping = False
-        self._told_away = float("-inf")
-        self._readers = ThreadPoolExecutor(THREADS, thread_name_prefix="mulligan-reader")
+        self._warned_at = float("-inf")
+        self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="mulligan-reader")
 
     @property
     def is_stale(self) -> bool:
@@ -88,50 +88,54 @@ class Server:
         self.tenants.refresh()
         self.sessions.load()
 
-    def questions(self, who: Caller) -> Questions:
+    def queries_for(self, caller: Caller) -> TenantQueries:
         """Return the queries of the caller's tenant, used by the API and the dashboard."""
-        return Questions(self.store, who.tenant, self.clock())
+        return TenantQueries(self.store, caller.tenant, self.clock())
 
-    async def ask(self, question: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def run_in_reader(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a blocking function on a reader thread, so that the event loop stays free.
 
         Store errors become `ApiError`: 400 for an unsupported operation, 503 for an unavailable store.
         """
         try:
-            here = contextvars.copy_context()  # The copied context carries the audit actor to the thread.
-            asked: Callable[[], T] = partial(here.run, partial(question, *args, **kwargs))
-            return await asyncio.get_running_loop().run_in_executor(self._readers, asked)
-        except Unanswerable as error:
+            context = contextvars.copy_context()  # The copied context carries the audit actor to the thread.
+            bound_call: Callable[[], T] = partial(context.run, partial(function, *args, **kwargs))
+            return await asyncio.get_running_loop().run_in_executor(self._readers, bound_call)
+        except UnsupportedOperationError as error:
             raise invalid(str(error)) from None
         except StoreError as error:
-            raise self._away(error) from None
+            raise self._store_unavailable(error) from None
 
-    def _away(self, error: StoreError) -> Refused:
+    def _store_unavailable(self, error: StoreError) -> ApiError:
         """Build the 503 error.
 
         The error text contains the store's address and user, so only a local server returns it. Other servers write it
         to their log.
         """
         if self.rules.is_local:
-            return away(str(error))
+            return store_unavailable(str(error))
         now = time.monotonic()
-        if now - self._told_away > MINUTE:
-            self._told_away = now
+        if now - self._warned_at > WARNING_INTERVAL_SECONDS:
+            self._warned_at = now
             log.warning("%s", error)
-        return away("the store does not answer just now. Whoever runs this server finds the reason in its log.")
+        return store_unavailable(
+            "the store does not answer just now. Whoever runs this server finds the reason in its log."
+        )
 
-    async def keep(self, who: Caller, prepared: Callable[[], Batch], records: int, size: int) -> int:
+    async def store_batch(
+        self, caller: Caller, build_batch: Callable[[], Batch], record_count: int, byte_count: int
+    ) -> int:
         """Store a batch once rate limit and quotas allow it. Return the number of new records."""
-        self.rates.take(who.tenant, who.principal, records)
-        await self.spend(who, records=records, bytes=size)
-        return await self.committer.keep(prepared, records, size)
+        self.rate_limiter.take(caller.tenant, caller.principal, record_count)
+        await self.charge_quotas(caller, records=record_count, bytes=byte_count)
+        return await self.committer.store_batch(build_batch, record_count, byte_count)
 
-    async def spend(self, who: Caller, **asked: int) -> None:
+    async def charge_quotas(self, caller: Caller, **amounts: int) -> None:
         """Charge the amounts to the tenant's quotas. Raise `ApiError` if a quota is exhausted."""
-        tenant, now = self.tenants.of(who.tenant), self.clock()
-        counted = {name: asked[name] for name in MEASURES if name in asked}
-        if not self.quotas.spend(tenant, counted, now):
-            await self.ask(self.quotas.take, tenant, counted, now)
+        tenant, now = self.tenants.settings_for(caller.tenant), self.clock()
+        measured_amounts = {name: amounts[name] for name in MEASURES if name in amounts}
+        if not self.quotas.spend_reserved(tenant, measured_amounts, now):
+            await self.run_in_reader(self.quotas.reserve_and_spend, tenant, measured_amounts, now)
 
     def stop(self) -> None:
         """Stop background work. Requests in progress are still answered."""
@@ -152,22 +156,24 @@ class Server:
         self.store.close()
 
 
-Group = Callable[[Server], Iterable[BaseRoute]]
+RouteGroup = Callable[[Server], Iterable[BaseRoute]]
 """Function that builds related routes: ingest, queries, dashboard pages."""
 
 
-def possible(request: Request) -> set[str]:
+def allowed_methods(request: Request) -> set[str]:
     """Return the methods of all routes that match the request's path. Several routes can share one path."""
     routes = request.app.routes
     return {
         method
-        for each in routes
-        if isinstance(each, Route) and each.matches(request.scope)[0] is not Match.NONE
-        for method in each.methods or ()
+        for route in routes
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
+        for method in route.methods or ()
     }
 
 
-def app(server: Server, groups: Sequence[Group], says: Callable[[str], None] | None = None) -> Starlette:
+def build_app(
+    server: Server, groups: Sequence[RouteGroup], log_request: Callable[[str], None] | None = None
+) -> Starlette:
     """Build the Starlette application from groups of routes. `log_request` receives one line per request."""
 
     @contextlib.asynccontextmanager
@@ -175,21 +181,21 @@ def app(server: Server, groups: Sequence[Group], says: Callable[[str], None] | N
         yield
         server.close()
 
-    async def missed(request: Request, error: Exception) -> Response:
+    async def handle_http_error(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
         if status == 405:
-            refused = Refused(405, "wrong_method", f"{request.method} is not possible here.")
-            refused.headers = {"Allow": ", ".join(sorted(possible(request)))}
+            api_error = ApiError(405, "wrong_method", f"{request.method} is not possible here.")
+            api_error.headers = {"Allow": ", ".join(sorted(allowed_methods(request)))}
         else:
-            refused = Refused(status, "not_found", "there is nothing here. See /docs for what there is.")
-        return doors.told(request, refused)
+            api_error = ApiError(status, "not_found", "there is nothing here. See /docs for what there is.")
+        return doors.error_response(request, api_error)
 
-    async def fault(request: Request, error: Exception) -> Response:
-        return doors.told(request, Refused(500, "fault", "a fault of the server; its log says more."))
+    async def handle_internal_error(request: Request, error: Exception) -> Response:
+        return doors.error_response(request, ApiError(500, "fault", "a fault of the server; its log says more."))
 
     return Starlette(
-        routes=[*doors.entry(server), *(each for group in groups for each in group(server))],
-        middleware=[Middleware(Doors, rules=server.rules, says=says)],
-        exception_handlers={HTTPException: missed, Exception: fault},
+        routes=[*doors.entry_routes(server), *(route for group in groups for route in group(server))],
+        middleware=[Middleware(AccessMiddleware, rules=server.rules, log_request=log_request)],
+        exception_handlers={HTTPException: handle_http_error, Exception: handle_internal_error},
         lifespan=lifespan,
     )

@@ -13,127 +13,141 @@ from starlette.routing import BaseRoute
 
 from mulligan.records import Fix, History, Precedent, Record, encode
 from mulligan.remember import wire
-from mulligan.remember.store import LOCAL, Evidence, Health, Pruned
+from mulligan.remember.store import DEFAULT_TENANT, Health, PruneResult, TrialReport
 from mulligan.serve.api import bodies
-from mulligan.serve.api.answers import answer
+from mulligan.serve.api.answers import json_response
 from mulligan.serve.api.app import Server
-from mulligan.serve.api.doors import Caller, route
-from mulligan.serve.api.errors import Refused, invalid, unknown
+from mulligan.serve.api.doors import Caller, protected_route
+from mulligan.serve.api.errors import ApiError, invalid, not_found
 from mulligan.serve.api.sent import YEAR_9999
 
 JSON = "application/json"
-MOST = 200
+MAX_RECALL_RESULTS = 200
 """Limit of precedents and of fixes in one response."""
-EXPORTED = 20
+EXPORT_BATCH_RUNS = 20
 """Runs read from the store per chunk of an export."""
 
 
-class Since(Record, frozen=True):
+class ExportRequest(Record, frozen=True):
     since: int = 0
 
 
-def group(server: Server) -> Iterable[BaseRoute]:
-    asking = Asking(server)
+def build_routes(server: Server) -> Iterable[BaseRoute]:
+    memory_routes = MemoryRoutes(server)
     return [
-        route(server, "/v1/recall", asking.recall, "ingest", "POST"),
-        route(server, "/v1/outcomes", asking.outcomes, "ingest", "POST"),
-        route(server, "/v1/export", asking.export, "read", "POST"),
+        protected_route(server, "/v1/recall", memory_routes.recall, "ingest", "POST"),
+        protected_route(server, "/v1/outcomes", memory_routes.outcomes, "ingest", "POST"),
+        protected_route(server, "/v1/export", memory_routes.export, "read", "POST"),
         *(
-            route(server, f"/v1/store/{name}", asking.method(name, about), about.needs, "POST")
-            for name, about in wire.METHODS.items()
+            protected_route(
+                server,
+                f"/v1/store/{name}",
+                memory_routes.store_method_endpoint(name, method),
+                method.required_role,
+                "POST",
+            )
+            for name, method in wire.METHODS.items()
         ),
     ]
 
 
-class Asking:
+class MemoryRoutes:
     """Endpoints for mulligan's own clients."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
 
     async def recall(self, request: Request) -> Response:
-        asked = bodies.parsed(await bodies.read(request, JSON), wire.Asked)
-        who: Caller = request.state.caller
-        return answer(await self._server.ask(self._known, who.tenant, asked))
+        recall_request = bodies.parse_json(await bodies.read_body(request, JSON), wire.RecallRequest)
+        caller: Caller = request.state.caller
+        return json_response(await self._server.run_in_reader(self._recall, caller.tenant, recall_request))
 
-    def _known(self, tenant: str, asked: wire.Asked) -> wire.Known:
-        store, question, query = self._server.store, asked.question, asked.fixes
+    def _recall(self, tenant: str, recall_request: wire.RecallRequest) -> wire.RecallResponse:
+        store, question, query = self._server.store, recall_request.question, recall_request.fixes
         precedents: tuple[Precedent, ...] = ()
         fixes: tuple[Fix, ...] = ()
         if question is not None:
-            question = msgspec.structs.replace(question, limit=min(question.limit, MOST))
+            question = msgspec.structs.replace(question, limit=min(question.limit, MAX_RECALL_RESULTS))
             precedents = tuple(store.recall(tenant, question))
         if query is not None:
             now = query.now if 0 < query.now <= YEAR_9999 else self._server.clock()
-            fixes = tuple(store.fixes(tenant, msgspec.structs.replace(query, now=now, limit=min(query.limit, MOST))))
-        return wire.Known(precedents=precedents, fixes=fixes)
+            fixes = tuple(
+                store.fixes(tenant, msgspec.structs.replace(query, now=now, limit=min(query.limit, MAX_RECALL_RESULTS)))
+            )
+        return wire.RecallResponse(precedents=precedents, fixes=fixes)
 
     async def outcomes(self, request: Request) -> Response:
-        told = bodies.parsed(await bodies.read(request, JSON), wire.Report)
-        if not 0 <= told.at <= YEAR_9999:
+        outcome_report = bodies.parse_json(await bodies.read_body(request, JSON), wire.OutcomeReport)
+        if not 0 <= outcome_report.at <= YEAR_9999:
             raise invalid("this is no time.", "at")
-        if not 0 < len(told.run) <= 200:
+        if not 0 < len(outcome_report.run) <= 200:
             raise invalid("an id has 1 to 200 characters.", "run")
-        who: Caller = request.state.caller
-        report = Evidence(
-            run=told.run, principal=who.principal, agent=told.agent[:200], at=told.at or self._server.clock(),
-            worked=told.worked, automatic=told.automatic,
-        )  # fmt: skip
-        if not await self._server.ask(self._server.store.outcome, who.tenant, told.fix, report):
-            raise unknown("there is no such fix.")
-        return answer({"kept": True})
+        caller: Caller = request.state.caller
+        trial_report = TrialReport(
+            run=outcome_report.run,
+            principal=caller.principal,
+            agent=outcome_report.agent[:200],
+            at=outcome_report.at or self._server.clock(),
+            worked=outcome_report.worked,
+            automatic=outcome_report.automatic,
+        )
+        if not await self._server.run_in_reader(
+            self._server.store.record_outcome, caller.tenant, outcome_report.fix, trial_report
+        ):
+            raise not_found("there is no such fix.")
+        return json_response({"kept": True})
 
     async def export(self, request: Request) -> Response:
-        since = bodies.parsed(await bodies.read(request, JSON), Since).since
-        who: Caller = request.state.caller
-        found = iter(self._server.store.export(who.tenant, max(0, min(since, YEAR_9999))))
+        since = bodies.parse_json(await bodies.read_body(request, JSON), ExportRequest).since
+        caller: Caller = request.state.caller
+        histories_iterator = iter(self._server.store.export(caller.tenant, max(0, min(since, YEAR_9999))))
 
-        def some() -> list[History]:
-            return list(itertools.islice(found, EXPORTED))
+        def read_next_runs() -> list[History]:
+            return list(itertools.islice(histories_iterator, EXPORT_BATCH_RUNS))
 
         async def lines() -> AsyncIterator[bytes]:
-            while histories := await self._server.ask(some):
-                yield b"".join(encode(each) + b"\n" for each in histories)
+            while histories := await self._server.run_in_reader(read_next_runs):
+                yield b"".join(encode(history) + b"\n" for history in histories)
 
         return StreamingResponse(lines(), media_type="application/x-ndjson", headers={"Cache-Control": "no-store"})
 
-    def method(self, name: str, about: wire.Method) -> Callable[[Request], Any]:
+    def store_method_endpoint(self, name: str, method: wire.StoreMethod) -> Callable[[Request], Any]:
         """Build the endpoint for one method of the HTTP store. The tenant is always the caller's."""
 
-        async def ask(request: Request) -> Response:
-            data = await bodies.read(request, wire.TYPE)
+        async def call_store(request: Request) -> Response:
+            data = await bodies.read_body(request, wire.CONTENT_TYPE)
             try:
-                args = wire.arguments(name, data)
+                args = wire.decode_arguments(name, data)
             except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
                 raise invalid(f"{name} does not take this: {error}.") from None
-            who: Caller = request.state.caller
-            args = _checked(name, args)
-            found = await self._server.ask(getattr(self._server.store, name), who.tenant, *args)
+            caller: Caller = request.state.caller
+            args = _check_arguments(name, args)
+            result = await self._server.run_in_reader(getattr(self._server.store, name), caller.tenant, *args)
             if name == "journals":
-                found = [each for each in found if each.startswith(wire.REMOTE)]
-            if who.tenant != LOCAL:
-                found = _own(found)
-            return Response(wire.packed(found), media_type=wire.TYPE)
+                result = [journal for journal in result if journal.startswith(wire.REMOTE_JOURNAL_PREFIX)]
+            if caller.tenant != DEFAULT_TENANT:
+                result = _hide_operator_fields(result)
+            return Response(wire.encode_value(result), media_type=wire.CONTENT_TYPE)
 
-        return ask
+        return call_store
 
 
-def _own(found: Any) -> Any:
+def _hide_operator_fields(result: Any) -> Any:
     """Remove fields that only the operator may see: the store's location and its total size."""
-    if isinstance(found, Health):
-        return msgspec.structs.replace(found, where="")
-    if isinstance(found, Pruned):
-        return msgspec.structs.replace(found, before=0, after=0)
-    return found
+    if isinstance(result, Health):
+        return msgspec.structs.replace(result, where="")
+    if isinstance(result, PruneResult):
+        return msgspec.structs.replace(result, before=0, after=0)
+    return result
 
 
-def _checked(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    if name in ("get", "put", "swap", "keys") and args[0] in wire.KEPT_BACK:
-        raise Refused(403, "forbidden", "that is the server's own.")
+def _check_arguments(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    if name in ("get", "put", "compare_and_set", "keys") and args[0] in wire.SERVER_ONLY_KINDS:
+        raise ApiError(403, "forbidden", "that is the server's own.")
     if name in ("offset", "release"):
         for journal in args[0] if name == "release" else args:
-            if not journal.startswith(wire.REMOTE):
-                raise Refused(403, "forbidden", "that journal is the server's own.")
+            if not journal.startswith(wire.REMOTE_JOURNAL_PREFIX):
+                raise ApiError(403, "forbidden", "that journal is the server's own.")
     if name in ("runs", "lessons"):
         return (msgspec.structs.replace(args[0], limit=min(args[0].limit, 10_000)),)
     return args

@@ -11,28 +11,28 @@ from starlette.routing import BaseRoute
 from mulligan.records import LessonVerdict
 from mulligan.report import lessons as lessons_told
 from mulligan.serve.api import bodies
-from mulligan.serve.api.answers import answer
+from mulligan.serve.api.answers import json_response
 from mulligan.serve.api.app import Server
-from mulligan.serve.api.doors import route
-from mulligan.serve.api.errors import unknown
-from mulligan.serve.api.sent import Sent
+from mulligan.serve.api.doors import protected_route
+from mulligan.serve.api.errors import not_found
+from mulligan.serve.api.sent import Payload
 
 PATH = "/v1/lessons/{id}"
 
 
-class SentVerdict(Sent, frozen=True):
+class LessonDecisionPayload(Payload, frozen=True):
     """Decision about a lesson. `revoke` also revokes the lesson's fix."""
 
     verdict: LessonVerdict
 
 
-def group(server: Server) -> Iterable[BaseRoute]:
+def build_routes(server: Server) -> Iterable[BaseRoute]:
     async def decide(request: Request) -> Response:
-        said = bodies.parsed(await bodies.read(request, "application/json"), SentVerdict)
-        questions = server.questions(request.state.caller)
-        lesson = await server.ask(questions.decide_lesson, request.path_params["id"], said.verdict)
+        payload = bodies.parse_json(await bodies.read_body(request, "application/json"), LessonDecisionPayload)
+        questions = server.queries_for(request.state.caller)
+        lesson = await server.run_in_reader(questions.decide_lesson, request.path_params["id"], payload.verdict)
         if lesson is None:
-            raise unknown("there is no such lesson, or several begin so.")
-        return answer(lessons_told.facts(lesson))
+            raise not_found("there is no such lesson, or several begin so.")
+        return json_response(lessons_told.to_facts(lesson))
 
-    return [route(server, PATH, decide, "admin", "POST")]
+    return [protected_route(server, PATH, decide, "admin", "POST")]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-class Refused(Exception):
+class ApiError(Exception):
     """Rejected request, with the reason."""
 
     def __init__(
@@ -25,38 +25,38 @@ class Refused(Exception):
         return {"error": self.error, "message": self.message, **({"field": self.field} if self.field else {})}
 
 
-def invalid(message: str, field: str = "") -> Refused:
-    return Refused(400, "invalid", message, field)
+def invalid(message: str, field: str = "") -> ApiError:
+    return ApiError(400, "invalid", message, field)
 
 
-def unknown(what: str) -> Refused:
-    return Refused(404, "not_found", what)
+def not_found(message: str) -> ApiError:
+    return ApiError(404, "not_found", message)
 
 
-def too_large(limit: int, what: str) -> Refused:
-    return Refused(413, "too_large", f"{what} may have {limit:,} bytes. Send less at once.")
+def too_large(limit: int, subject: str) -> ApiError:
+    return ApiError(413, "too_large", f"{subject} may have {limit:,} bytes. Send less at once.")
 
 
-def too_slow(seconds: float) -> Refused:
-    told = f"the body did not come within {seconds:g} s. Send less at once."
-    return Refused(408, "too_slow", told, headers={"Connection": "close"})
+def body_timeout(seconds: float) -> ApiError:
+    message = f"the body did not come within {seconds:g} s. Send less at once."
+    return ApiError(408, "too_slow", message, headers={"Connection": "close"})
 
 
-def busy(seconds: int = 1) -> Refused:
-    return Refused(
+def rate_limited(seconds: int = 1) -> ApiError:
+    return ApiError(
         429, "busy", "more came in than could be kept. Try again later.", headers={"Retry-After": str(seconds)}
     )
 
 
-def away(told: str) -> Refused:
-    return Refused(503, "store_unavailable", told, headers={"Retry-After": "2"})
+def store_unavailable(message: str) -> ApiError:
+    return ApiError(503, "store_unavailable", message, headers={"Retry-After": "2"})
 
 
-def used_up(measure: str, most: int, seconds: int) -> Refused:
-    told = f"the quota of {most:,} {measure} a day is used up. It begins anew at 00:00 UTC."
-    return Refused(429, "quota", told, headers={"Retry-After": str(seconds)})
+def quota_exceeded(measure: str, limit: int, seconds: int) -> ApiError:
+    message = f"the quota of {limit:,} {measure} a day is used up. It begins anew at 00:00 UTC."
+    return ApiError(429, "quota", message, headers={"Retry-After": str(seconds)})
 
 
-def too_much(measure: str, most: int) -> Refused:
+def request_exceeds_quota(measure: str, limit: int) -> ApiError:
     """Build the error for one request above the daily quota. It is 413, not 429, because a retry can never succeed."""
-    return Refused(413, "too_large", f"{most:,} {measure} a day may come, and this is more. Send less at once.")
+    return ApiError(413, "too_large", f"{limit:,} {measure} a day may come, and this is more. Send less at once.")

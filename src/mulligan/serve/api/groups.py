@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from mulligan.serve.api import asking, deciding, health, ingest, metrics, openapi, opentelemetry, queries
-from mulligan.serve.api.app import Group
+from mulligan.serve.api.app import RouteGroup
 
-GROUPS: tuple[Group, ...] = (
-    health.group,
-    ingest.group,
-    opentelemetry.group,
-    asking.group,
-    queries.group,
-    deciding.group,
-    metrics.group,
-    openapi.group,
+ROUTE_GROUPS: tuple[RouteGroup, ...] = (
+    health.build_routes,
+    ingest.build_routes,
+    opentelemetry.build_routes,
+    asking.build_routes,
+    queries.build_routes,
+    deciding.build_routes,
+    metrics.build_routes,
+    openapi.build_routes,
 )

@@ -12,23 +12,26 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from mulligan import __version__
-from mulligan.remember.store import LOCAL
-from mulligan.serve.api.answers import answer
+from mulligan.remember.store import DEFAULT_TENANT
+from mulligan.serve.api.answers import json_response
 from mulligan.serve.api.app import Server
-from mulligan.serve.api.doors import route
-from mulligan.serve.api.errors import away
+from mulligan.serve.api.doors import protected_route
+from mulligan.serve.api.errors import store_unavailable
 
 
-def group(server: Server) -> Iterable[BaseRoute]:
+def build_routes(server: Server) -> Iterable[BaseRoute]:
     async def healthz(request: Request) -> Response:
-        return answer({"status": "ok", "version": __version__})
+        return json_response({"status": "ok", "version": __version__})
 
     async def readyz(request: Request) -> Response:
         if server.is_stopping:
-            raise away("the server is stopping.")
-        await server.ask(server.store.get, LOCAL, "server", "ready")
-        if server.committer.is_refused:
-            raise away("the store cannot be written just now; the server's log says why.")
-        return answer({"status": "ok", "waiting_bytes": server.committer.waiting})
+            raise store_unavailable("the server is stopping.")
+        await server.run_in_reader(server.store.get, DEFAULT_TENANT, "server", "ready")
+        if server.committer.has_recent_write_failure:
+            raise store_unavailable("the store cannot be written just now; the server's log says why.")
+        return json_response({"status": "ok", "waiting_bytes": server.committer.pending_bytes})
 
-    return [route(server, "/healthz", healthz, "nothing"), route(server, "/readyz", readyz, "nothing")]
+    return [
+        protected_route(server, "/healthz", healthz, "nothing"),
+        protected_route(server, "/readyz", readyz, "nothing"),
+    ]

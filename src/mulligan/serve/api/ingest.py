@@ -14,102 +14,121 @@ from mulligan.events import AnyEvent, StepEnded
 from mulligan.records import StepType
 from mulligan.remember.store import Batch
 from mulligan.serve.api import bodies
-from mulligan.serve.api.answers import answer
+from mulligan.serve.api.answers import json_response
 from mulligan.serve.api.app import Server
-from mulligan.serve.api.doors import Caller, route
+from mulligan.serve.api.doors import Caller, protected_route
 from mulligan.serve.api.errors import invalid
-from mulligan.serve.api.intake import check
-from mulligan.serve.api.sent import SentBatch, SentFailure, SentFailures, SentRun, SentRuns, SentStep, SentSteps
+from mulligan.serve.api.intake import check_events
+from mulligan.serve.api.sent import (
+    BatchPayload,
+    FailurePayload,
+    FailurePayloads,
+    RunPayload,
+    RunPayloads,
+    StepPayload,
+    StepPayloads,
+)
 
 T = TypeVar("T")
 JSON = "application/json"
 
 
-def group(server: Server) -> Iterable[BaseRoute]:
-    ingest = Ingest(server)
+def build_routes(server: Server) -> Iterable[BaseRoute]:
+    ingest = IngestRoutes(server)
     return [
-        route(server, "/v1/batch", ingest.batch, "ingest", "POST"),
-        route(server, "/v1/runs", ingest.runs, "ingest", "POST"),
-        route(server, "/v1/steps", ingest.steps, "ingest", "POST"),
-        route(server, "/v1/failures", ingest.failures, "ingest", "POST"),
+        protected_route(server, "/v1/batch", ingest.batch, "ingest", "POST"),
+        protected_route(server, "/v1/runs", ingest.runs, "ingest", "POST"),
+        protected_route(server, "/v1/steps", ingest.steps, "ingest", "POST"),
+        protected_route(server, "/v1/failures", ingest.failures, "ingest", "POST"),
     ]
 
 
-class Ingest:
+class IngestRoutes:
     """Ingest endpoints: each reads, validates and stores."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._intake = server.intake
+        self._converter = server.converter
 
-    async def _sent(self, request: Request, type: Any) -> tuple[Any, int]:
-        data = await bodies.read(request, JSON)
-        if len(data) > bodies.LARGE:
-            return await self._server.ask(bodies.parsed, data, type), len(data)
-        return bodies.parsed(data, type), len(data)
+    async def _read_payload(self, request: Request, type: Any) -> tuple[Any, int]:
+        data = await bodies.read_body(request, JSON)
+        if len(data) > bodies.MIN_THREADED_DECODE_BYTES:
+            return await self._server.run_in_reader(bodies.parse_json, data, type), len(data)
+        return bodies.parse_json(data, type), len(data)
 
-    async def _keep(self, who: Caller, events: Sequence[AnyEvent], size: int) -> int:
+    async def _store_events(self, caller: Caller, events: Sequence[AnyEvent], size: int) -> int:
         if not events:
             return 0
-        prepared = partial(self._intake.kept, who.tenant, who.principal, events)
-        return await self._server.keep(who, prepared, len(events), size)
+        build_batch = partial(self._converter.build_event_batch, caller.tenant, caller.principal, events)
+        return await self._server.store_batch(caller, build_batch, len(events), size)
 
     async def batch(self, request: Request) -> Response:
-        sent: SentBatch
-        sent, size = await self._sent(request, SentBatch)
-        check(sent.events)
-        who: Caller = request.state.caller
+        payload: BatchPayload
+        payload, size = await self._read_payload(request, BatchPayload)
+        check_events(payload.events)
+        caller: Caller = request.state.caller
 
-        def prepared() -> Batch:
-            return self._intake.batch(who.tenant, who.principal, sent)
+        def build_batch() -> Batch:
+            return self._converter.build_journal_batch(caller.tenant, caller.principal, payload)
 
-        new = await self._server.keep(who, prepared, len(sent.events), size)
-        return answer({"new": new, "offset": sent.offset})
+        new = await self._server.store_batch(caller, build_batch, len(payload.events), size)
+        return json_response({"new": new, "offset": payload.offset})
 
     async def runs(self, request: Request) -> Response:
-        sent, size = await self._sent(request, SentRuns)
+        payloads, size = await self._read_payload(request, RunPayloads)
         events: list[AnyEvent] = []
         ids: list[str] = []
         now = self._server.clock()
-        for place, each in _each(sent, SentRun):
-            id, made = self._intake.run(each, now, place)
+        for path_prefix, run_payload in _with_path_prefixes(payloads, RunPayload):
+            id, run_events = self._converter.convert_run(run_payload, now, path_prefix)
             ids.append(id)
-            events += made
-        new = await self._keep(request.state.caller, events, size)
-        return answer({"new": new, "runs": ids})
+            events += run_events
+        new = await self._store_events(request.state.caller, events, size)
+        return json_response({"new": new, "runs": ids})
 
     async def steps(self, request: Request) -> Response:
-        sent, size = await self._sent(request, SentSteps)
+        payloads, size = await self._read_payload(request, StepPayloads)
         now = self._server.clock()
-        events = [self._intake.step(each, now, place) for place, each in _each(sent, SentStep)]
-        new = await self._keep(request.state.caller, events, size)
-        return answer({"new": new})
+        events = [
+            self._converter.convert_step(step_payload, now, path_prefix)
+            for path_prefix, step_payload in _with_path_prefixes(payloads, StepPayload)
+        ]
+        new = await self._store_events(request.state.caller, events, size)
+        return json_response({"new": new})
 
     async def failures(self, request: Request) -> Response:
-        sent, size = await self._sent(request, SentFailures)
-        who: Caller = request.state.caller
+        payloads, size = await self._read_payload(request, FailurePayloads)
+        caller: Caller = request.state.caller
         events: list[AnyEvent] = []
-        for place, each in _each(sent, SentFailure):
-            if each.run is None:
-                raise invalid("which run it belongs to is missing.", f"{place}run")
-            about = await self._server.ask(self._about, who.tenant, each.run, each.step)
-            events.append(StepEnded(self._intake.aside(each, each.run, about, self._server.clock())))
-        new = await self._keep(who, events, size)
-        return answer({"new": new})
+        for path_prefix, failure_payload in _with_path_prefixes(payloads, FailurePayload):
+            if failure_payload.run is None:
+                raise invalid("which run it belongs to is missing.", f"{path_prefix}run")
+            failed_step = await self._server.run_in_reader(
+                self._find_failed_step, caller.tenant, failure_payload.run, failure_payload.step
+            )
+            events.append(
+                StepEnded(
+                    self._converter.build_failure_step(
+                        failure_payload, failure_payload.run, failed_step, self._server.clock()
+                    )
+                )
+            )
+        new = await self._store_events(caller, events, size)
+        return json_response({"new": new})
 
-    def _about(self, tenant: str, run: str, seq: int | None) -> tuple[StepType, str]:
+    def _find_failed_step(self, tenant: str, run: str, seq: int | None) -> tuple[StepType, str]:
         """Return the step type and name that a failure belongs to, or `run` and the agent without a step number."""
-        known = self._server.store.run(tenant, run)
+        history = self._server.store.run(tenant, run)
         if seq is None:
-            return "run", known.run.agent if known is not None else ""
-        for step in known.steps if known is not None else ():
+            return "run", history.run.agent if history is not None else ""
+        for step in history.steps if history is not None else ():
             if step.seq == seq:
                 return step.type, step.name
         return "tool", ""
 
 
-def _each(sent: Any, type: type[T]) -> Iterable[tuple[str, T]]:
+def _with_path_prefixes(payloads: Any, type: type[T]) -> Iterable[tuple[str, T]]:
     """Return one payload or the payloads of a list, each with the path prefix for error messages."""
-    if isinstance(sent, type):
-        return [("", sent)]
-    return [(f"[{number}].", each) for number, each in enumerate(sent)]
+    if isinstance(payloads, type):
+        return [("", payloads)]
+    return [(f"[{number}].", payload) for number, payload in enumerate(payloads)]

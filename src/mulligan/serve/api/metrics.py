@@ -9,32 +9,36 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from mulligan.figures import StatsQuery
-from mulligan.remember.store import LOCAL
+from mulligan.remember.store import DEFAULT_TENANT
 from mulligan.report import prometheus
 from mulligan.serve.api.app import Server
-from mulligan.serve.api.doors import Caller, route
-from mulligan.serve.api.questions import Questions
+from mulligan.serve.api.doors import Caller, protected_route
+from mulligan.serve.api.questions import TenantQueries
 
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def group(server: Server) -> Iterable[BaseRoute]:
-    def told(questions: Questions, is_own: bool) -> str:
-        query = StatsQuery(now=questions.now)
-        tools = questions.stats(StatsQuery(now=questions.now, by="tool"))
-        lines = [*prometheus.text(questions.stats(query).total, tools)]
-        own = (
-            ("mulligan_server_records", "Records kept since the server began.", server.committer.events),
+def build_routes(server: Server) -> Iterable[BaseRoute]:
+    def render_metrics(queries: TenantQueries, is_default_tenant: bool) -> str:
+        query = StatsQuery(now=queries.now)
+        tools = queries.stats(StatsQuery(now=queries.now, by="tool"))
+        lines = [*prometheus.render_metrics(queries.stats(query).total, tools)]
+        server_metrics = (
+            ("mulligan_server_records", "Records kept since the server began.", server.committer.stored_records),
             ("mulligan_server_transactions", "Transactions they took.", server.committer.transactions),
-            ("mulligan_server_waiting_bytes", "Bytes that were sent and are not kept yet.", server.committer.waiting),
+            (
+                "mulligan_server_waiting_bytes",
+                "Bytes that were sent and are not kept yet.",
+                server.committer.pending_bytes,
+            ),
         )
-        if is_own:  # These count all tenants, so only the operator may see them.
-            lines += prometheus.gauges(own)
+        if is_default_tenant:  # These count all tenants, so only the operator may see them.
+            lines += prometheus.render_gauges(server_metrics)
         return "\n".join(lines) + "\n"
 
     async def metrics(request: Request) -> Response:
-        who: Caller = request.state.caller
-        text = await server.ask(told, server.questions(who), who.tenant == LOCAL)
+        caller: Caller = request.state.caller
+        text = await server.run_in_reader(render_metrics, server.queries_for(caller), caller.tenant == DEFAULT_TENANT)
         return Response(text, media_type=TYPE, headers={"Cache-Control": "no-store"})
 
-    return [route(server, "/metrics", metrics, "read")]
+    return [protected_route(server, "/metrics", metrics, "read")]

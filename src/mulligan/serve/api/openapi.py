@@ -17,15 +17,23 @@ from mulligan.events import AnyEvent
 from mulligan.failure import Kind
 from mulligan.remember import wire
 from mulligan.serve.api import deciding
-from mulligan.serve.api.answers import answer
+from mulligan.serve.api.answers import json_response
 from mulligan.serve.api.app import Server
-from mulligan.serve.api.deciding import SentVerdict
-from mulligan.serve.api.doors import route
-from mulligan.serve.api.queries import QUERIES
-from mulligan.serve.api.sent import SentBatch, SentFailure, SentFailures, SentRun, SentRuns, SentStep, SentSteps
+from mulligan.serve.api.deciding import LessonDecisionPayload
+from mulligan.serve.api.doors import protected_route
+from mulligan.serve.api.queries import QUERY_ENDPOINTS
+from mulligan.serve.api.sent import (
+    BatchPayload,
+    FailurePayload,
+    FailurePayloads,
+    RunPayload,
+    RunPayloads,
+    StepPayload,
+    StepPayloads,
+)
 
-REFS = "#/components/schemas/{name}"
-KEPT: dict[str, Any] = {
+SCHEMA_REFERENCE = "#/components/schemas/{name}"
+STORED_SCHEMA: dict[str, Any] = {
     "type": "object",
     "required": ["new"],
     "properties": {
@@ -34,7 +42,7 @@ KEPT: dict[str, Any] = {
         "runs": {"type": "array", "items": {"type": "string"}},
     },
 }
-ERROR: dict[str, Any] = {
+ERROR_SCHEMA: dict[str, Any] = {
     "type": "object",
     "required": ["error", "message"],
     "properties": {
@@ -56,104 +64,116 @@ STATUSES = {
     429: "More than can be kept just now: again after Retry-After.",
     503: "The store cannot be used just now: again after Retry-After.",
 }
-SENT: tuple[tuple[str, str, Any, Any], ...] = (
-    ("/v1/runs", "Runs, with their steps and failures", SentRuns, "Kept"),
-    ("/v1/steps", "Steps of runs", SentSteps, "Kept"),
-    ("/v1/failures", "Failures by hand, of a step or of the run itself", SentFailures, "Kept"),
-    ("/v1/batch", "Events as mulligan's own journal has them", SentBatch, "Kept"),
-    ("/v1/recall", "What overcame a failure before?", wire.Asked, "Known"),
-    ("/v1/outcomes", "Whether a fix worked, where the calls are not kept here", wire.Report, "Outcome"),
-    (deciding.PATH, "What is to become of a lesson: in force, switched off, or taken back", SentVerdict, "Lesson"),
+REQUESTS: tuple[tuple[str, str, Any, Any], ...] = (
+    ("/v1/runs", "Runs, with their steps and failures", RunPayloads, "Kept"),
+    ("/v1/steps", "Steps of runs", StepPayloads, "Kept"),
+    ("/v1/failures", "Failures by hand, of a step or of the run itself", FailurePayloads, "Kept"),
+    ("/v1/batch", "Events as mulligan's own journal has them", BatchPayload, "Kept"),
+    ("/v1/recall", "What overcame a failure before?", wire.RecallRequest, "RecallResponse"),
+    ("/v1/outcomes", "Whether a fix worked, where the calls are not kept here", wire.OutcomeReport, "Outcome"),
+    (
+        deciding.PATH,
+        "What is to become of a lesson: in force, switched off, or taken back",
+        LessonDecisionPayload,
+        "Lesson",
+    ),
 )
 OTLP = (
     ("/v1/traces", "Traces of OpenTelemetry", "resourceSpans"),
     ("/v1/logs", "Logs of OpenTelemetry that tell of calls", "resourceLogs"),
     ("/v1/metrics", "Metrics of OpenTelemetry, answered and not kept", "resourceMetrics"),
 )
-LISTS = {"Audit": ("audit", "next", "now"),
+REQUIRED_FIELDS = {"Audit": ("audit", "next", "now"),
          "Runs": ("runs", "next", "now"), "Patterns": ("patterns", "next", "now"), "Fixes": ("fixes", "next", "now"),
          "Lessons": ("lessons", "next", "now"), "Lesson": ("id", "tool", "state", "source"),
          "Parts": ("next", "now"), "Run": ("id", "status", "calls", "run"), "Pattern": ("id", "kind", "count"),
          "Stats": ("total", "total_runs", "total_failures", "success_rate", "failure_breakdown")}  # fmt: skip
 
 
-ID: dict[str, Any] = {
+ID_PARAMETER: dict[str, Any] = {
     "name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1},
 }  # fmt: skip
 
 
-def group(server: Server) -> Iterable[BaseRoute]:
+def build_routes(server: Server) -> Iterable[BaseRoute]:
     async def openapi(request: Request) -> Response:
-        return answer(document())
+        return json_response(build_document())
 
     async def docs(request: Request) -> Response:
-        return HTMLResponse(page())
+        return HTMLResponse(render_page())
 
     async def style(request: Request) -> Response:
         return Response(CSS, media_type="text/css")
 
     return [
-        route(server, "/openapi.json", openapi, "nothing"),
-        route(server, "/docs", docs, "nothing"),
-        route(server, "/docs.css", style, "nothing"),
+        protected_route(server, "/openapi.json", openapi, "nothing"),
+        protected_route(server, "/docs", docs, "nothing"),
+        protected_route(server, "/docs.css", style, "nothing"),
     ]
 
 
-def _hook(type: type) -> dict[str, Any]:
+def _schema_hook(type: type) -> dict[str, Any]:
     if type is Kind:
         return {"type": "string", "examples": ["tool/timeout"]}
     raise NotImplementedError(str(type))
 
 
 @cache
-def document() -> dict[str, Any]:
+def build_document() -> dict[str, Any]:
     """Build the OpenAPI 3.1 document."""
-    types = [each for _, _, each, _ in SENT]
-    types += [SentRun, SentStep, SentFailure, AnyEvent, wire.Known]
-    found, schemas = msgspec.json.schema_components(types, schema_hook=_hook, ref_template=REFS)
+    types = [payload_type for _, _, payload_type, _ in REQUESTS]
+    types += [RunPayload, StepPayload, FailurePayload, AnyEvent, wire.RecallResponse]
+    request_schemas, schemas = msgspec.json.schema_components(
+        types, schema_hook=_schema_hook, ref_template=SCHEMA_REFERENCE
+    )
     schemas = dict(schemas)
-    sent = {path: schema for (path, *_), schema in zip(SENT, found, strict=False)}
-    schemas |= {"Kept": KEPT, "Error": ERROR, "Outcome": {"type": "object", "required": ["kept"]}}
-    schemas |= {name: {"type": "object", "required": list(needed)} for name, needed in LISTS.items()}
+    schemas_by_path = {path: schema for (path, *_), schema in zip(REQUESTS, request_schemas, strict=False)}
+    schemas |= {"Kept": STORED_SCHEMA, "Error": ERROR_SCHEMA, "Outcome": {"type": "object", "required": ["kept"]}}
+    schemas |= {
+        name: {"type": "object", "required": list(required_fields)} for name, required_fields in REQUIRED_FIELDS.items()
+    }
     paths: dict[str, Any] = {}
-    for path, told, _, answers in SENT:
+    for path, summary, _, response_schema in REQUESTS:
         missing = (404,) if path == "/v1/outcomes" or "{" in path else ()
-        body = {"required": True, "content": {"application/json": {"schema": sent[path]}}}
+        body = {"required": True, "content": {"application/json": {"schema": schemas_by_path[path]}}}
         paths[path] = {
-            "post": _operation(told, path, "post", answers, (400, 408, 413, 415, 429, *missing)) | {"requestBody": body}
+            "post": _operation(summary, path, "post", response_schema, (400, 408, 413, 415, 429, *missing))
+            | {"requestBody": body}
         }
         if "{id}" in path:
-            paths[path]["post"]["parameters"] = [ID]
-    for path, told, field in OTLP:
+            paths[path]["post"]["parameters"] = [ID_PARAMETER]
+    for path, summary, field in OTLP:
         types_of = {
             "application/json": {
                 "schema": {"type": "object", "required": [field], "properties": {field: {"type": "array"}}}
             },
             "application/x-protobuf": {"schema": {"type": "string", "format": "binary"}},
         }
-        operation = _operation(told, path, "post", "Exported", (400, 408, 413, 415, 429))
+        operation = _operation(summary, path, "post", "Exported", (400, 408, 413, 415, 429))
         for status in ("200", "400", "429", "503"):
-            held = {"schema": {"type": "string", "format": "binary"}}
-            operation["responses"].get(status, {}).setdefault("content", {})["application/x-protobuf"] = held
+            binary_content = {"schema": {"type": "string", "format": "binary"}}
+            operation["responses"].get(status, {}).setdefault("content", {})["application/x-protobuf"] = binary_content
         paths[path] = {"post": operation | {"requestBody": {"required": True, "content": types_of}}}
     schemas["Exported"] = {"type": "object", "properties": {"partialSuccess": {"type": "object"}}}
-    for query in QUERIES:
+    for query in QUERY_ENDPOINTS:
         missing = (404,) if "{" in query.path else ()
-        operation = _operation(query.told, query.path, "get", query.answers, (400, *missing))
+        operation = _operation(query.summary, query.path, "get", query.response_schema, (400, *missing))
         operation["parameters"] = [
-            {"name": each.name, "in": "query", "description": each.told, "schema": each.schema}
-            for each in query.parameters
+            {"name": parameter.name, "in": "query", "description": parameter.description, "schema": parameter.schema}
+            for parameter in query.parameters
         ]
         if "{id}" in query.path:
-            operation["parameters"].append(ID)
-        if query.rows:
+            operation["parameters"].append(ID_PARAMETER)
+        if query.has_csv:
             operation["responses"]["200"]["content"]["text/csv"] = {"schema": {"type": "string"}}
         paths.setdefault(query.path, {})["get"] = operation
-    plain = {"200": {"description": "Prometheus text.", "content": {"text/plain": {"schema": {"type": "string"}}}}}
+    prometheus_response = {
+        "200": {"description": "Prometheus text.", "content": {"text/plain": {"schema": {"type": "string"}}}}
+    }
     paths["/metrics"] = {"get": _operation("The figures for Prometheus", "/metrics", "get", "Stats", ())}
-    paths["/metrics"]["get"]["responses"] |= plain
-    for path, told in (("/healthz", "Whether the process answers"), ("/readyz", "Whether its store does")):
-        paths[path] = {"get": _operation(told, path, "get", "Health", ()) | {"security": []}}
+    paths["/metrics"]["get"]["responses"] |= prometheus_response
+    for path, summary in (("/healthz", "Whether the process answers"), ("/readyz", "Whether its store does")):
+        paths[path] = {"get": _operation(summary, path, "get", "Health", ()) | {"security": []}}
     schemas["Health"] = {"type": "object", "required": ["status"]}
     return {
         "openapi": "3.1.0",
@@ -168,20 +188,20 @@ def document() -> dict[str, Any]:
     }
 
 
-def _operation(told: str, path: str, method: str, answers: str, statuses: tuple[int, ...]) -> dict[str, Any]:
-    error = {"application/json": {"schema": {"$ref": REFS.format(name="Error")}}}
-    found: dict[str, Any] = {
+def _operation(summary: str, path: str, method: str, response_schema: str, statuses: tuple[int, ...]) -> dict[str, Any]:
+    error = {"application/json": {"schema": {"$ref": SCHEMA_REFERENCE.format(name="Error")}}}
+    responses: dict[str, Any] = {
         "200": {
             "description": "Kept." if method == "post" else "The answer.",
-            "content": {"application/json": {"schema": {"$ref": REFS.format(name=answers)}}},
+            "content": {"application/json": {"schema": {"$ref": SCHEMA_REFERENCE.format(name=response_schema)}}},
         }
     }
     for status in sorted({*statuses, 401, 403, 421, 503}):
-        found[str(status)] = {"description": STATUSES[status], "content": dict(error)}
+        responses[str(status)] = {"description": STATUSES[status], "content": dict(error)}
         if status in (429, 503):
-            found[str(status)]["headers"] = {"Retry-After": {"schema": {"type": "integer"}}}
+            responses[str(status)]["headers"] = {"Retry-After": {"schema": {"type": "integer"}}}
     name = path.strip("/").replace("/", "_").replace("{", "").replace("}", "").replace(".", "_")
-    return {"summary": told.rstrip("."), "operationId": f"{method}_{name}", "responses": found}
+    return {"summary": summary.rstrip("."), "operationId": f"{method}_{name}", "responses": responses}
 
 
 CSS = """
@@ -194,51 +214,60 @@ th, td { text-align: left; padding: .15rem 1rem .15rem 0; vertical-align: top; }
 
 
 @cache
-def page() -> str:
+def render_page() -> str:
     """Render the OpenAPI document as an HTML page without scripts."""
-    whole = document()
+    api_document = build_document()
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
         "<title>mulligan: the API</title><link rel=stylesheet href=/docs.css><main><h1>mulligan: the API</h1>",
-        f"<p>{escape(whole['info']['description'])} The same as <a href=/openapi.json>OpenAPI 3.1</a>.</p>",
+        f"<p>{escape(api_document['info']['description'])} The same as <a href=/openapi.json>OpenAPI 3.1</a>.</p>",
     ]
-    for path, methods in whole["paths"].items():
-        for method, about in methods.items():
-            parts.append(f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{escape(about['summary'])}.</p>")
-            if body := about.get("requestBody"):
-                named = [_named(kind, each["schema"]) for kind, each in body["content"].items()]
-                parts.append(f"<p>Send {' or '.join(named)}.</p>")
-            if given := about.get("parameters"):
+    for path, methods in api_document["paths"].items():
+        for method, definition in methods.items():
+            parts.append(
+                f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{escape(definition['summary'])}.</p>"
+            )
+            if body := definition.get("requestBody"):
+                content_links = [
+                    _media_type_link(kind, media_type["schema"]) for kind, media_type in body["content"].items()
+                ]
+                parts.append(f"<p>Send {' or '.join(content_links)}.</p>")
+            if parameters := definition.get("parameters"):
                 rows = "".join(
-                    f"<tr><td><code>{escape(each['name'])}</code><td>{escape(_takes(each['schema']))}"
-                    f"<td>{escape(each.get('description', ''))}"
-                    for each in given
+                    f"<tr><td><code>{escape(parameter['name'])}</code><td>{escape(_describe_type(parameter['schema']))}"
+                    f"<td>{escape(parameter.get('description', ''))}"
+                    for parameter in parameters
                 )
                 parts.append(f"<div><table><tr><th>parameter<th>takes<th>means{rows}</table></div>")
-            parts.append(f"<p>Answers {', '.join(about['responses'])}.</p>")
+            parts.append(f"<p>Answers {', '.join(definition['responses'])}.</p>")
     parts.append("<h1>What is sent</h1>")
-    for sent in ("SentRun", "SentStep", "SentFailure", "SentBatch", "Asked", "Report", "SentVerdict"):
-        about = whole["components"]["schemas"][sent]
+    for payload_type in (
+        RunPayload, StepPayload, FailurePayload, BatchPayload, wire.RecallRequest, wire.OutcomeReport,
+        LessonDecisionPayload,
+    ):  # fmt: skip
+        schema_name = payload_type.__name__
+        definition = api_document["components"]["schemas"][schema_name]
         rows = "".join(
-            f"<tr><td><code>{escape(name)}</code><td>{escape(_takes(each))}<td>{escape(each.get('description', ''))}"
-            for name, each in about["properties"].items()
+            f"<tr><td><code>{escape(name)}</code><td>{escape(_describe_type(property_schema))}"
+            f"<td>{escape(property_schema.get('description', ''))}"
+            for name, property_schema in definition["properties"].items()
         )
-        parts.append(f"<h2 id={sent}>{sent}</h2><p>{escape(about.get('description', ''))}</p>")
+        parts.append(f"<h2 id={schema_name}>{schema_name}</h2><p>{escape(definition.get('description', ''))}</p>")
         parts.append(f"<div><table>{rows}</table></div>")
     return "".join([*parts, "</main>"])
 
 
-def _named(kind: str, schema: dict[str, Any]) -> str:
-    refs = [each["$ref"] for each in (schema, *schema.get("anyOf", ())) if "$ref" in each]
-    told = "".join(f" (<a href='#{ref.rpartition('/')[2]}'>{ref.rpartition('/')[2]}</a>)" for ref in refs)
-    return f"<code>{escape(kind)}</code>{told}"
+def _media_type_link(kind: str, schema: dict[str, Any]) -> str:
+    refs = [subschema["$ref"] for subschema in (schema, *schema.get("anyOf", ())) if "$ref" in subschema]
+    links = "".join(f" (<a href='#{ref.rpartition('/')[2]}'>{ref.rpartition('/')[2]}</a>)" for ref in refs)
+    return f"<code>{escape(kind)}</code>{links}"
 
 
-def _takes(schema: dict[str, Any]) -> str:
+def _describe_type(schema: dict[str, Any]) -> str:
     if "enum" in schema:
         return " | ".join(map(str, schema["enum"]))
     if "anyOf" in schema:
-        return " | ".join(filter(None, map(_takes, schema["anyOf"])))
+        return " | ".join(filter(None, map(_describe_type, schema["anyOf"])))
     if "$ref" in schema:
         return str(schema["$ref"]).rpartition("/")[2]
     bounds = [f"{schema[name]}" if name in schema else "" for name in ("minimum", "maximum")]

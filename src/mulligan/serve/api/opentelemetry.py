@@ -14,10 +14,10 @@ from mulligan.capture.transcripts import otlp
 from mulligan.capture.transcripts.otlp import Span
 from mulligan.remember.store import Batch
 from mulligan.serve.api import bodies
-from mulligan.serve.api.answers import answer
+from mulligan.serve.api.answers import json_response
 from mulligan.serve.api.app import Server
-from mulligan.serve.api.doors import Caller, route
-from mulligan.serve.api.errors import Refused, invalid
+from mulligan.serve.api.doors import Caller, protected_route
+from mulligan.serve.api.errors import ApiError, invalid
 from mulligan.serve.otlp import logs, protobuf
 from mulligan.serve.otlp.traces import Traces
 
@@ -27,88 +27,96 @@ REJECTED = "a span needs a trace id of 16 bytes and an id of 8."
 METRICS = "metrics are not kept here; runs tell the same."
 
 
-def group(server: Server) -> Iterable[BaseRoute]:
-    otel = OpenTelemetry(server)
+def build_routes(server: Server) -> Iterable[BaseRoute]:
+    otlp_routes = OtlpRoutes(server)
     return [
-        route(server, "/v1/traces", otel.traces, "ingest", "POST"),
-        route(server, "/v1/logs", otel.logs, "ingest", "POST"),
-        route(server, "/v1/metrics", otel.metrics, "ingest", "POST"),
+        protected_route(server, "/v1/traces", otlp_routes.traces, "ingest", "POST"),
+        protected_route(server, "/v1/logs", otlp_routes.logs, "ingest", "POST"),
+        protected_route(server, "/v1/metrics", otlp_routes.metrics, "ingest", "POST"),
     ]
 
 
-class OpenTelemetry:
+class OtlpRoutes:
     """OTLP endpoints."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._traces = Traces(server.store, server.intake.classify)
+        self._traces = Traces(server.store, server.converter.classify)
 
     async def traces(self, request: Request) -> Response:
         data = await self._read(request)
         is_json = bodies.content_type(request) == JSON
         try:
-            spans, rejected = await self._decoded(request, _from_json if is_json else protobuf.spans, data)
-            await self._keep(request.state.caller, spans, len(data))
-        except Refused as refused:
-            return _refused(refused, is_json)
-        return _answered(is_json, "rejectedSpans", rejected, REJECTED if rejected else "")
+            spans, rejected = await self._decode(request, _from_json if is_json else protobuf.parse_spans, data)
+            await self._store_spans(request.state.caller, spans, len(data))
+        except ApiError as error:
+            return _error_response(error, is_json)
+        return _success_response(is_json, "rejectedSpans", rejected, REJECTED if rejected else "")
 
     async def logs(self, request: Request) -> Response:
         data = await self._read(request)
         is_json = bodies.content_type(request) == JSON
         try:
-            records = await self._decoded(request, logs.records if is_json else protobuf.logs, data)
-            await self._keep(request.state.caller, logs.spans(records), len(data))
-        except Refused as refused:
-            return _refused(refused, is_json)
-        return _answered(is_json, "rejectedLogRecords", 0, "")
+            records = await self._decode(request, logs.parse_log_records if is_json else protobuf.parse_logs, data)
+            await self._store_spans(request.state.caller, logs.to_spans(records), len(data))
+        except ApiError as error:
+            return _error_response(error, is_json)
+        return _success_response(is_json, "rejectedLogRecords", 0, "")
 
     async def metrics(self, request: Request) -> Response:
         await self._read(request)  # An unread body would block reuse of the connection.
-        return _answered(bodies.content_type(request) == JSON, "rejectedDataPoints", 0, METRICS)
+        return _success_response(bodies.content_type(request) == JSON, "rejectedDataPoints", 0, METRICS)
 
     async def _read(self, request: Request) -> bytes:
-        return await bodies.read(request, PROTOBUF, JSON)
+        return await bodies.read_body(request, PROTOBUF, JSON)
 
-    async def _decoded(self, request: Request, decode: Callable[[bytes], T], data: bytes) -> T:
-        if bodies.content_type(request) == JSON and bodies.too_deep(data):
-            raise invalid(f"it is nested deeper than {bodies.DEPTH}.")
+    async def _decode(self, request: Request, decode: Callable[[bytes], T], data: bytes) -> T:
+        if bodies.content_type(request) == JSON and bodies.is_too_deep(data):
+            raise invalid(f"it is nested deeper than {bodies.MAX_JSON_DEPTH}.")
         try:
-            return await self._server.ask(decode, data) if len(data) > bodies.LARGE else decode(data)
+            return (
+                await self._server.run_in_reader(decode, data)
+                if len(data) > bodies.MIN_THREADED_DECODE_BYTES
+                else decode(data)
+            )
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise invalid(f"this is no OTLP: {error}.") from None
 
-    async def _keep(self, who: Caller, spans: list[Span], size: int) -> None:
+    async def _store_spans(self, caller: Caller, spans: list[Span], size: int) -> None:
         if not spans:
             return
 
-        def prepared() -> Batch:
-            return self._server.intake.kept(who.tenant, who.principal, self._traces.events(who.tenant, spans))
+        def build_batch() -> Batch:
+            return self._server.converter.build_event_batch(
+                caller.tenant, caller.principal, self._traces.events(caller.tenant, spans)
+            )
 
         try:
-            await self._server.keep(who, prepared, len(spans), size)
+            await self._server.store_batch(caller, build_batch, len(spans), size)
         except BaseException:
-            self._server.committer.later(lambda: self._traces.forget(who.tenant, spans))
+            self._server.committer.run_before_next_commit(lambda: self._traces.forget(caller.tenant, spans))
             raise
 
 
 def _from_json(data: bytes) -> tuple[list[Span], int]:
-    found = otlp.spans(data)
-    sound = [each for each in found if _is_id(each.trace, 32) and _is_id(each.id, 16)]
-    return sound, len(found) - len(sound)
+    spans = otlp.spans(data)
+    valid_spans = [span for span in spans if _is_id(span.trace, 32) and _is_id(span.id, 16)]
+    return valid_spans, len(spans) - len(valid_spans)
 
 
 def _is_id(text: str, length: int) -> bool:
     return len(text) == length and text.strip("0") != "" and not text.strip("0123456789abcdefABCDEF")
 
 
-def _answered(is_json: bool, name: str, rejected: int, why: str) -> Response:
+def _success_response(is_json: bool, name: str, rejected: int, message: str) -> Response:
     if is_json:
-        return answer({"partialSuccess": {name: str(rejected), "errorMessage": why}} if rejected or why else {})
-    return Response(protobuf.answered(rejected, why), media_type=PROTOBUF)
+        return json_response(
+            {"partialSuccess": {name: str(rejected), "errorMessage": message}} if rejected or message else {}
+        )
+    return Response(protobuf.encode_response(rejected, message), media_type=PROTOBUF)
 
 
-def _refused(refused: Refused, is_json: bool) -> Response:
+def _error_response(error: ApiError, is_json: bool) -> Response:
     if is_json:
-        return answer({**refused.facts, "code": 3}, refused.status, refused.headers)
-    return Response(protobuf.status(refused.message), refused.status, refused.headers, media_type=PROTOBUF)
+        return json_response({**error.facts, "code": 3}, error.status, error.headers)
+    return Response(protobuf.encode_status(error.message), error.status, error.headers, media_type=PROTOBUF)

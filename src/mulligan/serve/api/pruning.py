@@ -16,44 +16,44 @@ from msgspec.structs import replace
 
 from mulligan.failure import StoreError
 from mulligan.records import Record, decode, encode, new_id
-from mulligan.remember.audit import Actor, act_as
-from mulligan.remember.store import DAY, Pruned, Store
+from mulligan.remember.audit import Actor, set_actor
+from mulligan.remember.store import DAY, PruneResult, Store
 from mulligan.serve.api.tenants import Tenants
-from mulligan.serve.api.tokens import KIND, OF_THE_SERVER
+from mulligan.serve.api.tokens import SERVER_ENTRY_KIND, SERVER_TENANT
 
 log = logging.getLogger("mulligan")
 
-KEY = "pruning"
-FIRST = 600.0
+PRUNING_KEY = "pruning"
+FIRST_CHECK_SECONDS = 600.0
 """Delay of the first check, so that a server started for a short look removes nothing."""
-AGAIN = 600.0
+CHECK_INTERVAL_SECONDS = 600.0
 """Delay between two checks."""
-EVERY = DAY
+ROUND_INTERVAL_MS = DAY
 """Time from the start of one round to the start of the next."""
-SILENT = 3_600_000
+ROUND_TIMEOUT_MS = 3_600_000
 """A round without a heartbeat for this long counts as abandoned: its process was killed."""
-HEARD = 60_000
+HEARTBEAT_INTERVAL_MS = 60_000
 """Interval of the heartbeat of a running round."""
-REST = 4
+IDLE_TIME_FACTOR = 4
 """Idle time after each transaction, as a multiple of its duration, so that other queries come first."""
 
 
-class Turn(Record, frozen=True):
+class PruneLease(Record, frozen=True):
     """State of the latest prune round: its process and its times."""
 
     by: str
     began: int
-    heard: int
+    heartbeat_at: int
     ended: int | None = None
 
-    def is_free(self, by: str, now: int) -> bool:
+    def can_start(self, owner: str, now: int) -> bool:
         """Return whether this process may start a new round."""
         if self.ended is not None:
-            return now - self.began >= EVERY
-        return self.by == by or now - self.heard >= SILENT
+            return now - self.began >= ROUND_INTERVAL_MS
+        return self.by == owner or now - self.heartbeat_at >= ROUND_TIMEOUT_MS
 
 
-class _Over(Exception):
+class _PruneStoppedError(Exception):
     """The server is stopping, or another process took over the round."""
 
 
@@ -64,15 +64,15 @@ class Pruner:
         self,
         store: Store,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-        says: Callable[[str], None] = lambda line: None,
+        log_line: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._store, self._tenants = store, Tenants(store)
-        self._clock, self._says = clock, says
-        self._by = new_id("")
-        self._kept: bytes | None = None
+        self._clock, self._log_line = clock, log_line
+        self._owner = new_id("")
+        self._stored_round: bytes | None = None
         """The round's entry as this process wrote it last."""
-        self._over = threading.Event()
-        self._since = 0.0
+        self._stop_event = threading.Event()
+        self._work_started = 0.0
         self._thread = threading.Thread(target=self._run, name="mulligan-pruner", daemon=True)
 
     def start(self) -> None:
@@ -80,7 +80,7 @@ class Pruner:
 
     def stop(self) -> None:
         """Stop after the current transaction."""
-        self._over.set()
+        self._stop_event.set()
 
     def close(self) -> None:
         self.stop()
@@ -88,68 +88,75 @@ class Pruner:
             self._thread.join()
 
     def _run(self) -> None:
-        act_as(Actor("mulligan serve", "command"))
-        pause = FIRST
-        while not self._over.wait(pause):
-            pause = AGAIN
+        set_actor(Actor("mulligan serve", "command"))
+        delay = FIRST_CHECK_SECONDS
+        while not self._stop_event.wait(delay):
+            delay = CHECK_INTERVAL_SECONDS
             try:
-                self.turn()
+                self.run_round()
             except StoreError as error:
                 log.warning("what is old was not removed, and is another time: %s", error)
             except Exception:
                 log.exception("what is old was not removed, and is another time")
 
-    def turn(self) -> bool:
+    def run_round(self) -> bool:
         """Run a round if one is due. Return whether it ran to its end."""
-        if not self._take():
+        if not self._claim_round():
             return False
         try:
-            for tenant in self._tenants.everybody():
-                began = self._since = time.monotonic()
-                done = self._store.prune(tenant.name, tenant.retention, self._clock(), progress=self._rest)
-                self._tell(tenant.name, done, time.monotonic() - began)
-                self._go_on()
-        except _Over:
+            for tenant in self._tenants.load_all_with_default():
+                start_time = self._work_started = time.monotonic()
+                result = self._store.prune(tenant.name, tenant.retention, self._clock(), progress=self._throttle)
+                self._log_result(tenant.name, result, time.monotonic() - start_time)
+                self._check_not_stopped()
+        except _PruneStoppedError:
             return False
-        self._write(ended=self._clock())
+        self._update_round(ended_at=self._clock())
         return True
 
-    def _take(self) -> bool:
-        known, now = self._store.get(OF_THE_SERVER, KIND, KEY), self._clock()
-        if known is not None and not decode(known, Turn).is_free(self._by, now):
+    def _claim_round(self) -> bool:
+        stored_value, now = self._store.get(SERVER_TENANT, SERVER_ENTRY_KIND, PRUNING_KEY), self._clock()
+        if stored_value is not None and not decode(stored_value, PruneLease).can_start(self._owner, now):
             return False
-        self._kept = known
-        return self._put(Turn(self._by, now, now))
+        self._stored_round = stored_value
+        return self._store_round(PruneLease(self._owner, now, now))
 
-    def _put(self, turn: Turn) -> bool:
-        value = encode(turn)
-        is_ours = self._store.swap(OF_THE_SERVER, KIND, KEY, self._kept, value)
-        self._kept = value if is_ours else None
-        return is_ours
+    def _store_round(self, lease: PruneLease) -> bool:
+        value = encode(lease)
+        is_stored = self._store.compare_and_set(
+            SERVER_TENANT, SERVER_ENTRY_KIND, PRUNING_KEY, self._stored_round, value
+        )
+        self._stored_round = value if is_stored else None
+        return is_stored
 
-    def _write(self, ended: int | None = None) -> None:
-        if self._kept is None or not self._put(replace(decode(self._kept, Turn), heard=self._clock(), ended=ended)):
-            raise _Over
+    def _update_round(self, ended_at: int | None = None) -> None:
+        if self._stored_round is None or not self._store_round(
+            replace(decode(self._stored_round, PruneLease), heartbeat_at=self._clock(), ended=ended_at)
+        ):
+            raise _PruneStoppedError
 
-    def _go_on(self) -> None:
+    def _check_not_stopped(self) -> None:
         """Raise `_PruneStoppedError` if the server is stopping or another process took over.
 
         Renew the heartbeat when due.
         """
-        if self._over.is_set():
-            raise _Over
-        if self._kept is not None and self._clock() - decode(self._kept, Turn).heard >= HEARD:
-            self._write()
+        if self._stop_event.is_set():
+            raise _PruneStoppedError
+        if (
+            self._stored_round is not None
+            and self._clock() - decode(self._stored_round, PruneLease).heartbeat_at >= HEARTBEAT_INTERVAL_MS
+        ):
+            self._update_round()
 
-    def _rest(self, done: int, total: int) -> None:
+    def _throttle(self, completed: int, total: int) -> None:
         """Pause between two transactions."""
-        self._go_on()
-        self._over.wait(REST * (time.monotonic() - self._since))
-        self._since = time.monotonic()
+        self._check_not_stopped()
+        self._stop_event.wait(IDLE_TIME_FACTOR * (time.monotonic() - self._work_started))
+        self._work_started = time.monotonic()
 
-    def _tell(self, tenant: str, done: Pruned, seconds: float) -> None:
-        if done.runs or done.steps or done.sampled:
-            self._says(
-                f"pruned tenant={tenant} runs={done.runs} steps={done.steps} sampled={done.sampled} "
+    def _log_result(self, tenant: str, result: PruneResult, seconds: float) -> None:
+        if result.runs or result.steps or result.sampled:
+            self._log_line(
+                f"pruned tenant={tenant} runs={result.runs} steps={result.steps} sampled={result.sampled} "
                 f"seconds={seconds:.1f}"
             )

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from mulligan.figures import By, StatsQuery
-from mulligan.records import STEP_TYPES, FixState, LessonSource, LessonState, PatternState, Status, builtins
+from mulligan.records import STEP_TYPES, FixState, LessonSource, LessonState, PatternState, Status, to_builtins
 from mulligan.remember.store import AuditQuery, FixQuery, LessonQuery, PatternQuery, RunQuery
 from mulligan.report import audit as audit_told
 from mulligan.report import fixes as fixes_told
@@ -19,12 +19,19 @@ from mulligan.report import lessons as lessons_told
 from mulligan.report import overview, terminal
 from mulligan.report import patterns as patterns_told
 from mulligan.report import stats as figures_told
-from mulligan.serve.api.answers import answer, csv
+from mulligan.serve.api.answers import csv_response, json_response
 from mulligan.serve.api.app import Server
-from mulligan.serve.api.doors import Needs, route
-from mulligan.serve.api.errors import invalid, unknown
-from mulligan.serve.api.parameters import Parameter, check_kind, cursor, cursor_read, read, wants_csv
-from mulligan.serve.api.questions import Questions
+from mulligan.serve.api.doors import RequiredRole, protected_route
+from mulligan.serve.api.errors import invalid, not_found
+from mulligan.serve.api.parameters import (
+    Parameter,
+    check_kind,
+    decode_cursor,
+    encode_cursor,
+    read_parameters,
+    wants_csv,
+)
+from mulligan.serve.api.questions import TenantQueries
 
 SINCE = Parameter("since", "moment", "From then on: so long ago (24h, 7d), a date, UTC milliseconds, or all.")
 UNTIL = Parameter("until", "moment", "Up to then.")
@@ -38,29 +45,29 @@ ENVIRONMENT = Parameter("environment", "text", "Only this environment's.")
 FORMAT = Parameter("format", "choice", "JSON, or the rows as CSV.", ("json", "csv"))
 CURSOR = Parameter("cursor", "cursor", "Where to go on: what an answer before said under next.")
 LIMIT = Parameter("limit", "count", "How many at most.", default=50)
-LESSONS = (
+LESSON_COLUMNS = (
     "id", "tool", "kind", "state", "source", "mistake", "correction", "tried", "worked", "seen", "helped", "unhelped",
     "last", "why",
 )  # fmt: skip
-FIXES = ("id", "tool", "sort", "state", "tried", "worked", "principals", "days", "last", "does", "why")
+FIX_COLUMNS = ("id", "tool", "sort", "state", "tried", "worked", "principals", "days", "last", "does", "why")
 
 
-class Query(NamedTuple):
+class QueryEndpoint(NamedTuple):
     """Declaration of one query endpoint: path, parameters, handler and response schema."""
 
     path: str
-    told: str
+    summary: str
     parameters: tuple[Parameter, ...]
     handler: str
-    answers: str
+    response_schema: str
     """Name of the response schema."""
-    rows: bool = False
+    has_csv: bool = False
     """Whether the response is also available as CSV."""
-    needs: Needs = "read"
+    required_role: RequiredRole = "read"
 
 
-QUERIES = (
-    Query(
+QUERY_ENDPOINTS = (
+    QueryEndpoint(
         "/v1/runs",
         "The newest runs and what came of them.",
         (
@@ -70,8 +77,8 @@ QUERIES = (
         ),
         "runs", "Runs", True,
     ),
-    Query("/v1/runs/{id}", "One run: every attempt at every call.", (), "run", "Run"),
-    Query(
+    QueryEndpoint("/v1/runs/{id}", "One run: every attempt at every call.", (), "run", "Run"),
+    QueryEndpoint(
         "/v1/stats",
         "What failed, what overcame it, what it cost, and what that suggests.",
         (
@@ -81,7 +88,7 @@ QUERIES = (
         ),
         "stats", "Stats", True,
     ),
-    Query(
+    QueryEndpoint(
         "/v1/patterns",
         "What goes wrong again and again.",
         (
@@ -94,8 +101,8 @@ QUERIES = (
         ),
         "patterns", "Patterns", True,
     ),
-    Query("/v1/patterns/{id}", "One pattern, and what overcame it before.", (), "pattern", "Pattern"),
-    Query(
+    QueryEndpoint("/v1/patterns/{id}", "One pattern, and what overcame it before.", (), "pattern", "Pattern"),
+    QueryEndpoint(
         "/v1/fixes",
         "What turned failures into successes.",
         (
@@ -104,7 +111,7 @@ QUERIES = (
         ),
         "fixes", "Fixes", True,
     ),
-    Query(
+    QueryEndpoint(
         "/v1/lessons",
         "What overcomes patterns, in words, the best proven first.",
         (
@@ -117,18 +124,18 @@ QUERIES = (
         ),
         "lessons", "Lessons", True,
     ),
-    Query("/v1/lessons/{id}", "One lesson, with the runs it rests on.", (), "lesson", "Lesson"),
-    Query(
+    QueryEndpoint("/v1/lessons/{id}", "One lesson, with the runs it rests on.", (), "lesson", "Lesson"),
+    QueryEndpoint(
         "/v1/tools", "The figures of each tool, what was given up most first.",
         (SINCE._replace(default="7d"), UNTIL, NOW, AGENT, VERSION, ENVIRONMENT, LIMIT, CURSOR, FORMAT),
         "tools", "Parts", True,
     ),
-    Query(
+    QueryEndpoint(
         "/v1/agents", "The figures of each agent, what was given up most first.",
         (SINCE._replace(default="7d"), UNTIL, NOW, TOOL, VERSION, ENVIRONMENT, LIMIT, CURSOR, FORMAT),
         "agents", "Parts", True,
     ),
-    Query(
+    QueryEndpoint(
         "/v1/audit", "What people changed, who and when.",
         (
             Parameter("by", "text", "Only what this one changed."),
@@ -140,159 +147,177 @@ QUERIES = (
 )  # fmt: skip
 
 
-def group(server: Server) -> Iterable[BaseRoute]:
-    asked = Queries(server)
-    return [route(server, each.path, asked.endpoint(each), each.needs) for each in QUERIES]
+def build_routes(server: Server) -> Iterable[BaseRoute]:
+    query_routes = QueryRoutes(server)
+    return [
+        protected_route(server, query.path, query_routes.endpoint(query), query.required_role)
+        for query in QUERY_ENDPOINTS
+    ]
 
 
-class Queries:
+class QueryRoutes:
     """Query endpoints: parse the parameters, query the store, build the response."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
 
-    def endpoint(self, query: Query) -> Callable[[Request], Awaitable[Response]]:
-        handler: Callable[[Questions, dict[str, Any], Request], Response] = getattr(self, f"_{query.handler}")
+    def endpoint(self, query: QueryEndpoint) -> Callable[[Request], Awaitable[Response]]:
+        handler: Callable[[TenantQueries, dict[str, Any], Request], Response] = getattr(self, f"_{query.handler}")
 
-        async def ask(request: Request) -> Response:
-            found = read(request, query.parameters, self._server.clock())
-            questions = self._server.questions(request.state.caller)
-            if "kind" in found:
-                found["kind"] = check_kind(found["kind"], "" if query.handler == "stats" else "/")
-            return await self._server.ask(handler, questions, found, request)
+        async def answer_query(request: Request) -> Response:
+            values = read_parameters(request, query.parameters, self._server.clock())
+            queries = self._server.queries_for(request.state.caller)
+            if "kind" in values:
+                values["kind"] = check_kind(values["kind"], "" if query.handler == "stats" else "/")
+            return await self._server.run_in_reader(handler, queries, values, request)
 
-        return ask
+        return answer_query
 
-    def _runs(self, questions: Questions, found: dict[str, Any], request: Request) -> Response:
-        before, limit = None, found["limit"]
-        if found["cursor"]:
-            started, id = cursor_read(found["cursor"], 2)
+    def _runs(self, queries: TenantQueries, values: dict[str, Any], request: Request) -> Response:
+        before, limit = None, values["limit"]
+        if values["cursor"]:
+            started, id = decode_cursor(values["cursor"], 2)
             before = (int(started), id)
         fields = ("agent", "status", "tool", "kind", "pattern", "model", "version", "environment", "session", "since")
-        histories = questions.runs(
-            RunQuery(**{name: found[name] for name in (*fields, "until")}, limit=limit + 1, before=before)
+        histories = queries.runs(
+            RunQuery(**{name: values[name] for name in (*fields, "until")}, limit=limit + 1, before=before)
         )
-        shown = histories[:limit]
-        rows = [terminal.facts(history) for history in shown]
-        more = cursor(shown[-1].run.started, shown[-1].run.id) if len(histories) > limit else None
-        return _rows("runs", rows, terminal.CSV, more, found, request)
+        page_histories = histories[:limit]
+        rows = [terminal.to_facts(history) for history in page_histories]
+        next_cursor = (
+            encode_cursor(page_histories[-1].run.started, page_histories[-1].run.id) if len(histories) > limit else None
+        )
+        return _rows_response("runs", rows, terminal.CSV_COLUMNS, next_cursor, values, request)
 
-    def _run(self, questions: Questions, found: dict[str, Any], request: Request) -> Response:
-        history = questions.run(request.path_params["id"])
+    def _run(self, queries: TenantQueries, values: dict[str, Any], request: Request) -> Response:
+        history = queries.run(request.path_params["id"])
         if history is None:
-            raise unknown("there is no such run, or several begin so.")
-        return answer(terminal.summary(history) | builtins(history))
+            raise not_found("there is no such run, or several begin so.")
+        return json_response(terminal.to_summary(history) | to_builtins(history))
 
-    def _stats(self, questions: Questions, found: dict[str, Any], request: Request) -> Response:
+    def _stats(self, queries: TenantQueries, values: dict[str, Any], request: Request) -> Response:
         fields = ("since", "until", "by", "agent", "tool", "kind", "model", "version", "environment", "type")
-        query = StatsQuery(now=found["now"], **{name: found[name] for name in fields})
-        stats = questions.stats(query)
-        if wants_csv(request, found):
+        query = StatsQuery(now=values["now"], **{name: values[name] for name in fields})
+        stats = queries.stats(query)
+        if wants_csv(request, values):
             if query.by is None:
                 raise invalid("CSV needs rows: say by what, such as by=tool.", "by")
-            return csv(overview.ranked(stats.parts, query.by), [query.by, *figures_told.OUTSIDE])
-        facts = overview.answered(stats)
+            return csv_response(overview.rank_parts(stats.parts, query.by), [query.by, *figures_told.CSV_COLUMNS])
+        facts = overview.build_answer(stats)
         total = facts["total"]
-        told: dict[str, Any] = {
+        response: dict[str, Any] = {
             "now": query.now,
             **{name: total[name] for name in ("total_runs", "total_failures", "success_rate")},
-            "failure_breakdown": {kind: each["failures"] for kind, each in total["kinds"].items()},
-            "given_up_breakdown": {kind: each["given_up"] for kind, each in total["kinds"].items() if each["given_up"]},
+            "failure_breakdown": {kind: counts["failures"] for kind, counts in total["kinds"].items()},
+            "given_up_breakdown": {
+                kind: counts["given_up"] for kind, counts in total["kinds"].items() if counts["given_up"]
+            },
             **facts,
         }
         if query.by is None and query.kind is None:
-            told["series"] = questions.parts(_with(query, by="time"))
-            told["most_failing_step"] = next(iter(questions.failing_steps(query)), None)
-            told["advice"] = questions.advice(query)
-        return answer(told)
+            response["series"] = queries.parts(_replace_fields(query, by="time"))
+            response["most_failing_step"] = next(iter(queries.failing_steps(query)), None)
+            response["advice"] = queries.advice(query)
+        return json_response(response)
 
-    def _patterns(self, questions: Questions, found: dict[str, Any], request: Request) -> Response:
+    def _patterns(self, queries: TenantQueries, values: dict[str, Any], request: Request) -> Response:
         fields = ("state", "tool", "kind", "agent", "text", "since", "new_since", "order")
-        query = PatternQuery(**{name: found[name] for name in fields})
-        return self._listed(
-            lambda most: [patterns_told.facts(each) for each in questions.patterns(_with(query, limit=most))],
-            "patterns", patterns_told.CSV, found, request,
-        )  # fmt: skip
+        query = PatternQuery(**{name: values[name] for name in fields})
 
-    def _pattern(self, questions: Questions, found: dict[str, Any], request: Request) -> Response:
-        pattern = questions.pattern(request.path_params["id"])
+        def read_rows(row_limit: int) -> list[dict[str, Any]]:
+            return [
+                patterns_told.to_facts(pattern) for pattern in queries.patterns(_replace_fields(query, limit=row_limit))
+            ]
+
+        return self._list_response(read_rows, "patterns", patterns_told.CSV_COLUMNS, values, request)
+
+    def _pattern(self, queries: TenantQueries, values: dict[str, Any], request: Request) -> Response:
+        pattern = queries.pattern(request.path_params["id"])
         if pattern is None:
-            raise unknown("there is no such pattern, or several begin so.")
-        return answer(patterns_told.facts(pattern) | {"overcome_before": builtins(questions.overcome(pattern))})
-
-    def _fixes(self, questions: Questions, found: dict[str, Any], request: Request) -> Response:
-        query = FixQuery(tool=found["tool"], state=found["state"], now=found["now"])
-        return self._listed(
-            lambda most: [fixes_told.facts(each) for each in questions.fixes(_with(query, limit=most))],
-            "fixes", FIXES, found, request,
-        )  # fmt: skip
-
-    def _lessons(self, questions: Questions, found: dict[str, Any], request: Request) -> Response:
-        query = LessonQuery(
-            **{name: found[name] for name in ("tool", "kind", "state", "source", "now")},
-            agent=found["agent"] or "",
-            text=found["text"] or "",
+            raise not_found("there is no such pattern, or several begin so.")
+        return json_response(
+            patterns_told.to_facts(pattern) | {"overcome_before": to_builtins(queries.precedents(pattern))}
         )
-        return self._listed(
-            lambda most: [lessons_told.facts(each) for each in questions.lessons(_with(query, limit=most))],
-            "lessons", LESSONS, found, request,
-        )  # fmt: skip
 
-    def _lesson(self, questions: Questions, found: dict[str, Any], request: Request) -> Response:
-        lesson = questions.lesson(request.path_params["id"])
+    def _fixes(self, queries: TenantQueries, values: dict[str, Any], request: Request) -> Response:
+        query = FixQuery(tool=values["tool"], state=values["state"], now=values["now"])
+
+        def read_rows(row_limit: int) -> list[dict[str, Any]]:
+            return [fixes_told.to_facts(fix) for fix in queries.fixes(_replace_fields(query, limit=row_limit))]
+
+        return self._list_response(read_rows, "fixes", FIX_COLUMNS, values, request)
+
+    def _lessons(self, queries: TenantQueries, values: dict[str, Any], request: Request) -> Response:
+        query = LessonQuery(
+            **{name: values[name] for name in ("tool", "kind", "state", "source", "now")},
+            agent=values["agent"] or "",
+            text=values["text"] or "",
+        )
+
+        def read_rows(row_limit: int) -> list[dict[str, Any]]:
+            return [
+                lessons_told.to_facts(lesson) for lesson in queries.lessons(_replace_fields(query, limit=row_limit))
+            ]
+
+        return self._list_response(read_rows, "lessons", LESSON_COLUMNS, values, request)
+
+    def _lesson(self, queries: TenantQueries, values: dict[str, Any], request: Request) -> Response:
+        lesson = queries.lesson(request.path_params["id"])
         if lesson is None:
-            raise unknown("there is no such lesson, or several begin so.")
-        evidence = questions.evidence(lesson.fix) if lesson.fix else []
-        return answer(lessons_told.facts(lesson) | {"evidence": builtins(evidence)})
+            raise not_found("there is no such lesson, or several begin so.")
+        evidence = queries.evidence(lesson.fix) if lesson.fix else []
+        return json_response(lessons_told.to_facts(lesson) | {"evidence": to_builtins(evidence)})
 
-    def _tools(self, questions: Questions, found: dict[str, Any], request: Request) -> Response:
-        return self._parts("tool", questions, found, request)
+    def _tools(self, queries: TenantQueries, values: dict[str, Any], request: Request) -> Response:
+        return self._parts("tool", queries, values, request)
 
-    def _agents(self, questions: Questions, found: dict[str, Any], request: Request) -> Response:
-        return self._parts("agent", questions, found, request)
+    def _agents(self, queries: TenantQueries, values: dict[str, Any], request: Request) -> Response:
+        return self._parts("agent", queries, values, request)
 
-    def _audit(self, questions: Questions, found: dict[str, Any], request: Request) -> Response:
-        before, limit = None, found["limit"]
-        if found["cursor"]:
-            at, id = cursor_read(found["cursor"], 2)
+    def _audit(self, queries: TenantQueries, values: dict[str, Any], request: Request) -> Response:
+        before, limit = None, values["limit"]
+        if values["cursor"]:
+            at, id = decode_cursor(values["cursor"], 2)
             before = (int(at), id)
-        fields = {name: found[name] for name in ("by", "do", "since", "until")}
-        acts = questions.audit(AuditQuery(**fields, before=before, limit=limit + 1))
-        shown = acts[:limit]
-        rows = [audit_told.facts(each) for each in shown]
-        more = cursor(shown[-1].at, shown[-1].id) if len(acts) > limit else None
-        return _rows("audit", rows, audit_told.CSV, more, found, request)
+        fields = {name: values[name] for name in ("by", "do", "since", "until")}
+        entries = queries.audit(AuditQuery(**fields, before=before, limit=limit + 1))
+        page_entries = entries[:limit]
+        rows = [audit_told.to_facts(entry) for entry in page_entries]
+        next_cursor = encode_cursor(page_entries[-1].at, page_entries[-1].id) if len(entries) > limit else None
+        return _rows_response("audit", rows, audit_told.CSV_COLUMNS, next_cursor, values, request)
 
-    def _parts(self, by: By, questions: Questions, found: dict[str, Any], request: Request) -> Response:
+    def _parts(self, by: By, queries: TenantQueries, values: dict[str, Any], request: Request) -> Response:
         fields = ("since", "until", "agent", "tool", "version", "environment")
-        query = StatsQuery(now=found["now"], by=by, **{name: found[name] for name in fields if name in found})
-        names = (by, *figures_told.OUTSIDE)
-        return self._listed(lambda most: questions.parts(query), f"{by}s", names, found, request)
+        query = StatsQuery(now=values["now"], by=by, **{name: values[name] for name in fields if name in values})
+        names = (by, *figures_told.CSV_COLUMNS)
+        return self._list_response(lambda row_limit: queries.parts(query), f"{by}s", names, values, request)
 
-    def _listed(
-        self, rows: Callable[[int], list[dict[str, Any]]], name: str, columns: Sequence[str], found: dict[str, Any],
+    def _list_response(
+        self, rows: Callable[[int], list[dict[str, Any]]], name: str, columns: Sequence[str], values: dict[str, Any],
         request: Request,
     ) -> Response:  # fmt: skip
         """Build a response with one page of rows and the cursor of the next page."""
-        start, limit = 0, found["limit"]
-        if found["cursor"]:
-            start = min(int(cursor_read(found["cursor"], 1)[0]), 100_000)
-        every = rows(start + limit + 1)
-        shown = every[start : start + limit]
-        more = cursor(start + limit) if len(every) > start + limit else None
-        return _rows(name, shown, columns, more, found, request)
+        start, limit = 0, values["limit"]
+        if values["cursor"]:
+            start = min(int(decode_cursor(values["cursor"], 1)[0]), 100_000)
+        all_rows = rows(start + limit + 1)
+        page_rows = all_rows[start : start + limit]
+        next_cursor = encode_cursor(start + limit) if len(all_rows) > start + limit else None
+        return _rows_response(name, page_rows, columns, next_cursor, values, request)
 
 
-def _rows(
-    name: str, rows: list[dict[str, Any]], columns: Sequence[str], more: str | None, found: dict[str, Any],
+def _rows_response(
+    name: str, rows: list[dict[str, Any]], columns: Sequence[str], next_cursor: str | None, values: dict[str, Any],
     request: Request,
 ) -> Response:  # fmt: skip
     """Build a response with one page of a list. The next cursor is a JSON field, or a Link header for CSV."""
-    if not wants_csv(request, found):
-        return answer({name: rows, "next": more, "now": found["now"]})
-    there = request.url.include_query_params(cursor=more)
-    return csv(rows, columns, {"Link": f'<{there.path}?{there.query}>; rel="next"'} if more else None)
+    if not wants_csv(request, values):
+        return json_response({name: rows, "next": next_cursor, "now": values["now"]})
+    next_url = request.url.include_query_params(cursor=next_cursor)
+    return csv_response(
+        rows, columns, {"Link": f'<{next_url.path}?{next_url.query}>; rel="next"'} if next_cursor else None
+    )
 
 
-def _with(query: Any, **fields: Any) -> Any:
+def _replace_fields(query: Any, **fields: Any) -> Any:
     return msgspec.structs.replace(query, **fields)

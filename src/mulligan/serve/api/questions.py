@@ -9,21 +9,21 @@ import msgspec
 from mulligan.figures import Stats, StatsQuery
 from mulligan.records import Fix, History, Lesson, LessonVerdict, Pattern, Precedent
 from mulligan.remember.store import (
-    Act,
+    AuditEntry,
     AuditQuery,
-    Evidence,
     FixQuery,
     LessonQuery,
     PatternQuery,
-    Question,
+    RecallQuery,
     RunQuery,
     Store,
+    TrialReport,
 )
 from mulligan.report import overview
 from mulligan.report import stats as figures_told
 
 
-class Questions:
+class TenantQueries:
     """Queries of one tenant. They block like the store: call them with `Server.run_in_reader`."""
 
     def __init__(self, store: Store, tenant: str, now: int) -> None:
@@ -36,21 +36,21 @@ class Questions:
 
     def run(self, id: str) -> History | None:
         """Return a run by its id or an unambiguous prefix of it."""
-        whole = self._store.run(self._tenant, id)
-        if whole is not None:
-            return whole
-        found = self._store.find(self._tenant, id, limit=2)
-        return self._store.run(self._tenant, found[0].id) if len(found) == 1 else None
+        history = self._store.run(self._tenant, id)
+        if history is not None:
+            return history
+        matches = self._store.find(self._tenant, id, limit=2)
+        return self._store.run(self._tenant, matches[0].id) if len(matches) == 1 else None
 
     def stats(self, query: StatsQuery) -> Stats:
         return self._store.stats(self._tenant, query)
 
     def advice(self, query: StatsQuery) -> list[str]:
         """Return recommendations derived from the metrics."""
-        plain = msgspec.structs.replace(query, by=None)
+        total_query = msgspec.structs.replace(query, by=None)
         tools = self.stats(msgspec.structs.replace(query, by="tool", detail=True))
         agents = self.stats(msgspec.structs.replace(query, by="agent"))
-        return figures_told.advice(self.stats(plain).total, tools.parts, agents.parts)
+        return figures_told.build_advice(self.stats(total_query).total, tools.parts, agents.parts)
 
     def patterns(self, query: PatternQuery) -> list[Pattern]:
         return self._store.patterns(self._tenant, query)
@@ -58,14 +58,14 @@ class Questions:
     def pattern(self, id: str) -> Pattern | None:
         return self._store.pattern(self._tenant, id)
 
-    def overcome(self, pattern: Pattern) -> list[Precedent]:
+    def precedents(self, pattern: Pattern) -> list[Precedent]:
         """Return what recovered a pattern in earlier runs."""
-        return self._store.recall(self._tenant, Question(tool=pattern.tool, fingerprint=pattern.fingerprint))
+        return self._store.recall(self._tenant, RecallQuery(tool=pattern.tool, fingerprint=pattern.fingerprint))
 
     def fixes(self, query: FixQuery) -> list[Fix]:
         return self._store.fixes(self._tenant, query)
 
-    def evidence(self, fix: str) -> list[Evidence]:
+    def evidence(self, fix: str) -> list[TrialReport]:
         return self._store.evidence(self._tenant, fix)
 
     def lessons(self, query: LessonQuery) -> list[Lesson]:
@@ -78,18 +78,18 @@ class Questions:
         """Apply an operator's decision and return the changed lesson."""
         return self._store.decide_lesson(self._tenant, id, verdict, self.now)
 
-    def audit(self, query: AuditQuery) -> list[Act]:
+    def audit(self, query: AuditQuery) -> list[AuditEntry]:
         return self._store.audit(self._tenant, query)
 
     def parts(self, query: StatsQuery) -> list[dict[str, Any]]:
         """Return the metrics by tool, agent or another dimension, most unrecovered calls first."""
-        return overview.ranked(self.stats(query).parts, query.by or "")
+        return overview.rank_parts(self.stats(query).parts, query.by or "")
 
     def failing_steps(self, query: StatsQuery) -> list[dict[str, Any]]:
         """Return steps with failed calls, most unrecovered calls first."""
-        told = self.parts(msgspec.structs.replace(query, by="step"))
+        rows = self.parts(msgspec.structs.replace(query, by="step"))
         return [
-            {name: each[name] for name in ("step", "calls", "recovered", "given_up")}
-            for each in told
-            if each["recovered"] or each["given_up"]
+            {name: row[name] for name in ("step", "calls", "recovered", "given_up")}
+            for row in rows
+            if row["recovered"] or row["given_up"]
         ]

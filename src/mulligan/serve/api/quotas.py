@@ -16,17 +16,17 @@ from typing import NamedTuple
 import msgspec
 
 from mulligan.records import Record, decode, encode
-from mulligan.remember.store import DAY, Shelf
-from mulligan.serve.api.errors import away, too_much, used_up
+from mulligan.remember.store import DAY, KeyValueStore
+from mulligan.serve.api.errors import quota_exceeded, request_exceeds_quota, store_unavailable
 from mulligan.serve.api.tenants import MEASURES, Measure, Tenant
-from mulligan.serve.api.tokens import KIND
+from mulligan.serve.api.tokens import SERVER_ENTRY_KIND
 
-KEY = "usage"
-SHARE = 100
+USAGE_KEY = "usage"
+QUOTA_RESERVE_DIVISOR = 100
 """A process reserves the quota divided by this number at a time."""
-DAYS = 31
+MAX_USAGE_DAYS = 31
 """Days of usage that the store holds."""
-LATEST = 3600
+MAX_RETRY_AFTER_SECONDS = 3600
 """Upper limit of Retry-After: an operator may raise the quota before the day ends."""
 
 
@@ -36,110 +36,123 @@ class Usage(Record, frozen=True):
     days: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
 
 
-class _Held(NamedTuple):
+class _ReservedQuota(NamedTuple):
     """Amounts that this process reserved and has not spent."""
 
     day: str
-    left: dict[Measure, int]
+    remaining: dict[Measure, int]
 
 
 def day_of(now: int) -> str:
     return time.strftime("%Y-%m-%d", time.gmtime(now // 1000))
 
 
-def usage(shelf: Shelf, tenant: str) -> Usage:
-    kept = shelf.get(tenant, KIND, KEY)
-    return decode(kept, Usage) if kept else Usage()
+def load_usage(key_value_store: KeyValueStore, tenant: str) -> Usage:
+    stored_value = key_value_store.get(tenant, SERVER_ENTRY_KIND, USAGE_KEY)
+    return decode(stored_value, Usage) if stored_value else Usage()
 
 
 class Quotas:
     """Quota accounting of one process."""
 
-    def __init__(self, shelf: Shelf) -> None:
-        self._shelf = shelf
-        self._held: dict[str, _Held] = {}
+    def __init__(self, key_value_store: KeyValueStore) -> None:
+        self._key_value_store = key_value_store
+        self._reserved: dict[str, _ReservedQuota] = {}
         self._lock = threading.Lock()
 
-    def spend(self, tenant: Tenant, asked: Mapping[Measure, int], now: int) -> bool:
+    def spend_reserved(self, tenant: Tenant, amounts: Mapping[Measure, int], now: int) -> bool:
         """Spend the amounts from the local reserve, all or none. Return whether it sufficed. Never calls the store."""
-        needed = {name: much for name, much in asked.items() if name in tenant.quotas}
-        if not needed:
+        limited_amounts = {name: amount for name, amount in amounts.items() if name in tenant.quotas}
+        if not limited_amounts:
             return True
         with self._lock:
-            left = self._today(tenant.name, now)
-            if any(left.get(name, 0) < much for name, much in needed.items()):
+            remaining = self._remaining_today(tenant.name, now)
+            if any(remaining.get(name, 0) < amount for name, amount in limited_amounts.items()):
                 return False
-            for name, much in needed.items():
-                left[name] -= much
+            for name, amount in limited_amounts.items():
+                remaining[name] -= amount
             return True
 
-    def take(self, tenant: Tenant, asked: Mapping[Measure, int], now: int) -> None:
+    def reserve_and_spend(self, tenant: Tenant, amounts: Mapping[Measure, int], now: int) -> None:
         """Reserve the missing amounts in the store and spend them. Raise `ApiError` if the quota is exhausted."""
-        for name, much in asked.items():
-            if much > tenant.quotas.get(name, much):
-                raise too_much(name, tenant.quotas[name])
-        while not self.spend(tenant, asked, now):
+        for name, amount in amounts.items():
+            if amount > tenant.quotas.get(name, amount):
+                raise request_exceeds_quota(name, tenant.quotas[name])
+        while not self.spend_reserved(tenant, amounts, now):
             with self._lock:
-                left = dict(self._today(tenant.name, now))
+                remaining = dict(self._remaining_today(tenant.name, now))
             missing = {
-                name: much - left.get(name, 0)
-                for name, much in asked.items()
-                if name in tenant.quotas and much > left.get(name, 0)
+                name: amount - remaining.get(name, 0)
+                for name, amount in amounts.items()
+                if name in tenant.quotas and amount > remaining.get(name, 0)
             }
-            granted = self._granted(tenant, missing, day_of(now))
+            granted = self._reserve(tenant, missing, day_of(now))
             with self._lock:
-                left = self._today(tenant.name, now)
-                for name, much in granted.items():
-                    left[name] = left.get(name, 0) + much
-                short = [name for name, much in asked.items() if name in missing and left.get(name, 0) < much]
-            if short and not self.spend(tenant, asked, now):
-                raise used_up(short[0], tenant.quotas[short[0]], min(LATEST, (DAY - now % DAY) // 1000 + 1))
-            if short:
+                remaining = self._remaining_today(tenant.name, now)
+                for name, amount in granted.items():
+                    remaining[name] = remaining.get(name, 0) + amount
+                exhausted = [
+                    name for name, amount in amounts.items() if name in missing and remaining.get(name, 0) < amount
+                ]
+            if exhausted and not self.spend_reserved(tenant, amounts, now):
+                raise quota_exceeded(
+                    exhausted[0],
+                    tenant.quotas[exhausted[0]],
+                    min(MAX_RETRY_AFTER_SECONDS, (DAY - now % DAY) // 1000 + 1),
+                )
+            if exhausted:
                 return
 
     def close(self) -> None:
         """Return unspent reserves to the store."""
         with self._lock:
-            held, self._held = self._held, {}
-        for name, (day, left) in held.items():
-            if any(left.values()):
-                self._count(name, day, partial(_given_back, left))
+            reserved, self._reserved = self._reserved, {}
+        for name, (day, remaining) in reserved.items():
+            if any(remaining.values()):
+                self._update_usage(name, day, partial(_refund_amounts, remaining))
 
-    def _today(self, tenant: str, now: int) -> dict[Measure, int]:
+    def _remaining_today(self, tenant: str, now: int) -> dict[Measure, int]:
         day = day_of(now)
-        held = self._held.get(tenant)
-        if held is None or held.day != day:
-            held = self._held[tenant] = _Held(day, {})
-        return held.left
+        reserved = self._reserved.get(tenant)
+        if reserved is None or reserved.day != day:
+            reserved = self._reserved[tenant] = _ReservedQuota(day, {})
+        return reserved.remaining
 
-    def _granted(self, tenant: Tenant, missing: Mapping[Measure, int], day: str) -> dict[Measure, int]:
-        def share(counted: Mapping[str, int]) -> dict[Measure, int]:
+    def _reserve(self, tenant: Tenant, missing: Mapping[Measure, int], day: str) -> dict[Measure, int]:
+        def choose_amounts(used_amounts: Mapping[str, int]) -> dict[Measure, int]:
             return {
-                name: min(max(much, tenant.quotas[name] // SHARE), max(0, tenant.quotas[name] - counted.get(name, 0)))
-                for name, much in missing.items()
+                name: min(
+                    max(amount, tenant.quotas[name] // QUOTA_RESERVE_DIVISOR),
+                    max(0, tenant.quotas[name] - used_amounts.get(name, 0)),
+                )
+                for name, amount in missing.items()
             }
 
-        return self._count(tenant.name, day, share)
+        return self._update_usage(tenant.name, day, choose_amounts)
 
-    def _count(
-        self, tenant: str, day: str, share: Callable[[Mapping[str, int]], dict[Measure, int]]
+    def _update_usage(
+        self, tenant: str, day: str, choose_amounts: Callable[[Mapping[str, int]], dict[Measure, int]]
     ) -> dict[Measure, int]:
         """Update a day's usage with compare-and-set. Return the added amounts."""
         for _ in range(1000):
-            known = self._shelf.get(tenant, KIND, KEY)
-            days = dict((decode(known, Usage) if known else Usage()).days)
-            counted = days.get(day, {})
-            added = share(counted)
+            stored_value = self._key_value_store.get(tenant, SERVER_ENTRY_KIND, USAGE_KEY)
+            days = dict((decode(stored_value, Usage) if stored_value else Usage()).days)
+            used_amounts = days.get(day, {})
+            added = choose_amounts(used_amounts)
             if not any(added.values()):
                 return added
             days[day] = {
-                name: counted.get(name, 0) + added.get(name, 0) for name in MEASURES if name in {*counted, *added}
+                name: used_amounts.get(name, 0) + added.get(name, 0)
+                for name in MEASURES
+                if name in {*used_amounts, *added}
             }
-            kept = Usage(days=dict(sorted(days.items())[-DAYS:]))
-            if self._shelf.swap(tenant, KIND, KEY, known, encode(kept)):
+            updated_usage = Usage(days=dict(sorted(days.items())[-MAX_USAGE_DAYS:]))
+            if self._key_value_store.compare_and_set(
+                tenant, SERVER_ENTRY_KIND, USAGE_KEY, stored_value, encode(updated_usage)
+            ):
                 return added
-        raise away("so many processes count the quota of a tenant that this one did not come to it.")
+        raise store_unavailable("so many processes count the quota of a tenant that this one did not come to it.")
 
 
-def _given_back(left: Mapping[Measure, int], counted: Mapping[str, int]) -> dict[Measure, int]:
-    return {name: -min(much, counted.get(name, 0)) for name, much in left.items()}
+def _refund_amounts(remaining: Mapping[Measure, int], used_amounts: Mapping[str, int]) -> dict[Measure, int]:
+    return {name: -min(amount, used_amounts.get(name, 0)) for name, amount in remaining.items()}

@@ -7,31 +7,33 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from mulligan.serve.api.errors import busy
+from mulligan.serve.api.errors import rate_limited
 
-RATE = 20_000
+DEFAULT_RECORDS_PER_SECOND = 20_000
 """Sustained records per second of one caller: several times what one process records."""
-BURST = 10
+BURST_SECONDS = 10
 """Burst size as seconds of the sustained rate, for records queued while the server was unavailable."""
-CALLERS = 10_000
+MAX_TRACKED_CALLERS = 10_000
 
 
-class Rates:
+class RateLimiter:
     """Token bucket per caller."""
 
-    def __init__(self, rate: float = RATE, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, rate: float = DEFAULT_RECORDS_PER_SECOND, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self._rate = rate
         self._monotonic = monotonic
-        self._left: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()
+        self._budgets: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()
 
     def take(self, tenant: str, principal: str, records: int) -> None:
         """Take tokens for the records or raise `ApiError`. A caller with tokens left may overdraw by one body."""
-        key, now, most = (tenant, principal), self._monotonic(), self._rate * BURST
-        left, at = self._left.get(key, (most, now))
-        left = min(most, left + (now - at) * self._rate)
-        if left <= 0:
-            raise busy(max(1, math.ceil((1 - left) / self._rate)))
-        self._left[key] = (left - records, now)
-        self._left.move_to_end(key)
-        while len(self._left) > CALLERS:
-            self._left.popitem(last=False)
+        key, now, capacity = (tenant, principal), self._monotonic(), self._rate * BURST_SECONDS
+        remaining, at = self._budgets.get(key, (capacity, now))
+        remaining = min(capacity, remaining + (now - at) * self._rate)
+        if remaining <= 0:
+            raise rate_limited(max(1, math.ceil((1 - remaining) / self._rate)))
+        self._budgets[key] = (remaining - records, now)
+        self._budgets.move_to_end(key)
+        while len(self._budgets) > MAX_TRACKED_CALLERS:
+            self._budgets.popitem(last=False)

@@ -8,26 +8,26 @@ import msgspec
 from msgspec import Meta
 
 from mulligan.events import AnyEvent
-from mulligan.records import End, Outcome, StepType
+from mulligan.records import EndReason, Outcome, StepType
 
-MANY = 10_000
+MAX_BODY_ITEMS = 10_000
 """Limit of items in one list of a body."""
 YEAR_9999 = 253_402_300_799_999
 Id = Annotated[str, Meta(min_length=1, max_length=200, description="An opaque id of your own.")]
 Name = Annotated[str, Meta(max_length=200)]
 Trace = Annotated[str, Meta(pattern="^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")]
 Number = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-Moment = Annotated[int, Meta(ge=0, le=YEAR_9999, description="UTC milliseconds.")]
+Timestamp = Annotated[int, Meta(ge=0, le=YEAR_9999, description="UTC milliseconds.")]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Count = Annotated[int, Meta(ge=0, le=2**40)]
 Word = Annotated[str, Meta(max_length=80, pattern=r"^[A-Za-z0-9_.-]*$")]
 
 
-class Sent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class Payload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Base of all payloads. Unknown fields are rejected."""
 
 
-class SentFailure(Sent, frozen=True):
+class FailurePayload(Payload, frozen=True):
     """A failure. Without a code, its message is classified."""
 
     run: Annotated[Id | None, Meta(description="Needed where it stands alone.")] = None
@@ -45,10 +45,10 @@ class SentFailure(Sent, frozen=True):
     ] = None
     retry_after: Annotated[Seconds | None, Meta(description="Seconds after which it was told to come again.")] = None
     name: Annotated[Name | None, Meta(description="The tool, where the step is not known here.")] = None
-    started: Annotated[Moment | None, Meta(description="UTC milliseconds.")] = None
+    started: Annotated[Timestamp | None, Meta(description="UTC milliseconds.")] = None
 
 
-class SentStep(Sent, frozen=True):
+class StepPayload(Payload, frozen=True):
     """One attempt of a call."""
 
     run: Annotated[Id | None, Meta(description="Needed where it does not stand in its run.")] = None
@@ -70,14 +70,14 @@ class SentStep(Sent, frozen=True):
     arguments: Annotated[Any, Meta(description="What it was called with.")] = None
     outcome: Annotated[Outcome | None, Meta(description="success, or failure where there is one, if not said.")] = None
     result: Annotated[Any, Meta(description="What it answered.")] = None
-    started: Annotated[Moment | None, Meta(description="UTC milliseconds; when its run began, if not said.")] = None
+    started: Annotated[Timestamp | None, Meta(description="UTC milliseconds; when its run began, if not said.")] = None
     seconds: Annotated[Seconds, Meta(description="How long it took.")] = 0.0
-    failure: Annotated[SentFailure | None, Meta(description="What went wrong.")] = None
+    failure: Annotated[FailurePayload | None, Meta(description="What went wrong.")] = None
     tokens: Annotated[dict[Name, Count] | None, Meta(description="How many, by what they were.")] = None
     metadata: Annotated[dict[str, Any] | None, Meta(description="Whatever else you want to see of it.")] = None
 
 
-class SentRun(Sent, frozen=True):
+class RunPayload(Payload, frozen=True):
     """One run of an agent, complete or in progress."""
 
     id: Annotated[
@@ -93,16 +93,22 @@ class SentRun(Sent, frozen=True):
     )
     context: Annotated[str | None, Meta(description="What the agent was trying to do.")] = None
     metadata: Annotated[dict[str, Any] | None, Meta(description="Whatever else; model names the model.")] = None
-    started: Annotated[Moment | None, Meta(description="UTC milliseconds; if not said, its first step's, or now.")] = (
+    started: Annotated[
+        Timestamp | None, Meta(description="UTC milliseconds; if not said, its first step's, or now.")
+    ] = None
+    ended: Annotated[Timestamp | None, Meta(description="UTC milliseconds; without it and end, it is under way.")] = (
         None
     )
-    ended: Annotated[Moment | None, Meta(description="UTC milliseconds; without it and end, it is under way.")] = None
-    end: Annotated[End | None, Meta(description="How it ended: finished, where only the time is said.")] = None
-    steps: Annotated[list[SentStep], Meta(max_length=MANY, description="In the order in which they began.")] = []
-    failures: Annotated[list[SentFailure], Meta(max_length=MANY, description="The run's own, or of its steps.")] = []
+    end: Annotated[EndReason | None, Meta(description="How it ended: finished, where only the time is said.")] = None
+    steps: Annotated[
+        list[StepPayload], Meta(max_length=MAX_BODY_ITEMS, description="In the order in which they began.")
+    ] = []
+    failures: Annotated[
+        list[FailurePayload], Meta(max_length=MAX_BODY_ITEMS, description="The run's own, or of its steps.")
+    ] = []
 
 
-class SentBatch(Sent, frozen=True):
+class BatchPayload(Payload, frozen=True):
     """Events in the format of mulligan's journal."""
 
     client: Annotated[Name, Meta(description="Which journals these are one of: a folder of one machine.")]
@@ -115,9 +121,9 @@ class SentBatch(Sent, frozen=True):
             description="At the end of these events. A batch that ends no further than what is kept changes nothing.",
         ),
     ]
-    events: Annotated[list[AnyEvent], Meta(max_length=MANY)]
+    events: Annotated[list[AnyEvent], Meta(max_length=MAX_BODY_ITEMS)]
 
 
-SentRuns = SentRun | Annotated[list[SentRun], Meta(max_length=MANY)]
-SentSteps = SentStep | Annotated[list[SentStep], Meta(max_length=MANY)]
-SentFailures = SentFailure | Annotated[list[SentFailure], Meta(max_length=MANY)]
+RunPayloads = RunPayload | Annotated[list[RunPayload], Meta(max_length=MAX_BODY_ITEMS)]
+StepPayloads = StepPayload | Annotated[list[StepPayload], Meta(max_length=MAX_BODY_ITEMS)]
+FailurePayloads = FailurePayload | Annotated[list[FailurePayload], Meta(max_length=MAX_BODY_ITEMS)]

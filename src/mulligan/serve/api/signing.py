@@ -16,88 +16,102 @@ from collections.abc import Callable
 
 from mulligan.failure import StoreError
 from mulligan.records import decode, encode
-from mulligan.remember.store import Shelf
-from mulligan.serve.api.errors import Refused
-from mulligan.serve.api.tokens import KIND, OF_THE_SERVER, Token, Tokens, hashed
+from mulligan.remember.store import KeyValueStore
+from mulligan.serve.api.errors import ApiError
+from mulligan.serve.api.tokens import SERVER_ENTRY_KIND, SERVER_TENANT, Token, Tokens, hash_secret
 
-KEY, ENDED = "cookies", "signed-out"
-HOURS = 12
+COOKIE_SECRET_KEY, SIGNED_OUT_KEY = "cookies", "signed-out"
+COOKIE_HOURS = 12
 """Lifetime of a cookie in hours."""
-TRIES, EVERYBODY = 10, 100
+MAX_ADDRESS_FAILURES, MAX_TOTAL_FAILURES = 10, 100
 """Limits of failed sign-ins per minute: from one address, and in total."""
-MINUTE = 60.0
-ADDRESSES = 10_000
-MOST = 10_000
+FAILURE_WINDOW_SECONDS = 60.0
+MAX_TRACKED_ADDRESSES = 10_000
+MAX_SIGNED_OUT_COOKIES = 10_000
 """Limit of stored signed-out cookies. Above it the ones that expire first are dropped."""
 
 
-class Sessions:
+class SignInSessions:
     """Signed cookies of one store."""
 
-    def __init__(self, shelf: Shelf, tokens: Tokens) -> None:
-        self._shelf = shelf
+    def __init__(self, key_value_store: KeyValueStore, tokens: Tokens) -> None:
+        self._key_value_store = key_value_store
         self._tokens = tokens
         self._key = b""
-        self._ended: dict[str, int] = {}
+        self._signed_out: dict[str, int] = {}
         """Hashes of signed-out cookies with their expiry times."""
 
     def load(self) -> None:
         """Load the signed-out cookies and the signing key from the store. Create the key if there is none."""
-        self._ended = _read(self._shelf.get(OF_THE_SERVER, KIND, ENDED))
+        self._signed_out = _decode_signed_out(
+            self._key_value_store.get(SERVER_TENANT, SERVER_ENTRY_KIND, SIGNED_OUT_KEY)
+        )
         if self._key:
             return
-        key = self._shelf.get(OF_THE_SERVER, KIND, KEY)
+        key = self._key_value_store.get(SERVER_TENANT, SERVER_ENTRY_KIND, COOKIE_SECRET_KEY)
         if key is None:
-            drawn = os.urandom(32)
-            is_first = self._shelf.swap(OF_THE_SERVER, KIND, KEY, None, drawn)
-            key = drawn if is_first else self._shelf.get(OF_THE_SERVER, KIND, KEY) or drawn
+            new_key = os.urandom(32)
+            is_first = self._key_value_store.compare_and_set(
+                SERVER_TENANT, SERVER_ENTRY_KIND, COOKIE_SECRET_KEY, None, new_key
+            )
+            key = (
+                new_key
+                if is_first
+                else self._key_value_store.get(SERVER_TENANT, SERVER_ENTRY_KIND, COOKIE_SECRET_KEY) or new_key
+            )
         self._key = key
 
     @property
-    def name(self) -> str:
+    def cookie_name(self) -> str:
         """Cookie name: the same for all processes of a store, different for other stores on the host."""
         return f"mulligan_{hashlib.blake2b(self._key, digest_size=4, person=b'cookie name').hexdigest()}"
 
-    def make(self, token: Token, now: int) -> str:
-        until = now + HOURS * 3_600_000
-        return f"{token.id}.{until}.{self._signed(token, until)}"
+    def create_cookie(self, token: Token, now: int) -> str:
+        until = now + COOKIE_HOURS * 3_600_000
+        return f"{token.id}.{until}.{self._sign(token, until)}"
 
-    def find(self, cookie: str, now: int) -> Token | None:
+    def find_token(self, cookie: str, now: int) -> Token | None:
         """Return the token of a cookie if signature, age and token are valid."""
-        id, _, rest = cookie.partition(".")
-        until, _, signed = rest.partition(".")
-        token = self._tokens.named(id) if self._key else None
+        id, _, remainder = cookie.partition(".")
+        until, _, signature = remainder.partition(".")
+        token = self._tokens.find_by_id(id) if self._key else None
         if token is None or not (until.isascii() and until.isdecimal() and len(until) < 16):
             return None
-        is_ours = hmac.compare_digest(signed.encode("utf-8", "replace"), self._signed(token, int(until)).encode())
-        if not is_ours or now >= int(until) or hashed(signed) in self._ended:
+        is_signature_valid = hmac.compare_digest(
+            signature.encode("utf-8", "replace"), self._sign(token, int(until)).encode()
+        )
+        if not is_signature_valid or now >= int(until) or hash_secret(signature) in self._signed_out:
             return None
         return token if token.state(now) == "active" else None
 
-    def end(self, cookie: str, now: int) -> None:
+    def sign_out(self, cookie: str, now: int) -> None:
         """Invalidate a cookie, here at once and in other processes within a second."""
-        if self.find(cookie, now) is None:
+        if self.find_token(cookie, now) is None:
             return
-        _, until, signed = cookie.split(".")
+        _, until, signature = cookie.split(".")
         for _ in range(100):
-            known = self._shelf.get(OF_THE_SERVER, KIND, ENDED)
-            ended = {mark: end for mark, end in _read(known).items() if end > now} | {hashed(signed): int(until)}
-            if len(ended) > MOST:
-                del ended[min(ended, key=ended.__getitem__)]
-            if self._shelf.swap(OF_THE_SERVER, KIND, ENDED, known, encode(ended)):
-                self._ended = ended
+            stored_value = self._key_value_store.get(SERVER_TENANT, SERVER_ENTRY_KIND, SIGNED_OUT_KEY)
+            signed_out = {mark: end for mark, end in _decode_signed_out(stored_value).items() if end > now} | {
+                hash_secret(signature): int(until)
+            }
+            if len(signed_out) > MAX_SIGNED_OUT_COOKIES:
+                del signed_out[min(signed_out, key=signed_out.__getitem__)]
+            if self._key_value_store.compare_and_set(
+                SERVER_TENANT, SERVER_ENTRY_KIND, SIGNED_OUT_KEY, stored_value, encode(signed_out)
+            ):
+                self._signed_out = signed_out
                 return
         raise StoreError("too many sign out at once. Try again.")
 
-    def _signed(self, token: Token, until: int) -> str:
+    def _sign(self, token: Token, until: int) -> str:
         return hmac.digest(self._key, f"{token.id}.{until}.{token.hash}".encode(), "sha256").hex()
 
 
-def _read(kept: bytes | None) -> dict[str, int]:
-    return decode(kept, dict[str, int]) if kept else {}
+def _decode_signed_out(stored_value: bytes | None) -> dict[str, int]:
+    return decode(stored_value, dict[str, int]) if stored_value else {}
 
 
-class Tries:
+class SignInLimiter:
     """Rate limit for failed sign-ins, counted per process.
 
     A shared count is not needed: tokens have 160 random bits.
@@ -105,26 +119,26 @@ class Tries:
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._wrong: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._failures: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def check(self, address: str) -> None:
         """Raise `ApiError` with Retry-After if there were too many failures."""
-        for who, most in ((address, TRIES), ("", EVERYBODY)):
-            count, _ = self._now(who, most)
-            if count > most - 1:
-                wait = math.ceil((count - most + 1) * MINUTE / most)
-                told = "too many tokens were tried that are none. Wait a little."
-                raise Refused(429, "busy", told, headers={"Retry-After": str(max(1, wait))})
+        for source, limit in ((address, MAX_ADDRESS_FAILURES), ("", MAX_TOTAL_FAILURES)):
+            count, _ = self._current_count(source, limit)
+            if count > limit - 1:
+                wait = math.ceil((count - limit + 1) * FAILURE_WINDOW_SECONDS / limit)
+                message = "too many tokens were tried that are none. Wait a little."
+                raise ApiError(429, "busy", message, headers={"Retry-After": str(max(1, wait))})
 
-    def wrong(self, address: str) -> None:
-        for who, most in ((address, TRIES), ("", EVERYBODY)):
-            count, at = self._now(who, most)
-            self._wrong[who] = (count + 1, at)
-            self._wrong.move_to_end(who)
-        while len(self._wrong) > ADDRESSES:
-            self._wrong.popitem(last=False)
+    def record_failure(self, address: str) -> None:
+        for source, limit in ((address, MAX_ADDRESS_FAILURES), ("", MAX_TOTAL_FAILURES)):
+            count, at = self._current_count(source, limit)
+            self._failures[source] = (count + 1, at)
+            self._failures.move_to_end(source)
+        while len(self._failures) > MAX_TRACKED_ADDRESSES:
+            self._failures.popitem(last=False)
 
-    def _now(self, who: str, most: int) -> tuple[float, float]:
+    def _current_count(self, source: str, limit: int) -> tuple[float, float]:
         now = self._monotonic()
-        count, at = self._wrong.get(who, (0.0, now))
-        return max(0.0, count - (now - at) * most / MINUTE), now
+        count, at = self._failures.get(source, (0.0, now))
+        return max(0.0, count - (now - at) * limit / FAILURE_WINDOW_SECONDS), now

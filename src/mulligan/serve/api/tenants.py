@@ -17,16 +17,16 @@ from msgspec.structs import replace
 from mulligan.failure import SettingsError
 from mulligan.records import Record, decode, encode
 from mulligan.remember import store
-from mulligan.remember.audit import entry
-from mulligan.remember.store import DAY, LOCAL, Noted, Retention, Shelf
-from mulligan.serve.api.tokens import FRESH, KIND, OF_THE_SERVER
+from mulligan.remember.audit import build_entry
+from mulligan.remember.store import DAY, DEFAULT_TENANT, AuditNote, KeyValueStore, Retention
+from mulligan.serve.api.tokens import REFRESH_INTERVAL_SECONDS, SERVER_ENTRY_KIND, SERVER_TENANT
 
-KEY = "tenants"
-NAME = re.compile(r"[\w.@:/-]{1,80}", re.ASCII)
+TENANTS_KEY = "tenants"
+TENANT_NAME_PATTERN = re.compile(r"[\w.@:/-]{1,80}", re.ASCII)
 """Allowed tenant names."""
 Measure = Literal["requests", "records", "bytes"]
 MEASURES: tuple[Measure, ...] = get_args(Measure)
-KEEPS = ("failures", "successes", "hours")
+RETENTION_FIELDS = ("failures", "successes", "hours")
 """Record types with their own age limit, as in `Retention`."""
 
 
@@ -48,116 +48,125 @@ class Tenant(Record, frozen=True):
 
     @property
     def retention(self) -> Retention:
-        aged: dict[str, Any] = {name: None if days is None else days * DAY for name, days in self.keeps.items()}
-        return Retention(**aged)
+        ages: dict[str, Any] = {name: None if days is None else days * DAY for name, days in self.keeps.items()}
+        return Retention(**ages)
 
 
 class Tenants:
     """Tenants of a store, cached for a second because every request needs them."""
 
-    def __init__(self, shelf: Shelf, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._shelf = shelf
+    def __init__(self, key_value_store: KeyValueStore, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._key_value_store = key_value_store
         self._monotonic = monotonic
-        self._known: dict[str, Tenant] = {}
+        self._cached_tenants: dict[str, Tenant] = {}
         self._read_at = float("-inf")
 
-    def all(self) -> list[Tenant]:
+    def load_all(self) -> list[Tenant]:
         """Return the tenants with settings, sorted by name."""
-        kept = self._shelf.get(OF_THE_SERVER, KIND, KEY)
-        return decode(kept, list[Tenant]) if kept else []
+        stored_value = self._key_value_store.get(SERVER_TENANT, SERVER_ENTRY_KIND, TENANTS_KEY)
+        return decode(stored_value, list[Tenant]) if stored_value else []
 
-    def everybody(self) -> list[Tenant]:
+    def load_all_with_default(self) -> list[Tenant]:
         """Return all tenants, including `local`."""
-        made = {LOCAL: Tenant(LOCAL)} | {each.name: each for each in self.all()}
-        return [made[name] for name in sorted(made)]
+        tenants_by_name = {DEFAULT_TENANT: Tenant(DEFAULT_TENANT)} | {tenant.name: tenant for tenant in self.load_all()}
+        return [tenants_by_name[name] for name in sorted(tenants_by_name)]
 
     def find(self, name: str) -> Tenant | None:
         """Read a tenant from the store. `local` always exists."""
-        return next((each for each in self.all() if each.name == name), Tenant(name) if name == LOCAL else None)
+        return next(
+            (tenant for tenant in self.load_all() if tenant.name == name),
+            Tenant(name) if name == DEFAULT_TENANT else None,
+        )
 
     def create(self, tenant: Tenant) -> None:
-        def added(known: list[Tenant]) -> list[Tenant]:
-            if any(each.name == tenant.name for each in known) or tenant.name == LOCAL:
+        def add_tenant(tenants: list[Tenant]) -> list[Tenant]:
+            if any(existing_tenant.name == tenant.name for existing_tenant in tenants) or tenant.name == DEFAULT_TENANT:
                 raise SettingsError(f"there is a tenant {tenant.name!r}. Change it: mulligan tenant set {tenant.name}")
-            return [*known, tenant]
+            return [*tenants, tenant]
 
-        self._change(added, lambda: _noted("tenant.create", Tenant(tenant.name), tenant))
+        self._change(add_tenant, lambda: _build_audit_note("tenant.create", Tenant(tenant.name), tenant))
 
     def set(self, name: str, change: Callable[[Tenant], Tenant]) -> Tenant:
         """Change the settings of a tenant. Return the new settings."""
         result: list[Tenant] = []
 
-        def changed(known: list[Tenant]) -> list[Tenant]:
-            old = next((each for each in known if each.name == name), Tenant(name) if name == LOCAL else None)
-            if old is None:
-                raise unknown(name)
-            result[:] = [old, change(old)]
-            return [*(each for each in known if each.name != name), result[1]]
+        def replace_tenant(tenants: list[Tenant]) -> list[Tenant]:
+            current_tenant = next(
+                (tenant for tenant in tenants if tenant.name == name), Tenant(name) if name == DEFAULT_TENANT else None
+            )
+            if current_tenant is None:
+                raise unknown_tenant(name)
+            result[:] = [current_tenant, change(current_tenant)]
+            return [*(tenant for tenant in tenants if tenant.name != name), result[1]]
 
-        self._change(changed, lambda: _noted("tenant.set", *result))
+        self._change(replace_tenant, lambda: _build_audit_note("tenant.set", *result))
         return result[1]
 
     def remove(self, name: str) -> Tenant:
         """Remove the settings of a tenant. Its records stay in the store."""
-        gone: list[Tenant] = []
+        removed: list[Tenant] = []
 
-        def without(known: list[Tenant]) -> list[Tenant]:
-            gone[:] = [each for each in known if each.name == name]
-            if not gone:
-                raise unknown(name)
-            return [each for each in known if each.name != name]
+        def drop_tenant(tenants: list[Tenant]) -> list[Tenant]:
+            removed[:] = [tenant for tenant in tenants if tenant.name == name]
+            if not removed:
+                raise unknown_tenant(name)
+            return [tenant for tenant in tenants if tenant.name != name]
 
-        self._change(without, lambda: _noted("tenant.remove", gone[0], gone[0]))
-        return gone[0]
+        self._change(drop_tenant, lambda: _build_audit_note("tenant.remove", removed[0], removed[0]))
+        return removed[0]
 
-    def _change(self, changed: Callable[[list[Tenant]], list[Tenant]], noted: Callable[[], Noted]) -> None:
+    def _change(self, update: Callable[[list[Tenant]], list[Tenant]], build_note: Callable[[], AuditNote]) -> None:
         for _ in range(100):
-            known = self._shelf.get(OF_THE_SERVER, KIND, KEY)
-            now = sorted(changed(decode(known, list[Tenant]) if known else []), key=lambda each: each.name)
-            if self._shelf.swap(OF_THE_SERVER, KIND, KEY, known, encode(now), noted()):
+            stored_value = self._key_value_store.get(SERVER_TENANT, SERVER_ENTRY_KIND, TENANTS_KEY)
+            updated = sorted(
+                update(decode(stored_value, list[Tenant]) if stored_value else []), key=lambda tenant: tenant.name
+            )
+            if self._key_value_store.compare_and_set(
+                SERVER_TENANT, SERVER_ENTRY_KIND, TENANTS_KEY, stored_value, encode(updated), build_note()
+            ):
                 return
         raise SettingsError("the tenants are being changed by somebody else all the time. Try again.")
 
     @property
     def is_stale(self) -> bool:
-        return self._monotonic() - self._read_at > FRESH
+        return self._monotonic() - self._read_at > REFRESH_INTERVAL_SECONDS
 
     def refresh(self) -> None:
         read_at = self._monotonic()
-        self._known = {each.name: each for each in self.all()}
+        self._cached_tenants = {tenant.name: tenant for tenant in self.load_all()}
         self._read_at = read_at
 
-    def of(self, name: str) -> Tenant:
+    def settings_for(self, name: str) -> Tenant:
         """Return the settings of a tenant as of the last refresh."""
-        return self._known.get(name) or Tenant(name)
+        return self._cached_tenants.get(name) or Tenant(name)
 
 
-def _noted(do: str, before: Tenant, after: Tenant) -> Noted:
+def _build_audit_note(do: str, before: Tenant, after: Tenant) -> AuditNote:
     """Build the audit note for a change. Alert targets are named without values, because they may contain secrets."""
-    plain = ("note", "keeps", "quotas", "listed")
-    told = [
-        f"{name} {encode(value).decode()}" if name in plain else name
+    value_fields = ("note", "keeps", "quotas", "listed")
+    changes = [
+        f"{name} {encode(value).decode()}" if name in value_fields else name
         for name in after.__struct_fields__
         if (value := getattr(after, name)) != getattr(before, name) and name != "created"
     ]
-    return Noted(after.name, entry(do, store.now(), after.name, ", ".join(told)))
+    return AuditNote(after.name, build_entry(do, store.now(), after.name, ", ".join(changes)))
 
 
-def unknown(name: str) -> SettingsError:
+def unknown_tenant(name: str) -> SettingsError:
     return SettingsError(f"there is no tenant {name!r}. See them: mulligan tenant list")
 
 
-def with_quotas(tenant: Tenant, given: Mapping[Measure, int | None]) -> Tenant:
+def with_quotas(tenant: Tenant, changes: Mapping[Measure, int | None]) -> Tenant:
     """Return the tenant with changed quotas. `None` removes a quota."""
     quotas: dict[Measure, int] = dict(tenant.quotas)
-    for measure, most in given.items():
+    for measure, limit in changes.items():
         quotas.pop(measure, None)
-        if most is not None:
-            quotas[measure] = most
+        if limit is not None:
+            quotas[measure] = limit
     return replace(tenant, quotas=quotas)
 
 
-def with_keeps(tenant: Tenant, given: Mapping[str, int | None], usual: Sequence[str] = ()) -> Tenant:
+def with_retention_days(tenant: Tenant, changes: Mapping[str, int | None], reset_fields: Sequence[str] = ()) -> Tenant:
     """Return the tenant with changed retention. Fields in `reset_fields` return to the default."""
-    keeps = {name: days for name, days in {**tenant.keeps, **given}.items() if name not in usual}
-    return replace(tenant, keeps=keeps)
+    retention_days = {name: days for name, days in {**tenant.keeps, **changes}.items() if name not in reset_fields}
+    return replace(tenant, keeps=retention_days)

@@ -11,7 +11,7 @@ import click
 
 from mulligan import __version__
 from mulligan.failure import MulliganError
-from mulligan.serve.cli.groups import Group
+from mulligan.serve.cli.groups import CommandGroup
 
 SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
     "Begin": {
@@ -67,12 +67,12 @@ SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
     },
 }
 """Command name to module, function and one-line help. The help page imports no command module."""
-LONGEST = 2000
+MAX_ERROR_CHARS = 2000
 """Longest error message. A longer one is cut in the middle, because the command to type stands at its end."""
-COMMANDS = {name: each for commands in SECTIONS.values() for name, each in commands.items()}
+COMMANDS = {name: entry for commands in SECTIONS.values() for name, entry in commands.items()}
 
 
-class Commands(Group):
+class Commands(CommandGroup):
     """Command group that imports the module of a command on demand."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -95,10 +95,10 @@ class Commands(Group):
             return 0  # 0: click would report a failure
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        wide = max(map(len, COMMANDS))
+        name_width = max(map(len, COMMANDS))
         for title, commands in SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl([(name.ljust(wide), told) for name, (_, _, told) in commands.items()])
+                formatter.write_dl([(name.ljust(name_width), summary) for name, (_, _, summary) in commands.items()])
 
 
 @click.group(
@@ -111,7 +111,7 @@ def cli() -> None:
     """A second chance for every failed agent call, and a memory so that it is needed less often."""
 
 
-def _named(words: list[str]) -> str:
+def _command_name(words: list[str]) -> str:
     """Return the typed command, for errors that carry no click context."""
     return f"mulligan {words[1]}" if words[1:] and words[1] in COMMANDS else "mulligan"
 
@@ -124,7 +124,7 @@ def main() -> None:
         click.echo(error.format_message())
         code = 2
     except click.ClickException as error:
-        where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else _named(sys.argv)
+        where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else _command_name(sys.argv)
         message = error.format_message()
         _fail(f"{message[:1].lower()}{message[1:]} (see `{where} --help`)")
     except MulliganError as error:
@@ -137,7 +137,11 @@ def main() -> None:
 def _fail(message: str) -> None:
     # Typed text and file names may contain control characters. Only these are removed: users copy commands from the
     # message.
-    kept = message if len(message) <= LONGEST else f"{message[: LONGEST // 2]} [... cut ...] {message[-LONGEST // 2 :]}"
-    shown = "".join(character if character.isprintable() else " " for character in kept)
-    click.echo(f"error: {' '.join(shown.split())}", err=True)
+    shortened = (
+        message
+        if len(message) <= MAX_ERROR_CHARS
+        else f"{message[: MAX_ERROR_CHARS // 2]} [... cut ...] {message[-MAX_ERROR_CHARS // 2 :]}"
+    )
+    printable = "".join(character if character.isprintable() else " " for character in shortened)
+    click.echo(f"error: {' '.join(printable.split())}", err=True)
     sys.exit(2)

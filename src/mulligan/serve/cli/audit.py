@@ -5,22 +5,22 @@ from __future__ import annotations
 import click
 
 from mulligan.failure import SettingsError
-from mulligan.remember.store import LOCAL, AuditQuery
+from mulligan.remember.store import DEFAULT_TENANT, AuditQuery
 from mulligan.remember.urls import is_remote
 from mulligan.report import audit as told
-from mulligan.report.tables import as_csv
+from mulligan.report.tables import render_csv
 from mulligan.serve.cli.options import (
     as_json,
     csv_option,
     limit_option,
-    moment,
-    opened,
+    load_settings,
+    open_existing_store,
+    parse_time_option,
     print_json,
     print_lines,
-    settings_with,
     store_option,
-    told_more,
-    width,
+    terminal_width,
+    warn_if_truncated,
 )
 
 
@@ -50,18 +50,18 @@ def audit(
 
     It is only ever added to.
     """
-    settings = settings_with(store)
+    settings = load_settings(store)
     if tenant is not None and is_remote(settings.store_url):
         raise SettingsError(f"at {settings.store_url} you are the tenant of your token. Leave out --tenant.")
-    kept = opened(settings)
-    query = AuditQuery(by=by, do=do, since=moment(past), limit=limit)
-    found = kept.audit(tenant or LOCAL, query) if kept is not None else []
+    existing_store = open_existing_store(settings)
+    query = AuditQuery(by=by, do=do, since=parse_time_option(past), limit=limit)
+    entries = existing_store.audit(tenant or DEFAULT_TENANT, query) if existing_store is not None else []
     if as_json:
-        print_json([told.facts(each) for each in found])
+        print_json([told.to_facts(entry) for entry in entries])
     elif as_comma:
-        print_lines(as_csv((told.facts(each) for each in found), told.CSV))
-    elif found:
-        print_lines(told.listed(found, width()))
-        told_more(len(found), limit)
+        print_lines(render_csv((told.to_facts(entry) for entry in entries), told.CSV_COLUMNS))
+    elif entries:
+        print_lines(told.render_list(entries, terminal_width()))
+        warn_if_truncated(len(entries), limit)
     else:
         click.echo("Nobody has changed anything." if not (by or do or past) else "No change matches.")

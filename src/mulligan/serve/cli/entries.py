@@ -16,7 +16,7 @@ from typing import NamedTuple
 PACKAGES = ("mulligan", "msgspec", "jsonschema_rs", "click", "rich", "mcp", "psycopg")
 """All packages that a started command may import: mulligan and its dependencies."""
 SCRIPT = Path(__file__).with_name("start.py")
-SECONDS = 30
+PROBE_TIMEOUT_SECONDS = 30
 """Time limit for the interpreter that checks isolated mode."""
 _ORIGINS = """
 import sys
@@ -29,20 +29,20 @@ _FLAGS = re.compile(r"-[IEPSs]+")
 _SCRIPT = re.compile(r"(?:^|[/\\])mulligan[/\\]serve[/\\]cli[/\\]start\.py$")
 
 
-class Start(NamedTuple):
+class StartCommand(NamedTuple):
     """Command that starts a server."""
 
     command: str
     args: tuple[str, ...]
 
 
-def build_start(*words: str) -> Start:
+def build_start_command(*arguments: str) -> StartCommand:
     """Build the command that runs `mulligan` with these arguments and imports nothing that a repository controls."""
     # `-I` ignores the working directory, PYTHON* variables and the user site, where `pip install --user` puts
     # packages. For such an installation `-EP` is not enough: `site` reads PYTHONUSERBASE even under `-E`, and
     # executes files that it finds there. So `-S` delays `site` until `start.py` has removed that variable.
-    how = ("-I", "-m", "mulligan") if can_start_isolated() else ("-ESP", str(SCRIPT))
-    return Start(sys.executable, (*how, *words))
+    interpreter_args = ("-I", "-m", "mulligan") if can_start_isolated() else ("-ESP", str(SCRIPT))
+    return StartCommand(sys.executable, (*interpreter_args, *arguments))
 
 
 @functools.cache
@@ -55,7 +55,7 @@ def can_start_isolated() -> bool:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=SECONDS,
+            timeout=PROBE_TIMEOUT_SECONDS,
             check=True,
         )
     except (OSError, subprocess.SubprocessError):
@@ -63,7 +63,7 @@ def can_start_isolated() -> bool:
     return answer.stdout.splitlines() == [(spec.origin or "") if spec else "" for spec in specs]
 
 
-def read_words(start: Start) -> tuple[str, ...] | None:
+def parse_mulligan_arguments(start: StartCommand) -> tuple[str, ...] | None:
     """Return the arguments after `mulligan`, for all command forms that `install` has written, else None."""
     if PurePath(start.command).stem == "mulligan":
         return start.args

@@ -17,26 +17,34 @@ from msgspec.structs import replace
 
 from mulligan.capture.transcripts import calls as rows
 from mulligan.capture.transcripts import exported, formats
-from mulligan.capture.transcripts.gathering import Reading
-from mulligan.capture.transcripts.lines import Lines, Unreadable
-from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded, redacted
+from mulligan.capture.transcripts.gathering import ReaderState
+from mulligan.capture.transcripts.lines import LogLines, UnreadableFileError
+from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded, redact_event
 from mulligan.failure import SettingsError
 from mulligan.links import attach_links
-from mulligan.parts import classify_of, redactor_of
+from mulligan.parts import build_classifier, build_redactor
 from mulligan.records import History, Step, encode
 from mulligan.redaction import Redactor
-from mulligan.remember.store import LOCAL, Store
-from mulligan.remember.urls import is_remote, open_store, shown
+from mulligan.remember.store import DEFAULT_TENANT, Store
+from mulligan.remember.urls import is_remote, open_store, redact_password
 from mulligan.report import terminal
-from mulligan.serve.cli.options import as_json, moment, now, opened, print_json, settings_with, store_option
-from mulligan.serve.hooks.state import KIND, beginning_of
+from mulligan.serve.cli.options import (
+    as_json,
+    load_settings,
+    now_ms,
+    open_existing_store,
+    parse_time_option,
+    print_json,
+    store_option,
+)
+from mulligan.serve.hooks.state import HOOK_STATE_KIND, run_id_prefix
 from mulligan.settings import Settings
 
-BATCH = 1000
+BATCH_RECORDS = 1000
 """Number of records per transaction."""
-HOOKED = {"claude-code": "claude-code", "codex": "codex", "gemini-cli": "gemini"}
+HOOK_AGENTS_BY_FORMAT = {"claude-code": "claude-code", "codex": "codex", "gemini-cli": "gemini"}
 """Log formats of agents that may have hooks, with the agent's name in the hooks."""
-BY_RUN = (exported.NAME, rows.NAME)
+RESUMABLE_FORMATS = (exported.NAME, rows.NAME)
 """Formats of complete runs in sequence: an import resumes at the stored offset. Runs of other formats may grow."""
 
 
@@ -52,105 +60,105 @@ class Importer:
         """Records that the store did not have."""
         self.skipped = 0
         """Files that were imported in part or in full before."""
-        self.hooked: set[str] = set()
+        self.hooked_sessions: set[str] = set()
         """Sessions that hooks have recorded already. Importing their logs would count every call twice."""
-        self._asked: dict[tuple[str, str], bool] = {}
+        self._hook_recorded_cache: dict[tuple[str, str], bool] = {}
 
-    def histories(
-        self, lines: Lines, format: formats.Format, reading: Reading, skips: bool = False
+    def import_histories(
+        self, lines: LogLines, format: formats.Format, reading: ReaderState, should_skip_stored: bool = False
     ) -> Iterator[History]:
         """Yield the runs of a file as they are read. A run is stored after the caller requests the next one.
 
         `should_skip_stored` skips the part that an earlier import stored, for resumable formats.
         """
-        journal = _journal(lines, format)
-        known = self._store.offset(LOCAL, journal)
-        if skips and format.name in BY_RUN:
-            lines.skip(known)
-            self.skipped += known > 0
+        journal = _journal_name(lines, format)
+        stored_offset = self._store.offset(DEFAULT_TENANT, journal)
+        if should_skip_stored and format.name in RESUMABLE_FORMATS:
+            lines.skip(stored_offset)
+            self.skipped += stored_offset > 0
         batch: list[AnyEvent] = []
-        mark = known
+        next_offset = stored_offset
         for history in format.read(lines, reading):
-            if len(batch) >= BATCH and lines.offset > mark:
-                self._append(batch, journal, mark)
+            if len(batch) >= BATCH_RECORDS and lines.offset > next_offset:
+                self._append(batch, journal, next_offset)
                 batch = []
-            mark = lines.offset
+            next_offset = lines.offset
             yield history
             self.runs += 1
             self.steps += len(history.steps)
-            if mark > known and not self._is_hooked(format.name, history.run.session):
-                batch += self._events(history, is_whole=format.name == exported.NAME)
-        if batch or lines.offset > max(mark, known):
-            self._append(batch, journal, max(mark, lines.offset))
+            if next_offset > stored_offset and not self._is_hooked(format.name, history.run.session):
+                batch += self._events(history, is_export=format.name == exported.NAME)
+        if batch or lines.offset > max(next_offset, stored_offset):
+            self._append(batch, journal, max(next_offset, lines.offset))
 
     def _is_hooked(self, format: str, session: str | None) -> bool:
-        agent = HOOKED.get(format)
+        agent = HOOK_AGENTS_BY_FORMAT.get(format)
         if agent is None or not session:
             return False
-        if (agent, session) not in self._asked:
+        if (agent, session) not in self._hook_recorded_cache:
             from mulligan.remember.remote import RemoteStore  # imported only where it is needed
 
             # The session state outlives a pruned run.
-            is_known = self._store.get(LOCAL, KIND, session) is not None
-            if not is_known and not isinstance(self._store, RemoteStore):
+            is_recorded = self._store.get(DEFAULT_TENANT, HOOK_STATE_KIND, session) is not None
+            if not is_recorded and not isinstance(self._store, RemoteStore):
                 # Skipped for a remote store: hooks write to a local file, and an ingest token cannot read.
-                is_known = bool(self._store.find(LOCAL, beginning_of(agent, session), limit=1))
-            self._asked[agent, session] = is_known
-        if self._asked[agent, session]:
-            self.hooked.add(session)
-        return self._asked[agent, session]
+                is_recorded = bool(self._store.find(DEFAULT_TENANT, run_id_prefix(agent, session), limit=1))
+            self._hook_recorded_cache[agent, session] = is_recorded
+        if self._hook_recorded_cache[agent, session]:
+            self.hooked_sessions.add(session)
+        return self._hook_recorded_cache[agent, session]
 
-    def told_hooked(self) -> str:
+    def hooked_note(self) -> str:
         """Return a sentence about skipped sessions, or an empty text."""
-        if not self.hooked:
+        if not self.hooked_sessions:
             return ""
-        number = terminal.count(len(self.hooked), "session")
-        were = "was" if len(self.hooked) == 1 else "were"
+        number = terminal.format_count(len(self.hooked_sessions), "session")
+        were = "was" if len(self.hooked_sessions) == 1 else "were"
         return f"{number} {were} recorded by hooks already and not imported: the figures would count every call twice."
 
     def _append(self, batch: list[AnyEvent], journal: str, mark: int) -> None:
-        self.new += self._store.append(LOCAL, batch, journal, mark)
+        self.new += self._store.append(DEFAULT_TENANT, batch, journal, mark)
 
-    def _events(self, history: History, is_whole: bool) -> Iterator[AnyEvent]:
+    def _events(self, history: History, is_export: bool) -> Iterator[AnyEvent]:
         if self._redactor.level == "shared" or self._hides_linked_values(history):
             history = attach_links(history)
         # An exported run may exist in this store with more data. RunStarted does not overwrite it.
-        yield redacted(RunStarted(history.run) if is_whole else RunEnded(history.run), self._redactor)
+        yield redact_event(RunStarted(history.run) if is_export else RunEnded(history.run), self._redactor)
         for step in history.steps:
             # A call without a time would be counted in 1970, outside every query.
-            dated = step if step.started else replace(step, started=history.run.started)
-            yield redacted(StepEnded(dated), self._redactor)
+            dated_step = step if step.started else replace(step, started=history.run.started)
+            yield redact_event(StepEnded(dated_step), self._redactor)
         for compaction in history.compactions:
-            yield redacted(ContextCompacted(compaction), self._redactor)
+            yield redact_event(ContextCompacted(compaction), self._redactor)
 
     def _hides_linked_values(self, history: History) -> bool:
         """Return whether redaction hides a value on which a link depends: the store could not derive the link again."""
         links = [link for link in history.links if link.failed != link.overcame]
         calls = {call for link in links for call in (link.failed, link.overcame)}
         steps = [step for step in history.steps if step.call in calls]
-        return any(redacted(StepEnded(step), self._redactor) != StepEnded(step) for step in steps)
+        return any(redact_event(StepEnded(step), self._redactor) != StepEnded(step) for step in steps)
 
 
-def _journal(lines: Lines, format: formats.Format) -> str:
+def _journal_name(lines: LogLines, format: formats.Format) -> str:
     """Return a name for a file from its name and first line. It stays the same when the file grows or moves."""
-    first = lines.head(64 * 1024).partition(b"\n")[0]
-    digest = hashlib.sha256(lines.path.name.encode("utf-8", "replace") + b"\n" + first).hexdigest()[:24]
+    first_line = lines.head(64 * 1024).partition(b"\n")[0]
+    digest = hashlib.sha256(lines.path.name.encode("utf-8", "replace") + b"\n" + first_line).hexdigest()[:24]
     return f"import:{format.name}:{digest}"
 
 
 @contextlib.contextmanager
-def progress(total: int, doing: str) -> Iterator[Callable[[int], None]]:
+def show_read_progress(total: int, label: str) -> Iterator[Callable[[int], None]]:
     """Show a progress bar on stderr for large inputs. Yield the function to call with the completed bytes."""
     if not sys.stderr.isatty() or total < 5_000_000:
-        yield lambda done: None
+        yield lambda completed: None
         return
     from rich.console import Console  # its import takes as long as reading a small log
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    told = (TextColumn(doing), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*told, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(doing, total=total)
-        yield lambda done: bar.update(task, completed=done)
+    bar_columns = (TextColumn(label), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*bar_columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda completed: bar.update(task, completed=completed)
 
 
 @click.command(
@@ -172,62 +180,79 @@ def import_(files: tuple[str, ...], wanted: str | None, store: str | None, as_js
     Failures are classified and linked to what overcame them. The same file again adds nothing; after an interruption
     the same command goes on where it was. Secrets are taken out before anything is kept.
     """
-    settings = settings_with(store)
-    kept = _for_writing(settings)
-    reading = Reading(classify_of(settings), keeps_results=True)
-    importer = Importer(kept, redactor_of(settings))
+    settings = load_settings(store)
+    writable_store = _open_writable_store(settings)
+    reading = ReaderState(build_classifier(settings), keeps_results=True)
+    importer = Importer(writable_store, build_redactor(settings))
     try:
         for file in files:
-            _import(Path(file), wanted, importer, reading)
+            _import_file(Path(file), wanted, importer, reading)
     except KeyboardInterrupt:
         click.echo(
-            f"Interrupted. {terminal.count(importer.new, 'record')} kept so far; the same command goes on.", err=True
+            f"Interrupted. {terminal.format_count(importer.new, 'record')} kept so far; the same command goes on.",
+            err=True,
         )
         raise
     finally:
-        kept.close()
-    facts = {"runs": importer.runs, "steps": importer.steps, "new": importer.new, "hooked": len(importer.hooked)}
+        writable_store.close()
+    facts = {
+        "runs": importer.runs,
+        "steps": importer.steps,
+        "new": importer.new,
+        "hooked": len(importer.hooked_sessions),
+    }
     if as_json:
-        print_json({**facts, "lines": reading.lines, "unknown": reading.unknown, "store": shown(settings.store_url)})
+        print_json(
+            {
+                **facts,
+                "lines": reading.line_count,
+                "unknown": reading.unrecognized_lines,
+                "store": redact_password(settings.store_url),
+            }
+        )
         return
     if importer.new:
-        runs, steps = terminal.count(importer.runs, "run"), terminal.count(importer.steps, "step")
+        runs, steps = terminal.format_count(importer.runs, "run"), terminal.format_count(importer.steps, "step")
         click.echo(
-            f"{runs} with {steps} read, {terminal.count(importer.new, 'record')} new in {shown(settings.store_url)}."
+            f"{runs} with {steps} read, {terminal.format_count(importer.new, 'record')} new "
+            f"in {redact_password(settings.store_url)}."
         )
-    elif importer.hooked and not importer.skipped:
+    elif importer.hooked_sessions and not importer.skipped:
         click.echo("Nothing was imported.")
     elif importer.runs or importer.skipped:
-        click.echo(f"Nothing new: all of it is in {shown(settings.store_url)} already.")
+        click.echo(f"Nothing new: all of it is in {redact_password(settings.store_url)} already.")
     else:
         click.echo("There is no run in it." if len(files) == 1 else "There is no run in them.")
-    if left_out := importer.told_hooked():
+    if left_out := importer.hooked_note():
         click.echo(left_out, err=True)
-    if reading.unknown:
-        were = "was" if reading.unknown == 1 else "were"
-        click.echo(f"{terminal.count(reading.unknown, 'line')} could not be read and {were} passed over.", err=True)
+    if reading.unrecognized_lines:
+        were = "was" if reading.unrecognized_lines == 1 else "were"
+        click.echo(
+            f"{terminal.format_count(reading.unrecognized_lines, 'line')} could not be read and {were} passed over.",
+            err=True,
+        )
     if not (importer.runs or importer.skipped):
         sys.exit(1)
 
 
-def _import(path: Path, wanted: str | None, importer: Importer, reading: Reading) -> None:
+def _import_file(path: Path, format_name: str | None, importer: Importer, reading: ReaderState) -> None:
     try:
-        with Lines(path) as lines:
-            format = formats.FORMATS[wanted] if wanted else formats.recognised(lines)
+        with LogLines(path) as lines:
+            format = formats.FORMATS[format_name] if format_name else formats.detect_log_format(lines)
             if format is None:
-                raise Unreadable(
+                raise UnreadableFileError(
                     f"it is none of {', '.join(sorted(formats.FORMATS))}. If you know better, say so with --format"
                 )
-            with progress(lines.size, f"reading {path.name[:40]}") as told:
-                for _ in importer.histories(lines, format, reading, skips=True):
-                    told(lines.done)
-            if lines.damage:
-                click.echo(f"warning: {path}: {lines.damage}. What came before is kept.", err=True)
-    except Unreadable as error:
+            with show_read_progress(lines.size, f"reading {path.name[:40]}") as report_progress:
+                for _ in importer.import_histories(lines, format, reading, should_skip_stored=True):
+                    report_progress(lines.bytes_read)
+            if lines.read_error:
+                click.echo(f"warning: {path}: {lines.read_error}. What came before is kept.", err=True)
+    except UnreadableFileError as error:
         raise SettingsError(f"{path}: {error}.".replace("..", ".")) from None
 
 
-def _for_writing(settings: Settings) -> Store:
+def _open_writable_store(settings: Settings) -> Store:
     if settings.store_url.startswith("memory:"):
         raise SettingsError("a store in memory is gone when the command ends. Name a file: --store PATH")
     return open_store(settings.store_url, settings.fsync, settings.token)
@@ -255,57 +280,61 @@ def export(
     The first line says the format and its version. What it holds is for others to see, so values of arguments are
     hidden unless you say --level local. With --json the counts go to standard error.
     """
-    settings = settings_with(store)
-    kept = opened(settings)
-    if kept is None:
-        raise SettingsError(f"there are no runs in {shown(settings.store_url)} yet. Name another store with --store.")
-    redactor = redactor_of(settings, level, _key(kept, settings.store_url) if level == "shared" else b"")
-    begun = moment(past)
+    settings = load_settings(store)
+    existing_store = open_existing_store(settings)
+    if existing_store is None:
+        raise SettingsError(
+            f"there are no runs in {redact_password(settings.store_url)} yet. Name another store with --store."
+        )
+    redactor = build_redactor(
+        settings, level, _export_key(existing_store, settings.store_url) if level == "shared" else b""
+    )
+    since = parse_time_option(past)
     runs = steps = 0
-    header = exported.Header(mulligan="export", version=exported.VERSION, level=level, exported=now(), since=begun)
-    with _writing(output) as file:
+    header = exported.Header(mulligan="export", version=exported.VERSION, level=level, exported=now_ms(), since=since)
+    with _open_output(output) as file:
         file.write(encode(header) + b"\n")
-        for history in kept.export(LOCAL, begun or 0):
-            file.write(encode(hidden(history, redactor)) + b"\n")
+        for history in existing_store.export(DEFAULT_TENANT, since or 0):
+            file.write(encode(redact_history(history, redactor)) + b"\n")
             runs += 1
             steps += len(history.steps)
     if as_json:
         click.echo(encode({"runs": runs, "steps": steps, "level": level, "output": output}).decode(), err=True)
     elif output:
-        told = f"{terminal.count(runs, 'run')} with {terminal.count(steps, 'step')} written to {output}, level {level}."
-        click.echo(told, err=True)
+        counts = f"{terminal.format_count(runs, 'run')} with {terminal.format_count(steps, 'step')}"
+        click.echo(f"{counts} written to {output}, level {level}.", err=True)
 
 
-def hidden(history: History, redactor: Redactor) -> History:
+def redact_history(history: History, redactor: Redactor) -> History:
     """Redact a run for export. Its links are kept, without redacted values."""
 
-    def one(event: Any) -> Any:
-        return redacted(event, redactor)
+    def redact(event: Any) -> Any:
+        return redact_event(event, redactor)
 
-    steps = [one(StepEnded(step)).step for step in history.steps]
+    steps = [redact(StepEnded(step)).step for step in history.steps]
     if redactor.level == "shared":  # a result may be a whole file: it is redacted like an argument
         steps = [replace(step, result=redactor.value(step.result)) for step in steps]
     return History(
-        run=one(RunEnded(history.run)).run,
+        run=redact(RunEnded(history.run)).run,
         steps=tuple(steps),
-        links=one(StepEnded(Step(run=history.run.id, seq=0, call=0, links=history.links))).step.links,
-        compactions=tuple(one(ContextCompacted(each)).compaction for each in history.compactions),
+        links=redact(StepEnded(Step(run=history.run.id, seq=0, call=0, links=history.links))).step.links,
+        compactions=tuple(redact(ContextCompacted(compaction)).compaction for compaction in history.compactions),
     )
 
 
-def _key(kept: Store, url: str) -> bytes:
+def _export_key(store: Store, url: str) -> bytes:
     """Return the key that makes equal values comparable across exports of one store."""
     if is_remote(url):  # a server does not reveal its key, so values are comparable within one export only
         return os.urandom(32)
-    key = kept.get(LOCAL, "key", "export")
+    key = store.get(DEFAULT_TENANT, "key", "export")
     if key is None:
         key = os.urandom(32)
-        kept.put(LOCAL, "key", "export", key)
+        store.put(DEFAULT_TENANT, "key", "export", key)
     return key
 
 
 @contextlib.contextmanager
-def _writing(output: str | None) -> Iterator[IO[bytes]]:
+def _open_output(output: str | None) -> Iterator[IO[bytes]]:
     """Open standard output, or a file that appears only after it was written completely."""
     if output is None or output == "-":
         yield sys.stdout.buffer
@@ -319,8 +348,8 @@ def _writing(output: str | None) -> Iterator[IO[bytes]]:
     try:
         with os.fdopen(handle, "wb") as file:
             if path.name.endswith(".gz"):
-                with gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0) as packed:
-                    yield packed  # type: ignore[misc]
+                with gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0) as gzip_file:
+                    yield gzip_file  # type: ignore[misc]
             else:
                 yield file
         os.replace(name, path)

@@ -5,32 +5,32 @@ from __future__ import annotations
 import click
 
 from mulligan.failure import SettingsError
-from mulligan.records import Fix, FixState, builtins
-from mulligan.remember.store import LOCAL, FixQuery, Revocation, Store
+from mulligan.records import Fix, FixState, to_builtins
+from mulligan.remember.store import DEFAULT_TENANT, FixQuery, Revocation, Store
 from mulligan.report import fixes as told
 from mulligan.report.link_evidence import explain_trials
-from mulligan.report.tables import count
-from mulligan.serve.cli.groups import Group
+from mulligan.report.tables import format_count
+from mulligan.serve.cli.groups import CommandGroup
 from mulligan.serve.cli.options import (
     as_json,
     limit_option,
-    moment,
-    needed,
-    now,
-    opened,
+    load_settings,
+    now_ms,
+    open_existing_store,
+    parse_time_option,
     print_json,
     print_lines,
-    settings_with,
+    require_store,
     store_option,
-    width,
+    terminal_width,
 )
 
-EVERY = 100_000
+MAX_LISTED_FIXES = 100_000
 STATES = ("proposed", "promoted", "approved", "demoted", "expired", "paused", "revoked")
 
 
 @click.group(
-    cls=Group,
+    cls=CommandGroup,
     invoke_without_command=True,
     subcommand_metavar="[COMMAND]",
     epilog="Examples:\n\n  mulligan fixes --tool search\n\n  mulligan fixes show fix_8f2c\n\n  "
@@ -49,27 +49,27 @@ def fixes(
     if context.invoked_subcommand is not None:
         context.obj = store
         return
-    kept = opened(settings_with(store))
-    query = FixQuery(tool=tool, state=state, now=now(), limit=limit)
-    found = kept.fixes(LOCAL, query) if kept is not None else []
+    existing_store = open_existing_store(load_settings(store))
+    query = FixQuery(tool=tool, state=state, now=now_ms(), limit=limit)
+    matching_fixes = existing_store.fixes(DEFAULT_TENANT, query) if existing_store is not None else []
     if as_json:
-        print_json([told.facts(fix) for fix in found])
-    elif found:
-        print_lines(told.listed(found, now(), width()))
+        print_json([told.to_facts(fix) for fix in matching_fixes])
+    elif matching_fixes:
+        print_lines(told.render_list(matching_fixes, now_ms(), terminal_width()))
     else:
         click.echo("Nothing is known yet that overcame a failure." if not (tool or state) else "No fix matches.")
 
 
-def _opened(context: click.Context, store: str | None) -> Store:
-    return needed(settings_with(store or context.obj))
+def _open_store(context: click.Context, store: str | None) -> Store:
+    return require_store(load_settings(store or context.obj))
 
 
-def _found(kept: Store, id: str) -> Fix:
-    every = kept.fixes(LOCAL, FixQuery(now=now(), limit=EVERY))
-    found = [fix for fix in every if fix.id == id] or [fix for fix in every if fix.id.startswith(id)]
-    if len(found) != 1:
+def _find_fix(store: Store, id: str) -> Fix:
+    all_fixes = store.fixes(DEFAULT_TENANT, FixQuery(now=now_ms(), limit=MAX_LISTED_FIXES))
+    matches = [fix for fix in all_fixes if fix.id == id] or [fix for fix in all_fixes if fix.id.startswith(id)]
+    if len(matches) != 1:
         raise SettingsError(f"there is no fix {id!r}, or more than one begins so. See them: mulligan fixes")
-    return found[0]
+    return matches[0]
 
 
 @fixes.command(epilog="Examples:\n\n  mulligan fixes show fix_8f2c --json")
@@ -79,13 +79,21 @@ def _found(kept: Store, id: str) -> Fix:
 @click.pass_context
 def show(context: click.Context, fix: str, store: str | None, as_json: bool) -> None:
     """One fix: what to do, whether it is applied and told, its record, and each run that it rests on."""
-    kept = _opened(context, store)
-    found = _found(kept, fix)
-    evidence = kept.evidence(LOCAL, found.id)
+    existing_store = _open_store(context, store)
+    stored_fix = _find_fix(existing_store, fix)
+    evidence = existing_store.evidence(DEFAULT_TENANT, stored_fix.id)
     if as_json:
-        print_json(told.facts(found) | {"evidence": builtins(evidence)})
+        print_json(told.to_facts(stored_fix) | {"evidence": to_builtins(evidence)})
     else:
-        print_lines(told.shown(found, evidence, explain_trials(kept, LOCAL, found, evidence), now(), width()))
+        print_lines(
+            told.render_detail(
+                stored_fix,
+                evidence,
+                explain_trials(existing_store, DEFAULT_TENANT, stored_fix, evidence),
+                now_ms(),
+                terminal_width(),
+            )
+        )
 
 
 @fixes.command(epilog="Examples:\n\n  mulligan fixes approve fix_8f2c")
@@ -95,18 +103,20 @@ def show(context: click.Context, fix: str, store: str | None, as_json: bool) -> 
 @click.pass_context
 def approve(context: click.Context, fix: str, store: str | None, as_json: bool) -> None:
     """Apply a fix automatically from now on, however little it is proven. What safety forbids stays forbidden."""
-    kept = _opened(context, store)
-    found = _found(kept, fix)
-    kept.decide(LOCAL, found.id, approved=True, at=now())
-    _tell(_found(kept, found.id), as_json)
+    existing_store = _open_store(context, store)
+    stored_fix = _find_fix(existing_store, fix)
+    existing_store.decide(DEFAULT_TENANT, stored_fix.id, approved=True, at=now_ms())
+    _print_decision(_find_fix(existing_store, stored_fix.id), as_json)
 
 
-def _tell(fix: Fix, as_json: bool) -> None:
+def _print_decision(fix: Fix, as_json: bool) -> None:
     if as_json:
-        print_json(told.facts(fix))
+        print_json(told.to_facts(fix))
     else:
-        why = told.why_unapplied(fix) if fix.state == "approved" else ""
-        click.echo(f"{fix.id} is {fix.state}: {told.does(fix)}" + (f" (not applied: {why})" if why else ""))
+        reason = told.not_automatic_reason(fix) if fix.state == "approved" else ""
+        click.echo(
+            f"{fix.id} is {fix.state}: {told.describe_action(fix)}" + (f" (not applied: {reason})" if reason else "")
+        )
 
 
 @fixes.command(
@@ -133,20 +143,25 @@ def revoke(
 
     The records stay; memory answers as if it had never seen them.
     """
-    is_wide = any(each is not None for each in (principal, tool, past))
-    if (fix is None) == (not is_wide):
+    is_bulk = any(criterion is not None for criterion in (principal, tool, past))
+    if (fix is None) == (not is_bulk):
         raise click.UsageError("name one fix, or some of --principal, --tool and --since.")
-    kept = _opened(context, store)
+    existing_store = _open_store(context, store)
     if fix is not None:
-        found = _found(kept, fix)
-        kept.decide(LOCAL, found.id, approved=False, at=now())
-        _tell(_found(kept, found.id), as_json)
+        stored_fix = _find_fix(existing_store, fix)
+        existing_store.decide(DEFAULT_TENANT, stored_fix.id, approved=False, at=now_ms())
+        _print_decision(_find_fix(existing_store, stored_fix.id), as_json)
         return
-    since = moment(past)
-    until = None if principal is not None and tool is None and since is None else now() + 1
-    revoked = kept.revoke(LOCAL, Revocation(principal=principal, tool=tool, since=since, until=until))
+    since = parse_time_option(past)
+    until = None if principal is not None and tool is None and since is None else now_ms() + 1
+    revoked = existing_store.revoke(
+        DEFAULT_TENANT, Revocation(principal=principal, tool=tool, since=since, until=until)
+    )
     if as_json:
         print_json(revoked)
     else:
-        rested = f"{count(revoked.fixes, 'fix')} rested".replace("fixs", "fixes")
-        click.echo(f"Taken back: {count(revoked.votes, 'trial')} in {count(revoked.runs, 'run')}; {rested} on them.")
+        rested = f"{format_count(revoked.fixes, 'fix')} rested".replace("fixs", "fixes")
+        click.echo(
+            f"Taken back: {format_count(revoked.votes, 'trial')} in {format_count(revoked.runs, 'run')}; "
+            f"{rested} on them."
+        )

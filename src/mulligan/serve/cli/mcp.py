@@ -9,7 +9,7 @@ import click
 from mulligan import settings as settings_file
 from mulligan.records import new_id
 from mulligan.remember.store import Store
-from mulligan.serve.cli.options import now, opened
+from mulligan.serve.cli.options import now_ms, open_existing_store
 
 
 @click.command(
@@ -30,22 +30,24 @@ def mcp(store: str | None) -> None:
     from mulligan.serve.mcp.server import serve  # needs the mcp extra: fail before the store is opened
 
     # isort: split
-    from mulligan.parts import classify_of, redactor_of
-    from mulligan.prompt.questions import Answers
-    from mulligan.serve.cli.proxy import SESSIONS
+    from mulligan.parts import build_classifier, build_redactor
+    from mulligan.prompt.questions import McpMessages
+    from mulligan.serve.cli.proxy import SESSION_VARIABLES
     from mulligan.serve.mcp.knowledge import Knowledge
 
     # User settings only: a project's settings file is part of untrusted code.
-    settings = settings_file.read({"store": store} if store else {}, of_user=True)
-    found: list[Store] = []
+    settings = settings_file.load_settings({"store": store} if store else {}, of_user=True)
+    opened_stores: list[Store] = []
 
-    def kept() -> Store | None:
+    def current_store() -> Store | None:
         """Return the store as soon as it exists. A read must not create files."""
-        if not found and not settings.off and (there := opened(settings)) is not None:
-            found.append(there)
-        return found[0] if found else None
+        if not opened_stores and not settings.off and (existing_store := open_existing_store(settings)) is not None:
+            opened_stores.append(existing_store)
+        return opened_stores[0] if opened_stores else None
 
-    words = Answers(redactor_of(settings, "local", personal=False))
-    session = next((os.environ[name] for name in SESSIONS if os.environ.get(name)), new_id("mcp"))
-    knowledge = Knowledge(kept, words, classify_of(settings), now=now, session=session[:200], policy=settings.policy)
-    serve(knowledge, words.instructions())
+    answers = McpMessages(build_redactor(settings, "local", personal=False))
+    session = next((os.environ[name] for name in SESSION_VARIABLES if os.environ.get(name)), new_id("mcp"))
+    knowledge = Knowledge(
+        current_store, answers, build_classifier(settings), now=now_ms, session=session[:200], policy=settings.policy
+    )
+    serve(knowledge, answers.instructions())

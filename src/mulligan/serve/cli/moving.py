@@ -12,9 +12,16 @@ from mulligan.remember.moving import between as moving
 from mulligan.remember.moving import migrating
 from mulligan.remember.moving.between import Copied, Difference, Move
 from mulligan.remember.moving.migrating import Plan
-from mulligan.remember.urls import is_begun, is_postgres, is_remote, shown, sqlite_path
-from mulligan.report.tables import count, line
-from mulligan.serve.cli.options import as_json, opened, print_json, progress, settings_with, store_option
+from mulligan.remember.urls import is_postgres, is_remote, may_have_records, redact_password, sqlite_path
+from mulligan.report.tables import format_count, to_line
+from mulligan.serve.cli.options import (
+    as_json,
+    load_settings,
+    open_existing_store,
+    print_json,
+    show_progress_bar,
+    store_option,
+)
 
 
 @click.command(
@@ -38,27 +45,27 @@ def copy(source: str, to: str, tenant: str | None, renamed: str | None, check: b
     if renamed is not None and tenant is None:
         raise SettingsError("--as names one tenant anew. Say which: --tenant NAME --as NAME")
     for url in (source, to):
-        _check(url)
-    _check_apart(source, to)
-    _adopt(source)
-    if check and not is_begun(to):
+        _check_copyable(url)
+    _check_different_stores(source, to)
+    _recover_journals(source)
+    if check and not may_have_records(to):
         raise SettingsError(f"there is no {to} to be checked. Copy it first: mulligan copy FROM TO")
     origin = moving.opened(source, is_source=True)
     try:
-        other = moving.opened(to, is_source=False)
+        destination = moving.opened(to, is_source=False)
         try:
-            with progress("comparing" if check else "copying") as told:
-                move = Move(origin, other, tenant, renamed, told)
+            with show_progress_bar("comparing" if check else "copying") as report_progress:
+                move = Move(origin, destination, tenant, renamed, report_progress)
                 copied = move.compare() if check else move.copy()
         finally:
-            other.close()
+            destination.close()
     finally:
         origin.close()
-    _tell(copied, check, as_json)
+    _print_copy_result(copied, check, as_json)
     sys.exit(1 if copied.differences else 0)
 
 
-def _check(url: str) -> None:
+def _check_copyable(url: str) -> None:
     if is_remote(url):
         raise SettingsError(
             f"{url} is a server, through which not everything can be had. Copy its store where it runs; runs alone "
@@ -68,58 +75,65 @@ def _check(url: str) -> None:
         raise SettingsError("a store in memory is gone when the command ends. Name a file, or a database.")
 
 
-def _check_apart(source: str, to: str) -> None:
+def _check_different_stores(source: str, to: str) -> None:
     if not is_postgres(to):
-        other = sqlite_path(to)
+        destination_path = sqlite_path(to)
         if (
-            other.exists()
+            destination_path.exists()
             and not is_postgres(source)
-            and os.path.realpath(sqlite_path(source)) == os.path.realpath(other)
+            and os.path.realpath(sqlite_path(source)) == os.path.realpath(destination_path)
         ):
             raise SettingsError("FROM and TO are the same store. Name another TO.")
-        if not other.absolute().parent.is_dir():
-            raise SettingsError(f"there is no folder {other.parent}. Make it first: mkdir -p '{other.parent}'")
-    elif shown(source) == shown(to):
+        if not destination_path.absolute().parent.is_dir():
+            raise SettingsError(
+                f"there is no folder {destination_path.parent}. Make it first: mkdir -p '{destination_path.parent}'"
+            )
+    elif redact_password(source) == redact_password(to):
         raise SettingsError("FROM and TO are the same store. Name another TO.")
 
 
-def _adopt(source: str) -> None:
+def _recover_journals(source: str) -> None:
     """Import orphaned journals before the copy, so that it is complete."""
-    kept = opened(settings_with(source))
-    if kept is None:
+    store = open_existing_store(load_settings(source))
+    if store is None:
         raise SettingsError(f"there is no {source}. Name the store that is to be copied.")
-    kept.close()
+    store.close()
 
 
-def _tell(copied: Copied, check: bool, as_json: bool) -> None:
+def _print_copy_result(copied: Copied, check: bool, as_json: bool) -> None:
     if as_json:
         facts = {name: getattr(copied, name) for name in copied.__struct_fields__}
-        differences = [{name: getattr(each, name) for name in each.__struct_fields__} for each in copied.differences]
+        differences = [
+            {name: getattr(difference, name) for name in difference.__struct_fields__}
+            for difference in copied.differences
+        ]
         print_json(facts | {"differences": differences, "same": not differences})
         return
-    for each in copied.differences:
-        click.echo(_difference(each))
+    for difference in copied.differences:
+        click.echo(_describe_difference(difference))
     if copied.differences:
-        again = "copy again, or to another place if it was written to since."
-        shut = "it stays shut until a copy succeeds. Try the same command again."
-        click.echo(f"{copied.to} is not the same as {copied.source}: {again if check else shut}")
+        retry_advice = "copy again, or to another place if it was written to since."
+        unusable_note = "it stays shut until a copy succeeds. Try the same command again."
+        click.echo(f"{copied.to} is not the same as {copied.source}: {retry_advice if check else unusable_note}")
     elif check:
-        click.echo(f"The same: {count(copied.rows, 'row')}, digest {copied.digest}.")
+        click.echo(f"The same: {format_count(copied.rows, 'row')}, digest {copied.digest}.")
     else:
-        whose = count(len([tenant for tenant in copied.tenants if tenant]), "tenant")
-        anew = "" if copied.put == copied.rows else f", of which {copied.put:,} were new"
-        gone = f", {copied.removed:,} replaced or removed" if copied.removed else ""
+        tenant_count = format_count(len([tenant for tenant in copied.tenants if tenant]), "tenant")
+        new_rows_note = "" if copied.put == copied.rows else f", of which {copied.put:,} were new"
+        removed_note = f", {copied.removed:,} replaced or removed" if copied.removed else ""
         click.echo(
-            f"{count(copied.rows, 'row')} of {whose} in {copied.to}{anew}{gone}. The same on both sides, digest "
-            f"{copied.digest}."
+            f"{format_count(copied.rows, 'row')} of {tenant_count} in {copied.to}{new_rows_note}{removed_note}. "
+            f"The same on both sides, digest {copied.digest}."
         )
 
 
-def _difference(each: Difference) -> str:
-    parts = [(each.missing, "missing"), (each.changed, "changed"), (each.extra, "only there")]
-    told = ", ".join(f"{number:,} {how}" for number, how in parts if number)
-    whose = f" of {line(each.tenant, 60)!r}" if each.tenant else ""
-    return f"{each.table}{whose}: {told}\n" + "\n".join(f"  {line(row, 200)}" for row in each.rows)
+def _describe_difference(difference: Difference) -> str:
+    parts = [(difference.missing, "missing"), (difference.changed, "changed"), (difference.extra, "only there")]
+    summary = ", ".join(f"{number:,} {state}" for number, state in parts if number)
+    tenant_note = f" of {to_line(difference.tenant, 60)!r}" if difference.tenant else ""
+    return f"{difference.table}{tenant_note}: {summary}\n" + "\n".join(
+        f"  {to_line(row, 200)}" for row in difference.rows
+    )
 
 
 @click.command(epilog="Examples:\n\n  mulligan migrate --dry-run\n\n  mulligan migrate --store ./failures.db --json")
@@ -131,32 +145,32 @@ def migrate(dry_run: bool, store: str | None, as_json: bool) -> None:
 
     It is done as a whole or not at all. There is no way back: make a copy first, with mulligan backup.
     """
-    url = settings_with(store).store_url
+    url = load_settings(store).store_url
     if is_remote(url):
         raise SettingsError(f"{url} is a server. Bring its store up to date where it runs.")
-    _check(url)
+    _check_copyable(url)
     if dry_run:
         plan = migrating.plan(url)
     else:
-        with progress("bringing the store up to date") as told:
-            plan = migrating.migrate(url, told)
+        with show_progress_bar("bringing the store up to date") as report_progress:
+            plan = migrating.migrate(url, report_progress)
     if as_json:
         print_json({name: getattr(plan, name) for name in plan.__struct_fields__} | {"dry_run": dry_run})
     else:
-        click.echo(_told(plan, dry_run))
+        click.echo(_describe_plan(plan, dry_run))
     sys.exit(1 if dry_run and plan.is_due else 0)
 
 
-def _told(plan: Plan, dry_run: bool) -> str:
+def _describe_plan(plan: Plan, dry_run: bool) -> str:
     if not plan.is_due:
         return f"{plan.where} is up to date (schema {plan.schema})."
-    work = [
-        count(plan.statements, "statement"),
-        f"{count(plan.sums, 'sum')} packed anew" if plan.sums else "",
-        f"{count(plan.runs, 'run')} counted anew" if plan.runs else "",
+    actions = [
+        format_count(plan.statements, "statement"),
+        f"{format_count(plan.sums, 'sum')} packed anew" if plan.sums else "",
+        f"{format_count(plan.runs, 'run')} counted anew" if plan.runs else "",
     ]
-    told = ", ".join(filter(None, work))
+    summary = ", ".join(filter(None, actions))
     if not plan.schema:
-        return f"{'Would make' if dry_run else 'Made'} {plan.where} with schema {plan.newest}: {told}."
+        return f"{'Would make' if dry_run else 'Made'} {plan.where} with schema {plan.newest}: {summary}."
     verb = "Would bring" if dry_run else "Brought"
-    return f"{verb} {plan.where} from schema {plan.schema} to {plan.newest}: {told}."
+    return f"{verb} {plan.where} from schema {plan.schema} to {plan.newest}: {summary}."

@@ -9,29 +9,29 @@ from typing import Any, Literal
 import click
 
 from mulligan.failure import SettingsError
-from mulligan.records import Fix, Pattern, builtins
+from mulligan.records import Fix, Pattern, to_builtins
 from mulligan.remember import kin
-from mulligan.remember.store import LOCAL, Command, FixQuery, PatternQuery, Question, Store
+from mulligan.remember.store import DEFAULT_TENANT, FixQuery, PatternCommand, PatternQuery, RecallQuery, Store
 from mulligan.report import fixes
 from mulligan.report import patterns as told
-from mulligan.report.tables import as_csv, columns, count, line
-from mulligan.serve.cli.groups import Group
+from mulligan.report.tables import format_count, render_columns, render_csv, to_line
+from mulligan.serve.cli.groups import CommandGroup
 from mulligan.serve.cli.options import (
     as_json,
     csv_option,
     kind_option,
     limit_option,
-    moment,
-    needed,
-    now,
-    opened,
+    load_settings,
+    now_ms,
+    open_existing_store,
+    parse_time_option,
     print_json,
     print_lines,
-    settings_with,
+    require_store,
     store_option,
-    there,
-    told_more,
-    width,
+    store_option_suffix,
+    terminal_width,
+    warn_if_truncated,
 )
 
 EXAMPLES = """Examples:
@@ -49,7 +49,7 @@ EXAMPLES = """Examples:
   mulligan patterns merge pat_8f2c pat_11aa"""
 
 
-@click.group(cls=Group, invoke_without_command=True, epilog=EXAMPLES, subcommand_metavar="[COMMAND]")
+@click.group(cls=CommandGroup, invoke_without_command=True, epilog=EXAMPLES, subcommand_metavar="[COMMAND]")
 @click.option("--since", "past", metavar="7d", help="Met within this time, and counted over it: 24h, 7d, a date.")
 @click.option("--new", is_flag=True, help="Only those met for the first time within --since (1d); exits 1 if any.")
 @click.option("--state", type=click.Choice(["new", "active", "resolved", "muted"]), help="Without: all but muted.")
@@ -71,43 +71,47 @@ def patterns(
     as_comma: bool,
     store: str | None,
     as_json: bool,
-    **narrowed: Any,
+    **filters: Any,
 ) -> None:
     """What goes wrong again and again: failures of one cause, counted together."""
     if context.invoked_subcommand is not None:
         context.obj = store
         return
-    settings = settings_with(store)
-    since = moment(past or ("1d" if new else None))
-    query = PatternQuery(since=None if new else since, new_since=since if new else None, **narrowed)
-    kept = opened(settings)
-    found = kept.patterns(LOCAL, query) if kept is not None else []
+    settings = load_settings(store)
+    since = parse_time_option(past or ("1d" if new else None))
+    query = PatternQuery(since=None if new else since, new_since=since if new else None, **filters)
+    existing_store = open_existing_store(settings)
+    matching_patterns = existing_store.patterns(DEFAULT_TENANT, query) if existing_store is not None else []
     if as_json:
-        print_json([told.facts(pattern) for pattern in found])
+        print_json([told.to_facts(pattern) for pattern in matching_patterns])
     elif as_comma:
-        print_lines(as_csv((told.facts(pattern) for pattern in found), told.CSV))
-    elif found:
-        print_lines(told.listed(found, now(), width()))
-        told_more(len(found), query.limit)
-        click.echo(f"\nLook at one: mulligan patterns show {found[0].id[: told.ID]}{there(store)}", err=True)
+        print_lines(render_csv((told.to_facts(pattern) for pattern in matching_patterns), told.CSV_COLUMNS))
+    elif matching_patterns:
+        print_lines(told.render_list(matching_patterns, now_ms(), terminal_width()))
+        warn_if_truncated(len(matching_patterns), query.limit)
+        click.echo(
+            f"\nLook at one: mulligan patterns show {matching_patterns[0].id[: told.SHOWN_ID_CHARS]}"
+            f"{store_option_suffix(store)}",
+            err=True,
+        )
     else:
-        click.echo(_nothing(new, past, settings.store_url, kept is not None))
-    sys.exit(1 if new and found else 0)
+        click.echo(_explain_missing_patterns(new, past, settings.store_url, existing_store is not None))
+    sys.exit(1 if new and matching_patterns else 0)
 
 
-def _nothing(new: bool, past: str | None, url: str, is_there: bool) -> str:
-    if not is_there:
+def _explain_missing_patterns(new: bool, past: str | None, url: str, has_store: bool) -> str:
+    if not has_store:
         return f"There is no {url} yet.\nWrap a function with @mulligan.tool and call it, or try: mulligan demo"
     if new:
         return f"Nothing new went wrong within {past or '1d'}."
     return "No pattern matches." if past is None else f"No pattern was met within {past}."
 
 
-def _opened(context: click.Context, store: str | None) -> Store:
-    return needed(settings_with(store or context.obj))
+def _open_store(context: click.Context, store: str | None) -> Store:
+    return require_store(load_settings(store or context.obj))
 
 
-def _unknown(id: str) -> SettingsError:
+def _unknown_pattern_error(id: str) -> SettingsError:
     return SettingsError(f"there is no pattern {id!r}, or more than one begins so. See them: mulligan patterns")
 
 
@@ -131,49 +135,72 @@ def like(
 
     What helped one may help the other: try it, or count them together with `mulligan patterns merge`.
     """
-    kept = _opened(context, store)
-    found = kept.pattern(LOCAL, pattern)
-    if found is None:
-        raise _unknown(pattern)
-    others = kin.like(kept, LOCAL, found, limit, _embedder(embedder) if embedder else None, embedder or "")
-    rows = [(likeness, each, _best(kept, each)) for likeness, each in others]
+    existing_store = _open_store(context, store)
+    stored_pattern = existing_store.pattern(DEFAULT_TENANT, pattern)
+    if stored_pattern is None:
+        raise _unknown_pattern_error(pattern)
+    related_patterns = kin.find_related(
+        existing_store,
+        DEFAULT_TENANT,
+        stored_pattern,
+        limit,
+        _load_embedder(embedder) if embedder else None,
+        embedder or "",
+    )
+    rows = [
+        (similarity, related_pattern, _find_best_fix(existing_store, related_pattern))
+        for similarity, related_pattern in related_patterns
+    ]
     if as_json:
         print_json(
             [
-                {"likeness": round(likeness, 4), **told.facts(each), "fix": fixes.facts(best) if best else None}
-                for likeness, each, best in rows
+                {
+                    "likeness": round(similarity, 4),
+                    **told.to_facts(related_pattern),
+                    "fix": fixes.to_facts(best) if best else None,
+                }
+                for similarity, related_pattern, best in rows
             ]
         )
         return
     if not rows:
         click.echo("Nothing else looks like it.")
         return
-    click.echo(f"{count(len(rows), 'pattern')} like it.\n")
+    click.echo(f"{format_count(len(rows), 'pattern')} like it.\n")
     table = [
-        (f"{likeness:.0%}", each.id[: told.ID], line(each.tool, 30), fixes.does(best) if best else "-",
-         line(each.template or each.message, 80))
-        for likeness, each, best in rows
+        (f"{similarity:.0%}", related_pattern.id[: told.SHOWN_ID_CHARS], to_line(related_pattern.tool, 30),
+         fixes.describe_action(best) if best else "-",
+         to_line(related_pattern.template or related_pattern.message, 80))
+        for similarity, related_pattern, best in rows
     ]  # fmt: skip
-    print_lines(columns([("alike", "pattern", "tool", "what helped", "wording"), *table], right=(0,), width=width()))
+    print_lines(
+        render_columns(
+            [("alike", "pattern", "tool", "what helped", "wording"), *table], right=(0,), width=terminal_width()
+        )
+    )
 
 
-def _best(kept: Store, pattern: Pattern) -> Fix | None:
-    found = kept.fixes(LOCAL, FixQuery(tool=pattern.tool, fingerprint=pattern.fingerprint, now=now(), limit=1))
-    return found[0] if found else None
+def _find_best_fix(store: Store, pattern: Pattern) -> Fix | None:
+    matching_fixes = store.fixes(
+        DEFAULT_TENANT, FixQuery(tool=pattern.tool, fingerprint=pattern.fingerprint, now=now_ms(), limit=1)
+    )
+    return matching_fixes[0] if matching_fixes else None
 
 
-def _embedder(named: str) -> kin.Embedder:
-    module, _, function = named.partition(":")
+def _load_embedder(function_path: str) -> kin.Embedder:
+    module, _, function = function_path.partition(":")
     try:
         sys.path.insert(0, "")  # like `python -m`: allows modules of the working directory
-        found = getattr(importlib.import_module(module), function or "embed")
+        embedder = getattr(importlib.import_module(module), function or "embed")
     except (ImportError, AttributeError, ValueError) as error:
-        raise SettingsError(f"--embedder {named!r} cannot be found ({error}). Name it as module:function.") from None
+        raise SettingsError(
+            f"--embedder {function_path!r} cannot be found ({error}). Name it as module:function."
+        ) from None
     finally:
         sys.path.remove("")
-    if not callable(found):
-        raise SettingsError(f"--embedder {named!r} is not a function. Name it as module:function.")
-    return found  # type: ignore[no-any-return]
+    if not callable(embedder):
+        raise SettingsError(f"--embedder {function_path!r} is not a function. Name it as module:function.")
+    return embedder  # type: ignore[no-any-return]
 
 
 @patterns.command(epilog="Examples:\n\n  mulligan patterns show pat_8f2c --json")
@@ -186,15 +213,17 @@ def show(context: click.Context, pattern: str, store: str | None, as_json: bool)
 
     PATTERN is an id or any unambiguous beginning of one.
     """
-    kept = _opened(context, store)
-    found = kept.pattern(LOCAL, pattern)
-    if found is None:
-        raise _unknown(pattern)
-    known = kept.recall(LOCAL, Question(tool=found.tool, fingerprint=found.fingerprint))
+    existing_store = _open_store(context, store)
+    stored_pattern = existing_store.pattern(DEFAULT_TENANT, pattern)
+    if stored_pattern is None:
+        raise _unknown_pattern_error(pattern)
+    precedents = existing_store.recall(
+        DEFAULT_TENANT, RecallQuery(tool=stored_pattern.tool, fingerprint=stored_pattern.fingerprint)
+    )
     if as_json:
-        print_json(told.facts(found) | {"overcome_before": builtins(known)})
+        print_json(told.to_facts(stored_pattern) | {"overcome_before": to_builtins(precedents)})
     else:
-        print_lines(told.shown(found, known, now(), width()))
+        print_lines(told.render_detail(stored_pattern, precedents, now_ms(), terminal_width()))
 
 
 def _decide(
@@ -205,38 +234,41 @@ def _decide(
     as_json: bool,
     into: str | None = None,
 ) -> None:
-    kept = _opened(context, store)
+    existing_store = _open_store(context, store)
     for id in (*ids, *([into] if into else [])):  # check all before any is changed
-        if do != "split" and kept.pattern(LOCAL, id) is None:
-            raise _unknown(id)
-    changed: list[Pattern] = []
+        if do != "split" and existing_store.pattern(DEFAULT_TENANT, id) is None:
+            raise _unknown_pattern_error(id)
+    updated_patterns: list[Pattern] = []
     for id in ids:
-        after = kept.change(LOCAL, Command(do=do, pattern=id, into=into, at=now()))
-        if after is None:
-            raise _unknown(id)
-        changed.append(after)
+        updated_pattern = existing_store.update_pattern(
+            DEFAULT_TENANT, PatternCommand(do=do, pattern=id, into=into, at=now_ms())
+        )
+        if updated_pattern is None:
+            raise _unknown_pattern_error(id)
+        updated_patterns.append(updated_pattern)
     if as_json:
-        print_json([told.facts(each) for each in changed])
+        print_json([told.to_facts(pattern) for pattern in updated_patterns])
         return
-    for given, each in zip(ids, changed, strict=True):
-        click.echo(_said(do, each, given))
+    for pattern_id, pattern in zip(ids, updated_patterns, strict=True):
+        click.echo(_describe_decision(do, pattern, pattern_id))
 
 
-def _said(do: str, pattern: Pattern, given: str) -> str:
+def _describe_decision(do: str, pattern: Pattern, pattern_id: str) -> str:
     if do == "resolve":
         return f"{pattern.id} is resolved. It opens again when it is met again."
     if do == "merge":
-        return f"{pattern.id} now counts {count(pattern.count, 'failure')}. To undo: mulligan patterns split {given}"
+        counted = f"{pattern.id} now counts {format_count(pattern.count, 'failure')}."
+        return f"{counted} To undo: mulligan patterns split {pattern_id}"
     if do == "split":
-        return f"{pattern.id} stands by itself again, with {count(pattern.count, 'failure')}."
+        return f"{pattern.id} stands by itself again, with {format_count(pattern.count, 'failure')}."
     return f"{pattern.id} is {pattern.state}."
 
 
-ids = click.argument("pattern", nargs=-1, required=True)
+patterns_argument = click.argument("pattern", nargs=-1, required=True)
 
 
 @patterns.command()
-@ids
+@patterns_argument
 @store_option
 @as_json
 @click.pass_context
@@ -246,7 +278,7 @@ def mute(context: click.Context, pattern: tuple[str, ...], store: str | None, as
 
 
 @patterns.command()
-@ids
+@patterns_argument
 @store_option
 @as_json
 @click.pass_context
@@ -256,7 +288,7 @@ def unmute(context: click.Context, pattern: tuple[str, ...], store: str | None, 
 
 
 @patterns.command()
-@ids
+@patterns_argument
 @store_option
 @as_json
 @click.pass_context
@@ -266,7 +298,7 @@ def resolve(context: click.Context, pattern: tuple[str, ...], store: str | None,
 
 
 @patterns.command()
-@ids
+@patterns_argument
 @store_option
 @as_json
 @click.pass_context
@@ -287,7 +319,7 @@ def merge(context: click.Context, pattern: str, into: str, store: str | None, as
 
 
 @patterns.command()
-@ids
+@patterns_argument
 @store_option
 @as_json
 @click.pass_context

@@ -10,15 +10,15 @@ from typing import Any
 import click
 
 from mulligan.failure import SettingsError
-from mulligan.parts import redactor_of
-from mulligan.prompt import BUDGET, Prompt, section_title, skill_about, tokens
-from mulligan.remember.lessons.pitfalls import Told, gathered, told
-from mulligan.remember.store import LOCAL
+from mulligan.parts import build_redactor
+from mulligan.prompt import DEFAULT_LESSON_TOKENS, Prompt, estimate_prompt_tokens, section_title, skill_front_matter
+from mulligan.remember.lessons.pitfalls import RenderedLessons, render_within_budget, select_lessons
+from mulligan.remember.store import DEFAULT_TENANT
 from mulligan.remember.urls import is_remote
 from mulligan.serve.cli import sections
-from mulligan.serve.cli.edits import Edit, text_of
+from mulligan.serve.cli.edits import Edit, read_text
 from mulligan.serve.cli.options import as_json as json_option
-from mulligan.serve.cli.options import now, opened, print_json, settings_with, store_option
+from mulligan.serve.cli.options import load_settings, now_ms, open_existing_store, print_json, store_option
 from mulligan.settings import Settings
 
 HEADING = "### {}"
@@ -35,7 +35,7 @@ FORMATS = ("text", "skill", "agents-md")
     help="Plain text, a skill, or a section of AGENTS.md or CLAUDE.md. Else what the file's name says, or text.",
 )  # fmt: skip
 @click.option(
-    "--budget", default=BUDGET, show_default=True, type=click.IntRange(1, 1_000_000), metavar="TOKENS",
+    "--budget", default=DEFAULT_LESSON_TOKENS, show_default=True, type=click.IntRange(1, 1_000_000), metavar="TOKENS",
     help="The most that it may take of a model's window.",
 )  # fmt: skip
 @click.option("--proposed", is_flag=True, help="Also what nobody has proven or approved yet, marked as data.")
@@ -66,90 +66,98 @@ def prompt(
     """
     if check and place is None:
         raise click.UsageError("--check needs the file that it is about: --file AGENTS.md")
-    form = form or _form_of(place)
+    form = form or _format_for_path(place)
     if place is not None and form == "text":
         raise click.UsageError("a file takes --format skill or agents-md; for plain text leave --file out.")
-    settings = settings_with(store)
-    front = skill_about() if form == "skill" else ""
-    made = _made(settings, tools, form, budget, front, proposed=proposed, seeds=not no_seeds)
-    body = f"{section_title()}\n\n{made.text}"
+    settings = load_settings(store)
+    front = skill_front_matter() if form == "skill" else ""
+    rendered = _render_lessons(settings, tools, form, budget, front, proposed=proposed, seeds=not no_seeds)
+    body = f"{section_title()}\n\n{rendered.text}"
     if form == "text":
-        _print(made, made.text, as_json, budget)
+        _print_rendered(rendered, rendered.text, as_json, budget)
     elif place is None:
-        _print(made, front + sections.placed("", body, "section").rstrip("\n"), as_json, budget)
+        _print_rendered(rendered, front + sections.replace_section("", body, "section").rstrip("\n"), as_json, budget)
     else:
-        _keep(made, place, front, body, check, as_json)
+        _update_file(rendered, place, front, body, check, as_json)
 
 
-def _form_of(place: Path | None) -> str:
-    if place is None:
+def _format_for_path(path: Path | None) -> str:
+    if path is None:
         return "text"
-    return "skill" if place.name.lower() == "skill.md" else "agents-md"
+    return "skill" if path.name.lower() == "skill.md" else "agents-md"
 
 
-def _made(
+def _render_lessons(
     settings: Settings, tools: tuple[str, ...], form: str, budget: int, front: str, *, proposed: bool, seeds: bool
-) -> Told:
-    kept = opened(settings)
-    found = gathered(kept, LOCAL, tools, now(), seeds=seeds, proposals=proposed)
-    words = Prompt(redactor_of(settings, "local", personal=False))
+) -> RenderedLessons:
+    store = open_existing_store(settings)
+    lessons = select_lessons(store, DEFAULT_TENANT, tools, now_ms(), include_seeds=seeds, include_proposed=proposed)
+    words = Prompt(build_redactor(settings, "local", personal=False))
     server = settings.store_url if is_remote(settings.store_url) else ""
     if form == "text":
-        return told(words, found, budget, tools=tools, server=server)
+        return render_within_budget(words, lessons, budget, requested_tools=tools, server=server)
 
     def wrap(text: str) -> str:
         # Count the front matter even if the file has it already. Otherwise a second run would fit more lessons.
-        return front + sections.placed("", f"{section_title()}\n\n{text}", "section")
+        return front + sections.replace_section("", f"{section_title()}\n\n{text}", "section")
 
-    least = tokens(wrap(""))
-    if least > budget:
-        raise SettingsError(f"the marks of the section alone take {least} tokens. Give it more: --budget {BUDGET}.")
-    return told(words, found, budget, tools=tools, server=server, heading=HEADING, wrap=wrap)
+    min_tokens = estimate_prompt_tokens(wrap(""))
+    if min_tokens > budget:
+        raise SettingsError(
+            f"the marks of the section alone take {min_tokens} tokens. Give it more: --budget {DEFAULT_LESSON_TOKENS}."
+        )
+    return render_within_budget(
+        words, lessons, budget, requested_tools=tools, server=server, heading=HEADING, wrap=wrap
+    )
 
 
-def _print(made: Told, text: str, as_json: bool, budget: int) -> None:
+def _print_rendered(rendered: RenderedLessons, text: str, as_json: bool, budget: int) -> None:
     if as_json:
-        print_json({**_facts(made, text), "budget": budget, "text": text})
+        print_json({**_facts(rendered, text), "budget": budget, "text": text})
     elif text:
         click.echo(text)
-    _tell_left_out(made, as_json)
+    _warn_left_out(rendered, as_json)
 
 
-def _facts(made: Told, text: str) -> dict[str, Any]:
-    return {"tokens": tokens(text), "lessons": list(made.lessons), "left_out": made.left_out}
+def _facts(rendered: RenderedLessons, text: str) -> dict[str, Any]:
+    return {
+        "tokens": estimate_prompt_tokens(text),
+        "lessons": list(rendered.lesson_ids),
+        "left_out": rendered.omitted_count,
+    }
 
 
-def _tell_left_out(made: Told, as_json: bool) -> None:
-    if made.left_out and not as_json:
-        several = f"{made.left_out} more lessons do" if made.left_out > 1 else "1 more lesson does"
+def _warn_left_out(rendered: RenderedLessons, as_json: bool) -> None:
+    if rendered.omitted_count and not as_json:
+        several = f"{rendered.omitted_count} more lessons do" if rendered.omitted_count > 1 else "1 more lesson does"
         click.echo(f"{several} not fit into the budget.", err=True)
 
 
-def _keep(made: Told, place: Path, front: str, body: str, check: bool, as_json: bool) -> None:
-    before = text_of(place.resolve())
-    edit = Edit(place, before, sections.placed(before or front, body, str(place)))
-    if edit.changes and not check:
-        edit.make(keeps_copy=False, mode=_usual_mode())
+def _update_file(rendered: RenderedLessons, path: Path, front: str, body: str, check: bool, as_json: bool) -> None:
+    before = read_text(path.resolve())
+    edit = Edit(path, before, sections.replace_section(before or front, body, str(path)))
+    if edit.has_changes and not check:
+        edit.apply(should_back_up=False, mode=_default_file_mode())
     if as_json:
-        print_json({"file": str(place), "changes": edit.changes, "written": edit.changes and not check,
-                    **_facts(made, body)})  # fmt: skip
-    elif not edit.changes:
-        click.echo(f"{place} is up to date: {_counted(made)}.")
+        print_json({"file": str(path), "changes": edit.has_changes, "written": edit.has_changes and not check,
+                    **_facts(rendered, body)})  # fmt: skip
+    elif not edit.has_changes:
+        click.echo(f"{path} is up to date: {_format_lesson_count(rendered)}.")
     elif check:
-        click.echo(edit.difference())
-        click.echo(f"{place} is not up to date. Write it: the same command without --check.", err=True)
+        click.echo(edit.to_diff())
+        click.echo(f"{path} is not up to date. Write it: the same command without --check.", err=True)
     else:
-        click.echo(f"{place} now says what is known: {_counted(made)}.")
-    _tell_left_out(made, as_json)
-    if check and edit.changes:
+        click.echo(f"{path} now says what is known: {_format_lesson_count(rendered)}.")
+    _warn_left_out(rendered, as_json)
+    if check and edit.has_changes:
         sys.exit(1)
 
 
-def _counted(made: Told) -> str:
-    return f"{len(made.lessons)} lesson{'' if len(made.lessons) == 1 else 's'}"
+def _format_lesson_count(rendered: RenderedLessons) -> str:
+    return f"{len(rendered.lesson_ids)} lesson{'' if len(rendered.lesson_ids) == 1 else 's'}"
 
 
-def _usual_mode() -> int:
+def _default_file_mode() -> int:
     """Return the default permissions of a new file in this process."""
     mask = os.umask(0o077)
     os.umask(mask)

@@ -12,16 +12,18 @@ from typing import Any
 import click
 
 from mulligan.failure import SettingsError
-from mulligan.serve.cli.groups import Group
-from mulligan.serve.proxy.process import started
+from mulligan.serve.cli.groups import CommandGroup
+from mulligan.serve.proxy.process import start_server_process
 
-SESSIONS = ("CLAUDE_CODE_SESSION_ID", "CODEX_SESSION_ID", "GEMINI_SESSION_ID")
+SESSION_VARIABLES = ("CLAUDE_CODE_SESSION_ID", "CODEX_SESSION_ID", "GEMINI_SESSION_ID")
 """Environment variables in which agents pass the session id to their servers."""
-RUNNERS = frozenset({"npx", "uvx", "node", "python", "python3", "uv", "bunx", "bun", "deno", "docker", "pipx", "npm"})
+RUNNER_PROGRAMS = frozenset(
+    {"npx", "uvx", "node", "python", "python3", "uv", "bunx", "bun", "deno", "docker", "pipx", "npm"}
+)
 """Programs that only launch the server."""
 
 
-class Proxy(Group):
+class ProxyGroup(CommandGroup):
     """Command group that takes everything after `--` as the server's command."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -37,7 +39,7 @@ class Proxy(Group):
 
 
 @click.group(
-    cls=Proxy,
+    cls=ProxyGroup,
     invoke_without_command=True,
     subcommand_metavar="-- COMMAND ARGS...",
     epilog="Examples:\n\n  mulligan proxy -- npx -y @modelcontextprotocol/server-filesystem /tmp\n\n"
@@ -64,14 +66,14 @@ class Proxy(Group):
     help="Seconds in which the server must answer its first message; 0 for never.",
 )
 @click.option("--no-restart", is_flag=True, help="End with the server, instead of starting it again.")
-@click.option("--session", metavar="ID", envvar=list(SESSIONS), help="The session that the calls belong to.")
+@click.option("--session", metavar="ID", envvar=list(SESSION_VARIABLES), help="The session that the calls belong to.")
 @click.option(
     "--store",
     metavar="URL",
     help="Another store than the settings say: a path, postgresql://HOST/DATABASE, or a server's address.",
 )
 @click.pass_context
-def proxy(ctx: click.Context, /, mode: str | None, repair: bool, store: str | None, **given: Any) -> None:
+def proxy(ctx: click.Context, /, mode: str | None, repair: bool, store: str | None, **proxy_options: Any) -> None:
     """Stand in front of an MCP server: record, explain and, where it is safe, repair its tool calls."""
     if ctx.invoked_subcommand is not None:
         return
@@ -80,14 +82,14 @@ def proxy(ctx: click.Context, /, mode: str | None, repair: bool, store: str | No
         raise click.UsageError("the server's command comes after --, such as: mulligan proxy -- npx -y SERVER", ctx)
     if repair and mode not in (None, "repair"):
         raise click.UsageError(f"--repair is --mode repair, and --mode {mode} was given too", ctx)
-    sys.exit(_run(command, "repair" if repair else mode, store, given))
+    sys.exit(_run(command, "repair" if repair else mode, store, proxy_options))
 
 
-def _run(command: list[str], mode: Any, store: str | None, given: dict[str, Any]) -> int:
+def _run(command: list[str], mode: Any, store: str | None, proxy_options: dict[str, Any]) -> int:
     if sys.platform == "win32":
         raise SettingsError("mulligan proxy does not run on Windows yet: start it inside WSL.")
     try:
-        process = started(command, os.environ)
+        process = start_server_process(command, os.environ)
     except OSError as error:
         raise SettingsError(
             f"{command[0]!r} cannot be started: {(error.strerror or str(error)).lower()}. "
@@ -95,24 +97,24 @@ def _run(command: list[str], mode: Any, store: str | None, given: dict[str, Any]
         ) from None
     # Imported after the server's start, so that both load at the same time.
     from mulligan import settings as settings_file
-    from mulligan.serve.proxy.rules import Options
+    from mulligan.serve.proxy.rules import ProxyOptions
     from mulligan.serve.proxy.start import serve
 
     settings = _settings(store)
-    name = given["name"] or named(command)
+    name = proxy_options["name"] or server_name_from_command(command)
     if settings is None or settings.off:
         # Without valid settings nothing is recorded: the unreadable file may define redaction rules.
         settings, mode = settings_file.Settings(store="memory:", record="off"), "observe"
-    options = Options(
+    options = ProxyOptions(
         name=name,
         mode=mode or settings.mode,
-        trusts_annotations=given["trust_annotations"],
-        pins=given["pin"],
-        teaches=given["teach"],
-        timeout=given["timeout"],
-        start_timeout=given["start_timeout"],
-        restarts=not given["no_restart"],
-        session=given["session"],
+        should_trust_annotations=proxy_options["trust_annotations"],
+        should_pin=proxy_options["pin"],
+        should_inject_lessons=proxy_options["teach"],
+        timeout=proxy_options["timeout"],
+        start_timeout=proxy_options["start_timeout"],
+        should_restart=not proxy_options["no_restart"],
+        session=proxy_options["session"],
         rules=settings.tools,
     )
     return serve(options, settings, command, os.environ, process)
@@ -123,20 +125,22 @@ def _settings(store: str | None) -> Any:
     from mulligan import settings as settings_file
 
     try:
-        return settings_file.read({"store": store} if store else {}, of_user=True)
+        return settings_file.load_settings({"store": store} if store else {}, of_user=True)
     except SettingsError as error:
         click.echo(f"mulligan: {error} Until that is mended, calls pass through unrecorded.", err=True)
         return None
 
 
-def named(command: list[str]) -> str:
+def server_name_from_command(command: list[str]) -> str:
     """Derive the server's name from its command, for example `git` from `uvx mcp-server-git`."""
-    words = [PurePath(each).name for each in command if not each.startswith("-")]
-    own = next((word for word in words if word not in RUNNERS and word not in ("run", "exec", "-m")), words[0])
-    own = re.sub(r"@[\w.^~-]*$", "", own)
-    own = re.sub(r"\.(?:py|js|mjs|cjs|ts|sh|exe|cmd)$", "", own)
-    bare = re.sub(r"^(?:mcp[-_])?(?:server[-_])?|(?:[-_]mcp)?(?:[-_]server)?$", "", own)
-    return re.sub(r"[^\w-]+", "-", bare or own).strip("-") or "server"
+    words = [PurePath(word).name for word in command if not word.startswith("-")]
+    server_word = next(
+        (word for word in words if word not in RUNNER_PROGRAMS and word not in ("run", "exec", "-m")), words[0]
+    )
+    server_word = re.sub(r"@[\w.^~-]*$", "", server_word)
+    server_word = re.sub(r"\.(?:py|js|mjs|cjs|ts|sh|exe|cmd)$", "", server_word)
+    short_name = re.sub(r"^(?:mcp[-_])?(?:server[-_])?|(?:[-_]mcp)?(?:[-_]server)?$", "", server_word)
+    return re.sub(r"[^\w-]+", "-", short_name or server_word).strip("-") or "server"
 
 
 @proxy.command(
@@ -157,75 +161,79 @@ def accept(server: str | None, tools: tuple[str, ...], everything: bool, store: 
     Without a server: which have changed. With one: what. With tools, or --all: accepts them.
     """
     from mulligan import settings as settings_file  # local imports: the proxy must start quickly
-    from mulligan.remember.store import LOCAL
-    from mulligan.serve.cli.options import opened, print_json, print_lines
+    from mulligan.remember.store import DEFAULT_TENANT
+    from mulligan.serve.cli.options import open_existing_store, print_json, print_lines
     from mulligan.serve.proxy import pins
 
-    settings = settings_file.read({"store": store} if store else {}, of_user=True)
-    kept = opened(settings)
-    known = pins.all_of(kept) if kept is not None else {}
-    if server is not None and server not in known:
-        near = ", ".join(sorted(known)) or "none yet"
-        raise SettingsError(f"there is no server {server!r} that was seen through the proxy. Known are: {near}.")
-    if kept is not None and server is not None and (tools or everything):
-        waiting = known[server].waiting
-        chosen = tuple(waiting) if everything else tools
-        strange = next((tool for tool in chosen if tool not in waiting), None)
-        if strange is not None:
-            told = ", ".join(waiting) or "nothing"
-            raise SettingsError(f"{strange!r} of {server} does not wait to be accepted. What waits is: {told}.")
-        known[server] = pins.accept(known[server], chosen)
-        kept.put(LOCAL, pins.SHELF, server, pins.packed(known[server]))
+    settings = settings_file.load_settings({"store": store} if store else {}, of_user=True)
+    existing_store = open_existing_store(settings)
+    pins_by_server = pins.load_all_pins(existing_store) if existing_store is not None else {}
+    if server is not None and server not in pins_by_server:
+        server_names = ", ".join(sorted(pins_by_server)) or "none yet"
+        raise SettingsError(
+            f"there is no server {server!r} that was seen through the proxy. Known are: {server_names}."
+        )
+    if existing_store is not None and server is not None and (tools or everything):
+        waiting = pins_by_server[server].waiting
+        accepted_tools = tuple(waiting) if everything else tools
+        unknown_tool = next((tool for tool in accepted_tools if tool not in waiting), None)
+        if unknown_tool is not None:
+            waiting_names = ", ".join(waiting) or "nothing"
+            raise SettingsError(
+                f"{unknown_tool!r} of {server} does not wait to be accepted. What waits is: {waiting_names}."
+            )
+        pins_by_server[server] = pins.accept_tools(pins_by_server[server], accepted_tools)
+        existing_store.put(DEFAULT_TENANT, pins.PINS_KIND, server, pins.encode_pins(pins_by_server[server]))
         if not as_json:
-            click.echo(f"Accepted {len(chosen)} {'tool' if len(chosen) == 1 else 'tools'} of {server}.")
-    shown = {name: each for name, each in known.items() if server in (None, name)}
+            click.echo(f"Accepted {len(accepted_tools)} {'tool' if len(accepted_tools) == 1 else 'tools'} of {server}.")
+    selected_pins = {name: server_pins for name, server_pins in pins_by_server.items() if server in (None, name)}
     if as_json:
-        print_json({name: _facts(each) for name, each in shown.items()})
+        print_json({name: _facts(server_pins) for name, server_pins in selected_pins.items()})
     elif not (tools or everything):
-        print_lines(_spoken(shown, is_one=server is not None))
+        print_lines(_describe_waiting(selected_pins, has_one_server=server is not None))
 
 
-def _facts(known: Any) -> dict[str, Any]:
+def _facts(server_pins: Any) -> dict[str, Any]:
     return {
-        "accepted": sorted(known.accepted),
+        "accepted": sorted(server_pins.accepted),
         "waiting": {
             name: {
-                "before": known.accepted[name].definition if name in known.accepted else None,
+                "before": server_pins.accepted[name].definition if name in server_pins.accepted else None,
                 "after": pin.definition,
                 "seen": pin.seen,
             }
-            for name, pin in known.waiting.items()
+            for name, pin in server_pins.waiting.items()
         },
     }
 
 
-def _spoken(shown: dict[str, Any], is_one: bool) -> Iterator[str]:
-    from mulligan.report.terminal import line
+def _describe_waiting(pins_by_server: dict[str, Any], has_one_server: bool) -> Iterator[str]:
+    from mulligan.report.terminal import to_line
 
-    waiting = {name: each for name, each in shown.items() if each.waiting}
-    many = sum(len(each.waiting) for each in waiting.values())
-    if not many:
+    waiting = {name: server_pins for name, server_pins in pins_by_server.items() if server_pins.waiting}
+    waiting_count = sum(len(server_pins.waiting) for server_pins in waiting.values())
+    if not waiting_count:
         yield "No tool waits to be accepted."
         return
-    yield f"{many} {'tool waits' if many == 1 else 'tools wait'} to be accepted."
-    for name, each in waiting.items():
+    yield f"{waiting_count} {'tool waits' if waiting_count == 1 else 'tools wait'} to be accepted."
+    for name, server_pins in waiting.items():
         yield ""
-        for tool, pin in each.waiting.items():
-            before = each.accepted.get(tool)
-            yield f"  {name}  {line(tool, 80)}  {'new' if before is None else 'changed'}"
-            if is_one:
+        for tool, pin in server_pins.waiting.items():
+            before = server_pins.accepted.get(tool)
+            yield f"  {name}  {to_line(tool, 80)}  {'new' if before is None else 'changed'}"
+            if has_one_server:
                 old = before.definition if before is not None else {}
                 for part in sorted({*old, *pin.definition}):
                     if part not in ("name", "_meta", "icons") and old.get(part) != pin.definition.get(part):
                         if part in old:
-                            yield f"    - {part}: {line(_plainly(old[part]), 2000)}"
+                            yield f"    - {part}: {to_line(_to_text(old[part]), 2000)}"
                         if part in pin.definition:
-                            yield f"    + {part}: {line(_plainly(pin.definition[part]), 2000)}"
+                            yield f"    + {part}: {to_line(_to_text(pin.definition[part]), 2000)}"
         yield ""
-        yield f"To accept: mulligan proxy accept {name}{' --all' if is_one else ''}"
+        yield f"To accept: mulligan proxy accept {name}{' --all' if has_one_server else ''}"
 
 
-def _plainly(value: Any) -> str:
+def _to_text(value: Any) -> str:
     from mulligan.records import encode
 
     return value if isinstance(value, str) else encode(value).decode()

@@ -13,18 +13,18 @@ import click
 
 from mulligan.redaction import Redactor
 from mulligan.serve.cli.options import as_json
-from mulligan.serve.cli.progress import Progress
+from mulligan.serve.cli.progress import ReadProgress
 
-_MOST = 64 * 1024 * 1024
+_MAX_LINE_BYTES = 64 * 1024 * 1024
 """Limit for one line. A longer line is processed in parts."""
-_PIECE = 8000
+_MAX_PIECE_CHARS = 8000
 """Length of text that a redactor reads without truncation."""
-_AWAY = 0x10F700 - 0xDC00
-_BYTES = re.compile("[\udc80-\udcff]")
-_KEPT = re.compile("[\U0010f780-\U0010f7ff]")
-_HALVES = re.compile("[\ud800-\udfff]")
+_ESCAPE_OFFSET = 0x10F700 - 0xDC00
+_RAW_BYTES = re.compile("[\udc80-\udcff]")
+_ESCAPED_BYTES = re.compile("[\U0010f780-\U0010f7ff]")
+_LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 _PLACEHOLDER = re.compile(r"\[redacted ([a-z0-9_]{1,40})\]")
-_BLOCK = 400
+_MAX_KEY_LINES = 400
 """Longest private key. After that, lines are processed one by one again."""
 
 
@@ -63,8 +63,8 @@ def redact(
     """
     if files:
         # Do not repeat an argument that is not a file name: it may be the text with its secrets.
-        place = files[0] if Redactor().text(files[0]) == files[0] and not files[0].split()[1:] else "FILE"
-        raise click.UsageError(f"text is read from standard input only: `mulligan redact < {place}`.")
+        file_name = files[0] if Redactor().text(files[0]) == files[0] and not files[0].split()[1:] else "FILE"
+        raise click.UsageError(f"text is read from standard input only: `mulligan redact < {file_name}`.")
     if everything and not jsonl:
         raise click.UsageError("--all is about the fields of --jsonl. For plain text, leave it out.")
     if level == "shared" and not everything:
@@ -72,119 +72,123 @@ def redact(
     if sys.stdin.isatty():
         raise click.UsageError("give me a text on standard input, as the examples of --help do.")
     redactor = Redactor(level=level)
-    found: Counter[str] = Counter()
-    progress = Progress("Redacting", sys.stdin.buffer)
-    lines = _decoded(sys.stdin.buffer, progress)
+    kind_counts: Counter[str] = Counter()
+    progress = ReadProgress("Redacting", sys.stdin.buffer)
+    lines = _decode_lines(sys.stdin.buffer, progress)
     try:
-        bad = _objects(lines, redactor, everything, found) if jsonl else _texts(lines, redactor, found)
+        unreadable_count = (
+            _redact_objects(lines, redactor, everything, kind_counts)
+            if jsonl
+            else _redact_texts(lines, redactor, kind_counts)
+        )
     finally:
-        progress.done()
+        progress.clear()
     if report or as_json:
-        _tell(found, bad, as_json)
-    if bad:
+        _print_report(kind_counts, unreadable_count, as_json)
+    if unreadable_count:
         raise SystemExit(1)
 
 
-def _texts(lines: Iterator[str], redactor: Redactor, found: Counter[str]) -> int:
-    for text in _paragraphs(lines):
-        _put(_redacted(text, redactor, found))
+def _redact_texts(lines: Iterator[str], redactor: Redactor, kind_counts: Counter[str]) -> int:
+    for text in _join_private_keys(lines):
+        _write_text(_redact_text(text, redactor, kind_counts))
     return 0
 
 
-def _paragraphs(lines: Iterator[str]) -> Iterator[str]:
+def _join_private_keys(lines: Iterator[str]) -> Iterator[str]:
     """Yield lines, but join the lines of a private key: no single line identifies it."""
-    held: list[str] = []
+    key_lines: list[str] = []
     for line in lines:
-        if held or ("-----BEGIN " in line and "PRIVATE KEY" in line and "-----END " not in line):
-            held.append(line)
-            if "-----END " not in line and len(held) < _BLOCK:
+        if key_lines or ("-----BEGIN " in line and "PRIVATE KEY" in line and "-----END " not in line):
+            key_lines.append(line)
+            if "-----END " not in line and len(key_lines) < _MAX_KEY_LINES:
                 continue
-            line = "".join(held)
-            held.clear()
+            line = "".join(key_lines)
+            key_lines.clear()
         yield line
-    yield "".join(held)
+    yield "".join(key_lines)
 
 
-def _objects(lines: Iterator[str], redactor: Redactor, everything: bool, found: Counter[str]) -> int:
-    bad = 0
+def _redact_objects(lines: Iterator[str], redactor: Redactor, everything: bool, kind_counts: Counter[str]) -> int:
+    unreadable_count = 0
     for number, line in enumerate(lines, 1):
         if not line.strip():
-            _put(line)
+            _write_text(line)
             continue
         try:
-            given = json.loads(line)
-            if everything and isinstance(given, dict):
-                given = redactor.value(given)
+            parsed = json.loads(line)
+            if everything and isinstance(parsed, dict):
+                parsed = redactor.value(parsed)
             elif not everything:
-                given["text"] = _redacted(given["text"], redactor, found)
-            said = _spelt(given) if isinstance(given, dict) else ""
+                parsed["text"] = _redact_text(parsed["text"], redactor, kind_counts)
+            output = _to_json(parsed) if isinstance(parsed, dict) else ""
         except (ValueError, TypeError, KeyError, RecursionError):
-            said = ""
-        if not said:
-            bad += 1
-            wanted = "an object that can be read" if everything else 'an object with a string "text"'
-            _put(json.dumps({"error": f"line {number} is not {wanted}"}) + "\n")
+            output = ""
+        if not output:
+            unreadable_count += 1
+            expectation = "an object that can be read" if everything else 'an object with a string "text"'
+            _write_text(json.dumps({"error": f"line {number} is not {expectation}"}) + "\n")
             continue
         if everything:
-            _count(said, line, found)
-        _put(said + "\n")
-    return bad
+            _count_placeholders(output, line, kind_counts)
+        _write_text(output + "\n")
+    return unreadable_count
 
 
-def _spelt(given: dict[str, Any]) -> str:
-    said = json.dumps(given, ensure_ascii=False)
+def _to_json(fields: dict[str, Any]) -> str:
+    text = json.dumps(fields, ensure_ascii=False)
     # A lone surrogate can only be written as an escape.
-    return said if said.isprintable() or not _HALVES.search(said) else json.dumps(given)
+    return text if text.isprintable() or not _LONE_SURROGATES.search(text) else json.dumps(fields)
 
 
-def _redacted(text: str, redactor: Redactor, found: Counter[str]) -> str:
+def _redact_text(text: str, redactor: Redactor, kind_counts: Counter[str]) -> str:
     if not isinstance(text, str):
         raise TypeError
-    redacted = "".join(redactor.text(piece) for piece in _pieces(text))
-    _count(redacted, text, found)
+    redacted = "".join(redactor.text(piece) for piece in _split_text(text))
+    _count_placeholders(redacted, text, kind_counts)
     return redacted
 
 
-def _pieces(text: str) -> Iterator[str]:
+def _split_text(text: str) -> Iterator[str]:
     """Split a long text between words, so that no secret is cut in two."""
-    while len(text) > _PIECE and "PRIVATE KEY" not in text[:_PIECE]:
-        end = max(text.rfind(mark, 0, _PIECE) for mark in " ,\n") + 1 or _PIECE
+    while len(text) > _MAX_PIECE_CHARS and "PRIVATE KEY" not in text[:_MAX_PIECE_CHARS]:
+        end = max(text.rfind(mark, 0, _MAX_PIECE_CHARS) for mark in " ,\n") + 1 or _MAX_PIECE_CHARS
         yield text[:end]
         text = text[end:]
     yield text
 
 
-def _count(after: str, before: str, found: Counter[str]) -> None:
-    found.update(_PLACEHOLDER.findall(after))
-    found.subtract(_PLACEHOLDER.findall(before))
+def _count_placeholders(after: str, before: str, kind_counts: Counter[str]) -> None:
+    kind_counts.update(_PLACEHOLDER.findall(after))
+    kind_counts.subtract(_PLACEHOLDER.findall(before))
 
 
-def _decoded(lines: IO[bytes], progress: Progress) -> Iterator[str]:
+def _decode_lines(lines: IO[bytes], progress: ReadProgress) -> Iterator[str]:
     """Decode lines. Map a byte that is not UTF-8 to a private-use character; `_write_text` maps it back."""
-    while line := lines.readline(_MOST):
+    while line := lines.readline(_MAX_LINE_BYTES):
         text = line.decode("utf-8", "surrogateescape")
-        yield text if text.isascii() else _BYTES.sub(lambda hit: chr(ord(hit[0]) + _AWAY), text)
-        progress.read(len(line))
+        yield text if text.isascii() else _RAW_BYTES.sub(lambda hit: chr(ord(hit[0]) + _ESCAPE_OFFSET), text)
+        progress.advance(len(line))
 
 
-def _put(text: str) -> None:
+def _write_text(text: str) -> None:
     if not text.isascii():
-        text = _KEPT.sub(lambda hit: chr(ord(hit[0]) - _AWAY), text)
+        text = _ESCAPED_BYTES.sub(lambda hit: chr(ord(hit[0]) - _ESCAPE_OFFSET), text)
     stream = sys.stdout.buffer
     stream.write(text.encode("utf-8", "surrogateescape"))
     stream.flush()
 
 
-def _tell(found: Counter[str], bad: int, as_json: bool) -> None:
+def _print_report(kind_counts: Counter[str], unreadable_count: int, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps({"found": dict((+found).most_common()), "unreadable": bad}), err=True)
+        click.echo(json.dumps({"found": dict((+kind_counts).most_common()), "unreadable": unreadable_count}), err=True)
         return
-    found = +found
-    total = sum(found.values())
-    told = f"{total:,} found." if total else "Nothing found."
-    lines = "1 line" if bad == 1 else f"{bad:,} lines"
-    click.echo(f"{told} {lines} could not be read." if bad else told, err=True)
+    kind_counts = +kind_counts
+    total = sum(kind_counts.values())
+    summary = f"{total:,} found." if total else "Nothing found."
+    lines = "1 line" if unreadable_count == 1 else f"{unreadable_count:,} lines"
+    click.echo(f"{summary} {lines} could not be read." if unreadable_count else summary, err=True)
     if total:
         click.echo(err=True)
-    for kind, times in found.most_common():
+    for kind, times in kind_counts.most_common():
         click.echo(f"  {times:>7,}  {kind}", err=True)

@@ -13,32 +13,32 @@ from typing import Any, get_args
 
 import click
 
-from mulligan.capture.counterfactual import Known, replayed
+from mulligan.capture.counterfactual import FixRecall, replay_failures
 from mulligan.capture.transcripts import formats
-from mulligan.capture.transcripts.gathering import Reading
-from mulligan.capture.transcripts.lines import Lines, Unreadable
+from mulligan.capture.transcripts.gathering import ReaderState
+from mulligan.capture.transcripts.lines import LogLines, UnreadableFileError
 from mulligan.failure import Failure, SettingsError
-from mulligan.parts import classify_of, redactor_of
-from mulligan.records import Effects, Fix, History, builtins
-from mulligan.remember.store import LOCAL, FixQuery, Store
+from mulligan.parts import build_classifier, build_redactor
+from mulligan.records import Effects, Fix, History, to_builtins
+from mulligan.remember.store import DEFAULT_TENANT, FixQuery, Store
 from mulligan.remember.urls import open_store
 from mulligan.report import replay as report
-from mulligan.serve.cli.exchange import Importer, progress
+from mulligan.serve.cli.exchange import Importer, show_read_progress
 from mulligan.serve.cli.options import (
     as_json,
-    moment,
-    now,
-    opened,
+    load_settings,
+    now_ms,
+    open_existing_store,
+    parse_time_option,
     print_json,
     print_lines,
-    settings_with,
     store_option,
-    width,
+    terminal_width,
 )
 from mulligan.settings import Settings
 
-OURS = b"SQLite format 3\x00"
-OFTEN = 0.2
+SQLITE_HEADER = b"SQLite format 3\x00"
+REPORT_INTERVAL_SECONDS = 0.2
 """Interval between two progress updates."""
 
 
@@ -76,138 +76,153 @@ def replay(
         raise click.UsageError("--memory and --no-memory exclude each other.")
     if file and store:
         raise click.UsageError("name a file, or a store with --store; what is remembered is named with --memory.")
-    settings = settings_with(store)
-    begun = moment(past)
-    tools = _tools(described) if described else {}
-    kept = opened(settings)
-    if kept is None and not file:
+    settings = load_settings(store)
+    since = parse_time_option(past)
+    tools = _read_schemas(described) if described else {}
+    existing_store = open_existing_store(settings)
+    if existing_store is None and not file:
         raise SettingsError(f"there is no {settings.store_url} yet. Name a file, or another store: --store.")
-    summary = report.Summary()
+    summary = report.ReplaySummary()
     with contextlib.ExitStack() as closing:
-        if kept is not None:
-            closing.callback(kept.close)
-        source = kept if not no_memory else None
+        if existing_store is not None:
+            closing.callback(existing_store.close)
+        source = existing_store if not no_memory else None
         if memory:
-            source = closing.enter_context(_memory(Path(memory), settings))
-        known = _known(source) if source is not None else None
-        for history in _histories(file, kept, settings, begun):
-            made = list(replayed(history, policy=settings.policy, known=known, tools=tools, effects=effects))
-            summary.add(made)
+            source = closing.enter_context(_open_memory(Path(memory), settings))
+        lookup_fixes = _build_fix_lookup(source) if source is not None else None
+        for history in _select_histories(file, existing_store, settings, since):
+            results = list(
+                replay_failures(
+                    history, policy=settings.policy, recall_fixes=lookup_fixes, tools=tools, effects=effects
+                )
+            )
+            summary.add(results)
             if cases:
-                for each in made:
-                    click.echo(json.dumps({"overcome": False, **builtins(each)}))
+                for result in results:
+                    click.echo(json.dumps({"overcome": False, **to_builtins(result)}))
     if cases:
         return
     if as_json:
-        print_json(summary.facts())
+        print_json(summary.to_facts())
     else:
-        print_lines(report.told(summary, width()))
+        print_lines(report.render_summary(summary, terminal_width()))
 
 
-def _known(source: Store) -> Known:
-    def known(
+def _build_fix_lookup(source: Store) -> FixRecall:
+    def lookup_fixes(
         tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str, run: str
     ) -> Sequence[Fix]:  # fmt: skip
         if not failure.fingerprint:
             return ()
         return source.fixes(
-            LOCAL, FixQuery.about(tool, failure, arguments, key=key, schema=schema, without=run, now=now())
-        )  # fmt: skip
+            DEFAULT_TENANT,
+            FixQuery.for_failure(tool, failure, arguments, key=key, schema=schema, without=run, now=now_ms()),
+        )
 
-    return known
+    return lookup_fixes
 
 
-def _histories(file: str | None, kept: Store | None, settings: Settings, begun: int | None) -> Iterator[History]:
+def _select_histories(
+    file: str | None, store: Store | None, settings: Settings, since: int | None
+) -> Iterator[History]:
     if file is not None:
-        for history in _read(Path(file), settings):
-            if begun is None or history.run.started >= begun:
+        for history in _read_histories(Path(file), settings):
+            if since is None or history.run.started >= since:
                 yield history
         return
-    assert kept is not None
-    whole = kept.health(LOCAL).runs if sys.stderr.isatty() else 0
-    told = 0.0
-    for number, history in enumerate(kept.export(LOCAL, begun or 0), 1):
+    assert store is not None
+    total_runs = store.health(DEFAULT_TENANT).runs if sys.stderr.isatty() else 0
+    reported_at = 0.0
+    for number, history in enumerate(store.export(DEFAULT_TENANT, since or 0), 1):
         yield history
-        if whole > 1000 and time.monotonic() - told > OFTEN:
-            told = time.monotonic()
-            click.echo(f"\r\x1b[Kreplaying: {number:,} of {whole:,} runs", nl=False, err=True)
-    if told:
+        if total_runs > 1000 and time.monotonic() - reported_at > REPORT_INTERVAL_SECONDS:
+            reported_at = time.monotonic()
+            click.echo(f"\r\x1b[Kreplaying: {number:,} of {total_runs:,} runs", nl=False, err=True)
+    if reported_at:
         click.echo("\r\x1b[K", nl=False, err=True)
 
 
 @contextlib.contextmanager
-def _lines(path: Path) -> Iterator[tuple[Lines, formats.Format]]:
+def _open_log(path: Path) -> Iterator[tuple[LogLines, formats.Format]]:
     try:
-        with Lines(path) as lines:
-            format = formats.recognised(lines)
+        with LogLines(path) as lines:
+            format = formats.detect_log_format(lines)
             if format is None:
-                raise Unreadable(f"it is none of {', '.join(sorted(formats.FORMATS))}")
+                raise UnreadableFileError(f"it is none of {', '.join(sorted(formats.FORMATS))}")
             yield lines, format
-            if lines.damage:
-                click.echo(f"warning: {path}: {lines.damage}.", err=True)
-    except Unreadable as error:
+            if lines.read_error:
+                click.echo(f"warning: {path}: {lines.read_error}.", err=True)
+    except UnreadableFileError as error:
         raise SettingsError(f"{path}: {error}.".replace("..", ".")) from None
 
 
-def _read(path: Path, settings: Settings) -> Iterator[History]:
+def _read_histories(path: Path, settings: Settings) -> Iterator[History]:
     if _is_store(path):
         raise SettingsError(f"{path} is a store. Replay it with --store {path}")
-    reading = Reading(classify_of(settings), keeps_results=True)
-    with _lines(path) as (lines, format), progress(lines.size, f"replaying {path.name[:40]}") as told:
+    reading = ReaderState(build_classifier(settings), keeps_results=True)
+    with (
+        _open_log(path) as (lines, format),
+        show_read_progress(lines.size, f"replaying {path.name[:40]}") as report_progress,
+    ):
         for history in format.read(lines, reading):
             yield history
-            told(lines.done)
+            report_progress(lines.bytes_read)
 
 
 def _is_store(path: Path) -> bool:
     try:
         with path.open("rb") as file:
-            return file.read(len(OURS)) == OURS
+            return file.read(len(SQLITE_HEADER)) == SQLITE_HEADER
     except OSError as error:
         raise SettingsError(f"{path} cannot be read ({error.strerror}).") from None
 
 
 @contextlib.contextmanager
-def _memory(path: Path, settings: Settings) -> Iterator[Store]:
+def _open_memory(path: Path, settings: Settings) -> Iterator[Store]:
     """Open the named store, or build a temporary one from a log."""
     if _is_store(path):
-        with contextlib.closing(open_store(str(path))) as kept:
-            yield kept
+        with contextlib.closing(open_store(str(path))) as store:
+            yield store
         return
     with (
         tempfile.TemporaryDirectory(prefix="mulligan-") as folder,
-        contextlib.closing(open_store(str(Path(folder) / "memory.db"))) as learned,
+        contextlib.closing(open_store(str(Path(folder) / "memory.db"))) as learned_store,
     ):
-        importer = Importer(learned, redactor_of(settings))
-        with _lines(path) as (lines, format), progress(lines.size, f"learning from {path.name[:40]}") as told:
-            for _ in importer.histories(lines, format, Reading(classify_of(settings), keeps_results=True)):
-                told(lines.done)
-        yield learned
+        importer = Importer(learned_store, build_redactor(settings))
+        with (
+            _open_log(path) as (lines, format),
+            show_read_progress(lines.size, f"learning from {path.name[:40]}") as report_progress,
+        ):
+            for _ in importer.import_histories(
+                lines, format, ReaderState(build_classifier(settings), keeps_results=True)
+            ):
+                report_progress(lines.bytes_read)
+        yield learned_store
 
 
-def _tools(file: str) -> dict[str, Mapping[str, Any] | None]:
+def _read_schemas(file: str) -> dict[str, Mapping[str, Any] | None]:
     """Read tool schemas: an object by name, or a list of tools as providers and MCP servers return it."""
-    wanted = (
+    expected_format = (
         'a JSON object of schemas by name, or a list of tools, such as {"tools": [{"name": ..., "inputSchema": ...}]}'
     )
     try:
-        given = json.loads(Path(file).read_bytes())
+        document = json.loads(Path(file).read_bytes())
     except OSError as error:
         raise SettingsError(f"{file} cannot be read ({error.strerror}).") from None
     except (ValueError, RecursionError):
-        raise SettingsError(f"{file} is not JSON; --tools takes {wanted}.") from None
-    if isinstance(given, dict) and isinstance(given.get("tools"), list):
-        given = given["tools"]
-    if isinstance(given, list):
-        named = [(_name(each), each) for each in given]
-        if all(isinstance(name, str) for name, _ in named):
-            return {str(name): each for name, each in named}
-    elif isinstance(given, dict) and all(isinstance(each, dict) for each in given.values()):
-        return given
-    raise SettingsError(f"{file}: --tools takes {wanted}.")
+        raise SettingsError(f"{file} is not JSON; --tools takes {expected_format}.") from None
+    if isinstance(document, dict) and isinstance(document.get("tools"), list):
+        document = document["tools"]
+    if isinstance(document, list):
+        named_tools = [(_tool_name(tool), tool) for tool in document]
+        if all(isinstance(name, str) for name, _ in named_tools):
+            return {str(name): tool for name, tool in named_tools}
+    elif isinstance(document, dict) and all(isinstance(schema, dict) for schema in document.values()):
+        return document
+    raise SettingsError(f"{file}: --tools takes {expected_format}.")
 
 
-def _name(tool: Any) -> Any:
+def _tool_name(tool: Any) -> Any:
     if not isinstance(tool, dict):
         return None
     inner = tool.get("function")

@@ -7,26 +7,26 @@ from typing import Any, get_args
 import click
 
 from mulligan.failure import SettingsError
-from mulligan.records import History, Status, builtins
-from mulligan.remember.store import LOCAL, RunQuery, Store
-from mulligan.remember.urls import shown
+from mulligan.records import History, Status, to_builtins
+from mulligan.remember.store import DEFAULT_TENANT, RunQuery, Store
+from mulligan.remember.urls import redact_password
 from mulligan.report import terminal
-from mulligan.report.tables import as_csv
+from mulligan.report.tables import render_csv
 from mulligan.serve.cli.options import (
     as_json,
     csv_option,
     kind_option,
     limit_option,
-    moment,
-    now,
-    opened,
+    load_settings,
+    now_ms,
+    open_existing_store,
+    parse_time_option,
     print_json,
     print_lines,
-    settings_with,
     store_option,
-    there,
-    told_more,
-    width,
+    store_option_suffix,
+    terminal_width,
+    warn_if_truncated,
 )
 
 
@@ -57,33 +57,39 @@ def runs(
     as_comma: bool,
     store: str | None,
     as_json: bool,
-    **narrowed: Any,
+    **filters: Any,
 ) -> None:
     """The newest runs and what came of them."""
-    settings = settings_with(store)
-    kept = opened(settings)
-    if pattern is not None and kept is not None:
-        known = kept.pattern(LOCAL, pattern)
-        if known is None:
+    settings = load_settings(store)
+    existing_store = open_existing_store(settings)
+    if pattern is not None and existing_store is not None:
+        stored_pattern = existing_store.pattern(DEFAULT_TENANT, pattern)
+        if stored_pattern is None:
             raise SettingsError(f"there is no pattern {pattern!r}, or more than one begins so. See: mulligan patterns")
-        pattern = known.id
-    query = RunQuery(since=moment(past), until=moment(until, "--until"), limit=limit, pattern=pattern, **narrowed)
-    found = kept.runs(LOCAL, query) if kept is not None else []
+        pattern = stored_pattern.id
+    query = RunQuery(
+        since=parse_time_option(past),
+        until=parse_time_option(until, "--until"),
+        limit=limit,
+        pattern=pattern,
+        **filters,
+    )
+    histories = existing_store.runs(DEFAULT_TENANT, query) if existing_store is not None else []
     if as_json:
-        print_json([terminal.summary(history) for history in found])
+        print_json([terminal.to_summary(history) for history in histories])
     elif as_comma:
-        print_lines(as_csv((terminal.facts(history) for history in found), terminal.CSV))
-    elif not found:
-        url = shown(settings.store_url)
-        is_narrowed = any((past, until, pattern, *narrowed.values()))
-        nothing = f"No run matches in {url}." if is_narrowed else f"No runs in {url}."
-        click.echo(nothing if kept is not None else f"There is no {url} yet.")
-        if not is_narrowed:
+        print_lines(render_csv((terminal.to_facts(history) for history in histories), terminal.CSV_COLUMNS))
+    elif not histories:
+        url = redact_password(settings.store_url)
+        has_filters = any((past, until, pattern, *filters.values()))
+        empty_message = f"No run matches in {url}." if has_filters else f"No runs in {url}."
+        click.echo(empty_message if existing_store is not None else f"There is no {url} yet.")
+        if not has_filters:
             click.echo("Wrap a function with @mulligan.tool and call it, or try: mulligan demo")
     else:
-        print_lines(terminal.runs(found, now(), width()))
-        told_more(len(found), limit)
-        click.echo(f"\nLook at one: mulligan show {found[0].run.id[:12]}{there(store)}", err=True)
+        print_lines(terminal.render_runs(histories, now_ms(), terminal_width()))
+        warn_if_truncated(len(histories), limit)
+        click.echo(f"\nLook at one: mulligan show {histories[0].run.id[:12]}{store_option_suffix(store)}", err=True)
 
 
 @click.command(epilog="Examples:\n\n  mulligan show run_8f2c\n\n  mulligan show last --json")
@@ -95,38 +101,39 @@ def show(run: str, store: str | None, as_json: bool) -> None:
 
     RUN is an id or any unambiguous beginning of one, or `last`.
     """
-    settings = settings_with(store)
-    kept = opened(settings)
-    if kept is None:
+    settings = load_settings(store)
+    existing_store = open_existing_store(settings)
+    if existing_store is None:
         raise SettingsError(
-            f"there are no runs in {shown(settings.store_url)} yet. "
+            f"there are no runs in {redact_password(settings.store_url)} yet. "
             "Name another store with --store, or try: mulligan demo"
         )
-    history = _found(kept, run)
+    history = _find_run(existing_store, run)
     if as_json:
-        print_json(terminal.summary(history) | builtins(history))
+        print_json(terminal.to_summary(history) | to_builtins(history))
     else:
-        print_lines(terminal.run(history, now(), width()))
+        print_lines(terminal.render_run(history, now_ms(), terminal_width()))
 
 
-def _found(kept: Store, wanted: str) -> History:
-    if wanted == "last":
-        newest = kept.runs(LOCAL, RunQuery(limit=1))
+def _find_run(store: Store, run_id: str) -> History:
+    if run_id == "last":
+        newest = store.runs(DEFAULT_TENANT, RunQuery(limit=1))
         if not newest:
             raise SettingsError("there are no runs yet. Wrap a function with @mulligan.tool, or try: mulligan demo")
         return newest[0]
-    prefix = wanted
-    matches = kept.find(LOCAL, prefix, limit=4)
+    prefix = run_id
+    matches = store.find(DEFAULT_TENANT, prefix, limit=4)
     if not matches:  # retry with the prefix of our ids, which users may omit
-        prefix = f"run_{wanted}"
-        matches = kept.find(LOCAL, prefix, limit=4)
-    if len(matches) > 1 and not any(each.id == prefix for each in matches):
-        told = ", ".join(
-            f"{each.id} ({terminal.ago(each.started, now())}, {each.agent or 'no agent'})" for each in matches[:3]
+        prefix = f"run_{run_id}"
+        matches = store.find(DEFAULT_TENANT, prefix, limit=4)
+    if len(matches) > 1 and not any(match.id == prefix for match in matches):
+        choices = ", ".join(
+            f"{match.id} ({terminal.format_age(match.started, now_ms())}, {match.agent or 'no agent'})"
+            for match in matches[:3]
         )
-        many = "more than 3" if len(matches) > 3 else str(len(matches))
-        raise SettingsError(f"{many} runs start with {prefix}: {told}. Type more of the id.")
-    history = kept.run(LOCAL, prefix if len(matches) != 1 else matches[0].id)
+        count_text = "more than 3" if len(matches) > 3 else str(len(matches))
+        raise SettingsError(f"{count_text} runs start with {prefix}: {choices}. Type more of the id.")
+    history = store.run(DEFAULT_TENANT, prefix if len(matches) != 1 else matches[0].id)
     if history is None:
-        raise SettingsError(f"there is no run {wanted!r}. See the ones there are: mulligan runs")
+        raise SettingsError(f"there is no run {run_id!r}. See the ones there are: mulligan runs")
     return history

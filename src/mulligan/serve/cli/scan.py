@@ -11,88 +11,109 @@ from typing import Any
 import click
 
 from mulligan.capture.transcripts import formats, places
-from mulligan.capture.transcripts.gathering import Reading
-from mulligan.capture.transcripts.lines import Lines, Unreadable
+from mulligan.capture.transcripts.gathering import ReaderState
+from mulligan.capture.transcripts.lines import LogLines, UnreadableFileError
 from mulligan.failure import SettingsError
-from mulligan.parts import classify_of, redactor_of
-from mulligan.records import History, builtins
+from mulligan.parts import build_classifier, build_redactor
+from mulligan.records import History, to_builtins
 from mulligan.redaction import Redactor
 from mulligan.remember.urls import open_store
 from mulligan.report import scan_text, terminal
 from mulligan.report.findings import Findings
-from mulligan.report.page import page
-from mulligan.report.scan import Scan
-from mulligan.serve.cli.exchange import Importer, progress
-from mulligan.serve.cli.options import as_json, moment, now, print_json, print_lines, settings_with, store_option, width
+from mulligan.report.page import render_page
+from mulligan.report.scan import LogScan
+from mulligan.serve.cli.exchange import Importer, show_read_progress
+from mulligan.serve.cli.options import (
+    as_json,
+    load_settings,
+    now_ms,
+    parse_time_option,
+    print_json,
+    print_lines,
+    store_option,
+    terminal_width,
+)
 
-TOLD = 5
+MAX_NAMED_FILES = 5
 """Number of unreadable files named in the output."""
 
 
-class Logs:
+class LogScanner:
     """Log files of a scan, with counts and unreadable files."""
 
-    def __init__(self, paths: tuple[str, ...], begun: int | None) -> None:
-        self.begun = begun
+    def __init__(self, paths: tuple[str, ...], since: int | None) -> None:
+        self.since = since
         self.unreadable: list[tuple[Path, str]] = []
-        self.looked = [places.Place("", Path(path)) for path in paths] or places.known(os.environ, Path.home())
-        self.files = list(self._found(is_asked=bool(paths)))
-        self.bytes = sum(size for _, size in self.files)
-        self.read = 0
+        self.locations = [places.LogLocation("", Path(path)) for path in paths] or places.default_locations(
+            os.environ, Path.home()
+        )
+        self.files = list(self._find_files(has_explicit_paths=bool(paths)))
+        self.total_bytes = sum(size for _, size in self.files)
+        self.files_read = 0
         self.formats: dict[str, int] = {}
-        self.other = 0
+        self.other_files = 0
         """Files that are no logs."""
 
-    def _found(self, is_asked: bool) -> Iterator[tuple[Path, int]]:
-        for place in self.looked:
-            if is_asked and not place.folder.exists():
-                raise SettingsError(f"there is no {place.folder}. Name a file or a folder, or none to look everywhere.")
-            found = places.files(place.folder, self.unreadable) if place.folder.is_dir() else [place.folder]
-            for path in found:
+    def _find_files(self, has_explicit_paths: bool) -> Iterator[tuple[Path, int]]:
+        for location in self.locations:
+            if has_explicit_paths and not location.folder.exists():
+                raise SettingsError(
+                    f"there is no {location.folder}. Name a file or a folder, or none to look everywhere."
+                )
+            paths = (
+                places.find_log_files(location.folder, self.unreadable)
+                if location.folder.is_dir()
+                else [location.folder]
+            )
+            for path in paths:
                 try:
-                    about = path.stat()
+                    file_status = path.stat()
                 except OSError as error:
-                    if is_asked or path != place.folder:
+                    if has_explicit_paths or path != location.folder:
                         self.unreadable.append((path, error.strerror or "cannot be read"))
                     continue
-                if self.begun is None or about.st_mtime * 1000 >= self.begun:
-                    yield path, about.st_size
+                if self.since is None or file_status.st_mtime * 1000 >= self.since:
+                    yield path, file_status.st_size
 
-    def histories(self, reading: Reading, importer: Importer | None) -> Iterator[History]:
+    def histories(self, reading: ReaderState, importer: Importer | None) -> Iterator[History]:
         """Yield all runs, file by file. An unreadable file is reported and skipped."""
-        done = 0
+        bytes_done = 0
         # Records contain no reference cycles. Garbage collection of the imported data would take a seventh of the
         # time.
         gc.freeze()
         gc.set_threshold(100_000, 20, 20)
-        with progress(self.bytes, "reading") as told:
+        with show_read_progress(self.total_bytes, "reading") as report_progress:
             for path, size in self.files:
                 try:
-                    with Lines(path) as lines:
-                        format = formats.recognised(lines)
+                    with LogLines(path) as lines:
+                        format = formats.detect_log_format(lines)
                         if format is None:
-                            self._unrecognised(lines)
+                            self._count_unrecognized(lines)
                             continue
-                        self.read += 1
-                        self.formats[format.spoken] = self.formats.get(format.spoken, 0) + 1
-                        read = importer.histories(lines, format, reading) if importer else format.read(lines, reading)
-                        for history in read:
-                            if self.begun is None or (history.run.ended or history.run.started) >= self.begun:
+                        self.files_read += 1
+                        self.formats[format.title] = self.formats.get(format.title, 0) + 1
+                        histories = (
+                            importer.import_histories(lines, format, reading)
+                            if importer
+                            else format.read(lines, reading)
+                        )
+                        for history in histories:
+                            if self.since is None or (history.run.ended or history.run.started) >= self.since:
                                 yield history
-                            told(done + lines.done)
-                        reading.unknown += lines.too_long
-                        if lines.damage:
-                            self.unreadable.append((path, lines.damage))
-                except Unreadable as error:
+                            report_progress(bytes_done + lines.bytes_read)
+                        reading.unrecognized_lines += lines.skipped_lines
+                        if lines.read_error:
+                            self.unreadable.append((path, lines.read_error))
+                except UnreadableFileError as error:
                     self.unreadable.append((path, str(error)))
-                done += size
-                told(done)
+                bytes_done += size
+                report_progress(bytes_done)
 
-    def _unrecognised(self, lines: Lines) -> None:
-        if lines.damage:
-            self.unreadable.append((lines.path, lines.damage))
+    def _count_unrecognized(self, lines: LogLines) -> None:
+        if lines.read_error:
+            self.unreadable.append((lines.path, lines.read_error))
         else:
-            self.other += 1
+            self.other_files += 1
 
 
 @click.command(
@@ -115,78 +136,77 @@ def scan(
 
     Nothing leaves the machine, and secrets are taken out before anything is printed or kept.
     """
-    settings = settings_with(store)
-    redactor = redactor_of(settings)
-    logs = Logs(paths, moment(past))
+    settings = load_settings(store)
+    redactor = build_redactor(settings)
+    logs = LogScanner(paths, parse_time_option(past))
     if html:
-        _check(html)
-    kept = open_store(settings.store_url, settings.fsync, settings.token) if keeps else None
-    importer = Importer(kept, redactor) if kept is not None else None
-    reading = Reading(classify_of(settings), keeps_results=keeps)
-    counted = Scan()
+        _check_html_path(html)
+    import_store = open_store(settings.store_url, settings.fsync, settings.token) if keeps else None
+    importer = Importer(import_store, redactor) if import_store is not None else None
+    reading = ReaderState(build_classifier(settings), keeps_results=keeps)
+    scan_totals = LogScan()
     try:
         for history in logs.histories(reading, importer):
-            counted.add(history)
+            scan_totals.add(history)
     finally:
-        if kept is not None:
-            kept.close()
-    found = counted.findings(redactor)
+        if import_store is not None:
+            import_store.close()
+    findings = scan_totals.build_findings(redactor)
     if html:
-        _write(html, page(found, now(), _read(logs, reading)))
+        _write_page(html, render_page(findings, now_ms(), _describe_input(logs, reading)))
     if as_json:
-        print_json(_facts(found, logs, reading, importer, redactor))
-    elif not found.calls:
-        _nothing(logs, paths, past)
+        print_json(_facts(findings, logs, reading, importer, redactor))
+    elif not findings.calls:
+        _print_nothing_found(logs, paths, past)
     else:
-        print_lines(_cut(scan_text.lines(found), width()))
-        _notes(logs, reading)
-        _next(html, importer, paths, settings.store_url)
-    if not found.calls:
+        print_lines(_truncate_lines(scan_text.render_findings(findings), terminal_width()))
+        _print_notes(logs, reading)
+        _print_next_steps(html, importer, paths, settings.store_url)
+    if not findings.calls:
         raise SystemExit(1)
 
 
-def _read(logs: Logs, reading: Reading) -> str:
+def _describe_input(logs: LogScanner, reading: ReaderState) -> str:
     """Return a sentence about the files that were read."""
-    kinds = ", ".join(f"{number:,} of {spoken}" for spoken, number in sorted(logs.formats.items()))
-    size = f"{logs.bytes / 1e6:,.1f} MB" if logs.bytes < 1e9 else f"{logs.bytes / 1e9:,.1f} GB"
-    return (
-        f"{terminal.count(logs.read, 'log')} read ({kinds or 'none'}), {size}, {terminal.count(reading.lines, 'line')}"
-    )
+    kinds = ", ".join(f"{number:,} of {format_name}" for format_name, number in sorted(logs.formats.items()))
+    size = f"{logs.total_bytes / 1e6:,.1f} MB" if logs.total_bytes < 1e9 else f"{logs.total_bytes / 1e9:,.1f} GB"
+    lines = terminal.format_count(reading.line_count, "line")
+    return f"{terminal.format_count(logs.files_read, 'log')} read ({kinds or 'none'}), {size}, {lines}"
 
 
 def _facts(
-    found: Findings, logs: Logs, reading: Reading, importer: Importer | None, redactor: Redactor
+    findings: Findings, logs: LogScanner, reading: ReaderState, importer: Importer | None, redactor: Redactor
 ) -> dict[str, Any]:
-    facts: dict[str, Any] = builtins(found)
+    facts: dict[str, Any] = to_builtins(findings)
     facts["read"] = {
-        "files": logs.read,
-        "bytes": logs.bytes,
-        "lines": reading.lines,
-        "unknown": reading.unknown,
-        "other_files": logs.other,
+        "files": logs.files_read,
+        "bytes": logs.total_bytes,
+        "lines": reading.line_count,
+        "unknown": reading.unrecognized_lines,
+        "other_files": logs.other_files,
         "formats": logs.formats,
-        "looked": [str(place.folder) for place in logs.looked],
-        "unreadable": [{"path": redactor.text(str(path)), "why": why} for path, why in logs.unreadable],
+        "looked": [str(location.folder) for location in logs.locations],
+        "unreadable": [{"path": redactor.text(str(path)), "why": reason} for path, reason in logs.unreadable],
     }
     if importer is not None:
         facts["imported"] = {name: getattr(importer, name) for name in ("runs", "steps", "new")}
-        facts["imported"]["hooked"] = len(importer.hooked)
+        facts["imported"]["hooked"] = len(importer.hooked_sessions)
     return facts
 
 
-def _nothing(logs: Logs, paths: tuple[str, ...], past: str | None) -> None:
+def _print_nothing_found(logs: LogScanner, paths: tuple[str, ...], past: str | None) -> None:
     """Print the searched locations and what to do."""
-    if logs.read:
-        click.echo(f"No calls were found in {terminal.count(logs.read, 'log')}.")
+    if logs.files_read:
+        click.echo(f"No calls were found in {terminal.format_count(logs.files_read, 'log')}.")
     else:
         click.echo("No session logs were found" + (f" of the last {past}." if past else "."))
     click.echo("")
     click.echo("Looked in:")
-    for place in logs.looked:
-        state = "no log in it" if place.folder.exists() else "not there"
-        told = f"{place.agent}, {state}" if place.agent else state
-        click.echo(f"  {terminal.line(place.folder, 200)}  ({told})")
-    _notes(logs, None)
+    for location in logs.locations:
+        state = "no log in it" if location.folder.exists() else "not there"
+        description = f"{location.agent}, {state}" if location.agent else state
+        click.echo(f"  {terminal.to_line(location.folder, 200)}  ({description})")
+    _print_notes(logs, None)
     click.echo("")
     if past:
         click.echo("Look further back: leave out --since.")
@@ -194,62 +214,69 @@ def _nothing(logs: Logs, paths: tuple[str, ...], past: str | None) -> None:
         click.echo("Are they elsewhere? Name the folder: mulligan scan PATH")
         click.echo("Have none yet? Watch failures being recovered: mulligan demo")
     else:
-        click.echo(f"Read are: {', '.join(each.spoken for each in formats.FORMATS.values())}.")
+        click.echo(f"Read are: {', '.join(log_format.title for log_format in formats.FORMATS.values())}.")
 
 
-def _notes(logs: Logs, reading: Reading | None) -> None:
+def _print_notes(logs: LogScanner, reading: ReaderState | None) -> None:
     """Print unreadable files and lines on stderr."""
-    told = []
-    if reading is not None and reading.unknown:
-        told.append(f"{terminal.count(reading.unknown, 'line')} of {reading.lines:,} could not be understood.")
-    for path, why in logs.unreadable[:TOLD]:
-        told.append(f"Not read: {terminal.line(path, 200)} ({terminal.line(why, 100)})")
-    if len(logs.unreadable) > TOLD:
-        told.append(f"Nor {len(logs.unreadable) - TOLD:,} others; --json names them all.")
-    if told:
+    notes = []
+    if reading is not None and reading.unrecognized_lines:
+        notes.append(
+            f"{terminal.format_count(reading.unrecognized_lines, 'line')} of {reading.line_count:,} "
+            "could not be understood."
+        )
+    for path, reason in logs.unreadable[:MAX_NAMED_FILES]:
+        notes.append(f"Not read: {terminal.to_line(path, 200)} ({terminal.to_line(reason, 100)})")
+    if len(logs.unreadable) > MAX_NAMED_FILES:
+        notes.append(f"Nor {len(logs.unreadable) - MAX_NAMED_FILES:,} others; --json names them all.")
+    if notes:
         click.echo("", err=True)
-        for each in told:
-            click.echo(each, err=True)
+        for note in notes:
+            click.echo(note, err=True)
 
 
-def _next(html: str | None, importer: Importer | None, paths: tuple[str, ...], store: str) -> None:
+def _print_next_steps(html: str | None, importer: Importer | None, paths: tuple[str, ...], store: str) -> None:
     """Print suggested next commands on stderr: they are not part of the result."""
     click.echo("", err=True)
     if html:
-        click.echo(f"The page is {terminal.line(html, 200)}.", err=True)
+        click.echo(f"The page is {terminal.to_line(html, 200)}.", err=True)
     if importer is not None:
-        new = terminal.count(importer.new, "record")
-        click.echo(f"Kept: {new} new in {terminal.line(store, 200)}. Ask about them: mulligan stats", err=True)
-        if left_out := importer.told_hooked():
+        new = terminal.format_count(importer.new, "record")
+        click.echo(f"Kept: {new} new in {terminal.to_line(store, 200)}. Ask about them: mulligan stats", err=True)
+        if left_out := importer.hooked_note():
             click.echo(left_out, err=True)
-    typed = " ".join(["mulligan scan", *(_typed(path) for path in paths)])
-    rows = [] if html else [(f"{typed} --html report.html", "all of it as a page, to look at or to pass on")]
-    rows += [] if importer is not None else [(f"{typed} --import", "keep it, so that what helped is known next time")]
+    command_text = " ".join(["mulligan scan", *(_quote_path(path) for path in paths)])
+    rows = [] if html else [(f"{command_text} --html report.html", "all of it as a page, to look at or to pass on")]
+    rows += (
+        []
+        if importer is not None
+        else [(f"{command_text} --import", "keep it, so that what helped is known next time")]
+    )
     if rows:
         click.echo("Next:", err=True)
-        for told in terminal.columns(rows):
-            click.echo(told, err=True)
+        for row in terminal.render_columns(rows):
+            click.echo(row, err=True)
 
 
-def _cut(lines: Iterable[str], columns: int | None) -> Iterator[str]:
+def _truncate_lines(lines: Iterable[str], columns: int | None) -> Iterator[str]:
     """Truncate table lines to the terminal. The widest column is the last."""
     for line in lines:
         yield line if columns is None or len(line) <= columns or line[:1] != " " else f"{line[: columns - 3]}..."
 
 
-def _typed(path: str) -> str:
+def _quote_path(path: str) -> str:
     import shlex  # needed once
 
-    return terminal.line(shlex.quote(path), 80)
+    return terminal.to_line(shlex.quote(path), 80)
 
 
-def _check(html: str) -> None:
+def _check_html_path(html: str) -> None:
     path = Path(html)
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise SettingsError(f"--html takes the name of a file in a folder that is there, got {html!r}.")
 
 
-def _write(html: str, text: str) -> None:
+def _write_page(html: str, text: str) -> None:
     try:
         # The page is redacted but describes private work: only its owner may read the file.
         with os.fdopen(os.open(html, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:

@@ -10,20 +10,20 @@ import click
 from mulligan.failure import SettingsError
 from mulligan.records import Lesson
 from mulligan.remember.seeds import corpus
-from mulligan.remember.store import LOCAL
-from mulligan.remember.urls import open_store, shown
-from mulligan.report.lessons import ID
-from mulligan.report.tables import Column, count, table
-from mulligan.report.terminal import line
+from mulligan.remember.store import DEFAULT_TENANT
+from mulligan.remember.urls import open_store, redact_password
+from mulligan.report.lessons import SHOWN_ID_CHARS
+from mulligan.report.tables import TableColumn, format_count, render_table
+from mulligan.report.terminal import to_line
 from mulligan.serve.cli.options import (
     as_json,
-    opened,
+    load_settings,
+    open_existing_store,
     print_json,
     print_lines,
-    settings_with,
     store_option,
-    there,
-    width,
+    store_option_suffix,
+    terminal_width,
 )
 
 
@@ -44,47 +44,58 @@ def seed(lists: bool, removes: bool, store: str | None, as_json: bool) -> None:
     """
     if lists and removes:
         raise click.UsageError("--list shows them and --remove takes them out: choose one.")
-    settings = settings_with(store)
+    settings = load_settings(store)
     if settings.store_url.startswith("memory:") and not lists:
         raise SettingsError("a store in memory is gone when the command ends. Name a file: --store PATH")
     if lists:
-        kept = opened(settings)
-        known = {each.id: each for each in corpus.in_store(kept, LOCAL)} if kept is not None else {}
-        is_off = kept is not None and corpus.is_off(kept, LOCAL)
-        _list({name: known.get(each.id, each) for name, each in corpus.seeds().items()}, known.keys(), is_off, as_json)
+        opened_store = open_existing_store(settings)
+        stored_seeds = (
+            {lesson.id: lesson for lesson in corpus.list_stored_seeds(opened_store, DEFAULT_TENANT)}
+            if opened_store is not None
+            else {}
+        )
+        is_off = opened_store is not None and corpus.is_disabled(opened_store, DEFAULT_TENANT)
+        _print_seeds(
+            {name: stored_seeds.get(lesson.id, lesson) for name, lesson in corpus.seeds().items()},
+            stored_seeds.keys(),
+            is_off,
+            as_json,
+        )
         return
-    where = shown(settings.store_url)
-    kept = open_store(settings.store_url, settings.fsync, token=settings.token)
+    where = redact_password(settings.store_url)
+    opened_store = open_store(settings.store_url, settings.fsync, token=settings.token)
     try:
         if removes:
-            gone = corpus.remove(kept, LOCAL)
-            told = f"{count(gone, 'seed')} taken out of {where}. None is used until you type mulligan seed."
-            facts = {"removed": gone}
+            removed_count = corpus.remove_seeds(opened_store, DEFAULT_TENANT)
+            removed = f"{format_count(removed_count, 'seed')} taken out of {where}."
+            message = f"{removed} None is used until you type mulligan seed."
+            facts = {"removed": removed_count}
         else:
-            made = corpus.plant(kept, LOCAL)
-            told = (
-                f"{count(len(corpus.seeds()), 'seed')} in {where}: {made.new} new, {made.changed} with "
-                f"newer words, {made.same} as they were, {made.kept} reworded by you. "
-                f"To see them: mulligan seed --list{there(store)}"
+            install_result = corpus.install_seeds(opened_store, DEFAULT_TENANT)
+            message = (
+                f"{format_count(len(corpus.seeds()), 'seed')} in {where}: {install_result.new} new, "
+                f"{install_result.updated} with newer words, {install_result.same} as they were, "
+                f"{install_result.edited} reworded by you. "
+                f"To see them: mulligan seed --list{store_option_suffix(store)}"
             )
-            facts = made._asdict()
+            facts = install_result._asdict()
     finally:
-        kept.close()
+        opened_store.close()
     if as_json:
         print_json(facts | {"store": where})
     else:
-        print_lines([told])
+        print_lines([message])
 
 
-def _list(found: Mapping[str, Lesson], stored: Collection[str], is_off: bool, as_json: bool) -> None:
+def _print_seeds(seeds_by_name: Mapping[str, Lesson], stored: Collection[str], is_off: bool, as_json: bool) -> None:
     if as_json:
-        print_json([_facts(name, each, each.id in stored, is_off) for name, each in found.items()])
+        print_json([_facts(name, lesson, lesson.id in stored, is_off) for name, lesson in seeds_by_name.items()])
         return
-    many = len(found)
-    head = f"{count(many, 'seed')}: lessons that come with mulligan, proven by nothing that happened here."
+    seed_count = len(seeds_by_name)
+    head = f"{format_count(seed_count, 'seed')}: lessons that come with mulligan, proven by nothing that happened here."
     state = "They are out of use: mulligan seed puts them back." if is_off else ""
-    facts = [_facts(name, each, each.id in stored, is_off) for name, each in found.items()]
-    print_lines([head, *([state] if state else []), "", *table(_COLUMNS, facts, width())])
+    facts = [_facts(name, lesson, lesson.id in stored, is_off) for name, lesson in seeds_by_name.items()]
+    print_lines([head, *([state] if state else []), "", *render_table(_COLUMNS, facts, terminal_width())])
 
 
 def _state(fact: Mapping[str, Any]) -> str:
@@ -92,16 +103,28 @@ def _state(fact: Mapping[str, Any]) -> str:
 
 
 _COLUMNS = (
-    Column("lesson", lambda fact: fact["id"][:ID], keep=9, is_whole=True),
-    Column("seed", lambda fact: fact["name"], keep=8, is_whole=True),
-    Column("state", _state, keep=5, is_whole=True),
-    Column("tool", lambda fact: line(fact["tool"] or "any", 40), keep=3),
-    Column("mistake", lambda fact: line(fact["mistake"], 200), keep=9),
+    TableColumn("lesson", lambda fact: fact["id"][:SHOWN_ID_CHARS], priority=9, needs_full_width=True),
+    TableColumn("seed", lambda fact: fact["name"], priority=8, needs_full_width=True),
+    TableColumn("state", _state, priority=5, needs_full_width=True),
+    TableColumn("tool", lambda fact: to_line(fact["tool"] or "any", 40), priority=3),
+    TableColumn("mistake", lambda fact: to_line(fact["mistake"], 200), priority=9),
 )
-_TOLD = ("id", "tool", "kind", "fingerprint", "mistake", "correction", "error", "failed", "works", "origin", "edited")
+_LESSON_FIELDS = (
+    "id",
+    "tool",
+    "kind",
+    "fingerprint",
+    "mistake",
+    "correction",
+    "error",
+    "failed",
+    "works",
+    "origin",
+    "edited",
+)
 
 
 def _facts(name: str, seed: Lesson, is_stored: bool, is_off: bool) -> dict[str, object]:
-    told: dict[str, object] = {field: getattr(seed, field) for field in _TOLD}
+    lesson_facts: dict[str, object] = {field: getattr(seed, field) for field in _LESSON_FIELDS}
     is_used = not is_off and seed.state != "disabled"
-    return {"name": name, **told, "state": seed.state, "stored": is_stored, "used": is_used}
+    return {"name": name, **lesson_facts, "state": seed.state, "stored": is_stored, "used": is_used}

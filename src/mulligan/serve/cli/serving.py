@@ -15,16 +15,16 @@ import click
 import msgspec
 
 from mulligan.events import AnyEvent
-from mulligan.failure import MissingExtra, SettingsError
-from mulligan.parts import classify_of, redactor_of
+from mulligan.failure import MissingExtraError, SettingsError
+from mulligan.parts import build_classifier, build_redactor
 from mulligan.redaction import Redactor
-from mulligan.remember.recording.adoption import adopt
-from mulligan.remember.store import DAY, LOCAL, Store
-from mulligan.remember.urls import is_remote, journals_of, open_store, place_of, shown
+from mulligan.remember.recording.adoption import recover_journals
+from mulligan.remember.store import DAY, DEFAULT_TENANT, Store
+from mulligan.remember.urls import is_remote, journals_of, local_path, open_store, redact_password
 from mulligan.report.alerts import Alerts
 from mulligan.serve.api.tenants import Tenant, Tenants
-from mulligan.serve.cli.env import DEFAULT
-from mulligan.serve.cli.options import now, settings_with, store_option
+from mulligan.serve.cli.env import DEFAULT_URL
+from mulligan.serve.cli.options import load_settings, now_ms, store_option
 from mulligan.settings import Level, Settings
 
 
@@ -67,11 +67,13 @@ def serve(
 
         from mulligan.serve.api import running
     except ImportError:
-        raise MissingExtra("the server needs Starlette, uvicorn and Jinja: pip install 'mulligan[server]'") from None
+        raise MissingExtraError(
+            "the server needs Starlette, uvicorn and Jinja: pip install 'mulligan[server]'"
+        ) from None
     is_local = running.is_loopback(host) and not names
     if open_to_all and not is_local:
         raise SettingsError("--no-auth is for loopback alone: beyond it, make tokens with mulligan token create.")
-    settings = settings_with(store)
+    settings = load_settings(store)
     if is_remote(settings.store_url):
         raise SettingsError(f"{settings.store_url} is a server itself. Name a store of your own: --store PATH")
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
@@ -84,117 +86,125 @@ def _serve(
     open_to_all: bool, is_local: bool, alerts: dict[str, Any], prunes: bool,
 ) -> None:  # fmt: skip
     from mulligan.serve.api import running
-    from mulligan.serve.api.app import Server, app
-    from mulligan.serve.api.doors import ENTRY, Rules
-    from mulligan.serve.api.groups import GROUPS
-    from mulligan.serve.api.intake import Intake
+    from mulligan.serve.api.app import Server, build_app
+    from mulligan.serve.api.doors import ENTRY_PATH, AccessRules
+    from mulligan.serve.api.groups import ROUTE_GROUPS
+    from mulligan.serve.api.intake import PayloadConverter
     from mulligan.serve.api.pruning import Pruner
-    from mulligan.serve.dashboard.pages import group as pages
+    from mulligan.serve.dashboard.pages import build_routes as pages
 
-    kept = open_store(settings.store_url, settings.fsync)
-    hides: Level = level or ("shared" if not is_local else settings.level)
+    store = open_store(settings.store_url, settings.fsync)
+    redaction_level: Level = level or ("shared" if not is_local else settings.level)
 
     def redactor(key: bytes, tenant: Tenant) -> Redactor:
         """Build a tenant's redactor. A shared store keeps listed arguments only (SAFETY 3), unless --level is set."""
-        listed = msgspec.structs.replace(settings, listed=(*settings.listed, *tenant.listed))
-        return redactor_of(listed, hides if tenant.name == LOCAL else level or "shared", key)
+        tenant_settings = msgspec.structs.replace(settings, listed=(*settings.listed, *tenant.listed))
+        return build_redactor(
+            tenant_settings, redaction_level if tenant.name == DEFAULT_TENANT else level or "shared", key
+        )
 
-    rules = Rules(
+    rules = AccessRules(
         hosts=frozenset({"localhost", host.lower(), *(name.lower() for name in names)}),
         is_local=is_local,
         is_open=open_to_all,
     )
-    intake = Intake(classify_of(settings), redactor, kept)
-    said: dict[str, Any] = {}
+    intake = PayloadConverter(build_classifier(settings), redactor, store)
+    server_urls: dict[str, Any] = {}
 
     def announce(ticket: str) -> None:
-        click.echo(f"For another browser, once: {said['at']}{ENTRY}/{ticket}", err=True)
+        click.echo(f"For another browser, once: {server_urls['at']}{ENTRY_PATH}/{ticket}", err=True)
 
-    pruner = Pruner(kept, says=lambda line: click.echo(line, err=True)) if prunes else None
-    heard = _alerting(kept, alerts, intake.tenants, said)
-    server = Server(kept, intake, rules=rules, announce=announce, heard=heard, pruner=pruner)
-    if not is_local and not any(each.state(now()) == "active" for each in server.tokens.all()):
+    pruner = Pruner(store, log_line=lambda line: click.echo(line, err=True)) if prunes else None
+    on_stored = _build_alert_listener(store, alerts, intake.tenants, server_urls)
+    server = Server(store, intake, rules=rules, announce=announce, on_stored=on_stored, pruner=pruner)
+    if not is_local and not any(token.state(now_ms()) == "active" for token in server.tokens.load_all()):
         server.close()
         raise SettingsError(
             "beyond loopback everybody needs a token, and there is none. "
             "Make one first: mulligan token create --role admin"
         )
-    sock = running.bound(host, port)
+    sock = running.bind_socket(host, port)
     if not settings.store_url.startswith("memory:"):
-        adopt(kept, LOCAL, journals_of(place_of(settings.store_url, settings.folder)))
-    is_everywhere = ipaddress.ip_address(sock.getsockname()[0]).is_unspecified
-    own = "::1" if ":" in sock.getsockname()[0] else "127.0.0.1"
-    name, port = own if is_everywhere else host, sock.getsockname()[1]
-    said["at"] = f"http://{f'[{name}]' if ':' in name else name}:{port}"
-    said["link"] = said["at"] if is_local else ""
-    address = f"{said['at']}{ENTRY}/{server.browsers.ticket}"
+        recover_journals(store, DEFAULT_TENANT, journals_of(local_path(settings.store_url, settings.folder)))
+    is_on_all_interfaces = ipaddress.ip_address(sock.getsockname()[0]).is_unspecified
+    loopback_address = "::1" if ":" in sock.getsockname()[0] else "127.0.0.1"
+    name, port = loopback_address if is_on_all_interfaces else host, sock.getsockname()[1]
+    server_urls["at"] = f"http://{f'[{name}]' if ':' in name else name}:{port}"
+    server_urls["link"] = server_urls["at"] if is_local else ""
+    address = f"{server_urls['at']}{ENTRY_PATH}/{server.browser_sessions.ticket}"
 
     def ready() -> None:
-        where = f"all interfaces, port {port}," if is_everywhere else said["at"]
-        click.echo(f"mulligan listens on {where} and keeps in {shown(settings.store_url)}, level {hides}.")
-        if is_everywhere:
+        where = f"all interfaces, port {port}," if is_on_all_interfaces else server_urls["at"]
+        click.echo(
+            f"mulligan listens on {where} and keeps in {redact_password(settings.store_url)}, level {redaction_level}."
+        )
+        if is_on_all_interfaces:
             by_name = (
                 f"or as {' or '.join(names)}" if names else "and by no name, unless you allow it (--allow-host NAME)"
             )
-            click.echo(f"From here it is {said['at']}; from elsewhere it answers by its address {by_name}.")
+            click.echo(f"From here it is {server_urls['at']}; from elsewhere it answers by its address {by_name}.")
         if open_to_all:
             click.echo("Everybody on this machine may read, send and decide: --no-auth asks nobody who they are.")
         else:
-            click.echo(f"To look{' from here' if is_everywhere else ''}, open this once: {address}")
-        at = f"http://{names[0] if names else 'ADDRESS'}:{port}" if is_everywhere else said["at"]
-        there = ("" if at == DEFAULT else f" --url {at}") + ("" if is_local else " --token TOKEN")
-        click.echo(f"To send from OpenTelemetry: mulligan env{there}")
+            click.echo(f"To look{' from here' if is_on_all_interfaces else ''}, open this once: {address}")
+        url = f"http://{names[0] if names else 'ADDRESS'}:{port}" if is_on_all_interfaces else server_urls["at"]
+        option_suffix = ("" if url == DEFAULT_URL else f" --url {url}") + ("" if is_local else " --token TOKEN")
+        click.echo(f"To send from OpenTelemetry: mulligan env{option_suffix}")
         if pruner is not None:
             pruner.start()
-            click.echo(f"Once a day, what is too old goes: {_ages(intake.tenants)}. To keep it: --no-prune")
+            click.echo(
+                f"Once a day, what is too old goes: {_describe_retention(intake.tenants)}. To keep it: --no-prune"
+            )
         sys.stdout.flush()
         if opens:
             import webbrowser
 
             webbrowser.open(address)
 
-    says = (lambda line: click.echo(line, err=True)) if logs else None
-    running.run(app(server, (*GROUPS, pages), says), sock, ready, server.stop)
+    log_request = (lambda line: click.echo(line, err=True)) if logs else None
+    running.serve(build_app(server, (*ROUTE_GROUPS, pages), log_request), sock, ready, server.stop)
 
 
-def _ages(tenants: Tenants) -> str:
+def _describe_retention(tenants: Tenants) -> str:
     """Describe the retention of the default tenant."""
-    kept = next(each.retention for each in tenants.everybody() if each.name == LOCAL)
-    ages = {"runs that worked": kept.successes, "runs that failed": kept.failures}
-    told = [f"{what} after {age // DAY} days" for what, age in ages.items() if age is not None]
-    return " and ".join(told) or "figures by the hour alone"
+    retention = next(tenant.retention for tenant in tenants.load_all_with_default() if tenant.name == DEFAULT_TENANT)
+    ages = {"runs that worked": retention.successes, "runs that failed": retention.failures}
+    phrases = [f"{subject} after {age // DAY} days" for subject, age in ages.items() if age is not None]
+    return " and ".join(phrases) or "figures by the hour alone"
 
 
-def _alerting(
-    kept: Store, asked: dict[str, Any], tenants: Tenants, said: dict[str, Any]
+def _build_alert_listener(
+    store: Store, server_targets: dict[str, Any], tenants: Tenants, server_urls: dict[str, Any]
 ) -> Callable[[str, Sequence[AnyEvent]], None]:
     """Build the function that sends alerts for stored events, to each tenant's own targets.
 
     The default tenant falls back to the command line's targets. `server_urls` has the link for alerts, which is empty
     beyond loopback: there, clients use a name that the server does not know.
     """
-    known: dict[str, tuple[dict[str, Any], Alerts | None]] = {}
+    alerts_by_tenant: dict[str, tuple[dict[str, Any], Alerts | None]] = {}
 
-    def heard(tenant: str, events: Sequence[AnyEvent]) -> None:
-        settings = tenants.of(tenant)
-        own: dict[str, Any] = {"command": settings.alert_command, "webhook": settings.alert_webhook}
-        if tenant == LOCAL and not any(own.values()):
-            own = asked
-        made_for, alerts = known.get(tenant, ({}, None))
-        if made_for != own:
+    def on_stored(tenant: str, events: Sequence[AnyEvent]) -> None:
+        settings = tenants.settings_for(tenant)
+        targets: dict[str, Any] = {"command": settings.alert_command, "webhook": settings.alert_webhook}
+        if tenant == DEFAULT_TENANT and not any(targets.values()):
+            targets = server_targets
+        previous_targets, alerts = alerts_by_tenant.get(tenant, ({}, None))
+        if previous_targets != targets:
             if alerts is not None:
                 alerts.close()
             alerts = (
-                Alerts(**own, find=partial(kept.pattern, tenant), link=said.get("link", ""))
-                if any(own.values())
+                Alerts(**targets, find=partial(store.pattern, tenant), link=server_urls.get("link", ""))
+                if any(targets.values())
                 else None
             )
-            known[tenant] = (dict(own), alerts)
+            alerts_by_tenant[tenant] = (dict(targets), alerts)
         if alerts is not None:
-            alerts.heard(events)
+            alerts.on_stored(events)
 
-    if any(asked.values()):
-        Alerts(**asked)  # raises now for invalid targets, not at the first failure
-        if asked["command"] and shutil.which(shlex.split(asked["command"])[0]) is None:
-            raise SettingsError(f"there is no program {shlex.split(asked['command'])[0]!r} to be told of alerts.")
-    return heard
+    if any(server_targets.values()):
+        Alerts(**server_targets)  # raises now for invalid targets, not at the first failure
+        if server_targets["command"] and shutil.which(shlex.split(server_targets["command"])[0]) is None:
+            raise SettingsError(
+                f"there is no program {shlex.split(server_targets['command'])[0]!r} to be told of alerts."
+            )
+    return on_stored

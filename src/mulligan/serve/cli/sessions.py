@@ -9,41 +9,41 @@ import msgspec
 
 from mulligan.failure import SettingsError
 from mulligan.remember import tracker
-from mulligan.remember.session import KIND
-from mulligan.remember.store import LOCAL, Store
-from mulligan.remember.tracker import Remembered, Tracker
-from mulligan.report.tables import Column, ago, count, line, table
-from mulligan.serve.cli.groups import Group
+from mulligan.remember.session import SESSION_KIND
+from mulligan.remember.store import DEFAULT_TENANT, Store
+from mulligan.remember.tracker import TrackedFailure, Tracker
+from mulligan.report.tables import TableColumn, format_age, format_count, render_table, to_line
+from mulligan.serve.cli.groups import CommandGroup
 from mulligan.serve.cli.options import (
     as_json,
     limit_option,
-    now,
-    opened,
+    load_settings,
+    now_ms,
+    open_existing_store,
     print_json,
     print_lines,
-    settings_with,
     store_option,
-    told_more,
-    width,
+    terminal_width,
+    warn_if_truncated,
 )
 
-HOOK = "hook"
+HOOK_KIND = "hook"
 """Key-value kind of hook state, stored next to the session's failures."""
 
 
 COLUMNS = (
-    Column("session", lambda each: line(each["session"])),
-    Column("agent", lambda each: line(each["agent"]) or "-"),
-    Column("last", lambda each: ago(each["at"], now())),
-    Column("turns", lambda each: f"{each['turns']:,}", right=True),
-    Column("failures", lambda each: str(each["failures"]), right=True),
-    Column("compactions", lambda each: str(each["compactions"]), right=True),
-    Column("folder", lambda each: line(each["folder"]) or "-"),
+    TableColumn("session", lambda row: to_line(row["session"])),
+    TableColumn("agent", lambda row: to_line(row["agent"]) or "-"),
+    TableColumn("last", lambda row: format_age(row["at"], now_ms())),
+    TableColumn("turns", lambda row: f"{row['turns']:,}", is_right_aligned=True),
+    TableColumn("failures", lambda row: str(row["failures"]), is_right_aligned=True),
+    TableColumn("compactions", lambda row: str(row["compactions"]), is_right_aligned=True),
+    TableColumn("folder", lambda row: to_line(row["folder"]) or "-"),
 )
 
 
 @click.group(
-    cls=Group,
+    cls=CommandGroup,
     invoke_without_command=True,
     subcommand_metavar="[COMMAND]",
     epilog="Examples:\n\n  mulligan sessions\n\n  mulligan sessions --agent claude-code --json\n\n  "
@@ -59,20 +59,24 @@ def sessions(context: click.Context, /, agent: str | None, limit: int, store: st
     if context.invoked_subcommand is not None:
         context.obj = store
         return
-    kept = opened(settings_with(store))
-    found = [_facts(kept, id) for id in kept.keys(LOCAL, KIND)] if kept is not None else []
-    found = [each for each in found if agent is None or each["agent"] == agent]
-    found.sort(key=lambda each: (each["at"], each["session"]), reverse=True)
+    existing_store = open_existing_store(load_settings(store))
+    rows = (
+        [_facts(existing_store, id) for id in existing_store.keys(DEFAULT_TENANT, SESSION_KIND)]
+        if existing_store is not None
+        else []
+    )
+    rows = [row for row in rows if agent is None or row["agent"] == agent]
+    rows.sort(key=lambda row: (row["at"], row["session"]), reverse=True)
     if as_json:
-        print_json(found[:limit])
+        print_json(rows[:limit])
         return
-    if not found:
-        click.echo("No session is remembered." if agent is None else f"No session of {line(agent)} is remembered.")
+    if not rows:
+        click.echo("No session is remembered." if agent is None else f"No session of {to_line(agent)} is remembered.")
         return
-    failures = sum(each["failures"] for each in found[:limit])
-    click.echo(f"{count(len(found[:limit]), 'session')}, {count(failures, 'failure')} remembered.\n")
-    print_lines(table(COLUMNS, found[:limit], width()))
-    told_more(len(found[:limit]), limit)
+    failures = sum(row["failures"] for row in rows[:limit])
+    click.echo(f"{format_count(len(rows[:limit]), 'session')}, {format_count(failures, 'failure')} remembered.\n")
+    print_lines(render_table(COLUMNS, rows[:limit], terminal_width()))
+    warn_if_truncated(len(rows[:limit]), limit)
 
 
 @sessions.command(epilog="Examples:\n\n  mulligan sessions show bc15e4d3\n\n  mulligan sessions show bc15e4d3 --json")
@@ -85,77 +89,78 @@ def show(context: click.Context, session: str, store: str | None, as_json: bool)
 
     SESSION is any unambiguous beginning of its id.
     """
-    kept = opened(settings_with(store or context.obj))
-    known = kept.keys(LOCAL, KIND) if kept is not None else []
-    found = [id for id in known if id == session] or [id for id in known if id.startswith(session)]
-    if kept is None or len(found) != 1:
+    existing_store = open_existing_store(load_settings(store or context.obj))
+    session_ids = existing_store.keys(DEFAULT_TENANT, SESSION_KIND) if existing_store is not None else []
+    matching_ids = [id for id in session_ids if id == session] or [id for id in session_ids if id.startswith(session)]
+    if existing_store is None or len(matching_ids) != 1:
         raise SettingsError(f"there is no session {session!r}, or more than one begins so. See them: mulligan sessions")
-    facts = _facts(kept, found[0])
-    remembered = _tracker(kept, found[0])
-    told = [_failure(each) for each in (*remembered.failures, *remembered.pending)]
-    rates = [{"calls": each.calls, "failed": each.failed} for each in remembered.stretches]
+    facts = _facts(existing_store, matching_ids[0])
+    session_tracker = _tracker(existing_store, matching_ids[0])
+    failure_facts = [_failure_facts(failure) for failure in (*session_tracker.failures, *session_tracker.pending)]
+    rates = [{"calls": interval.calls, "failed": interval.failed} for interval in session_tracker.intervals]
     if as_json:
-        print_json(facts | {"remembered": told, "rates": rates, "reminder": remembered.reminder})
+        print_json(facts | {"remembered": failure_facts, "rates": rates, "reminder": session_tracker.reminder})
         return
-    agent = f" of {line(facts['agent'])}" if facts["agent"] else ""
+    agent = f" of {to_line(facts['agent'])}" if facts["agent"] else ""
     click.echo(
-        f"{line(facts['session'])}{agent}: {count(facts['turns'], 'turn')}, {count(len(told), 'failure')} remembered, "
-        f"{count(facts['compactions'], 'compaction')}."
+        f"{to_line(facts['session'])}{agent}: {format_count(facts['turns'], 'turn')}, "
+        f"{format_count(len(failure_facts), 'failure')} remembered, "
+        f"{format_count(facts['compactions'], 'compaction')}."
     )
-    for each in told:
-        times = f", {each['total']} times" if each["total"] > 1 else ""
-        click.echo(f"\n  {line(each['kind'])} in {line(each['tool'])}, turn {each['turn']}{times}")
-        click.echo(f"    {line(each['message'], 160)}")
-        for what, often in each["worked"].items():
-            click.echo(f"    worked {often} of {each['total']} times: {line(what, 160)}")
-    for number, each in enumerate(rates):
+    for failure in failure_facts:
+        times = f", {failure['total']} times" if failure["total"] > 1 else ""
+        click.echo(f"\n  {to_line(failure['kind'])} in {to_line(failure['tool'])}, turn {failure['turn']}{times}")
+        click.echo(f"    {to_line(failure['message'], 160)}")
+        for fix_text, success_count in failure["worked"].items():
+            click.echo(f"    worked {success_count} of {failure['total']} times: {to_line(fix_text, 160)}")
+    for number, rate in enumerate(rates):
         when = "since the last" if number == len(rates) - 1 else f"before the {number + 1}."
-        if len(rates) > 1 and each["calls"]:
-            click.echo(f"\n  {each['failed']} of {each['calls']} calls failed {when} compaction")
-    if rise := remembered.rise():
-        click.echo(f"\n{rise}")
-    if remembered.reminder:
+        if len(rates) > 1 and rate["calls"]:
+            click.echo(f"\n  {rate['failed']} of {rate['calls']} calls failed {when} compaction")
+    if warning := session_tracker.rate_increase():
+        click.echo(f"\n{warning}")
+    if session_tracker.reminder:
         click.echo("\nThe model was told:\n")
-        for text in remembered.reminder.splitlines():
-            click.echo(f"  {line(text, 400)}")
+        for text in session_tracker.reminder.splitlines():
+            click.echo(f"  {to_line(text, 400)}")
 
 
-def _tracker(kept: Store, id: str) -> Tracker:
+def _tracker(store: Store, id: str) -> Tracker:
     try:
-        return tracker.restored(kept.get(LOCAL, KIND, id) or b"")
+        return tracker.from_json(store.get(DEFAULT_TENANT, SESSION_KIND, id) or b"")
     except (msgspec.MsgspecError, UnicodeError):
         return Tracker()
 
 
-def _facts(kept: Store, id: str) -> dict[str, Any]:
-    known = _tracker(kept, id)
-    beside: dict[str, Any] = {}
-    if data := kept.get(LOCAL, HOOK, id):
-        read = msgspec.json.decode(data)
-        beside = read if isinstance(read, dict) else {}
-    latest = max((each.step.started for each in known.failures), default=0)
+def _facts(store: Store, id: str) -> dict[str, Any]:
+    session_tracker = _tracker(store, id)
+    hook_state: dict[str, Any] = {}
+    if data := store.get(DEFAULT_TENANT, HOOK_KIND, id):
+        decoded = msgspec.json.decode(data)
+        hook_state = decoded if isinstance(decoded, dict) else {}
+    latest = max((failure.step.started for failure in session_tracker.failures), default=0)
     return {
         "session": id,
-        "agent": beside.get("agent", ""),
-        "folder": beside.get("folder", ""),
-        "run": beside.get("run", ""),
-        "at": beside.get("at", latest),
-        "turns": known.turns,
-        "failures": len(known.failures) + len(known.pending),
-        "compactions": len(known.stretches) - 1,
+        "agent": hook_state.get("agent", ""),
+        "folder": hook_state.get("folder", ""),
+        "run": hook_state.get("run", ""),
+        "at": hook_state.get("at", latest),
+        "turns": session_tracker.turns,
+        "failures": len(session_tracker.failures) + len(session_tracker.pending),
+        "compactions": len(session_tracker.intervals) - 1,
     }
 
 
-def _failure(each: Remembered) -> dict[str, Any]:
+def _failure_facts(failure: TrackedFailure) -> dict[str, Any]:
     return {
-        "kind": each.kind,
-        "tool": each.step.name,
-        "server": each.step.server,
-        "turn": each.turn,
-        "count": each.count,
-        "total": each.total,
-        "about": each.about,
-        "message": each.step.failure.message if each.step.failure else "",
-        "worked": each.worked,
-        "overcome": not each.is_open,
+        "kind": failure.kind,
+        "tool": failure.step.name,
+        "server": failure.step.server,
+        "turn": failure.turn,
+        "count": failure.count,
+        "total": failure.total,
+        "about": failure.about,
+        "message": failure.step.failure.message if failure.step.failure else "",
+        "worked": failure.worked,
+        "overcome": not failure.is_open,
     }

@@ -6,8 +6,8 @@ import click
 import msgspec
 
 from mulligan import settings as settings_file
-from mulligan.remember.urls import shown
-from mulligan.report.tables import columns, own
+from mulligan.remember.urls import redact_password
+from mulligan.report.tables import render_columns, trusted_line
 from mulligan.serve.cli.options import as_json, print_json, print_lines
 
 
@@ -15,21 +15,25 @@ from mulligan.serve.cli.options import as_json, print_json, print_lines
 @as_json
 def settings(as_json: bool) -> None:
     """The settings in force here, from environment, files and defaults."""
-    read = settings_file.read()
-    values = {name: getattr(read, name) for name in settings_file.NAMES if name not in settings_file.POLICY}
-    values |= msgspec.structs.asdict(read.policy)
+    current_settings = settings_file.load_settings()
+    values = {
+        name: getattr(current_settings, name)
+        for name in settings_file.SETTING_NAMES
+        if name not in settings_file.POLICY_NAMES
+    }
+    values |= msgspec.structs.asdict(current_settings.policy)
     if values["token"]:
         values["token"] = "(set)"
-    values |= {"store": shown(read.store_url), "home": str(read.folder)}
+    values |= {"store": redact_password(current_settings.store_url), "home": str(current_settings.folder)}
     if as_json:
         print_json(values)
         return
-    click.echo(f"Failures are kept in {own(values['store'])}.")
+    click.echo(f"Failures are kept in {trusted_line(values['store'])}.")
     click.echo("")
-    print_lines(columns([(name, _spoken(value)) for name, value in values.items()]))
+    print_lines(render_columns([(name, _format_value(value)) for name, value in values.items()]))
 
 
-def _spoken(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, tuple):
-        return own(", ".join(value)) or "-"
-    return own(value) if value not in (None, "") else "-"
+        return trusted_line(", ".join(value)) or "-"
+    return trusted_line(value) if value not in (None, "") else "-"

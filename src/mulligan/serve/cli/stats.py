@@ -11,27 +11,27 @@ from mulligan import figures
 from mulligan.failure import SettingsError
 from mulligan.figures import By, Stats, StatsQuery
 from mulligan.records import STEP_TYPES
-from mulligan.remember.store import LOCAL, Store
-from mulligan.remember.urls import shown
+from mulligan.remember.store import DEFAULT_TENANT, Store
+from mulligan.remember.urls import redact_password
 from mulligan.report import overview
 from mulligan.report import stats as questions
-from mulligan.report.tables import as_csv
+from mulligan.report.tables import render_csv
 from mulligan.serve.cli.options import (
     as_json,
     kind_option,
-    moment,
-    now,
-    opened,
+    load_settings,
+    now_ms,
+    open_existing_store,
+    parse_time_option,
     print_json,
     print_lines,
-    settings_with,
     store_option,
-    width,
+    terminal_width,
 )
 
 DIMENSIONS = get_args(By)
-ROWS = 20
-VALUES = ("agent", "tool", "model", "version", "environment")
+DEFAULT_ROW_LIMIT = 20
+COMPARABLE_DIMENSIONS = ("agent", "tool", "model", "version", "environment")
 """Dimensions whose values can be compared with each other."""
 
 EXAMPLES = """Examples:
@@ -78,7 +78,7 @@ def stats(
     as_comma: bool,
     store: str | None,
     as_json: bool,
-    **narrowed: Any,
+    **filters: Any,
 ) -> None:
     """What failed, what overcame it, what it cost, and what that suggests.
 
@@ -86,66 +86,93 @@ def stats(
     """
     if as_comma and (by is None or compare):
         raise SettingsError("--csv needs rows: say by what, such as --by tool, and leave out --compare.")
-    settings = settings_with(store)
-    query = StatsQuery(now=now(), since=moment(past, "--since"), until=moment(until, "--until"), by=by, **narrowed)
+    settings = load_settings(store)
+    query = StatsQuery(
+        now=now_ms(),
+        since=parse_time_option(past, "--since"),
+        until=parse_time_option(until, "--until"),
+        by=by,
+        **filters,
+    )
     if query.since is not None and query.until is not None and query.since >= query.until:
         raise SettingsError(f"--since {past} is not before --until {until}.")
-    kept = opened(settings)
+    existing_store = open_existing_store(settings)
     if compare:
-        _compare(kept, query, compare, as_json)
+        _compare(existing_store, query, compare, as_json)
         return
-    answer = _answer(kept, query)
+    answer = _compute_stats(existing_store, query)
     if as_json:
-        print_json(overview.answered(answer, limit))
+        print_json(overview.build_answer(answer, limit))
     elif as_comma:
-        names = [query.by or "", *questions.OUTSIDE]
-        print_lines(as_csv(overview.first(overview.ranked(answer.parts, query.by or ""), query.by or "", limit), names))
+        names = [query.by or "", *questions.CSV_COLUMNS]
+        print_lines(
+            render_csv(
+                overview.limit_rows(overview.rank_parts(answer.parts, query.by or ""), query.by or "", limit), names
+            )
+        )
     elif query.by is None and query.kind is None:
-        tools = _answer(kept, _with(query, by="tool", detail=True))
-        agents = _answer(kept, _with(query, by="agent"))
-        series = _answer(kept, _with(query, by="time"))
-        print_lines(overview.overview(answer, tools, agents, series, width()))
+        tools = _compute_stats(existing_store, _replace_fields(query, by="tool", detail=True))
+        agents = _compute_stats(existing_store, _replace_fields(query, by="agent"))
+        series = _compute_stats(existing_store, _replace_fields(query, by="time"))
+        print_lines(overview.render_overview(answer, tools, agents, series, terminal_width()))
     else:
-        print_lines(overview.headline(answer, query.kind))
+        print_lines(overview.render_headline(answer, query.kind))
         if query.by is None:
-            answer = _answer(kept, _with(query, by="tool"))
+            answer = _compute_stats(existing_store, _replace_fields(query, by="tool"))
         when = "%Y-%m-%d %H:%M" if answer.grain == "hour" else "%Y-%m-%d"
         if answer.parts and (answer.total.calls or answer.total.kinds):
             click.echo("")
             print_lines(
-                overview.by(answer.parts, answer.by or "", limit or ROWS, width(), when, query.kind is not None)
+                overview.render_by_dimension(
+                    answer.parts,
+                    answer.by or "",
+                    limit or DEFAULT_ROW_LIMIT,
+                    terminal_width(),
+                    when,
+                    query.kind is not None,
+                )
             )
         elif answer.total.calls:
             click.echo(f"None of it says which {query.by}.")
     if not as_json and not as_comma and not answer.total.calls and not answer.total.runs and past != "all":
-        if kept is not None:
-            click.echo(f"Looked into {shown(settings.store_url)}. Further back: --since all", err=True)
+        if existing_store is not None:
+            click.echo(f"Looked into {redact_password(settings.store_url)}. Further back: --since all", err=True)
         else:
-            told = "Wrap a function with @mulligan.tool and call it, or try: mulligan demo"
-            click.echo(f"There is no {shown(settings.store_url)} yet. {told}", err=True)
+            advice = "Wrap a function with @mulligan.tool and call it, or try: mulligan demo"
+            click.echo(f"There is no {redact_password(settings.store_url)} yet. {advice}", err=True)
 
 
-def _answer(kept: Store | None, query: StatsQuery) -> Stats:
-    return kept.stats(LOCAL, query) if kept is not None else figures.stats([], query)
+def _compute_stats(store: Store | None, query: StatsQuery) -> Stats:
+    return store.stats(DEFAULT_TENANT, query) if store is not None else figures.stats([], query)
 
 
-def _with(query: StatsQuery, **fields: Any) -> StatsQuery:
+def _replace_fields(query: StatsQuery, **fields: Any) -> StatsQuery:
     return msgspec.structs.replace(query, **fields)
 
 
-def _compare(kept: Store | None, query: StatsQuery, values: tuple[str, str], as_json: bool) -> None:
+def _compare(store: Store | None, query: StatsQuery, values: tuple[str, str], as_json: bool) -> None:
     dimension = query.by or "version"
-    if dimension not in VALUES:
-        raise SettingsError(f"two of {dimension} cannot be compared; --by takes here: {', '.join(VALUES)}.")
-    one, other = (_answer(kept, _with(query, by=None, **{dimension: value})) for value in values)
-    for value, answer in zip(values, (one, other), strict=True):
+    if dimension not in COMPARABLE_DIMENSIONS:
+        raise SettingsError(
+            f"two of {dimension} cannot be compared; --by takes here: {', '.join(COMPARABLE_DIMENSIONS)}."
+        )
+    first_stats, second_stats = (
+        _compute_stats(store, _replace_fields(query, by=None, **{dimension: value})) for value in values
+    )
+    for value, answer in zip(values, (first_stats, second_stats), strict=True):
         if not answer.total.calls and not answer.total.runs:
-            known = sorted(_answer(kept, _with(query, by=dimension)).parts)
-            hint = f"There are: {', '.join(known[:10])}." if known else "Nothing in this time says one."
+            available_values = sorted(_compute_stats(store, _replace_fields(query, by=dimension)).parts)
+            hint = (
+                f"There are: {', '.join(available_values[:10])}."
+                if available_values
+                else "Nothing in this time says one."
+            )
             raise SettingsError(f"there is nothing of {dimension} {value!r} in this time. {hint}")
     if as_json:
-        differences = [each._asdict() for each in questions.compared(one.total, other.total)]
-        sides = [overview.answered(each) for each in (one, other)]
+        differences = [
+            difference._asdict() for difference in questions.compare_stats(first_stats.total, second_stats.total)
+        ]
+        sides = [overview.build_answer(side) for side in (first_stats, second_stats)]
         print_json({"by": dimension, "values": values, "stats": sides, "differences": differences})
     else:
-        print_lines(overview.comparison(one, other, values, width()))
+        print_lines(overview.render_comparison(first_stats, second_stats, values, terminal_width()))

@@ -10,20 +10,20 @@ from typing import IO, Any, get_args
 
 import click
 
-from mulligan.capture.advice import Advice, advise
+from mulligan.capture.advice import SuggestionResult, suggest_repairs
 from mulligan.classify.classifier import Classifier
 from mulligan.failure import Failure, SettingsError
 from mulligan.records import Change, Effects, Fix
 from mulligan.recover.repair import Suggestion
 from mulligan.recover.tool import Mode
-from mulligan.redaction import clean
+from mulligan.redaction import sanitize
 from mulligan.remember.recall import match_recorded_failure
-from mulligan.remember.store import LOCAL, FixQuery, Store
-from mulligan.report.terminal import columns, count
+from mulligan.remember.store import DEFAULT_TENANT, FixQuery, Store
+from mulligan.report.terminal import format_count, render_columns
 from mulligan.serve.cli.options import as_json as json_option
-from mulligan.serve.cli.options import now, opened, settings_with, store_option
+from mulligan.serve.cli.options import load_settings, now_ms, open_existing_store, store_option
 
-_MOST = 64 * 1024 * 1024
+_MAX_LINE_BYTES = 64 * 1024 * 1024
 """Limit for one line."""
 
 _EXAMPLE = '{"tool": "search", "arguments": {"topK": "5"}, "error": "...", "schema": {...}}'
@@ -47,74 +47,93 @@ def suggest(file: str | None, no_memory: bool, store: str | None, as_json: bool)
     With --json, or where the output is not a terminal, it answers each line with one, and with the field "error" where
     it cannot be read. Exit 1 when none can.
     """
-    settings = settings_with(store)
-    kept = None if no_memory else opened(settings)
-    if store and kept is None and not no_memory:
+    settings = load_settings(store)
+    existing_store = None if no_memory else open_existing_store(settings)
+    if store and existing_store is None and not no_memory:
         raise SettingsError(f"there is no {settings.store_url}. Name another with --store, or leave it out.")
     classify = Classifier.from_settings({"kinds": settings.kinds, "rules": settings.rules}).classify
     is_table = not as_json and sys.stdout.isatty()
     rows: list[tuple[str, ...]] = []
-    number = bad = 0
-    with _opened(file) as stream:
-        for number, line in enumerate(_lines(stream), 1):
-            given: dict[str, Any] = {}
+    number = unreadable_count = 0
+    with _open_input(file) as stream:
+        for number, line in enumerate(_read_lines(stream), 1):
+            failed_call: dict[str, Any] = {}
             try:
-                given = _read(line)
-                recall = _recall(kept, given) if kept is not None else None
-                match = partial(match_recorded_failure, kept, LOCAL) if kept is not None else None
-                advice = advise(**_asked(given), classify=classify, policy=settings.policy, recall=recall, match=match)
+                failed_call = _parse_object(line)
+                recall = _build_fix_lookup(existing_store, failed_call) if existing_store is not None else None
+                match = (
+                    partial(match_recorded_failure, existing_store, DEFAULT_TENANT)
+                    if existing_store is not None
+                    else None
+                )
+                advice = suggest_repairs(
+                    **_parse_failed_call(failed_call),
+                    classify=classify,
+                    policy=settings.policy,
+                    recall=recall,
+                    match=match,
+                )
             except (ValueError, SettingsError) as error:
-                bad += 1
-                told = clean(str(error), 300)
+                unreadable_count += 1
+                error_text = sanitize(str(error), 300)
                 if not is_table:
-                    _echo({**_id(given), "error": f"line {number}: {told}"})
-                rows.append((str(number), "error", "", "", told))
+                    _print_json_line({**_id(failed_call), "error": f"line {number}: {error_text}"})
+                rows.append((str(number), "error", "", "", error_text))
                 continue
             if not is_table:
-                _echo({**_id(given), **facts(advice)})
+                _print_json_line({**_id(failed_call), **facts(advice)})
             else:
-                rows.append(_row(number, advice))
+                rows.append(_build_row(number, advice))
     if is_table:
-        _print(rows, bad)
-    sys.exit(1 if number and bad == number else 0)
+        _print_table(rows, unreadable_count)
+    sys.exit(1 if number and unreadable_count == number else 0)
 
 
-def _recall(kept: Store, given: dict[str, Any]) -> Callable[..., Sequence[Fix]]:
-    agent = given.get("agent")
+def _build_fix_lookup(store: Store, failed_call: dict[str, Any]) -> Callable[..., Sequence[Fix]]:
+    agent = failed_call.get("agent")
 
     def recall(tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
-        about = {"agent": agent if isinstance(agent, str) else "", "schema": schema, "now": now(), "key": key}
-        return kept.fixes(LOCAL, FixQuery.about(tool, failure, arguments, **about)) if failure.fingerprint else ()
+        query_options = {
+            "agent": agent if isinstance(agent, str) else "",
+            "schema": schema,
+            "now": now_ms(),
+            "key": key,
+        }
+        return (
+            store.fixes(DEFAULT_TENANT, FixQuery.for_failure(tool, failure, arguments, **query_options))
+            if failure.fingerprint
+            else ()
+        )
 
     return recall
 
 
-def _opened(file: str | None) -> IO[bytes]:
+def _open_input(file: str | None) -> IO[bytes]:
     if file is None and sys.stdin.isatty():
         raise click.UsageError("give me failed calls on standard input, or a file: `mulligan suggest failed.jsonl`.")
     try:
         return click.open_file(file or "-", "rb")
     except OSError as error:
-        raise click.UsageError(f"{clean(str(file), 200)} cannot be read: {error.strerror}.") from None
+        raise click.UsageError(f"{sanitize(str(file), 200)} cannot be read: {error.strerror}.") from None
 
 
-def _lines(stream: IO[bytes]) -> Iterator[bytes]:
-    while line := stream.readline(_MOST):
+def _read_lines(stream: IO[bytes]) -> Iterator[bytes]:
+    while line := stream.readline(_MAX_LINE_BYTES):
         yield line
 
 
-def _read(line: bytes) -> dict[str, Any]:
+def _parse_object(line: bytes) -> dict[str, Any]:
     try:
-        given = json.loads(line)
+        parsed = json.loads(line)
     except (ValueError, RecursionError):
         raise ValueError(f"not a JSON object, such as {_EXAMPLE}") from None
-    if not isinstance(given, dict):
+    if not isinstance(parsed, dict):
         raise ValueError(f"not a JSON object, such as {_EXAMPLE}")
-    return given
+    return parsed
 
 
-def _id(given: dict[str, Any]) -> dict[str, Any]:
-    return {"id": given.get("id")}
+def _id(failed_call: dict[str, Any]) -> dict[str, Any]:
+    return {"id": failed_call.get("id")}
 
 
 _FIELDS: dict[str, tuple[type, str]] = {
@@ -127,33 +146,39 @@ _FIELDS: dict[str, tuple[type, str]] = {
     "destructive": (bool, "true or false"),
     "mode": (str, ", ".join(get_args(Mode))),
 }
+_KEYWORDS = {"history": "run", "released": "unprivileged"}
+"""Fields that have another name as arguments of `suggest_repairs`."""
 
 
-def _asked(given: dict[str, Any]) -> dict[str, Any]:
+def _parse_failed_call(failed_call: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of `advise`. Raise ValueError with the reason if the line is invalid."""
-    if not isinstance(given.get("tool"), str):
+    if not isinstance(failed_call.get("tool"), str):
         raise ValueError('"tool" is the name of a tool')
-    if given.get("error") is None:
+    if failed_call.get("error") is None:
         raise ValueError('no "error"')
-    asked: dict[str, Any] = {"tool": given["tool"], "error": given["error"], "arguments": _arguments(given)}
-    for name, (sort, wanted) in _FIELDS.items():
-        value = given.get(name)
+    keyword_arguments: dict[str, Any] = {
+        "tool": failed_call["tool"],
+        "error": failed_call["error"],
+        "arguments": _parse_arguments(failed_call),
+    }
+    for name, (expected_type, description) in _FIELDS.items():
+        value = failed_call.get(name)
         if value is None:
             continue
-        if not isinstance(value, sort):
-            raise ValueError(f'"{name}" is {wanted}')
-        if isinstance(value, list) and name != "history" and not all(isinstance(each, str) for each in value):
-            raise ValueError(f'"{name}" is {wanted}')
-        asked["run" if name == "history" else name] = value
-    tools = asked.get("tools", {})
-    if not all(each is None or isinstance(each, dict) for each in tools.values()):
+        if not isinstance(value, expected_type):
+            raise ValueError(f'"{name}" is {description}')
+        if isinstance(value, list) and name != "history" and not all(isinstance(entry, str) for entry in value):
+            raise ValueError(f'"{name}" is {description}')
+        keyword_arguments[_KEYWORDS.get(name, name)] = value
+    tools = keyword_arguments.get("tools", {})
+    if not all(schema is None or isinstance(schema, dict) for schema in tools.values()):
         raise ValueError('"tools" is an object of schemas by name')
-    return asked
+    return keyword_arguments
 
 
-def _arguments(given: dict[str, Any]) -> dict[str, Any]:
+def _parse_arguments(failed_call: dict[str, Any]) -> dict[str, Any]:
     """Return the call's arguments. A string is parsed as JSON, because models write it so."""
-    arguments = given.get("arguments")
+    arguments = failed_call.get("arguments")
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments) if arguments.strip() else {}
@@ -166,37 +191,42 @@ def _arguments(given: dict[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-def facts(advice: Advice) -> dict[str, Any]:
+def facts(advice: SuggestionResult) -> dict[str, Any]:
     return {
         "kind": str(advice.kind),
-        "suggestions": [_suggestion(each) for each in advice.suggestions],
+        "suggestions": [_suggestion_facts(suggestion) for suggestion in advice.suggestions],
         "abstained": advice.abstained,
-        "why": advice.why,
+        "why": advice.reason,
     }
 
 
-def _suggestion(each: Suggestion) -> dict[str, Any]:
+def _suggestion_facts(suggestion: Suggestion) -> dict[str, Any]:
     return {
-        "tool": each.tool,
-        "arguments": each.arguments,
-        "first": [{"tool": before.tool, "arguments": before.arguments} for before in each.first],
-        "confidence": round(each.confidence, 2),
-        "source": each.source,
-        "family": each.family,
-        "changes": [_change(change) for change in each.changes],
-        "evidence": [clean(told, 200) for told in each.evidence],
-        "fix": each.fix,
-        "automatic": each.automatic,
-        "why": each.why,
+        "tool": suggestion.tool,
+        "arguments": suggestion.arguments,
+        "first": [{"tool": before.tool, "arguments": before.arguments} for before in suggestion.prerequisites],
+        "confidence": round(suggestion.confidence, 2),
+        "source": suggestion.source,
+        "family": suggestion.strategy,
+        "changes": [_change_facts(change) for change in suggestion.changes],
+        "evidence": [sanitize(evidence_text, 200) for evidence_text in suggestion.evidence],
+        "fix": suggestion.fix_id,
+        "automatic": suggestion.automatic,
+        "why": suggestion.reason,
     }
 
 
-def _change(change: Change) -> dict[str, Any]:
-    told: dict[str, Any] = {"path": change.path, "how": change.how, "before": change.before, "after": change.after}
-    return {**told, "from": change.from_}
+def _change_facts(change: Change) -> dict[str, Any]:
+    change_facts: dict[str, Any] = {
+        "path": change.path,
+        "how": change.how,
+        "before": change.before,
+        "after": change.after,
+    }
+    return {**change_facts, "from": change.from_}
 
 
-def _echo(answer: dict[str, Any]) -> None:
+def _print_json_line(answer: dict[str, Any]) -> None:
     # JSON may contain a lone surrogate, which UTF-8 cannot encode: keep it escaped.
     try:
         text = json.dumps(answer, ensure_ascii=False)
@@ -206,20 +236,24 @@ def _echo(answer: dict[str, Any]) -> None:
     click.echo(text)
 
 
-def _row(number: int, advice: Advice) -> tuple[str, ...]:
+def _build_row(number: int, advice: SuggestionResult) -> tuple[str, ...]:
     if not advice.suggestions:
-        return str(number), str(advice.kind), "", "", f"nothing: {advice.why}"
+        return str(number), str(advice.kind), "", "", f"nothing: {advice.reason}"
     first = advice.suggestions[0]
-    calls = [(before.tool, before.arguments) for before in first.first] + [(first.tool, first.arguments)]
-    call = ", then ".join(clean(f"{tool}({json.dumps(given, ensure_ascii=True)})", 120) for tool, given in calls)
+    calls = [(before.tool, before.arguments) for before in first.prerequisites] + [(first.tool, first.arguments)]
+    call = ", then ".join(
+        sanitize(f"{tool}({json.dumps(arguments, ensure_ascii=True)})", 120) for tool, arguments in calls
+    )
     return str(number), str(advice.kind), f"{first.confidence:.2f}", "yes" if first.automatic else "no", call
 
 
-def _print(rows: list[tuple[str, ...]], bad: int) -> None:
-    answered = sum(1 for row in rows if row[2])
-    unread = f", {bad} of them unreadable" if bad else ""
-    click.echo(f"{count(answered, 'suggestion')} for {count(len(rows), 'line')}{unread}.")
+def _print_table(rows: list[tuple[str, ...]], unreadable_count: int) -> None:
+    suggestion_count = sum(1 for row in rows if row[2])
+    unreadable_note = f", {unreadable_count} of them unreadable" if unreadable_count else ""
+    click.echo(
+        f"{format_count(suggestion_count, 'suggestion')} for {format_count(len(rows), 'line')}{unreadable_note}."
+    )
     if rows:
         click.echo()
-        for line in columns([("line", "kind", "sure", "automatic", "call"), *rows], right=(0, 2)):
+        for line in render_columns([("line", "kind", "sure", "automatic", "call"), *rows], right=(0, 2)):
             click.echo(line)

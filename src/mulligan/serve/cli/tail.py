@@ -11,13 +11,21 @@ import click
 from mulligan.events import RunEnded, StepEnded
 from mulligan.records import encode
 from mulligan.remember.store import RunQuery
-from mulligan.remember.urls import is_elsewhere, shown, sqlite_path
+from mulligan.remember.urls import is_networked, redact_password, sqlite_path
 from mulligan.report import log
-from mulligan.report.tables import cut
-from mulligan.report.watch import BEGUN, RUNS, Watch
-from mulligan.serve.cli.options import as_json, kind_option, now, opened, settings_with, store_option, width
+from mulligan.report.tables import truncate
+from mulligan.report.watch import RUNS_PER_POLL, START_LOOKBACK_MS, TailReader
+from mulligan.serve.cli.options import (
+    as_json,
+    kind_option,
+    load_settings,
+    now_ms,
+    open_existing_store,
+    store_option,
+    terminal_width,
+)
 
-EVERY = 0.5
+POLL_INTERVAL_SECONDS = 0.5
 """Interval between two reads of the store."""
 
 
@@ -39,43 +47,45 @@ def tail(
     as_json: bool,
 ) -> NoReturn:
     """Every attempt as it ends, until you press Ctrl-C. With --json a line of JSON each."""
-    settings = settings_with(store)
-    kept = opened(settings)
-    if kept is None:
-        click.echo(f"There is no {shown(settings.store_url)} yet; waiting for it.", err=True)
+    settings = load_settings(store)
+    existing_store = open_existing_store(settings)
+    if existing_store is None:
+        click.echo(f"There is no {redact_password(settings.store_url)} yet; waiting for it.", err=True)
     url = settings.store_url
-    path = None if url.startswith("memory:") or is_elsewhere(url) else sqlite_path(url)
-    begun = now() - BEGUN
-    watch = Watch(RunQuery(agent=agent, since=begun, limit=RUNS), tool, kind, failures)
-    seen: object = None
+    path = None if url.startswith("memory:") or is_networked(url) else sqlite_path(url)
+    since = now_ms() - START_LOOKBACK_MS
+    tail_reader = TailReader(RunQuery(agent=agent, since=since, limit=RUNS_PER_POLL), tool, kind, failures)
+    previous_stamp: object = None
     is_first = True
     while True:
-        kept = kept or opened(settings)
-        stamp = _stamp(path) if path is not None else None
-        if kept is not None and (stamp is None or stamp != seen):
-            seen = stamp
-            fresh = watch.look(kept)
-            for event, of in fresh[len(fresh) - lines if lines < len(fresh) else 0 :] if is_first else fresh:
-                _tell(event, of, as_json)
+        existing_store = existing_store or open_existing_store(settings)
+        stamp = _file_stamp(path) if path is not None else None
+        if existing_store is not None and (stamp is None or stamp != previous_stamp):
+            previous_stamp = stamp
+            new_events = tail_reader.poll(existing_store)
+            for event, agent_name in (
+                new_events[len(new_events) - lines if lines < len(new_events) else 0 :] if is_first else new_events
+            ):
+                _print_event(event, agent_name, as_json)
             is_first = False
-        time.sleep(EVERY)
+        time.sleep(POLL_INTERVAL_SECONDS)
 
 
-def _stamp(path: Path) -> tuple[tuple[int, int], ...]:
+def _file_stamp(path: Path) -> tuple[tuple[int, int], ...]:
     """Return a value that changes with every write, so that an idle store is not read."""
-    found = []
-    for each in (path, path.with_name(f"{path.name}-wal")):
+    stamps = []
+    for file_path in (path, path.with_name(f"{path.name}-wal")):
         try:
-            stat = each.stat()
-            found.append((stat.st_mtime_ns, stat.st_size))
+            stat = file_path.stat()
+            stamps.append((stat.st_mtime_ns, stat.st_size))
         except FileNotFoundError:
-            found.append((0, 0))
-    return tuple(found)
+            stamps.append((0, 0))
+    return tuple(stamps)
 
 
-def _tell(event: StepEnded | RunEnded, agent: str, as_json: bool) -> None:
+def _print_event(event: StepEnded | RunEnded, agent: str, as_json: bool) -> None:
     if as_json:
         click.echo(encode(event).decode())
     else:
-        text, columns = log.spoken(event, agent), width()
-        click.echo(text if columns is None else cut(text, columns))
+        text, columns = log.format_event(event, agent), terminal_width()
+        click.echo(text if columns is None else truncate(text, columns))

@@ -12,25 +12,35 @@ import click
 import msgspec
 
 from mulligan.failure import SettingsError
-from mulligan.records import builtins
-from mulligan.remember.store import DAY, LOCAL, Store
+from mulligan.records import to_builtins
+from mulligan.remember.store import DAY, DEFAULT_TENANT, Store
 from mulligan.remember.urls import is_remote, open_store
 from mulligan.report.alerts import Alerts
-from mulligan.report.tables import ago, columns, count, line
+from mulligan.report.tables import format_age, format_count, render_columns, to_line
 from mulligan.serve.api import quotas
-from mulligan.serve.api.tenants import KEEPS, MEASURES, NAME, Measure, Tenant, Tenants, unknown, with_keeps, with_quotas
-from mulligan.serve.api.tokens import FRESH, Token, Tokens
-from mulligan.serve.cli.groups import Group
+from mulligan.serve.api.tenants import (
+    MEASURES,
+    RETENTION_FIELDS,
+    TENANT_NAME_PATTERN,
+    Measure,
+    Tenant,
+    Tenants,
+    unknown_tenant,
+    with_quotas,
+    with_retention_days,
+)
+from mulligan.serve.api.tokens import REFRESH_INTERVAL_SECONDS, Token, Tokens
+from mulligan.serve.cli.groups import CommandGroup
 from mulligan.serve.cli.options import (
     as_json,
-    needed,
-    now,
-    opened,
+    load_settings,
+    now_ms,
+    open_existing_store,
     print_json,
     print_lines,
-    settings_with,
+    require_store,
     store_option,
-    width,
+    terminal_width,
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -38,7 +48,7 @@ _FACTORS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 
 
 @click.group(
-    cls=Group,
+    cls=CommandGroup,
     epilog="Examples:\n\n  mulligan tenant create acme --records 2m --listed query,path\n\n"
     "  mulligan token create --role ingest --tenant acme\n\n  mulligan tenant set acme --failures 180\n\n"
     "  mulligan tenant remove acme",
@@ -51,7 +61,7 @@ def tenant() -> None:
     """
 
 
-def _options(function: F) -> F:
+def _add_tenant_options(function: F) -> F:
     """Add the options that define a tenant."""
     for option in reversed((
         click.option("--note", help="What it is for."),
@@ -69,7 +79,7 @@ def _options(function: F) -> F:
     return function
 
 
-def _changed(
+def _apply_options(
     tenant: Tenant,
     note: str | None,
     requests: str | None,
@@ -78,19 +88,21 @@ def _changed(
     listed: str | None,
     alert_command: str | None,
     alert_webhook: str | None,
-    **kept: str | None,
+    **retention_texts: str | None,
 ) -> Tenant:
     """Apply the given options to a tenant. Raise an error for invalid values."""
-    ages = {name: text for name in KEEPS if (text := kept.get(name)) is not None}
-    usual = [name for name, text in ages.items() if text == "usual"]
-    days = {name: _days(name, text) for name, text in ages.items() if text != "usual"}
-    asked = dict(zip(MEASURES, (requests, records, bytes_), strict=True))
-    limits: dict[Measure, int | None] = {name: _amount(name, text) for name, text in asked.items() if text is not None}
-    tenant = with_quotas(with_keeps(tenant, days, usual), limits)
+    ages = {name: text for name in RETENTION_FIELDS if (text := retention_texts.get(name)) is not None}
+    default_fields = [name for name, text in ages.items() if text == "usual"]
+    days = {name: _parse_days(name, text) for name, text in ages.items() if text != "usual"}
+    quota_texts = dict(zip(MEASURES, (requests, records, bytes_), strict=True))
+    limits: dict[Measure, int | None] = {
+        name: _parse_amount(name, text) for name, text in quota_texts.items() if text is not None
+    }
+    tenant = with_quotas(with_retention_days(tenant, days, default_fields), limits)
     if note is not None:
-        tenant = msgspec.structs.replace(tenant, note=line(note, 200))
+        tenant = msgspec.structs.replace(tenant, note=to_line(note, 200))
     if listed is not None:
-        names = tuple(sorted({each.strip() for each in listed.split(",") if each.strip()}))
+        names = tuple(sorted({name.strip() for name in listed.split(",") if name.strip()}))
         tenant = msgspec.structs.replace(tenant, listed=names)
     if alert_command is not None:
         tenant = msgspec.structs.replace(tenant, alert_command=alert_command)
@@ -104,7 +116,7 @@ def _changed(
     return tenant
 
 
-def _days(name: str, text: str) -> int | None:
+def _parse_days(name: str, text: str) -> int | None:
     if text == "ever":
         return None
     if not re.fullmatch(r"[0-9]{1,5}", text):
@@ -112,7 +124,7 @@ def _days(name: str, text: str) -> int | None:
     return int(text)
 
 
-def _amount(name: str, text: str) -> int | None:
+def _parse_amount(name: str, text: str) -> int | None:
     if text == "any":
         return None
     match = re.fullmatch(r"([0-9]{1,12})([kmg]?)", text.casefold())
@@ -121,42 +133,42 @@ def _amount(name: str, text: str) -> int | None:
     return int(match[1]) * _FACTORS[match[2]]
 
 
-def _named(name: str) -> str:
-    if not NAME.fullmatch(name):
+def _check_name(name: str) -> str:
+    if not TENANT_NAME_PATTERN.fullmatch(name):
         raise SettingsError(f"a tenant is called by letters, digits and . _ @ : / - only, up to 80, got {name!r}.")
     return name
 
 
-def _url(store: str | None) -> str:
-    url = settings_with(store).store_url
+def _local_store_url(store: str | None) -> str:
+    url = load_settings(store).store_url
     if is_remote(url):
         raise SettingsError(f"tenants are managed where the store is, not through {url}. Name the store: --store PATH")
     return url
 
 
-def _opened(store: str | None) -> Store:
-    _url(store)
-    return needed(settings_with(store))
+def _open_store(store: str | None) -> Store:
+    _local_store_url(store)
+    return require_store(load_settings(store))
 
 
 @tenant.command(epilog="Examples:\n\n  mulligan tenant create acme --records 2m --listed query,path --failures 180")
 @click.argument("name")
-@_options
+@_add_tenant_options
 @store_option
 @as_json
-def create(name: str, store: str | None, as_json: bool, **given: Any) -> None:
+def create(name: str, store: str | None, as_json: bool, **tenant_options: Any) -> None:
     """Make a tenant. It comes in by its tokens: mulligan token create --tenant NAME."""
-    made = _changed(Tenant(name=_named(name), created=now()), **given)
-    url = _url(store)
+    new_tenant = _apply_options(Tenant(name=_check_name(name), created=now_ms()), **tenant_options)
+    url = _local_store_url(store)
     if url.startswith("memory:"):
         raise SettingsError("a store in memory is gone when the command ends. Name a file: --store PATH")
-    kept = open_store(url)
+    opened_store = open_store(url)
     try:
-        Tenants(kept).create(made)
+        Tenants(opened_store).create(new_tenant)
     finally:
-        kept.close()
+        opened_store.close()
     if as_json:
-        print_json(_facts(made))
+        print_json(_facts(new_tenant))
     else:
         click.echo(f"{name} is made. Let somebody in: mulligan token create --role ingest --tenant {name}")
 
@@ -166,22 +178,28 @@ def create(name: str, store: str | None, as_json: bool, **given: Any) -> None:
 @as_json
 def list_(store: str | None, as_json: bool) -> None:
     """The tenants there are, and those that only a token names."""
-    _url(store)
-    kept = opened(settings_with(store))
-    made = {each.name: each for each in (Tenants(kept).all() if kept is not None else [])}
-    tokens = Tokens(kept).all() if kept is not None else []
-    named = {each.tenant for each in tokens}
-    found = [made.get(name) or Tenant(name=name) for name in sorted({LOCAL, *made, *named})]
+    _local_store_url(store)
+    existing_store = open_existing_store(load_settings(store))
+    stored_tenants = {
+        tenant.name: tenant for tenant in (Tenants(existing_store).load_all() if existing_store is not None else [])
+    }
+    tokens = Tokens(existing_store).load_all() if existing_store is not None else []
+    token_tenants = {token.tenant for token in tokens}
+    tenants = [
+        stored_tenants.get(name) or Tenant(name=name)
+        for name in sorted({DEFAULT_TENANT, *stored_tenants, *token_tenants})
+    ]
     if as_json:
-        print_json([_facts(each) | {"tokens": _good(tokens, each.name)} for each in found])
+        print_json([_facts(tenant) | {"tokens": _count_active_tokens(tokens, tenant.name)} for tenant in tenants])
         return
     rows = [("tenant", "made", "tokens", "a day at most", "note")]
     rows += [
-        (line(each.name, 40), ago(each.created, now()) if each.created else "-", str(_good(tokens, each.name)),
-         ", ".join(f"{most:,} {name}" for name, most in each.quotas.items()) or "-", line(each.note, 60))
-        for each in found
+        (to_line(tenant.name, 40), format_age(tenant.created, now_ms()) if tenant.created else "-",
+         str(_count_active_tokens(tokens, tenant.name)),
+         ", ".join(f"{limit:,} {name}" for name, limit in tenant.quotas.items()) or "-", to_line(tenant.note, 60))
+        for tenant in tenants
     ]  # fmt: skip
-    print_lines(columns(rows, width=width()))
+    print_lines(render_columns(rows, width=terminal_width()))
 
 
 @tenant.command(epilog="Examples:\n\n  mulligan tenant show acme --json")
@@ -190,30 +208,36 @@ def list_(store: str | None, as_json: bool) -> None:
 @as_json
 def show(name: str, store: str | None, as_json: bool) -> None:
     """One tenant: what holds for it, what it has used today, and how much is kept of it."""
-    kept = _opened(store)
-    found = Tenants(kept).find(name)
-    tokens = [each for each in Tokens(kept).all() if each.tenant == name]
-    if found is None and not tokens:
-        raise unknown(name)
-    found = found or Tenant(name=name)
-    used = quotas.usage(kept, name).days.get(quotas.day_of(now()), {})
-    health = kept.health(name)
-    good = _good(tokens, name)
+    existing_store = _open_store(store)
+    tenant_record = Tenants(existing_store).find(name)
+    tokens = [token for token in Tokens(existing_store).load_all() if token.tenant == name]
+    if tenant_record is None and not tokens:
+        raise unknown_tenant(name)
+    tenant_record = tenant_record or Tenant(name=name)
+    usage_today = quotas.load_usage(existing_store, name).days.get(quotas.day_of(now_ms()), {})
+    health = existing_store.health(name)
+    active_tokens = _count_active_tokens(tokens, name)
     if as_json:
-        held = {"runs": health.runs, "steps": health.steps}
-        print_json(_facts(found) | {"tokens": good, "used_today": used, "kept": held})
+        stored_counts = {"runs": health.runs, "steps": health.steps}
+        print_json(_facts(tenant_record) | {"tokens": active_tokens, "used_today": usage_today, "kept": stored_counts})
         return
-    usual = found.retention
+    retention = tenant_record.retention
     rows = [
-        ("kept", f"{count(health.runs, 'run')}, {count(health.steps, 'step')}"),
-        ("tokens", f"{good} in force"),
-        *((f"{each} a day", f"{found.quotas[each]:,}, {used.get(each, 0):,} taken today") for each in found.quotas),
-        *((f"{each} kept", _spoken(getattr(usual, each))) for each in KEEPS),
-        ("listed", ", ".join(found.listed) or "-"),
-        ("alerts", ", ".join(filter(None, (found.alert_command, found.alert_webhook))) or "-"),
+        ("kept", f"{format_count(health.runs, 'run')}, {format_count(health.steps, 'step')}"),
+        ("tokens", f"{active_tokens} in force"),
+        *(
+            (f"{measure} a day", f"{tenant_record.quotas[measure]:,}, {usage_today.get(measure, 0):,} taken today")
+            for measure in tenant_record.quotas
+        ),
+        *(
+            (f"{retention_field} kept", _format_age(getattr(retention, retention_field)))
+            for retention_field in RETENTION_FIELDS
+        ),
+        ("listed", ", ".join(tenant_record.listed) or "-"),
+        ("alerts", ", ".join(filter(None, (tenant_record.alert_command, tenant_record.alert_webhook))) or "-"),
     ]
-    click.echo(f"{name}{f': {found.note}' if found.note else ''}\n")
-    print_lines(columns([(name, line(told, 200)) for name, told in rows], width=width()))
+    click.echo(f"{name}{f': {tenant_record.note}' if tenant_record.note else ''}\n")
+    print_lines(render_columns([(name, to_line(text, 200)) for name, text in rows], width=terminal_width()))
 
 
 @tenant.command(
@@ -222,16 +246,16 @@ def show(name: str, store: str | None, as_json: bool) -> None:
     "  mulligan tenant set acme --listed query,path --alert-webhook https://chat.example.com/hook",
 )
 @click.argument("name")
-@_options
+@_add_tenant_options
 @store_option
 @as_json
-def set_(name: str, store: str | None, as_json: bool, **given: Any) -> None:
+def set_(name: str, store: str | None, as_json: bool, **tenant_options: Any) -> None:
     """Change what holds for a tenant. A server follows within a second."""
-    if all(value is None for value in given.values()):
+    if all(value is None for value in tenant_options.values()):
         raise click.UsageError("say what to change, such as --records 2m.")
-    after = Tenants(_opened(store)).set(name, lambda before: _changed(before, **given))
+    updated_tenant = Tenants(_open_store(store)).set(name, lambda before: _apply_options(before, **tenant_options))
     if as_json:
-        print_json(_facts(after))
+        print_json(_facts(updated_tenant))
     else:
         click.echo(f"{name} is changed. See it: mulligan tenant show {name}")
 
@@ -246,41 +270,44 @@ def remove(name: str, yes: bool, store: str | None, as_json: bool) -> None:
 
     What people changed stays in the audit log.
     """
-    kept = _opened(store)
-    if name == LOCAL:
+    existing_store = _open_store(store)
+    if name == DEFAULT_TENANT:
         raise SettingsError("`local` is the store's own, and stays. To remove what is in it: mulligan forget")
-    tenants, tokens = Tenants(kept), Tokens(kept)
-    is_made = tenants.find(name) is not None
-    if not is_made and not any(each.tenant == name for each in tokens.all()):
-        raise unknown(name)
-    runs = kept.health(name).runs
+    tenants, tokens = Tenants(existing_store), Tokens(existing_store)
+    has_record = tenants.find(name) is not None
+    if not has_record and not any(token.tenant == name for token in tokens.load_all()):
+        raise unknown_tenant(name)
+    runs = existing_store.health(name).runs
     if not yes:
         if not sys.stdin.isatty():
             raise SettingsError("this cannot be undone, and there is nobody to ask. Add --yes.")
-        click.confirm(f"Remove {name} with {count(runs, 'run')} for ever?", abort=True, err=True)
-    revoked = tokens.revoke_all(name, now())
+        click.confirm(f"Remove {name} with {format_count(runs, 'run')} for ever?", abort=True, err=True)
+    revoked = tokens.revoke_all(name, now_ms())
     if revoked:
-        time.sleep(FRESH * 1.5)  # until every server has noticed the revocation
-    rows = kept.erase(name)
-    if is_made:
+        time.sleep(REFRESH_INTERVAL_SECONDS * 1.5)  # until every server has noticed the revocation
+    rows = existing_store.erase(name)
+    if has_record:
         tenants.remove(name)
     if as_json:
         print_json({"tenant": name, "runs": runs, "rows": rows, "tokens": len(revoked)})
     else:
-        click.echo(f"{name} is removed: {count(runs, 'run')}, {count(len(revoked), 'token')} revoked.")
+        click.echo(f"{name} is removed: {format_count(runs, 'run')}, {format_count(len(revoked), 'token')} revoked.")
 
 
 def _facts(tenant: Tenant) -> dict[str, Any]:
-    kept = tenant.retention
-    usual = {"note": "", "quotas": {}, "listed": [], "alert_command": "", "alert_webhook": "", "created": 0}
-    told: dict[str, Any] = {**usual, **builtins(tenant)}
-    ages = {each: None if (age := getattr(kept, each)) is None else age // DAY for each in KEEPS}
-    return told | {"keeps": ages}
+    retention = tenant.retention
+    defaults = {"note": "", "quotas": {}, "listed": [], "alert_command": "", "alert_webhook": "", "created": 0}
+    tenant_facts: dict[str, Any] = {**defaults, **to_builtins(tenant)}
+    ages = {
+        retention_field: None if (age := getattr(retention, retention_field)) is None else age // DAY
+        for retention_field in RETENTION_FIELDS
+    }
+    return tenant_facts | {"keeps": ages}
 
 
-def _spoken(millis: int | None) -> str:
+def _format_age(millis: int | None) -> str:
     return "for ever" if millis is None else f"{millis // DAY} days"
 
 
-def _good(tokens: list[Token], tenant: str) -> int:
-    return sum(each.tenant == tenant and each.state(now()) == "active" for each in tokens)
+def _count_active_tokens(tokens: list[Token], tenant: str) -> int:
+    return sum(token.tenant == tenant and token.state(now_ms()) == "active" for token in tokens)

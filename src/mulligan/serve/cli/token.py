@@ -9,20 +9,29 @@ from typing import Any
 import click
 
 from mulligan.failure import SettingsError
-from mulligan.records import builtins
-from mulligan.remember.store import LOCAL
+from mulligan.records import to_builtins
+from mulligan.remember.store import DEFAULT_TENANT
 from mulligan.remember.urls import open_store
-from mulligan.report.tables import ago, columns, line
-from mulligan.serve.api.tenants import NAME, Tenants
+from mulligan.report.tables import format_age, render_columns, to_line
+from mulligan.serve.api.tenants import TENANT_NAME_PATTERN, Tenants
 from mulligan.serve.api.tokens import ROLES, Role, Token, Tokens
-from mulligan.serve.cli.groups import Group
-from mulligan.serve.cli.options import as_json, now, opened, print_json, print_lines, settings_with, store_option, width
+from mulligan.serve.cli.groups import CommandGroup
+from mulligan.serve.cli.options import (
+    as_json,
+    load_settings,
+    now_ms,
+    open_existing_store,
+    print_json,
+    print_lines,
+    store_option,
+    terminal_width,
+)
 
 _UNITS = {"h": 3600, "d": 86400, "w": 604800}
 
 
 @click.group(
-    cls=Group,
+    cls=CommandGroup,
     epilog="Examples:\n\n  mulligan token create --role ingest --name ci --expires 90d\n\n  mulligan token list\n\n"
     "  mulligan token revoke tok_8f2c",
 )
@@ -42,7 +51,9 @@ def token() -> None:
 )
 @click.option("--name", default="", help="What it is for.")
 @click.option("--expires", metavar="90d", help="After so many h, d or w. Without it, never.")
-@click.option("--tenant", default=LOCAL, show_default=True, help="Whose records: tenants see nothing of others.")
+@click.option(
+    "--tenant", default=DEFAULT_TENANT, show_default=True, help="Whose records: tenants see nothing of others."
+)
 @click.option("--principal", default="", help="Who writes with it, where several tokens are one person's.")
 @store_option
 @as_json
@@ -51,29 +62,31 @@ def create(
 ) -> None:
     """Make a token, and print it. It is shown this once."""
     for option, text in (("--tenant", tenant), ("--principal", principal or "x"), ("--name", name or "x")):
-        if not NAME.fullmatch(text):
+        if not TENANT_NAME_PATTERN.fullmatch(text):
             raise SettingsError(f"{option} takes letters, digits and . _ @ : / - only, got {text!r}.")
-    until = None
+    expires_at = None
     if expires is not None:
         match = re.fullmatch(r"([1-9][0-9]{0,4})([hdw])", expires)
         if match is None:
             raise SettingsError(f"--expires takes a number and h, d or w, such as 90d, got {expires!r}.")
-        until = now() + int(match[1]) * _UNITS[match[2]] * 1000
-    settings = settings_with(store)
+        expires_at = now_ms() + int(match[1]) * _UNITS[match[2]] * 1000
+    settings = load_settings(store)
     if settings.store_url.startswith("memory:"):
         raise SettingsError("a store in memory is gone when the command ends. Name a file: --store PATH")
-    kept = open_store(settings.store_url)
+    opened_store = open_store(settings.store_url)
     try:
-        if Tenants(kept).find(tenant) is None:
+        if Tenants(opened_store).find(tenant) is None:
             raise SettingsError(f"there is no tenant {tenant!r}. Make it first: mulligan tenant create {tenant}")
-        made, secret = Tokens(kept).create(role, now(), name=name, tenant=tenant, principal=principal, expires=until)
+        new_token, secret = Tokens(opened_store).create(
+            role, now_ms(), name=name, tenant=tenant, principal=principal, expires=expires_at
+        )
     finally:
-        kept.close()
+        opened_store.close()
     if as_json:
-        print_json({"token": secret, **_facts(made)})
+        print_json({"token": secret, **_facts(new_token)})
         return
     click.echo(secret)
-    click.echo(f"{made.id}, role {role}, tenant {tenant}. It is not shown again.", err=True)
+    click.echo(f"{new_token.id}, role {role}, tenant {tenant}. It is not shown again.", err=True)
 
 
 @token.command("list", epilog="Examples:\n\n  mulligan token list --json")
@@ -81,28 +94,28 @@ def create(
 @as_json
 def list_(store: str | None, as_json: bool) -> None:
     """The tokens there are; never what they are."""
-    kept = opened(settings_with(store))
-    found = Tokens(kept).all() if kept is not None else []
+    existing_store = open_existing_store(load_settings(store))
+    tokens = Tokens(existing_store).load_all() if existing_store is not None else []
     if as_json:
-        print_json([_facts(each) for each in found])
+        print_json([_facts(token) for token in tokens])
         return
-    if not found:
+    if not tokens:
         click.echo("There are no tokens. Make one: mulligan token create --role ingest")
         return
     rows = [("token", "role", "state", "tenant", "made", "good until (UTC)", "name")]
     rows += [
         (
-            each.id,
-            each.role,
-            each.state(now()),
-            line(each.tenant, 30),
-            ago(each.created, now()),
-            _until(each),
-            line(each.name, 60),
+            token.id,
+            token.role,
+            token.state(now_ms()),
+            to_line(token.tenant, 30),
+            format_age(token.created, now_ms()),
+            _format_expiry(token),
+            to_line(token.name, 60),
         )
-        for each in found
+        for token in tokens
     ]
-    print_lines(columns(rows, width=width()))
+    print_lines(render_columns(rows, width=terminal_width()))
 
 
 @token.command(epilog="Examples:\n\n  mulligan token revoke tok_8f2c")
@@ -111,23 +124,23 @@ def list_(store: str | None, as_json: bool) -> None:
 @as_json
 def revoke(token: str, store: str | None, as_json: bool) -> None:
     """Make a token worthless, within a second. TOKEN is its id, the beginning of it, or its name."""
-    kept = opened(settings_with(store))
-    if kept is None:
+    existing_store = open_existing_store(load_settings(store))
+    if existing_store is None:
         raise SettingsError(f"there is no token {token!r}. See them: mulligan token list")
-    gone = Tokens(kept).revoke(token, now())
+    revoked_token = Tokens(existing_store).revoke(token, now_ms())
     if as_json:
-        print_json(_facts(gone))
+        print_json(_facts(revoked_token))
     else:
-        click.echo(f"{gone.id} is revoked.")
+        click.echo(f"{revoked_token.id} is revoked.")
 
 
-def _until(token: Token) -> str:
+def _format_expiry(token: Token) -> str:
     if token.expires is None:
         return "ever"
     return time.strftime("%Y-%m-%d %H:%M", time.gmtime(token.expires / 1000))
 
 
 def _facts(token: Token) -> dict[str, Any]:
-    told: dict[str, Any] = builtins(token)
-    told.pop("hash")
-    return {**told, "tenant": token.tenant, "state": token.state(now())}
+    token_facts: dict[str, Any] = to_builtins(token)
+    token_facts.pop("hash")
+    return {**token_facts, "tenant": token.tenant, "state": token.state(now_ms())}

@@ -9,45 +9,53 @@ from typing import NoReturn
 import click
 
 from mulligan.failure import SettingsError
-from mulligan.records import builtins
-from mulligan.remember.store import DAY, LOCAL, Forget, Pruned, Retention, Store
+from mulligan.records import to_builtins
+from mulligan.remember.store import DAY, DEFAULT_TENANT, ForgetRequest, PruneResult, Retention, Store
 from mulligan.remember.urls import is_remote
-from mulligan.report.tables import count, line
-from mulligan.serve.cli.options import as_json, now, opened, print_json, progress, settings_with, store_option
+from mulligan.report.tables import format_count, to_line
+from mulligan.serve.cli.options import (
+    as_json,
+    load_settings,
+    now_ms,
+    open_existing_store,
+    print_json,
+    show_progress_bar,
+    store_option,
+)
 
 
-def _opened(store: str | None) -> Store:
-    settings = settings_with(store)
-    kept = opened(settings)
-    if kept is None:
+def _open_store(store: str | None) -> Store:
+    settings = load_settings(store)
+    existing_store = open_existing_store(settings)
+    if existing_store is None:
         raise SettingsError(f"there is no {settings.store_url} yet, and nothing to do. Name another: --store.")
-    return kept
+    return existing_store
 
 
-def _tenants(kept: Store, url: str, tenant: str | None, is_all: bool) -> list[tuple[str, Retention]]:
+def _select_tenants(store: Store, url: str, tenant: str | None, is_all: bool) -> list[tuple[str, Retention]]:
     """Return the selected tenants with their retention."""
     if is_remote(url):
         if tenant is not None or is_all:
             raise SettingsError(f"at {url} you are the tenant of your token. Leave out --tenant and --all-tenants.")
-        return [(LOCAL, Retention())]
-    from mulligan.serve.api.tenants import Tenants, unknown  # needed by few commands
+        return [(DEFAULT_TENANT, Retention())]
+    from mulligan.serve.api.tenants import Tenants, unknown_tenant  # needed by few commands
 
-    tenants = Tenants(kept)
+    tenants = Tenants(store)
     if is_all:
-        return [(each.name, each.retention) for each in tenants.everybody()]
-    one = tenants.find(tenant or LOCAL)
-    if one is None:
-        raise unknown(tenant or LOCAL)
-    return [(one.name, one.retention)]
+        return [(stored_tenant.name, stored_tenant.retention) for stored_tenant in tenants.load_all_with_default()]
+    tenant_record = tenants.find(tenant or DEFAULT_TENANT)
+    if tenant_record is None:
+        raise unknown_tenant(tenant or DEFAULT_TENANT)
+    return [(tenant_record.name, tenant_record.retention)]
 
 
-def _together(one: Pruned, other: Pruned) -> Pruned:
+def _sum_results(first_result: PruneResult, second_result: PruneResult) -> PruneResult:
     """Add the counts of two tenants. The file size is the one before the first and after the last."""
-    sums = {name: getattr(one, name) + getattr(other, name) for name in one.__struct_fields__}
-    return Pruned(**sums | {"before": one.before or other.before, "after": other.after})
+    sums = {name: getattr(first_result, name) + getattr(second_result, name) for name in first_result.__struct_fields__}
+    return PruneResult(**sums | {"before": first_result.before or second_result.before, "after": second_result.after})
 
 
-def _days(value: int | None, default: int | None) -> int | None:
+def _days_to_ms(value: int | None, default: int | None) -> int | None:
     return default if value is None else value * DAY
 
 
@@ -81,33 +89,39 @@ def prune(
 
     Age counts from when a record came into the store.
     """
-    kept = _opened(store)
-    done = Pruned()
-    for name, usual in _tenants(kept, settings_with(store).store_url, tenant, all_tenants):
+    existing_store = _open_store(store)
+    prune_result = PruneResult()
+    for name, default_retention in _select_tenants(existing_store, load_settings(store).store_url, tenant, all_tenants):
         policy = Retention(
-            failures=_days(failures, usual.failures),
-            successes=_days(successes, usual.successes),
-            hours=usual.hours,
+            failures=_days_to_ms(failures, default_retention.failures),
+            successes=_days_to_ms(successes, default_retention.successes),
+            hours=default_retention.hours,
             size=None if size is None else size * 1_000_000,
-            sample=usual.sample if sample is None else sample,
+            sample=default_retention.sample if sample is None else sample,
             imports=imports,
         )
-        with progress(f"pruning {name}" if name != LOCAL else "pruning") as told:
-            done = _together(done, kept.prune(name, policy, now(), dry_run, told))
+        with show_progress_bar(f"pruning {name}" if name != DEFAULT_TENANT else "pruning") as report_progress:
+            prune_result = _sum_results(
+                prune_result, existing_store.prune(name, policy, now_ms(), dry_run, report_progress)
+            )
     if as_json:
-        print_json({"dry_run": dry_run, **{name: getattr(done, name) for name in done.__struct_fields__}})
+        print_json(
+            {"dry_run": dry_run, **{name: getattr(prune_result, name) for name in prune_result.__struct_fields__}}
+        )
         return
-    would = "Would remove" if dry_run else "Removed"
-    what = f"{count(done.runs, 'run')} with {count(done.steps, 'step')}"
+    verb = "Would remove" if dry_run else "Removed"
+    run_summary = f"{format_count(prune_result.runs, 'run')} with {format_count(prune_result.steps, 'step')}"
     more = [
-        f"{count(done.sampled, 'step')} of plain successes" if done.sampled else "",
-        f"{count(done.counters, 'counter')} by the hour" if done.counters else "",
+        f"{format_count(prune_result.sampled, 'step')} of plain successes" if prune_result.sampled else "",
+        f"{format_count(prune_result.counters, 'counter')} by the hour" if prune_result.counters else "",
     ]
-    click.echo(f"{would} {', '.join(filter(None, [what, *more]))}.")
-    if done.compressed:
-        click.echo(f"{'Would compress' if dry_run else 'Compressed'} {count(done.compressed, 'record')}.")
-    if not dry_run and done.before:
-        click.echo(f"The file has {done.after / 1e6:,.1f} MB; it had {done.before / 1e6:,.1f}.")
+    click.echo(f"{verb} {', '.join(filter(None, [run_summary, *more]))}.")
+    if prune_result.compressed:
+        click.echo(
+            f"{'Would compress' if dry_run else 'Compressed'} {format_count(prune_result.compressed, 'record')}."
+        )
+    if not dry_run and prune_result.before:
+        click.echo(f"The file has {prune_result.after / 1e6:,.1f} MB; it had {prune_result.before / 1e6:,.1f}.")
 
 
 @click.command(
@@ -133,58 +147,75 @@ def forget(
     as_json: bool,
 ) -> None:
     """Make something as if it had never been recorded: rows, patterns, links, figures. It cannot be undone."""
-    given = {name: value for name, value in locals().items() if name in WHAT and value not in (None, False)}
-    if len(given) != 1:
+    selections = {
+        name: value for name, value in locals().items() if name in FORGET_TARGETS and value not in (None, False)
+    }
+    if len(selections) != 1:
         raise SettingsError("Name one thing to forget: --run, --tool, --session, --text or --learned.")
-    ((name, value),) = given.items()
+    ((name, value),) = selections.items()
     if name == "learned":
-        _forget_learned(_opened(store), yes, as_json)
+        _forget_learned(_open_store(store), yes, as_json)
     if name == "text" and value == "-":
         value = sys.stdin.read().rstrip("\r\n")
     if not value:
         raise SettingsError(f"--{name} is empty, and would mean everything. Nothing was forgotten.")
-    kept = _opened(store)
+    existing_store = _open_store(store)
     if name == "run":
-        value = _run(kept, value)
+        value = _resolve_run_id(existing_store, value)
     if not yes:
-        _sure(f"Forget {WHAT[name]} {line(value, 60)!r} for ever?" if name != "text" else "Forget this text for ever?")
-    done = kept.forget(LOCAL, Forget(**{name: value}))
+        _confirm(
+            f"Forget {FORGET_TARGETS[name]} {to_line(value, 60)!r} for ever?"
+            if name != "text"
+            else "Forget this text for ever?"
+        )
+    forget_result = existing_store.forget(DEFAULT_TENANT, ForgetRequest(**{name: value}))
     if as_json:
-        print_json({name: getattr(done, name) for name in done.__struct_fields__})
-    elif not done:
+        print_json({name: getattr(forget_result, name) for name in forget_result.__struct_fields__})
+    elif not forget_result:
         click.echo("Nothing of it was found.")
     else:
-        parts = [("run", done.runs), ("step", done.steps), ("pattern", done.patterns), ("note", done.shelf)]
-        click.echo(f"Forgot {', '.join(count(number, noun) for noun, number in parts if number)}.")
-    sys.exit(0 if done else 1)
+        parts = [
+            ("run", forget_result.runs),
+            ("step", forget_result.steps),
+            ("pattern", forget_result.patterns),
+            ("note", forget_result.shelf),
+        ]
+        click.echo(f"Forgot {', '.join(format_count(number, noun) for noun, number in parts if number)}.")
+    sys.exit(0 if forget_result else 1)
 
 
-WHAT = {"run": "the run", "tool": "the tool", "session": "the session", "text": "the text", "learned": "memory"}
+FORGET_TARGETS = {
+    "run": "the run",
+    "tool": "the tool",
+    "session": "the session",
+    "text": "the text",
+    "learned": "memory",
+}
 
 
-def _forget_learned(kept: Store, yes: bool, as_json: bool) -> NoReturn:
+def _forget_learned(store: Store, yes: bool, as_json: bool) -> NoReturn:
     """Delete fixes and lessons but keep the runs. Exit 1 if nothing was learned."""
     if not yes:
-        _sure("Forget all fixes and lessons learned so far? Runs and patterns stay.")
-    done = kept.forget(LOCAL, Forget(learned=now()))
+        _confirm("Forget all fixes and lessons learned so far? Runs and patterns stay.")
+    forget_result = store.forget(DEFAULT_TENANT, ForgetRequest(learned=now_ms()))
     if as_json:
-        print_json({name: getattr(done, name) for name in done.__struct_fields__})
-    elif not done:
+        print_json({name: getattr(forget_result, name) for name in forget_result.__struct_fields__})
+    elif not forget_result:
         click.echo("Nothing was learned yet.")
     else:
-        fixes = "1 fix" if done.fixes == 1 else f"{done.fixes:,} fixes"
-        click.echo(f"Forgot {fixes} and {count(done.lessons, 'lesson')}. The history stays.")
-    sys.exit(0 if done else 1)
+        fixes = "1 fix" if forget_result.fixes == 1 else f"{forget_result.fixes:,} fixes"
+        click.echo(f"Forgot {fixes} and {format_count(forget_result.lessons, 'lesson')}. The history stays.")
+    sys.exit(0 if forget_result else 1)
 
 
-def _run(kept: Store, prefix: str) -> str:
-    matches = kept.find(LOCAL, prefix, limit=2)
-    if len(matches) > 1 and not any(each.id == prefix for each in matches):
+def _resolve_run_id(store: Store, prefix: str) -> str:
+    matches = store.find(DEFAULT_TENANT, prefix, limit=2)
+    if len(matches) > 1 and not any(match.id == prefix for match in matches):
         raise SettingsError(f"more than one run begins with {prefix!r}. Type more of the id. Nothing was forgotten.")
     return matches[0].id if len(matches) == 1 else prefix
 
 
-def _sure(question: str) -> None:
+def _confirm(question: str) -> None:
     if not sys.stdin.isatty():
         raise SettingsError("this cannot be undone, and there is nobody to ask. Add --yes.")
     click.confirm(question, abort=True, err=True)
@@ -204,13 +235,14 @@ def backup(file: Path, force: bool, store: str | None, as_json: bool) -> None:
         raise SettingsError(f"{file} is there already. Name another file, or replace it: --force")
     if not file.parent.is_dir():
         raise SettingsError(f"there is no folder {file.parent}. Make it first: mkdir -p '{file.parent}'")
-    kept = _opened(store)
-    with progress("copying") as told:
-        health = kept.backup(file, told, replaces=force)
+    existing_store = _open_store(store)
+    with show_progress_bar("copying") as report_progress:
+        health = existing_store.backup(file, report_progress, replaces=force)
     size = file.stat().st_size
     if as_json:
-        print_json(dict(builtins(health)) | {"where": str(file), "bytes": size})
+        print_json(dict(to_builtins(health)) | {"where": str(file), "bytes": size})
     else:
         click.echo(
-            f"{count(health.runs, 'run')}, {count(health.steps, 'step')}, {size / 1e6:,.1f} MB in {file}. It is sound."
+            f"{format_count(health.runs, 'run')}, {format_count(health.steps, 'step')}, "
+            f"{size / 1e6:,.1f} MB in {file}. It is sound."
         )

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from mulligan.remember.store import AuditQuery, Store
-from mulligan.report.audit import written
-from mulligan.serve.dashboard.asked import Asked
+from mulligan.report.audit import format_timestamp
+from mulligan.serve.dashboard.asked import PageQuery
 
-SHOWN = 200
+MAX_SHOWN_ENTRIES = 200
 
 
-def audit(store: Store, tenant: str, asked: Asked) -> dict[str, Any]:
-    found = store.audit(tenant, AuditQuery(limit=SHOWN))
-    return {"rows": [(written(each.at), each) for each in found], "is_cut": len(found) == SHOWN}
+def audit(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
+    entries = store.audit(tenant, AuditQuery(limit=MAX_SHOWN_ENTRIES))
+    return {
+        "rows": [(format_timestamp(entry.at), entry) for entry in entries],
+        "is_cut": len(entries) == MAX_SHOWN_ENTRIES,
+    }

@@ -14,34 +14,34 @@ from markupsafe import Markup, escape
 
 from mulligan.serve.dashboard import shown
 
-WIDE, HIGH, LEFT, TOP, FOOT = 700, 220, 54, 8, 22
-WIDEST = 56
+CHART_WIDTH, PLOT_HEIGHT, LEFT_MARGIN, TOP_MARGIN, BOTTOM_MARGIN = 700, 220, 54, 8, 22
+MAX_BAR_WIDTH = 56
 """Width limit of one bar."""
-MOST = 62
+MAX_BARS = 62
 """Limit of bars in a chart. More hours or days are merged into wider buckets."""
-LABELS = 8
+MAX_AXIS_LABELS = 8
 RECOVERED = "recovered"
 
 
-class Part(NamedTuple):
+class ChartSeries(NamedTuple):
     """One series of a chart."""
 
     name: str
     label: str
-    look: str
+    css_class: str
     """Class in the style sheet. The class `won` is hatched."""
 
 
 STATUSES = (
-    Part("success", "success", "ok"),
-    Part(RECOVERED, "recovered", "won"),
-    Part("partial", "partial", "half"),
-    Part("failure", "failure", "lost"),
+    ChartSeries("success", "success", "ok"),
+    ChartSeries(RECOVERED, "recovered", "won"),
+    ChartSeries("partial", "partial", "half"),
+    ChartSeries("failure", "failure", "lost"),
 )
 OUTCOMES = (
-    Part("first_try", "first try", "ok"),
-    Part(RECOVERED, "recovered", "won"),
-    Part("given_up", "given up", "lost"),
+    ChartSeries("first_try", "first try", "ok"),
+    ChartSeries(RECOVERED, "recovered", "won"),
+    ChartSeries("given_up", "given up", "lost"),
 )
 
 
@@ -49,192 +49,218 @@ class Bucket(NamedTuple):
     """Values of one bar: an hour, a day or several of them."""
 
     label: str
-    whole: str
+    full_label: str
     """Full label for the title and the table."""
     values: Sequence[float | None]
 
 
-def chunks(starts: range) -> Iterator[range]:
+def group_buckets(starts: range) -> Iterator[range]:
     """Split start times into at most MAX_BARS groups."""
-    each = -(-len(starts) // MOST)
-    for place in range(0, len(starts), each):
-        yield starts[place : place + each]
+    chunk_size = -(-len(starts) // MAX_BARS)
+    for start in range(0, len(starts), chunk_size):
+        yield starts[start : start + chunk_size]
 
 
-def stacked(id: str, title: str, buckets: Sequence[Bucket], parts: Sequence[Part], noun: str) -> Markup:
+def render_stacked_bars(
+    id: str, title: str, buckets: Sequence[Bucket], parts: Sequence[ChartSeries], noun: str
+) -> Markup:
     """Render stacked bars with a legend and a table."""
-    totals = [sum(bucket.values[place] or 0 for bucket in buckets) for place in range(len(parts))]
+    totals = [sum(bucket.values[index] or 0 for bucket in buckets) for index in range(len(parts))]
     legend = Markup("").join(
         Markup('<li><svg class="swatch" viewBox="0 0 12 12" aria-hidden="true">{}</svg>{} <b>{}</b></li>').format(
-            _rect(0, 0, 12, 12, part.look), part.label, shown.number(int(total))
+            _rect(0, 0, 12, 12, part.css_class), part.label, shown.number(int(total))
         )
         for part, total in zip(parts, totals, strict=True)
     )
-    most = max((sum(value or 0 for value in bucket.values) for bucket in buckets), default=0)
-    top, ticks = scale(most)
-    told = ", ".join(f"{int(total):,} {part.label}" for part, total in zip(parts, totals, strict=True))
+    highest_total = max((sum(value or 0 for value in bucket.values) for bucket in buckets), default=0)
+    top, ticks = choose_scale(highest_total)
+    summary = ", ".join(f"{int(total):,} {part.label}" for part, total in zip(parts, totals, strict=True))
     body = [*_grid(ticks, top, lambda value: f"{value:,.0f}"), *_labels(buckets)]
-    room = (WIDE - LEFT) / max(1, len(buckets))
-    thick = min(room * 0.72, WIDEST)
-    for place, bucket in enumerate(buckets):
-        x, y = LEFT + room * place + (room - thick) / 2, float(HIGH + TOP)
-        said = ", ".join(
+    slot_width = (CHART_WIDTH - LEFT_MARGIN) / max(1, len(buckets))
+    bar_width = min(slot_width * 0.72, MAX_BAR_WIDTH)
+    for index, bucket in enumerate(buckets):
+        x, y = LEFT_MARGIN + slot_width * index + (slot_width - bar_width) / 2, float(PLOT_HEIGHT + TOP_MARGIN)
+        description = ", ".join(
             f"{value:,.0f} {part.label}" for part, value in zip(parts, bucket.values, strict=True) if value
         )
-        if not said:
+        if not description:
             continue
-        body.append(Markup("<g><title>{}: {}</title>").format(bucket.whole, said))
+        body.append(Markup("<g><title>{}: {}</title>").format(bucket.full_label, description))
         for part, value in zip(parts, bucket.values, strict=True):
             if value:
-                height = HIGH * value / top
+                height = PLOT_HEIGHT * value / top
                 y -= height
-                body.append(_rect(x, y, thick, height, part.look))
+                body.append(_rect(x, y, bar_width, height, part.css_class))
         body.append(Markup("</g>"))
-    head = [part.label for part in parts]
+    column_names = [part.label for part in parts]
     return Markup('<ul class="legend">{}</ul>{}{}').format(
-        legend, _svg(id, title, f"{told} {noun}.", body), table(buckets, head, "{:,.0f}")
+        legend, _svg(id, title, f"{summary} {noun}.", body), render_table(buckets, column_names, "{:,.0f}")
     )
 
 
-def lines(id: str, title: str, buckets: Sequence[Bucket], parts: Sequence[Part]) -> Markup:
+def render_lines(id: str, title: str, buckets: Sequence[Bucket], parts: Sequence[ChartSeries]) -> Markup:
     """Render durations over time, one line per series. A line is interrupted where a bucket has too few values."""
     values = [value for bucket in buckets for value in bucket.values if value is not None]
     legend = Markup("").join(
         Markup(
             '<li><svg class="swatch" viewBox="0 0 12 12" aria-hidden="true"><path class="line {}" d="M0 6H12"/></svg>{}'
             "</li>"
-        ).format(part.look, part.label)
+        ).format(part.css_class, part.label)
         for part in parts
     )
-    top, ticks = scale(max(values, default=0.0), least=1e-6)
+    top, ticks = choose_scale(max(values, default=0.0), unit=1e-6)
     body = [*_grid(ticks, top, lambda value: str(shown.seconds(value)) if value else "0"), *_labels(buckets)]
-    room = (WIDE - LEFT) / max(1, len(buckets))
-    for place, part in enumerate(parts):
+    slot_width = (CHART_WIDTH - LEFT_MARGIN) / max(1, len(buckets))
+    for index, part in enumerate(parts):
         points = [
-            None if value is None else (LEFT + room * (number + 0.5), TOP + HIGH - HIGH * value / top)
-            for number, value in enumerate(bucket.values[place] for bucket in buckets)
+            None
+            if value is None
+            else (LEFT_MARGIN + slot_width * (number + 0.5), TOP_MARGIN + PLOT_HEIGHT - PLOT_HEIGHT * value / top)
+            for number, value in enumerate(bucket.values[index] for bucket in buckets)
         ]
-        for known, run in itertools.groupby(points, lambda point: point is not None):
-            if known:
-                path = "L".join(f"{_f(x)} {_f(y)}" for x, y in filter(None, run))
-                body.append(Markup('<path class="line {}" d="M{}"/>').format(part.look, path))
+        for has_values, segment in itertools.groupby(points, lambda point: point is not None):
+            if has_values:
+                path = "L".join(f"{_format_coordinate(x)} {_format_coordinate(y)}" for x, y in filter(None, segment))
+                body.append(Markup('<path class="line {}" d="M{}"/>').format(part.css_class, path))
         for point, bucket in zip(points, buckets, strict=True):
             if point is not None:
-                value = shown.seconds(bucket.values[place])
+                value = shown.seconds(bucket.values[index])
                 body.append(
                     Markup('<circle class="dot {}" cx="{}" cy="{}" r="2.5"><title>{}: {} {}</title></circle>').format(
-                        part.look, _f(point[0]), _f(point[1]), bucket.whole, part.label, value
+                        part.css_class,
+                        _format_coordinate(point[0]),
+                        _format_coordinate(point[1]),
+                        bucket.full_label,
+                        part.label,
+                        value,
                     )
                 )
-    told = [Bucket(each.label, each.whole, each.values) for each in buckets if any(v is not None for v in each.values)]
+    nonempty_buckets = [
+        Bucket(bucket.label, bucket.full_label, bucket.values)
+        for bucket in buckets
+        if any(v is not None for v in bucket.values)
+    ]
     return Markup('<ul class="legend">{}</ul>{}{}').format(
         legend,
         _svg(id, title, "Seconds that successful attempts took.", body),
-        table(told, [part.label for part in parts], None),
+        render_table(nonempty_buckets, [part.label for part in parts], None),
     )
 
 
-def table(buckets: Iterable[Bucket], head: Sequence[str], form: str | None) -> Markup:
+def render_table(buckets: Iterable[Bucket], column_names: Sequence[str], number_format: str | None) -> Markup:
     """Render the values of a chart as a table."""
     rows = Markup("").join(
         Markup('<tr><th scope="row">{}</th>{}</tr>').format(
-            bucket.whole,
+            bucket.full_label,
             Markup("").join(
                 Markup('<td class="n">{}</td>').format(
-                    shown.seconds(value) if form is None else form.format(value or 0)
+                    shown.seconds(value) if number_format is None else number_format.format(value or 0)
                 )
                 for value in bucket.values
             ),
         )
         for bucket in buckets
     )
-    names = Markup("").join(Markup('<th class="n" scope="col">{}</th>').format(name) for name in head)
+    names = Markup("").join(Markup('<th class="n" scope="col">{}</th>').format(name) for name in column_names)
     return Markup(
         '<details class="behind"><summary>Show as table</summary><table><thead><tr><th scope="col">When (UTC)</th>{}'
         "</tr></thead><tbody>{}</tbody></table></details>"
     ).format(names, rows)
 
 
-def spark(counts: Sequence[int], what: str) -> Markup:
+def render_sparkline(counts: Sequence[int], label: str) -> Markup:
     """Render daily counts as small bars."""
-    most = max(counts, default=0)
-    if not most:
+    highest_count = max(counts, default=0)
+    if not highest_count:
         return shown.NONE
-    wide = 96 / max(len(counts), 1)
+    slot_width = 96 / max(len(counts), 1)
     bars = Markup("").join(
-        _rect(place * wide, 24 - 24 * count / most, max(wide - 1.2, 0.8), 24 * count / most, "ok")
-        for place, count in enumerate(counts)
+        _rect(
+            index * slot_width,
+            24 - 24 * count / highest_count,
+            max(slot_width - 1.2, 0.8),
+            24 * count / highest_count,
+            "ok",
+        )
+        for index, count in enumerate(counts)
         if count
     )
-    told = f"{what}: {', '.join(f'{count:,}' for count in counts)}"
+    description = f"{label}: {', '.join(f'{count:,}' for count in counts)}"
     return Markup('<svg class="spark" viewBox="0 0 96 24" role="img" aria-label="{}"><title>{}</title>{}</svg>').format(
-        told, told, bars
+        description, description, bars
     )
 
 
-def bar(share: float) -> Markup:
+def render_bar(share: float) -> Markup:
     """Render a share of the largest value as a bar. The number beside it carries the same information."""
     return Markup(
         '<svg class="bar" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">{}{}</svg>'
     ).format(_rect(0, 0, 100, 8, "track"), _rect(0, 0, max(100 * share, 1.0), 8, "ok"))
 
 
-def rate(first: int, recovered: int, settled: int) -> Markup:
+def render_rate(first: int, recovered: int, finished: int) -> Markup:
     """Render a success rate as a bar and a number. The recovered part is hatched."""
-    if not settled:
+    if not finished:
         return shown.NONE
-    at = 100 * first / settled
-    won = _rect(at, 0, 100 * recovered / settled, 8, "won") if recovered else Markup("")
+    at = 100 * first / finished
+    won = _rect(at, 0, 100 * recovered / finished, 8, "won") if recovered else Markup("")
     return Markup(
         '<span class="share"><svg class="bar" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
         "{}{}{}</svg><span>{}</span></span>"
-    ).format(_rect(0, 0, 100, 8, "track"), _rect(0, 0, at, 8, "ok"), won, shown.percent(first + recovered, settled))
+    ).format(_rect(0, 0, 100, 8, "track"), _rect(0, 0, at, 8, "ok"), won, shown.percent(first + recovered, finished))
 
 
-def scale(most: float, least: float = 1.0) -> tuple[float, list[float]]:
+def choose_scale(highest: float, unit: float = 1.0) -> tuple[float, list[float]]:
     """Return the end of the axis and its tick values, at most four intervals."""
-    step = least
+    step = unit
     for size in (1, 2, 5):
-        if size * least * 4 >= most:
-            step = size * least
+        if size * unit * 4 >= highest:
+            step = size * unit
             break
     else:
-        return scale(most, least * 10)
-    top = step * max(1, -(-most // step))
+        return choose_scale(highest, unit * 10)
+    top = step * max(1, -(-highest // step))
     return top, [step * number for number in range(round(top / step) + 1)]
 
 
-def _svg(id: str, title: str, told: str, body: Iterable[Markup]) -> Markup:
+def _svg(id: str, title: str, description: str, body: Iterable[Markup]) -> Markup:
     return Markup(
         '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-labelledby="{}-t {}-d"><title id="{}-t">{}</title>'
         '<desc id="{}-d">{}</desc>{}</svg>'
-    ).format(WIDE, HIGH + TOP + FOOT, id, id, id, title, id, told, Markup("").join(body))
+    ).format(
+        CHART_WIDTH, PLOT_HEIGHT + TOP_MARGIN + BOTTOM_MARGIN, id, id, id, title, id, description, Markup("").join(body)
+    )
 
 
-def _grid(ticks: Sequence[float], top: float, form: Callable[[float], str]) -> Iterator[Markup]:
+def _grid(ticks: Sequence[float], top: float, format_value: Callable[[float], str]) -> Iterator[Markup]:
     for value in ticks:
-        y = _f(TOP + HIGH - HIGH * value / top)
-        said = form(value)
+        y = _format_coordinate(TOP_MARGIN + PLOT_HEIGHT - PLOT_HEIGHT * value / top)
+        label = format_value(value)
         yield Markup('<path class="grid" d="M{} {}H{}"/><text class="tick end" x="{}" y="{}" dy="4">{}</text>').format(
-            LEFT, y, WIDE, LEFT - 6, y, said
+            LEFT_MARGIN, y, CHART_WIDTH, LEFT_MARGIN - 6, y, label
         )
 
 
 def _labels(buckets: Sequence[Bucket]) -> Iterator[Markup]:
-    room = (WIDE - LEFT) / max(1, len(buckets))
-    every = max(1, -(-len(buckets) // LABELS))
-    for place, bucket in enumerate(buckets):
-        if place % every == 0:
+    slot_width = (CHART_WIDTH - LEFT_MARGIN) / max(1, len(buckets))
+    label_interval = max(1, -(-len(buckets) // MAX_AXIS_LABELS))
+    for index, bucket in enumerate(buckets):
+        if index % label_interval == 0:
             yield Markup('<text class="tick mid" x="{}" y="{}">{}</text>').format(
-                _f(LEFT + room * (place + 0.5)), HIGH + TOP + 16, bucket.label
+                _format_coordinate(LEFT_MARGIN + slot_width * (index + 0.5)),
+                PLOT_HEIGHT + TOP_MARGIN + 16,
+                bucket.label,
             )
 
 
-def _rect(x: float, y: float, wide: float, high: float, look: str) -> Markup:
+def _rect(x: float, y: float, width: float, height: float, css_class: str) -> Markup:
     # The hatch pattern is defined once per page. It needs the fill attribute, because a class cannot refer to it.
-    fill = 'fill="url(#hatch)"' if look == "won" else f'class="{escape(look)}"'
-    return Markup(f'<rect {fill} x="{_f(x)}" y="{_f(y)}" width="{_f(wide)}" height="{_f(high)}"/>')
+    fill = 'fill="url(#hatch)"' if css_class == "won" else f'class="{escape(css_class)}"'
+    return Markup(
+        f'<rect {fill} x="{_format_coordinate(x)}" y="{_format_coordinate(y)}" '
+        f'width="{_format_coordinate(width)}" height="{_format_coordinate(height)}"/>'
+    )
 
 
-def _f(number: float) -> str:
+def _format_coordinate(number: float) -> str:
     return f"{number:.1f}".removesuffix(".0")

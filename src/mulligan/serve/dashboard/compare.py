@@ -11,68 +11,79 @@ from mulligan.figures import Stats, StatsQuery
 from mulligan.remember.store import Store
 from mulligan.report import stats as questions
 from mulligan.serve.dashboard import shown
-from mulligan.serve.dashboard.asked import Asked, between
+from mulligan.serve.dashboard.asked import PageQuery, parse_date_range
 
-BY = {"version": "versions", "agent": "agents", "model": "models", "environment": "environments", "tool": "tools",
-      "time": "times"}  # fmt: skip
-MOST = 100
+DIMENSIONS = {
+    "version": "versions", "agent": "agents", "model": "models", "environment": "environments", "tool": "tools",
+    "time": "times",
+}  # fmt: skip
+MAX_CHOICES = 100
 """Limit of values offered for selection."""
 
 
-def compare(store: Store, tenant: str, asked: Asked) -> dict[str, Any]:
-    by = asked.rest.get("by", "version")
-    if by not in BY:
-        raise SettingsError(f"by takes {', '.join(BY)}, got {by!r}.")
-    one, other = asked.rest.get("a", ""), asked.rest.get("b", "")
-    told: dict[str, Any] = {"by": by, "ways": BY, "a": one, "b": other, "differences": None, "missing": None}
+def compare(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
+    by = page_query.other_parameters.get("by", "version")
+    if by not in DIMENSIONS:
+        raise SettingsError(f"by takes {', '.join(DIMENSIONS)}, got {by!r}.")
+    first_value, second_value = page_query.other_parameters.get("a", ""), page_query.other_parameters.get("b", "")
+    context: dict[str, Any] = {
+        "by": by,
+        "ways": DIMENSIONS,
+        "a": first_value,
+        "b": second_value,
+        "differences": None,
+        "missing": None,
+    }
     if by == "time":
-        days = asked.buckets
-        first, last = asked.dates
-        earlier = asked.before()
-        told["a"] = one or f"{shown.date(earlier.since or 0)}..{shown.date((earlier.until or 1) - 1)}"
-        told["b"] = other or f"{first}..{last}"
-        told["values"] = []
-        answers = [_over(store, tenant, asked, told[side], side) for side in ("a", "b")]
-        told["grain"] = len(days)
+        days = page_query.buckets
+        first, last = page_query.dates
+        earlier = page_query.previous_stats_query()
+        context["a"] = first_value or f"{shown.date(earlier.since or 0)}..{shown.date((earlier.until or 1) - 1)}"
+        context["b"] = second_value or f"{first}..{last}"
+        context["values"] = []
+        answers = [_stats_between(store, tenant, page_query, context[side], side) for side in ("a", "b")]
+        context["grain"] = len(days)
     else:
-        every = store.stats(tenant, asked.stats(by=by))  # type: ignore[arg-type]
-        values = _values(by, every)
-        told["values"] = values[:MOST]
-        if not one and not other and len(values) >= 2:
-            told["a"], told["b"] = one, other = values[0], values[1]
-        if not one or not other:
-            return told
-        answers = [store.stats(tenant, _only(asked, by, value)) for value in (one, other)]
-    told["missing"] = [
-        told[side]
+        stats = store.stats(tenant, page_query.stats_query(by=by))  # type: ignore[arg-type]
+        values = _values(by, stats)
+        context["values"] = values[:MAX_CHOICES]
+        if not first_value and not second_value and len(values) >= 2:
+            context["a"], context["b"] = first_value, second_value = values[0], values[1]
+        if not first_value or not second_value:
+            return context
+        answers = [
+            store.stats(tenant, _stats_query_for(page_query, by, value)) for value in (first_value, second_value)
+        ]
+    context["missing"] = [
+        context[side]
         for side, answer in zip("ab", answers, strict=True)
         if not answer.total.calls and not answer.total.runs
     ]
-    told["differences"] = questions.compared(answers[0].total, answers[1].total)
-    told["calls"] = [answer.total.calls for answer in answers]
-    return told
+    context["differences"] = questions.compare_stats(answers[0].total, answers[1].total)
+    context["calls"] = [answer.total.calls for answer in answers]
+    return context
 
 
-def _values(by: str, every: Stats) -> list[str]:
+def _values(by: str, stats: Stats) -> list[str]:
     """Return the comparable values, most calls first.
 
     Stats label a version with its agent; only the version is used.
     """
     counts: dict[str, int] = {}
-    for label, cell in every.parts.items():
+    for label, cell in stats.parts.items():
         name = label.rpartition(" ")[2] if by == "version" else label
-        if name and shown.is_plain(name):
+        if name and shown.is_display_safe(name):
             counts[name] = counts.get(name, 0) + cell.calls
     return sorted(counts, key=lambda name: (-counts[name], name))
 
 
-def _only(asked: Asked, by: str, value: str) -> StatsQuery:
-    return msgspec.structs.replace(asked.stats(), **{by: value})
+def _stats_query_for(page_query: PageQuery, by: str, value: str) -> StatsQuery:
+    return msgspec.structs.replace(page_query.stats_query(), **{by: value})
 
 
-def _over(store: Store, tenant: str, asked: Asked, text: str, side: str) -> Stats:
+def _stats_between(store: Store, tenant: str, page_query: PageQuery, text: str, side: str) -> Stats:
     first, dots, last = text.partition("..")
     if not dots:
         raise SettingsError(f"{side} takes two dates such as 2026-01-01..2026-01-31, got {text[:40]!r}.")
-    since, until = between(first, last, asked.now)
-    return store.stats(tenant, msgspec.structs.replace(asked.stats(), since=since, until=until))
+    since, until = parse_date_range(first, last, page_query.now)
+    return store.stats(tenant, msgspec.structs.replace(page_query.stats_query(), since=since, until=until))

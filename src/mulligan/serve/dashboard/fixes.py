@@ -9,14 +9,14 @@ import msgspec
 from mulligan.failure import SettingsError
 from mulligan.records import Fix, FixState, pattern_id
 from mulligan.remember.store import FixQuery, Store
-from mulligan.report.fixes import describe_use, is_applied, why_unapplied
+from mulligan.report.fixes import describe_use, is_automatic, not_automatic_reason
 from mulligan.report.link_evidence import explain_trials
 from mulligan.serve.dashboard import lessons, patterns
-from mulligan.serve.dashboard.asked import Asked
+from mulligan.serve.dashboard.asked import PageQuery
 
-SHOWN = 100
-EVERY = 100_000
-STATES: dict[str, str] = {
+MAX_SHOWN_FIXES = 100
+MAX_SEARCHED_FIXES = 100_000
+STATE_DESCRIPTIONS: dict[str, str] = {
     "proposed": "seen to work; not proven yet",
     "promoted": "proven",
     "approved": "approved by a person",
@@ -30,47 +30,50 @@ STATES: dict[str, str] = {
 def describe_state(fix: Fix) -> str:
     """Describe the state of a fix: whether it is applied automatically, and if not, the reason."""
     if fix.state not in ("promoted", "approved"):
-        return STATES[fix.state]
-    why = why_unapplied(fix)
-    return f"{STATES[fix.state]}: " + (f"not applied: {why}" if why else "applied automatically")
+        return STATE_DESCRIPTIONS[fix.state]
+    reason = not_automatic_reason(fix)
+    return f"{STATE_DESCRIPTIONS[fix.state]}: " + (f"not applied: {reason}" if reason else "applied automatically")
 
 
-def fixes(store: Store, tenant: str, asked: Asked) -> dict[str, Any]:
-    state = asked.rest.get("state")
+def fixes(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
+    state = page_query.other_parameters.get("state")
     if state is not None and state not in get_args(FixState):
         raise SettingsError(f"state takes {', '.join(get_args(FixState))}, got {state!r}.")
-    found = store.fixes(
+    stored_fixes = store.fixes(
         tenant,
-        FixQuery(tool=asked.filters.get("tool"), state=state, now=asked.now, limit=SHOWN),  # type: ignore[arg-type]
+        FixQuery(tool=page_query.filters.get("tool"), state=state, now=page_query.now, limit=MAX_SHOWN_FIXES),  # type: ignore[arg-type]
     )
     return {
         "rows": [
-            patterns.fix(each) | {"pattern": pattern_id(each.tool, each.fingerprint), "standing": describe_state(each)}
-            for each in found
+            patterns.build_fix_row(stored_fix)
+            | {"pattern": pattern_id(stored_fix.tool, stored_fix.fingerprint), "standing": describe_state(stored_fix)}
+            for stored_fix in stored_fixes
         ],
-        "applied": sum(map(is_applied, found)),
-        "told": sum(fix.tellable for fix in found),
+        "applied": sum(map(is_automatic, stored_fixes)),
+        "told": sum(fix.showable for fix in stored_fixes),
         "state": state,
-        "states": STATES,
-        "is_cut": len(found) == SHOWN,
+        "states": STATE_DESCRIPTIONS,
+        "is_cut": len(stored_fixes) == MAX_SHOWN_FIXES,
     }
 
 
-def fix(store: Store, tenant: str, asked: Asked, id: str) -> dict[str, Any] | None:
-    every = store.fixes(tenant, FixQuery(now=asked.now, limit=EVERY))
-    found = [each for each in every if each.id == id] or [each for each in every if each.id.startswith(id)]
-    if len(found) != 1:
+def fix(store: Store, tenant: str, page_query: PageQuery, id: str) -> dict[str, Any] | None:
+    all_fixes = store.fixes(tenant, FixQuery(now=page_query.now, limit=MAX_SEARCHED_FIXES))
+    matches = [candidate for candidate in all_fixes if candidate.id == id] or [
+        candidate for candidate in all_fixes if candidate.id.startswith(id)
+    ]
+    if len(matches) != 1:
         return None
-    (one,) = found
-    evidence = store.evidence(tenant, one.id)
-    return patterns.fix(one) | {
-        "pattern": store.pattern(tenant, pattern_id(one.tool, one.fingerprint)),
+    (matching_fix,) = matches
+    evidence = store.evidence(tenant, matching_fix.id)
+    return patterns.build_fix_row(matching_fix) | {
+        "pattern": store.pattern(tenant, pattern_id(matching_fix.tool, matching_fix.fingerprint)),
         "evidence": evidence,
-        "reasons": explain_trials(store, tenant, one, evidence),
-        "lesson": lessons.of_fix(store, tenant, one, asked.now),
-        "standing": describe_state(one),
-        "uses": list(describe_use(one)),
-        "unapplied": why_unapplied(msgspec.structs.replace(one, state="approved")),
+        "reasons": explain_trials(store, tenant, matching_fix, evidence),
+        "lesson": lessons.lesson_row_for_fix(store, tenant, matching_fix, page_query.now),
+        "standing": describe_state(matching_fix),
+        "uses": list(describe_use(matching_fix)),
+        "unapplied": not_automatic_reason(msgspec.structs.replace(matching_fix, state="approved")),
     }
 
 

@@ -8,23 +8,23 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 
 from mulligan.serve.api import bodies
-from mulligan.serve.api.errors import too_slow
+from mulligan.serve.api.errors import body_timeout
 
-FORM = 64 * 1024
+MAX_FORM_BYTES = 64 * 1024
 """Limit of a form body."""
 
 
-async def form(request: Request) -> dict[str, str]:
+async def read_form(request: Request) -> dict[str, str]:
     """Read the fields of a URL-encoded form. Return no fields if it is too large or malformed."""
     body = b""
     try:
-        async with asyncio.timeout(bodies.SECONDS):
+        async with asyncio.timeout(bodies.BODY_TIMEOUT_SECONDS):
             async for part in request.stream():
                 body += part
-                if len(body) > FORM:
+                if len(body) > MAX_FORM_BYTES:
                     return {}
     except TimeoutError:
-        raise too_slow(bodies.SECONDS) from None
+        raise body_timeout(bodies.BODY_TIMEOUT_SECONDS) from None
     if not request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
         return {}
     try:

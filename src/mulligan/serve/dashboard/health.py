@@ -7,41 +7,45 @@ from pathlib import Path
 from typing import Any
 
 from mulligan import __version__
-from mulligan.remember.recording.losses import Faults, dropped, hook_faults
-from mulligan.remember.store import DAY, LOCAL, Retention, RunQuery, Store
+from mulligan.remember.recording.losses import HookErrors, count_dropped, read_hook_errors
+from mulligan.remember.store import DAY, DEFAULT_TENANT, Retention, RunQuery, Store
 from mulligan.serve.dashboard import shown
-from mulligan.serve.dashboard.asked import Asked
+from mulligan.serve.dashboard.asked import PageQuery
 from mulligan.settings import hook_folder
 
-RECENT = 200
+CONTEXT_SAMPLE_RUNS = 200
 """Newest runs checked for a task description."""
-GOAL = 0.8
+MIN_CONTEXT_SHARE = 0.8
 """Target share of runs with a task description."""
 
 
-def health(store: Store, tenant: str, asked: Asked, retention: Retention) -> dict[str, Any]:
-    found = store.health(tenant)
-    recent = store.runs(tenant, RunQuery(limit=RECENT))
-    said = sum(history.run.context is not None for history in recent)
-    lost = dropped(store, tenant)
-    path = Path(found.where)
-    is_own = tenant == LOCAL
-    files = [each for each in (path, path.with_name(f"{path.name}-wal")) if found.where and is_own and each.is_file()]
+def health(store: Store, tenant: str, page_query: PageQuery, retention: Retention) -> dict[str, Any]:
+    store_health = store.health(tenant)
+    recent = store.runs(tenant, RunQuery(limit=CONTEXT_SAMPLE_RUNS))
+    runs_with_context = sum(history.run.context is not None for history in recent)
+    dropped_count = count_dropped(store, tenant)
+    path = Path(store_health.where)
+    is_default_tenant = tenant == DEFAULT_TENANT
+    files = [
+        file
+        for file in (path, path.with_name(f"{path.name}-wal"))
+        if store_health.where and is_default_tenant and file.is_file()
+    ]
     return {
-        "health": found,
+        "health": store_health,
         # Location and total size cover all tenants, so only the operator sees them.
-        "is_own": is_own,
-        "size": shown.size(sum(each.stat().st_size for each in files)) if files else shown.NONE,
-        "dropped": lost,
+        "is_own": is_default_tenant,
+        "size": shown.size(sum(file.stat().st_size for file in files)) if files else shown.NONE,
+        "dropped": dropped_count,
         # Hook errors belong to this host's owner, not to other tenants.
-        "hooks": hook_faults(hook_folder()) if is_own else Faults(),
-        "context": shown.percent(said, len(recent)) if recent else shown.NONE,
+        "hooks": read_hook_errors(hook_folder()) if is_default_tenant else HookErrors(),
+        "context": shown.percent(runs_with_context, len(recent)) if recent else shown.NONE,
         "recent": len(recent),
-        "is_told": not recent or said >= GOAL * len(recent),
+        "is_told": not recent or runs_with_context >= MIN_CONTEXT_SHARE * len(recent),
         "retention": [
-            ("Runs in which something failed", _kept(retention.failures)),
-            ("Runs in which nothing did", _kept(retention.successes)),
-            ("Figures by the hour", _kept(retention.hours)),
+            ("Runs in which something failed", _format_retention(retention.failures)),
+            ("Runs in which nothing did", _format_retention(retention.successes)),
+            ("Figures by the hour", _format_retention(retention.hours)),
             ("Figures by the day", "for ever"),
             ("Size of the file", shown.size(retention.size) if retention.size else "unlimited"),
         ],
@@ -50,5 +54,5 @@ def health(store: Store, tenant: str, asked: Asked, retention: Retention) -> dic
     }
 
 
-def _kept(millis: int | None) -> str:
+def _format_retention(millis: int | None) -> str:
     return "for ever" if millis is None else f"{millis // DAY} days"

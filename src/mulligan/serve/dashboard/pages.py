@@ -14,10 +14,10 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute
 
 from mulligan.failure import SettingsError
-from mulligan.remember.store import LOCAL, Store
+from mulligan.remember.store import DEFAULT_TENANT, Store
 from mulligan.serve.api.app import Server
-from mulligan.serve.api.doors import Caller, route, signing_in
-from mulligan.serve.api.signing import HOURS
+from mulligan.serve.api.doors import Caller, protected_route, sign_in_url
+from mulligan.serve.api.signing import COOKIE_HOURS
 from mulligan.serve.dashboard import (
     assets,
     audit,
@@ -34,13 +34,13 @@ from mulligan.serve.dashboard import (
     signing,
     tools,
 )
-from mulligan.serve.dashboard.asked import FILTERS, RANGES, Asked
-from mulligan.serve.dashboard.forms import form as form_of
+from mulligan.serve.dashboard.asked import FILTERS, RANGES, PageQuery
+from mulligan.serve.dashboard.forms import read_form as form_of
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-View = Callable[[Store, str, Asked], dict[str, Any]]
-One = Callable[[Store, str, Asked, str], dict[str, Any] | None]
-CHOICES = 200
+View = Callable[[Store, str, PageQuery], dict[str, Any]]
+DetailView = Callable[[Store, str, PageQuery, str], dict[str, Any] | None]
+MAX_FILTER_CHOICES = 200
 """Limit of values offered by a filter."""
 NAV = (
     ("/", "Overview", "o"), ("/patterns", "Patterns", "p"), ("/runs", "Runs", "r"), ("/tools", "Tools", "t"),
@@ -49,8 +49,8 @@ NAV = (
 )  # fmt: skip
 
 
-def group(server: Server) -> Iterable[BaseRoute]:
-    """Build the dashboard routes for the server."""
+def build_routes(server: Server) -> Iterable[BaseRoute]:
+    """Build the dashboard routes for `mulligan.serve.api.app.build_app`."""
     return list(Dashboard(server).routes())
 
 
@@ -58,11 +58,11 @@ class Templates:
     """Jinja environment that sanitizes every value that is not `Markup`."""
 
     def __init__(self) -> None:
-        self.assets = assets.load()
+        self.assets = assets.load_assets()
         self._environment = jinja2.Environment(
             loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
             autoescape=True,
-            finalize=shown.foreign,
+            finalize=shown.untrusted,
             undefined=jinja2.StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
@@ -74,14 +74,14 @@ class Templates:
             "filters": FILTERS,
             "asset": lambda name: f"/static/{name}?v={self.assets[name].digest}",
             **{name: getattr(shown, name) for name in (
-                "text", "line", "data", "brief", "number", "count", "percent", "sure", "seconds", "ago", "moment",
-                "size", "date", "place",
+                "text", "line", "data", "brief", "number", "count", "percent", "seconds", "ago", "size", "date",
+                "format_confidence", "format_timestamp", "detail_path",
             )},
         }  # fmt: skip
 
-    def render(self, page: str, asked: Asked, context: Mapping[str, Any]) -> bytes:
+    def render(self, page: str, page_query: PageQuery, context: Mapping[str, Any]) -> bytes:
         template = self._environment.get_template(f"{page}.html")
-        return template.render({"who": None, **context, "asked": asked, "page": page}).encode("utf-8", "replace")
+        return template.render({"who": None, **context, "asked": page_query, "page": page}).encode("utf-8", "replace")
 
 
 class Dashboard:
@@ -96,8 +96,8 @@ class Dashboard:
 
         Reading requires the role `read`, decisions `admin`; static files and sign-in are public.
         """
-        guard = functools.partial(route, self._server)
-        lists: dict[str, tuple[str, View, str, One]] = {
+        guard = functools.partial(protected_route, self._server)
+        lists: dict[str, tuple[str, View, str, DetailView]] = {
             "runs": ("runs", runs.runs, "run", runs.run),
             "patterns": ("patterns", patterns.patterns, "pattern", patterns.pattern),
             "tools": ("tools", tools.tools, "tool", tools.tool),
@@ -106,99 +106,104 @@ class Dashboard:
             "fixes": ("fixes", fixes.fixes, "fix", fixes.fix),
         }
         yield guard("/", self._page("overview", overview.overview), "read", "GET")
-        for section, (many, view, one, found) in lists.items():
-            yield guard(f"/{section}", self._list(many, view, one, found), "read", "GET")
-            yield guard(f"/{section}/{{name:path}}", self._one(one, found), "read", "GET")
+        for section, (list_template, view, detail_template, detail_view) in lists.items():
+            yield guard(f"/{section}", self._list(list_template, view, detail_template, detail_view), "read", "GET")
+            yield guard(f"/{section}/{{name:path}}", self._detail(detail_template, detail_view), "read", "GET")
         yield guard("/compare", self._page("compare", compare.compare), "read", "GET")
         yield guard("/search", self._page("search", search.search), "read", "GET")
-        yield guard("/live", self._page("live", lambda store, tenant, asked: {}), "read", "GET")
+        yield guard("/live", self._page("live", lambda store, tenant, page_query: {}), "read", "GET")
         yield guard("/live/events", self._live, "read", "GET")
         yield guard("/choices", self._page("choices", choices), "read", "GET")
         yield guard("/health", self._page("health", self._health), "read", "GET")
         yield guard("/audit", self._page("audit", audit.audit), "admin", "GET")
-        yield guard("/patterns/{name}", self._decide(patterns.change, "patterns"), "admin", "POST")
+        yield guard("/patterns/{name}", self._decide(patterns.apply_command, "patterns"), "admin", "POST")
         yield guard("/fixes/{name}", self._decide(fixes.decide, "fixes"), "admin", "POST")
         yield guard("/lessons/{name}", self._decide(lessons.decide, "lessons"), "admin", "POST")
         yield guard("/static/{name}", self._asset, "nothing", "GET")
-        sign = signing.Signing(self._server, self._sign_in)
-        yield guard(signing.PATH, sign.show, "nothing", "GET")
-        yield guard(signing.PATH, sign.sign_in, "nothing", "POST")
-        yield guard(signing.OUT, sign.sign_out, "nothing", "POST")
+        sign = signing.SignInPages(self._server, self._sign_in)
+        yield guard(signing.SIGN_IN_PATH, sign.show, "nothing", "GET")
+        yield guard(signing.SIGN_IN_PATH, sign.sign_in, "nothing", "POST")
+        yield guard(signing.SIGN_OUT_PATH, sign.sign_out, "nothing", "POST")
 
     # Pages
 
     def _page(self, template: str, view: View) -> Endpoint:
         async def page(request: Request) -> Response:
-            return await self._answered(request, template, view)
+            return await self._render_response(request, template, view)
 
         return page
 
-    def _health(self, store: Store, tenant: str, asked: Asked) -> dict[str, Any]:
-        return health.health(store, tenant, asked, self._server.tenants.of(tenant).retention)
+    def _health(self, store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
+        return health.health(store, tenant, page_query, self._server.tenants.settings_for(tenant).retention)
 
-    def _list(self, many: str, view: View, one: str, found: One) -> Endpoint:
+    def _list(self, list_template: str, view: View, detail_template: str, detail_view: DetailView) -> Endpoint:
         """Build a list page. A `name` parameter selects a detail page, for names that are not safe in a path."""
 
         async def page(request: Request) -> Response:
             if "name" in request.query_params:
-                return await self._answered(request, one, self._found(one, found, request.query_params["name"]))
-            return await self._answered(request, many, view)
+                return await self._render_response(
+                    request,
+                    detail_template,
+                    self._bind_view(detail_template, detail_view, request.query_params["name"]),
+                )
+            return await self._render_response(request, list_template, view)
 
         return page
 
-    def _one(self, template: str, found: One) -> Endpoint:
+    def _detail(self, template: str, detail_view: DetailView) -> Endpoint:
         async def page(request: Request) -> Response:
-            return await self._answered(request, template, self._found(template, found, request.path_params["name"]))
+            return await self._render_response(
+                request, template, self._bind_view(template, detail_view, request.path_params["name"])
+            )
 
         return page
 
-    def _found(self, what: str, found: One, name: str) -> View:
-        def view(store: Store, tenant: str, asked: Asked) -> dict[str, Any]:
-            context = found(store, tenant, asked, name)
+    def _bind_view(self, item_type: str, detail_view: DetailView, name: str) -> View:
+        def view(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
+            context = detail_view(store, tenant, page_query, name)
             if context is None:
-                raise _NotFoundError(what, name)
+                raise _NotFoundError(item_type, name)
             return context
 
         return view
 
-    async def _answered(self, request: Request, template: str, view: View) -> Response:
+    async def _render_response(self, request: Request, template: str, view: View) -> Response:
         home = escape(f"{request.url.scheme}://{request.url.netloc}")
         query = dict(request.query_params)
-        body, status = await self._server.ask(
-            self._filled, request.url.path, query, request.state.caller, template, view, home
+        body, status = await self._server.run_in_reader(
+            self._render_page, request.url.path, query, request.state.caller, template, view, home
         )
         return self._response(request, body, status)
 
-    def _filled(
-        self, path: str, query: Mapping[str, str], who: Caller, template: str, view: View, home: Markup
+    def _render_page(
+        self, path: str, query: Mapping[str, str], caller: Caller, template: str, view: View, home: Markup
     ) -> tuple[bytes, int]:
         """Query the store and render the template. Runs on a reader thread."""
         now = self._server.clock()
         try:
-            asked = Asked.of(path, query, now)
-            context = view(self._server.store, who.tenant, asked)
+            page_query = PageQuery.parse(path, query, now)
+            context = view(self._server.store, caller.tenant, page_query)
         except SettingsError as error:
-            return self._refused(path, now, "This cannot be asked", str(error), 400)
+            return self._render_error(path, now, "This cannot be asked", str(error), 400)
         except _NotFoundError as error:
-            told = (
-                f"There is no {error.what} {shown.line(error.name, 80).unescape()!r} here, or more than one begins so."
-            )
-            return self._refused(path, now, "Not found", told, 404)
-        here = {"home": home, "needs_token": not self._server.rules.is_local or who.tenant != LOCAL}
-        return self._templates.render(template, asked, {**context, **here, "who": who}), 200
+            name = shown.line(error.name, 80).unescape()
+            message = f"There is no {error.item_type} {name!r} here, or more than one begins so."
+            return self._render_error(path, now, "Not found", message, 404)
+        page_context = {"home": home, "needs_token": not self._server.rules.is_local or caller.tenant != DEFAULT_TENANT}
+        return self._templates.render(template, page_query, {**context, **page_context, "who": caller}), 200
 
-    def _refused(self, path: str, now: int, title: str, told: str, status: int) -> tuple[bytes, int]:
-        plain = Asked.of(path, {}, now)
-        return self._templates.render("refused", plain, {"title": title, "told": told}), status
+    def _render_error(self, path: str, now: int, title: str, message: str, status: int) -> tuple[bytes, int]:
+        empty_query = PageQuery.parse(path, {}, now)
+        return self._templates.render("refused", empty_query, {"title": title, "told": message}), status
 
-    def _sign_in(self, request: Request, told: str, status: int) -> Response:
-        action = signing_in(request.query_params.get("next", "/"))
-        context = {"told": told, "hours": HOURS, "action": action}
-        body = self._templates.render("sign_in", Asked.of("/sign-in", {}, self._server.clock()), context)
+    def _sign_in(self, request: Request, message: str, status: int) -> Response:
+        action = sign_in_url(request.query_params.get("next", "/"))
+        context = {"told": message, "hours": COOKIE_HOURS, "action": action}
+        body = self._templates.render("sign_in", PageQuery.parse("/sign-in", {}, self._server.clock()), context)
         return self._response(request, body, status)
 
     def _response(self, request: Request, body: bytes, status: int) -> Response:
-        data, headers = assets.packed(body, request.headers.get("accept-encoding", ""))
+        data, headers = assets.compress_if_accepted(body, request.headers.get("accept-encoding", ""))
         # Not no-referrer: browsers would send our forms with the origin "null", which is rejected.
         headers |= {"Cache-Control": "no-store", "Referrer-Policy": "same-origin"}
         return Response(data, status, headers, "text/html; charset=utf-8")
@@ -211,16 +216,20 @@ class Dashboard:
             name = request.path_params["name"]
             now = self._server.clock()
             try:
-                done = await self._server.ask(change, self._server.store, request.state.caller.tenant, now, name, form)
+                result = await self._server.run_in_reader(
+                    change, self._server.store, request.state.caller.tenant, now, name, form
+                )
             except SettingsError as error:
-                body, status = self._refused(request.url.path, now, "This cannot be done", str(error), 400)
+                body, status = self._render_error(request.url.path, now, "This cannot be done", str(error), 400)
                 return self._response(request, body, status)
-            if not done:
-                body, status = self._refused(request.url.path, now, "Not found", "It is not there any more.", 404)
+            if not result:
+                body, status = self._render_error(request.url.path, now, "Not found", "It is not there any more.", 404)
                 return self._response(request, body, status)
-            there = shown.place("patterns", form["back"]) if form.get("back") else shown.place(section, name)
+            target = (
+                shown.detail_path("patterns", form["back"]) if form.get("back") else shown.detail_path(section, name)
+            )
             query = request.url.query
-            return RedirectResponse(f"{there}?{query}" if query and "?" not in there else there, 303)
+            return RedirectResponse(f"{target}?{query}" if query and "?" not in target else target, 303)
 
         return decide
 
@@ -228,12 +237,12 @@ class Dashboard:
 
     async def _live(self, request: Request) -> Response:
         try:
-            asked = Asked.of("/live", dict(request.query_params), self._server.clock())
+            page_query = PageQuery.parse("/live", dict(request.query_params), self._server.clock())
         except SettingsError as error:
             return Response(str(error), 400, media_type="text/plain")
-        watching = live.watch(request.state.caller.tenant, asked)
-        stream = live.events(
-            lambda: self._server.ask(watching.look, self._server.store), lambda: self._server.is_stopping
+        tail_reader = live.build_tail_reader(request.state.caller.tenant, page_query)
+        stream = live.stream_events(
+            lambda: self._server.run_in_reader(tail_reader.poll, self._server.store), lambda: self._server.is_stopping
         )
         return StreamingResponse(stream, 200, {"Cache-Control": "no-store"}, "text/event-stream")
 
@@ -241,25 +250,27 @@ class Dashboard:
         asset = self._templates.assets.get(request.path_params["name"])
         if asset is None:
             return Response("there is no such file.", 404, media_type="text/plain")
-        takes = "gzip" in request.headers.get("accept-encoding", "")
+        accepts_gzip = "gzip" in request.headers.get("accept-encoding", "")
         headers = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
-        if takes:
+        if accepts_gzip:
             headers["Content-Encoding"] = "gzip"
-        return Response(asset.packed if takes else asset.plain, 200, headers, asset.type)
+        return Response(asset.gzipped if accepts_gzip else asset.content, 200, headers, asset.type)
 
 
 class _NotFoundError(Exception):
-    def __init__(self, what: str, name: str) -> None:
+    def __init__(self, item_type: str, name: str) -> None:
         super().__init__(name)
-        self.what, self.name = what, name
+        self.item_type, self.name = item_type, name
 
 
-def choices(store: Store, tenant: str, asked: Asked) -> dict[str, Any]:
+def choices(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     """Return the values of each filter. Browsers request them when the filters are opened."""
-    found: dict[str, list[str]] = {}
+    values_by_filter: dict[str, list[str]] = {}
     for name in ("agent", "tool", "kind", "model", "environment", "version"):
-        plain = asked._replace(filters={})
-        parts = store.stats(tenant, plain.stats(by=name)).parts
-        values = {each.rpartition(" ")[2] if name == "version" else each for each in parts}
-        found[name] = sorted(value for value in values if value and shown.is_plain(value))[:CHOICES]
-    return {"choices": found}
+        unfiltered_query = page_query._replace(filters={})
+        parts = store.stats(tenant, unfiltered_query.stats_query(by=name)).parts
+        values = {label.rpartition(" ")[2] if name == "version" else label for label in parts}
+        values_by_filter[name] = sorted(value for value in values if value and shown.is_display_safe(value))[
+            :MAX_FILTER_CHOICES
+        ]
+    return {"choices": values_by_filter}

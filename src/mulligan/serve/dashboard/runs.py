@@ -10,33 +10,33 @@ from mulligan.records import History
 from mulligan.remember.store import Store
 from mulligan.report import terminal
 from mulligan.serve.dashboard import timeline
-from mulligan.serve.dashboard.asked import Asked
-from mulligan.serve.dashboard.overview import emptiness
+from mulligan.serve.dashboard.asked import PageQuery
+from mulligan.serve.dashboard.overview import empty_state
 
-SHOWN = 25
+RUNS_PER_PAGE = 25
 
 
-def runs(store: Store, tenant: str, asked: Asked) -> dict[str, Any]:
-    before = _before(asked.rest.get("before", ""))
-    found = store.runs(tenant, asked.runs(limit=SHOWN + 1, before=before))
+def runs(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
+    before = _parse_cursor(page_query.other_parameters.get("before", ""))
+    histories = store.runs(tenant, page_query.run_query(limit=RUNS_PER_PAGE + 1, before=before))
     more = None
-    if len(found) > SHOWN:
-        found = found[:SHOWN]
-        more = asked.link(before=f"{found[-1].run.started}:{found[-1].run.id}")
+    if len(histories) > RUNS_PER_PAGE:
+        histories = histories[:RUNS_PER_PAGE]
+        more = page_query.link(before=f"{histories[-1].run.started}:{histories[-1].run.id}")
     return {
-        "empty": emptiness(store, tenant, asked) if not found and before is None else None,
-        "rows": [row(history) for history in found],
+        "empty": empty_state(store, tenant, page_query) if not histories and before is None else None,
+        "rows": [build_run_row(history) for history in histories],
         "more": more,
-        "first": asked.link(before=None) if before is not None else None,
+        "first": page_query.link(before=None) if before is not None else None,
     }
 
 
-def row(history: History) -> dict[str, Any]:
+def build_run_row(history: History) -> dict[str, Any]:
     """Build the row of a run in a list."""
-    fact = terminal.facts(history)
+    summary = terminal.to_facts(history)
     failed = [call for call in calls.group_attempts(history.steps) if call.has_failed and call.first.type != "run"]
     linked = {link.failed for link in history.links}
-    return fact | {
+    return summary | {
         "failed": len(failed),
         "given_up": sum(not call.has_succeeded and call.id not in linked for call in failed),
         "lasted": (history.run.ended - history.run.started) / 1000 if history.run.ended else None,
@@ -44,21 +44,21 @@ def row(history: History) -> dict[str, Any]:
     }
 
 
-def run(store: Store, tenant: str, asked: Asked, id: str) -> dict[str, Any] | None:
+def run(store: Store, tenant: str, page_query: PageQuery, id: str) -> dict[str, Any] | None:
     """Return the page of one run, by its id or an unambiguous prefix of it."""
     history = store.run(tenant, id)
     if history is None:
-        found = store.find(tenant, id, limit=2)
-        history = store.run(tenant, found[0].id) if len(found) == 1 else None
+        matches = store.find(tenant, id, limit=2)
+        history = store.run(tenant, matches[0].id) if len(matches) == 1 else None
     if history is None:
         return None
-    page = asked.rest.get("page", "1")
+    page = page_query.other_parameters.get("page", "1")
     if not page.isascii() or not page.isdigit() or len(page) > 9 or int(page) < 1:
         raise SettingsError(f"page takes a number from 1 on, got {page[:20]!r}.")
-    return timeline.told(history, int(page) - 1)
+    return timeline.build_run_page(history, int(page) - 1)
 
 
-def _before(text: str) -> tuple[int, str] | None:
+def _parse_cursor(text: str) -> tuple[int, str] | None:
     if not text:
         return None
     started, _, id = text.partition(":")

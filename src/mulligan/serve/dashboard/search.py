@@ -6,32 +6,42 @@ from typing import Any
 
 from mulligan.remember.store import LessonQuery, PatternQuery, Store
 from mulligan.serve.dashboard import lessons
-from mulligan.serve.dashboard.asked import Asked
-from mulligan.serve.dashboard.overview import row
+from mulligan.serve.dashboard.asked import PageQuery
+from mulligan.serve.dashboard.overview import build_pattern_row
 
-SHOWN = 20
+MAX_SHOWN_RESULTS = 20
 
 
-def search(store: Store, tenant: str, asked: Asked) -> dict[str, Any]:
-    wanted = asked.rest.get("q", "")
-    if not wanted:
+def search(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
+    search_text = page_query.other_parameters.get("q", "")
+    if not search_text:
         return {"q": "", "runs": [], "patterns": [], "lessons": [], "tools": [], "agents": [], "is_empty": True}
-    folded = wanted.casefold()
-    found: dict[str, Any] = {
-        "q": wanted,
-        "runs": store.find(tenant, wanted, limit=SHOWN),
+    casefolded_text = search_text.casefold()
+    results: dict[str, Any] = {
+        "q": search_text,
+        "runs": store.find(tenant, search_text, limit=MAX_SHOWN_RESULTS),
         "patterns": [
-            row(store, tenant, asked, each)
-            for each in store.patterns(tenant, PatternQuery(text=wanted, limit=SHOWN, order="given_up"))
+            build_pattern_row(store, tenant, page_query, pattern)
+            for pattern in store.patterns(
+                tenant, PatternQuery(text=search_text, limit=MAX_SHOWN_RESULTS, order="given_up")
+            )
         ],
         "lessons": [
-            lessons.row(each) for each in store.lessons(tenant, LessonQuery(text=wanted, now=asked.now, limit=SHOWN))
+            lessons.build_lesson_row(lesson)
+            for lesson in store.lessons(
+                tenant, LessonQuery(text=search_text, now=page_query.now, limit=MAX_SHOWN_RESULTS)
+            )
         ],
     }
     for by, name in (("tool", "tools"), ("agent", "agents")):
-        parts = store.stats(tenant, asked.stats(by=by, since=None, until=None)).parts  # type: ignore[arg-type]
-        found[name] = sorted(each for each in parts if folded in each.casefold())[:SHOWN]
-    if not found["patterns"] and (one := store.pattern(tenant, wanted) if len(wanted) > 4 else None) is not None:
-        found["patterns"] = [row(store, tenant, asked, one)]
-    found["is_empty"] = not any(found[name] for name in ("runs", "patterns", "lessons", "tools", "agents"))
-    return found
+        parts = store.stats(tenant, page_query.stats_query(by=by, since=None, until=None)).parts  # type: ignore[arg-type]
+        results[name] = sorted(part_name for part_name in parts if casefolded_text in part_name.casefold())[
+            :MAX_SHOWN_RESULTS
+        ]
+    if (
+        not results["patterns"]
+        and (matching_pattern := store.pattern(tenant, search_text) if len(search_text) > 4 else None) is not None
+    ):
+        results["patterns"] = [build_pattern_row(store, tenant, page_query, matching_pattern)]
+    results["is_empty"] = not any(results[name] for name in ("runs", "patterns", "lessons", "tools", "agents"))
+    return results

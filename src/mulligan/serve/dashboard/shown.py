@@ -15,50 +15,50 @@ from jinja2 import Undefined
 from markupsafe import Markup, escape
 
 from mulligan.records import encode
-from mulligan.redaction import clean
+from mulligan.redaction import sanitize
 from mulligan.report import tables
 
-LONGEST = 900
+MAX_TEXT_CHARS = 900
 """Default limit of untrusted text in a template."""
-VALUE = 4000
+MAX_JSON_CHARS = 4000
 """Limit of arguments or a result as JSON."""
 NONE = Markup('<span class="quiet">\u2013</span>')
-_PLAIN = re.compile(r"[A-Za-z0-9_@][A-Za-z0-9_@.:-]*")
+_PATH_SAFE_NAME = re.compile(r"[A-Za-z0-9_@][A-Za-z0-9_@.:-]*")
 
 
-def foreign(value: Any) -> Any:
+def untrusted(value: Any) -> Any:
     """Sanitize a value that Jinja is about to write (its `finalize` hook). `Markup`, integers and booleans pass."""
     if value is None:
         return ""
     if isinstance(value, Markup | bool | int | Undefined):
         return value
-    said = value if isinstance(value, str) else str(value)
-    shown = clean(said, LONGEST)
+    raw_text = value if isinstance(value, str) else str(value)
+    sanitized = sanitize(raw_text, MAX_TEXT_CHARS)
     # Literal text between expressions arrives here too, and its outer spaces are significant.
-    return f"{' ' * said[:1].isspace()}{shown}{' ' * said[-1:].isspace()}" if shown else shown
+    return f"{' ' * raw_text[:1].isspace()}{sanitized}{' ' * raw_text[-1:].isspace()}" if sanitized else sanitized
 
 
-def is_plain(value: str) -> bool:
+def is_display_safe(value: str) -> bool:
     """Return whether sanitizing leaves a name unchanged.
 
     Filters offer only such names, so that a choice matches exactly.
     """
-    return clean(value, LONGEST) == value
+    return sanitize(value, MAX_TEXT_CHARS) == value
 
 
-def text(value: Any, limit: int = LONGEST) -> Markup:
+def text(value: Any, limit: int = MAX_TEXT_CHARS) -> Markup:
     """Return untrusted text, sanitized, escaped and truncated."""
-    return escape(clean(str(value), limit))
+    return escape(sanitize(str(value), limit))
 
 
 def line(value: Any, limit: int = 160) -> Markup:
     """Return untrusted text on one line."""
-    return escape(tables.line(value, limit))
+    return escape(tables.to_line(value, limit))
 
 
-def data(value: Any, limit: int = VALUE) -> Markup:
+def data(value: Any, limit: int = MAX_JSON_CHARS) -> Markup:
     """Return arguments or a result as JSON."""
-    return escape(clean(encode(value).decode(), limit))
+    return escape(sanitize(encode(value).decode(), limit))
 
 
 def brief(value: Any, limit: int = 120) -> Markup:
@@ -71,25 +71,25 @@ def number(value: float) -> Markup:
 
 
 def count(value: int, noun: str) -> Markup:
-    told = tables.count(value, noun)
-    return Markup(told.replace("fixs", "fixes").replace("retrys", "retries"))
+    label = tables.format_count(value, noun)
+    return Markup(label.replace("fixs", "fixes").replace("retrys", "retries"))
 
 
-def percent(part: int, whole: int) -> Markup:
-    return escape(tables.share(part, whole).replace(" %", "\u00a0%"))
+def percent(part: int, total: int) -> Markup:
+    return escape(tables.format_share(part, total).replace(" %", "\u00a0%"))
 
 
-def sure(confidence: float) -> Markup:
+def format_confidence(confidence: float) -> Markup:
     """Format a confidence as a full percentage. Only exactly 1 becomes 100 %."""
     return Markup(f"{min(99, round(100 * confidence)) if confidence < 1 else 100}\u00a0%")
 
 
 def seconds(value: float | None) -> Markup:
-    return NONE if value is None else Markup(tables.duration(value).replace(" ", "\u00a0"))
+    return NONE if value is None else Markup(tables.format_duration(value).replace(" ", "\u00a0"))
 
 
 def ago(then: int, now: int) -> Markup:
-    return Markup(tables.ago(then, now))
+    return Markup(tables.format_age(then, now))
 
 
 def day(millis: int) -> Markup:
@@ -105,14 +105,14 @@ def hour(millis: int) -> Markup:
     return Markup(time.strftime("%H:%M", time.gmtime(millis / 1000)))
 
 
-def moment(millis: int) -> Markup:
+def format_timestamp(millis: int) -> Markup:
     """Render a timestamp as a `<time>` element in UTC."""
     if not 0 < millis < 253_402_300_800_000:
         return NONE
     at = time.gmtime(millis / 1000)
-    whole = time.strftime("%Y-%m-%d %H:%M:%S UTC", at)
-    told = time.strftime("%b %d %H:%M:%S", at)
-    return Markup(f'<time datetime="{whole[:10]}T{whole[11:19]}Z" title="{whole}">{told}</time>')
+    full_time = time.strftime("%Y-%m-%d %H:%M:%S UTC", at)
+    short_time = time.strftime("%b %d %H:%M:%S", at)
+    return Markup(f'<time datetime="{full_time[:10]}T{full_time[11:19]}Z" title="{full_time}">{short_time}</time>')
 
 
 def size(number: float) -> Markup:
@@ -123,8 +123,8 @@ def size(number: float) -> Markup:
     raise AssertionError
 
 
-def place(section: str, name: str) -> str:
+def detail_path(section: str, name: str) -> str:
     """Return the path of a detail page. A name that is not safe in a path becomes a query parameter."""
-    if _PLAIN.fullmatch(name):
+    if _PATH_SAFE_NAME.fullmatch(name):
         return f"/{section}/{name}"
     return f"/{section}?name={quote(name, safe='', errors='replace')}"

@@ -8,20 +8,20 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from mulligan.serve.api.app import Server
-from mulligan.serve.api.doors import cookie_name, own_place, told
-from mulligan.serve.api.errors import Refused
-from mulligan.serve.api.signing import HOURS
-from mulligan.serve.api.tokens import MAY
-from mulligan.serve.dashboard.forms import form
+from mulligan.serve.api.doors import cookie_name, error_response, safe_redirect_path
+from mulligan.serve.api.errors import ApiError
+from mulligan.serve.api.signing import COOKIE_HOURS
+from mulligan.serve.api.tokens import ROLE_PERMISSIONS
+from mulligan.serve.dashboard.forms import read_form
 
-Page = Callable[[Request, str, int], Response]
-PATH, OUT = "/sign-in", "/sign-out"
+RenderSignIn = Callable[[Request, str, int], Response]
+SIGN_IN_PATH, SIGN_OUT_PATH = "/sign-in", "/sign-out"
 
 
-class Signing:
+class SignInPages:
     """Sign-in and sign-out endpoints. `page` renders the sign-in form with an optional error message."""
 
-    def __init__(self, server: Server, page: Page) -> None:
+    def __init__(self, server: Server, page: RenderSignIn) -> None:
         self._server = server
         self._page = page
 
@@ -31,55 +31,57 @@ class Signing:
     async def sign_in(self, request: Request) -> Response:
         """Exchange a valid token for a cookie. Cross-site requests are rejected to prevent login CSRF."""
         server = self._server
-        _own(request)
+        _require_same_origin(request)
         address = request.client.host if request.client else ""
         try:
-            server.tries.check(address)
-        except Refused as refused:
-            answer = self._page(request, refused.message, refused.status)
-            answer.headers.update(refused.headers)
+            server.sign_in_limiter.check(address)
+        except ApiError as error:
+            answer = self._page(request, error.message, error.status)
+            answer.headers.update(error.headers)
             return answer
-        secret = (await form(request)).get("token", "").strip()
+        secret = (await read_form(request)).get("token", "").strip()
         if server.is_stale:
-            await server.ask(server.refresh)
-        token = server.tokens.find(secret)
+            await server.run_in_reader(server.refresh)
+        token = server.tokens.find_by_secret(secret)
         now = server.clock()
         if token is None or token.state(now) != "active":
-            server.tries.wrong(address)
+            server.sign_in_limiter.record_failure(address)
             return self._page(request, "There is no such token, or it is not good any more.", 401)
-        if "read" not in MAY[token.role]:
+        if "read" not in ROLE_PERMISSIONS[token.role]:
             return self._page(request, f"This token has the role {token.role}; to look needs read or admin.", 403)
-        answer = RedirectResponse(own_place(request.query_params.get("next", "/")), 303)
+        answer = RedirectResponse(safe_redirect_path(request.query_params.get("next", "/")), 303)
         answer.set_cookie(
-            server.sessions.name, server.sessions.make(token, now), max_age=HOURS * 3600, path="/", httponly=True,
-            samesite="strict", secure=_is_safe(request),
+            server.sessions.cookie_name, server.sessions.create_cookie(token, now), max_age=COOKIE_HOURS * 3600,
+            path="/", httponly=True, samesite="strict", secure=_is_https(request),
         )  # fmt: skip
         return answer
 
     async def sign_out(self, request: Request) -> Response:
         """Invalidate the cookie on the server and delete it from the browser. A copy of it stops working too."""
-        _own(request)
+        _require_same_origin(request)
         server = self._server
-        answer: Response = RedirectResponse(PATH, 303)
-        server.browsers.forget(request.cookies.get(cookie_name(request), ""))
+        answer: Response = RedirectResponse(SIGN_IN_PATH, 303)
+        server.browser_sessions.end_session(request.cookies.get(cookie_name(request), ""))
         try:
             if server.is_stale:
-                await server.ask(server.refresh)
-            if cookie := request.cookies.get(server.sessions.name):
-                await server.ask(server.sessions.end, cookie, server.clock())
-        except Refused as refused:  # Report the unavailable store, and delete the browser's cookie anyway.
-            answer = told(request, refused)
-        for name in (server.sessions.name, cookie_name(request)):
+                await server.run_in_reader(server.refresh)
+            if cookie := request.cookies.get(server.sessions.cookie_name):
+                await server.run_in_reader(server.sessions.sign_out, cookie, server.clock())
+        except ApiError as error:  # Report the unavailable store, and delete the browser's cookie anyway.
+            answer = error_response(request, error)
+        for name in (server.sessions.cookie_name, cookie_name(request)):
             answer.delete_cookie(name, path="/", httponly=True, samesite="strict")
         return answer
 
 
-def _own(request: Request) -> None:
+def _require_same_origin(request: Request) -> None:
     """Raise `ApiError` unless the request comes from a page of this server, as the browser's headers show."""
     if request.headers.get("origin") is None and request.headers.get("sec-fetch-site") != "same-origin":
-        raise Refused(403, "foreign_origin", "this is for the form on this page. Programs send a token: Authorization.")
+        raise ApiError(
+            403, "foreign_origin", "this is for the form on this page. Programs send a token: Authorization."
+        )
 
 
-def _is_safe(request: Request) -> bool:
+def _is_https(request: Request) -> bool:
     """Return whether the browser used TLS, to this server or to a reverse proxy."""
     return "https" in (request.url.scheme, request.headers.get("x-forwarded-proto", ""))

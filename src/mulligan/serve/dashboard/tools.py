@@ -6,20 +6,20 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from mulligan.calls import TOOL
+from mulligan.calls import TOOL_NAME_PATH
 from mulligan.figures import Cell, percentile
-from mulligan.records import LAST_PART, OPEN, Fix
+from mulligan.records import LAST_PATH_SEGMENT, RUN_SPECIFIC, Fix
 from mulligan.remember.store import FixQuery, Store
 from mulligan.report import stats as questions
-from mulligan.report.tables import count
+from mulligan.report.tables import format_count
 from mulligan.serve.dashboard import figures, lessons, runs, shown
-from mulligan.serve.dashboard.asked import Asked
-from mulligan.serve.dashboard.overview import emptiness, row
+from mulligan.serve.dashboard.asked import PageQuery
+from mulligan.serve.dashboard.overview import build_pattern_row, empty_state
 
-PATTERNS = 10
-RUNS = 10
-WRONG = 8
-VAGUE = re.compile(
+MAX_SHOWN_PATTERNS = 10
+MAX_RECENT_RUNS = 10
+MAX_WRONG_ARGUMENTS = 8
+VAGUE_MESSAGE = re.compile(
     r"(?:an? )?(?:unknown|unexpected|internal|generic|general|invalid|bad)? ?"
     r"(?:server )?(?:error|failure|exception|request|input|argument|parameter|value|operation)s?"
     r"(?: (?:occurred|failed|happened|encountered))?[.!]*"
@@ -27,9 +27,9 @@ VAGUE = re.compile(
     re.IGNORECASE,
 )
 """Messages that report a failure without naming its cause."""
-SHORT = 12
+MIN_MESSAGE_CHARS = 12
 """Shorter messages can hardly name a remedy."""
-TAKES = {
+ARGUMENT_SENTENCES = {
     "cast": ("Say which type `{path}` has.", "`{path}` is of type {value}."),
     "rename": ("Give the exact name of the argument that is often called `{path}`.",
                "The argument is called `{value}`, not `{path}`."),
@@ -45,73 +45,86 @@ TAKES = {
     "default": ("`{path}` is required.", "`{path}` is required, for example {value}."),
 }  # fmt: skip
 """Sentences about an argument by change operation: without and with the value that succeeded."""
-SENTENCES = 4
-LEANING = 8
+MAX_SENTENCES = 4
+MAX_CORRECTED_TOOLS = 8
 """Tools with the most recovered calls whose arguments are examined."""
-LESSONS = 10
-FIXES = 50
+MAX_SHOWN_LESSONS = 10
+MAX_FIXES = 50
 
 
-def tools(store: Store, tenant: str, asked: Asked) -> dict[str, Any]:
-    found = store.stats(tenant, asked.stats(by="tool"))
-    models = store.stats(tenant, asked.stats(by="model", type="model"))
-    rows = figures.rows(found.parts.items())
+def tools(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
+    tool_stats = store.stats(tenant, page_query.stats_query(by="tool"))
+    models = store.stats(tenant, page_query.stats_query(by="model", type="model"))
+    rows = figures.metric_rows(tool_stats.parts.items())
     return {
-        "empty": emptiness(store, tenant, asked) if not rows and not models.parts else None,
+        "empty": empty_state(store, tenant, page_query) if not rows and not models.parts else None,
         "rows": rows,
-        "wrong": list(_most_often_wrong(store, tenant, asked, rows)),
-        "models": figures.rows(models.parts.items()),
+        "wrong": list(_most_corrected_arguments(store, tenant, page_query, rows)),
+        "models": figures.metric_rows(models.parts.items()),
     }
 
 
-def _most_often_wrong(store: Store, tenant: str, asked: Asked, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _most_corrected_arguments(
+    store: Store, tenant: str, page_query: PageQuery, rows: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """Return the most frequently corrected arguments of all tools, with a sentence for the tool's description."""
-    leaning = sorted((each for each in rows if each["recovered"]), key=lambda each: -each["recovered"])[:LEANING]
-    found: list[dict[str, Any]] = []
-    for name in (each["name"] for each in leaning):
-        cell = store.stats(tenant, asked._replace(filters={**asked.filters, "tool": name}).stats()).total
+    recovered_tools = sorted(
+        (tool_row for tool_row in rows if tool_row["recovered"]), key=lambda tool_row: -tool_row["recovered"]
+    )[:MAX_CORRECTED_TOOLS]
+    arguments: list[dict[str, Any]] = []
+    for name in (tool_row["name"] for tool_row in recovered_tools):
+        cell = store.stats(
+            tenant, page_query._replace(filters={**page_query.filters, "tool": name}).stats_query()
+        ).total
         if not cell.wrong:
             continue
-        worked = _worked(store.fixes(tenant, FixQuery(tool=name, now=asked.now, limit=FIXES)))
-        found += [
+        working_values = _working_values(store.fixes(tenant, FixQuery(tool=name, now=page_query.now, limit=MAX_FIXES)))
+        arguments += [
             {
                 "tool": name,
-                "argument": "(its name)" if path == TOOL else path,
-                "how": questions.WRONG.get(how, how),
+                "argument": "(its name)" if path == TOOL_NAME_PATH else path,
+                "how": questions.CHANGE_REASONS.get(operation, operation),
                 "calls": calls,
-                "sentence": shown.text(_sentence(name, path, how, worked), 400),
+                "sentence": shown.text(_suggest_sentence(name, path, operation, working_values), 400),
             }
-            for path, how, calls in questions.wrong_arguments(cell)[:WRONG]
+            for path, operation, calls in questions.list_corrected_arguments(cell)[:MAX_WRONG_ARGUMENTS]
         ]
-    return sorted(found, key=lambda each: (-each["calls"], each["tool"], each["argument"]))[:WRONG]
+    return sorted(arguments, key=lambda argument: (-argument["calls"], argument["tool"], argument["argument"]))[
+        :MAX_WRONG_ARGUMENTS
+    ]
 
 
-def agents(store: Store, tenant: str, asked: Asked) -> dict[str, Any]:
-    found = store.stats(tenant, asked.stats(by="agent"))
-    rows = figures.rows(found.parts.items())
+def agents(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
+    agent_stats = store.stats(tenant, page_query.stats_query(by="agent"))
+    rows = figures.metric_rows(agent_stats.parts.items())
     return {
-        "empty": emptiness(store, tenant, asked) if not rows else None,
-        "rows": [each | {"statuses": each["cell"].runs} for each in rows],
-        "leaning": list(questions.advice(Cell(), {}, found.parts)),
+        "empty": empty_state(store, tenant, page_query) if not rows else None,
+        "rows": [agent_row | {"statuses": agent_row["cell"].runs} for agent_row in rows],
+        "leaning": list(questions.build_advice(Cell(), {}, agent_stats.parts)),
     }
 
 
-def tool(store: Store, tenant: str, asked: Asked, name: str) -> dict[str, Any] | None:
-    narrowed = asked._replace(filters={**asked.filters, "tool": name})
-    series = store.stats(tenant, narrowed.stats(by="time"))
+def tool(store: Store, tenant: str, page_query: PageQuery, name: str) -> dict[str, Any] | None:
+    narrowed = page_query._replace(filters={**page_query.filters, "tool": name})
+    series = store.stats(tenant, narrowed.stats_query(by="time"))
     cell = series.total
-    met = store.patterns(tenant, narrowed.patterns(order="given_up", limit=PATTERNS))
-    known_of = lessons.of_tool(store, tenant, name, asked.now, LESSONS)
-    is_known = cell.calls or met or known_of  # A lesson can exist for a tool that was never called here.
-    if not is_known and not store.runs(tenant, narrowed.runs(limit=1, since=None, until=None)):
+    patterns = store.patterns(tenant, narrowed.pattern_query(order="given_up", limit=MAX_SHOWN_PATTERNS))
+    lesson_rows = lessons.lesson_rows_for_tool(store, tenant, name, page_query.now, MAX_SHOWN_LESSONS)
+    has_data = cell.calls or patterns or lesson_rows  # A lesson can exist for a tool that was never called here.
+    if not has_data and not store.runs(tenant, narrowed.run_query(limit=1, since=None, until=None)):
         return None
-    agents = store.stats(tenant, narrowed.stats(by="agent", detail=True))
-    before = store.stats(tenant, narrowed.before()).total
+    agents = store.stats(tenant, narrowed.stats_query(by="agent", detail=True))
+    before = store.stats(tenant, narrowed.previous_stats_query()).total
     wrong = [
-        {"argument": path, "how": questions.WRONG.get(how, how), "calls": calls, "is_name": path == TOOL}
-        for path, how, calls in questions.wrong_arguments(cell)[:WRONG]
+        {
+            "argument": path,
+            "how": questions.CHANGE_REASONS.get(operation, operation),
+            "calls": calls,
+            "is_name": path == TOOL_NAME_PATH,
+        }
+        for path, operation, calls in questions.list_corrected_arguments(cell)[:MAX_WRONG_ARGUMENTS]
     ]
-    known = FixQuery(tool=name, now=asked.now, limit=FIXES)
+    fix_query = FixQuery(tool=name, now=page_query.now, limit=MAX_FIXES)
     return {
         "name": name,
         "cell": cell,
@@ -120,105 +133,112 @@ def tool(store: Store, tenant: str, asked: Asked, name: str) -> dict[str, Any] |
         "latency": figures.latency(narrowed, series),
         "kinds": figures.kinds(cell),
         "failures": sum(kind.failures for kind in cell.kinds.values()),
-        "patterns": [row(store, tenant, asked, pattern) for pattern in met],
-        "agents": figures.rows(agents.parts.items()),
+        "patterns": [build_pattern_row(store, tenant, page_query, pattern) for pattern in patterns],
+        "agents": figures.metric_rows(agents.parts.items()),
         "wrong": wrong,
-        "lessons": known_of,
-        "sentence": shown.text(" ".join(sentence(name, cell, store.fixes(tenant, known))), 2000) if wrong else None,
-        "vague": [pattern for pattern in met if is_vague(pattern.message)],
+        "lessons": lesson_rows,
+        "sentence": shown.text(" ".join(suggest_sentences(name, cell, store.fixes(tenant, fix_query))), 2000)
+        if wrong
+        else None,
+        "vague": [pattern for pattern in patterns if is_vague(pattern.message)],
         "timeouts": list(_timeouts(cell)),
-        "advice": [shown.text(each) for each in questions.advice(Cell(), {name: cell}, {})],
-        "attempts": questions.by_attempt(cell),
-        "means": figures.means(cell),
+        "advice": [shown.text(advice_line) for advice_line in questions.build_advice(Cell(), {name: cell}, {})],
+        "attempts": questions.count_by_attempt(cell),
+        "means": figures.recovery_methods(cell),
         "narrowed": narrowed,
     }
 
 
-def sentence(name: str, cell: Cell, known: Sequence[Fix] = ()) -> Iterator[str]:
+def suggest_sentences(name: str, cell: Cell, fixes: Sequence[Fix] = ()) -> Iterator[str]:
     """Yield sentences for the tool's description that would prevent frequent mistakes.
 
     They contain only shareable values that succeeded: bounds, names, types, enum members (`Fix.changes`).
     """
-    worked = _worked(known)
-    told = 0
-    for path, how, _ in questions.wrong_arguments(cell):
-        said = _sentence(name, path, how, worked)
-        if said and (path == TOOL or told < SENTENCES):
-            told += path != TOOL
-            yield said
+    working_values = _working_values(fixes)
+    sentence_count = 0
+    for path, operation, _ in questions.list_corrected_arguments(cell):
+        suggested_sentence = _suggest_sentence(name, path, operation, working_values)
+        if suggested_sentence and (path == TOOL_NAME_PATH or sentence_count < MAX_SENTENCES):
+            sentence_count += path != TOOL_NAME_PATH
+            yield suggested_sentence
 
 
-def _worked(known: Sequence[Fix]) -> dict[tuple[str, str], Any]:
+def _working_values(fixes: Sequence[Fix]) -> dict[tuple[str, str], Any]:
     """Map argument and change operation to the value that succeeded."""
     return {
         (change.path, change.how): change.after
-        for fix in sorted(known, key=lambda fix: fix.worked)
+        for fix in sorted(fixes, key=lambda fix: fix.worked)
         for change in fix.changes
-        if change.after not in (None, OPEN, LAST_PART)
+        if change.after not in (None, RUN_SPECIFIC, LAST_PATH_SEGMENT)
     }
 
 
-def _sentence(tool: str, path: str, how: str, worked: dict[tuple[str, str], Any]) -> str:
+def _suggest_sentence(tool: str, path: str, operation: str, working_values: dict[tuple[str, str], Any]) -> str:
     """Return a sentence about one argument, or an empty string where no description can help."""
-    if path == TOOL:
+    if path == TOOL_NAME_PATH:
         return f"The tool's name is exactly `{tool}`."
-    if how not in TAKES:
+    if operation not in ARGUMENT_SENTENCES:
         return ""
-    value = worked.get((path, how))
-    plain, exact = TAKES[how]
-    return exact.format(path=path, value=value) if value is not None else plain.format(path=path)
+    value = working_values.get((path, operation))
+    generic_template, exact_template = ARGUMENT_SENTENCES[operation]
+    return exact_template.format(path=path, value=value) if value is not None else generic_template.format(path=path)
 
 
 def is_vague(message: str) -> bool:
     """Return whether an error message contains nothing that a model could act on."""
-    said = " ".join(message.split())
-    return not said or VAGUE.fullmatch(said) is not None or len(said) < SHORT
+    text = " ".join(message.split())
+    return not text or VAGUE_MESSAGE.fullmatch(text) is not None or len(text) < MIN_MESSAGE_CHARS
 
 
 def _timeouts(cell: Cell) -> Iterator[dict[str, Any]]:
     """Yield the durations of timed-out attempts beside those of successful ones."""
-    for kind, known in questions.by_failures(cell):
+    for kind, counters in questions.rank_kinds(cell):
         if kind.endswith("/timeout"):
             yield {
                 "kind": kind,
-                "failures": known.failures,
-                "before": percentile(known.seconds, 0.5) or (known.micros / known.failures / 1e6),
+                "failures": counters.failures,
+                "before": percentile(counters.seconds, 0.5) or (counters.micros / counters.failures / 1e6),
                 "p50": percentile(cell.seconds, 0.5),
                 "p95": percentile(cell.seconds, 0.95),
             }
 
 
-def agent(store: Store, tenant: str, asked: Asked, name: str) -> dict[str, Any] | None:
-    shown_as = name or "(no name)"
-    narrowed = asked._replace(filters={**asked.filters, "agent": shown_as})
-    series = store.stats(tenant, narrowed.stats(by="time"))
+def agent(store: Store, tenant: str, page_query: PageQuery, name: str) -> dict[str, Any] | None:
+    display_name = name or "(no name)"
+    narrowed = page_query._replace(filters={**page_query.filters, "agent": display_name})
+    series = store.stats(tenant, narrowed.stats_query(by="time"))
     cell = series.total
-    recent = store.runs(tenant, narrowed.runs(limit=RUNS))
-    if not recent and not cell.calls and not store.runs(tenant, narrowed.runs(limit=1, since=None, until=None)):
+    recent = store.runs(tenant, narrowed.run_query(limit=MAX_RECENT_RUNS))
+    if not recent and not cell.calls and not store.runs(tenant, narrowed.run_query(limit=1, since=None, until=None)):
         return None
-    before = store.stats(tenant, narrowed.before()).total
-    used = store.stats(tenant, narrowed.stats(by="tool", detail=True))
-    versions = store.stats(tenant, narrowed.stats(by="version"))
+    before = store.stats(tenant, narrowed.previous_stats_query()).total
+    tool_stats = store.stats(tenant, narrowed.stats_query(by="tool", detail=True))
+    versions = store.stats(tenant, narrowed.stats_query(by="version"))
     return {
-        "name": shown_as,
+        "name": display_name,
         "cell": cell,
         "cards": figures.cards(narrowed, cell, before),
         "chart": figures.outcomes(narrowed, series),
         "latency": figures.latency(narrowed, series),
         "kinds": figures.kinds(cell),
-        "failures": sum(known.failures for known in cell.kinds.values()),
+        "failures": sum(counters.failures for counters in cell.kinds.values()),
         "patterns": [
-            row(store, tenant, asked, pattern)
-            for pattern in store.patterns(tenant, narrowed.patterns(order="given_up", limit=PATTERNS))
+            build_pattern_row(store, tenant, page_query, pattern)
+            for pattern in store.patterns(tenant, narrowed.pattern_query(order="given_up", limit=MAX_SHOWN_PATTERNS))
         ],
-        "tools": figures.rows(used.parts.items()),
-        "versions": [each | {"version": _version(name, each["name"])} for each in figures.rows(versions.parts.items())],
-        "means": figures.means(cell),
+        "tools": figures.metric_rows(tool_stats.parts.items()),
+        "versions": [
+            version_row | {"version": _version(name, version_row["name"])}
+            for version_row in figures.metric_rows(versions.parts.items())
+        ],
+        "means": figures.recovery_methods(cell),
         "costs": figures.costs(cell),
-        "recent": [runs.row(history) for history in recent],
-        "advice": [shown.text(each) for each in questions.advice(Cell(), used.parts, {name: cell})],
+        "recent": [runs.build_run_row(history) for history in recent],
+        "advice": [
+            shown.text(advice_line) for advice_line in questions.build_advice(Cell(), tool_stats.parts, {name: cell})
+        ],
         "leans": f"{shown.percent(cell.repaired, cell.first_try + cell.recovered)} of "
-        f"{count(cell.first_try + cell.recovered, 'call')} that worked",
+        f"{format_count(cell.first_try + cell.recovered, 'call')} that worked",
         "narrowed": narrowed,
     }
 

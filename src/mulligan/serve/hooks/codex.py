@@ -13,57 +13,57 @@ from typing import Any
 from mulligan.failure import Failure
 from mulligan.records import Step
 from mulligan.serve.hooks import first
-from mulligan.serve.hooks.claude_code import answer as answer  # both agents use the same format
-from mulligan.serve.hooks.heard import Call, Heard, about, beginning, named, text
+from mulligan.serve.hooks.claude_code import build_response as build_response  # both agents use the same format
+from mulligan.serve.hooks.heard import AgentCall, AgentEvent, build_event, read_log_head, split_tool_name, text_or_empty
 
 
-def read(event: Mapping[str, Any]) -> Heard | None:
+def parse_event(event: Mapping[str, Any]) -> AgentEvent | None:
     match event.get("hook_event_name"):
         case "PostToolUse":
-            return about(event, "calls", calls=(_call(event),))
+            return build_event(event, "calls", calls=(_parse_call(event),))
         case "SessionStart" if event.get("source") == "compact":
-            return about(event, "compacted")
+            return build_event(event, "compacted")
         case "SessionEnd":
-            return about(event, "ended")
+            return build_event(event, "ended")
     return None
 
 
-def _call(event: Mapping[str, Any]) -> Call:
-    name, server = named(text(event.get("tool_name")))
-    id = text(event.get("tool_use_id"))
+def _parse_call(event: Mapping[str, Any]) -> AgentCall:
+    name, server = split_tool_name(text_or_empty(event.get("tool_name")))
+    id = text_or_empty(event.get("tool_use_id"))
     response = event.get("tool_response")
     error = None
     if name == "Bash":
-        where = f'"tool_use_id":"{id}","transcript_path":"{text(event.get("transcript_path"))}"'
-        if code := first.exit_code(where.encode("utf-8", "replace")):
-            error = f"Exit code {code}\n{text(response)}"
-    return Call(id, name, event.get("tool_input"), error, server)
+        fields = f'"tool_use_id":"{id}","transcript_path":"{text_or_empty(event.get("transcript_path"))}"'
+        if code := first.find_exit_code(fields.encode("utf-8", "replace")):
+            error = f"Exit code {code}\n{text_or_empty(response)}"
+    return AgentCall(id, name, event.get("tool_input"), error, server)
 
 
-def asked(log: str) -> str:
+def find_user_prompt(log: str) -> str:
     """Return the user's first prompt from the session log."""
-    for line in beginning(log):
+    for line in read_log_head(log):
         message = line.get("payload")
         if isinstance(message, dict) and message.get("type") == "message" and message.get("role") == "user":
             for part in message.get("content") or ():
-                said = text(part.get("text")) if isinstance(part, dict) else ""
-                if said and not said.startswith(("<", "# AGENTS")):
-                    return said
+                prompt = text_or_empty(part.get("text")) if isinstance(part, dict) else ""
+                if prompt and not prompt.startswith(("<", "# AGENTS")):
+                    return prompt
     return ""
 
 
-def failures(log: str, classify: Callable[..., Failure]) -> Iterator[tuple[str, Step]]:
+def read_failures(log: str, classify: Callable[..., Failure]) -> Iterator[tuple[str, Step]]:
     """Return the failed calls in a session log, each with its id."""
     from mulligan.capture.transcripts import codex  # only at a compaction and at the end of a session
-    from mulligan.capture.transcripts.gathering import Reading
-    from mulligan.capture.transcripts.lines import Lines, Unreadable
+    from mulligan.capture.transcripts.gathering import ReaderState
+    from mulligan.capture.transcripts.lines import LogLines, UnreadableFileError
 
-    found: list[tuple[str, Step]] = []
-    reading = Reading(classify, hears=lambda id, step: found.append((id, step)))
+    failed_steps: list[tuple[str, Step]] = []
+    reading = ReaderState(classify, on_failure=lambda id, step: failed_steps.append((id, step)))
     try:
-        with Lines(Path(log)) as lines:
+        with LogLines(Path(log)) as lines:
             for _ in codex.read(lines, reading):
                 pass
-    except Unreadable:
+    except UnreadableFileError:
         pass  # the failures that hooks reported are known without the log
-    return iter(found)
+    return iter(failed_steps)

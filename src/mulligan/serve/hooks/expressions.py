@@ -19,25 +19,25 @@ import msgspec
 
 from mulligan.serve.hooks import first
 
-MOST = 4_194_304
+MAX_CACHE_BYTES = 4_194_304
 """Limit of the cache file. Our expressions need a fraction of it; a larger file is not written."""
-Code = tuple[int, int, dict[str, int], bytes]
+CompiledCode = tuple[int, int, dict[str, int], bytes]
 """Flags, group count, group names, and the code for the regex engine."""
 
 
-class Kept:
+class RegexCache:
     """Callable that compiles expressions with the cache file. `save` adds the ones that were missing."""
 
     def __init__(self) -> None:
-        self.path = os.path.join(first.folder(), f"expressions.{sys.implementation.cache_tag}")
-        self._codes: dict[str, Code] = {}
-        self._is_new = False
+        self.path = os.path.join(first.hooks_folder(), f"expressions.{sys.implementation.cache_tag}")
+        self._codes: dict[str, CompiledCode] = {}
+        self._has_new_codes = False
         try:
             with open(self.path, "rb", buffering=0) as file:
-                data = file.read(MOST)
+                data = file.read(MAX_CACHE_BYTES)
             check, version, codes = msgspec.msgpack.decode(data, type=tuple[int, str, bytes])
             if check == crc32(codes) and version == sys.version:
-                self._codes = msgspec.msgpack.decode(codes, type=dict[str, Code])
+                self._codes = msgspec.msgpack.decode(codes, type=dict[str, CompiledCode])
         except (OSError, msgspec.MsgspecError, UnicodeError):
             return  # no cache yet, or an invalid one
 
@@ -45,27 +45,27 @@ class Kept:
         name = f"{int(flags)} {pattern}"
         try:
             if name not in self._codes:
-                self._codes[name] = _code(pattern, flags)
-                self._is_new = True
-            return _made(pattern, self._codes[name])
+                self._codes[name] = _compile_code(pattern, flags)
+                self._has_new_codes = True
+            return _build_pattern(pattern, self._codes[name])
         except (ImportError, AttributeError, TypeError, ValueError, RuntimeError, OverflowError):
             self._codes.pop(name, None)  # an interpreter with other internals
             return re.compile(pattern, flags)
 
-    def keep(self) -> None:
+    def save(self) -> None:
         """Write the cache for the next process if it has new entries. The file is replaced atomically."""
-        if not self._is_new:
+        if not self._has_new_codes:
             return
         codes = msgspec.msgpack.encode(self._codes)
         data = msgspec.msgpack.encode((crc32(codes), sys.version, codes))
-        if len(data) > MOST:
+        if len(data) > MAX_CACHE_BYTES:
             return
-        part = f"{self.path}.{os.getpid()}"
-        first.append(part, data)
-        os.replace(part, self.path)
+        temporary_path = f"{self.path}.{os.getpid()}"
+        first.append_to_file(temporary_path, data)
+        os.replace(temporary_path, self.path)
 
 
-def _code(pattern: str, flags: int) -> Code:
+def _compile_code(pattern: str, flags: int) -> CompiledCode:
     """Compile a pattern to the code that `re.compile` passes to the engine."""
     compiler: Any = re._compiler  # type: ignore[attr-defined]
     parsed = re._parser.parse(pattern, flags)  # type: ignore[attr-defined]
@@ -73,8 +73,8 @@ def _code(pattern: str, flags: int) -> Code:
     return int(flags | parsed.state.flags), parsed.state.groups - 1, dict(parsed.state.groupdict), code.tobytes()
 
 
-def _made(pattern: str, kept: Code) -> re.Pattern[str]:
-    flags, groups, names, data = kept
+def _build_pattern(pattern: str, compiled_code: CompiledCode) -> re.Pattern[str]:
+    flags, groups, names, data = compiled_code
     engine: Callable[..., re.Pattern[str]] = re._compiler._sre.compile  # type: ignore[attr-defined]
     code = array("I", data)
     by_number: list[str | None] = [None] * (groups + 1)

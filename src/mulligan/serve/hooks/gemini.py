@@ -11,64 +11,66 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from mulligan.serve.hooks.heard import Call, Heard, about, named, text
+from mulligan.serve.hooks.heard import AgentCall, AgentEvent, build_event, split_tool_name, text_or_empty
 
-UNMADE = ("invalid_tool_params", "tool_not_registered")
+REJECTION_ERROR_TYPES = ("invalid_tool_params", "tool_not_registered")
 """Error types of a call that was rejected before execution."""
 _EXIT = re.compile(r"^Exit Code: (\d{1,5})\s*$", re.MULTILINE)
 
 
-def read(event: Mapping[str, Any]) -> Heard | None:
+def parse_event(event: Mapping[str, Any]) -> AgentEvent | None:
     match event.get("hook_event_name"):
         case "AfterTool":
-            return about(event, "calls", calls=(_call(event),))
+            return build_event(event, "calls", calls=(_parse_call(event),))
         case "BeforeAgent":
-            return about(event, "prompted", ends_turn=False)
+            return build_event(event, "prompted", ends_turn=False)
         case "PreCompress":
-            return about(event, "compacting")
+            return build_event(event, "compacting")
         case "SessionEnd":
-            return about(event, "ended")
+            return build_event(event, "ended")
     return None
 
 
-def _call(event: Mapping[str, Any]) -> Call:
-    name, server = named(text(event.get("tool_name")))
+def _parse_call(event: Mapping[str, Any]) -> AgentCall:
+    name, server = split_tool_name(text_or_empty(event.get("tool_name")))
     response = event.get("tool_response")
     error = response.get("error") if isinstance(response, dict) else None
-    return Call(
-        text(event.get("tool_use_id")),
+    return AgentCall(
+        text_or_empty(event.get("tool_use_id")),
         name,
         event.get("tool_input"),
-        _error(response),
+        _find_error(response),
         server,
-        is_unmade=isinstance(error, dict) and error.get("type") in UNMADE,
+        is_rejected=isinstance(error, dict) and error.get("type") in REJECTION_ERROR_TYPES,
     )
 
 
-def _error(response: Any) -> str | None:
+def _find_error(response: Any) -> str | None:
     if not isinstance(response, dict):
         return None
-    said = _said(response.get("llmContent")) or _said(response.get("returnDisplay"))
-    said = said.strip().removeprefix("<untrusted_context>").removesuffix("</untrusted_context>").strip()
+    content_text = _content_text(response.get("llmContent")) or _content_text(response.get("returnDisplay"))
+    content_text = content_text.strip().removeprefix("<untrusted_context>").removesuffix("</untrusted_context>").strip()
     error = response.get("error")
     if error:
-        told = error.get("message") if isinstance(error, dict) else error
-        return text(told) or said or "failed"
-    code = _EXIT.search(said)
-    return said if code and int(code[1]) else None
+        message = error.get("message") if isinstance(error, dict) else error
+        return text_or_empty(message) or content_text or "failed"
+    code = _EXIT.search(content_text)
+    return content_text if code and int(code[1]) else None
 
 
-def _said(content: Any) -> str:
+def _content_text(content: Any) -> str:
     parts = content if isinstance(content, list) else [content]
-    return "\n".join(text(part.get("text")) if isinstance(part, dict) else text(part) for part in parts[:50])
+    return "\n".join(
+        text_or_empty(part.get("text")) if isinstance(part, dict) else text_or_empty(part) for part in parts[:50]
+    )
 
 
-def answer(heard: Heard, said: str) -> dict[str, Any]:
-    return {"hookSpecificOutput": {"hookEventName": heard.event, "additionalContext": said}}
+def build_response(agent_event: AgentEvent, message: str) -> dict[str, Any]:
+    return {"hookSpecificOutput": {"hookEventName": agent_event.event, "additionalContext": message}}
 
 
-def instead(heard: Heard, tool: str, arguments: Mapping[str, Any], said: str) -> dict[str, Any]:
+def replace_call(agent_event: AgentEvent, tool: str, arguments: Mapping[str, Any], message: str) -> dict[str, Any]:
     """Build a response that asks the agent to execute another call in place of the failed one."""
-    told = answer(heard, said)
-    told["hookSpecificOutput"]["tailToolCallRequest"] = {"name": tool, "args": dict(arguments)}
-    return told
+    response = build_response(agent_event, message)
+    response["hookSpecificOutput"]["tailToolCallRequest"] = {"name": tool, "args": dict(arguments)}
+    return response

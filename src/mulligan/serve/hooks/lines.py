@@ -10,54 +10,56 @@ import msgspec
 
 from mulligan.serve.hooks import first
 
-MOST = 1_048_576
+MAX_READ_BYTES = 1_048_576
 """Limit of one read."""
 
 
-class Worked(msgspec.Struct, frozen=True):
+class SuccessfulCalls(msgspec.Struct, frozen=True):
     """Successful calls of one turn, by tool and id."""
 
     at: int
     calls: tuple[tuple[str, str], ...]
 
 
-def worked(session: str, since: int) -> tuple[list[Worked], int]:
+def read_successful_calls(session: str, since: int) -> tuple[list[SuccessfulCalls], int]:
     """Return the successful calls after this offset, and the new offset."""
     try:
-        with open(first.place(session.encode(), ".calls"), "rb") as file:
+        with open(first.session_file_path(session.encode(), ".calls"), "rb") as file:
             file.seek(since)
-            data = file.read(MOST)
+            data = file.read(MAX_READ_BYTES)
     except OSError:
         return [], since
-    whole, _, rest = data.rpartition(b"\n")  # another process may be writing the last line
-    return list(_read(whole)), since + len(data) - len(rest)
+    complete_lines, _, partial_line = data.rpartition(b"\n")  # another process may be writing the last line
+    return list(_parse_lines(complete_lines)), since + len(data) - len(partial_line)
 
 
-def _read(data: bytes) -> Iterator[Worked]:
+def _parse_lines(data: bytes) -> Iterator[SuccessfulCalls]:
     for line in data.decode("ascii", "replace").split("\n"):
-        moment, _, calls = line.partition(" ")
-        named = tuple(
-            (name, id) for name, colon, id in (each.rpartition(":") for each in calls.split()) if colon and name
+        timestamp, _, calls = line.partition(" ")
+        call_pairs = tuple(
+            (name, id)
+            for name, colon, id in (call_text.rpartition(":") for call_text in calls.split())
+            if colon and name
         )
-        if moment.isdigit() and named:
-            yield Worked(int(moment), named)
+        if timestamp.isdigit() and call_pairs:
+            yield SuccessfulCalls(int(timestamp), call_pairs)
 
 
-def leave_open(session: str, names: Iterable[str]) -> None:
+def write_open_tools(session: str, names: Iterable[str]) -> None:
     """Write the tools whose next success needs the second stage; `*` stands for any event."""
-    path = first.place(session.encode(), ".open")
-    told = "\n".join(dict.fromkeys(names)).encode("utf-8", "replace")
-    if not told:
+    path = first.session_file_path(session.encode(), ".open")
+    content = "\n".join(dict.fromkeys(names)).encode("utf-8", "replace")
+    if not content:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
         return
-    part = f"{path}.{os.getpid()}"
-    first.append(part, told)
-    os.replace(part, path)
+    temporary_path = f"{path}.{os.getpid()}"
+    first.append_to_file(temporary_path, content)
+    os.replace(temporary_path, path)
 
 
-def remove(session: str) -> None:
+def remove_session_files(session: str) -> None:
     """Remove the files of an ended session."""
-    for ending in first.ENDINGS:
+    for suffix in first.SESSION_FILE_SUFFIXES:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(first.place(session.encode(), ending))
+            os.unlink(first.session_file_path(session.encode(), suffix))

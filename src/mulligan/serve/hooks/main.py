@@ -17,9 +17,9 @@ else:
     ModuleType = type(sys)
 
 AGENTS = ("claude-code", "codex", "gemini")
-MOST = 32_000_000
+MAX_EVENT_BYTES = 32_000_000
 """Limit of an event. A larger one is ignored."""
-LATER = ("ipaddress", "textwrap", "msgspec.inspect", "msgspec.toml", "msgspec.yaml")
+LAZY_MODULES = ("ipaddress", "textwrap", "msgspec.inspect", "msgspec.toml", "msgspec.yaml")
 """Modules that dependencies import but rarely use: a sixth of the second stage's load time."""
 
 
@@ -30,48 +30,48 @@ def main() -> None:
         os.write(2, b"mulligan-hook claude-code|codex|gemini: hands mulligan an event of that agent, given on stdin.\n")
         os._exit(1)  # not 2, which makes some agents stop
     try:
-        data = _given()
-        if is_wanted(agent, data):
-            keep = _hurry()
-            said = _told(agent, data)
-            while said:
-                said = said[os.write(1, said) :]
-            keep()
+        data = _read_stdin()
+        if should_process(agent, data):
+            save_regex_cache = _speed_up_process()
+            response = _process_event(agent, data)
+            while response:
+                response = response[os.write(1, response) :]
+            save_regex_cache()
     except BaseException as error:  # noqa: BLE001 - a hook must not fail
-        first.count_fault(agent, error)
+        first.record_internal_error(agent, error)
     os._exit(0)  # skips the interpreter's shutdown, which would double the run time
 
 
-def heard(agent: str, data: bytes) -> bytes:
+def handle_event(agent: str, data: bytes) -> bytes:
     """Return the response to an event, empty for most events."""
-    return _told(agent, data) if is_wanted(agent, data) else b""
+    return _process_event(agent, data) if should_process(agent, data) else b""
 
 
-def is_wanted(agent: str, data: bytes) -> bool:
+def should_process(agent: str, data: bytes) -> bool:
     """Return whether the second stage must process the event."""
     is_off = os.environ.get("MULLIGAN", "").lower() in ("off", "0", "false")
-    return not is_off and os.environ.get("MULLIGAN_RECORD") != "off" and first.needs_more(agent, data)
+    return not is_off and os.environ.get("MULLIGAN_RECORD") != "off" and first.needs_processing(agent, data)
 
 
-def _told(agent: str, data: bytes) -> bytes:
+def _process_event(agent: str, data: bytes) -> bytes:
     from mulligan.serve.hooks import second  # takes 40 ms
 
-    return second.heard(agent, data)
+    return second.process_event(agent, data)
 
 
-def _hurry() -> Callable[[], None]:
+def _speed_up_process() -> Callable[[], None]:
     """Apply speed-ups for a process that lives 0.1 seconds. Return the function that saves the regex cache."""
     gc.disable()  # no garbage outlives this process
     _find_packages()
     from mulligan.redaction import expressions
-    from mulligan.serve.hooks.expressions import Kept
+    from mulligan.serve.hooks.expressions import RegexCache
 
-    kept = Kept()
-    expressions.take_from(kept)
-    return kept.keep
+    regex_cache = RegexCache()
+    expressions.set_compiler(regex_cache)
+    return regex_cache.save
 
 
-class _Later(ModuleType):
+class _LazyModule(ModuleType):
     """Module that is imported when an attribute is first used."""
 
     def __getattr__(self, name: str) -> Any:
@@ -86,8 +86,8 @@ def _find_packages() -> None:
     """Make the dependencies importable without the modules that they import and we do not need."""
     if "msgspec" in sys.modules:
         return
-    for name in LATER:
-        sys.modules.setdefault(name, _Later(name))
+    for name in LAZY_MODULES:
+        sys.modules.setdefault(name, _LazyModule(name))
     # msgspec imports typing_extensions if it is installed. uuid needs only the name of the system from platform.
     sys.modules["typing_extensions"] = None  # type: ignore[assignment]
     platform: Any = ModuleType("platform")
@@ -95,7 +95,7 @@ def _find_packages() -> None:
     sys.modules.setdefault("platform", platform)
     # pathlib needs one function of urllib.parse, for file URLs, which we do not use.
     parse: Any = ModuleType("urllib.parse")
-    parse.quote_from_bytes = _quoted
+    parse.quote_from_bytes = _quote_from_bytes
     sys.modules.setdefault("urllib.parse", parse)
     try:
         import pathlib  # noqa: F401 - must happen while the replacements are in place
@@ -116,17 +116,17 @@ def _find_packages() -> None:
                 del sys.modules[name]
 
 
-def _quoted(*given: Any) -> str:
+def _quote_from_bytes(*arguments: Any) -> str:
     from urllib.parse import quote_from_bytes
 
-    return quote_from_bytes(*given)
+    return quote_from_bytes(*arguments)
 
 
-def _given() -> bytes:
+def _read_stdin() -> bytes:
     parts = []
     size = 0
     while part := os.read(0, 1_048_576):
         size += len(part)
-        if size <= MOST:
+        if size <= MAX_EVENT_BYTES:
             parts.append(part)
-    return b"".join(parts) if size <= MOST else b""
+    return b"".join(parts) if size <= MAX_EVENT_BYTES else b""

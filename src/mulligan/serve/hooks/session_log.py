@@ -15,7 +15,7 @@ import msgspec
 from mulligan.failure import Failure, Remedy
 from mulligan.links import link_recoveries
 from mulligan.records import Link, Step
-from mulligan.remember.tracker import Remembered
+from mulligan.remember.tracker import TrackedFailure
 
 MAX_LOG_BYTES = 32 * 1024 * 1024
 """A longer log is not read: the agent waits for its hook."""
@@ -27,7 +27,7 @@ _FORMATS = {"gemini": "gemini-cli"}
 def link_success(
     success: Step,
     arguments: Any,
-    failures: Iterable[Remembered],
+    failures: Iterable[TrackedFailure],
     log_steps: Callable[[], Sequence[Step]],
     redact: Callable[[Step], Step],
 ) -> tuple[Link, ...]:
@@ -47,23 +47,23 @@ def link_success(
         return (_link_same(same[-1], success),)
     if not isinstance(arguments, dict):
         return ()
-    judged = _judge_by_log(success, arguments, log_steps())
-    if judged is None:
+    link_and_step = _link_by_log(success, arguments, log_steps())
+    if link_and_step is None:
         return ()
-    link, failed = judged
+    link, failed = link_and_step
     failed_arguments = redact(failed).arguments
     match = next((failure for failure in reversed(candidates) if failure.step.arguments == failed_arguments), None)
     if match is None:
         return ()
-    moved = msgspec.structs.replace(
+    session_link = msgspec.structs.replace(
         link, run=success.run, failed=match.step.call, overcame=success.call, provisional=False
     )
-    return redact(msgspec.structs.replace(success, links=(moved,))).links
+    return redact(msgspec.structs.replace(success, links=(session_link,))).links
 
 
-def _link_same(failure: Remembered, success: Step) -> Link:
+def _link_same(failure: TrackedFailure, success: Step) -> Link:
     cause = failure.step.failure
-    needs_time = cause is not None and cause.remedy is Remedy.WAIT
+    needs_time = cause is not None and cause.remedy is Remedy.RETRY
     tools = () if needs_time else tuple(failure.since)
     return Link(
         run=success.run,
@@ -75,17 +75,17 @@ def _link_same(failure: Remembered, success: Step) -> Link:
     )
 
 
-def _judge_by_log(success: Step, arguments: dict[str, Any], steps: Sequence[Step]) -> tuple[Link, Step] | None:
+def _link_by_log(success: Step, arguments: dict[str, Any], steps: Sequence[Step]) -> tuple[Link, Step] | None:
     """Link the success as the last call of the log. Return its link and the failed step."""
-    is_written = bool(steps) and steps[-1].name == success.name and steps[-1].arguments == arguments
+    is_logged = bool(steps) and steps[-1].name == success.name and steps[-1].arguments == arguments
     calls = list(steps)
-    if not is_written or calls[-1].outcome != "success":
+    if not is_logged or calls[-1].outcome != "success":
         seq = calls[-1].seq + 1 if calls else 1
         run = calls[-1].run if calls else success.run
         last = msgspec.structs.replace(
             success, run=run, seq=seq, call=seq, arguments=arguments, links=(), key=None, started=0
         )
-        calls = [*(calls[:-1] if is_written else calls), last]
+        calls = [*(calls[:-1] if is_logged else calls), last]
     by_call = {step.call: step for step in calls}
     link = next((link for link in link_recoveries(calls) if link.overcame == calls[-1].call), None)
     return (link, by_call[link.failed]) if link is not None and link.failed in by_call else None
@@ -94,17 +94,17 @@ def _judge_by_log(success: Step, arguments: dict[str, Any], steps: Sequence[Step
 def read_log(agent: str, path: str, classify: Callable[..., Failure]) -> list[Step]:
     """Read the calls of a session from its log. Return an empty list if the log is unreadable."""
     from mulligan.capture.transcripts.formats import FORMATS  # only after a failure
-    from mulligan.capture.transcripts.gathering import Reading
-    from mulligan.capture.transcripts.lines import Lines, Unreadable
+    from mulligan.capture.transcripts.gathering import ReaderState
+    from mulligan.capture.transcripts.lines import LogLines, UnreadableFileError
 
     steps: list[Step] = []
     try:
         if not path or Path(path).stat().st_size > MAX_LOG_BYTES:
             return []
-        with Lines(Path(path)) as lines:
-            for history in FORMATS[_FORMATS.get(agent, agent)].read(lines, Reading(classify, keeps_results=True)):
+        with LogLines(Path(path)) as lines:
+            for history in FORMATS[_FORMATS.get(agent, agent)].read(lines, ReaderState(classify, keeps_results=True)):
                 if history.run.parent is None:  # skips the runs of subagents
                     steps = list(history.steps)
-    except (Unreadable, OSError, KeyError):
+    except (UnreadableFileError, OSError, KeyError):
         return []
     return steps

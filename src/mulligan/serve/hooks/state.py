@@ -8,18 +8,18 @@ import msgspec
 
 from mulligan.records import digest
 
-KIND = "hook"
+HOOK_STATE_KIND = "hook"
 """Key-value kind of this state. The key is the session id."""
-SESSION = "session"
+SESSION_KIND = "session"
 """Key-value kind of a session's failures, the same for all sessions."""
 _LETTERS = b"abcdefghijklmnopqrstuvwxyz234567"
 
 
-class State(msgspec.Struct, omit_defaults=True):
+class HookState(msgspec.Struct, omit_defaults=True):
     """State of one session."""
 
-    IDS: ClassVar[int] = 200
-    BATCHES: ClassVar[int] = 20
+    MAX_CALL_IDS: ClassVar[int] = 200
+    MAX_BATCHES: ClassVar[int] = 20
     """Number of recent calls and batches that are recognized as duplicates."""
 
     agent: str
@@ -41,20 +41,20 @@ class State(msgspec.Struct, omit_defaults=True):
     compacted_at: tuple[int, int] = (0, 0)
     """Step and turn of the last compaction; `compacted` is its time in UTC milliseconds."""
 
-    def run_of(self, session: str) -> str:
+    def build_run_id(self, session: str) -> str:
         """Build the run id, the same in every process. Runs in one folder share `folder_suffix`."""
-        return f"{beginning_of(self.agent, session)}{self.place}"
+        return f"{run_id_prefix(self.agent, session)}{self.folder_suffix}"
 
     @property
-    def place(self) -> str:
+    def folder_suffix(self) -> str:
         """Suffix of all run ids in this folder."""
-        return _letters(self.folder, 6)
+        return _digest_letters(self.folder, 6)
 
 
-def beginning_of(agent: str, session: str) -> str:
+def run_id_prefix(agent: str, session: str) -> str:
     """Return the start of a session's run id, without the folder."""
-    return f"run_{_letters(f'{agent} {session}', 10)}"
+    return f"run_{_digest_letters(f'{agent} {session}', 10)}"
 
 
-def _letters(text: str, count: int) -> str:
+def _digest_letters(text: str, count: int) -> str:
     return bytes(_LETTERS[byte % 32] for byte in digest(text.encode("utf-8", "replace"), count)).decode()

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from mulligan import __version__
-from mulligan.failure import MissingExtra, StoreError
+from mulligan.failure import MissingExtraError, StoreError
 from mulligan.serve.mcp.knowledge import Knowledge
-from mulligan.serve.mcp.tools import TOOLS, BadCall
+from mulligan.serve.mcp.tools import TOOLS, InvalidToolCallError
 
 try:
     import mcp_types as types
@@ -20,7 +20,7 @@ try:
 
     from mcp import MCPError
 except ImportError:
-    raise MissingExtra("mulligan mcp needs the mcp package, version 2: pip install 'mulligan[mcp]'") from None
+    raise MissingExtraError("mulligan mcp needs the mcp package, version 2: pip install 'mulligan[mcp]'") from None
 
 T = TypeVar("T")
 TEXT = "text/plain"
@@ -31,7 +31,7 @@ NOT_FOUND = -32002
 def serve(knowledge: Knowledge, instructions: str) -> None:
     """Serve until the client disconnects."""
     logging.getLogger("mcp").setLevel(logging.ERROR)  # standard error belongs to the parent process
-    asyncio.run(_serve(server_of(knowledge, instructions)))
+    asyncio.run(_serve(build_server(knowledge, instructions)))
 
 
 async def _serve(server: Any) -> None:
@@ -39,44 +39,45 @@ async def _serve(server: Any) -> None:
         await server.run(reading, writing, server.create_initialization_options())
 
 
-def server_of(knowledge: Knowledge, instructions: str) -> Any:
+def build_server(knowledge: Knowledge, instructions: str) -> Any:
     async def list_tools(ctx: Any, params: Any) -> Any:
         return types.ListToolsResult(tools=[_tool(name) for name in TOOLS])
 
     async def call_tool(ctx: Any, params: Any) -> Any:
         try:
-            said = await _in_a_thread(partial(knowledge.call, params.name, params.arguments))
-        except BadCall as bad:
-            return _answer(knowledge.shown(str(bad)), is_error=True)
+            answer_text = await _run_in_thread(partial(knowledge.call, params.name, params.arguments))
+        except InvalidToolCallError as bad:
+            return _answer(knowledge.format_refusal(str(bad)), is_error=True)
         except StoreError as broken:
-            return _answer(knowledge.shown(f"the store cannot be asked: {broken}"), is_error=True)
-        return _answer(said)
+            return _answer(knowledge.format_refusal(f"the store cannot be asked: {broken}"), is_error=True)
+        return _answer(answer_text)
 
     async def list_resources(ctx: Any, params: Any) -> Any:
-        found = await _in_a_thread(knowledge.listed)
+        entries = await _run_in_thread(knowledge.list_resources)
         resources = [
-            types.Resource(uri=uri, name=name, description=about, mime_type=TEXT) for uri, name, about in found
+            types.Resource(uri=uri, name=name, description=description, mime_type=TEXT)
+            for uri, name, description in entries
         ]
         return types.ListResourcesResult(resources=resources)
 
     async def list_templates(ctx: Any, params: Any) -> Any:
-        found = [
+        templates = [
             types.ResourceTemplate(uri_template=f"mulligan://{name}/{{id}}", name=name, mime_type=TEXT)
             for name in ("patterns", "lessons")
         ]
-        return types.ListResourceTemplatesResult(resource_templates=found)
+        return types.ListResourceTemplatesResult(resource_templates=templates)
 
     async def read_resource(ctx: Any, params: Any) -> Any:
         uri = str(params.uri)
         try:
-            said = await _in_a_thread(partial(knowledge.read, uri))
+            text = await _run_in_thread(partial(knowledge.read_resource, uri))
         except StoreError as broken:
-            raise MCPError(-32603, knowledge.shown(f"the store cannot be asked: {broken}")) from None
-        if said is None:
+            raise MCPError(-32603, knowledge.format_refusal(f"the store cannot be asked: {broken}")) from None
+        if text is None:
             raise MCPError(
                 NOT_FOUND, "there is no such resource. mulligan://patterns and mulligan://lessons list them."
             )
-        contents = types.TextResourceContents(uri=uri, mime_type=TEXT, text=said)
+        contents = types.TextResourceContents(uri=uri, mime_type=TEXT, text=text)
         return types.ReadResourceResult(contents=[contents])
 
     return Server(
@@ -91,16 +92,16 @@ def server_of(knowledge: Knowledge, instructions: str) -> Any:
     )
 
 
-async def _in_a_thread(work: Callable[[], T]) -> T:
+async def _run_in_thread(function: Callable[[], T]) -> T:
     # The store is synchronous, and a client may send concurrent requests.
-    return await asyncio.to_thread(work)
+    return await asyncio.to_thread(function)
 
 
 def _tool(name: str) -> Any:
     spec = TOOLS[name]
     hints = types.ToolAnnotations(
         title=spec.title,
-        read_only_hint=spec.only_reads,
+        read_only_hint=spec.is_read_only,
         destructive_hint=False,
         idempotent_hint=True,
         open_world_hint=False,

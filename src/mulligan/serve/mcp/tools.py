@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 from mulligan.classify.taxonomy import TYPES
 
-MOST = 20
+MAX_ANSWER_ITEMS = 20
 """Maximum patterns, failures or lessons in one answer."""
-LONGEST = 1_000_000
+MAX_ERROR_CHARS = 1_000_000
 """Maximum characters of an error text. Only its ends are used."""
 
 
-class BadCall(Exception):
+class InvalidToolCallError(Exception):
     """Invalid tool call. The message says what to change."""
 
 
@@ -25,28 +25,34 @@ class ToolSpec(NamedTuple):
     description: str
     properties: Mapping[str, Mapping[str, Any]]
     required: tuple[str, ...] = ()
-    only_reads: bool = True
+    is_read_only: bool = True
 
     @property
     def schema(self) -> dict[str, Any]:
         return {
             "type": "object",
-            "properties": {name: dict(each) for name, each in self.properties.items()},
+            "properties": {name: dict(property_schema) for name, property_schema in self.properties.items()},
             "required": list(self.required),
             "additionalProperties": False,
         }
 
 
-def _text(description: str, longest: int = 200) -> dict[str, Any]:
-    return {"type": "string", "minLength": 1, "maxLength": longest, "description": description}
+def _text(description: str, max_chars: int = 200) -> dict[str, Any]:
+    return {"type": "string", "minLength": 1, "maxLength": max_chars, "description": description}
 
 
 _TOOL = _text("The name of the tool, as you call it.")
-_LIMIT = {"type": "integer", "minimum": 1, "maximum": MOST, "default": 5, "description": "How many, at most."}
+_LIMIT = {
+    "type": "integer",
+    "minimum": 1,
+    "maximum": MAX_ANSWER_ITEMS,
+    "default": 5,
+    "description": "How many, at most.",
+}
 
 TOOLS = {
-    each.name: each
-    for each in (
+    spec.name: spec
+    for spec in (
         ToolSpec(
             "known_failures",
             "What is known to go wrong",
@@ -59,7 +65,7 @@ TOOLS = {
                     "pattern": f"^(?:{'|'.join(TYPES)})(?:/[a-z_]{{1,40}})?$",
                     "description": "Only failures of this kind, such as tool/timeout.",
                 },
-                "text": _text("Only failures that speak of this.", LONGEST),
+                "text": _text("Only failures that speak of this.", MAX_ERROR_CHARS),
                 "limit": _LIMIT,
             },
         ),
@@ -71,7 +77,7 @@ TOOLS = {
             "called.",
             {
                 "tool": _TOOL,
-                "error": _text("What the tool answered, whole.", LONGEST),
+                "error": _text("What the tool answered, whole.", MAX_ERROR_CHARS),
                 "arguments": {"type": "object", "description": "What it was called with."},
                 "schema": {"type": "object", "description": "The tool's input schema, if you have it."},
             },
@@ -108,27 +114,33 @@ TOOLS = {
                 "worked": {"type": "boolean", "description": "Whether the call then worked."},
             },
             ("id", "worked"),
-            only_reads=False,
+            is_read_only=False,
         ),
     )
 }
 
 
-def checked(spec: ToolSpec, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
+def check_arguments(spec: ToolSpec, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the arguments with defaults. Raise `InvalidToolCallError` that names what to change."""
-    given = dict(arguments or {})
+    checked_arguments = dict(arguments or {})
     names = ", ".join(spec.properties)
-    for name in given:
+    for name in checked_arguments:
         if name not in spec.properties:
-            raise BadCall(f"{spec.name} has no argument {str(name)[:80]!r}. It takes {names}.")
+            raise InvalidToolCallError(f"{spec.name} has no argument {str(name)[:80]!r}. It takes {names}.")
     for name in spec.required:
-        if given.get(name) is None:
-            raise BadCall(f"{spec.name} needs {name}: {_wanted(spec.properties[name])}")
-    for name, value in given.items():
+        if checked_arguments.get(name) is None:
+            raise InvalidToolCallError(f"{spec.name} needs {name}: {_describe_property(spec.properties[name])}")
+    for name, value in checked_arguments.items():
         if not _is_valid(spec.properties[name], value):
-            raise BadCall(f"{name} is not what {spec.name} takes: {_wanted(spec.properties[name])}")
-    defaults = {name: each["default"] for name, each in spec.properties.items() if "default" in each}
-    return defaults | given
+            raise InvalidToolCallError(
+                f"{name} is not what {spec.name} takes: {_describe_property(spec.properties[name])}"
+            )
+    defaults = {
+        name: property_schema["default"]
+        for name, property_schema in spec.properties.items()
+        if "default" in property_schema
+    }
+    return defaults | checked_arguments
 
 
 def _is_valid(schema: Mapping[str, Any], value: Any) -> bool:
@@ -140,10 +152,10 @@ def _is_valid(schema: Mapping[str, Any], value: Any) -> bool:
         return False
 
 
-def _wanted(schema: Mapping[str, Any]) -> str:
+def _describe_property(schema: Mapping[str, Any]) -> str:
     limits = [f"{word} {schema[name]}" for name, word in _LIMITS.items() if name in schema]
-    said = f"{schema['description']} ({', '.join([str(schema['type']), *limits])})"
-    return f"{said}."
+    description = f"{schema['description']} ({', '.join([str(schema['type']), *limits])})"
+    return f"{description}."
 
 
 _LIMITS = {"minimum": "at least", "maximum": "at most", "maxLength": "characters at most", "pattern": "as in"}

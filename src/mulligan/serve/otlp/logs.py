@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from mulligan.capture.transcripts.lines import decoded, leniently
+from mulligan.capture.transcripts.lines import decode_leniently, decode_line
 from mulligan.capture.transcripts.otlp import Span
 from mulligan.serve.otlp.protobuf import LogRecord
 
-TOOL, ERROR, MODEL = "tool_result", "api_error", "api_request"
-OF_A_SERVER = "mcp_tool"
+TOOL_EVENT, ERROR_EVENT, MODEL_EVENT = "tool_result", "api_error", "api_request"
+MCP_TOOL_NAME = "mcp_tool"
 """Generic tool name that Claude Code reports for tools of MCP servers."""
 
 
@@ -47,87 +47,95 @@ _decoder = msgspec.json.Decoder(_Export)
 _parameters = msgspec.json.Decoder(_Parameters)
 
 
-def records(data: bytes) -> list[LogRecord]:
+def parse_log_records(data: bytes) -> list[LogRecord]:
     """Parse the log records of a JSON export. Raise MsgspecError if it is invalid."""
-    found = []
-    for group in leniently(data, _decoder.decode).groups:
-        resource = _facts(group.resource.get("attributes") if isinstance(group.resource, dict) else None)
+    log_records = []
+    for group in decode_leniently(data, _decoder.decode).groups:
+        resource = _read_attributes(group.resource.get("attributes") if isinstance(group.resource, dict) else None)
         for scope in group.scopes:
             for log in scope.logs:
                 body = log.body.get("stringValue", "") if isinstance(log.body, dict) else ""
-                moment = _whole(log.time) or _whole(log.observed)
-                found.append(LogRecord(log.name, moment, _facts(log.attributes), resource, str(body)))
-    return found
+                timestamp = _to_integer(log.time) or _to_integer(log.observed)
+                log_records.append(
+                    LogRecord(log.name, timestamp, _read_attributes(log.attributes), resource, str(body))
+                )
+    return log_records
 
 
-def _facts(given: Any) -> dict[str, Any]:
+def _read_attributes(attributes: Any) -> dict[str, Any]:
     facts: dict[str, Any] = {}
-    for each in given if isinstance(given, list) else ():
-        if isinstance(each, dict) and isinstance(each.get("key"), str) and isinstance(each.get("value"), dict):
-            facts[each["key"]] = next(iter(each["value"].values()), None)
+    for attribute in attributes if isinstance(attributes, list) else ():
+        if (
+            isinstance(attribute, dict)
+            and isinstance(attribute.get("key"), str)
+            and isinstance(attribute.get("value"), dict)
+        ):
+            facts[attribute["key"]] = next(iter(attribute["value"].values()), None)
     return facts
 
 
-def _whole(value: Any) -> int:
+def _to_integer(value: Any) -> int:
     try:
         return max(0, min(int(value), 2**63 - 1))
     except (TypeError, ValueError, OverflowError):
         return 0
 
 
-def spans(logs: Iterable[LogRecord]) -> list[Span]:
+def to_spans(logs: Iterable[LogRecord]) -> list[Span]:
     """Convert log records of calls to spans. A session becomes a run."""
-    return [span for each in logs if (span := _span(each)) is not None]
+    return [span for log in logs if (span := _to_span(log)) is not None]
 
 
-def _span(log: LogRecord) -> Span | None:
+def _to_span(log: LogRecord) -> Span | None:
     facts = log.facts
     event = (str(facts.get("event.name") or "") or log.name or log.body).rpartition(".")[2]
     session = facts.get("session.id") or log.resource.get("session.id")
-    if event not in (TOOL, ERROR, MODEL) or not isinstance(session, str) or not session:
+    if event not in (TOOL_EVENT, ERROR_EVENT, MODEL_EVENT) or not isinstance(session, str) or not session:
         return None
-    took = _whole(float(str(facts.get("duration_ms") or 0)) * 1e6) if _is_number(facts.get("duration_ms")) else 0
-    has_failed = event == ERROR or (event == TOOL and str(facts.get("success", "true")).lower() == "false")
-    told: dict[str, Any] = {"session.id": session}
-    if event == TOOL:
-        told |= _tool(facts)
+    took = _to_integer(float(str(facts.get("duration_ms") or 0)) * 1e6) if _is_number(facts.get("duration_ms")) else 0
+    has_failed = event == ERROR_EVENT or (event == TOOL_EVENT and str(facts.get("success", "true")).lower() == "false")
+    attributes: dict[str, Any] = {"session.id": session}
+    if event == TOOL_EVENT:
+        attributes |= _tool_attributes(facts)
     else:
-        told |= {"gen_ai.operation.name": "chat", "gen_ai.request.model": str(facts.get("model") or "model")}
+        attributes |= {"gen_ai.operation.name": "chat", "gen_ai.request.model": str(facts.get("model") or "model")}
         if _is_number(facts.get("status_code")):
-            told["http.response.status_code"] = int(float(str(facts["status_code"])))
-        for name, said in (("input", "input_tokens"), ("output", "output_tokens")):
-            if _is_number(facts.get(said)):
-                told[f"gen_ai.usage.{name}_tokens"] = int(float(str(facts[said])))
-    said = f"{session}\n{log.time}\n{event}\n{sorted((name, str(value)) for name, value in facts.items())}"
-    id = hashlib.blake2b(said.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+            attributes["http.response.status_code"] = int(float(str(facts["status_code"])))
+        for name, key in (("input", "input_tokens"), ("output", "output_tokens")):
+            if _is_number(facts.get(key)):
+                attributes[f"gen_ai.usage.{name}_tokens"] = int(float(str(facts[key])))
+    key = f"{session}\n{log.time}\n{event}\n{sorted((name, str(value)) for name, value in facts.items())}"
+    id = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
     kind = facts.get("error_type") if has_failed else None
     if isinstance(kind, str) and kind:
-        told["error.type"] = kind
+        attributes["error.type"] = kind
     message = str(facts.get("error") or facts.get("error_message") or "") if has_failed else ""
     resource = {"service.name": "claude-code", **log.resource}
     return Span(
-        session, id, "session", event, max(0, log.time - took), log.time, told, has_failed, message, [], resource
+        session, id, "session", event, max(0, log.time - took), log.time, attributes, has_failed, message, [], resource
     )
 
 
-def _tool(facts: dict[str, Any]) -> dict[str, Any]:
+def _tool_attributes(facts: dict[str, Any]) -> dict[str, Any]:
     """Return the span attributes of a tool call.
 
     `tool_input` (the arguments) and `tool_parameters` (a description, with the tool's server and name) are present only
     if `OTEL_LOG_TOOL_DETAILS` is set.
     """
-    told = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": str(facts.get("tool_name") or "tool")}
-    about = facts.get("tool_parameters")
-    given = facts.get("tool_input") or about
-    if isinstance(given, str):
-        told["gen_ai.tool.call.arguments"] = given
+    attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": str(facts.get("tool_name") or "tool")}
+    parameters = facts.get("tool_parameters")
+    tool_input = facts.get("tool_input") or parameters
+    if isinstance(tool_input, str):
+        attributes["gen_ai.tool.call.arguments"] = tool_input
     if isinstance(facts.get("tool_use_id"), str):
-        told["gen_ai.tool.call.id"] = facts["tool_use_id"]
-    if told["gen_ai.tool.name"] == OF_A_SERVER and isinstance(about, str):
-        said = decoded(about.encode("utf-8", "replace"), _parameters)
-        if said is not None and said.tool:
-            told |= {"gen_ai.tool.name": said.tool} | ({"mcp.server.name": said.server} if said.server else {})
-    return told
+        attributes["gen_ai.tool.call.id"] = facts["tool_use_id"]
+    if attributes["gen_ai.tool.name"] == MCP_TOOL_NAME and isinstance(parameters, str):
+        decoded_parameters = decode_line(parameters.encode("utf-8", "replace"), _parameters)
+        if decoded_parameters is not None and decoded_parameters.tool:
+            attributes |= {"gen_ai.tool.name": decoded_parameters.tool} | (
+                {"mcp.server.name": decoded_parameters.server} if decoded_parameters.server else {}
+            )
+    return attributes
 
 
 def _is_number(value: Any) -> bool:

@@ -9,14 +9,14 @@ import msgspec
 from mulligan.serve.proxy import messages
 from mulligan.serve.proxy.messages import Envelope, Id
 
-LARGE = 65_536
+MAX_ANSWER_SIZE = 65_536
 """Characters of a text that are recorded, and bytes above which structured content is not decoded."""
 
 
-class Refused(Exception):
+class ProtocolResponseError(Exception):
     """Protocol error in the server's answer."""
 
-    def __init__(self, error: messages.Error) -> None:
+    def __init__(self, error: messages.ErrorObject) -> None:
         super().__init__(error.message)
         self.error = {"code": error.code, "message": error.message, "data": error.data}
 
@@ -29,38 +29,42 @@ class Answer(msgspec.Struct):
     line: bytes
 
 
-def error_in(raw: msgspec.Raw) -> messages.Error:
+def decode_error(raw: msgspec.Raw) -> messages.ErrorObject:
     try:
-        return messages.error_of(raw)
+        return messages.decode_error_object(raw)
     except (msgspec.DecodeError, RecursionError):
-        return messages.Error(message=bytes(raw)[:1000].decode("utf-8", "replace"))
+        return messages.ErrorObject(message=bytes(raw)[:1000].decode("utf-8", "replace"))
 
 
-def told(raw: msgspec.Raw) -> Any:
+def to_function_result(raw: msgspec.Raw) -> Any:
     """Convert an answer to the value that a function would return, so that it can be classified and recorded."""
     try:
-        result = messages.result_of(raw)
+        result = messages.decode_result(raw)
     except (msgspec.DecodeError, RecursionError):
-        return _odd(raw)
+        return _decode_unusual_result(raw)
     blocks = result.content or []
-    texts = [_cut(block.text) for block in blocks if block.text is not None]
+    texts = [_truncate(block.text) for block in blocks if block.text is not None]
     if result.is_error:
         content = [{"type": "text", "text": text} for text in texts]
         return {"isError": True, "content": content}
     if len(blocks) == 1 and texts:
         return texts[0]
-    if result.structured != messages.NOTHING and memoryview(result.structured).nbytes <= LARGE:
+    if result.structured != messages.EMPTY_RAW and memoryview(result.structured).nbytes <= MAX_ANSWER_SIZE:
         return msgspec.json.decode(result.structured)
-    return {"content": [{"type": block.type, "text": _cut(block.text)} for block in blocks]} if blocks else None
+    return {"content": [{"type": block.type, "text": _truncate(block.text)} for block in blocks]} if blocks else None
 
 
-def _odd(raw: msgspec.Raw) -> Any:
+def _decode_unusual_result(raw: msgspec.Raw) -> Any:
     """Convert an answer that does not match the protocol. Only one marked as an error is kept."""
-    members = messages.read(dict, raw) if memoryview(raw).nbytes <= LARGE else {}
+    members = messages.decode_or_default(dict, raw) if memoryview(raw).nbytes <= MAX_ANSWER_SIZE else {}
     if members.get("isError") is not True:
         return None
-    return {"isError": True, "content": [{"type": "text", "text": _cut(str(members.get("content", "")))}]}
+    return {"isError": True, "content": [{"type": "text", "text": _truncate(str(members.get("content", "")))}]}
 
 
-def _cut(text: str | None) -> str | None:
-    return text if text is None or len(text) <= LARGE else f"{text[:LARGE]} [{len(text) - LARGE} more]"
+def _truncate(text: str | None) -> str | None:
+    return (
+        text
+        if text is None or len(text) <= MAX_ANSWER_SIZE
+        else f"{text[:MAX_ANSWER_SIZE]} [{len(text) - MAX_ANSWER_SIZE} more]"
+    )

@@ -8,21 +8,21 @@ from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable
 
-AT_ONCE = 262_144
+READ_CHUNK_BYTES = 262_144
 """Size of one read."""
-LONGEST = 268_435_456
+MAX_MESSAGE_BYTES = 268_435_456
 """Limit of one message. A longer one is truncated and thus invalid."""
-HEAD = 1000
+TRUNCATED_HEAD_BYTES = 1000
 """Start of a truncated message that is kept: it may contain the id of its request."""
-FULL = 8_388_608
+MAX_WAITING_BYTES = 8_388_608
 """Queued output above which the source is paused."""
 
 
-class Lines:
+class LineBuffer:
     """Buffer that splits incoming bytes into lines."""
 
-    def __init__(self, longest: int = LONGEST) -> None:
-        self._longest = longest
+    def __init__(self, max_bytes: int = MAX_MESSAGE_BYTES) -> None:
+        self._max_bytes = max_bytes
         self._parts: list[bytes] = []
         self._size = 0
         self._is_too_long = False
@@ -31,13 +31,13 @@ class Lines:
         """Add bytes and return the lines that are complete, each with its line end."""
         if not self._parts and data.find(b"\n") == len(data) - 1:
             return [data]  # the usual case: one read is one message
-        *whole, rest = data.split(b"\n")
+        *complete_lines, partial_line = data.split(b"\n")
         lines = []
-        for line in whole:
+        for line in complete_lines:
             self._add(line)
             lines.append(b"".join(self._parts) + b"\n")
             self._parts, self._size, self._is_too_long = [], 0, False
-        self._add(rest)
+        self._add(partial_line)
         return lines
 
     def _add(self, part: bytes) -> None:
@@ -45,8 +45,8 @@ class Lines:
             return
         self._parts.append(part)
         self._size += len(part)
-        if self._size > self._longest:
-            self._parts = [b"".join(self._parts)[:HEAD]]
+        if self._size > self._max_bytes:
+            self._parts = [b"".join(self._parts)[:TRUNCATED_HEAD_BYTES]]
             self._is_too_long = True
 
 
@@ -56,7 +56,7 @@ class Source:
     def __init__(self, loop: AbstractEventLoop, fd: int, on_line: Callable[[bytes], None], on_end: Callable[[], None]):
         self._loop = loop
         self._fd = fd
-        self._lines = Lines()
+        self._lines = LineBuffer()
         self._on_line = on_line
         self._on_end = on_end
         self._is_open = True
@@ -64,7 +64,7 @@ class Source:
 
     def _read(self) -> None:
         try:
-            data = os.read(self._fd, AT_ONCE)
+            data = os.read(self._fd, READ_CHUNK_BYTES)
         except BlockingIOError:
             return
         except OSError:
@@ -111,36 +111,36 @@ class Outlet:
     def write(self, data: bytes) -> None:
         if self.is_broken:
             return
-        sent = 0
+        bytes_sent = 0
         if not self._waiting:
             try:
-                sent = os.write(self._fd, data)
+                bytes_sent = os.write(self._fd, data)
             except BlockingIOError:
-                sent = 0
+                bytes_sent = 0
             except OSError:
                 self._break()
                 return
-            if sent == len(data):
+            if bytes_sent == len(data):
                 return
             self._loop.add_writer(self._fd, self._drain)
-        self._waiting.append(memoryview(data)[sent:])
-        self._size += len(data) - sent
-        if self._size > FULL and self.source is not None:
+        self._waiting.append(memoryview(data)[bytes_sent:])
+        self._size += len(data) - bytes_sent
+        if self._size > MAX_WAITING_BYTES and self.source is not None:
             self.source.pause()
 
     def _drain(self) -> None:
         while self._waiting:
             part = self._waiting[0]
             try:
-                sent = os.write(self._fd, part)
+                bytes_sent = os.write(self._fd, part)
             except BlockingIOError:
                 return
             except OSError:
                 self._break()
                 return
-            self._size -= sent
-            if sent < len(part):
-                self._waiting[0] = part[sent:]
+            self._size -= bytes_sent
+            if bytes_sent < len(part):
+                self._waiting[0] = part[bytes_sent:]
                 return
             self._waiting.popleft()
         self._loop.remove_writer(self._fd)
@@ -154,12 +154,12 @@ class Outlet:
     def _break(self) -> None:
         """Stop writing because the reader closed the pipe."""
         self.is_broken = True
-        self.let_go()
+        self.release()
         if self.source is not None:
             self.source.resume()
         self._on_broken()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Discard the queue and restore the descriptor's blocking mode."""
         if self._waiting:
             self._loop.remove_writer(self._fd)

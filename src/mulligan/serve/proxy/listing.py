@@ -9,116 +9,124 @@ from typing import Any
 
 import msgspec
 
-from mulligan.parts import Parts
-from mulligan.remember.store import LOCAL
-from mulligan.remember.urls import is_begun, open_store
+from mulligan.parts import Components
+from mulligan.remember.store import DEFAULT_TENANT
+from mulligan.remember.urls import may_have_records, open_store
 from mulligan.serve.proxy import messages, pins, teach, tools
 from mulligan.serve.proxy.messages import Envelope
-from mulligan.serve.proxy.pins import Finding, Pins
-from mulligan.serve.proxy.pump import Pump
-from mulligan.serve.proxy.tools import Tools
+from mulligan.serve.proxy.pins import Pins, ToolListFinding
+from mulligan.serve.proxy.pump import Relay
+from mulligan.serve.proxy.tools import ServerTools
 
-PATIENCE = 2.0
+STORE_TIMEOUT_SECONDS = 2.0
 """Time that a tool list waits for the store."""
 
 
-class Listing:
+class ToolListing:
     """Processing of tool lists. A thread accesses the store, so that nothing else waits for it."""
 
-    def __init__(self, pump: Pump, parts: Parts, known: Tools) -> None:
-        self._pump = pump
-        self._parts = parts
-        self._tools = known
+    def __init__(self, relay: Relay, components: Components, server_tools: ServerTools) -> None:
+        self._relay = relay
+        self._components = components
+        self._tools = server_tools
         self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         # Loaded while the server starts, so that the pins are ready for its first tool list.
-        self._pinned = pump.loop.create_task(asyncio.to_thread(self._kept))
+        self._pins_task = relay.loop.create_task(asyncio.to_thread(self._load_pins))
 
-    def asked(self, params: msgspec.Raw) -> Callable[[Envelope, bytes], None]:
+    def build_answer_handler(self, params: msgspec.Raw) -> Callable[[Envelope, bytes], None]:
         """Return the handler for the answer to this request."""
-        is_first_page = not messages.read(dict, params).get("cursor") if params != messages.NOTHING else True
+        is_first_page = (
+            not messages.decode_or_default(dict, params).get("cursor") if params != messages.EMPTY_RAW else True
+        )
 
-        def answered(said: Envelope, line: bytes) -> None:
-            self._start(self._answered(said, line, is_first_page))
+        def handle_answer(envelope: Envelope, line: bytes) -> None:
+            self._start(self._handle_answer(envelope, line, is_first_page))
 
-        return answered
+        return handle_answer
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._pump.loop.create_task(work)
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = self._relay.loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
         """Wait until pending pins are stored."""
         if self._tasks:
-            await asyncio.wait(tuple(self._tasks), timeout=PATIENCE)
+            await asyncio.wait(tuple(self._tasks), timeout=STORE_TIMEOUT_SECONDS)
 
-    async def _answered(self, said: Envelope, line: bytes, is_first_page: bool) -> None:
-        shown = None
-        if said.error == messages.NOTHING:
+    async def _handle_answer(self, envelope: Envelope, line: bytes, is_first_page: bool) -> None:
+        client_result = None
+        if envelope.error == messages.EMPTY_RAW:
             try:
-                shown = await self._taken_in(said.result, is_first_page)
+                client_result = await self._process_list(envelope.result, is_first_page)
             except Exception:  # noqa: BLE001 - an unreadable list is forwarded to the client
-                self._parts.kit.fault("reading a list of tools")
-        id = None if said.id is msgspec.UNSET else said.id
-        self._pump.client.write(line if shown is None else messages.answer(id, shown))
+                self._components.kit.fault("reading a list of tools")
+        id = None if envelope.id is msgspec.UNSET else envelope.id
+        self._relay.client.write(line if client_result is None else messages.build_answer(id, client_result))
 
-    async def _taken_in(self, result: msgspec.Raw, is_first_page: bool) -> dict[str, object] | None:
-        known = self._tools
+    async def _process_list(self, result: msgspec.Raw, is_first_page: bool) -> dict[str, object] | None:
+        server_tools = self._tools
         async with self._lock:
-            if not known.is_settled:
-                await asyncio.wait((self._pinned,), timeout=PATIENCE)
-                if self._pinned.done():
-                    known.settle(self._pinned.result())
-            is_whole = is_first_page and not messages.members(result).get("nextCursor")
-            before = known.pins
-            found = known.listed(result, self._parts.kit.now(), is_whole=is_whole)
-            if known.pins != before and known.is_settled:
-                self._start(self._keep_later(known.pins))
-        tools.report(known.options, found)
+            if not server_tools.has_loaded_pins:
+                await asyncio.wait((self._pins_task,), timeout=STORE_TIMEOUT_SECONDS)
+                if self._pins_task.done():
+                    server_tools.set_pins(self._pins_task.result())
+            is_complete = is_first_page and not messages.decode_members(result).get("nextCursor")
+            before = server_tools.pins
+            findings = server_tools.process_list(result, self._components.kit.now(), is_complete=is_complete)
+            if server_tools.pins != before and server_tools.has_loaded_pins:
+                self._start(self._save_pins_later(server_tools.pins))
+        tools.report_findings(server_tools.options, findings)
         lessons: Mapping[str, Sequence[str]] = {}
-        if known.options.teaches:
-            closed = {name: known.named(name).wrapped.closed() for name in known.names}
-            lessons = await asyncio.to_thread(self._lessons, closed)
-        return known.shown(result, lessons)
+        if server_tools.options.should_inject_lessons:
+            shareable_values = {
+                name: server_tools.get_tool(name).wrapped.shareable_texts() for name in server_tools.names
+            }
+            lessons = await asyncio.to_thread(self._load_lessons, shareable_values)
+        return server_tools.build_client_list(result, lessons)
 
-    async def _keep_later(self, known: Pins) -> None:
+    async def _save_pins_later(self, server_pins: Pins) -> None:
         """Store the pins in the background."""
         async with self._lock:
             try:
-                tools.report(self._tools.options, await asyncio.to_thread(self._keep, known))
+                tools.report_findings(self._tools.options, await asyncio.to_thread(self._save_pins, server_pins))
             except Exception:  # noqa: BLE001 - without stored pins the next list is accepted as the first
-                self._parts.kit.fault("keeping the definitions of tools")
+                self._components.kit.fault("keeping the definitions of tools")
 
     async def refresh(self) -> None:
         """Load the pins again: a person may have accepted a tool in another terminal."""
         async with self._lock:
-            known = self._tools
-            kept = await asyncio.to_thread(self._kept)
-            if kept != known.pins:
-                known.settle(kept)
+            server_tools = self._tools
+            stored_pins = await asyncio.to_thread(self._load_pins)
+            if stored_pins != server_tools.pins:
+                server_tools.set_pins(stored_pins)
 
-    def _kept(self) -> Pins:
+    def _load_pins(self) -> Pins:
         try:
-            url = self._parts.settings.store_url
-            if self._parts.settings.record == "off" or not (url.startswith("memory:") or is_begun(url)):
+            url = self._components.settings.store_url
+            if self._components.settings.record == "off" or not (url.startswith("memory:") or may_have_records(url)):
                 return Pins()  # a read must not create files
-            return pins.unpacked(self._parts.shelf.get(LOCAL, pins.SHELF, self._tools.options.name))
+            return pins.decode_pins(
+                self._components.key_value_store.get(DEFAULT_TENANT, pins.PINS_KIND, self._tools.options.name)
+            )
         except Exception:  # noqa: BLE001 - an unavailable store must not break the connection
-            self._parts.kit.fault("reading the definitions of tools")
+            self._components.kit.fault("reading the definitions of tools")
             return Pins()
 
-    def _keep(self, known: Pins) -> list[Finding]:
-        return pins.keep(self._parts.shelf, self._tools.options.name, known)
+    def _save_pins(self, server_pins: Pins) -> list[ToolListFinding]:
+        return pins.save_pins(self._components.key_value_store, self._tools.options.name, server_pins)
 
-    def _lessons(self, tools: Mapping[str, Collection[str]]) -> Mapping[str, Sequence[str]]:
-        parts, url = self._parts, self._parts.settings.store_url
+    def _load_lessons(self, tools: Mapping[str, Collection[str]]) -> Mapping[str, Sequence[str]]:
+        components, url = self._components, self._components.settings.store_url
         try:
-            if url.startswith("memory:") or not is_begun(url):
+            if url.startswith("memory:") or not may_have_records(url):
                 return {}
             # A connection of its own: the recorder opens the store only when it has records.
-            with closing(open_store(url, token=parts.settings.token)) as store:
-                return teach.lessons(store, parts.kit.prompt, self._tools.options.name, tools, parts.kit.now())
+            with closing(open_store(url, token=components.settings.token)) as store:
+                return teach.collect_lessons(
+                    store, components.kit.prompt, self._tools.options.name, tools, components.kit.now()
+                )
         except Exception:  # noqa: BLE001 - an unavailable store costs the lessons, not the list
-            parts.kit.fault("reading what is known of tools")
+            components.kit.fault("reading what is known of tools")
             return {}

@@ -11,60 +11,62 @@ from mulligan.capture.wrap import ToolOptions
 from mulligan.records import Effects
 from mulligan.recover.tool import Mode
 
-HANGS = 300.0
+DEFAULT_TIMEOUT_SECONDS = 300.0
 """Default time limit of a call without an answer or progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ProxyOptions:
     """Options of one proxy."""
 
     name: str
     """Name of the server in records."""
     mode: Mode = "suggest"
-    trusts_annotations: bool = False
-    pins: bool = False
-    teaches: bool = False
-    timeout: float = HANGS
+    should_trust_annotations: bool = False
+    should_pin: bool = False
+    should_inject_lessons: bool = False
+    timeout: float = DEFAULT_TIMEOUT_SECONDS
     """Seconds. 0 means no limit."""
     start_timeout: float = 120.0
     """Seconds for the answer to the first message. 0 means no limit."""
-    restarts: bool = True
+    should_restart: bool = True
     session: str | None = None
     rules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Rules of the user's settings, by `server.tool`, `server.*` or `*`."""
 
-    def rule(self, tool: str) -> dict[str, Any]:
+    def merge_rules(self, tool: str) -> dict[str, Any]:
         """Merge the rules for a tool. The most specific rule wins."""
-        found: dict[str, Any] = {}
+        merged_rule: dict[str, Any] = {}
         for key in ("*", f"{self.name}.*", f"{self.name}.{tool}"):
-            found.update(self.rules.get(key, {}))
-        return found
+            merged_rule.update(self.rules.get(key, {}))
+        return merged_rule
 
 
-def tool_options(options: Options, tool: str, annotations: Mapping[str, Any], *, is_settled: bool) -> ToolOptions:
+def build_tool_options(
+    options: ProxyOptions, tool: str, annotations: Mapping[str, Any], *, is_pinned: bool
+) -> ToolOptions:
     """Build the options of one tool. Nothing is repaired while its definition differs from the pin."""
-    rule = options.rule(tool)
+    rule = options.merge_rules(tool)
     mode: Mode = rule.get("mode", options.mode)
     return ToolOptions(
         name=f"{options.name}.{tool}",
         server=options.name,
         effects=rule.get("effects") or _effects(options, annotations),
-        mode=mode if is_settled else strictest(MODES, mode, "suggest"),
+        mode=mode if is_pinned else strictest(MODES, mode, "suggest"),
         record=rule.get("record"),
         privileged=rule.get("privileged", ()),
-        released=rule.get("released", ()),
+        unprivileged=rule.get("released", ()),
         # Trusted without a flag: this hint can only restrict repairs.
         destructive=rule.get("destructive", annotations.get("destructiveHint") is True),
     )
 
 
-def timeout_of(options: Options, tool: str) -> float:
-    return float(options.rule(tool).get("timeout", options.timeout))
+def tool_timeout(options: ProxyOptions, tool: str) -> float:
+    return float(options.merge_rules(tool).get("timeout", options.timeout))
 
 
-def _effects(options: Options, annotations: Mapping[str, Any]) -> Effects:
-    if not options.trusts_annotations:
+def _effects(options: ProxyOptions, annotations: Mapping[str, Any]) -> Effects:
+    if not options.should_trust_annotations:
         return "once"
     if annotations.get("readOnlyHint") is True:
         return "none"

@@ -8,18 +8,18 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from mulligan.serve.proxy.pump import Pump
-from mulligan.serve.proxy.rules import Options
+from mulligan.serve.proxy.pump import Relay
+from mulligan.serve.proxy.rules import ProxyOptions
 from mulligan.settings import Settings
 
-SWITCH = 0.0001
+SWITCH_INTERVAL_SECONDS = 0.0001
 """Switch interval of threads while the proxy runs."""
-LAST_WORDS = 2.0
+FINAL_ANSWER_SECONDS = 2.0
 """Time for pending calls to be answered after the server has ended."""
 
 
 def serve(
-    options: Options,
+    options: ProxyOptions,
     settings: Settings,
     command: Sequence[str],
     environment: Mapping[str, str],
@@ -27,30 +27,30 @@ def serve(
 ) -> int:
     """Run the proxy in front of a started server. Return the exit code."""
     # The recorder thread computes for milliseconds at a time. Messages must not wait that long for the GIL.
-    sys.setswitchinterval(SWITCH)
+    sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
     return asyncio.run(_serve(options, settings, command, environment, process))
 
 
 async def _serve(
-    options: Options,
+    options: ProxyOptions,
     settings: Settings,
     command: Sequence[str],
     environment: Mapping[str, str],
     process: subprocess.Popen[bytes],
 ) -> int:
-    from mulligan.parts import Parts  # imported while the server starts, which takes longer
-    from mulligan.serve.proxy.calls import Calls
+    from mulligan.parts import Components  # imported while the server starts, which takes longer
+    from mulligan.serve.proxy.calls import ToolCallRelay
 
     loop = asyncio.get_running_loop()
-    parts = Parts(settings, mode=options.mode)
-    pump = Pump(loop, options, command, environment, process)
-    calls = pump.calls = Calls(pump, parts, options)
+    components = Components(settings, mode=options.mode)
+    relay = Relay(loop, options, command, environment, process)
+    calls = relay.calls = ToolCallRelay(relay, components, options)
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, pump.finish, 128 + number)
+        loop.add_signal_handler(number, relay.finish, 128 + number)
     try:
-        code = await pump.over
-        await calls.close(LAST_WORDS if code == 1 else 0.0)
-        await pump.close()
+        code = await relay.finished
+        await calls.close(FINAL_ANSWER_SECONDS if code == 1 else 0.0)
+        await relay.close()
     finally:
-        parts.recorder.close()
+        components.recorder.close()
     return code

@@ -11,24 +11,24 @@ import msgspec
 
 from mulligan.capture.answers import Judge
 from mulligan.capture.kit import Kit
-from mulligan.capture.wrap import ToolOptions, Wrapped
+from mulligan.capture.wrap import ToolOptions, WrappedFunction
 from mulligan.classify.taxonomy import TOOL_UNKNOWN_TOOL
-from mulligan.failure import Failure, Ran
-from mulligan.recover.mend import strangers
-from mulligan.recover.schema import pinned
+from mulligan.failure import Failure, TookEffect
+from mulligan.recover.mend import unknown_arguments
+from mulligan.recover.schema import compile_schema
 from mulligan.serve.proxy import pins, teach
-from mulligan.serve.proxy.messages import encode, items, members
-from mulligan.serve.proxy.pins import Finding, Pins
-from mulligan.serve.proxy.rules import Options, timeout_of, tool_options
+from mulligan.serve.proxy.messages import decode_items, decode_members, encode
+from mulligan.serve.proxy.pins import Pins, ToolListFinding
+from mulligan.serve.proxy.rules import ProxyOptions, build_tool_options, tool_timeout
 
-NAMES = 1000
+MAX_TOOL_NAMES = 1000
 """Limit of tools that are tracked by name: models invent names without end."""
-SOME_TOOL = "?"
+OTHER_TOOL_NAME = "?"
 """Name under which all further tools are recorded."""
 _DEFINITION = msgspec.json.Decoder(dict[str, Any])
 
 
-class Unlisted(Judge):
+class UnlistedResultChecker(Judge):
     """Result checker for a tool name that the server did not list: an unknown tool error means that nothing executed.
 
     For a listed tool the same text proves nothing: it may forward calls to another tool.
@@ -41,172 +41,178 @@ class Unlisted(Judge):
     ) -> Failure | None:
         failure = super().failure(kit, result, arguments, rejects)
         if failure is not None and failure.kind == TOOL_UNKNOWN_TOOL:
-            return msgspec.structs.replace(failure, ran=Ran.NO)
+            return msgspec.structs.replace(failure, ran=TookEffect.NO)
         return failure
 
 
-class Remote(Wrapped):
+class RemoteTool(WrappedFunction):
     """Tool of the server with the interface that recovery expects. Its schema comes from the server."""
 
     definition: Mapping[str, Any] = {}
 
-    def is_not_listed(self) -> None:
+    def mark_unlisted(self) -> None:
         """Mark a tool that is missing in the server's list."""
-        self._judge = Unlisted(self.options.type, self.name, self.options.errors, self.options.empty)
+        self._judge = UnlistedResultChecker(
+            self.options.type, self.name, self.options.detect_errors, self.options.empty_result
+        )
 
     def schema(self) -> Mapping[str, Any] | None:
         schema = self.definition.get("inputSchema")
         return schema if isinstance(schema, dict) else None
 
 
-class Known:
+class ServerTool:
     """One tool of the server."""
 
-    __slots__ = ("arguments", "definition", "is_held", "name", "timeout", "wrapped")
+    __slots__ = ("arguments", "definition", "is_blocked", "name", "timeout", "wrapped")
 
-    def __init__(self, name: str, wrapped: Remote, timeout: float, definition: Mapping[str, Any] | None) -> None:
+    def __init__(self, name: str, wrapped: RemoteTool, timeout: float, definition: Mapping[str, Any] | None) -> None:
         self.name = name
         self.wrapped = wrapped
         self.timeout = timeout
         self.definition = definition
         """None until the server has listed the tool."""
-        listed = (wrapped.schema() or {}).get("properties")
-        self.arguments: frozenset[str] | None = frozenset(listed) if isinstance(listed, dict) else None
+        properties = (wrapped.schema() or {}).get("properties")
+        self.arguments: frozenset[str] | None = frozenset(properties) if isinstance(properties, dict) else None
         """Argument names in the schema. None if it lists none."""
-        self.is_held = False
+        self.is_blocked = False
         """Whether calls are blocked until a person accepts the tool."""
 
 
-class Tools:
+class ServerTools:
     """Tools of one server."""
 
-    def __init__(self, options: Options, kit: Kit, remote: Callable[[str], Callable[..., Any]]) -> None:
+    def __init__(self, options: ProxyOptions, kit: Kit, remote: Callable[[str], Callable[..., Any]]) -> None:
         self.options = options
         self.pins = Pins()
-        self.is_settled = False
+        self.has_loaded_pins = False
         """Whether the stored pins are loaded. Nothing is repaired before."""
         self._kit = kit
         self._remote = remote
         """Builds the function that calls a tool."""
-        self._known: dict[tuple[str, bool], Known] = {}
-        self._listed: dict[str, dict[str, Any]] = {}
-        self._reported: set[Finding] = set()
+        self._tools_by_name: dict[tuple[str, bool], ServerTool] = {}
+        self._listed_definitions: dict[str, dict[str, Any]] = {}
+        self._reported: set[ToolListFinding] = set()
 
-    def named(self, name: str, *, as_it_came: bool = False) -> Known:
+    def get_tool(self, name: str, *, is_verbatim: bool = False) -> ServerTool:
         """Return a tool by name, listed or not.
 
         `is_verbatim` selects a version whose calls must not be changed.
         """
-        known = self._known.get((name, as_it_came))
-        if known is None:
-            if len(self._known) >= NAMES and name not in self._listed:
-                name = SOME_TOOL
-            known = self._known[name, as_it_came] = self._made(name, self._listed.get(name), as_it_came)
-        return known
+        tool = self._tools_by_name.get((name, is_verbatim))
+        if tool is None:
+            if len(self._tools_by_name) >= MAX_TOOL_NAMES and name not in self._listed_definitions:
+                name = OTHER_TOOL_NAME
+            tool = self._tools_by_name[name, is_verbatim] = self._build_tool(
+                name, self._listed_definitions.get(name), is_verbatim
+            )
+        return tool
 
-    def strangers(self, tool: Known, given: Mapping[str, Any]) -> list[str]:
+    def find_unknown_arguments(self, tool: ServerTool, arguments: Mapping[str, Any]) -> list[str]:
         """Return arguments that the schema does not list, unless it allows additional ones."""
         schema = tool.wrapped.schema()
-        return strangers(given, pinned(schema)) if schema else []
+        return unknown_arguments(arguments, compile_schema(schema)) if schema else []
 
     @property
     def names(self) -> list[str]:
         """Names of the listed tools that are not blocked."""
-        return [name for name in self._listed if not self._is_held(name)]
+        return [name for name in self._listed_definitions if not self._is_blocked(name)]
 
-    def functions(self) -> dict[str, Callable[..., Any]]:
+    def recovering_functions(self) -> dict[str, Callable[..., Any]]:
         """Return the listed tools as functions with recovery."""
-        return {name: self.named(name).wrapped.recovering() for name in self.names}
+        return {name: self.get_tool(name).wrapped.build_wrapper() for name in self.names}
 
-    def _made(self, name: str, definition: dict[str, Any] | None, as_it_came: bool) -> Known:
+    def _build_tool(self, name: str, definition: dict[str, Any] | None, is_verbatim: bool) -> ServerTool:
         annotations = (definition or {}).get("annotations")
-        is_settled = self.is_settled and name not in self.pins.waiting
-        about = tool_options(
-            self.options, name, annotations if isinstance(annotations, dict) else {}, is_settled=is_settled
+        is_settled = self.has_loaded_pins and name not in self.pins.waiting
+        call_options = build_tool_options(
+            self.options, name, annotations if isinstance(annotations, dict) else {}, is_pinned=is_settled
         )
-        if as_it_came:
-            about = dataclasses.replace(about, mode="observe")
-        wrapped = self._wrapped(name, about, definition or {})
-        if definition is None and self._listed:
-            wrapped.is_not_listed()
-        known = Known(name, wrapped, timeout_of(self.options, name), definition)
-        known.is_held = self._is_held(name)
-        return known
+        if is_verbatim:
+            call_options = dataclasses.replace(call_options, mode="observe")
+        wrapped = self._wrap_tool(name, call_options, definition or {})
+        if definition is None and self._listed_definitions:
+            wrapped.mark_unlisted()
+        tool = ServerTool(name, wrapped, tool_timeout(self.options, name), definition)
+        tool.is_blocked = self._is_blocked(name)
+        return tool
 
-    def _wrapped(self, name: str, about: ToolOptions, definition: Mapping[str, Any]) -> Remote:
-        wrapped = Remote(self._remote(name), lambda: self._kit, about)
-        wrapped.definition = definition
-        return wrapped
+    def _wrap_tool(self, name: str, call_options: ToolOptions, definition: Mapping[str, Any]) -> RemoteTool:
+        remote_tool = RemoteTool(self._remote(name), lambda: self._kit, call_options)
+        remote_tool.definition = definition
+        return remote_tool
 
-    def _is_held(self, name: str) -> bool:
-        return self.options.pins and name in self.pins.waiting
+    def _is_blocked(self, name: str) -> bool:
+        return self.options.should_pin and name in self.pins.waiting
 
-    def settle(self, known: Pins) -> None:
+    def set_pins(self, stored_pins: Pins) -> None:
         """Replace the pins by the stored ones, at the start or after a person accepted tools."""
-        self.pins = known
-        self.is_settled = True
-        self._known.clear()
+        self.pins = stored_pins
+        self.has_loaded_pins = True
+        self._tools_by_name.clear()
 
-    def listed(self, result: msgspec.Raw, now: int, *, is_whole: bool) -> list[Finding]:
+    def process_list(self, result: msgspec.Raw, now: int, *, is_complete: bool) -> list[ToolListFinding]:
         """Process a tool list and return the new findings about it."""
-        definitions = self._definitions(result)
-        if is_whole:
-            self._listed = {}
-        for each in definitions:
-            self._listed.setdefault(each["name"], each)
-        self.pins, found = pins.compared(self.pins, definitions, now, is_whole=is_whole)
-        self._known.clear()
-        fresh = [each for each in found if each not in self._reported]
-        self._reported.update(fresh[:NAMES])
-        return fresh
+        definitions = self._decode_definitions(result)
+        if is_complete:
+            self._listed_definitions = {}
+        for definition in definitions:
+            self._listed_definitions.setdefault(definition["name"], definition)
+        self.pins, findings = pins.compare_pins(self.pins, definitions, now, is_complete=is_complete)
+        self._tools_by_name.clear()
+        new_findings = [finding for finding in findings if finding not in self._reported]
+        self._reported.update(new_findings[:MAX_TOOL_NAMES])
+        return new_findings
 
     @staticmethod
-    def _definitions(result: msgspec.Raw) -> list[dict[str, Any]]:
-        found = []
-        for raw in items(members(result)["tools"]):
+    def _decode_definitions(result: msgspec.Raw) -> list[dict[str, Any]]:
+        definitions = []
+        for raw in decode_items(decode_members(result)["tools"]):
             definition = _DEFINITION.decode(raw)
             if isinstance(definition.get("name"), str):
-                found.append(definition)
-        return found
+                definitions.append(definition)
+        return definitions
 
-    def shown(self, result: msgspec.Raw, lessons: Mapping[str, Sequence[str]]) -> dict[str, Any] | None:
+    def build_client_list(self, result: msgspec.Raw, lessons: Mapping[str, Sequence[str]]) -> dict[str, Any] | None:
         """Return the tool list for the client, or None if it is unchanged."""
-        whole: dict[str, Any] = dict(members(result))
-        shown: list[Any] = []
-        taught = teach.Budget(self._kit.prompt)
+        result_members: dict[str, Any] = dict(decode_members(result))
+        client_tools: list[Any] = []
+        budget = teach.DescriptionBudget(self._kit.prompt)
         is_changed = False
         names: set[str] = set()
-        for raw in items(whole["tools"]):
+        for raw in decode_items(result_members["tools"]):
             name = _DEFINITION.decode(raw).get("name")
-            is_twice = self.options.pins and name in names
+            is_duplicate = self.options.should_pin and name in names
             names.add(str(name))
-            if is_twice or self._is_held(str(name)):
+            if is_duplicate or self._is_blocked(str(name)):
                 is_changed = True
                 continue
-            described = taught.described(members(raw), lessons.get(str(name), ()))
-            is_changed = is_changed or described is not None
-            shown.append(raw if described is None else described)
-        return {**whole, "tools": shown} if is_changed else None
+            new_definition = budget.add_lessons(decode_members(raw), lessons.get(str(name), ()))
+            is_changed = is_changed or new_definition is not None
+            client_tools.append(raw if new_definition is None else new_definition)
+        return {**result_members, "tools": client_tools} if is_changed else None
 
 
-def report(options: Options, found: Sequence[Finding]) -> None:
+def report_findings(options: ProxyOptions, findings: Sequence[ToolListFinding]) -> None:
     """Print findings on standard error, which MCP clients show or log."""
-    from mulligan.report.terminal import line  # only needed for findings
+    from mulligan.report.terminal import to_line  # only needed for findings
 
-    said = {
+    sentences = {
         "new": "has a tool that it did not have when it was first seen",
         "changed": "has changed the definition of a tool",
         "removed": "has no longer a tool that it had",
         "twice": "lists two tools of one name, and the first is used",
         "shadows": "has a tool of the same name as another server",
     }
-    for each in found:
-        more = f" ({line(each.told, 200)})" if each.told else ""
-        waits = options.pins and each.what in ("new", "changed")
-        held = f"; it is held back. To look and accept: mulligan proxy accept {options.name}" if waits else ""
-        told = f"mulligan: {line(options.name, 80)} {said[each.what]}: {line(each.tool, 80)}{more}{held}."
-        print(told, file=sys.stderr, flush=True)
+    for finding in findings:
+        more = f" ({to_line(finding.told, 200)})" if finding.told else ""
+        waits = options.should_pin and finding.what in ("new", "changed")
+        blocked_note = f"; it is held back. To look and accept: mulligan proxy accept {options.name}" if waits else ""
+        message = (
+            f"{to_line(options.name, 80)} {sentences[finding.what]}: {to_line(finding.tool, 80)}{more}{blocked_note}"
+        )
+        print(f"mulligan: {message}.", file=sys.stderr, flush=True)
 
 
-def encoded(list_result: dict[str, Any]) -> msgspec.Raw:
+def encode_list(list_result: dict[str, Any]) -> msgspec.Raw:
     return msgspec.Raw(encode(list_result))

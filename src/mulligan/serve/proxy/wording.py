@@ -10,48 +10,69 @@ from typing import Any
 
 import msgspec
 
-from mulligan.serve.proxy.messages import OURS, Error, Id, encode, error_of, items, members, refusal
-from mulligan.serve.proxy.messages import answer as answering
+from mulligan.serve.proxy.messages import (
+    META_PREFIX,
+    ErrorObject,
+    Id,
+    build_error,
+    decode_error_object,
+    decode_items,
+    decode_members,
+    encode,
+)
+from mulligan.serve.proxy.messages import build_answer as answering
 
 Raw = msgspec.Raw
 
 
-def _text(text: str) -> Raw:
+def _text_block(text: str) -> Raw:
     return Raw(encode({"type": "text", "text": text}))
 
 
-def noted(id: Id, result: Raw, notes: Sequence[str], about: Mapping[str, Any]) -> bytes:
+def add_notes(id: Id, result: Raw, notes: Sequence[str], metadata: Mapping[str, Any]) -> bytes:
     """Return a result with notes about the call."""
-    return answering(id, _with(result, [_text(each) for each in notes], "note", {"notes": list(notes), **about}))
+    return answering(
+        id, _append_blocks(result, [_text_block(note) for note in notes], "note", {"notes": list(notes), **metadata})
+    )
 
 
-def explained(id: Id, result: Raw, block: Mapping[str, Any], about: Mapping[str, Any]) -> bytes:
+def add_failure_block(id: Id, result: Raw, block: Mapping[str, Any], metadata: Mapping[str, Any]) -> bytes:
     """Return a failed result with our failure block after the server's content."""
-    told = _text(encode({"mulligan": block}).decode())
-    return answering(id, _with(result, [told], "failure", {**block, **about}))
+    text_block = _text_block(encode({"mulligan": block}).decode())
+    return answering(id, _append_blocks(result, [text_block], "failure", {**block, **metadata}))
 
 
-def _with(result: Raw, blocks: list[Raw], key: str, value: Any) -> dict[str, Any]:
-    whole: dict[str, Any] = dict(members(result))
-    content = items(whole["content"]) if "content" in whole else []
-    meta: dict[str, Any] = dict(members(whole["_meta"])) if whole.get("_meta", b"null") != b"null" else {}
-    return {**whole, "content": [*content, *blocks], "_meta": {**meta, OURS + key: value}}
+def _append_blocks(result: Raw, blocks: list[Raw], key: str, value: Any) -> dict[str, Any]:
+    result_members: dict[str, Any] = dict(decode_members(result))
+    content = decode_items(result_members["content"]) if "content" in result_members else []
+    meta: dict[str, Any] = (
+        dict(decode_members(result_members["_meta"])) if result_members.get("_meta", b"null") != b"null" else {}
+    )
+    return {**result_members, "content": [*content, *blocks], "_meta": {**meta, META_PREFIX + key: value}}
 
 
-def refused(id: Id, error: Raw, block: Mapping[str, Any], about: Mapping[str, Any]) -> bytes:
+def add_block_to_error(id: Id, error: Raw, block: Mapping[str, Any], metadata: Mapping[str, Any]) -> bytes:
     """Return a protocol error with our failure block: appended to its message, which a model sees, and in its data."""
     try:
-        said = error_of(error)
+        error_object = decode_error_object(error)
     except (msgspec.DecodeError, RecursionError):
-        said = Error(message=bytes(error).decode("utf-8", "replace"))
-    data = dict(said.data) if isinstance(said.data, dict) else {} if said.data is None else {"data": said.data}
-    told = encode({"mulligan": {name: value for name, value in block.items() if name != "message"}}).decode()
-    return refusal(id, said.code, f"{said.message}\n{told}", {**data, "mulligan": {**block, **about}})
+        error_object = ErrorObject(message=bytes(error).decode("utf-8", "replace"))
+    data = (
+        dict(error_object.data)
+        if isinstance(error_object.data, dict)
+        else {}
+        if error_object.data is None
+        else {"data": error_object.data}
+    )
+    block_text = encode({"mulligan": {name: value for name, value in block.items() if name != "message"}}).decode()
+    return build_error(
+        id, error_object.code, f"{error_object.message}\n{block_text}", {**data, "mulligan": {**block, **metadata}}
+    )
 
 
-def instead(id: Id, block: Mapping[str, Any], about: Mapping[str, Any], is_stateless: bool) -> bytes:
+def build_failure_answer(id: Id, block: Mapping[str, Any], metadata: Mapping[str, Any], is_stateless: bool) -> bytes:
     """Return a failure as the answer to a request that the server did not answer."""
-    result: dict[str, Any] = {"content": [_text(encode({"mulligan": block}).decode())], "isError": True}
+    result: dict[str, Any] = {"content": [_text_block(encode({"mulligan": block}).decode())], "isError": True}
     if is_stateless:
         result["resultType"] = "complete"
-    return answering(id, {**result, "_meta": {OURS + "failure": {**block, **about}}})
+    return answering(id, {**result, "_meta": {META_PREFIX + "failure": {**block, **metadata}}})

@@ -9,20 +9,20 @@ from typing import Any, NamedTuple
 from mulligan.assembly import Mulligan
 from mulligan.records import Status
 
-Script = Generator["Asked", Any, str]
+Script = Generator["ScriptedCall", Any, str]
 
 
-class Asked(NamedTuple):
+class ScriptedCall(NamedTuple):
     """Tool call that the script requests."""
 
     name: str
     arguments: dict[str, Any]
-    why: str
-    moral: str = ""
+    headline: str
+    failure_comment: str = ""
     """Comment to print if the call fails."""
 
 
-class Work(NamedTuple):
+class PassResult(NamedTuple):
     """Result of one pass."""
 
     run: str
@@ -31,7 +31,7 @@ class Work(NamedTuple):
     answer: str
 
 
-class Wish(NamedTuple):
+class UserRequest(NamedTuple):
     """Request of a simulated user. Each pass has a different one."""
 
     invoice: str
@@ -43,12 +43,12 @@ class Wish(NamedTuple):
         return f"Pay {self.invoice}, then tell me about {self.topic}, the weather in {self.city} and ticket 7."
 
 
-def script(wish: Wish) -> Script:
+def build_script(request: UserRequest) -> Script:
     """Yield the tool calls of one pass, one per turn. No pass remembers an earlier one."""
-    invoice = wish.invoice
-    yield Asked("search_docs", {"query": wish.topic, "top_k": 50}, "A rejected argument")
-    yield Asked("weather", {"city": wish.city}, "A rate limit that says how long to wait")
-    answer = yield Asked(
+    invoice = request.invoice
+    yield ScriptedCall("search_docs", {"query": request.topic, "top_k": 50}, "A rejected argument")
+    yield ScriptedCall("weather", {"city": request.city}, "A rate limit that says how long to wait")
+    answer = yield ScriptedCall(
         "pay_invoice",
         {"invoice": invoice, "amount": 120},
         "A timeout of a tool with side effects",
@@ -56,10 +56,10 @@ def script(wish: Wish) -> Script:
     )
     paid = "paid"
     if is_failure(answer) and "outcome" in answer:
-        payments = yield Asked("list_payments", {}, "The model was told to check, so it does")
+        payments = yield ScriptedCall("list_payments", {}, "The model was told to check, so it does")
         paid = "paid once" if payments.count(invoice) == 1 else "not known to be paid"
-    forecast = yield from _forecast(wish.city)
-    answer = yield Asked(
+    forecast = yield from _forecast(request.city)
+    answer = yield ScriptedCall(
         "read_ticket",
         {"number": 7},
         "A hostile error text",
@@ -69,33 +69,37 @@ def script(wish: Wish) -> Script:
     return f"{invoice} is {paid}, the outlook is {forecast}, {ticket}."
 
 
-def forewarned(known: str) -> Script:
+def build_informed_script(lesson_text: str) -> Script:
     """Yield the first search only, with the argument that the lesson in the prompt recommends."""
-    wanted = re.search(r"top_k=(\d+)", known)
-    why = "The prompt says what helped, so the model asks for that" if wanted else "The prompt says nothing of it"
-    found = yield Asked("search_docs", {"query": "delivery times", "top_k": int(wanted[1]) if wanted else 50}, why)
-    return f"{len(found if isinstance(found, list) else found['result'])} pages were found."
+    top_k_match = re.search(r"top_k=(\d+)", lesson_text)
+    headline = (
+        "The prompt says what helped, so the model asks for that" if top_k_match else "The prompt says nothing of it"
+    )
+    answer = yield ScriptedCall(
+        "search_docs", {"query": "delivery times", "top_k": int(top_k_match[1]) if top_k_match else 50}, headline
+    )
+    return f"{len(answer if isinstance(answer, list) else answer['result'])} pages were found."
 
 
-def _forecast(city: str) -> Generator[Asked, Any, str]:
-    name, why = "get_forecast", "A tool that does not exist"
+def _forecast(city: str) -> Generator[ScriptedCall, Any, str]:
+    name, headline = "get_forecast", "A tool that does not exist"
     days = 30
     for guess in (14, 10, 7, 3):
-        answer = yield Asked(name, {"city": city, "days": days}, why)
+        answer = yield ScriptedCall(name, {"city": city, "days": days}, headline)
         if not is_failure(answer):
             return str(answer["outlook"])
-        told = " ".join(answer.get("suggestions", ()))
-        named = re.search(r"call (\w+) instead|Did you mean (\w+)\?", told)
-        worked = re.search(r"days=(\d+)", told)
-        if named:
-            name = named[1] or named[2]
-        if worked:
-            days = int(worked[1])
-            why = "The answer said what worked before, so the model does that"
-        elif named:
-            why = "The answer named the right tool"
+        suggestion_text = " ".join(answer.get("suggestions", ()))
+        name_match = re.search(r"call (\w+) instead|Did you mean (\w+)\?", suggestion_text)
+        days_match = re.search(r"days=(\d+)", suggestion_text)
+        if name_match:
+            name = name_match[1] or name_match[2]
+        if days_match:
+            days = int(days_match[1])
+            headline = "The answer said what worked before, so the model does that"
+        elif name_match:
+            headline = "The answer named the right tool"
         else:
-            days, why = guess, "The answer did not say how many days are right, so the model guesses"
+            days, headline = guess, "The answer did not say how many days are right, so the model guesses"
     return "unknown"
 
 
@@ -103,29 +107,29 @@ def is_failure(answer: Any) -> bool:
     return isinstance(answer, dict) and "error" in answer
 
 
-def work(
+def run_pass(
     mulligan: Mulligan,
     tools: dict[str, Callable[..., Any]],
-    thoughts: Script,
-    wish: str,
-    narrate: Callable[[Asked, Callable[[], Any]], Any],
-) -> Work:
+    script: Script,
+    request_text: str,
+    narrate: Callable[[ScriptedCall, Callable[[], Any]], Any],
+) -> PassResult:
     """Run one pass as an ordinary agent loop."""
 
     @mulligan.model(name="scripted-model")
-    def think(messages: list[str]) -> Asked | str:
+    def think(messages: list[str]) -> ScriptedCall | str:
         try:
-            return thoughts.send(last_answer)
+            return script.send(last_answer)
         except StopIteration as stop:
             return str(stop.value)
 
     last_answer: Any = None
-    messages = [wish]
+    messages = [request_text]
     with mulligan.run("demo-agent", context=messages[0]) as run:
         for turn in mulligan.turns(limit=20):
-            asked = think(messages)
-            if isinstance(asked, str):
+            reply = think(messages)
+            if isinstance(reply, str):
                 break
-            last_answer = narrate(asked, lambda turn=turn, asked=asked: turn.call(tools, asked.name, asked.arguments))  # type: ignore[misc]
+            last_answer = narrate(reply, lambda turn=turn, reply=reply: turn.call(tools, reply.name, reply.arguments))  # type: ignore[misc]
             messages.append(str(last_answer)[:200])
-    return Work(run.id, run.status, turn.number, asked if isinstance(asked, str) else "It ran out of turns.")
+    return PassResult(run.id, run.status, turn.number, reply if isinstance(reply, str) else "It ran out of turns.")
