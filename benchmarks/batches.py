@@ -29,12 +29,12 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"
 
 import postgres  # type: ignore[import-not-found]
 
-from mulligan.events import AnyEvent, RunStarted, StepEnded
-from mulligan.records import Run, Step
-from mulligan.remember.postgres.connection import _DAY, PostgresConnection
-from mulligan.remember.postgres.store import PostgresStore
-from mulligan.remember.rows import STEP, step_row
-from mulligan.remember.store import DEFAULT_TENANT
+from mulligan.core.events import AnyEvent, RunStarted, StepEnded
+from mulligan.core.records import Run, Step
+from mulligan.store.base import DEFAULT_TENANT
+from mulligan.store.postgres.postgres_connection import _DAY, PostgresConnection
+from mulligan.store.postgres.postgres_store import PostgresStore
+from mulligan.store.rows import STEP, step_row
 
 SIZES = (100, 1000, 4000)
 RUN = 20

@@ -24,9 +24,9 @@ from typing import Any
 
 import recall
 
-from mulligan.events import StepEnded
-from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DEFAULT_TENANT
+from mulligan.core.events import StepEnded
+from mulligan.store.base import DEFAULT_TENANT
+from mulligan.store.sqlite import SqliteStore
 
 MINUTES = 3.0
 MEGABYTES = 500.0
@@ -37,9 +37,9 @@ CHILD = """
 import json, resource, sys, time
 from pathlib import Path
 from mulligan.prompt import Prompt
-from mulligan.remember.lessons import rows as lesson_rows
-from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DEFAULT_TENANT
+from mulligan.store import database_lessons as lesson_rows
+from mulligan.store.sqlite import SqliteStore
+from mulligan.store.base import DEFAULT_TENANT
 Prompt().message("once, so that what is compiled at first use is not measured")
 store = SqliteStore(Path(sys.argv[1]))
 wall, cpu = time.monotonic(), time.process_time()

@@ -54,7 +54,7 @@ class Measured(NamedTuple):
 def measure(folder: Path, rounds: int) -> tuple[dict[str, Measured], int]:
     from servers import served  # type: ignore[import-not-found] # of tests/support
 
-    from mulligan.serve.dashboard.pages import build_routes
+    from mulligan.dashboard.pages import build_routes
 
     found: dict[str, Measured] = {}
     with served(folder, groups=(build_routes,), clock=lambda: NOW) as running:

@@ -19,16 +19,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mulligan import figures
-from mulligan.failure import Failure, Kind, Remedy, TookEffect
-from mulligan.figures import DAY, HOUR, Cells
-from mulligan.links import derive_status, link_recoveries
-from mulligan.records import Change, History, Recovery, Run, Step, encode
-from mulligan.remember import fixes, rollups, rows, tallies
-from mulligan.remember.ledger import slice_history
-from mulligan.remember.sqlite import SqliteConnection, SqliteStore
-from mulligan.remember.store import DEFAULT_TENANT
-from mulligan.remember.tallies import CountedFailure, PatternDelta
+from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
+from mulligan.core.links import derive_status, link_recoveries
+from mulligan.core.records import Change, History, Recovery, Run, Step, encode
+from mulligan.learn import fixes
+from mulligan.store import counters, pattern_counts, rollups, rows
+from mulligan.store.base import DEFAULT_TENANT
+from mulligan.store.counters import DAY, HOUR, Cells
+from mulligan.store.pattern_counts import CountedFailure, PatternDelta
+from mulligan.store.sqlite import SqliteConnection, SqliteStore
+from mulligan.store.writer import slice_history
 
 AGENTS = 10
 TOOLS = 20
@@ -52,7 +52,7 @@ KINDS = (
     (Kind("tool", "auth_error", Remedy.STOP, TookEffect.NO), 0.08),
 )
 CLAMPED = (Change(path="top_k", how="clamp", before=50, after=10),)
-Sums = dict[tuple[str, str], figures.Cell]
+Sums = dict[tuple[str, str], counters.Cell]
 """By slice and value."""
 
 
@@ -183,16 +183,16 @@ class Block:
         seen: list[CountedFailure] = []
         counted: Cells = {}
         for made in self.histories:
-            figures.add(counted, figures.cells(made))
+            counters.add(counted, counters.cells(made))
             part = slice_history(made)
             seen += (each for call in part.calls for each in part.to_counted_failures(call, 1))
             self._add_rows(made)
         self.sums: Sums = {}
         for place, cell in counted.items():
-            for key in figures.slices(place):
-                figures.merge(self.sums.setdefault(key, figures.Cell()), cell)
+            for key in counters.slices(place):
+                counters.merge(self.sums.setdefault(key, counters.Cell()), cell)
         self.packed = packed(self.sums)
-        self.patterns, met = tallies.sum_changes(seen)
+        self.patterns, met = pattern_counts.sum_changes(seen)
         for (pattern, started, run, kind), count in met.items():
             self.rows["met"].append((number, pattern, started, run[10:], kind, count))
         self.runs_of = Counter(pattern for pattern, _ in {(pattern, run) for pattern, _, run, _ in met})
@@ -232,7 +232,7 @@ class Block:
 
 
 def packed(sums: Sums) -> list[tuple[str, str, bytes, bytes | None]]:
-    return [(slice, value, *figures.pack(cell)) for (slice, value), cell in sums.items()]
+    return [(slice, value, *counters.pack(cell)) for (slice, value), cell in sums.items()]
 
 
 class Filler:
@@ -316,7 +316,7 @@ class Filler:
             if blocks not in whole:  # most days have the same hours
                 whole[blocks] = {}
                 for block in blocks:
-                    figures.add(whole[blocks], self.blocks[block].sums)
+                    counters.add(whole[blocks], self.blocks[block].sums)
             days[day] = whole[blocks]
         ready = {id(sums): packed(sums) for sums in whole.values()}
         daily = [(day, ready[id(sums)]) for day, sums in days.items()]
@@ -350,7 +350,7 @@ class Filler:
                 for agent, count in sum.agents.items():
                     total.agents[agent] = total.agents.get(agent, 0) + count
                 runs[id] = runs.get(id, 0) + block.runs_of[id]
-        tallies.apply_deltas(connection, DEFAULT_TENANT, totals, runs)
+        pattern_counts.apply_deltas(connection, DEFAULT_TENANT, totals, runs)
 
     def write_facts(self, path: Path) -> None:
         """The steps of the made hours as CSV, for another database."""

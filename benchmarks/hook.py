@@ -80,12 +80,12 @@ def _event(session: str, name: str, **fields: Any) -> bytes:
 def played(home: Path) -> Mix:
     """The whole mix, played in this process: which stage each event needs depends on what was there before."""
     os.environ["MULLIGAN_HOME"] = str(home)
-    from mulligan.serve.hooks import first, second
+    from mulligan.hooks import event_processing, fast_filter
 
     mix = Mix()
     for event in events():
-        if first.needs_processing("claude-code", event):
-            second.process_event("claude-code", event)
+        if fast_filter.needs_processing("claude-code", event):
+            event_processing.process_event("claude-code", event)
             mix.second.append(event)
         else:
             mix.first.append(event)

@@ -20,11 +20,11 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"
 
 import psycopg
 
-from mulligan.figures import DAY
-from mulligan.remember.postgres import security
-from mulligan.remember.postgres.store import PostgresStore
-from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.tables import ORDERED
+from mulligan.store.counters import DAY
+from mulligan.store.postgres import row_security
+from mulligan.store.postgres.postgres_store import PostgresStore
+from mulligan.store.sqlite import SqliteStore
+from mulligan.store.tables import ORDERED
 
 LARGE = {"shared_buffers": "512MB", "maintenance_work_mem": "256MB", "max_wal_size": "4GB"}
 
@@ -84,7 +84,7 @@ def copy(path: Path, url: str, owner: str, now: int, show: Callable[[str], None]
             made.execute(
                 f"CREATE TABLE IF NOT EXISTS steps_{day} PARTITION OF steps FOR VALUES FROM ({day}) TO ({day + 1})"
             )
-        security.enable_row_security(made)
+        row_security.enable_row_security(made)
         made.execute("RESET ROLE")
         tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%' ORDER BY name"
         for (table,) in source.execute(tables).fetchall():

@@ -25,13 +25,13 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"
 import postgres  # type: ignore[import-not-found]
 import psycopg
 
-from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
-from mulligan.failure import Failure, Kind, Remedy
-from mulligan.records import Run, Step
-from mulligan.remember.postgres.retention import PartitionPruneRound
-from mulligan.remember.postgres.store import PostgresStore, _DatabaseSpaceMeter
-from mulligan.remember.pruning import PruneRound
-from mulligan.remember.store import DAY, DEFAULT_TENANT, Retention
+from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
+from mulligan.core.failure import Failure, Kind, Remedy
+from mulligan.core.records import Run, Step
+from mulligan.store.base import DAY, DEFAULT_TENANT, Retention
+from mulligan.store.postgres.postgres_retention import PartitionPruneRound
+from mulligan.store.postgres.postgres_store import PostgresStore, _DatabaseSpaceMeter
+from mulligan.store.pruning import PruneRound
 
 TODAY = 20_000
 RUN = 5

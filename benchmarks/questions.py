@@ -30,11 +30,11 @@ from typing import Any, NamedTuple
 
 from filling import NOW, Filler, hours, run_id
 
-from mulligan.events import StepEnded
-from mulligan.figures import DAY, HOUR, StatsQuery
-from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DEFAULT_TENANT, PatternQuery, Store
+from mulligan.core.events import StepEnded
 from mulligan.report import stats as report
+from mulligan.store.base import DEFAULT_TENANT, PatternQuery, Store
+from mulligan.store.counters import DAY, HOUR, StatsQuery
+from mulligan.store.sqlite import SqliteStore
 
 TARGETS = {"type and code, 7 d": 25, "success by tool, 7 d": 25, "top 10 patterns, 7 d": 100, "percentiles, 24 h": 25}
 
@@ -210,7 +210,7 @@ def appended(where: str, batches: int) -> dict[str, list[float]]:
     import postgres_store  # those who ask PostgreSQL have the extra
     import recall
 
-    from mulligan.remember.postgres.store import PostgresStore
+    from mulligan.store.postgres.postgres_store import PostgresStore
 
     chance = random.Random(8)
     rates: dict[str, list[float]] = {"SQLite": [], "PostgreSQL": []}

@@ -32,13 +32,14 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
-from mulligan.failure import Failure, Kind, Remedy, TookEffect
-from mulligan.figures import StatsQuery
-from mulligan.records import Run, Step
-from mulligan.remember import fixes, similar, voting
-from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DAY, DEFAULT_TENANT, FixQuery, RecallQuery, Store
+from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
+from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
+from mulligan.core.records import Run, Step
+from mulligan.learn import fixes, similar
+from mulligan.store import fix_votes
+from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery, RecallQuery, Store
+from mulligan.store.counters import StatsQuery
+from mulligan.store.sqlite import SqliteStore
 
 TOOLS = 200
 WAYS = 300
@@ -271,19 +272,19 @@ def learning_adds(folder: Path, calls: int = 20_000, rounds: int = 5) -> tuple[f
         sizes.append(sum(isinstance(event, StepEnded) for event in batches[-1]))
     half = len(batches) // 2
     kept = sum(sizes[half:])
-    real = fixes.find_trials, voting.add_votes
+    real = fixes.find_trials, fix_votes.add_votes
     spent: dict[bool, list[float]] = {False: [], True: []}
     for place in range(2 * rounds):
         is_learning = place % 2 == 1
         store = SqliteStore(folder / f"learning_{place}.db", lambda: NOW)
-        fixes.find_trials, voting.add_votes = real if is_learning else (_no_trials, _no_news)  # type: ignore[assignment]
+        fixes.find_trials, fix_votes.add_votes = real if is_learning else (_no_trials, _no_news)  # type: ignore[assignment]
         began = 0.0
         for at, batch in enumerate(batches):
             if at == half:
                 began = time.process_time()
             store.append(DEFAULT_TENANT, batch, f"journal_{at}", 1)
         spent[is_learning].append(1e6 * (time.process_time() - began) / kept)
-        fixes.find_trials, voting.add_votes = real
+        fixes.find_trials, fix_votes.add_votes = real
         store.close()
     return statistics.median(spent[False]), statistics.median(spent[True])
 

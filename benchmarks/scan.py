@@ -44,11 +44,11 @@ if sys.argv[1] == "decode":
             for line in lines:
                 decode(line)
 else:
-    from mulligan.capture.transcripts.gathering import ReaderState
+    from mulligan.transcripts.run_builder import ReaderState
     from mulligan.redaction import Redactor
-    from mulligan.report.scan import LogScan
+    from mulligan.report.scan_report import LogScan
     from mulligan.report.scan_text import render_findings
-    from mulligan.serve.cli.scan import LogScanner  # as the command reads them
+    from mulligan.cli.scan import LogScanner  # as the command reads them
     logs = LogScanner(tuple(map(str, files)), None)
     began = time.process_time()
     reading, scan = ReaderState(), LogScan()

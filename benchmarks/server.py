@@ -39,9 +39,9 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from spans import Made, as_protobuf  # type: ignore[import-not-found]  # noqa: E402
 
-from mulligan.events import RunEnded, StepEnded  # noqa: E402
-from mulligan.failure import Failure, Kind, Remedy, TookEffect  # noqa: E402
-from mulligan.records import Run, Step, encode  # noqa: E402
+from mulligan.core.events import RunEnded, StepEnded  # noqa: E402
+from mulligan.core.failure import Failure, Kind, Remedy, TookEffect  # noqa: E402
+from mulligan.core.records import Run, Step, encode  # noqa: E402
 
 OWN, OTLP, IDLE, PACKAGES, MEGABYTES = 50.0, 80.0, 80.0, 25, 60.0
 """Targets: microseconds an item, megabytes, distributions."""

@@ -23,8 +23,8 @@ ERRORS = ROOT.parent / "shared" / "data" / "errors-dev.jsonl"
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "evals")]
 
 from classify import category  # noqa: E402
-from mulligan.calls import wilson_lower_bound  # noqa: E402
 from mulligan.classify.classifier import classify  # noqa: E402
+from mulligan.core.calls import wilson_lower_bound  # noqa: E402
 
 AIM = 0.95
 ALIKE = 60

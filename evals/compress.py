@@ -19,7 +19,7 @@ sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "src")]
 
 import conversations  # noqa: E402 - found where the tests have it
 
-from mulligan import conversation  # noqa: E402
+from mulligan.core import conversation  # noqa: E402
 from mulligan.recover.compress import CompressionResult, Sizes, calibrate_scale, fit_to_window, token_limit  # noqa: E402
 
 RATIOS = (1.02, 1.2, 1.5, 2, 3)

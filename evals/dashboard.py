@@ -29,7 +29,7 @@ def main() -> int:
         return 0
     from servers import served
 
-    from mulligan.serve.dashboard.pages import build_routes
+    from mulligan.dashboard.pages import build_routes
 
     with tempfile.TemporaryDirectory() as folder:
         imported(Path(folder) / "mulligan.db")
@@ -53,13 +53,13 @@ def main() -> int:
 
 def pages(store: object) -> list[str]:
     """The lists over all days there are, and of each the one with the most in it."""
-    from mulligan.remember.store import DAY, DEFAULT_TENANT, FixQuery, PatternQuery, RunQuery, Store
-    from mulligan.serve.dashboard import shown
+    from mulligan.dashboard import formatting
+    from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery, PatternQuery, RunQuery, Store
 
     assert isinstance(store, Store)
     histories = list(store.export(DEFAULT_TENANT))
     started = [history.run.started for history in histories if history.run.started]
-    days = f"from={shown.date(min(started))}&to={shown.date(max(started) + DAY)}"
+    days = f"from={formatting.date(min(started))}&to={formatting.date(max(started) + DAY)}"
     longest = max(histories, key=lambda history: len(history.steps))
     calls: dict[str, int] = {}
     agents: dict[str, int] = {}
@@ -75,7 +75,7 @@ def pages(store: object) -> list[str]:
     one = {"runs": longest.run.id, "tools": tool, "agents": agent, "patterns": pattern.id, "fixes": fix.id}
     found = [f"/?{days}", f"/?{days}&agent={agent}", "/", "/?range=24h", "/?range=30d"]
     for section, name in one.items():
-        there = shown.detail_path(section, name)
+        there = formatting.detail_path(section, name)
         found += [f"/{section}?{days}", f"{there}{'&' if '?' in there else '?'}{days}"]
     found += [f"/runs?{days}&status=partial", f"/patterns?{days}&q=not", f"/choices?{days}", f"/search?q={tool[:6]}"]
     return [*found, f"/compare?{days}&by=agent", f"/compare?{days}&by=tool", "/compare?by=time", "/health", "/live"]

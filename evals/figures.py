@@ -4,7 +4,7 @@
 
 ../shared/data/calls-dev.jsonl.gz is imported by the command into a temporary store. Every question that can be put to
 `mulligan stats` is then answered from the store's sums and counted anew from its records, and a count that knows
-nothing of `mulligan.figures` is made of the steps themselves. All three must be equal.
+nothing of `mulligan.store.counters` is made of the steps themselves. All three must be equal.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT.parent / "shared" / "data" / "calls-dev.jsonl.gz"
 sys.path.insert(0, str(ROOT / "src"))
 
-from mulligan import figures  # noqa: E402
-from mulligan.figures import DAY, By, StatsQuery  # noqa: E402
-from mulligan.records import History  # noqa: E402
-from mulligan.remember.sqlite import SqliteStore  # noqa: E402
-from mulligan.remember.store import DEFAULT_TENANT  # noqa: E402
+from mulligan.core.records import History  # noqa: E402
+from mulligan.store import counters  # noqa: E402
+from mulligan.store.base import DEFAULT_TENANT  # noqa: E402
+from mulligan.store.counters import DAY, By, StatsQuery  # noqa: E402
+from mulligan.store.sqlite import SqliteStore  # noqa: E402
 
 
 def by_hand(histories: list[History]) -> dict[str, Any]:
@@ -53,15 +53,15 @@ def by_hand(histories: list[History]) -> dict[str, Any]:
             told["attempts"] += len(attempts)
             if ending:
                 told[ending] += 1
-            if attempts[0].type in figures.TOOLS:
+            if attempts[0].type in counters.TOOLS:
                 tools[attempts[0].name].update(["calls", *([ending] if ending else [])])
     return told | {"kinds": dict(kinds), "tools": {name: dict(each) for name, each in tools.items()}}
 
 
-def answered(cells: figures.Cells, query: StatsQuery) -> figures.Stats:
+def answered(cells: counters.Cells, query: StatsQuery) -> counters.Stats:
     """What `figures.stats` says, without counting the same records for every question."""
-    whole, parts = figures.readings(query)
-    return figures.answer(query, figures.rows(cells, whole), figures.rows(cells, parts) if parts else ())
+    whole, parts = counters.readings(query)
+    return counters.answer(query, counters.rows(cells, whole), counters.rows(cells, parts) if parts else ())
 
 
 def questions(histories: list[History]) -> list[StatsQuery]:
@@ -102,9 +102,9 @@ def main() -> int:
         store = SqliteStore(path)
         histories = list(store.export(DEFAULT_TENANT))
         asked = questions(histories)
-        counted_anew: figures.Cells = {}
+        counted_anew: counters.Cells = {}
         for history in histories:
-            figures.add(counted_anew, figures.cells(history))
+            counters.add(counted_anew, counters.cells(history))
         wrong = sum(store.stats(DEFAULT_TENANT, query) != answered(counted_anew, query) for query in asked)
         print(f"{len(histories):,} runs, {sum(len(each.steps) for each in histories):,} steps")
         print(f"questions whose answer differs from a count of the records: {wrong} of {len(asked)}")

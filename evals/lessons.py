@@ -28,12 +28,12 @@ from memory import FOLDS, NOW, _answer, fold_of, scenario
 from repair_rows import DATA, Row, history_of, need, oracles_of
 from repair_worlds import told
 
-from mulligan.calls import TOOL_NAME_PATH
-from mulligan.capture.advice import suggest_repairs
-from mulligan.records import Fix, Lesson, Prerequisite
+from mulligan.capture.suggestions import suggest_repairs
+from mulligan.core.calls import TOOL_NAME_PATH
+from mulligan.core.records import Fix, Lesson, Prerequisite
 from mulligan.recover.repair import PrerequisiteCall, Suggestion
-from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DEFAULT_TENANT, LessonQuery
+from mulligan.store.base import DEFAULT_TENANT, LessonQuery
+from mulligan.store.sqlite import SqliteStore
 
 TARGET = 0.85
 

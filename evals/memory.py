@@ -28,16 +28,16 @@ import repair_worlds as worlds
 from repair_rows import DATA, Row, counts_once, history_of, is_name_alone, is_repaired, lines, need, oracles_of
 from repair_worlds import told
 
-from mulligan.capture.advice import suggest_repairs
+from mulligan.capture.suggestions import suggest_repairs
 from mulligan.classify.classifier import classify
 from mulligan.classify.fingerprint import build_template
-from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
-from mulligan.failure import Failure
-from mulligan.records import Fix, Run, Step, pattern_id
+from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
+from mulligan.core.failure import Failure
+from mulligan.core.records import Fix, Run, Step, pattern_id
+from mulligan.learn import similar
 from mulligan.recover.repair import Suggestion
-from mulligan.remember import similar
-from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DAY, DEFAULT_TENANT, FixQuery
+from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery
+from mulligan.store.sqlite import SqliteStore
 
 FOLDS = 4
 SHARES = (0.0, 0.01, 0.05, 0.25, 0.5, 1.0)

@@ -29,9 +29,9 @@ EXPECTED = {
 CODES = {"OK": 1, "ERROR": 2}
 sys.path.insert(0, str(ROOT / "src"))
 
-from mulligan.figures import StatsQuery  # noqa: E402
-from mulligan.remember.sqlite import SqliteStore  # noqa: E402
-from mulligan.remember.store import DEFAULT_TENANT, PatternQuery, now  # noqa: E402
+from mulligan.store.base import DEFAULT_TENANT, PatternQuery, now  # noqa: E402
+from mulligan.store.counters import StatsQuery  # noqa: E402
+from mulligan.store.sqlite import SqliteStore  # noqa: E402
 
 
 def otlp(row: dict[str, Any]) -> dict[str, Any]:

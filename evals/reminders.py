@@ -20,14 +20,14 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT.parent / "shared" / "data" / "calls-dev.jsonl.gz"
 sys.path.insert(0, str(ROOT / "src"))
 
-from mulligan.capture.transcripts.calls import read  # noqa: E402
-from mulligan.capture.transcripts.gathering import ReaderState  # noqa: E402
-from mulligan.capture.transcripts.lines import LogLines  # noqa: E402
 from mulligan.classify.classifier import classify  # noqa: E402
-from mulligan.prompt.guard import MAX_PATH_CHARS, estimate_prompt_tokens  # noqa: E402
-from mulligan.records import History  # noqa: E402
+from mulligan.core.records import History  # noqa: E402
+from mulligan.learn import read_only_calls, tracker  # noqa: E402
+from mulligan.prompt.sanitizer import MAX_PATH_CHARS, estimate_prompt_tokens  # noqa: E402
 from mulligan.redaction import sanitize  # noqa: E402
-from mulligan.remember import lookups, tracker  # noqa: E402
+from mulligan.transcripts.call_rows import read  # noqa: E402
+from mulligan.transcripts.log_lines import LogLines  # noqa: E402
+from mulligan.transcripts.run_builder import ReaderState  # noqa: E402
 
 AIM = 0.8
 ROUNDS = 2000
@@ -59,7 +59,9 @@ def cuts(history: History) -> list[Cut]:
             if what in met:
                 here = tracker.from_json(tracker.to_json(known))
                 here.compact()
-                found.append(Cut(history, str(failure.kind), step.name, lookups.is_empty_lookup(step), here.reminder))
+                found.append(
+                    Cut(history, str(failure.kind), step.name, read_only_calls.is_empty_lookup(step), here.reminder)
+                )
             met.add(what)
         known.observe_step(step)
         known.mark_turn()

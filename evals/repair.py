@@ -44,12 +44,12 @@ from repair_rows import (
 )
 from repair_worlds import told
 
-from mulligan.capture.advice import SuggestionResult, suggest_repairs
+from mulligan.capture.suggestions import SuggestionResult, suggest_repairs
 from mulligan.classify.classifier import classify
-from mulligan.failure import Remedy
-from mulligan.recover.dialect import to_json_schema
+from mulligan.core.failure import Remedy
 from mulligan.recover.repair import Suggestion
 from mulligan.recover.schema import validate_or_none
+from mulligan.recover.schema_dialects import to_json_schema
 
 
 def main() -> None:

@@ -15,8 +15,8 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 from mulligan.classify.classifier import classify
-from mulligan.remember.seeds.corpus import seeds
-from mulligan.remember.seeds.wordings import match_seeds
+from mulligan.learn.seeds.corpus import seeds
+from mulligan.learn.seeds.seed_matching import match_seeds
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -17,8 +17,9 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 
 # How long an example takes says more about what else is running than about the code: what must be quick is measured
 # where it matters, in CPU time.
-settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("house")
+settings.register_profile("house", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "house"))  # explore: other examples at every run
 
 PATIENCE = 10.0
 """Seconds that a thread is given to end, which hangs in a store or does not."""
@@ -44,7 +45,7 @@ def a_home_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyt
 def no_recorder_outlives_its_test() -> Iterator[None]:
     """One whose store never comes back goes on trying beside later tests, and says so every minute, in their logs."""
     yield
-    recording = sys.modules.get("mulligan.remember.recording.recorder")
+    recording = sys.modules.get("mulligan.record.recorder")
     for each in tuple(recording._recorders) if recording is not None else ():
         if isinstance(each, recording.Recorder):  # a test may have put something else there
             each._worker.stop(time.monotonic() + PATIENCE)
@@ -67,3 +68,18 @@ def postgres_url(postgres_server: str) -> Iterator[str]:
     """A database of its own."""
     with postgres.fresh_database(postgres_server) as url:
         yield url
+
+
+@pytest.fixture
+def types(capsys, monkeypatch):
+    """Run the command in this process. Return its exit code, output and error output."""
+    from mulligan.cli import main
+
+    def typed(*words):
+        monkeypatch.setattr(sys, "argv", ["mulligan", *map(str, words)])
+        with pytest.raises(SystemExit) as exit:
+            main()
+        output = capsys.readouterr()
+        return exit.value.code, output.out, output.err
+
+    return typed

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from mulligan.serve.cli import cli
+from mulligan.cli import cli
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
 

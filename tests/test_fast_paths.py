@@ -16,17 +16,17 @@ import pytest
 from session_logs import ClaudeCode
 from struct_filler import encoded_fields, fill
 
-from mulligan import records
-from mulligan.capture.transcripts import claude_code, exported, formats
-from mulligan.events import ContextCompacted, StepEnded
-from mulligan.records import Change, Compaction, Link, Step, decode, encode
-from mulligan.remember import bodies, precedents, rows
-from mulligan.remember.patterns import PatternDecision
-from mulligan.remember.recording import framing, scrubbing
-from mulligan.serve.api import bodies as api_bodies
-from mulligan.serve.api.sent import BatchPayload
-from mulligan.serve.cli import entries, install
-from mulligan.serve.hooks import first
+from mulligan.cli import entries, install
+from mulligan.core import records
+from mulligan.core.events import ContextCompacted, StepEnded
+from mulligan.core.records import Change, Compaction, Link, Step, decode, encode
+from mulligan.hooks import fast_filter
+from mulligan.learn.patterns import PatternDecision
+from mulligan.record import journal_framing
+from mulligan.server import request_bodies as api_bodies
+from mulligan.server.payloads import BatchPayload
+from mulligan.store import journal_scrubbing, precedents, row_encoding, rows
+from mulligan.transcripts import claude_code, formats, mulligan_export
 
 
 def successful_step(**fields: Any) -> Step:
@@ -77,37 +77,37 @@ def test_links_in_the_same_words_are_decoded_once(monkeypatch: pytest.MonkeyPatc
 
 
 def test_step_bodies_begin_with_the_mark_of_a_whole_step() -> None:
-    assert encode(fill(Step)).startswith(bodies._FULL_STEP_PREFIX)
-    assert encode(Step(run="run_a", seq=1, call=1)).startswith(bodies._FULL_STEP_PREFIX)
+    assert encode(fill(Step)).startswith(row_encoding._FULL_STEP_PREFIX)
+    assert encode(Step(run="run_a", seq=1, call=1)).startswith(row_encoding._FULL_STEP_PREFIX)
 
 
 def test_short_bodies_never_begin_with_the_mark_of_a_whole_step() -> None:
     *_, filled = rows.step_to_success_row(successful_step())
     *_, empty = rows.step_to_success_row(Step(run="run_a", seq=1, call=1))
-    assert not encode(filled).startswith(bodies._FULL_STEP_PREFIX)
-    assert not encode(empty).startswith(bodies._FULL_STEP_PREFIX)
-    assert encoded_fields(bodies.CompactStep) <= encoded_fields(Step)
+    assert not encode(filled).startswith(row_encoding._FULL_STEP_PREFIX)
+    assert not encode(empty).startswith(row_encoding._FULL_STEP_PREFIX)
+    assert encoded_fields(row_encoding.CompactStep) <= encoded_fields(Step)
 
 
 def test_short_bodies_hold_every_field_that_the_columns_do_not() -> None:
     step = successful_step()
     *columns, remainder = rows.step_to_success_row(step)
-    assert set(msgspec.json.decode(encode(remainder))) == encoded_fields(bodies.CompactStep)
-    assert bodies.decode_step(*columns, encode(remainder)) == step
-    assert bodies.decode_step(*columns, encode(step)) == step
+    assert set(msgspec.json.decode(encode(remainder))) == encoded_fields(row_encoding.CompactStep)
+    assert row_encoding.decode_step(*columns, encode(remainder)) == step
+    assert row_encoding.decode_step(*columns, encode(step)) == step
 
 
 def test_words_of_the_compression_are_fields_of_records() -> None:
     """Words that no record has any more compress nothing. Those that stand for foreign values are listed."""
     foreign = set("content data description error input items model query results text title url".split())
-    words = {word.decode() for word in re.findall(rb'"(\w+)":', bodies._DICTIONARY_1)} - {"1"}
+    words = {word.decode() for word in re.findall(rb'"(\w+)":', row_encoding._DICTIONARY_1)} - {"1"}
     structs = [struct for struct in vars(records).values() if isinstance(struct, type)]
     fields = {name for struct in structs if issubclass(struct, msgspec.Struct) for name in encoded_fields(struct)}
     assert "outcome" in words
     assert sorted(words - foreign - fields) == []
     filled = encode(fill(Step))
-    assert len(bodies.compress(filled)) < 0.75 * len(filled)
-    assert bodies.decompress(bodies.compress(filled)) == filled
+    assert len(row_encoding.compress(filled)) < 0.75 * len(filled)
+    assert row_encoding.decompress(row_encoding.compress(filled)) == filled
 
 
 def test_merged_patterns_are_found_by_the_name_of_the_field() -> None:
@@ -120,9 +120,9 @@ def test_merged_patterns_are_found_by_the_name_of_the_field() -> None:
 
 def test_forgotten_frames_decode_to_an_empty_event() -> None:
     event = ContextCompacted(Compaction())
-    assert encode(event) == scrubbing._EMPTY_EVENT
-    frame = framing.JournalFrame(0, framing.EVENT_FRAME, scrubbing._EMPTY_EVENT.ljust(200))
-    assert [record for _, record in framing.decode_events([frame])] == [event]
+    assert encode(event) == journal_scrubbing._EMPTY_EVENT
+    frame = journal_framing.JournalFrame(0, journal_framing.EVENT_FRAME, journal_scrubbing._EMPTY_EVENT.ljust(200))
+    assert [record for _, record in journal_framing.decode_events([frame])] == [event]
 
 
 def test_batches_of_our_own_client_take_the_short_way() -> None:
@@ -136,11 +136,11 @@ def test_batches_of_our_own_client_take_the_short_way() -> None:
 
 
 def test_exports_are_recognized_by_their_header() -> None:
-    header = encode(fill(exported.Header, mulligan="export", version=exported.VERSION))
+    header = encode(fill(mulligan_export.Header, mulligan="export", version=mulligan_export.VERSION))
     assert header.startswith(b'{"mulligan":')
-    assert exported.recognizes(header + b"\n")
+    assert mulligan_export.recognizes(header + b"\n")
     others = [format.name for format in formats.FORMATS.values() if format.recognizes(header + b"\n")]
-    assert others == [exported.NAME]
+    assert others == [mulligan_export.NAME]
 
 
 def test_lines_of_claude_code_about_calls_pass_the_filter() -> None:
@@ -159,9 +159,9 @@ def hook_event(name: str, **fields: Any) -> bytes:
 
 def test_hooks_read_fields_of_agents_by_bytes() -> None:
     data = hook_event("PostToolUse", tool_use_id="t1")
-    assert first.find_field(data, b"hook_event_name") == b"PostToolUse"
-    assert first.find_field(data, b"session_id") == b"s-1"
-    assert first.find_field(data, b"tool_name") == b"Bash"
+    assert fast_filter.find_field(data, b"hook_event_name") == b"PostToolUse"
+    assert fast_filter.find_field(data, b"session_id") == b"s-1"
+    assert fast_filter.find_field(data, b"tool_name") == b"Bash"
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_hooks_read_fields_of_agents_by_bytes() -> None:
     ],
 )
 def test_hooks_leave_early_where_nothing_failed(data: bytes, needs_more: bool) -> None:
-    assert first.needs_processing("claude-code", data) is needs_more
+    assert fast_filter.needs_processing("claude-code", data) is needs_more
 
 
 @pytest.mark.parametrize("agent", [install.CLAUDE_CODE, install.CODEX, install.GEMINI], ids=lambda agent: agent.name)

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from mulligan import figures
-from mulligan.events import RunEnded, RunStarted, StepEnded
-from mulligan.figures import DAY, HOUR
-from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DEFAULT_TENANT
+from mulligan.core.events import RunEnded, RunStarted, StepEnded
+from mulligan.store import counters
+from mulligan.store.base import DEFAULT_TENANT
+from mulligan.store.counters import DAY, HOUR
+from mulligan.store.sqlite import SqliteStore
 
 FIRST = 1_700_000_000_000 // DAY * DAY
 NOW = FIRST + DAY + 3 * HOUR - 1
@@ -41,7 +41,7 @@ def kept(path: Path) -> dict[str, Any]:
     for name in ("journals", "principals", "votes", "fixes", "fixed", "unlearned", "sketches"):  # not filled
         del tables[name]
     tables["runs"] = [(*row[:9], *row[10:]) for row in tables["runs"]]
-    sums = {tuple(key): figures.unpack(cell, rest) for *key, cell, rest in tables.pop("rollups")}
+    sums = {tuple(key): counters.unpack(cell, rest) for *key, cell, rest in tables.pop("rollups")}
     return {**tables, "sums": sums, "indices": indices}
 
 

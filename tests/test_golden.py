@@ -21,13 +21,13 @@ from session_logs import ClaudeCode, write
 from struct_filler import encoded_fields, fill
 
 import mulligan
-from mulligan import events, records
-from mulligan.failure import Failure
-from mulligan.figures import StatsQuery
-from mulligan.records import Lesson, Record, decode, encode, to_builtins
-from mulligan.remember import wire
-from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import (
+from mulligan.cli import cli
+from mulligan.core import events, records
+from mulligan.core.failure import Failure
+from mulligan.core.records import Lesson, Record, decode, encode, to_builtins
+from mulligan.server import queries
+from mulligan.store import wire_protocol
+from mulligan.store.base import (
     DEFAULT_TENANT,
     AuditQuery,
     FixQuery,
@@ -40,8 +40,8 @@ from mulligan.remember.store import (
     Revocation,
     RunQuery,
 )
-from mulligan.serve.api import queries
-from mulligan.serve.cli import cli
+from mulligan.store.counters import StatsQuery
+from mulligan.store.sqlite import SqliteStore
 
 SOURCE = Path(mulligan.__file__).parent
 RECORDS = {
@@ -54,20 +54,20 @@ STORED = {
     **{
         name: getattr(importlib.import_module(module), name)
         for module, names in {
-            "mulligan.remember.fixes": "FixAction FixRecord OperatorDecision",
-            "mulligan.remember.lessons.making": "StoredLesson",
-            "mulligan.remember.patterns": "PatternDecision",
-            "mulligan.remember.schemas": "SeenSchema",
-            "mulligan.remember.tracker": "Tracker",
-            "mulligan.remember.audit": "AuditEntry",
-            "mulligan.remember.bodies": "CompactStep",
-            "mulligan.remember.wire": "RecallRequest RecallResponse OutcomeReport",
-            "mulligan.serve.hooks.state": "HookState",
-            "mulligan.serve.api.tokens": "Token",
-            "mulligan.serve.api.tenants": "Tenant",
-            "mulligan.serve.api.quotas": "Usage",
-            "mulligan.serve.api.sent": "RunPayload StepPayload FailurePayload BatchPayload",
-            "mulligan.serve.proxy.pins": "Pins",
+            "mulligan.learn.fixes": "FixAction FixRecord OperatorDecision",
+            "mulligan.learn.lessons.consolidation": "StoredLesson",
+            "mulligan.learn.patterns": "PatternDecision",
+            "mulligan.store.tool_schemas": "SeenSchema",
+            "mulligan.learn.tracker": "Tracker",
+            "mulligan.store.audit": "AuditEntry",
+            "mulligan.store.row_encoding": "CompactStep",
+            "mulligan.store.wire_protocol": "RecallRequest RecallResponse OutcomeReport",
+            "mulligan.hooks.state": "HookState",
+            "mulligan.server.tokens": "Token",
+            "mulligan.server.tenants": "Tenant",
+            "mulligan.server.quotas": "Usage",
+            "mulligan.server.payloads": "RunPayload StepPayload FailurePayload BatchPayload",
+            "mulligan.proxy.pins": "Pins",
         }.items()
         for name in names.split()
     },
@@ -119,9 +119,9 @@ def find_ids(path: Path) -> Ids:
 def test_records_keep_their_fields(name: str, should_update: bool) -> None:
     struct = {**RECORDS, **STORED}[name]
     record = fill(struct)
-    document = json.loads(wire.encode_value(record))
+    document = json.loads(wire_protocol.encode_value(record))
     assert set(document) == encoded_fields(struct), "the filler left a field at its default"
-    assert wire.decode_value(wire.encode_value(record), struct) == record
+    assert wire_protocol.decode_value(wire_protocol.encode_value(record), struct) == record
     compare(f"records/{name}", document, should_update)
 
 
@@ -373,13 +373,13 @@ def test_wire_methods_keep_their_json(
     golden_server: Any, filled_store: Path, tmp_path: Path, should_update: bool
 ) -> None:
     arguments, person = wire_arguments(find_ids(filled_store)), golden_server.person()
-    assert set(arguments) == set(wire.METHODS)
+    assert set(arguments) == set(wire_protocol.METHODS)
     question = RecallQuery(tool="forecast", fingerprint="1:days")
     query = FixQuery(tool="forecast", fingerprint="1:days", now=NOW)
     requests = {
-        "/v1/recall": encode(wire.RecallRequest(question=question, fixes=query)),
-        "/v1/outcomes": encode(wire.OutcomeReport(fix="fix_none", run="run_a", worked=True, at=NOW)),
-        **{f"/v1/store/{name}": wire.encode_value(values) for name, values in arguments.items()},
+        "/v1/recall": encode(wire_protocol.RecallRequest(question=question, fixes=query)),
+        "/v1/outcomes": encode(wire_protocol.OutcomeReport(fix="fix_none", run="run_a", worked=True, at=NOW)),
+        **{f"/v1/store/{name}": wire_protocol.encode_value(values) for name, values in arguments.items()},
     }
     document = {}
     for route, body in requests.items():

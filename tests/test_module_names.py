@@ -18,9 +18,9 @@ import click
 import pytest
 
 import mulligan
-from mulligan.serve.cli import COMMANDS, cli, entries
-from mulligan.serve.hooks import main as hook_main
-from mulligan.serve.hooks import second
+from mulligan.cli import COMMANDS, cli, entries
+from mulligan.hooks import event_processing
+from mulligan.hooks import main as hook_main
 
 ROOT = Path(__file__).parent.parent
 SOURCE = Path(mulligan.__file__).parent
@@ -34,6 +34,7 @@ OTHER_NAMES = frozenset(
         "mulligan.attempt",
         "mulligan.attempt.duration",
         "mulligan.calls.given_up",
+        "mulligan.events",
         "mulligan.calls.recovered",
         "mulligan.end",
         "mulligan.fingerprint",
@@ -109,7 +110,7 @@ def find_mentions(source: str, path: str) -> Iterator[Mention]:
         if NAME.fullmatch(text):
             names.append(text)
         elif id(node) in formatted and NAME.fullmatch(text.rstrip(".")) and text.endswith("."):
-            names.append(text.rstrip("."))  # f"mulligan.serve.cli.{module}" names a package
+            names.append(text.rstrip("."))  # f"mulligan.cli.{module}" names a package
         yield from (Mention(name, path, node.lineno) for name in names)
 
 
@@ -131,8 +132,8 @@ def test_module_names_in_strings_resolve() -> None:
     [
         'importlib.import_module("mulligan.nowhere")',
         'importlib.import_module(f"mulligan.nowhere.{name}")',
-        '"""See `mulligan.records.Nothing`."""',
-        'script = "mulligan.serve.cli:nothing"',
+        '"""See `mulligan.core.records.Nothing`."""',
+        'script = "mulligan.cli:nothing"',
         'print("python -m mulligan.nowhere")',
     ],
 )
@@ -162,7 +163,7 @@ def test_commands_resolve() -> None:
 
 @pytest.mark.parametrize("agent", hook_main.AGENTS)
 def test_hook_modules_of_agents_resolve(agent: str) -> None:
-    assert second._agent_module(agent) is not None
+    assert event_processing._agent_module(agent) is not None
 
 
 def test_console_scripts_and_checker_settings_resolve() -> None:
@@ -186,7 +187,7 @@ def test_plugin_commands_are_console_scripts() -> None:
         for command in commands:
             script, agent = re.findall(r"(mulligan-?\w*) ([\w-]+) 2>", command)[0]
             assert script in scripts
-            assert second._agent_module(agent) is not None
+            assert event_processing._agent_module(agent) is not None
 
 
 def test_start_script_is_recognized_and_runs_by_its_path() -> None:

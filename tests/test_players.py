@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.capture import drive, loop, stream, wrap
-from mulligan.failure import AgentError, InfraError, TookEffect
+from mulligan.capture import loop, stream, wrap
+from mulligan.capture import player as player_module
+from mulligan.core.failure import AgentError, InfraError, TookEffect
 from mulligan.recover.policy import Policy
 from mulligan.testing import Sandbox
 
@@ -73,7 +74,7 @@ def as_if_sync(function: Callable[..., Any]) -> str:
 @pytest.mark.parametrize(
     ("sync", "async_"),
     [
-        (drive.execute_plan, drive.aexecute_plan),
+        (player_module.execute_plan, player_module.aexecute_plan),
         (stream.streaming, stream.astreaming),
         (wrap.WrappedFunction._build_sync_wrapper, wrap.WrappedFunction._build_async_wrapper),
         (loop.run_loop, loop.arun_loop),
@@ -88,7 +89,7 @@ def test_the_source_of_the_two_differs_only_where_one_awaits(
     assert "await" not in inspect.getsource(sync)
 
 
-@pytest.mark.parametrize("player", [drive.execute_plan, drive.aexecute_plan])
+@pytest.mark.parametrize("player", [player_module.execute_plan, player_module.aexecute_plan])
 def test_a_player_is_about_twenty_lines(player: Callable[..., Any]) -> None:
     assert len(inspect.getsource(player).splitlines()) <= 22
 

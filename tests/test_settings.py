@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mulligan import settings
-from mulligan.failure import SettingsError
+from mulligan.core.failure import SettingsError
 from mulligan.recover.policy import Policy
 from mulligan.settings import NOT_FOR_PROJECTS, POLICY_NAMES, SETTING_NAMES, Settings
 

@@ -11,8 +11,8 @@ import strict_decoding
 from strict_decoding import FOREIGN_CLASSES, FOREIGN_MODULES, PARTIAL_VIEWS, VIEW_FIELDS
 from struct_filler import encoded_fields, fill, find_structs
 
-from mulligan.records import Run, decode, encode
-from mulligan.remember.tracker import Tracker
+from mulligan.core.records import Run, decode, encode
+from mulligan.learn.tracker import Tracker
 
 
 def find_class(path: str) -> Any:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import mulligan
-from mulligan import assembly
-from mulligan.failure import SettingsError
+from mulligan import api
+from mulligan.core.failure import SettingsError
 from mulligan.testing import Sandbox, assert_sanitized, sandbox
 
 script: list[Exception] = []
@@ -37,11 +37,11 @@ async def async_weather(city: str) -> str:
 
 @pytest.fixture(autouse=True)
 def a_default_nobody_has_used(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(assembly.default, "_components", None)
-    monkeypatch.setattr(assembly.default, "_is_off", False)
+    monkeypatch.setattr(api.default, "_components", None)
+    monkeypatch.setattr(api.default, "_is_off", False)
     script.clear()
     yield
-    assembly.default.close()
+    api.default.close()
 
 
 def test_a_wait_is_recorded_and_takes_no_time() -> None:
@@ -111,13 +111,13 @@ def test_being_off_can_be_rehearsed() -> None:
 
 
 def test_the_default_is_as_it_was_afterwards_even_after_an_error() -> None:
-    before = assembly.default._components, assembly.default._is_off
+    before = api.default._components, api.default._is_off
     with sandbox():
         weather("Oslo")
-    assert (assembly.default._components, assembly.default._is_off) == before
+    assert (api.default._components, api.default._is_off) == before
     with pytest.raises(KeyError), sandbox():
         raise KeyError
-    assert (assembly.default._components, assembly.default._is_off) == before
+    assert (api.default._components, api.default._is_off) == before
 
 
 def test_rehearsals_can_be_nested_and_do_not_hear_each_other() -> None:
@@ -134,7 +134,7 @@ def test_a_rehearsal_has_a_mulligan_of_its_own() -> None:
     played = Sandbox()
     assert played.mulligan.tool(lambda: 1)() == 1
     assert len(played.steps) == 1
-    assert assembly.default._components is None
+    assert api.default._components is None
 
 
 def test_code_that_configures_itself_can_be_rehearsed() -> None:

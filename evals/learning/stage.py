@@ -26,8 +26,8 @@ from typing import Any, Literal
 from learning.advice import LEAST_CONFIDENCE, Claim, Sentence, list_claims, read_sentence
 from learning.truth import Arguments, Cure, Truth, is_same
 from mulligan import settings as settings_file
-from mulligan.assembly import Mulligan
-from mulligan.parts import Components
+from mulligan.api import Mulligan
+from mulligan.build import Components
 
 Mode = Literal["full", "empty", "off"]
 MODES: tuple[Mode, ...] = ("full", "empty", "off")

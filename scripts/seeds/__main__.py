@@ -2,7 +2,7 @@
 
     python scripts/seeds                    every case that can be run here, and which seed speaks of it
     python scripts/seeds git-push --show    those whose name begins so, with the text
-    python scripts/seeds --record           writes the texts to tests/remember/seed_texts.json
+    python scripts/seeds --record           writes the texts to tests/learn/seed_texts.json
 
 What is not installed here is passed over, with its name. $PY is the Python whose packages are used (requests, pytest,
 chromadb ...), $TSC the TypeScript compiler, $SERVERS where `scripts/mcp_servers` has put MCP servers. Nothing leaves
@@ -33,8 +33,8 @@ import places  # noqa: E402
 import tool_servers  # noqa: E402
 
 from mulligan.classify.classifier import classify  # noqa: E402
-from mulligan.remember.seeds.corpus import seeds  # noqa: E402
-from mulligan.remember.seeds.wordings import match_seeds  # noqa: E402
+from mulligan.learn.seeds.corpus import seeds  # noqa: E402
+from mulligan.learn.seeds.seed_matching import match_seeds  # noqa: E402
 
 
 class Absent(Exception):

@@ -8,17 +8,17 @@ from __future__ import annotations
 # Type checkers treat this as `typing.TYPE_CHECKING`. Importing `typing` would be most of the import time.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from mulligan.assembly import Mulligan as Mulligan
-    from mulligan.assembly import default as _default
-    from mulligan.events import Event as Event
-    from mulligan.failure import AgentError as AgentError
-    from mulligan.failure import Failure as Failure
-    from mulligan.failure import InfraError as InfraError
-    from mulligan.failure import Kind as Kind
-    from mulligan.failure import Remedy as Remedy
+    from mulligan.api import Mulligan as Mulligan
+    from mulligan.api import default as _default
+    from mulligan.core.events import Event as Event
+    from mulligan.core.failure import AgentError as AgentError
+    from mulligan.core.failure import Failure as Failure
+    from mulligan.core.failure import InfraError as InfraError
+    from mulligan.core.failure import Kind as Kind
+    from mulligan.core.failure import Remedy as Remedy
     from mulligan.recover.model import Fallback as Fallback
     from mulligan.recover.policy import Policy as Policy
-    from mulligan.remember.store import Store as Store
+    from mulligan.store.base import Store as Store
 
     configure = _default.configure
     correcting = _default.correcting
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 _LAZY_CLASSES = {
-    "AgentError": "failure",
-    "Event": "events",
-    "Failure": "failure",
+    "AgentError": "core.failure",
+    "Event": "core.events",
+    "Failure": "core.failure",
     "Fallback": "recover.model",
-    "InfraError": "failure",
-    "Kind": "failure",
-    "Mulligan": "assembly",
+    "InfraError": "core.failure",
+    "Kind": "core.failure",
+    "Mulligan": "api",
     "Policy": "recover.policy",
-    "Remedy": "failure",
-    "Store": "remember.store",
+    "Remedy": "core.failure",
+    "Store": "store.base",
 }
 _LAZY_FUNCTIONS = (
     "configure",
@@ -105,7 +105,7 @@ if not TYPE_CHECKING:  # Hidden from type checkers: with `__getattr__`, they wou
         if name in _LAZY_CLASSES:
             value = getattr(importlib.import_module(f"mulligan.{_LAZY_CLASSES[name]}"), name)
         elif name in _LAZY_FUNCTIONS:
-            value = getattr(importlib.import_module("mulligan.assembly").default, name)
+            value = getattr(importlib.import_module("mulligan.api").default, name)
         else:
             raise AttributeError(f"module 'mulligan' has no attribute {name!r}")
         globals()[name] = value

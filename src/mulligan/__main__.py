@@ -1,5 +1,5 @@
 """`python -m mulligan` is the mulligan command."""
 
-from mulligan.serve.cli import main
+from mulligan.cli import main
 
 main()

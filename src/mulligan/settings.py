@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from mulligan.failure import SettingsError, require_choice
+from mulligan.core.failure import SettingsError, require_choice
 from mulligan.recover.policy import Policy
 
 Mode = Literal["observe", "suggest", "repair"]

@@ -13,14 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from mulligan import assembly, calls, redaction
+from mulligan import api, redaction
 from mulligan import settings as settings_file
-from mulligan.assembly import Mulligan
-from mulligan.events import AnyEvent, StepEnded
-from mulligan.parts import Components
-from mulligan.records import History, Step, encode
-from mulligan.remember.memory import MemoryStore
-from mulligan.remember.store import DEFAULT_TENANT, RunQuery
+from mulligan.api import Mulligan
+from mulligan.build import Components
+from mulligan.core import calls
+from mulligan.core.events import AnyEvent, StepEnded
+from mulligan.core.records import History, Step, encode
+from mulligan.store.base import DEFAULT_TENANT, RunQuery
+from mulligan.store.memory import MemoryStore
 
 FLUSH_TIMEOUT_SECONDS = 60.0
 """Maximum wait for the in-memory store. Only a very busy machine needs more than a second."""
@@ -42,7 +43,7 @@ class Sandbox:
         self.components = Components(
             read,
             open_store=lambda: self.store,
-            tools=lambda name: self.mulligan._find_tool(name) or assembly.default._find_tool(name),
+            tools=lambda name: self.mulligan._find_tool(name) or api.default._find_tool(name),
             clock=lambda: 1_700_000_000 + self._now(),
             timer=self._now,
             sleep=self.backoffs.append,
@@ -84,7 +85,7 @@ def sandbox(**settings: Any) -> Iterator[Sandbox]:
     `mulligan.configure`; environment and files are ignored.
     """
     active_sandbox = Sandbox(**settings)
-    default = assembly.default
+    default = api.default
     previous = default._components, default._is_off
     is_off = active_sandbox.components.settings.off
     default._components, default._is_off = None if is_off else active_sandbox.components, is_off

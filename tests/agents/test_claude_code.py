@@ -15,10 +15,10 @@ from agent_api import SUMMARY, Ask, Reply, asks
 from coding_agents import ROOT, Claude, Place, corrupt, unwritable
 
 from mulligan.classify.classifier import classify
-from mulligan.events import RunEnded, StepEnded
-from mulligan.records import Run, Step
-from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DEFAULT_TENANT, RunQuery
+from mulligan.core.events import RunEnded, StepEnded
+from mulligan.core.records import Run, Step
+from mulligan.store.base import DEFAULT_TENANT, RunQuery
+from mulligan.store.sqlite import SqliteStore
 
 pytestmark = pytest.mark.agents
 REMINDER = "Recent Failures of this session"
@@ -97,7 +97,7 @@ def test_what_overcame_a_failure_before_in_this_folder_is_said_with_it(place):
 
 def uninstalled(place: Place) -> None:
     settings = place.home / ".claude" / "settings.json"
-    settings.write_text(settings.read_text().replace("/mulligan/serve/hooks/", "/gone/mulligan/serve/hooks/"))
+    settings.write_text(settings.read_text().replace("/mulligan/hooks/", "/gone/mulligan/hooks/"))
 
 
 def results(place: Place) -> list[object]:
@@ -132,8 +132,7 @@ def test_the_plugin_does_the_same(place, tmp_path):
     programs.mkdir()
     hook = programs / "mulligan-hook"
     hook.write_text(
-        f"#!{sys.executable}\nimport sys\nsys.path[:0] = {sys.path!r}\n"
-        "from mulligan.serve.hooks.main import main\nmain()\n"
+        f"#!{sys.executable}\nimport sys\nsys.path[:0] = {sys.path!r}\nfrom mulligan.hooks.main import main\nmain()\n"
     )
     hook.chmod(0o755)
     place.environment["PATH"] = f"{programs}:{place.environment['PATH']}"

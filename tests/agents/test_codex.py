@@ -61,7 +61,7 @@ def test_nothing_is_said_when_nothing_failed(place):
 
 def uninstalled(place: Place) -> None:
     settings = place.home / ".codex" / "hooks.json"
-    settings.write_text(settings.read_text().replace("/mulligan/serve/hooks/", "/gone/mulligan/serve/hooks/"))
+    settings.write_text(settings.read_text().replace("/mulligan/hooks/", "/gone/mulligan/hooks/"))
 
 
 @pytest.mark.parametrize("breaks", [unwritable, corrupt, uninstalled])

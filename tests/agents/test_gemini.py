@@ -1,4 +1,4 @@
-"""The real Gemini CLI: what its hooks keep. What they say after a compaction is in tests/serve/hooks."""
+"""The real Gemini CLI: what its hooks keep. What they say after a compaction is in tests/hooks."""
 
 from __future__ import annotations
 

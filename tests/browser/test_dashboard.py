@@ -16,10 +16,10 @@ import taught
 from agents_week import fill, histories
 from colours import contrast, luminance
 
-from mulligan.classify.taxonomy import KINDS
-from mulligan.failure import Failure, Remedy
-from mulligan.records import Change, History, Recovery, Run, Step, lesson_id
-from mulligan.remember.store import DAY, DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery
+from mulligan.classify.kinds import KINDS
+from mulligan.core.failure import Failure, Remedy
+from mulligan.core.records import Change, History, Recovery, Run, Step, lesson_id
+from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery
 
 pytestmark = pytest.mark.browser
 

@@ -10,8 +10,8 @@ from colours import contrast, luminance
 from session_logs import ClaudeCode, read, write
 
 from mulligan.redaction import Redactor
-from mulligan.report.page import render_page
-from mulligan.report.scan import scan_histories
+from mulligan.report.scan_page import render_page
+from mulligan.report.scan_report import scan_histories
 
 pytestmark = pytest.mark.browser
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import mulligan
-from mulligan.failure import SettingsError
+from mulligan.core.failure import SettingsError
 from mulligan.testing import Sandbox
 
 HELLO = [{"role": "user", "content": "Hello."}]

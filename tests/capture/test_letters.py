@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mulligan.assembly import Mulligan
+from mulligan.api import Mulligan
 
 TEXT = (
     "Dear {name}, your subscription ends at the end of this month. Please renew it in time, or write to us "

@@ -14,7 +14,7 @@ import taught
 import mulligan
 from mulligan import AgentError, InfraError
 from mulligan.capture import loop as loops
-from mulligan.failure import SettingsError
+from mulligan.core.failure import SettingsError
 from mulligan.prompt import estimate_prompt_tokens
 from mulligan.testing import Sandbox, ScriptedModel, call
 

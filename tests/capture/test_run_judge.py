@@ -21,11 +21,11 @@ from typing import Any
 import pytest
 
 from mulligan import AgentError, Mulligan
-from mulligan.failure import SettingsError
-from mulligan.records import RUN_SPECIFIC, Fix, History, Link
-from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery, RunQuery, now
-from mulligan.report.terminal import format_status
+from mulligan.core.failure import SettingsError
+from mulligan.core.records import RUN_SPECIFIC, Fix, History, Link
+from mulligan.report.run_text import format_status
+from mulligan.store.base import DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery, RunQuery, now
+from mulligan.store.sqlite import SqliteStore
 
 README = Path(__file__).parents[2] / "README.md"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mulligan.capture.advice import SuggestionResult, suggest_repairs
+from mulligan.capture.suggestions import SuggestionResult, suggest_repairs
 
 TEXT = {"type": "string"}
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from mulligan.capture.advice import SuggestionResult, suggest_repairs
+from mulligan.capture.suggestions import SuggestionResult, suggest_repairs
 
 TEXT = {"type": "string"}
 COUNT = {"type": "integer"}

@@ -13,7 +13,7 @@ import pytest
 
 import mulligan
 from mulligan import AgentError, InfraError
-from mulligan.failure import SettingsError
+from mulligan.core.failure import SettingsError
 from mulligan.testing import Sandbox, assert_sanitized, sandbox
 
 

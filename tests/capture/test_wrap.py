@@ -20,13 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mulligan
-from mulligan.assembly import Mulligan
-from mulligan.capture.first import begin
-from mulligan.failure import SettingsError
-from mulligan.records import encode
+from mulligan.api import Mulligan
+from mulligan.capture.first_attempt import begin
+from mulligan.core.failure import SettingsError
+from mulligan.core.fast_path import journal_values
+from mulligan.core.records import encode
 from mulligan.recover.tool import Tool
-from mulligan.remember.store import DEFAULT_TENANT, RunQuery
-from mulligan.success import journal_values
+from mulligan.store.base import DEFAULT_TENANT, RunQuery
 from mulligan.testing import Sandbox, sandbox
 
 

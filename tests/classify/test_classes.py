@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from mulligan.classify.classifier import classify
-from mulligan.failure import Remedy
+from mulligan.core.failure import Remedy
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mulligan.classify.classifier import Classifier, classify
-from mulligan.classify.rules import HEAD_CHARS, TAIL_CHARS, Rule
-from mulligan.classify.taxonomy import KINDS
-from mulligan.failure import AgentError, Failure, InfraError, Kind, Remedy, SettingsError, TookEffect
+from mulligan.classify.kinds import KINDS
+from mulligan.classify.rules.matching import HEAD_CHARS, TAIL_CHARS, Rule
+from mulligan.core.failure import AgentError, Failure, InfraError, Kind, Remedy, SettingsError, TookEffect
 
 
 def rpc(code: int, message: str = "no") -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from mulligan.classify.classifier import classify
-from mulligan.failure import TookEffect
+from mulligan.core.failure import TookEffect
 
 
 def test_a_subprocess_that_failed_is_read_by_its_output() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from mulligan.serve.cli.explain import explain
+from mulligan.cli.classify import explain
 
 FIELDS = ["type", "code", "remedy", "ran", "confidence", "evidence", "fingerprint", "message", "hint"]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from stores import STORES, Writer
 
-from mulligan.remember import remote
-from mulligan.remember.store import Store
+from mulligan.store import remote
+from mulligan.store.base import Store
 
 
 @pytest.fixture(params=STORES)

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from mulligan.events import AnyEvent, RunEnded, RunStarted, StepEnded
-from mulligan.failure import Failure, Kind, Remedy, StoreError, TookEffect
-from mulligan.records import Lesson, Run, Step, pattern_id
-from mulligan.remember import audit
-from mulligan.remember.store import (
+from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
+from mulligan.core.failure import Failure, Kind, Remedy, StoreError, TookEffect
+from mulligan.core.records import Lesson, Run, Step, pattern_id
+from mulligan.store import audit
+from mulligan.store.base import (
     DEFAULT_TENANT,
     AuditEntry,
     AuditNote,

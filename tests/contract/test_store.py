@@ -14,8 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from stores import STORES, Writer
 
-from mulligan import figures
-from mulligan.events import (
+from mulligan.core.events import (
     AnyEvent,
     ContextCompacted,
     EventStream,
@@ -25,10 +24,10 @@ from mulligan.events import (
     StepStarted,
     redact_event,
 )
-from mulligan.failure import Failure, Kind, Remedy, StoreError, TookEffect
-from mulligan.figures import StatsQuery
-from mulligan.links import derive_status, link_recoveries
-from mulligan.records import (
+from mulligan.core.failure import Failure, Kind, Remedy, StoreError, TookEffect
+from mulligan.core.fast_path import CallTemplate, StandaloneRun, SuccessRecord
+from mulligan.core.links import derive_status, link_recoveries
+from mulligan.core.records import (
     Change,
     Compaction,
     Example,
@@ -42,8 +41,8 @@ from mulligan.records import (
     pattern_id,
 )
 from mulligan.redaction import Redactor
-from mulligan.remember.forgetting import ERASED_MARK
-from mulligan.remember.store import (
+from mulligan.store import counters
+from mulligan.store.base import (
     DAY,
     DEFAULT_TENANT,
     ITEMS_KIND,
@@ -57,7 +56,8 @@ from mulligan.remember.store import (
     Store,
     parse_items,
 )
-from mulligan.success import CallTemplate, StandaloneRun, SuccessRecord
+from mulligan.store.counters import StatsQuery
+from mulligan.store.text_erasure import ERASED_MARK
 
 TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "too slow", fingerprint="f-timeout")
 REJECTED = Failure.of(
@@ -225,7 +225,7 @@ def test_calls_that_worked_are_kept_as_their_events_would_be(store, first):
     )
     for by in (None, "tool", "model", "agent", "kind"):
         asked = StatsQuery(now=8_000_000, by=by)
-        assert store.stats("calls", asked) == store.stats("events", asked) == figures.stats(histories, asked)
+        assert store.stats("calls", asked) == store.stats("events", asked) == counters.stats(histories, asked)
     for asked in (RunQuery(tool="read"), RunQuery(tool="look"), RunQuery(model="m-1"), RunQuery(model="m-2")):
         assert store.runs("calls", asked) == store.runs("events", asked) != []
 
@@ -309,7 +309,7 @@ def test_a_forgotten_run_is_gone_from_everything(store, write):
     assert store.find(DEFAULT_TENANT, "run_") == []
     assert list(store.export(DEFAULT_TENANT)) == []
     assert store.recall(DEFAULT_TENANT, ASKED) == []
-    assert store.stats(DEFAULT_TENANT, EVERYTHING) == figures.stats([])
+    assert store.stats(DEFAULT_TENANT, EVERYTHING) == counters.stats([])
     assert (store.health(DEFAULT_TENANT).runs, store.health(DEFAULT_TENANT).steps) == (0, 0)
     assert not store.forget(DEFAULT_TENANT, ForgetRequest(run="run_1"))
 
@@ -571,7 +571,7 @@ def test_a_failure_its_session_knew_is_a_repeat_in_whatever_order_it_is_told(sto
     assert store.stats(DEFAULT_TENANT, StatsQuery(now=0)).total.repeats == 1
     assert [each.at for each in store.run(DEFAULT_TENANT, "run_2").compactions] == [800]
     assert [each.at for each in store.run(DEFAULT_TENANT, "run_1").compactions] == [500, 700, 800]
-    assert store.stats(DEFAULT_TENANT, StatsQuery(now=0)) == figures.stats(store.export(DEFAULT_TENANT))
+    assert store.stats(DEFAULT_TENANT, StatsQuery(now=0)) == counters.stats(store.export(DEFAULT_TENANT))
 
 
 def test_the_message_is_that_of_the_first_failure_whatever_came_first(store, write):
@@ -907,7 +907,7 @@ def counted(histories: list[History]) -> dict[str, Any]:
 
 
 def test_stats_count_what_was_begun_in_a_time_range(store, write):
-    hour = figures.HOUR
+    hour = counters.HOUR
     write(*failed_then_worked("run_1", 1), *failed_then_worked("run_2", 2 * hour))
     write(
         RunEnded(run("run_3", 3 * hour, end="finished")),
@@ -1079,7 +1079,7 @@ def batches(draw: st.DrawFn) -> list[list[AnyEvent]]:
                 name=name,
                 arguments=draw(ARGUMENTS),
                 failure=failure,
-                started=draw(st.sampled_from([1, figures.HOUR, 2 * figures.DAY])),
+                started=draw(st.sampled_from([1, counters.HOUR, 2 * counters.DAY])),
                 seconds=draw(st.sampled_from([0.0, 0.1, 31.0])),
                 after=draw(st.sampled_from([None, WAITED, MENDED])) if attempt > 1 else None,
                 tokens=draw(st.sampled_from([None, {"input": 3}])),
@@ -1092,27 +1092,27 @@ def batches(draw: st.DrawFn) -> list[list[AnyEvent]]:
     return [list(order[a:b]) for a, b in itertools.pairwise([0, *cuts, len(order)]) if b > a]
 
 
-NOW = 10 * figures.DAY
+NOW = 10 * counters.DAY
 QUESTIONS = [
     EVERYTHING,
-    *(StatsQuery(now=NOW, by=by) for by in get_args(figures.By)),
-    *(StatsQuery(now=NOW, by=by, agent="x") for by in get_args(figures.By)),
-    *(StatsQuery(now=NOW, by=by, kind="tool/timeout") for by in get_args(figures.By)),
-    *(StatsQuery(now=NOW, by=by, detail=True) for by in get_args(figures.By)),
+    *(StatsQuery(now=NOW, by=by) for by in get_args(counters.By)),
+    *(StatsQuery(now=NOW, by=by, agent="x") for by in get_args(counters.By)),
+    *(StatsQuery(now=NOW, by=by, kind="tool/timeout") for by in get_args(counters.By)),
+    *(StatsQuery(now=NOW, by=by, detail=True) for by in get_args(counters.By)),
     StatsQuery(now=NOW, agent="x"),
     StatsQuery(now=NOW, tool="search"),
     StatsQuery(now=NOW, tool="search", agent="x"),
     StatsQuery(now=NOW, kind="tool"),
-    StatsQuery(now=2 * figures.DAY, since=figures.HOUR, until=2 * figures.HOUR),
-    StatsQuery(now=NOW, since=2 * figures.HOUR, until=3 * figures.DAY),
+    StatsQuery(now=2 * counters.DAY, since=counters.HOUR, until=2 * counters.HOUR),
+    StatsQuery(now=NOW, since=2 * counters.HOUR, until=3 * counters.DAY),
     # Hours that are put together of days, and of what is left of them.
     *(
-        StatsQuery(now=2 * figures.DAY, since=figures.HOUR, by=by, **narrowed)
-        for by in (None, *get_args(figures.By))
+        StatsQuery(now=2 * counters.DAY, since=counters.HOUR, by=by, **narrowed)
+        for by in (None, *get_args(counters.By))
         for narrowed in ({}, {"detail": True}, {"agent": "x"}, {"kind": "tool/timeout"})
     ),
-    StatsQuery(now=2 * figures.DAY, since=figures.HOUR, until=2 * figures.DAY + figures.HOUR, by="tool"),
-    StatsQuery(now=2 * figures.DAY, since=figures.HOUR, until=figures.DAY - figures.HOUR, by="tool", detail=True),
+    StatsQuery(now=2 * counters.DAY, since=counters.HOUR, until=2 * counters.DAY + counters.HOUR, by="tool"),
+    StatsQuery(now=2 * counters.DAY, since=counters.HOUR, until=counters.DAY - counters.HOUR, by="tool", detail=True),
 ]
 
 

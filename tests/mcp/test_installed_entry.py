@@ -12,13 +12,13 @@ from hostile_repository import HostileRepository
 from mcp_client import Connection, texts
 
 from mulligan.classify.classifier import classify
-from mulligan.events import RunEnded, StepEnded
-from mulligan.records import Run, Step
-from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DEFAULT_TENANT
-from mulligan.serve.cli import asking
-from mulligan.serve.cli.clients import CLIENTS
+from mulligan.cli import mcp_server_config
+from mulligan.cli.clients import CLIENTS
+from mulligan.core.events import RunEnded, StepEnded
+from mulligan.core.records import Run, Step
 from mulligan.settings import config_folder
+from mulligan.store.base import DEFAULT_TENANT
+from mulligan.store.sqlite import SqliteStore
 
 pytest.importorskip("mcp", reason="the mcp package is not installed: make test-mcp")
 pytestmark = pytest.mark.mcp
@@ -41,7 +41,7 @@ def write_failure(path: Path) -> None:
 def test_question_server_answers_from_the_users_store_in_a_hostile_repository(tmp_path):
     write_failure(tmp_path / "of_user.db")
     repository = HostileRepository(tmp_path)
-    asking.plan_addition(CLIENTS["cursor"], tmp_path / "mcp.json").apply()
+    mcp_server_config.plan_addition(CLIENTS["cursor"], tmp_path / "mcp.json").apply()
     entry = json.loads((tmp_path / "mcp.json").read_text())["mcpServers"]["mulligan"]
     words = [entry["command"], *entry["args"]]
     with Connection(words, {**os.environ, **repository.variables}, cwd=repository.folder) as connection:

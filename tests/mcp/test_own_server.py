@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 import mulligan
-from mulligan.events import RunEnded, StepEnded
-from mulligan.failure import Failure, Kind, Remedy, TookEffect
-from mulligan.records import Lesson, Run, Step, lesson_id, pattern_id
-from mulligan.redaction.present import find_unsafe_text
-from mulligan.remember.fixes import IMPORT_PRINCIPAL
-from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DEFAULT_TENANT, FixQuery
+from mulligan.core.events import RunEnded, StepEnded
+from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
+from mulligan.core.records import Lesson, Run, Step, lesson_id, pattern_id
+from mulligan.learn.fixes import IMPORT_PRINCIPAL
+from mulligan.redaction.text_sanitizer import find_unsafe_text
+from mulligan.store.base import DEFAULT_TENANT, FixQuery
+from mulligan.store.sqlite import SqliteStore
 
 pytest.importorskip("mcp", reason="the mcp package is not installed: make test-mcp")
 pytestmark = [pytest.mark.mcp, pytest.mark.filterwarnings("ignore")]  # warnings of the client are its own

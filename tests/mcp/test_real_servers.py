@@ -21,8 +21,8 @@ import pytest
 
 import mulligan
 from mulligan import settings
-from mulligan.remember.store import DEFAULT_TENANT, RunQuery
-from mulligan.remember.urls import open_store
+from mulligan.store.base import DEFAULT_TENANT, RunQuery
+from mulligan.store.urls import open_store
 
 pytest.importorskip("mcp", reason="the mcp package is not installed: make test-mcp")
 pytest.importorskip("fastmcp", reason="the fastmcp package is not installed: make test-mcp")

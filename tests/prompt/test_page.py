@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from mulligan import AgentError, calls, prompt
+from mulligan import AgentError, prompt
 from mulligan.classify.classifier import classify
-from mulligan.classify.taxonomy import MODEL_INVALID_OUTPUT
-from mulligan.failure import Failure, Remedy
-from mulligan.prompt.questions import McpMessages
-from mulligan.records import (
+from mulligan.classify.kinds import MODEL_INVALID_OUTPUT
+from mulligan.core import calls
+from mulligan.core.failure import Failure, Remedy
+from mulligan.core.records import (
     LAST_PATH_SEGMENT,
     Change,
     Fix,
@@ -32,10 +32,11 @@ from mulligan.records import (
     Recovery,
     Step,
 )
+from mulligan.learn.lessons.rendering import render_within_budget
+from mulligan.prompt.mcp_messages import McpMessages
 from mulligan.recover.compress import fit_to_window
 from mulligan.recover.shorten import shorten_text
 from mulligan.redaction import find_unsafe_text
-from mulligan.remember.lessons.pitfalls import render_within_budget
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "prompt.md"
 

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 
 import mulligan
 from mulligan import AgentError
-from mulligan.failure import Failure, Kind
+from mulligan.core.failure import Failure, Kind
+from mulligan.core.records import Change, Precedent
 from mulligan.prompt import CallReport, Prompt
-from mulligan.records import Change, Precedent
 from mulligan.redaction import Redactor
 from mulligan.testing import assert_sanitized, sandbox
 

@@ -9,11 +9,12 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from mulligan import calls, prompt
+from mulligan import prompt
 from mulligan.classify.classifier import classify
-from mulligan.classify.taxonomy import KINDS
-from mulligan.failure import Failure, Kind, Remedy, TookEffect
-from mulligan.records import Change, Precedent, Recovery
+from mulligan.classify.kinds import KINDS
+from mulligan.core import calls
+from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
+from mulligan.core.records import Change, Precedent, Recovery
 from mulligan.redaction import MAX_QUOTED_CHARS, find_unsafe_text, sanitize
 
 WORDS = prompt.Prompt()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mulligan.failure import Failure, Kind, Remedy
+from mulligan.core.failure import Failure, Kind, Remedy
 from mulligan.recover.budget import (
     CIRCUIT_OPEN_SECONDS,
     MAX_CIRCUIT_OPEN_SECONDS,

@@ -14,7 +14,7 @@ from conversations import FORMS, SYSTEM, flat, story
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mulligan import conversation
+from mulligan.core import conversation
 from mulligan.recover.compress import (
     UNKNOWN_WINDOW_RATIO,
     CompressionResult,

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mulligan.calls import is_same_json
-from mulligan.failure import Failure, Kind, Remedy, TookEffect
-from mulligan.records import (
+from mulligan.core.calls import is_same_json
+from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
+from mulligan.core.records import (
     LAST_PATH_SEGMENT,
     REQUOTED,
     RUN_SPECIFIC,

@@ -9,8 +9,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from mulligan.failure import Failure, Kind, Remedy, TookEffect
-from mulligan.records import Change, Precedent, Recovery
+from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
+from mulligan.core.records import Change, Precedent, Recovery
 from mulligan.recover.plan import (
     AttemptMove,
     BackoffMove,

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from mulligan.failure import SettingsError
+from mulligan.core.failure import SettingsError
 from mulligan.recover.policy import Policy
 
 CHANCE = st.floats(0, 1)

@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given, settings
 
-from mulligan.classify.taxonomy import (
+from mulligan.classify.kinds import (
     NONE_USER_REJECTED,
     TOOL_AUTH_ERROR,
     TOOL_INVALID_ARGUMENTS,
@@ -18,9 +18,9 @@ from mulligan.classify.taxonomy import (
     TOOL_RATE_LIMIT,
     TOOL_UNKNOWN_TOOL,
 )
-from mulligan.failure import Failure, Kind, TookEffect
-from mulligan.privileged_arguments import is_privileged
-from mulligan.recover import bounds, earlier, schema
+from mulligan.core.failure import Failure, Kind, TookEffect
+from mulligan.core.privileged_arguments import is_privileged
+from mulligan.recover import error_bounds, history, schema
 from mulligan.recover.confidence import STRATEGY_CONFIDENCE
 from mulligan.recover.repair import MAX_SUGGESTIONS, Suggestion, suggest
 from mulligan.recover.tool import EarlierCall, Tool
@@ -566,9 +566,9 @@ def test_a_boolean_is_not_a_number_and_a_text_is_no_argument_to_bound():
 )
 def test_no_error_text_makes_the_search_for_a_bound_take_more_than_linear_time(filling, monkeypatch):
     # Were it quadratic, a text of this length would take hours.
-    monkeypatch.setattr(bounds, "_MAX_SCANNED_CHARS", 400_000)
-    assert bounds.find_error_bound("top_k " + filling * (400_000 // len(filling)), {"top_k": 50}) is None
-    assert bounds.find_expected_values("top_k " + filling * (400_000 // len(filling)), {"top_k": 50}) == []
+    monkeypatch.setattr(error_bounds, "_MAX_SCANNED_CHARS", 400_000)
+    assert error_bounds.find_error_bound("top_k " + filling * (400_000 // len(filling)), {"top_k": 50}) is None
+    assert error_bounds.find_expected_values("top_k " + filling * (400_000 // len(filling)), {"top_k": 50}) == []
 
 
 def test_a_call_with_very_many_numbers_is_not_searched_for():
@@ -636,7 +636,7 @@ def test_what_stands_in_the_record_of_a_value_is_suggested_in_its_place():
 def test_of_very_large_answers_a_part_is_looked_at():
     rows = [[{"title": f"t{n}", "item": f"i_{n}"} for n in range(1000)] for _ in range(1000)]
     seen = [EarlierCall("list", {}, "success", rows) for _ in range(20)]
-    assert sum(len(each.leaves) for each in earlier._iter_answer_records(seen)) <= earlier.MAX_LEAF_VALUES
+    assert sum(len(each.leaves) for each in history._iter_answer_records(seen)) <= history.MAX_LEAF_VALUES
 
 
 def test_two_records_of_a_value_leave_it_open_which_is_meant():

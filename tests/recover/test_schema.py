@@ -11,8 +11,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from mulligan.recover import cost, schema
-from mulligan.recover.dialect import SchemaTooLargeError, to_json_schema
+from mulligan.recover import schema, schema_cost
+from mulligan.recover.schema_dialects import SchemaTooLargeError, to_json_schema
 
 ANY_NUMBER = {"type": "integer"}
 
@@ -215,8 +215,8 @@ def test_a_schema_that_branches_with_every_level_of_the_arguments_is_refused_for
     deep: Any = 1
     for _ in range(40):
         deep = {"a": deep}
-    assert not cost.is_affordable(TREE, deep)
-    assert cost.is_affordable(TREE, {"a": {"a": 1}})
+    assert not schema_cost.is_affordable(TREE, deep)
+    assert schema_cost.is_affordable(TREE, {"a": {"a": 1}})
 
 
 def test_ordinary_schemas_with_references_and_recursion_are_affordable():
@@ -225,7 +225,7 @@ def test_ordinary_schemas_with_references_and_recursion_are_affordable():
         "type": "object",
         "properties": {"root": {"$ref": "#/$defs/node"}, "k": {"$ref": "#/$defs/node/properties/k"}},
     }
-    assert cost.is_affordable(pinned, {"root": {"next": {"next": {}}}})
+    assert schema_cost.is_affordable(pinned, {"root": {"next": {"next": {}}}})
     (fault,) = schema.validate_or_none({"k": "5"}, pinned)
     assert (fault.path, fault.rule, fault.limit) == (("k",), "type", "integer")
 
@@ -253,16 +253,16 @@ def test_of_arguments_that_have_no_end_nothing_is_said(value):
 
 
 def test_a_value_that_is_held_twice_counts_twice_and_depth_is_bounded():
-    assert cost.measure_extent({"a": [1, 2], "b": {}}) == (2, 5)
-    assert cost.measure_extent(doubled(10)) == (11, 2**11 - 1)
-    assert cost.measure_extent(holding_itself())[0] == cost.MAX_NESTING_DEPTH
-    assert cost.measure_extent(5) == (0, 1)
+    assert schema_cost.measure_extent({"a": [1, 2], "b": {}}) == (2, 5)
+    assert schema_cost.measure_extent(doubled(10)) == (11, 2**11 - 1)
+    assert schema_cost.measure_extent(holding_itself())[0] == schema_cost.MAX_NESTING_DEPTH
+    assert schema_cost.measure_extent(5) == (0, 1)
 
 
 def test_in_a_very_large_call_faults_are_not_counted_one_by_one():
     numbers = {"type": "object", "properties": {"k": {"type": "array", "items": {"type": "integer"}}}}
-    assert schema.validate_or_none({"k": [1] * (cost.MAX_DETAILED_VALUES + 1)}, numbers) == []
-    assert schema.validate_or_none({"k": ["x"] * (cost.MAX_DETAILED_VALUES + 1)}, numbers) is None
+    assert schema.validate_or_none({"k": [1] * (schema_cost.MAX_DETAILED_VALUES + 1)}, numbers) == []
+    assert schema.validate_or_none({"k": ["x"] * (schema_cost.MAX_DETAILED_VALUES + 1)}, numbers) is None
     assert len(schema.validate_or_none({"k": ["x"] * 100}, numbers)) == 100
 
 

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from mulligan.redaction import personal
+from mulligan.redaction import personal_data
 from mulligan.redaction.detect import detect_sensitive, may_contain
 
 
@@ -27,8 +27,8 @@ class Open(str):
 def found_by_all(text: str) -> set[tuple[str, int, int]]:
     found = detect_sensitive(Open(text))
     raw = text.encode("ascii", "replace")
-    personal.find_numbers(text, " " + raw.translate(personal.NUMBER_MARKS).decode(), found)
-    personal.find_lettered(text, raw, found)
+    personal_data.find_numbers(text, " " + raw.translate(personal_data.NUMBER_MARKS).decode(), found)
+    personal_data.find_lettered(text, raw, found)
     return set(found)
 
 

@@ -12,9 +12,9 @@ import time
 import pytest
 
 import mulligan
-from mulligan.events import RunEnded, StepEnded
-from mulligan.failure import Failure, Kind, Remedy, SettingsError
-from mulligan.records import Pattern, RecoveryStop, Run, Step
+from mulligan.core.events import RunEnded, StepEnded
+from mulligan.core.failure import Failure, Kind, Remedy, SettingsError
+from mulligan.core.records import Pattern, RecoveryStop, Run, Step
 from mulligan.report import alerts
 from mulligan.report.alerts import AlertRules, Alerts
 

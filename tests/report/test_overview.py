@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mulligan import figures
-from mulligan.failure import Failure, Kind, Remedy
-from mulligan.figures import DAY, StatsQuery
-from mulligan.records import Change, History, Recovery, Run, Step
+from mulligan.core.failure import Failure, Kind, Remedy
+from mulligan.core.records import Change, History, Recovery, Run, Step
 from mulligan.report import overview
+from mulligan.store import counters
+from mulligan.store.counters import DAY, StatsQuery
 
 TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "too slow", fingerprint="f")
 REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR), "k", fingerprint="k")
@@ -38,11 +38,11 @@ def page(*histories, width=None, **query):
     asked = StatsQuery(now=9 * DAY, **query)
 
     def answer(**fields):
-        return figures.stats(histories, StatsQuery(now=9 * DAY, **(query | fields)))
+        return counters.stats(histories, StatsQuery(now=9 * DAY, **(query | fields)))
 
     return "\n".join(
         overview.render_overview(
-            figures.stats(histories, asked),
+            counters.stats(histories, asked),
             answer(by="tool", detail=True),
             answer(by="agent"),
             answer(by="time"),
@@ -84,7 +84,7 @@ def test_a_name_of_a_stranger_is_not_obeyed():
 
 
 def test_one_kind_alone_says_what_became_of_the_calls_that_met_it():
-    stats = figures.stats([worked()], StatsQuery(now=DAY, kind="tool/timeout"))
+    stats = counters.stats([worked()], StatsQuery(now=DAY, kind="tool/timeout"))
     assert list(overview.render_headline(stats, "tool/timeout")) == [
         "1 failure of tool/timeout in 1 call ever; 1 of these were overcome, 0 given up."
     ]

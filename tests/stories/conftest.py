@@ -39,7 +39,7 @@ class User:
 
     def types(self, *words: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
         """`mulligan ...`, in a process of its own."""
-        command = [sys.executable, "-c", "from mulligan.serve.cli import main; main()", *words]
+        command = [sys.executable, "-c", "from mulligan.cli import main; main()", *words]
         return self._process(command, environment, stdin)
 
     def sees(self, *words: str) -> Any:

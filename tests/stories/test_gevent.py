@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mulligan.remember.recording.adoption import recover_journals
-from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DEFAULT_TENANT, journals_of
+from mulligan.record.journal_recovery import recover_journals
+from mulligan.store.base import DEFAULT_TENANT, journals_of
+from mulligan.store.sqlite import SqliteStore
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("gevent") is None, reason="gevent is not installed (pip install gevent)"

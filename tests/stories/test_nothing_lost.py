@@ -46,7 +46,7 @@ def work(calls, worker=0):
 
 def unhurried():
     # On a busy machine, too: leaving takes no longer than it should, and what is not kept by then waits in the journal.
-    from mulligan.remember.recording import recorder
+    from mulligan.record import recorder
 
     recorder.EXIT_FLUSH_SECONDS = 60.0
 
@@ -244,7 +244,7 @@ import sys, time
 
 class Slow:
     def find_spec(self, name, path=None, target=None):
-        if name == "mulligan.remember.sqlite":
+        if name == "mulligan.store.sqlite":
             time.sleep(0.3)
 
 sys.meta_path.insert(0, Slow())
@@ -252,7 +252,7 @@ sys.meta_path.insert(0, Slow())
     process = witness.starts(
         """
         work(1)
-        while "mulligan.remember.urls" not in sys.modules:
+        while "mulligan.store.urls" not in sys.modules:
             time.sleep(0.001)  # until the recorder's thread is on its way
         time.sleep(0.1)
         child = os.fork()
@@ -407,14 +407,14 @@ def test_where_no_file_may_grow_any_further_calls_are_unharmed_and_what_is_missi
     code, told = witness.runs(
         f"""
         import resource
-        import mulligan.assembly
+        import mulligan.api
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, resource.RLIM_INFINITY))
         work(2500)
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         assert double(1) == 2
         assert mulligan.flush(30)  # it goes on by itself when there is room again
-        print("dropped", mulligan.assembly.default._components.recorder.dropped, file=sys.stderr)
+        print("dropped", mulligan.api.default._components.recorder.dropped, file=sys.stderr)
         """
     )
     assert code == 0, told

@@ -66,7 +66,7 @@ def test_what_is_recorded_while_postgresql_is_away_waits_and_is_brought_in_later
 
 def test_a_server_keeps_in_postgresql_what_it_is_sent(user, database):
     pytest.importorskip("uvicorn", reason="needs the extra: pip install 'mulligan[server]'")
-    command = [sys.executable, "-c", "from mulligan.serve.cli import main; main()", "serve", "--store", database]
+    command = [sys.executable, "-c", "from mulligan.cli import main; main()", "serve", "--store", database]
     with subprocess.Popen(
         [*command, "--port", "0", "--no-auth"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=user.environment, cwd=user.folder,

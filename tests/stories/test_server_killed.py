@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from ports import free_port
 
-from mulligan import figures
-from mulligan.figures import StatsQuery
-from mulligan.links import derive_status
-from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DEFAULT_TENANT
+from mulligan.core.links import derive_status
+from mulligan.store import counters
+from mulligan.store.base import DEFAULT_TENANT
+from mulligan.store.counters import StatsQuery
+from mulligan.store.sqlite import SqliteStore
 
 pytest.importorskip("uvicorn", reason="needs the extra: pip install 'mulligan[server]'")
 
@@ -92,7 +92,7 @@ def test_a_killed_server_loses_and_doubles_nothing_and_the_agents_only_wait(tmp_
         asked = sorted(each.steps[0].arguments["number"] for each in own)
         assert asked == list(range(CALLS))
     stats = with_all.stats(DEFAULT_TENANT, StatsQuery(now=0))
-    assert stats == figures.stats(histories, StatsQuery(now=0))
+    assert stats == counters.stats(histories, StatsQuery(now=0))
     assert stats.total.calls == PROCESSES * CALLS
     assert stats.total.given_up == PROCESSES * CALLS // 5
     assert (

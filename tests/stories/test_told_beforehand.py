@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
+from mulligan.cli.sections import BEGIN, END
 from mulligan.prompt import estimate_prompt_tokens
-from mulligan.serve.cli.sections import BEGIN, END
 from mulligan.testing import assert_sanitized
 
 AGENT = """

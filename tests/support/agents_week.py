@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mulligan.classify.fingerprint import compute_fingerprint
-from mulligan.classify.taxonomy import KINDS
-from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
-from mulligan.failure import Failure, Remedy
-from mulligan.links import link_recoveries
-from mulligan.records import Change, Compaction, History, Recovery, RecoveryStop, Run, Step
-from mulligan.remember.store import DAY, DEFAULT_TENANT, Store
+from mulligan.classify.kinds import KINDS
+from mulligan.core.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
+from mulligan.core.failure import Failure, Remedy
+from mulligan.core.links import link_recoveries
+from mulligan.core.records import Change, Compaction, History, Recovery, RecoveryStop, Run, Step
+from mulligan.store.base import DAY, DEFAULT_TENANT, Store
 
 AGENTS = ("bookkeeper", "gardener", "receptionist")
 ENDS = ("success",) * 58 + ("recovered",) * 69 + ("partial",) * 4 + ("failure",) * 9

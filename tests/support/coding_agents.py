@@ -11,8 +11,8 @@ from typing import Any
 
 from agent_api import Api
 
-from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DEFAULT_TENANT, RunQuery
+from mulligan.store.base import DEFAULT_TENANT, RunQuery
+from mulligan.store.sqlite import SqliteStore
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / ".agents" / "node_modules" / ".bin"

@@ -19,13 +19,13 @@ import msgspec
 import pytest
 
 import mulligan
-from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
-from mulligan.failure import Failure, Kind, Remedy, TookEffect
-from mulligan.records import Change, Compaction, Link, Recovery, RecoveryStop, Run, Step, encode
-from mulligan.remember import schemas
-from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DAY, DEFAULT_TENANT
-from mulligan.remember.tracker import Tracker
+from mulligan.core.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
+from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
+from mulligan.core.records import Change, Compaction, Link, Recovery, RecoveryStop, Run, Step, encode
+from mulligan.learn.tracker import Tracker
+from mulligan.store import tool_schemas
+from mulligan.store.base import DAY, DEFAULT_TENANT
+from mulligan.store.sqlite import SqliteStore
 
 FOLDER = Path(__file__).parent.parent / "golden"
 NOW = 20_000 * DAY + 12 * 3_600_000
@@ -165,9 +165,9 @@ def fill_store(path: Path) -> None:
     try:
         store.put(
             DEFAULT_TENANT,
-            schemas.SCHEMA_KIND,
+            tool_schemas.SCHEMA_KIND,
             "forecast",
-            schemas.update_entry(None, "digest-1", NOW - 20 * DAY) or b"",
+            tool_schemas.update_entry(None, "digest-1", NOW - 20 * DAY) or b"",
         )
         batches = [*map(repaired_run, range(6)), unrecovered_run()]
         store.put(DEFAULT_TENANT, "session", "session-1", encode(track_session(batches)))

@@ -74,7 +74,7 @@ class HostileRepository:
         (folder / "stolen.pth").write_text(self._build_code(f"{folder.name}/stolen.pth"))
 
     def _write_packages(self) -> None:
-        for inside in ("", "serve", "serve/cli", "serve/hooks"):
+        for inside in ("", "cli", "hooks"):
             folder = self.folder / "mulligan" / inside
             folder.mkdir(parents=True)
             for name in ("__init__", "__main__", "main", "start"):

@@ -21,10 +21,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mulligan import figures
-from mulligan.figures import StatsQuery
-from mulligan.remember.store import DEFAULT_TENANT
-from mulligan.remember.urls import open_store
+from mulligan.store import counters
+from mulligan.store.base import DEFAULT_TENANT
+from mulligan.store.counters import StatsQuery
+from mulligan.store.urls import open_store
 
 PATIENCE = 60.0
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -216,7 +216,7 @@ class Kept:
             self.steps = sum(len(each.steps) for each in histories)
             self.is_whole = all(len(each.steps) == STEPS for each in histories)
             query = StatsQuery(now=int(time.time() * 1000), by="tool")
-            self.stats, self.counted = store.stats(tenant, query), figures.stats(histories, query)
+            self.stats, self.counted = store.stats(tenant, query), counters.stats(histories, query)
         finally:
             store.close()
 

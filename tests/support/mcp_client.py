@@ -116,10 +116,7 @@ def block(answer):
     return json.loads(texts(answer)[-1])["mulligan"]
 
 
-PATIENT = (
-    "from mulligan.serve.proxy import server; server.STOP_GRACE_SECONDS = 60.0; "
-    "from mulligan.serve.cli import main; main()"
-)
+PATIENT = "from mulligan.proxy import server; server.STOP_GRACE_SECONDS = 60.0; from mulligan.cli import main; main()"
 """The command, which gives a server all the time it needs to answer when its input has ended."""
 
 

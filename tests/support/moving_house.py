@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mulligan.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
-from mulligan.failure import Failure, Kind, Remedy
-from mulligan.records import Compaction, Run, Step
-from mulligan.remember.moving import between as moving
-from mulligan.remember.moving import sides
-from mulligan.remember.moving.between import Copied, Move
-from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DEFAULT_TENANT
+from mulligan.core.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
+from mulligan.core.failure import Failure, Kind, Remedy
+from mulligan.core.records import Compaction, Run, Step
+from mulligan.store.base import DEFAULT_TENANT
+from mulligan.store.copy import endpoints
+from mulligan.store.copy import store_copy as moving
+from mulligan.store.copy.store_copy import Copied, Move
+from mulligan.store.sqlite import SqliteStore
 
 TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "too slow", fingerprint="f-slow")
 ODD = Failure.of(Kind("tool", "not_found", Remedy.REPLAN), "no such thing: \N{SNOWMAN}", fingerprint="f-odd")
@@ -61,7 +61,7 @@ def rows(path: Path, is_numbered: bool = True) -> dict[str, list[Any]]:
         for name in names:
             number = "rowid, " if is_numbered and name in ("runs", "links") else ""
             found[name] = sorted(connection.execute(f"SELECT {number}* FROM {name}"), key=repr)
-        found["meta"] = [row for row in found["meta"] if row[1] != sides.OWN]
+        found["meta"] = [row for row in found["meta"] if row[1] != endpoints.OWN]
     return found
 
 
@@ -88,7 +88,7 @@ def value(type: str, place: int) -> Any:
 
 KILLED = """
     import os, signal, sys
-    from mulligan.remember.moving import between as moving
+    from mulligan.store.copy import store_copy as moving
     moving.CHUNK = 5
     at = int(sys.argv[3])
     def told(done, of):

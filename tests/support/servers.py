@@ -17,13 +17,13 @@ pytest.importorskip("uvicorn", reason="needs the extra: pip install 'mulligan[se
 
 from mulligan.classify.classifier import classify
 from mulligan.redaction import Redactor
-from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import Store
-from mulligan.serve.api import running
-from mulligan.serve.api.app import RouteGroup, Server, build_app
-from mulligan.serve.api.doors import AccessRules
-from mulligan.serve.api.groups import ROUTE_GROUPS
-from mulligan.serve.api.intake import PayloadConverter
+from mulligan.server import http_server
+from mulligan.server.access import AccessRules
+from mulligan.server.app import RouteGroup, Server, build_app
+from mulligan.server.payload_conversion import PayloadConverter
+from mulligan.server.token_groups import ROUTE_GROUPS
+from mulligan.store.base import Store
+from mulligan.store.sqlite import SqliteStore
 
 GRACE = 8
 """Seconds that requests under way are given when it is to stop."""
@@ -103,9 +103,9 @@ def served(
         classify, lambda key, tenant: Redactor(level=level, unredacted_arguments=tenant.listed, key=key), store
     )
     server = Server(store, intake, rules=rules, **more)
-    sock = running.bind_socket("127.0.0.1", 0)
+    sock = http_server.bind_socket("127.0.0.1", 0)
     ready = threading.Event()
-    listening = running.build_server(
+    listening = http_server.build_server(
         build_app(server, (*ROUTE_GROUPS, *groups)), ready.set, grace=GRACE, on_stopping=server.stop
     )
     thread = threading.Thread(target=lambda: listening.run(sockets=[sock]), daemon=True)

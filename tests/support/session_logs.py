@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mulligan.capture.transcripts.formats import detect_log_format
-from mulligan.capture.transcripts.gathering import ReaderState
-from mulligan.capture.transcripts.lines import LogLines
-from mulligan.records import History
+from mulligan.core.records import History
+from mulligan.transcripts.formats import detect_log_format
+from mulligan.transcripts.log_lines import LogLines
+from mulligan.transcripts.run_builder import ReaderState
 
 
 def read(path: Path, reading: ReaderState | None = None) -> list[History]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from mulligan.events import AnyEvent
-from mulligan.remember.memory import MemoryStore
-from mulligan.remember.sqlite import SqliteStore
-from mulligan.remember.store import DEFAULT_TENANT, Store
+from mulligan.core.events import AnyEvent
+from mulligan.store.base import DEFAULT_TENANT, Store
+from mulligan.store.memory import MemoryStore
+from mulligan.store.sqlite import SqliteStore
 
 
 def behind_a_server(folder: Path) -> Store:
@@ -21,7 +21,7 @@ def in_postgres(folder: Path) -> Store:
     import postgres
 
     postgres.had()
-    from mulligan.remember.postgres.store import PostgresStore
+    from mulligan.store.postgres.postgres_store import PostgresStore
 
     return PostgresStore(postgres.emptied())
 

@@ -16,32 +16,32 @@ import msgspec
 PACKAGE = "mulligan"
 FOREIGN_MODULES = frozenset(
     {
-        "mulligan.capture.transcripts.calls",  # rows of recorded calls from any source
-        "mulligan.capture.transcripts.claude_code",  # session logs of other programs
-        "mulligan.capture.transcripts.codex",
-        "mulligan.capture.transcripts.gemini",
-        "mulligan.capture.transcripts.otlp",  # OpenTelemetry exports
-        "mulligan.serve.otlp.logs",
-        "mulligan.serve.proxy.messages",  # MCP messages of any client and server
+        "mulligan.transcripts.call_rows",  # rows of recorded calls from any source
+        "mulligan.transcripts.claude_code",  # session logs of other programs
+        "mulligan.transcripts.codex",
+        "mulligan.transcripts.gemini",
+        "mulligan.transcripts.otlp",  # OpenTelemetry exports
+        "mulligan.server.otlp.otlp_logs",
+        "mulligan.proxy.messages",  # MCP messages of any client and server
     }
 )
 """Modules whose structs read input that mulligan did not write. They take the few fields they need."""
 FOREIGN_CLASSES = frozenset(
     {
-        "mulligan.capture.transcripts.exported:Header",  # probes the first line of a file of unknown format
+        "mulligan.transcripts.mulligan_export:Header",  # probes the first line of a file of unknown format
     }
 )
 PARTIAL_VIEWS = {
-    "mulligan.remember.exemplars:ExemplarArguments": ("mulligan.records:Step",),
-    "mulligan.remember.pruning:_SessionActivity": (
-        "mulligan.remember.tracker:Tracker",
-        "mulligan.serve.hooks.state:HookState",
+    "mulligan.learn.exemplars:ExemplarArguments": ("mulligan.core.records:Step",),
+    "mulligan.store.pruning:_SessionActivity": (
+        "mulligan.learn.tracker:Tracker",
+        "mulligan.hooks.state:HookState",
     ),
-    "mulligan.remember.recipes:FixSummary": ("mulligan.remember.fixes:FixRecord",),
+    "mulligan.learn.prerequisites:FixSummary": ("mulligan.learn.fixes:FixRecord",),
 }
 """Structs that read a few fields of other records, with these. They derive from `msgspec.Struct` itself, not from
 `Record`, whose subclasses are strict. `tests/test_strict_decoding.py` compares the names."""
-VIEW_FIELDS = {"mulligan.remember.recipes:FixSummary": {"body"}}
+VIEW_FIELDS = {"mulligan.learn.prerequisites:FixSummary": {"body"}}
 """Fields of a view that are not read from the record."""
 
 _Struct = msgspec.Struct

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal, TypeVar, Union
 
 import msgspec
 
-from mulligan.failure import Kind, MissingExtraError
-from mulligan.figures.histogram import Histogram
+from mulligan.core.failure import Kind, MissingExtraError
+from mulligan.store.counters.histogram import Histogram
 
 T = TypeVar("T")
 KIND = Kind("tool", "timeout")

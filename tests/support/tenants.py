@@ -7,8 +7,8 @@ from typing import Any
 
 from servers import served
 
-from mulligan.remember.remote import RemoteStore
-from mulligan.serve.api.doors import AccessRules
+from mulligan.server.access import AccessRules
+from mulligan.store.remote import RemoteStore
 
 
 class Tenants:

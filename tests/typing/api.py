@@ -11,7 +11,7 @@ from typing import Any, assert_type
 
 import mulligan
 from mulligan import AgentError, Event, Failure, InfraError, Kind, Mulligan, Policy, Remedy, Store
-from mulligan.records import Link
+from mulligan.core.records import Link
 from mulligan.testing import Sandbox, sandbox
 
 # A decorated function keeps its signature and its answer.

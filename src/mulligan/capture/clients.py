@@ -11,9 +11,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from mulligan.capture.tokens import Opening
-from mulligan.conversation import get_field
-from mulligan.failure import SettingsError
+from mulligan.capture.model_stream import Opening
+from mulligan.core.conversation import get_field
+from mulligan.core.failure import SettingsError
 
 MODEL_METHODS = tuple(
     f"{holder}.{name}"

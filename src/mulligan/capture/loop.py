@@ -11,16 +11,22 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from mulligan.capture.attempts import Attempts
-from mulligan.capture.dialects import MessageFormat, ModelReply, choose_message_format, parse_reply, prepend_lessons
-from mulligan.capture.kit import Kit
-from mulligan.capture.messages import summarize_arguments
+from mulligan.capture.call_execution import Attempts
+from mulligan.capture.context import Kit
+from mulligan.capture.message_formats import (
+    MessageFormat,
+    ModelReply,
+    choose_message_format,
+    parse_reply,
+    prepend_lessons,
+)
+from mulligan.capture.message_summary import summarize_arguments
+from mulligan.capture.run import ActiveRun, scope
 from mulligan.capture.signature import code_of
-from mulligan.capture.tracer import ActiveRun, scope
 from mulligan.capture.turns import NOTE_KEY, Tools, Turn, Turns, tools_by_name, wrapped_of
 from mulligan.capture.wrap import ToolOptions, WrappedFunction, wrap
-from mulligan.failure import Failure, SettingsError
-from mulligan.records import Status
+from mulligan.core.failure import Failure, SettingsError
+from mulligan.core.records import Status
 
 Model = Callable[..., Any]
 Messages = Sequence[Any] | str

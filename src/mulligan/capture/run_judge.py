@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mulligan.calls import TOOL_NAME_PATH, Call
-from mulligan.links import (
+from mulligan.core.calls import TOOL_NAME_PATH, Call
+from mulligan.core.fast_path import CallTemplate
+from mulligan.core.links import (
     CallFacts,
     Candidate,
     ItemTest,
@@ -30,8 +31,7 @@ from mulligan.links import (
     differs_in,
     has_long_text,
 )
-from mulligan.records import Link, Run, Status, Step
-from mulligan.success import CallTemplate
+from mulligan.core.records import Link, Run, Status, Step
 
 FAILED_CALLS = "__mulligan_calls__"
 """The attribute of an exception that lists the failed calls it left, as pairs of run and call number."""

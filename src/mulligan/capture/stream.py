@@ -10,9 +10,9 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mappi
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from mulligan.capture.attempts import STREAM, Attempts
-from mulligan.capture.drive import aexecute_plan, execute_plan
-from mulligan.capture.tracer import ActiveRun, CurrentRun, Raised
+from mulligan.capture.call_execution import STREAM, Attempts
+from mulligan.capture.player import aexecute_plan, execute_plan
+from mulligan.capture.run import ActiveRun, CurrentRun, Raised
 
 if TYPE_CHECKING:
     from mulligan.capture.wrap import WrappedFunction

@@ -6,18 +6,18 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from mulligan import calls
-from mulligan.capture.attempts import Attempts, Mended
-from mulligan.capture.drive import aexecute_plan, execute_plan
-from mulligan.capture.kit import Kit
+from mulligan.capture.call_execution import Attempts, Mended
+from mulligan.capture.context import Kit
+from mulligan.capture.player import aexecute_plan, execute_plan
+from mulligan.capture.run import ActiveRun, scope
 from mulligan.capture.signature import name_of
-from mulligan.capture.tracer import ActiveRun, scope
 from mulligan.capture.wrap import ToolOptions, WrappedFunction
-from mulligan.classify.taxonomy import TOOL_INVALID_ARGUMENTS, TOOL_UNKNOWN_TOOL
-from mulligan.failure import AgentError, InfraError, Remedy, SettingsError
+from mulligan.classify.kinds import TOOL_INVALID_ARGUMENTS, TOOL_UNKNOWN_TOOL
+from mulligan.core import calls
+from mulligan.core.failure import AgentError, InfraError, Remedy, SettingsError
+from mulligan.core.records import Change, Recovery
 from mulligan.prompt import CallReport, last_turn_notice
-from mulligan.records import Change, Recovery
-from mulligan.recover import near
+from mulligan.recover import names
 from mulligan.recover.confidence import lowest_confidence
 from mulligan.recover.tool import Tool
 
@@ -143,13 +143,17 @@ class ToolRequest:
         self.name = self.requested_name
         self._strategies: list[str] = []
         """The repair strategies used, for the confidence."""
-        if isinstance(name, str) and name not in self.tools and (match := near.match_tool_name(name, list(self.tools))):
+        if (
+            isinstance(name, str)
+            and name not in self.tools
+            and (match := names.match_tool_name(name, list(self.tools)))
+        ):
             self.name = match.name
             self._strategies.append(f"tool {match.method}")
-        from mulligan.recover import written  # lazy: imports json, needed only in agent loops
+        from mulligan.recover import model_json  # lazy: imports json, needed only in agent loops
 
         self.raw_arguments = arguments
-        self.parsed_arguments = written.parse_arguments(arguments)
+        self.parsed_arguments = model_json.parse_arguments(arguments)
         if self.parsed_arguments.defect:
             self._strategies.append("parse")
         function = self.tools.get(self.name)
@@ -267,7 +271,7 @@ class ToolRequest:
             failure,
             tool=self.requested_name if self.wrapped is None else self.name,
             precedents=given_up.precedents[:3] if given_up else (),
-            names=near.nearest_tool_names(self.requested_name, list(self.tools)) if self.wrapped is None else (),
+            names=names.nearest_tool_names(self.requested_name, list(self.tools)) if self.wrapped is None else (),
             shareable=self.wrapped.shareable_texts() if self.wrapped else (),
             has_effects=not call.tool.is_retry_safe,
             suggested=call.ending.offered if call.ending is not None else (),

@@ -8,28 +8,39 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
 
-from mulligan.capture.answers import Empty, Judge
-from mulligan.capture.attempts import Attempts, Mended
-from mulligan.capture.drive import aexecute_plan, execute_plan
-from mulligan.capture.first import First, begin
-from mulligan.capture.guarding import Unfit
-from mulligan.capture.keeping import Keeping
-from mulligan.capture.kit import LEARNS, MODES, NO_LIMITS, RECORDINGS, Kit, Limits, Recording, Source, log, strictest
+from mulligan.capture.call_execution import Attempts, Mended
+from mulligan.capture.call_guard import Unfit
+from mulligan.capture.context import (
+    LEARNS,
+    MODES,
+    NO_LIMITS,
+    RECORDINGS,
+    Kit,
+    Limits,
+    Recording,
+    Source,
+    log,
+    strictest,
+)
+from mulligan.capture.first_attempt import First, begin
+from mulligan.capture.player import aexecute_plan, execute_plan
+from mulligan.capture.result_checks import Empty, Judge
+from mulligan.capture.run import ActiveRun, scope
 from mulligan.capture.run_judge import find_receiver
 from mulligan.capture.signature import Signature, code_of, name_of, qualified_name_of
 from mulligan.capture.stream import astreaming, streaming
-from mulligan.capture.tracer import ActiveRun, scope
-from mulligan.failure import SettingsError, require_choice
-from mulligan.links import Receiver
-from mulligan.records import Effects, Run, StepType
+from mulligan.capture.value_recording import Keeping
+from mulligan.core.failure import SettingsError, require_choice
+from mulligan.core.fast_path import CallTemplate, StandaloneRun
+from mulligan.core.links import Receiver
+from mulligan.core.records import Effects, Run, StepType
 from mulligan.recover import schema as schemas
 from mulligan.recover.budget import TARGET_ARGUMENTS, ToolLimits
 from mulligan.recover.policy import Policy
 from mulligan.recover.tool import Learn, Mode, Tool, make_tool_key
-from mulligan.success import CallTemplate, StandaloneRun
 
 if TYPE_CHECKING:
-    from mulligan.capture.model import ModelCalls, ModelOptions
+    from mulligan.capture.model_calls import ModelCalls, ModelOptions
 
 TOOL_TYPES = ("tool", "model", "retrieval")
 NO_GUARD = ToolLimits(Policy())
@@ -190,7 +201,7 @@ class WrappedFunction:
         self._judge = Judge(options.type, self.name, options.detect_errors, options.empty_result)
         self.model: ModelCalls | None = None
         if options.model is not None:
-            from mulligan.capture.model import ModelCalls, ModelJudge  # lazy: needed only for models
+            from mulligan.capture.model_calls import ModelCalls, ModelJudge  # lazy: needed only for models
 
             self.model, self._judge = ModelCalls(self, options.model), ModelJudge(self.name)
         self._shareable_texts: frozenset[str] | None = None
@@ -469,7 +480,7 @@ class WrappedFunction:
 
     def _build_sync_model_wrapper(self) -> Callable[..., Any]:
         """Build the wrapper for a model that may return a stream or a complete answer."""
-        from mulligan.capture.tokens import is_asked_for, opened  # lazy: needed only for models
+        from mulligan.capture.model_stream import is_asked_for, opened  # lazy: needed only for models
 
         call_directly = self._build_sync_wrapper()
 
@@ -479,7 +490,7 @@ class WrappedFunction:
         return call
 
     def _build_async_model_wrapper(self) -> Callable[..., Any]:
-        from mulligan.capture.tokens import aopened, is_asked_for  # lazy: needed only for models
+        from mulligan.capture.model_stream import aopened, is_asked_for  # lazy: needed only for models
 
         call_directly = self._build_async_wrapper()
 

@@ -7,13 +7,16 @@ from typing import Any
 
 import msgspec
 
-from mulligan.classify import coding, providers, python, refusals, taxonomy, unwrap, waits, world
+from mulligan.classify import kinds as kinds_module
+from mulligan.classify import retry_after as retry_after_module
+from mulligan.classify import unwrap
+from mulligan.classify.cache import ClassificationCache
 from mulligan.classify.evidence import Evidence, gather_evidence, to_bounded_text, unwrap_error
 from mulligan.classify.fingerprint import compute_fingerprint
-from mulligan.classify.frames import is_shell_output, strip_frame
-from mulligan.classify.memo import ClassificationCache
-from mulligan.classify.rules import Rule, compile_rule_pattern, match_rules
-from mulligan.failure import AgentError, Failure, InfraError, Kind, Remedy, TookEffect
+from mulligan.classify.output_frames import is_shell_output, strip_frame
+from mulligan.classify.rules import coding, providers, python, rejections, shell
+from mulligan.classify.rules.matching import Rule, compile_rule_pattern, match_rules
+from mulligan.core.failure import AgentError, Failure, InfraError, Kind, Remedy, TookEffect
 
 _MAX_WHOLE_TEXT_CHARS = 700
 """Longer texts are matched at both ends only: their middle is usually output of the tool."""
@@ -22,15 +25,15 @@ _FLAG_TYPES = frozenset({bool, type(None)})
 _SOURCES = ("tool", "model", "retrieval", "orchestration")
 
 _GENERAL_RULES = (
-    *world.BUGS,
-    refusals.ARGUMENTS[0],
-    *refusals.FORBIDDEN,
-    *world.SERVICES,
-    *refusals.ARGUMENTS[1:],
-    *refusals.STATE,
-    *refusals.MISSING,
+    *shell.BUGS,
+    rejections.ARGUMENTS[0],
+    *rejections.FORBIDDEN,
+    *shell.SERVICES,
+    *rejections.ARGUMENTS[1:],
+    *rejections.STATE,
+    *rejections.MISSING,
 )
-_PARTICULAR_RULES = frozenset(world.PARTICULAR_RULES)
+_PARTICULAR_RULES = frozenset(shell.PARTICULAR_RULES)
 
 _SPELLINGS = (
     ("\u2019", "'"),
@@ -61,11 +64,11 @@ class Classifier:
     """Classifier with a table of kinds and rules. User-defined rules run before the built-in ones."""
 
     def __init__(self, kinds: Sequence[Kind] = (), rules: Sequence[Rule] = ()) -> None:
-        self.kinds: dict[str, Kind] = {**taxonomy.KINDS, **{str(kind): kind for kind in kinds}}
+        self.kinds: dict[str, Kind] = {**kinds_module.KINDS, **{str(kind): kind for kind in kinds}}
         self.rules = tuple(rules)
         self._cache = ClassificationCache()
         for rule in self.rules:
-            from mulligan.classify import custom  # lazy: needed for user-defined rules only
+            from mulligan.classify.rules import custom  # lazy: needed for user-defined rules only
 
             custom.check_pattern(rule.pattern, f"rule {rule.name!r}")
 
@@ -75,9 +78,9 @@ class Classifier:
 
         Raise `SettingsError` if they are invalid.
         """
-        from mulligan.classify import custom  # lazy: needed for user-defined rules only
+        from mulligan.classify.rules import custom  # lazy: needed for user-defined rules only
 
-        return cls(*custom.parse_kinds_and_rules(settings, taxonomy.KINDS))
+        return cls(*custom.parse_kinds_and_rules(settings, kinds_module.KINDS))
 
     def classify(
         self,
@@ -129,7 +132,7 @@ class Classifier:
                 self._cache.add(key, arguments, failure, fingerprint_text)
             return failure
         except Exception as internal_error:  # noqa: BLE001 - an internal error must not hide the user's error
-            kind = taxonomy.KINDS.get(f"{source}/unknown", taxonomy.TOOL_UNKNOWN)
+            kind = kinds_module.KINDS.get(f"{source}/unknown", kinds_module.TOOL_UNKNOWN)
             reasons = (f"classification failed: {type(internal_error).__name__}",)
             return Failure.of(
                 kind, to_bounded_text(evidence.text)[: unwrap.MAX_MESSAGE_CHARS], evidence=reasons, confidence=0.0
@@ -146,9 +149,9 @@ class Classifier:
         detail = "\n".join(part for part in (full_text, evidence.detail) if part)
         retry_after = None
         if kind.remedy is Remedy.RETRY:
-            retry_after = waits.parse_retry_after(evidence.headers, f"{evidence.text}\n{evidence.detail}")
+            retry_after = retry_after_module.parse_retry_after(evidence.headers, f"{evidence.text}\n{evidence.detail}")
         took_effect = decision.ran
-        if took_effect is None and kind is taxonomy.TOOL_EXECUTION_FAILED and evidence.exit_code:
+        if took_effect is None and kind is kinds_module.TOOL_EXECUTION_FAILED and evidence.exit_code:
             took_effect = TookEffect.YES  # the program started, so the call executed
         if evidence.is_retried:
             took_effect = (
@@ -156,7 +159,7 @@ class Classifier:
             )  # earlier attempts may have executed
             if kind.remedy is Remedy.RETRY and kind.type != "model":
                 # Only one layer may retry. The wrapping library has already done so.
-                hint = taxonomy.ORCHESTRATION_MAX_RETRIES_EXCEEDED.hint
+                hint = kinds_module.ORCHESTRATION_MAX_RETRIES_EXCEEDED.hint
                 kind = Kind(kind.type, kind.code, Remedy.REPLAN, kind.took_effect, hint)
         return Failure.of(
             kind,
@@ -177,10 +180,10 @@ class Classifier:
         message = unwrap.tidy_line(unwrap.strip_control_chars(to_bounded_text(evidence.text)))
         fields: dict[str, Any] = {"code": code, "status": evidence.status, "detail": evidence.detail}
         if isinstance(error, InfraError):
-            kind = declared_kind or taxonomy.TOOL_UNAVAILABLE
+            kind = declared_kind or kinds_module.TOOL_UNAVAILABLE
             kind = Kind(kind.type, kind.code, Remedy.STOP, kind.took_effect, kind.hint)
             return Failure.of(kind, message, evidence=("InfraError",), recoverable=False, **fields)
-        kind = declared_kind or taxonomy.TOOL_INVALID_ARGUMENTS
+        kind = declared_kind or kinds_module.TOOL_INVALID_ARGUMENTS
         # `AgentError` promises that the call did not execute, so a repair is safe unless the author rules it out.
         remedy = Remedy.REPLAN if not error.recoverable else kind.remedy if declared_kind else Remedy.REPAIR
         # The promise does not cover code that caught and wrapped the error.
@@ -194,7 +197,7 @@ class Classifier:
         """Yield all decisions, strongest evidence first. Callers use only the first; there is always at least one."""
         text = evidence.text
         for rule in self.rules:
-            from mulligan.classify import custom  # lazy: needed for user-defined rules only
+            from mulligan.classify.rules import custom  # lazy: needed for user-defined rules only
 
             position = custom.match_position(rule, text, evidence.tool)
             if position >= 0:
@@ -202,19 +205,19 @@ class Classifier:
         # The last exception of a traceback is the one that was raised: a timeout cancels, but is no cancellation.
         for name in evidence.names if evidence.has_explicit_class else evidence.names[:1]:
             if name in ("CancelledError", "KeyboardInterrupt", "Cancelled", "TaskCancelledError"):
-                yield KindDecision(taxonomy.NONE_CANCELLED, (f"class {name}",), 1.0)
+                yield KindDecision(kinds_module.NONE_CANCELLED, (f"class {name}",), 1.0)
         for rule, position in match_rules(
-            (*coding.NOT_FAILURES, *refusals.LIMITS), _truncate_middle(text), evidence.tool
+            (*coding.NOT_FAILURES, *rejections.LIMITS), _truncate_middle(text), evidence.tool
         ):
             yield KindDecision(rule.kind, (f"text: {rule.name}",), 0.95, rule.ran, position)
         if providers.is_model_failure(evidence, unwrapped.is_envelope):
             kind, reasons, confidence = providers.classify_model_failure(evidence)
             yield KindDecision(kind, tuple(reasons), confidence)
         if evidence.source == "orchestration" and evidence.is_exception:
-            yield KindDecision(taxonomy.ORCHESTRATION_UNCAUGHT_EXCEPTION, tuple(evidence.names[:1]), 0.9)
+            yield KindDecision(kinds_module.ORCHESTRATION_UNCAUGHT_EXCEPTION, tuple(evidence.names[:1]), 0.9)
         yield from _iter_tool_decisions(evidence, unwrapped)
         if not text.strip() and not evidence.names and evidence.status is None and evidence.exit_code is None:
-            unknown = taxonomy.KINDS.get(f"{evidence.source}/unknown", taxonomy.TOOL_UNKNOWN)
+            unknown = kinds_module.KINDS.get(f"{evidence.source}/unknown", kinds_module.TOOL_UNKNOWN)
             yield KindDecision(unknown, ("nothing was said",), 0.1)
         yield _fallback_decision(evidence)
 
@@ -232,12 +235,14 @@ def _iter_tool_decisions(evidence: Evidence, unwrapped: unwrap.UnwrappedText) ->
     if rpc:
         # Only these two codes prove that the call did not execute. A server may send the others after it has started.
         took_effect = TookEffect.NO if evidence.rpc in (-32601, -32602) else None
-        chosen_kind = next((rule.kind for rule, _ in match_rules(refusals.ARGUMENTS, text) if rule.kind in rpc), rpc[0])
+        chosen_kind = next(
+            (rule.kind for rule, _ in match_rules(rejections.ARGUMENTS, text) if rule.kind in rpc), rpc[0]
+        )
         yield KindDecision(chosen_kind, (f"JSON-RPC {evidence.rpc}",), 0.97, took_effect)
     quoted = python.kinds_for_rpc_code(evidence.quoted_rpc)
     if quoted:
         # A code quoted in text identifies the kind, but does not prove that the call did not execute.
-        matched = match_rules(refusals.ARGUMENTS, text)
+        matched = match_rules(rejections.ARGUMENTS, text)
         chosen_kind = next((rule.kind for rule, _ in matched if rule.kind in quoted), quoted[0])
         yield KindDecision(chosen_kind, (f"text: JSON-RPC {evidence.quoted_rpc}",), 0.9)
     code_error = compile_rule_pattern(
@@ -246,7 +251,9 @@ def _iter_tool_decisions(evidence: Evidence, unwrapped: unwrap.UnwrappedText) ->
     is_code = not evidence.has_explicit_class or "SyntaxError" in evidence.names
     if code_error and tool and is_code and (code_error.group(1) is None or code_error.group(1) in tool):
         # The call itself is model-written code that does not parse.
-        yield KindDecision(taxonomy.MODEL_INVALID_OUTPUT, ("text: the call cannot be read",), 0.8, TookEffect.UNKNOWN)
+        yield KindDecision(
+            kinds_module.MODEL_INVALID_OUTPUT, ("text: the call cannot be read",), 0.8, TookEffect.UNKNOWN
+        )
     if not evidence.is_exception:
         for rule, position in match_rules(coding.EDITING, text, tool):
             yield KindDecision(rule.kind, (f"text: {rule.name}",), 0.95, rule.ran, position)
@@ -257,7 +264,7 @@ def _iter_tool_decisions(evidence: Evidence, unwrapped: unwrap.UnwrappedText) ->
             yield KindDecision(rule.kind, (f"text: {rule.name}",), 0.9, rule.ran, position)
     excerpt = _truncate_middle(text)
     is_program_output = _is_program_output(evidence)
-    for rules, confidence in ((world.PARTICULAR_RULES, 0.9), (_GENERAL_RULES, 0.8), (world.PROGRAMS, 0.6)):
+    for rules, confidence in ((shell.PARTICULAR_RULES, 0.9), (_GENERAL_RULES, 0.8), (shell.PROGRAMS, 0.6)):
         if rules is _GENERAL_RULES:
             yield from _decide_by_exit_code(evidence, is_standard_only=True)
             yield from _decide_by_code(evidence, allowed, reasons, is_program_output)
@@ -270,7 +277,10 @@ def _iter_tool_decisions(evidence: Evidence, unwrapped: unwrap.UnwrappedText) ->
             text_position = position if excerpt == text else text.find(excerpt[position : position + 12])
             if is_program_output and _is_program_internal(rule.kind, evidence.status):
                 yield KindDecision(
-                    taxonomy.TOOL_EXECUTION_FAILED, (f"text: {rule.name}", "its own affair"), 0.8, place=text_position
+                    kinds_module.TOOL_EXECUTION_FAILED,
+                    (f"text: {rule.name}", "its own affair"),
+                    0.8,
+                    place=text_position,
                 )
             took_effect = _resolve_took_effect(rule, evidence, reasons)
             yield KindDecision(
@@ -290,11 +300,11 @@ def _iter_tool_decisions(evidence: Evidence, unwrapped: unwrap.UnwrappedText) ->
         and not evidence.is_exception
         and not evidence.has_explicit_class
     ):
-        yield KindDecision(taxonomy.ORCHESTRATION_UNCAUGHT_EXCEPTION, ("text: nothing but a missing key",), 0.7)
+        yield KindDecision(kinds_module.ORCHESTRATION_UNCAUGHT_EXCEPTION, ("text: nothing but a missing key",), 0.7)
     if not is_program_output and not allowed and len(text) <= _MAX_WHOLE_TEXT_CHARS:
         # Match the sentence without its envelope: these patterns are anchored at the start.
         sentence = unwrapped.sentence if text.lstrip()[:1] in "{[" else text
-        for rule, _ in match_rules(refusals.GUESSES, _normalize_spelling(sentence)):
+        for rule, _ in match_rules(rejections.GUESSES, _normalize_spelling(sentence)):
             yield KindDecision(rule.kind, (f"text: {rule.name}",), 0.5)
 
 
@@ -326,7 +336,7 @@ def _can_decide(
         return True
     if rule.is_vague and reasons[0] in _ARGUMENT_CLASSES:
         return False
-    return rule.kind in allowed and (rule.kind is not taxonomy.TOOL_EXECUTION_FAILED or rule.is_strong)
+    return rule.kind in allowed and (rule.kind is not kinds_module.TOOL_EXECUTION_FAILED or rule.is_strong)
 
 
 _ARGUMENT_CLASSES = frozenset(("class ValueError", "class TypeError"))
@@ -335,12 +345,12 @@ _ARGUMENT_CLASSES = frozenset(("class ValueError", "class TypeError"))
 
 def _is_program_internal(kind: Kind, status: int | None) -> bool:
     """Return whether a program's output is about itself and not about the call. A status it passes on is not."""
-    return kind not in world.PROCESS_KINDS and not python.kinds_for_status(status)
+    return kind not in shell.PROCESS_KINDS and not python.kinds_for_status(status)
 
 
 def _resolve_took_effect(rule: Rule, evidence: Evidence, reasons: tuple[str, ...]) -> TookEffect | None:
     """Return whether the call took effect, by a rule. Text proves nothing: a refused connection needs its class."""
-    if rule.kind is taxonomy.TOOL_UNKNOWN_TOOL and evidence.is_exception:
+    if rule.kind is kinds_module.TOOL_UNKNOWN_TOOL and evidence.is_exception:
         return TookEffect.UNKNOWN  # raised in this process, which may have executed part of the call
     return rule.ran if any(reason.startswith("class ") for reason in reasons) or rule.ran is not TookEffect.NO else None
 
@@ -362,13 +372,13 @@ def _decide_by_exit_code(evidence: Evidence, is_standard_only: bool = False) -> 
         return
     reasons = (f"exit code {evidence.exit_code}",)
     standard_kind = {
-        127: taxonomy.TOOL_COMMAND_NOT_FOUND,
-        126: taxonomy.TOOL_PERMISSION_DENIED,
-        124: taxonomy.TOOL_TIMEOUT,
+        127: kinds_module.TOOL_COMMAND_NOT_FOUND,
+        126: kinds_module.TOOL_PERMISSION_DENIED,
+        124: kinds_module.TOOL_TIMEOUT,
     }.get(evidence.exit_code)
-    if standard_kind is taxonomy.TOOL_COMMAND_NOT_FOUND and not compile_rule_pattern(_COMMAND_MISSING_PATTERN).search(
-        evidence.text
-    ):
+    if standard_kind is kinds_module.TOOL_COMMAND_NOT_FOUND and not compile_rule_pattern(
+        _COMMAND_MISSING_PATTERN
+    ).search(evidence.text):
         standard_kind = None if compile_rule_pattern(_OTHER_MESSAGE_PATTERN).search(evidence.text) else standard_kind
     if standard_kind is not None:
         yield KindDecision(standard_kind, reasons, 0.8)
@@ -377,12 +387,12 @@ def _decide_by_exit_code(evidence: Evidence, is_standard_only: bool = False) -> 
     command = (evidence.arguments or {}).get("command")
     if isinstance(command, str):
         for pattern, kind in (
-            (_TEST_COMMAND, taxonomy.TOOL_TEST_FAILURE),
-            (_BUILD_COMMAND, taxonomy.TOOL_BUILD_FAILURE),
+            (_TEST_COMMAND, kinds_module.TOOL_TEST_FAILURE),
+            (_BUILD_COMMAND, kinds_module.TOOL_BUILD_FAILURE),
         ):
             if compile_rule_pattern(pattern).search(command[:2_000]):
                 yield KindDecision(kind, (*reasons, "the command"), 0.7)
-    yield KindDecision(taxonomy.TOOL_EXECUTION_FAILED, reasons, 0.6, TookEffect.YES)
+    yield KindDecision(kinds_module.TOOL_EXECUTION_FAILED, reasons, 0.6, TookEffect.YES)
 
 
 _COMMAND_MISSING_PATTERN = r"not found|no such|cannot find|not recogni[sz]ed|ENOENT|unable to find"
@@ -405,7 +415,7 @@ _BUILD_COMMAND = (
 def _fallback_decision(evidence: Evidence) -> KindDecision:
     """Return the decision for a failure without evidence: `execution_failed`, or `unknown` if it may be none."""
     if evidence.source in ("model", "retrieval", "orchestration"):
-        return KindDecision(taxonomy.KINDS[f"{evidence.source}/unknown"], tuple(evidence.names[:1]), 0.2)
+        return KindDecision(kinds_module.KINDS[f"{evidence.source}/unknown"], tuple(evidence.names[:1]), 0.2)
     has_failed = (
         evidence.is_error
         or is_shell_output(evidence.tool, evidence.text)
@@ -416,8 +426,10 @@ def _fallback_decision(evidence: Evidence) -> KindDecision:
     if has_failed or compile_rule_pattern(
         r"\b(?:error|fail|failed|failure|exception|cannot|unable|could not|can't|abort|fatal|denied)\b"
     ).search(evidence.text):
-        return KindDecision(taxonomy.TOOL_EXECUTION_FAILED, tuple(f"class {name}" for name in evidence.names[:1]), 0.4)
-    return KindDecision(taxonomy.TOOL_UNKNOWN, (), 0.2)
+        return KindDecision(
+            kinds_module.TOOL_EXECUTION_FAILED, tuple(f"class {name}" for name in evidence.names[:1]), 0.4
+        )
+    return KindDecision(kinds_module.TOOL_UNKNOWN, (), 0.2)
 
 
 def _unwrap_evidence_text(evidence: Evidence) -> unwrap.UnwrappedText:
@@ -482,7 +494,7 @@ def _choose_message(text: str, unwrapped: unwrap.UnwrappedText, decision: KindDe
     lines = text.count("\n")
     if decision.place < 0 or lines == 0 or unwrapped.is_page or unwrapped.is_envelope or text.lstrip()[:1] in "{[":
         return unwrapped.sentence
-    if decision.kind in (taxonomy.TOOL_TEST_FAILURE, taxonomy.TOOL_BUILD_FAILURE):
+    if decision.kind in (kinds_module.TOOL_TEST_FAILURE, kinds_module.TOOL_BUILD_FAILURE):
         match = compile_rule_pattern(coding.FIRST_ERROR_PATTERN).search(text)
         if match:
             return unwrap.tidy_line(match.group())

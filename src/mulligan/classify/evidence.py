@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mulligan.classify.rules import HEAD_CHARS, TAIL_CHARS, bound_text
-from mulligan.failure import AgentError, InfraError
+from mulligan.classify.rules.matching import HEAD_CHARS, TAIL_CHARS, bound_text
+from mulligan.core.failure import AgentError, InfraError
 
 MAX_CHAINED_ERRORS = 5
 """Maximum number of causes and group members read. The first few name the problem."""

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from mulligan.records import digest
-from mulligan.redaction import expressions
+from mulligan.core.records import digest
+from mulligan.redaction import lazy_regex
 
 VERSION = "3"
 """Increase it whenever a text may get another fingerprint. Stores compare fingerprints of one version only."""
@@ -109,7 +109,7 @@ def _build_token_pattern(absent: frozenset[str]) -> str:
 
 @cache
 def _compiled(pattern: str, flags: int = re.IGNORECASE) -> re.Pattern[str]:
-    return expressions.compile_regex(pattern, flags)
+    return lazy_regex.compile_regex(pattern, flags)
 
 
 def compute_fingerprint(kind: str, tool: str | None, text: str, arguments: Mapping[str, Any] | None = None) -> str:

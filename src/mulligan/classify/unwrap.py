@@ -11,7 +11,7 @@ from functools import cache
 
 import msgspec
 
-from mulligan.redaction import expressions
+from mulligan.redaction import lazy_regex
 
 MAX_MESSAGE_CHARS = 300
 """A longer message is cut at the end of a sentence or a word."""
@@ -41,7 +41,7 @@ class UnwrappedText(msgspec.Struct, frozen=True):
 
 @cache
 def _re(pattern: str, flags: int = re.IGNORECASE) -> re.Pattern[str]:
-    return expressions.compile_regex(pattern, flags)
+    return lazy_regex.compile_regex(pattern, flags)
 
 
 def strip_control_chars(text: str) -> str:

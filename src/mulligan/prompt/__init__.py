@@ -6,9 +6,15 @@ bypass the redactor.
 
 from __future__ import annotations
 
-from mulligan.prompt.guard import MAX_SENTENCE_CHARS, estimate_prompt_tokens
-from mulligan.prompt.lessons import DEFAULT_LESSON_TOKENS, LessonMessages, section_title, skill_front_matter
-from mulligan.prompt.sessions import MAX_REMINDER_TOKENS, CallReport, SessionMessages, last_turn_notice, summary_request
+from mulligan.prompt.lesson_messages import DEFAULT_LESSON_TOKENS, LessonMessages, section_title, skill_front_matter
+from mulligan.prompt.sanitizer import MAX_SENTENCE_CHARS, estimate_prompt_tokens
+from mulligan.prompt.session_messages import (
+    MAX_REMINDER_TOKENS,
+    CallReport,
+    SessionMessages,
+    last_turn_notice,
+    summary_request,
+)
 
 __all__ = [
     "DEFAULT_LESSON_TOKENS",

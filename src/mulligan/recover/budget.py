@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from mulligan import forks
-from mulligan.failure import Failure, Remedy
+from mulligan.core import fork_safety
+from mulligan.core.failure import Failure, Remedy
 from mulligan.recover.policy import Policy
 
 CIRCUIT_WINDOW_SECONDS = 30.0
@@ -43,7 +43,7 @@ def _reset_lock_in_child() -> None:
     _lock = threading.Lock()
 
 
-forks.run_in_child(_reset_lock_in_child)
+fork_safety.run_in_child(_reset_lock_in_child)
 
 
 class TokenBucket:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mulligan import conversation
-from mulligan.conversation import (
+from mulligan.core import conversation
+from mulligan.core.conversation import (
     TextSlot,
     count_digit_tokens,
     count_letter_tokens,
@@ -21,9 +21,9 @@ from mulligan.conversation import (
     escape_json,
     estimate_tokens,
 )
+from mulligan.recover.context_windows import counts_digits
 from mulligan.recover.plan import QueryMove
 from mulligan.recover.shorten import MIN_SHORTENED_CHARS, is_shortened, shorten_text
-from mulligan.recover.windows import counts_digits
 
 DEFAULT_COMPRESS_ABOVE_CHARS = 2000
 """A shorter tool result is left unchanged as long as a longer one can be shortened."""

@@ -1,6 +1,6 @@
 """Recovery of model calls: compress, retry, clamp, ask again, refresh credentials, or use another model.
 
-Like `plan.py` it only decides. Slow operations are moves, which the players of `capture/drive.py` execute.
+Like `plan.py` it only decides. Slow operations are moves, which the players of `capture/player.py` execute.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mulligan import conversation
-from mulligan.failure import Failure, Remedy, SettingsError
-from mulligan.records import Change, Recovery
+from mulligan.core import conversation
+from mulligan.core.failure import Failure, Remedy, SettingsError
+from mulligan.core.records import Change, Recovery
 from mulligan.recover.compress import (
     DEFAULT_COMPRESS_ABOVE_CHARS,
     CompressionResult,
@@ -22,6 +22,7 @@ from mulligan.recover.compress import (
     fit_to_window,
     token_limit,
 )
+from mulligan.recover.context_windows import provider_of, window_of
 from mulligan.recover.plan import (
     BLOCKED,
     AttemptMove,
@@ -35,7 +36,6 @@ from mulligan.recover.plan import (
 )
 from mulligan.recover.policy import Policy
 from mulligan.recover.tool import Arguments, Tool
-from mulligan.recover.windows import provider_of, window_of
 
 ANSWER_GIVEN = object()
 """Result of `Model.answer` if the user's function answered the call."""

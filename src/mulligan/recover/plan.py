@@ -1,4 +1,4 @@
-"""Recovery planning: the next move after a failure. Pure: the players of `capture/drive.py` execute the moves."""
+"""Recovery planning: the next move after a failure. Pure: the players of `capture/player.py` execute the moves."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mulligan.calls import TOOL_NAME_PATH, is_same_json
-from mulligan.failure import Failure, Remedy, TookEffect
-from mulligan.privileged_arguments import is_privileged
-from mulligan.records import Fix, Precedent, Recovery
+from mulligan.core.calls import TOOL_NAME_PATH, is_same_json
+from mulligan.core.failure import Failure, Remedy, TookEffect
+from mulligan.core.privileged_arguments import is_privileged
+from mulligan.core.records import Fix, Precedent, Recovery
 from mulligan.recover.policy import Policy
 from mulligan.recover.repair import PrerequisiteCall, Suggestion, suggest
 from mulligan.recover.tool import Arguments, EarlierCall, Tool

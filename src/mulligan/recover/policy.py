@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from mulligan.failure import SettingsError
+from mulligan.core.failure import SettingsError
 
 SpiralAction = Literal["report", "block"]
 

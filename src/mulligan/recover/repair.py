@@ -9,17 +9,17 @@ from typing import Any
 
 import msgspec
 
-from mulligan.calls import TOOL_NAME_PATH, is_same_json
-from mulligan.failure import Failure, Remedy, TookEffect
-from mulligan.links import differing_names
-from mulligan.privileged_arguments import is_privileged
-from mulligan.records import Change, Fix
-from mulligan.recover import earlier, paths, proven
-from mulligan.recover.bounds import find_error_bound, find_expected_values
+from mulligan.core.calls import TOOL_NAME_PATH, is_same_json
+from mulligan.core.failure import Failure, Remedy, TookEffect
+from mulligan.core.links import differing_names
+from mulligan.core.privileged_arguments import is_privileged
+from mulligan.core.records import Change, Fix
+from mulligan.recover import history, memory_repair, path_repair
 from mulligan.recover.confidence import STRATEGY_CONFIDENCE, lowest_confidence
-from mulligan.recover.mend import SchemaRepair, repair_from_schema, unknown_arguments
-from mulligan.recover.near import match_tool_name, nearest_tool_names
+from mulligan.recover.error_bounds import find_error_bound, find_expected_values
+from mulligan.recover.names import match_tool_name, nearest_tool_names
 from mulligan.recover.schema import CompiledSchema, Path, SchemaViolation, compile_schema
+from mulligan.recover.schema_repair import SchemaRepair, repair_from_schema, unknown_arguments
 from mulligan.recover.tool import Arguments, EarlierCall, Tool
 
 MAX_HIDDEN_CONFIDENCE = 0.45
@@ -99,7 +99,7 @@ class _Draft:
     evidence: tuple[str, ...]
     is_rejected: bool = False
     """Whether the failed call did not execute: rejected by our own schema check, or an unknown tool."""
-    applied_fix: proven.AppliedFix | None = None
+    applied_fix: memory_repair.AppliedFix | None = None
     """The applied fix, if the suggestion comes from memory."""
 
 
@@ -248,7 +248,7 @@ class _SuggestionBuilder:
     def _draft_error_value(
         self, path: Path, change: Change, strategy: str, schema: CompiledSchema | None
     ) -> Iterator[_Draft]:
-        new_arguments = paths.replace_at_path(self.arguments, path, change.after)
+        new_arguments = path_repair.replace_at_path(self.arguments, path, change.after)
         if self._fits_schema(new_arguments, path, schema):
             yield _Draft(new_arguments, (change,), (strategy,), "error", (f"the error names {change.after}",))
 
@@ -265,7 +265,7 @@ class _SuggestionBuilder:
         missing = [name for name in required if name not in self.arguments]
         if not missing:
             return
-        options = earlier.missing_value_candidates(missing, self.earlier_calls)
+        options = history.missing_value_candidates(missing, self.earlier_calls)
         if not all(options.values()):
             return
         for at in range(max(map(len, options.values()))):
@@ -331,7 +331,7 @@ class _SuggestionBuilder:
             return
         names = list((schema.schema or {}).get("properties", {})) if schema is not None else []
         guesses = (
-            earlier.candidate_values(self.arguments, self.text, names, self.tool.name, self.earlier_calls)
+            history.candidate_values(self.arguments, self.text, names, self.tool.name, self.earlier_calls)
             if self.earlier_calls
             else []
         )
@@ -345,7 +345,7 @@ class _SuggestionBuilder:
         if self.failure.remedy is Remedy.STOP:
             return
         required = (schema.schema or {}).get("required", ()) if schema is not None else None
-        for rewrite in paths.suggest_rewrites(self.arguments, self.text, required):
+        for rewrite in path_repair.suggest_rewrites(self.arguments, self.text, required):
             yield _Draft(rewrite.arguments, rewrite.changes, (rewrite.strategy,), "call", (rewrite.evidence,))
 
     def _find_item_arguments(self) -> frozenset[str]:
@@ -363,11 +363,11 @@ class _SuggestionBuilder:
     def _draft_substitution(
         self, path: tuple[str | int, ...], after: Any, strategy: str, evidence: str, schema: CompiledSchema | None
     ) -> Iterator[_Draft]:
-        change = earlier.build_change(self.arguments, earlier.Guess(path, after, strategy, evidence))
+        change = history.build_change(self.arguments, history.Guess(path, after, strategy, evidence))
         if isinstance(change.before, int) and not isinstance(change.before, bool) and str(after).isdigit():
             after = int(after)
             change = msgspec.structs.replace(change, after=after)
-        new_arguments = paths.replace_at_path(self.arguments, path, after)
+        new_arguments = path_repair.replace_at_path(self.arguments, path, after)
         if schema is None or schema.find_violations(new_arguments) in ([], None):
             yield _Draft(new_arguments, (change,), (strategy,), "run", (evidence,))
 
@@ -375,7 +375,7 @@ class _SuggestionBuilder:
 
     def _draft_from_memory(self, schema: CompiledSchema | None) -> Iterator[_Draft]:
         for applied_fix in (
-            proven.apply_fixes(self.fixes, self.arguments, schema, self.earlier_calls) if self.fixes else ()
+            memory_repair.apply_fixes(self.fixes, self.arguments, schema, self.earlier_calls) if self.fixes else ()
         ):
             strategy = (
                 "recipe" if applied_fix.prerequisites else "exemplar" if applied_fix.fix.sort == "exemplar" else "fix"
@@ -475,7 +475,7 @@ class _SuggestionBuilder:
         }
         return blamed_names.pop() if len(blamed_names) == 1 and blamed_names <= self.arguments.keys() else ""
 
-    def _unproven_reason(self, applied_fix: proven.AppliedFix) -> str:
+    def _unproven_reason(self, applied_fix: memory_repair.AppliedFix) -> str:
         """Return why a fix from memory is not automatic.
 
         SAFETY S3: it must be promoted or approved, for exactly this failure.
@@ -493,7 +493,7 @@ class _SuggestionBuilder:
             return "a remembered value is applied only after an operator approved it"
         return ""
 
-    def _prerequisite_objection(self, applied_fix: proven.AppliedFix, confidence: float) -> str:
+    def _prerequisite_objection(self, applied_fix: memory_repair.AppliedFix, confidence: float) -> str:
         """Return why prerequisite calls are not made automatically, if the operator allows them at all."""
         if applied_fix.missing_arguments:
             return f"nothing in this run says {applied_fix.missing_arguments[0]}"

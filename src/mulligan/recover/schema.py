@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mulligan.recover.cost import MAX_CALL_VALUES, MAX_DETAILED_VALUES, is_affordable, measure_extent
-from mulligan.recover.dialect import SchemaTooLargeError, to_json_schema
+from mulligan.recover.schema_cost import MAX_CALL_VALUES, MAX_DETAILED_VALUES, is_affordable, measure_extent
+from mulligan.recover.schema_dialects import SchemaTooLargeError, to_json_schema
 
 Schema = Mapping[str, Any]
 Path = tuple[str | int, ...]

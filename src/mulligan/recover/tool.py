@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from mulligan.records import Effects, Outcome
+from mulligan.core.records import Effects, Outcome
 
 Arguments = Mapping[str, Any]
 Mode = Literal["observe", "suggest", "repair"]

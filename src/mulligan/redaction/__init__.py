@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mulligan.redaction.present import MAX_QUOTED_CHARS, find_unsafe_text, quote_untrusted, sanitize
-from mulligan.redaction.values import to_plain_data
+from mulligan.redaction.plain_data import to_plain_data
+from mulligan.redaction.text_sanitizer import MAX_QUOTED_CHARS, find_unsafe_text, quote_untrusted, sanitize
 
 if TYPE_CHECKING:
     from mulligan.redaction.redactor import Redactor

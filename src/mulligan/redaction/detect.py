@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mulligan.redaction import contexts, formats, personal
-from mulligan.redaction.expressions import LazyRegex
+from mulligan.redaction import personal_data, secret_contexts, secret_formats
+from mulligan.redaction.lazy_regex import LazyRegex
 
 SensitiveSpan = tuple[str, int, int]
 """Kind, start and end of a sensitive span in a text."""
@@ -14,15 +14,19 @@ SensitiveSpan = tuple[str, int, int]
 def may_contain(text: str) -> bool:
     """Return whether anything could be found. Fast, with many false positives."""
     raw = text.encode("ascii", "replace")
-    if raw.translate(formats.RUN_TABLE).find(formats.LONG_RUN) >= 0 or "@" in text or "PRIVATE KEY" in text:
+    if (
+        raw.translate(secret_formats.RUN_TABLE).find(secret_formats.LONG_RUN) >= 0
+        or "@" in text
+        or "PRIVATE KEY" in text
+    ):
         return True
-    spelt = raw.translate(personal.LETTER_MARKS).decode()
+    spelt = raw.translate(personal_data.LETTER_MARKS).decode()
     has_codes = False
     if "0" in spelt:  # searching one character is thirty times as fast as two
-        if "00" in spelt and personal.may_contain(raw, spelt):
+        if "00" in spelt and personal_data.may_contain(raw, spelt):
             return True
         has_codes = "0000" in spelt
-    return contexts.may_contain(text, raw.lower().decode(), has_codes)
+    return secret_contexts.may_contain(text, raw.lower().decode(), has_codes)
 
 
 def detect_sensitive(text: str) -> list[SensitiveSpan]:
@@ -36,21 +40,21 @@ def detect_sensitive(text: str) -> list[SensitiveSpan]:
         raw = text.encode("ascii", "replace")
         lower_text = raw.lower().decode()
     findings: list[SensitiveSpan] = []
-    runs = raw.translate(formats.RUN_TABLE)
-    if (first := runs.find(formats.LONG_RUN)) >= 0:
-        formats.find_by_format(text, runs, first, findings)
+    runs = raw.translate(secret_formats.RUN_TABLE)
+    if (first := runs.find(secret_formats.LONG_RUN)) >= 0:
+        secret_formats.find_by_format(text, runs, first, findings)
     if "PRIVATE KEY" in text:
         findings.extend(_find_private_keys(text))
     # The leading space lets a number start the text. Substring search is faster in str than in bytes.
-    marked = " " + raw.translate(personal.NUMBER_MARKS).decode()
-    contexts.find_by_context(text, lower_text, "0000" in marked, findings)
+    marked = " " + raw.translate(personal_data.NUMBER_MARKS).decode()
+    secret_contexts.find_by_context(text, lower_text, "0000" in marked, findings)
     if "@" in text:
-        personal.find_addresses(text, findings)
+        personal_data.find_addresses(text, findings)
     if "00" in marked:  # every personal number contains two consecutive digits
         if " 0000000" in marked or "00 00" in marked:
-            personal.find_numbers(text, marked, findings)
+            personal_data.find_numbers(text, marked, findings)
         if "A00" in marked or "A 00" in marked:
-            personal.find_lettered(text, raw, findings)
+            personal_data.find_lettered(text, raw, findings)
     return findings
 
 

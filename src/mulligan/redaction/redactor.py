@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NoReturn
 
-from mulligan.redaction import names as naming
+from mulligan.redaction import secret_names as naming
 from mulligan.redaction.detect import SensitiveSpan, detect_sensitive
-from mulligan.redaction.expressions import LazyRegex
-from mulligan.redaction.patterns import compile_user_pattern
-from mulligan.redaction.present import MAX_QUOTED_CHARS, sanitize
-from mulligan.redaction.values import escape_surrogates, truncate_text
+from mulligan.redaction.lazy_regex import LazyRegex
+from mulligan.redaction.plain_data import escape_surrogates, truncate_text
+from mulligan.redaction.text_sanitizer import MAX_QUOTED_CHARS, sanitize
+from mulligan.redaction.user_patterns import compile_user_pattern
 
 _PLACEHOLDER = LazyRegex(r"\[redacted [a-z0-9_]{1,40}\]|\[(?:str \d{1,9} chars|int|float)(?: #[0-9a-f]{12})?\]")
 _PLACEHOLDER_SPLIT = LazyRegex(rf"({_PLACEHOLDER.pattern})")

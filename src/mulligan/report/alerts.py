@@ -22,9 +22,9 @@ from urllib.parse import quote, urlsplit
 
 from msgspec.structs import replace
 
-from mulligan.events import AnyEvent, RunEnded, StepEnded
-from mulligan.failure import Remedy, SettingsError
-from mulligan.records import Pattern, Record, Step, encode, pattern_id
+from mulligan.core.events import AnyEvent, RunEnded, StepEnded
+from mulligan.core.failure import Remedy, SettingsError
+from mulligan.core.records import Pattern, Record, Step, encode, pattern_id
 from mulligan.redaction import sanitize
 
 log = logging.getLogger("mulligan")

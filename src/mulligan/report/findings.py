@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mulligan.records import Record
+from mulligan.core.records import Record
 
 
 class AgentFinding(Record, frozen=True):

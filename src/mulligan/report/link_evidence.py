@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from mulligan.calls import group_attempts
-from mulligan.records import Fix, History, Link, LinkEvidence
-from mulligan.remember.store import Store, TrialReport
+from mulligan.core.calls import group_attempts
+from mulligan.core.records import Fix, History, Link, LinkEvidence
+from mulligan.store.base import Store, TrialReport
 
 MAX_EXPLAINED_RUNS = 20
 """Latest runs of a fix that are read to explain it."""

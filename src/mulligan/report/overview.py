@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from mulligan.figures import Cell, Stats
 from mulligan.report import stats as questions
 from mulligan.report.tables import (
     Fact,
@@ -21,6 +20,7 @@ from mulligan.report.tables import (
     to_line,
     wrap_text,
 )
+from mulligan.store.counters import Cell, Stats
 
 MAX_KINDS = 8
 MAX_BAR_CHARS = 24

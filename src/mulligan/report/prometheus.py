@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from mulligan.figures import Cell, Stats
-from mulligan.figures.histogram import bounds
+from mulligan.store.counters import Cell, Stats
+from mulligan.store.counters.histogram import bounds
 
 MAX_TOOLS = 100
 """Maximum number of tool labels: each is a time series, and a model can invent any tool name."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from mulligan.report.findings import Findings
-from mulligan.report.terminal import format_count, render_columns, to_line
+from mulligan.report.run_text import format_count, render_columns, to_line
 
 MAX_KINDS = 10
 MAX_FIXES = 8

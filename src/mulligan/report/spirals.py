@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mulligan.failure import Failure
-from mulligan.records import History, Link, Run, Step
+from mulligan.core.failure import Failure
+from mulligan.core.records import History, Link, Run, Step
 
 MAX_CALLS_BETWEEN_FAILURES = 15
 """Maximum distance in steps between two failures of one spiral."""

@@ -9,9 +9,9 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from mulligan.calls import TOOL_NAME_PATH
-from mulligan.figures import Cell, Histogram, KindCell, attempts, percentile, percentiles
+from mulligan.core.calls import TOOL_NAME_PATH
 from mulligan.report.tables import format_count, format_duration, format_share, to_line
+from mulligan.store.counters import Cell, Histogram, KindCell, attempts, percentile, percentiles
 
 MIN_SAMPLE_SIZE = 5
 """Minimum number of cases for advice."""

@@ -1,0 +1,575 @@
+"""The public API: the class `Mulligan`, which delegates to one set of `Components`."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
+
+from mulligan import settings as settings_file
+from mulligan.build import Components
+from mulligan.capture import trace_context
+from mulligan.capture.context import LEARNS, MODES, NO_LIMITS, RECORDINGS, Kit, Limits, Recording
+from mulligan.capture.result_checks import Empty
+from mulligan.capture.run import ActiveRun, Correction
+from mulligan.capture.signature import name_of
+from mulligan.capture.suggestions import SuggestionResult, suggest_repairs
+from mulligan.capture.turns import Tools, Turns
+from mulligan.capture.wrap import ToolOptions, WrappedFunction, wrap
+from mulligan.classify.classifier import classify
+from mulligan.core import fork_safety
+from mulligan.core.events import EventStream, Listener, ListenerThread
+from mulligan.core.failure import Failure, MulliganError, SettingsError, require_choice
+from mulligan.core.records import Effects, StepType
+from mulligan.learn.session import Session
+from mulligan.prompt import DEFAULT_LESSON_TOKENS
+from mulligan.recover.policy import Policy
+from mulligan.recover.tool import Learn, Mode
+from mulligan.redaction import Redactor
+
+if TYPE_CHECKING:
+    from mulligan.capture.loop import LoopResult, Messages
+    from mulligan.recover.model import Fallback
+
+log = logging.getLogger("mulligan")
+F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C")
+
+
+def _get_tool_name(tool: Callable[..., Any]) -> str:
+    """Return the name under which mulligan knows a tool."""
+    wrapped = getattr(tool, "__mulligan__", None)
+    return wrapped.name if isinstance(wrapped, WrappedFunction) else name_of(tool)
+
+
+class Mulligan:
+    """One independent instance of mulligan, without module-level defaults: `Mulligan(store="memory:")`.
+
+    Files and environment variables are read, and components built, on first use. Keyword settings are checked here: a
+    misspelled name would otherwise only log a warning at the first call and switch recording off.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        settings_file.check_overrides(settings, "Mulligan")
+        self._overrides = settings
+        self._components: Components | None = None
+        self._is_off = False
+        self._noop_context: Kit | None = None
+        self._lock = threading.Lock()
+        self._tools: dict[str, weakref.WeakSet[WrappedFunction]] = {}
+        """The wrapped functions, by tool name."""
+        _instances.add(self)
+
+    def configure(self, **settings: Any) -> None:
+        """Change the default settings. Call it before the first recorded call, `run`, `add_listener` and `session`.
+
+        Later changes raise `SettingsError`: calls of one process would follow different rules.
+        """
+        with self._lock:
+            if self._components is not None:
+                if self._components.is_sandbox:
+                    return  # in a sandbox, the settings of the test take precedence over those of the code under test
+                raise SettingsError(
+                    "configure must come before the first recorded call, and before run, add_listener and session. "
+                    "Move it to the beginning of your start-up code."
+                )
+            overrides = {**self._overrides, **settings}
+            read = settings_file.load_settings(overrides)
+            Components(read)  # raises here on invalid settings, not at the first call
+            self._overrides, self._is_off = overrides, read.off
+
+    def _kit(self) -> Kit | None:
+        """Return the capture context, or None while mulligan is off.
+
+        Wrapped functions call this on every call. It never raises: they must work with any settings.
+        """
+        parts = self._components
+        if parts is not None:
+            return parts.kit
+        return None if self._is_off else self._build_components()
+
+    def _build_components(self) -> Kit | None:
+        with self._lock:
+            if self._components is None and not self._is_off:
+                try:
+                    read = settings_file.load_settings(self._overrides)
+                    if not read.off:
+                        self._components = Components(read, tools=self._find_tool)
+                except Exception as error:  # noqa: BLE001 - a missing folder or a locked file must not fail the call
+                    message = str(error) if isinstance(error, MulliganError) else f"{type(error).__name__}: {error}"
+                    # Pass calls through unrecorded: the unreadable settings may contain redaction rules.
+                    log.warning("%s Until that is mended, calls pass through unrecorded and unrecovered.", message)
+                self._is_off = self._components is None
+            return self._components.kit if self._components is not None else None
+
+    def _context_or_noop(self) -> Kit:
+        """Return the capture context, or one that publishes nothing while mulligan is off.
+
+        Runs, steps and turns then work as usual, but nothing is recorded.
+        """
+        kit = self._kit()
+        if kit is None:
+            with self._lock:
+                if self._noop_context is None:
+                    self._noop_context = Kit(
+                        publish=lambda event: None,
+                        succeed=lambda success: None,
+                        classify=classify,
+                        mode="observe",
+                    )
+                kit = self._noop_context
+        return kit
+
+    @overload
+    def tool(self, function: F, /) -> F: ...
+
+    @overload
+    def tool(
+        self,
+        *,
+        name: str = "",
+        type: StepType = "tool",
+        effects: Effects = "once",
+        mode: Mode | None = None,
+        record: Recording | None = None,
+        detect_errors: bool = True,
+        empty_result: Empty = "success",
+        schema: Mapping[str, Any] | None = None,
+        privileged: Iterable[str] = (),
+        unprivileged: Iterable[str] = (),
+        destructive: bool = False,
+        verify: Callable[..., Any] | None = None,
+        rejection_statuses: Iterable[int] = (),
+        timeout: float | None = None,
+        policy: Policy | None = None,
+        items: Iterable[str] = (),
+        learn: Learn | None = None,
+        circuit_breaker: bool = False,
+    ) -> Callable[[F], F]: ...
+
+    def tool(
+        self,
+        function: Any = None,
+        *,
+        name: str = "",
+        type: StepType = "tool",
+        effects: Effects = "once",
+        mode: Mode | None = None,
+        record: Recording | None = None,
+        detect_errors: bool = True,
+        empty_result: Empty = "success",
+        schema: Mapping[str, Any] | None = None,
+        privileged: Iterable[str] = (),
+        unprivileged: Iterable[str] = (),
+        destructive: bool = False,
+        verify: Callable[..., Any] | None = None,
+        rejection_statuses: Iterable[int] = (),
+        timeout: float | None = None,
+        policy: Policy | None = None,
+        items: Iterable[str] = (),
+        learn: Learn | None = None,
+        circuit_breaker: bool = False,
+    ) -> Any:
+        """Wrap a tool so that its calls are recorded, and recovered where that is safe.
+
+        `effects` declares the side effects: "none", "idempotent" or "once" (the default). A call that may have executed
+        is repeated only for "none" and "idempotent". `schema` is the JSON schema of the arguments, checked before each
+        call. Without it, the schema is derived from the signature and used after a failure only.
+
+        `privileged` names arguments that are never changed automatically, in addition to those recognized by name.
+        `unprivileged` exempts arguments that were recognized by name. `destructive=True` protects all arguments.
+
+        `verify` is called with the same arguments when it is unknown whether a call took effect. It returns the result
+        if the call executed, False if it did not, and None if it cannot tell. `rejection_statuses` are HTTP statuses
+        which prove that the call did not execute. `timeout` limits the whole call in seconds. Async calls are cancelled
+        at the limit; for other calls only backoffs and retries are limited.
+
+        `items` names the arguments that identify one item of a loop: a call for one item never counts as the correction
+        of a call for another. `learn` is "off", "tell" or "repair" and limits how memory is used for this tool.
+        `circuit_breaker=True` lets an open circuit breaker block calls. Otherwise it only stops retries, and blocks
+        calls that answer a model in a loop.
+
+        `mode` is "observe", "suggest" or "repair". `record` is "full", "shape" (types and lengths, no text) or "off".
+        `detect_errors=False` treats every returned value as a success. `empty_result="failure"`, for type "retrieval",
+        treats an empty result as a failure.
+        """
+        options = ToolOptions(
+            name=name,
+            type=type,
+            effects=effects,
+            mode=mode,
+            record=record,
+            detect_errors=detect_errors,
+            empty_result=empty_result,
+            schema=schema,
+            privileged=privileged,
+            unprivileged=unprivileged,
+            destructive=destructive,
+            verify=verify,
+            rejection_statuses=rejection_statuses,
+            timeout=timeout,
+            policy=policy,
+            items=items,
+            learn=learn,
+            circuit_breaker=circuit_breaker,
+        )
+        return self._decorate(function, options)
+
+    @overload
+    def model(self, function: F, /) -> F: ...
+
+    @overload
+    def model(
+        self,
+        *,
+        name: str = "",
+        mode: Mode | None = None,
+        record: Recording | None = None,
+        compress: Callable[..., Any] | Literal["model"] | None = None,
+        fallback: Callable[..., Any] | None = None,
+        fallback_models: Iterable[str | Callable[..., Any] | Fallback] = (),
+        refresh_auth: Callable[..., Any] | None = None,
+        max_compressions: int = 1,
+        compress_above_chars: int = 2000,
+        timeout: float | None = None,
+        policy: Policy | None = None,
+        circuit_breaker: bool = False,
+    ) -> Callable[[F], F]: ...
+
+    def model(
+        self,
+        function: Any = None,
+        *,
+        name: str = "",
+        mode: Mode | None = None,
+        record: Recording | None = None,
+        compress: Callable[..., Any] | Literal["model"] | None = None,
+        fallback: Callable[..., Any] | None = None,
+        fallback_models: Iterable[str | Callable[..., Any] | Fallback] = (),
+        refresh_auth: Callable[..., Any] | None = None,
+        max_compressions: int = 1,
+        compress_above_chars: int = 2000,
+        timeout: float | None = None,
+        policy: Policy | None = None,
+        circuit_breaker: bool = False,
+    ) -> Any:
+        """Wrap a model call: compress overlong conversations, retry rate limits, use fallbacks.
+
+        `compress` shortens one text, or a whole conversation if its argument is named `messages`. `"model"` asks the
+        model itself to summarize the removed messages. `max_compressions` limits how often one call is compressed, and
+        texts up to `compress_above_chars` characters stay as they are.
+
+        `fallback` returns an answer when recovery fails. `fallback_models` are names or functions of models to use
+        after a failure. `refresh_auth` is called once after an authentication failure.
+
+        Of the conversation, mulligan records the sizes of the messages and the last user message.
+        """
+        from mulligan.capture.model_calls import ModelOptions  # lazy: programs that wrap only tools do not need it
+
+        model_options = ModelOptions(
+            compress=compress,
+            fallback=fallback,
+            fallback_models=fallback_models,
+            refresh_auth=refresh_auth,
+            max_compressions=max_compressions,
+            compress_above_chars=compress_above_chars,
+        )
+        options = ToolOptions(
+            name=name,
+            type="model",
+            effects="none",
+            mode=mode,
+            record=record,
+            timeout=timeout,
+            policy=policy,
+            circuit_breaker=circuit_breaker,
+            model=model_options,
+        )
+        return self._decorate(function, options)
+
+    def wrap_client(self, client: C, **options: Any) -> C:
+        """Return a copy of an OpenAI or Anthropic client, or of the LiteLLM module, with recovering model calls.
+
+        `options` are those of `model`. The retries of the client are switched off, so that only one layer retries.
+        """
+        from mulligan.capture import clients  # lazy: programs that wrap only functions do not need it
+
+        original_options = options
+        if callable(refresh := options.get("refresh_auth")):
+            options = {**original_options, "refresh_auth": clients.make_key_refresher(refresh, lambda: wrapped_client)}
+        wrapped_client: C = clients.wrap_client(
+            client, self.model(**options), lambda copy: self.wrap_client(copy, **original_options)
+        )
+        return wrapped_client
+
+    def _decorate(self, function: Any, options: ToolOptions) -> Any:
+        if function is None:
+            return lambda function: self._wrap(function, options)
+        return self._wrap(function, options)
+
+    def _wrap(self, function: Any, options: ToolOptions) -> Any:
+        wrapper = wrap(function, self._kit, options)
+        wrapped = getattr(wrapper, "__mulligan__", None)
+        if isinstance(wrapped, WrappedFunction) and not wrapped.signature.is_method:
+            self._tools.setdefault(wrapped.name, weakref.WeakSet()).add(wrapped)
+        return wrapper
+
+    def _find_tool(self, name: str) -> WrappedFunction | None:
+        """Return the wrapped tool with this name, or None if there are several or none."""
+        matching_tools = tuple(self._tools.get(name, ()))
+        return matching_tools[0] if len(matching_tools) == 1 else None
+
+    def run(
+        self,
+        agent: str = "",
+        *,
+        version: str | None = None,
+        environment: str | None = None,
+        context: str | None = None,
+        session: Session | str | None = None,
+        metadata: dict[str, Any] | None = None,
+        mode: Mode | None = None,
+        record: Recording | None = None,
+        learn: Learn | None = None,
+        traceparent: str | trace_context.Headers | None = None,
+    ) -> ActiveRun:
+        """Record a run: `with mulligan.run("support-agent") as run:`. `context` describes its task.
+
+        `mode`, `record` and `learn` apply to every call in the run. If a tool has its own value, the stricter one wins.
+        `session` is a `mulligan.session()` or its id. `traceparent` continues a trace of another program: pass the
+        header, or all headers of the request. Send `run.headers` with outgoing requests.
+        """
+        for name, value, choices in (
+            ("mode", mode, MODES),
+            ("record", record, RECORDINGS[::-1]),
+            ("learn", learn, LEARNS),
+        ):
+            if value is not None:
+                require_choice(name, value, choices)
+        if session is not None and not isinstance(session, str | Session):
+            raise SettingsError(f"session is a mulligan.session(), or the id of one, got {session!r}.")
+        kit = self._context_or_noop()
+        record_fields: dict[str, Any] = {"version": version, "context": context, "metadata": metadata}
+        if environment is not None:
+            record_fields["environment"] = environment
+        if session is not None:
+            record_fields["session"] = (
+                self._event_stream().redact_session_id(session) if isinstance(session, str) else session.id
+            )
+        if traceparent is not None:
+            origin = trace_context.parse_trace_headers(traceparent)
+            record_fields["traceparent"] = origin.traceparent
+            if origin.parent is not None:
+                record_fields["parent"] = origin.parent
+        return ActiveRun(
+            kit, agent, limits=Limits(mode, record, learn) if mode or record or learn else NO_LIMITS, **record_fields
+        )
+
+    def turns(self, limit: int = 10) -> Turns:
+        """Limit an agent loop: `for turn in mulligan.turns(limit=10):`."""
+        return Turns(self._context_or_noop, limit)
+
+    @overload
+    def loop(
+        self,
+        model: Callable[..., Awaitable[Any]],
+        tools: Tools,
+        messages: Messages,
+        limit: int = 10,
+        *,
+        style: Literal["openai", "anthropic"] | None = None,
+        inject_lessons: bool | int = False,
+    ) -> Awaitable[LoopResult]: ...
+
+    @overload
+    def loop(
+        self,
+        model: Callable[..., Any],
+        tools: Tools,
+        messages: Messages,
+        limit: int = 10,
+        *,
+        style: Literal["openai", "anthropic"] | None = None,
+        inject_lessons: bool | int = False,
+    ) -> LoopResult: ...
+
+    def loop(
+        self,
+        model: Callable[..., Any],
+        tools: Tools,
+        messages: Messages,
+        limit: int = 10,
+        *,
+        style: Literal["openai", "anthropic"] | None = None,
+        inject_lessons: bool | int = False,
+    ) -> Any:
+        """Run an agent loop until the model makes no more calls or `limit` turns have passed.
+
+        `model` takes the messages, and `tools` if it has a parameter of that name. It returns a text, an OpenAI
+        completion or message, or an Anthropic message. With an async model, await the result.
+
+        `inject_lessons` starts the conversation with the lessons about these tools (see `render_lessons`): pass True or
+        the maximum number of tokens.
+
+        An `InfraError` of a tool, and a model error that recovery cannot handle, are raised.
+        """
+        from mulligan.capture.loop import start_loop  # lazy: most programs have their own loop
+
+        if not isinstance(inject_lessons, int) or inject_lessons < 0:
+            raise SettingsError(
+                f"inject_lessons is True, or how many tokens may be told of the tools, got {inject_lessons!r}."
+            )
+        max_lesson_tokens = DEFAULT_LESSON_TOKENS if inject_lessons is True else int(inject_lessons)
+        return start_loop(self._context_or_noop(), model, tools, messages, limit, style, max_lesson_tokens)
+
+    def correcting(self, error: BaseException) -> Correction:
+        """Link the next successful call to the one that raised `error`: `with mulligan.correcting(error):`.
+
+        Use it where a program corrects a call outside the handler of its exception, or by another tool.
+        """
+        return Correction(error)
+
+    def session(self, id: str | None = None) -> Session:
+        """Track failures across compactions of one conversation: `with mulligan.session() as session:`.
+
+        It covers the runs started with `mulligan.run(..., session=session)`. With the `id` of an earlier session it
+        continues that session, also in another process.
+        """
+        if id is not None and not isinstance(id, str):
+            raise SettingsError(f"the id of a session is a text, got {id!r}.")
+        stream = self._event_stream()
+        key_value_store = self._components.key_value_store if self._components is not None else None
+        return Session(
+            stream,
+            None if id is None else stream.redact_session_id(id),
+            key_value_store,
+            self._context_or_noop().prompt,
+        )
+
+    def _event_stream(self) -> EventStream:
+        self._kit()
+        return self._components.stream if self._components is not None else EventStream(Redactor())
+
+    def drain_notes(self) -> list[str]:
+        """Return the notes about repairs in the current run, for the model, and clear them."""
+        kit = self._kit()
+        run = kit.current() if kit is not None else None
+        return run.drain_notes() if run is not None else []
+
+    def classify_error(self, error: object = None, **evidence: Any) -> Failure:
+        """Classify an error: an exception, response, result or text. Return a `Failure`. Never raises."""
+        self._kit()
+        return (self._components.classify if self._components is not None else classify)(error, **evidence)
+
+    def suggest(
+        self,
+        tool: str | Callable[..., Any],
+        arguments: Mapping[str, Any],
+        error: object,
+        *,
+        schema: Mapping[str, Any] | None = None,
+        tools: Mapping[str, Mapping[str, Any] | None] | None = None,
+        run: Iterable[Any] = (),
+        privileged: Iterable[str] = (),
+        unprivileged: Iterable[str] = (),
+        effects: Effects | None = None,
+        destructive: bool = False,
+        mode: Mode = "repair",
+        memory: bool = True,
+    ) -> SuggestionResult:
+        """Suggest repairs for a failed call, without calling anything.
+
+        Return `suggestions`, the most likely first, and the `reason` why there is no better one. `tool` is a name, or a
+        wrapped function, which supplies its schema and options. `run` holds the earlier calls of the same run as
+        dictionaries with tool, arguments, outcome, and result or error. `memory=False` ignores fixes from earlier runs.
+        """
+        self._kit()
+        parts = self._components
+        wrapped = getattr(tool, "__mulligan__", None)
+        if isinstance(wrapped, WrappedFunction):
+            schema = wrapped.schema() if schema is None else schema
+            privileged = (*privileged, *wrapped.options.privileged)
+            unprivileged = (*unprivileged, *wrapped.options.unprivileged)
+            effects = effects or wrapped.options.effects
+            destructive = destructive or wrapped.options.destructive
+        name = tool if isinstance(tool, str) else _get_tool_name(tool)
+        key = wrapped.key if isinstance(wrapped, WrappedFunction) else ""
+        return suggest_repairs(
+            name,
+            arguments,
+            error,
+            classify=self.classify_error,
+            schema=schema,
+            tools=tools,
+            run=run,
+            privileged=privileged,
+            unprivileged=unprivileged,
+            effects=effects,
+            destructive=destructive,
+            mode=mode,
+            policy=parts.settings.policy if parts is not None else None,
+            recall=parts.recall.read_fixes if parts is not None and memory else None,
+            match=parts.recall.match if parts is not None and memory else None,
+            key=key,
+        )
+
+    def render_lessons(
+        self,
+        tools: str | Callable[..., Any] | Iterable[str | Callable[..., Any]] = (),
+        *,
+        max_tokens: int = DEFAULT_LESSON_TOKENS,
+        include_proposed: bool = False,
+    ) -> str:
+        """Render the lessons about these tools for a system prompt, within `max_tokens`.
+
+        `tools` are names or functions; without any, all tools that have lessons. The text starts with an explanation of
+        mulligan's notes. Active lessons come first, then seed lessons, which are marked as such. `include_proposed`
+        adds proposed lessons, marked as data.
+        """
+        if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
+            raise SettingsError(f"max_tokens is a whole number of tokens, 1 or more, got {max_tokens!r}.")
+        requested_tools = [tools] if isinstance(tools, str) or callable(tools) else tools
+        names = [tool if isinstance(tool, str) else _get_tool_name(tool) for tool in requested_tools]
+        self._kit()
+        if self._components is None:
+            return ""
+        return self._components.render_lessons(names, max_tokens, include_proposed=include_proposed)
+
+    def add_listener(self, listener: Listener, thread: ListenerThread = "recorder") -> Callable[[], None]:
+        """Call `listener` with every event. Return a function that removes it.
+
+        `thread` is "recorder", the background thread (the default), or "caller", the thread that makes the call.
+        """
+        if not callable(listener):
+            raise SettingsError(f"a listener is a function that takes an event, got {listener!r}.")
+        if thread not in get_args(ListenerThread):
+            raise SettingsError(f"thread is recorder or caller, got {thread!r}.")
+        return self._event_stream().add_listener(listener, thread)
+
+    def flush(self, timeout: float = 2.0) -> bool:
+        """Block until all records so far are stored or the timeout expires. Return whether all were stored."""
+        return self._components is None or self._components.recorder.flush(timeout)
+
+    def close(self) -> None:
+        """Store the remaining records and close the store."""
+        if self._components is not None:
+            self._components.recorder.close()
+
+
+_instances: weakref.WeakSet[Mulligan] = weakref.WeakSet()
+
+
+def _reset_locks_in_child() -> None:
+    for instance in tuple(_instances):
+        instance._lock = threading.Lock()
+
+
+# Hold the locks during a fork: a thread that builds the components, and imports modules meanwhile, would leave the
+# child with both locks taken.
+fork_safety.hold_locks(lambda: [instance._lock for instance in tuple(_instances)])
+fork_safety.run_in_child(_reset_locks_in_child)
+
+default: Mulligan = Mulligan()
+"""The instance behind the module-level functions of `import mulligan`."""

@@ -1,0 +1,105 @@
+"""Components: builds the parts of one `Mulligan` from one `Settings`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mulligan.capture.context import Kit
+from mulligan.classify.classifier import Classifier, classify
+from mulligan.core.events import EventStream
+from mulligan.core.failure import Failure, SettingsError
+from mulligan.learn import session as sessions
+from mulligan.prompt import Prompt
+from mulligan.record.key_value import RecorderKeyValueStore
+from mulligan.record.memory_lookup import MemoryLookup
+from mulligan.record.recorder import Recorder
+from mulligan.recover.budget import RetryBudget
+from mulligan.redaction import Redactor
+from mulligan.settings import Level, Settings
+from mulligan.store.base import Store
+from mulligan.store.store_location import StoreLocation
+from mulligan.store.urls import is_remote
+
+
+def build_redactor(
+    settings: Settings, level: Level | None = None, key: bytes = b"", *, personal: bool = True
+) -> Redactor:
+    """Build the redactor for these settings, optionally at another redaction level."""
+    try:
+        return Redactor(
+            level=level or settings.level,
+            names=settings.secret,
+            patterns=settings.patterns,
+            allowed=settings.allowed,
+            unredacted_arguments=settings.listed,
+            key=key,
+            personal=personal,
+        )
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
+
+
+def build_classifier(settings: Settings) -> Callable[..., Failure]:
+    """Build the classifier function, including the user's kinds and rules."""
+    if settings.kinds or settings.rules:
+        return Classifier.from_settings({"kinds": settings.kinds, "rules": settings.rules}).classify
+    return classify
+
+
+class Components:
+    """The components of one `Mulligan`. Raises `SettingsError` for invalid settings.
+
+    `open_store` replaces the store, for sandboxes. `kit` overrides options of the capture context, such as the clock.
+    """
+
+    def __init__(self, settings: Settings, open_store: Callable[[], Store] | None = None, **kit: Any) -> None:
+        self.settings = settings
+        self.is_sandbox = open_store is not None
+        redactor = build_redactor(settings)
+        location = StoreLocation(
+            settings.store_url, lambda: settings.folder, fsync=settings.fsync, token=settings.token
+        )
+        self.classify = build_classifier(settings)
+        self.stream = EventStream(redactor)
+        has_journal = open_store is None and location.is_persistent
+        self.recorder = Recorder(
+            open_store or location.open_or_fallback,
+            self.stream,
+            journal_folder=location.journals if has_journal else None,
+            fsync=settings.fsync,
+            should_consolidate=open_store is None and not is_remote(settings.store_url),
+        )
+        self.key_value_store = RecorderKeyValueStore(self.recorder, location.open_or_fallback if has_journal else None)
+        self.recall = MemoryLookup(
+            self.recorder, location if has_journal else None, now=lambda: self.kit.now(), agent=self._current_agent
+        )
+        self.stream.set_sink(self.recorder)
+        context_options: dict[str, Any] = {
+            "publish": self.stream.publish,
+            "succeed": self.stream.publish_success,
+            "keep": self.recorder.put_success,
+            "watchers": self.stream.listeners,
+            "classify": self.classify,
+            "prompt": Prompt(build_redactor(settings, "local", personal=False)),
+            "policy": settings.policy,
+            "mode": settings.mode,
+            "record": settings.record,
+            "agent": settings.agent,
+            "environment": settings.environment,
+            "recall": self.recall.precedents,
+            "item_arguments": self.recall.item_arguments,
+            "answered": lambda run: sessions.mark_model_turn(self.stream, run),
+            "fixes": self.recall.fixes,
+            "pitfalls": self.render_lessons,
+            "learn": settings.learn,
+            "budget": RetryBudget(settings.policy),
+        }
+        self.kit = Kit(**context_options | kit)
+
+    def _current_agent(self) -> str:
+        run = self.kit.current()
+        return run.record.agent if run is not None else self.settings.agent
+
+    def render_lessons(self, tools: Sequence[str], max_tokens: int, *, include_proposed: bool = False) -> str:
+        return self.recall.render_lessons(self.kit.prompt, tools, max_tokens, include_proposed=include_proposed)

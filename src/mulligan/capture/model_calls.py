@@ -1,0 +1,387 @@
+"""Recovery of model calls: options, checks of the answer, compression and fallbacks."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from mulligan import prompt
+from mulligan.capture import message_summary
+from mulligan.capture.result_checks import Judge
+from mulligan.capture.signature import code_of
+from mulligan.classify.context_overflow import parse_overflow
+from mulligan.classify.kinds import MODEL_INVALID_OUTPUT, MODEL_OUTPUT_LIMIT
+from mulligan.core import conversation
+from mulligan.core.events import ContextCompacted
+from mulligan.core.failure import Failure, SettingsError
+from mulligan.core.fast_path import restore_value
+from mulligan.core.records import Compaction
+from mulligan.recover import model_output
+from mulligan.recover.budget import target_of_model
+from mulligan.recover.compress import DEFAULT_COMPRESS_ABOVE_CHARS, CompressionResult, Sizes
+from mulligan.recover.model import ANSWER_GIVEN, Fallback, Model, plan_model_recovery
+from mulligan.recover.plan import RecoveryMoves, RecoveryQueries
+from mulligan.recover.policy import Policy
+from mulligan.recover.tool import Arguments, Tool
+from mulligan.redaction import to_plain_data
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from mulligan.capture.call_execution import Attempts
+    from mulligan.capture.context import Kit
+    from mulligan.capture.first_attempt import First
+    from mulligan.capture.wrap import WrappedFunction
+
+log = logging.getLogger("mulligan")
+
+OUTPUT_FORMAT_ARGUMENTS = frozenset({"response_format", "text", "config", "generation_config", "generationConfig"})
+MAX_PIECE_CHARS = 8000
+"""Characters of removed text per stored piece. Recording would shorten longer pieces."""
+UNSUMMARIZED_ARGUMENTS = frozenset(
+    "tools tool_choice functions function_call response_format stream stream_options parallel_tool_calls".split()
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """Options for the recovery of model calls."""
+
+    compress: Callable[..., Any] | Literal["model"] | None = None
+    fallback: Callable[..., Any] | None = None
+    fallback_models: Iterable[str | Callable[..., Any] | Fallback] = ()
+    refresh_auth: Callable[..., Any] | None = None
+    max_compressions: int = 1
+    compress_above_chars: int = DEFAULT_COMPRESS_ABOVE_CHARS
+
+    def __post_init__(self) -> None:
+        if self.compress is not None and self.compress != "model" and not callable(self.compress):
+            raise SettingsError(f'compress is a function that makes a text shorter, or "model", got {self.compress!r}.')
+        for name in ("fallback", "refresh_auth"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise SettingsError(f"{name} is a function, got {getattr(self, name)!r}.")
+        for name, minimum in (("max_compressions", 0), ("compress_above_chars", 200)):
+            number = getattr(self, name)
+            if type(number) is not int or number < minimum:
+                raise SettingsError(f"{name} is a whole number, {minimum} or more, got {number!r}.")
+        models = self.fallback_models
+        if isinstance(models, str | bytes) or not isinstance(models, Iterable):
+            raise SettingsError(f"fallback_models is a list of models, such as ['gpt-4.1'], got {models!r}.")
+        fallbacks = tuple(model if isinstance(model, Fallback) else Fallback(model) for model in models)
+        object.__setattr__(self, "fallback_models", fallbacks)
+
+    def reject_async(self, name: str) -> None:
+        """Raise `SettingsError` if an option is async and the wrapped function is not."""
+        for option in ("compress", "fallback", "refresh_auth"):
+            function = getattr(self, option)
+            if callable(function) and inspect.iscoroutinefunction(code_of(function)):
+                raise SettingsError(f"{option} is async and {name} is not. Give a function that needs no await.")
+
+
+class ModelJudge(Judge):
+    """Detects unusable answers of a model: empty, or invalid where a format was requested."""
+
+    __slots__ = ()
+
+    def __init__(self, name: str) -> None:
+        super().__init__("model", name, False, "success")
+
+    @property
+    def is_needed(self) -> bool:
+        return True
+
+    def condemns(self, result: Any, first: First | Mapping[str, Any] | None = None) -> bool:
+        try:
+            if not isinstance(first, Mapping):
+                first = _output_format_arguments(first)
+            return model_output.find_output_error(result, first) is not None
+        except Exception:  # noqa: BLE001 - the answer may be any object; an unreadable one is not an error
+            return False
+
+    def failure(
+        self, kit: Kit, result: Any, arguments: Mapping[str, Any], rejects: Collection[int] = ()
+    ) -> Failure | None:
+        try:
+            output_error = model_output.find_output_error(result, arguments)
+        except Exception:  # noqa: BLE001 - the answer may be any object; an unreadable one is not an error
+            return None
+        if output_error is None:
+            return None
+        if output_error.provider_error is not None:
+            return kit.failure(
+                {"error": to_plain_data(output_error.provider_error)}, source="model", tool=self._name, is_error=True
+            )
+        kind = MODEL_OUTPUT_LIMIT if output_error.is_cut else MODEL_INVALID_OUTPUT
+        classified = kit.failure(text=output_error.reason, source="model", tool=self._name)
+        return Failure.of(kind, output_error.reason, fingerprint=classified.fingerprint, evidence=("what it answered",))
+
+    def repair(self, result: Any, arguments: Mapping[str, Any]) -> Any:
+        """Repair an answer that can be read in only one way; otherwise return None."""
+        try:
+            output_error = model_output.find_output_error(result, arguments)
+            while output_error is not None:  # several calls may each need a repair
+                result = model_output.repair_output(result, output_error)
+                if result is None:
+                    return None
+                output_error = model_output.find_output_error(result, arguments)
+        except Exception:  # noqa: BLE001 - the answer may be any object; an unreadable one stays as it is
+            return None
+        return result
+
+
+_NO_ARGUMENTS: Mapping[str, Any] = {}
+
+
+def _output_format_arguments(first: First | None) -> Mapping[str, Any]:
+    """Return the arguments of a first attempt that define the output format."""
+    if first is None or OUTPUT_FORMAT_ARGUMENTS.isdisjoint(first.made.named):
+        return _NO_ARGUMENTS
+    return {name: restore_value(value) for name, value in first.made.named.items() if name in OUTPUT_FORMAT_ARGUMENTS}
+
+
+class ModelCalls:
+    """The recovery of the calls of one wrapped model."""
+
+    def __init__(self, wrapped: WrappedFunction, options: ModelOptions) -> None:
+        self._wrapped = wrapped
+        self.options = options
+        if not wrapped.is_async:
+            options.reject_async(wrapped.name)
+        self._fallbacks = tuple(
+            fallback
+            if isinstance(fallback.model, str)
+            else Fallback(self._match_async(fallback.model), fallback.window)
+            for fallback in options.fallback_models
+            if isinstance(fallback, Fallback)
+        )
+
+    def _match_async(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Adapt another model's function to be sync or async like the wrapped one."""
+        is_async = inspect.iscoroutinefunction(code_of(function))
+        if is_async and not self._wrapped.is_async:
+            raise SettingsError(f"a fallback model is async and {self._wrapped.name} is not.")
+        if is_async or not self._wrapped.is_async or self._wrapped.is_async_stream:
+            return function
+
+        async def called(*args: Any, **kwargs: Any) -> Any:
+            import asyncio  # lazy: loaded by async callers
+
+            return await asyncio.to_thread(function, *args, **kwargs)
+
+        called.__name__ = getattr(function, "__name__", "fallback")
+        return called
+
+    def aim(self, arguments: Arguments, function: Callable[..., Any] | None) -> str:
+        """Return the target of an attempt, for the circuit breaker. Each fallback function has its own."""
+        if function is not None:
+            return f"function {getattr(function, '__name__', id(function))}"
+        name = arguments.get("model", self._wrapped.signature.default("model"))
+        return target_of_model(arguments, getattr(self._wrapped.function, "endpoint", ""), name)
+
+    def recovery(
+        self, call: Attempts, arguments: Arguments, tool: Tool, policy: Policy, ask: RecoveryQueries
+    ) -> RecoveryMoves:
+        options = self.options
+        summarise, rewrite = _split_compressor(options.compress)
+        model = Model(
+            sizes=_sizes,
+            describe_failure=lambda failure: call.words.retry_instruction(failure, limit=MAX_PROVIDER_MESSAGE_CHARS),
+            on_compacted=lambda compressed: _note_compaction(call, compressed),
+            warn=lambda message: log.warning("%s: %s", tool.name, message),
+            summarise=summarise,
+            rewrite=rewrite,
+            summarize_gap=self._make_summarizer(arguments) if options.compress == "model" else None,
+            refresh=None if options.refresh_auth is None else _make_refresher(options.refresh_auth),
+            answer=None if options.fallback is None else _make_fallback(options.fallback, call),
+            name=self._wrapped.signature.default("model"),
+            fallbacks=self._fallbacks,
+            max_compressions=options.max_compressions,
+            compress_above_chars=options.compress_above_chars,
+        )
+        return plan_model_recovery(arguments, tool, policy, ask, model)
+
+    def _make_summarizer(self, arguments: Arguments) -> Callable[[str, int], Any] | None:
+        """Return a function that asks the model to summarize removed messages."""
+        wrapped = self._wrapped
+        conversation_name = conversation.conversation_argument(arguments)
+        if conversation_name is None or wrapped.is_stream or wrapped.is_async_stream:
+            return None
+        other_arguments = {name: value for name, value in arguments.items() if name not in UNSUMMARIZED_ARGUMENTS}
+
+        def request_summary(text: str, limit: int) -> Any:
+            original_messages = arguments[conversation_name]
+            request_text = prompt.summary_request(text, limit)
+            messages = (
+                [conversation.user_message(original_messages, request_text)]
+                if isinstance(original_messages, list | tuple)
+                else request_text
+            )
+            positional, keywords = wrapped.signature.split_arguments({**other_arguments, conversation_name: messages})
+            return wrapped.function(*positional, **keywords)
+
+        def summarize(text: str, limit: int) -> str:
+            return _answer_text(request_summary(text, limit))
+
+        async def asummarize(text: str, limit: int) -> str:
+            return _answer_text(await request_summary(text, limit))
+
+        return asummarize if wrapped.is_async else summarize
+
+
+MAX_PROVIDER_MESSAGE_CHARS = 600
+"""Characters of a provider's error message that are repeated to the model."""
+
+
+def _answer_text(answer: Any) -> str:
+    shortened = message_summary.shorten_answer(answer)
+    return (
+        shortened
+        if isinstance(shortened, str)
+        else str(shortened.get("text", ""))
+        if isinstance(shortened, dict)
+        else ""
+    )
+
+
+def _sizes(failure: Failure) -> Sizes:
+    stated_sizes = parse_overflow(f"{failure.message}\n{failure.detail}")
+    return (
+        Sizes()
+        if stated_sizes is None
+        else Sizes(window=stated_sizes.window, requested=stated_sizes.requested, answer=stated_sizes.answer)
+    )
+
+
+def _split_compressor(
+    compress: Callable[..., Any] | str | None,
+) -> tuple[Callable[..., Any] | None, Callable[..., Any] | None]:
+    """Return the user's function as a text compressor or as a conversation compressor; the other is None."""
+    if compress is None or isinstance(compress, str):
+        return None, None
+    try:
+        first_parameter = next(iter(inspect.signature(compress).parameters.values()))
+    except (StopIteration, TypeError, ValueError):
+        return compress, None
+    takes_conversation = first_parameter.name in (
+        *conversation.CONVERSATION_ARGUMENTS,
+        "turns",
+        "msgs",
+    ) and first_parameter.name not in ("input", "prompt")
+    takes_conversation = takes_conversation or str(first_parameter.annotation).lower().startswith(
+        ("list", "sequence", "typing.list", "<class 'list'")
+    )
+    return (None, compress) if takes_conversation else (compress, None)
+
+
+def _make_refresher(refresh: Callable[..., Any]) -> Callable[[Failure], Any]:
+    takes = _takes_arguments(refresh)
+
+    def ask(failure: Failure) -> Any:
+        answer = refresh(failure) if takes else refresh()
+        return True if answer is None else answer
+
+    async def aask(failure: Failure) -> Any:
+        answer = await (refresh(failure) if takes else refresh())
+        return True if answer is None else answer
+
+    return aask if inspect.iscoroutinefunction(code_of(refresh)) else ask
+
+
+def _takes_arguments(function: Callable[..., Any]) -> bool:
+    try:
+        return bool(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return False
+
+
+def _make_fallback(fallback: Callable[..., Any], call: Attempts) -> Callable[[Arguments, Failure], object]:
+    """Adapt the user's fallback: it receives the failure, and the call's arguments that it names."""
+
+    def bind_arguments(arguments: Arguments, failure: Failure) -> tuple[list[Any], dict[str, Any]]:
+        try:
+            parameters = list(inspect.signature(fallback).parameters.values())
+        except (TypeError, ValueError):
+            return [failure], {}
+        keywords: dict[str, Any] = {}
+        positional: list[Any] = []
+        has_failure_argument = any(parameter.name == "failure" for parameter in parameters)
+        for parameter in parameters:
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                continue
+            if parameter.name == "failure":
+                keywords["failure"] = failure
+            elif parameter.name in arguments:
+                keywords[parameter.name] = arguments[parameter.name]
+            elif parameter.default is parameter.empty and not has_failure_argument:
+                has_failure_argument = True
+                keywords[parameter.name] = failure
+        if any(parameter.kind is parameter.POSITIONAL_ONLY for parameter in parameters):
+            positional = [
+                keywords.pop(parameter.name) for parameter in parameters if parameter.kind is parameter.POSITIONAL_ONLY
+            ]
+        return positional, keywords
+
+    def ask(arguments: Arguments, failure: Failure) -> object:
+        started = call.kit.now(), call.kit.timer()
+        positional, keywords = bind_arguments(arguments, failure)
+        call.answered_by(fallback(*positional, **keywords), *started)
+        return ANSWER_GIVEN
+
+    async def aask(arguments: Arguments, failure: Failure) -> object:
+        started = call.kit.now(), call.kit.timer()
+        positional, keywords = bind_arguments(arguments, failure)
+        call.answered_by(await fallback(*positional, **keywords), *started)
+        return ANSWER_GIVEN
+
+    return aask if inspect.iscoroutinefunction(code_of(fallback)) else ask
+
+
+def _note_compaction(call: Attempts, compressed: CompressionResult) -> None:
+    """Prepare the compaction event, and store the removed text with the next attempt."""
+    run = call.run.record
+    call.about = {
+        "compressed": {
+            "by": compressed.shortened_by,
+            "messages": compressed.steps,
+            "chars_before": compressed.chars_before,
+            "chars_after": compressed.chars_after,
+            "tokens_before": compressed.tokens_before,
+            "tokens_after": compressed.tokens_after,
+        }
+    }
+    if not call.keeps_shape_only and compressed.shortened_texts:
+        call.about["cut"] = [
+            {"message": number, "text": _split_text(text)} for number, text in compressed.shortened_texts
+        ]
+    call.upcoming = ContextCompacted(
+        Compaction(
+            run=run.id,
+            session=run.session,
+            attempt=call.made + 1,
+            reason="overflow",
+            steps=compressed.steps,
+            chars_before=compressed.chars_before,
+            chars_after=compressed.chars_after,
+            tokens_before=compressed.tokens_before,
+            tokens_after=compressed.tokens_after,
+        )
+    )
+
+
+def _split_text(text: str) -> Sequence[str] | str:
+    """Split a long text at word boundaries: redaction would not recognize half a secret."""
+    if len(text) <= MAX_PIECE_CHARS:
+        return text
+    pieces: list[str] = []
+    start = 0
+    while start < len(text):
+        end = start + MAX_PIECE_CHARS
+        if end < len(text):
+            boundary = max(text.rfind("\n", start, end), text.rfind(" ", start, end))
+            end = boundary + 1 if boundary > start else end
+        pieces.append(text[start:end])
+        start = end
+    return pieces

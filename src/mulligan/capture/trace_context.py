@@ -1,0 +1,67 @@
+"""Trace context of runs by W3C headers: `traceparent`, and `tracestate` with the id of our run.
+
+Incoming headers are untrusted. An invalid header starts a new trace, as the standard requires, and is no error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import NamedTuple, Protocol
+
+from mulligan.core.failure import SettingsError
+
+_HEADER = re.compile(r"(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_TRACESTATE_ENTRY = re.compile(r"(?:^|,)[ \t]*mulligan=([\w.:/-]{1,200})[ \t]*(?:,|$)", re.ASCII)
+MAX_TRACESTATE_CHARS = 8192
+"""Characters of a `tracestate` that are read; the standard guarantees 512."""
+
+
+class Headers(Protocol):
+    """Request headers of any library. Those of the standard library are not a Mapping."""
+
+    def items(self) -> Iterable[tuple[str, str]]: ...
+
+
+class TraceOrigin(NamedTuple):
+    """The parent of a run in another program."""
+
+    traceparent: str | None
+    parent: str | None
+    """The id of the parent run, if mulligan recorded it."""
+
+
+def parse_trace_headers(headers: str | Headers) -> TraceOrigin:
+    """Parse the header itself, or all headers of a request (HTTP headers, MCP's `_meta`), in any case."""
+    if isinstance(headers, str):
+        return TraceOrigin(_parse_traceparent(headers), None)
+    if not callable(getattr(headers, "items", None)):
+        type_name = type(headers).__name__
+        raise SettingsError(f"traceparent is the header of that name, or all headers of a request, got a {type_name}.")
+    header_values = {str(name).lower(): value for name, value in headers.items()}
+    header = header_values.get("traceparent")
+    traceparent = _parse_traceparent(header) if isinstance(header, str) else None
+    state = header_values.get("tracestate")
+    # By the standard, a state without its trace is ignored.
+    entry = _TRACESTATE_ENTRY.search(state[:MAX_TRACESTATE_CHARS]) if traceparent and isinstance(state, str) else None
+    return TraceOrigin(traceparent, entry[1] if entry else None)
+
+
+def _parse_traceparent(header: str) -> str | None:
+    match = _HEADER.fullmatch(header.strip()[:200])
+    if match is None or (match[1] == "00" and match[5]) or not int(match[2], 16) or not int(match[3], 16):
+        return None
+    return f"00-{match[2]}-{match[3]}-{match[4]}"
+
+
+def build_trace_headers(run: str, root: str, incoming: str | None) -> dict[str, str]:
+    """Build the headers for outgoing requests, in the incoming trace or in one derived from the outermost run."""
+    trace, flags = (incoming[3:35], incoming[53:]) if incoming else (_hex(f"trace {root}", 16), "01")
+    entry = _TRACESTATE_ENTRY.fullmatch(f"mulligan={run}")
+    state = {"tracestate": f"mulligan={run}"} if entry and entry[1] == run else {}
+    return {"traceparent": f"00-{trace}-{_hex(f'run {run}', 8)}-{flags}", **state}
+
+
+def _hex(text: str, length: int) -> str:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=length).hexdigest()

@@ -1,0 +1,1 @@
+"""Rules that recognize failures, one file for each source of error texts."""

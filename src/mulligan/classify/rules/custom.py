@@ -1,0 +1,209 @@
+"""User-defined kinds and rules from code or `mulligan.toml`, validated when they are read.
+
+[kinds."tool/card_declined"]
+remedy = "tell"
+ran = "no"
+hint = "Ask the customer for another card."
+
+[[rules]]
+kind = "tool/card_declined"
+words = ["card was declined", "do_not_honor"]
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+from mulligan.classify.kinds import TYPES
+from mulligan.classify.rules.matching import Rule, compile_rule_pattern
+from mulligan.core.failure import Kind, Remedy, SettingsError, TookEffect
+
+MAX_MATCHED_LINES, MAX_MATCHED_LINE_CHARS = 20, 200
+"""Limits for matching a user-defined pattern: lines of a text, and characters of each line. Together with
+`check_pattern` they bound the work to at most two open repetitions over 200 characters."""
+
+_KIND_FIELDS = ("remedy", "ran", "hint")
+_RULE_FIELDS = ("name", "kind", "words", "pattern", "tools", "ran")
+
+
+def parse_kinds_and_rules(
+    settings: Mapping[str, Any], built_in_kinds: Mapping[str, Kind]
+) -> tuple[list[Kind], list[Rule]]:
+    """Parse the kinds and rules of a settings file. A rule may name a built-in kind or one defined beside it."""
+    for name in settings:
+        if name not in ("kinds", "rules"):
+            _raise_settings_error(f"classification has kinds and rules, not {name!r}.", name, ("kinds", "rules"))
+    table = settings.get("kinds", {})
+    if not isinstance(table, Mapping):
+        raise SettingsError(f'kinds is a table of names, such as [kinds."tool/declined"], got {_quote_value(table)}.')
+    kinds = [parse_kind(str(name), fields, built_in_kinds) for name, fields in table.items()]
+    names = {**built_in_kinds, **{str(custom_kind): custom_kind for custom_kind in kinds}}
+    rule_entries = settings.get("rules", ())
+    if not isinstance(rule_entries, (list, tuple)):
+        raise SettingsError(f"rules is a list, written as [[rules]], got {_quote_value(rule_entries)}.")
+    return kinds, [parse_rule(fields, names, number) for number, fields in enumerate(rule_entries, 1)]
+
+
+def parse_kind(name: str, fields: object, built_in_kinds: Mapping[str, Kind]) -> Kind:
+    """Parse one kind. Missing fields come from the built-in kind of the same name, if there is one."""
+    type_, slash, code = name.partition("/")
+    if not slash or not re.fullmatch(r"[a-z][a-z0-9_]{0,60}", code):
+        raise SettingsError(f"a kind is called type/code in small letters, such as tool/card_declined, got {name!r}.")
+    if type_ not in TYPES:
+        _raise_settings_error(f"a kind's type is one of {', '.join(TYPES)}, got {type_!r}.", type_, TYPES)
+    if not isinstance(fields, Mapping):
+        raise SettingsError(f"kinds.{name} is a table of remedy, ran and hint, got {_quote_value(fields)}.")
+    for field in fields:
+        if field not in _KIND_FIELDS:
+            _raise_settings_error(
+                f"a kind has remedy, ran and hint, not {field!r} (kinds.{name}).", str(field), _KIND_FIELDS
+            )
+    base_kind = built_in_kinds.get(name, Kind(type_, code))
+    hint = fields.get("hint", base_kind.hint)
+    if not isinstance(hint, str):
+        raise SettingsError(f"kinds.{name}.hint is a sentence, got {_quote_value(hint)}.")
+    remedy = _parse_enum_member(Remedy, fields.get("remedy", base_kind.remedy.value), f"kinds.{name}.remedy")
+    return Kind(
+        type_,
+        code,
+        remedy,
+        _parse_enum_member(TookEffect, fields.get("ran", base_kind.took_effect.value), f"kinds.{name}.ran"),
+        hint,
+    )
+
+
+def parse_rule(fields: object, kinds_by_name: Mapping[str, Kind], number: int) -> Rule:
+    """Parse one rule. `number` is its position in the list, for error messages."""
+    where = f"rule {number}"
+    if not isinstance(fields, Mapping):
+        raise SettingsError(f"{where} is a table with kind and words or pattern, got {_quote_value(fields)}.")
+    for field in fields:
+        if field not in _RULE_FIELDS:
+            _raise_settings_error(f"{where} has no {field!r}.", str(field), _RULE_FIELDS)
+    name = fields.get("kind")
+    if not isinstance(name, str) or name not in kinds_by_name:
+        _raise_settings_error(f"{where} names a kind that does not exist: {name!r}.", str(name), tuple(kinds_by_name))
+    words, tools = _strings(fields, "words", where), _strings(fields, "tools", where)
+    pattern = fields.get("pattern", "")
+    if not isinstance(pattern, str):
+        raise SettingsError(f"{where}: pattern is a regular expression, got {_quote_value(pattern)}.")
+    if not words and not pattern:
+        raise SettingsError(f"{where} needs words or a pattern to look for.")
+    check_pattern(pattern, where)
+    took_effect = None if fields.get("ran") is None else _parse_enum_member(TookEffect, fields["ran"], f"{where}: ran")
+    rule_name = fields.get("name") or (words[0] if words else pattern)
+    lower = tuple(word.lower() for word in words)
+    return Rule(
+        str(rule_name)[:80],
+        kinds_by_name[name],
+        lower,
+        pattern,
+        ran=took_effect,
+        tools=tuple(tool.lower() for tool in tools),
+    )
+
+
+def check_pattern(pattern: str, where: str = "rule") -> None:
+    """Reject a pattern with exponential or high polynomial cost.
+
+    A repeated group and more than two open repetitions are not allowed.
+    """
+    if len(pattern) > 500:
+        raise SettingsError(
+            f"{where}: a pattern has at most 500 characters, got {len(pattern)}. Use words, or two rules."
+        )
+    try:
+        compile_rule_pattern(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise SettingsError(f"{where}: {pattern!r} is not a regular expression: {error}.") from None
+    open_repetitions = 0
+    for after_group, max_repeats in _iter_quantifiers(pattern):
+        if after_group and max_repeats > 1:
+            raise SettingsError(
+                f"{where}: {pattern!r} repeats a group, which some texts make endless. "
+                "Repeat a set of characters instead, such as [a-z ]{0,80}, or write two rules."
+            )
+        open_repetitions += max_repeats > 16
+    if open_repetitions > 2:
+        raise SettingsError(
+            f"{where}: {pattern!r} repeats freely in more than two places, which some texts make endless. "
+            "Put the fixed parts into words, or write two rules."
+        )
+
+
+def _iter_quantifiers(pattern: str) -> Iterator[tuple[bool, int]]:
+    """Yield each quantifier: whether it follows a group, and its maximum."""
+    at, in_set, previous_char = 0, False, ""
+    while at < len(pattern):
+        character = pattern[at]
+        if character == "\\":
+            previous_char, at = "a", at + 2
+            continue
+        if in_set:
+            in_set = character != "]"
+            previous_char, at = "a", at + 1
+            continue
+        if character == "[":
+            in_set = True
+            at += 3 if pattern[at + 1 : at + 3] == "^]" else 2 if pattern[at + 1 : at + 2] == "]" else 1
+            continue
+        bounded_quantifier = re.compile(r"\{(\d*)(,?)(\d*)\}").match(pattern, at)
+        if character in "*+":
+            yield previous_char == ")", 1_000
+        elif character == "?" and previous_char not in ("", "(", "|"):
+            yield previous_char == ")", 1
+        elif bounded_quantifier and previous_char:
+            low, comma, high = bounded_quantifier.groups()
+            yield previous_char == ")", int(high or (1_000 if comma else low or 0))
+            at = bounded_quantifier.end() - 1
+        previous_char, at = character, at + 1
+
+
+def match_position(rule: Rule, text: str, tool: str) -> int:
+    """Return where a user-defined rule matches, or -1. Only the first lines are searched, each up to a fixed width."""
+    if rule.tools and not any(name in tool.lower() for name in rule.tools):
+        return -1
+    lower = text.lower()
+    position = -1
+    if rule.words:
+        position = next((at for word in rule.words if (at := lower.find(word)) >= 0), -1)
+        if position < 0:
+            return -1
+    if not rule.pattern:
+        return position
+    at = 0
+    for line in text.split("\n")[:MAX_MATCHED_LINES]:
+        match = compile_rule_pattern(rule.pattern).search(line[:MAX_MATCHED_LINE_CHARS])
+        if match:
+            return at + match.start()
+        at += len(line) + 1
+    return -1
+
+
+def _strings(fields: Mapping[str, Any], name: str, where: str) -> list[str]:
+    value = fields.get(name, [])
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) and item for item in value):
+        raise SettingsError(f"{where}: {name} is a list of words, got {_quote_value(value)}.")
+    return list(value)
+
+
+def _parse_enum_member(enum: type[Any], value: object, where: str) -> Any:
+    names = tuple(member.value for member in enum)
+    if value not in names:
+        _raise_settings_error(f"{where} is one of {', '.join(names)}, got {value!r}.", str(value), names)
+    return enum(value)
+
+
+def _raise_settings_error(sentence: str, got: str, allowed_names: tuple[str, ...]) -> NoReturn:
+    from difflib import get_close_matches  # lazy: needed for invalid settings only
+
+    near = get_close_matches(got, allowed_names, 1, 0.6)
+    raise SettingsError(f"{sentence} Did you mean {near[0]!r}?" if near else sentence)
+
+
+def _quote_value(value: object) -> str:
+    return f"{str(value)[:60]!r}"

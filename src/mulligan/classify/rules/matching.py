@@ -1,0 +1,78 @@
+"""Classification rules: words that must occur, a pattern that must match, and the resulting kind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+
+import msgspec
+
+from mulligan.core.failure import Kind, TookEffect
+from mulligan.redaction import lazy_regex
+
+HEAD_CHARS, TAIL_CHARS = 8_192, 2_048
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """A rule that matches if one of `words` occurs in the text and `pattern`, if set, matches.
+
+    The words are a fast path: a substring search excludes most rules, so most patterns are never compiled.
+    """
+
+    name: str
+    kind: Kind
+    words: tuple[str, ...] = ()
+    pattern: str = ""
+    unless: str = ""
+    ran: TookEffect | None = None
+    tools: tuple[str, ...] = ()
+    """The rule applies only to tools whose name contains one of these."""
+    is_strong: bool = False
+    """Whether the words are specific enough to override the first kind that a class allows."""
+    is_vague: bool = False
+    """Whether the words are general: then they do not override a class that indicates wrong arguments."""
+
+    def find_position(self, lower: str, text: str) -> int:
+        """Return the index where the rule matches, or -1."""
+        position = -1
+        for word in self.words:
+            position = lower.find(word)
+            if position >= 0:
+                break
+        if self.words and position < 0:
+            return -1
+        if self.pattern:
+            match = compile_rule_pattern(self.pattern).search(text)
+            if match is None:
+                return -1
+            position = match.start()
+        return -1 if self.unless and compile_rule_pattern(self.unless).search(text) else max(position, 0)
+
+
+@cache
+def compile_rule_pattern(pattern: str) -> re.Pattern[str]:
+    return lazy_regex.compile_regex(pattern, re.IGNORECASE | re.MULTILINE)
+
+
+def match_rules(rules: Iterable[Rule], text: str, tool: str = "") -> Iterator[tuple[Rule, int]]:
+    """Yield the rules that match this text, in order, each with its position."""
+    lower, tool = text.lower(), tool.lower()
+    for rule in rules:
+        if rule.tools and not any(name in tool for name in rule.tools):
+            continue
+        position = rule.find_position(lower, text)
+        if position >= 0:
+            yield rule, position
+
+
+def join_ends(text: str, head: int, tail: int) -> str:
+    """Return the first `head` and the last `tail` characters of a text."""
+    return text if len(text) <= head + tail else f"{text[:head]}\n{text[-tail:]}"
+
+
+def bound_text(text: str) -> str:
+    """Return both ends of a long text: the message is at the beginning, the ending at the end."""
+    if len(text) <= HEAD_CHARS + TAIL_CHARS:
+        return text
+    return f"{text[:HEAD_CHARS]}\n...\n{text[-TAIL_CHARS:]}"

@@ -1,0 +1,177 @@
+"""Safe edits of other programs' settings files: a diff, a backup, an atomic replacement.
+
+`read_json` and `read_toml` read a file, `Edit` holds its old and new text, `to_diff` shows the change and `apply`
+writes it. A file that cannot be parsed is never changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import json
+import os
+import re
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mulligan.core.failure import SettingsError
+
+MAX_FILE_BYTES = 10_000_000
+"""Larger files are not settings files."""
+
+
+class Edit(NamedTuple):
+    """Old and new text of one file. None means that the file does not exist."""
+
+    path: Path
+    before: str | None
+    after: str | None
+
+    @property
+    def has_changes(self) -> bool:
+        return self.before != self.after
+
+    def to_diff(self) -> str:
+        """Return the change as a unified diff. Empty if nothing changes."""
+        lines = difflib.unified_diff(
+            (self.before or "").splitlines(),
+            (self.after or "").splitlines(),
+            str(self.path) if self.before is not None else os.devnull,
+            str(self.path) if self.after is not None else os.devnull,
+            lineterm="",
+        )
+        return "\n".join(lines)
+
+    def apply(self, *, should_back_up: bool = True, mode: int = 0o600) -> Path | None:
+        """Write the new text and return the path of the backup, or None if there is no backup.
+
+        The file is replaced atomically. Symbolic links and permissions are preserved; `mode` applies to a new file
+        only.
+        """
+        path = self.path.resolve()
+        try:
+            if read_text(path) != self.before:
+                raise SettingsError(f"{self.path} was changed by somebody else just now. Nothing was done; try again.")
+            backup_path = self._back_up(path) if should_back_up else None
+            if self.after is None:
+                path.unlink()
+            else:
+                _replace(path, self.after, mode)
+        except OSError as error:
+            raise SettingsError(
+                f"{self.path} cannot be written ({error.strerror or error}). Nothing was done."
+            ) from None
+        return backup_path
+
+    def _back_up(self, path: Path) -> Path | None:
+        if self.before is None:
+            return None
+        stem = f"{path.name}.before-mulligan-{time.strftime('%Y%m%dT%H%M%S')}"
+        for number in range(1, 1000):
+            backup_path = path.with_name(stem if number == 1 else f"{stem}-{number}")
+            try:
+                descriptor = os.open(backup_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, path.stat().st_mode & 0o777)
+            except FileExistsError:
+                continue
+            with open(descriptor, "wb") as file:
+                file.write(path.read_bytes())
+            return backup_path
+        raise SettingsError(f"there are too many copies beside {path}. Remove some: {stem}-*")
+
+
+def _replace(path: Path, text: str, new: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    mode = path.stat().st_mode & 0o777 if path.exists() else new
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, mode)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
+
+
+def read_text(path: Path) -> str | None:
+    """Return the text of a settings file, or None if it does not exist."""
+    try:
+        if path.is_dir():
+            raise SettingsError(f"{path} is a folder, where a file of settings should be. Nothing was done.")
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise SettingsError(f"{path} is too large to be a file of settings. Nothing was done.")
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except NotADirectoryError:
+        raise SettingsError(f"{path} is inside something that is no folder. Nothing was done.") from None
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read ({error.strerror or error}). Nothing was done.") from None
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path} is not UTF-8 text ({error}). Mend it first; nothing was done.") from None
+
+
+def read_json(path: Path) -> tuple[str | None, dict[str, Any]]:
+    """Return a settings file as text and as an object, both for `json_edit`. A missing file is an empty object."""
+    text = read_text(path)
+    if text is None or not text.strip():
+        return text, {}
+    try:
+        value = json.loads(text, object_pairs_hook=_reject_duplicate_names)
+    except (ValueError, RecursionError) as error:
+        reason = f"not valid JSON: {error}"
+        if _COMMENT.search(text):
+            reason += "; it seems to have comments, which would be lost"
+        raise SettingsError(f"{path} is {reason}. Mend it first, or edit it by hand; nothing was done.") from None
+    if not isinstance(value, dict):
+        raise SettingsError(f"{path} is not a JSON object, so it is no file of settings. Nothing was done.")
+    return text, value
+
+
+_COMMENT = re.compile(r"^\s{0,99}(?://|/\*)", re.MULTILINE)
+
+
+def _reject_duplicate_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
+        raise ValueError("a name stands twice in one object, and one of the two would be lost")
+    return mapping
+
+
+def json_edit(path: Path, before: str | None, value: dict[str, Any]) -> Edit:
+    """Plan the edit that stores this object, with the file's indentation. An empty object removes the file."""
+    if not value:
+        return Edit(path, before, None)
+    try:
+        if before is not None and before.strip() and json.loads(before) == value:
+            return Edit(path, before, before)
+        after = json.dumps(value, indent=_detect_indent(before or ""), ensure_ascii=False) + "\n"
+        after.encode()
+    except ValueError as error:
+        raise SettingsError(f"{path} holds what cannot be written again ({error}). Edit it by hand.") from None
+    return Edit(path, before, after)
+
+
+def _detect_indent(text: str) -> int | str:
+    indent_match = re.search(r"^([ \t]{1,8})\S", text, re.MULTILINE)
+    if indent_match is None:
+        return 2
+    return indent_match[1] if "\t" in indent_match[1] else len(indent_match[1])
+
+
+def read_toml(path: Path) -> tuple[str | None, dict[str, Any]]:
+    """Return a TOML file as text and as a table. There is no TOML writer: callers edit lines of the text."""
+    import tomllib  # 10 ms, and few commands need it
+
+    text = read_text(path)
+    try:
+        return text, tomllib.loads(text or "")
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise SettingsError(f"{path} is not valid TOML: {error}. Mend it first; nothing was done.") from None

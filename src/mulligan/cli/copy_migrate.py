@@ -1,0 +1,176 @@
+"""mulligan copy and mulligan migrate: copy a store, or migrate its schema."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from mulligan.cli.options import (
+    as_json,
+    load_settings,
+    open_existing_store,
+    print_json,
+    show_progress_bar,
+    store_option,
+)
+from mulligan.core.failure import SettingsError
+from mulligan.report.tables import format_count, to_line
+from mulligan.store.copy import schema_migration
+from mulligan.store.copy import store_copy as moving
+from mulligan.store.copy.schema_migration import Plan
+from mulligan.store.copy.store_copy import Copied, Difference, Move
+from mulligan.store.urls import is_postgres, is_remote, may_have_records, redact_password, sqlite_path
+
+
+@click.command(
+    epilog="Examples:\n\n  mulligan copy mulligan.db elsewhere.db\n\n"
+    "  mulligan copy mulligan.db postgresql://db.example.com/mulligan\n\n"
+    "  mulligan copy mulligan.db elsewhere.db --check\n\n  mulligan copy team.db ada.db --tenant ada --as local"
+)
+@click.argument("source", metavar="FROM")
+@click.argument("to", metavar="TO")
+@click.option("--tenant", metavar="NAME", help="Only what belongs to this tenant.")
+@click.option("--as", "renamed", metavar="NAME", help="What that tenant is called in TO.")
+@click.option("--check", is_flag=True, help="Copy nothing; only say in what TO differs from FROM.")
+@as_json
+def copy(source: str, to: str, tenant: str | None, renamed: str | None, check: bool, as_json: bool) -> None:
+    """Copy everything in the store FROM into the store TO: every row of every table, compared at the end.
+
+    Others may write to FROM meanwhile: it is copied as it was when the copy began, and the same command again brings
+    what is new. Killed half-way, it goes on where it was. TO must be empty, or a copy of FROM that nobody has written
+    to since. Exits 1 when the two are not the same at the end, and says in what.
+    """
+    if renamed is not None and tenant is None:
+        raise SettingsError("--as names one tenant anew. Say which: --tenant NAME --as NAME")
+    for url in (source, to):
+        _check_copyable(url)
+    _check_different_stores(source, to)
+    _recover_journals(source)
+    if check and not may_have_records(to):
+        raise SettingsError(f"there is no {to} to be checked. Copy it first: mulligan copy FROM TO")
+    origin = moving.opened(source, is_source=True)
+    try:
+        destination = moving.opened(to, is_source=False)
+        try:
+            with show_progress_bar("comparing" if check else "copying") as report_progress:
+                move = Move(origin, destination, tenant, renamed, report_progress)
+                copied = move.compare() if check else move.copy()
+        finally:
+            destination.close()
+    finally:
+        origin.close()
+    _print_copy_result(copied, check, as_json)
+    sys.exit(1 if copied.differences else 0)
+
+
+def _check_copyable(url: str) -> None:
+    if is_remote(url):
+        raise SettingsError(
+            f"{url} is a server, through which not everything can be had. Copy its store where it runs; runs alone "
+            "come out of it and into it with mulligan export and mulligan import."
+        )
+    if url.startswith("memory:"):
+        raise SettingsError("a store in memory is gone when the command ends. Name a file, or a database.")
+
+
+def _check_different_stores(source: str, to: str) -> None:
+    if not is_postgres(to):
+        destination_path = sqlite_path(to)
+        if (
+            destination_path.exists()
+            and not is_postgres(source)
+            and os.path.realpath(sqlite_path(source)) == os.path.realpath(destination_path)
+        ):
+            raise SettingsError("FROM and TO are the same store. Name another TO.")
+        if not destination_path.absolute().parent.is_dir():
+            raise SettingsError(
+                f"there is no folder {destination_path.parent}. Make it first: mkdir -p '{destination_path.parent}'"
+            )
+    elif redact_password(source) == redact_password(to):
+        raise SettingsError("FROM and TO are the same store. Name another TO.")
+
+
+def _recover_journals(source: str) -> None:
+    """Import orphaned journals before the copy, so that it is complete."""
+    store = open_existing_store(load_settings(source))
+    if store is None:
+        raise SettingsError(f"there is no {source}. Name the store that is to be copied.")
+    store.close()
+
+
+def _print_copy_result(copied: Copied, check: bool, as_json: bool) -> None:
+    if as_json:
+        facts = {name: getattr(copied, name) for name in copied.__struct_fields__}
+        differences = [
+            {name: getattr(difference, name) for name in difference.__struct_fields__}
+            for difference in copied.differences
+        ]
+        print_json(facts | {"differences": differences, "same": not differences})
+        return
+    for difference in copied.differences:
+        click.echo(_describe_difference(difference))
+    if copied.differences:
+        retry_advice = "copy again, or to another place if it was written to since."
+        unusable_note = "it stays shut until a copy succeeds. Try the same command again."
+        click.echo(f"{copied.to} is not the same as {copied.source}: {retry_advice if check else unusable_note}")
+    elif check:
+        click.echo(f"The same: {format_count(copied.rows, 'row')}, digest {copied.digest}.")
+    else:
+        tenant_count = format_count(len([tenant for tenant in copied.tenants if tenant]), "tenant")
+        new_rows_note = "" if copied.put == copied.rows else f", of which {copied.put:,} were new"
+        removed_note = f", {copied.removed:,} replaced or removed" if copied.removed else ""
+        click.echo(
+            f"{format_count(copied.rows, 'row')} of {tenant_count} in {copied.to}{new_rows_note}{removed_note}. "
+            f"The same on both sides, digest {copied.digest}."
+        )
+
+
+def _describe_difference(difference: Difference) -> str:
+    parts = [(difference.missing, "missing"), (difference.changed, "changed"), (difference.extra, "only there")]
+    summary = ", ".join(f"{number:,} {state}" for number, state in parts if number)
+    tenant_note = f" of {to_line(difference.tenant, 60)!r}" if difference.tenant else ""
+    return f"{difference.table}{tenant_note}: {summary}\n" + "\n".join(
+        f"  {to_line(row, 200)}" for row in difference.rows
+    )
+
+
+@click.command(epilog="Examples:\n\n  mulligan migrate --dry-run\n\n  mulligan migrate --store ./failures.db --json")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done; exits 1 if there is anything.")
+@store_option
+@as_json
+def migrate(dry_run: bool, store: str | None, as_json: bool) -> None:
+    """Bring a store that an earlier version of mulligan made up to date, or make a new one.
+
+    It is done as a whole or not at all. There is no way back: make a copy first, with mulligan backup.
+    """
+    url = load_settings(store).store_url
+    if is_remote(url):
+        raise SettingsError(f"{url} is a server. Bring its store up to date where it runs.")
+    _check_copyable(url)
+    if dry_run:
+        plan = schema_migration.plan(url)
+    else:
+        with show_progress_bar("bringing the store up to date") as report_progress:
+            plan = schema_migration.migrate(url, report_progress)
+    if as_json:
+        print_json({name: getattr(plan, name) for name in plan.__struct_fields__} | {"dry_run": dry_run})
+    else:
+        click.echo(_describe_plan(plan, dry_run))
+    sys.exit(1 if dry_run and plan.is_due else 0)
+
+
+def _describe_plan(plan: Plan, dry_run: bool) -> str:
+    if not plan.is_due:
+        return f"{plan.where} is up to date (schema {plan.schema})."
+    actions = [
+        format_count(plan.statements, "statement"),
+        f"{format_count(plan.sums, 'sum')} packed anew" if plan.sums else "",
+        f"{format_count(plan.runs, 'run')} counted anew" if plan.runs else "",
+    ]
+    summary = ", ".join(filter(None, actions))
+    if not plan.schema:
+        return f"{'Would make' if dry_run else 'Made'} {plan.where} with schema {plan.newest}: {summary}."
+    verb = "Would bring" if dry_run else "Brought"
+    return f"{verb} {plan.where} from schema {plan.schema} to {plan.newest}: {summary}."

@@ -1,0 +1,209 @@
+"""mulligan doctor."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import sqlite3
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mulligan import __version__
+from mulligan.cli.options import as_json, load_settings, now_ms, print_json, print_lines, store_option, terminal_width
+from mulligan.core.failure import StoreError
+from mulligan.record.dropped_records import count_dropped, read_hook_errors
+from mulligan.record.journal import NewerJournalError, find_orphaned, read_frames
+from mulligan.report import run_text
+from mulligan.report.tables import format_age, format_count, render_pairs
+from mulligan.settings import Settings, hook_folder
+from mulligan.store import diagnostics
+from mulligan.store.base import DEFAULT_TENANT, RunQuery, Store
+from mulligan.store.diagnostics import Diagnostics
+from mulligan.store.urls import (
+    is_postgres,
+    is_remote,
+    journals_of,
+    local_path,
+    may_have_records,
+    open_store,
+    redact_password,
+    sqlite_path,
+)
+
+MAX_SHOWN_TABLES = 5
+"""Number of tables shown as text. The JSON output has all of them."""
+MAX_RECENT_RUNS = 500
+"""Number of recent runs that are checked for a task description."""
+
+
+@click.command(epilog="Examples:\n\n  mulligan doctor\n\n  mulligan doctor --store ./failures.db --json")
+@store_option
+@as_json
+def doctor(store: str | None, as_json: bool) -> None:
+    """Where things are kept, and whether they are well.
+
+    Exits 1 when something is not: a store that is not sound, records that were dropped, journals that wait.
+    """
+    facts = _facts(load_settings(store))
+    problems = _problems(facts)
+    if as_json:
+        print_json(facts | {"ills": problems})
+    else:
+        click.echo("All is well." if not problems else "\n".join(problems))
+        click.echo("")
+        print_lines(render_pairs(_rows(facts), terminal_width()))
+    sys.exit(1 if problems else 0)
+
+
+def _facts(settings: Settings) -> dict[str, Any]:
+    url = settings.store_url
+    path = sqlite_path(url) if is_remote(url) else local_path(url, settings.folder)  # raises for a server
+    facts: dict[str, Any] = {
+        "mulligan": __version__,
+        "python": platform.python_version(),
+        "sqlite": sqlite3.sqlite_version,
+        "store": redact_password(url) if is_postgres(url) else str(path),
+        "journals": str(journals_of(path)),
+    }
+    facts |= _journal_facts(journals_of(path))
+    facts |= _hook_facts()
+    if not may_have_records(url):
+        return facts | {"sound": None, "note": "nothing has been kept yet"}
+    try:
+        if is_postgres(url):
+            from mulligan.store.postgres.postgres_diagnostics import diagnose_postgres  # needs the postgres extra
+
+            facts |= _diagnostic_facts(diagnose_postgres(url, now_ms()))
+        with contextlib.closing(open_store(url)) as opened_store:
+            facts |= _store_facts(opened_store)
+        if not is_postgres(url):  # after opening, which migrates the schema
+            facts |= _diagnostic_facts(diagnostics.diagnose_sqlite(path))
+    except StoreError as error:
+        facts |= {"sound": False, "note": str(error)}
+    return facts
+
+
+def _store_facts(store: Store) -> dict[str, Any]:
+    health = store.health(DEFAULT_TENANT)
+    recent = store.runs(DEFAULT_TENANT, RunQuery(limit=MAX_RECENT_RUNS))
+    runs_with_context = sum(history.run.context is not None for history in recent)
+    return {
+        "sound": health.sound,
+        "note": health.note,
+        "runs": health.runs,
+        "steps": health.steps,
+        "dropped": count_dropped(store, DEFAULT_TENANT),
+        "with_context": round(runs_with_context / len(recent), 3) if recent else None,
+    }
+
+
+def _diagnostic_facts(report: Diagnostics) -> dict[str, Any]:
+    tables = [{"name": table.name, "bytes": table.bytes, "rows": table.rows} for table in report.tables]
+    facts = {"engine": report.engine, "schema": report.schema, "newest": report.newest, "bytes": report.bytes}
+    return {**facts, "tables": tables, **report.facts, "engine_ills": list(report.ills)}
+
+
+def _journal_facts(folder: Path) -> dict[str, int]:
+    """Count the records in orphaned journals. A running process locks its own journal."""
+    orphaned_records = newer = 0
+    for orphan in find_orphaned(folder) if folder.is_dir() else ():
+        try:
+            orphaned_records += sum(1 for _ in read_frames(orphan.path))
+        except NewerJournalError:
+            newer += 1
+    return {"waiting": orphaned_records, "newer_journals": newer}
+
+
+def _hook_facts() -> dict[str, Any]:
+    hook_errors = read_hook_errors(hook_folder())
+    if not hook_errors.error_count:
+        return {"hook_faults": 0}
+    return {
+        "hook_faults": hook_errors.error_count,
+        "hook_fault": hook_errors.last_error,
+        "hook_fault_at": hook_errors.at,
+    }
+
+
+def _problems(facts: dict[str, Any]) -> list[str]:
+    problems = []
+    if facts.get("sound") is False:
+        problems.append(f"The store is not sound: {facts['note']}")
+    if facts["waiting"]:
+        problems.append(
+            f"{run_text.format_count(facts['waiting'], 'record')} of processes that were killed wait in journals; "
+            "the next process to record, or `mulligan runs`, brings them in."
+        )
+    if facts["newer_journals"]:
+        problems.append("A journal was written by a newer mulligan. Upgrade: pip install -U mulligan")
+    if facts["hook_faults"]:
+        last = format_age(facts["hook_fault_at"], now_ms())
+        problems.append(
+            f"{run_text.format_count(facts['hook_faults'], 'event')} of coding agents could not be kept, "
+            f"the last {last} ({run_text.to_line(facts['hook_fault'])}). "
+            f"Once it is mended, forget them: rm '{hook_folder()}/faults'*"
+        )
+    problems += facts.get("engine_ills", ())
+    if facts.get("dropped"):
+        problems.append(f"{run_text.format_count(facts['dropped'], 'record')} could not be kept and were dropped.")
+    return problems
+
+
+def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the rows of the text output, without empty ones."""
+    share = facts.get("with_context")
+    amounts = [format_count(facts[f"{noun}s"], noun) for noun in ("run", "step") if f"{noun}s" in facts]
+    amounts += [_format_size(facts["bytes"])] if "bytes" in facts else []
+    rows = {
+        "mulligan": f"{facts['mulligan']} on Python {facts['python']}, SQLite {facts['sqlite']}",
+        "store": facts["store"],
+        "journals": facts["journals"],
+        "kept": ", ".join(amounts),
+        "schema": f"{facts['schema']}, the newest is {facts['newest']}" if "schema" in facts else "",
+        "tables": ", ".join(
+            f"{table['name']} {_format_size(table['bytes'])}" for table in facts.get("tables", ())[:MAX_SHOWN_TABLES]
+        ),
+        **(_postgres_rows(facts) if "pool" in facts else {}),
+        "dropped": format_count(facts.get("dropped", 0), "record") if "dropped" in facts else "",
+        "context": f"{100 * share:.0f} % of recent runs say what they are about" if share is not None else "",
+        "note": facts.get("note", "") if facts["sound"] is not False else "",  # shown in the first line instead
+    }
+    # The store's address contains no password and is shown unchanged. Everything else may be untrusted text.
+    return [(name, text if name == "store" and text.isprintable() else run_text.to_line(text, 300))
+            for name, text in rows.items() if text]  # fmt: skip
+
+
+def _postgres_rows(facts: dict[str, Any]) -> dict[str, str]:
+    archived = f"; its log was last archived {format_age(facts['archived'], now_ms())}" if facts["archived"] else ""
+    lags = [f"{replica['name'] or 'one'} {replica['lag_seconds']:.1f} s behind" for replica in facts["replicas"]]
+    return {
+        "database": f"{facts['engine']}, {facts['connections']} of {facts['max_connections']} connections taken, "
+        f"{facts['pool']} at most for each of our processes to read with",
+        "pooler": "one stands before it, so nothing is left to sessions; if it gives us any, ?pooler=session is quicker"
+        if facts["pooler"]
+        else "",
+        "parts": f"{format_count(facts['parts'], 'day')} of steps, {facts['parts_ahead']} of them ahead"
+        + (f"; {facts['steps_without_part']:,} steps without one" if facts["steps_without_part"] else "")
+        if "parts" in facts
+        else "",
+        "extensions": _format_pairs(facts["extensions"]),
+        "tenants": f"row-level security is {facts['row_security']} (as {facts['role']})" if "role" in facts else "",
+        "timeouts": _format_pairs(facts["timeouts"]),
+        "durable": _format_pairs(facts["durable"]),
+        "replicas": ", ".join(lags) or ("this is one" if facts["is_replica"] else "none"),
+        "backup": f"when the last was made is unknown to PostgreSQL{archived}",
+    }
+
+
+def _format_pairs(facts: dict[str, str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in facts.items())
+
+
+def _format_size(bytes: int) -> str:
+    for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if bytes >= unit:
+            return f"{bytes / unit:,.1f} {name}"
+    return f"{bytes} bytes"

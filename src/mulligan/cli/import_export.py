@@ -1,0 +1,363 @@
+"""mulligan export and mulligan import: runs as JSON lines."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import click
+from msgspec.structs import replace
+
+from mulligan.build import build_classifier, build_redactor
+from mulligan.cli.options import (
+    as_json,
+    load_settings,
+    now_ms,
+    open_existing_store,
+    parse_time_option,
+    print_json,
+    store_option,
+)
+from mulligan.core.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded, redact_event
+from mulligan.core.failure import SettingsError
+from mulligan.core.links import attach_links
+from mulligan.core.records import History, Step, encode
+from mulligan.hooks.state import HOOK_STATE_KIND, run_id_prefix
+from mulligan.redaction import Redactor
+from mulligan.report import run_text
+from mulligan.settings import Settings
+from mulligan.store.base import DEFAULT_TENANT, Store
+from mulligan.store.urls import is_remote, open_store, redact_password
+from mulligan.transcripts import call_rows as rows
+from mulligan.transcripts import formats, mulligan_export
+from mulligan.transcripts.log_lines import LogLines, UnreadableFileError
+from mulligan.transcripts.run_builder import ReaderState
+
+BATCH_RECORDS = 1000
+"""Number of records per transaction."""
+HOOK_AGENTS_BY_FORMAT = {"claude-code": "claude-code", "codex": "codex", "gemini-cli": "gemini"}
+"""Log formats of agents that may have hooks, with the agent's name in the hooks."""
+RESUMABLE_FORMATS = (mulligan_export.NAME, rows.NAME)
+"""Formats of complete runs in sequence: an import resumes at the stored offset. Runs of other formats may grow."""
+
+
+class Importer:
+    """Stores runs from files, each once, with secrets redacted."""
+
+    def __init__(self, store: Store, redactor: Redactor) -> None:
+        self._store = store
+        self._redactor = redactor
+        self.runs = 0
+        self.steps = 0
+        self.new = 0
+        """Records that the store did not have."""
+        self.skipped = 0
+        """Files that were imported in part or in full before."""
+        self.hooked_sessions: set[str] = set()
+        """Sessions that hooks have recorded already. Importing their logs would count every call twice."""
+        self._hook_recorded_cache: dict[tuple[str, str], bool] = {}
+
+    def import_histories(
+        self, lines: LogLines, format: formats.Format, reading: ReaderState, should_skip_stored: bool = False
+    ) -> Iterator[History]:
+        """Yield the runs of a file as they are read. A run is stored after the caller requests the next one.
+
+        `should_skip_stored` skips the part that an earlier import stored, for resumable formats.
+        """
+        journal = _journal_name(lines, format)
+        stored_offset = self._store.offset(DEFAULT_TENANT, journal)
+        if should_skip_stored and format.name in RESUMABLE_FORMATS:
+            lines.skip(stored_offset)
+            self.skipped += stored_offset > 0
+        batch: list[AnyEvent] = []
+        next_offset = stored_offset
+        for history in format.read(lines, reading):
+            if len(batch) >= BATCH_RECORDS and lines.offset > next_offset:
+                self._append(batch, journal, next_offset)
+                batch = []
+            next_offset = lines.offset
+            yield history
+            self.runs += 1
+            self.steps += len(history.steps)
+            if next_offset > stored_offset and not self._is_hooked(format.name, history.run.session):
+                batch += self._events(history, is_export=format.name == mulligan_export.NAME)
+        if batch or lines.offset > max(next_offset, stored_offset):
+            self._append(batch, journal, max(next_offset, lines.offset))
+
+    def _is_hooked(self, format: str, session: str | None) -> bool:
+        agent = HOOK_AGENTS_BY_FORMAT.get(format)
+        if agent is None or not session:
+            return False
+        if (agent, session) not in self._hook_recorded_cache:
+            from mulligan.store.remote import RemoteStore  # imported only where it is needed
+
+            # The session state outlives a pruned run.
+            is_recorded = self._store.get(DEFAULT_TENANT, HOOK_STATE_KIND, session) is not None
+            if not is_recorded and not isinstance(self._store, RemoteStore):
+                # Skipped for a remote store: hooks write to a local file, and an ingest token cannot read.
+                is_recorded = bool(self._store.find(DEFAULT_TENANT, run_id_prefix(agent, session), limit=1))
+            self._hook_recorded_cache[agent, session] = is_recorded
+        if self._hook_recorded_cache[agent, session]:
+            self.hooked_sessions.add(session)
+        return self._hook_recorded_cache[agent, session]
+
+    def hooked_note(self) -> str:
+        """Return a sentence about skipped sessions, or an empty text."""
+        if not self.hooked_sessions:
+            return ""
+        number = run_text.format_count(len(self.hooked_sessions), "session")
+        were = "was" if len(self.hooked_sessions) == 1 else "were"
+        return f"{number} {were} recorded by hooks already and not imported: the figures would count every call twice."
+
+    def _append(self, batch: list[AnyEvent], journal: str, mark: int) -> None:
+        self.new += self._store.append(DEFAULT_TENANT, batch, journal, mark)
+
+    def _events(self, history: History, is_export: bool) -> Iterator[AnyEvent]:
+        if self._redactor.level == "shared" or self._hides_linked_values(history):
+            history = attach_links(history)
+        # An exported run may exist in this store with more data. RunStarted does not overwrite it.
+        yield redact_event(RunStarted(history.run) if is_export else RunEnded(history.run), self._redactor)
+        for step in history.steps:
+            # A call without a time would be counted in 1970, outside every query.
+            dated_step = step if step.started else replace(step, started=history.run.started)
+            yield redact_event(StepEnded(dated_step), self._redactor)
+        for compaction in history.compactions:
+            yield redact_event(ContextCompacted(compaction), self._redactor)
+
+    def _hides_linked_values(self, history: History) -> bool:
+        """Return whether redaction hides a value on which a link depends: the store could not derive the link again."""
+        links = [link for link in history.links if link.failed != link.overcame]
+        calls = {call for link in links for call in (link.failed, link.overcame)}
+        steps = [step for step in history.steps if step.call in calls]
+        return any(redact_event(StepEnded(step), self._redactor) != StepEnded(step) for step in steps)
+
+
+def _journal_name(lines: LogLines, format: formats.Format) -> str:
+    """Return a name for a file from its name and first line. It stays the same when the file grows or moves."""
+    first_line = lines.head(64 * 1024).partition(b"\n")[0]
+    digest = hashlib.sha256(lines.path.name.encode("utf-8", "replace") + b"\n" + first_line).hexdigest()[:24]
+    return f"import:{format.name}:{digest}"
+
+
+@contextlib.contextmanager
+def show_read_progress(total: int, label: str) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on stderr for large inputs. Yield the function to call with the completed bytes."""
+    if not sys.stderr.isatty() or total < 5_000_000:
+        yield lambda completed: None
+        return
+    from rich.console import Console  # its import takes as long as reading a small log
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    bar_columns = (TextColumn(label), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*bar_columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda completed: bar.update(task, completed=completed)
+
+
+@click.command(
+    "import",
+    epilog="Examples:\n\n  mulligan import runs.jsonl.gz\n\n  mulligan import --format calls recorded-calls.jsonl.gz",
+)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option(
+    "--format",
+    "wanted",
+    type=click.Choice(sorted(formats.FORMATS)),
+    help="What the files are. Mostly their content tells.",
+)
+@store_option
+@as_json
+def import_(files: tuple[str, ...], wanted: str | None, store: str | None, as_json: bool) -> None:
+    """Put runs from files into the store: exports, recorded calls, session logs; plain or gzipped.
+
+    Failures are classified and linked to what overcame them. The same file again adds nothing; after an interruption
+    the same command goes on where it was. Secrets are taken out before anything is kept.
+    """
+    settings = load_settings(store)
+    writable_store = _open_writable_store(settings)
+    reading = ReaderState(build_classifier(settings), keeps_results=True)
+    importer = Importer(writable_store, build_redactor(settings))
+    try:
+        for file in files:
+            _import_file(Path(file), wanted, importer, reading)
+    except KeyboardInterrupt:
+        click.echo(
+            f"Interrupted. {run_text.format_count(importer.new, 'record')} kept so far; the same command goes on.",
+            err=True,
+        )
+        raise
+    finally:
+        writable_store.close()
+    facts = {
+        "runs": importer.runs,
+        "steps": importer.steps,
+        "new": importer.new,
+        "hooked": len(importer.hooked_sessions),
+    }
+    if as_json:
+        print_json(
+            {
+                **facts,
+                "lines": reading.line_count,
+                "unknown": reading.unrecognized_lines,
+                "store": redact_password(settings.store_url),
+            }
+        )
+        return
+    if importer.new:
+        runs, steps = run_text.format_count(importer.runs, "run"), run_text.format_count(importer.steps, "step")
+        click.echo(
+            f"{runs} with {steps} read, {run_text.format_count(importer.new, 'record')} new "
+            f"in {redact_password(settings.store_url)}."
+        )
+    elif importer.hooked_sessions and not importer.skipped:
+        click.echo("Nothing was imported.")
+    elif importer.runs or importer.skipped:
+        click.echo(f"Nothing new: all of it is in {redact_password(settings.store_url)} already.")
+    else:
+        click.echo("There is no run in it." if len(files) == 1 else "There is no run in them.")
+    if left_out := importer.hooked_note():
+        click.echo(left_out, err=True)
+    if reading.unrecognized_lines:
+        were = "was" if reading.unrecognized_lines == 1 else "were"
+        click.echo(
+            f"{run_text.format_count(reading.unrecognized_lines, 'line')} could not be read and {were} passed over.",
+            err=True,
+        )
+    if not (importer.runs or importer.skipped):
+        sys.exit(1)
+
+
+def _import_file(path: Path, format_name: str | None, importer: Importer, reading: ReaderState) -> None:
+    try:
+        with LogLines(path) as lines:
+            format = formats.FORMATS[format_name] if format_name else formats.detect_log_format(lines)
+            if format is None:
+                raise UnreadableFileError(
+                    f"it is none of {', '.join(sorted(formats.FORMATS))}. If you know better, say so with --format"
+                )
+            with show_read_progress(lines.size, f"reading {path.name[:40]}") as report_progress:
+                for _ in importer.import_histories(lines, format, reading, should_skip_stored=True):
+                    report_progress(lines.bytes_read)
+            if lines.read_error:
+                click.echo(f"warning: {path}: {lines.read_error}. What came before is kept.", err=True)
+    except UnreadableFileError as error:
+        raise SettingsError(f"{path}: {error}.".replace("..", ".")) from None
+
+
+def _open_writable_store(settings: Settings) -> Store:
+    if settings.store_url.startswith("memory:"):
+        raise SettingsError("a store in memory is gone when the command ends. Name a file: --store PATH")
+    return open_store(settings.store_url, settings.fsync, settings.token)
+
+
+@click.command(
+    epilog="Examples:\n\n  mulligan export -o runs.jsonl.gz\n\n  mulligan export --since 7d --level local > mine.jsonl"
+)
+@click.option("--since", "past", metavar="7d", help="Only runs begun within this time: 30m, 24h, 7d, 2w.")
+@click.option("-o", "--output", metavar="FILE", help="Where to; gzipped if its name ends in .gz. Else standard output.")
+@click.option(
+    "--level",
+    type=click.Choice(["shared", "local"]),
+    default="shared",
+    show_default=True,
+    help="shared hides every argument that is not listed in the settings; local keeps what the store has.",
+)
+@store_option
+@as_json
+def export(
+    past: str | None, output: str | None, level: Literal["shared", "local"], store: str | None, as_json: bool
+) -> None:
+    """Write runs as JSON lines, to be read again by `mulligan import`.
+
+    The first line says the format and its version. What it holds is for others to see, so values of arguments are
+    hidden unless you say --level local. With --json the counts go to standard error.
+    """
+    settings = load_settings(store)
+    existing_store = open_existing_store(settings)
+    if existing_store is None:
+        raise SettingsError(
+            f"there are no runs in {redact_password(settings.store_url)} yet. Name another store with --store."
+        )
+    redactor = build_redactor(
+        settings, level, _export_key(existing_store, settings.store_url) if level == "shared" else b""
+    )
+    since = parse_time_option(past)
+    runs = steps = 0
+    header = mulligan_export.Header(
+        mulligan="export", version=mulligan_export.VERSION, level=level, exported=now_ms(), since=since
+    )
+    with _open_output(output) as file:
+        file.write(encode(header) + b"\n")
+        for history in existing_store.export(DEFAULT_TENANT, since or 0):
+            file.write(encode(redact_history(history, redactor)) + b"\n")
+            runs += 1
+            steps += len(history.steps)
+    if as_json:
+        click.echo(encode({"runs": runs, "steps": steps, "level": level, "output": output}).decode(), err=True)
+    elif output:
+        counts = f"{run_text.format_count(runs, 'run')} with {run_text.format_count(steps, 'step')}"
+        click.echo(f"{counts} written to {output}, level {level}.", err=True)
+
+
+def redact_history(history: History, redactor: Redactor) -> History:
+    """Redact a run for export. Its links are kept, without redacted values."""
+
+    def redact(event: Any) -> Any:
+        return redact_event(event, redactor)
+
+    steps = [redact(StepEnded(step)).step for step in history.steps]
+    if redactor.level == "shared":  # a result may be a whole file: it is redacted like an argument
+        steps = [replace(step, result=redactor.value(step.result)) for step in steps]
+    return History(
+        run=redact(RunEnded(history.run)).run,
+        steps=tuple(steps),
+        links=redact(StepEnded(Step(run=history.run.id, seq=0, call=0, links=history.links))).step.links,
+        compactions=tuple(redact(ContextCompacted(compaction)).compaction for compaction in history.compactions),
+    )
+
+
+def _export_key(store: Store, url: str) -> bytes:
+    """Return the key that makes equal values comparable across exports of one store."""
+    if is_remote(url):  # a server does not reveal its key, so values are comparable within one export only
+        return os.urandom(32)
+    key = store.get(DEFAULT_TENANT, "key", "export")
+    if key is None:
+        key = os.urandom(32)
+        store.put(DEFAULT_TENANT, "key", "export", key)
+    return key
+
+
+@contextlib.contextmanager
+def _open_output(output: str | None) -> Iterator[IO[bytes]]:
+    """Open standard output, or a file that appears only after it was written completely."""
+    if output is None or output == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    path = Path(output)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be written ({error.strerror}). Name another file with -o.") from None
+    try:
+        with os.fdopen(handle, "wb") as file:
+            if path.name.endswith(".gz"):
+                with gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0) as gzip_file:
+                    yield gzip_file  # type: ignore[misc]
+            else:
+                yield file
+        os.replace(name, path)
+    except OSError as error:
+        Path(name).unlink(missing_ok=True)
+        raise SettingsError(f"{path} cannot be written ({error.strerror}).") from None
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,239 @@
+"""mulligan proxy and mulligan proxy accept."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import Any
+
+import click
+
+from mulligan.cli.groups import CommandGroup
+from mulligan.core.failure import SettingsError
+from mulligan.proxy.process import start_server_process
+
+SESSION_VARIABLES = ("CLAUDE_CODE_SESSION_ID", "CODEX_SESSION_ID", "GEMINI_SESSION_ID")
+"""Environment variables in which agents pass the session id to their servers."""
+RUNNER_PROGRAMS = frozenset(
+    {"npx", "uvx", "node", "python", "python3", "uv", "bunx", "bun", "deno", "docker", "pipx", "npm"}
+)
+"""Programs that only launch the server."""
+
+
+class ProxyGroup(CommandGroup):
+    """Command group that takes everything after `--` as the server's command."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            at = args.index("--")
+            ctx.obj = args[at + 1 :]
+            args = args[:at]
+            if not ctx.obj:
+                raise click.UsageError("the server's command comes after --, such as -- npx -y SERVER", ctx)
+        elif args and args[0] not in self.commands and not args[0].startswith("-"):
+            raise click.UsageError(f"put -- before the server's command: mulligan proxy -- {' '.join(args)}", ctx)
+        return super().parse_args(ctx, args)
+
+
+@click.group(
+    cls=ProxyGroup,
+    invoke_without_command=True,
+    subcommand_metavar="-- COMMAND ARGS...",
+    epilog="Examples:\n\n  mulligan proxy -- npx -y @modelcontextprotocol/server-filesystem /tmp\n\n"
+    "  mulligan proxy --repair --pin --name git -- uvx mcp-server-git\n\n  mulligan proxy accept git",
+)
+@click.option("--name", metavar="NAME", help="What the server is called in records. Default: from its command.")
+@click.option("--mode", type=click.Choice(["observe", "suggest", "repair"]), help="How far recovery goes.")
+@click.option("--repair", is_flag=True, help="The same as --mode repair: sure repairs are made, and announced.")
+@click.option("--trust-annotations", is_flag=True, help="Believe what the server says of its tools' effects.")
+@click.option("--pin", is_flag=True, help="Hold back tools that are new or changed, until you accept them.")
+@click.option("--teach", is_flag=True, help="Add what is proven to help to the descriptions of tools.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0),
+    default=300.0,
+    show_default=True,
+    help="Seconds without answer or progress after which a call is given up; 0 for never.",
+)
+@click.option(
+    "--start-timeout",
+    type=click.FloatRange(0),
+    default=120.0,
+    show_default=True,
+    help="Seconds in which the server must answer its first message; 0 for never.",
+)
+@click.option("--no-restart", is_flag=True, help="End with the server, instead of starting it again.")
+@click.option("--session", metavar="ID", envvar=list(SESSION_VARIABLES), help="The session that the calls belong to.")
+@click.option(
+    "--store",
+    metavar="URL",
+    help="Another store than the settings say: a path, postgresql://HOST/DATABASE, or a server's address.",
+)
+@click.pass_context
+def proxy(ctx: click.Context, /, mode: str | None, repair: bool, store: str | None, **proxy_options: Any) -> None:
+    """Stand in front of an MCP server: record, explain and, where it is safe, repair its tool calls."""
+    if ctx.invoked_subcommand is not None:
+        return
+    command: list[str] | None = ctx.obj
+    if not command:
+        raise click.UsageError("the server's command comes after --, such as: mulligan proxy -- npx -y SERVER", ctx)
+    if repair and mode not in (None, "repair"):
+        raise click.UsageError(f"--repair is --mode repair, and --mode {mode} was given too", ctx)
+    sys.exit(_run(command, "repair" if repair else mode, store, proxy_options))
+
+
+def _run(command: list[str], mode: Any, store: str | None, proxy_options: dict[str, Any]) -> int:
+    if sys.platform == "win32":
+        raise SettingsError("mulligan proxy does not run on Windows yet: start it inside WSL.")
+    try:
+        process = start_server_process(command, os.environ)
+    except OSError as error:
+        raise SettingsError(
+            f"{command[0]!r} cannot be started: {(error.strerror or str(error)).lower()}. "
+            "What comes after -- is the command that starts the server."
+        ) from None
+    # Imported after the server's start, so that both load at the same time.
+    from mulligan import settings as settings_file
+    from mulligan.proxy.proxy_rules import ProxyOptions
+    from mulligan.proxy.start_server import serve
+
+    settings = _settings(store)
+    name = proxy_options["name"] or server_name_from_command(command)
+    if settings is None or settings.off:
+        # Without valid settings nothing is recorded: the unreadable file may define redaction rules.
+        settings, mode = settings_file.Settings(store="memory:", record="off"), "observe"
+    options = ProxyOptions(
+        name=name,
+        mode=mode or settings.mode,
+        should_trust_annotations=proxy_options["trust_annotations"],
+        should_pin=proxy_options["pin"],
+        should_inject_lessons=proxy_options["teach"],
+        timeout=proxy_options["timeout"],
+        start_timeout=proxy_options["start_timeout"],
+        should_restart=not proxy_options["no_restart"],
+        session=proxy_options["session"],
+        rules=settings.tools,
+    )
+    return serve(options, settings, command, os.environ, process)
+
+
+def _settings(store: str | None) -> Any:
+    """Read the user settings only: project files and the server may be untrusted."""
+    from mulligan import settings as settings_file
+
+    try:
+        return settings_file.load_settings({"store": store} if store else {}, of_user=True)
+    except SettingsError as error:
+        click.echo(f"mulligan: {error} Until that is mended, calls pass through unrecorded.", err=True)
+        return None
+
+
+def server_name_from_command(command: list[str]) -> str:
+    """Derive the server's name from its command, for example `git` from `uvx mcp-server-git`."""
+    words = [PurePath(word).name for word in command if not word.startswith("-")]
+    server_word = next(
+        (word for word in words if word not in RUNNER_PROGRAMS and word not in ("run", "exec", "-m")), words[0]
+    )
+    server_word = re.sub(r"@[\w.^~-]*$", "", server_word)
+    server_word = re.sub(r"\.(?:py|js|mjs|cjs|ts|sh|exe|cmd)$", "", server_word)
+    short_name = re.sub(r"^(?:mcp[-_])?(?:server[-_])?|(?:[-_]mcp)?(?:[-_]server)?$", "", server_word)
+    return re.sub(r"[^\w-]+", "-", short_name or server_word).strip("-") or "server"
+
+
+@proxy.command(
+    epilog="Examples:\n\n  mulligan proxy accept\n\n  mulligan proxy accept git\n\n  mulligan proxy accept git git_log",
+)
+@click.argument("server", required=False)
+@click.argument("tools", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Accept all that waits.")
+@click.option(
+    "--store",
+    metavar="URL",
+    help="Another store than the settings say: a path, postgresql://HOST/DATABASE, or a server's address.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same facts as JSON.")
+def accept(server: str | None, tools: tuple[str, ...], everything: bool, store: str | None, as_json: bool) -> None:
+    """What has changed in the tools of a server since they were first seen, and accepting it.
+
+    Without a server: which have changed. With one: what. With tools, or --all: accepts them.
+    """
+    from mulligan import settings as settings_file  # local imports: the proxy must start quickly
+    from mulligan.cli.options import open_existing_store, print_json, print_lines
+    from mulligan.proxy import pins
+    from mulligan.store.base import DEFAULT_TENANT
+
+    settings = settings_file.load_settings({"store": store} if store else {}, of_user=True)
+    existing_store = open_existing_store(settings)
+    pins_by_server = pins.load_all_pins(existing_store) if existing_store is not None else {}
+    if server is not None and server not in pins_by_server:
+        server_names = ", ".join(sorted(pins_by_server)) or "none yet"
+        raise SettingsError(
+            f"there is no server {server!r} that was seen through the proxy. Known are: {server_names}."
+        )
+    if existing_store is not None and server is not None and (tools or everything):
+        waiting = pins_by_server[server].waiting
+        accepted_tools = tuple(waiting) if everything else tools
+        unknown_tool = next((tool for tool in accepted_tools if tool not in waiting), None)
+        if unknown_tool is not None:
+            waiting_names = ", ".join(waiting) or "nothing"
+            raise SettingsError(
+                f"{unknown_tool!r} of {server} does not wait to be accepted. What waits is: {waiting_names}."
+            )
+        pins_by_server[server] = pins.accept_tools(pins_by_server[server], accepted_tools)
+        existing_store.put(DEFAULT_TENANT, pins.PINS_KIND, server, pins.encode_pins(pins_by_server[server]))
+        if not as_json:
+            click.echo(f"Accepted {len(accepted_tools)} {'tool' if len(accepted_tools) == 1 else 'tools'} of {server}.")
+    selected_pins = {name: server_pins for name, server_pins in pins_by_server.items() if server in (None, name)}
+    if as_json:
+        print_json({name: _facts(server_pins) for name, server_pins in selected_pins.items()})
+    elif not (tools or everything):
+        print_lines(_describe_waiting(selected_pins, has_one_server=server is not None))
+
+
+def _facts(server_pins: Any) -> dict[str, Any]:
+    return {
+        "accepted": sorted(server_pins.accepted),
+        "waiting": {
+            name: {
+                "before": server_pins.accepted[name].definition if name in server_pins.accepted else None,
+                "after": pin.definition,
+                "seen": pin.seen,
+            }
+            for name, pin in server_pins.waiting.items()
+        },
+    }
+
+
+def _describe_waiting(pins_by_server: dict[str, Any], has_one_server: bool) -> Iterator[str]:
+    from mulligan.report.run_text import to_line
+
+    waiting = {name: server_pins for name, server_pins in pins_by_server.items() if server_pins.waiting}
+    waiting_count = sum(len(server_pins.waiting) for server_pins in waiting.values())
+    if not waiting_count:
+        yield "No tool waits to be accepted."
+        return
+    yield f"{waiting_count} {'tool waits' if waiting_count == 1 else 'tools wait'} to be accepted."
+    for name, server_pins in waiting.items():
+        yield ""
+        for tool, pin in server_pins.waiting.items():
+            before = server_pins.accepted.get(tool)
+            yield f"  {name}  {to_line(tool, 80)}  {'new' if before is None else 'changed'}"
+            if has_one_server:
+                old = before.definition if before is not None else {}
+                for part in sorted({*old, *pin.definition}):
+                    if part not in ("name", "_meta", "icons") and old.get(part) != pin.definition.get(part):
+                        if part in old:
+                            yield f"    - {part}: {to_line(_to_text(old[part]), 2000)}"
+                        if part in pin.definition:
+                            yield f"    + {part}: {to_line(_to_text(pin.definition[part]), 2000)}"
+        yield ""
+        yield f"To accept: mulligan proxy accept {name}{' --all' if has_one_server else ''}"
+
+
+def _to_text(value: Any) -> str:
+    from mulligan.core.records import encode
+
+    return value if isinstance(value, str) else encode(value).decode()

@@ -1,0 +1,194 @@
+"""mulligan redact: a filter that removes secrets and personal data from text."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from typing import IO, Any, Literal
+
+import click
+
+from mulligan.cli.options import as_json
+from mulligan.cli.progress import ReadProgress
+from mulligan.redaction import Redactor
+
+_MAX_LINE_BYTES = 64 * 1024 * 1024
+"""Limit for one line. A longer line is processed in parts."""
+_MAX_PIECE_CHARS = 8000
+"""Length of text that a redactor reads without truncation."""
+_ESCAPE_OFFSET = 0x10F700 - 0xDC00
+_RAW_BYTES = re.compile("[\udc80-\udcff]")
+_ESCAPED_BYTES = re.compile("[\U0010f780-\U0010f7ff]")
+_LONE_SURROGATES = re.compile("[\ud800-\udfff]")
+_PLACEHOLDER = re.compile(r"\[redacted ([a-z0-9_]{1,40})\]")
+_MAX_KEY_LINES = 400
+"""Longest private key. After that, lines are processed one by one again."""
+
+
+@click.command(
+    epilog="Examples:\n\n  kubectl logs api | mulligan redact > shareable.log\n\n"
+    "  mulligan redact --report < build.log > shareable.log\n\n"
+    "  mulligan redact --jsonl --all < calls.jsonl > clean.jsonl"
+)
+@click.argument("files", nargs=-1, metavar="")
+@click.option("--jsonl", is_flag=True, help='One object a line: its field "text" is redacted, the others stay.')
+@click.option("--all", "everything", is_flag=True, help="With --jsonl: every string, and what its name says is secret.")
+@click.option(
+    "--level",
+    type=click.Choice(["local", "shared"]),
+    default="local",
+    show_default=True,
+    help="With --all: shared leaves of every value its type and length.",
+)
+@click.option("--report", is_flag=True, help="Say on standard error which kinds were found, never what it was.")
+@as_json
+def redact(
+    files: tuple[str, ...],
+    jsonl: bool,
+    everything: bool,
+    level: Literal["local", "shared"],
+    report: bool,
+    as_json: bool,
+) -> None:
+    """Take secrets and personal data out of a text.
+
+    Reads standard input, writes standard output, line by line: each line is looked at for itself, a private key whole.
+    What is taken out leaves its kind, as in [redacted api_key]. --json is --report as JSON. Of a long text, standard
+    error shows how far it is, where that is a terminal and standard output is not.
+
+    Exit 1 when a line of --jsonl could not be read: an object with the field "error" stands in its place.
+    """
+    if files:
+        # Do not repeat an argument that is not a file name: it may be the text with its secrets.
+        file_name = files[0] if Redactor().text(files[0]) == files[0] and not files[0].split()[1:] else "FILE"
+        raise click.UsageError(f"text is read from standard input only: `mulligan redact < {file_name}`.")
+    if everything and not jsonl:
+        raise click.UsageError("--all is about the fields of --jsonl. For plain text, leave it out.")
+    if level == "shared" and not everything:
+        raise click.UsageError("--level shared is about values: add --jsonl --all. Text is the same at both levels.")
+    if sys.stdin.isatty():
+        raise click.UsageError("give me a text on standard input, as the examples of --help do.")
+    redactor = Redactor(level=level)
+    kind_counts: Counter[str] = Counter()
+    progress = ReadProgress("Redacting", sys.stdin.buffer)
+    lines = _decode_lines(sys.stdin.buffer, progress)
+    try:
+        unreadable_count = (
+            _redact_objects(lines, redactor, everything, kind_counts)
+            if jsonl
+            else _redact_texts(lines, redactor, kind_counts)
+        )
+    finally:
+        progress.clear()
+    if report or as_json:
+        _print_report(kind_counts, unreadable_count, as_json)
+    if unreadable_count:
+        raise SystemExit(1)
+
+
+def _redact_texts(lines: Iterator[str], redactor: Redactor, kind_counts: Counter[str]) -> int:
+    for text in _join_private_keys(lines):
+        _write_text(_redact_text(text, redactor, kind_counts))
+    return 0
+
+
+def _join_private_keys(lines: Iterator[str]) -> Iterator[str]:
+    """Yield lines, but join the lines of a private key: no single line identifies it."""
+    key_lines: list[str] = []
+    for line in lines:
+        if key_lines or ("-----BEGIN " in line and "PRIVATE KEY" in line and "-----END " not in line):
+            key_lines.append(line)
+            if "-----END " not in line and len(key_lines) < _MAX_KEY_LINES:
+                continue
+            line = "".join(key_lines)
+            key_lines.clear()
+        yield line
+    yield "".join(key_lines)
+
+
+def _redact_objects(lines: Iterator[str], redactor: Redactor, everything: bool, kind_counts: Counter[str]) -> int:
+    unreadable_count = 0
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            _write_text(line)
+            continue
+        try:
+            parsed = json.loads(line)
+            if everything and isinstance(parsed, dict):
+                parsed = redactor.value(parsed)
+            elif not everything:
+                parsed["text"] = _redact_text(parsed["text"], redactor, kind_counts)
+            output = _to_json(parsed) if isinstance(parsed, dict) else ""
+        except (ValueError, TypeError, KeyError, RecursionError):
+            output = ""
+        if not output:
+            unreadable_count += 1
+            expectation = "an object that can be read" if everything else 'an object with a string "text"'
+            _write_text(json.dumps({"error": f"line {number} is not {expectation}"}) + "\n")
+            continue
+        if everything:
+            _count_placeholders(output, line, kind_counts)
+        _write_text(output + "\n")
+    return unreadable_count
+
+
+def _to_json(fields: dict[str, Any]) -> str:
+    text = json.dumps(fields, ensure_ascii=False)
+    # A lone surrogate can only be written as an escape.
+    return text if text.isprintable() or not _LONE_SURROGATES.search(text) else json.dumps(fields)
+
+
+def _redact_text(text: str, redactor: Redactor, kind_counts: Counter[str]) -> str:
+    if not isinstance(text, str):
+        raise TypeError
+    redacted = "".join(redactor.text(piece) for piece in _split_text(text))
+    _count_placeholders(redacted, text, kind_counts)
+    return redacted
+
+
+def _split_text(text: str) -> Iterator[str]:
+    """Split a long text between words, so that no secret is cut in two."""
+    while len(text) > _MAX_PIECE_CHARS and "PRIVATE KEY" not in text[:_MAX_PIECE_CHARS]:
+        end = max(text.rfind(mark, 0, _MAX_PIECE_CHARS) for mark in " ,\n") + 1 or _MAX_PIECE_CHARS
+        yield text[:end]
+        text = text[end:]
+    yield text
+
+
+def _count_placeholders(after: str, before: str, kind_counts: Counter[str]) -> None:
+    kind_counts.update(_PLACEHOLDER.findall(after))
+    kind_counts.subtract(_PLACEHOLDER.findall(before))
+
+
+def _decode_lines(lines: IO[bytes], progress: ReadProgress) -> Iterator[str]:
+    """Decode lines. Map a byte that is not UTF-8 to a private-use character; `_write_text` maps it back."""
+    while line := lines.readline(_MAX_LINE_BYTES):
+        text = line.decode("utf-8", "surrogateescape")
+        yield text if text.isascii() else _RAW_BYTES.sub(lambda hit: chr(ord(hit[0]) + _ESCAPE_OFFSET), text)
+        progress.advance(len(line))
+
+
+def _write_text(text: str) -> None:
+    if not text.isascii():
+        text = _ESCAPED_BYTES.sub(lambda hit: chr(ord(hit[0]) - _ESCAPE_OFFSET), text)
+    stream = sys.stdout.buffer
+    stream.write(text.encode("utf-8", "surrogateescape"))
+    stream.flush()
+
+
+def _print_report(kind_counts: Counter[str], unreadable_count: int, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"found": dict((+kind_counts).most_common()), "unreadable": unreadable_count}), err=True)
+        return
+    kind_counts = +kind_counts
+    total = sum(kind_counts.values())
+    summary = f"{total:,} found." if total else "Nothing found."
+    lines = "1 line" if unreadable_count == 1 else f"{unreadable_count:,} lines"
+    click.echo(f"{summary} {lines} could not be read." if unreadable_count else summary, err=True)
+    if total:
+        click.echo(err=True)
+    for kind, times in kind_counts.most_common():
+        click.echo(f"  {times:>7,}  {kind}", err=True)

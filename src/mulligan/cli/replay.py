@@ -1,0 +1,229 @@
+"""mulligan replay: which recorded failures would recover with the current memory and policy, and at what cost."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from mulligan.build import build_classifier, build_redactor
+from mulligan.capture.replay import FixRecall, replay_failures
+from mulligan.cli.import_export import Importer, show_read_progress
+from mulligan.cli.options import (
+    as_json,
+    load_settings,
+    now_ms,
+    open_existing_store,
+    parse_time_option,
+    print_json,
+    print_lines,
+    store_option,
+    terminal_width,
+)
+from mulligan.core.failure import Failure, SettingsError
+from mulligan.core.records import Effects, Fix, History, to_builtins
+from mulligan.report import replay_report as report
+from mulligan.settings import Settings
+from mulligan.store.base import DEFAULT_TENANT, FixQuery, Store
+from mulligan.store.urls import open_store
+from mulligan.transcripts import formats
+from mulligan.transcripts.log_lines import LogLines, UnreadableFileError
+from mulligan.transcripts.run_builder import ReaderState
+
+SQLITE_HEADER = b"SQLite format 3\x00"
+REPORT_INTERVAL_SECONDS = 0.2
+"""Interval between two progress updates."""
+
+
+@click.command(
+    epilog="Examples:\n\n  mulligan replay\n\n  mulligan replay --since 7d --tools tools.json\n\n  "
+    "mulligan replay calls.jsonl.gz --memory team.db --json"
+)
+@click.argument("file", required=False, metavar="[FILE]")
+@click.option("--memory", metavar="FILE", help="What is remembered: a store, or a log to learn from. Else the store.")
+@click.option("--no-memory", is_flag=True, help="Rules alone: schemas, errors, and the run itself.")
+@click.option("--tools", "described", metavar="FILE", help="JSON with the tools' schemas: by name, or a list of tools.")
+@click.option("--effects", type=click.Choice(get_args(Effects)), help="Of tools of which the record does not say it.")
+@click.option("--since", "past", metavar="7d", help="Only runs begun within this time: 30m, 24h, 7d, 2w, a date.")
+@click.option("--cases", is_flag=True, help="Each failure as a line of JSON, instead of the sums.")
+@store_option
+@as_json
+def replay(
+    file: str | None,
+    memory: str | None,
+    no_memory: bool,
+    described: str | None,
+    effects: Effects | None,
+    past: str | None,
+    cases: bool,
+    store: str | None,
+    as_json: bool,
+) -> None:
+    """Which recorded failures would today's memory and policy have overcome?
+
+    Reads the runs of the store, or of FILE (an export, recorded calls, a session log), as if tools had mode=repair.
+    Nothing is called: a move counts only where the record shows it working later. A run teaches nothing about itself.
+    Schemas are not recorded; name them with --tools.
+    """
+    if memory and no_memory:
+        raise click.UsageError("--memory and --no-memory exclude each other.")
+    if file and store:
+        raise click.UsageError("name a file, or a store with --store; what is remembered is named with --memory.")
+    settings = load_settings(store)
+    since = parse_time_option(past)
+    tools = _read_schemas(described) if described else {}
+    existing_store = open_existing_store(settings)
+    if existing_store is None and not file:
+        raise SettingsError(f"there is no {settings.store_url} yet. Name a file, or another store: --store.")
+    summary = report.ReplaySummary()
+    with contextlib.ExitStack() as closing:
+        if existing_store is not None:
+            closing.callback(existing_store.close)
+        source = existing_store if not no_memory else None
+        if memory:
+            source = closing.enter_context(_open_memory(Path(memory), settings))
+        lookup_fixes = _build_fix_lookup(source) if source is not None else None
+        for history in _select_histories(file, existing_store, settings, since):
+            results = list(
+                replay_failures(
+                    history, policy=settings.policy, recall_fixes=lookup_fixes, tools=tools, effects=effects
+                )
+            )
+            summary.add(results)
+            if cases:
+                for result in results:
+                    click.echo(json.dumps({"overcome": False, **to_builtins(result)}))
+    if cases:
+        return
+    if as_json:
+        print_json(summary.to_facts())
+    else:
+        print_lines(report.render_summary(summary, terminal_width()))
+
+
+def _build_fix_lookup(source: Store) -> FixRecall:
+    def lookup_fixes(
+        tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str, run: str
+    ) -> Sequence[Fix]:  # fmt: skip
+        if not failure.fingerprint:
+            return ()
+        return source.fixes(
+            DEFAULT_TENANT,
+            FixQuery.for_failure(tool, failure, arguments, key=key, schema=schema, without=run, now=now_ms()),
+        )
+
+    return lookup_fixes
+
+
+def _select_histories(
+    file: str | None, store: Store | None, settings: Settings, since: int | None
+) -> Iterator[History]:
+    if file is not None:
+        for history in _read_histories(Path(file), settings):
+            if since is None or history.run.started >= since:
+                yield history
+        return
+    assert store is not None
+    total_runs = store.health(DEFAULT_TENANT).runs if sys.stderr.isatty() else 0
+    reported_at = 0.0
+    for number, history in enumerate(store.export(DEFAULT_TENANT, since or 0), 1):
+        yield history
+        if total_runs > 1000 and time.monotonic() - reported_at > REPORT_INTERVAL_SECONDS:
+            reported_at = time.monotonic()
+            click.echo(f"\r\x1b[Kreplaying: {number:,} of {total_runs:,} runs", nl=False, err=True)
+    if reported_at:
+        click.echo("\r\x1b[K", nl=False, err=True)
+
+
+@contextlib.contextmanager
+def _open_log(path: Path) -> Iterator[tuple[LogLines, formats.Format]]:
+    try:
+        with LogLines(path) as lines:
+            format = formats.detect_log_format(lines)
+            if format is None:
+                raise UnreadableFileError(f"it is none of {', '.join(sorted(formats.FORMATS))}")
+            yield lines, format
+            if lines.read_error:
+                click.echo(f"warning: {path}: {lines.read_error}.", err=True)
+    except UnreadableFileError as error:
+        raise SettingsError(f"{path}: {error}.".replace("..", ".")) from None
+
+
+def _read_histories(path: Path, settings: Settings) -> Iterator[History]:
+    if _is_store(path):
+        raise SettingsError(f"{path} is a store. Replay it with --store {path}")
+    reading = ReaderState(build_classifier(settings), keeps_results=True)
+    with (
+        _open_log(path) as (lines, format),
+        show_read_progress(lines.size, f"replaying {path.name[:40]}") as report_progress,
+    ):
+        for history in format.read(lines, reading):
+            yield history
+            report_progress(lines.bytes_read)
+
+
+def _is_store(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(SQLITE_HEADER)) == SQLITE_HEADER
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read ({error.strerror}).") from None
+
+
+@contextlib.contextmanager
+def _open_memory(path: Path, settings: Settings) -> Iterator[Store]:
+    """Open the named store, or build a temporary one from a log."""
+    if _is_store(path):
+        with contextlib.closing(open_store(str(path))) as store:
+            yield store
+        return
+    with (
+        tempfile.TemporaryDirectory(prefix="mulligan-") as folder,
+        contextlib.closing(open_store(str(Path(folder) / "memory.db"))) as learned_store,
+    ):
+        importer = Importer(learned_store, build_redactor(settings))
+        with (
+            _open_log(path) as (lines, format),
+            show_read_progress(lines.size, f"learning from {path.name[:40]}") as report_progress,
+        ):
+            for _ in importer.import_histories(
+                lines, format, ReaderState(build_classifier(settings), keeps_results=True)
+            ):
+                report_progress(lines.bytes_read)
+        yield learned_store
+
+
+def _read_schemas(file: str) -> dict[str, Mapping[str, Any] | None]:
+    """Read tool schemas: an object by name, or a list of tools as providers and MCP servers return it."""
+    expected_format = (
+        'a JSON object of schemas by name, or a list of tools, such as {"tools": [{"name": ..., "inputSchema": ...}]}'
+    )
+    try:
+        document = json.loads(Path(file).read_bytes())
+    except OSError as error:
+        raise SettingsError(f"{file} cannot be read ({error.strerror}).") from None
+    except (ValueError, RecursionError):
+        raise SettingsError(f"{file} is not JSON; --tools takes {expected_format}.") from None
+    if isinstance(document, dict) and isinstance(document.get("tools"), list):
+        document = document["tools"]
+    if isinstance(document, list):
+        named_tools = [(_tool_name(tool), tool) for tool in document]
+        if all(isinstance(name, str) for name, _ in named_tools):
+            return {str(name): tool for name, tool in named_tools}
+    elif isinstance(document, dict) and all(isinstance(schema, dict) for schema in document.values()):
+        return document
+    raise SettingsError(f"{file}: --tools takes {expected_format}.")
+
+
+def _tool_name(tool: Any) -> Any:
+    if not isinstance(tool, dict):
+        return None
+    inner = tool.get("function")
+    return inner.get("name") if isinstance(inner, dict) else tool.get("name")

@@ -1,0 +1,285 @@
+"""mulligan scan: failures in the session logs of this machine."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mulligan.build import build_classifier, build_redactor
+from mulligan.cli.import_export import Importer, show_read_progress
+from mulligan.cli.options import (
+    as_json,
+    load_settings,
+    now_ms,
+    parse_time_option,
+    print_json,
+    print_lines,
+    store_option,
+    terminal_width,
+)
+from mulligan.core.failure import SettingsError
+from mulligan.core.records import History, to_builtins
+from mulligan.redaction import Redactor
+from mulligan.report import run_text, scan_text
+from mulligan.report.findings import Findings
+from mulligan.report.scan_page import render_page
+from mulligan.report.scan_report import LogScan
+from mulligan.store.urls import open_store
+from mulligan.transcripts import formats, log_locations
+from mulligan.transcripts.log_lines import LogLines, UnreadableFileError
+from mulligan.transcripts.run_builder import ReaderState
+
+MAX_NAMED_FILES = 5
+"""Number of unreadable files named in the output."""
+
+
+class LogScanner:
+    """Log files of a scan, with counts and unreadable files."""
+
+    def __init__(self, paths: tuple[str, ...], since: int | None) -> None:
+        self.since = since
+        self.unreadable: list[tuple[Path, str]] = []
+        self.locations = [
+            log_locations.LogLocation("", Path(path)) for path in paths
+        ] or log_locations.default_locations(os.environ, Path.home())
+        self.files = list(self._find_files(has_explicit_paths=bool(paths)))
+        self.total_bytes = sum(size for _, size in self.files)
+        self.files_read = 0
+        self.formats: dict[str, int] = {}
+        self.other_files = 0
+        """Files that are no logs."""
+
+    def _find_files(self, has_explicit_paths: bool) -> Iterator[tuple[Path, int]]:
+        for location in self.locations:
+            if has_explicit_paths and not location.folder.exists():
+                raise SettingsError(
+                    f"there is no {location.folder}. Name a file or a folder, or none to look everywhere."
+                )
+            paths = (
+                log_locations.find_log_files(location.folder, self.unreadable)
+                if location.folder.is_dir()
+                else [location.folder]
+            )
+            for path in paths:
+                try:
+                    file_status = path.stat()
+                except OSError as error:
+                    if has_explicit_paths or path != location.folder:
+                        self.unreadable.append((path, error.strerror or "cannot be read"))
+                    continue
+                if self.since is None or file_status.st_mtime * 1000 >= self.since:
+                    yield path, file_status.st_size
+
+    def histories(self, reading: ReaderState, importer: Importer | None) -> Iterator[History]:
+        """Yield all runs, file by file. An unreadable file is reported and skipped."""
+        bytes_done = 0
+        # Records contain no reference cycles. Garbage collection of the imported data would take a seventh of the
+        # time.
+        gc.freeze()
+        gc.set_threshold(100_000, 20, 20)
+        with show_read_progress(self.total_bytes, "reading") as report_progress:
+            for path, size in self.files:
+                try:
+                    with LogLines(path) as lines:
+                        format = formats.detect_log_format(lines)
+                        if format is None:
+                            self._count_unrecognized(lines)
+                            continue
+                        self.files_read += 1
+                        self.formats[format.title] = self.formats.get(format.title, 0) + 1
+                        histories = (
+                            importer.import_histories(lines, format, reading)
+                            if importer
+                            else format.read(lines, reading)
+                        )
+                        for history in histories:
+                            if self.since is None or (history.run.ended or history.run.started) >= self.since:
+                                yield history
+                            report_progress(bytes_done + lines.bytes_read)
+                        reading.unrecognized_lines += lines.skipped_lines
+                        if lines.read_error:
+                            self.unreadable.append((path, lines.read_error))
+                except UnreadableFileError as error:
+                    self.unreadable.append((path, str(error)))
+                bytes_done += size
+                report_progress(bytes_done)
+
+    def _count_unrecognized(self, lines: LogLines) -> None:
+        if lines.read_error:
+            self.unreadable.append((lines.path, lines.read_error))
+        else:
+            self.other_files += 1
+
+
+@click.command(
+    epilog="Examples:\n\n  mulligan scan\n\n  mulligan scan --since 30d --html report.html\n\n"
+    "  mulligan scan traces.jsonl ~/agents/conversations --json"
+)
+@click.argument("paths", nargs=-1, metavar="[PATH...]")
+@click.option("--since", "past", metavar="7d", help="Only sessions active within this time: 24h, 7d, 2w.")
+@click.option("--html", "html", metavar="FILE", help="Also write one page with all of it, to look at or to pass on.")
+@click.option("--import", "keeps", is_flag=True, help="Also put the sessions into the store, as history.")
+@store_option
+@as_json
+def scan(
+    paths: tuple[str, ...], past: str | None, html: str | None, keeps: bool, store: str | None, as_json: bool
+) -> None:
+    """Read the session logs that are on this machine: what failed, how often again, what overcame it.
+
+    Without PATH it looks where Claude Code, Codex and Gemini CLI keep their logs. A PATH may be a file or a folder of
+    these, of conversations in OpenAI's or Anthropic's form, of OTLP traces as JSON, or of `mulligan export`.
+
+    Nothing leaves the machine, and secrets are taken out before anything is printed or kept.
+    """
+    settings = load_settings(store)
+    redactor = build_redactor(settings)
+    logs = LogScanner(paths, parse_time_option(past))
+    if html:
+        _check_html_path(html)
+    import_store = open_store(settings.store_url, settings.fsync, settings.token) if keeps else None
+    importer = Importer(import_store, redactor) if import_store is not None else None
+    reading = ReaderState(build_classifier(settings), keeps_results=keeps)
+    scan_totals = LogScan()
+    try:
+        for history in logs.histories(reading, importer):
+            scan_totals.add(history)
+    finally:
+        if import_store is not None:
+            import_store.close()
+    findings = scan_totals.build_findings(redactor)
+    if html:
+        _write_page(html, render_page(findings, now_ms(), _describe_input(logs, reading)))
+    if as_json:
+        print_json(_facts(findings, logs, reading, importer, redactor))
+    elif not findings.calls:
+        _print_nothing_found(logs, paths, past)
+    else:
+        print_lines(_truncate_lines(scan_text.render_findings(findings), terminal_width()))
+        _print_notes(logs, reading)
+        _print_next_steps(html, importer, paths, settings.store_url)
+    if not findings.calls:
+        raise SystemExit(1)
+
+
+def _describe_input(logs: LogScanner, reading: ReaderState) -> str:
+    """Return a sentence about the files that were read."""
+    kinds = ", ".join(f"{number:,} of {format_name}" for format_name, number in sorted(logs.formats.items()))
+    size = f"{logs.total_bytes / 1e6:,.1f} MB" if logs.total_bytes < 1e9 else f"{logs.total_bytes / 1e9:,.1f} GB"
+    lines = run_text.format_count(reading.line_count, "line")
+    return f"{run_text.format_count(logs.files_read, 'log')} read ({kinds or 'none'}), {size}, {lines}"
+
+
+def _facts(
+    findings: Findings, logs: LogScanner, reading: ReaderState, importer: Importer | None, redactor: Redactor
+) -> dict[str, Any]:
+    facts: dict[str, Any] = to_builtins(findings)
+    facts["read"] = {
+        "files": logs.files_read,
+        "bytes": logs.total_bytes,
+        "lines": reading.line_count,
+        "unknown": reading.unrecognized_lines,
+        "other_files": logs.other_files,
+        "formats": logs.formats,
+        "looked": [str(location.folder) for location in logs.locations],
+        "unreadable": [{"path": redactor.text(str(path)), "why": reason} for path, reason in logs.unreadable],
+    }
+    if importer is not None:
+        facts["imported"] = {name: getattr(importer, name) for name in ("runs", "steps", "new")}
+        facts["imported"]["hooked"] = len(importer.hooked_sessions)
+    return facts
+
+
+def _print_nothing_found(logs: LogScanner, paths: tuple[str, ...], past: str | None) -> None:
+    """Print the searched locations and what to do."""
+    if logs.files_read:
+        click.echo(f"No calls were found in {run_text.format_count(logs.files_read, 'log')}.")
+    else:
+        click.echo("No session logs were found" + (f" of the last {past}." if past else "."))
+    click.echo("")
+    click.echo("Looked in:")
+    for location in logs.locations:
+        state = "no log in it" if location.folder.exists() else "not there"
+        description = f"{location.agent}, {state}" if location.agent else state
+        click.echo(f"  {run_text.to_line(location.folder, 200)}  ({description})")
+    _print_notes(logs, None)
+    click.echo("")
+    if past:
+        click.echo("Look further back: leave out --since.")
+    if not paths:
+        click.echo("Are they elsewhere? Name the folder: mulligan scan PATH")
+        click.echo("Have none yet? Watch failures being recovered: mulligan demo")
+    else:
+        click.echo(f"Read are: {', '.join(log_format.title for log_format in formats.FORMATS.values())}.")
+
+
+def _print_notes(logs: LogScanner, reading: ReaderState | None) -> None:
+    """Print unreadable files and lines on stderr."""
+    notes = []
+    if reading is not None and reading.unrecognized_lines:
+        notes.append(
+            f"{run_text.format_count(reading.unrecognized_lines, 'line')} of {reading.line_count:,} "
+            "could not be understood."
+        )
+    for path, reason in logs.unreadable[:MAX_NAMED_FILES]:
+        notes.append(f"Not read: {run_text.to_line(path, 200)} ({run_text.to_line(reason, 100)})")
+    if len(logs.unreadable) > MAX_NAMED_FILES:
+        notes.append(f"Nor {len(logs.unreadable) - MAX_NAMED_FILES:,} others; --json names them all.")
+    if notes:
+        click.echo("", err=True)
+        for note in notes:
+            click.echo(note, err=True)
+
+
+def _print_next_steps(html: str | None, importer: Importer | None, paths: tuple[str, ...], store: str) -> None:
+    """Print suggested next commands on stderr: they are not part of the result."""
+    click.echo("", err=True)
+    if html:
+        click.echo(f"The page is {run_text.to_line(html, 200)}.", err=True)
+    if importer is not None:
+        new = run_text.format_count(importer.new, "record")
+        click.echo(f"Kept: {new} new in {run_text.to_line(store, 200)}. Ask about them: mulligan stats", err=True)
+        if left_out := importer.hooked_note():
+            click.echo(left_out, err=True)
+    command_text = " ".join(["mulligan scan", *(_quote_path(path) for path in paths)])
+    rows = [] if html else [(f"{command_text} --html report.html", "all of it as a page, to look at or to pass on")]
+    rows += (
+        []
+        if importer is not None
+        else [(f"{command_text} --import", "keep it, so that what helped is known next time")]
+    )
+    if rows:
+        click.echo("Next:", err=True)
+        for row in run_text.render_columns(rows):
+            click.echo(row, err=True)
+
+
+def _truncate_lines(lines: Iterable[str], columns: int | None) -> Iterator[str]:
+    """Truncate table lines to the terminal. The widest column is the last."""
+    for line in lines:
+        yield line if columns is None or len(line) <= columns or line[:1] != " " else f"{line[: columns - 3]}..."
+
+
+def _quote_path(path: str) -> str:
+    import shlex  # needed once
+
+    return run_text.to_line(shlex.quote(path), 80)
+
+
+def _check_html_path(html: str) -> None:
+    path = Path(html)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise SettingsError(f"--html takes the name of a file in a folder that is there, got {html!r}.")
+
+
+def _write_page(html: str, text: str) -> None:
+    try:
+        # The page is redacted but describes private work: only its owner may read the file.
+        with os.fdopen(os.open(html, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise SettingsError(f"{html} cannot be written ({error.strerror}). Name another file with --html.") from None

@@ -1,0 +1,130 @@
+"""mulligan seed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import click
+
+from mulligan.cli.options import (
+    as_json,
+    load_settings,
+    open_existing_store,
+    print_json,
+    print_lines,
+    store_option,
+    store_option_suffix,
+    terminal_width,
+)
+from mulligan.core.failure import SettingsError
+from mulligan.core.records import Lesson
+from mulligan.learn.seeds import corpus
+from mulligan.report.lesson_report import SHOWN_ID_CHARS
+from mulligan.report.run_text import to_line
+from mulligan.report.tables import TableColumn, format_count, render_table
+from mulligan.store.base import DEFAULT_TENANT
+from mulligan.store.urls import open_store, redact_password
+
+
+@click.command(
+    epilog="Examples:\n\n  mulligan seed --list\n\n  mulligan seed\n\n  mulligan lessons disable les_5a85\n\n"
+    "  mulligan seed --remove"
+)
+@click.option("--list", "lists", is_flag=True, help="Only show them, and what was said of each here.")
+@click.option("--remove", "removes", is_flag=True, help="Take them out of the store and out of use.")
+@store_option
+@as_json
+def seed(lists: bool, removes: bool, store: str | None, as_json: bool) -> None:
+    """Put the lessons that come with mulligan into the store, to be looked at, reworded, disabled or approved.
+
+    They are about programs that most agents use, are told as such, and are no evidence: nothing is ever tried because
+    of one. They are used without this command too. Doing it again after an upgrade brings newer words and keeps what
+    people have said and written.
+    """
+    if lists and removes:
+        raise click.UsageError("--list shows them and --remove takes them out: choose one.")
+    settings = load_settings(store)
+    if settings.store_url.startswith("memory:") and not lists:
+        raise SettingsError("a store in memory is gone when the command ends. Name a file: --store PATH")
+    if lists:
+        opened_store = open_existing_store(settings)
+        stored_seeds = (
+            {lesson.id: lesson for lesson in corpus.list_stored_seeds(opened_store, DEFAULT_TENANT)}
+            if opened_store is not None
+            else {}
+        )
+        is_off = opened_store is not None and corpus.is_disabled(opened_store, DEFAULT_TENANT)
+        _print_seeds(
+            {name: stored_seeds.get(lesson.id, lesson) for name, lesson in corpus.seeds().items()},
+            stored_seeds.keys(),
+            is_off,
+            as_json,
+        )
+        return
+    where = redact_password(settings.store_url)
+    opened_store = open_store(settings.store_url, settings.fsync, token=settings.token)
+    try:
+        if removes:
+            removed_count = corpus.remove_seeds(opened_store, DEFAULT_TENANT)
+            removed = f"{format_count(removed_count, 'seed')} taken out of {where}."
+            message = f"{removed} None is used until you type mulligan seed."
+            facts = {"removed": removed_count}
+        else:
+            install_result = corpus.install_seeds(opened_store, DEFAULT_TENANT)
+            message = (
+                f"{format_count(len(corpus.seeds()), 'seed')} in {where}: {install_result.new} new, "
+                f"{install_result.updated} with newer words, {install_result.same} as they were, "
+                f"{install_result.edited} reworded by you. "
+                f"To see them: mulligan seed --list{store_option_suffix(store)}"
+            )
+            facts = install_result._asdict()
+    finally:
+        opened_store.close()
+    if as_json:
+        print_json(facts | {"store": where})
+    else:
+        print_lines([message])
+
+
+def _print_seeds(seeds_by_name: Mapping[str, Lesson], stored: Collection[str], is_off: bool, as_json: bool) -> None:
+    if as_json:
+        print_json([_facts(name, lesson, lesson.id in stored, is_off) for name, lesson in seeds_by_name.items()])
+        return
+    seed_count = len(seeds_by_name)
+    head = f"{format_count(seed_count, 'seed')}: lessons that come with mulligan, proven by nothing that happened here."
+    state = "They are out of use: mulligan seed puts them back." if is_off else ""
+    facts = [_facts(name, lesson, lesson.id in stored, is_off) for name, lesson in seeds_by_name.items()]
+    print_lines([head, *([state] if state else []), "", *render_table(_COLUMNS, facts, terminal_width())])
+
+
+def _state(fact: Mapping[str, Any]) -> str:
+    return "off" if not fact["used"] and fact["state"] != "disabled" else str(fact["state"])
+
+
+_COLUMNS = (
+    TableColumn("lesson", lambda fact: fact["id"][:SHOWN_ID_CHARS], priority=9, needs_full_width=True),
+    TableColumn("seed", lambda fact: fact["name"], priority=8, needs_full_width=True),
+    TableColumn("state", _state, priority=5, needs_full_width=True),
+    TableColumn("tool", lambda fact: to_line(fact["tool"] or "any", 40), priority=3),
+    TableColumn("mistake", lambda fact: to_line(fact["mistake"], 200), priority=9),
+)
+_LESSON_FIELDS = (
+    "id",
+    "tool",
+    "kind",
+    "fingerprint",
+    "mistake",
+    "correction",
+    "error",
+    "failed",
+    "works",
+    "origin",
+    "edited",
+)
+
+
+def _facts(name: str, seed: Lesson, is_stored: bool, is_off: bool) -> dict[str, object]:
+    lesson_facts: dict[str, object] = {field: getattr(seed, field) for field in _LESSON_FIELDS}
+    is_used = not is_off and seed.state != "disabled"
+    return {"name": name, **lesson_facts, "state": seed.state, "stored": is_stored, "used": is_used}

@@ -1,0 +1,210 @@
+"""mulligan serve."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import click
+import msgspec
+
+from mulligan.build import build_classifier, build_redactor
+from mulligan.cli.env import DEFAULT_URL
+from mulligan.cli.options import load_settings, now_ms, store_option
+from mulligan.core.events import AnyEvent
+from mulligan.core.failure import MissingExtraError, SettingsError
+from mulligan.record.journal_recovery import recover_journals
+from mulligan.redaction import Redactor
+from mulligan.report.alerts import Alerts
+from mulligan.server.tenants import Tenant, Tenants
+from mulligan.settings import Level, Settings
+from mulligan.store.base import DAY, DEFAULT_TENANT, Store
+from mulligan.store.urls import is_remote, journals_of, local_path, open_store, redact_password
+
+
+@click.command(
+    epilog="Examples:\n\n  mulligan serve\n\n  mulligan serve --open\n\n"
+    "  mulligan serve --host 0.0.0.0 --allow-host mulligan.example.com"
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", default=4700, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
+@click.option("--open", "opens", is_flag=True, help="Open it in the browser.")
+@click.option("--allow-host", "names", multiple=True, metavar="NAME", help="A name it goes by, beside localhost.")
+@click.option("--level", type=click.Choice(["local", "shared"]), help="How much is hidden of what is sent.")
+@click.option("--log", "logs", is_flag=True, help="One line a request, on standard error.")
+@click.option("--alert-command", metavar="CMD", default="", help="Tell this command of what a person should know.")
+@click.option("--alert-webhook", metavar="URL", default="", help="Post it to this address.")
+@click.option("--prune/--no-prune", "prunes", default=True, help="Once a day remove what is too old.  [yes]")
+@click.option("--no-auth", "open_to_all", is_flag=True, help="Ask nobody for a token or a cookie. Loopback only.")
+@store_option
+def serve(
+    host: str,
+    port: int,
+    opens: bool,
+    names: tuple[str, ...],
+    level: Level | None,
+    logs: bool,
+    alert_command: str,
+    alert_webhook: str,
+    prunes: bool,
+    open_to_all: bool,
+    store: str | None,
+) -> None:
+    """Take in what agents send, and answer questions about it, over HTTP.
+
+    On loopback anybody on this machine may send; to look, open the address that is printed, once a browser. Beyond
+    loopback everybody needs a token: mulligan token create.
+    """
+    try:
+        import jinja2  # noqa: F401 - needs the server extra: fail before the store is opened
+        import uvicorn  # noqa: F401
+
+        from mulligan.server import http_server
+    except ImportError:
+        raise MissingExtraError(
+            "the server needs Starlette, uvicorn and Jinja: pip install 'mulligan[server]'"
+        ) from None
+    is_local = http_server.is_loopback(host) and not names
+    if open_to_all and not is_local:
+        raise SettingsError("--no-auth is for loopback alone: beyond it, make tokens with mulligan token create.")
+    settings = load_settings(store)
+    if is_remote(settings.store_url):
+        raise SettingsError(f"{settings.store_url} is a server itself. Name a store of your own: --store PATH")
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
+    alerts = {"command": alert_command, "webhook": alert_webhook}
+    _serve(settings, host, port, opens, names, level, logs, open_to_all, is_local, alerts, prunes)
+
+
+def _serve(
+    settings: Settings, host: str, port: int, opens: bool, names: tuple[str, ...], level: Level | None, logs: bool,
+    open_to_all: bool, is_local: bool, alerts: dict[str, Any], prunes: bool,
+) -> None:  # fmt: skip
+    from mulligan.dashboard.pages import build_routes as pages
+    from mulligan.server import http_server
+    from mulligan.server.access import ENTRY_PATH, AccessRules
+    from mulligan.server.app import Server, build_app
+    from mulligan.server.payload_conversion import PayloadConverter
+    from mulligan.server.prune_scheduler import Pruner
+    from mulligan.server.token_groups import ROUTE_GROUPS
+
+    store = open_store(settings.store_url, settings.fsync)
+    redaction_level: Level = level or ("shared" if not is_local else settings.level)
+
+    def redactor(key: bytes, tenant: Tenant) -> Redactor:
+        """Build a tenant's redactor. A shared store keeps listed arguments only (SAFETY 3), unless --level is set."""
+        tenant_settings = msgspec.structs.replace(settings, listed=(*settings.listed, *tenant.listed))
+        return build_redactor(
+            tenant_settings, redaction_level if tenant.name == DEFAULT_TENANT else level or "shared", key
+        )
+
+    rules = AccessRules(
+        hosts=frozenset({"localhost", host.lower(), *(name.lower() for name in names)}),
+        is_local=is_local,
+        is_open=open_to_all,
+    )
+    intake = PayloadConverter(build_classifier(settings), redactor, store)
+    server_urls: dict[str, Any] = {}
+
+    def announce(ticket: str) -> None:
+        click.echo(f"For another browser, once: {server_urls['at']}{ENTRY_PATH}/{ticket}", err=True)
+
+    pruner = Pruner(store, log_line=lambda line: click.echo(line, err=True)) if prunes else None
+    on_stored = _build_alert_listener(store, alerts, intake.tenants, server_urls)
+    server = Server(store, intake, rules=rules, announce=announce, on_stored=on_stored, pruner=pruner)
+    if not is_local and not any(token.state(now_ms()) == "active" for token in server.tokens.load_all()):
+        server.close()
+        raise SettingsError(
+            "beyond loopback everybody needs a token, and there is none. "
+            "Make one first: mulligan token create --role admin"
+        )
+    sock = http_server.bind_socket(host, port)
+    if not settings.store_url.startswith("memory:"):
+        recover_journals(store, DEFAULT_TENANT, journals_of(local_path(settings.store_url, settings.folder)))
+    is_on_all_interfaces = ipaddress.ip_address(sock.getsockname()[0]).is_unspecified
+    loopback_address = "::1" if ":" in sock.getsockname()[0] else "127.0.0.1"
+    name, port = loopback_address if is_on_all_interfaces else host, sock.getsockname()[1]
+    server_urls["at"] = f"http://{f'[{name}]' if ':' in name else name}:{port}"
+    server_urls["link"] = server_urls["at"] if is_local else ""
+    address = f"{server_urls['at']}{ENTRY_PATH}/{server.browser_sessions.ticket}"
+
+    def ready() -> None:
+        where = f"all interfaces, port {port}," if is_on_all_interfaces else server_urls["at"]
+        click.echo(
+            f"mulligan listens on {where} and keeps in {redact_password(settings.store_url)}, level {redaction_level}."
+        )
+        if is_on_all_interfaces:
+            by_name = (
+                f"or as {' or '.join(names)}" if names else "and by no name, unless you allow it (--allow-host NAME)"
+            )
+            click.echo(f"From here it is {server_urls['at']}; from elsewhere it answers by its address {by_name}.")
+        if open_to_all:
+            click.echo("Everybody on this machine may read, send and decide: --no-auth asks nobody who they are.")
+        else:
+            click.echo(f"To look{' from here' if is_on_all_interfaces else ''}, open this once: {address}")
+        url = f"http://{names[0] if names else 'ADDRESS'}:{port}" if is_on_all_interfaces else server_urls["at"]
+        option_suffix = ("" if url == DEFAULT_URL else f" --url {url}") + ("" if is_local else " --token TOKEN")
+        click.echo(f"To send from OpenTelemetry: mulligan env{option_suffix}")
+        if pruner is not None:
+            pruner.start()
+            click.echo(
+                f"Once a day, what is too old goes: {_describe_retention(intake.tenants)}. To keep it: --no-prune"
+            )
+        sys.stdout.flush()
+        if opens:
+            import webbrowser
+
+            webbrowser.open(address)
+
+    log_request = (lambda line: click.echo(line, err=True)) if logs else None
+    http_server.serve(build_app(server, (*ROUTE_GROUPS, pages), log_request), sock, ready, server.stop)
+
+
+def _describe_retention(tenants: Tenants) -> str:
+    """Describe the retention of the default tenant."""
+    retention = next(tenant.retention for tenant in tenants.load_all_with_default() if tenant.name == DEFAULT_TENANT)
+    ages = {"runs that worked": retention.successes, "runs that failed": retention.failures}
+    phrases = [f"{subject} after {age // DAY} days" for subject, age in ages.items() if age is not None]
+    return " and ".join(phrases) or "figures by the hour alone"
+
+
+def _build_alert_listener(
+    store: Store, server_targets: dict[str, Any], tenants: Tenants, server_urls: dict[str, Any]
+) -> Callable[[str, Sequence[AnyEvent]], None]:
+    """Build the function that sends alerts for stored events, to each tenant's own targets.
+
+    The default tenant falls back to the command line's targets. `server_urls` has the link for alerts, which is empty
+    beyond loopback: there, clients use a name that the server does not know.
+    """
+    alerts_by_tenant: dict[str, tuple[dict[str, Any], Alerts | None]] = {}
+
+    def on_stored(tenant: str, events: Sequence[AnyEvent]) -> None:
+        settings = tenants.settings_for(tenant)
+        targets: dict[str, Any] = {"command": settings.alert_command, "webhook": settings.alert_webhook}
+        if tenant == DEFAULT_TENANT and not any(targets.values()):
+            targets = server_targets
+        previous_targets, alerts = alerts_by_tenant.get(tenant, ({}, None))
+        if previous_targets != targets:
+            if alerts is not None:
+                alerts.close()
+            alerts = (
+                Alerts(**targets, find=partial(store.pattern, tenant), link=server_urls.get("link", ""))
+                if any(targets.values())
+                else None
+            )
+            alerts_by_tenant[tenant] = (dict(targets), alerts)
+        if alerts is not None:
+            alerts.on_stored(events)
+
+    if any(server_targets.values()):
+        Alerts(**server_targets)  # raises now for invalid targets, not at the first failure
+        if server_targets["command"] and shutil.which(shlex.split(server_targets["command"])[0]) is None:
+            raise SettingsError(
+                f"there is no program {shlex.split(server_targets['command'])[0]!r} to be told of alerts."
+            )
+    return on_stored

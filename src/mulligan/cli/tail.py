@@ -1,0 +1,91 @@
+"""mulligan tail."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from mulligan import logging
+from mulligan.cli.options import (
+    as_json,
+    kind_option,
+    load_settings,
+    now_ms,
+    open_existing_store,
+    store_option,
+    terminal_width,
+)
+from mulligan.core.events import RunEnded, StepEnded
+from mulligan.core.records import encode
+from mulligan.report.tables import truncate
+from mulligan.report.tail_reader import RUNS_PER_POLL, START_LOOKBACK_MS, TailReader
+from mulligan.store.base import RunQuery
+from mulligan.store.urls import is_networked, redact_password, sqlite_path
+
+POLL_INTERVAL_SECONDS = 0.5
+"""Interval between two reads of the store."""
+
+
+@click.command(epilog="Examples:\n\n  mulligan tail --failures\n\n  mulligan tail --tool search --json | jq .step.name")
+@click.option("--agent", help="Only this agent's.")
+@click.option("--tool", help="Only this tool's.")
+@kind_option("Only failures of this kind, such as tool/timeout, or of a type (tool).")
+@click.option("--failures", is_flag=True, help="Only what fails.")
+@click.option("--lines", default=10, show_default=True, type=click.IntRange(0), help="How much of the last hour first.")
+@store_option
+@as_json
+def tail(
+    agent: str | None,
+    tool: str | None,
+    kind: str | None,
+    failures: bool,
+    lines: int,
+    store: str | None,
+    as_json: bool,
+) -> NoReturn:
+    """Every attempt as it ends, until you press Ctrl-C. With --json a line of JSON each."""
+    settings = load_settings(store)
+    existing_store = open_existing_store(settings)
+    if existing_store is None:
+        click.echo(f"There is no {redact_password(settings.store_url)} yet; waiting for it.", err=True)
+    url = settings.store_url
+    path = None if url.startswith("memory:") or is_networked(url) else sqlite_path(url)
+    since = now_ms() - START_LOOKBACK_MS
+    tail_reader = TailReader(RunQuery(agent=agent, since=since, limit=RUNS_PER_POLL), tool, kind, failures)
+    previous_stamp: object = None
+    is_first = True
+    while True:
+        existing_store = existing_store or open_existing_store(settings)
+        stamp = _file_stamp(path) if path is not None else None
+        if existing_store is not None and (stamp is None or stamp != previous_stamp):
+            previous_stamp = stamp
+            new_events = tail_reader.poll(existing_store)
+            for event, agent_name in (
+                new_events[len(new_events) - lines if lines < len(new_events) else 0 :] if is_first else new_events
+            ):
+                _print_event(event, agent_name, as_json)
+            is_first = False
+        time.sleep(POLL_INTERVAL_SECONDS)
+
+
+def _file_stamp(path: Path) -> tuple[tuple[int, int], ...]:
+    """Return a value that changes with every write, so that an idle store is not read."""
+    stamps = []
+    for file_path in (path, path.with_name(f"{path.name}-wal")):
+        try:
+            stat = file_path.stat()
+            stamps.append((stat.st_mtime_ns, stat.st_size))
+        except FileNotFoundError:
+            stamps.append((0, 0))
+    return tuple(stamps)
+
+
+def _print_event(event: StepEnded | RunEnded, agent: str, as_json: bool) -> None:
+    if as_json:
+        click.echo(encode(event).decode())
+    else:
+        text, columns = logging.format_event(event, agent), terminal_width()
+        click.echo(text if columns is None else truncate(text, columns))

@@ -1,0 +1,1 @@
+"""Records, failures, events and links: the vocabulary that every other package speaks."""

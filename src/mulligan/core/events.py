@@ -1,0 +1,245 @@
+"""Events and the event stream. Every event is redacted before it is published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from mulligan.core.fast_path import CallTemplate, SuccessRecord, restore_value
+from mulligan.core.record_redaction import RecordRedactor as RecordRedactor
+from mulligan.core.record_redaction import build_steps as build_steps
+from mulligan.core.records import Compaction, Lesson, Recovery, Run, Step
+from mulligan.redaction import Redactor
+
+
+def _log_exception(message: str, *details: object) -> None:
+    """Log the exception being handled."""
+    import logging  # lazy: hooks are short-lived and rarely log
+
+    logging.getLogger("mulligan").exception(message, *details)
+
+
+class Event(msgspec.Struct, frozen=True, tag_field="event"):
+    """Base class of events. `name` is a noun and a past participle, such as `run.ended`."""
+
+    @property
+    def name(self) -> str:
+        return str(self.__struct_config__.tag)
+
+
+class RunStarted(Event, frozen=True, tag="run.started"):
+    run: Run
+
+
+class RunEnded(Event, frozen=True, tag="run.ended"):
+    run: Run
+
+
+class StepStarted(Event, frozen=True, tag="step.started"):
+    step: Step
+
+
+class StepEnded(Event, frozen=True, gc=False, tag="step.ended"):
+    step: Step
+
+
+class RecoveryPlanned(Event, frozen=True, tag="recovery.planned"):
+    step: Step
+    """The failed attempt."""
+    recovery: Recovery
+    """The recovery before the next attempt."""
+
+
+class ContextCompacted(Event, frozen=True, tag="context.compacted"):
+    compaction: Compaction
+
+
+class LessonLearned(Event, frozen=True, tag="lesson.learned"):
+    lesson: Lesson
+
+
+AnyEvent = RunStarted | RunEnded | StepStarted | StepEnded | RecoveryPlanned | ContextCompacted | LessonLearned
+EVENTS: dict[str, type[Event]] = {
+    str(event.__struct_config__.tag): event
+    for event in (RunStarted, RunEnded, StepStarted, StepEnded, RecoveryPlanned, ContextCompacted, LessonLearned)
+}
+
+
+class StoredEvents(Sequence[AnyEvent]):
+    """Redacted events to store. Events of successful calls are built only when read."""
+
+    def __init__(self, records: Sequence[AnyEvent | SuccessRecord]) -> None:
+        self.records = records
+        """Events, or success records that need no redaction."""
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: Any) -> Any:
+        selected = self.records[index]
+        return list(map(_event, selected)) if isinstance(index, slice) else _event(selected)
+
+    def __iter__(self) -> Iterator[AnyEvent]:
+        return map(_event, self.records)
+
+
+def _event(record: AnyEvent | SuccessRecord) -> AnyEvent:
+    return StepEnded(*build_steps([record])) if isinstance(record, SuccessRecord) else record
+
+
+Listener = Callable[[AnyEvent], object]
+ListenerThread = Literal["caller", "recorder"]
+
+
+class EventSink(Protocol):
+    """The consumer that stores events: the recorder."""
+
+    def __call__(self, event: AnyEvent) -> None:
+        """Store a redacted event."""
+
+    def put_success(self, success: SuccessRecord) -> None:
+        """Store a successful call. It is redacted on the recorder's thread."""
+
+
+class EventStream:
+    """Publishes each event once to every listener.
+
+    Events are redacted first, so that no listener and no disk receives unredacted data.
+    """
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._record_redactor = RecordRedactor(redactor)
+        self._caller_listeners: list[Listener] = []
+        self._recorder_listeners: list[Listener] = []
+        self.listeners: list[Listener] = []
+        """All listeners, on either thread. Without any, start events are not published."""
+        self._failed_listeners: set[int] = set()
+        self._sink: EventSink | None = None
+
+    def add_listener(self, listener: Listener, thread: ListenerThread = "recorder") -> Callable[[], None]:
+        """Call `listener` with every event, on the recorder's thread or in the caller's thread.
+
+        Return a function that removes it.
+        """
+        thread_listeners = self._caller_listeners if thread == "caller" else self._recorder_listeners
+        thread_listeners.append(listener)
+        self.listeners.append(listener)
+
+        def remove() -> None:
+            if listener in thread_listeners:
+                thread_listeners.remove(listener)
+                self.listeners.remove(listener)
+                self._failed_listeners.discard(id(listener))  # the id of a deleted object can be reused
+
+        return remove
+
+    def set_sink(self, sink: EventSink) -> None:
+        """Set the recorder, which stores each event and then calls `deliver` on its own thread."""
+        self._sink = sink
+
+    def redact_session_id(self, id: str) -> str:
+        """Return the session id in a form that may be stored."""
+        return self._record_redactor.redact_session_id(id)
+
+    def publish_success(self, success: SuccessRecord) -> None:
+        """Publish a successful first attempt. Without listeners in the caller's thread, the recorder builds the
+        event."""
+        if self._sink is not None and not self._caller_listeners:
+            self._sink.put_success(success)
+        else:
+            step = success.to_step(success.form.name, success.arguments, restore_value(success.result))
+            self.publish(StepEnded(step))
+            if success.alone is not None:
+                self.publish(RunEnded(success.to_run(success.alone.run)))
+
+    def prepare_template(self, template: CallTemplate) -> CallTemplate:
+        """Return a call template with its journal prefixes."""
+        return self._record_redactor.prepare_template(template)
+
+    def redact_batch(self, records: Sequence[AnyEvent | SuccessRecord]) -> StoredEvents:
+        """Redact queued records, in order. Success records without sensitive data stay as they are."""
+        steps, runs = self._record_redactor.redact_successes(
+            [record for record in records if type(record) is SuccessRecord]
+        )
+        if not steps and not runs:
+            return StoredEvents(records)
+        stored_records: list[AnyEvent | SuccessRecord] = []
+        index = 0
+        for record in records:
+            if type(record) is not SuccessRecord:
+                stored_records.append(record)
+                continue
+            stored_records.append(StepEnded(steps[index]) if index in steps else record)
+            if index in runs:
+                stored_records.append(RunEnded(runs[index]))
+            index += 1
+        return StoredEvents(stored_records)
+
+    def publish(self, event: AnyEvent) -> None:
+        if isinstance(event, StepStarted) and not self.listeners:
+            return  # start events are not stored
+        try:
+            event = _redact_event(self._record_redactor, event)
+        except Exception:  # noqa: BLE001 - publishing must not fail the caller
+            _log_exception("%s could not be redacted and was not recorded", event.name)
+            return
+        for listener in tuple(self._caller_listeners):
+            self._call_listener(listener, event)
+        if self._sink is not None:
+            self._call_listener(self._sink, event)
+        else:
+            self.deliver(event)
+
+    def deliver(self, event: AnyEvent) -> None:
+        """Call the listeners that run on the recorder's thread."""
+        for listener in tuple(self._recorder_listeners):
+            self._call_listener(listener, event)
+
+    def _call_listener(self, listener: Callable[[Any], object], event: AnyEvent) -> None:
+        try:
+            listener(event)
+        except Exception:  # noqa: BLE001 - publishing must not fail the caller
+            if id(listener) not in self._failed_listeners:  # log once per listener, to keep the log readable
+                self._failed_listeners.add(id(listener))
+                _log_exception("a listener failed on %s; its further faults are not logged", event.name)
+
+
+def redact_event(event: AnyEvent, redactor: Redactor) -> AnyEvent:
+    """Return the event with untrusted text as plain data, bounded and without secrets."""
+    return _redact_event(RecordRedactor(redactor), event)
+
+
+def redact_all(events: Sequence[AnyEvent], record_redactor: RecordRedactor) -> list[AnyEvent]:
+    """Redact many events. Faster than one by one: a reused `RecordRedactor` caches names and scans in batches."""
+    original_steps = [event.step for event in events if isinstance(event, StepEnded)]
+    steps = {
+        id(step): redacted_step
+        for step, redacted_step in zip(original_steps, record_redactor.redact_steps(original_steps), strict=True)
+        if redacted_step is not step
+    }
+    return [
+        (event if id(event.step) not in steps else StepEnded(steps[id(event.step)]))
+        if isinstance(event, StepEnded)
+        else _redact_event(record_redactor, event)
+        for event in events
+    ]
+
+
+def _redact_event(record_redactor: RecordRedactor, event: AnyEvent) -> AnyEvent:
+    match event:
+        case StepStarted() | StepEnded():
+            return type(event)(record_redactor.redact_step(event.step)[0])
+        case RecoveryPlanned():
+            step, recovery = record_redactor.redact_step(event.step, event.recovery)
+            return RecoveryPlanned(step, recovery or event.recovery)
+        case RunStarted() | RunEnded():
+            return type(event)(record_redactor.redact_run(event.run))
+        case ContextCompacted(compaction):
+            (reason,) = record_redactor.redact_texts(compaction.reason)
+            return ContextCompacted(msgspec.structs.replace(compaction, reason=reason))
+        case LessonLearned(lesson):
+            names = ("mistake", "correction", "error", "failed", "works", "origin")
+            texts = record_redactor.redact_texts(*(getattr(lesson, name) for name in names))
+            return LessonLearned(msgspec.structs.replace(lesson, **dict(zip(names, texts, strict=True))))

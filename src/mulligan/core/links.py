@@ -1,0 +1,1145 @@
+"""Recovery links: which later call recovered a failed call of the same run, and by which evidence.
+
+A wrong link is worse than none: it reports a lost item as recovered and teaches one item's value to another. Similar
+arguments are therefore no evidence. A success S recovers a failed call F only if
+
+1. S began after the outcome of F was delivered; unless the arguments are equal, in a task related to that of F;
+2. S recovers one intent: F, or a chain of re-issues that ends in F;
+3. S has the same arguments, the same values in another form, the same plus what the error says is missing, or
+   other values that are supported by evidence and do not name an item.
+
+Everything here is a plain function of records and of `CallFacts`, which the recording process notes and never stores.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mulligan.core.calls import (
+    TOOL_NAME_PATH,
+    Call,
+    diff_arguments,
+    group_attempts,
+    is_retry,
+    is_same_json,
+    similarity,
+)
+from mulligan.core.failure import Failure, Remedy
+from mulligan.core.privileged_arguments import names_identity_or_money
+from mulligan.core.records import Change, History, Link, LinkEvidence, LinkMethod, Run, Status, Step
+from mulligan.core.stated_limits import names_argument, says_missing, supports_value, unnamed_words
+
+MAX_OPEN_FAILURES = 100
+"""Open failures of a run that later calls are compared with, the latest."""
+MAX_COMPARED_FAILURES = 8
+"""Open failures of one tool that a call with other arguments is compared with, the latest."""
+MAX_INTENT_CALLS = 1000
+"""Failed calls of one intent that a success recovers, the latest."""
+MAX_INTENT_MEMBERS = 10
+"""Failed calls of one intent that are compared with the success, the latest."""
+MAX_INTERMEDIATE_TOOLS = 50
+MAX_RECENT_SUCCESSES = 24
+"""Successes since the first open failure whose arguments are stored: a prerequisite may be among them."""
+MAX_RESULTS = 8
+"""Results since a failure that are searched for a new value, the latest."""
+MAX_RESULT_CHARS = 8000
+MAX_COMPARED_VALUES = 200
+"""Values of a call that are compared to find whether two calls share one."""
+MAX_SHORT_CHARS = 80
+"""Longer texts and lists in the arguments of a recent success are not stored."""
+MIN_RESULT_VALUE_CHARS = 3
+MIN_LONG_TEXT_CHARS = 60
+MIN_TEXT_SIMILARITY = 0.6
+MIN_TOOL_NAME_SIMILARITY = 0.75
+MAX_ARGUMENT_CHANGES = 6
+"""Maximum number of changed arguments of a correction. More changes make it another call."""
+_COMMANDS = frozenset({"command", "cmd", "script"})
+_COMMENTS = frozenset({"description", "explanation"})
+"""Arguments that only comment on a command next to them."""
+_PATHS = frozenset("path file filename filepath directory dir folder notebook source destination src dst dest".split())
+_STAGES = frozenset({"plan", "respond"})
+"""Types of steps that are not calls: their success does not mean that anything was executed."""
+_MISSING = frozenset({"not_found", "file_not_found", "permission_denied"})
+"""Kinds about the name in a call: a similar text for another name is another item."""
+_FORMS = frozenset({"cast", "rename", "parse", "wrap", "trim", "enum"})
+
+
+class Receiver(msgspec.Struct, frozen=True, eq=False):
+    """What a function depends on besides its arguments. The same method of another object is another target."""
+
+    function: Any
+    """A reference to a function that may be created repeatedly with other values; None for a method."""
+    values: tuple[Any, ...]
+    """References to the object of a method, or to the values in a function's closure."""
+
+    def is_same_as(self, other: Receiver | None) -> bool:
+        if other is None:
+            return False
+        function = _dereference(self.function)
+        if function is not None and function is _dereference(other.function):
+            return True
+        return len(self.values) == len(other.values) and all(map(_is_same_object, self.values, other.values))
+
+
+def _dereference(reference: Any) -> Any:
+    return reference() if isinstance(reference, weakref.ref) else reference
+
+
+_PLAIN = (str, int, float, bool, bytes)
+
+
+def _is_same_object(first: Any, second: Any) -> bool:
+    """Return whether two references are to one object, or to equal plain values. A dead reference equals nothing."""
+    one, other = _dereference(first), _dereference(second)
+    if one is None and isinstance(first, weakref.ref):
+        return False
+    return one is other or (type(one) is type(other) and isinstance(one, _PLAIN) and one == other)
+
+
+class CallFacts(msgspec.Struct, frozen=True):
+    """Facts about a call beyond its record. Used to judge links, never stored."""
+
+    failures_before: int | None = None
+    """Failures of the run that were delivered before the call began; None if only times are known."""
+    task: tuple[int, ...] | None = None
+    """The task or thread of the call, preceded by its ancestors; None if tasks are unknown."""
+    handled: tuple[int, ...] = ()
+    """Failed calls whose exception was being handled when the call began."""
+    turn: tuple[int, int] | None = None
+    """The loop, and the number of the model turn that requested the call."""
+    item: tuple[Any, ...] = ()
+    """The item scopes around the call, and the values of its declared item arguments."""
+    item_arguments: tuple[str, ...] = ()
+    """Arguments that are declared to name items."""
+    privileged: Collection[str] = ()
+    """Arguments that are declared privileged."""
+    is_destructive: bool = False
+    """Whether the tool is declared destructive: all its arguments are privileged."""
+    corrected: tuple[int, ...] = ()
+    """Failed calls that the program says this call corrects."""
+    receiver: Receiver | None = None
+    """What the function depends on besides its arguments: the object of a method, or its closure."""
+    knows_program: bool = False
+    """Whether a program in this process made the call, so that an exception handler would have been detected."""
+    is_logged: bool = False
+    """Whether a model made the calls of the run and turns are unknown, as in an agent's log or behind a proxy."""
+
+
+LOGGED = CallFacts(is_logged=True)
+"""Facts of a call that another program recorded."""
+
+
+SAME_ARGUMENTS_ONLY = CallFacts(task=())
+"""Facts of an otherwise unknown call: it recovers a failure only with the same arguments."""
+
+
+class Candidate(NamedTuple):
+    """A call that may correct a failed one, with the arguments whose values it changes."""
+
+    call: Call
+    facts: CallFacts
+    paths: tuple[str, ...]
+    """Arguments in which no other success of the run may differ."""
+    texts: tuple[str, ...] = ()
+    """Arguments with a long text, to which no other call of the run may have a similar one."""
+    intent: tuple[int, ...] = ()
+    """The failed calls that it re-issues."""
+    failed: int = 0
+    """The failed call that it is compared with."""
+
+
+ItemTest = Callable[[Candidate], bool]
+"""Returns whether other calls of the run show that a changed argument names an item."""
+
+
+def has_no_items(candidate: Candidate) -> bool:
+    """Item test for a caller that knows of no other calls."""
+    return False
+
+
+class IntentMember(msgspec.Struct, frozen=True):
+    """An earlier failed call of an intent, and the tools that succeeded before it was issued again."""
+
+    call: Call
+    tools: tuple[str, ...]
+
+
+class OpenFailure(msgspec.Struct, frozen=True):
+    """An unrecovered failed call, and what happened since."""
+
+    call: Call
+    facts: CallFacts
+    number: int
+    """The number of failures of the run that were delivered before it."""
+    intent: tuple[int, ...] = ()
+    """Earlier failed calls of the same intent with the same values, the oldest first."""
+    members: tuple[IntentMember, ...] = ()
+    """The latest of these, with what succeeded between them."""
+    previous: int = 0
+    """The open failure that it re-issued with other values: the same intent, unless these values name items."""
+    values: frozenset[str] = frozenset()
+    """Its values as text."""
+    tools_since: tuple[str, ...] = ()
+    """Tools that have succeeded since, models excluded."""
+    results: tuple[tuple[str, str], ...] = ()
+    """Results received since from calls that share a value with it: the tool and the text."""
+
+    @property
+    def failed_calls(self) -> tuple[int, ...]:
+        return (*self.intent, self.call.id)[-MAX_INTENT_CALLS:]
+
+
+class RecentSuccess(msgspec.Struct, frozen=True):
+    """A call that succeeded while a failure was open: it may be a prerequisite."""
+
+    call: int
+    name: str
+    arguments: dict[str, Any]
+    """Compact: long texts and nested values are None."""
+
+
+class RunProgress(msgspec.Struct, frozen=True):
+    """The state of a run after some of its calls. Immutable, so that a caller can return to an earlier state."""
+
+    open: tuple[OpenFailure, ...] = ()
+    failed: int = 0
+    """Calls with a failed attempt, regardless of their final outcome."""
+    recovered: int = 0
+    """Failed calls that a later attempt or call recovered."""
+    has_own_failure: bool = False
+    """Whether the run itself failed, not only a call of it."""
+    has_success: bool = False
+    """Whether a call succeeded."""
+    recent: tuple[RecentSuccess, ...] = ()
+    latest_calls: dict[str, int] = {}
+    """By tool: its latest call, while a failure is open."""
+    delivered: int = 0
+    """Failed calls whose outcome the caller knows."""
+
+    def status(self, run: Run) -> Status:
+        """Derive the status of the run."""
+        if run.end in ("raised", "abandoned") or self.has_own_failure:
+            return "failure"
+        if not self.failed:
+            return "success"
+        if not self.has_success:
+            return "failure"
+        return "recovered" if self.recovered >= self.failed else "partial"
+
+    def after(
+        self,
+        call: Call,
+        facts: CallFacts | None = None,
+        is_item: ItemTest = has_no_items,
+        withdrawn: Collection[int] = (),
+        *,
+        is_final: bool = False,
+    ) -> tuple[RunProgress, list[Link]]:
+        """Return where the run stands after its next call, and the links from failed calls to it.
+
+        A link of a failed call leads to a re-issue that failed too: it closes nothing and shows what was tried.
+        `withdrawn` are calls whose links turned out to be wrong. `is_final` says that the run has ended.
+        """
+        if call.has_succeeded:
+            return self._after_success(call, facts, is_item, withdrawn, is_final)
+        if not call.has_failed:
+            return self, []
+        if call.first.type == "run":
+            return msgspec.structs.replace(self, failed=self.failed + 1, has_own_failure=True), []
+        return self._after_failure(call, facts)
+
+    def _after_success(
+        self,
+        call: Call,
+        facts: CallFacts | None,
+        is_item: ItemTest,
+        withdrawn: Collection[int],
+        is_final: bool,
+    ) -> tuple[RunProgress, list[Link]]:
+        has_failed = call.has_failed
+        links = [_link_attempts(call)] if has_failed else []
+        has_success = self.has_success or call.first.type not in _STAGES
+        has_own_failure = self.has_own_failure or (has_failed and call.first.type == "run")
+        failed, recovered = self.failed + has_failed, self.recovered + has_failed
+        if not self.open:
+            if not has_failed and has_success == self.has_success:
+                return self, links
+            counts = {"failed": failed, "recovered": recovered, "has_success": has_success}
+            return msgspec.structs.replace(self, has_own_failure=has_own_failure, **counts), links
+        match = self._find_recovered(call, facts, is_item, withdrawn)
+        remaining = self.open
+        if match is not None:
+            matches = self._follow_intent(match, call, facts or LOGGED, is_item)
+            recovered_ids = {match.failure.call.id for match in matches}
+            remaining = tuple(failure for failure in self.open if failure.call.id not in recovered_ids)
+            new_links = [link for match in reversed(matches) for link in match.links(call, is_final)]
+            recovered += len(new_links)
+            links += new_links
+        if call.first.type != "model":
+            success_values = frozenset(_scalars(call.last.arguments)) if call.last.result is not None else frozenset()
+            remaining = tuple(_note_success(failure, call, success_values) for failure in remaining)
+        recent: tuple[RecentSuccess, ...] = ()
+        if remaining:
+            success = RecentSuccess(call.id, call.name, compact_arguments(call.last.arguments))
+            recent = (*self.recent[1 - MAX_RECENT_SUCCESSES :], success)
+        latest_calls = {**self.latest_calls, call.first.tool_key: call.id} if remaining else {}
+        delivered = self.delivered
+        return (
+            RunProgress(remaining, failed, recovered, has_own_failure, has_success, recent, latest_calls, delivered),
+            links,
+        )
+
+    def _after_failure(self, call: Call, facts: CallFacts | None) -> tuple[RunProgress, list[Link]]:
+        links: list[Link] = []
+        intent: tuple[int, ...] = ()
+        members: tuple[IntentMember, ...] = ()
+        previous = 0
+        remaining = self.open
+        # A re-issue that failed continues the intent of the failed call before it. Items are told apart at its end.
+        match = self._find_recovered(call, facts, has_no_items, ())
+        if match is not None:
+            links = match.links(call, is_final=True)[-1:]
+            previous = match.failure.call.id
+        if match is not None and match.keeps_values:
+            before = match.failure
+            remaining = tuple(failure for failure in remaining if failure is not before)
+            intent, previous = before.failed_calls, before.previous
+            # In a second round of a program over its items, what succeeded in between is no prerequisite.
+            tools = match.tools if match.method == "recipe" or match.changes else ()
+            members = (*before.members, IntentMember(before.call, tools))[-MAX_INTENT_MEMBERS:]
+        values = frozenset(_scalars(call.last.arguments))
+        failure = OpenFailure(call, facts or LOGGED, self.delivered, intent, members, previous, values)
+        latest_calls = {**self.latest_calls, call.first.tool_key: call.id}
+        progress = msgspec.structs.replace(
+            self,
+            open=(*remaining[1 - MAX_OPEN_FAILURES :], failure),
+            failed=self.failed + 1,
+            recent=self.recent if self.open else (),
+            latest_calls=latest_calls,
+            delivered=self.delivered + 1,
+        )
+        return progress, links
+
+    def _find_recovered(
+        self, call: Call, facts: CallFacts | None, is_item: ItemTest, withdrawn: Collection[int]
+    ) -> Match | None:
+        """Return the one open failure whose intent this call carries out."""
+        is_withdrawn = call.id in withdrawn
+        carried = tuple(link for link in call.last.links if not (is_withdrawn and link.provisional))
+        linked = {link.failed: link for link in carried}
+        decided_failures = [failure for failure in self.open if failure.call.last.links_decided]
+        unjudged = [failure for failure in self.open if not failure.call.last.links_decided]
+        if linked and decided_failures:
+            for failure in reversed(decided_failures):
+                link = linked.get(failure.call.id)
+                if link is not None:
+                    return Match(
+                        failure, link.how, link.changes, link.evidence, link.provisional, link.between, carried
+                    )
+        if not unjudged:
+            return None if facts is None else self._judge(call, facts, self.open, is_item)
+        return self._judge(call, facts or LOGGED, unjudged, is_item)
+
+    def _follow_intent(self, match: Match, call: Call, facts: CallFacts, is_item: ItemTest) -> list[Match]:
+        """Return a match with the earlier failures of its intent, as long as no argument names an item."""
+        matches = [match]
+        intent = self._intent_of(match.failure)
+        if match.carried:
+            linked = {link.failed: link for link in match.carried}
+            for failure in intent[1:]:
+                link = linked.get(failure.call.id) if failure.call.last.links_decided else None
+                if link is not None:
+                    fields = (link.how, link.changes, link.evidence, link.provisional, link.between, match.carried)
+                    matches.append(Match(failure, *fields))
+            return matches
+        calls = tuple(number for failure in intent for number in failure.failed_calls)
+        for failure in intent[1:]:
+            before, after = _values(failure.call.last), _values(call.last)
+            if not isinstance(before, Mapping) or not isinstance(after, Mapping):
+                break
+            comparison = compare_arguments(before, after, failure.call.failure)
+            if comparison is None:
+                break
+            paths = (*comparison.item_paths, *comparison.doubtful)
+            texts = tuple(path for path in comparison.values if path not in comparison.item_paths)
+            is_changed = bool(paths or texts)
+            if is_changed and is_item(Candidate(call, facts, paths, texts, calls, failure.call.id)):
+                break
+            matches.append(_match_changes(failure, call, match.evidence, is_provisional=is_changed))
+        return matches
+
+    def _intent_of(self, failure: OpenFailure) -> list[OpenFailure]:
+        """Return an open failure and the failures that it re-issued with other values, the latest first."""
+        by_number = {failure.call.id: failure for failure in self.open}
+        intent = [failure]
+        while (previous := by_number.get(intent[-1].previous)) is not None:
+            intent.append(previous)
+        return intent
+
+    def _judge(self, call: Call, facts: CallFacts, failures: Sequence[OpenFailure], is_item: ItemTest) -> Match | None:
+        """Apply the rules to the open failures: by strength of evidence, then the latest first."""
+        matches: list[Match] = []
+        compared: dict[str, int] = {}
+        for failure in reversed(failures):
+            if not _may_be_reissue(failure, call, facts):
+                continue
+            rule = _find_same_arguments(failure, call, facts)
+            key = failure.call.first.tool_key
+            if rule is None and compared.get(key, 0) < MAX_COMPARED_FAILURES:
+                compared[key] = compared.get(key, 0) + 1
+                rule = self._compare(failure, call, facts, is_item)
+            if rule is not None:
+                matches.append(rule)
+                if rule.evidence[0] == "explicit":
+                    return rule
+        return min(matches, key=lambda match: _RANKS.get(match.evidence[0], len(_RANKS)), default=None)
+
+    def _compare(self, failure: OpenFailure, call: Call, facts: CallFacts, is_item: ItemTest) -> Match | None:
+        if failure.call.id in facts.corrected:
+            return _match_changes(failure, call, ("explicit",))
+        if facts is SAME_ARGUMENTS_ONLY or not _are_related(failure.facts.task, facts.task):
+            return None
+        if call.first.type == "model":
+            return _match_conversation(failure, call)
+        before, after = _values(failure.call.last), _values(call.last)
+        if not isinstance(before, Mapping) or not isinstance(after, Mapping) or is_hidden(before) or is_hidden(after):
+            return None  # no link from redacted values; an unchanged one may be of another call
+        is_program = facts.knows_program and facts.turn is None
+        comparison = compare_arguments(before, after, failure.call.failure, is_program=is_program)
+        if comparison is None or _is_renamed_away(failure.call, call, comparison):
+            return None
+        if not comparison.values:
+            evidence: LinkEvidence = "missing_arguments" if comparison.has_additions else "same_values"
+            # A longer or shorter path may belong to another file of the same name.
+            is_doubtful = bool(comparison.doubtful)
+            candidate = Candidate(call, facts, comparison.doubtful, (), failure.failed_calls, failure.call.id)
+            if is_doubtful and is_item(candidate):
+                return None
+            return _match_changes(failure, call, (evidence,), is_provisional=is_doubtful)
+        if any(_root(path) in facts.item_arguments for path in comparison.values):
+            return None
+        evidences = self._find_evidence(failure, call, facts, comparison)
+        if not evidences:
+            return None
+        texts = tuple(path for path in comparison.values if path not in comparison.item_paths)
+        calls = tuple(number for failure in self._intent_of(failure) for number in failure.failed_calls)
+        if is_item(Candidate(call, facts, comparison.item_paths, texts, calls, failure.call.id)):
+            return None
+        return _match_changes(failure, call, evidences, is_provisional=True)
+
+    def _find_evidence(
+        self, failure: OpenFailure, call: Call, facts: CallFacts, comparison: Comparison
+    ) -> tuple[LinkEvidence, ...]:
+        """Return the evidence that the new values serve the same intent; empty if any value is unsupported."""
+        supported: dict[str, LinkEvidence] = {}
+        for path, (old, new) in comparison.values.items():
+            support = _find_value_support(failure, path, old, new)
+            if support is not None:
+                supported[path] = support
+        unsupported = [path for path in comparison.values if path not in supported]
+        if len(unsupported) > 1:
+            return ()
+        call_evidence = self._find_call_evidence(failure, call, facts, comparison)
+        evidences = dict.fromkeys((*call_evidence, *supported.values()))
+        if unsupported and not call_evidence:
+            return ()
+        for path in comparison.values:
+            is_sensitive = names_identity_or_money(path) and not _is_rejected_argument(failure.call.failure, path)
+            if is_sensitive and "handler" not in call_evidence and supported.get(path) != "tool_result":
+                return ()
+        return tuple(evidences)
+
+    def _find_call_evidence(
+        self, failure: OpenFailure, call: Call, facts: CallFacts, comparison: Comparison
+    ) -> tuple[LinkEvidence, ...]:
+        if failure.call.id in facts.handled:
+            return ("handler",)
+        if not comparison.has_unchanged:
+            return ()
+        turn, failed_turn = facts.turn, failure.facts.turn
+        if turn is not None and failed_turn is not None:
+            is_next = turn[0] == failed_turn[0] and turn[1] == failed_turn[1] + 1
+            return ("model_turn",) if is_next else ()
+        if facts.is_logged and self.latest_calls.get(call.first.tool_key) == failure.call.id:
+            return ("next_call",)
+        return ()
+
+
+_KEPT_VALUES = frozenset({"same_arguments", "same_values", "missing_arguments", "conversation", "explicit"})
+_RANKS: dict[str, int] = {"same_arguments": 0, "same_values": 1, "missing_arguments": 2, "conversation": 2}
+
+
+class Match(NamedTuple):
+    """An open failure and why a call re-issues it."""
+
+    failure: OpenFailure
+    method: LinkMethod
+    changes: tuple[Change, ...]
+    evidence: tuple[LinkEvidence, ...]
+    is_provisional: bool
+    tools: tuple[str, ...]
+    carried: tuple[Link, ...] = ()
+    """The links that the recording process decided."""
+
+    @property
+    def keeps_values(self) -> bool:
+        """Whether both calls have the same values, or the program says that they have the same intent."""
+        return all(evidence in _KEPT_VALUES for evidence in self.evidence)
+
+    def links(self, call: Call, is_final: bool) -> list[Link]:
+        """Return one link for each failed call of the intent, the last call last."""
+        if self.carried:
+            # Clients are untrusted: link only calls of this intent, and only to this call.
+            intent = frozenset(self.failure.failed_calls)
+            return [
+                msgspec.structs.replace(
+                    link, run=call.first.run, overcame=call.id, provisional=link.provisional and not is_final
+                )
+                for link in {link.failed: link for link in self.carried}.values()
+                if link.failed in intent
+            ]
+        links = {failed: self._link(failed, call, is_final) for failed in self.failure.failed_calls}
+        tools = self.tools
+        for member in reversed(self.failure.members):
+            tools = tuple(dict.fromkeys((*member.tools, *tools)))[:MAX_INTERMEDIATE_TOOLS]
+            links[member.call.id] = self._link_member(member, call, tools, is_final)
+        return list(links.values())
+
+    def _link(self, failed: int, call: Call, is_final: bool) -> Link:
+        is_last = failed == self.failure.call.id
+        return Link(
+            run=call.first.run,
+            failed=failed,
+            overcame=call.id,
+            how=self.method,
+            changes=self.changes if is_last else (),
+            between=self.tools,
+            evidence=self.evidence,
+            provisional=self.is_provisional and not is_final,
+        )
+
+    def _link_member(self, member: IntentMember, call: Call, tools: tuple[str, ...], is_final: bool) -> Link:
+        link = self._link(member.call.id, call, is_final)
+        reissue_changes = _diff_reissue(member.call, call)
+        if self.method not in ("retry", "recipe") or reissue_changes:
+            return msgspec.structs.replace(link, how="agent", changes=reissue_changes)
+        return msgspec.structs.replace(link, how="recipe" if tools else "retry", between=tools)
+
+
+def _may_be_reissue(failure: OpenFailure, call: Call, facts: CallFacts) -> bool:
+    """Return whether a call has the same tool and item and began after the failure was delivered."""
+    if failure.call.id in facts.corrected:
+        return True
+    first, failed = call.first, failure.call.first
+    if first.type != failed.type or facts.item != failure.facts.item or not _is_later(failure, call, facts):
+        return False
+    if not _has_same_receiver(failure, facts):
+        return False
+    if first.tool_key == failed.tool_key:
+        return True
+    kind = failure.call.failure.kind.code if failure.call.failure else ""
+    is_unknown_tool = kind == "unknown_tool" and first.server == failed.server
+    return is_unknown_tool and similarity(failed.name, first.name) >= MIN_TOOL_NAME_SIMILARITY
+
+
+def _has_same_receiver(failure: OpenFailure, facts: CallFacts) -> bool:
+    """Return whether both calls work on the same object, or other evidence of intent replaces that.
+
+    A handler may create a new client. A model names only a tool, not its object.
+    """
+    if failure.call.id in facts.handled or (facts.turn is not None and failure.facts.turn is not None):
+        return True
+    receiver = failure.facts.receiver
+    return facts.receiver is None if receiver is None else receiver.is_same_as(facts.receiver)
+
+
+def _is_later(failure: OpenFailure, call: Call, facts: CallFacts) -> bool:
+    if facts.failures_before is not None:
+        return failure.number < facts.failures_before
+    last, first = failure.call.last, call.first
+    if first.seq < last.seq:
+        return False
+    if not first.started or not last.started:
+        return True
+    # Log timestamps are in milliseconds and may be rounded, so only a clear overlap counts.
+    return first.started + 1 >= last.started + int(last.seconds * 1000)
+
+
+def _are_related(first: tuple[int, ...] | None, second: tuple[int, ...] | None) -> bool:
+    """Return whether one task is the other, or its ancestor."""
+    if first is None or second is None:
+        return first is second
+    if not first or not second:
+        return first == second
+    return first[-1] in second or second[-1] in first
+
+
+def _values(step: Step) -> Any:
+    """Return the arguments of a call, or the metadata of a stage that the user marked."""
+    return step.arguments if step.arguments is not None else step.metadata
+
+
+def _find_same_arguments(failure: OpenFailure, call: Call, facts: CallFacts) -> Match | None:
+    failed, last = failure.call, call.last
+    before, after = _values(failed.last), _values(last)
+    is_silent = before is None and last.type != "model"  # nothing identifies the item
+    if is_silent or failed.first.tool_key != call.first.tool_key or not is_same_json(before, after):
+        return None
+    if _has_lost_values(before):
+        return None
+    tools = failure.tools_since if _may_have_prerequisites(failure, facts) else ()
+    return Match(failure, "recipe" if tools else "retry", (), ("same_arguments",), False, tools)
+
+
+def _may_have_prerequisites(failure: OpenFailure, facts: CallFacts) -> bool:
+    """Return whether calls that succeeded in between may be why the same call succeeds now.
+
+    False if only time could help, or if a program returned to the call in a second round over its items, with many
+    other tools in between.
+    """
+    cause = failure.call.failure
+    if cause is not None and cause.remedy is Remedy.RETRY:
+        return False
+    is_answered = facts.turn is not None and failure.facts.turn is not None and facts.turn[0] == failure.facts.turn[0]
+    return facts.is_logged or is_answered or not facts.knows_program or failure.call.id in facts.handled
+
+
+_LOST = re.compile(r"\[(?:str \d{1,9} chars|int|float)\]|\"\$(?:str|type)\":")
+
+
+def _has_lost_values(arguments: Any) -> bool:
+    """Return whether only types and lengths were stored, so that equal records may be of different calls."""
+    return isinstance(arguments, Mapping) and _LOST.search(_result_text(arguments)) is not None
+
+
+def _match_conversation(failure: OpenFailure, call: Call) -> Match | None:
+    """Match a model call that continues the conversation of the failed one."""
+    if not continues_conversation(failure.call.last.arguments, call.last.arguments):
+        return None
+    argument_changes = diff_calls(failure.call.last, call.last)
+    return Match(
+        failure, "agent", argument_changes, ("conversation",), False, failure.tools_since if argument_changes else ()
+    )
+
+
+def _match_changes(
+    failure: OpenFailure, call: Call, evidence: tuple[LinkEvidence, ...], *, is_provisional: bool = False
+) -> Match:
+    reissue_changes = _diff_reissue(failure.call, call)
+    sources: dict[str, None] = {}
+    marked: list[Change] = []
+    for change in reissue_changes:
+        tools = _find_sources(change.after, failure, _leaf(change.path)) if change.how == "substitute" else []
+        sources |= dict.fromkeys(tools)
+        marked.append(msgspec.structs.replace(change, from_="run") if tools else change)
+    return Match(failure, "agent", tuple(marked), evidence, is_provisional, tuple(sources) or failure.tools_since)
+
+
+def _diff_reissue(failed: Call, call: Call) -> tuple[Change, ...]:
+    """Return what a re-issue changed: its arguments, and its tool if it differs."""
+    argument_changes = diff_calls(failed.last, call.last)
+    if failed.name == call.name:
+        return argument_changes
+    return (Change(path=TOOL_NAME_PATH, how="rename", before=failed.name, after=call.name), *argument_changes)
+
+
+def _is_renamed_away(failed: Call, call: Call, comparison: Comparison) -> bool:
+    """Return whether another tool was called with other values: a similar name alone is no evidence."""
+    return failed.name != call.name and bool(comparison.values)
+
+
+def _is_rejected_argument(failure: Failure | None, path: str) -> bool:
+    """Return whether the error rejects this argument by name."""
+    if failure is None or failure.kind.code != "invalid_arguments":
+        return False
+    return names_argument(f"{failure.message}\n{failure.detail}", _root(path))
+
+
+# Values
+
+
+class Comparison(NamedTuple):
+    """The differences between the arguments of a failed call and a later one."""
+
+    values: dict[str, tuple[Any, Any]]
+    """Arguments with another value, by path: before and after."""
+    item_paths: tuple[str, ...]
+    """Paths of them that may name an item. Long texts are compared separately."""
+    doubtful: tuple[str, ...]
+    """Paths to files where one may be a shorter form of the other."""
+    has_additions: bool
+    has_unchanged: bool
+
+
+def compare_arguments(
+    before: Mapping[str, Any], after: Mapping[str, Any], failure: Failure | None, *, is_program: bool = False
+) -> Comparison | None:
+    """Separate changes of form from changes of value. Return None if the calls have too little in common.
+
+    `is_program` means that code made the calls, not a model: it may process files of one name in many folders.
+    """
+    text = f"{failure.message}\n{failure.detail}"[:4000] if failure is not None else ""
+    is_command = not _COMMANDS.isdisjoint(before) and not _COMMANDS.isdisjoint(after)
+    values: dict[str, tuple[Any, Any]] = {}
+    item_paths: list[str] = []
+    doubtful: list[str] = []
+    has_additions = False
+    argument_changes = diff_arguments(before, after)
+    if len(argument_changes) > MAX_ARGUMENT_CHANGES:
+        return None
+    for change in argument_changes:
+        path, old, new = change.path, change.before, change.after
+        if is_command and path in _COMMENTS:
+            continue
+        if is_replaced(old) or is_replaced(new):
+            return None  # no link from redacted values
+        if change.how == "drop" and names_argument(text, _leaf(path)):
+            continue
+        if change.how == "rename" and not _may_be_misnamed(failure, text, change):
+            values[path] = (old, new)
+            item_paths += [path, path.removesuffix(_leaf(path)) + str(new)]
+            continue
+        if change.how in _FORMS or _is_same_in_other_form(old, new, text):
+            continue
+        if old is None and _leaf(path) not in _names_at(before, path):
+            if says_missing(text, _leaf(path)):
+                has_additions = True
+                continue
+        elif (same_file := _is_same_file(path, old, new, is_program=is_program)) is not None:
+            if not same_file:
+                doubtful.append(path)
+            continue
+        values[path] = (old, new)
+        if not are_similar_texts(old, new):
+            item_paths.append(path)
+    unchanged = [name for name in before if name in after and is_same_json(before[name], after[name])]
+    has_unchanged = any(not (is_command and name in _COMMENTS) for name in unchanged)
+    return Comparison(values, tuple(item_paths), tuple(doubtful), has_additions, has_unchanged)
+
+
+def _may_be_misnamed(failure: Failure | None, text: str, change: Change) -> bool:
+    """Return whether a failure may be about an argument's name: a tool that searched and found nothing knew the
+    name."""
+    if failure is None or not (failure.remedy is Remedy.RETRY or failure.kind.code in _MISSING):
+        return True
+    return names_argument(text, str(change.before)) or names_argument(text, str(change.after))
+
+
+def _find_value_support(failure: OpenFailure, path: str, old: Any, new: Any) -> LinkEvidence | None:
+    cause = failure.call.failure
+    text = f"{cause.message}\n{cause.detail}"[:4000] if cause is not None else ""
+    if supports_value(text, old, new):
+        return "stated_limit"
+    if _find_sources(new, failure):
+        return "tool_result"
+    return "same_text" if _is_same_text(cause, old, new) else None
+
+
+def _is_same_text(failure: Failure | None, old: Any, new: Any) -> bool:
+    """Return whether a long text was corrected: most of it is unchanged, and the failure was about the text."""
+    if failure is None or failure.remedy is Remedy.RETRY or failure.kind.code in _MISSING:
+        return False
+    return are_similar_texts(old, new)
+
+
+def _find_sources(value: Any, failure: OpenFailure, name: str = "") -> list[str]:
+    """Return the tools whose results since the failure contain a value; a short value only under the same name."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return []
+    text = str(value)
+    if len(text) >= MIN_RESULT_VALUE_CHARS:
+        return [tool for tool, result in failure.results if _is_word_of(text, result)]
+    if not name:
+        return []
+    field = re.compile(rf"\"{re.escape(name)}\":\s?\"?{re.escape(text)}(?![\w.])")
+    return [tool for tool, result in failure.results if field.search(result)]
+
+
+def _is_word_of(word: str, text: str) -> bool:
+    """Return whether a text contains a word as a separate word."""
+    start = text.find(word)
+    while start >= 0:
+        before, after = text[start - 1 : start], text[start + len(word) : start + len(word) + 1]
+        if not (before.isalnum() and word[0].isalnum()) and not (after.isalnum() and word[-1].isalnum()):
+            return True
+        start = text.find(word, start + 1)
+    return False
+
+
+def _note_success(failure: OpenFailure, call: Call, values: frozenset[str]) -> OpenFailure:
+    """Store what has succeeded since a failure, and the results of calls that share a value with it."""
+    first = call.first
+    tools = failure.tools_since
+    if first.name not in tools and len(tools) < MAX_INTERMEDIATE_TOOLS:
+        tools = (*tools, first.name)
+    results = failure.results
+    if not values.isdisjoint(failure.values):
+        results = (*results[1 - MAX_RESULTS :], (first.name, _result_text(call.last.result)))
+    if tools is failure.tools_since and results is failure.results:
+        return failure
+    return msgspec.structs.replace(failure, tools_since=tools, results=results)
+
+
+def _result_text(result: Any) -> str:
+    if isinstance(result, str):
+        return result[:MAX_RESULT_CHARS]
+    try:
+        return _sorted_encoder.encode(result)[:MAX_RESULT_CHARS].decode("utf-8", "replace")
+    except Exception:  # noqa: BLE001 - a result may hold objects of any class
+        return ""
+
+
+_sorted_encoder = msgspec.json.Encoder(enc_hook=str, order="sorted")
+
+
+def _scalars(arguments: Any) -> Iterator[str]:
+    """Yield the values of a call that are specific enough to identify a shared subject. Bounded."""
+    waiting = [arguments]
+    for _ in range(MAX_COMPARED_VALUES):
+        if not waiting:
+            return
+        value = waiting.pop()
+        if isinstance(value, Mapping):
+            waiting += list(value.values())[:MAX_COMPARED_VALUES]
+        elif isinstance(value, list | tuple):
+            waiting += value[:MAX_COMPARED_VALUES]
+        elif isinstance(value, str):
+            if value.strip():
+                yield value
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield str(value)
+
+
+def _is_same_in_other_form(old: Any, new: Any, error: str) -> bool:
+    """Return whether two texts differ in quoting, spacing, case, or in a word that the error names."""
+    if not isinstance(old, str) or not isinstance(new, str):
+        return False
+    left, right = _normalized(old), _normalized(new)
+    if left == right:
+        return bool(left)
+    before, after = old.split(), new.split()
+    if not after or len(after) >= len(before):
+        return False
+    removed = _removed_words(before, after)
+    # An error that quotes the whole value does not name a single word of it.
+    return bool(removed) and not unnamed_words(error.replace(old, " "), removed)
+
+
+def _normalized(text: str) -> str:
+    return " ".join(text.replace("'", "").replace('"', "").replace("`", "").replace("\\", "").casefold().split())
+
+
+def _removed_words(before: Sequence[str], after: Sequence[str]) -> list[str]:
+    """Return the removed words; empty if words were added or moved."""
+    removed: list[str] = []
+    position = 0
+    for word in before:
+        if position < len(after) and word == after[position]:
+            position += 1
+        else:
+            removed.append(word)
+    return removed if position == len(after) else []
+
+
+def _is_same_file(path: str, old: Any, new: Any, *, is_program: bool = False) -> bool | None:
+    """Return whether two texts name one file by a longer and a shorter path; False if uncertain."""
+    if not isinstance(old, str) or not isinstance(new, str) or old == new:
+        return None
+    words = {word.casefold() for word in _leaf(path).replace("-", "_").split("_")}
+    if words.isdisjoint(_PATHS) and not {old[:1], new[:1]} & {"/", "~", "."}:
+        return None
+    left, right = _parts(old), _parts(new)
+    shorter, longer = sorted((left, right), key=len)
+    if not shorter or longer[-len(shorter) :] != shorter:
+        return None
+    if old.startswith(("/", "~")) != new.startswith(("/", "~")):
+        return not is_program or len(shorter) > 1
+    return not is_program and len(left) >= len(right)
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.replace("\\", "/").split("/") if part not in ("", ".", "~")]
+
+
+def _is_long_text(value: Any) -> bool:
+    return isinstance(value, str) and len(value) >= MIN_LONG_TEXT_CHARS
+
+
+def has_long_text(arguments: Any) -> bool:
+    return isinstance(arguments, Mapping) and any(map(_is_long_text, arguments.values()))
+
+
+def text_similarity(first: str, second: str) -> float:
+    """Return the share of words that two long texts have in common, in any order."""
+    left, right = _word_counts(first), _word_counts(second)
+    total = sum(left.values()) + sum(right.values())
+    return 2 * sum(min(count, right.get(word, 0)) for word, count in left.items()) / total if total else 0.0
+
+
+def _word_counts(text: str) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for word in text[:20_000].split():
+        counts[word] = counts.get(word, 0) + 1
+    return counts
+
+
+def _names_at(arguments: Mapping[str, Any], path: str) -> Collection[str]:
+    container: Any = arguments
+    for part in path.split(".")[:-1]:
+        container = container.get(part) if isinstance(container, Mapping) else None
+    return container.keys() if isinstance(container, Mapping) else ()
+
+
+def _root(path: str) -> str:
+    return path.partition(".")[0]
+
+
+def _leaf(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
+# Items
+
+
+def differs_in(candidate: Candidate, steps: Iterable[Step]) -> bool:
+    """Item test: return whether another call of the tool has another value, or a similar text, in a changed argument.
+
+    Redacted values count as different, because equal ones cannot be recognized.
+    """
+    last = candidate.call.last
+    arguments = last.arguments
+    if not isinstance(arguments, Mapping):
+        return False
+    roots = {_root(path) for path in candidate.paths}
+    texts = {_root(path): arguments.get(_root(path)) for path in candidate.texts}
+    for step in steps:
+        if step.call == candidate.call.id or step.tool_key != last.tool_key or not isinstance(step.arguments, Mapping):
+            continue
+        other = step.arguments
+        if step.outcome == "success" and any(
+            not _is_certainly_same(arguments.get(root), other.get(root)) for root in roots
+        ):
+            return True
+        if step.call not in candidate.intent and any(
+            are_similar_texts(text, other.get(root)) for root, text in texts.items()
+        ):
+            return True
+    return False
+
+
+def are_similar_texts(first: Any, second: Any) -> bool:
+    """Return whether two values are long texts that share most words."""
+    is_text = _is_long_text(first) and _is_long_text(second)
+    return is_text and text_similarity(first, second) >= MIN_TEXT_SIMILARITY
+
+
+def _is_certainly_same(first: Any, second: Any) -> bool:
+    return is_same_json(first, second) and not is_hidden(first)
+
+
+_HIDDEN = re.compile(r"\[redacted [a-z0-9_]{1,40}\]|\[(?:str \d{1,9} chars|int|float)\]|\"\$(?:str|type)\":")
+_HASHED = re.compile(r"\[(?:str \d{1,9} chars|int|float) #[0-9a-f]{12}\]")
+
+
+def is_hidden(value: Any) -> bool:
+    """Return whether redaction or the record level replaced a value so that equal values cannot be recognized."""
+    return _HIDDEN.search(_to_text(value)) is not None
+
+
+def is_replaced(value: Any) -> bool:
+    """Return whether a value was replaced, possibly by a hash that still identifies equal values."""
+    text = _to_text(value)
+    return _HIDDEN.search(text) is not None or _HASHED.search(text) is not None
+
+
+def _to_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None or isinstance(value, bool | int | float):
+        return ""
+    return _result_text(value)
+
+
+def differing_names(first: Mapping[str, Any], second: Mapping[str, Any]) -> set[str]:
+    return {name for name in first.keys() | second.keys() if not is_same_json(first.get(name), second.get(name))}
+
+
+# Whole runs
+
+
+def derive_status(run: Run, steps: Iterable[Step], links: Iterable[Link]) -> Status:
+    """Derive the status of a run from its steps and its final links."""
+    calls = group_attempts(steps)
+    failed = [call for call in calls if call.has_failed]
+    linked = {link.failed for link in links}
+    return RunProgress(
+        failed=len(failed),
+        recovered=sum(call.has_succeeded or call.id in linked for call in failed),
+        has_own_failure=any(call.first.type == "run" for call in failed),
+        has_success=any(call.has_succeeded and call.first.type not in _STAGES for call in calls),
+    ).status(run)
+
+
+def link_recoveries(steps: Iterable[Step], run: Run | None = None, *, is_settled: bool = False) -> list[Link]:
+    """Return a link for each recovered call of a whole run, in the order of the failed calls.
+
+    `is_settled` judges a run that has not ended.
+    """
+    is_final = is_settled or run is None or run.end is not None
+    judged_calls = judge_calls(steps, run, is_final=is_final)
+    links = [link for _, call, call_links in judged_calls if call.has_succeeded for link in call_links]
+    return sorted(links, key=lambda link: link.failed)
+
+
+def find_refuted(steps: Iterable[Step]) -> tuple[int, ...]:
+    """Return the calls whose provisional links are refuted by other calls of their run.
+
+    For a run that never ended: its recording process could not store which links it withdrew.
+    """
+    calls = group_attempts(steps)
+    others = [step for call in calls for step in call.steps]
+    return tuple(call.id for call in calls if any(differs_in(candidate, others) for candidate in _provisional(call)))
+
+
+def _provisional(call: Call) -> Iterator[Candidate]:
+    links = call.last.links
+    intent = tuple(link.failed for link in links)
+    for link in links:
+        if link.provisional and call.has_succeeded:
+            value_changes = [
+                change for change in link.changes if change.how not in _FORMS and change.path != TOOL_NAME_PATH
+            ]
+            texts = [
+                change.path for change in value_changes if _is_long_text(change.before) and _is_long_text(change.after)
+            ]
+            paths = [change.path for change in value_changes if change.path not in texts]
+            yield Candidate(call, LOGGED, tuple(paths), tuple(texts), intent, link.failed)
+
+
+def attach_links(history: History) -> History:
+    """Store the links of a whole run in its steps, so that a store need not derive them from redacted values."""
+    if any(step.links_decided for step in history.steps) or not any(step.has_failed for step in history.steps):
+        return history
+    last_steps = {call.id: call.last.seq for call in group_attempts(history.steps)}
+    links: dict[int, list[Link]] = {}
+    for link in history.links:
+        if link.failed != link.overcame and link.overcame in last_steps:
+            links.setdefault(last_steps[link.overcame], []).append(link)
+    steps = [
+        msgspec.structs.replace(step, links_decided=step.has_failed, links=tuple(links.get(step.seq, ())))
+        if step.has_failed or step.seq in links
+        else step
+        for step in history.steps
+    ]
+    return msgspec.structs.replace(history, steps=tuple(steps))
+
+
+def judge_calls(
+    steps: Iterable[Step], run: Run | None = None, *, is_final: bool
+) -> Iterator[tuple[RunProgress, Call, list[Link]]]:
+    """Judge the calls of a run in order. Yield the state of the run before each call, the call and its links."""
+    calls = group_attempts(steps)
+    others = [step for call in calls for step in call.steps]
+    withdrawn = frozenset(run.withdrawn) if run is not None else frozenset()
+    progress = RunProgress()
+    for call in calls:
+        before = progress
+        progress, links = before.after(
+            call, None, lambda candidate: differs_in(candidate, others), withdrawn, is_final=is_final
+        )
+        yield before, call, links
+
+
+def _link_attempts(call: Call) -> Link:
+    """Link a call to its own last attempt."""
+    prerequisites = tuple(dict.fromkeys(name for step in call.steps if step.after for name in step.after.first))
+    method: LinkMethod = "retry" if all(is_retry(step.after) for step in call.steps) else "repair"
+    if not call.changes and prerequisites:
+        method = "recipe"
+    return Link(
+        run=call.first.run,
+        failed=call.id,
+        overcame=call.id,
+        how="repair" if call.changes else method,
+        changes=call.changes,
+        between=prerequisites[:MAX_INTERMEDIATE_TOOLS] if method == "recipe" else (),
+        evidence=("attempt",),
+    )
+
+
+def compact_arguments(arguments: Any) -> dict[str, Any]:
+    """Return arguments without long or nested values."""
+    if not isinstance(arguments, Mapping):
+        return {}
+    items = list(arguments.items())[:16]
+    return {str(name)[:MAX_SHORT_CHARS]: _compact_value(value) for name, value in items}
+
+
+def _compact_value(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return value if len(value) <= MAX_SHORT_CHARS else None
+    if isinstance(value, list) and len(value) <= 16:
+        is_short = all(
+            not isinstance(item, list) and (item is False or _compact_value(item) is not None) for item in value
+        )
+        return value if is_short else None
+    return None
+
+
+# Model calls
+
+
+def diff_calls(failed: Step, later: Step) -> tuple[Change, ...]:
+    """Return the changed arguments between two calls. Messages of a conversation are not arguments."""
+    argument_changes = diff_arguments(_values(failed), _values(later))
+    if not argument_changes or failed.type != "model":
+        return argument_changes
+    names = {name for step in (failed, later) for name in _conversation_names(step.arguments)}
+    return tuple(change for change in argument_changes if _root(change.path) not in names)
+
+
+def is_other_conversation(failed: Step, later: Step) -> bool:
+    """Return whether a model was called with another conversation, so that it is not the same call."""
+    return failed.type == "model" and not is_same_json(failed.arguments, later.arguments)
+
+
+def continues_conversation(before: Any, after: Any) -> bool:
+    """Return whether a later conversation contains the last message of an earlier one and most of the others."""
+    earlier, later = _messages(before), _messages(after)
+    if not earlier or not later:
+        return False
+    shared = sum(message in later for message in earlier)
+    return earlier[-1] in later and 2 * shared > len(earlier)
+
+
+def _messages(arguments: Any) -> list[bytes]:
+    """Return the messages of a model call as stored: role, size and hash."""
+    for name in _conversation_names(arguments):
+        value = arguments[name]
+        messages = value.get("each", ()) if isinstance(value, Mapping) and "each" in value else value
+        message_list = messages if isinstance(messages, list | tuple) else [messages]
+        if all(
+            isinstance(message, Mapping) and ("hash" in message or "content" in message) for message in message_list
+        ):
+            return [_sorted_encoder.encode(message) for message in message_list]
+    return []
+
+
+def _conversation_names(arguments: Any) -> Iterator[str]:
+    """Yield the arguments that hold a conversation, as sent or as stored."""
+    if isinstance(arguments, Mapping):
+        for name, value in arguments.items():
+            messages = value if isinstance(value, list) else [value]
+            if messages and all(_is_message(message) for message in messages[:MAX_INTERMEDIATE_TOOLS]):
+                yield name
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, Mapping) and ("role" in value or value.keys() >= {"count", "each"})

@@ -1,0 +1,564 @@
+"""The records: Run, Step, Recovery, Change, Link, Lesson and others, with the same field names in store and export."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from mulligan.core import fork_safety
+from mulligan.core.failure import Failure, Kind, Remedy
+
+StepType = Literal["plan", "tool", "model", "retrieval", "respond", "custom", "run"]
+"""`run` stands for the run itself: a failure that belongs to no step."""
+Outcome = Literal["success", "failure", "cancelled", "refused"]
+"""`blocked` means that mulligan answered without executing the call."""
+EndReason = Literal["finished", "raised", "abandoned"]
+Status = Literal["success", "recovered", "partial", "failure"]
+ChangeOperation = Literal["cast", "rename", "drop", "clamp", "enum", "trim", "parse", "wrap", "default", "substitute"]
+ValueSource = Literal["call", "run", "schema", "rule", "memory", "error"]
+"""Where a changed value comes from. `error` is a number in an error text: a bound (SAFETY S1), or for a suggestion the
+value that the error text expects."""
+LinkMethod = Literal["retry", "repair", "recipe", "agent"]
+LinkEvidence = Literal[
+    "same_arguments", "same_values", "missing_arguments", "conversation", "attempt",
+    "handler", "model_turn", "next_call", "stated_limit", "tool_result", "same_text", "explicit",
+]  # fmt: skip
+"""Why a success counts as the recovery of a failed call (`mulligan.core.links`)."""
+Effects = Literal["none", "repeatable", "once"]
+PatternState = Literal["new", "active", "resolved", "muted"]
+"""`new` occurred on one day only, `active` on several. An operator sets `resolved` and `muted`."""
+
+FixState = Literal["proposed", "promoted", "approved", "demoted", "expired", "paused", "revoked"]
+"""A fix is applied automatically only while it is promoted, or approved by an operator (SAFETY S3)."""
+
+LessonState = Literal["proposed", "active", "disabled", "expired"]
+"""`active` lessons are proven like a promoted fix, or approved by a person. Only these are shown to models."""
+LessonSource = Literal["learned", "file", "seed"]
+LessonVerdict = Literal["approve", "disable", "revoke"]
+"""`revoke` also revokes the fix that the lesson is based on."""
+
+VERIFY = "verify"
+"""The source of a recovery in which `verify` found that the call had executed."""
+RUN_SPECIFIC = "(another)"
+"""In a learned change: stands for a value specific to its run, which is not shared."""
+REQUOTED = "(requoted)"
+"""In a learned change: the same text with other quotes or escapes."""
+LAST_PATH_SEGMENT = "(last part)"
+"""In a learned change: the part of a path after the last slash."""
+STEP_TYPES: tuple[StepType, ...] = ("plan", "tool", "model", "retrieval", "respond", "custom", "run")
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base class of records: immutable values that omit defaults when encoded."""
+
+
+class Change(Record, frozen=True, rename={"from_": "from"}):
+    """One edit of one argument."""
+
+    path: str
+    how: ChangeOperation
+    before: Any = None
+    after: Any = None
+    from_: ValueSource = "call"
+    privileged: bool = False
+    """Whether the developer declared the argument as privileged or the tool as destructive: its value is not shared."""
+
+
+class Recovery(Record, frozen=True):
+    """The recovery action before an attempt."""
+
+    remedy: Remedy
+    seconds: float = 0.0
+    """Delay before the attempt."""
+    changes: tuple[Change, ...] = ()
+    source: str = ""
+    """The origin of the changes: schema, error, run, memory or rule; `verify` if a check found that the call had
+    executed."""
+    fix: str | None = None
+    confidence: float = 1.0
+    first: tuple[str, ...] = ()
+    """Prerequisite calls that were made before the attempt."""
+
+
+class RecoveryStop(Record, frozen=True):
+    """Why recovery made no further attempt, and the suggestions that remain."""
+
+    why: str
+    offered: tuple[Recovery, ...] = ()
+    """Repairs that were not attempted, for a model or a person to make."""
+    spiral: str = ""
+    """Note about a strategy that failed repeatedly with varied arguments, if any."""
+
+
+class Step(Record, frozen=True, gc=False):
+    """One attempt of a call. Excluded from garbage collection: there are many, and none is part of a cycle."""
+
+    run: str
+    seq: int
+    """Number within its run, from 1."""
+    call: int
+    """The seq of the first attempt of the same call."""
+    attempt: int = 1
+    parent: int | None = None
+    """The seq of the enclosing step."""
+    type: StepType = "tool"
+    name: str = ""
+    server: str | None = None
+    arguments: Any = None
+    outcome: Outcome = "success"
+    result: Any = None
+    started: int = 0
+    """UTC milliseconds."""
+    seconds: float = 0.0
+    failure: Failure | None = None
+    after: Recovery | None = None
+    ending: RecoveryStop | None = None
+    """Set on the last attempt of an unrecovered call."""
+    tokens: dict[str, int] | None = None
+    metadata: dict[str, Any] | None = None
+    sampled: float = 1.0
+    """The share of such steps that is stored: each stored success represents 1 / `sample_rate` calls."""
+    effects: Effects | None = None
+    """The declared side effects of the tool, on failed attempts where known."""
+    key: str | None = None
+    """Identity of the tool if its name is not unique: module and qualified name of a Python function."""
+    links: tuple[Link, ...] = ()
+    """Links to the failed calls that this call recovers, as judged by the recording process before redaction."""
+    links_decided: bool = False
+    """Whether the recording process decides which later call recovers this failed attempt."""
+
+    @property
+    def tool_key(self) -> str:
+        """Identity of the tool: its key, its server and name, or its bare name."""
+        return self.key or (f"{self.server}/{self.name}" if self.server else self.name)
+
+    @property
+    def has_failed(self) -> bool:
+        return self.outcome == "failure" and (self.failure is None or self.failure.is_failure)
+
+    @property
+    def is_skipped(self) -> bool:
+        """Whether a planned attempt was cancelled before execution. `stop` has the reason."""
+        return self.outcome == "cancelled" and self.ending is not None
+
+
+class Run(Record, frozen=True):
+    """One piece of work by an agent. Its status is derived (`mulligan.core.links.derive_status`), never stored."""
+
+    id: str
+    agent: str = ""
+    version: str | None = None
+    environment: str | None = None
+    session: str | None = None
+    parent: str | None = None
+    context: str | None = None
+    """The task of the agent."""
+    metadata: dict[str, Any] | None = None
+    started: int = 0
+    ended: int | None = None
+    end: EndReason | None = None
+    traceparent: str | None = None
+    """The parent span in another program, from its `traceparent` header (W3C)."""
+    withdrawn: tuple[int, ...] = ()
+    """Calls whose provisional links turned out to be a loop over items before the run ended."""
+    items: dict[str, tuple[str, ...]] | None = None
+    """By tool key: arguments that name items, because two successful calls differ in that argument alone."""
+
+
+class Link(Record, frozen=True):
+    """A recovery link: a failed call and the later success that recovered it, by their call numbers."""
+
+    run: str
+    failed: int
+    overcame: int
+    how: LinkMethod
+    """`repair` without changes means another recovery action, such as compression or a refreshed key."""
+    changes: tuple[Change, ...] = ()
+    between: tuple[str, ...] = ()
+    """Tools that succeeded between the two calls, models excluded; for a prerequisite, the missing calls."""
+    evidence: tuple[LinkEvidence, ...] = ()
+    """Why both calls have the same intent."""
+    provisional: bool = False
+    """Whether a later success of the run may still show that a changed argument names an item."""
+
+
+class Prerequisite(Record, frozen=True):
+    """A call that must succeed before another."""
+
+    tool: str
+    arguments: dict[str, Any] = {}
+    """Arguments that were the same in nearly every run."""
+    open: tuple[str, ...] = ()
+    """Names of arguments whose values are specific to a run."""
+
+
+class PatternPeriod(Record, frozen=True):
+    """The occurrences and recoveries of a pattern over some days."""
+
+    days: int = 0
+    met: int = 0
+    overcome: int = 0
+
+
+class Lesson(Record, frozen=True):
+    """A fix in words: mistake, correction and evidence.
+
+    Text and action are stored. Counts and state are computed when the lesson is read.
+    """
+
+    id: str
+    tool: str
+    mistake: str
+    correction: str
+    fingerprint: str = ""
+    pattern: str = ""
+    kind: str = ""
+    error: str = ""
+    """The message template of such failures. Untrusted text: quote it when shown."""
+    failed: str = ""
+    """A failing call, with names and shareable values only."""
+    works: str = ""
+    """The same call as it succeeds."""
+    changes: tuple[Change, ...] = ()
+    first: tuple[Prerequisite, ...] = ()
+    fix: str = ""
+    """The fix that the lesson is based on; empty for a lesson that a person wrote."""
+    tried: int = 0
+    worked: int = 0
+    """In how many runs the correction was tried, and succeeded."""
+    confidence: float = 0.0
+    """Lower bound of the success rate."""
+    seen: int = 0
+    """How often the pattern occurred."""
+    agents: dict[str, int] = {}
+    """The agents with the most occurrences."""
+    helped: int = 0
+    unhelped: int = 0
+    """Runs with the pattern since the lesson became active: recovered by it, and not."""
+    before: PatternPeriod = PatternPeriod()
+    after: PatternPeriod = PatternPeriod()
+    """The pattern before the lesson became active, and since."""
+    state: LessonState = "proposed"
+    why: str = ""
+    """Why the lesson is not active."""
+    stale: bool = False
+    """Whether the tool's schema has changed since the lesson was proven or approved."""
+    edited: bool = False
+    """Whether a person wrote or changed the text."""
+    source: LessonSource = "learned"
+    origin: str = ""
+    """The source of a seed lesson."""
+    created: int = 0
+    since: int = 0
+    """When the lesson became active; 0 if it never was."""
+    last: int = 0
+    """When its correction was last tried. UTC milliseconds."""
+
+    @property
+    def is_seed(self) -> bool:
+        """Whether it is an unedited seed lesson."""
+        return self.source == "seed" and not self.edited
+
+    @property
+    def can_show_to_model(self) -> bool:
+        """Whether it may be shown to a model: it is enabled and matches the current schema of its tool."""
+        return self.state not in ("disabled", "expired") and not self.stale
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether it is shown without `include_proposed`: it is active, or a seed lesson."""
+        return self.can_show_to_model and (self.is_seed or self.state == "active")
+
+
+class Example(Record, frozen=True):
+    """A step in which a pattern occurred."""
+
+    run: str
+    seq: int
+    started: int = 0
+
+
+class Pattern(Record, frozen=True):
+    """All failures of one tool with one fingerprint.
+
+    Counts include those of merged patterns. `occurrences` is the sum of `recovered` and `unrecovered`, in failed
+    attempts.
+    """
+
+    id: str
+    tool: str
+    fingerprint: str
+    kind: str
+    server: str | None = None
+    message: str = ""
+    """The message of the first occurrence."""
+    template: str = ""
+    """The message template: variable parts masked, codes and limits unchanged."""
+    count: int = 0
+    overcome: int = 0
+    given_up: int = 0
+    runs: int = 0
+    """The number of runs with this pattern."""
+    first: int = 0
+    last: int = 0
+    """UTC milliseconds."""
+    agents: dict[str, int] = {}
+    """The agents with the most occurrences."""
+    examples: tuple[Example, ...] = ()
+    """The latest examples."""
+    days: dict[int, int] = {}
+    """Occurrences per day of the query's period, by the first millisecond of the day."""
+    state: PatternState = "new"
+    reopened: int = 0
+    """How often it occurred again after it was resolved."""
+    merged: tuple[str, ...] = ()
+    """The ids of the patterns merged into it."""
+
+
+class Compaction(Record, frozen=True):
+    """A conversation that was shortened, by the agent's host (compaction) or by mulligan (compression)."""
+
+    run: str | None = None
+    session: str | None = None
+    at: int = 0
+    """UTC milliseconds."""
+    attempt: int = 0
+    reason: str = ""
+    steps: int = 0
+    chars_before: int | None = None
+    chars_after: int | None = None
+    tokens_before: int | None = None
+    tokens_after: int | None = None
+    known: tuple[str, ...] = ()
+    """Failures that the session has tracked before, as pattern ids: `failure_identity`."""
+
+
+class History(Record, frozen=True):
+    """The stored history of a run: steps in order, recovery links and compactions.
+
+    Of the session's compactions before the run, only the last is included.
+    """
+
+    run: Run
+    steps: tuple[Step, ...] = ()
+    links: tuple[Link, ...] = ()
+    compactions: tuple[Compaction, ...] = ()
+
+
+class Precedent(Record, frozen=True):
+    """What recovered the same failure of the same tool in earlier runs."""
+
+    how: LinkMethod
+    changes: tuple[Change, ...] = ()
+    between: tuple[str, ...] = ()
+    worked: int = 1
+    """The number of runs in which it recovered the failure."""
+    seen: int = 1
+    """The number of runs with the failure."""
+    first: tuple[Prerequisite, ...] = ()
+    """The prerequisites, with their constant arguments."""
+    likeness: float = 1.0
+    """Below 1 for a similar failure; 0 if derived from exemplars."""
+    shareable: bool = False
+    """Whether its values may be shown to a model."""
+
+
+class Fix(Record, frozen=True):
+    """What turned a pattern's failure into a success, with its trials."""
+
+    id: str
+    tool: str
+    fingerprint: str
+    sort: Literal["change", "recipe", "retry", "exemplar"] = "change"
+    """An `exemplar` was never tried: it is derived from successful calls."""
+    changes: tuple[Change, ...] = ()
+    """The changes in shareable form: path, operation, and a value only if it is not text of a run."""
+    first: tuple[Prerequisite, ...] = ()
+    tried: int = 0
+    """The number of runs that tried it; each run has one vote."""
+    worked: int = 0
+    imported: int = 0
+    """The part of `trials` from imported logs, which do not count towards promotion."""
+    principals: int = 0
+    """The number of principals for whom it succeeded."""
+    days: int = 0
+    """The number of days on which it succeeded."""
+    agents: dict[str, int] = {}
+    last: int = 0
+    """When it was last tried. UTC milliseconds."""
+    state: FixState = "proposed"
+    why: str = ""
+    """Why it is not applied automatically."""
+    likeness: float = 1.0
+    """Similarity of the query's failure and the fix's failure: 1 for the same pattern."""
+    exemplars: int = 0
+    """The number of successful calls that it is derived from, if it was never tried."""
+    key: str = ""
+    """Identity of the tool; empty if the records only have its name."""
+    showable: bool = False
+    """Whether it may be shown to a model."""
+    hidden_reason: str = ""
+    """Why it may not be shown."""
+
+
+class ReplayResult(Record, frozen=True):
+    """The action that current rules and memory would take for a recorded failed call."""
+
+    run: str
+    call: int
+    tool: str
+    kind: str
+    move: Literal["repair", "wait", "suggest", "nothing"] = "nothing"
+    """Changed arguments, or the same call after a backoff, both automatic; a suggestion to the model; or no action."""
+    agrees: bool | None = None
+    """Whether the action matches the call that recovered the failure; None if nothing did."""
+    source: str = ""
+    fix: str | None = None
+    confidence: float = 0.0
+    why: str = ""
+    """Why no action would be automatic."""
+    overcome: bool = False
+    """Whether the failure was recovered by any means."""
+    seconds: float = 0.0
+    """Estimated duration of the action: the backoff, and a call as long as the recovering one."""
+    saved: float = 0.0
+    """Seconds from the failure to its recovery, if the action matches."""
+    calls: int = 0
+    """Calls made between failure and recovery, including the recovering one."""
+    tokens: int = 0
+    """Tokens of these calls, where known."""
+
+
+_LETTERS = bytes(b"abcdefghijklmnopqrstuvwxyz234567"[byte % 32] for byte in range(256))
+_MIN_POOLED_IDS, _MAX_POOLED_IDS = 64, 4096
+_SHARED_ID_CHARS, _UNIQUE_ID_CHARS = 2, 14
+"""Characters that ids of one batch share, and random characters per id."""
+_id_pool: list[str] = []
+"""Unused ids. A system call for every id would be too slow: each standalone call needs one."""
+_pool_size = 0
+"""The size of the last batch."""
+
+
+pooled_run_id = _id_pool.pop
+"""Take a run id from the pool. Raises IndexError if it is empty; then call `new_id`, which refills it."""
+
+
+def new_id(prefix: str = "run") -> str:
+    """Return `run_` and 16 base32 characters: 80 bits, unique without coordination between processes."""
+    try:
+        id = _id_pool.pop()
+    except IndexError:
+        id, *others = _draw_ids()
+        _id_pool.extend(others)
+    return id if prefix == "run" else prefix + id[3:]
+
+
+def _draw_ids() -> list[str]:
+    """Draw a batch of ids, twice as large each time.
+
+    A system call releases the GIL, and the next thread waits its switch interval again. With a system call per id, a
+    busy program would starve other threads.
+
+    Ids of one batch share a prefix, so that they are stored on few index pages. The remaining characters keep them
+    unique, and distinguishable by the few characters that are displayed.
+    """
+    global _pool_size
+    _pool_size = min(max(_MIN_POOLED_IDS, 2 * _pool_size), _MAX_POOLED_IDS)
+    letters = os.urandom(_SHARED_ID_CHARS + _UNIQUE_ID_CHARS * _pool_size).translate(_LETTERS).decode()
+    shared_prefix = letters[:_SHARED_ID_CHARS]
+    return [
+        f"run_{shared_prefix}{letters[start : start + _UNIQUE_ID_CHARS]}"
+        for start in range(_SHARED_ID_CHARS, len(letters), _UNIQUE_ID_CHARS)
+    ]
+
+
+fork_safety.run_in_child(_id_pool.clear)  # a child would otherwise use the same ids as its parent
+
+
+def failure_identity(step: Step) -> str:
+    """Return the identity of a failure across repetitions: its pattern, or its kind if it has no fingerprint."""
+    failure = step.failure
+    return pattern_id(step.name, (failure.fingerprint or str(failure.kind)) if failure else "")
+
+
+def pattern_id(tool: str, fingerprint: str) -> str:
+    """Return `pat_` and 12 hex digits, the same in every store."""
+    content = f"{fingerprint}\n{tool}".encode("utf-8", "surrogatepass")
+    return f"pat_{digest(content, 6).hex()}"
+
+
+def fix_id(tool: str, fingerprint: str, form: object) -> str:
+    """Return `fix_` and 12 hex digits, the same in every store."""
+    content = f"{fingerprint}\n{tool}\n".encode("utf-8", "surrogatepass") + encode(form)
+    return f"fix_{digest(content, 6).hex()}"
+
+
+def digest(content: bytes, size: int) -> bytes:
+    """Return a blake2b digest of this size."""
+    hashed: bytes = _blake2b()(content, digest_size=size).digest()
+    return hashed
+
+
+@functools.cache
+def _blake2b() -> Callable[..., Any]:
+    """Import blake2b on the first failure, not on import."""
+    try:
+        # hashlib would also load OpenSSL, which takes as long as a hook needs to classify a failure
+        from _blake2 import blake2b
+    except ImportError:
+        from hashlib import blake2b
+
+    return blake2b
+
+
+def lesson_id(tool: str, key: str) -> str:
+    """Return `les_` and 12 hex digits, the same in every store. The key is the id of its fix or the name of its
+    file."""
+    from hashlib import blake2b  # lazy: needed only for consolidation and lesson files
+
+    content = f"{key}\n{tool}".encode("utf-8", "surrogatepass")
+    return f"les_{blake2b(content, digest_size=6).hexdigest()}"
+
+
+T = TypeVar("T")
+
+_encoder = msgspec.json.Encoder(enc_hook=str)  # the hook handles Kind, a subclass of str, which msgspec does not encode
+
+
+def encode(record: object) -> bytes:
+    """Encode a record, or a structure of records, as JSON."""
+    return _encoder.encode(record)
+
+
+encode_into = _encoder.encode_into
+"""Encode into a bytearray, replacing its content."""
+
+
+def decode(data: bytes | str, type: type[T]) -> T:
+    return msgspec.json.decode(data, type=type, dec_hook=_decode_kind)
+
+
+def decoder(type: type[T]) -> Callable[[bytes | str], T]:
+    """Return a decoder for one type, for decoding many records."""
+    return msgspec.json.Decoder(type, dec_hook=_decode_kind).decode
+
+
+def to_builtins(record: object) -> Any:
+    """Convert a record to dictionaries and lists, with the fields of `encode`."""
+    return msgspec.json.decode(encode(record))
+
+
+def _decode_kind(type: type, value: Any) -> Any:
+    if type is Kind:
+        if not isinstance(value, str):
+            raise ValueError(f"Expected `str`, got `{value.__class__.__name__}`")
+        return Kind.from_name(value)
+    raise NotImplementedError(f"no decoding for {type}")
+
+
+def sort_steps(steps: Sequence[Step]) -> list[Step]:
+    return sorted(steps, key=lambda step: step.seq)

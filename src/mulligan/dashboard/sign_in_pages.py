@@ -1,0 +1,87 @@
+"""Sign-in and sign-out pages, for people who cannot open the one-time URL that the server prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from mulligan.dashboard.forms import read_form
+from mulligan.server.access import cookie_name, error_response, safe_redirect_path
+from mulligan.server.app import Server
+from mulligan.server.errors import ApiError
+from mulligan.server.sign_in import COOKIE_HOURS
+from mulligan.server.tokens import ROLE_PERMISSIONS
+
+RenderSignIn = Callable[[Request, str, int], Response]
+SIGN_IN_PATH, SIGN_OUT_PATH = "/sign-in", "/sign-out"
+
+
+class SignInPages:
+    """Sign-in and sign-out endpoints. `page` renders the sign-in form with an optional error message."""
+
+    def __init__(self, server: Server, page: RenderSignIn) -> None:
+        self._server = server
+        self._page = page
+
+    async def show(self, request: Request) -> Response:
+        return self._page(request, "", 200)
+
+    async def sign_in(self, request: Request) -> Response:
+        """Exchange a valid token for a cookie. Cross-site requests are rejected to prevent login CSRF."""
+        server = self._server
+        _require_same_origin(request)
+        address = request.client.host if request.client else ""
+        try:
+            server.sign_in_limiter.check(address)
+        except ApiError as error:
+            answer = self._page(request, error.message, error.status)
+            answer.headers.update(error.headers)
+            return answer
+        secret = (await read_form(request)).get("token", "").strip()
+        if server.is_stale:
+            await server.run_in_reader(server.refresh)
+        token = server.tokens.find_by_secret(secret)
+        now = server.clock()
+        if token is None or token.state(now) != "active":
+            server.sign_in_limiter.record_failure(address)
+            return self._page(request, "There is no such token, or it is not good any more.", 401)
+        if "read" not in ROLE_PERMISSIONS[token.role]:
+            return self._page(request, f"This token has the role {token.role}; to look needs read or admin.", 403)
+        answer = RedirectResponse(safe_redirect_path(request.query_params.get("next", "/")), 303)
+        answer.set_cookie(
+            server.sessions.cookie_name, server.sessions.create_cookie(token, now), max_age=COOKIE_HOURS * 3600,
+            path="/", httponly=True, samesite="strict", secure=_is_https(request),
+        )  # fmt: skip
+        return answer
+
+    async def sign_out(self, request: Request) -> Response:
+        """Invalidate the cookie on the server and delete it from the browser. A copy of it stops working too."""
+        _require_same_origin(request)
+        server = self._server
+        answer: Response = RedirectResponse(SIGN_IN_PATH, 303)
+        server.browser_sessions.end_session(request.cookies.get(cookie_name(request), ""))
+        try:
+            if server.is_stale:
+                await server.run_in_reader(server.refresh)
+            if cookie := request.cookies.get(server.sessions.cookie_name):
+                await server.run_in_reader(server.sessions.sign_out, cookie, server.clock())
+        except ApiError as error:  # Report the unavailable store, and delete the browser's cookie anyway.
+            answer = error_response(request, error)
+        for name in (server.sessions.cookie_name, cookie_name(request)):
+            answer.delete_cookie(name, path="/", httponly=True, samesite="strict")
+        return answer
+
+
+def _require_same_origin(request: Request) -> None:
+    """Raise `ApiError` unless the request comes from a page of this server, as the browser's headers show."""
+    if request.headers.get("origin") is None and request.headers.get("sec-fetch-site") != "same-origin":
+        raise ApiError(
+            403, "foreign_origin", "this is for the form on this page. Programs send a token: Authorization."
+        )
+
+
+def _is_https(request: Request) -> bool:
+    """Return whether the browser used TLS, to this server or to a reverse proxy."""
+    return "https" in (request.url.scheme, request.headers.get("x-forwarded-proto", ""))

@@ -1,0 +1,249 @@
+"""Tool, model and agent pages: success, latency, corrected arguments and recommendations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from mulligan.core.calls import TOOL_NAME_PATH
+from mulligan.core.records import LAST_PATH_SEGMENT, RUN_SPECIFIC, Fix
+from mulligan.dashboard import formatting, lesson_pages, metric_cards, run_pages
+from mulligan.dashboard.overview_page import build_pattern_row, empty_state
+from mulligan.dashboard.page_query import PageQuery
+from mulligan.report import stats as questions
+from mulligan.report.tables import format_count
+from mulligan.store.base import FixQuery, Store
+from mulligan.store.counters import Cell, percentile
+
+MAX_SHOWN_PATTERNS = 10
+MAX_RECENT_RUNS = 10
+MAX_WRONG_ARGUMENTS = 8
+VAGUE_MESSAGE = re.compile(
+    r"(?:an? )?(?:unknown|unexpected|internal|generic|general|invalid|bad)? ?"
+    r"(?:server )?(?:error|failure|exception|request|input|argument|parameter|value|operation)s?"
+    r"(?: (?:occurred|failed|happened|encountered))?[.!]*"
+    r"|(?:something|it) (?:went wrong|failed)[.!]*|failed[.!]*|false|null|none|-?[0-9]+",
+    re.IGNORECASE,
+)
+"""Messages that report a failure without naming its cause."""
+MIN_MESSAGE_CHARS = 12
+"""Shorter messages can hardly name a remedy."""
+ARGUMENT_SENTENCES = {
+    "cast": ("Say which type `{path}` has.", "`{path}` is of type {value}."),
+    "rename": ("Give the exact name of the argument that is often called `{path}`.",
+               "The argument is called `{value}`, not `{path}`."),
+    "drop": ("There is no argument `{path}`.", "There is no argument `{path}`."),
+    "clamp": ("Say the least and the most that `{path}` may be.",
+              "`{path}` has bounds; {value} is the nearest that was accepted."),
+    "enum": ("List the words that `{path}` takes, as they are written.",
+             "`{path}` takes words exactly as they are listed, such as `{value}`."),
+    "trim": ("`{path}` takes the bare value, with nothing around it.",
+             "`{path}` takes the bare value, with nothing around it."),
+    "parse": ("`{path}` is a structure, not JSON inside a text.", "`{path}` is a structure, not JSON inside a text."),
+    "wrap": ("`{path}` is a list, also of one.", "`{path}` is a list, also of one."),
+    "default": ("`{path}` is required.", "`{path}` is required, for example {value}."),
+}  # fmt: skip
+"""Sentences about an argument by change operation: without and with the value that succeeded."""
+MAX_SENTENCES = 4
+MAX_CORRECTED_TOOLS = 8
+"""Tools with the most recovered calls whose arguments are examined."""
+MAX_SHOWN_LESSONS = 10
+MAX_FIXES = 50
+
+
+def tools(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
+    tool_stats = store.stats(tenant, page_query.stats_query(by="tool"))
+    models = store.stats(tenant, page_query.stats_query(by="model", type="model"))
+    rows = metric_cards.metric_rows(tool_stats.parts.items())
+    return {
+        "empty": empty_state(store, tenant, page_query) if not rows and not models.parts else None,
+        "rows": rows,
+        "wrong": list(_most_corrected_arguments(store, tenant, page_query, rows)),
+        "models": metric_cards.metric_rows(models.parts.items()),
+    }
+
+
+def _most_corrected_arguments(
+    store: Store, tenant: str, page_query: PageQuery, rows: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the most frequently corrected arguments of all tools, with a sentence for the tool's description."""
+    recovered_tools = sorted(
+        (tool_row for tool_row in rows if tool_row["recovered"]), key=lambda tool_row: -tool_row["recovered"]
+    )[:MAX_CORRECTED_TOOLS]
+    arguments: list[dict[str, Any]] = []
+    for name in (tool_row["name"] for tool_row in recovered_tools):
+        cell = store.stats(
+            tenant, page_query._replace(filters={**page_query.filters, "tool": name}).stats_query()
+        ).total
+        if not cell.wrong:
+            continue
+        working_values = _working_values(store.fixes(tenant, FixQuery(tool=name, now=page_query.now, limit=MAX_FIXES)))
+        arguments += [
+            {
+                "tool": name,
+                "argument": "(its name)" if path == TOOL_NAME_PATH else path,
+                "how": questions.CHANGE_REASONS.get(operation, operation),
+                "calls": calls,
+                "sentence": formatting.text(_suggest_sentence(name, path, operation, working_values), 400),
+            }
+            for path, operation, calls in questions.list_corrected_arguments(cell)[:MAX_WRONG_ARGUMENTS]
+        ]
+    return sorted(arguments, key=lambda argument: (-argument["calls"], argument["tool"], argument["argument"]))[
+        :MAX_WRONG_ARGUMENTS
+    ]
+
+
+def agents(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
+    agent_stats = store.stats(tenant, page_query.stats_query(by="agent"))
+    rows = metric_cards.metric_rows(agent_stats.parts.items())
+    return {
+        "empty": empty_state(store, tenant, page_query) if not rows else None,
+        "rows": [agent_row | {"statuses": agent_row["cell"].runs} for agent_row in rows],
+        "leaning": list(questions.build_advice(Cell(), {}, agent_stats.parts)),
+    }
+
+
+def tool(store: Store, tenant: str, page_query: PageQuery, name: str) -> dict[str, Any] | None:
+    narrowed = page_query._replace(filters={**page_query.filters, "tool": name})
+    series = store.stats(tenant, narrowed.stats_query(by="time"))
+    cell = series.total
+    patterns = store.patterns(tenant, narrowed.pattern_query(order="given_up", limit=MAX_SHOWN_PATTERNS))
+    lesson_rows = lesson_pages.lesson_rows_for_tool(store, tenant, name, page_query.now, MAX_SHOWN_LESSONS)
+    has_data = cell.calls or patterns or lesson_rows  # A lesson can exist for a tool that was never called here.
+    if not has_data and not store.runs(tenant, narrowed.run_query(limit=1, since=None, until=None)):
+        return None
+    agents = store.stats(tenant, narrowed.stats_query(by="agent", detail=True))
+    before = store.stats(tenant, narrowed.previous_stats_query()).total
+    wrong = [
+        {
+            "argument": path,
+            "how": questions.CHANGE_REASONS.get(operation, operation),
+            "calls": calls,
+            "is_name": path == TOOL_NAME_PATH,
+        }
+        for path, operation, calls in questions.list_corrected_arguments(cell)[:MAX_WRONG_ARGUMENTS]
+    ]
+    fix_query = FixQuery(tool=name, now=page_query.now, limit=MAX_FIXES)
+    return {
+        "name": name,
+        "cell": cell,
+        "cards": metric_cards.cards(narrowed, cell, before),
+        "chart": metric_cards.outcomes(narrowed, series),
+        "latency": metric_cards.latency(narrowed, series),
+        "kinds": metric_cards.kinds(cell),
+        "failures": sum(kind.failures for kind in cell.kinds.values()),
+        "patterns": [build_pattern_row(store, tenant, page_query, pattern) for pattern in patterns],
+        "agents": metric_cards.metric_rows(agents.parts.items()),
+        "wrong": wrong,
+        "lessons": lesson_rows,
+        "sentence": formatting.text(" ".join(suggest_sentences(name, cell, store.fixes(tenant, fix_query))), 2000)
+        if wrong
+        else None,
+        "vague": [pattern for pattern in patterns if is_vague(pattern.message)],
+        "timeouts": list(_timeouts(cell)),
+        "advice": [formatting.text(advice_line) for advice_line in questions.build_advice(Cell(), {name: cell}, {})],
+        "attempts": questions.count_by_attempt(cell),
+        "means": metric_cards.recovery_methods(cell),
+        "narrowed": narrowed,
+    }
+
+
+def suggest_sentences(name: str, cell: Cell, fixes: Sequence[Fix] = ()) -> Iterator[str]:
+    """Yield sentences for the tool's description that would prevent frequent mistakes.
+
+    They contain only shareable values that succeeded: bounds, names, types, enum members (`Fix.changes`).
+    """
+    working_values = _working_values(fixes)
+    sentence_count = 0
+    for path, operation, _ in questions.list_corrected_arguments(cell):
+        suggested_sentence = _suggest_sentence(name, path, operation, working_values)
+        if suggested_sentence and (path == TOOL_NAME_PATH or sentence_count < MAX_SENTENCES):
+            sentence_count += path != TOOL_NAME_PATH
+            yield suggested_sentence
+
+
+def _working_values(fixes: Sequence[Fix]) -> dict[tuple[str, str], Any]:
+    """Map argument and change operation to the value that succeeded."""
+    return {
+        (change.path, change.how): change.after
+        for fix in sorted(fixes, key=lambda fix: fix.worked)
+        for change in fix.changes
+        if change.after not in (None, RUN_SPECIFIC, LAST_PATH_SEGMENT)
+    }
+
+
+def _suggest_sentence(tool: str, path: str, operation: str, working_values: dict[tuple[str, str], Any]) -> str:
+    """Return a sentence about one argument, or an empty string where no description can help."""
+    if path == TOOL_NAME_PATH:
+        return f"The tool's name is exactly `{tool}`."
+    if operation not in ARGUMENT_SENTENCES:
+        return ""
+    value = working_values.get((path, operation))
+    generic_template, exact_template = ARGUMENT_SENTENCES[operation]
+    return exact_template.format(path=path, value=value) if value is not None else generic_template.format(path=path)
+
+
+def is_vague(message: str) -> bool:
+    """Return whether an error message contains nothing that a model could act on."""
+    text = " ".join(message.split())
+    return not text or VAGUE_MESSAGE.fullmatch(text) is not None or len(text) < MIN_MESSAGE_CHARS
+
+
+def _timeouts(cell: Cell) -> Iterator[dict[str, Any]]:
+    """Yield the durations of timed-out attempts beside those of successful ones."""
+    for kind, counters in questions.rank_kinds(cell):
+        if kind.endswith("/timeout"):
+            yield {
+                "kind": kind,
+                "failures": counters.failures,
+                "before": percentile(counters.seconds, 0.5) or (counters.micros / counters.failures / 1e6),
+                "p50": percentile(cell.seconds, 0.5),
+                "p95": percentile(cell.seconds, 0.95),
+            }
+
+
+def agent(store: Store, tenant: str, page_query: PageQuery, name: str) -> dict[str, Any] | None:
+    display_name = name or "(no name)"
+    narrowed = page_query._replace(filters={**page_query.filters, "agent": display_name})
+    series = store.stats(tenant, narrowed.stats_query(by="time"))
+    cell = series.total
+    recent = store.runs(tenant, narrowed.run_query(limit=MAX_RECENT_RUNS))
+    if not recent and not cell.calls and not store.runs(tenant, narrowed.run_query(limit=1, since=None, until=None)):
+        return None
+    before = store.stats(tenant, narrowed.previous_stats_query()).total
+    tool_stats = store.stats(tenant, narrowed.stats_query(by="tool", detail=True))
+    versions = store.stats(tenant, narrowed.stats_query(by="version"))
+    return {
+        "name": display_name,
+        "cell": cell,
+        "cards": metric_cards.cards(narrowed, cell, before),
+        "chart": metric_cards.outcomes(narrowed, series),
+        "latency": metric_cards.latency(narrowed, series),
+        "kinds": metric_cards.kinds(cell),
+        "failures": sum(counters.failures for counters in cell.kinds.values()),
+        "patterns": [
+            build_pattern_row(store, tenant, page_query, pattern)
+            for pattern in store.patterns(tenant, narrowed.pattern_query(order="given_up", limit=MAX_SHOWN_PATTERNS))
+        ],
+        "tools": metric_cards.metric_rows(tool_stats.parts.items()),
+        "versions": [
+            version_row | {"version": _version(name, version_row["name"])}
+            for version_row in metric_cards.metric_rows(versions.parts.items())
+        ],
+        "means": metric_cards.recovery_methods(cell),
+        "costs": metric_cards.costs(cell),
+        "recent": [run_pages.build_run_row(history) for history in recent],
+        "advice": [
+            formatting.text(advice_line)
+            for advice_line in questions.build_advice(Cell(), tool_stats.parts, {name: cell})
+        ],
+        "leans": f"{formatting.percent(cell.repaired, cell.first_try + cell.recovered)} of "
+        f"{format_count(cell.first_try + cell.recovered, 'call')} that worked",
+        "narrowed": narrowed,
+    }
+
+
+def _version(agent: str, label: str) -> str:
+    """Return the version from a label of the form `agent version`."""
+    return label.removeprefix(f"{agent} ") if agent else label.strip()

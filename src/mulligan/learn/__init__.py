@@ -1,0 +1,1 @@
+"""What recorded runs teach: patterns, fixes, lessons and what a session remembers."""

@@ -1,0 +1,651 @@
+"""Trials of fixes, their votes, and the rules for promotion (SAFETY S3).
+
+A trial is a failed call with the next attempt and its outcome. Learning uses these pairs, not lone successes. A
+`FixRecord` counts the trials of one fix, one vote per run. The functions are pure, so every store gets the same result.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Literal
+
+import msgspec
+
+from mulligan.core import calls
+from mulligan.core.calls import Call, wilson_lower_bound
+from mulligan.core.failure import Failure
+from mulligan.core.links import MAX_RECENT_SUCCESSES, RecentSuccess, RunProgress, diff_calls
+from mulligan.core.privileged_arguments import is_privileged
+from mulligan.core.privileged_arguments import split_words as split_words
+from mulligan.core.records import (
+    LAST_PATH_SEGMENT,
+    REQUOTED,
+    RUN_SPECIFIC,
+    Change,
+    Fix,
+    FixState,
+    Link,
+    Record,
+    Run,
+    Step,
+    digest,
+    fix_id,
+    pattern_id,
+)
+from mulligan.store.base import DAY, Revocation, TrialReport
+
+IMPORT_PRINCIPAL = "import"
+"""Principal of imported logs. Its trials alone never promote a fix."""
+LOCAL_PRINCIPAL = "local"
+"""Principal of records that name none."""
+
+MAX_CHANGES_PER_FIX = 4
+"""More changes make a different call, not a repaired one."""
+MAX_RECENT_VOTES = 20
+MAX_SHOWN_AGENTS = 10
+"""Agents listed with a fix: those with the most successes."""
+HOUR_MS = DAY // 24
+FixActionType = Literal["change", "recipe", "retry"]
+
+
+class FixAction(Record, frozen=True):
+    """Action of a fix, without run-specific values. Its encoding is part of the fix id."""
+
+    sort: FixActionType = "change"
+    changes: tuple[Change, ...] = ()
+    names: tuple[str, ...] = ()
+    """Prerequisites: the tools called between failure and success, each once, ordered by last call."""
+
+
+RETRY_ACTION = FixAction(sort="retry")
+
+
+TrialActor = Literal["caller", "fix", "rule"]
+"""Author of a change: the program or its model, a stored fix, or a repair rule (schema, error, run)."""
+TRIAL_ACTORS: tuple[TrialActor, ...] = ("caller", "fix", "rule")
+"""Ordered by the numbers that the database stores for them."""
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """One use of a fix: a failed call or attempt, the action of the next one, and its outcome.
+
+    Identified by the ids of the two calls or attempts.
+    """
+
+    failed: int
+    tried: int
+    step: Step
+    """The failed step."""
+    form: FixAction
+    worked: bool
+    at: int
+    actor: TrialActor = "caller"
+    done: tuple[tuple[str, dict[str, Any]], ...] = ()
+    """Calls of a prerequisite with their compact arguments."""
+    content: str = ""
+    """Hash of the arguments before and after. Equal trials count as one vote."""
+    old_value: str = ""
+    """Hash of the replaced values."""
+    other_values: str = ""
+    """Hash of the unchanged arguments."""
+
+    @property
+    def fix(self) -> str:
+        return fix_id(self.step.tool_key, self.fingerprint, self.form)
+
+    @property
+    def fingerprint(self) -> str:
+        return self.step.failure.fingerprint if self.step.failure else ""
+
+
+def find_trials(before: RunProgress, call: Call, links: Iterable[Link]) -> list[Trial]:
+    """Return the trials of a call, from the run's progress before it and the links to the calls it re-issues.
+
+    Provisional links are skipped: they are confirmed or refuted when the run has ended.
+    """
+    if not (before.open or len(call.steps) > 1):
+        return []
+    trials = list(_trials_of_attempts(call))
+    failures = {failure.call.id: failure.call for failure in before.open}
+    failures |= {member.call.id: member.call for failure in before.open for member in failure.members}
+    for link in links:
+        failed = failures.get(link.failed)
+        is_conversation = link.how == "agent" and not link.changes  # the conversation continued: no action to repeat
+        if failed is None or link.failed == call.id or link.provisional or is_conversation:
+            continue
+        trial = _trial_of_link(before, failed, call, link)
+        if trial is not None:
+            trials.append(trial)
+    return trials
+
+
+def _trials_of_attempts(call: Call) -> Iterable[Trial]:
+    for attempt, later in pairwise(call.steps):
+        recovery = later.after
+        if not _has_fingerprint(attempt) or later.outcome not in ("success", "failure"):
+            continue
+        if recovery is not None and not (recovery.changes or recovery.first or calls.is_retry(recovery)):
+            continue  # the recovery did not change the call, so it is not repeatable
+        changes = recovery.changes if recovery is not None else diff_calls(attempt, later)
+        action = (
+            FixAction(sort="recipe", names=recovery.first)
+            if recovery is not None and recovery.first
+            else to_action(changes)
+        )
+        if action is None:
+            continue
+        actor: TrialActor = "caller"
+        if recovery is not None and (recovery.changes or recovery.first):
+            actor = "rule" if recovery.fix is None else "fix"
+        successful = later.outcome == "success"
+        content, old_value, other_values = _hash_trial(attempt, later, changes)
+        yield Trial(
+            attempt.seq,
+            later.seq,
+            attempt,
+            action,
+            successful,
+            later.started,
+            actor,
+            (),
+            content,
+            old_value,
+            other_values,
+        )
+
+
+def _trial_of_link(before: RunProgress, failed: Call, call: Call, link: Link) -> Trial | None:
+    step = next((attempt for attempt in reversed(failed.steps) if attempt.has_failed), failed.last)
+    if not _has_fingerprint(step):
+        return None
+    calls_between: tuple[RecentSuccess, ...] = ()
+    action = to_action(link.changes, link.between)
+    if action is RETRY_ACTION and link.how == "recipe":
+        calls_between = tuple(success for success in before.recent if success.call > failed.id)
+        if len(before.recent) == MAX_RECENT_SUCCESSES and before.recent[0].call > failed.id:
+            return None  # the list of recent calls is full: earlier prerequisites may be missing from it
+        latest = {success.name: success for success in calls_between}
+        calls_between = tuple(sorted(latest.values(), key=lambda success: success.call))
+        if calls_between:
+            action = FixAction(sort="recipe", names=tuple(success.name for success in calls_between))
+    if action is None or (not call.has_succeeded and not _is_same_failure(step.failure, call.failure)):
+        return None  # a different failure means that this one was passed: no vote against the action
+    prerequisite_calls = tuple((success.name, success.arguments) for success in calls_between)
+    content, old_value, other_values = _hash_trial(failed.last, call.last, link.changes)
+    return Trial(
+        failed.id, call.id, step, action, call.has_succeeded, call.last.started, "caller", prerequisite_calls,
+        content, old_value, other_values,
+    )  # fmt: skip
+
+
+def _is_same_failure(failure: Failure | None, later: Failure | None) -> bool:
+    return failure is not None and later is not None and failure.fingerprint == later.fingerprint
+
+
+def _hash_trial(failed: Step, later: Step, changes: Sequence[Change]) -> tuple[str, str, str]:
+    """Return hashes of the arguments before and after, of the changed values and of the other values, as stored."""
+    arguments = failed.arguments if isinstance(failed.arguments, Mapping) else {}
+    roots = {change.path.partition(".")[0] for change in changes}
+    old = [arguments.get(root) for root in sorted(roots)]
+    others = {name: value for name, value in sorted(arguments.items()) if name not in roots}
+    content = hash_value((failed.arguments, later.arguments))
+    return content, hash_value(old[0] if len(old) == 1 else old) if old else "", hash_value(others)
+
+
+def hash_value(value: Any) -> str:
+    """Return a short hash of a stored value. Equal values have equal hashes."""
+    try:
+        return digest(_sorted_encoder.encode(value), 6).hex()
+    except (TypeError, ValueError, RecursionError):  # an in-memory store may hold values that JSON cannot encode
+        return digest(repr(value)[:10_000].encode("utf-8", "replace"), 6).hex()
+
+
+_sorted_encoder = msgspec.json.Encoder(enc_hook=str, order="sorted")
+
+
+def _has_fingerprint(step: Step) -> bool:
+    return step.has_failed and step.failure is not None and bool(step.failure.fingerprint)
+
+
+# Shareable actions
+
+
+def to_action(changes: Sequence[Change], sources: Sequence[str] = ()) -> FixAction | None:
+    """Return the action of these changes without run-specific values; None if there are too many changes.
+
+    `sources` are the tools whose results supplied a changed value. Their calls become the prerequisite.
+    """
+    if not changes:
+        return RETRY_ACTION
+    if len(changes) > MAX_CHANGES_PER_FIX:
+        return None
+    shareable_changes = tuple(sorted(map(to_shareable, changes), key=lambda change: change.path))
+    if sources and any(change.from_ == "run" for change in changes):
+        return FixAction(sort="recipe", names=tuple(sources), changes=shareable_changes)
+    return FixAction(changes=shareable_changes)
+
+
+def to_shareable(change: Change) -> Change:
+    """Return the change as other runs can apply it: argument and operation, without run-specific values."""
+    before, after = change.before, change.after
+    match change.how:
+        case "rename":
+            return Change(path=change.path, how="rename", after=after)
+        case "drop" | "parse" | "wrap":
+            return Change(path=change.path, how=change.how)
+        case "trim":
+            return Change(path=change.path, how="trim")
+        case "cast":
+            return Change(path=change.path, how="cast", after=_type_name(after))
+    is_last_segment = isinstance(before, str) and "/" in before and after == before.rstrip("/").rpartition("/")[2]
+    if is_last_segment and after:
+        return Change(path=change.path, how="trim", after=LAST_PATH_SEGMENT)
+    if _is_requoted(before, after):
+        return Change(path=change.path, how="substitute", after=REQUOTED)
+    if change.from_ != "run" and not change.privileged and is_shareable(change.path, after):
+        return Change(path=change.path, how=change.how, after=after)
+    return Change(path=change.path, how="substitute", after=RUN_SPECIFIC)
+
+
+def _is_requoted(before: Any, after: Any) -> bool:
+    if not isinstance(before, str) or not isinstance(after, str) or before.casefold() == after.casefold():
+        return False
+    plain_before, plain_after = (re.sub(r"[\\\"'`\s]", "", text) for text in (before, after))
+    return bool(plain_before) and plain_before == plain_after
+
+
+_RUN_SPECIFIC_NAMES = frozenset(
+    "id ids uid uuid guid ref reference version revision rev etag sha hash commit date day month year time timestamp "
+    "when start end since until from offset page cursor index row line number no num seq position key name title label "
+    "subject message text content note comment question prompt query search term keyword".split()
+)
+"""Last words of argument names with run-specific values: identifiers, dates, pages, texts."""
+
+
+def is_shareable(path: str, value: Any) -> bool:
+    """Return whether a value may be repeated in another run: a setting, not an identifier, amount, path or text."""
+    if is_privileged(path) or _is_run_specific(path.rpartition(".")[2]):
+        return False
+    return value is None or isinstance(value, bool | int | float) or _is_word(value)
+
+
+def _is_run_specific(name: str) -> bool:
+    words = [word.casefold() for word in split_words(name)]
+    if words[:1] == ["per"]:
+        return False  # `per_page` is a size, not a page
+    return bool(words) and words[-1] in _RUN_SPECIFIC_NAMES
+
+
+def _type_name(value: Any) -> str:
+    names = {bool: "boolean", int: "integer", float: "number", str: "string"}
+    return names.get(type(value), "other")
+
+
+def _is_word(value: Any) -> bool:
+    """Return whether a text may be an enum member (`json`, `utf-8`, `us-east-1`), not an id, date or version."""
+    if not isinstance(value, str) or not 0 < len(value) <= 40 or any(letter in " /@:" for letter in value):
+        return False
+    if not any(letter.isdigit() for letter in value):
+        return True
+    return _NUMBERED_WORD.fullmatch(value) is not None or _TECHNICAL_WORD.fullmatch(value.casefold()) is not None
+
+
+_NUMBERED_WORD = re.compile(r"[A-Za-z]{2,20}(?:[-_][A-Za-z]{2,20}){0,3}[-_][0-9]{1,2}")
+_TECHNICAL_WORD = re.compile(
+    r"(?:utf|ucs|iso|latin|cp|windows|koi|big)[-_]?[0-9]{1,4}(?:[-_](?:[0-9]{1,2}|le|be|sig|r|u))?"  # encodings
+    r"|(?:sha|md|crc|base|aes|rsa|ed|blake)[-_]?[0-9]{1,5}|hs256|rs256|es256"  # hashes, keys
+    r"|mp[34]|m4[av]|h26[0-9]|x26[0-9]|vp[89]|av1|opus|jp2|jpeg2000|[248]k|[0-9]{3,4}[pi]"  # sound, pictures
+    r"|h[123]|http[-_]?[123](?:\.[01])?|ipv[46]|tls[-_]?v?1(?:\.[0-3])?|oauth[12]|s3|pop3|imap4"  # networks
+    r"|u?int[0-9]{1,3}|b?f(?:loat|p)?[0-9]{1,3}|bzip2|bz2|lz4|7z|html5|hdf5|x86(?:_64)?|amd64|arm64|[ab][0-6]|[23]d"
+)
+"""Names of encodings, algorithms and formats with digits, which would otherwise look like ids."""
+
+
+# Votes and fix records
+
+
+class Vote(msgspec.Struct, frozen=True):
+    """Counted trial of a fix by one run."""
+
+    run: str
+    principal: str
+    agent: str
+    at: int
+    worked: bool
+    actor: TrialActor = "caller"
+    content: str = ""
+    old_value: str = ""
+    other_values: str = ""
+
+    @classmethod
+    def from_report(cls, report: TrialReport) -> Vote:
+        actor: TrialActor = "fix" if report.automatic else "caller"
+        return cls(report.run, report.principal, report.agent, report.at, report.worked, actor)
+
+    @classmethod
+    def from_trial(cls, run: Run, principal: str, trial: Trial) -> Vote:
+        return cls(
+            run.id, principal, run.agent, trial.at, trial.worked, trial.actor,
+            trial.content, trial.old_value, trial.other_values,
+        )  # fmt: skip
+
+
+class DistinctTrial(msgspec.Struct, array_like=True):
+    """Group of trials with equal content, by the program or its model. Counts as one vote for promotion."""
+
+    at: int
+    run: str
+    principal: str
+    worked: bool
+    """Whether all of them succeeded."""
+
+
+MAX_DISTINCT_TRIALS = 100
+"""Distinct trials stored per fix."""
+MAX_OLD_VALUES = 8
+"""Distinct old values stored per fix, and distinct other values stored per old value."""
+
+
+class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Counts and recent votes of one fix. Add one vote per run, in any order."""
+
+    id: str
+    tool: str
+    fingerprint: str
+    form: FixAction
+    key: str = ""
+    """Tool key; empty if the records have the bare tool name only."""
+    tried: int = 0
+    worked: int = 0
+    imported: int = 0
+    principals: dict[str, int] = {}
+    """Successes by principal."""
+    days: list[int] = []
+    """Latest days with a success, without imported logs."""
+    agents: dict[str, int] = {}
+    recent: list[tuple[int, str, bool, bool]] = []
+    """Latest votes: time, run, whether it succeeded, whether the fix was applied automatically."""
+    uses: list[int] = []
+    """Times of the latest automatic applications."""
+    used: int = 0
+    """Time of the first automatic application; 0 if there is none."""
+    paused: int = 0
+    """Time at which it was paused, because it was applied or failed too often; 0 if it was not."""
+    distinct_trials: dict[str, DistinctTrial] = {}
+    """Votes for promotion by content hash."""
+    old_values: dict[str, list[str]] = {}
+    """Hashes of the replaced values, each with the hashes of the other arguments."""
+
+    @classmethod
+    def from_trial(cls, trial: Trial) -> FixRecord:
+        step = trial.step
+        key = step.tool_key if step.key or step.server else ""
+        return cls(id=trial.fix, tool=step.name, fingerprint=trial.fingerprint, form=trial.form, key=key)
+
+    def add(self, vote: Vote) -> None:
+        is_applied = vote.actor == "fix"
+        self.recent = sorted([*self.recent, (vote.at, vote.run, vote.worked, is_applied)])[-MAX_RECENT_VOTES:]
+        if is_applied:
+            self.used = min(self.used or vote.at, vote.at)
+            self.uses = sorted([*self.uses, vote.at])[-MAX_RECENT_VOTES - 1 :]
+            self.paused = self.paused or self._pause_time(vote.at)
+            if vote.worked:
+                return  # a success of an automatic repair is no vote: a fix must not promote itself
+        self.tried += 1
+        is_imported = vote.principal == IMPORT_PRINCIPAL
+        self.imported += is_imported
+        if vote.worked:
+            self.worked += 1
+            self.principals[vote.principal] = self.principals.get(vote.principal, 0) + 1
+            self.agents[vote.agent] = self.agents.get(vote.agent, 0) + 1
+            day = vote.at // DAY
+            if not is_imported and day not in self.days:
+                self.days = sorted([*self.days, day])[-MAX_RECENT_VOTES:]
+            self._add_old_value(vote)
+        if vote.actor != "rule":
+            self._add_distinct_trial(vote)
+
+    def _add_distinct_trial(self, vote: Vote) -> None:
+        content = vote.content or vote.run
+        trial = DistinctTrial(vote.at, vote.run, vote.principal, vote.worked)
+        existing = self.distinct_trials.get(content)
+        if existing is not None:
+            first = min(existing, trial, key=lambda trial: (trial.at, trial.run, trial.principal))
+            trial = DistinctTrial(first.at, first.run, first.principal, existing.worked and vote.worked)
+        # Sorted, so that the limit drops the same trials in any order of votes.
+        self.distinct_trials = dict(sorted({**self.distinct_trials, content: trial}.items())[:MAX_DISTINCT_TRIALS])
+
+    def _add_old_value(self, vote: Vote) -> None:
+        if vote.old_value:
+            other_values = sorted({*self.old_values.get(vote.old_value, ()), vote.other_values})[:MAX_OLD_VALUES]
+            self.old_values = dict(sorted({**self.old_values, vote.old_value: other_values}.items())[:MAX_OLD_VALUES])
+
+    def _pause_time(self, at: int) -> int:
+        """Return `at` if the fix must be paused, else 0.
+
+        On the day of its first automatic application: more than 20 within an hour. Later: more than a fifth of the
+        last 20 votes failed.
+        """
+        is_new = at - self.used < DAY
+        if is_new and len(self.uses) > MAX_RECENT_VOTES and self.uses[-1] - self.uses[0] < HOUR_MS:
+            return at
+        failed = sum(not successful for _, _, successful, _ in self.recent)
+        return at if not is_new and len(self.recent) == MAX_RECENT_VOTES and failed > MAX_RECENT_VOTES // 5 else 0
+
+    @property
+    def last_tried_at(self) -> int:
+        return self.recent[-1][0] if self.recent else 0
+
+    @property
+    def is_setting(self) -> bool:
+        """Whether it replaced several old values, or one old value with different other arguments.
+
+        Then the change is a setting of the tool and no coincidence of one call.
+        """
+        return len(self.old_values) > 1 or any(len(others) > 1 for others in self.old_values.values())
+
+    def recount(self, votes: Iterable[Vote]) -> FixRecord:
+        """Return a record of the same fix with only these votes, which must be ordered by time."""
+        record = FixRecord(id=self.id, tool=self.tool, fingerprint=self.fingerprint, form=self.form, key=self.key)
+        for vote in votes:
+            record.add(vote)
+        return record
+
+
+def is_revoked(revocation: Revocation, principal: str, tool: str, started_at: int) -> bool:
+    """Return whether a revocation covers a principal's run, started at this time, for this tool."""
+    return (
+        (revocation.principal is None or revocation.principal == principal)
+        and (revocation.tool is None or revocation.tool == tool)
+        and (revocation.since is None or started_at >= revocation.since)
+        and (revocation.until is None or started_at < revocation.until)
+    )
+
+
+def revokes_principal(revocation: Revocation) -> bool:
+    """Return whether a revocation covers all records of a principal."""
+    return (
+        revocation.principal is not None
+        and revocation.tool is None
+        and revocation.since is None
+        and revocation.until is None
+    )
+
+
+def select_counted_votes(votes: Iterable[tuple[int, Vote]]) -> list[Vote]:
+    """Select the votes that count from the (tried call, vote) pairs of one fix, ordered by time.
+
+    Each run has one vote: its first failure, else its first success.
+    """
+    first_votes: dict[tuple[str, str], tuple[bool, int, int, Vote]] = {}
+    for tried_call, vote in votes:
+        voter, rank = (vote.run, vote.principal), (vote.worked, vote.at, tried_call, vote)
+        if voter not in first_votes or rank[:3] < first_votes[voter][:3]:
+            first_votes[voter] = rank
+    return sorted((vote for *_, vote in first_votes.values()), key=lambda vote: (vote.at, vote.run))
+
+
+def count_votes(votes: Iterable[tuple[Trial, Vote]]) -> dict[str, FixRecord]:
+    """Return fix records by fix id."""
+    votes_by_fix: dict[str, tuple[FixRecord, list[tuple[int, Vote]]]] = {}
+    for trial, vote in votes:
+        votes_by_fix.setdefault(trial.fix, (FixRecord.from_trial(trial), []))[1].append((trial.tried, vote))
+    return {
+        id: record.recount(select_counted_votes(numbered_votes))
+        for id, (record, numbered_votes) in votes_by_fix.items()
+    }
+
+
+def group_by_pattern(votes: Iterable[tuple[Trial, Vote]]) -> dict[str, list[FixRecord]]:
+    """Return fix records by pattern id, last tried first."""
+    groups: dict[str, list[FixRecord]] = {}
+    for record in sorted(count_votes(votes).values(), key=lambda record: -record.last_tried_at):
+        groups.setdefault(pattern_id(record.tool, record.fingerprint), []).append(record)
+    return groups
+
+
+# Promotion
+
+
+class OperatorDecision(Record, frozen=True):
+    """Decision of an operator about a fix."""
+
+    approved: int = 0
+    revoked: int = 0
+    """Times of the decisions; 0 for none. The later one is in effect."""
+
+
+def apply_decision(before: OperatorDecision, approved: bool, at: int) -> OperatorDecision:
+    """Return the decision after an operator approved or revoked the fix. The new decision wins over clock skew."""
+    return (
+        OperatorDecision(approved=max(at, before.revoked + 1))
+        if approved
+        else OperatorDecision(revoked=max(at, before.approved + 1))
+    )
+
+
+class Writers(msgspec.Struct, frozen=True):
+    """Principals that write to this store, without imported logs: the total, and those of the last 30 days."""
+
+    ever: int = 1
+    active: frozenset[str] = frozenset({LOCAL_PRINCIPAL})
+
+    def required_confirmations(self, principals: Iterable[str]) -> int:
+        """Return how many principals must have had a success.
+
+        `principals` count as active: otherwise a few could wait until the others are inactive.
+        """
+        return max(2, math.ceil(0.2 * len(self.active.union(principals))))
+
+
+def find_writers(last_written_at: Mapping[str, int], revocations: Sequence[Revocation], now: int) -> Writers:
+    """Return the writers that count, from the time of each principal's last write.
+
+    Imported logs and fully revoked principals are excluded.
+    """
+    excluded = {
+        IMPORT_PRINCIPAL,
+        *(revocation.principal for revocation in revocations if revokes_principal(revocation)),
+    }
+    counted_writers = {name: at for name, at in last_written_at.items() if name not in excluded}
+    return Writers(
+        ever=max(1, len(counted_writers)),
+        active=frozenset(name for name, at in counted_writers.items() if at >= now - EXPIRY_MS),
+    )
+
+
+MIN_SUCCESSES = 5
+MIN_SUCCESS_RATE = 0.8
+EXPIRY_MS = 30 * DAY
+
+
+def fix_state(
+    record: FixRecord, writers: Writers, now: int, decision: OperatorDecision | None = None
+) -> tuple[FixState, str]:
+    """Return the state of a fix, and the reason if it is not applied automatically."""
+    approved, revoked = (decision.approved, decision.revoked) if decision is not None else (0, 0)
+    if revoked > 0 and revoked >= approved:
+        return "revoked", "an operator took it back"
+    if record.paused > approved:
+        return "paused", "it was used or failed too often, and waits for an operator"
+    if max(record.last_tried_at, approved) < now - EXPIRY_MS:
+        return "expired", "it was not used for 30 days"
+    outcomes = [(at, successful) for at, _, successful, _ in record.recent if at > approved]
+    last_double_failure = max(
+        (index for index in range(1, len(outcomes)) if not (outcomes[index][1] or outcomes[index - 1][1])), default=0
+    )
+    if last_double_failure and sum(successful for _, successful in outcomes[last_double_failure + 1 :]) < MIN_SUCCESSES:
+        return "demoted", "it failed twice in a row"
+    if approved:
+        return "approved", ""
+    reason = _missing_for_promotion(record, writers)
+    return ("proposed", reason) if reason else ("promoted", "")
+
+
+def fix_state_after_schema_change(
+    state: tuple[FixState, str],
+    since: int,
+    fresh_record: FixRecord,
+    writers: Writers,
+    now: int,
+    decision: OperatorDecision | None = None,
+) -> tuple[FixState, str]:
+    """Return the state after the tool's schema changed at `since`. Only `fresh_record`, the later trials, counts."""
+    if state[0] not in ("promoted", "approved") or (decision is not None and decision.approved >= since):
+        return state
+    return (
+        state
+        if fix_state(fresh_record, writers, now)[0] == "promoted"
+        else ("demoted", "the tool's schema has changed since")
+    )
+
+
+def _missing_for_promotion(record: FixRecord, writers: Writers) -> str:
+    """Return the first unmet condition for promotion; empty if all are met."""
+    if not record.key:
+        return "its tool is known by a bare name only"
+    successes = [trial for trial in record.distinct_trials.values() if trial.worked]
+    local_successes = [trial for trial in successes if trial.principal != IMPORT_PRINCIPAL]
+    if len(successes) < MIN_SUCCESSES:
+        return f"it worked in {len(successes)} different trials, and {MIN_SUCCESSES} are needed"
+    if writers.ever > 1:
+        principals = {trial.principal for trial in local_successes}
+        if len(principals) < (required := writers.required_confirmations(principals)):
+            return f"{len(principals)} of those who write here saw it work, and {required} are needed"
+    elif len({trial.run for trial in local_successes}) < 3 or len({trial.at // DAY for trial in local_successes}) < 2:
+        return "it must have worked in 3 runs of this machine, on 2 days"
+    if wilson_lower_bound(len(successes), len(record.distinct_trials)) < MIN_SUCCESS_RATE:
+        return (
+            f"it worked in {len(successes)} of {len(record.distinct_trials)} different trials, which is not sure enough"
+        )
+    return ""
+
+
+def to_fix(record: FixRecord, state: tuple[FixState, str], similarity: float = 1.0) -> Fix:
+    """Convert a record with its state to the public `Fix`."""
+    return Fix(
+        id=record.id,
+        tool=record.tool,
+        fingerprint=record.fingerprint,
+        sort=record.form.sort,
+        changes=record.form.changes,
+        tried=record.tried,
+        worked=record.worked,
+        imported=record.imported,
+        principals=len(record.principals),
+        days=len(record.days),
+        agents=top_agents(record.agents),
+        last=record.last_tried_at,
+        state=state[0],
+        why=state[1],
+        likeness=similarity,
+        key=record.key,
+    )
+
+
+def top_agents(agents: Mapping[str, int]) -> dict[str, int]:
+    """Return the agents with the most successes, up to `MAX_SHOWN_AGENTS`."""
+    return dict(sorted(agents.items(), key=lambda item: (-item[1], item[0]))[:MAX_SHOWN_AGENTS])

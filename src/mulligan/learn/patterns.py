@@ -1,0 +1,294 @@
+"""Failure patterns: counting the failures of one tool and fingerprint, and the decisions of people about a pattern.
+
+Plain functions of records. The in-memory store counts all records on each query and the database stores keep running
+counters; both return the same patterns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+import msgspec
+
+from mulligan.classify.fingerprint import build_template
+from mulligan.core import calls
+from mulligan.core.failure import UnsupportedOperationError
+from mulligan.core.records import Example, History, Pattern, PatternState, Record, Step, pattern_id
+from mulligan.store.base import DAY, PatternCommand, PatternQuery
+
+MAX_SHOWN_AGENTS = 10
+MAX_SHOWN_EXAMPLES = 5
+"""Limit for a pattern shown to people; a pattern can have many more."""
+MAX_MESSAGE_CHARS = 500
+"""Length of the message stored with a pattern. The steps hold the full message."""
+
+
+class Occurrence(msgspec.Struct, frozen=True):
+    """A failed attempt, with the fields that its pattern counts."""
+
+    step: Step
+    agent: str
+    is_recovered: bool
+
+    @property
+    def pattern(self) -> str:
+        assert self.step.failure is not None
+        return pattern_id(self.step.name, self.step.failure.fingerprint)
+
+
+def is_occurrence(step: Step) -> bool:
+    return step.has_failed and step.failure is not None and bool(step.failure.fingerprint)
+
+
+def find_occurrences(history: History) -> Iterator[Occurrence]:
+    """Yield each failed attempt of a run.
+
+    It counts as recovered if its call recovered, by a later attempt or by a later call.
+    """
+    linked = {link.failed for link in history.links}
+    for call in calls.group_attempts(history.steps):
+        if call.has_failed:
+            is_recovered = call.has_succeeded or call.id in linked
+            for step in call.steps:
+                if is_occurrence(step):
+                    yield Occurrence(step, history.run.agent, is_recovered)
+
+
+class PatternCounter:
+    """Counters of one pattern. All are sums, except the first and last time and the message of the first failure."""
+
+    def __init__(self, occurrence: Occurrence) -> None:
+        step, failure = occurrence.step, occurrence.step.failure
+        assert failure is not None
+        self.tool, self.fingerprint = step.name, failure.fingerprint
+        self.runs: set[str] = set()
+        self.agents: dict[str, int] = {}
+        self.days: dict[int, list[int]] = {}
+        self.first = step
+        self.last = step.started
+        self.examples: list[Example] = []
+
+    def add(self, occurrence: Occurrence, is_step_removed: bool = False) -> None:
+        step = occurrence.step
+        self.runs.add(step.run)
+        self.agents[occurrence.agent] = self.agents.get(occurrence.agent, 0) + 1
+        day = self.days.setdefault(start_of_day(step.started), [0, 0])
+        day[0] += 1
+        day[1] += occurrence.is_recovered
+        if order_of(step) < order_of(self.first):
+            self.first = step
+        self.last = max(self.last, step.started)
+        if not is_step_removed:  # only a stored step can serve as an example
+            self.examples.append(Example(run=step.run, seq=step.seq, started=step.started))
+
+    def to_pattern(self, since: int | None = None) -> Pattern:
+        days = {day: sums for day, sums in sorted(self.days.items()) if since is None or day >= start_of_day(since)}
+        count = sum(count for count, _ in days.values())
+        recovered = sum(recovered_on_day for _, recovered_on_day in days.values())
+        message, masked = extract_message_and_template(self.first)
+        return Pattern(
+            id=pattern_id(self.tool, self.fingerprint),
+            tool=self.tool,
+            server=self.first.server,
+            fingerprint=self.fingerprint,
+            kind=str(self.first.failure.kind) if self.first.failure else "",
+            message=message,
+            template=masked,
+            count=count,
+            overcome=recovered,
+            given_up=count - recovered,
+            runs=len(self.runs),
+            first=self.first.started,
+            last=self.last,
+            agents=self.agents,
+            examples=tuple(self.examples),
+            days={day: count for day, (count, _) in days.items()},
+        )
+
+
+def order_of(step: Step) -> tuple[int, str, int]:
+    """Return the sort key that decides which of two failures came first, independent of arrival order."""
+    return step.started, step.run, step.seq
+
+
+def start_of_day(time: int) -> int:
+    return time // DAY * DAY
+
+
+def extract_message_and_template(step: Step) -> tuple[str, str]:
+    """Return the message of a failure and its template. Failures with the same template belong to the same pattern."""
+    message = step.failure.message if step.failure else ""
+    arguments = step.arguments if isinstance(step.arguments, Mapping) else None
+    return message[:MAX_MESSAGE_CHARS], build_template(message, arguments)
+
+
+# Decisions of people
+
+
+class PatternDecision(Record, frozen=True):
+    """The decision of a person about a pattern. Stored apart from the counters, which can be recomputed."""
+
+    state: PatternState | None = None
+    at: int = 0
+    reopened: int = 0
+    into: str | None = None
+
+
+def apply_command(command: PatternCommand, before: PatternDecision, current: Pattern) -> PatternDecision:
+    """Return the decision after a command. `current` is the pattern before the command."""
+    match command.do:
+        case "mute":
+            return PatternDecision(state="muted", at=command.at, reopened=current.reopened, into=before.into)
+        case "resolve":
+            return PatternDecision(state="resolved", at=command.at, reopened=current.reopened, into=before.into)
+        case "unmute" | "reopen":
+            return PatternDecision(reopened=current.reopened, into=before.into)
+        case "merge":
+            return PatternDecision(state=before.state, at=before.at, reopened=before.reopened, into=command.into)
+        case "split":
+            return PatternDecision(state=before.state, at=before.at, reopened=before.reopened)
+
+
+def resolve_command(
+    command: PatternCommand, pattern_ids: Collection[str], decisions: Mapping[str, PatternDecision]
+) -> tuple[PatternCommand, str] | None:
+    """Return the command with complete ids, and the id of the pattern to change; None if there is no such pattern.
+
+    A command for a merged pattern applies to the pattern it was merged into, except `split`, which applies to the
+    merged one.
+    """
+    pattern = complete_id(command.pattern, pattern_ids)
+    if pattern is None:
+        return None
+    if command.do == "split":
+        return command, pattern
+    pattern = find_merge_root(pattern, decisions)
+    if command.do != "merge":
+        return command, pattern
+    if command.into is None:
+        raise UnsupportedOperationError("merging takes two patterns: the one to count, and the one to count it with.")
+    into = complete_id(command.into, pattern_ids)
+    if into is None:
+        raise UnsupportedOperationError(f"there is no pattern {command.into}. `mulligan patterns` lists them.")
+    into = find_merge_root(into, decisions)
+    if into == pattern:
+        raise UnsupportedOperationError(f"{command.pattern} and {command.into} are one pattern already.")
+    return msgspec.structs.replace(command, into=into), pattern
+
+
+def complete_id(id: str, existing_ids: Collection[str]) -> str | None:
+    """Return the existing id that equals this id or uniquely starts with it; None if there is none."""
+    if id in existing_ids:
+        return id
+    matching_ids = [existing_id for existing_id in existing_ids if existing_id.startswith(id)]
+    return matching_ids[0] if len(matching_ids) == 1 else None
+
+
+def limit_details(pattern: Pattern, with_examples: bool = False) -> Pattern:
+    """Return the pattern with its most frequent agents and, on request, its newest examples."""
+    agents = dict(sorted(pattern.agents.items(), key=lambda item: (-item[1], item[0]))[:MAX_SHOWN_AGENTS])
+    examples = sorted(pattern.examples, key=_newest)[:MAX_SHOWN_EXAMPLES] if with_examples else ()
+    return msgspec.structs.replace(pattern, agents=agents, examples=tuple(examples))
+
+
+def find_merge_root(id: str, decisions: Mapping[str, PatternDecision]) -> str:
+    """Follow merges from a pattern. Return the id it is counted under, its own if it was not merged."""
+    visited_ids = {id}
+    while (
+        (decision := decisions.get(id)) is not None and decision.into is not None and decision.into not in visited_ids
+    ):
+        id = decision.into
+        visited_ids.add(id)
+    return id
+
+
+def merge_patterns(parts: Iterable[Pattern], decisions: Mapping[str, PatternDecision]) -> list[Pattern]:
+    """Combine merged patterns and set the state of each resulting pattern."""
+    patterns_by_id = {part.id: part for part in parts}
+    groups: dict[str, list[Pattern]] = {
+        id: [part] for id, part in patterns_by_id.items() if find_merge_root(id, decisions) == id
+    }
+    for id, part in patterns_by_id.items():
+        root_id = find_merge_root(id, decisions)
+        if root_id != id:
+            # The target of a merge may have been deleted; then the merged pattern counts separately.
+            groups.setdefault(root_id if root_id in patterns_by_id else id, []).append(part)
+    return [_merge_group(id, group, decisions.get(id, PatternDecision())) for id, group in groups.items()]
+
+
+def _merge_group(id: str, group: list[Pattern], decision: PatternDecision) -> Pattern:
+    first, last = min(part.first for part in group), max(part.last for part in group)
+    main = next(part for part in group if part.id == id)
+    agents: dict[str, int] = {}
+    days: dict[int, int] = {}
+    for part in group:
+        for agent, count in part.agents.items():
+            agents[agent] = agents.get(agent, 0) + count
+        for day, count in part.days.items():
+            days[day] = days.get(day, 0) + count
+    state, is_reopened = _state(decision, first, last)
+    return Pattern(
+        id=id,
+        tool=main.tool,
+        server=main.server,
+        fingerprint=main.fingerprint,
+        kind=main.kind,
+        message=main.message,
+        template=main.template,
+        count=sum(part.count for part in group),
+        overcome=sum(part.overcome for part in group),
+        given_up=sum(part.given_up for part in group),
+        runs=sum(part.runs for part in group),
+        first=first,
+        last=last,
+        agents=agents,
+        examples=tuple(example for part in group for example in part.examples),
+        days=dict(sorted(days.items())),
+        state=state,
+        reopened=decision.reopened + is_reopened,
+        merged=tuple(sorted(part.id for part in group if part.id != id)),
+    )
+
+
+def _newest(example: Example) -> tuple[int, str, int]:
+    return -example.started, example.run, example.seq
+
+
+def _state(decision: PatternDecision, first: int, last: int) -> tuple[PatternState, bool]:
+    """Return the state, and whether the pattern occurred again after it was resolved."""
+    if decision.state == "muted":
+        return "muted", False
+    if decision.state == "resolved" and last <= decision.at:
+        return "resolved", False
+    is_reopened = decision.state == "resolved"
+    return ("new" if last - first < DAY and not is_reopened else "active"), is_reopened
+
+
+def matches_query(pattern: Pattern, query: PatternQuery) -> bool:
+    if pattern.state != query.state and (query.state is not None or pattern.state == "muted"):
+        return False
+    if query.text is not None and not contains_text(pattern, query.text):
+        return False
+    return (
+        (query.tool is None or pattern.tool == query.tool)
+        and (query.kind is None or matches_kind(pattern.kind, query.kind))
+        and (query.agent is None or query.agent in pattern.agents)
+        and (query.since is None or pattern.last >= query.since)
+        and (query.new_since is None or pattern.first >= query.new_since)
+    )
+
+
+def contains_text(pattern: Pattern, text: str) -> bool:
+    """Return whether tool, kind, message or template contain the text, ignoring case."""
+    texts = (pattern.tool, pattern.kind, pattern.message, pattern.template)
+    return text.casefold() in "\n".join(texts).casefold()
+
+
+def matches_kind(kind: str, kind_filter: str) -> bool:
+    """Return whether a kind matches the filter. A filter such as `tool/` matches all kinds of that type."""
+    return kind.startswith(kind_filter) if kind_filter.endswith("/") else kind == kind_filter
+
+
+def sort_patterns(patterns: Iterable[Pattern], query: PatternQuery) -> list[Pattern]:
+    ordered_patterns = sorted(patterns, key=lambda pattern: (-getattr(pattern, query.order), pattern.id))
+    return ordered_patterns[: max(query.limit, 0)]

@@ -1,0 +1,317 @@
+"""Session: retains the few failures of a conversation that must survive a compaction.
+
+`tracker.py` decides what is retained and reported. This module listens to events, synchronizes threads, and saves the
+state as a key-value entry of the store, so that another object or process with the same id continues from there.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self, TypeVar
+
+import msgspec
+
+from mulligan.core import fork_safety
+from mulligan.core.events import AnyEvent, ContextCompacted, EventStream, RunStarted, StepEnded
+from mulligan.core.records import Compaction, new_id
+from mulligan.learn import tracker
+from mulligan.learn.tracker import MAX_TRACKED_FAILURES, REPEAT_WINDOW_TURNS, CompactionInterval, Tracker
+from mulligan.prompt import Prompt
+from mulligan.store.base import DEFAULT_TENANT, KeyValueStore
+
+__all__ = ["MAX_TRACKED_FAILURES", "REPEAT_WINDOW_TURNS", "CompactionInterval", "Session"]
+
+log = logging.getLogger("mulligan")
+T = TypeVar("T")
+
+SESSION_KIND = "session"
+"""Kind of the key-value entries."""
+MAX_REPLAYED_CHANGES = 1000
+"""Limit of the newest changes that are replayed on the state saved by another process."""
+
+
+class Session:
+    """Tracks the failures of one conversation and reports them after a compaction.
+
+    A turn is one model response: each successful `model` step of its runs, or a call of `mark_turn()`. Objects with the
+    same id, at the same time or later, share one session.
+    """
+
+    def __init__(
+        self,
+        stream: EventStream,
+        id: str | None = None,
+        key_values: KeyValueStore | None = None,
+        prompt: Prompt | None = None,
+    ) -> None:
+        self._state = _get_state(stream, id, key_values, prompt or Prompt())
+        self._is_closed = False
+
+    @property
+    def id(self) -> str:
+        return self._state.id
+
+    @property
+    def turns(self) -> int:
+        """Number of model responses so far."""
+        return self._state.tracker.turns
+
+    def mark_turn(self) -> None:
+        """Count a model response that no wrapped model call has recorded."""
+        self._state.apply_change(Tracker.mark_turn)
+
+    def mark_compacted(self, *, chars_before: int | None = None, chars_after: int | None = None) -> None:
+        """Record a compaction of the conversation. From then on, the reminder lists the failures before it."""
+        at = int(time.time() * 1000)
+        self._state.compact()
+        compaction = Compaction(
+            session=self.id,
+            at=at,
+            reason="agent",
+            chars_before=chars_before,
+            chars_after=chars_after,
+            known=self._state.tracker.known,
+        )
+        self._state.publish(ContextCompacted(compaction))
+        self._state.save()
+
+    def reminder(self) -> str:
+        """Return the recent failures for the system prompt.
+
+        Empty until the first compaction, and constant between two compactions.
+        """
+        return self._state.tracker.reminder
+
+    def take_reminder(self) -> str:
+        """Return the reminder once per compaction, then an empty string: for hosts that can only append messages."""
+        reminder = self._state.apply_change(Tracker.take_reminder)
+        if reminder:
+            self._state.save()  # another process must not deliver it again
+        return reminder
+
+    def summarizer_note(self) -> str:
+        """Return what a summarizer need not repeat, for its prompt. Empty if nothing failed."""
+        with self._state.lock:
+            return self._state.tracker.summarizer_note(self._state.prompt)
+
+    def failure_rates(self) -> list[CompactionInterval]:
+        """Return calls and failed calls of each interval between compactions, the oldest first.
+
+        A call counts as failed if its first attempt failed.
+        """
+        with self._state.lock:
+            return [CompactionInterval(interval.calls, interval.failed) for interval in self._state.tracker.intervals]
+
+    def failure_rate_warning(self) -> str:
+        """Return a warning if more calls fail since the last compaction than before; empty if that may be chance."""
+        with self._state.lock:
+            return self._state.tracker.rate_increase()
+
+    def to_json(self) -> bytes:
+        """Return the state as JSON, to store it elsewhere."""
+        with self._state.lock:
+            return tracker.to_json(self._state.tracker)
+
+    def restore(self, data: bytes | str) -> None:
+        """Replace the state by one that `to_json` returned."""
+        try:
+            encoded = data.encode() if isinstance(data, str) else data
+            tracker.from_json(encoded)
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            raise ValueError(f"this is not what Session.to_json gives: {error}") from None
+        self._state.replace(encoded)
+
+    def close(self) -> None:
+        """Stop listening and save the state."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._state.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _SessionState:
+    """The state of one session, shared by all `Session` objects with its id."""
+
+    def __init__(self, stream: EventStream, id: str, key_values: KeyValueStore | None, prompt: Prompt) -> None:
+        self.id = id
+        self.lock = threading.RLock()
+        self._saving = threading.Lock()
+        self._stream = stream
+        self.prompt = prompt
+        self._key_values = key_values
+        self._version = self._saved = 0
+        self._stored: bytes | None = None
+        """The stored entry, as last read or written."""
+        self._unsaved_changes: list[Callable[[Tracker], object]] = []
+        """Changes since the last save or load. Replayed if another process has written meanwhile."""
+        self._holders = 0
+        self._remove_listeners: list[Callable[[], None]] = []
+        self.tracker = Tracker()
+
+    def add_holder(self) -> None:
+        self._holders += 1
+        if not self._remove_listeners:
+            self._remove_listeners = [self._stream.add_listener(self.observe_event, thread="caller")]
+            if self._key_values is not None:
+                # Runs on the recorder's thread after it has stored the event, so that no user call waits for the store.
+                self._remove_listeners.append(
+                    self._stream.add_listener(lambda event: self.save(waits=False), thread="recorder")
+                )
+
+    def release(self) -> None:
+        with _registry_lock:
+            self._holders -= 1
+            if self._holders > 0:
+                return
+            ends, self._remove_listeners = self._remove_listeners, []
+            for end in ends:
+                end()
+            if (
+                self._key_values is not None
+            ):  # the next object loads the entry, which may contain changes of other processes
+                _registry.get(self._stream, {}).pop(self.id, None)
+        self.save()
+
+    def apply_change(self, change: Callable[[Tracker], T]) -> T:
+        """Apply a change under the lock, and remember it until it is saved."""
+        with self.lock:
+            self._version += 1
+            if self._key_values is not None:
+                self._unsaved_changes.append(change)
+                del self._unsaved_changes[:-MAX_REPLAYED_CHANGES]
+            return change(self.tracker)
+
+    def compact(self) -> None:
+        self.apply_change(lambda current: current.compact(self.prompt))
+
+    def replace(self, data: bytes) -> None:
+        self.apply_change(lambda current: current.become(tracker.from_json(data)))
+        self.save()
+
+    def publish(self, event: ContextCompacted) -> None:
+        self._stream.publish(event)
+
+    def observe_event(self, event: AnyEvent) -> None:
+        match event:
+            case RunStarted(run) if run.session == self.id:
+                self.apply_change(lambda current: current.begin(run.id))
+            case StepEnded(step) if step.run in self.tracker.runs:
+                self.apply_change(lambda current: current.observe_step(step))
+                self._warn()
+            case ContextCompacted(compaction) if self._is_from_recovery(compaction):
+                self.compact()
+
+    def _is_from_recovery(self, compaction: Compaction) -> bool:
+        # Compactions that a session publishes itself have no run.
+        return compaction.run is not None and (compaction.session == self.id or compaction.run in self.tracker.runs)
+
+    def _warn(self) -> None:
+        with self.lock:
+            if self.tracker.has_warned or not (warning := self.tracker.rate_increase()):
+                return
+            self.apply_change(Tracker.mark_warned)
+        log.warning("session %s: %s", self.id, warning)
+
+    def load(self) -> None:
+        """Load the stored state."""
+        if self._key_values is None:
+            return
+        try:
+            self._stored = self._key_values.get(DEFAULT_TENANT, SESSION_KIND, self.id)
+            if self._stored is not None:
+                self.tracker = tracker.from_json(self._stored)
+        except Exception as error:  # noqa: BLE001 - a broken disk costs the memory of a session, never the agent
+            log.warning("session %s begins anew: what was kept of it cannot be read (%s).", self.id, error)
+
+    def save(self, waits: bool = True) -> None:
+        """Save the state if it has changed, merging changes of other processes."""
+        if self._key_values is None or self._saved == self._version:
+            return
+        if not self._saving.acquire(blocking=waits):  # one writer at a time, so that the newest state is written last
+            return  # The current writer may wait for the recorder, whose thread must not wait here.
+        try:
+            while not self._put():
+                self._catch_up()
+        except Exception as error:  # noqa: BLE001 - as above; tried again after the next change
+            log.warning("session %s could not be kept (%s): it lives as long as this process.", self.id, error)
+        finally:
+            self._saving.release()
+
+    def _put(self) -> bool:
+        """Write the entry. Return False if another process has changed it since it was read."""
+        assert self._key_values is not None
+        with self.lock:
+            version, change_count, data = self._version, len(self._unsaved_changes), tracker.to_json(self.tracker)
+        self._saved = version
+        if not self._key_values.compare_and_set(DEFAULT_TENANT, SESSION_KIND, self.id, self._stored, data):
+            return False
+        with self.lock:
+            self._stored = data
+            del self._unsaved_changes[:change_count]
+        return True
+
+    def _catch_up(self) -> None:
+        """Load the other process's state and replay the unsaved changes on it."""
+        assert self._key_values is not None
+        theirs = self._key_values.get(DEFAULT_TENANT, SESSION_KIND, self.id)
+        with self.lock:
+            self._stored = theirs
+            try:
+                merged = tracker.from_json(theirs) if theirs is not None else Tracker()
+            except (msgspec.MsgspecError, UnicodeError):
+                return  # unreadable: overwrite it
+            for change in self._unsaved_changes:
+                change(merged)
+            self.tracker = merged
+
+
+_registry_lock = threading.RLock()
+_registry: weakref.WeakKeyDictionary[EventStream, dict[str, weakref.ref[_SessionState]]] = weakref.WeakKeyDictionary()
+
+
+def _get_state(stream: EventStream, id: str | None, key_values: KeyValueStore | None, prompt: Prompt) -> _SessionState:
+    """Return the live state of a session id, else the stored one, else a new one."""
+    with _registry_lock:
+        sessions = _registry.setdefault(stream, {})
+        reference = sessions.get(id) if id is not None else None
+        state = reference() if reference is not None else None
+        if state is None:
+            state = _SessionState(stream, id or new_id("session"), key_values, prompt)
+            if id is not None:
+                state.load()
+            sessions[state.id] = weakref.ref(state)
+        state.add_holder()
+        return state
+
+
+def _reset_locks_in_child() -> None:
+    global _registry_lock
+    _registry_lock = threading.RLock()  # the thread that held a lock does not exist in the child
+    for sessions in tuple(_registry.values()):
+        for reference in tuple(sessions.values()):
+            state = reference()
+            if state is not None:
+                state.lock, state._saving = threading.RLock(), threading.Lock()
+
+
+fork_safety.run_in_child(_reset_locks_in_child)
+
+
+def mark_model_turn(stream: EventStream, run: str) -> None:
+    """Count a model turn in the session of a run: the model has requested tools."""
+    for reference in tuple(_registry.get(stream, {}).values()):
+        state = reference()
+        if state is not None and run in state.tracker.runs:
+            state.apply_change(Tracker.mark_tools_requested)

@@ -1,0 +1,343 @@
+"""The failures of a session: which are retained, and what the reminder says.
+
+Pure functions of data, without clock, lock or listener: those are in `session.py`. A tracker can be converted to JSON
+and back without loss.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from mulligan.core.calls import Call
+from mulligan.core.links import MAX_INTERMEDIATE_TOOLS, SAME_ARGUMENTS_ONLY, OpenFailure, RunProgress, link_recoveries
+from mulligan.core.records import Link, Step, decode, encode, failure_identity
+from mulligan.learn import read_only_calls
+from mulligan.prompt import Prompt
+from mulligan.redaction.lazy_regex import LazyRegex
+
+MAX_TRACKED_FAILURES = 10
+REPEAT_WINDOW_TURNS = 2
+"""Turns within which a repeated failure continues the same count."""
+MAX_PENDING_FAILURES = 100
+"""Limit of failed calls per turn that may still recover within it."""
+MAX_TRACKED_RUNS = 100
+"""Limit of runs whose steps are observed, the newest."""
+MAX_INTERVALS = 50
+"""Limit of intervals between compactions, the newest."""
+MIN_CALLS_FOR_RATE = 10
+"""Minimum number of calls before and after a compaction for comparing their failure rates."""
+MIN_RATE_Z_SCORE = 1.64
+"""Standard errors by which a rate must be higher; chance alone exceeds that in one of twenty cases."""
+
+
+_PROMPT = Prompt()
+"""For names and numbers of redacted steps. The output is sanitized again."""
+
+
+class TrackedFailure(msgspec.Struct, omit_defaults=True):
+    """One failure of a session."""
+
+    step: Step
+    """The last failed attempt."""
+    turn: int
+    """The turn of that attempt."""
+    count: int = 1
+    """Occurrences without a gap of more than `REPEAT_WINDOW_TURNS` turns."""
+    total: int = 1
+    """Occurrences in this session."""
+    about: str = ""
+    """The file, test or error code that the failure is about."""
+    worked: dict[str, int] = {}
+    """Descriptions of what recovered it, with counts."""
+    is_open: bool = True
+    """Whether it has not recovered since its last occurrence."""
+    since: list[str] = []
+    """Names of the calls that have succeeded since."""
+    was_reread: bool = False
+    """Whether its file was read since."""
+
+    @property
+    def identity(self) -> tuple[str, str | None, str]:
+        """Failures with the same identity are the same failure."""
+        failure = self.step.failure
+        return self.step.name, self.step.server, (failure.fingerprint or str(failure.kind)) if failure else ""
+
+    @property
+    def kind(self) -> str:
+        return str(self.step.failure.kind) if self.step.failure else ""
+
+    @property
+    def eviction_group(self) -> tuple[str, str, str | None]:
+        return self.kind, self.step.name, self.step.server
+
+
+class CompactionInterval(msgspec.Struct, omit_defaults=True):
+    """Calls between two compactions, and how many of them failed at the first attempt."""
+
+    calls: int = 0
+    failed: int = 0
+
+    @property
+    def rate(self) -> float | None:
+        """The share of failed calls; None without calls."""
+        return self.failed / self.calls if self.calls else None
+
+
+class Tracker(msgspec.Struct, omit_defaults=True):
+    """The failures of one session: at most `MAX_TRACKED_FAILURES`, in the order of their last occurrence."""
+
+    turns: int = 0
+    failures: list[TrackedFailure] = []
+    pending: list[TrackedFailure] = []
+    """Calls that failed in this turn. A call that recovers within its turn is not retained."""
+    runs: list[str] = []
+    intervals: list[CompactionInterval] = msgspec.field(default_factory=lambda: [CompactionInterval()])
+    reminder: str = ""
+    """Set at a compaction and constant until the next one, so that the prompt cache remains valid."""
+    known: tuple[str, ...] = ()
+    """Identities of the failures before that compaction, as built by `failure_identity`."""
+    is_told: bool = True
+    """Whether a host that can only append messages has received the reminder."""
+    has_warned: bool = False
+    """Whether the increase of failures after the last compaction was reported."""
+    is_turn_counted: bool = False
+    """Whether the model response that requests the next tools was already counted as a turn."""
+
+    def begin(self, run: str) -> None:
+        """Add a run of the session."""
+        if run not in self.runs:
+            self.runs = [*self.runs[1 - MAX_TRACKED_RUNS :], run]
+
+    def observe_step(self, step: Step) -> None:
+        """Process a finished attempt of one of the runs."""
+        if step.type == "run":
+            return
+        has_failed = step.has_failed and step.failure is not None
+        if step.type != "model" and step.attempt == 1 and (has_failed or step.outcome == "success"):
+            self.intervals[-1].calls += 1
+            self.intervals[-1].failed += has_failed
+        if step.outcome == "success":
+            self._succeeded(step)
+            if step.type == "model":
+                self.mark_turn()
+                self.is_turn_counted = True
+        elif has_failed:
+            self._failed(step)
+
+    def mark_turn(self) -> None:
+        """Count a model response."""
+        self._commit_pending()
+        self.turns += 1
+
+    def mark_tools_requested(self) -> None:
+        """Count the model response that requested tools, unless it was already counted."""
+        if not self.is_turn_counted:
+            self.mark_turn()
+        self.is_turn_counted = False
+
+    def mark_warned(self) -> None:
+        self.has_warned = True
+
+    def become(self, other: Tracker) -> None:
+        """Copy all fields from another tracker."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(other, name))
+
+    def compact(self, prompt: Prompt = _PROMPT) -> None:
+        """Record a compaction. The reminder lists the failures before it from now on."""
+        self._commit_pending()
+        self.known = tuple(failure_identity(failure.step) for failure in self.failures)
+        self.reminder = prompt.reminder([_to_report(failure) for failure in self.failures])
+        self.is_told = not self.reminder
+        self.intervals = [*self.intervals[1 - MAX_INTERVALS :], CompactionInterval()]
+        self.has_warned = False
+
+    def take_reminder(self) -> str:
+        """Return the reminder once per compaction."""
+        reminder = "" if self.is_told else self.reminder
+        self.is_told = True
+        return reminder
+
+    def summarizer_note(self, prompt: Prompt = _PROMPT) -> str:
+        """Return what a summarizer can omit, because the reminder will contain it."""
+        failures = [*self.failures, *self.pending]
+        return prompt.summarizer_note([(failure.kind, failure.step.name) for failure in failures])
+
+    def rate_increase(self) -> str:
+        """Return a warning if more calls fail since the last compaction than before; empty if that may be chance."""
+        if len(self.intervals) < 2:
+            return ""
+        before, after = self.intervals[-2:]
+        if before.calls < MIN_CALLS_FOR_RATE or after.calls < MIN_CALLS_FOR_RATE:
+            return ""
+        overall = (before.failed + after.failed) / (before.calls + after.calls)
+        error = math.sqrt(overall * (1 - overall) * (1 / before.calls + 1 / after.calls))
+        if after.failed / after.calls - before.failed / before.calls <= MIN_RATE_Z_SCORE * error:
+            return ""
+        return (
+            f"Failures rose after the last compaction: {after.failed} of {after.calls} calls failed, "
+            f"before it {before.failed} of {before.calls}. The summary may have left out what mattered."
+        )
+
+    def _failed(self, step: Step) -> None:
+        self.pending = [failure for failure in self.pending if not _is_same_call(failure.step, step)]
+        if read_only_calls.is_empty_lookup(step):
+            return
+        self.pending.append(TrackedFailure(_strip_step(step), self.turns, about=find_subject(step)))
+        if len(self.pending) > MAX_PENDING_FAILURES:
+            self._remember(self.pending.pop(0))
+
+    def _commit_pending(self) -> None:
+        pending, self.pending = self.pending, []
+        for failure in pending:
+            self._remember(failure)
+
+    def _remember(self, new: TrackedFailure) -> None:
+        earlier = next((failure for failure in self.failures if failure.identity == new.identity), None)
+        if earlier is not None:
+            is_again = not _is_same_call(earlier.step, new.step)  # otherwise another attempt of the same call
+            is_recent = new.turn - earlier.turn <= REPEAT_WINDOW_TURNS
+            new.count = earlier.count + is_again if is_recent else 1
+            new.total = earlier.total + is_again
+            new.worked = earlier.worked
+            self.failures.remove(earlier)
+        elif len(self.failures) >= MAX_TRACKED_FAILURES:
+            self.failures.remove(self._choose_evicted(new))
+        self.failures.append(new)
+
+    def _choose_evicted(self, new: TrackedFailure) -> TrackedFailure:
+        """Return the failure to drop: the oldest similar one, else the oldest without side effects, else the oldest."""
+        similar_failures = [failure for failure in self.failures if failure.eviction_group == new.eviction_group]
+        harmless = [failure for failure in self.failures if read_only_calls.is_read_only(failure.step)]
+        return (similar_failures or harmless or self.failures)[0]
+
+    def _succeeded(self, step: Step) -> None:
+        self.pending = [failure for failure in self.pending if not _link(failure, step)]
+        for failure in self.failures:
+            if failure.is_open and (link := _link(failure, step)):
+                summary = _PROMPT.recovery_summary(link, was_reread=failure.was_reread)
+                if summary:
+                    failure.worked = {**failure.worked, summary: failure.worked.get(summary, 0) + 1}
+                failure.is_open = False
+        if step.type in ("tool", "retrieval", "custom"):
+            for failure in (*self.pending, *self.failures):
+                _note_success_between(failure, step)
+
+
+def from_json(data: bytes) -> Tracker:
+    """Parse the result of `to_json`. Raise `msgspec.MsgspecError` for anything else."""
+    tracker = decode(data, Tracker)
+    if not tracker.intervals:
+        raise msgspec.ValidationError("there is always a stretch that has begun")
+    return tracker
+
+
+def to_json(tracker: Tracker) -> bytes:
+    """Return a tracker as JSON."""
+    return encode(tracker)
+
+
+def _strip_step(step: Step) -> Step:
+    """Return a failed attempt without the data that neither linking nor the reminder needs."""
+    failure = step.failure
+    assert failure is not None
+    return msgspec.structs.replace(
+        step,
+        result=None,
+        ending=None,
+        metadata=None,
+        failure=msgspec.structs.replace(failure, detail="", hint="", evidence=()),
+    )
+
+
+def _to_report(failure: TrackedFailure) -> dict[str, object]:
+    recovery, times = max(failure.worked.items(), key=lambda item: item[1], default=("", 0))
+    return {
+        "kind": failure.kind,
+        "tool": failure.step.name,
+        "turn": failure.turn,
+        "count": failure.count,
+        "about": failure.about,
+        "message": failure.step.failure.message if failure.step.failure else "",
+        "worked": recovery,
+        "times": (times, failure.total),
+    }
+
+
+def _is_same_call(one: Step, other: Step) -> bool:
+    return one.run == other.run and one.call == other.call
+
+
+def _link(tracked_failure: TrackedFailure, success: Step) -> Link | None:
+    """Return the link from a tracked failure to a success, if that recovered it.
+
+    The process that recorded both has linked them by all calls of the run. Otherwise only equal arguments link.
+    """
+    failed = tracked_failure.step
+    if _is_same_call(failed, success):
+        links = link_recoveries([failed, success])
+        return next((link for link in links if link.failed == failed.call), None)
+    if success.run == failed.run:
+        linked = next((link for link in success.links if link.failed == failed.call), None)
+        if linked is not None or failed.links_decided:
+            return linked
+    else:  # another run numbers its steps separately
+        success = msgspec.structs.replace(success, run=failed.run, seq=failed.seq + 1, call=failed.seq + 1, after=None)
+    progress = RunProgress(
+        (OpenFailure(Call(steps=(failed,)), SAME_ARGUMENTS_ONLY, 0, tools_since=tuple(tracked_failure.since)),)
+    )
+    _, links = progress.after(Call(steps=(success,)), SAME_ARGUMENTS_ONLY)
+    return next((link for link in links if link.failed == failed.call), None)
+
+
+def _note_success_between(tracked_failure: TrackedFailure, success: Step) -> None:
+    if not tracked_failure.is_open or _is_same_call(tracked_failure.step, success):
+        return
+    if success.name not in tracked_failure.since and len(tracked_failure.since) < MAX_INTERMEDIATE_TOOLS:
+        tracked_failure.since = [*tracked_failure.since, success.name]
+    path = _path(tracked_failure.step.arguments)
+    if path and path == _path(success.arguments) and read_only_calls.reads_file(success):
+        tracked_failure.was_reread = True
+
+
+PATHS = ("file_path", "path", "absolute_path", "notebook_path", "target_file", "filename", "file")
+
+
+def _path(arguments: object) -> str:
+    if not isinstance(arguments, Mapping):
+        return ""
+    candidates = (arguments.get(name) for name in PATHS)
+    return next((value for value in candidates if isinstance(value, str) and value), "")
+
+
+# Names that test runners and compilers print, in the message or the detail of a failure.
+_TESTS = LazyRegex(
+    r"^(?:FAILED|ERROR) (\S{1,200}::\S{1,200})"  # pytest
+    r"|^\s{0,12}--- FAIL: (\S{1,200})"  # go test
+    r"|^test (\S{1,200}) \.\.\. FAILED"  # cargo test
+    r"|^\s{0,8}(?:FAIL|not ok \d{1,6} -?)\s{1,4}(\S{1,200})",  # jest and vitest; TAP
+    re.MULTILINE,
+)
+_CODE = LazyRegex(r"\b(?:error(?:\[|:? )|fatal error )?((?:TS|CS|E|C|LNK|F)\d{3,5})\b")
+_LOCATION = LazyRegex(r"(?<![\w./-])((?:[\w.-]{1,80}/){0,12}[\w.-]{1,80}\.[a-zA-Z]\w{0,9}):\d{1,7}\b")
+MAX_SEARCHED_CHARS = 8000
+"""Characters of an output that are searched for a name."""
+
+
+def find_subject(step: Step) -> str:
+    """Return the file, test or error code that a failure is about; empty if unknown."""
+    failure = step.failure
+    if failure is None:
+        return ""
+    text = f"{failure.message}\n{failure.detail[:MAX_SEARCHED_CHARS]}"[: 2 * MAX_SEARCHED_CHARS]
+    if failure.kind.code == "test_failure" and (match := _TESTS.search(text)):
+        return str(next(filter(None, match.groups())))
+    if failure.kind.code in ("build_failure", "test_failure") and (
+        match := _LOCATION.search(text) or _CODE.search(text)
+    ):
+        return str(match[1])
+    return _path(step.arguments) or failure.code

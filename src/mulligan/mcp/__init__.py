@@ -1,0 +1,1 @@
+"""MCP server with which agents query failure memory. Only `mcp_server.py` needs the `mcp` extra."""

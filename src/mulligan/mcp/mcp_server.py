@@ -1,0 +1,113 @@
+"""MCP server on stdio. The only module that imports the `mcp` package."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from mulligan import __version__
+from mulligan.core.failure import MissingExtraError, StoreError
+from mulligan.mcp.knowledge import Knowledge
+from mulligan.mcp.mcp_tools import TOOLS, InvalidToolCallError
+
+try:
+    import mcp_types as types
+    from mcp.server.lowlevel import Server
+    from mcp.server.stdio import stdio_server
+
+    from mcp import MCPError
+except ImportError:
+    raise MissingExtraError("mulligan mcp needs the mcp package, version 2: pip install 'mulligan[mcp]'") from None
+
+T = TypeVar("T")
+TEXT = "text/plain"
+NOT_FOUND = -32002
+"""MCP's error code for a missing resource."""
+
+
+def serve(knowledge: Knowledge, instructions: str) -> None:
+    """Serve until the client disconnects."""
+    logging.getLogger("mcp").setLevel(logging.ERROR)  # standard error belongs to the parent process
+    asyncio.run(_serve(build_server(knowledge, instructions)))
+
+
+async def _serve(server: Any) -> None:
+    async with stdio_server() as (reading, writing):
+        await server.run(reading, writing, server.create_initialization_options())
+
+
+def build_server(knowledge: Knowledge, instructions: str) -> Any:
+    async def list_tools(ctx: Any, params: Any) -> Any:
+        return types.ListToolsResult(tools=[_tool(name) for name in TOOLS])
+
+    async def call_tool(ctx: Any, params: Any) -> Any:
+        try:
+            answer_text = await _run_in_thread(partial(knowledge.call, params.name, params.arguments))
+        except InvalidToolCallError as bad:
+            return _answer(knowledge.format_refusal(str(bad)), is_error=True)
+        except StoreError as broken:
+            return _answer(knowledge.format_refusal(f"the store cannot be asked: {broken}"), is_error=True)
+        return _answer(answer_text)
+
+    async def list_resources(ctx: Any, params: Any) -> Any:
+        entries = await _run_in_thread(knowledge.list_resources)
+        resources = [
+            types.Resource(uri=uri, name=name, description=description, mime_type=TEXT)
+            for uri, name, description in entries
+        ]
+        return types.ListResourcesResult(resources=resources)
+
+    async def list_templates(ctx: Any, params: Any) -> Any:
+        templates = [
+            types.ResourceTemplate(uri_template=f"mulligan://{name}/{{id}}", name=name, mime_type=TEXT)
+            for name in ("patterns", "lessons")
+        ]
+        return types.ListResourceTemplatesResult(resource_templates=templates)
+
+    async def read_resource(ctx: Any, params: Any) -> Any:
+        uri = str(params.uri)
+        try:
+            text = await _run_in_thread(partial(knowledge.read_resource, uri))
+        except StoreError as broken:
+            raise MCPError(-32603, knowledge.format_refusal(f"the store cannot be asked: {broken}")) from None
+        if text is None:
+            raise MCPError(
+                NOT_FOUND, "there is no such resource. mulligan://patterns and mulligan://lessons list them."
+            )
+        contents = types.TextResourceContents(uri=uri, mime_type=TEXT, text=text)
+        return types.ReadResourceResult(contents=[contents])
+
+    return Server(
+        "mulligan",
+        version=__version__,
+        instructions=instructions,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+        on_list_resources=list_resources,
+        on_list_resource_templates=list_templates,
+        on_read_resource=read_resource,
+    )
+
+
+async def _run_in_thread(function: Callable[[], T]) -> T:
+    # The store is synchronous, and a client may send concurrent requests.
+    return await asyncio.to_thread(function)
+
+
+def _tool(name: str) -> Any:
+    spec = TOOLS[name]
+    hints = types.ToolAnnotations(
+        title=spec.title,
+        read_only_hint=spec.is_read_only,
+        destructive_hint=False,
+        idempotent_hint=True,
+        open_world_hint=False,
+    )
+    return types.Tool(name=name, description=spec.description, input_schema=spec.schema, annotations=hints)
+
+
+def _answer(text: str, is_error: bool = False) -> Any:
+    return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=is_error)

@@ -1,0 +1,113 @@
+"""Sanitizes untrusted text, names and values for models: redacts, cleans, bounds and quotes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from mulligan.redaction import MAX_QUOTED_CHARS, quote_untrusted, to_plain_data
+from mulligan.redaction.lazy_regex import LazyRegex
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from mulligan.redaction import Redactor
+
+MAX_NAME_CHARS = 80
+"""Shown characters of tool and argument names, which may come from models and untrusted servers."""
+MAX_PATH_CHARS = 40
+"""Shown characters of the path of a changed argument."""
+MAX_VALUE_CHARS = 60
+"""Shown characters of a value."""
+MAX_LISTED_CHANGES = 5
+"""Changes or prerequisites per sentence."""
+MAX_LISTED_CALLS = 10
+"""Calls that a report lists one by one."""
+MAX_SENTENCE_CHARS = 240
+"""Shown characters of a mistake or correction that a person wrote."""
+MAX_SCANNED_CHARS = 4000
+"""Characters of it that are read."""
+
+
+class Sanitizer:
+    """Base class of all messages. Redacts, cleans and quotes untrusted text.
+
+    Redacts only secrets, including the user's names and patterns. Personal data stays, because the model may need it.
+    """
+
+    __slots__ = ("_redactor",)
+
+    def __init__(self, redactor: Redactor | None = None) -> None:
+        if redactor is None:
+            from mulligan.redaction import Redactor  # lazy: slow to import, and not always needed
+
+            redactor = Redactor(personal=False)
+        self._redactor = redactor
+
+    def for_arguments(self, *values: Any) -> Self:
+        """Return the same messages for a call with these arguments: secrets in them are redacted in every message."""
+        return type(self)(self._redactor.with_secrets_from(*(to_plain_data(value) for value in values)))
+
+    def _line(self, text: str, limit: int) -> str:
+        # Join lines first: a secret may be split over two lines.
+        return strip_quote_marks(" ".join(self._redactor.text_for_display(" ".join(text.split()), limit).split()))
+
+    def _quote(self, text: str, tool: str, limit: int = MAX_QUOTED_CHARS) -> str:
+        return quote_untrusted(
+            self._redactor.text_for_display(text, limit), author=self._line(tool, MAX_NAME_CHARS) or "tool"
+        )
+
+    def _sentence(self, text: str) -> str:
+        """Return a person's text on one line that cannot end a quotation, open a code block or start a heading."""
+        if len(text) > MAX_SCANNED_CHARS:  # cut between words: half a secret would not be recognized
+            text = text[:MAX_SCANNED_CHARS].rpartition(" ")[0]
+        return self._line(text, MAX_SENTENCE_CHARS).replace("`", "'").rstrip(".!: ").lstrip("#>*-+=~_ ")
+
+    def _display_value(self, value: Any) -> str:
+        """Return a value on one line, shortened."""
+        value = to_plain_data(value)  # first: a huge number or a custom repr may raise
+        if isinstance(value, str):
+            return self._line(value, MAX_VALUE_CHARS)
+        return self._line(
+            repr(self._redactor.value(value)), MAX_VALUE_CHARS
+        )  # redacts by the names inside the value too
+
+    def _name(self, name: Any) -> str:
+        """Return a name from another run if it has the form of a name; a sentence would be untrusted text."""
+        if not isinstance(name, str) or len(name) > MAX_NAME_CHARS or not _NAME.fullmatch(name):
+            return ""
+        return name if self._redactor.text(name) == name else ""
+
+    def _code(self, code: str) -> str:
+        """Return an error code if it has the form of a code; a sentence belongs into the quotation."""
+        return code if CODE.fullmatch(code) and self._line(code, MAX_NAME_CHARS) == code else ""
+
+    def _secret_kind(self, path: str) -> str:
+        """Return the kind of secret if any name on the path indicates one, as in `credentials.user`."""
+        return next(filter(None, map(self._redactor.secret_kind_of_name, path.split("."))), "")
+
+    def _is_shareable(self, path: str, value: Any, shareable: Collection[str]) -> bool:
+        """Return whether a value of another run may be shown."""
+        return _is_shareable_value(value, shareable) and not self._secret_kind(path)
+
+
+def _is_shareable_value(value: Any, shareable: Collection[str]) -> bool:
+    return value is None or isinstance(value, bool | int | float) or (isinstance(value, str) and value in shareable)
+
+
+def strip_quote_marks(text: str) -> str:
+    """Remove text that imitates quotation marks of mulligan: only `quote_untrusted` may set them."""
+    return _QUOTE_MARKS.sub("(", text)
+
+
+CODE = LazyRegex(r"[A-Za-z0-9][\w.:/-]{0,47}", re.ASCII)
+"""A code of one word, such as a kind."""
+_NAME = LazyRegex(r"[A-Za-z_][\w-]*(?:\.[\w-]+)*", re.ASCII)
+_QUOTE_MARKS = LazyRegex(r"\[(?=\s{0,9}(?:said|end)\b)", re.IGNORECASE)
+
+
+def estimate_prompt_tokens(text: str) -> int:
+    """Estimate the tokens of a text, rather too many than too few."""
+    plain_letters = sum(character.isascii() for character in text)
+    return plain_letters // 3 + 2 * (len(text) - plain_letters)

@@ -1,0 +1,505 @@
+"""Tool calls of a proxy connection. The first attempt is forwarded unchanged; failures go through recovery."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from mulligan.build import Components
+from mulligan.capture.call_execution import Attempts
+from mulligan.capture.call_guard import Unfit
+from mulligan.capture.context import Here, Kit
+from mulligan.capture.first_attempt import First, begin
+from mulligan.capture.player import aexecute_plan
+from mulligan.capture.run import ActiveRun, scope
+from mulligan.capture.turns import ToolRequest
+from mulligan.classify.kinds import TOOL_PERMISSION_DENIED
+from mulligan.core.calls import TOOL_NAME_PATH
+from mulligan.core.failure import Failure
+from mulligan.proxy import messages, response_notes
+from mulligan.proxy.messages import CLIENT_INFO_KEY, PROTOCOL_VERSION_KEY, Envelope, Id, LooseEnvelope, ToolCall
+from mulligan.proxy.proxy_rules import ProxyOptions
+from mulligan.proxy.relay import PendingRequest, Relay
+from mulligan.proxy.tool_answers import Answer, ProtocolResponseError, decode_error, to_function_result
+from mulligan.proxy.tool_listing import ToolListing
+from mulligan.proxy.tools import ServerTool, ServerTools
+from mulligan.recover import names as names_module
+from mulligan.recover.repair import suggest
+
+UNSET = msgspec.UNSET
+IDLE_RUN_SECONDS = 1800.0
+"""Idle time after which the next call starts a new run: some connections last for days."""
+MAX_REMEMBERED_STEPS = 200
+"""Number of steps that the connection's run remembers."""
+
+current_call: contextvars.ContextVar[ToolCallRequest] = contextvars.ContextVar("calling")
+"""Client call that the current attempt belongs to."""
+
+
+class ToolCallRelay:
+    """Tool calls of one connection."""
+
+    def __init__(self, relay: Relay, components: Components, options: ProxyOptions) -> None:
+        self.relay = relay
+        self.kit: Kit = components.kit
+        self.options = options
+        self.tools = ServerTools(options, self.kit, build_remote_function)
+        self.active_calls: dict[Id, ToolCallRequest] = {}
+        self.run: ActiveRun | None = None
+        self._listing = ToolListing(relay, components, self.tools)
+        self._client = messages.ClientInfo()
+        self._base = contextvars.Context()
+        self._last_used = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def set_client(self, params: msgspec.Raw) -> None:
+        """Store the client's name and version from its first message."""
+        self._client = messages.decode_or_default(messages.InitializeParams, params).client
+
+    def build_list_handler(self, params: msgspec.Raw) -> Callable[[Envelope, bytes], None]:
+        return self._listing.build_answer_handler(params)
+
+    def begin(self, envelope: Envelope, line: bytes) -> bool:
+        """Start handling a tool call. Return False if the request must be forwarded unchanged."""
+        id = None if envelope.id is UNSET else envelope.id
+        try:
+            tool_call = messages.decode_tool_call(envelope.params)
+            if tool_call is None:
+                return False
+            # A message that cannot be encoded again as it was is forwarded unchanged.
+            tool = self.tools.get_tool(tool_call.name, is_verbatim=isinstance(envelope, LooseEnvelope))
+            call = ToolCallRequest(self, id, tool_call, tool, line, self.prepare_context(tool_call))
+        except Exception:  # noqa: BLE001 - the call is forwarded without a record
+            self.kit.fault("looking at a tool call")
+            return False
+        self.active_calls[id] = call
+        try:
+            call.begin()
+        except Exception:  # noqa: BLE001 - the call is forwarded without a record
+            self.kit.fault("beginning a tool call")
+            self.active_calls.pop(id, None)
+            return False
+        return True
+
+    def cancel(self, id: Id, line: bytes) -> bool:
+        """Cancel a client's call. Return False if the client's message must be forwarded."""
+        call = self.active_calls.get(id)
+        return call is not None and call.cancel(line)
+
+    def prepare_context(self, tool_call: ToolCall) -> contextvars.Context:
+        """Return a context for one call, inside the run of the connection."""
+        now = self.relay.loop.time()
+        if self.run is None or (now - self._last_used > IDLE_RUN_SECONDS and not self.active_calls):
+            self._begin_run(tool_call)
+        self._last_used = now
+        return self._base.copy()
+
+    def _begin_run(self, tool_call: ToolCall) -> None:
+        self.end_run()
+        client = self._client
+        client_info = (tool_call.meta or {}).get(CLIENT_INFO_KEY)
+        if not client.name and isinstance(client_info, dict):
+            client = msgspec.convert(
+                {key: client_info.get(key) for key in ("name", "version")}, messages.ClientInfo, strict=False
+            )
+        self.run = ActiveRun(
+            self.kit,
+            client.name or "",
+            is_standalone=True,
+            version=client.version,
+            session=self.options.session,
+            metadata={"door": "mcp", "server": self.options.name},
+        )
+        self.run.is_logged = True
+        self.run.start()
+        self._base = contextvars.Context()
+        self._base.run(self.kit.here.set, Here(self.run, None, None, is_open=False))
+
+    def end_run(self) -> None:
+        if self.run is not None:
+            self.run.finish(None)
+            self.run = None
+
+    def start_task(self, coroutine: Any, context: contextvars.Context) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = self.relay.loop.create_task(coroutine, context=context)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def close(self, seconds: float) -> None:
+        """Give running recoveries this long to finish, then cancel them and end the run."""
+        if self._tasks and seconds:
+            await asyncio.wait(tuple(self._tasks), timeout=seconds)
+        for task in tuple(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks), timeout=1.0)
+        for call in tuple(self.active_calls.values()):
+            call.abandon()
+        await self._listing.close()
+        self.end_run()
+
+
+def build_remote_function(name: str) -> Callable[..., Any]:
+    """Build a function for a server's tool. Each call of it is an attempt for the current client call."""
+
+    async def call(**arguments: Any) -> Any:
+        return await current_call.get().attempt(name, arguments)
+
+    return call
+
+
+class ToolCallRequest(PendingRequest):
+    """Tool call of the client. It receives the answer to its first attempt directly."""
+
+    __slots__ = (
+        "_attempt_start",
+        "_calls",
+        "_context",
+        "_first",
+        "_id",
+        "_in_flight",
+        "_last",
+        "_line",
+        "_relay",
+        "_task",
+        "_token",
+        "_was_cancelled",
+        "_was_sent",
+        "tool",
+        "tool_call",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        calls: ToolCallRelay,
+        id: Id,
+        tool_call: ToolCall,
+        tool: ServerTool,
+        line: bytes,
+        context: contextvars.Context,
+    ) -> None:
+        super().__init__()
+        self._calls = calls
+        self._relay = calls.relay
+        self._id = id
+        self._line = line
+        self._context = context
+        self._first: First | None = None
+        self._attempt_start: tuple[float, Any] = (0.0, None)
+        """Start time of the first attempt and the token that restores its scope."""
+        self._last: Answer | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._in_flight: Id = None
+        self._was_sent = False
+        self._was_cancelled = False
+        token = (tool_call.meta or {}).get("progressToken")
+        self._token: Id = token if isinstance(token, int | str) else None
+        self.tool_call = tool_call
+        self.tool = tool
+        self.timeout = tool.timeout if tool.wrapped.options.mode != "observe" else 0.0
+
+    @property
+    def _arguments(self) -> dict[str, Any]:
+        arguments = self.tool_call.arguments
+        return arguments if type(arguments) is dict else {} if arguments is None else {"arguments": arguments}
+
+    def begin(self) -> None:
+        tool_call, tool, calls = self.tool_call, self.tool, self._calls
+        if tool.is_blocked:
+            self._task = calls.start_task(self._answer_blocked_tool(), contextvars.copy_context())
+            return
+        has_non_object_arguments = not (tool_call.arguments is None or type(tool_call.arguments) is dict)
+        if tool.wrapped.options.mode == "repair":
+            if has_non_object_arguments or (tool.definition is None and calls.tools.names):
+                repairable_request = ToolRequest(
+                    calls.kit, calls.tools.recovering_functions(), tool_call.name, tool_call.arguments
+                )
+                run = calls.run
+                if (
+                    repairable_request.wrapped is not None
+                    and run is not None
+                    and repairable_request.can_repair(repairable_request.wrapped, run)
+                ):
+                    self._task = calls.start_task(self._recover(tool_request=repairable_request), self._context)
+                    return
+            elif not has_non_object_arguments and self._needs_repair_first():
+                self._task = calls.start_task(self._recover(is_checked=True), self._context)
+                return
+        if has_non_object_arguments:
+            tool = self.tool = calls.tools.get_tool(tool_call.name, is_verbatim=True)
+        first = self._context.run(begin, tool.wrapped, calls.kit, (), {**self._arguments})
+        if first is None:
+            self._task = calls.start_task(self._recover(), self._context)
+            return
+        self._first = first
+        self._attempt_start = calls.kit.timer(), self._context.run(calls.kit.here.set, first)
+        self._was_sent = True
+        self._relay.expect(self._id, self, self._token)
+        self._relay.send(self._line, self)
+
+    def _needs_repair_first(self) -> bool:
+        """Return whether a call with effects="once" violates its schema and an automatic repair is known.
+
+        Only a call that was never sent has certainly not executed. Without a repair, the server decides.
+        """
+        wrapped, kit, run = self.tool.wrapped, self._calls.kit, self._calls.run
+        if wrapped.options.effects != "once" or run is None:
+            return False
+        try:
+            wrapped.check(self._arguments)
+        except Unfit as error:
+            failure = kit.failure(error, source="tool", tool=wrapped.name, arguments=self._arguments)
+            tool = wrapped.tool("repair")
+            suggestions = suggest(
+                self._arguments, failure, tool, run.earlier_calls(), min_confidence=kit.policy.confidence
+            )
+            return any(suggestion.automatic for suggestion in suggestions)
+        return False
+
+    # The first attempt
+
+    def handle_answer(self, envelope: Envelope, line: bytes) -> None:
+        first = self._first
+        assert first is not None
+        self._last = Answer(self._id, envelope, line)
+        self._relay.stop_waiting(self._id, self._token)
+        try:
+            if envelope.error != messages.EMPTY_RAW:
+                self._context.run(
+                    first.failed, ProtocolResponseError(decode_error(envelope.error)), *self._attempt_start
+                )
+            elif self._context.run(first.succeeded, to_function_result(envelope.result), *self._attempt_start):
+                del self._calls.active_calls[self._id]
+                self._relay.client.write(self._forwarded_answer())
+                return
+        except Exception:  # noqa: BLE001 - the answer is forwarded without a record
+            self._calls.kit.fault("reading an answer")
+            self._calls.active_calls.pop(self._id, None)
+            self._relay.client.write(line)
+            return
+        self._task = self._calls.start_task(self._recover(first), self._context)
+
+    def handle_no_answer(self, error: Exception) -> None:
+        first = self._first
+        assert first is not None
+        self._relay.stop_waiting(self._id, self._token)
+        if isinstance(error, TimeoutError):
+            self._relay.cancel_request(self._id, "it took too long")
+            error = TimeoutError(f"{self.tool.name} did not answer in {self.timeout:g} s.")
+        self._context.run(first.failed, error, *self._attempt_start)
+        self._task = self._calls.start_task(self._recover(first), self._context)
+
+    def cancel(self, line: bytes) -> bool:
+        """Cancel the call. Return False if the client's message must be forwarded to the server."""
+        self._was_cancelled = True
+        if self._task is not None:
+            self._task.cancel()
+            if self._in_flight == self._id:
+                return False
+            if self._in_flight is not None:
+                self._relay.cancel_request(self._in_flight, "the client cancelled it")
+            return True
+        self.abandon()
+        self._relay.stop_waiting(self._id, self._token)
+        self._relay.forward_late_answer(self._id)
+        return False
+
+    def abandon(self) -> None:
+        """Record the call as cancelled: the client no longer waits."""
+        self._calls.active_calls.pop(self._id, None)
+        if self._first is not None and self._task is None:
+            self._context.run(self._first.cancelled, asyncio.CancelledError(), *self._attempt_start)
+
+    # Recovery
+
+    async def _recover(
+        self, first: First | None = None, *, is_checked: bool = False, tool_request: ToolRequest | None = None
+    ) -> None:
+        current_call.set(self)
+        kit, wrapped = self._calls.kit, self.tool.wrapped
+        attempts: Attempts | None = None
+        error: Exception | None = None
+        try:
+            with first.scope() if first is not None else scope(kit, self._calls.run) as run:
+                if tool_request is not None:
+                    attempts = tool_request.prepare_call(run)
+                else:
+                    attempts = wrapped.prepare_call(kit, run, (), self._arguments, first=first, should_check=is_checked)
+                attempts.is_answered = True
+                try:
+                    await aexecute_plan(attempts)
+                except Exception as raised:  # noqa: BLE001 - recorded already; rendered for the model below
+                    error = raised
+        except asyncio.CancelledError:
+            if self._was_cancelled:
+                return
+            error = ConnectionResetError("the connection ended")
+        finally:
+            self._calls.active_calls.pop(self._id, None)
+        self._relay.client.write(self._render_answer_safely(attempts, error))
+
+    async def attempt(self, name: str, arguments: dict[str, Any]) -> Any:
+        """Send one attempt, with the original or repaired arguments, and return the server's answer."""
+        relay = self._relay
+        await relay.wait_until_ready()
+        id, line = self._id, self._line
+        if self._was_sent or name != self.tool_call.name or arguments != self._arguments:
+            id = relay.new_id()
+            params = {
+                **messages.decode_members(messages.decode_envelope(self._line).params),
+                "name": name,
+                "arguments": arguments,
+            }
+            line = messages.build_request(id, "tools/call", params)
+        self._was_sent = True
+        entry = AttemptRequest(relay.loop.create_future())
+        entry.timeout = self.timeout
+        self._last, self._in_flight = None, id
+        relay.expect(id, entry, self._token)
+        relay.send(line, entry)
+        try:
+            envelope, line = await entry.future
+        except TimeoutError:
+            relay.cancel_request(id, "it took too long")
+            raise TimeoutError(f"{name} did not answer in {self.timeout:g} s.") from None
+        except asyncio.CancelledError:
+            if id == self._id:
+                relay.forward_late_answer(id)
+            raise
+        finally:
+            self._in_flight = None
+            if not self._was_cancelled or id != self._id:
+                relay.stop_waiting(id, self._token)
+        self._last = Answer(id, envelope, line)
+        if envelope.error != messages.EMPTY_RAW:
+            raise ProtocolResponseError(decode_error(envelope.error))
+        return to_function_result(envelope.result)
+
+    async def _answer_blocked_tool(self) -> None:
+        """Block a call of a tool that must be accepted first, unless it was accepted in the meantime."""
+        await self._calls._listing.refresh()
+        self.tool = self._calls.tools.get_tool(self.tool_call.name)
+        if not self.tool.is_blocked:
+            self._task = None
+            self.begin()
+            return
+        message = self._calls.kit.prompt.definition_changed(self.tool.name, self._calls.options.name)
+        failure = Failure.of(TOOL_PERMISSION_DENIED, message, hint="Go on without it.", recoverable=False)
+        run = self._calls.run
+        if run is not None:
+            run.publish_step(run.record_child_failure("tool", self.tool.wrapped.name, failure))
+        self._calls.active_calls.pop(self._id, None)
+        block = self._calls.kit.prompt.answer(failure, tool=self.tool.name)
+        self._relay.client.write(response_notes.build_failure_answer(self._id, block, {}, self._is_stateless))
+
+    # Answers to the client
+
+    @property
+    def _is_stateless(self) -> bool:
+        return PROTOCOL_VERSION_KEY in (self.tool_call.meta or {})
+
+    def _forwarded_answer(self) -> bytes:
+        """Return the server's answer unchanged, or with a note about ignored arguments."""
+        assert self._last is not None
+        note = self._ignored_arguments_note()
+        return self._last.line if not note else response_notes.add_notes(self._id, self._last.said.result, [note], {})
+
+    def _ignored_arguments_note(self) -> str:
+        names = self.tool.arguments
+        arguments = self.tool_call.arguments
+        if names is None or type(arguments) is not dict or names.issuperset(arguments):
+            return ""
+        if self.tool.wrapped.options.mode == "observe":
+            return ""
+        unknown_arguments = self._calls.tools.find_unknown_arguments(self.tool, arguments)
+        if not unknown_arguments:
+            return ""
+        free = [name for name in names if name not in arguments]
+        likely_names = {
+            name: match.name for name in unknown_arguments if (match := names_module.match_name(name, free)) is not None
+        }
+        return self._calls.kit.prompt.ignored_arguments(self.tool.name, unknown_arguments, likely_names)
+
+    def _render_answer_safely(self, attempts: Attempts | None, error: Exception | None) -> bytes:
+        try:
+            return self._render_answer(attempts, error)
+        except Exception:  # noqa: BLE001 - the client must get an answer
+            self._calls.kit.fault("wording an answer")
+        if self._last is not None and self._last.id == self._id:
+            return self._last.line
+        return messages.build_error(self._id, messages.NO_ANSWER_CODE, f"{self.tool.name} failed.")
+
+    def _render_answer(self, attempts: Attempts | None, error: Exception | None) -> bytes:
+        last = self._last
+        failure = attempts.failure if attempts is not None else None
+        if attempts is None or failure is None:
+            if last is None:
+                return messages.build_error(self._id, messages.NO_ANSWER_CODE, f"{self.tool.name} failed: {error}")
+            notes = [attempts.words.note(self.tool.name, attempts.changes)] if attempts and attempts.changes else []
+            if not notes:
+                note = self._ignored_arguments_note()
+                notes = [note] if note else []
+            if notes:
+                return response_notes.add_notes(self._id, last.said.result, notes, self._build_metadata(attempts))
+            return last.line if last.id == self._id else messages.build_answer(self._id, last.said.result)
+        is_verbatim = attempts.tool.mode == "observe" or not failure.is_failure
+        block = self._build_failure_block(attempts, failure)
+        if error is None and last is not None:
+            if is_verbatim:
+                return last.line if last.id == self._id else messages.build_answer(self._id, last.said.result)
+            return response_notes.add_failure_block(self._id, last.said.result, block, self._build_metadata(attempts))
+        if isinstance(error, ProtocolResponseError) and last is not None:
+            if is_verbatim and last.id == self._id:
+                return last.line
+            return response_notes.add_block_to_error(self._id, last.said.error, block, self._build_metadata(attempts))
+        return response_notes.build_failure_answer(self._id, block, self._build_metadata(attempts), self._is_stateless)
+
+    def _build_metadata(self, attempts: Attempts | None) -> dict[str, Any]:
+        if attempts is None:
+            return {}
+        return {"run": attempts.run.id, "call": attempts.number, "attempts": attempts.made}
+
+    def _build_failure_block(self, attempts: Attempts, failure: Failure) -> dict[str, Any]:
+        """Build the description of the failure for the model, as after any other call."""
+        given_up = attempts.given_up
+        tool_names = self._calls.tools.names
+        offered = attempts.ending.offered if attempts.ending is not None else ()
+        is_unknown = bool(tool_names) and self.tool_call.name not in tool_names
+        return attempts.words.answer(
+            failure,
+            tool=self.tool.name,
+            precedents=given_up.precedents[:3] if given_up else (),
+            names=names_module.nearest_tool_names(self.tool_call.name, tool_names) if is_unknown else (),
+            shareable=self.tool.wrapped.shareable_texts(),
+            has_effects=not attempts.tool.is_retry_safe,
+            suggested=[
+                suggestion
+                for suggestion in offered
+                if all(change.path != TOOL_NAME_PATH for change in suggestion.changes)
+            ],  # in `names`
+            spiral=attempts.ending.spiral if attempts.ending is not None else "",
+            repeat_note=attempts.guarding.repeat_note,
+        )
+
+
+class AttemptRequest(PendingRequest):
+    """Attempt of a recovery. Its future receives the answer."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: asyncio.Future[tuple[Envelope, bytes]]) -> None:
+        super().__init__()
+        self.future = future
+
+    def handle_answer(self, envelope: Envelope, line: bytes) -> None:
+        if not self.future.done():
+            self.future.set_result((envelope, line))
+
+    def handle_no_answer(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)

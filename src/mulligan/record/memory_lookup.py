@@ -1,0 +1,247 @@
+"""Memory lookups for a running call, through the recorder's store or a temporary one while it is not open."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import re
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from mulligan.classify.fingerprint import compute_fingerprint
+from mulligan.core.failure import Failure, Kind, StoreError
+from mulligan.core.records import Fix, LinkMethod, Precedent
+from mulligan.prompt import Prompt
+from mulligan.record.recorder import Recorder
+from mulligan.store import tool_schemas
+from mulligan.store.base import DEFAULT_TENANT, ITEMS_KIND, FixQuery, PatternQuery, Store, parse_items
+from mulligan.store.store_location import StoreLocation
+from mulligan.store.urls import is_remote
+
+FLUSH_TIMEOUT_SECONDS = 0.25
+"""Seconds that a failed call waits until its own record is stored, before it queries memory."""
+LOOKUP_TIMEOUT_SECONDS = 0.1
+"""Time limit of a fix query. When it expires, the query returns what it has found so far."""
+DATABASE_TIMEOUT_SECONDS = 1.0
+"""Seconds that a failed call waits for a database, which may hang without an error."""
+
+T = TypeVar("T")
+
+
+class MemoryLookup:
+    """The memory queries of the capture layer. A failing store yields no results and no delay.
+
+    `location` is None where opening the store again would create a different one: in memory and in the test sandbox.
+    `agent` returns the name of the querying agent.
+    """
+
+    def __init__(
+        self, recorder: Recorder, location: StoreLocation | None, *, now: Callable[[], int], agent: Callable[[], str]
+    ) -> None:
+        self._recorder, self._location, self._now, self._agent = recorder, location, now, agent
+        self._is_recorder_current = True
+        self._schemas: dict[str, str] = {}
+        """Digests of the tool schemas that are already stored, by tool."""
+        self._late_query: threading.Thread | None = None
+        """A query thread that exceeded its time limit and is still running."""
+
+    def precedents(self, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any]) -> Sequence[Precedent]:
+        """Return what recovered the same failure in earlier runs, limited to what the model may see."""
+        self._flush_recorder()
+        store = self._recorder.store
+        if not failure.fingerprint:
+            return ()
+        if store is not None:
+            return self._query_in_time(lambda: self._find_precedents(store, tool, key, failure))
+        with self._open_store() as opened_store:
+            return () if opened_store is None else self._find_precedents(opened_store, tool, key, failure)
+
+    def _find_precedents(self, store: Store, tool: str, key: str, failure: Failure) -> Sequence[Precedent]:
+        precedents: list[Precedent] = []
+        changes: set[tuple[str, str]] = set()
+        for fix in self._find_fixes(store, tool, key, failure, showable=True):
+            fix_changes = {(change.path, repr(change.after)) for change in fix.changes}
+            if not fix_changes or fix_changes.isdisjoint(changes):  # each value is counted once
+                precedents.append(to_precedent(fix))
+                changes |= fix_changes
+        return precedents
+
+    def fixes(self, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
+        """Return the fixes that helped in other runs."""
+        return self._query_in_time(lambda: self._fixes(tool, key, failure, arguments, schema))
+
+    def _fixes(self, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
+        with self._open_store() as store:
+            if store is None:
+                return ()
+            with contextlib.suppress(StoreError):  # retried at the next failure; the recorder reports the error
+                self._note_schema(store, tool, schema)
+            return self._find_fixes(store, tool, key, failure, arguments, schema)
+
+    def item_arguments(self, tool: str) -> Collection[str]:
+        """Return the arguments of a tool, by its key, that named items in earlier runs."""
+
+        def read() -> Sequence[str]:
+            with self._open_store() as store:
+                return tuple(parse_items(store.get(DEFAULT_TENANT, ITEMS_KIND, tool))) if store is not None else ()
+
+        try:
+            return self._query_in_time(read)
+        except StoreError:  # the recorder reports the same error
+            return ()
+
+    def _query_in_time(self, query: Callable[[], Sequence[T]]) -> Sequence[T]:
+        """Run a query. For a database in the network, return nothing if it takes too long.
+
+        A file answers fast, and the HTTP store has its own timeout: both are queried directly.
+        """
+        location = self._location
+        if location is None or not location.is_networked or is_remote(location.url):
+            return query()
+        if self._late_query is not None and self._late_query.is_alive():
+            return ()
+        answers: list[Sequence[T]] = []
+        errors: list[BaseException] = []
+
+        def run_query() -> None:
+            try:
+                answers.append(query())
+            except StoreError:
+                pass  # the recorder reports the same error
+            except BaseException as error:  # noqa: BLE001 - raised where it was asked
+                errors.append(error)
+
+        context = contextvars.copy_context()  # carries the current agent
+        thread = threading.Thread(target=context.run, args=(run_query,), name="mulligan-memory", daemon=True)
+        thread.start()
+        thread.join(DATABASE_TIMEOUT_SECONDS)
+        if thread.is_alive():
+            self._late_query = thread
+        for fault in errors:
+            raise fault
+        return answers[0] if answers else ()
+
+    def read_fixes(
+        self, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str
+    ) -> Sequence[Fix]:
+        """Return fixes without storing the tool schema and without creating a missing store."""
+        with self._open_store() as store:
+            return self._find_fixes(store, tool, key, failure, arguments, schema) if store is not None else ()
+
+    def match(self, tool: str, failure: Failure, text: str, arguments: Mapping[str, Any]) -> Failure:
+        """Return the failure that the store has recorded for the text of an error."""
+        with self._open_store() as store:
+            if store is None:
+                return failure
+            return match_recorded_failure(store, DEFAULT_TENANT, tool, failure, text, arguments)
+
+    def render_lessons(
+        self, prompt: Prompt, tools: Sequence[str], max_tokens: int, *, include_proposed: bool = False
+    ) -> str:
+        """Render the lessons for these tools; if the store is unavailable, only the introduction."""
+        from mulligan.learn.lessons.rendering import render_within_budget, select_lessons  # rarely needed
+
+        try:
+            with self._open_store() as store:
+                lessons = select_lessons(store, DEFAULT_TENANT, tools, self._now(), include_proposed=include_proposed)
+        except StoreError:  # the recorder reports the same error
+            lessons = []
+        server = self._location.url if self._location is not None and is_remote(self._location.url) else ""
+        return render_within_budget(prompt, lessons, max_tokens, requested_tools=tools, server=server).text
+
+    def _flush_recorder(self) -> None:
+        # After one timeout, do not wait for the recorder again until it has caught up.
+        self._is_recorder_current = self._recorder.flush(FLUSH_TIMEOUT_SECONDS if self._is_recorder_current else 0)
+
+    @contextlib.contextmanager
+    def _open_store(self) -> Iterator[Store | None]:
+        """Yield the recorder's store, or an existing store opened temporarily; None if there is neither."""
+        store, location = self._recorder.store, self._location
+        # A file can be read independently of the recorder. A networked store is queried only while the recorder keeps
+        # up.
+        if store is None and location is not None and location.is_networked:
+            self._flush_recorder()
+            store = self._recorder.store
+        if (
+            store is not None
+            or location is None
+            or not (self._is_recorder_current if location.is_networked else location.exists())
+        ):
+            yield store
+            return
+        try:
+            temporary_store = location.open()
+        except StoreError:  # the recorder reports the same error
+            yield None
+            return
+        with contextlib.closing(temporary_store):
+            yield temporary_store
+
+    def _note_schema(self, store: Store, tool: str, digest: str) -> None:
+        """Store the schema digest of a tool. A changed schema invalidates promotions under the earlier one."""
+        if digest and self._schemas.get(tool) != digest:
+            entry = tool_schemas.update_entry(
+                store.get(DEFAULT_TENANT, tool_schemas.SCHEMA_KIND, tool), digest, self._now()
+            )
+            if entry is not None:
+                store.put(DEFAULT_TENANT, tool_schemas.SCHEMA_KIND, tool, entry)
+            self._schemas[tool] = digest
+
+    def _find_fixes(
+        self,
+        store: Store,
+        tool: str,
+        key: str,
+        failure: Failure,
+        arguments: Mapping[str, Any] | None = None,
+        schema: str = "",
+        *,
+        showable: bool = False,
+    ) -> Sequence[Fix]:
+        if not failure.fingerprint:
+            return ()
+        query = FixQuery.for_failure(
+            tool, failure, arguments, key=key, agent=self._agent(), schema=schema, now=self._now(),
+            timeout_seconds=LOOKUP_TIMEOUT_SECONDS, showable=showable,
+        )  # fmt: skip
+        return store.fixes(DEFAULT_TENANT, query)
+
+
+MAX_MATCHED_PATTERNS = 200
+_CLASS_NAME = re.compile(r"^\s*(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{0,80}:\s+")
+
+
+def match_recorded_failure(
+    store: Store, tenant: str, tool: str, failure: Failure, text: str, arguments: Mapping[str, Any]
+) -> Failure:
+    """Return the failure under the kind that the store has recorded for the same text of the same tool.
+
+    The caller has only the text, with or without the exception class. The recorder had the exception, too.
+    """
+    patterns = store.patterns(tenant, PatternQuery(tool=tool, limit=MAX_MATCHED_PATTERNS))
+    fingerprints = {pattern.fingerprint for pattern in patterns}
+    if failure.fingerprint in fingerprints:
+        return failure
+    messages = dict.fromkeys((failure.message, text, _CLASS_NAME.sub("", text, count=1)))
+    for kind in dict.fromkeys(pattern.kind for pattern in patterns):
+        for message in messages:
+            candidate = compute_fingerprint(kind, tool, message, arguments)
+            if message and candidate in fingerprints:
+                return Failure.of(Kind.from_name(kind), failure.message, took_effect=failure.ran, fingerprint=candidate)
+    return failure
+
+
+def to_precedent(fix: Fix) -> Precedent:
+    """Return a fix as a precedent, with its counts."""
+    methods: dict[str, LinkMethod] = {"recipe": "recipe", "retry": "retry"}
+    return Precedent(
+        how=methods.get(fix.sort, "agent"),
+        changes=fix.changes,
+        between=tuple(call.tool for call in fix.first),
+        first=fix.first,
+        worked=fix.worked,
+        seen=fix.tried,
+        likeness=0.0 if fix.sort == "exemplar" else fix.likeness,
+        shareable=fix.showable,
+    )

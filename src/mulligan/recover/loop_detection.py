@@ -1,0 +1,177 @@
+"""Loop detection: identical failures of one call, and spirals of one strategy with varied arguments.
+
+Pure: callers pass the time. Each run has one detector, created at its first unrecovered call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from mulligan.core.failure import Failure, Remedy
+from mulligan.recover.budget import CIRCUIT_WINDOW_SECONDS
+from mulligan.recover.schema_cost import MAX_CALL_VALUES, measure_extent
+
+MAX_SPIRAL_HISTORY = 12
+"""Unrecovered calls that are searched for a spiral."""
+MIN_SPIRAL_FAILURES = 4
+"""Unrecovered calls of one strategy that make a spiral."""
+MIN_STRATEGY_SIMILARITY = 0.6
+"""Minimum word overlap of two calls of one strategy."""
+MAX_COMPARED_WORDS = 40
+"""Words of a call that are compared."""
+MAX_WORD_SOURCE_CHARS = 2000
+"""Characters of a text in which words are searched."""
+MAX_VISITED_VALUES = 1000
+"""Values of a call in which words are searched."""
+
+_encoder = msgspec.json.Encoder(order="sorted")
+
+
+def call_key(arguments: Mapping[str, Any], owner: object = None) -> Hashable | None:
+    """Return a key that is equal for equal calls, or None if an argument is not plain data.
+
+    `owner` is the object whose method is called.
+    """
+    try:
+        if measure_extent(arguments)[1] > MAX_CALL_VALUES:
+            return None
+        data = _encoder.encode(arguments)
+    except Exception:  # noqa: BLE001 - foreign object, which may have changed since the call
+        return None
+    return len(data), hash(data), 0 if owner is None else id(owner)
+
+
+@dataclass(slots=True)
+class IdenticalFailure:
+    """A call that failed the same way several times in a row."""
+
+    key: Hashable
+    failure: Failure
+    count: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spiral:
+    """Calls with varied arguments that failed for the same reason."""
+
+    kind: str
+    tools: tuple[str, ...]
+    count: int
+
+
+class LoopDetector:
+    """Detector of identical failures and spirals in one run."""
+
+    __slots__ = ("_failed", "_streaks")
+
+    def __init__(self) -> None:
+        self._streaks: dict[str, IdenticalFailure] = {}
+        self._failed: deque[tuple[str, str, frozenset[str]]] = deque(maxlen=MAX_SPIRAL_HISTORY)
+
+    def record_unrecovered(self, tool: str, key: Hashable | None, failure: Failure, now: float) -> int:
+        """Record an unrecovered call. Return how many times in a row it failed the same way with the same arguments.
+
+        `tool` is the tool's key: two tools with one name are counted separately.
+        """
+        previous = self._streaks.pop(tool, None)
+        if key is None:
+            return 0
+        is_same = (
+            previous is not None
+            and previous.key == key
+            and bool(failure.fingerprint)
+            and previous.failure.fingerprint == failure.fingerprint
+            and not _is_expired(previous, now)
+        )
+        count = previous.count + 1 if previous is not None and is_same else 1
+        self._streaks[tool] = IdenticalFailure(key, failure, count, now)
+        return count
+
+    def find_blocking_failure(self, tool: str, key: Hashable | None, now: float, limit: int) -> IdenticalFailure | None:
+        """Return the identical failure that blocks this call, or None.
+
+        `tool` is the tool's key.
+        """
+        streak = self._streaks.get(tool)
+        if streak is None:
+            return None
+        if streak.key != key or _is_expired(streak, now):
+            del self._streaks[tool]  # other arguments, or enough time has passed
+            return None
+        return streak if limit and streak.count >= limit else None
+
+    def record_success(self) -> None:
+        """Reset identical failures: after another success the same call may succeed."""
+        self._streaks.clear()
+
+    def record_strategy_failure(self, tool: str, arguments: Mapping[str, Any], failure: Failure) -> Spiral | None:
+        """Record a failed strategy. Return the spiral that it belongs to, if any.
+
+        `tool` is the tool's name, which shares words with those of sibling tools.
+        """
+        if failure.remedy is Remedy.RETRY or not failure.is_failure:
+            return None  # the service failed, not the strategy
+        self._failed.append((tool, str(failure.kind), extract_words(arguments)))
+        return self.find_spiral(tool, arguments, str(failure.kind))
+
+    def find_spiral(self, tool: str, arguments: Mapping[str, Any], kind: str = "") -> Spiral | None:
+        """Return the spiral of similar calls to the same or a sibling tool with one kind of failure, or None."""
+        words = extract_words(arguments)
+        for reason in dict.fromkeys([kind] if kind else [failed_call[1] for failed_call in self._failed]):
+            similar_tools = [
+                name
+                for name, failed_kind, others in self._failed
+                if failed_kind == reason
+                and are_siblings(name, tool)
+                and _overlap(words, others) >= MIN_STRATEGY_SIMILARITY
+            ]
+            if len(similar_tools) >= MIN_SPIRAL_FAILURES:
+                return Spiral(reason, tuple(dict.fromkeys(similar_tools)), len(similar_tools))
+        return None
+
+
+def _is_expired(streak: IdenticalFailure, now: float) -> bool:
+    """Return whether a retryable failure is older than the circuit breaker's window."""
+    return streak.failure.remedy is Remedy.RETRY and now - streak.at >= CIRCUIT_WINDOW_SECONDS
+
+
+_WORD = re.compile(r"\w+")
+_NAME = re.compile(r"[a-z]+|[A-Z][a-z]*")
+
+
+def extract_words(arguments: Mapping[str, Any]) -> frozenset[str]:
+    """Return the words of a call's values, without numbers, case and order."""
+    collected_words: list[str] = []
+    pending = [arguments]
+    for _ in range(MAX_VISITED_VALUES):  # values may contain each other without any word
+        if not pending or len(collected_words) >= MAX_COMPARED_WORDS:
+            break
+        value: Any = pending.pop()
+        if isinstance(value, Mapping):
+            pending.extend(list(value.values())[:MAX_COMPARED_WORDS])
+        elif isinstance(value, list | tuple):
+            pending.extend(value[:MAX_COMPARED_WORDS])
+        elif isinstance(value, str):
+            collected_words.extend(
+                word for word in _WORD.findall(value[:MAX_WORD_SOURCE_CHARS].casefold()) if not word.isdigit()
+            )
+    return frozenset(collected_words[:MAX_COMPARED_WORDS])
+
+
+def are_siblings(one: str, other: str) -> bool:
+    """Return whether two tools are equal or share a word of their names: `search_web`, `webSearch`."""
+    if one == other:
+        return True
+    own_words, other_words = ({word.casefold() for word in _NAME.findall(name[:200])} for name in (one, other))
+    return any(len(word) > 2 for word in own_words & other_words)
+
+
+def _overlap(one: frozenset[str], other: frozenset[str]) -> float:
+    return len(one & other) / len(one | other) if one or other else 0.0

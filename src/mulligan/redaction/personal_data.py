@@ -1,0 +1,371 @@
+"""Detection of personal data in free text: email addresses, cards, accounts, phone numbers, national ids.
+
+A number counts only if its check digits are valid, its punctuation is that of its country, or a word beside it names
+it. Order numbers, timestamps and counts are evidence and stay.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from mulligan.redaction.lazy_regex import LazyRegex
+from mulligan.redaction.secret_names import word_set
+
+_FILES = word_set(
+    "png jpg jpeg gif svg webp js mjs ts tsx jsx css json py html md txt yaml yml toml lock go rs java so dll exe"
+)
+_NOT_PEOPLE = word_set("git hg svn root npm nobody")
+
+# Country code and length of an account number.
+_IBAN = """AD24 AE23 AL28 AT20 AZ28 BA20 BE16 BG22 BH22 BR29 BY28 CH21 CR22 CY28 CZ24 DE22 DK18 DO28 EE20 EG29 ES24 FI18
+    FO18 FR27 GB22 GE22 GI23 GL18 GR27 GT28 HR21 HU28 IE22 IL23 IQ23 IS26 IT27 JO30 KW30 KZ20 LB28 LC32 LI21 LT20
+    LU20 LV21 MC27 MD24 ME22 MK19 MR27 MT31 MU30 NL18 NO15 PK24 PL28 PS29 PT25 QA29 RO24 RS22 SA24 SC31 SE24 SI19
+    SK24 SM27 ST25 SV28 TL23 TN24 TR26 UA29 VA22 VG24 XK20"""
+_IBAN_LENGTHS = {country_length[:2]: int(country_length[2:]) for country_length in _IBAN.split()}
+
+
+_DOMAIN = LazyRegex(r"(?:[A-Za-z0-9-]{1,63}+\.){1,6}?([A-Za-z]{2,24}+)(?![\w-]|\.\w)")
+_LOCAL = LazyRegex(r"[\w.+%'-]{1,64}+")
+# Digits with typical punctuation between them, and an optional final letter.
+_NUMBER = LazyRegex(
+    r"[+(0-9](?<![A-Za-z0-9_.+$#/%-].)(?:(?<=\+)[0-9]{1,3}(?:[ .-]?\(?[0-9]{1,5}\)?){2,6}"
+    r"|(?<=\()[0-9]{3}\) ?[0-9]{3}[ .-][0-9]{4}"
+    r"|(?<=[0-9])(?:[0-9]{7,18}+|[0-9]{2}\.[0-9]{3}\.[0-9]{3}-[0-9]{2}"
+    r"|[0-9]{1,5}([ .:/-])[0-9]{2,7}(?:\1[0-9]{2,7}){0,3})(?:-?[A-Z])?)"
+    r"(?![A-Za-z0-9_]|[.,-][0-9])"
+)
+_LETTERED = LazyRegex(r"[A-Z](?<![A-Za-z0-9_-].)[A-Z]{0,5}+ ?[0-9][A-Z0-9 ]{4,44}+")
+_AMERICAN = LazyRegex(r"(?:1[ .-]?)?(?:\([2-9]\d\d\) ?|[2-9]\d\d[ .-])[2-9]\d\d[ .-]\d{4}")
+
+
+def _translation_table(default_mark: str, chars_by_mark: dict[str, str]) -> bytes:
+    marks_by_char = {c: mark for mark, characters in chars_by_mark.items() for c in characters}
+    return "".join(marks_by_char.get(chr(c), default_mark) for c in range(256)).encode()
+
+
+# For bytes.translate. NUMBER_MARKS: digits and punctuation inside numbers, `x` for characters that are neither in a
+# number nor directly before one, spaces for the rest. LETTER_MARKS: capitals, digits, spaces, and `x` for the rest.
+_CAPITALS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+NUMBER_MARKS = _translation_table(" ", {"0": "0123456789.+/-", "A": _CAPITALS, "x": f"{_CAPITALS.lower()}_$#%"})
+LETTER_MARKS = _translation_table("x", {"0": "0123456789", "A": _CAPITALS, " ": " "})
+
+
+_MAX_UNSPLIT_CHARS = 160
+"""Shorter texts are searched as a whole, which is as fast as in parts."""
+
+
+def may_contain(raw: bytes, spelt: str) -> bool:
+    """Return whether `find_numbers` or `find_lettered` could find anything."""
+    marked = " " + raw.translate(NUMBER_MARKS).decode()
+    return " 0000000" in marked or "00 00" in marked or "A00" in spelt or "A 00" in spelt
+
+
+def find_numbers(text: str, marked: str, findings: list[tuple[str, int, int]]) -> None:
+    """Add the spans of personal numbers. `marked` is a space and the text's bytes, translated by `NUMBER_MARKS`."""
+    for first, last in _find_stretches(marked, " 0000000", "00 00"):
+        for hit in _NUMBER.finditer(text, max(0, first - 1), last + 2):
+            start, end = hit.span()
+            if end - start > 6 and (kind := _classify_number(hit[0], text, start)):
+                findings.append((kind, start, end))
+
+
+def find_lettered(text: str, raw: bytes, findings: list[tuple[str, int, int]]) -> None:
+    """Add the spans of numbers that begin with capitals. `raw` is the text with one byte per character."""
+    if len(text) < _MAX_UNSPLIT_CHARS:
+        if _LETTERED.search(text) is None:  # fast path
+            return
+        spelt = ""
+    else:
+        spelt = raw.translate(LETTER_MARKS).decode()
+    for first, last in _find_stretches(spelt, "A00", "A 00"):
+        for hit in _LETTERED.finditer(text, first, last):
+            start = hit.start()
+            for kind, length in _match_lettered_forms(hit[0]):
+                if not text[start + length : start + length + 1].isalnum():
+                    findings.append((kind, start, start + length))
+                    break
+            else:
+                first_word = hit[0].split(" ")[0]
+                if len(first_word) > 6 and _is_announced(first_word, text, start):
+                    findings.append(("personal_number", start, start + len(first_word)))
+
+
+def _find_stretches(marked: str, *markers: str) -> list[tuple[int, int]]:
+    """Return the stretches between two `x` that contain a marker and need a closer search."""
+    if len(marked) < _MAX_UNSPLIT_CHARS:  # as fast as a search in parts
+        return [(0, _MAX_UNSPLIT_CHARS)]
+    spans_by_start = {}
+    for marker in markers:
+        position = marked.find(marker)
+        while position >= 0:
+            end = marked.find("x", position)
+            end = len(marked) if end < 0 else end
+            spans_by_start[marked.rfind("x", 0, position) + 1] = end
+            position = marked.find(marker, end)
+    return sorted(spans_by_start.items())
+
+
+# One random number in ten has a valid card check digit, so a name such as "order" overrides it.
+_NAMED = LazyRegex(
+    r"(?:id|ids|order|ref|ticket|trace|seq|offset|time|timestamp|ts|epoch)[\"']?[ \t:=#\"']{0,4}\Z", re.IGNORECASE
+)
+
+
+def _classify_number(number: str, text: str, start: int) -> str:
+    """Return the kind of a number by its format, its check digits or the words before it."""
+    if number[:2] in ("20", "19") and number[4:5] in ("-", "/", "."):  # a date, the most common number in logs
+        return ""
+    if number[0] == "+":
+        return "phone" if 8 <= sum(c.isdigit() for c in number) <= 15 else ""
+    if number[-1].isalpha():
+        return _classify_spanish_or_finnish(number)
+    is_bare = number.isdigit()
+    if not is_bare or len(number) > 10:
+        if kind := _classify_by_check_digits(number):
+            is_named = kind == "card" and is_bare and _NAMED.search(text, max(0, start - 40), start)
+            return "" if is_named else kind
+        if "card" in text[max(0, start - 24) : start].lower() and 12 <= sum(c.isdigit() for c in number) <= 19:
+            return "card" if _passes_luhn(re.sub(r"\D", "", number)) else ""
+        if not is_bare and _AMERICAN.fullmatch(number):
+            return "phone"
+    return "personal_number" if _is_announced(number, text, start) else ""
+
+
+# Words before a number that make it personal, and words that do so only in combination: "account number", "tax id".
+_ANNOUNCING_WORDS = word_set(
+    """phone tel telephone mobile fax whatsapp ssn security passport licence license nhs medicare aadhaar itin nino nif
+    pesel"""
+)
+_QUALIFYING_WORDS = word_set("account tax national identity routing bank driver identification")
+_NUMBER_WORDS = word_set("number no num nr id is was card my code")
+_LAST = tuple(_ANNOUNCING_WORDS | _NUMBER_WORDS | {"account"})
+_ENDINGS = frozenset(word[-2:] for word in _LAST)
+"""Last two letters of these words, as a fast check."""
+
+
+_LETTERS_REGEX = LazyRegex(r"[a-z]+")
+
+
+def _is_announced(number: str, text: str, start: int) -> bool:
+    before = text[max(0, start - 40) : start].lower()
+    last = before.rstrip(" \t\n:=#\"'.,;()[]{}<>*/|_-+0123456789")
+    if last[-2:] not in _ENDINGS or not last.endswith(_LAST):
+        return False
+    preceding_words = _LETTERS_REGEX.findall(before)[-3:]
+    if not preceding_words or (number[3:4] == "-" and _SHAPES.get(tuple(map(len, number.split("-")))) is _is_ssn):
+        return False  # the format of a social security number, but invalid: an example
+    while (
+        len(preceding_words) > 1
+        and preceding_words[-1] in _NUMBER_WORDS
+        and preceding_words[-2] not in _QUALIFYING_WORDS
+    ):
+        preceding_words.pop()
+    has_announcing_word = (
+        preceding_words[-1] in _ANNOUNCING_WORDS
+        or preceding_words[-2:] == ["bank", "account"]
+        or (
+            len(preceding_words) > 1
+            and preceding_words[-1] in _NUMBER_WORDS
+            and preceding_words[-2] in _QUALIFYING_WORDS
+        )
+    )
+    return has_announcing_word and (7 if number[0].isdigit() else 5) <= sum(c.isdigit() for c in number) <= 19
+
+
+def find_addresses(text: str, findings: list[tuple[str, int, int]]) -> None:
+    """Add the spans of email addresses."""
+    position = text.find("@")
+    while position >= 0:
+        domain = _DOMAIN.match(text, position + 1)
+        if domain and domain[1].lower() not in _FILES:
+            # Match backwards from the sign, so that a long word is not read repeatedly.
+            local = _LOCAL.match(text[max(0, position - 64) : position][::-1])
+            if local and local[0][::-1] not in _NOT_PEOPLE and not _is_part_of_url(text, position - len(local[0])):
+                findings.append(("email", position - len(local[0]), domain.end()))
+        position = text.find("@", position + 1)
+
+
+def _is_part_of_url(text: str, start: int) -> bool:
+    """Return whether the text at an index is part of a URL, such as a path or `https://name:`."""
+    before = text[start - 1 : start]
+    return before == "/" or (before == ":" and "//" in text[max(0, start - 80) : start].rpartition(" ")[2])
+
+
+def _classify_by_check_digits(number: str) -> str:
+    """Return the kind of a number by its check digits and punctuation, or an empty string."""
+    if number.isdigit():
+        if len(number) == 11:
+            return "national_id" if _is_pesel(number) else ""
+        return "card" if 14 <= len(number) <= 19 and len(set(number)) > 1 and _is_card(number) else ""
+    marks = {c for c in number if not c.isdigit()}
+    if len(marks) > 1:
+        if "." in marks and number.count(".") == 2 and re.fullmatch(r"\d{3}\.\d{3}\.\d{3}-\d\d", number):
+            return "national_id" if _is_cpf(re.sub(r"\D", "", number)) else ""
+        return ""
+    groups = [len(group) for group in re.split(r"\D", number)]
+    digits = re.sub(r"\D", "", number)
+    if len(set(digits)) < 2:
+        return ""
+    if groups in ([4, 4, 4, 4], [4, 6, 5], [4, 6, 4]) and marks <= {" ", "-"} and _is_card(digits):
+        return "card"
+    check = _SHAPES.get(tuple(groups))
+    return "national_id" if check and check(digits, marks.pop()) else ""
+
+
+def _weighted_sum(digits: str, weights: str) -> int:
+    return sum(int(digit) * int(weight, 36) for digit, weight in zip(digits, weights, strict=False))
+
+
+_DOUBLED = bytes.maketrans(b"0123456789", b"0246813579")  # doubled digits with their digits added
+
+
+def _passes_luhn(digits: str) -> bool:
+    raw = digits.encode()
+    return (sum(raw[::-2]) + sum(raw[-2::-2].translate(_DOUBLED)) - 48 * len(raw)) % 10 == 0
+
+
+def _is_card(digits: str) -> bool:
+    size, two = len(digits), digits[:2]
+    has_card_prefix = (
+        (size == 16 and (digits[0] in "456" or two == "35" or "2221" <= digits[:4] <= "2720"))
+        or (size == 15 and two in ("34", "37"))
+        or (size == 14 and two in ("30", "36", "38", "39"))
+        or (size == 19 and digits[0] in "46")
+    )
+    return has_card_prefix and _passes_luhn(digits)
+
+
+def _is_ssn(digits: str, mark: str) -> bool:
+    area, group, serial = digits[:3], digits[3:5], digits[5:]
+    if mark in ":/" or group == "00" or serial == "0000" or digits in ("078051120", "219099999", "123456789"):
+        return False
+    if area[0] == "9":  # an individual taxpayer number
+        return 50 <= int(group) <= 99 and group not in ("66", "67", "68", "69", "89", "93")
+    return area not in ("000", "666")
+
+
+def _is_pesel(digits: str) -> bool:
+    month, day = int(digits[2:4]) % 20, int(digits[4:6])
+    return 1 <= month <= 12 and 1 <= day <= 31 and (_weighted_sum(digits, "13791379131")) % 10 == 0
+
+
+def _is_nhs(digits: str, mark: str) -> bool:
+    return mark in " -" and _weighted_sum(digits, "a987654321") % 11 == 0
+
+
+def _is_aadhaar(digits: str, mark: str) -> bool:
+    if mark not in " -:" or digits[0] in "01":
+        return False
+    check = 0
+    for index, digit in enumerate(reversed(digits)):
+        check = _dihedral(check, _permute_digit(index % 8, int(digit)))
+    return check == 0
+
+
+def _dihedral(a: int, b: int) -> int:
+    if a < 5:
+        return (a + b) % 5 + (5 if b >= 5 else 0) if b < 5 or a < 5 else 0
+    return (a - b) % 5 + (5 if b < 5 else 0)
+
+
+def _permute_digit(times: int, digit: int) -> int:
+    for _ in range(times):
+        digit = (1, 5, 7, 6, 2, 8, 3, 0, 9, 4)[digit]
+    return digit
+
+
+def _is_cpf(digits: str) -> bool:
+    first = _weighted_sum(digits[:9], "a98765432") * 10 % 11 % 10
+    second = _weighted_sum(digits[:10], "ba98765432") * 10 % 11 % 10
+    return digits[9:] == f"{first}{second}"
+
+
+def _is_nine_digit_id(digits: str, mark: str) -> bool:
+    """Return whether three groups of three digits are a valid Canadian or Australian number."""
+    tax = _weighted_sum(digits, "1437586" + "9a") % 11 == 0
+    company = (10 - _weighted_sum(digits[:8], "87654321") % 10) % 10 == int(digits[8])
+    return mark in " -" and (_passes_luhn(digits) or tax or company)
+
+
+def _is_abn(digits: str, mark: str) -> bool:
+    return mark == " " and (_weighted_sum(digits, "a13579bdfhj") - 10) % 89 == 0
+
+
+def _is_birth_number(digits: str, mark: str) -> bool:
+    """Return whether the digits are a birth date and a serial number: Sweden with ten digits, Korea with thirteen."""
+    month, day = int(digits[2:4]), int(digits[4:6])
+    return (
+        mark == "-"
+        and 1 <= month <= 12
+        and 1 <= day <= 31
+        and (_passes_luhn(digits) if len(digits) == 10 else digits[6] in "123456789")
+    )
+
+
+_SHAPES: dict[tuple[int, ...], Callable[[str, str], bool]] = {
+    (3, 2, 4): _is_ssn,
+    (3, 3, 4): _is_nhs,
+    (4, 4, 4): _is_aadhaar,
+    (3, 3, 3): _is_nine_digit_id,
+    (2, 3, 3, 3): _is_abn,
+    (6, 4): _is_birth_number,
+    (6, 7): _is_birth_number,
+}
+
+
+def _classify_spanish_or_finnish(number: str) -> str:
+    if re.fullmatch(r"\d{8}-?[A-Z]", number):
+        return "national_id" if number[-1] == "TRWAGMYFPDXBNJZSQVHLCKE"[int(number[:8]) % 23] else ""
+    if re.fullmatch(r"\d{6}[-+]\d{3}[A-Z]", number):
+        check = "0123456789ABCDEFHJKLMNPRSTUVWXY"[int(number[:6] + number[7:10]) % 31]
+        return "national_id" if number[-1] == check and 1 <= int(number[2:4]) <= 12 else ""
+    return ""
+
+
+def _always(_: str) -> bool:
+    return True
+
+
+_FORMS: tuple[tuple[LazyRegex, Callable[[str], bool]], ...] = (
+    (LazyRegex(r"[A-Z]{6}\d\d[ABCDEHLMPRST]\d\d[A-Z]\d{3}[A-Z]"), _always),  # Italy
+    (LazyRegex(r"[A-Z]{4}\d{6}[HM][A-Z]{5}[A-Z0-9]\d"), _always),  # Mexico
+    (LazyRegex(r"[A-Z]{3}[ABCFGHJLPT][A-Z]\d{4}[A-Z]"), _always),  # India
+    (
+        LazyRegex(r"(?!BG|GB|NK|KN|TN|NT|ZZ)[ABCEGHJ-PRSTW-Z][ABCEGHJ-NPRSTW-Z] ?\d\d ?\d\d ?\d\d ?[A-D]"),
+        _always,
+    ),
+    (LazyRegex(r"[XYZ]\d{7}[A-Z]"), lambda number: _is_nie(number)),
+    (LazyRegex(r"[STFG]\d{7}[A-Z]"), lambda number: _is_nric(number)),
+)
+
+
+def _match_lettered_forms(text: str) -> Iterator[tuple[str, int]]:
+    """Yield kind and length of each id that a text with leading capitals may be."""
+    if length := _IBAN_LENGTHS.get(text[:2]):
+        char_count = 0
+        for index, c in enumerate(text, 1):
+            char_count += c != " "
+            if char_count == length:
+                if _is_iban(text[:index].replace(" ", "")):
+                    yield "iban", index
+                break
+    for form, check in _FORMS:
+        if (hit := form.match(text)) and check(hit[0]):
+            yield "national_id", hit.end()
+
+
+def _is_iban(iban: str) -> bool:
+    return iban[2:4].isdigit() and int("".join(str(int(c, 36)) for c in iban[4:] + iban[:4])) % 97 == 1
+
+
+def _is_nie(number: str) -> bool:
+    return (
+        number[0] in "XYZ"
+        and number[8] == "TRWAGMYFPDXBNJZSQVHLCKE"[int(str("XYZ".index(number[0])) + number[1:8]) % 23]
+    )
+
+
+def _is_nric(number: str) -> bool:
+    letters = {"S": "JZIHGFEDCBA", "T": "GFEDCBAJZIH", "F": "XWUTRQPNMLK", "G": "RQPNMLKXWUT"}.get(number[0])
+    return letters is not None and letters[_weighted_sum(number[1:8], "2765432") % 11] == number[8]

@@ -1,0 +1,298 @@
+"""Detection of secrets by their own format: provider prefixes, and a few formats without a prefix."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+from mulligan.redaction import secret_names, value_heuristics
+from mulligan.redaction.lazy_regex import LazyRegex
+
+# Provider, prefixes of its secrets, and pattern of the remainder. Lengths are as issued, with a margin where they have
+# varied: a pattern that is too wide hides identifiers, which are evidence.
+_PREFIXED = r"""
+openai        sk-proj- sk-svcacct- sk-admin-                    [\w-]{20,250}
+anthropic     sk-ant-                                           [a-z]{3,6}\d\d-[\w-]{80,120}AA
+api_key       sk-                                               (?!ant-)(?:or-v1-|lf-|kimi-|oat\d\d-)?[\w-]{20,200}
+langfuse      pk-lf-                                            [\w-]{30,40}
+github        ghp_ gho_ ghu_ ghs_ ghr_                          [A-Za-z0-9]{36,251}
+github        github_pat_                                       \w{60,100}
+gitlab        glpat- gldt- glrt- glptt- glft- glsoat-           [\w.-]{20,70}
+gitlab        glcbt- glimt- glagent- gloas- glffct-             [\w.-]{20,70}
+gitlab        GR1348941                                         [\w-]{20}(?![\w-])
+aws           AKIA ASIA ABIA ACCA A3T                           [A-Z0-9]{16}(?![A-Za-z0-9_/+])
+aws           amzn.mws.                                         [0-9a-f-]{36}
+aws           ABSK                                              [A-Za-z0-9+/]{100,270}={0,2}
+aws           bedrock-api-key-YmVkcm9jay5hbWF6b25hd3MuY29t      [\w+/=-]{0,2000}
+google        AIza                                              [\w-]{35}(?![\w-])
+google        GOCSPX-                                           [\w-]{24,40}
+google        ya29.                                             [\w-]{20,500}
+slack         xoxb- xoxp- xoxe- xoxa- xoxr- xoxs- (?:\d-)?\d{8,14}(?:-\d{6,14}){,3}-(?=\d*[A-Za-z])[A-Za-z0-9]{10,64}
+slack         xoxe.xoxb- xoxe.xoxp- xoxe- xoxa- xoxr-           \d-[A-Za-z0-9]{140,180}
+slack         xoxc- xoxd-                                       [\w%/+-]{30,300}
+slack         xapp-                                             \d-[A-Z0-9]{6,14}-\d{8,14}-[a-z0-9]{30,80}
+stripe        sk_live_ sk_test_ sk_prod_ rk_live_ rk_test_ rk_prod_    [A-Za-z0-9]{10,255}
+stripe        whsec_                                            [A-Za-z0-9+/=]{24,80}
+jwt           eyJ                                               [\w-]{8,4000}(?:\.[\w-]{0,4000}){2,4}
+jwt           eyJ                                               [\w-]{8,4000}\.eyJ[\w-]{4,4000}
+jwt           ey                                                [A-Za-z0-9]{14,4000}\.ey[\w-]{14,4000}
+jwt           ZXlK                                              [A-Za-z0-9+/]{60,4000}={0,2}
+grafana       eyJrIjoi                                          [A-Za-z0-9+/]{60,400}={0,2}
+grafana       glc_                                              [A-Za-z0-9+/]{32,400}={0,2}
+grafana       glsa_                                             [A-Za-z0-9]{32}_[A-Fa-f0-9]{8}
+huggingface   hf_ api_org_                                      [A-Za-z0-9]{34}(?!\w)
+npm           npm_                                              [A-Za-z0-9]{36}(?!\w)
+pypi          pypi-AgE pypi-                                    [\w-]{50,1000}
+rubygems      rubygems_                                         [a-f0-9]{48}
+docker        dckr_pat_ dckr_oat_                               [\w-]{20,60}
+sendgrid      SG.                                               [\w=-]{16,32}\.[\w=-]{32,64}
+brevo         xkeysib- xsmtpsib-                                [a-f0-9]{64}-[A-Za-z0-9]{16}
+mailgun       key- pubkey-                                      [a-f0-9]{32}(?![\w-])
+twilio        SK                                                [0-9a-fA-F]{32}(?!\w)
+square        sq0atp- sq0csp- sq0idp-                           [\w-]{22,50}
+square        EAAA                                              [\w-]{58,62}(?![\w-])
+meta          EAA                                               [A-Za-z0-9]{80,400}
+shopify       shpat_ shpca_ shppa_ shpss_ shptka_               [a-fA-F0-9]{32}
+digitalocean  dop_v1_ doo_v1_ dor_v1_                           [a-f0-9]{64}
+doppler       dp.pt. dp.st. dp.ct. dp.sa. dp.scim. dp.audit.    [\w.-]{30,60}
+dropbox       sl.                                               [\w-]{100,1500}
+databricks    dapi                                              [a-h0-9]{32}(?:-\d)?(?!\w)
+heroku        HRKU-                                             [\w-]{30,70}
+hubspot       pat-na1- pat-na2- pat-eu1-                        [0-9a-fA-F-]{36}
+atlassian     ATATT3 ATCTT3 ATSTT3                              [\w=-]{60,300}
+atlassian     ATBB                                              [\w=-]{28,80}
+linear        lin_api_ lin_oauth_                               [A-Za-z0-9]{32,64}
+notion        ntn_                                              \d{8,12}[A-Za-z0-9]{34,40}(?!\w)
+notion        secret_                                           [A-Za-z0-9]{43}(?!\w)
+figma         figd_ figo_ figu_                                 [\w-]{36,60}
+postman       PMAK-                                             [a-f0-9]{24}-[a-f0-9]{34}
+newrelic      NRAK- NRJS- NRII- NRRA- NRAA-                     [\w-]{19,42}
+sentry        sntrys_ sntryu_ sntrya_                           [\w+/=-]{40,400}
+vault         hvs. hvb. hvr.                                    [\w-]{24,300}
+vault         s.                                                [A-Za-z0-9]{24}(?![\w.])
+pulumi        pul-                                              [a-f0-9]{40}(?!\w)
+planetscale   pscale_tkn_ pscale_pw_ pscale_oauth_              [\w.=-]{32,64}
+prefect       pnu_ pnb_                                         [A-Za-z0-9]{36}(?!\w)
+infracost     ico-                                              [A-Za-z0-9]{32}(?!\w)
+tailscale     tskey-                                            [\w-]{16,100}
+cloudflare    v1.0-                                             [a-f0-9]{24}-[a-f0-9]{140,150}
+contentful    CFPAT-                                            [\w-]{43}
+airtable      pat                                               [A-Za-z0-9]{14}\.[a-f0-9]{64}
+typeform      tfp_                                              [\w.=-]{40,70}
+alibaba       LTAI                                              [A-Za-z0-9]{12,24}(?!\w)
+tencent       AKID                                              [A-Za-z0-9]{32}(?!\w)
+yandex        AQVN                                              [\w-]{35,38}(?![\w-])
+yandex        t1.                                               [A-Z0-9a-z_-]{8,300}={0,2}\.[A-Z0-9a-z_-]{80,90}={0,2}
+yandex        YC                                                [\w-]{38}(?![\w-])
+wallet        bc1                                               [a-z0-9]{39}(?:[a-z0-9]{20})?(?!\w)
+age           AGE-SECRET-KEY-1                                  [A-Z0-9]{58}
+adobe         p8e-                                              [A-Za-z0-9]{32}(?!\w)
+clojars       CLOJARS_                                          [A-Za-z0-9]{60}
+duffel        duffel_test_ duffel_live_                         [\w=-]{43}
+dynatrace     dt0c01. dt0s01. dt0s02.                           [A-Z0-9]{8,24}\.[A-Z0-9]{64}
+easypost      EZAK EZTK                                         [A-Za-z0-9]{54}(?!\w)
+flutterwave   FLWSECK_TEST- FLWSECK- FLWPUBK_TEST- FLWPUBK-     [A-Za-z0-9-]{12,50}
+fly           fo1_ fm1_ fm1a_ fm1r_ fm2_                        [\w+/=,-]{40,1000}
+frameio       fio-u-                                            [\w=-]{64}
+gocardless    live_ sandbox_                                    [\w=-]{40}(?![\w=-])
+lob           live_ test_                                       (?:pub_)?[a-f0-9]{31,35}(?!\w)
+harness       pat. sat.                                         [\w-]{22}\.[a-f0-9]{24}\.[A-Za-z0-9]{20}
+jfrog         AKCp                                              [A-Za-z0-9]{69,73}
+jfrog         cmVmd                                             [A-Za-z0-9]{59}(?!\w)
+mapbox        sk.eyJ tk.eyJ                                     [\w-]{20,200}\.[\w-]{20,40}
+nuget         oy2                                               [a-z0-9]{43}(?!\w)
+octopus       API-                                              [A-Z0-9]{26}(?!\w)
+onepassword   ops_eyJ                                           [A-Za-z0-9+/]{200,2000}={0,3}
+onepassword   A3-                                               [A-Z0-9]{6}-[A-Z0-9-]{11,12}(?:-[A-Z0-9]{5}){3}
+plaid         access-sandbox- access-development- access-production-  [0-9a-f-]{36}
+readme        rdme_                                             [a-z0-9]{70}
+scalingo      tk-us-                                            [\w-]{48}(?![\w-])
+settlemint    sm_aat_ sm_pat_ sm_sat_                           [A-Za-z0-9]{16}(?!\w)
+shippo        shippo_live_ shippo_test_                         [a-fA-F0-9]{40}
+sonar         squ_ sqp_ sqa_                                    [\w-]{40}(?![\w-])
+sourcegraph   sgp_local_ sgp_                                   (?:[a-fA-F0-9]{16}_)?[a-fA-F0-9]{40}(?!\w)
+sourcegraph   slk_                                              [a-f0-9]{64}
+openshift     sha256~                                           [\w-]{43}(?![\w-])
+perplexity    pplx-                                             [A-Za-z0-9]{32,60}
+groq          gsk_                                              [A-Za-z0-9]{40,60}
+xai           xai-                                              [A-Za-z0-9]{60,100}
+replicate     r8_                                               [A-Za-z0-9]{37,40}(?!\w)
+nvidia        nvapi-                                            [\w-]{50,80}
+tavily        tvly-                                             [\w-]{20,60}
+pinecone      pcsk_                                             \w{50,90}
+langsmith     lsv2_pt_ lsv2_sk_ ls__                            \w{32,60}
+together      tgp_v1_                                           [\w-]{40,50}
+jina          jina_                                             [\w-]{50,80}
+fireworks     fw_                                               [A-Za-z0-9]{20,40}(?!\w)
+cerebras      csk-                                              [a-z0-9]{40,60}
+firecrawl     fc-                                               [a-f0-9]{32}(?!\w)
+voyage        pa-                                               [\w-]{40,60}(?![\w-])
+wandb         wandb_v1_                                         \w{40,120}
+exa           sk_                                               [a-f0-9]{48}(?!\w)
+supabase      sbp_ sb_secret_                                   [\w-]{30,60}
+netlify       nfp_                                              [A-Za-z0-9]{36,40}
+vercel        vcp_ vci_ vca_ vcr_ vck_                          [A-Za-z0-9]{24,64}
+render        rnd_                                              [A-Za-z0-9]{28,40}
+resend        re_                                               [A-Za-z0-9]{8}_[A-Za-z0-9]{20,30}
+buildkite     bkua_ bkct_ bkaj_                                 [a-zA-Z0-9]{40,64}
+circleci      CCIPAT_ CCIPRJ_                                   [\w]{40,80}
+razorpay      rzp_live_ rzp_test_                               [A-Za-z0-9]{14,24}
+onfido        api_live. api_sandbox. api_live_us.               [\w-]{11}\.[\w-]{32}
+stackhawk     hawk.                                             [\w-]{20}\.[\w-]{20}
+snyk          snyk_uat. snyk_sat.                               [\w.-]{30,200}
+elevenlabs    xi_                                               [a-f0-9]{32,64}
+posthog       phx_ phc_ phs_                                    [A-Za-z0-9]{40,60}
+artifactory   cmVmdGtuOj                                        [A-Za-z0-9+/=]{40,120}
+cohere        co-                                               [A-Za-z0-9]{40}(?!\w)
+mergify       mka_                                              [\w-]{40,80}
+beamer        b_                                                [a-z0-9=_-]{44}(?![\w=-])
+definednet    dnkey-                                            [a-z0-9=_-]{26}-[a-z0-9=_-]{52}
+authress      sc_ ext_ scauth_ authress_                [a-z0-9]{5,30}\.[a-z0-9]{4,6}\.acc[\w-]{11,33}\.[\w+/=-]{30,120}
+intra42       s-s4t2ud- s-s4t2af-                               [a-f0-9]{64}
+clickhouse    4b1d                                              [A-Za-z0-9]{38}(?!\w)
+cursor        crsr_ key_                                        [a-f0-9]{64}
+linkedin      AQ                                                [\w-]{340,360}
+stytch        secret-live- secret-test-                         [\w=-]{30,60}
+"""
+
+# Secrets that follow a marker: the last two characters of the marker as lookup key, then kind, full marker, prefix of
+# the secret, and pattern of the remainder.
+_AFTER = {
+    **{f"{digit}:": ("telegram", r"(?<!\d)\d{8,10}:", "AA", r"[\w-]{32,33}(?![\w-])") for digit in "0123456789"},
+    **{f"{digit}|": ("meta", r"(?<!\d)\d{15,16}\|", "", r"[\w-]{27,40}(?![\w-])") for digit in "0123456789"},
+    "h:": ("twitch", r"(?<!\w)oauth:", "", r"[a-z0-9]{30}(?!\w)"),
+    "//": ("google", r"(?<![\w/])1//", "0", r"[\w-]{30,120}"),
+    "r+": ("endor", r"(?<!\w)endr\+", "", r"[\w-]{16,40}"),
+}
+_NOTHING = ("", "", "", "")
+_ESCAPED = {"\\": 1, "%": 2}
+r"""Characters of a run that belong to an escape before it: "\nghp_..." inside JSON, "%3Dghp_..." inside a URL."""
+_MARKS = frozenset(":|/+\\%")
+"""Characters before a run for which one of the two tables applies."""
+# URLs that are secret as a whole.
+_HOOKS = LazyRegex(
+    r"hook(?:s\.(?:slack\.com/[a-z]{7,9}/[\w+/-]{20,120}|zapier\.com/hooks/catch/[\w/]{8,60})"
+    r"|s/\d{15,21}/[\w-]{40,100}|\.office\.com/[\w@/-]{20,200})",
+    re.ASCII,
+)
+
+RUN_TABLE = bytes(97 if chr(c).isalnum() or chr(c) in "_.~-" else 32 for c in range(128)) + b" " * 128
+"""Table for bytes.translate: `a` for characters of a run, spaces for the rest. A long run is then one substring
+search."""
+LONG_RUN = b"a" * 16
+"""Every format above starts a run of at least this length, or is found by its marker in a text with one."""
+_PREFIX_KEY_CHARS = 2
+"""Characters of the lookup key. The shortest prefix has as many."""
+
+
+_SAMPLED = secret_names.word_set("google anthropic databricks")
+"""Providers whose documentation contains sequential sample keys. For all others the format alone decides."""
+
+
+_FORMATS: dict[str, list[tuple[str, str, str]]] = {}
+"""Formats by lookup key, filled on first use."""
+
+
+def _load_formats() -> dict[str, list[tuple[str, str, str]]]:
+    formats_by_prefix: dict[str, list[tuple[str, str, str]]] = {}
+    for line in _PREFIXED.strip().splitlines():
+        kind, *prefixes, body = line.split()
+        for prefix in prefixes:
+            formats_by_prefix.setdefault(prefix[:_PREFIX_KEY_CHARS], []).append((kind, prefix, body))
+    _FORMATS.update(formats_by_prefix)  # in one update: another thread may be reading
+    return _FORMATS
+
+
+@functools.cache
+def _compile_format(prefix: str, body: str) -> re.Pattern[str]:
+    # Compile each format when a text first starts with its prefix: compiling all takes longer than most programs run.
+    return re.compile(re.escape(prefix) + f"({body})", re.ASCII)
+
+
+_SHAPES = LazyRegex(
+    r"(?P<azure>[\w~.]{3}\dQ~[\w~.-]{31,34}(?![\w~-]))"
+    r"|(?P<discord>[MNO][\w-]{23,25}\.[\w-]{6}\.[\w-]{27,38}(?![\w.-]))"
+    r"|(?P<mailchimp>[0-9a-f]{32}-us\d{1,2}(?!\w))|(?P<maxmind>[A-Za-z0-9]{6}_[A-Za-z0-9]{29}_mmk(?!\w))"
+    r"|(?P<terraform>[A-Za-z0-9]{14}\.atlasv1\.[\w=-]{60,70})",
+    re.ASCII,
+)
+
+
+def find_by_format(text: str, runs: bytes, start: int, findings: list[tuple[str, int, int]]) -> None:
+    """Add the spans of secrets in a provider's format.
+
+    `runs` is the text translated by `RUN_TABLE`, and `start` the first index of `LONG_RUN` in it.
+    """
+    formats = _FORMATS or _load_formats()
+    has_shapes = None
+    while start >= 0:
+        end = runs.find(b" ", start)
+        if end < 0:
+            end = len(runs)
+        first = start
+        if start and (mark := text[start - 1]) in _MARKS:
+            _find_after_marker(text, start, findings)
+            first += _ESCAPED.get(mark, 0)
+        opening = text[first : first + _PREFIX_KEY_CHARS]
+        for kind, prefix, body in formats.get(opening, ()):
+            if text.startswith(prefix, first) and (hit := _compile_format(prefix, body).match(text, first)):
+                if not _looks_generated(kind, hit[1], len(prefix) <= 3):
+                    continue
+                findings.append((kind, *hit.span()))
+                break
+        else:
+            size = end - first
+            if size > 35:
+                if has_shapes is None:
+                    has_shapes = "~" in text or "-us" in text or "_mmk" in text or ".atlasv1." in text
+                shaped = _SHAPES.match(text, first) if has_shapes or opening[0] in "MNO" else None
+                if shaped and not value_heuristics.is_placeholder(shaped[0]):
+                    findings.append((shaped.lastgroup or "", *shaped.span()))
+            elif size > 25 and opening[0] in "13" and _is_wallet(text[first:end]):
+                findings.append(("wallet", first, end))
+        start = runs.find(LONG_RUN, end) if len(runs) - end > 16 else -1
+    if "hook" in text:
+        findings += [
+            ("webhook", _address_start(text, hit.start()), hit.end())
+            for hit in _HOOKS.finditer(text)
+            if not value_heuristics.is_placeholder(hit[0][-40:])
+        ]
+
+
+def _address_start(text: str, start: int) -> int:
+    """Return the start of the URL that contains this index."""
+    opening = text.rfind("https://", max(0, start - 80), start)
+    return opening if opening >= 0 and not any(map(str.isspace, text[opening:start])) else start
+
+
+def _find_after_marker(text: str, start: int, findings: list[tuple[str, int, int]]) -> None:
+    kind, before, prefix, body = _AFTER.get(text[max(0, start - 2) : start], _NOTHING)
+    if not kind or not text.startswith(prefix, start):
+        return
+    hit = _compile_format(prefix, body).match(text, start)
+    if hit and not value_heuristics.is_placeholder(hit[0][-40:]):
+        marker_match = _compile_format("", rf"[\s\S]*?(?P<before>{before})").fullmatch(text[max(0, start - 18) : start])
+        if marker_match:
+            findings.append((kind, marker_match.start("before") + max(0, start - 18), hit.end()))
+
+
+def _looks_generated(kind: str, body: str, must_be_random: bool) -> bool:
+    if must_be_random and not value_heuristics.is_random(body):
+        return False
+    if value_heuristics.is_placeholder(body) or value_heuristics.is_low_entropy(body):
+        return False
+    return kind not in _SAMPLED or not value_heuristics.is_sequential(body)
+
+
+def _is_wallet(address: str) -> bool:
+    """Return whether a text is a legacy Bitcoin address with a valid checksum."""
+    import hashlib  # lazy: needed for texts that look like one only
+
+    alphabet = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+    if not set(address) <= set(alphabet):
+        return False
+    number = 0
+    for c in address:
+        number = number * 58 + alphabet.index(c)
+    raw = number.to_bytes(27, "big")[2:]
+    return hashlib.sha256(hashlib.sha256(raw[:21]).digest()).digest()[:4] == raw[21:]

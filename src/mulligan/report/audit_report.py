@@ -1,0 +1,37 @@
+"""Text rendering of the audit log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from mulligan.core.records import to_builtins
+from mulligan.report.tables import render_columns, to_line
+from mulligan.store.base import AuditEntry
+
+CSV_COLUMNS = ("at", "by", "via", "token", "do", "about", "told", "id")
+
+
+def to_facts(entry: AuditEntry) -> dict[str, Any]:
+    return dict.fromkeys(CSV_COLUMNS, "") | dict(to_builtins(entry))
+
+
+def format_timestamp(millis: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(millis / 1000))
+
+
+def render_list(entries: Sequence[AuditEntry], width: int | None) -> Iterator[str]:
+    rows = [("when", "who", "through", "did", "about", "")]
+    rows += [
+        (
+            format_timestamp(entry.at),
+            to_line(entry.by, 30),
+            entry.via,
+            entry.do,
+            to_line(entry.about, 40),
+            to_line(entry.told, 80),
+        )
+        for entry in entries
+    ]
+    return render_columns(rows, width=width)

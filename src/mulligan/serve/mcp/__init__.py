@@ -1,1 +1,0 @@
-"""MCP server with which agents query failure memory. Only `server.py` needs the `mcp` extra."""

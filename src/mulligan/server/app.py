@@ -1,0 +1,201 @@
+"""Application assembly: the store, the writer, authentication and the routes of every module."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Match, Route
+
+from mulligan.core.events import AnyEvent
+from mulligan.core.failure import StoreError, UnsupportedOperationError
+from mulligan.server import access
+from mulligan.server.access import AccessMiddleware, AccessRules, BrowserSessions, Caller
+from mulligan.server.errors import ApiError, invalid, store_unavailable
+from mulligan.server.group_commit import Committer
+from mulligan.server.payload_conversion import PayloadConverter
+from mulligan.server.prune_scheduler import Pruner
+from mulligan.server.quotas import Quotas
+from mulligan.server.rate_limits import RateLimiter
+from mulligan.server.sign_in import SignInLimiter, SignInSessions
+from mulligan.server.tenant_queries import TenantQueries
+from mulligan.server.tenants import MEASURES
+from mulligan.server.tokens import Tokens
+from mulligan.store.base import Batch, Store
+
+log = logging.getLogger("mulligan")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+WARNING_INTERVAL_SECONDS = 60.0
+"""Minimum seconds between two log warnings about an unavailable store."""
+READER_THREADS = 4
+"""Reader threads. Each holds its own store connection, and more threads would only wait for each other."""
+
+
+class Server:
+    """State shared by all routes. One instance per process."""
+
+    def __init__(
+        self,
+        store: Store,
+        converter: PayloadConverter,
+        *,
+        rules: AccessRules | None = None,
+        rate_limiter: RateLimiter | None = None,
+        announce: Callable[[str], None] = lambda ticket: None,
+        on_stored: Callable[[str, Sequence[AnyEvent]], None] | None = None,
+        pruner: Pruner | None = None,
+        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self.store = store
+        self.converter = converter
+        self.rules = rules or AccessRules()
+        self.tokens = Tokens(store)
+        self.tenants = converter.tenants
+        self.sessions = SignInSessions(store, self.tokens)
+        self.sign_in_limiter = SignInLimiter()
+        self.quotas = Quotas(store)
+        self.browser_sessions = BrowserSessions(announce)
+        self.committer = Committer(store, on_stored)
+        self.pruner = pruner
+        self.rate_limiter = rate_limiter or RateLimiter()
+        self.clock = clock
+        self.is_stopping = False
+        self._warned_at = float("-inf")
+        self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="mulligan-reader")
+
+    @property
+    def is_stale(self) -> bool:
+        return self.tokens.is_stale or self.tenants.is_stale
+
+    def refresh(self) -> None:
+        """Reload tokens, tenants and signed-out sessions from the store."""
+        self.tokens.refresh()
+        self.tenants.refresh()
+        self.sessions.load()
+
+    def queries_for(self, caller: Caller) -> TenantQueries:
+        """Return the queries of the caller's tenant, used by the API and the dashboard."""
+        return TenantQueries(self.store, caller.tenant, self.clock())
+
+    async def run_in_reader(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a blocking function on a reader thread, so that the event loop stays free.
+
+        Store errors become `ApiError`: 400 for an unsupported operation, 503 for an unavailable store.
+        """
+        try:
+            context = contextvars.copy_context()  # The copied context carries the audit actor to the thread.
+            bound_call: Callable[[], T] = partial(context.run, partial(function, *args, **kwargs))
+            return await asyncio.get_running_loop().run_in_executor(self._readers, bound_call)
+        except UnsupportedOperationError as error:
+            raise invalid(str(error)) from None
+        except StoreError as error:
+            raise self._store_unavailable(error) from None
+
+    def _store_unavailable(self, error: StoreError) -> ApiError:
+        """Build the 503 error.
+
+        The error text contains the store's address and user, so only a local server returns it. Other servers write it
+        to their log.
+        """
+        if self.rules.is_local:
+            return store_unavailable(str(error))
+        now = time.monotonic()
+        if now - self._warned_at > WARNING_INTERVAL_SECONDS:
+            self._warned_at = now
+            log.warning("%s", error)
+        return store_unavailable(
+            "the store does not answer just now. Whoever runs this server finds the reason in its log."
+        )
+
+    async def store_batch(
+        self, caller: Caller, build_batch: Callable[[], Batch], record_count: int, byte_count: int
+    ) -> int:
+        """Store a batch once rate limit and quotas allow it. Return the number of new records."""
+        self.rate_limiter.take(caller.tenant, caller.principal, record_count)
+        await self.charge_quotas(caller, records=record_count, bytes=byte_count)
+        return await self.committer.store_batch(build_batch, record_count, byte_count)
+
+    async def charge_quotas(self, caller: Caller, **amounts: int) -> None:
+        """Charge the amounts to the tenant's quotas. Raise `ApiError` if a quota is exhausted."""
+        tenant, now = self.tenants.settings_for(caller.tenant), self.clock()
+        measured_amounts = {name: amounts[name] for name in MEASURES if name in amounts}
+        if not self.quotas.spend_reserved(tenant, measured_amounts, now):
+            await self.run_in_reader(self.quotas.reserve_and_spend, tenant, measured_amounts, now)
+
+    def stop(self) -> None:
+        """Stop background work. Requests in progress are still answered."""
+        self.is_stopping = True
+        if self.pruner is not None:
+            self.pruner.stop()
+
+    def close(self) -> None:
+        self.stop()
+        self.committer.close()
+        try:
+            self.quotas.close()
+        except StoreError as error:
+            log.warning("what was left of quotas was not given back: %s", error)
+        self._readers.shutdown()
+        if self.pruner is not None:
+            self.pruner.close()
+        self.store.close()
+
+
+RouteGroup = Callable[[Server], Iterable[BaseRoute]]
+"""Function that builds related routes: ingest, queries, dashboard pages."""
+
+
+def allowed_methods(request: Request) -> set[str]:
+    """Return the methods of all routes that match the request's path. Several routes can share one path."""
+    routes = request.app.routes
+    return {
+        method
+        for route in routes
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
+        for method in route.methods or ()
+    }
+
+
+def build_app(
+    server: Server, groups: Sequence[RouteGroup], log_request: Callable[[str], None] | None = None
+) -> Starlette:
+    """Build the Starlette application from groups of routes. `log_request` receives one line per request."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[None]:
+        yield
+        server.close()
+
+    async def handle_http_error(request: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        if status == 405:
+            api_error = ApiError(405, "wrong_method", f"{request.method} is not possible here.")
+            api_error.headers = {"Allow": ", ".join(sorted(allowed_methods(request)))}
+        else:
+            api_error = ApiError(status, "not_found", "there is nothing here. See /docs for what there is.")
+        return access.error_response(request, api_error)
+
+    async def handle_internal_error(request: Request, error: Exception) -> Response:
+        return access.error_response(request, ApiError(500, "fault", "a fault of the server; its log says more."))
+
+    return Starlette(
+        routes=[*access.entry_routes(server), *(route for group in groups for route in group(server))],
+        middleware=[Middleware(AccessMiddleware, rules=server.rules, log_request=log_request)],
+        exception_handlers={HTTPException: handle_http_error, Exception: handle_internal_error},
+        lifespan=lifespan,
+    )

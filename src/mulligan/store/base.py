@@ -1,0 +1,482 @@
+"""The store interface: four small protocols between the program and its database.
+
+All methods are synchronous. Only the recorder's thread calls `append`; all other methods can be called from any thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+
+import msgspec
+
+from mulligan.classify.fingerprint import build_template
+from mulligan.core.events import AnyEvent
+from mulligan.core.failure import Failure
+from mulligan.core.records import (
+    Fix,
+    FixState,
+    History,
+    Lesson,
+    LessonSource,
+    LessonState,
+    LessonVerdict,
+    Pattern,
+    PatternState,
+    Precedent,
+    Record,
+    Run,
+    Status,
+)
+from mulligan.store.audit import AuditEntry as AuditEntry
+from mulligan.store.audit import AuditNote as AuditNote
+from mulligan.store.audit import AuditQuery as AuditQuery
+from mulligan.store.counters import Stats, StatsQuery
+
+DEFAULT_TENANT = "local"
+"""The tenant of a store with a single user."""
+IMPORT_PREFIX = "import:"
+"""Prefix of journals with imported records, which `prune` skips unless told otherwise."""
+DAY = 24 * 60 * 60 * 1000
+"""One day in milliseconds, the unit of all times here."""
+
+
+ITEMS_KIND = "items"
+"""Kind of the key-value entries with the arguments of a tool that name items, by tool key."""
+MAX_ITEM_ARGUMENTS = 100
+
+
+def parse_items(value: bytes | None) -> frozenset[str]:
+    """Return the arguments of a tool that name items, from their key-value entry."""
+    return frozenset(msgspec.json.decode(value, type=list[str])) if value is not None else frozenset()
+
+
+def merge_items(value: bytes | None, arguments: Collection[str]) -> bytes | None:
+    """Return the entry with these arguments added; None if it has them all."""
+    existing = parse_items(value)
+    added = [argument for argument in arguments if argument not in existing]
+    return msgspec.json.encode(sorted({*existing, *added})[:MAX_ITEM_ARGUMENTS]) if added else None
+
+
+def journals_of(store: Path) -> Path:
+    """Return the folder of a store's journals: next to the store, so that every process that opens it finds them."""
+    return store.with_name(f"{store.name}.journals")
+
+
+def now() -> int:
+    """Return the current time in milliseconds by the local clock."""
+    return time.time_ns() // 1_000_000
+
+
+class RunQuery(Record, frozen=True):
+    """Filters for runs, the newest first. Times are UTC milliseconds by the caller's clock."""
+
+    agent: str | None = None
+    session: str | None = None
+    environment: str | None = None
+    version: str | None = None
+    status: Status | None = None
+    tool: str | None = None
+    """Only runs with a step of this name."""
+    model: str | None = None
+    """Only runs with a step that called this model, or that this model requested: `figures.model_of`."""
+    kind: str | None = None
+    """Only runs with a failure of this kind: `tool/timeout`, or `tool/` for all kinds of a type."""
+    pattern: str | None = None
+    """Only runs with a failure of the pattern with this id."""
+    since: int | None = None
+    until: int | None = None
+    limit: int = 20
+    before: tuple[int, str] | None = None
+    """The (started, id) of the last run of the previous page."""
+
+
+class PatternQuery(Record, frozen=True):
+    """Filters for patterns, and the period in which they are counted."""
+
+    state: PatternState | None = None
+    """If None, all but muted patterns."""
+    tool: str | None = None
+    kind: str | None = None
+    agent: str | None = None
+    text: str | None = None
+    """Part of the tool name, kind, message or template, ignoring case."""
+    since: int | None = None
+    """Only patterns that occurred since then. Their counts and `days` then start at that day."""
+    new_since: int | None = None
+    """Only patterns that first occurred since then."""
+    order: Literal["count", "given_up", "last", "first"] = "count"
+    """In descending order."""
+    limit: int = 20
+
+
+class PatternCommand(Record, frozen=True):
+    """An operator's command for a pattern."""
+
+    do: Literal["mute", "unmute", "resolve", "reopen", "merge", "split"]
+    """`merge` counts `pattern` as part of `into`; `split` undoes that."""
+    pattern: str
+    into: str | None = None
+    at: int = 0
+    """When, by the clock of the caller. A failure that began later reopens a resolved pattern."""
+
+
+class Retention(Record, frozen=True):
+    """Retention policy. Age counts from when a record was stored; None means forever."""
+
+    failures: int | None = 90 * DAY
+    """Maximum age of runs with a failure."""
+    successes: int | None = 30 * DAY
+    """Maximum age of runs without a failure."""
+    hours: int | None = 35 * DAY
+    """Maximum age of hourly counters, at least four days. Daily counters are retained."""
+    size: int | None = None
+    """Maximum size of the store in bytes. Beyond it, the oldest runs are deleted, successful ones first."""
+    sample: float = 1.0
+    """The share of simple successes to retain after `sample_after`. Metrics are not affected."""
+    sample_after: int = 7 * DAY
+    compress_after: int | None = 7 * DAY
+    imports: bool = False
+    """Whether imported runs are pruned, too."""
+
+
+class PruneResult(Record, frozen=True):
+    """What retention removed, or would remove in a dry run."""
+
+    runs: int = 0
+    steps: int = 0
+    sampled: int = 0
+    """Simple successes that sampling removed."""
+    compressed: int = 0
+    counters: int = 0
+    before: int = 0
+    after: int = 0
+    """Size of the store in bytes. Equal in a dry run, which cannot predict it."""
+
+
+class ForgetRequest(Record, frozen=True):
+    """What to erase permanently; exactly one field is set."""
+
+    run: str | None = None
+    tool: str | None = None
+    """All steps of this name."""
+    session: str | None = None
+    text: str | None = None
+    """All occurrences of this text. The records remain without it."""
+    learned: int | None = None
+    """Everything learned from runs that began before this time, in UTC milliseconds. The runs remain."""
+
+
+class ForgetResult(Record, frozen=True):
+    """How many records were removed or changed by erasing."""
+
+    runs: int = 0
+    steps: int = 0
+    patterns: int = 0
+    shelf: int = 0
+    fixes: int = 0
+    lessons: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.runs or self.steps or self.patterns or self.shelf or self.fixes or self.lessons)
+
+
+class RecallQuery(Record, frozen=True):
+    """Query for precedents of a failure, by tool and fingerprint."""
+
+    tool: str
+    fingerprint: str
+    run: str = ""
+    """The querying run. Its own occurrence of the failure does not count against precedents."""
+    limit: int = 5
+
+
+ArgumentTypes = tuple[tuple[str, str], ...]
+"""The argument names of a call with their JSON types, sorted by name."""
+_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
+
+
+def argument_types(arguments: Any) -> ArgumentTypes:
+    """Return the types of a call's arguments, without values."""
+    if not isinstance(arguments, Mapping):
+        return ()
+    typed_names = ((str(name)[:200], _TYPES.get(type(value), "null")) for name, value in list(arguments.items())[:50])
+    return tuple(sorted(typed_names))
+
+
+class FixQuery(Record, frozen=True):
+    """Filters for fixes: of one failure (tool and fingerprint), of a tool, or all."""
+
+    tool: str | None = None
+    key: str = ""
+    """Identity of the tool. Fixes of another tool with the same name are excluded."""
+    showable: bool = False
+    """Only fixes that the model may see."""
+    fingerprint: str | None = None
+    text: str = ""
+    """The message template of the failure. If its own pattern has no fix, similar patterns are searched."""
+    kind: str = ""
+    """The kind of the failure. Similar texts of another kind are other failures."""
+    shape: ArgumentTypes = ()
+    """The types of the call's arguments, which select exemplars if no similar failure has a fix."""
+    agent: str = ""
+    """The querying agent. Fixes that helped the same agent come first."""
+    schema: str = ""
+    """The tool's current schema digest. Promotions under another schema do not count."""
+    without: str = ""
+    """A run whose trials are excluded, because the query is about it."""
+    state: FixState | None = None
+    now: int = 0
+    """The time of the query by the caller's clock. The state of a fix depends on it."""
+    timeout_seconds: float = 0.0
+    """Time limit, after which the fixes found so far are returned; 0 means no limit."""
+    limit: int = 5
+
+    @property
+    def is_about_failure(self) -> bool:
+        """Whether the query is about one failure that needs a fix."""
+        return bool(self.fingerprint)
+
+    @classmethod
+    def for_failure(
+        cls, tool: str, failure: Failure, arguments: Mapping[str, Any] | None = None, **fields: Any
+    ) -> FixQuery:
+        """Build the query for a failure. Without the call's arguments, only the failure's own pattern is searched."""
+        text = build_template(failure.message, arguments) if arguments is not None else ""
+        shape = argument_types(arguments)
+        return cls(
+            tool=tool, fingerprint=failure.fingerprint, text=text, kind=str(failure.kind), shape=shape, **fields
+        )  # fmt: skip
+
+
+class Revocation(Record, frozen=True):
+    """Records to exclude from learning: by author, by tool, by the start of their run."""
+
+    principal: str | None = None
+    tool: str | None = None
+    since: int | None = None
+    until: int | None = None
+
+
+class RevokeResult(Record, frozen=True):
+    """How much was learned from the revoked records."""
+
+    runs: int = 0
+    votes: int = 0
+    fixes: int = 0
+
+
+class TrialReport(Record, frozen=True):
+    """One run's trial of a fix."""
+
+    run: str
+    principal: str
+    agent: str = ""
+    at: int = 0
+    worked: bool = True
+    automatic: bool = False
+
+
+class LessonQuery(Record, frozen=True):
+    """Filters for lessons, active ones first, then by evidence."""
+
+    tool: str | None = None
+    fingerprint: str | None = None
+    """Only lessons for one failure of the tool."""
+    text: str = ""
+    """Part of the tool name, kind or text, ignoring case; or a message similar to the one of the lesson."""
+    kind: str | None = None
+    """`tool/timeout`, or `tool/` for all kinds of a type."""
+    agent: str = ""
+    """The querying agent. Lessons that helped the same agent come first."""
+    state: LessonState | None = None
+    source: LessonSource | None = None
+    now: int = 0
+    """The time of the query by the caller's clock. The state of a lesson depends on it."""
+    limit: int = 20
+
+
+class ConsolidationResult(Record, frozen=True):
+    """The result of a consolidation of changed fixes and prerequisites."""
+
+    patterns: int = 0
+    """Patterns that were consolidated."""
+    left: int = 0
+    """Patterns that still need consolidation, if their number was limited."""
+    lessons: tuple[Lesson, ...] = ()
+    """Lessons that are new, have a new text, or became active."""
+
+
+class Health(Record, frozen=True):
+    """Whether a store is usable, and how much it contains."""
+
+    where: str
+    sound: bool
+    runs: int = 0
+    steps: int = 0
+    note: str = ""
+
+
+class Batch(NamedTuple):
+    """The arguments of one `append`."""
+
+    tenant: str
+    events: Sequence[AnyEvent]
+    journal: str
+    offset: int
+    principal: str = ""
+
+
+Progress = Callable[[int, int], None]
+"""Called now and then with the completed and the total amount of work."""
+
+
+class RecordStore(Protocol):
+    def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int, principal: str = "") -> int:
+        """Store a batch. Return how many of its records were new.
+
+        `principal` is the author of the batch, if a store has several: what the records teach counts as the author's
+        vote (SAFETY S3).
+
+        Journal and end offset identify a batch; storing it again has no effect.
+        """
+
+    def append_all(self, batches: Sequence[Batch]) -> list[int]:
+        """Store several batches in one transaction. Return the number of new records of each."""
+
+    def offset(self, tenant: str, journal: str) -> int:
+        """Return the offset up to which a journal is stored; 0 if nothing is."""
+
+    def journals(self, tenant: str) -> list[str]:
+        """Return the names of the journals with stored records."""
+
+    def release(self, tenant: str, journals: Sequence[str]) -> None:
+        """Delete the offsets of journals that no longer exist."""
+
+    def runs(self, tenant: str, query: RunQuery) -> list[History]: ...
+
+    def run(self, tenant: str, id: str) -> History | None: ...
+
+    def existing_runs(self, tenant: str, ids: Sequence[str]) -> set[str]:
+        """Return which of these runs exist."""
+
+    def ended_runs(self, tenant: str, ids: Sequence[str]) -> set[str]:
+        """Return which of these runs have ended. The answer contains no run data, so write-only callers may use it."""
+
+    def find(self, tenant: str, prefix: str, limit: int = 5) -> list[Run]:
+        """Return the runs whose id starts with the prefix, the newest first."""
+
+    def export(self, tenant: str, since: int = 0) -> Iterator[History]:
+        """Yield every run that began since then, the oldest first."""
+
+    def prune(
+        self, tenant: str, policy: Retention, now: int, dry_run: bool = False, progress: Progress | None = None
+    ) -> PruneResult:
+        """Delete records beyond the retention limits. With `dry_run`, only report them."""
+
+    def forget(self, tenant: str, request: ForgetRequest) -> ForgetResult:
+        """Erase records from rows, patterns, links, metrics, key-value entries and the free space of the file."""
+
+    def erase(self, tenant: str) -> int:
+        """Delete all data of a tenant except the audit log. Return the number of rows."""
+
+    def audit(self, tenant: str, query: AuditQuery) -> list[AuditEntry]:
+        """Return audit entries, the newest first. Every method that applies a person's decision adds one."""
+
+    def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
+        """Copy the store consistently while others write. Return the health of the copy."""
+
+    def health(self, tenant: str) -> Health: ...
+
+    def close(self) -> None: ...
+
+
+class LearningStore(Protocol):
+    def recall(self, tenant: str, query: RecallQuery) -> list[Precedent]:
+        """Return what recovered the same failure in earlier runs, the most frequent first; possibly nothing."""
+
+    def fixes(self, tenant: str, query: FixQuery) -> list[Fix]:
+        """Return fixes with their counts, the most likely first."""
+
+    def evidence(self, tenant: str, fix: str, limit: int = 100) -> list[TrialReport]:
+        """Return the trials of a fix, the newest first."""
+
+    def record_outcome(self, tenant: str, fix: str, report: TrialReport) -> bool:
+        """Record a trial whose calls are not in this store. Return False if the fix does not exist."""
+
+    def decide(self, tenant: str, fix: str, approved: bool, at: int) -> bool:
+        """Approve or revoke a fix. Return False if the fix does not exist."""
+
+    def revoke(self, tenant: str, revocation: Revocation) -> RevokeResult:
+        """Exclude records from learning: `recall` and `fixes` then answer as if they did not exist."""
+
+    def lessons(self, tenant: str, query: LessonQuery) -> list[Lesson]:
+        """Return lessons with their evidence, the best first."""
+
+    def lesson(self, tenant: str, id: str, now: int = 0) -> Lesson | None:
+        """Return the lesson with this id or unique id prefix, with its state at `now`, or at the store's time if 0."""
+
+    def save_lesson(self, tenant: str, lesson: Lesson) -> bool:
+        """Save the text of a lesson that a person wrote. Return whether anything changed.
+
+        For an existing lesson, only the text is taken, and it counts as edited from then on. A new lesson becomes a
+        proposal. Counts, state and decisions are ignored, because a file is no evidence.
+        """
+
+    def save_lessons(self, tenant: str, lessons: Sequence[Lesson]) -> list[bool]:
+        """Save several lessons, with one audit entry for all."""
+
+    def remove_lessons(self, tenant: str, source: LessonSource) -> int:
+        """Delete all lessons of a source with the decisions about them. Return their number."""
+
+    def decide_lesson(self, tenant: str, id: str, verdict: LessonVerdict, at: int) -> Lesson | None:
+        """Apply a decision to a lesson. Return the lesson, or None if it does not exist."""
+
+    def consolidate(
+        self, tenant: str, now: int, progress: Progress | None = None, max_patterns: int | None = None
+    ) -> ConsolidationResult:
+        """Turn changed fixes and prerequisites into lessons, for at most `max_patterns` patterns."""
+
+    def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
+        """Return patterns in the requested order, without examples."""
+
+    def pattern(self, tenant: str, id: str) -> Pattern | None:
+        """Return a pattern with all details, by id, unique id prefix, or the id of a pattern merged into it."""
+
+    def update_pattern(self, tenant: str, command: PatternCommand) -> Pattern | None:
+        """Apply a command to a pattern. Return the pattern, or None if it does not exist."""
+
+
+class MetricStore(Protocol):
+    def stats(self, tenant: str, query: StatsQuery) -> Stats:
+        """Return what `figures.stats` computes from everything that was ever stored and not erased."""
+
+
+class KeyValueStore(Protocol):
+    def get(self, tenant: str, kind: str, key: str) -> bytes | None: ...
+
+    def put(self, tenant: str, kind: str, key: str, value: bytes) -> None: ...
+
+    def compare_and_set(
+        self,
+        tenant: str,
+        kind: str,
+        key: str,
+        expected: bytes | None,
+        value: bytes,
+        audit_note: AuditNote | None = None,
+    ) -> bool:
+        """Write the value if the current value equals `expected`, None for no value. Return whether it was written.
+
+        With `audit_note`, the audit entry is written in the same transaction.
+        """
+
+    def keys(self, tenant: str, kind: str) -> list[str]:
+        """Return the keys of a kind in order."""
+
+
+@runtime_checkable
+class Store(RecordStore, LearningStore, MetricStore, KeyValueStore, Protocol):
+    """The complete store interface. `tests/contract/test_store.py` tests every implementation."""

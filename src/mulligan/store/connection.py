@@ -1,0 +1,108 @@
+"""Database connection interface and statement builders, shared by SQLite and PostgreSQL.
+
+SQL here uses the common subset: `?` placeholders, `ON CONFLICT` for existing rows, and text ordered by bytes.
+Statements for one engine are in `sqlite.py` or `postgres/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from mulligan.store.row_encoding import SuccessRow
+
+
+class Insert(msgspec.Struct, frozen=True):
+    """INSERT statement with a conflict clause for existing keys."""
+
+    table: str
+    columns: tuple[str, ...]
+    conflict: str
+
+    @classmethod
+    def of(cls, table: str, columns: str, conflict: str = "ON CONFLICT DO NOTHING") -> Insert:
+        """Build from space-separated column names. By default an existing row stays unchanged."""
+        return cls(table, tuple(columns.split()), conflict)
+
+    @property
+    def single_row_sql(self) -> str:
+        """SQL that inserts one row."""
+        return self.multi_row_sql(1)
+
+    def multi_row_sql(self, count: int) -> str:
+        """Return the SQL that inserts this many rows."""
+        row = f"({', '.join('?' * len(self.columns))})"
+        return f"INSERT INTO {self.table} ({', '.join(self.columns)}) VALUES {', '.join([row] * count)} {self.conflict}"
+
+    @classmethod
+    def or_update(cls, table: str, keys: str, values: str) -> Insert:
+        """Build an upsert. Rows passed to one statement must have distinct keys."""
+        new = ", ".join(f"{name} = excluded.{name}" for name in values.split())
+        conflict = f"ON CONFLICT ({', '.join(keys.split())}) DO UPDATE SET {new}"
+        return cls.of(table, f"{keys} {values}", conflict)
+
+
+def upsert(table: str, keys: str, values: str) -> str:
+    """Return the SQL that inserts one row or updates the row with its key."""
+    return Insert.or_update(table, keys, values).single_row_sql
+
+
+class Lookup(msgspec.Struct, frozen=True):
+    """SELECT of columns by a key or a key prefix, for one key or for many at once."""
+
+    table: str
+    keys: tuple[str, ...]
+    columns: tuple[str, ...]
+    one: str
+
+    @classmethod
+    def of(cls, table: str, keys: str, columns: str) -> Lookup:
+        """Build from space-separated names. A key name followed by `>=` matches that value and all greater ones."""
+        key_names, column_names = tuple(keys.split()), tuple(columns.split())
+        return cls(
+            table,
+            key_names,
+            column_names,
+            f"SELECT {', '.join(column_names)} FROM {table} WHERE {cls.where(key_names)}",
+        )
+
+    @staticmethod
+    def where(keys: tuple[str, ...], values: Sequence[str] | None = None) -> str:
+        """Return the condition that compares the keys with these SQL values, by default with placeholders."""
+        pairs = zip(keys, values or "?" * len(keys), strict=True)
+        return " AND ".join(f"{key} {value}" if key.endswith(">=") else f"{key} = {value}" for key, value in pairs)
+
+
+class Rows(Protocol):
+    """Result of a statement."""
+
+    @property
+    def rowcount(self) -> int: ...
+
+    def fetchone(self) -> Any: ...
+
+    def fetchall(self) -> list[Any]: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class Connection(Protocol):
+    """Database connection. One thread may use it at a time."""
+
+    def execute(self, sql: str, values: Sequence[Any] = ..., /) -> Rows: ...
+
+    def executemany(self, sql: str, rows: Iterable[Sequence[Any]], /) -> object: ...
+
+    def stream(self, sql: str, values: Sequence[Any]) -> Iterator[Any]:
+        """Yield result rows without loading all of them into memory."""
+
+    def put(self, insert: Insert, rows: Sequence[tuple[Any, ...]]) -> int:
+        """Insert many rows. Return how many were new."""
+
+    def look_up(self, lookup: Lookup, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Return the rows for many keys. Each row starts with its key values."""
+
+    def put_successes(self, tenant: str, rows: Iterable[SuccessRow]) -> int:
+        """Insert calls that succeeded at their first attempt. Return how many were new."""

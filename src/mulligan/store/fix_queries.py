@@ -1,0 +1,467 @@
+"""Database queries for fixes, operator decisions, revocations and reported votes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
+from typing import Any
+
+import msgspec
+
+from mulligan.core.links import judge_calls
+from mulligan.core.records import Fix, Run, Step, decode, encode
+from mulligan.learn import exemplars, fixes, prerequisites
+from mulligan.learn.fixes import FixRecord, OperatorDecision, Trial, Vote
+from mulligan.learn.prerequisites import FixSummary, Row, load_record
+from mulligan.learn.profiles import Profile, build_profile
+from mulligan.store import fix_votes, row_encoding, tool_schemas
+from mulligan.store.base import (
+    ITEMS_KIND,
+    ArgumentTypes,
+    FixQuery,
+    Revocation,
+    RevokeResult,
+    TrialReport,
+    argument_types,
+    parse_items,
+)
+from mulligan.store.connection import Connection, upsert
+from mulligan.store.fix_votes import REPORTED, VOTE, RunTrials, mark_for_consolidation, recount_fix, vote_row, votes
+from mulligan.store.pattern_counts import id_of
+from mulligan.store.rows import BEFORE_FIRST_CALL
+
+MAX_FIXES_PER_PATTERN = 64
+"""Fixes that are read per pattern, last tried first."""
+MAX_RECOUNTED_VOTES = 500
+"""Latest votes that are recounted after a schema change of the tool."""
+MAX_FIXES_PER_STATEMENT = 30
+"""Fixes whose votes one statement reads."""
+
+Read = fix_votes.Read
+_UPSERT_DECISION_SQL = upsert("verdicts", "tenant id", "body")
+_CONTEXT_SQL = (
+    "SELECT 'verdict', id, NULL, NULL, NULL, body FROM verdicts WHERE tenant = ? "
+    "UNION ALL SELECT 'revoked', principal, tool, since, until, NULL FROM revocations WHERE tenant = ? "
+    "UNION ALL SELECT 'principal', principal, NULL, last, NULL, NULL FROM principals WHERE tenant = ? "
+    "UNION ALL SELECT 'schema', key, NULL, NULL, NULL, value FROM shelf WHERE tenant = ? AND kind = ?"
+)
+"""All that an answer needs besides fix records: decisions, revocations, principals and schemas, in one statement."""
+FIXES_SQL = "SELECT pattern, last, body FROM fixes WHERE tenant = ? AND pattern = ? ORDER BY last DESC LIMIT ?"
+"""Fixes of one pattern, last tried first."""
+_OWN_FIXES_SQL = f" UNION ALL SELECT 'fix', NULL, NULL, last, NULL, body FROM ({FIXES_SQL}) AS own"
+_STAMP_SQL = " UNION ALL SELECT 'stamp', NULL, NULL, stamp, NULL, NULL FROM sketches WHERE tenant = ? AND tool = ?"
+_PATTERNS_WITH_FIX_SQL = (
+    "SELECT i.value FROM json_each(?) i WHERE NOT EXISTS (SELECT 1 FROM patterns p WHERE p.tenant = ? "
+    "AND p.id = i.value AND p.kind <> ? AND ? <> '') AND EXISTS (SELECT 1 FROM fixes f WHERE f.tenant = ? "
+    "AND f.pattern = i.value)"
+)
+"""The patterns of a list that have a fix and are of the given kind, if any."""
+VOTES_SQL = (
+    "SELECT fix, at, run, body FROM votes WHERE tenant = ? AND fix = ? AND worked = 1 AND body IS NOT NULL "
+    "AND run <> ? ORDER BY at DESC, run DESC LIMIT ?"
+)
+"""Latest successful votes for one fix with stored prerequisite calls, without those of one run."""
+UNREVOKED_SQL = (
+    "NOT EXISTS (SELECT 1 FROM revocations v WHERE v.tenant = u.tenant "
+    f"AND (v.principal IS NULL OR v.principal = coalesce(nullif(r.principal, ''), '{fixes.LOCAL_PRINCIPAL}')) "
+    "AND (v.tool IS NULL OR v.tool = u.name) AND (v.since IS NULL OR r.started >= v.since) "
+    "AND (v.until IS NULL OR r.started < v.until))"
+)
+"""Condition: no revocation covers run `r` for its used tool `u`."""
+
+
+def find_run_trials(run: Run, steps: Iterable[Step], is_settled: bool = False) -> list[Trial]:
+    """Return every trial of a run. Provisional links count once the run has ended or is settled."""
+    trials: list[Trial] = []
+    is_final = is_settled or run.end is not None
+    for before, call, links in judge_calls(steps, run, is_final=is_final):
+        trials += fixes.find_trials(before, call, links)
+    return [trial for trial in trials if not (trial.worked and is_goal_missed(run))]
+
+
+def is_goal_missed(run: Run) -> bool:
+    """Return whether a run failed its goal. Successes in it are no votes."""
+    return run.end in ("raised", "abandoned")
+
+
+def store_run_votes(
+    writer: Connection, tenant: str, run: Run, steps: Iterable[Step], *, is_settled: bool = False
+) -> None:
+    """Recompute and store the votes of a run from its current steps."""
+    fix_votes.add_votes(writer, tenant, [RunTrials(run, BEFORE_FIRST_CALL, find_run_trials(run, steps, is_settled))])
+
+
+def update_principal(writer: Connection, tenant: str, principal: str, now: int) -> None:
+    """Record the time of a principal's last write."""
+    writer.execute(
+        "INSERT INTO principals (tenant, principal, last) VALUES (?, ?, ?) ON CONFLICT (tenant, principal) DO UPDATE "
+        "SET last = excluded.last WHERE principals.last < excluded.last",
+        (tenant, principal, now),
+    )
+
+
+# Deletion and revocation
+
+
+def forget_run(writer: Connection, tenant: str, run: str) -> None:
+    """Delete the votes of a run and recount the fixes they counted for."""
+    touched = writer.execute("SELECT DISTINCT fix FROM votes WHERE tenant = ? AND run = ?", (tenant, run)).fetchall()
+    writer.execute("DELETE FROM votes WHERE tenant = ? AND run = ?", (tenant, run))
+    for (fix,) in touched:
+        recount_fix(writer, tenant, fix)
+        _delete_unused_decision(writer, tenant, fix)
+
+
+def _delete_unused_decision(writer: Connection, tenant: str, fix: str) -> None:
+    """Delete the operator decision about a fix that no longer exists."""
+    if writer.execute("SELECT 1 FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone() is None:
+        writer.execute("DELETE FROM verdicts WHERE tenant = ? AND id = ?", (tenant, fix))
+
+
+def forget_matching_fixes(writer: Connection, tenant: str, should_forget: Callable[[FixRecord, bytes], bool]) -> None:
+    """Delete the fixes that `should_forget` selects, with votes and decisions. Fixes can outlive their runs."""
+    rows = writer.execute("SELECT id, body FROM fixes WHERE tenant = ?", (tenant,)).fetchall()
+    for id, body in rows:
+        if should_forget(decode(body, FixRecord), body):
+            writer.execute("DELETE FROM votes WHERE tenant = ? AND fix = ?", (tenant, id))
+            writer.execute("DELETE FROM verdicts WHERE tenant = ? AND id = ?", (tenant, id))
+            recount_fix(writer, tenant, id)
+
+
+def revoke(writer: Connection, tenant: str, revocation: Revocation) -> RevokeResult:
+    """Store a revocation and delete all votes it covers. Queries then answer as if these never existed."""
+    row = (tenant, revocation.principal, revocation.tool, revocation.since, revocation.until)
+    writer.execute("INSERT INTO revocations (tenant, principal, tool, since, until) VALUES (?, ?, ?, ?, ?)", row)
+    rows = writer.execute(
+        "SELECT v.run, v.failed, v.tried, v.fix, v.principal, f.tool, coalesce(r.started, v.at) FROM votes v "
+        "JOIN fixes f ON f.tenant = v.tenant AND f.id = v.fix "
+        "LEFT JOIN runs r ON r.tenant = v.tenant AND r.id = v.run WHERE v.tenant = ?",
+        (tenant,),
+    ).fetchall()
+    revoked_votes = [vote for vote in rows if fixes.is_revoked(revocation, vote[4], vote[5], vote[6])]
+    writer.executemany(
+        "DELETE FROM votes WHERE tenant = ? AND run = ? AND failed = ? AND tried = ? AND fix = ?",
+        [(tenant, run, failed_call, tried_call, fix) for run, failed_call, tried_call, fix, *_ in revoked_votes],
+    )
+    if fixes.revokes_principal(revocation):
+        writer.execute("DELETE FROM principals WHERE tenant = ? AND principal = ?", (tenant, revocation.principal))
+    touched = {vote[3] for vote in revoked_votes}
+    for fix in touched:
+        recount_fix(writer, tenant, fix)
+        _delete_unused_decision(writer, tenant, fix)
+    return RevokeResult(runs=len({vote[0] for vote in revoked_votes}), votes=len(revoked_votes), fixes=len(touched))
+
+
+def add_reported_vote(writer: Connection, tenant: str, fix: str, vote: Vote) -> bool:
+    """Add a vote reported from outside this store, unless revoked. Return whether the fix exists."""
+    row = writer.execute("SELECT body FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone()
+    if row is None:
+        return False
+    record = decode(row[0], FixRecord)
+    revocations = fix_votes.revocations(lambda sql, values: writer.execute(sql, values).fetchall(), tenant)
+    if not any(fixes.is_revoked(revocation, vote.principal, record.tool, vote.at) for revocation in revocations):
+        writer.execute(VOTE.single_row_sql, vote_row(tenant, vote.at, REPORTED, fix, vote))
+        recount_fix(writer, tenant, fix)
+    return True
+
+
+def store_decision(writer: Connection, tenant: str, fix: str, approved: bool, at: int) -> bool:
+    """Store an operator's decision about a fix. Return whether the fix exists."""
+    row = writer.execute("SELECT pattern FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone()
+    if row is None:
+        return False
+    stored_decision = writer.execute("SELECT body FROM verdicts WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone()
+    decision = fixes.apply_decision(
+        decode(stored_decision[0], OperatorDecision) if stored_decision else OperatorDecision(), approved, at
+    )
+    writer.execute(
+        _UPSERT_DECISION_SQL,
+        (tenant, fix, encode(decision)),
+    )
+    mark_for_consolidation(writer, tenant, row[0])
+    return True
+
+
+# Queries
+
+
+def answer_query(
+    read: Read, tenant: str, query: FixQuery, clock: Callable[[], float], lookups: FixLookups
+) -> list[Fix]:
+    """Return the fixes for one failure and similar ones, for a tool, or all."""
+    if query.fingerprint and query.tool is not None:
+        return _find_fixes_for_failure(read, tenant, query, clock, lookups)
+    where, values = ("AND tool = ?", (query.tool,)) if query.tool is not None else ("", ())
+    rows = read(f"SELECT pattern, body FROM fixes WHERE tenant = ? {where} ORDER BY last DESC LIMIT 5000",
+                (tenant, *values))  # fmt: skip
+    records_by_pattern: dict[str, list[FixRecord]] = {}
+    for pattern, body in rows:
+        records_by_pattern.setdefault(pattern, []).append(decode(body, FixRecord))
+    groups = [(1.0, _exclude_run(read, tenant, records, query.without)) for records in records_by_pattern.values()]
+    if not any(records for _, records in groups):
+        return []
+    return prerequisites.rank_fixes(groups, query, load_context(read, tenant, query))
+
+
+def _find_fixes_for_failure(
+    read: Read, tenant: str, query: FixQuery, clock: Callable[[], float], lookups: FixLookups
+) -> list[Fix]:
+    """Return the fixes for one failure. Uses few statements: each one is a database round trip.
+
+    Order: own pattern, similar patterns, exemplars. `query.timeout_seconds` limits the time for the later ones.
+    """
+    start_time = clock()
+
+    def has_time() -> bool:
+        return not query.timeout_seconds or clock() - start_time < query.timeout_seconds
+
+    tool = query.tool or ""
+    rows = _read_context_rows(read, tenant, query, _OWN_FIXES_SQL + _STAMP_SQL,
+                   (tenant, id_of(tool, query.fingerprint or ""), MAX_FIXES_PER_PATTERN, tenant, tool))  # fmt: skip
+    latest_first = sorted((row for row in rows if row[0] == "fix"), key=itemgetter(3), reverse=True)
+    own_records = _exclude_run(read, tenant, [FixSummary.of(row[5]) for row in latest_first], query.without)
+    groups = [(1.0, own_records)]
+    if query.text and not own_records:
+        stamp = next((row[3] for row in rows if row[0] == "stamp"), None)
+        similar_patterns = lookups.similar_patterns(read, tenant, tool, query.text, stamp) if stamp is not None else []
+        if similar_patterns and has_time():
+            groups += _load_similar_groups(read, tenant, similar_patterns, query, lookups)
+    if any(records for _, records in groups):
+        return prerequisites.rank_fixes(
+            groups, query, _build_context(read, tenant, query, rows, lookups.samples, lookups.recent_runs)
+        )
+    if not query.shape or not has_time():
+        return []
+    return exemplars.suggest_from_exemplars(query, _load_exemplars(read, tenant, query, lookups.recent_runs))
+
+
+def _load_similar_groups(
+    read: Read, tenant: str, similar_patterns: Sequence[tuple[float, str]], query: FixQuery, lookups: FixLookups
+) -> list[tuple[float, list[Row]]]:
+    """Load the fix records of similar patterns of the failure's kind, each group with its similarity."""
+    rows_by_pattern: dict[str, list[tuple[int, bytes]]] = {}
+    for pattern, last, body in lookups.fixes(read, tenant, [pattern for _, pattern in similar_patterns], query.kind):
+        rows_by_pattern.setdefault(pattern, []).append((last, body))
+    groups = []
+    for similarity, pattern in similar_patterns:
+        if rows := rows_by_pattern.get(pattern):
+            rows.sort(key=itemgetter(0), reverse=True)
+            groups.append(
+                (similarity, _exclude_run(read, tenant, [FixSummary.of(body) for _, body in rows], query.without))
+            )
+    return groups
+
+
+def load_context(read: Read, tenant: str, query: FixQuery) -> prerequisites.FixContext:
+    """Load everything besides fix records that an answer needs."""
+    return _build_context(
+        read, tenant, query, _read_context_rows(read, tenant, query), find_successful_votes, find_recent_runs
+    )
+
+
+def _read_context_rows(
+    read: Read, tenant: str, query: FixQuery, extra_sql: str = "", values: tuple[Any, ...] = ()
+) -> list[Any]:
+    """Read the context rows, together with those of a further statement, in one round trip."""
+    where, tool = (" AND key = ?", (query.tool,)) if query.tool is not None else ("", ())
+    return read(
+        _CONTEXT_SQL + where + extra_sql, (tenant, tenant, tenant, tenant, tool_schemas.SCHEMA_KIND, *tool, *values)
+    )
+
+
+def _parse_revocations(rows: Iterable[Any]) -> list[Revocation]:
+    return [fix_votes.to_revocation(row[1:5]) for row in rows if row[0] == "revoked"]
+
+
+def _build_context(
+    read: Read,
+    tenant: str,
+    query: FixQuery,
+    rows: Sequence[Any],
+    find_votes: Callable[..., list[Any]],
+    find_runs: Callable[..., Iterator[RecentRun]],
+) -> prerequisites.FixContext:
+    def load_samples(ids: Sequence[str]) -> dict[str, list[tuple[int, Any]]]:
+        samples_by_fix: dict[str, list[tuple[int, Any]]] = {}
+        vote_rows = find_votes(read, tenant, list(dict.fromkeys(ids)), query.without)
+        for fix, at, _, body in sorted(vote_rows, key=itemgetter(1, 2), reverse=True):
+            samples_by_fix.setdefault(fix, []).append((at, msgspec.json.decode(body)))
+        return samples_by_fix
+
+    def recount_since(record: FixRecord, since: int) -> FixRecord:
+        return record.recount(votes(read, tenant, record.id, since, query.without, MAX_RECOUNTED_VOTES))
+
+    principals = {row[1]: row[3] for row in rows if row[0] == "principal"}
+    revocations = _parse_revocations(rows)
+    decisions = {row[1]: decode(row[5], OperatorDecision) for row in rows if row[0] == "verdict"}
+    since = tool_schemas.schema_change_times([(row[1], row[5]) for row in rows if row[0] == "schema"], query)
+
+    def load_profile(tool: str, key: str) -> Profile:
+        return build_profile(successful_arguments(read, tenant, tool, key, query.without, find_runs))
+
+    def load_items(tool: str, key: str) -> frozenset[str]:
+        rows = read(
+            "SELECT value FROM shelf WHERE tenant = ? AND kind = ? AND key = ?", (tenant, ITEMS_KIND, key or tool)
+        )
+        return parse_items(rows[0][0]) if rows else frozenset()
+
+    writers = fixes.find_writers(principals, revocations, query.now)
+    return prerequisites.FixContext(writers, decisions, load_samples, since, recount_since, load_profile, load_items)
+
+
+MAX_PROFILED_CALLS = 64
+"""Latest successful calls that make up a tool's profile."""
+
+
+def successful_arguments(
+    read: Read, tenant: str, tool: str, key: str, excluded_run: str, find_runs: Callable[..., Iterator[RecentRun]]
+) -> list[tuple[int, Any]]:
+    """Return the arguments of a tool's latest successful calls, with their run's start. Skip `excluded_run`."""
+    calls: list[tuple[int, Any]] = []
+    for run in find_runs(read, tenant, tool):
+        if run.last is None or len(calls) >= MAX_PROFILED_CALLS:
+            break
+        if run.run == excluded_run:
+            continue
+        for _, body in run.worked(run.last - exemplars.MAX_SCANNED_STEPS):
+            call = row_encoding.decode_body(body, exemplars.ExemplarArguments)
+            if not key or call.key in (None, key):
+                calls.append((run.started, call.arguments))
+    return calls[:MAX_PROFILED_CALLS]
+
+
+# Lookups that a database can replace by its own
+
+
+class FixLookups(msgspec.Struct, frozen=True):
+    """Lookups for a fix query: the portable ones of this module, or faster ones of a specific database."""
+
+    similar_patterns: Callable[[Read, str, str, str, int], list[tuple[float, str]]]
+    """Find patterns of a tool with a fix and a similar message, most similar first.
+
+    Arguments: read function, tenant, tool, message and the stamp of the stored sketches.
+    """
+    recent_runs: Callable[[Read, str, str], Iterator[RecentRun]]
+    fixes: Callable[[Read, str, Sequence[str], str], list[Any]]
+    samples: Callable[[Read, str, Sequence[str], str], list[Any]]
+
+
+def find_pattern_fixes(read: Read, tenant: str, patterns: Sequence[str], kind: str) -> list[Any]:
+    """Return the fixes of the first few patterns that have one and match the kind.
+
+    Each row is (pattern, last_tried_at, body). A pattern that is not stored matches every kind.
+    """
+    patterns_with_fix = {
+        pattern for (pattern,) in read(_PATTERNS_WITH_FIX_SQL, (encode(patterns).decode(), tenant, kind, kind, tenant))
+    }
+    chosen_patterns = [pattern for pattern in patterns if pattern in patterns_with_fix][
+        : prerequisites.MAX_SIMILAR_PATTERNS
+    ]
+    return _read_union(read, FIXES_SQL, [(tenant, pattern, MAX_FIXES_PER_PATTERN) for pattern in chosen_patterns])
+
+
+def find_successful_votes(read: Read, tenant: str, ids: Sequence[str], excluded_run: str) -> list[Any]:
+    """Return the latest successful votes of each fix that have prerequisite calls, without those of one run.
+
+    Each row is (fix, at, run, body).
+    """
+    rows: list[Any] = []
+    for start in range(0, len(ids), MAX_FIXES_PER_STATEMENT):
+        parameter_sets = [
+            (tenant, fix, excluded_run, prerequisites.MAX_SAMPLES_PER_FIX)
+            for fix in ids[start : start + MAX_FIXES_PER_STATEMENT]
+        ]
+        rows += _read_union(read, VOTES_SQL, parameter_sets)
+    return rows
+
+
+def _read_union(read: Read, sql: str, parameter_sets: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Run a query for several parameter sets as one UNION ALL statement."""
+    if len(parameter_sets) < 2:
+        return [row for values in parameter_sets for row in read(sql, values)]
+    parts = (f"SELECT * FROM ({sql}) AS part_{index}" for index in range(len(parameter_sets)))
+    return read(" UNION ALL ".join(parts), [value for values in parameter_sets for value in values])
+
+
+class RecentRun(msgspec.Struct, frozen=True):
+    """Recent run that used a tool."""
+
+    run: str
+    started: int
+    last: int | None
+    """Number of its last step; None without steps."""
+    worked: Callable[[int], list[Any]]
+    """Read the latest successful calls of the tool after a step, as (seq, body)."""
+
+
+def find_recent_runs(read: Read, tenant: str, tool: str) -> Iterator[RecentRun]:
+    """Yield the latest runs that used a tool and are not revoked. Steps are read on demand."""
+    runs = read(
+        "SELECT u.run, u.started, (SELECT max(seq) FROM steps s WHERE s.tenant = u.tenant "
+        "AND s.run = u.run) FROM used u JOIN runs r ON r.tenant = u.tenant AND r.id = u.run "
+        f"WHERE u.tenant = ? AND u.sort = 'tool' AND u.name = ? AND {UNREVOKED_SQL} "
+        "ORDER BY u.started DESC, u.run DESC LIMIT ?",
+        (tenant, tool, exemplars.MAX_EXEMPLARS),
+    )
+    for run, started, last in runs:
+
+        def find_successes(after: int, run: str = run) -> list[Any]:
+            return read(
+                "SELECT seq, body FROM steps WHERE tenant = ? AND run = ? AND seq > ? AND name = ? "
+                "AND outcome = 'success' AND length(body) < ? ORDER BY seq DESC LIMIT ?",
+                (tenant, run, after, tool, exemplars.MAX_BODY_BYTES, exemplars.MAX_EXEMPLARS),
+            )
+
+        yield RecentRun(run, started, last, find_successes)
+
+
+def _load_exemplars(
+    read: Read, tenant: str, query: FixQuery, find_runs: Callable[..., Iterator[RecentRun]]
+) -> list[ArgumentTypes]:
+    """Return the argument types of a tool's latest successful calls.
+
+    A long run is read from its end, so that the cost stays bounded.
+    """
+    shapes: list[ArgumentTypes] = []
+    remaining_steps = exemplars.MAX_SCANNED_STEPS
+    for recent_run in find_runs(read, tenant, query.tool):
+        last = recent_run.last
+        if recent_run.run == query.without:
+            continue
+        if remaining_steps <= 0 or len(shapes) >= exemplars.MAX_EXEMPLARS or last is None:
+            break
+        rows = recent_run.worked(last - remaining_steps)
+        remaining_steps -= last
+        shapes += [
+            argument_types(row_encoding.decode_body(body, exemplars.ExemplarArguments).arguments) for _, body in rows
+        ]
+    return exemplars.sample_by_shape(shapes)
+
+
+def _exclude_run(read: Read, tenant: str, records: Sequence[Row], run: str) -> list[Row]:
+    """Return the records recounted without the votes of one run."""
+    if not run or not records:
+        return list(records)
+    touched_fixes = {
+        fix for (fix,) in read("SELECT DISTINCT fix FROM votes WHERE tenant = ? AND run = ?", (tenant, run))
+    }
+    recounted_records = [
+        load_record(record).recount(votes(read, tenant, record.id, without=run))
+        if record.id in touched_fixes
+        else record
+        for record in records
+    ]
+    return [record for record in recounted_records if record.tried]
+
+
+def find_trial_reports(read: Read, tenant: str, fix: str, limit: int) -> list[TrialReport]:
+    """Return the stored trials of a fix, newest first."""
+    rows = read(
+        "SELECT run, principal, agent, at, worked, automatic FROM votes WHERE tenant = ? AND fix = ? "
+        "ORDER BY at DESC, run, tried LIMIT ?",
+        (tenant, fix, limit),
+    )
+    return [
+        TrialReport(run=run, principal=principal, agent=agent, at=at, worked=bool(successful), automatic=automatic == 1)
+        for run, principal, agent, at, successful, automatic in rows
+    ]

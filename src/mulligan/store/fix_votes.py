@@ -1,0 +1,245 @@
+"""Votes for fixes: stored batch by batch, with one lookup per table, and counted into fix records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from mulligan.core.calls import wilson_lower_bound
+from mulligan.core.records import Run, decode, encode
+from mulligan.learn import fixes, patterns, similar
+from mulligan.learn.fixes import FixRecord, Trial, Vote
+from mulligan.store import similarity_index
+from mulligan.store.base import Revocation
+from mulligan.store.connection import Connection, Insert, Lookup
+from mulligan.store.pattern_counts import id_of
+from mulligan.store.rows import BEFORE_FIRST_CALL
+
+REPORTED = -1
+"""Replaces the failed call in a vote that was reported from outside."""
+
+Read = Callable[..., list[Any]]
+VOTE = Insert.or_update(
+    "votes",
+    "tenant run tried failed fix",
+    "worked at principal agent automatic body content old_value other_values",
+)
+_FIX_INSERT = Insert.or_update("fixes", "tenant id", "tool pattern last body")
+_FIXED_INSERT = Insert.of("fixed", "tenant tool pattern sketch words")
+_UNLEARNED_INSERT = Insert.of("unlearned", "tenant pattern")
+_OF_RUN = Lookup.of("votes", "tenant run tried>=", "failed tried fix worked at")
+_OF_FIX = Lookup.of("votes", "tenant run fix", "principal worked at")
+_FIX_LOOKUP = Lookup.of("fixes", "tenant id", "body")
+_FIXED_LOOKUP = Lookup.of("fixed", "tenant tool pattern", "pattern")
+_TEMPLATE_LOOKUP = Lookup.of("patterns", "tenant id", "template")
+
+
+class RunTrials(msgspec.Struct, frozen=True):
+    """All trials of fixes in one run, from this call on."""
+
+    run: Run
+    start: int
+    trials: list[Trial]
+
+
+def add_votes(writer: Connection, tenant: str, batch: Sequence[RunTrials], principal: str | None = None) -> None:
+    """Replace the votes of some runs, from their first changed call on."""
+    stored_votes = _load_votes(writer, tenant, batch)
+    changed_runs = [run_trials for run_trials in batch if run_trials.trials or run_trials.run.id in stored_votes]
+    if not changed_runs:
+        return
+    revoked = revocations(lambda sql, values: writer.execute(sql, values).fetchall(), tenant)
+    stale: list[tuple[str, str, int, int]] = []
+    uncertain: set[str] = set()
+    new_votes: list[tuple[Trial, Vote]] = []
+    for run_trials in changed_runs:
+        run = run_trials.run
+        author = principal or _principal(writer, tenant, run.id)
+        current_trials = {
+            (trial.failed, trial.tried): trial
+            for trial in run_trials.trials
+            if not any(fixes.is_revoked(rule, author, trial.step.name, run.started) for rule in revoked)
+        }
+        run_votes = stored_votes.get(run.id, {})
+        same = {
+            key
+            for key, vote in run_votes.items()
+            if key in current_trials
+            and (current_trials[key].fix, current_trials[key].worked, current_trials[key].at) == vote
+        }
+        stale += [(tenant, run.id, *key) for key in run_votes if key not in same]
+        uncertain |= {fix for key, (fix, _, _) in run_votes.items() if key not in same}
+        new_votes += [
+            (trial, Vote.from_trial(run, author, trial)) for key, trial in current_trials.items() if key not in same
+        ]
+    if stale:
+        writer.executemany("DELETE FROM votes WHERE tenant = ? AND run = ? AND failed = ? AND tried = ?", stale)
+    for fix in uncertain:
+        recount_fix(writer, tenant, fix)
+    if new_votes:
+        _count_votes(writer, tenant, new_votes)
+
+
+def _load_votes(
+    writer: Connection, tenant: str, batch: Sequence[RunTrials]
+) -> dict[str, dict[tuple[int, int], tuple[str, bool, int]]]:
+    """Return the stored votes of these calls, by run and by failed and tried call."""
+    votes_by_run: dict[str, dict[tuple[int, int], tuple[str, bool, int]]] = {}
+    keys = [(tenant, run_trials.run.id, run_trials.start) for run_trials in batch]
+    for _, run, _, failed, tried_call, fix, is_success, at in writer.look_up(_OF_RUN, keys):
+        if failed != REPORTED:
+            votes_by_run.setdefault(run, {})[failed, tried_call] = (fix, bool(is_success), at)
+    return votes_by_run
+
+
+def _principal(writer: Connection, tenant: str, run: str) -> str:
+    row = writer.execute("SELECT principal FROM runs WHERE tenant = ? AND id = ?", (tenant, run)).fetchone()
+    return (row[0] if row else "") or fixes.LOCAL_PRINCIPAL
+
+
+def _count_votes(writer: Connection, tenant: str, new_votes: Sequence[tuple[Trial, Vote]]) -> None:
+    """Store votes and count each for its fix."""
+    earlier: dict[tuple[str, str, str], tuple[bool, int]] = {}
+
+    def note(fix: str, run: str, author: str, is_success: bool, at: int) -> None:
+        before = earlier.get((fix, run, author), (is_success, at))
+        earlier[fix, run, author] = min(before[0], is_success), min(before[1], at)
+
+    vote_keys = {(tenant, vote.run, trial.fix) for trial, vote in new_votes}
+    for _, run, fix, author, is_success, at in writer.look_up(_OF_FIX, list(vote_keys)):
+        note(fix, run, author, bool(is_success), at)
+    fix_keys = [(tenant, fix) for fix in {trial.fix for trial, _ in new_votes}]
+    tallies = {id: decode(body, FixRecord) for _, id, body in writer.look_up(_FIX_LOOKUP, fix_keys)}
+    before = {id: _weight(tally) for id, tally in tallies.items()}
+    new: dict[str, Trial] = {}
+    changed_fixes: set[str] = set()
+    uncertain: set[str] = set()
+    for trial, vote in new_votes:
+        fix = trial.fix
+        earlier_vote = earlier.get((fix, vote.run, vote.principal))
+        note(fix, vote.run, vote.principal, vote.worked, vote.at)
+        if earlier_vote is not None:
+            # Each run has one vote: its first failure, else its first success.
+            if earlier_vote[0] != vote.worked or vote.at < earlier_vote[1]:
+                uncertain.add(fix)
+            continue
+        if fix not in tallies:
+            tallies[fix], new[fix] = FixRecord.from_trial(trial), trial
+            before[fix] = _weight(tallies[fix])
+        tallies[fix].add(vote)
+        changed_fixes.add(fix)
+    writer.put(VOTE, [vote_row(tenant, trial.tried, trial.failed, trial.fix, vote, trial) for trial, vote in new_votes])
+    if new:
+        _note_patterns(writer, tenant, new.values())
+    consolidated_fixes = {
+        fix for fix in changed_fixes if tallies[fix].worked > 0 and _weight(tallies[fix]) != before[fix]
+    }
+    _save_records(writer, tenant, [tallies[fix] for fix in changed_fixes], consolidated_fixes)
+    for fix in uncertain:
+        recount_fix(writer, tenant, fix)
+
+
+def vote_row(
+    tenant: str, tried_call: int, failed: int, fix: str, vote: Vote, trial: Trial | None = None
+) -> tuple[Any, ...]:
+    body = encode(trial.done) if trial is not None and trial.done else None
+    return (
+        tenant, vote.run, tried_call, failed, fix, int(vote.worked), vote.at, vote.principal, vote.agent,
+        fixes.TRIAL_ACTORS.index(vote.actor), body, vote.content, vote.old_value, vote.other_values,
+    )  # fmt: skip
+
+
+def _weight(tally: FixRecord) -> tuple[int | bool, ...]:
+    """Return the values whose change may change a lesson, rounded: one more of a thousand does not."""
+    is_reliable = wilson_lower_bound(tally.worked, tally.tried) >= fixes.MIN_SUCCESS_RATE
+    return (*map(_roughly, (tally.worked, tally.tried, len(tally.principals))), min(len(tally.days), 2), is_reliable)
+
+
+def _roughly(count: int) -> int:
+    return count if count < 8 else 8 * count.bit_length()
+
+
+def _save_records(writer: Connection, tenant: str, tallies: Sequence[FixRecord], consolidated_fixes: set[str]) -> None:
+    records_by_pattern = [(tally, id_of(tally.tool, tally.fingerprint)) for tally in tallies]
+    writer.put(
+        _UNLEARNED_INSERT,
+        [
+            (tenant, pattern)
+            for pattern in {pattern for tally, pattern in records_by_pattern if tally.id in consolidated_fixes}
+        ],
+    )
+    rows = [
+        (tenant, tally.id, tally.tool, pattern, tally.last_tried_at, encode(tally))
+        for tally, pattern in records_by_pattern
+    ]
+    writer.put(_FIX_INSERT, rows)
+
+
+def mark_for_consolidation(writer: Connection, tenant: str, pattern: str) -> None:
+    """Mark a pattern whose fixes have changed for the next consolidation."""
+    writer.put(_UNLEARNED_INSERT, [(tenant, pattern)])
+
+
+def _note_patterns(writer: Connection, tenant: str, trials: Iterable[Trial]) -> None:
+    """Store sketches of the patterns of new fixes, so that similar failures find them."""
+    steps = {(tenant, trial.step.name, id_of(trial.step.name, trial.fingerprint)): trial.step for trial in trials}
+    for _, tool, pattern, _ in writer.look_up(_FIXED_LOOKUP, list(steps)):
+        steps.pop((tenant, tool, pattern), None)
+    texts = {
+        id: text for _, id, text in writer.look_up(_TEMPLATE_LOOKUP, [(tenant, pattern) for _, _, pattern in steps])
+    }
+    rows = []
+    for key, step in steps.items():
+        text = texts[key[2]] if key[2] in texts else patterns.extract_message_and_template(step)[1]
+        rows.append((*key, similar.pack(similar.sketch(text)), text[: similar.MAX_SKETCH_CHARS]))
+    writer.put(_FIXED_INSERT, rows)
+    similarity_index.add_patterns(writer, tenant, [(tool, pattern, sketch) for _, tool, pattern, sketch, _ in rows])
+
+
+def recount_fix(writer: Connection, tenant: str, fix: str) -> None:
+    """Recount a fix from its votes."""
+    row = writer.execute("SELECT body FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone()
+    if row is None:
+        return
+    old = decode(row[0], FixRecord)
+    fix_votes = votes(lambda sql, values: writer.execute(sql, values).fetchall(), tenant, fix)
+    if fix_votes:
+        _save_records(writer, tenant, [old.recount(fix_votes)], {fix})
+        return
+    writer.execute("DELETE FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix))
+    pattern = id_of(old.tool, old.fingerprint)
+    mark_for_consolidation(writer, tenant, pattern)
+    remaining_fix = writer.execute("SELECT 1 FROM fixes WHERE tenant = ? AND pattern = ?", (tenant, pattern)).fetchone()
+    if remaining_fix is None:
+        writer.execute("DELETE FROM fixed WHERE tenant = ? AND tool = ? AND pattern = ?", (tenant, old.tool, pattern))
+        similarity_index.rebuild_tool(writer, tenant, old.tool)
+
+
+def votes(
+    read: Read, tenant: str, fix: str, since: int = BEFORE_FIRST_CALL, without: str = "", limit: int = 2**62
+) -> list[Vote]:
+    """Return the counted votes for a fix in the order of time, the newest if limited."""
+    rows = read(
+        "SELECT tried, run, principal, agent, at, worked, automatic, content, old_value, other_values FROM votes "
+        "WHERE tenant = ? AND fix = ? AND at >= ? AND run <> ? ORDER BY at DESC LIMIT ?",
+        (tenant, fix, since, without, limit),
+    )
+    return fixes.select_counted_votes(
+        (tried_call, Vote(run, author, agent, at, bool(is_success), fixes.TRIAL_ACTORS[actor], *hashes))
+        for tried_call, run, author, agent, at, is_success, actor, *hashes in rows
+    )
+
+
+# Revocations
+
+
+def revocations(read: Read, tenant: str) -> list[Revocation]:
+    rows = read("SELECT principal, tool, since, until FROM revocations WHERE tenant = ?", (tenant,))
+    return list(map(to_revocation, rows))
+
+
+def to_revocation(row: Sequence[Any]) -> Revocation:
+    principal, tool, since, until = row
+    return Revocation(principal=principal, tool=tool, since=since, until=until)

@@ -1,0 +1,216 @@
+"""Runs, steps and compactions of one tenant in lists: kept, found, sampled and forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from mulligan.core.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
+from mulligan.core.links import derive_status, link_recoveries
+from mulligan.core.records import Compaction, History, Run, Step, pattern_id
+from mulligan.learn import patterns
+from mulligan.learn.patterns import Occurrence, PatternCounter
+from mulligan.store import counters, text_erasure
+from mulligan.store.base import ForgetRequest, RunQuery
+
+
+class Histories:
+    """What happened, by run; of what is gone, that which is still counted."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, Run] = {}
+        self.steps: dict[str, dict[int, Step]] = {}
+        self.writers: dict[str, str] = {}
+        """Who wrote a run."""
+        self._kept: dict[str, tuple[int, bool]] = {}
+        """When a run came, and whether it happened elsewhere."""
+        self._compactions: dict[tuple[str, str], dict[int, Compaction]] = {}
+        self._pruned: list[Occurrence] = []
+        self._counted: counters.Cells = {}
+
+    def __len__(self) -> int:
+        """How many rows it would be in a database."""
+        steps, compactions = map(len, self.steps.values()), map(len, self._compactions.values())
+        return len(self.runs) + sum(steps) + sum(compactions) + len(self._pruned) + len(self._counted)
+
+    # Kept
+
+    def keep(self, event: AnyEvent, is_imported: bool, now: int) -> bool:
+        """Whether it was new."""
+        match event:
+            case RunStarted(run):
+                is_new = run.id not in self.runs
+                if is_new:
+                    self._put(run, is_imported, now)
+                return is_new
+            case RunEnded(run):
+                is_new = self.runs.get(run.id) != run
+                if is_new:
+                    self._put(run, is_imported, now)
+                return is_new
+            case StepEnded(step):
+                steps = self.steps.setdefault(step.run, {})
+                is_new = step.seq not in steps
+                steps.setdefault(step.seq, step)
+                self._kept.setdefault(step.run, (now, is_imported))
+                return is_new
+            case ContextCompacted(compaction):
+                return self._keep_compaction(compaction)
+            case _:
+                return False
+
+    def _put(self, run: Run, is_imported: bool, now: int) -> None:
+        if run.id not in self.runs:
+            since, _ = self._kept.get(run.id, (now, False))  # when the first of it came
+            self._kept[run.id] = since, is_imported
+        self.runs[run.id] = run
+
+    def _keep_compaction(self, compaction: Compaction) -> bool:
+        sort, owner = ("run", compaction.run) if compaction.run is not None else ("session", compaction.session)
+        if owner is None:
+            return False
+        known = self._compactions.setdefault((sort, owner), {})
+        is_new = compaction.at not in known
+        known.setdefault(compaction.at, compaction)
+        return is_new
+
+    def came(self, run: str) -> tuple[int, bool]:
+        """When a run came, and whether it happened elsewhere."""
+        return self._kept[run]
+
+    # Found
+
+    def every(self) -> list[History]:
+        """All of them, the newest first."""
+        return self.asked(RunQuery(), set())
+
+    def asked(self, query: RunQuery, asked_patterns: set[str]) -> list[History]:
+        """All that a question asks for, the newest first; its limit is for others to keep."""
+        runs = [run for run in self.runs.values() if is_run_asked(run, query)]
+        newest = sorted(runs, key=lambda run: (run.started, run.id), reverse=True)
+        histories = map(self.history, newest)
+        return [history for history in histories if is_history_asked(history, query, asked_patterns)]
+
+    def history(self, run: Run) -> History:
+        steps = self.steps_of(run.id)
+        compactions = self._compactions_of(run)
+        return History(run=run, steps=tuple(steps), links=tuple(link_recoveries(steps, run)), compactions=compactions)
+
+    def steps_of(self, run: str) -> list[Step]:
+        return sorted(self.steps.get(run, {}).values(), key=lambda step: step.seq)
+
+    def _compactions_of(self, run: Run) -> tuple[Compaction, ...]:
+        """Its own, and those of its session since it began, and the last before."""
+        found = list(self._compactions.get(("run", run.id), {}).values())
+        if run.session is not None:
+            of_session = self._compactions.get(("session", run.session), {}).values()
+            before = max((each.at for each in of_session if each.at < run.started), default=run.started)
+            found += [compaction for compaction in of_session if compaction.at >= before]
+        return tuple(sorted(found, key=lambda compaction: compaction.at))
+
+    # Counted
+
+    def tallies(self) -> dict[str, PatternCounter]:
+        """Patterns, by their ids."""
+        found: dict[str, PatternCounter] = {}
+        for sighting in self._pruned:
+            found.setdefault(sighting.pattern, PatternCounter(sighting)).add(sighting, is_step_removed=True)
+        for history in self.every():
+            for sighting in patterns.find_occurrences(history):
+                found.setdefault(sighting.pattern, PatternCounter(sighting)).add(sighting)
+        return found
+
+    def cells(self) -> counters.Cells:
+        """Counters of everything that was ever kept, and not forgotten."""
+        counted: counters.Cells = {}
+        counters.add(counted, self._counted)
+        for history in reversed(self.every()):
+            counters.add(counted, counters.cells(history))
+        return counted
+
+    # Sampled and forgotten
+
+    def shrink(self, history: History, left: History | None) -> None:
+        """A run becomes what is left of it; what goes is counted as before."""
+        counters.add(self._counted, counters.cells(history))
+        if left is not None:
+            counters.add(self._counted, counters.cells(left), -1)
+            self.steps[history.run.id] = {step.seq: step for step in left.steps}
+            return
+        self._pruned.extend(patterns.find_occurrences(history))
+        self._remove(history.run.id)
+
+    def _remove(self, id: str) -> tuple[int, int]:
+        """How many runs (none or one) and steps that were."""
+        steps = self.steps.pop(id, {})
+        self._kept.pop(id, None)
+        self._compactions.pop(("run", id), None)
+        return int(self.runs.pop(id, None) is not None), len(steps)
+
+    def forget(self, what: ForgetRequest) -> tuple[int, int]:
+        """How many runs and steps were removed or changed."""
+        compacted = {name for sort, name in self._compactions if sort == "run"}
+        touched = [self._forget_in(id, what) for id in sorted({*self.runs, *self.steps, *compacted})]
+        self._forget_pruned(what)
+        return sum(runs for runs, _ in touched), sum(steps for _, steps in touched)
+
+    def _forget_in(self, id: str, what: ForgetRequest) -> tuple[int, int]:
+        run, steps = self.runs.get(id), self.steps.get(id, {})
+        is_text_in_id = what.text is not None and what.text in id
+        if what.run == id or is_text_in_id or (what.session is not None and run and run.session == what.session):
+            return self._remove(id)
+        if what.tool is not None:
+            left = {seq: step for seq, step in steps.items() if step.name != what.tool}
+            if len(left) == len(steps):
+                return 0, 0
+            if not left:
+                return self._remove(id)
+            self.steps[id] = left
+            return 0, len(steps) - len(left)
+        if what.text is not None:
+            cleaned = {seq: text_erasure.erase_text(step, what.text) for seq, step in steps.items()}
+            changed = sum(cleaned[seq] != step for seq, step in steps.items())
+            self.steps[id] = cleaned
+            if run is not None and (clean := text_erasure.erase_text(run, what.text)) != run:
+                self.runs[id] = clean
+                return 1, changed
+            return 0, changed
+        return 0, 0
+
+    def _forget_pruned(self, what: ForgetRequest) -> None:
+        """Of what is only counted any more, names and messages are left."""
+        left: Iterable[Occurrence] = (each for each in self._pruned if each.step.name != what.tool)
+        self._counted = {
+            place: cell for place, cell in self._counted.items() if not (place.type and place.name == what.tool)
+        }
+        if what.text is not None:
+            text = what.text
+            left = (replace(each, step=text_erasure.erase_text(each.step, text)) for each in left)
+        self._pruned = list(left)
+
+
+def is_run_asked(run: Run, query: RunQuery) -> bool:
+    return (
+        (query.agent is None or run.agent == query.agent)
+        and (query.session is None or run.session == query.session)
+        and (query.environment is None or run.environment == query.environment)
+        and (query.version is None or run.version == query.version)
+        and (query.since is None or run.started >= query.since)
+        and (query.until is None or run.started < query.until)
+        and (query.before is None or (run.started, run.id) < tuple(query.before))
+    )
+
+
+def is_history_asked(history: History, query: RunQuery, pattern: set[str]) -> bool:
+    steps = history.steps
+    failures = [(step, step.failure) for step in steps if step.has_failed and step.failure]
+    return (
+        (query.status is None or derive_status(history.run, steps, history.links) == query.status)
+        and (query.tool is None or any(step.name == query.tool for step in steps))
+        and (query.model is None or any(counters.model_of(history.run, step) == query.model for step in steps))
+        and (query.kind is None or any(patterns.matches_kind(failure.kind, query.kind) for _, failure in failures))
+        and (
+            query.pattern is None or any(pattern_id(step.name, each.fingerprint) in pattern for step, each in failures)
+        )
+    )

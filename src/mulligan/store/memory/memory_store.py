@@ -1,0 +1,413 @@
+"""MemoryStore: what every Store does, of what is in lists; each tenant has a room of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence, Sized
+from pathlib import Path
+from threading import RLock
+
+from mulligan.core.events import AnyEvent, RunEnded, RunStarted
+from mulligan.core.failure import StoreError
+from mulligan.core.links import derive_status
+from mulligan.core.records import Fix, History, Lesson, LessonSource, LessonVerdict, Pattern, Precedent, Run
+from mulligan.learn import fixes, patterns
+from mulligan.learn.lessons.consolidation import MAX_LESSONS_PER_QUERY
+from mulligan.learn.patterns import PatternDecision
+from mulligan.store import audit, counters, retention, text_erasure, tool_schemas
+from mulligan.store.base import (
+    IMPORT_PREFIX,
+    ITEMS_KIND,
+    AuditEntry,
+    AuditNote,
+    AuditQuery,
+    Batch,
+    ConsolidationResult,
+    FixQuery,
+    ForgetRequest,
+    ForgetResult,
+    Health,
+    LessonQuery,
+    PatternCommand,
+    PatternQuery,
+    Progress,
+    PruneResult,
+    RecallQuery,
+    Retention,
+    Revocation,
+    RevokeResult,
+    RunQuery,
+    TrialReport,
+    merge_items,
+    now,
+)
+from mulligan.store.counters import Stats, StatsQuery
+from mulligan.store.memory.histories import Histories
+from mulligan.store.memory.memory_lessons import MemoryLessons, TenantFacts
+from mulligan.store.memory.votes import Votes
+
+QUICK = 1000
+"""Runs of which lessons are made in the background."""
+
+
+class _Room:
+    """All that is kept of one tenant, but for what people changed: that outlives it."""
+
+    def __init__(self) -> None:
+        self.histories = Histories()
+        self.shelf: dict[tuple[str, str], bytes] = {}
+        self.votes = Votes(self.histories, self.shelf)
+        self.lessons = MemoryLessons()
+        self.decisions: dict[str, PatternDecision] = {}
+        self.offsets: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        """How many rows it would be in a database."""
+        parts: list[Sized] = [self.histories, self.votes, self.lessons, self.decisions, self.shelf, self.offsets]
+        return sum(map(len, parts))
+
+    def schemas(self) -> list[tuple[str, bytes]]:
+        """Those that tools were seen with."""
+        return [(key, value) for (kind, key), value in self.shelf.items() if kind == tool_schemas.SCHEMA_KIND]
+
+    def facts(self, tool: str | None, now: int) -> TenantFacts:
+        """What lessons are made of and judged by."""
+        votes, histories = self.votes.all(), self.histories
+        known = self.votes.known(votes, FixQuery(tool=tool, now=now), self.schemas())
+        started = {run.id: run.started for run in histories.runs.values()}
+        return TenantFacts(
+            votes, histories.tallies(), known, started, lambda run, seq: histories.steps[run][seq].arguments
+        )
+
+    def pattern(self, id: str) -> Pattern | None:
+        tallies = self.histories.tallies()
+        exact = patterns.complete_id(id, tallies)
+        whole = patterns.merge_patterns([tally.to_pattern() for tally in tallies.values()], self.decisions)
+        found = next((each for each in whole if exact in (each.id, *each.merged)), None)
+        return None if found is None else patterns.limit_details(found, with_examples=True)
+
+
+class MemoryStore:
+    """Keeps everything for as long as the process lives."""
+
+    def __init__(self, clock: Callable[[], int] = now) -> None:
+        self._lock = RLock()
+        self._clock = clock
+        self._rooms: dict[str, _Room] = {}
+        self._audit: dict[str, list[AuditEntry]] = {}
+
+    def _room(self, tenant: str) -> _Room:
+        with self._lock:
+            return self._rooms.setdefault(tenant, _Room())
+
+    # Records
+
+    def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int, principal: str = "") -> int:
+        with self._lock:
+            room = self._room(tenant)
+            if offset <= room.offsets.get(journal, 0):
+                return 0
+            room.offsets[journal] = offset
+            is_imported = journal.startswith(IMPORT_PREFIX)
+            principal = fixes.IMPORT_PRINCIPAL if is_imported else principal or fixes.LOCAL_PRINCIPAL
+            room.votes.hear(principal, self._clock())
+            for event in batch:
+                if isinstance(event, RunStarted | RunEnded):
+                    room.histories.writers.setdefault(event.run.id, principal)
+                    for tool, arguments in (event.run.items or {}).items():
+                        if (merged := merge_items(room.shelf.get((ITEMS_KIND, tool)), arguments)) is not None:
+                            room.shelf[ITEMS_KIND, tool] = merged
+            return sum(room.histories.keep(event, is_imported, self._clock()) for event in batch)
+
+    def append_all(self, batches: Sequence[Batch]) -> list[int]:
+        with self._lock:
+            return [self.append(*each) for each in batches]
+
+    def offset(self, tenant: str, journal: str) -> int:
+        return self._room(tenant).offsets.get(journal, 0)
+
+    def journals(self, tenant: str) -> list[str]:
+        with self._lock:
+            return list(self._room(tenant).offsets)
+
+    def release(self, tenant: str, journals: Sequence[str]) -> None:
+        with self._lock:
+            for journal in journals:
+                self._room(tenant).offsets.pop(journal, None)
+
+    def runs(self, tenant: str, query: RunQuery) -> list[History]:
+        with self._lock:
+            room = self._room(tenant)
+            known = room.pattern(query.pattern) if query.pattern is not None else None
+            asked = {known.id, *known.merged} if known is not None else set()
+            return room.histories.asked(query, asked)[: max(query.limit, 0)]
+
+    def run(self, tenant: str, id: str) -> History | None:
+        with self._lock:
+            histories = self._room(tenant).histories
+            run = histories.runs.get(id)
+            return None if run is None else histories.history(run)
+
+    def existing_runs(self, tenant: str, ids: Sequence[str]) -> set[str]:
+        with self._lock:
+            return set(ids) & self._room(tenant).histories.runs.keys()
+
+    def ended_runs(self, tenant: str, ids: Sequence[str]) -> set[str]:
+        with self._lock:
+            runs = self._room(tenant).histories.runs
+            return {id for id in ids if id in runs and runs[id].end is not None}
+
+    def find(self, tenant: str, prefix: str, limit: int = 5) -> list[Run]:
+        with self._lock:
+            runs = [history.run for history in self._room(tenant).histories.every()]
+        return [run for run in runs if run.id.startswith(prefix)][: max(limit, 0)]
+
+    def export(self, tenant: str, since: int = 0) -> Iterator[History]:
+        with self._lock:
+            found = self._room(tenant).histories.asked(RunQuery(since=since), set())
+        yield from reversed(found)
+
+    def prune(
+        self, tenant: str, policy: Retention, now: int, dry_run: bool = False, progress: Progress | None = None
+    ) -> PruneResult:
+        """By age and by sampling; there is no file whose size could be bounded."""
+        runs = steps = sampled = 0
+        with self._lock:
+            room = self._room(tenant)
+            for history in room.histories.every():
+                kept, is_imported = room.histories.came(history.run.id)
+                if is_imported and not policy.imports:
+                    continue
+                status = derive_status(history.run, history.steps, history.links)
+                if retention.is_expired(status, kept, policy, now):
+                    runs, steps = runs + 1, steps + len(history.steps)
+                    left = None
+                elif kept < now - policy.sample_after:
+                    left = retention.sample_run(history, policy.sample)
+                    sampled += len(history.steps) - len(left.steps if left else ())
+                else:
+                    continue
+                if not dry_run:
+                    if left is None:
+                        room.votes.keep(history)
+                    room.histories.shrink(history, left)
+            if not dry_run and (runs or sampled):
+                self._note(tenant, "prune", told=audit.format_counts(runs=runs, steps=steps + sampled))
+        return PruneResult(runs=runs, steps=steps, sampled=sampled)
+
+    def forget(self, tenant: str, request: ForgetRequest) -> ForgetResult:
+        text_erasure.validate_request(request)
+        if request.learned is not None:
+            return self._forget_learned(tenant, request.learned)
+        with self._lock:
+            room = self._room(tenant)
+            before = set(room.histories.tallies())
+            runs, steps = room.histories.forget(request)
+            room.votes.forget(request)
+            gone = [
+                place for place, value in room.shelf.items() if text_erasure.should_forget_entry(*place, value, request)
+            ]
+            for place in gone:
+                del room.shelf[place]
+            lost = before - set(room.histories.tallies())
+            room.lessons.forget(request)
+            room.decisions = {
+                id: decision for id, decision in room.decisions.items() if id not in lost and decision.into not in lost
+            }
+            if request.text is not None:
+                text, acts = request.text, self._audit.get(tenant, [])
+                self._audit[tenant] = [text_erasure.erase_text(act, text) for act in acts]
+            told = audit.format_counts(runs=runs, steps=steps, patterns=len(lost), notes=len(gone))
+            self._note(tenant, f"forget.{text_erasure.get_criterion(request)}", told=told)
+        return ForgetResult(runs=runs, steps=steps, patterns=len(lost), shelf=len(gone))
+
+    def _forget_learned(self, tenant: str, until: int) -> ForgetResult:
+        with self._lock:
+            room = self._room(tenant)
+            revoked = room.votes.revoke(Revocation(until=until))
+            lessons = room.lessons.remove_by_source("learned")
+            items = [place for place in room.shelf if place[0] == ITEMS_KIND]
+            for place in items:
+                del room.shelf[place]
+            told = audit.format_counts(fixes=revoked.fixes, lessons=lessons, notes=len(items))
+            self._note(tenant, "forget.learned", told=told)
+        return ForgetResult(fixes=revoked.fixes, lessons=lessons, shelf=len(items))
+
+    def erase(self, tenant: str) -> int:
+        with self._lock:
+            erased = len(self._rooms.pop(tenant, ()))
+            if erased:
+                self._note(tenant, "tenant.erase", told=audit.format_counts(rows=erased))
+        return erased
+
+    def audit(self, tenant: str, query: AuditQuery) -> list[AuditEntry]:
+        with self._lock:
+            acts = [act for act in self._audit.get(tenant, ()) if audit.matches_query(act, query)]
+        return sorted(acts, key=lambda act: (act.at, act.id), reverse=True)[: max(query.limit, 0)]
+
+    def _note(self, tenant: str, do: str, about: str = "", told: str = "") -> None:
+        self._audit.setdefault(tenant, []).append(audit.build_entry(do, self._clock(), about, told))
+
+    def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
+        raise StoreError("a store in memory cannot be backed up. Name a file: --store sqlite:///PATH")
+
+    def health(self, tenant: str) -> Health:
+        with self._lock:
+            histories = self._room(tenant).histories
+            runs, steps = len(histories.runs), sum(map(len, histories.steps.values()))
+        return Health(where="memory", sound=True, runs=runs, steps=steps)
+
+    def close(self) -> None:
+        """Nothing to let go of: what is kept goes with the object."""
+
+    # Memory
+
+    def recall(self, tenant: str, query: RecallQuery) -> list[Precedent]:
+        with self._lock:
+            return self._room(tenant).votes.precedents(query)
+
+    def fixes(self, tenant: str, query: FixQuery) -> list[Fix]:
+        with self._lock:
+            room = self._room(tenant)
+            return room.votes.fixes(query, room.schemas())
+
+    def evidence(self, tenant: str, fix: str, limit: int = 100) -> list[TrialReport]:
+        with self._lock:
+            return self._room(tenant).votes.evidence(fix, limit)
+
+    def record_outcome(self, tenant: str, fix: str, report: TrialReport) -> bool:
+        with self._lock:
+            return self._room(tenant).votes.report(fix, report, self._clock())
+
+    def decide(self, tenant: str, fix: str, approved: bool, at: int) -> bool:
+        with self._lock:
+            is_known = self._room(tenant).votes.decide(fix, approved, at)
+            if is_known:
+                self._note(tenant, "fix.approve" if approved else "fix.revoke", fix)
+            return is_known
+
+    def revoke(self, tenant: str, revocation: Revocation) -> RevokeResult:
+        with self._lock:
+            revoked = self._room(tenant).votes.revoke(revocation)
+            told = audit.format_fields(principal=revocation.principal, tool=revocation.tool, since=revocation.since)
+            self._note(tenant, "memory.revoke", told=told)
+            return revoked
+
+    def lessons(self, tenant: str, query: LessonQuery) -> list[Lesson]:
+        with self._lock:
+            room = self._room(tenant)
+            return room.lessons.find_lessons(room.facts(query.tool, query.now), query)
+
+    def lesson(self, tenant: str, id: str, now: int = 0) -> Lesson | None:
+        with self._lock:
+            known = self._room(tenant).lessons.resolve_id(id)
+        query = LessonQuery(now=now or self._clock(), limit=MAX_LESSONS_PER_QUERY)
+        return next((each for each in self.lessons(tenant, query) if each.id == known), None)
+
+    def save_lesson(self, tenant: str, lesson: Lesson) -> bool:
+        return self.save_lessons(tenant, [lesson])[0]
+
+    def save_lessons(self, tenant: str, lessons: Sequence[Lesson]) -> list[bool]:
+        with self._lock:
+            are_new: list[bool] = []
+            try:
+                for each in lessons:
+                    are_new.append(self._room(tenant).lessons.save_lesson(each, self._clock()))  # noqa: PERF401 - up to a bad one
+            finally:
+                if noted := audit.describe_saved_lessons(lessons[: len(are_new)], are_new):
+                    self._note(tenant, "lesson.write", *noted)
+            return are_new
+
+    def remove_lessons(self, tenant: str, source: LessonSource) -> int:
+        with self._lock:
+            removed = self._room(tenant).lessons.remove_by_source(source)
+            if removed:
+                self._note(tenant, "lesson.remove", source, audit.format_counts(lessons=removed))
+            return removed
+
+    def decide_lesson(self, tenant: str, id: str, verdict: LessonVerdict, at: int) -> Lesson | None:
+        with self._lock:
+            room = self._room(tenant)
+            kept = room.lessons.record_decision(id, verdict, at)
+            if kept is None:
+                return None
+            if verdict != "disable" and kept.lesson.fix:
+                room.votes.decide(kept.lesson.fix, approved=verdict == "approve", at=at)
+            self._note(tenant, f"lesson.{verdict}", kept.lesson.id)
+        return self.lesson(tenant, kept.lesson.id, at)
+
+    def consolidate(
+        self, tenant: str, now: int, progress: Progress | None = None, max_patterns: int | None = None
+    ) -> ConsolidationResult:
+        """All of it, each time; where that is bounded, not of many runs: everything is counted anew here."""
+        with self._lock:
+            room = self._room(tenant)
+            if max_patterns is not None and len(room.histories.runs) > QUICK:
+                return ConsolidationResult(left=1)
+            looked_at, news = room.lessons.consolidate(room.facts(None, now), now)
+        told = tuple(found for id in news if (found := self.lesson(tenant, id, now)) is not None)
+        return ConsolidationResult(patterns=looked_at, lessons=told)
+
+    def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
+        with self._lock:
+            room = self._room(tenant)
+            parts = [tally.to_pattern(query.since) for tally in room.histories.tallies().values()]
+            whole = patterns.merge_patterns(parts, room.decisions)
+        found = patterns.sort_patterns((each for each in whole if patterns.matches_query(each, query)), query)
+        return [patterns.limit_details(pattern) for pattern in found]
+
+    def pattern(self, tenant: str, id: str) -> Pattern | None:
+        with self._lock:
+            return self._room(tenant).pattern(id)
+
+    def update_pattern(self, tenant: str, command: PatternCommand) -> Pattern | None:
+        with self._lock:
+            room = self._room(tenant)
+            found = patterns.resolve_command(command, room.histories.tallies(), room.decisions)
+            if found is None:
+                return None
+            command, changed = found
+            current = room.pattern(changed)
+            assert current is not None
+            room.decisions[changed] = patterns.apply_command(
+                command, room.decisions.get(changed, PatternDecision()), current
+            )
+            self._note(tenant, f"pattern.{command.do}", changed, audit.format_fields(into=command.into))
+            return room.pattern(changed)
+
+    # Figures
+
+    def stats(self, tenant: str, query: StatsQuery) -> Stats:
+        with self._lock:
+            counted = self._room(tenant).histories.cells()
+        whole, parts = counters.readings(query)
+        return counters.answer(query, counters.rows(counted, whole), counters.rows(counted, parts) if parts else ())
+
+    # Shelf
+
+    def get(self, tenant: str, kind: str, key: str) -> bytes | None:
+        return self._room(tenant).shelf.get((kind, key))
+
+    def put(self, tenant: str, kind: str, key: str, value: bytes) -> None:
+        with self._lock:
+            self._room(tenant).shelf[kind, key] = value
+
+    def compare_and_set(
+        self,
+        tenant: str,
+        kind: str,
+        key: str,
+        expected: bytes | None,
+        value: bytes,
+        audit_note: AuditNote | None = None,
+    ) -> bool:
+        with self._lock:
+            is_known = self.get(tenant, kind, key) == expected
+            if is_known:
+                self.put(tenant, kind, key, value)
+                if audit_note is not None:
+                    self._audit.setdefault(audit_note.tenant, []).append(audit_note.act)
+            return is_known
+
+    def keys(self, tenant: str, kind: str) -> list[str]:
+        with self._lock:
+            return sorted(key for sort, key in self._room(tenant).shelf if sort == kind)

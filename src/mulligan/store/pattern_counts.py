@@ -1,0 +1,263 @@
+"""Pattern counters in a database, updated incrementally by the changes of each batch."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Container, Iterable
+from typing import Any
+
+import msgspec
+
+from mulligan.core.records import Run, Step, pattern_id
+from mulligan.learn.patterns import extract_message_and_template, order_of, start_of_day
+from mulligan.store import row_encoding
+from mulligan.store.connection import Connection, Insert, Lookup
+
+id_of = functools.lru_cache(maxsize=10_000)(pattern_id)
+
+
+def size_class(count: int) -> int:
+    """Return the size class of a number: its digit count and first digit. It never decreases as the number grows."""
+    digits = str(max(count, 0))
+    return 10 * len(digits) + int(digits[0])
+
+
+SIZE_CLASS_SQL = "10 * length(CAST(count AS TEXT)) + CAST(substr(CAST(count AS TEXT), 1, 1) AS INTEGER)"
+"""The same as an SQL expression."""
+
+AGENT_INSERT = Insert.of(
+    "pattern_agents",
+    "tenant id agent count",
+    "ON CONFLICT (tenant, id, agent) DO UPDATE SET count = pattern_agents.count + excluded.count",
+)
+_DAY_INSERT = Insert.of(
+    "pattern_days",
+    "tenant day id count overcome size",
+    "ON CONFLICT (tenant, day, id) DO UPDATE "
+    "SET count = pattern_days.count + excluded.count, overcome = pattern_days.overcome + excluded.overcome",
+)
+_PATTERN_RUN_INSERT = Insert.or_update("met", "tenant pattern started run kind", "count")
+_PATTERN_INSERT = Insert.of(
+    "patterns",
+    "tenant id tool fingerprint kind server message template count overcome runs first first_run first_seq last",
+)
+_PATTERN_RUN_LOOKUP = Lookup.of("met", "tenant pattern started run", "kind count")
+_PATTERN_LOOKUP = Lookup.of("patterns", "tenant id", "first first_run first_seq count")
+
+PatternRuns = dict[tuple[str, int, str, str], int]
+"""Occurrences of a pattern in a run, by pattern id, start of the run, run id and kind of the failure."""
+
+
+class CountedFailure(msgspec.Struct, frozen=True):
+    """A failed attempt to add to the counters, or to subtract."""
+
+    run: Run
+    step: Step
+    is_recovered: bool
+    sign: int
+
+
+class PatternDelta:
+    """The change of one pattern's counters."""
+
+    def __init__(self, first: Step) -> None:
+        self.count = self.recovered = 0
+        self.days: dict[int, list[int]] = {}
+        self.agents: dict[str, int] = {}
+        self.first: Step | None = None
+        self.last = first.started
+        self.name, self.fingerprint = first.name, first.failure.fingerprint if first.failure else ""
+
+    def add(self, counted_failure: CountedFailure) -> None:
+        step, sign = counted_failure.step, counted_failure.sign
+        recovered = sign * counted_failure.is_recovered
+        self.count += sign
+        self.recovered += recovered
+        day = self.days.setdefault(start_of_day(step.started), [0, 0])
+        day[0] += sign
+        day[1] += recovered
+        self.agents[counted_failure.run.agent] = self.agents.get(counted_failure.run.agent, 0) + sign
+        if sign > 0:
+            self.last = max(self.last, step.started)
+            if self.first is None or order_of(step) < order_of(self.first):
+                self.first = step
+
+
+def add(
+    writer: Connection, tenant: str, changes: Iterable[CountedFailure], new_runs: Container[str] = frozenset()
+) -> set[str]:
+    """Apply changes. Return the ids of patterns without remaining occurrences. `new_runs` have no stored rows yet."""
+    sums, pattern_runs = sum_changes(changes)
+    fresh = {key: count for key, count in pattern_runs.items() if count > 0 and key[2] in new_runs}
+    runs = _add_pattern_runs(writer, tenant, {key: count for key, count in pattern_runs.items() if key not in fresh})
+    writer.put(_PATTERN_RUN_INSERT, [(tenant, *key, count) for key, count in fresh.items()])
+    for id, _ in {(id, run) for id, _, run, _ in fresh}:
+        runs[id] = runs.get(id, 0) + 1
+    return apply_deltas(writer, tenant, sums, runs)
+
+
+def sum_changes(changes: Iterable[CountedFailure]) -> tuple[dict[str, PatternDelta], PatternRuns]:
+    """Return the change of each pattern, and the change of its occurrences by run."""
+    sums: dict[str, PatternDelta] = {}
+    pattern_runs: PatternRuns = {}
+    for counted_failure in changes:
+        failure = counted_failure.step.failure
+        assert failure is not None
+        id = id_of(counted_failure.step.name, failure.fingerprint) if failure.fingerprint else ""
+        if id:
+            if id not in sums:
+                sums[id] = PatternDelta(counted_failure.step)
+            sums[id].add(counted_failure)
+        key = (id, counted_failure.run.started, counted_failure.run.id, str(failure.kind))
+        pattern_runs[key] = pattern_runs.get(key, 0) + counted_failure.sign
+    return sums, pattern_runs
+
+
+def apply_deltas(writer: Connection, tenant: str, sums: dict[str, PatternDelta], runs: dict[str, int]) -> set[str]:
+    """Add changes to the pattern rows, and to their run counts. Return the ids of patterns without occurrences."""
+    stored_rows = {id: columns for _, id, *columns in writer.look_up(_PATTERN_LOOKUP, [(tenant, id) for id in sums])}
+    new: list[tuple[Any, ...]] = []
+    more: list[tuple[Any, ...]] = []
+    empty_ids: set[str] = set()
+    for id, sum in sums.items():
+        count, run_count = sum.count, runs.get(id, 0)
+        *first, before = stored_rows.get(id, (None, 0))
+        if before + count <= 0 or (id not in stored_rows and sum.first is None):
+            empty_ids.add(id)
+        elif id not in stored_rows and sum.first is not None:
+            description = _describe_first(sum.first)
+            values = (
+                sum.name,
+                sum.fingerprint,
+                *description[:4],
+                count,
+                sum.recovered,
+                run_count,
+                *description[4:],
+                sum.last,
+            )
+            new.append((tenant, id, *values))
+        elif count or sum.recovered or run_count:
+            more.append((count, sum.recovered, run_count, sum.last, sum.last, tenant, id))
+        if id in stored_rows and id not in empty_ids and sum.first is not None and order_of(sum.first) < tuple(first):
+            _set_first(writer, tenant, id, sum.first)
+    writer.put(_PATTERN_INSERT, new)
+    if more:
+        writer.executemany(
+            "UPDATE patterns SET count = count + ?, overcome = overcome + ?, runs = runs + ?, "
+            "last = CASE WHEN last < ? THEN ? ELSE last END WHERE tenant = ? AND id = ?",
+            more,
+        )
+    if empty_keys := [(tenant, id) for id in empty_ids if id in stored_rows]:
+        writer.executemany("DELETE FROM patterns WHERE tenant = ? AND id = ?", empty_keys)
+    _add_parts(writer, tenant, sums)
+    return empty_ids
+
+
+def _add_pattern_runs(writer: Connection, tenant: str, pattern_runs: PatternRuns) -> dict[str, int]:
+    """Add occurrences by run. Return the change of each pattern's run count."""
+    more: dict[str, int] = {}
+    changes = {key: count for key, count in pattern_runs.items() if count}
+    stored_counts: dict[tuple[str, int, str], dict[str, int]] = {key[:3]: {} for key in changes}
+    for _, *key, kind, count in writer.look_up(_PATTERN_RUN_LOOKUP, [(tenant, *key) for key in stored_counts]):
+        stored_counts[tuple(key)][kind] = count
+    rows: list[tuple[Any, ...]] = []
+    removed_rows: list[tuple[Any, ...]] = []
+    for (id, started, run, kind), count in changes.items():
+        kinds = stored_counts[id, started, run]
+        remaining = kinds.get(kind, 0) + count
+        if remaining > 0:
+            more[id] = more.get(id, 0) + (not kinds)
+            kinds[kind] = remaining
+            rows.append((tenant, id, started, run, kind, remaining))
+        else:
+            more[id] = more.get(id, 0) - (set(kinds) == {kind})
+            kinds.pop(kind, None)
+            removed_rows.append((tenant, id, started, run, kind))
+    writer.put(_PATTERN_RUN_INSERT, rows)
+    if removed_rows:
+        writer.executemany(
+            "DELETE FROM met WHERE tenant = ? AND pattern = ? AND started = ? AND run = ? AND kind = ?", removed_rows
+        )
+    return more
+
+
+def _describe_first(first: Step) -> tuple[Any, ...]:
+    """Return the columns that describe a pattern by its first failure: kind, server, message, template and position."""
+    return (
+        str(first.failure.kind) if first.failure else "",
+        first.server,
+        *extract_message_and_template(first),
+        *order_of(first),
+    )
+
+
+def _set_first(writer: Connection, tenant: str, id: str, first: Step) -> None:
+    writer.execute(
+        "UPDATE patterns SET kind = ?, server = ?, message = ?, template = ?, first = ?, first_run = ?, first_seq = ? "
+        "WHERE tenant = ? AND id = ?",
+        (*_describe_first(first), tenant, id),
+    )
+
+
+def _add_parts(writer: Connection, tenant: str, sums: dict[str, PatternDelta]) -> None:
+    _add_days(writer, tenant, sums)
+    agents = [(tenant, id, agent, count) for id, sum in sums.items() for agent, count in sum.agents.items() if count]
+    writer.put(AGENT_INSERT, agents)
+    if less := [(tenant, id, agent) for _, id, agent, count in agents if count < 0]:
+        writer.executemany("DELETE FROM pattern_agents WHERE tenant = ? AND id = ? AND agent = ? AND count <= 0", less)
+
+
+def _add_days(writer: Connection, tenant: str, sums: dict[str, PatternDelta]) -> None:
+    days = [
+        (tenant, day, id, count, recovered)
+        for id, sum in sums.items()
+        for day, (count, recovered) in sum.days.items()
+        if count or recovered
+    ]
+    writer.put(_DAY_INSERT, [(*day, size_class(day[3])) for day in days])
+    # A separate statement, because the size class rarely changes: then its index is not written.
+    writer.executemany(
+        f"UPDATE pattern_days SET size = {SIZE_CLASS_SQL} "
+        f"WHERE tenant = ? AND day = ? AND id = ? AND size <> {SIZE_CLASS_SQL}",
+        [day[:3] for day in days],
+    )
+    if less := [(tenant, day, id) for _, day, id, count, _ in days if count < 0]:
+        writer.executemany("DELETE FROM pattern_days WHERE tenant = ? AND day = ? AND id = ? AND count <= 0", less)
+
+
+def add_days(writer: Connection, tenant: str, changes: Iterable[CountedFailure]) -> None:
+    """Add to the daily counters only. All other pattern data covers pruned rows, too, and is more complete."""
+    sums: dict[str, PatternDelta] = {}
+    for counted_failure in changes:
+        if counted_failure.step.failure is not None and counted_failure.step.failure.fingerprint:
+            id = id_of(counted_failure.step.name, counted_failure.step.failure.fingerprint)
+            sums.setdefault(id, PatternDelta(counted_failure.step)).add(counted_failure)
+    _add_days(writer, tenant, sums)
+
+
+def sum_days(writer: Connection, tenant: str) -> None:
+    """Set the total counts of patterns to the sums of their days."""
+    for column in ("count", "overcome"):
+        writer.execute(
+            f"UPDATE patterns SET {column} = (SELECT coalesce(sum(d.{column}), 0) FROM pattern_days d "
+            "WHERE d.tenant = patterns.tenant AND d.id = patterns.id) WHERE tenant = ?",
+            (tenant,),
+        )
+
+
+def refresh_bounds(writer: Connection, tenant: str, id: str) -> None:
+    """Find the first and last failure of a pattern again, after some of its failures were removed or changed."""
+    identity = writer.execute(
+        "SELECT tool, fingerprint FROM patterns WHERE tenant = ? AND id = ?", (tenant, id)
+    ).fetchone()
+    if identity is None:
+        return
+    where = "FROM steps WHERE tenant = ? AND name = ? AND fingerprint = ?"
+    (first, last) = writer.execute(f"SELECT min(started), max(started) {where}", (tenant, *identity)).fetchone()
+    if first is None:
+        return  # the remaining occurrences are older than the rows
+    rows = writer.execute(f"SELECT body {where} AND started = ?", (tenant, *identity, first))
+    steps = [row_encoding.decode_body(body, Step) for (body,) in rows]
+    writer.execute("UPDATE patterns SET last = ? WHERE tenant = ? AND id = ?", (last, tenant, id))
+    _set_first(writer, tenant, id, min(steps, key=order_of))

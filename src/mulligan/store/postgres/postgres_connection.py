@@ -1,0 +1,223 @@
+"""PostgreSQL connection that accepts the SQL of `connection.Connection`.
+
+Statements are translated once and cached. Many rows or keys go into one statement, so that a batch does not cost a
+round trip per row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from psycopg import Connection, RawCursor, RawServerCursor
+
+from mulligan.core.records import encode
+from mulligan.store.base import DAY
+from mulligan.store.connection import Insert, Lookup, Rows
+from mulligan.store.postgres import row_security
+from mulligan.store.postgres.value_encoding import COLUMN_TYPES, Column, register_adapters
+from mulligan.store.row_encoding import SuccessRow
+from mulligan.store.rows import STEP
+
+REPLAN_GROWTH_FACTOR = 4
+"""Plans are discarded each time the use count has grown by this factor."""
+FETCH_BATCH_ROWS = 2000
+"""Rows of a streamed result that are read at a time."""
+
+_JSON_EACH = re.compile(r"json_each\((\$\d+)\)(?: (?!CROSS|WHERE|ON|JOIN)(\w+))?")
+_NUMBER = re.compile(r"CAST\(((?:each_[ij]\.)?value) AS BIGINT\)")
+_FORCED = re.compile(r"CROSS JOIN (\w+ \w+) ON\b")
+_OF_RUN = re.compile(r"(\bsteps WHERE tenant = (\$\d+) AND run = (\$\d+))")
+_OF_STEP = re.compile(r"(\bs\.run = (?:r\.id|u\.run))\b")
+_DAY = (
+    "coalesce((SELECT kept FROM runs r WHERE r.tenant = n.tenant AND r.id = n.run), "
+    f"(SELECT kept FROM orphans o WHERE o.tenant = n.tenant AND o.run = n.run), 0) / {DAY}"
+)
+"""Equals `run_day` for many rows: a join is faster than a function call per row."""
+
+
+@functools.lru_cache(maxsize=2000)
+def translate_sql(sql: str) -> str:
+    """Translate a statement to PostgreSQL. Its parameters become $1, $2 and so on."""
+    numbers = itertools.count(1)
+    if sql == STEP.single_row_sql:
+        marks = ", ".join(f"${number}" for number in range(1, len(STEP.columns) + 1))
+        column_names = ", ".join(STEP.columns)
+        return f"INSERT INTO steps ({column_names}, day) VALUES ({marks}, run_day($1, $2)) {STEP.conflict}"
+    sql = re.sub(r"\?", lambda _: f"${next(numbers)}", sql)
+    sql = re.sub(r"\b([ij])\.value\b", r"each_\1.value", _JSON_EACH.sub(partial(_render_members, sql), sql))
+    sql = _NUMBER.sub(r"\1", sql)
+    sql = _FORCED.sub(r"JOIN \1 ON", sql)
+    # Steps are partitioned by the day of their run: a condition on the day skips all other partitions.
+    sql = _OF_RUN.sub(r"\1 AND day = run_day(\2, \3)", sql)
+    return _OF_STEP.sub(rf"\1 AND s.day = r.kept / {DAY}", sql)
+
+
+def _render_members(sql: str, match: re.Match[str]) -> str:
+    """Render the members of a JSON list as texts, or as numbers if the statement casts them.
+
+    With row security, PostgreSQL uses no index for a value that is converted per row: a failing conversion could reveal
+    a hidden row.
+    """
+    parameter, name = match[1], match[2] or ""
+    kind = "BIGINT" if f"CAST({name}{'.' if name else ''}value AS BIGINT)" in sql else "TEXT"
+    members = f"SELECT CAST(member AS {kind}) FROM jsonb_array_elements_text(CAST({parameter} AS jsonb)) member"
+    return f"unnest(ARRAY({members})) AS each_{name} (value)"
+
+
+class _BatchStatement:
+    """A statement about many rows, with one array parameter per column."""
+
+    def __init__(self, kinds: Sequence[tuple[type[Column], str]], names: Sequence[str], sql: str) -> None:
+        """`{}` in `sql` stands for the rows, named `n` with these columns."""
+        self._kinds = [kind for kind, _ in kinds]
+        columns = ", ".join(f"CAST(${number} AS {type_name}[])" for number, (_, type_name) in enumerate(kinds, start=1))
+        self.sql = sql.format(f"unnest({columns}) AS n ({', '.join(names)})")
+
+    def values(self, rows: Sequence[Sequence[Any]]) -> list[Column]:
+        return [kind(values) for kind, values in zip(self._kinds, zip(*rows, strict=True), strict=True)]
+
+
+class PostgresConnection:
+    """One session that implements `connection.Connection`.
+
+    Behind a pooler, each transaction may use another session. So all queries run in a transaction, which begins with
+    the settings that a direct session gets once.
+    """
+
+    def __init__(self, raw_connection: Connection[Any], settings: Mapping[str, Any] | None = None) -> None:
+        """`settings` is given behind a pooler."""
+        register_adapters(raw_connection)
+        self.raw_connection = raw_connection
+        self._settings = None if settings is None else dict(settings)
+        self._batch_statements: dict[Insert | Lookup, _BatchStatement] = {}
+        self._streams = itertools.count()
+        self._current_tenants: tuple[str, ...] | None = None
+        self._use_count, self._planned_use_count = 0, 0
+
+    def replan_if_due(self) -> None:
+        """Discard cached plans at growing intervals: a plan for an empty table does not suit a full one.
+
+        PostgreSQL itself replans only after it has analyzed a table, minutes or hours later.
+        """
+        self._use_count += 1
+        if self._use_count >= REPLAN_GROWTH_FACTOR * self._planned_use_count:
+            self._planned_use_count = self._use_count
+            self.raw_connection.execute("DISCARD PLANS")
+
+    @property
+    def is_pooled(self) -> bool:
+        return self._settings is not None
+
+    def set(self, name: str, value: str) -> None:
+        """Set a parameter for the lifetime of the connection."""
+        if self._settings is None:
+            self.raw_connection.execute(f"SET {name} = {value}")
+        else:
+            self._settings[name] = value
+
+    def begin(self, *tenants: str) -> None:
+        """Begin a transaction for these tenants."""
+        if self._settings is None:
+            self.replan_if_due()
+            self.raw_connection.execute("BEGIN")
+        else:
+            local = "".join(f"; SET LOCAL {name} = '{value}'" for name, value in self._settings.items())
+            self.raw_connection.execute(f"BEGIN{local}")  # one round trip
+        row_security.set_tenants(self.raw_connection, tenants, is_local=True)
+
+    @contextlib.contextmanager
+    def for_tenants(self, *tenants: str) -> Iterator[PostgresConnection]:
+        """Query for these tenants. Set them only if they differ from the last ones of the session."""
+        if self._settings is not None:
+            self.begin(*tenants)
+            yield self
+            self.raw_connection.execute("COMMIT")  # after an error the pool rolls back instead
+            return
+        self.replan_if_due()
+        if tenants != self._current_tenants:
+            self._current_tenants = None
+            row_security.set_tenants(self.raw_connection, tenants, is_local=False)
+            self._current_tenants = tenants
+        yield self
+
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> Rows:
+        return RawCursor(self.raw_connection).execute(translate_sql(sql), values, binary=True)
+
+    def executemany(self, sql: str, rows: Iterable[Sequence[Any]]) -> int:
+        """Execute a statement for many rows in pipelined round trips."""
+        parameter_rows = list(rows)
+        if not parameter_rows:
+            return 0
+        with RawCursor(self.raw_connection) as cursor:
+            cursor.executemany(translate_sql(sql), parameter_rows)
+            return max(cursor.rowcount, 0)
+
+    def stream(self, sql: str, values: Sequence[Any]) -> Iterator[Any]:
+        """Stream a result, within a transaction only."""
+        with RawServerCursor(self.raw_connection, f"stream_{next(self._streams)}") as cursor:
+            cursor.itersize = FETCH_BATCH_ROWS
+            cursor.execute(translate_sql(sql), values, binary=True)
+            yield from cursor
+
+    def put(self, insert: Insert, rows: Sequence[tuple[Any, ...]]) -> int:
+        if not rows:
+            return 0
+        statement = self._batch_statements.get(insert) or self._build_insert(insert)
+        return RawCursor(self.raw_connection).execute(statement.sql, statement.values(rows)).rowcount
+
+    def _build_insert(self, insert: Insert) -> _BatchStatement:
+        into, selected_columns = ", ".join(insert.columns), ", ".join(f"n.{name}" for name in insert.columns)
+        if insert.table == STEP.table:
+            into, selected_columns = f"{into}, day", f"{selected_columns}, {_DAY}"
+        sql = f"INSERT INTO {insert.table} ({into}) SELECT {selected_columns} FROM {{}} {insert.conflict}"
+        statement = self._batch_statements[insert] = _BatchStatement(
+            self._column_types(insert.table, insert.columns), insert.columns, sql
+        )
+        return statement
+
+    def put_successes(self, tenant: str, rows: Iterable[SuccessRow]) -> int:
+        return self.put(
+            STEP,
+            [
+                (tenant, run, seq, seq, name, "success", None, None, started, encode(compact_step))
+                for run, seq, name, started, compact_step in rows
+            ],
+        )
+
+    def look_up(self, lookup: Lookup, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        if not keys:
+            return []
+        statement = self._batch_statements.get(lookup) or self._build_lookup(lookup)
+        return RawCursor(self.raw_connection).execute(statement.sql, statement.values(keys), binary=True).fetchall()
+
+    def _build_lookup(self, lookup: Lookup) -> _BatchStatement:
+        """Build a lookup that reads each key by index.
+
+        The plan is made once, without knowing the number of keys.
+        """
+        names = [key.removesuffix(">=") for key in lookup.keys]
+        column_list, where = ", ".join(lookup.columns), lookup.where(lookup.keys, [f"n.{name}" for name in names])
+        where = " AND ".join(f"t.{condition}" for condition in where.split(" AND "))
+        if lookup.table == STEP.table:
+            where += f" AND t.day = {_DAY}"
+        sql = (
+            f"SELECT n.*, f.* FROM {{}} CROSS JOIN LATERAL (SELECT {column_list} FROM {lookup.table} t WHERE {where} "
+            "OFFSET 0) f"
+        )
+        statement = self._batch_statements[lookup] = _BatchStatement(
+            self._column_types(lookup.table, names), names, sql
+        )
+        return statement
+
+    def _column_types(self, table: str, columns: Sequence[str]) -> list[tuple[type[Column], str]]:
+        described = self.raw_connection.execute(f"SELECT {', '.join(columns)} FROM {table} LIMIT 0").description or ()
+        return [COLUMN_TYPES[column.type_code] for column in described]
+
+    def close(self) -> None:
+        self.raw_connection.close()

@@ -1,0 +1,165 @@
+"""Diagnostics of a PostgreSQL store: sizes, partitions, extensions, timeouts, replicas and tenant isolation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+
+from mulligan.store.base import DAY
+from mulligan.store.diagnostics import Diagnostics, TableSize, find_pending_migration
+from mulligan.store.postgres.partitions import PARTITIONS_AHEAD_DAYS, list_partition_days
+from mulligan.store.postgres.pool import Pool, parse_url, redact_password, translate_errors
+from mulligan.store.postgres.postgres_tables import POSTGRES_TABLES, read_schema_version
+from mulligan.store.tables import MIGRATIONS
+
+MAX_REPLICA_LAG_SECONDS = 60.0
+"""Maximum delay of a replica."""
+MAX_CONNECTION_RATIO = 0.9
+"""Share of used connections that is reported as a problem."""
+EXTENSIONS = ("pg_trgm", "btree_gist")
+TIMEOUT_SETTINGS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+"""As set for the store's own sessions."""
+DURABILITY_SETTINGS = ("fsync", "full_page_writes", "synchronous_commit")
+
+_TABLES = (
+    "FROM pg_class c WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition "
+    "AND c.relnamespace = current_schema()::regnamespace"
+)
+
+
+def diagnose_postgres(url: str, now: int) -> Diagnostics:
+    """Check a PostgreSQL store without changing it: an outdated schema is not migrated."""
+    database_url, replica, pool_size = parse_url(url)
+    where = redact_password(database_url)
+    pool = Pool(database_url, 1)
+    try:
+        with translate_errors(where), pool.using() as connection, connection.for_tenants():
+            raw_connection = connection.raw_connection
+            schema = read_schema_version(raw_connection, where)
+            facts: dict[str, Any] = {"pool": pool_size, "pooler": connection.is_pooled, **_server_facts(raw_connection)}
+            if schema:
+                facts |= _partition_facts(raw_connection, now) | _access_facts(raw_connection)
+            facts |= _replication_facts(raw_connection) | {"replica": redact_password(replica) if replica else ""}
+            return Diagnostics(
+                engine=f"PostgreSQL {_fetch_value(raw_connection, 'SHOW server_version')}",
+                schema=schema,
+                newest=len(MIGRATIONS),
+                bytes=int(_fetch_value(raw_connection, "SELECT pg_database_size(current_database())")),
+                tables=_measure_tables(raw_connection) if schema else (),
+                facts=facts,
+                ills=(*find_pending_migration(schema), *_find_problems(facts)),
+            )
+    finally:
+        pool.close()
+
+
+def read_schema_version_at(url: str) -> int:
+    """Return the schema version of a database without changing it."""
+    pool = Pool(parse_url(url)[0], 1)
+    try:
+        with translate_errors(pool.where), pool.using() as connection:
+            return read_schema_version(connection.raw_connection, pool.where)
+    finally:
+        pool.close()
+
+
+def _fetch_value(connection: psycopg.Connection[Any], sql: str, values: Sequence[Any] = ()) -> Any:
+    row = connection.execute(sql, values).fetchone()
+    return row[0] if row else None
+
+
+def _server_facts(connection: psycopg.Connection[Any]) -> dict[str, Any]:
+    installed = {name for (name,) in connection.execute("SELECT extname FROM pg_extension").fetchall()}
+    available = {name for (name,) in connection.execute("SELECT name FROM pg_available_extensions").fetchall()}
+    return {
+        "extensions": {
+            name: "installed" if name in installed else "available" if name in available else "not there"
+            for name in EXTENSIONS
+        },
+        "connections": int(
+            _fetch_value(connection, "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")
+        ),
+        "max_connections": int(_fetch_value(connection, "SHOW max_connections")),
+        "timeouts": {name: _fetch_value(connection, f"SHOW {name}") for name in TIMEOUT_SETTINGS},
+        "durable": {name: _fetch_value(connection, f"SHOW {name}") for name in DURABILITY_SETTINGS},
+        # A dump leaves no trace in the database, so the last backup is unknown.
+        "last_backup": "unknown",
+        "archived": _fetch_value(
+            connection, "SELECT extract(epoch FROM last_archived_time)::bigint * 1000 FROM pg_stat_archiver"
+        ),
+    }
+
+
+def _partition_facts(connection: psycopg.Connection[Any], now: int) -> dict[str, Any]:
+    days, today = list_partition_days(connection), now // DAY
+    return {
+        "parts": len(days),
+        "parts_ahead": sum(day > today for day in days),
+        "has_today": today in days,
+        "steps_without_part": int(
+            _fetch_value(connection, "SELECT count(*) FROM (SELECT 1 FROM steps_rest LIMIT 1000000) AS rest")
+        ),
+    }
+
+
+def _access_facts(connection: psycopg.Connection[Any]) -> dict[str, Any]:
+    """Return whether row security isolates tenants for this role."""
+    rows = connection.execute(f"SELECT c.relname, c.relrowsecurity AND c.relforcerowsecurity {_TABLES}").fetchall()
+    guarded = {name: is_guarded for name, is_guarded in rows if name not in POSTGRES_TABLES}
+    passes = _fetch_value(connection, "SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user")
+    return {
+        "role": _fetch_value(connection, "SELECT current_user"),
+        "row_security": "in force" if all(guarded.values()) and not passes
+        else "passed by this role" if any(guarded.values()) else "off",
+        "unguarded": sorted(name for name, is_guarded in guarded.items() if not is_guarded) if any(guarded.values())
+        else [],
+    }  # fmt: skip
+
+
+def _replication_facts(connection: psycopg.Connection[Any]) -> dict[str, Any]:
+    rows = connection.execute(
+        "SELECT coalesce(application_name, ''), state, coalesce(extract(epoch FROM replay_lag), 0)::float8 "
+        "FROM pg_stat_replication"
+    ).fetchall()
+    return {
+        "replicas": [{"name": name, "state": state, "lag_seconds": lag} for name, state, lag in rows],
+        "is_replica": bool(_fetch_value(connection, "SELECT pg_is_in_recovery()")),
+    }
+
+
+def _measure_tables(connection: psycopg.Connection[Any]) -> tuple[TableSize, ...]:
+    """Return table sizes. Row counts are PostgreSQL's estimates; a partitioned table counts all its partitions."""
+    rows = connection.execute(
+        "SELECT c.relname, CASE c.relkind WHEN 'p' THEN (SELECT coalesce(sum(pg_total_relation_size(t.relid)), 0) "
+        "FROM pg_partition_tree(c.oid) t WHERE t.isleaf) ELSE pg_total_relation_size(c.oid) END::bigint, "
+        "CASE c.relkind WHEN 'p' THEN (SELECT sum(greatest(p.reltuples, 0)) FROM pg_partition_tree(c.oid) t "
+        f"JOIN pg_class p ON p.oid = t.relid WHERE t.isleaf) ELSE greatest(c.reltuples, 0) END::bigint {_TABLES}"
+    ).fetchall()
+    sizes = [TableSize(name, int(size), int(count or 0)) for name, size, count in rows if name not in POSTGRES_TABLES]
+    return tuple(sorted(sizes, key=lambda table: (-table.bytes, table.name)))
+
+
+def _find_problems(facts: dict[str, Any]) -> list[str]:
+    problems = []
+    if facts["durable"]["fsync"] != "on" or facts["durable"]["full_page_writes"] != "on":
+        problems.append(
+            "PostgreSQL does not wait for its disk (fsync or full_page_writes is off): a crash may cost everything."
+        )
+    if facts["connections"] >= MAX_CONNECTION_RATIO * facts["max_connections"]:
+        problems.append(f"{facts['connections']} of {facts['max_connections']} connections of PostgreSQL are taken.")
+    if "parts" in facts and not facts["has_today"] and facts["parts"]:
+        problems.append(
+            "The steps of today have no part of their own: "
+            f"nobody has written for {PARTITIONS_AHEAD_DAYS} days, or the user may make no tables. "
+            "They are kept with the rest, and removed row by row."
+        )
+    problems += [
+        f"The replica {replica['name']} is {replica['lag_seconds']:.0f} s behind."
+        for replica in facts["replicas"]
+        if replica["lag_seconds"] > MAX_REPLICA_LAG_SECONDS
+    ]
+    if facts.get("unguarded"):
+        problems.append(f"Rows of tenants are not kept apart by PostgreSQL in: {', '.join(facts['unguarded'])}.")
+    return problems

@@ -1,0 +1,373 @@
+"""Database queries for runs and patterns. Their cost grows with the result, not with the size of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from mulligan.core.records import Example, Pattern, Run, decode, encode
+from mulligan.learn import patterns
+from mulligan.learn.patterns import PatternDecision
+from mulligan.store import row_encoding
+from mulligan.store.base import DAY, PatternQuery, RunQuery
+from mulligan.store.pattern_counts import size_class
+
+Read = Callable[[str, Iterable[Any]], list[Any]]
+MAX_SORTED_ROWS = 1000
+"""Rows that are read and sorted in Python. Above it, scanning from the newest row finds enough matches sooner."""
+
+
+class _Where:
+    """WHERE clause under construction: conditions and their values."""
+
+    def __init__(self, condition: str, *values: Any) -> None:
+        self.conditions = [condition]
+        self.values = list(values)
+
+    def add(self, condition: str, *values: Any) -> None:
+        self.conditions.append(condition)
+        self.values += values
+
+    def __str__(self) -> str:
+        return " AND ".join(self.conditions)
+
+
+def find_runs(read: Read, tenant: str, query: RunQuery, pattern_ids: set[str], limit: int) -> list[Run]:
+    """Return the runs that match the query, newest first. `pattern_ids` are the ids merged into `query.pattern`."""
+    where = _Where("r.tenant = ?", tenant)
+    start = "r.started", "r.id"
+    source = "runs r"
+    # One indexed filter drives the query in time order. All other filters are lookups per run that it returns.
+    if query.pattern is not None:
+        start, source = (
+            ("d.started", "d.run"),
+            _join_occurrences(f"d.pattern IN ({_placeholders(pattern_ids)})", where, tenant, *sorted(pattern_ids)),
+        )
+    if query.kind is not None and not query.kind.endswith("/"):
+        if source == "runs r":
+            start, source = ("d.started", "d.run"), _join_occurrences("d.kind = ?", where, tenant, query.kind)
+        else:
+            _add_lookup(where, "met", "kind = ?", tenant, query.kind)
+    elif query.kind is not None:
+        where.add("r.status <> 'success'")
+        where.add(
+            "EXISTS (SELECT 1 FROM steps s WHERE s.tenant = ? AND s.run = r.id AND substr(s.kind, 1, ?) = ?)",
+            tenant, len(query.kind), query.kind,
+        )  # fmt: skip
+    for usage_type, name in (("tool", query.tool), ("model", query.model)):
+        if name is None:
+            continue
+        if source == "runs r":
+            start, source = ("d.started", "d.run"), "used d CROSS JOIN runs r ON r.tenant = d.tenant AND r.id = d.run"
+            where.add("d.tenant = ? AND d.sort = ? AND d.name = ?", tenant, usage_type, name)
+        else:
+            _add_lookup(where, "used", "sort = ? AND name = ?", tenant, usage_type, name)
+    _add_fields(where, query, start)
+    started, id = start
+    sql = f"SELECT r.id, r.body FROM {source} WHERE {where} ORDER BY {started} DESC, {id} DESC LIMIT ?"
+    # A run with several patterns of a kind is returned once for each: read more rows to fill the limit without them.
+    count = limit if source.startswith(("runs", "used")) else 2 * limit
+    while True:
+        rows = read(sql, (*where.values, count))
+        bodies_by_id = dict(rows)
+        if len(bodies_by_id) >= limit or len(rows) < count:
+            return [row_encoding.decode_body(body, Run) for body in list(bodies_by_id.values())[:limit]]
+        count *= 4
+
+
+def _join_occurrences(condition: str, where: _Where, tenant: str, *values: Any) -> str:
+    """Add the condition on occurrences, and return the FROM clause that they drive."""
+    where.add(f"d.tenant = ? AND {condition}", tenant, *values)
+    return "met d CROSS JOIN runs r ON r.tenant = d.tenant AND r.id = d.run"
+
+
+def _add_lookup(where: _Where, table: str, condition: str, tenant: str, *values: Any) -> None:
+    where.add(
+        f"EXISTS (SELECT 1 FROM {table} x WHERE x.tenant = ? AND {condition} "
+        "AND x.started = r.started AND x.run = r.id)",
+        tenant, *values,
+    )  # fmt: skip
+
+
+def _add_fields(where: _Where, query: RunQuery, start: tuple[str, str]) -> None:
+    for name in ("agent", "session", "environment", "version", "status"):
+        value = getattr(query, name)
+        if value is not None:
+            where.add(f"r.{name} = ?", value)
+    # Repeat the conditions of the partial indices, so that the planner uses them.
+    if query.agent:
+        where.add("r.agent <> ''")
+    if query.status not in (None, "success"):
+        where.add("r.status <> 'success'")
+    started, id = start
+    if query.since is not None:
+        where.add(f"{started} >= ?", query.since)
+    if query.until is not None:
+        where.add(f"{started} < ?", query.until)
+    if query.before is not None:
+        where.add(f"({started}, {id}) < (?, ?)", *query.before)
+
+
+def _placeholders(values: Iterable[Any]) -> str:
+    return ", ".join("?" for _ in values)
+
+
+def find_runs_by_prefix(read: Read, tenant: str, prefix: str, limit: int) -> list[Run]:
+    """Return the runs whose id has this prefix, newest first."""
+    condition = "tenant = ? AND id >= ? AND id < ? AND substr(id, 1, ?) = ?"
+    values = (tenant, prefix, prefix + "\U0010ffff", len(prefix), prefix)
+    id_rows = read(f"SELECT started, id FROM runs WHERE {condition} LIMIT ?", (*values, MAX_SORTED_ROWS + 1))
+    if len(id_rows) <= MAX_SORTED_ROWS:
+        ids = [id for _, id in sorted(id_rows, reverse=True)[:limit]]
+        rows = [row for id in ids for row in read("SELECT body FROM runs WHERE tenant = ? AND id = ?", (tenant, id))]
+    else:
+        rows = read(
+            "SELECT body FROM runs WHERE tenant = ? AND substr(id, 1, ?) = ? ORDER BY started DESC, id DESC LIMIT ?",
+            (tenant, len(prefix), prefix, limit),
+        )
+    return [row_encoding.decode_body(body, Run) for (body,) in rows]
+
+
+# Patterns
+
+_COLUMNS = "id, tool, fingerprint, kind, server, message, template, count, overcome, runs, first, last"
+_PERIOD_COLUMNS = _COLUMNS.replace("count, overcome", "n, o")
+MAX_SHOWN_DAYS = 5000
+"""Latest days of a pattern that are returned."""
+MAX_ENUMERATED_DAYS = 100
+"""Up to this many days, the query looks up each day by key."""
+MAX_TOP_PATTERNS = 100
+"""Up to this limit, the most frequent patterns are found from the top patterns of each day."""
+
+
+def find_patterns(read: Read, tenant: str, query: PatternQuery, can_fold_case: bool = True) -> list[Pattern]:
+    """Return the patterns that match the query, in its order.
+
+    `can_fold_case` is whether the database can search text case-insensitively. The database filters patterns without
+    a decision. Patterns with a decision (muted, merged and so on) are few: they are merged and filtered in Python.
+    """
+    decisions = read_decisions(read, tenant)
+    decided_ids = find_decided_ids(decisions)
+    select_patterns = _select_patterns if can_fold_case or query.text is None else _search_patterns
+    candidates = [part for part in select_patterns(read, tenant, query, len(decided_ids)) if part.id not in decided_ids]
+    candidates += [
+        merged_pattern
+        for merged_pattern in patterns.merge_patterns(load_unmerged(read, tenant, decided_ids, query.since), decisions)
+        if patterns.matches_query(_with_agents_and_days(read, tenant, merged_pattern, query.since), query)
+    ]
+    ordered_patterns = patterns.sort_patterns(candidates, query)
+    return [
+        patterns.limit_details(_with_agents_and_days(read, tenant, pattern, query.since))
+        for pattern in ordered_patterns
+    ]
+
+
+def read_decisions(read: Read, tenant: str) -> dict[str, PatternDecision]:
+    rows = read("SELECT id, body FROM decisions WHERE tenant = ?", (tenant,))
+    return {id: decode(body, PatternDecision) for id, body in rows}
+
+
+def find_decided_ids(decisions: dict[str, PatternDecision]) -> set[str]:
+    """Return the ids of patterns with a decision and of those that others are merged into."""
+    return {*decisions, *(decision.into for decision in decisions.values() if decision.into is not None)}
+
+
+def _select_patterns(read: Read, tenant: str, query: PatternQuery, more: int) -> list[Pattern]:
+    if query.state in ("resolved", "muted") or query.limit <= 0:
+        return []
+    where = _Where("p.tenant = ?", tenant)
+    if query.state is not None:
+        where.add(f"p.last - p.first {'<' if query.state == 'new' else '>='} {DAY}")
+    if query.tool is not None:
+        where.add("p.tool = ?", query.tool)
+    if query.kind is not None and query.kind.endswith("/"):
+        where.add("substr(p.kind, 1, ?) = ?", len(query.kind), query.kind)
+    elif query.kind is not None:
+        where.add("p.kind = ?", query.kind)
+    if query.agent is not None:
+        where.add(
+            "EXISTS (SELECT 1 FROM pattern_agents a WHERE a.tenant = p.tenant AND a.id = p.id AND a.agent = ?)",
+            query.agent,
+        )
+    if query.text is not None:
+        texts = "p.tool || char(10) || p.kind || char(10) || p.message || char(10) || p.template"
+        where.add(f"instr(folded({texts}), ?)", query.text.casefold())
+    if query.since is not None:
+        where.add("p.last >= ?", query.since)
+    if query.new_since is not None:
+        where.add("p.first >= ?", query.new_since)
+    limit = query.limit + more
+    if query.since is None:
+        order = "p.count - p.overcome" if query.order == "given_up" else f"p.{query.order}"
+        sql = f"SELECT {_COLUMNS} FROM patterns p WHERE {where} ORDER BY {order} DESC, p.id LIMIT ?"
+        return [_pattern_from_row(row) for row in read(sql, (*where.values, limit))]
+    counts_sql, values = _build_counts_query(read, tenant, query, where, limit)
+    order = {"count": "n", "given_up": "n - o"}.get(query.order, f"p.{query.order}")
+    sql = (
+        f"SELECT {_PERIOD_COLUMNS} FROM ({counts_sql}) c CROSS JOIN patterns p ON p.id = of WHERE {where} "
+        f"ORDER BY {order} DESC, p.id LIMIT ?"
+    )
+    return [_pattern_from_row(row) for row in read(sql, (*values, *where.values, limit))]
+
+
+def _search_patterns(read: Read, tenant: str, query: PatternQuery, more: int) -> list[Pattern]:
+    """Search the text in Python, for a database that cannot. Reads ever larger batches until enough match."""
+    match_limit, count = query.limit + more, max(8 * (query.limit + more), MAX_SORTED_ROWS)
+    while True:
+        candidates = _select_patterns(read, tenant, msgspec.structs.replace(query, text=None, limit=count), 0)
+        matches = [part for part in candidates if patterns.contains_text(part, query.text or "")]
+        if len(matches) >= match_limit or len(candidates) < count or query.limit <= 0:
+            return matches[:match_limit]
+        count *= 8
+
+
+def _build_counts_query(
+    read: Read, tenant: str, query: PatternQuery, where: _Where, limit: int
+) -> tuple[str, tuple[Any, ...]]:
+    """Build the subquery that counts patterns since a day, limited to possible results where that is cheaper."""
+    start = patterns.start_of_day(query.since or 0)
+    ((latest,),) = read("SELECT max(day) FROM pattern_days WHERE tenant = ?", (tenant,))
+    days = range(start, (start if latest is None else latest) + 1, DAY)
+    if 0 < len(days) <= MAX_ENUMERATED_DAYS:
+        days_json = encode(list(days)).decode()
+        candidates_query: tuple[str, tuple[Any, ...]] | None = None
+        if any(getattr(query, name) is not None for name in ("state", "tool", "kind", "agent", "text", "new_since")):
+            candidates_query = f"SELECT p.id FROM patterns p WHERE {where}", tuple(where.values)
+        elif query.order in ("count", "given_up") and limit <= MAX_TOP_PATTERNS:
+            counts = "d.count" if query.order == "count" else "d.count - d.overcome"
+            candidates_query = _build_frequent_query(read, tenant, where, days_json, days, limit, counts)
+        if candidates_query is not None:
+            sql = (
+                f"SELECT d.id AS of, sum(d.count) AS n, sum(d.overcome) AS o FROM ({candidates_query[0]}) c "
+                "CROSS JOIN json_each(?) CROSS JOIN pattern_days d ON d.tenant = ? AND d.day = CAST(value AS BIGINT) "
+                "AND d.id = c.id GROUP BY d.id"
+            )
+            return sql, (*candidates_query[1], days_json, tenant)
+    sql = "SELECT id AS of, sum(count) AS n, sum(overcome) AS o FROM pattern_days WHERE tenant = ? AND day >= ?"
+    return f"{sql} GROUP BY id", (tenant, start)
+
+
+def _build_frequent_query(
+    read: Read, tenant: str, where: _Where, days_json: str, days: range, limit: int, counts: str
+) -> tuple[str, tuple[Any, ...]] | None:
+    """Build the subquery for patterns that can be among the most frequent of these days, or the most unrecovered.
+
+    The top patterns of each day give a lower bound for the result. A pattern that reaches the bound must reach the
+    daily average of it on at least one day. The index by size finds those days; all other patterns are skipped.
+    Return None if there is no useful bound.
+    """
+    # Few of the most frequent patterns are often unrecovered, so the bound needs more of them.
+    top_limit = limit if counts == "d.count" else 6 * limit
+    tops = {
+        id
+        for day in days
+        for (id,) in read(
+            "SELECT d.id FROM pattern_days d CROSS JOIN patterns p ON p.tenant = d.tenant AND p.id = d.id "
+            f"WHERE d.tenant = ? AND d.day = ? AND {where} ORDER BY d.size DESC LIMIT ?",
+            (tenant, day, *where.values, top_limit),
+        )
+    }
+    if len(tops) < limit:
+        return None
+    sums = read(
+        f"SELECT sum({counts}) FROM json_each(?) i CROSS JOIN json_each(?) j CROSS JOIN pattern_days d "
+        "ON d.tenant = ? AND d.day = CAST(j.value AS BIGINT) AND d.id = i.value GROUP BY d.id",
+        (encode(sorted(tops)).decode(), days_json, tenant),
+    )
+    min_daily_count = -(-sorted((count for (count,) in sums), reverse=True)[limit - 1] // len(days))
+    if min_daily_count <= 0:
+        return None  # so few are unrecovered that any pattern may be in the result
+    sql = (
+        "SELECT DISTINCT k.id FROM json_each(?) CROSS JOIN pattern_days k ON k.tenant = ? "
+        "AND k.day = CAST(value AS BIGINT) AND k.size >= ? AND k.count >= ?"
+    )
+    return sql, (days_json, tenant, size_class(min_daily_count), min_daily_count)
+
+
+def _pattern_from_row(row: tuple[Any, ...]) -> Pattern:
+    id, tool, fingerprint, kind, server, message, template, count, recovered, runs, first, last = row
+    return Pattern(
+        id=id, tool=tool, fingerprint=fingerprint, kind=kind, server=server, message=message, template=template,
+        count=count, overcome=recovered, given_up=count - recovered, runs=runs, first=first, last=last,
+        state="new" if last - first < DAY else "active",
+    )  # fmt: skip
+
+
+def load_unmerged(read: Read, tenant: str, ids: Iterable[str], since: int | None = None) -> list[Pattern]:
+    """Return the patterns as counted, before merges. With `since`, count only the days from then on."""
+    sql = f"SELECT {_COLUMNS} FROM patterns WHERE tenant = ? AND id = ?"
+    stored_patterns = [_pattern_from_row(row) for id in sorted(ids) for row in read(sql, (tenant, id))]
+    if since is None:
+        return stored_patterns
+    period_patterns = []
+    for part in stored_patterns:
+        days = _read_days(read, tenant, part.id, part, since)
+        count, recovered = sum(count for _, count, _ in days), sum(recovered_on_day for _, _, recovered_on_day in days)
+        period_patterns.append(
+            msgspec.structs.replace(part, count=count, overcome=recovered, given_up=count - recovered)
+        )
+    return period_patterns
+
+
+def _read_days(read: Read, tenant: str, id: str, pattern: Pattern, since: int | None) -> list[tuple[int, int, int]]:
+    first = patterns.start_of_day(pattern.first if since is None else max(pattern.first, since))
+    days = range(first, pattern.last + 1, DAY)[-MAX_SHOWN_DAYS:]
+    return read(
+        "SELECT day, count, overcome FROM pattern_days WHERE tenant = ? AND id = ? "
+        "AND day IN (SELECT CAST(value AS BIGINT) FROM json_each(?))",
+        (tenant, id, encode(list(days)).decode()),
+    )
+
+
+def _with_agents_and_days(read: Read, tenant: str, pattern: Pattern, since: int | None) -> Pattern:
+    """Return the pattern with its counts by agent and by day, including merged patterns."""
+    ids = (pattern.id, *pattern.merged)
+    agents = read(
+        "SELECT agent, sum(count) FROM pattern_agents "
+        f"WHERE tenant = ? AND id IN ({_placeholders(ids)}) GROUP BY agent",
+        (tenant, *ids),
+    )
+    days: dict[int, int] = {}
+    for id in ids:
+        for day, count, _ in _read_days(read, tenant, id, pattern, since):
+            days[day] = days.get(day, 0) + count
+    return msgspec.structs.replace(pattern, agents=dict(agents), days=dict(sorted(days.items())))
+
+
+def find_pattern(read: Read, tenant: str, id: str) -> Pattern | None:
+    """Return one pattern with its merged patterns and its newest examples."""
+    full_id = resolve_id(read, tenant, id)
+    if full_id is None:
+        return None
+    decisions = read_decisions(read, tenant)
+    root_id = patterns.find_merge_root(full_id, decisions)
+    ids = {
+        pattern_id
+        for pattern_id in find_decided_ids(decisions)
+        if patterns.find_merge_root(pattern_id, decisions) == root_id
+    } | {full_id, root_id}
+    merged_pattern = next(
+        candidate
+        for candidate in patterns.merge_patterns(load_unmerged(read, tenant, ids), decisions)
+        if full_id in (candidate.id, *candidate.merged)
+    )
+    examples = [
+        Example(run=run, seq=seq, started=started)
+        for part in load_unmerged(read, tenant, (merged_pattern.id, *merged_pattern.merged))
+        for run, seq, started in read(
+            "SELECT run, seq, started FROM steps WHERE tenant = ? AND name = ? AND fingerprint = ? "
+            "ORDER BY started DESC, run, seq LIMIT ?",
+            (tenant, part.tool, part.fingerprint, patterns.MAX_SHOWN_EXAMPLES),
+        )
+    ]
+    full = msgspec.structs.replace(_with_agents_and_days(read, tenant, merged_pattern, None), examples=tuple(examples))
+    return patterns.limit_details(full, with_examples=True)
+
+
+def resolve_id(read: Read, tenant: str, id: str) -> str | None:
+    """Return the pattern id with this prefix; None if there is none or the prefix is ambiguous."""
+    sql = "SELECT id FROM patterns WHERE tenant = ? AND id >= ? AND id < ? ORDER BY id LIMIT 2"
+    matching_ids = [matching_id for (matching_id,) in read(sql, (tenant, id, id + "\U0010ffff"))]
+    return matching_ids[0] if matching_ids and (len(matching_ids) == 1 or matching_ids[0] == id) else None

@@ -1,0 +1,246 @@
+"""Runs and steps as database rows: insert, read and delete."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+from mulligan.core.calls import Call, group_attempts
+from mulligan.core.fast_path import SuccessRecord
+from mulligan.core.links import RunProgress
+from mulligan.core.records import Compaction, History, Link, Run, Status, Step, encode
+from mulligan.store import counters, pattern_counts, row_encoding
+from mulligan.store.connection import Connection, Insert, Lookup, upsert
+from mulligan.store.row_encoding import CompactStep, SuccessRow
+
+MAX_READ_CALLS = 500
+"""Limit of calls that one statement selects by number."""
+BEFORE_FIRST_CALL = -(2**63)
+"""Sorts before every call number."""
+
+STEP = Insert.of("steps", "tenant run seq call name outcome kind fingerprint started body")
+STORED_STEP = Lookup.of("steps", "tenant run seq", "seq")
+RUN = Insert.of(
+    "runs",
+    "tenant id agent session started body version environment status kept imported plain principal",
+)
+STORED_RUN = Lookup.of("runs", "tenant id", "body status plain")
+USED = Insert.of("used", "tenant sort name started run")
+LINK = Insert.or_update("links", "tenant run failed", "name fingerprint body overcame")
+_OF_RUN = "2, at, body, '', 0 FROM compactions WHERE tenant = ? AND sort = 'run' AND owner = ?"
+_OF_SESSION = (
+    "2, at, body, '', 0 FROM compactions WHERE tenant = ? AND sort = 'session' AND owner = ? AND at >= coalesce("
+    "(SELECT max(at) FROM compactions WHERE tenant = ? AND sort = 'session' AND owner = ? AND at < ?), ?)"
+)
+_HISTORY = (
+    "SELECT 0, seq, body, name, started FROM steps WHERE tenant = ? AND run = ? "
+    "UNION ALL SELECT 1, failed, body, '', 0 FROM links WHERE tenant = ? AND run = ? "
+    f"UNION ALL SELECT {_OF_RUN}"
+)
+_NOTE = upsert("meta", "tenant key", "value")
+
+
+def step_row(tenant: str, step: Step) -> tuple[Any, ...]:
+    kind = fingerprint = None
+    if step.failure is not None and step.has_failed:
+        kind, fingerprint = str(step.failure.kind), step.failure.fingerprint
+    return (
+        tenant, step.run, step.seq, step.call, step.name, step.outcome, kind, fingerprint, step.started, encode(step)
+    )  # fmt: skip
+
+
+def step_to_success_row(step: Step) -> SuccessRow:
+    compact_step = CompactStep(
+        step.arguments, step.result, step.seconds, step.parent, step.type, step.server, step.tokens, step.metadata,
+        step.after, step.ending, step.sampled, step.effects, step.key, step.links,
+    )  # fmt: skip
+    return step.run, step.seq, step.name, step.started, compact_step
+
+
+def success_row(call: SuccessRecord) -> SuccessRow:
+    """Build the row of a successful call directly, without a `Step`: the most frequent case."""
+    form = call.form
+    compact_step = CompactStep(
+        call.arguments, call.result, call.seconds, call.parent, form.type, form.server, call.tokens, key=form.key
+    )
+    return call.run, call.seq, form.stored_name, int(call.started * 1000), compact_step
+
+
+def run_row(tenant: str, run: Run, stored_at: int, is_imported: bool, principal: str) -> tuple[Any, ...]:
+    """Build the row of a new run. Its status is updated when its calls are known."""
+    status = RunProgress().status(run)
+    return (
+        tenant, run.id, run.agent, run.session, run.started, encode(run), run.version, run.environment, status,
+        stored_at, int(is_imported), 1, principal,
+    )  # fmt: skip
+
+
+def put_statuses(writer: Connection, statuses: Sequence[tuple[Status, int, str, str]]) -> None:
+    """Update many runs: status, whether all calls succeeded at the first attempt, tenant and run."""
+    if statuses:
+        writer.executemany("UPDATE runs SET status = ?, plain = ? WHERE tenant = ? AND id = ?", statuses)
+
+
+def set_status(writer: Connection, tenant: str, id: str, status: Status, is_failure_free: bool) -> None:
+    put_statuses(writer, [(status, int(is_failure_free), tenant, id)])
+
+
+def extent(writer: Connection, tenant: str, id: str) -> tuple[int, int]:
+    count, sum = writer.execute(
+        "SELECT count(*), coalesce(sum(seq), 0) FROM steps WHERE tenant = ? AND run = ?", (tenant, id)
+    ).fetchone()
+    return count, sum
+
+
+def steps_since(writer: Connection, tenant: str, run: str, start: int, new: list[Step]) -> list[Step]:
+    """Return the steps of all calls from this number on. Steps in `new` replace their stored versions."""
+    new_by_seq = {step.seq: step for step in new}
+    rows = writer.execute(
+        "SELECT seq, name, started, body FROM steps WHERE tenant = ? AND run = ? AND seq >= ? ORDER BY seq",
+        (tenant, run, start),
+    )
+    steps = (
+        new_by_seq.get(seq) or row_encoding.decode_step(run, seq, name, started, body)
+        for seq, name, started, body in rows
+    )
+    return [step for step in steps if step.call >= start]
+
+
+def calls_of(writer: Connection, tenant: str, run: str, ids: Collection[int]) -> dict[int, Call]:
+    """Read some calls of a run, by their numbers."""
+    steps: list[Step] = []
+    call_ids = sorted(ids)
+    for start in range(0, len(call_ids), MAX_READ_CALLS):
+        chunk = call_ids[start : start + MAX_READ_CALLS]
+        rows = writer.execute(
+            "SELECT seq, name, started, body FROM steps WHERE tenant = ? AND run = ? "
+            f"AND call IN ({', '.join('?' * len(chunk))})",
+            (tenant, run, *chunk),
+        )
+        steps += [row_encoding.decode_step(run, *row) for row in rows]
+    return {call.id: call for call in group_attempts(steps)}
+
+
+def links_since(writer: Connection, tenant: str, run: str, start: int) -> dict[int, Link]:
+    rows = writer.execute(
+        "SELECT failed, body FROM links WHERE tenant = ? AND run = ? AND (failed >= ? OR overcame >= ?)",
+        (tenant, run, start, start),
+    )
+    return {failed: row_encoding.decode_body(body, Link) for failed, body in rows}
+
+
+def put_links(
+    writer: Connection,
+    tenant: str,
+    run: str,
+    stored_links: dict[int, Link],
+    links: dict[int, Link],
+    failed_calls: Mapping[int, Call],
+) -> None:
+    """Replace the links of a run. They share a transaction with the success, so a crash cannot separate them."""
+    forget_links(writer, [(tenant, run, failed) for failed in stored_links if failed not in links])
+    writer.put(LINK, link_rows(tenant, run, links, failed_calls))
+
+
+def forget_links(writer: Connection, keys: Sequence[tuple[str, str, int]]) -> None:
+    if keys:
+        writer.executemany("DELETE FROM links WHERE tenant = ? AND run = ? AND failed = ?", keys)
+
+
+def link_rows(tenant: str, run: str, links: dict[int, Link], failed_calls: Mapping[int, Call]) -> list[tuple[Any, ...]]:
+    rows = []
+    for failed, link in links.items():
+        failure = failed_calls[failed].failure
+        # Write equal links, too: the link may now belong to another failure of the same call.
+        row = (failed_calls[failed].name, failure.fingerprint if failure else "", encode(link), link.overcame)
+        rows.append((tenant, run, failed, *row))
+    return rows
+
+
+def compactions_of(connection: Connection, tenant: str, run: Run) -> tuple[Compaction, ...]:
+    """Return the compactions of a run and of its session: those since the run began, and the last one before."""
+    rows = connection.execute(f"SELECT {_OF_RUN}", (tenant, run.id)).fetchall()
+    if run.session is not None:
+        values = (tenant, run.session, tenant, run.session, run.started, run.started)
+        rows += connection.execute(f"SELECT {_OF_SESSION}", values).fetchall()
+    return tuple(row_encoding.decode_body(body, Compaction) for _, _, body, _, _ in sorted(rows, key=itemgetter(1)))
+
+
+def history_of(connection: Connection, tenant: str, run: Run) -> History:
+    """Read a complete run with one statement, which sees one consistent state."""
+    sql = _HISTORY
+    values: tuple[str | int, ...] = (tenant, run.id) * 3
+    if run.session is not None:
+        sql = f"{sql} UNION ALL SELECT {_OF_SESSION}"
+        values += (tenant, run.session, tenant, run.session, run.started, run.started)
+    rows = sorted(connection.execute(sql, values).fetchall(), key=itemgetter(0, 1))
+    return History(
+        run=run,
+        steps=tuple(
+            row_encoding.decode_step(run.id, seq, name, at, body)
+            for row_type, seq, body, name, at in rows
+            if row_type == 0
+        ),
+        links=tuple(row_encoding.decode_body(body, Link) for row_type, _, body, _, _ in rows if row_type == 1),
+        compactions=tuple(
+            row_encoding.decode_body(body, Compaction) for row_type, _, body, _, _ in rows if row_type == 2
+        ),
+    )
+
+
+def runs_since(connection: Connection, tenant: str, after: int = 0, limit: int = 1000) -> list[Any]:
+    """Return runs in the order of arrival, starting after this row id."""
+    sql = (
+        "SELECT rowid, id, status, kept, imported, body FROM runs WHERE tenant = ? AND rowid > ? ORDER BY rowid LIMIT ?"
+    )
+    return connection.execute(sql, (tenant, after, limit)).fetchall()
+
+
+def remove_run(writer: Connection, tenant: str, history: History) -> None:
+    """Delete a run with its rows. The caller updates rollups, patterns and the pattern occurrences of the run."""
+    run_key = (tenant, history.run.id)
+    delete_usages(writer, tenant, history)
+    for table in ("steps", "links", "orphans", "provisional"):
+        writer.execute(f"DELETE FROM {table} WHERE tenant = ? AND run = ?", run_key)
+    writer.execute("DELETE FROM compactions WHERE tenant = ? AND sort = 'run' AND owner = ?", run_key)
+    writer.execute("DELETE FROM runs WHERE tenant = ? AND id = ?", run_key)
+
+
+def delete_usages(writer: Connection, tenant: str, history: History) -> None:
+    run = history.run
+    usages = {("tool", step.name) for step in history.steps}
+    usages |= {("model", counters.model_of(run, step)) for step in history.steps}
+    writer.executemany(
+        "DELETE FROM used WHERE tenant = ? AND sort = ? AND name = ? AND started = ? AND run = ?",
+        [(tenant, usage_type, name, run.started, run.id) for usage_type, name in usages],
+    )
+
+
+def delete_pattern_runs(writer: Connection, tenant: str, history: History) -> None:
+    """Delete the index of a run by its patterns. The counters of these patterns do not change."""
+    run = history.run
+    failures = [(step, step.failure) for step in history.steps if step.has_failed and step.failure]
+    pattern_ids = {
+        pattern_counts.id_of(step.name, failure.fingerprint) if failure.fingerprint else ""
+        for step, failure in failures
+    }
+    writer.executemany(
+        "DELETE FROM met WHERE tenant = ? AND pattern = ? AND started = ? AND run = ?",
+        [(tenant, id, run.started, run.id) for id in pattern_ids],
+    )
+
+
+def replace_steps(writer: Connection, tenant: str, run: str, steps: Sequence[Step]) -> None:
+    """Replace all steps of a run."""
+    writer.execute("DELETE FROM steps WHERE tenant = ? AND run = ?", (tenant, run))
+    writer.put(STEP, [step_row(tenant, step) for step in steps])
+
+
+def read_meta(connection: Connection, tenant: str, key: str) -> str:
+    row = connection.execute("SELECT value FROM meta WHERE tenant = ? AND key = ?", (tenant, key)).fetchone()
+    return row[0] if row else ""
+
+
+def write_meta(writer: Connection, tenant: str, key: str, value: str) -> None:
+    writer.execute(_NOTE, (tenant, key, value))

@@ -1,0 +1,381 @@
+"""Base class of the database stores: queries and changes in SQL that SQLite and PostgreSQL share.
+
+Connections, migrations and cleanup are in `sqlite.py` and `postgres/`.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from mulligan.core.events import AnyEvent
+from mulligan.core.records import Fix, History, Lesson, LessonSource, LessonVerdict, Pattern, Precedent, Run, encode
+from mulligan.learn import fixes, patterns
+from mulligan.learn.patterns import PatternDecision
+from mulligan.store import audit, fix_queries, queries, rollups, row_encoding, rows
+from mulligan.store.base import (
+    IMPORT_PREFIX,
+    AuditEntry,
+    AuditNote,
+    AuditQuery,
+    Batch,
+    ConsolidationResult,
+    FixQuery,
+    LessonQuery,
+    PatternCommand,
+    PatternQuery,
+    Progress,
+    RecallQuery,
+    Revocation,
+    RevokeResult,
+    RunQuery,
+    TrialReport,
+)
+from mulligan.store.connection import Connection, upsert
+from mulligan.store.counters import Stats, StatsQuery
+from mulligan.store.similarity_index import SketchCache
+from mulligan.store.writer import BatchWriter
+
+READ_BATCH_RUNS = 500
+"""Runs that one statement reads."""
+
+_UPSERT_OFFSET_SQL = upsert("journals", "tenant journal", "upto")
+_UPSERT_DECISION_SQL = upsert("decisions", "tenant id", "body")
+_UPSERT_ENTRY_SQL = upsert("shelf", "tenant kind key", "value")
+
+
+class DatabaseStore(abc.ABC):
+    """Store with one write connection and several read connections."""
+
+    _is_remote = False
+    """Whether a round trip costs more than a larger statement."""
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self._clock = clock
+        self._batch_writer = BatchWriter()
+        self._sketch_cache = SketchCache()
+
+    @abc.abstractmethod
+    def _writing(self, *tenants: str) -> contextlib.AbstractContextManager[Connection]:
+        """Open a write transaction, exclusive for these tenants.
+
+        Implementations call `BatchWriter.begin` first, so that its caches match the database.
+        """
+
+    @abc.abstractmethod
+    def _reading(self, tenant: str) -> contextlib.AbstractContextManager[Connection]:
+        """Borrow a read connection for this tenant."""
+
+    def _reading_stale(self, tenant: str) -> contextlib.AbstractContextManager[Connection]:
+        """Borrow a read connection for queries that tolerate slightly stale data."""
+        return self._reading(tenant)
+
+    def _read(self, tenant: str, sql: str, values: Iterable[Any] = ()) -> list[Any]:
+        with self._reading(tenant) as connection:
+            return connection.execute(sql, tuple(values)).fetchall()
+
+    def _reader(self, tenant: str) -> fix_queries.Read:
+        """Return a read function for several queries about one tenant."""
+        return partial(self._read, tenant)
+
+    def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int, principal: str = "") -> int:
+        with self._writing(tenant) as writer:
+            return self._append(writer, tenant, batch, journal, offset, principal)
+
+    def append_all(self, batches: Sequence[Batch]) -> list[int]:
+        with self._writing(*{batch.tenant for batch in batches}) as writer:
+            return [self._append(writer, *batch) for batch in batches]
+
+    def _append(
+        self, writer: Connection, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int,
+        principal: str,
+    ) -> int:  # fmt: skip
+        journal_key = (tenant, journal)
+        offset_row = writer.execute(
+            "SELECT upto FROM journals WHERE tenant = ? AND journal = ?", journal_key
+        ).fetchone()
+        if offset <= (offset_row[0] if offset_row else 0):
+            return 0
+        writer.execute(_UPSERT_OFFSET_SQL, (*journal_key, offset))
+        is_imported = journal.startswith(IMPORT_PREFIX)
+        return self._batch_writer.append(writer, tenant, batch, self._clock(), is_imported, principal)
+
+    def offset(self, tenant: str, journal: str) -> int:
+        rows = self._read(tenant, "SELECT upto FROM journals WHERE tenant = ? AND journal = ?", (tenant, journal))
+        return int(rows[0][0]) if rows else 0
+
+    def journals(self, tenant: str) -> list[str]:
+        return [
+            journal for (journal,) in self._read(tenant, "SELECT journal FROM journals WHERE tenant = ?", (tenant,))
+        ]
+
+    def release(self, tenant: str, journals: Sequence[str]) -> None:
+        with self._writing(tenant) as writer:
+            writer.executemany(
+                "DELETE FROM journals WHERE tenant = ? AND journal = ?", [(tenant, journal) for journal in journals]
+            )
+
+    def runs(self, tenant: str, query: RunQuery) -> list[History]:
+        if query.limit <= 0:
+            return []
+        return [self._history(tenant, run) for run in self._find_runs(tenant, query, query.limit)]
+
+    def _find_runs(self, tenant: str, query: RunQuery, limit: int) -> list[Run]:
+        pattern_ids: set[str] = set()
+        if query.pattern is not None:
+            pattern = self.pattern(tenant, query.pattern)
+            if pattern is None:
+                return []
+            pattern_ids = {pattern.id, *pattern.merged}
+        return queries.find_runs(self._reader(tenant), tenant, query, pattern_ids, limit)
+
+    def run(self, tenant: str, id: str) -> History | None:
+        run_rows = self._read(tenant, "SELECT body FROM runs WHERE tenant = ? AND id = ?", (tenant, id))
+        return self._history(tenant, row_encoding.decode_body(run_rows[0][0], Run)) if run_rows else None
+
+    def existing_runs(self, tenant: str, ids: Sequence[str]) -> set[str]:
+        return {id for (id,) in self._select_from_runs(tenant, "id", ids)}
+
+    def ended_runs(self, tenant: str, ids: Sequence[str]) -> set[str]:
+        runs = [row_encoding.decode_body(body, Run) for (body,) in self._select_from_runs(tenant, "body", ids)]
+        return {run.id for run in runs if run.end is not None}
+
+    def _select_from_runs(self, tenant: str, column: str, ids: Sequence[str]) -> Iterator[Sequence[Any]]:
+        for start in range(0, len(ids), READ_BATCH_RUNS):
+            id_batch = ids[start : start + READ_BATCH_RUNS]
+            sql = f"SELECT {column} FROM runs WHERE tenant = ? AND id IN ({', '.join('?' * len(id_batch))})"
+            yield from self._read(tenant, sql, (tenant, *id_batch))
+
+    def _history(self, tenant: str, run: Run) -> History:
+        with self._reading_stale(tenant) as connection:
+            return rows.history_of(connection, tenant, run)
+
+    def find(self, tenant: str, prefix: str, limit: int = 5) -> list[Run]:
+        return queries.find_runs_by_prefix(self._reader(tenant), tenant, prefix, max(limit, 0))
+
+    def export(self, tenant: str, since: int = 0) -> Iterator[History]:
+        after: tuple[int, str] = (since, "")
+        while True:
+            run_rows = self._read(
+                tenant,
+                "SELECT body FROM runs WHERE tenant = ? AND (started, id) > (?, ?) ORDER BY started, id LIMIT ?",
+                (tenant, *after, READ_BATCH_RUNS),
+            )
+            for (body,) in run_rows:
+                run = row_encoding.decode_body(body, Run)
+                after = (run.started, run.id)
+                yield self._history(tenant, run)
+            if len(run_rows) < READ_BATCH_RUNS:
+                return
+
+    def rebuild(self, tenant: str) -> None:
+        """Recompute links, patterns and rollups from the stored rows."""
+        from mulligan.store import maintenance  # lazy import: write-only processes start faster
+
+        with self._writing(tenant) as writer:
+            self._batch_writer.drop_cache()
+            maintenance.rebuild(writer, tenant)
+
+    def recall(self, tenant: str, query: RecallQuery) -> list[Precedent]:
+        from mulligan.store import precedents  # lazy import: write-only processes start faster
+
+        return precedents.find_precedents(self._reader(tenant), tenant, query, in_one_query=self._is_remote)
+
+    def fixes(self, tenant: str, query: FixQuery) -> list[Fix]:
+        with self._reading_stale(tenant) as connection:  # one connection for all of its short queries
+
+            def read(sql: str, values: Iterable[Any] = ()) -> list[Any]:
+                return connection.execute(sql, tuple(values)).fetchall()
+
+            return fix_queries.answer_query(read, tenant, query, time.monotonic, self._fix_lookups())
+
+    def _fix_lookups(self) -> fix_queries.FixLookups:
+        return fix_queries.FixLookups(
+            self._find_similar_patterns,
+            fix_queries.find_recent_runs,
+            fix_queries.find_pattern_fixes,
+            fix_queries.find_successful_votes,
+        )
+
+    def _find_similar_patterns(
+        self, read: fix_queries.Read, tenant: str, tool: str, text: str, stamp: int
+    ) -> list[tuple[float, str]]:
+        return self._sketch_cache.get_sketches(read, tenant, tool, stamp).nearest(text)
+
+    def evidence(self, tenant: str, fix: str, limit: int = 100) -> list[TrialReport]:
+        return fix_queries.find_trial_reports(self._reader(tenant), tenant, fix, max(limit, 0))
+
+    def record_outcome(self, tenant: str, fix: str, report: TrialReport) -> bool:
+        with self._writing(tenant) as writer:
+            fix_queries.update_principal(
+                writer, tenant, report.principal, self._clock()
+            )  # a reporting principal counts as active
+            return fix_queries.add_reported_vote(writer, tenant, fix, fixes.Vote.from_report(report))
+
+    def decide(self, tenant: str, fix: str, approved: bool, at: int) -> bool:
+        with self._writing(tenant) as writer:
+            has_fix = fix_queries.store_decision(writer, tenant, fix, approved, at)
+            if has_fix:
+                self._insert_audit_entry(writer, tenant, "fix.approve" if approved else "fix.revoke", fix)
+            return has_fix
+
+    def revoke(self, tenant: str, revocation: Revocation) -> RevokeResult:
+        with self._writing(tenant) as writer:
+            revoked = fix_queries.revoke(writer, tenant, revocation)
+            detail = audit.format_fields(principal=revocation.principal, tool=revocation.tool, since=revocation.since)
+            self._insert_audit_entry(writer, tenant, "memory.revoke", detail=detail)
+            return revoked
+
+    def lessons(self, tenant: str, query: LessonQuery) -> list[Lesson]:
+        from mulligan.store import database_lessons as lesson_rows  # lazy import: write-only processes start faster
+
+        return lesson_rows.find_lessons(self._reader(tenant), tenant, query)
+
+    def lesson(self, tenant: str, id: str, now: int = 0) -> Lesson | None:
+        from mulligan.store import database_lessons as lesson_rows  # lazy import: write-only processes start faster
+
+        return lesson_rows.find_lesson(self._reader(tenant), tenant, id, now or self._clock())
+
+    def save_lesson(self, tenant: str, lesson: Lesson) -> bool:
+        return self.save_lessons(tenant, [lesson])[0]
+
+    def save_lessons(self, tenant: str, lessons: Sequence[Lesson]) -> list[bool]:
+        from mulligan.store import database_lessons as lesson_rows
+
+        with self._writing(tenant) as writer:
+            are_new = [lesson_rows.save_lesson(writer, tenant, lesson, self._clock()) for lesson in lessons]
+            if target_and_detail := audit.describe_saved_lessons(lessons, are_new):
+                self._insert_audit_entry(writer, tenant, "lesson.write", *target_and_detail)
+            return are_new
+
+    def remove_lessons(self, tenant: str, source: LessonSource) -> int:
+        from mulligan.store import database_lessons as lesson_rows
+
+        with self._writing(tenant) as writer:
+            removed = lesson_rows.remove_by_source(writer, tenant, source)
+            if removed:
+                self._insert_audit_entry(writer, tenant, "lesson.remove", source, audit.format_counts(lessons=removed))
+            return removed
+
+    def decide_lesson(self, tenant: str, id: str, decision: LessonVerdict, at: int) -> Lesson | None:
+        from mulligan.store import database_lessons as lesson_rows
+
+        with self._writing(tenant) as writer:
+            lesson_id = lesson_rows.record_decision(writer, tenant, id, decision, at)
+            if lesson_id is not None:
+                self._insert_audit_entry(writer, tenant, f"lesson.{decision}", lesson_id)
+        return self.lesson(tenant, lesson_id, at) if lesson_id is not None else None
+
+    def consolidate(
+        self, tenant: str, now: int, progress: Progress | None = None, max_patterns: int | None = None
+    ) -> ConsolidationResult:
+        from mulligan.store import database_lessons as lesson_rows
+
+        return lesson_rows.consolidate(self._reader(tenant), self._writing, tenant, now, progress, max_patterns)
+
+    def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
+        return queries.find_patterns(self._reader(tenant), tenant, query)
+
+    def pattern(self, tenant: str, id: str) -> Pattern | None:
+        return queries.find_pattern(self._reader(tenant), tenant, id)
+
+    def update_pattern(self, tenant: str, command: PatternCommand) -> Pattern | None:
+        requested_ids = [command.pattern, *((command.into,) if command.into is not None else ())]
+        existing_ids = [
+            id
+            for requested_id in requested_ids
+            if (id := queries.resolve_id(self._reader(tenant), tenant, requested_id)) is not None
+        ]
+        with self._writing(tenant) as writer:
+            decisions = queries.read_decisions(lambda sql, values: list(writer.execute(sql, tuple(values))), tenant)
+            resolved_command = patterns.resolve_command(command, existing_ids, decisions)
+            if resolved_command is None:
+                return None
+            command, pattern_id = resolved_command
+            current = self.pattern(tenant, pattern_id)
+            if current is None:  # deleted concurrently
+                return None
+            decision = patterns.apply_command(command, decisions.get(pattern_id, PatternDecision()), current)
+            writer.execute(_UPSERT_DECISION_SQL, (tenant, pattern_id, encode(decision)))
+            self._insert_audit_entry(
+                writer, tenant, f"pattern.{command.do}", pattern_id, audit.format_fields(into=command.into)
+            )
+        return self.pattern(tenant, pattern_id)
+
+    def stats(self, tenant: str, query: StatsQuery) -> Stats:
+        return rollups.stats(self._reader(tenant), tenant, query)
+
+    def get(self, tenant: str, kind: str, key: str) -> bytes | None:
+        rows = self._read(
+            tenant, "SELECT value FROM shelf WHERE tenant = ? AND kind = ? AND key = ?", (tenant, kind, key)
+        )
+        return bytes(rows[0][0]) if rows else None
+
+    def put(self, tenant: str, kind: str, key: str, value: bytes) -> None:
+        with self._writing(tenant) as writer:
+            writer.execute(_UPSERT_ENTRY_SQL, (tenant, kind, key, value))
+
+    def compare_and_set(
+        self,
+        tenant: str,
+        kind: str,
+        key: str,
+        expected: bytes | None,
+        value: bytes,
+        audit_note: AuditNote | None = None,
+    ) -> bool:
+        tenants = {tenant} if audit_note is None else {tenant, audit_note.tenant}
+        with self._writing(*sorted(tenants)) as writer:
+            transaction = StoreTransaction(writer, self._batch_writer, tenant, self._clock())
+            is_unchanged = transaction.get(kind, key) == expected
+            if is_unchanged:
+                transaction.put(kind, key, value)
+                if audit_note is not None:
+                    audit.insert_entry(writer, audit_note.tenant, audit_note.act)
+            return is_unchanged
+
+    def keys(self, tenant: str, kind: str) -> list[str]:
+        rows = self._read(tenant, "SELECT key FROM shelf WHERE tenant = ? AND kind = ? ORDER BY key", (tenant, kind))
+        return [key for (key,) in rows]
+
+    def audit(self, tenant: str, query: AuditQuery) -> list[AuditEntry]:
+        return audit.find_entries(self._reader(tenant), tenant, query)
+
+    def _insert_audit_entry(self, writer: Connection, tenant: str, do: str, target: str = "", detail: str = "") -> None:
+        """Add an audit entry for a change by a person to this transaction."""
+        audit.insert_entry(writer, tenant, audit.build_entry(do, self._clock(), target, detail))
+
+    @contextlib.contextmanager
+    def transaction(self, tenant: str) -> Iterator[StoreTransaction]:
+        """Open an atomic transaction, serialized with writers of other processes."""
+        with self._writing(tenant) as writer:
+            yield StoreTransaction(writer, self._batch_writer, tenant, self._clock())
+
+
+class StoreTransaction:
+    """Operations within one transaction: key-value entries, and records appended without a journal."""
+
+    def __init__(self, writer: Connection, batch_writer: BatchWriter, tenant: str, now: int) -> None:
+        self._writer, self._batch_writer = writer, batch_writer
+        self._tenant, self._now = tenant, now
+
+    def get(self, kind: str, key: str) -> bytes | None:
+        row = self._writer.execute(
+            "SELECT value FROM shelf WHERE tenant = ? AND kind = ? AND key = ?", (self._tenant, kind, key)
+        ).fetchone()
+        return bytes(row[0]) if row else None
+
+    def put(self, kind: str, key: str, value: bytes) -> None:
+        self._writer.execute(_UPSERT_ENTRY_SQL, (self._tenant, kind, key, value))
+
+    def run(self, id: str) -> Run | None:
+        row = self._writer.execute("SELECT body FROM runs WHERE tenant = ? AND id = ?", (self._tenant, id)).fetchone()
+        return row_encoding.decode_body(row[0], Run) if row else None
+
+    def append(self, batch: Sequence[AnyEvent]) -> int:
+        """Store a batch. Return how many of its records were new."""
+        return self._batch_writer.append(self._writer, self._tenant, batch, self._now, is_imported=False)

@@ -1,0 +1,515 @@
+"""SQLite store: one writer, on the recorder's thread, and one read connection per thread."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import itertools
+import os
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mulligan.core import fork_safety
+from mulligan.core.failure import StoreError
+from mulligan.core.records import History, encode_into
+from mulligan.store import audit, similarity_index
+from mulligan.store.base import (
+    DEFAULT_TENANT,
+    ForgetRequest,
+    ForgetResult,
+    Health,
+    Progress,
+    PruneResult,
+    Retention,
+    journals_of,
+    now,
+)
+from mulligan.store.connection import Insert, Lookup
+from mulligan.store.network import detect_network_filesystem
+from mulligan.store.row_encoding import SuccessRow
+from mulligan.store.sql import DatabaseStore
+from mulligan.store.tables import APPLICATION, HALF, MIGRATIONS, PACKED_AT, REPACKED_AT
+
+T = TypeVar("T")
+
+BUSY_MS = 5000
+WAL_RETRY_DELAY_MS = 10
+MMAP_BYTES = 2**31 - 2**16
+"""Limit of the memory-mapped part of the file for readers, the maximum of SQLite. Copying pages is ten times slower."""
+VACUUM_BATCH_PAGES = 2000
+"""Free pages that are released at a time."""
+CHECKPOINT_TIMEOUT_SECONDS = 5.0
+"""Seconds to wait until no reader uses the write-ahead log."""
+
+
+class SqliteConnection(sqlite3.Connection):
+    """SQLite connection that implements `connection.Connection`."""
+
+    def stream(self, sql: str, values: Sequence[Any]) -> Iterator[Any]:
+        return self.execute(sql, values)
+
+    def put(self, insert: Insert, rows: Sequence[tuple[Any, ...]]) -> int:
+        before = self.total_changes
+        for portion in self._portions(rows, len(insert.columns)):
+            self.execute(_batch_insert_sql(insert, len(portion)), [value for row in portion for value in row])
+        return self.total_changes - before
+
+    def look_up(self, lookup: Lookup, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Look up keys one by one, which is as fast for a few; in batches if they differ in the last column only."""
+        if len(keys) < MIN_BATCHED_LOOKUPS or lookup.keys[-1].endswith(">=") or len({key[:-1] for key in keys}) > 1:
+            return [(*key, *row) for key in keys for row in self.execute(lookup.one, key)]
+        rows: list[tuple[Any, ...]] = []
+        same = keys[0][:-1]
+        for portion in self._portions([key[-1] for key in keys], 1):
+            rows += [(*same, *row) for row in self.execute(_batch_lookup_sql(lookup, len(portion)), (*same, *portion))]
+        return rows
+
+    def put_successes(self, tenant: str, rows: Iterable[SuccessRow]) -> int:
+        """Insert successful steps. Run and name are passed once per statement if all its rows share them."""
+        before = self.total_changes
+        body = bytearray()
+        following = iter(rows)
+        while chunk := list(itertools.islice(following, BATCH_SIZES[1])):  # bounds memory: large bodies are copied
+            for portion in self._portions(chunk, 5):
+                is_uniform = len({row[0] for row in portion}) == len({row[2] for row in portion}) == 1
+                parameters: list[Any] = [tenant]
+                # Pass a bytearray: for bytes, the driver first searches for an adapter.
+                if is_uniform:
+                    parameters += (portion[0][0], portion[0][2])
+                    for _, seq, _, started, compact_step in portion:
+                        encode_into(compact_step, body)
+                        parameters += (seq, started, body[:])
+                else:
+                    for run, seq, name, started, compact_step in portion:
+                        encode_into(compact_step, body)
+                        parameters += (run, seq, name, started, body[:])
+                self.execute(_success_insert_sql(len(portion), is_uniform), parameters)
+        return self.total_changes - before
+
+    def _portions(self, rows: Sequence[T], values: int) -> Iterator[Sequence[T]]:
+        """Split rows into the largest possible batches. Few batch sizes keep the statements in the statement cache."""
+        start = 0
+        while start < len(rows):
+            remaining = len(rows) - start
+            size = next(
+                size for size in BATCH_SIZES if size <= remaining and (size == 1 or size * values <= self._max_values)
+            )
+            yield rows[start : start + size]
+            start += size
+
+    @functools.cached_property
+    def _max_values(self) -> int:
+        """The maximum number of values in a statement, with a small reserve."""
+        return self.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) - 10
+
+
+BATCH_SIZES = (500, 150, 25, 8, 3, 1)
+"""Rows per statement. Each statement releases the GIL, and a CPU-bound host returns it only after five milliseconds."""
+MIN_BATCHED_LOOKUPS = 10
+"""With fewer keys, each is looked up separately."""
+
+
+@functools.cache
+def _batch_insert_sql(insert: Insert, count: int) -> str:
+    return insert.multi_row_sql(count)
+
+
+@functools.cache
+def _success_insert_sql(size: int, is_uniform: bool) -> str:
+    """Build the statement that inserts successful steps; `is_uniform` if all share one run and one name."""
+    first, columns_per_row = (4, 3) if is_uniform else (2, 5)
+    rows = []
+    for at in range(first, first + columns_per_row * size, columns_per_row):
+        run, seq, name, started = ("?2", at, "?3", at + 1) if is_uniform else (f"?{at}", at + 1, f"?{at + 2}", at + 3)
+        rows.append(f"(?1, {run}, ?{seq}, ?{seq}, {name}, 'success', NULL, NULL, ?{started}, ?{started + 1})")
+    return f"INSERT OR IGNORE INTO steps VALUES {', '.join(rows)}"
+
+
+@functools.cache
+def _batch_lookup_sql(lookup: Lookup, count: int) -> str:
+    columns = ", ".join((lookup.keys[-1], *lookup.columns))
+    where = " AND ".join(f"{key} = ?" for key in lookup.keys[:-1])
+    return f"SELECT {columns} FROM {lookup.table} WHERE {where} AND {lookup.keys[-1]} IN ({', '.join('?' * count)})"
+
+
+class _Connection:
+    """A lazily opened connection that one thread uses at a time."""
+
+    def __init__(self, connect: Callable[[], SqliteConnection], *setup: str) -> None:
+        self.lock = threading.Lock()
+        self._connect = connect
+        self._setup = setup
+        self._connection: SqliteConnection | None = None
+
+    def __enter__(self) -> SqliteConnection:
+        self.lock.acquire()
+        try:
+            if self._connection is None:
+                self._connection = self._connect()
+                for statement in self._setup:
+                    self._connection.execute(statement)
+            return self._connection
+        except BaseException:
+            self.close()
+            self.lock.release()
+            raise
+
+    def __exit__(self, *raised: object) -> None:
+        self.lock.release()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class SqliteStore(DatabaseStore):
+    """Store in one SQLite file, which is created with its folder if missing."""
+
+    def __init__(
+        self, path: Path, clock: Callable[[], int] = now, fsync: bool = False, progress: Progress | None = None
+    ) -> None:
+        """`progress` is called while a store of an earlier version is migrated."""
+        super().__init__(clock)
+        self.path = path
+        self._threads = threading.local()
+        # A commit survives a crash of the process. With `fsync` it also survives a crash of the machine, but waits for
+        # the disk.
+        lasting = ("PRAGMA synchronous=FULL", "PRAGMA fullfsync=ON") if fsync else ("PRAGMA synchronous=NORMAL",)
+        self._writer = _Connection(self._connect, *lasting, "PRAGMA secure_delete=ON")
+        self._readers: list[_Connection] = []
+        self._adding = threading.Lock()
+        """Held while a reader is added, and during a fork."""
+        self._is_closed = False
+        if filesystem_type := detect_network_filesystem(path):
+            raise StoreError(
+                f"{path} is on a network file system ({filesystem_type}), "
+                "where locks may not hold and a store would be damaged. Set MULLIGAN_HOME to a folder of this machine."
+            )
+        _stores.add(self)  # before a connection exists that a forked child could inherit
+        with translate_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _create_file(path)
+            with self._writer.lock:
+                _check_ownership(path)
+            with self._writer as writer:
+                _prepare(writer, path, progress)
+
+    def _connect(self) -> SqliteConnection:
+        if self._is_closed:
+            raise sqlite3.ProgrammingError("it was closed")
+        connection = sqlite3.connect(
+            self.path, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False, factory=SqliteConnection
+        )
+        connection.create_function("folded", 1, str.casefold, deterministic=True)
+        return connection
+
+    @contextlib.contextmanager
+    def _reading(self, tenant: str) -> Iterator[SqliteConnection]:
+        reader: _Connection | None = getattr(self._threads, "reader", None)
+        if reader is None:
+            reader = self._threads.reader = _Connection(
+                self._connect, "PRAGMA query_only=ON", f"PRAGMA mmap_size={MMAP_BYTES}"
+            )
+            with self._adding:
+                self._readers.append(reader)
+        with translate_errors(self.path), reader as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def _writing(self, *tenants: str) -> Iterator[SqliteConnection]:
+        with translate_errors(self.path), self._writer as writer:
+            writer.execute("BEGIN IMMEDIATE")
+            try:
+                (version,) = writer.execute("PRAGMA data_version").fetchone()
+                self._batch_writer.begin(writer, version)
+                yield writer
+                writer.execute("COMMIT")
+            except BaseException:
+                self._batch_writer.drop_cache()
+                if writer.in_transaction:  # a full disk may have ended the transaction
+                    writer.execute("ROLLBACK")
+                raise
+
+    def prune(
+        self, tenant: str, policy: Retention, now: int, dry_run: bool = False, progress: Progress | None = None
+    ) -> PruneResult:
+        from mulligan.store import pruning  # rarely needed, and hooks must start fast
+
+        pruner = pruning.PruneRound(
+            self._writing, functools.partial(self._reading, tenant), _FileSpaceMeter(), tenant, policy, now
+        )
+        if dry_run:
+            return pruner.preview(progress)
+        pruned = pruner.perform(progress)
+        with self._writing(tenant) as writer:  # pruning itself uses many transactions
+            if pruned.runs or pruned.sampled:
+                summary = audit.format_counts(runs=pruned.runs, steps=pruned.steps + pruned.sampled)
+                self._insert_audit_entry(writer, tenant, "prune", detail=summary)
+        with translate_errors(self.path), self._writer as writer:
+            self._batch_writer.drop_cache()
+            _release_free_pages(writer)
+        return pruned
+
+    def forget(self, tenant: str, request: ForgetRequest) -> ForgetResult:
+        from mulligan.store import maintenance, text_erasure  # rarely needed, and hooks must start fast
+        from mulligan.store.journal_scrubbing import scrub_journals
+
+        text_erasure.validate_request(request)
+        with self._writing(tenant) as writer:
+            eraser = maintenance.Eraser(writer, self._batch_writer, tenant, request)
+            forgotten = eraser.perform()
+            self._insert_audit_entry(
+                writer,
+                tenant,
+                f"forget.{text_erasure.get_criterion(request)}",
+                detail=maintenance.summarize_result(forgotten),
+            )
+        with translate_errors(self.path), self._writer as writer:
+            _checkpoint_wal(writer)
+        scrub_journals(journals_of(self.path), request, eraser.removed_run_ids)
+        return forgotten
+
+    def erase(self, tenant: str) -> int:
+        with self._writing(tenant) as writer:
+            self._batch_writer.drop_cache()
+            erased = _erase(writer, tenant)
+            if erased:
+                self._insert_audit_entry(writer, tenant, "tenant.erase", detail=audit.format_counts(rows=erased))
+        with translate_errors(self.path), self._writer as writer:
+            _checkpoint_wal(writer)
+        return erased
+
+    def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
+        with translate_errors(to), self._reading(DEFAULT_TENANT) as connection:
+            from mulligan.store.copy import backup as backup_module  # rarely needed, and hooks must start fast
+
+            backup_module.copy(connection, to, progress, replaces)
+        copy = SqliteStore(to)
+        try:
+            return copy.health(DEFAULT_TENANT)
+        finally:
+            copy.close()
+
+    def health(self, tenant: str) -> Health:
+        (check_result,) = self._read(tenant, "PRAGMA quick_check(1)")[0]
+        ((runs,),) = self._read(tenant, "SELECT count(*) FROM runs WHERE tenant = ?", (tenant,))
+        ((steps,),) = self._read(tenant, "SELECT count(*) FROM steps WHERE tenant = ?", (tenant,))
+        is_healthy = check_result == "ok"
+        return Health(
+            where=str(self.path), sound=is_healthy, runs=runs, steps=steps, note="" if is_healthy else str(check_result)
+        )
+
+    def close(self) -> None:
+        self._is_closed = True
+        for connection in (self._writer, *self._readers):
+            with connection.lock:
+                connection.close()
+
+    def close_for_fork(self) -> list[threading.Lock]:
+        """Close all connections before a fork and return the held locks: SQLite's file locks do not survive a fork."""
+        # The writer first: a thread that writes may also read, and then adds a reader.
+        locks = [self._writer.lock, self._adding]
+        for lock in locks:
+            lock.acquire()
+        self._writer.close()
+        for reader in self._readers:
+            reader.lock.acquire()
+            locks.append(reader.lock)
+            reader.close()
+        return locks
+
+
+def _erase(writer: sqlite3.Connection, tenant: str) -> int:
+    """Delete all rows of a tenant from every table except the audit log. Return their number."""
+    tables = writer.execute(
+        "SELECT t.name FROM sqlite_schema t JOIN pragma_table_info(t.name) c ON c.name = 'tenant' "
+        "WHERE t.type = 'table' AND t.name <> 'audit'"
+    ).fetchall()
+    return sum(writer.execute(f'DELETE FROM "{table}" WHERE tenant = ?', (tenant,)).rowcount for (table,) in tables)
+
+
+def _checkpoint_wal(writer: sqlite3.Connection) -> bool:
+    """Copy the write-ahead log into the file and truncate it. Return whether no reader prevented that."""
+    deadline = time.monotonic() + CHECKPOINT_TIMEOUT_SECONDS
+    while True:
+        busy, _, _ = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if not busy or time.monotonic() > deadline:
+            return not busy
+        time.sleep(0.05)
+
+
+def _release_free_pages(writer: sqlite3.Connection) -> None:
+    """Return free pages to the file system in batches, outside of a transaction."""
+    (free_pages,) = writer.execute("PRAGMA freelist_count").fetchone()
+    while free_pages:
+        before = free_pages
+        # Use executescript: execute() would free a single page.
+        writer.executescript(f"PRAGMA incremental_vacuum({VACUUM_BATCH_PAGES})")
+        (free_pages,) = writer.execute("PRAGMA freelist_count").fetchone()
+        if free_pages >= before:
+            return
+
+
+class _FileSpaceMeter:
+    """Size of an SQLite file, from its page counts."""
+
+    def total_bytes(self, connection: sqlite3.Connection) -> int:
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        return int(pages) * _page_bytes(connection)
+
+    def used_bytes(self, connection: sqlite3.Connection) -> int:
+        (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+        return self.total_bytes(connection) - int(free) * _page_bytes(connection)
+
+    def on_run_removed(self, history: History) -> None:
+        """Do nothing: the page counts show it."""
+
+
+def _page_bytes(connection: sqlite3.Connection) -> int:
+    (size,) = connection.execute("PRAGMA page_size").fetchone()
+    return int(size)
+
+
+def _check_ownership(path: Path) -> None:
+    """Raise StoreError for a file that is not a mulligan store, before anything is written to it."""
+    with contextlib.closing(sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None)) as connection:
+        connection.execute("PRAGMA query_only=ON")
+        connection.execute("BEGIN")  # one snapshot: another process may be creating the store
+        read_schema_version(connection, path)
+
+
+def _create_file(path: Path) -> None:
+    """Create an empty file if there is none. It will contain call arguments, so only its owner may read it."""
+    # Only SQLite opens an existing file. Closing any other handle would release all locks of this process on it
+    # (POSIX); another process could then take itself for the last user and delete the log in use.
+    with _making:
+        real_path = os.path.realpath(path)
+        try:
+            os.close(os.open(real_path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        except FileExistsError:
+            if os.path.isdir(real_path):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path)) from None
+            if not os.access(real_path, os.R_OK | os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path)) from None
+
+
+def read_schema_version(connection: sqlite3.Connection, path: Path) -> int:
+    """Return the schema version. Raise StoreError if the file is not a store, or is from a newer version."""
+    (owner,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if owner == HALF:
+        raise StoreError(
+            f"{path} is half of a copy that was not ended. End it with the same command: mulligan copy FROM '{path}'"
+        )
+    if owner != APPLICATION and (owner or version or tables):
+        raise StoreError(f"{path} is a database of another program. Name another file: --store sqlite:///PATH")
+    if version > len(MIGRATIONS):
+        raise StoreError(
+            f"{path} was written by a newer mulligan (schema {version}; this one knows {len(MIGRATIONS)}). "
+            "It was left as it is. Upgrade: pip install -U mulligan"
+        )
+    return int(version)
+
+
+def _prepare(connection: SqliteConnection, path: Path, progress: Progress | None = None) -> None:
+    """Set pragmas and migrate under one lock, because several processes may start at once."""
+    if _is_ready(connection, path):
+        return
+    connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # before WAL: it cannot be enabled later
+    _enable_wal(connection)
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = read_schema_version(connection, path)
+        for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
+            for statement in statements:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version={number}")
+        if 0 < version < REPACKED_AT:
+            from mulligan.store import maintenance  # only for stores of an earlier version
+
+            maintenance.recount_after_migration(connection, version, progress)
+        if 0 < version < PACKED_AT:
+            similarity_index.rebuild_all(connection)
+        connection.execute(f"PRAGMA application_id={APPLICATION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _enable_wal(connection: sqlite3.Connection) -> None:
+    """Enable the write-ahead log, so that readers and a writer work concurrently.
+
+    If two processes do this to a new file at once, SQLite fails one of them regardless of its busy timeout, to avoid a
+    deadlock.
+    """
+    for attempts_left in range(BUSY_MS // WAL_RETRY_DELAY_MS, -1, -1):
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or not attempts_left:
+                raise
+            time.sleep(WAL_RETRY_DELAY_MS / 1000)
+
+
+def _is_ready(connection: sqlite3.Connection, path: Path) -> bool:
+    """Return whether the store is ready without a write, so that read-only processes need not wait for writers."""
+    (owner,) = connection.execute("PRAGMA application_id").fetchone()
+    (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+    return bool(owner == APPLICATION and mode == "wal" and read_schema_version(connection, path) == len(MIGRATIONS))
+
+
+@contextlib.contextmanager
+def translate_errors(path: Path) -> Iterator[None]:
+    """Convert errors of SQLite and the file system into a StoreError that says what to do."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        text = str(error)
+        if "not a database" in text or "malformed" in text:
+            raise StoreError(
+                f"{path} is not a mulligan store, or is damaged ({text}). It was left as it is. Name another one with "
+                f"--store or MULLIGAN_STORE; if it was yours, move it away, and a new one is made: "
+                f"mv '{path}' '{path}.damaged'"
+            ) from error
+        if "full" in text:
+            raise StoreError(f"there is no room left for {path} ({text}). Free some, or set MULLIGAN_HOME.") from error
+        if "locked" in text:
+            raise StoreError(f"{path} is held by another process ({text}). Try again in a moment.") from error
+        raise StoreError(f"{path} cannot be used ({text}). Check its rights, or set MULLIGAN_HOME.") from error
+    except IsADirectoryError as error:
+        raise StoreError(f"{path} is a folder. Name a file in it, such as {path / 'mulligan.db'}.") from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StoreError(
+            f"{path} cannot be made ({reason}). Set MULLIGAN_HOME to a folder you can write to."
+        ) from error
+
+
+_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+_making = threading.Lock()
+"""Held while a file is created: no other thread may open it before its handle is closed."""
+
+
+def _before_fork() -> Callable[[], None]:
+    locks = [lock for store in tuple(_stores) for lock in store.close_for_fork()]
+
+    def after() -> None:
+        for lock in locks:
+            lock.release()
+
+    return after
+
+
+fork_safety.hold_locks(lambda: [_making])
+fork_safety.register(_before_fork)

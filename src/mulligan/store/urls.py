@@ -1,0 +1,124 @@
+"""Store URLs: parsing, and opening the store of a URL."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from mulligan.core.failure import MissingExtraError, SettingsError, StoreError
+from mulligan.store.base import Progress, Store
+from mulligan.store.base import journals_of as journals_of
+
+SCHEMES = "memory:, sqlite:///PATH, a path, postgresql://HOST/DATABASE, or the http(s) address of a server"
+
+
+def is_remote(url: str) -> bool:
+    """Return whether the store is behind a mulligan server."""
+    return url.lower().startswith(("http://", "https://"))
+
+
+def is_postgres(url: str) -> bool:
+    """Return whether the store is a PostgreSQL database."""
+    return url.lower().startswith(("postgresql://", "postgres://"))
+
+
+def is_networked(url: str) -> bool:
+    """Return whether the store is reached over the network and may be unavailable."""
+    return is_remote(url) or is_postgres(url)
+
+
+def may_have_records(url: str) -> bool:
+    """Return whether the store may contain records. A networked store is assumed to."""
+    return is_networked(url) or sqlite_path(url).exists()
+
+
+def redact_password(url: str) -> str:
+    """Return the URL without password and parameters, for display."""
+    if not is_networked(url):
+        return url
+    scheme, _, after_scheme = url.partition("://")
+    address, _, _ = after_scheme.partition("?")
+    authority, slash, path = address.partition("/")
+    user, at, host = authority.rpartition("@")
+    return f"{scheme}://{user.partition(':')[0]}{at}{host}{slash}{path}"
+
+
+def local_path(url: str, home: Path) -> Path:
+    """Return the file of a store; for a networked store, the local path next to which its journals are stored."""
+    if not is_networked(url):
+        return sqlite_path(url)
+    from hashlib import blake2b  # only for networked stores
+
+    if is_postgres(url):
+        require_psycopg()
+    store_type, name = ("postgres", redact_password(url)) if is_postgres(url) else ("server", url)
+    return home / f"{store_type}-{blake2b(name.rstrip('/').encode('utf-8', 'replace'), digest_size=6).hexdigest()}"
+
+
+def require_psycopg() -> None:
+    """Raise an error that names the package to install, if psycopg is missing."""
+    from importlib.util import find_spec  # only for PostgreSQL
+
+    if find_spec("psycopg") is None:
+        raise MissingExtraError("PostgreSQL storage needs psycopg: pip install 'mulligan[postgres]'")
+
+
+def open_store(
+    url: str, fsync: bool = False, token: str = "", spool: Path | None = None, progress: Progress | None = None
+) -> Store:
+    """Open the store of a URL. With `fsync`, commits survive a crash of the machine.
+
+    `token` authenticates at a mulligan server. `spool` is the folder of the journals of a networked store. `progress`
+    is called while a store of an earlier version is migrated.
+
+    Each implementation is imported on demand, to keep the start fast.
+    """
+    if url in ("memory:", "memory://"):
+        from mulligan.store.memory import MemoryStore
+
+        return MemoryStore()
+    if is_remote(url):
+        from mulligan.store.remote import RemoteStore
+
+        return RemoteStore(url, token, spool)
+    if is_postgres(url):
+        require_psycopg()
+        from mulligan.store.postgres.postgres_store import PostgresStore
+
+        return PostgresStore(url, fsync=fsync, journals=spool)
+    from mulligan.store.sqlite import SqliteStore
+
+    return SqliteStore(sqlite_path(url), fsync=fsync, progress=progress)
+
+
+def sqlite_path(url: str) -> Path:
+    scheme, separator, after_scheme = url.partition("://")
+    if not separator:
+        path = url.removeprefix("sqlite:")
+    elif is_remote(url):
+        raise SettingsError(f"{url} is a server, and this needs the file of a store. Do it where the server runs.")
+    elif is_postgres(url):
+        raise SettingsError(f"{redact_password(url)} is a database of PostgreSQL, and this needs the file of a store.")
+    elif scheme == "sqlite":
+        path = after_scheme.removeprefix("/") if after_scheme.startswith("//") else after_scheme
+    else:
+        raise SettingsError(f"there is no store of the sort {scheme!r}. Known are {SCHEMES}.")
+    if not path.strip("/") or path == ":memory:":  # :memory: would be a separate database per connection
+        raise SettingsError(f"the store {url!r} names no file. Known are {SCHEMES}.")
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise SettingsError(f"the store {url!r} is in the home of a user who has none. Known are {SCHEMES}.") from None
+
+
+def fallback_path() -> Path:
+    """Return a private file in the temporary folder, for when the configured store cannot be used."""
+    import tempfile  # slow to import, and every failing hook gets here
+
+    folder = Path(tempfile.gettempdir()) / f"mulligan-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    # The temporary folder is shared: never write to a folder or link that another user created there.
+    if folder.is_symlink() or (hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o077)):
+        raise StoreError(f"{folder} belongs to somebody else. Set MULLIGAN_HOME to a folder you can write to.")
+    return folder / "mulligan.db"

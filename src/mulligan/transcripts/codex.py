@@ -1,0 +1,285 @@
+"""Reader for Codex logs: one event per line, in `~/.codex/sessions/YYYY/MM/DD/rollout-TIME-ID.jsonl`.
+
+A call and its result are two response items. A failed command is recognized by its completion event or by the frame
+around its output, a failed MCP call by its result. Before version 0.30, a line was the item itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import Any
+
+import msgspec
+
+from mulligan.core.records import History
+from mulligan.transcripts.log_lines import LogLines, decode_line, decode_raw, is_object
+from mulligan.transcripts.run_builder import ReaderState, RunBuilder, to_milliseconds
+
+NAME = "codex"
+_FAILURE_HINTS = (b"xit", b"rror", b"ail", b"eject", b"success", b"unsupported")
+"""Byte sequences of results that may be failures."""
+_EXIT = re.compile(r"^(?:Exit code: |Process exited with code )(-?\d{1,5})", re.MULTILINE)
+_USER_REJECTIONS = ("rejected by user", "user rejected", "user declined", "denied by user", "aborted by user")
+
+
+class _Action(msgspec.Struct, gc=False):
+    command: Any = None
+
+
+class _Item(msgspec.Struct, gc=False):
+    type: str = ""
+    id: str = ""
+    command: Any = None
+    exit_code: int | None = None
+    status: str | None = None
+    aggregated_output: msgspec.Raw = msgspec.Raw()
+    stderr: msgspec.Raw = msgspec.Raw()
+    server: str = ""
+    tool: str = ""
+    result: msgspec.Raw = msgspec.Raw()
+    error: msgspec.Raw = msgspec.Raw()
+    content: msgspec.Raw = msgspec.Raw()
+    text: str = ""
+
+
+class _Payload(msgspec.Struct, gc=False):
+    type: str = ""
+    id: str | None = None
+    call_id: str = ""
+    name: str = ""
+    namespace: str | None = None
+    arguments: Any = None
+    input: Any = None
+    action: _Action | None = None
+    output: msgspec.Raw = msgspec.Raw()
+    status: Any = None
+    exit_code: int | None = None
+    success: bool | None = None
+    aggregated_output: msgspec.Raw = msgspec.Raw()
+    stderr: msgspec.Raw = msgspec.Raw()
+    result: msgspec.Raw = msgspec.Raw()
+    item: _Item | None = None
+    cwd: str | None = None
+    cli_version: str | None = None
+    model: str | None = None
+    message: Any = None
+    role: str | None = None
+    content: msgspec.Raw = msgspec.Raw()
+    history_start: int | None = msgspec.field(default=None, name="subagent_history_start_ordinal")
+
+
+class _Line(msgspec.Struct, gc=False):
+    type: str = ""
+    timestamp: str | None = None
+    ordinal: int | None = None
+    payload: _Payload | None = None
+
+
+_decoder = msgspec.json.Decoder(_Line)
+_bare = msgspec.json.Decoder(_Payload)
+
+
+def recognizes(head: bytes) -> bool:
+    if b'"session_meta"' in head and b'"payload"' in head:
+        return True
+    if b'"payload":' in head and (b'"response_item"' in head or b'"event_msg"' in head):
+        return True
+    first = head.partition(b"\n")[0]
+    return b'"instructions"' in first and b'"timestamp"' in first and b'"id"' in first and b'"messages"' not in first
+
+
+def read(lines: LogLines, state: ReaderState) -> Iterator[History]:
+    run = RunBuilder(state, NAME, lines.path.name)
+    first_ordinal = 0
+    """The ordinal of the subagent's first line. Earlier lines are a copy of its parent's log."""
+    for line in lines:
+        state.line_count += 1
+        if not _may_hold_calls(line) and not (run.needs_text and b'"user' in line):
+            if not is_object(line):
+                state.unrecognized_lines += 1
+            continue
+        entry = decode_line(line, _decoder)
+        if entry is None:
+            state.unrecognized_lines += 1
+            continue
+        payload = entry.payload
+        if payload is None:
+            payload = decode_line(line, _bare)
+            if payload is None:
+                state.unrecognized_lines += 1
+                continue
+            entry.type = "response_item" if payload.type else "session_meta"
+        if entry.ordinal is not None and 0 < entry.ordinal < first_ordinal:
+            continue
+        if entry.type == "session_meta":
+            if payload.id and not run.calls:
+                run = RunBuilder(state, NAME, payload.id)
+                run.version = payload.cli_version
+                run.project = PurePath(payload.cwd.replace("\\", "/")).name if payload.cwd else ""
+                first_ordinal = payload.history_start or 0
+        elif entry.type == "turn_context":
+            run.model = payload.model or run.model
+        elif entry.type == "compacted":
+            run.add_compaction(to_milliseconds(entry.timestamp))
+        elif entry.type == "response_item":
+            _add_item(payload, run, to_milliseconds(entry.timestamp))
+        elif entry.type == "event_msg":
+            _add_event(payload, run, to_milliseconds(entry.timestamp))
+    history = run.build_history()
+    if history is not None:
+        yield history
+
+
+_KINDS = re.compile(
+    rb'"type":\s?"(?:function_call|custom_tool_call|local_shell_call|item_completed|\w{1,40}_end"|session_meta|turn_context|'
+    rb'\w{0,20}compact|stream_error|error")|"instructions"'
+)
+"""Line types that may hold calls."""
+
+
+def _may_hold_calls(line: bytes) -> bool:
+    return _KINDS.search(line, 0, 4096) is not None
+
+
+def _add_item(payload: _Payload, run: RunBuilder, timestamp: int) -> None:
+    match payload.type:
+        case "function_call" | "custom_tool_call":
+            run.model_answered(timestamp)
+            arguments = payload.arguments if payload.arguments is not None else payload.input
+            server = None
+            name = payload.name
+            if name.startswith("mcp__"):
+                server, _, name = name[5:].partition("__")
+            elif payload.namespace and payload.namespace.startswith("mcp__"):
+                server = payload.namespace[5:].removesuffix("__")
+            run.start_call(payload.call_id, name, _parse_arguments(arguments), timestamp, server=server or None)
+        case "local_shell_call":
+            command = payload.action.command if payload.action else None
+            run.start_call(payload.call_id or payload.id or "", "local_shell", {"command": command}, timestamp)
+        case "function_call_output" | "custom_tool_call_output":
+            _add_output(payload, run, timestamp)
+        case "message":
+            if payload.role == "user":
+                run.set_context(_first_text(payload.content))
+            run.note_time(timestamp)
+        case "compaction" | "context_compaction":
+            run.add_compaction(timestamp)
+
+
+def _parse_arguments(arguments: Any) -> Any:
+    if not isinstance(arguments, str):
+        return arguments
+    if arguments[:1] == "{":
+        try:
+            return msgspec.json.decode(arguments)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            pass  # not valid JSON: keep the model's text
+    return {"input": arguments}
+
+
+def _add_output(payload: _Payload, run: RunBuilder, timestamp: int) -> None:
+    """Add a result as the model saw it. The exit code of a command is in a frame around its output."""
+    if not run.is_pending(payload.call_id):
+        return
+    raw = bytes(payload.output)
+    if not any(word in raw for word in _FAILURE_HINTS):
+        run.end_call(payload.call_id, payload.output, False, timestamp)
+        return
+    output = decode_raw(payload.output)
+    has_failed = False
+    if isinstance(output, str) and output[:1] == "{":
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
+            output = msgspec.json.decode(output)  # otherwise a text that starts like an object
+    if isinstance(output, dict):
+        metadata = output.get("metadata")
+        code = metadata.get("exit_code") if isinstance(metadata, dict) else None
+        has_failed = bool(code) or output.get("success") is False or output.get("isError") is True
+        text = output.get("output", output.get("content", output))
+        output = f"Exit code: {code}\n{text}" if code and isinstance(text, str) else text
+    elif isinstance(output, str):
+        has_failed = _has_failed(output)
+    run.end_call(payload.call_id, output, has_failed, timestamp)
+
+
+def _has_failed(text: str) -> bool:
+    match = _EXIT.search(text[:400])
+    if match:
+        return match[1] != "0"
+    start = text[:200].casefold()
+    return start.startswith(
+        (
+            "error",
+            "failed to",
+            "execution error",
+            "exec_command failed",
+            "apply_patch verification failed",
+            "unsupported",
+        )
+    ) or any(word in start for word in _USER_REJECTIONS)
+
+
+def _add_event(payload: _Payload, run: RunBuilder, timestamp: int) -> None:
+    match payload.type:
+        case "user_message":
+            run.set_context(payload.message if isinstance(payload.message, str) else "")
+        case "item_completed" if payload.item is not None:
+            _add_completed_item(payload.item, run, timestamp)
+        case "exec_command_end":
+            _add_command_result(payload.call_id, payload.exit_code, payload, run, timestamp)
+        case "mcp_tool_call_end":
+            result = decode_raw(payload.result)
+            _add_mcp_result(payload.call_id, result, run, timestamp)
+        case "patch_apply_end" if payload.success is False:
+            message = decode_raw(payload.stderr) or "the patch was not applied"
+            run.end_call(payload.call_id, message, True, timestamp)
+        case "error" | "stream_error":
+            text = payload.message if isinstance(payload.message, str) else ""
+            run.model_failed(text[:8192], timestamp)
+        case "context_compacted":
+            run.add_compaction(timestamp)
+
+
+def _add_completed_item(item: _Item, run: RunBuilder, timestamp: int) -> None:
+    match item.type:
+        case "CommandExecution" | "commandExecution":
+            if not run.is_pending(item.id) and item.exit_code is not None:
+                # Executed by a script of the model, so the log has no call for it.
+                command = " ".join(map(str, item.command)) if isinstance(item.command, list) else item.command
+                run.start_call(item.id, "shell", {"command": command}, timestamp)
+            _add_command_result(item.id, item.exit_code, item, run, timestamp)
+        case "McpToolCall" | "mcpToolCall":
+            _add_mcp_result(item.id, decode_raw(item.result) or decode_raw(item.error), run, timestamp)
+        case "UserMessage":
+            run.set_context(_first_text(item.content))
+        case "ContextCompaction" | "contextCompaction":
+            run.add_compaction(timestamp)
+
+
+def _add_command_result(id: str, code: int | None, record: _Payload | _Item, run: RunBuilder, timestamp: int) -> None:
+    """Add the exit code of a command. Its completion event precedes the result."""
+    if code:
+        output = decode_raw(record.aggregated_output) or decode_raw(record.stderr) or ""
+        run.end_call(id, f"Exit code: {code}\n{output}", True, timestamp)
+    elif code == 0:
+        run.end_call(id, record.aggregated_output, False, timestamp)
+
+
+def _add_mcp_result(id: str, result: Any, run: RunBuilder, timestamp: int) -> None:
+    if isinstance(result, dict):
+        if "Err" in result:
+            run.end_call(id, result["Err"], True, timestamp)
+        else:
+            inner = result.get("Ok", result)
+            has_failed = isinstance(inner, dict) and (inner.get("isError") or inner.get("is_error")) is True
+            run.end_call(id, inner.get("content") if isinstance(inner, dict) else inner, has_failed, timestamp)
+
+
+def _first_text(content: msgspec.Raw) -> str:
+    value = decode_raw(content)
+    if isinstance(value, list):
+        texts = (block.get("text") for block in value if isinstance(block, dict))
+        value = next((text for text in texts if isinstance(text, str) and not text.startswith(("<", "# AGENTS"))), "")
+    return value if isinstance(value, str) else ""

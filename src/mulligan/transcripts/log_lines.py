@@ -1,0 +1,200 @@
+"""Reads a file line by line in constant memory, despite partial lines, NULs, very long lines or a truncated gzip.
+
+Opens only regular files: a pipe could block forever, and a device might never end.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import stat
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import msgspec
+
+from mulligan.core.failure import MulliganError
+
+MAX_LINE_BYTES = 64 * 1024 * 1024
+"""Longer lines are skipped and counted, to bound memory."""
+MAX_DOCUMENT_BYTES = 256 * 1024 * 1024
+"""Maximum size of a file that is one JSON document, which must be read as a whole."""
+_BUFFER = 1024 * 1024
+_MAGIC = b"\x1f\x8b"
+
+T = TypeVar("T")
+
+
+class UnreadableFileError(MulliganError):
+    """A file that cannot be read. The message has the reason."""
+
+
+class LogLines:
+    """The lines of one file, plain or gzipped, with the byte offset after each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.offset = 0
+        """Uncompressed bytes up to the end of the last line returned."""
+        self.skipped_lines = 0
+        """Lines that were skipped because they are too long."""
+        self._start_offset = 0
+        self.read_error = ""
+        """Why reading ended before the end of the file."""
+        try:
+            # Non-blocking: opening a pipe would otherwise block before its type can be checked.
+            descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+        except OSError as error:
+            raise UnreadableFileError(error.strerror or type(error).__name__) from None
+        try:
+            file_status = os.fstat(descriptor)
+            if not stat.S_ISREG(file_status.st_mode):
+                raise UnreadableFileError(
+                    "it is a folder" if stat.S_ISDIR(file_status.st_mode) else "it is not a regular file"
+                )
+            self.size = file_status.st_size
+            self.modified_at = int(file_status.st_mtime * 1000)
+            self._raw: IO[bytes] = os.fdopen(descriptor, "rb", buffering=_BUFFER)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._file: IO[bytes] | gzip.GzipFile = self._raw
+        try:
+            magic = self._raw.read(2)
+            self._raw.seek(0)
+        except OSError as error:
+            self.close()
+            raise UnreadableFileError(error.strerror or type(error).__name__) from None
+        if magic == _MAGIC:
+            self._file = gzip.GzipFile(fileobj=self._raw, mode="rb")
+
+    def __enter__(self) -> LogLines:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._raw.close()
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of the file that were read, for a progress bar."""
+        return min(self._raw.tell(), self.size) if not self._raw.closed else self.size
+
+    def head(self, limit: int = 32 * 1024) -> bytes:
+        """Return the beginning of the file, to detect its format."""
+        try:
+            beginning = self._file.read(limit)
+            self._file.seek(0)
+        except (OSError, EOFError, zlib.error) as error:
+            self.read_error = _describe_error(error)
+            return b""
+        return beginning
+
+    def read_all(self) -> bytes | None:
+        """Return the whole content, or None if it is too large."""
+        try:
+            self._file.seek(0)
+            data = self._file.read(MAX_DOCUMENT_BYTES + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            self.read_error = _describe_error(error)
+            return None
+        if len(data) > MAX_DOCUMENT_BYTES:
+            self.read_error = f"one document of more than {MAX_DOCUMENT_BYTES // 1024 // 1024} MB"
+            return None
+        self.offset = len(data)
+        return data
+
+    def skip(self, offset: int) -> None:
+        """Start after this many bytes, counted like `offset`."""
+        self._start_offset = offset
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield every line that is neither empty nor too long, including an unterminated last line."""
+        readline = self._file.readline
+        offset = 0
+        try:
+            if self._start_offset:
+                offset = self.offset = self._file.seek(self._start_offset)
+        except (OSError, EOFError, zlib.error) as error:
+            self.read_error = _describe_error(error)
+            return
+        is_inside = False
+        while True:
+            try:
+                line = readline(MAX_LINE_BYTES)
+            except (OSError, EOFError, zlib.error) as error:
+                self.read_error = _describe_error(error)
+                return
+            if not line:
+                return
+            offset += len(line)
+            has_ended = line.endswith(b"\n")
+            if is_inside or (not has_ended and len(line) >= MAX_LINE_BYTES):
+                self.skipped_lines += not is_inside
+                is_inside = not has_ended
+                continue
+            self.offset = offset
+            if len(line) > 2:  # shorter than an empty object
+                yield line
+
+
+def _describe_error(error: BaseException) -> str:
+    if isinstance(error, EOFError):
+        return "the end of the gzip is missing"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return f"it is damaged ({error})"
+
+
+_SURROGATE_ESCAPES = re.compile(
+    rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+)
+
+
+def decode_line(line: bytes, decoder: msgspec.json.Decoder[T]) -> T | None:
+    """Decode a line, or return None. Lone surrogates and invalid UTF-8 are replaced."""
+    try:
+        return decode_leniently(line, decoder.decode)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+
+
+def decode_leniently(data: bytes, decode: Callable[[bytes], T]) -> T:
+    """Decode JSON, replacing lone surrogates: programs that count in UTF-16 cut emoji in two."""
+    try:
+        return decode(data)
+    except msgspec.ValidationError:
+        raise  # valid JSON of another type
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return decode(replace_invalid_unicode(data))
+
+
+def replace_invalid_unicode(data: bytes) -> bytes:
+    """Replace lone surrogates and invalid UTF-8 in JSON."""
+    return _SURROGATE_ESCAPES.sub(_replace_lone_surrogate, data.decode("utf-8", "replace").encode())
+
+
+def _replace_lone_surrogate(match: re.Match[bytes]) -> bytes:
+    escape_sequence = match.group()
+    return b"\\ufffd" if len(escape_sequence) == 6 else escape_sequence
+
+
+def is_object(line: bytes) -> bool:
+    """Return whether a line looks like a complete object, without decoding it."""
+    return line[:1] == b"{" and (line[-2:] == b"}\n" or line.rstrip()[-1:] == b"}")
+
+
+def decode_raw(value: Any) -> Any:
+    """Decode a value that was left as raw JSON."""
+    if not isinstance(value, msgspec.Raw):
+        return value
+    data = bytes(value)
+    return decode_line(data, _any) if data else None
+
+
+_any: msgspec.json.Decoder[Any] = msgspec.json.Decoder()

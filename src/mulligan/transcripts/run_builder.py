@@ -1,0 +1,339 @@
+"""Builds runs from the calls and results of a log: steps, failures and recovery links.
+
+Only failures are classified, and long texts are shortened, so that memory depends on the number of calls, not on the
+size of the log.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from mulligan.capture.run import outcome_of
+from mulligan.classify.classifier import classify
+from mulligan.core.failure import Failure
+from mulligan.core.links import link_recoveries
+from mulligan.core.records import Compaction, History, Outcome, Run, Step, StepType
+from mulligan.redaction.plain_data import escape_surrogates, to_plain_data, truncate_text
+from mulligan.transcripts.log_lines import decode_raw
+
+FORMAT_KEY = "format"
+"""The metadata key of a run for the log format."""
+MAX_VALUE_CHARS = 2048
+"""Characters of one argument or result that are kept in memory."""
+MAX_CONTEXT_CHARS = 300
+"""Characters of the user's first message."""
+MAX_CALLS_WITH_ARGUMENTS = 20_000
+"""Calls of a run whose arguments are kept. Later ones keep them only if they fail."""
+MAX_REMEMBERED_IDS = 1_000_000
+"""Call ids that are remembered, to skip the copies that a resumed session has in its log."""
+
+
+class ReaderState:
+    """State shared by the readers of all files: the classifier, and counts of unreadable lines."""
+
+    def __init__(
+        self,
+        classify: Callable[..., Failure] = classify,
+        *,
+        keeps_results: bool = False,
+        on_failure: Callable[[str, Step], object] | None = None,
+    ) -> None:
+        self.classify = classify
+        self.keeps_results = keeps_results
+        self.on_failure = on_failure
+        """Called with the log id and step of each failed call."""
+        self.line_count = 0
+        self.unrecognized_lines = 0
+        """Lines that do not match the format of their file."""
+        self._seen_ids: set[int] = set()
+
+    def is_copy(self, id: str) -> bool:
+        """Return whether a call with this globally unique id was read before."""
+        id_hash = hash(id)
+        if id_hash in self._seen_ids:
+            return True
+        if len(self._seen_ids) < MAX_REMEMBERED_IDS:
+            self._seen_ids.add(id_hash)
+        return False
+
+
+class _Pending:
+    __slots__ = ("arguments", "name", "seq", "server", "started", "type")
+
+    def __init__(self, seq: int, name: str, type: StepType, server: str | None, arguments: Any, started: int) -> None:
+        self.seq = seq
+        self.name = name
+        self.type = type
+        self.server = server
+        self.arguments = arguments
+        self.started = started
+
+
+class RunBuilder:
+    """Builds one run from a log. `key` identifies it: reading the same log again gives the same run id."""
+
+    def __init__(self, state: ReaderState, format: str, *key: str, agent: str = "", id: str | None = None) -> None:
+        self._state = state
+        self.format = format
+        self.id = id or derive_run_id(format, *key)
+        self.agent = agent or format
+        self.version: str | None = None
+        self.session: str | None = key[0] if key else None
+        self.parent: str | None = None
+        self.environment: str | None = None
+        self.context = ""
+        self.model = ""
+        self.project = ""
+        self.started = 0
+        self.ended = 0
+        self.has_raised = False
+        self._pending: dict[str, _Pending] = {}
+        self._steps: list[Step] = []
+        self._compactions: list[Compaction] = []
+        self._has_failed = False
+        self._awaits_model = ""
+        self._seq = 0
+
+    @property
+    def calls(self) -> int:
+        return self._seq
+
+    @property
+    def needs_text(self) -> bool:
+        """Whether plain text is needed: the user's first message, or a sign that the model answers again."""
+        return not self.context or bool(self._awaits_model)
+
+    def note_time(self, timestamp: int) -> None:
+        """Extend the time range of the run to include this timestamp."""
+        if timestamp > self.ended:
+            self.ended = timestamp
+        if timestamp and (timestamp < self.started or not self.started):
+            self.started = timestamp
+
+    def set_context(self, text: str) -> None:
+        """Set the context to the user's first message."""
+        if not self.context and text and not text.startswith(("<", "Caveat:")):
+            self.context = text[:MAX_CONTEXT_CHARS].strip()
+
+    def start_call(
+        self,
+        id: str,
+        name: str,
+        arguments: Any,
+        timestamp: int = 0,
+        *,
+        type: StepType = "tool",
+        server: str | None = None,
+    ) -> None:
+        """Start a call. It becomes a step when its result is read."""
+        self._seq += 1
+        self.note_time(timestamp)
+        self._pending[id] = _Pending(self._seq, name, type, server, arguments, timestamp)
+
+    def set_next_number(self, seq: int) -> None:
+        """Set the number of the next call, as given in the log."""
+        self._seq = seq - 1
+
+    def is_pending(self, id: str) -> bool:
+        return id in self._pending
+
+    def discard_call(self, id: str) -> None:
+        """Discard a call that is recorded elsewhere or was never made. Its number is not reused."""
+        self._pending.pop(id, None)
+
+    def end_call(
+        self,
+        id: str,
+        answer: Any = None,
+        has_failed: bool = False,
+        timestamp: int = 0,
+        *,
+        seconds: float | None = None,
+        outcome: Outcome | None = None,
+        **evidence: Any,
+    ) -> bool:
+        """End a call with its result. Return whether the call was pending. `evidence` helps classify a failure."""
+        call = self._pending.pop(id, None)
+        if call is None:
+            return False
+        self.note_time(timestamp)
+        if seconds is None:
+            seconds = max(0, timestamp - call.started) / 1000 if timestamp and call.started else 0.0
+        failure = None
+        if has_failed and outcome is None:
+            failure = self._classify(call.type, call.name, call.arguments, answer, evidence)
+            outcome = outcome_of(failure)
+            self._has_failed = self._has_failed or outcome == "failure"
+        is_held = outcome not in (None, "success") or len(self._steps) < MAX_CALLS_WITH_ARGUMENTS
+        result = _answer_text(answer) if self._state.keeps_results and failure is None and answer is not None else None
+        step = Step(
+            run=self.id,
+            seq=call.seq,
+            call=call.seq,
+            type=call.type,
+            name=call.name,
+            server=call.server,
+            arguments=bound_arguments(call.arguments) if is_held else None,
+            outcome=outcome or "success",
+            result=result,
+            started=call.started,
+            seconds=seconds,
+            failure=failure,
+        )
+        self._steps.append(step)
+        if failure is not None and self._state.on_failure is not None:
+            self._state.on_failure(id, step)
+        return True
+
+    def add_step(self, step: Step, timestamp: int = 0) -> None:
+        """Add a step that the log holds completely."""
+        self._seq = max(self._seq, step.seq)
+        self.note_time(step.started)
+        self.note_time(timestamp)
+        self._has_failed = self._has_failed or step.has_failed
+        self._steps.append(step)
+
+    def _classify(self, type: StepType, name: str, arguments: Any, answer: Any, evidence: Mapping[str, Any]) -> Failure:
+        text = _answer_text(answer)
+        failure = self._state.classify(
+            text=text,
+            tool=name,
+            source=type,
+            is_error=True,
+            arguments=arguments if isinstance(arguments, dict) else None,
+            **evidence,
+        )
+        if len(failure.detail) > MAX_VALUE_CHARS:
+            failure = msgspec.structs.replace(
+                failure, detail=truncate_text(failure.detail, MAX_VALUE_CHARS * 3 // 4, MAX_VALUE_CHARS // 4)
+            )
+        return failure
+
+    def model_failed(self, text: str, timestamp: int = 0, **evidence: Any) -> None:
+        """Add a failed model call. The model's next answer recovers it."""
+        name = self._awaits_model or self.model or "model"
+        id = f"model {self._seq}"
+        self.start_call(id, name, None, timestamp, type="model")
+        self.end_call(id, text, True, timestamp, **evidence)
+        self._awaits_model = name
+
+    def model_answered(self, timestamp: int = 0) -> None:
+        if self._awaits_model:
+            id = f"model {self._seq}"
+            self.start_call(id, self._awaits_model, None, timestamp, type="model")
+            self.end_call(id, None, False, timestamp)
+            self._awaits_model = ""
+
+    def add_compaction(self, timestamp: int, reason: str = "", tokens: int | None = None) -> None:
+        """Add a compaction. Some logs record it twice in a row."""
+        self.note_time(timestamp)
+        if not timestamp or (self._compactions and self._compactions[-1].steps == self._seq):
+            return
+        self._compactions.append(
+            Compaction(
+                run=self.id, session=self.session, at=timestamp, reason=reason, steps=self._seq, tokens_before=tokens
+            )
+        )
+
+    def build_history(self) -> History | None:
+        """Build the run so far; None if it has no calls."""
+        if not self._steps:
+            return None
+        steps = sorted(self._steps, key=lambda step: step.seq)
+        run = self.build_run()
+        links = link_recoveries(steps, run) if self._has_failed else []
+        return History(run=run, steps=tuple(steps), links=tuple(links), compactions=tuple(self._compactions))
+
+    def build_run(self) -> Run:
+        """Build the run record."""
+        properties = {FORMAT_KEY: self.format, "model": self.model, "project": self.project}
+        metadata: dict[str, Any] = {name: value for name, value in properties.items() if value}
+        if self._pending:
+            metadata["unanswered"] = len(self._pending)
+        return Run(
+            id=self.id,
+            agent=self.agent,
+            version=self.version,
+            environment=self.environment,
+            session=self.session,
+            parent=self.parent,
+            context=escape_surrogates(self.context) or None,
+            metadata=metadata,
+            started=self.started,
+            ended=self.ended or None,
+            end="raised" if self.has_raised else "finished",
+        )
+
+
+def derive_run_id(*key: str) -> str:
+    """Derive a run id from a key, the same whenever the same log is read."""
+    digest = hashlib.sha256("\n".join(key).encode("utf-8", "replace")).digest()
+    return f"run_{base64.b32encode(digest[:10]).decode().lower()}"
+
+
+def split_server(name: str) -> tuple[str, str | None]:
+    """Split `mcp__SERVER__TOOL` into tool and server."""
+    if name.startswith("mcp__"):
+        server, _, tool = name[5:].partition("__")
+        if server and tool:
+            return tool, server
+    return name, None
+
+
+def to_milliseconds(timestamp: object) -> int:
+    """Convert a timestamp (ISO 8601, or seconds or milliseconds since the epoch); 0 if it is invalid."""
+    if isinstance(timestamp, str) and timestamp:
+        try:
+            return int(datetime.fromisoformat(timestamp).timestamp() * 1000)
+        except (ValueError, OverflowError, OSError):
+            return 0
+    if isinstance(timestamp, (int, float)) and not isinstance(timestamp, bool) and 0 < timestamp < 1e17:
+        return int(timestamp * 1000 if timestamp < 1e11 else timestamp if timestamp < 1e14 else timestamp / 1000)
+    return 0
+
+
+def bound_arguments(value: Any) -> Any:
+    """Shorten arguments: keep the beginning and end of long texts."""
+    if type(value) is not dict:
+        if value is None:
+            return None
+        return _shorten(value) if type(value) is str else to_plain_data(value, nodes=1000, chars=4 * MAX_VALUE_CHARS)
+    for member in value.values():
+        if type(member) not in _SMALL_TYPES and (type(member) is not str or len(member) > MAX_VALUE_CHARS):
+            break
+    else:
+        return value  # the common case
+    short = {name: _shorten(member) if type(member) is str else member for name, member in value.items()}
+    if all(type(member) in _SMALL_TYPES or type(member) is str for member in short.values()):
+        return short
+    return to_plain_data(short, nodes=1000, chars=32 * MAX_VALUE_CHARS)
+
+
+_SMALL_TYPES = frozenset({int, bool, type(None)})
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_VALUE_CHARS else truncate_text(text, MAX_VALUE_CHARS * 3 // 4, MAX_VALUE_CHARS // 4)
+
+
+def _answer_text(answer: Any) -> str:
+    """Return a result as one text. Unwraps the content blocks of all providers."""
+    answer = decode_raw(answer)
+    if isinstance(answer, list):
+        texts = [block.get("text") if isinstance(block, dict) else block for block in answer[:50]]
+        answer = "\n".join(text for text in texts if isinstance(text, str)) or answer
+    if answer is None:
+        return ""
+    if not isinstance(answer, str):
+        answer = msgspec.json.encode(to_plain_data(answer, chars=8 * MAX_VALUE_CHARS)).decode()
+    return _keep_ends(answer)
+
+
+def _keep_ends(text: str) -> str:
+    return text if len(text) <= 4 * MAX_VALUE_CHARS else truncate_text(text, 3 * MAX_VALUE_CHARS, MAX_VALUE_CHARS)

@@ -1,0 +1,1163 @@
+"""A call within its limits: generated schedules, and a clock that goes only where it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import selectors
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mulligan
+from mulligan import AgentError, InfraError, Policy
+from mulligan.core.failure import SettingsError
+from mulligan.recover.budget import ToolLimits
+from mulligan.testing import Sandbox, sandbox
+
+# A storm: many calls at once, on a virtual clock
+
+
+class Skipping(selectors.DefaultSelector):
+    """Waits for nothing, and says how long it would have waited."""
+
+    skipped = 0.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        self.skipped += timeout or 0.0
+        return super().select(0)
+
+
+class Simulation:
+    """An event loop in which time passes only while everybody sleeps, and a mulligan that lives in it."""
+
+    def __init__(self, **policy: Any) -> None:
+        self._selector = Skipping()
+        self.loop = asyncio.SelectorEventLoop(self._selector)
+        self.loop.time = lambda: self._selector.skipped  # type: ignore[method-assign]
+        self.rehearsal = Sandbox(policy=Policy(**policy), record="off")
+        kit = self.rehearsal.components.kit
+        object.__setattr__(kit, "timer", lambda: self._selector.skipped)
+        object.__setattr__(kit, "asleep", asyncio.sleep)
+        self.executed = 0
+        self.begun = 0
+
+    def run(self, main: Any) -> None:
+        async def at_once(function: Callable[..., Any], *args: Any) -> Any:
+            return function(*args)
+
+        before, asyncio.to_thread = asyncio.to_thread, at_once  # a thread would live on another clock
+        try:
+            self.loop.run_until_complete(main)
+        finally:
+            asyncio.to_thread = before
+            self.loop.close()
+
+    def nested(self, depth: int, is_down: Callable[[float], bool]) -> Callable[[], Any]:
+        """A service behind so many wrapped layers."""
+
+        async def service() -> str:
+            self.executed += 1
+            await asyncio.sleep(0.02)
+            if is_down(self._selector.skipped):
+                raise ConnectionError("reset by peer")
+            return "ok"
+
+        layer: Callable[[], Any] = service
+        for number in range(depth):
+
+            def around(inner: Callable[[], Any] = layer) -> Any:
+                async def call() -> Any:
+                    return await inner()
+
+                return call
+
+            layer = self.rehearsal.mulligan.tool(name=f"layer {number}", effects="none")(around())
+        return layer
+
+    async def load(self, call: Callable[[], Any], rate: float, seconds: float) -> None:
+        """So many calls a second, each on its own."""
+
+        async def one() -> None:
+            self.begun += 1
+            with contextlib.suppress(ConnectionError, AgentError):
+                await call()
+
+        tasks = []
+        for _ in range(int(rate * seconds)):
+            tasks.append(asyncio.ensure_future(one()))
+            await asyncio.sleep(1 / rate)
+        await asyncio.gather(*tasks)
+
+
+@pytest.mark.parametrize("rate", [1, 2, 10])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_an_outage_of_two_minutes_costs_at_most_fifteen_percent_more_attempts_than_calls(rate, depth):
+    simulation = Simulation()
+    simulation.run(simulation.load(simulation.nested(depth, lambda now: True), rate, 120))
+    assert simulation.begun == 120 * rate
+    assert simulation.executed <= 1.15 * simulation.begun
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.2, 1, 5])
+def test_at_any_load_an_outage_costs_at_most_a_tenth_more_and_ten_without_any_circuit(rate):
+    simulation = Simulation(breaker=False)
+    simulation.run(simulation.load(simulation.nested(1, lambda now: True), rate, 120))
+    assert simulation.begun <= simulation.executed <= 1.1 * simulation.begun + 10
+
+
+def test_three_nested_layers_cost_the_same_as_one():
+    costs = []
+    for depth in (1, 3):
+        simulation = Simulation()
+        simulation.run(simulation.load(simulation.nested(depth, lambda now: 30 < now < 150), 2, 180))
+        costs.append(simulation.executed)
+    assert costs[0] == costs[1]
+
+
+def test_after_an_outage_calls_work_again_within_the_longest_time_a_circuit_is_open():
+    simulation = Simulation()
+    call = simulation.nested(1, lambda now: now < 60)
+    worked: list[float] = []
+
+    async def main() -> None:
+        await simulation.load(call, 2, 60)
+        for _ in range(60):
+            try:
+                await call()
+                worked.append(simulation._selector.skipped)
+            except (ConnectionError, AgentError):
+                pass
+            await asyncio.sleep(0.5)
+
+    simulation.run(main())
+    assert worked[0] <= 60 + 10 + 1
+    assert len(worked) >= 60 - 22
+
+
+@settings(max_examples=15)
+@given(
+    st.lists(st.tuples(st.floats(0.01, 6), st.floats(0, 25)), min_size=1, max_size=5),
+    st.integers(1, 3),
+    st.booleans(),
+)
+def test_on_any_schedule_of_load_and_outages_retries_stay_within_the_budget(schedule, depth, breaker):
+    simulation = Simulation(breaker=breaker)
+    downs = [sum(seconds for _, seconds in schedule[:place]) for place in range(len(schedule))]
+    call = simulation.nested(depth, lambda now: sum(begin <= now for begin in downs) % 2 == 0)
+
+    async def main() -> None:
+        for rate, seconds in schedule:
+            await simulation.load(call, rate, seconds)
+
+    simulation.run(main())
+    assert simulation.executed <= 1.1 * simulation.begun + 10
+
+
+def test_in_any_number_of_threads_retries_stay_within_the_budget() -> None:
+    with sandbox(breaker=False, record="off") as played:
+        executed: list[int] = []
+        failures: list[BaseException] = []
+
+        @mulligan.tool(effects="none")
+        def fetch() -> None:
+            executed.append(1)
+            raise ConnectionError("reset")
+
+        def work() -> None:
+            for _ in range(50):
+                try:
+                    fetch()
+                except ConnectionError:
+                    pass
+                except BaseException as error:  # noqa: BLE001 - told by the assertion below
+                    failures.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+        assert 400 <= len(executed) <= 1.1 * 400 + 10
+        assert len(played.backoffs) == len(executed) - 400
+
+
+def test_a_run_has_twenty_retries(played: Sandbox) -> None:
+    executed: list[int] = []
+
+    @mulligan.tool(effects="none", policy=Policy(attempts=10, breaker=False, repeats=0, retry_burst=1000))
+    def fetch() -> None:
+        executed.append(1)
+        raise ConnectionError("reset")
+
+    with sandbox(retry_burst=1000), mulligan.run("agent"):
+        for _ in range(5):
+            with pytest.raises(ConnectionError) as left:
+                fetch()
+    assert len(executed) == 5 + 20
+    assert "20 retries were made in this run" in left.value.__notes__[0]
+
+
+def test_a_repair_that_no_budget_is_left_for_is_offered(played: Sandbox) -> None:
+    @mulligan.tool
+    def search(k: int) -> int:
+        raise mulligan.AgentError(f"k must be 10 or less, got {k}.")
+
+    with sandbox(run_retries=0), mulligan.run("agent"), pytest.raises(mulligan.AgentError) as left:
+        search(50)
+
+    assert "0 retries were made in this run" in left.value.__notes__[0]
+    assert "This may work: k 50 -> 10." in left.value.__notes__[0]
+
+
+def test_nobody_is_sent_to_look_at_a_run_that_is_not_recorded(played: Sandbox) -> None:
+    @mulligan.tool(record="off")
+    def search() -> None:
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError) as left:
+        search()
+
+    assert left.value.__notes__[0].startswith("mulligan: tool/timeout, 1 attempt")
+    assert "mulligan show" not in left.value.__notes__[0]
+
+
+# Executed at most once
+
+OUTCOMES = st.lists(
+    st.tuples(
+        st.booleans(),  # whether it takes effect
+        st.sampled_from(
+            [None, TimeoutError("no answer"), ConnectionResetError("reset"), OSError("gone"), ValueError("no")]
+        ),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@pytest.mark.parametrize("checks", ["truthfully", "with nothing", "by raising", "not at all"])
+@pytest.mark.parametrize("is_async", [False, True])
+@settings(max_examples=40)
+@given(outcomes=OUTCOMES, attempts=st.integers(1, 5))
+def test_a_once_tool_is_executed_at_most_once_a_call_whatever_becomes_of_its_reply(
+    checks, is_async, outcomes, attempts
+):
+    effects: list[str] = []
+    script = list(outcomes)
+    played = Sandbox(policy=Policy(attempts=attempts))
+
+    def happen(id: str) -> str:
+        takes_effect, error = script.pop(0) if script else (True, None)
+        if takes_effect or error is None:
+            effects.append(id)
+        if error is not None:
+            raise error
+        return f"receipt of {id}"
+
+    async def ahappen(id: str) -> str:
+        return happen(id)
+
+    def verify(id: str) -> Any:
+        if checks == "by raising":
+            raise RuntimeError("the check is broken")
+        if checks == "with nothing":
+            return None
+        return f"receipt of {id}" if id in effects else False
+
+    options: Any = {} if checks == "not at all" else {"verify": verify}
+    pay = played.mulligan.tool(name="pay", **options)(ahappen if is_async else happen)
+    try:
+        answer = asyncio.run(pay("a")) if is_async else pay("a")
+    except (OSError, ValueError):
+        answer = None
+    assert len(effects) <= 1
+    if answer is not None:
+        assert answer == "receipt of a"
+        assert effects == ["a"]
+    elif checks == "truthfully":
+        assert effects == []  # what happened is never told to have failed
+    assert len(outcomes) - len(script) <= attempts
+
+
+def test_a_check_that_finds_the_effect_makes_the_call_a_success_that_says_so(played: Sandbox) -> None:
+    @mulligan.tool(verify=lambda invoice: f"receipt of {invoice}")
+    def pay(invoice: str) -> str:
+        raise TimeoutError("no answer")
+
+    with mulligan.run("agent") as run:
+        assert pay("INV-1") == "receipt of INV-1"
+        assert "a check found that it had worked" in mulligan.drain_notes()[0]
+    assert run.status == "recovered"
+    assert [step.outcome for step in played.steps] == ["failure", "success"]
+    assert [call.outcome_label for call in played.calls] == ["confirmed by a check"]
+
+
+def test_a_check_that_finds_no_effect_lets_the_same_call_be_made_again(played: Sandbox) -> None:
+    made: list[str] = []
+
+    @mulligan.tool(verify=lambda invoice: False)
+    def pay(invoice: str) -> str:
+        made.append(invoice)
+        if len(made) == 1:
+            raise TimeoutError("no answer")
+        return "paid"
+
+    assert pay("INV-1") == "paid"
+    assert made == ["INV-1", "INV-1"]
+
+
+def test_a_check_may_be_async_for_an_async_tool_only(played: Sandbox) -> None:
+    async def verify(invoice: str) -> str:
+        return "found"
+
+    @mulligan.tool(verify=verify)
+    async def pay(invoice: str) -> str:
+        raise TimeoutError("no answer")
+
+    assert asyncio.run(pay("INV-1")) == "found"
+    with pytest.raises(SettingsError, match="verify is async"):
+        mulligan.tool(verify=verify)(lambda invoice: None)
+
+
+def test_a_check_is_given_what_the_function_was_given(played: Sandbox) -> None:
+    asked: list[Any] = []
+
+    class Bank:
+        def find(self, *args: Any, **kwargs: Any) -> None:
+            asked.append((self, args, kwargs))
+
+        @mulligan.tool(verify=find)
+        def pay(self, invoice: str, *, cents: int) -> None:
+            raise TimeoutError("no answer")
+
+    bank = Bank()
+    with pytest.raises(TimeoutError):
+        bank.pay("INV-1", cents=5)
+    assert asked == [(bank, ("INV-1",), {"cents": 5})]
+
+
+def test_a_status_that_proves_that_nothing_was_done_lets_a_once_tool_be_repaired(played: Sandbox) -> None:
+    class Unprocessable(Exception):
+        status_code = 422
+
+    made: list[Any] = []
+
+    def book(days: int) -> str:
+        made.append(days)
+        if days > 7:
+            raise Unprocessable("days must be 7 or less")
+        return "booked"
+
+    with pytest.raises(Unprocessable):
+        mulligan.tool(book)(days=9)
+    assert mulligan.tool(rejection_statuses={422})(book)(days=9) == "booked"
+    assert made == [9, 9, 7]
+
+
+# Time
+
+
+@settings(max_examples=50)
+@given(
+    st.floats(0.1, 60),
+    st.lists(st.tuples(st.floats(0, 20), st.none() | st.floats(0, 40)), min_size=1, max_size=5),
+    st.floats(0, 1),
+)
+def test_no_attempt_begins_after_the_deadline_and_no_wait_goes_beyond_it(timeout, durations, chance):
+    class Busy(Exception):
+        status_code = 429
+
+        def __init__(self, retry_after: float | None) -> None:
+            super().__init__("slow down")
+            self.headers = {} if retry_after is None else {"retry-after": str(retry_after)}
+
+    played = Sandbox(policy=Policy(attempts=10))
+    now = 0.0
+    begun: list[float] = []
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        slept.append(now)
+
+    kit = played.components.kit
+    for name, value in {"timer": lambda: now, "sleep": sleep, "chance": lambda: chance}.items():
+        object.__setattr__(kit, name, value)
+
+    @played.mulligan.tool(effects="none", timeout=timeout)
+    def fetch() -> None:
+        nonlocal now
+        begun.append(now)
+        seconds, retry_after = durations[min(len(begun), len(durations)) - 1]
+        now += seconds
+        raise Busy(retry_after)
+
+    with pytest.raises(Busy):
+        fetch()
+    assert all(each < timeout for each in begun)
+    assert all(each < timeout for each in slept)
+
+
+def test_where_a_wait_took_longer_than_it_should_no_attempt_follows_it(played: Sandbox) -> None:
+    kit = played.components.kit
+    object.__setattr__(kit, "sleep", lambda seconds: played.backoffs.append(seconds + 60))
+    executed: list[int] = []
+
+    @mulligan.tool(effects="none", timeout=30)
+    def fetch() -> None:
+        executed.append(1)
+        raise ConnectionError("reset")
+
+    with pytest.raises(ConnectionError) as left:
+        fetch()
+    assert len(executed) == 1
+    assert "its time is over" in left.value.__notes__[0]
+
+
+def test_an_async_tool_that_hangs_is_cut_off_in_time(played: Sandbox) -> None:
+    cut: list[bool] = []
+
+    @mulligan.tool(timeout=0.05)
+    async def hang() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cut.append(True)
+            raise
+
+    with pytest.raises(TimeoutError, match=r"hang did not answer in 0\.05 s"):
+        asyncio.run(hang())
+    assert cut == [True]
+    assert played.steps[0].failure is not None
+    assert played.steps[0].failure.kind == "tool/timeout"
+
+
+def test_an_async_stream_that_hangs_before_its_first_item_is_cut_off_in_time(played: Sandbox) -> None:
+    @mulligan.tool(timeout=0.05)
+    async def hang() -> Any:
+        await asyncio.sleep(60)
+        yield 1
+
+    async def read() -> list[int]:
+        return [item async for item in hang()]
+
+    with pytest.raises(TimeoutError, match="did not answer"):
+        asyncio.run(read())
+
+
+def test_the_deadline_of_a_call_around_it_ends_the_retries_of_a_call(played: Sandbox) -> None:
+    @mulligan.tool(effects="none")
+    def inner() -> None:
+        raise ConnectionError("reset")
+
+    @mulligan.tool(timeout=0.1, policy=Policy(attempts=1))
+    def outer() -> None:
+        inner()
+
+    with pytest.raises(ConnectionError):
+        outer()
+    assert played.backoffs == []
+
+
+@pytest.mark.parametrize("bad", [0, -1, True, "5", float("nan"), float("inf")])
+def test_a_timeout_that_cannot_be_meant_is_refused(bad: Any) -> None:
+    with pytest.raises(SettingsError, match="timeout is a number of seconds"):
+        mulligan.tool(timeout=bad)
+
+
+@pytest.mark.parametrize("bad", [422, "422", [42], [True], ["422"], None])
+def test_statuses_that_are_none_are_refused(bad: Any) -> None:
+    with pytest.raises(SettingsError, match="rejection_statuses is a set of HTTP statuses"):
+        mulligan.tool(rejection_statuses=bad)
+
+
+# Nothing that is no failure is swallowed
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, asyncio.CancelledError, GeneratorExit])
+@pytest.mark.parametrize("where", ["first", "second", "sleep", "verify"])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_interrupt_leaves_wherever_it_comes(error: type[BaseException], where: str, is_async: bool) -> None:
+    played = Sandbox()
+    mine = error()
+    executed: list[int] = []
+
+    def now(place: str) -> None:
+        if place == where:
+            raise mine
+
+    def work() -> str:
+        executed.append(1)
+        now("first" if len(executed) == 1 else "second")
+        raise TimeoutError("no answer")
+
+    async def awork() -> str:
+        return work()
+
+    def verify() -> bool:
+        now("verify")
+        return False
+
+    async def averify() -> bool:
+        return verify()
+
+    async def asleep(seconds: float) -> None:
+        now("sleep")
+
+    kit = played.components.kit
+    object.__setattr__(kit, "sleep", lambda seconds: now("sleep"))
+    object.__setattr__(kit, "asleep", asleep)
+    tool = played.mulligan.tool(name="work", verify=averify if is_async else verify)(awork if is_async else work)
+
+    def drive() -> None:
+        if not is_async:
+            tool()
+            return
+        coroutine = tool()  # by hand: an event loop has its own mind about interrupts
+        while True:
+            coroutine.send(None)
+
+    with pytest.raises(error) as left:
+        drive()
+    assert left.value is mine
+    assert len(executed) == (2 if where == "second" else 1)
+    assert all(step.outcome != "success" for step in played.steps)
+    (call,) = played.calls
+    if where in ("sleep", "verify"):
+        assert call.last.ending is not None
+        assert call.last.ending.why == "it was cancelled from outside"
+
+
+# The same call once too often
+
+
+class Calls:
+    """A tool that always fails, and what it was called with."""
+
+    def __init__(self, error: Callable[[str], Exception] = lambda path: FileNotFoundError(2, "No such file", path)):
+        self.executed: list[str] = []
+        self._error = error
+
+    def read(self, path: str) -> str:
+        self.executed.append(path)
+        raise self._error(path)
+
+
+@contextlib.contextmanager
+def first_turn() -> Iterator[Any]:
+    """A turn of a loop that is under way: in the current run, or in its own."""
+    turns = iter(mulligan.turns(limit=2))
+    yield next(turns)
+    turns.close()  # type: ignore[attr-defined] # a generator
+
+
+def test_third_identical_call_that_answers_a_model_is_blocked(played: Sandbox) -> None:
+    calls = Calls()
+    tools = {"read": mulligan.tool(effects="none")(calls.read)}
+    with mulligan.run("agent") as run, first_turn() as turn:
+        for _ in range(2):
+            assert turn.call(tools, "read", {"path": "a.txt"})["error"] == "tool/file_not_found"
+        for _ in range(2):
+            answer = turn.call(tools, "read", {"path": "a.txt"})
+            assert answer["error"] == "orchestration/loop_detected"
+            assert answer["recoverable"] is False
+        turn.call(tools, "read", {"path": "b.txt"})
+    assert calls.executed == ["a.txt", "a.txt", "b.txt"]
+    assert [step.outcome for step in played.steps] == ["failure", "failure", "refused", "refused", "failure"]
+    assert run.status == "failure"  # no call succeeded
+    with mulligan.run("another"), first_turn() as turn:
+        turn.call(tools, "read", {"path": "a.txt"})
+    assert calls.executed[-1] == "a.txt"
+
+
+def test_identical_call_awaited_by_a_loop_is_blocked(played: Sandbox) -> None:
+    calls = Calls()
+
+    async def main() -> list[str]:
+        with first_turn() as turn:
+            return [(await turn.acall({"read": calls.read}, "read", {"path": "a.txt"}))["error"] for _ in range(3)]
+
+    assert asyncio.run(main()) == ["tool/file_not_found", "tool/file_not_found", "orchestration/loop_detected"]
+    assert len(calls.executed) == 2
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_identical_call_of_a_program_is_always_made_and_noted(played: Sandbox, is_async: bool) -> None:
+    calls = Calls()
+
+    async def aread(path: str) -> str:
+        return calls.read(path)
+
+    read = mulligan.tool(effects="none", name="read")(aread if is_async else calls.read)
+    notes = []
+    with mulligan.run("agent"):
+        for _ in range(5):
+            with pytest.raises(FileNotFoundError) as caught:
+                asyncio.run(read("a.txt")) if is_async else read("a.txt")
+            notes.append("\n".join(caught.value.__notes__))
+        announced = mulligan.drain_notes()
+    assert calls.executed == ["a.txt"] * 5
+    assert {step.outcome for step in played.steps} == {"failure"}
+    assert ["failed the same way" in note for note in notes] == [False, False, True, True, True]
+    assert "mulligan: this call failed the same way 3 times in this run." in notes[2].splitlines()
+    assert "mulligan: this call failed the same way 5 times in this run." in notes[4].splitlines()
+    # A poller would fill its run with notes: the first of a streak is announced, and spirals as before.
+    assert [note for note in announced if "failed the same way" in note] == [
+        "mulligan: this call failed the same way 3 times in this run."
+    ]
+
+
+def test_program_poller_is_never_blocked_and_gets_its_answer(played: Sandbox) -> None:
+    script: list[Any] = [AgentError("The report is not ready.", code="not_ready")] * 9
+
+    @mulligan.tool(effects="none")
+    def poll(report: str) -> str:
+        if script:
+            raise script.pop()
+        return "ready"
+
+    with mulligan.run("agent"):
+        for _ in range(9):
+            with pytest.raises(AgentError, match="not ready"):
+                poll("r1")
+        assert poll("r1") == "ready"
+    assert len(played.steps) == 10
+
+
+@pytest.mark.parametrize(
+    ("between", "is_noted"),
+    [([], True), ([("make", "")], False), ([("read", "b.txt")], False), ([("read", "other failure")], False)],
+    ids=["nothing", "another success", "other arguments", "another failure"],
+)
+def test_count_of_identical_failures_is_reset_by(
+    played: Sandbox, between: list[tuple[str, str]], is_noted: bool
+) -> None:
+    errors: list[Exception] = []
+
+    @mulligan.tool
+    def read(path: str) -> str:
+        raise errors.pop() if errors else KeyError("no such key")
+
+    tools = {"read": read, "make": mulligan.tool(name="make")(lambda path: "made")}
+    with mulligan.run("agent"):
+        for name, path in [*[("read", "a.txt")] * 2, *between, ("read", "a.txt")]:
+            if path == "other failure":
+                path = "a.txt"
+                errors.append(AgentError("The folder is locked.", code="locked"))
+            try:
+                tools[name](path)
+            except (KeyError, AgentError) as error:
+                note = error.__notes__[0]
+    assert ("failed the same way 3 times" in note) is is_noted
+
+
+def test_note_of_identical_failures_is_not_left_where_the_limit_is_zero() -> None:
+    with sandbox(repeats=0), mulligan.run("agent"):
+        read = mulligan.tool(name="read")(Calls(KeyError).read)
+        for _ in range(5):
+            with pytest.raises(KeyError) as caught:
+                read("a.txt")
+        assert "failed the same way" not in caught.value.__notes__[0]
+
+
+def test_identical_failures_of_two_tools_of_one_name_are_counted_apart(played: Sandbox) -> None:
+    def one(path: str) -> str:
+        raise KeyError("no such key")
+
+    def other(path: str) -> str:
+        raise KeyError("no such key")
+
+    with first_turn() as turn:
+        for _ in range(2):
+            for function in (one, other):
+                tool = mulligan.tool(name="read")(function)
+                assert turn.call([tool], "read", {"path": "a.txt"})["error"] == "tool/not_found"
+        for function in (one, other):  # neither has reset the other
+            tool = mulligan.tool(name="read")(function)
+            assert turn.call([tool], "read", {"path": "a.txt"})["error"] == "orchestration/loop_detected"
+
+
+def test_repeated_failures_of_a_model_are_never_blocked(played: Sandbox) -> None:
+    asked: list[int] = []
+
+    @mulligan.model
+    def chat(messages: Any) -> str:
+        asked.append(1)
+        raise KeyError("no")
+
+    with mulligan.run("agent"):
+        for _ in range(5):
+            with pytest.raises(KeyError):
+                chat([{"role": "user", "content": "Hello?"}])
+    assert len(asked) == 5
+
+
+def test_program_call_inside_a_tool_that_answers_a_model_is_made(played: Sandbox) -> None:
+    calls = Calls()
+    inner = mulligan.tool(name="inner")(calls.read)
+
+    @mulligan.tool(policy=Policy(attempts=1))
+    def outer(times: int) -> str:
+        for _ in range(times):
+            with contextlib.suppress(FileNotFoundError):
+                inner("a.txt")
+        return "done"
+
+    with first_turn() as turn:
+        assert turn.call([outer], "outer", {"times": 4}) == "done"
+    assert calls.executed == ["a.txt"] * 4
+
+
+def test_identical_failures_are_counted_by_call_and_not_by_attempt(played: Sandbox) -> None:
+    executed: list[int] = []
+
+    @mulligan.tool(effects="none", policy=Policy(breaker=False))
+    def fetch() -> None:
+        executed.append(1)
+        raise ConnectionError("reset")
+
+    with first_turn() as turn:
+        errors = [turn.call([fetch], "fetch")["error"] for _ in range(3)]
+    assert errors == ["tool/connection_error", "tool/connection_error", "orchestration/loop_detected"]
+    assert len(executed) == 6
+
+
+def test_success_of_another_tool_unblocks_a_call_and_a_models_answer_does_not(played: Sandbox) -> None:
+    calls = Calls()
+    tools = {"read": mulligan.tool(effects="none")(calls.read), "make": lambda: "made"}
+    chat = mulligan.model(name="chat")(lambda messages: "let me try again")
+    with first_turn() as turn:
+        for _ in range(3):
+            chat([])
+            turn.call(tools, "read", {"path": "a.txt"})
+        assert len(calls.executed) == 2
+        turn.call(tools, "make")
+        turn.call(tools, "read", {"path": "a.txt"})
+    assert len(calls.executed) == 3
+
+
+def test_calls_outside_a_run_and_observed_ones_are_never_answered_without_being_made(played: Sandbox) -> None:
+    def read() -> None:
+        raise KeyError("no")
+
+    alone = mulligan.tool(read)
+    watched = mulligan.tool(mode="observe", name="watched")(read)
+    for _ in range(5):
+        with pytest.raises(KeyError):
+            alone()
+    with mulligan.run("agent"):
+        for _ in range(5):
+            with pytest.raises(KeyError):
+                watched()
+
+
+def test_attempts_of_a_layer_that_retries_are_not_calls_given_up(played: Sandbox) -> None:
+    @mulligan.tool(effects="none")
+    def inner() -> None:
+        raise ConnectionError("reset")
+
+    @mulligan.tool(effects="none", policy=Policy(attempts=5))
+    def outer() -> None:
+        inner()
+
+    with mulligan.run("agent"), pytest.raises(ConnectionError):
+        outer()
+    assert len(played.steps) == 10
+
+
+def test_identical_failures_leave_a_tool_on_the_fast_path(played: Sandbox) -> None:
+    read = mulligan.tool(name="read")(Calls(KeyError).read)
+    with mulligan.run("agent"):
+        for _ in range(4):
+            with pytest.raises(KeyError):
+                read("a.txt")
+        assert not read.__mulligan__.rules(played.components.kit, None).guard.needs_admission_check
+
+
+@pytest.mark.parametrize("spirals", ["report", "block"])
+def test_spiral_of_a_program_is_named_and_its_calls_are_made(spirals: str) -> None:
+    with sandbox(spirals=spirals) as played, mulligan.run("agent"):
+        tools = {name: mulligan.tool(name=name)(_nothing) for name in ("search_web", "search_docs")}
+        for number in range(4):
+            with pytest.raises(KeyError):
+                tools["search_docs" if number % 2 else "search_web"](f"refund policy {number}")
+        (note,) = mulligan.drain_notes()
+        assert "the same approach has failed 4 times" in note
+        assert "search_web, search_docs" in note
+        assert played.steps[-1].ending is not None
+        assert played.steps[-1].ending.spiral == note
+        with pytest.raises(KeyError) as caught:
+            tools["search_web"]("policy refund")
+        assert "the same approach has failed 5 times" in caught.value.__notes__[0]
+        assert mulligan.drain_notes()
+
+
+@pytest.mark.parametrize(("spirals", "error"), [("report", "tool/not_found"), ("block", "tool/wrong_approach")])
+def test_spiral_in_a_loop_is_blocked_only_where_that_was_set(spirals: str, error: str) -> None:
+    with sandbox(spirals=spirals), first_turn() as turn:
+        tools = {"search_web": _nothing, "search_docs": _nothing}
+        for number in range(4):
+            name = "search_docs" if number % 2 else "search_web"
+            answer = turn.call(tools, name, {"query": f"refund policy {number}"})
+        assert "the same approach has failed 4 times" in answer["suggestions"][-1]
+        assert turn.call(tools, "search_web", {"query": "policy refund"})["error"] == error
+
+
+def _nothing(query: str) -> None:
+    raise KeyError("nothing is known of this")
+
+
+class Service:
+    """A tool that fails while its other side is down."""
+
+    def __init__(self) -> None:
+        self.executed = 0
+        self.is_down = True
+
+    def fetch(self) -> str:
+        self.executed += 1
+        if self.is_down:
+            raise ConnectionError("reset")
+        return "ok"
+
+
+def open_circuit(call: Callable[[], Any]) -> None:
+    """Fail until the circuit is open."""
+    for _ in range(5):
+        with pytest.raises(ConnectionError):
+            call()
+
+
+def test_open_circuit_stops_retries_of_a_program_and_never_its_first_attempt(played: Sandbox) -> None:
+    service = Service()
+    fetch = mulligan.tool(effects="none")(service.fetch)
+    open_circuit(fetch)
+    made, waits = service.executed, len(played.backoffs)
+    for _ in range(3):
+        with pytest.raises(ConnectionError) as caught:
+            fetch()
+    assert service.executed == made + 3
+    assert len(played.backoffs) == waits
+    assert "too many of its calls have failed, and its circuit breaker is open" in caught.value.__notes__[0]
+    service.is_down = False
+    assert fetch() == "ok"
+    service.is_down = True
+    with pytest.raises(ConnectionError):
+        fetch()
+    assert len(played.backoffs) > waits  # the success has closed the circuit, and so there are retries again
+
+
+def test_open_circuit_of_a_tool_that_is_never_retried_is_recorded(played: Sandbox) -> None:
+    fetch = mulligan.tool(Service().fetch)
+    open_circuit(fetch)
+    assert played.steps[-1].ending is not None
+    assert played.steps[-1].ending.why.endswith("is not known to be repeatable; its circuit breaker is open")
+
+
+def test_open_circuit_of_a_tool_that_asks_for_it_answers_at_once(played: Sandbox) -> None:
+    service = Service()
+    fetch = mulligan.tool(circuit_breaker=True)(service.fetch)
+    open_circuit(fetch)
+    with pytest.raises(AgentError, match=r"fetch was not called: .* It is tried again in \d\.\d s"):
+        fetch()
+    assert service.executed == 5
+    assert played.steps[-1].failure is not None
+    assert played.steps[-1].failure.kind == "tool/unavailable"
+    assert [each.run.end for each in played.runs][-1] == "raised"
+    played.backoffs.append(5.0)
+    service.is_down = False
+    assert fetch() == "ok"  # the probe
+
+
+def test_open_circuit_blocks_a_call_that_answers_a_model(played: Sandbox) -> None:
+    service = Service()
+    fetch = mulligan.tool(service.fetch)
+    open_circuit(fetch)
+    with first_turn() as turn:
+        answer = turn.call([fetch], "fetch")
+    assert answer["error"] == "tool/unavailable"
+    assert "fetch was not called" in answer["message"]
+    assert service.executed == 5
+
+
+def test_open_circuit_of_a_model_without_fallback_lets_its_calls_through(played: Sandbox) -> None:
+    service = Service()
+
+    @mulligan.model
+    def chat(messages: Any) -> str:
+        return service.fetch()
+
+    for number in range(12):
+        with pytest.raises(ConnectionError):
+            chat([{"role": "user", "content": f"Question {number}?"}])
+    assert service.executed >= 12
+    blocked = mulligan.model(circuit_breaker=True)(chat.__wrapped__)
+    with pytest.raises(AgentError, match="was not called"):
+        blocked([{"role": "user", "content": "Another?"}])
+
+
+def test_open_circuit_is_ignored_where_the_policy_has_no_breaker(played: Sandbox) -> None:
+    service = Service()
+    open_circuit(mulligan.tool(service.fetch))
+    plain = mulligan.tool(circuit_breaker=True, policy=Policy(breaker=False))(service.fetch)
+    for _ in range(9):
+        with pytest.raises(ConnectionError):
+            plain()
+    asking = mulligan.tool(circuit_breaker=True)(service.fetch)  # of the same function, and so of the same circuit
+    with pytest.raises(AgentError, match="was not called"):
+        asking()
+
+
+@pytest.mark.parametrize("wrap", [mulligan.tool, mulligan.model])
+@pytest.mark.parametrize("bad", [None, 1, "yes"])
+def test_circuit_breaker_option_that_cannot_be_meant_is_refused(wrap: Any, bad: Any) -> None:
+    with pytest.raises(SettingsError, match="circuit_breaker is true or false"):
+        wrap(circuit_breaker=bad)(lambda: None)
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0.0, 0.05, 0.3, 1.0, 4.0, 25.0, 70.0]), st.booleans(), st.sampled_from([0.0, 40.0])),
+        max_size=40,
+    ),
+    st.integers(1, 2),
+)
+def test_circuit_of_real_calls_opens_only_by_the_rule_and_closes_by_any_success(events, attempts):
+    played = Sandbox(policy=Policy(attempts=attempts), record="off")
+    now = 0.0
+    object.__setattr__(played.components.kit, "timer", lambda: now)
+
+    def work(is_bad: bool, seconds: float) -> str:
+        nonlocal now
+        now += seconds
+        if is_bad:
+            raise ConnectionError("reset")
+        return "ok"
+
+    call = played.mulligan.tool(name="work")(work)
+    guard = call.__mulligan__.rules(played.components.kit, None).guard
+    results: list[tuple[float, bool]] = []
+    was_open = False
+    for pause, is_bad, seconds in events:
+        now += pause
+        with contextlib.suppress(ConnectionError):
+            call(is_bad, seconds)
+        is_open = guard.is_open("", float("-inf"))
+        results.append((now, is_bad))
+        if was_open:
+            assert is_open is is_bad
+        elif is_open:
+            window = [each for at, each in results if at >= now - 30.0]
+            assert len(window) >= 5
+            assert sum(window) >= 0.5 * len(window)
+        if is_open or was_open:
+            results.clear()
+        was_open = is_open
+
+
+def test_a_call_whose_circuit_opens_is_not_waited_for_and_says_why_it_was_given_up(played: Sandbox) -> None:
+    @mulligan.tool(effects="none")
+    def fetch() -> None:
+        raise ConnectionError("reset")
+
+    for _ in range(2):
+        with pytest.raises(ConnectionError) as caught:
+            fetch()
+    assert "its circuit breaker is open" in caught.value.__notes__[0]
+    assert [step.attempt for step in played.steps] == [1, 2, 3, 1, 2]
+    assert len(played.backoffs) == 3
+    assert played.steps[-1].ending is not None
+    assert "its circuit breaker is open" in played.steps[-1].ending.why
+
+
+class AtOnce(ConnectionError):
+    """The other side turns a call away and says when to come again: now."""
+
+    status_code = 503
+    headers = {"retry-after": "0"}  # noqa: RUF012 - as clients have them
+
+
+def test_an_attempt_that_need_not_wait_is_let_in_once_the_circuit_may_be_tried_again(played: Sandbox) -> None:
+    """It is the one that decides about the circuit: to ask for admission twice would keep it out by itself."""
+    begun: list[str] = []
+
+    @mulligan.tool(effects="none", circuit_breaker=True)
+    def fetch(who: str) -> str:
+        begun.append(who)
+        if who == "another":
+            raise ConnectionError("reset")
+        if begun.count("this") == 1:
+            beside = threading.Thread(target=others)  # a call that was made within this one would not be guarded
+            beside.start()
+            beside.join()
+            played.backoffs.append(60.0)  # time goes by
+            raise AtOnce("busy")
+        return "ok"
+
+    def others() -> None:
+        for _ in range(3):
+            with pytest.raises((ConnectionError, AgentError)):
+                fetch("another")
+        with pytest.raises(AgentError, match="was not called"):
+            fetch("another")
+
+    assert fetch("this") == "ok"
+    assert fetch("this") == "ok"  # and the circuit is closed
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+@pytest.mark.parametrize("seconds", [0.1, 50.0])
+def test_circuit_counts_every_result_at_its_end(attempts: int, seconds: float) -> None:
+    """Three failures of seven results open nothing, after idle time too; four of eight do, however long calls take."""
+    played = Sandbox(policy=Policy(attempts=attempts))
+    now = 0.0
+    object.__setattr__(played.components.kit, "timer", lambda: now)
+
+    async def work(is_bad: bool) -> str:
+        await asyncio.sleep(0)  # all are under way together, and end within a second
+        if is_bad:
+            raise ConnectionError("reset")
+        return "ok"
+
+    tool = played.mulligan.tool(name="work")(work)
+    guard = tool.__mulligan__.rules(played.components.kit, None).guard
+
+    async def call(*script: bool) -> None:
+        nonlocal now
+        tasks = [asyncio.ensure_future(tool(is_bad)) for is_bad in script]
+        await asyncio.sleep(0)
+        now += seconds
+        for task in tasks:
+            now += 0.1
+            with contextlib.suppress(ConnectionError):
+                await task
+
+    asyncio.run(call(False))
+    now += 60.0
+    asyncio.run(call(False, False, False, False, True, True, True))
+    assert not guard.is_open("", now)
+    asyncio.run(call(True)) if seconds < 1 else asyncio.run(call(*[False] * 4, *[True] * 4))
+    assert guard.is_open("", now)
+
+
+def test_a_models_mistakes_open_no_circuit(played: Sandbox) -> None:
+    @mulligan.tool
+    def search(number: int) -> None:
+        raise AgentError("there is no such thing")
+
+    for number in range(20):
+        with pytest.raises(AgentError, match="no such thing"):
+            search(number)
+
+
+def test_an_infra_error_is_not_retried_and_counts_for_the_circuit(played: Sandbox) -> None:
+    executed: list[int] = []
+
+    @mulligan.tool(effects="none", circuit_breaker=True)
+    def fetch() -> None:
+        executed.append(1)
+        raise InfraError("the vault is sealed")
+
+    for _ in range(10):
+        with pytest.raises((InfraError, AgentError)):
+            fetch()
+    assert len(executed) == 5
+
+
+# What is recorded of the end
+
+
+def test_why_a_call_was_given_up_is_recorded_with_what_may_work(played: Sandbox) -> None:
+    @mulligan.tool(mode="suggest")
+    def search(query: str, top_k: int = 5) -> None:
+        raise AgentError(f"top_k must be 10 or less, got {top_k}.")
+
+    with pytest.raises(AgentError) as left:
+        search("fish", top_k=50)
+    (step,) = played.steps
+    assert step.ending is not None
+    assert step.ending.why == "repairs are only suggested"
+    assert [change.after for change in step.ending.offered[0].changes] == [10]
+    assert "This may work: top_k 50 -> 10." in "\n".join(left.value.__notes__)
+    assert [call.outcome_label for call in played.calls] == ["given up with suggestions"]
+
+
+def test_suggestions_below_half_confidence_are_recorded_and_not_shown_to_a_model(played: Sandbox) -> None:
+    @mulligan.tool
+    def search(query: str, colour: str = "") -> None:
+        raise AgentError("Nothing is teal here.", code="not_found")
+
+    @mulligan.tool
+    def fetch(name: str) -> None:
+        raise AgentError("drawer/lamp: no such thing.", code="not_found")
+
+    turn = next(iter(mulligan.turns(limit=2)))
+    assert "suggestions" not in turn.call([search], "search", {"query": "lamp", "colour": "teal"})
+    assert "suggestions" not in turn.call([fetch], "fetch", {"name": "drawer/lamp"})
+    with pytest.raises(AgentError) as left:
+        search("lamp", colour="teal")
+    assert "may work" not in "\n".join(left.value.__notes__)
+    offered = [each.confidence for step in played.steps if step.ending is not None for each in step.ending.offered]
+    assert offered == [0.10, 0.25, 0.15, 0.10]
+
+
+def test_an_amount_that_the_error_names_is_neither_paid_nor_told(played: Sandbox) -> None:
+    paid = []
+
+    @mulligan.tool
+    def pay(order: str, amount: float) -> None:
+        paid.append(amount)
+        raise AgentError(f"The amount does not add up: total price is 350.0, but paid {amount}.")
+
+    with pytest.raises(AgentError) as left:
+        pay("o1", 300.0)
+    assert paid == [300.0]
+    assert "may work" not in "\n".join(left.value.__notes__)  # a model has the error's own words
+    (offer,) = played.steps[-1].ending.offered
+    assert (offer.changes[0].after, offer.confidence) == (350.0, 0.45)  # people are shown it
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_why_is_also_recorded_where_an_attempt_was_waited_for_and_not_made(
+    played: Sandbox, is_async: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ToolLimits, "is_open", lambda *about: False)  # as if it opened while the call waited
+
+    def fetch() -> None:
+        raise ConnectionError("reset")
+
+    async def afetch() -> None:
+        raise ConnectionError("reset")
+
+    tool = mulligan.tool(effects="none", circuit_breaker=True)(afetch if is_async else fetch)
+    for _ in range(3):
+        with pytest.raises((ConnectionError, AgentError)):
+            asyncio.run(tool()) if is_async else tool()
+    endings = [call.last.ending for call in played.calls]
+    assert all(ending is not None and ending.why for ending in endings)
+    (halted,) = [call for call in played.calls if call.last.is_skipped]
+    assert halted.last.ending is not None
+    assert halted.last.ending.why == "too many of its calls have failed, and its circuit breaker is open"
+    assert halted.last.after is not None
+    assert halted.outcome_label == "given up"
+    assert halted.failure is not None
+
+
+def test_why_is_also_recorded_where_a_check_could_not_tell(played: Sandbox) -> None:
+    @mulligan.tool(verify=lambda invoice: None)
+    def pay(invoice: str) -> None:
+        raise TimeoutError("no answer")
+
+    with pytest.raises(TimeoutError):
+        pay("INV-1")
+    (step,) = played.steps
+    assert step.ending is not None
+    assert step.ending.why == "it may have taken effect and is not known to be repeatable"

@@ -1,0 +1,342 @@
+"""An error in the clothes of a success is a failure, and the caller gets it back as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mulligan
+from mulligan.capture.result_checks import TELLING, is_empty, is_error
+from mulligan.classify import tool_results
+from mulligan.classify.tool_results import is_error_result
+from mulligan.core.failure import SettingsError, TookEffect
+from mulligan.testing import Sandbox, assert_sanitized
+
+BUSY = {"error": {"status": 503, "message": "Service Unavailable"}}
+
+
+class Answers:
+    """Answers what it was told to, one after the other."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.executed = 0
+
+    def next(self) -> Any:
+        self.executed += 1
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+def outcomes(played: Sandbox) -> list[str]:
+    return [step.outcome for step in played.steps]
+
+
+# Errors in the clothes of successes
+
+FAILED = [
+    "Error: no such order",
+    "ValueError: top_k must be 10 or less",
+    "  \n Traceback (most recent call last):\n  File ...",
+    {"error": "No such user."},
+    {"isError": True, "content": [{"type": "text", "text": "no such order"}]},
+    '{"success": false, "message": "No such user."}',
+    SimpleNamespace(isError=True, content=[SimpleNamespace(text="no such order")]),
+    b"Error: no such order",
+]
+
+
+@pytest.mark.parametrize("answer", FAILED, ids=repr)
+def test_a_result_that_is_an_error_is_a_failed_step_and_comes_back_unchanged(played: Sandbox, answer: Any) -> None:
+    asked = Answers(answer)
+
+    @mulligan.tool
+    def order(number: int) -> Any:
+        return asked.next()
+
+    assert order(4) is answer
+    assert asked.executed == 1
+    (step,) = played.steps
+    assert step.outcome == "failure"
+    assert step.failure is not None
+    assert step.failure.kind.type == "tool"
+    assert step.failure.fingerprint
+    (history,) = played.runs
+    assert history.steps[0].has_failed
+    assert [call.has_failed for call in played.calls] == [True]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [None, "", "Errors are values: a document.", {"city": "Oslo"}, {"status": "failed", "order": 4}, [], 0, ("a",), {}],
+    ids=repr,
+)
+def test_data_about_errors_and_empty_answers_are_successes(played: Sandbox, answer: Any) -> None:
+    assert mulligan.tool(lambda: answer)() is answer
+    assert outcomes(played) == ["success"]
+
+
+def test_a_tool_that_may_happen_once_is_not_repeated_for_what_it_answered(played: Sandbox) -> None:
+    asked = Answers(BUSY, {"ok": True})
+    assert mulligan.tool(asked.next)() is BUSY
+    assert asked.executed == 1
+    assert played.steps[0].failure is not None
+    assert played.steps[0].failure.ran is not TookEffect.NO
+
+
+def test_a_tool_without_effects_is_asked_again_where_waiting_helps(played: Sandbox) -> None:
+    asked = Answers(BUSY, {"city": "Oslo"})
+    assert mulligan.tool(effects="none")(asked.next)() == {"city": "Oslo"}
+    assert outcomes(played) == ["failure", "success"]
+    assert len(played.backoffs) == 1
+    assert played.runs[0].steps[1].attempt == 2
+
+
+def test_when_nothing_helps_the_last_answer_comes_back_and_nothing_is_raised(played: Sandbox) -> None:
+    asked = Answers(BUSY)
+    assert mulligan.tool(effects="none")(asked.next)() is BUSY
+    assert asked.executed == 3
+    assert outcomes(played) == ["failure"] * 3
+
+
+def test_words_of_an_answer_do_not_prove_that_nothing_ran(played: Sandbox) -> None:
+    asked = Answers({"isError": True, "content": [{"type": "text", "text": "MCP error -32602: top_k must be <= 10"}]})
+
+    @mulligan.tool(schema={"type": "object", "properties": {"top_k": {"type": "integer"}}})
+    def search(top_k: int) -> Any:
+        return asked.next()
+
+    search(50)
+    assert asked.executed == 1
+    assert played.steps[0].failure is not None
+    assert played.steps[0].failure.ran is not TookEffect.NO
+
+
+def test_an_async_tool_and_one_with_a_schema_are_judged_alike(played: Sandbox) -> None:
+    async def busy() -> Any:
+        return BUSY
+
+    def checked(city: str) -> Any:
+        return BUSY
+
+    assert asyncio.run(mulligan.tool(busy)()) is BUSY
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}}
+    assert mulligan.tool(schema=schema)(checked)("Oslo") is BUSY
+    assert outcomes(played) == ["failure", "failure"]
+
+
+def test_an_exception_after_an_answer_that_was_a_failure_is_raised(played: Sandbox) -> None:
+    asked: list[Any] = [BUSY, KeyError("mine")]
+
+    def busy() -> Any:
+        answer = asked.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    with pytest.raises(KeyError, match="mine"):
+        mulligan.tool(effects="none")(busy)()
+
+
+def test_a_tool_whose_errors_are_only_raised_is_not_judged(played: Sandbox) -> None:
+    assert mulligan.tool(detect_errors=False)(lambda: BUSY)() is BUSY
+    assert outcomes(played) == ["success"]
+
+
+def test_what_a_model_says_about_errors_is_no_error(played: Sandbox) -> None:
+    said = "Error: that is what the log says, and it means that the disk is full."
+    assert mulligan.model(lambda: said)() == said
+    assert outcomes(played) == ["success"]
+
+
+def test_a_refusal_by_the_user_is_recorded_as_refused(played: Sandbox) -> None:
+    said = "<tool_use_error>The user doesn't want to proceed with this tool use.</tool_use_error>"
+    assert mulligan.tool(effects="none")(lambda: said)() == said
+    assert outcomes(played) == ["refused"]
+    assert played.runs[0].steps[0].has_failed is False
+
+
+def test_a_run_whose_tool_answered_with_an_error_is_partial_where_another_call_worked(played: Sandbox) -> None:
+    def fetch() -> Any:
+        return BUSY
+
+    def list_orders() -> list[str]:
+        return ["A-1"]
+
+    with mulligan.run("agent") as run:
+        mulligan.tool(fetch)()
+        assert run.status == "failure"
+        mulligan.tool(list_orders)()
+    assert run.status == "partial"
+
+
+@pytest.mark.parametrize("result", [{"error": "no such order", "id": 7}, "Error: no such order"], ids=repr)
+def test_the_model_gets_the_tools_own_answer_whole_and_a_block_of_ours(played: Sandbox, result: Any) -> None:
+    (turn,) = mulligan.turns(limit=1)
+    told = turn.call({"order": lambda: result}, "order", {})
+    block = told.pop("mulligan")
+    assert told == (result if isinstance(result, dict) else {"result": result})
+    assert block["error"].startswith("tool/")
+    assert "message" not in block
+    assert_sanitized(block["hint"])
+    if isinstance(result, dict):
+        assert "mulligan" not in result
+
+
+def test_the_model_is_told_what_worked_before(played: Sandbox) -> None:
+    def book(days: int, hotel: str) -> Any:
+        return {"error": "too long"} if days > 7 else {"booked": days}
+
+    answers = []
+    for hotel in ("Plaza", "Ritz", "Savoy"):
+        with mulligan.run("agent"):
+            first, second = mulligan.turns(limit=2)
+            answers.append(first.call([book], "book", {"days": 9, "hotel": hotel}))
+            second.call([book], "book", {"days": 5, "hotel": hotel})
+    assert ["suggestions" in answer["mulligan"] for answer in answers] == [False, False, True]
+    assert "days=5" in answers[2]["mulligan"]["suggestions"][0]
+    assert answers[2]["error"] == "too long"
+
+
+def test_the_async_loop_tells_the_same(played: Sandbox) -> None:
+    async def order() -> Any:
+        return "Error: no such order"
+
+    async def loop() -> Any:
+        (turn,) = mulligan.turns(limit=1)
+        return await turn.acall([order], "order", {})
+
+    told = asyncio.run(loop())
+    assert told["result"] == "Error: no such order"
+    assert told["mulligan"]["error"].startswith("tool/")
+
+
+@settings(max_examples=500)
+@given(st.from_regex(tool_results._ERROR_OPENING_PATTERN, alphabet=st.characters(codec="ascii")))
+def test_the_quick_look_lets_no_text_go_that_says_error(text: str) -> None:
+    assert is_error(text) == is_error_result(text)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*TELLING, "message", "detail", "code", "data", "reason", "text", "result"]),
+        st.sampled_from([True, False, None, 0, 1, "error", "failed", "no", [], [{"text": "Error: no"}], {"code": 5}]),
+    )
+)
+def test_the_quick_look_lets_no_dictionary_go_that_says_error(result: dict[str, Any]) -> None:
+    assert is_error(result) == is_error_result(result)
+    assert is_error(json.dumps(result)) == is_error_result(json.dumps(result))
+
+
+def test_an_answer_that_cannot_be_looked_at_is_a_success(played: Sandbox) -> None:
+    class Odd:
+        def __getattribute__(self, name: str) -> Any:
+            raise RuntimeError("no")
+
+    odd = Odd()
+    assert mulligan.tool(lambda: odd)() is odd
+    assert outcomes(played) == ["success"]
+
+
+# Empty answers
+
+
+@pytest.mark.parametrize(
+    "answer", [None, "", " ", [], {}, (), {"results": []}, {"total": 0, "hits": []}, {"results": [], "query": "fish"}]
+)
+def test_an_empty_answer_is_a_failure_where_the_tool_says_so(played: Sandbox, answer: Any) -> None:
+    asked = Answers(answer)
+
+    @mulligan.tool(type="retrieval", empty_result="failure", effects="none")
+    def search(query: str) -> Any:
+        return asked.next()
+
+    assert search("fish") is answer
+    assert asked.executed == 1
+    (step,) = played.runs[0].steps
+    assert (step.outcome, step.failure and step.failure.kind) == ("failure", "retrieval/no_results")
+
+
+@pytest.mark.parametrize("answer", [None, "", [], {}, {"results": []}])
+def test_an_empty_answer_is_a_success_elsewhere(played: Sandbox, answer: Any) -> None:
+    assert mulligan.tool(type="retrieval")(lambda: answer)() is answer
+    assert outcomes(played) == ["success"]
+
+
+@pytest.mark.parametrize(
+    "answer", [0, False, "fish", [0], [[]], {"answer": "Oslo", "sources": []}, {"results": [1]}, {"a": [], "b": []}]
+)
+def test_an_answer_with_something_in_it_is_not_empty(answer: Any) -> None:
+    assert not is_empty(answer)
+
+
+def test_the_model_is_told_that_nothing_was_found(played: Sandbox) -> None:
+    search = mulligan.tool(type="retrieval", empty_result="failure", name="search")(lambda query: [])
+    (turn,) = mulligan.turns(limit=1)
+    told = turn.call([search], "search", {"query": "fish"})
+    assert told["result"] == []
+    assert told["mulligan"]["error"] == "retrieval/no_results"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"detect_errors": "all"},
+        {"empty_result": "bad"},
+        {"empty_result": "failure"},
+        {"record": "some"},
+        {"type": "model", "empty_result": "failure"},
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(options: Any) -> None:
+    with pytest.raises(SettingsError):
+        mulligan.tool(**options)(lambda: 1)
+
+
+# Cancelled and refused
+
+
+def test_a_cancelled_call_is_recorded_as_cancelled(played: Sandbox) -> None:
+    @mulligan.tool(effects="none")
+    async def sleeps() -> None:
+        await asyncio.sleep(60)
+
+    async def main() -> None:
+        task = asyncio.ensure_future(sleeps())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert [(step.outcome, step.failure) for step in played.runs[0].steps] == [("cancelled", None)]
+
+
+def test_an_interrupted_call_is_recorded_as_cancelled(played: Sandbox) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        mulligan.tool(interrupted)()
+    assert [(step.outcome, step.failure) for step in played.runs[0].steps] == [("cancelled", None)]
+
+
+def test_an_error_by_which_the_user_refuses_is_recorded_as_refused_and_raised(played: Sandbox) -> None:
+    asked = Answers(0)
+
+    def refused() -> None:
+        asked.next()
+        raise PermissionError("The user doesn't want to proceed with this tool use. The tool use was rejected.")
+
+    with pytest.raises(PermissionError), mulligan.run("agent"):
+        mulligan.tool(effects="none")(refused)()
+    assert asked.executed == 1
+    (step,) = played.runs[0].steps
+    assert step.outcome == "refused"
+    assert step.failure is not None
+    assert step.failure.kind == "none/user_rejected"

@@ -1,0 +1,419 @@
+"""run, step and record_failure."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import mulligan
+from mulligan.core.failure import SettingsError
+from mulligan.testing import Sandbox, sandbox
+
+
+@pytest.fixture
+def played() -> Iterator[Sandbox]:
+    with sandbox(agent="default-agent", environment="test") as played:
+        yield played
+
+
+def test_a_run_says_who_did_what_and_where(played: Sandbox) -> None:
+    with mulligan.run("weather-agent", version="2", context="rain in Oslo", metadata={"user": 7}):
+        pass
+    run = played.runs[0].run
+    assert (run.agent, run.version, run.environment) == ("weather-agent", "2", "test")
+    assert (run.context, run.metadata, run.end) == ("rain in Oslo", {"user": 7}, "finished")
+
+
+def test_a_run_without_a_name_is_that_of_the_agent_in_the_settings(played: Sandbox) -> None:
+    with mulligan.run(environment="production"):
+        pass
+    assert (played.runs[0].run.agent, played.runs[0].run.environment) == ("default-agent", "production")
+
+
+def test_steps_say_inside_which_step_they_happened(played: Sandbox) -> None:
+    search = mulligan.tool(name="search")(lambda: 1)
+    with mulligan.run("agent") as run:
+        with run.step("plan", "outer"):
+            with run.step("custom", "inner"):
+                search()
+            search()
+        search()
+    steps = {step.seq: step for step in played.steps}
+    assert [(steps[n].name, steps[n].parent) for n in sorted(steps)] == [
+        ("outer", None),
+        ("inner", 1),
+        ("search", 2),
+        ("search", 1),
+        ("search", None),
+    ]
+
+
+def test_a_step_keeps_what_is_known_about_it(played: Sandbox) -> None:
+    with mulligan.run("agent") as run, run.step("respond", "write", tone="kind") as step:
+        step.metadata["words"] = 12
+    assert played.steps[0].metadata == {"tone": "kind", "words": 12}
+    assert played.steps[0].type == "respond"
+    assert played.steps[0].seconds > 0
+
+
+@pytest.mark.parametrize("type", ["run", "thought", ""])
+def test_a_step_of_no_known_type_is_refused(played: Sandbox, type: str) -> None:
+    with mulligan.run("agent") as run, pytest.raises(SettingsError, match="plan, tool, model, retrieval"):
+        run.step(type)  # type: ignore[arg-type]
+
+
+# Status
+
+
+def test_a_run_in_which_nothing_failed_is_a_success(played: Sandbox) -> None:
+    with mulligan.run("agent") as run, run.step("plan"):
+        pass
+    assert run.status == "success"
+
+
+def test_a_run_whose_failed_call_was_overcome_is_recovered(played: Sandbox) -> None:
+    errors = [ConnectionError("reset")]
+
+    @mulligan.tool(effects="none")
+    def fetch() -> int:
+        if errors:
+            raise errors.pop()
+        return 1
+
+    with mulligan.run("agent") as run:
+        fetch()
+        assert run.status == "recovered"
+    assert run.status == "recovered"
+
+
+def test_a_run_that_finished_though_a_call_was_given_up_is_partial(played: Sandbox) -> None:
+    with mulligan.run("agent") as run:
+        with run.step("tool", "fetch"):
+            pass
+        with pytest.raises(ValueError, match="no"), run.step("tool", "search"):
+            raise ValueError("no")
+        assert run.status == "partial"
+    assert run.status == "partial"
+
+
+def test_a_run_in_which_no_call_succeeded_is_a_failure_whatever_was_planned_and_said(played: Sandbox) -> None:
+    with mulligan.run("agent") as run:
+        with run.step("plan", "think"):
+            pass
+        with pytest.raises(ValueError, match="no"), run.step("tool", "search"):
+            raise ValueError("no")
+        with run.step("respond", "say sorry"):
+            pass
+    assert run.status == "failure"
+
+
+def test_a_run_that_an_exception_left_has_failed(played: Sandbox) -> None:
+    error = ValueError("outside any step")
+    with pytest.raises(ValueError, match="outside") as left, mulligan.run("agent") as run:
+        raise error
+    assert left.value is error
+    assert run.status == "failure"
+    (step,) = played.steps
+    assert (step.type, step.name) == ("run", "agent")
+    assert step.failure is not None
+    assert step.failure.kind == "orchestration/uncaught_exception"
+    assert played.runs[0].run.end == "raised"
+
+
+def test_an_exception_that_a_step_tells_of_is_not_told_again_by_its_run(played: Sandbox) -> None:
+    @mulligan.tool
+    def search() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"), mulligan.run("agent") as run:
+        search()
+    assert [step.type for step in played.steps] == ["tool"]
+    assert run.status == "failure"
+
+
+def test_an_exception_that_leaves_two_runs_is_told_by_both(played: Sandbox) -> None:
+    with pytest.raises(ValueError, match="no"), mulligan.run("parent"), mulligan.run("child"):
+        raise ValueError("no")
+    assert [(step.type, step.name) for step in played.steps] == [("run", "child"), ("run", "parent")]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), asyncio.CancelledError(), SystemExit(1), SystemExit("no key")])
+def test_a_run_that_was_cut_short_is_abandoned_and_its_steps_have_not_failed(
+    played: Sandbox, error: BaseException
+) -> None:
+    with pytest.raises(type(error)), mulligan.run("agent") as run, run.step("plan"):
+        raise error
+    assert run.status == "failure"
+    assert played.runs[0].run.end == "abandoned"
+    assert [(step.outcome, step.failure) for step in played.steps] == [("cancelled", None)]
+
+
+@pytest.mark.parametrize("timeout", [None, 30.0], ids=["short", "long"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), asyncio.CancelledError()])
+def test_a_call_outside_any_run_that_was_cut_short_is_cancelled_and_no_failure(
+    played: Sandbox, error: BaseException, timeout: float | None
+) -> None:
+    @mulligan.tool(timeout=timeout)
+    def wait() -> None:
+        raise error
+
+    @mulligan.tool
+    def items() -> Iterator[int]:
+        yield 1
+        raise error
+
+    with pytest.raises(type(error)):
+        wait()
+    with pytest.raises(type(error)):
+        list(items())
+    assert [each.run.end for each in played.runs] == ["finished", "finished"]
+    assert [step.outcome for step in played.steps] == ["cancelled", "cancelled"]
+
+
+@pytest.mark.parametrize("error", [GeneratorExit(), SystemExit(), SystemExit(0)])
+def test_a_run_that_is_left_in_order_has_finished(played: Sandbox, error: BaseException) -> None:
+    with pytest.raises(type(error)), mulligan.run("agent") as run:
+        raise error
+    assert run.status == "success"
+    assert played.runs[0].run.end == "finished"
+
+
+def test_a_generator_that_is_closed_ends_its_run_in_order(played: Sandbox) -> None:
+    def items() -> Iterator[int]:
+        with mulligan.run("agent"):
+            yield from range(9)
+
+    reading = items()
+    assert next(reading) == 0
+    reading.close()  # type: ignore[attr-defined]
+    assert played.runs[0].run.end == "finished"
+
+
+def test_a_run_whose_task_is_cancelled_is_abandoned(played: Sandbox) -> None:
+    async def work() -> None:
+        async with mulligan.run("agent"):
+            await asyncio.Event().wait()
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(work(), 0.01)
+
+    asyncio.run(main())
+    assert [(history.run.end, history.steps) for history in played.runs] == [("abandoned", ())]
+
+
+# record_failure
+
+
+def test_a_failure_recorded_without_a_step_is_the_runs_own(played: Sandbox) -> None:
+    with mulligan.run("agent") as run:
+        failure = run.record_failure("orchestration", "invalid_state", "two answers")
+    assert failure.kind == "orchestration/invalid_state"
+    assert run.status == "failure"
+    assert played.steps[0].type == "run"
+
+
+def test_a_failure_recorded_on_a_step_is_that_steps(played: Sandbox) -> None:
+    with mulligan.run("agent") as run, run.step("tool", "search") as step:
+        step.record_failure("tool", "timeout", "30 s", status=504)
+    (kept,) = played.steps
+    assert kept.outcome == "failure"
+    assert kept.failure is not None
+    assert (kept.failure.kind, kept.failure.message, kept.failure.status) == ("tool/timeout", "30 s", 504)
+    assert run.status == "failure"
+
+
+def test_a_second_failure_of_a_step_stands_inside_it_as_a_step(played: Sandbox) -> None:
+    with mulligan.run("agent") as run, run.step("tool", "search") as step:
+        step.record_failure("tool", "timeout")
+        run.record_failure("tool", "not_found", step=step)
+    kept = {step.failure.kind: step for step in played.steps if step.failure}
+    assert kept["tool/not_found"].parent == kept["tool/timeout"].seq
+
+
+def test_an_exception_after_a_recorded_failure_stands_inside_the_step_too(played: Sandbox) -> None:
+    def work() -> None:
+        with mulligan.run("agent") as run, run.step("tool", "search") as step:
+            step.record_failure("tool", "not_found")
+            raise TimeoutError("late")
+
+    with pytest.raises(TimeoutError):
+        work()
+    assert {step.failure.kind: step.parent for step in played.steps if step.failure} == {
+        "tool/not_found": None,
+        "tool/timeout": 1,
+    }
+
+
+def test_a_failure_recorded_when_its_step_is_over_is_not_lost(played: Sandbox) -> None:
+    with mulligan.run("agent") as run:
+        with run.step("tool", "search") as step:
+            pass
+        step.record_failure("tool", "invalid_response", "it was empty after all")
+    assert [(step.outcome, step.parent) for step in played.steps] == [("success", None), ("failure", 1)]
+    assert run.status == "partial"
+
+
+def test_a_kind_of_ones_own_can_be_recorded(played: Sandbox) -> None:
+    with mulligan.run("agent") as run:
+        assert run.record_failure("billing", "card_declined").kind == "billing/card_declined"
+
+
+def test_the_message_of_a_recorded_failure_may_be_an_exception(played: Sandbox) -> None:
+    with mulligan.run("agent") as run:
+        assert run.record_failure("tool", "timeout", TimeoutError("30 s")).message == "30 s"  # type: ignore[arg-type]
+
+
+# Where it is current
+
+
+def test_a_run_inside_a_run_names_its_parent_and_keeps_the_session(played: Sandbox) -> None:
+    with mulligan.run("parent", session="s1") as parent, mulligan.run("child") as child:
+        pass
+    assert child.record.parent == parent.id
+    assert child.record.session == "s1"
+    assert parent.record.parent is None
+
+
+def test_run_and_step_work_in_async_code(played: Sandbox) -> None:
+    async def main() -> None:
+        async with mulligan.run("agent") as run, run.step("plan"):
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert [step.type for step in played.steps] == ["plan"]
+
+
+def test_runs_in_tasks_do_not_mix(played: Sandbox) -> None:
+    @mulligan.tool
+    async def search(name: str) -> str:
+        await asyncio.sleep(0)
+        return name
+
+    async def agent(name: str) -> None:
+        async with mulligan.run(name) as run:
+            for _ in range(3):
+                with run.step("plan", name):
+                    await search(name)
+
+    async def main() -> None:
+        await asyncio.gather(*(agent(f"a{n}") for n in range(10)))
+
+    asyncio.run(main())
+    assert len(played.runs) == 10
+    for history in played.runs:
+        assert [step.seq for step in history.steps] == [1, 2, 3, 4, 5, 6]
+        for step in history.steps:
+            assert (step.arguments or {"name": step.name})["name"] == history.run.agent
+            assert step.parent == (None if step.type == "plan" else step.seq - 1)
+
+
+def test_runs_in_threads_do_not_mix(played: Sandbox) -> None:
+    search = mulligan.tool(name="search")(lambda name: name)
+
+    def agent(name: str) -> None:
+        with mulligan.run(name):
+            for _ in range(5):
+                search(name)
+
+    threads = [threading.Thread(target=agent, args=(f"a{n}",)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(played.runs) == 8
+    for history in played.runs:
+        assert [step.arguments["name"] for step in history.steps] == [history.run.agent] * 5
+
+
+def test_threads_that_share_a_run_share_no_number(played: Sandbox) -> None:
+    with mulligan.run("agent") as run:
+
+        def work() -> None:
+            for _ in range(50):
+                with run.step("custom"):
+                    run.record_failure("tool", "timeout")
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    numbers = [step.seq for step in played.steps]
+    assert sorted(numbers) == list(range(1, 401))
+
+
+def test_a_task_that_a_run_left_behind_adds_nothing_to_it(played: Sandbox) -> None:
+    search = mulligan.tool(name="search")(lambda: 1)
+
+    async def main() -> str:
+        async with mulligan.run("agent") as run:
+
+            async def later() -> None:
+                await asyncio.sleep(0)
+                search()
+
+            task = asyncio.create_task(later())
+        await task
+        return run.id
+
+    ended = asyncio.run(main())
+    (step,) = played.steps
+    assert step.run != ended
+    assert next(history.run.parent for history in played.runs if history.run.id == step.run) == ended
+
+
+def test_a_run_that_is_left_in_another_context_is_left_without_a_sound(played: Sandbox) -> None:
+    import contextvars
+
+    run = mulligan.run("agent")
+    contextvars.copy_context().run(run.__enter__)
+    step = run.step("plan")
+    contextvars.copy_context().run(step.__enter__)
+    step.__exit__(None, None, None)
+    run.__exit__(None, None, None)
+    assert played.runs[0].run.end == "finished"
+
+
+def test_notes_are_those_of_the_current_run_and_are_told_once(played: Sandbox) -> None:
+    @mulligan.tool
+    def search(top_k: int) -> int:
+        if top_k > 10:
+            raise mulligan.AgentError("top_k must be 10 or less.")
+        return top_k
+
+    assert mulligan.drain_notes() == []
+    with mulligan.run("outer"):
+        search(50)
+        with mulligan.run("inner"):
+            assert mulligan.drain_notes() == []
+        assert len(mulligan.drain_notes()) == 1
+        assert mulligan.drain_notes() == []
+
+
+def test_a_run_may_be_entered_again_while_it_is_open_by_any_thread(played: Sandbox) -> None:
+    @mulligan.tool
+    def double(number: int) -> int:
+        return 2 * number
+
+    def elsewhere() -> None:
+        with run:
+            double(3)
+
+    with mulligan.run("agent") as run:
+        with run:
+            double(1)
+        assert run.is_open
+        double(2)
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        assert run.is_open
+        double(4)
+    double(5)
+
+    assert [len(history.steps) for history in played.runs] == [4, 1]
+    assert [history.run.end for history in played.runs] == ["finished", "finished"]

@@ -1,0 +1,317 @@
+"""The frame of the command: help, misspelt words, exit codes, completion, one JSON fact for every printed one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mulligan import __version__
+from mulligan.cli import COMMANDS, SECTIONS, options
+from mulligan.core.events import RunEnded, RunStarted, StepEnded
+from mulligan.core.records import Run, Step
+from mulligan.record.dropped_records import add_dropped
+from mulligan.store.base import DEFAULT_TENANT
+from mulligan.store.sqlite import SqliteStore
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A store with three runs, two of which begin alike."""
+    path = tmp_path / "kept.db"
+    kept = SqliteStore(path)
+    for place, id in enumerate(["run_aaaa1", "run_aaaa2", "run_bbbb1"], start=1):
+        run = Run(id=id, agent=f"agent-{place}", started=place * 1000, ended=place * 1000 + 500, end="finished")
+        step = Step(run=id, seq=1, call=1, name="weather", started=place * 1000, seconds=0.1)
+        kept.append(DEFAULT_TENANT, [RunStarted(run), StepEnded(step), RunEnded(run)], "journal", place * 3)
+    kept.close()
+    return str(path)
+
+
+def test_help_names_every_command(types):
+    code, out, _ = types("--help")
+    assert code == 0
+    for name in COMMANDS:
+        assert f"  {name} " in out
+    for title in SECTIONS:
+        assert f"\n{title}:\n" in out
+
+
+def test_the_help_has_a_line_a_command_in_a_terminal_of_80_columns(types, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = types("--help")
+    told = [each for each in out.splitlines() if each.startswith("  ")]
+    for name, (_, _, line) in COMMANDS.items():
+        assert f"  {name:<11}  {line}" in told
+
+
+@pytest.mark.parametrize("name", ["fixes", "lessons", "patterns", "sessions", "tenant", "token", "install"])
+def test_the_help_of_a_group_tells_each_of_its_commands_in_a_whole_sentence(types, name):
+    _, out, _ = types(name, "--help")
+    assert "\nCommands:\n" in out
+    assert "..." not in out.partition("\nCommands:\n")[2].partition("Examples:")[0]
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (["lesons"], "there is no command 'lesons'. Did you mean lessons? (see `mulligan --help`)"),
+        (["lessons", "aprove"], "there is no command 'aprove'. Did you mean approve? (see `mulligan lessons --help`)"),
+        (
+            ["lessons", "list"],
+            "there is no command 'list'. To list them: mulligan lessons (see `mulligan lessons --help`)",
+        ),
+        (["token", "zz"], "there is no command 'zz'. Known are: create, list, revoke. (see `mulligan token --help`)"),
+    ],
+)
+def test_a_misspelt_command_is_told_with_the_one_that_was_meant(types, typed, told):
+    assert types(*typed) == (2, "", f"error: {told}\n")
+
+
+def test_who_types_an_error_in_place_of_a_file_is_told_how(types):
+    code, _, err = types("explain", "429 Too Many Requests")
+    assert code == 2
+    assert "pipe it in: echo TEXT | mulligan explain" in err
+
+
+def test_of_a_long_error_both_ends_are_told(types, store):
+    code, _, err = types("lessons", "show", "x" * 100_000, "--store", store)
+    assert code == 2
+    assert err.startswith("error: there is no lesson 'xxx")
+    assert err.endswith("See them: mulligan lessons\n")
+    assert len(err) < 2100
+
+
+def test_nothing_typed_shows_the_help_and_is_not_a_success(types):
+    code, out, _ = types()
+    assert code == 2
+    assert "Begin:" in out
+
+
+def test_version(types):
+    assert types("--version") == (0, f"mulligan {__version__}\n", "")
+
+
+def test_a_misspelt_option_is_told_with_where_to_look(types):
+    code, out, err = types("runs", "--agnet", "x")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: no such option")
+    assert "mulligan runs --help" in err
+
+
+def test_runs_are_listed_the_newest_first(types, store):
+    code, out, _ = types("runs", "--store", store)
+    assert code == 0
+    assert out.startswith("3 runs: 3 success.")
+    assert out.index("run_bbbb1") < out.index("run_aaaa2") < out.index("run_aaaa1")
+
+
+def test_json_holds_the_same_facts(types, store):
+    _, out, _ = types("runs", "--store", store, "--agent", "agent-2", "--json")
+    (run,) = json.loads(out)
+    assert (run["id"], run["status"], run["agent"]) == ("run_aaaa2", "success", "agent-2")
+    assert run["calls"][0]["ending"] == "first try"
+
+
+def test_a_run_is_found_by_any_unambiguous_beginning_of_its_id(types, store):
+    for wanted in ("run_bbbb1", "run_b", "bbbb", "last"):
+        code, out, _ = types("show", wanted, "--store", store)
+        assert code == 0
+        assert out.startswith("run_bbbb1 success")
+
+
+def test_an_ambiguous_beginning_names_the_runs_it_could_be(types, store):
+    code, _, err = types("show", "run_aaaa", "--store", store)
+    assert code == 2
+    assert "2 runs start with run_aaaa" in err
+    assert "run_aaaa1" in err
+    assert "agent-2" in err
+
+
+def test_settings_show_what_is_in_force(types, monkeypatch):
+    monkeypatch.setenv("MULLIGAN_ATTEMPTS", "2")
+    _, out, _ = types("settings", "--json")
+    assert json.loads(out)["attempts"] == 2
+
+
+@pytest.mark.parametrize(
+    ("store", "told"),
+    [
+        ("http://10.0.0.7:8787", "http://10.0.0.7:8787"),
+        ("postgresql://ada:sesame@10.0.0.7/mulligan?sslmode=require", "postgresql://ada@10.0.0.7/mulligan"),
+        ("/tmp/\x1b[2Jm.db", "/tmp/\ufffd[2Jm.db"),
+    ],
+)
+def test_settings_show_ones_own_store_and_not_its_password(types, monkeypatch, store, told):
+    monkeypatch.setenv("MULLIGAN_STORE", store)
+    _, out, _ = types("settings")
+    assert f"kept in {told}." in out
+    _, told_as_json, _ = types("settings", "--json")
+    assert "\x1b" not in out + told_as_json
+    assert "sesame" not in out + told_as_json
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_ask_the_command_itself(types, shell):
+    code, out, _ = types("completion", shell)
+    assert code == 0
+    assert "_MULLIGAN_COMPLETE" in out
+
+
+def test_completion_knows_the_commands(monkeypatch):
+    done = subprocess.run(
+        [sys.executable, "-c", "from mulligan.cli import main; main()"],
+        env={
+            "_MULLIGAN_COMPLETE": "bash_complete",
+            "COMP_WORDS": "mulligan ru",
+            "COMP_CWORD": "1",
+            "PYTHONPATH": ":".join(sys.path),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "plain,runs\n"
+
+
+def test_a_reader_who_has_seen_enough_is_not_an_error(store):
+    done = subprocess.run(
+        f"'{sys.executable}' -c 'from mulligan.cli import main; main()' show last --store '{store}' | head -n 1",
+        shell=True,
+        env={"PYTHONPATH": ":".join(sys.path), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.startswith("run_bbbb1")
+    assert done.stderr == ""
+
+
+def test_nor_is_one_who_leaves_in_the_middle():
+    command = [sys.executable, "-m", "mulligan", "seed", "--list", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.read(10)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+def test_asking_for_help_imports_no_store_and_no_table():
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-X",
+            "importtime",
+            "-c",
+            "from mulligan.cli import cli; cli.main(['--help'], standalone_mode=False)",
+        ],
+        env={"PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Begin:" in done.stdout
+    for heavy in ("sqlite3", "rich", "jsonschema_rs", "asyncio", "mulligan.classify"):
+        assert f"| {heavy}" not in done.stderr.replace("  ", " "), heavy
+
+
+def test_the_doctor_says_where_things_are_and_that_all_is_well(types, store):
+    code, out, _ = types("doctor", "--store", store, "--json")
+    facts = json.loads(out)
+    assert code == 0
+    assert (facts["sound"], facts["runs"], facts["steps"], facts["waiting"], facts["ills"]) == (True, 3, 3, 0, [])
+    assert facts["store"] == store
+
+
+def test_the_doctor_says_which_schema_a_store_has_and_which_table_how_large(types, store):
+    told = json.loads(types("doctor", "--store", store, "--json")[1])
+    assert told["schema"] == told["newest"] > 0
+    assert told["engine"].startswith("SQLite 3.")
+    assert told["bytes"] >= sum(each["bytes"] for each in told["tables"]) > 0
+    rows = {each["name"]: each["rows"] for each in told["tables"]}
+    assert (rows["runs"], rows["steps"]) == (told["runs"], told["steps"])
+    sizes = [each["bytes"] for each in told["tables"]]
+    assert sizes == sorted(sizes, reverse=True)
+    assert "schema    " in types("doctor", "--store", store)[1]
+
+
+def test_the_doctor_counts_what_is_in_the_log_of_a_store_that_others_write_to(types, tmp_path):
+    kept = SqliteStore(tmp_path / "busy.db")
+    run = Run(id="run_a", started=1, ended=2, end="finished")
+    kept.append(DEFAULT_TENANT, [RunStarted(run), RunEnded(run)], "journal", 2)
+    told = json.loads(types("doctor", "--store", str(tmp_path / "busy.db"), "--json")[1])
+    kept.close()
+    assert told["bytes"] >= sum(each["bytes"] for each in told["tables"])
+
+
+def test_the_doctor_of_a_store_that_was_never_used_finds_nothing_ill_and_makes_no_file(types, tmp_path):
+    code, out, _ = types("doctor", "--store", str(tmp_path / "never.db"))
+    assert code == 0
+    assert out.startswith("All is well.")
+    assert not (tmp_path / "never.db").exists()
+
+
+def test_the_doctor_names_a_damaged_store(types, tmp_path):
+    (tmp_path / "bad.db").write_bytes(b"nothing of the sort" * 100)
+    code, out, _ = types("doctor", "--store", str(tmp_path / "bad.db"))
+    assert code == 1
+    assert out.startswith("The store is not sound")
+    assert out.count("is not a mulligan store") == 1, "once is enough"
+
+
+def test_what_a_killed_process_left_is_counted_by_the_doctor_and_brought_in_by_the_next_question(types, tmp_path):
+    path = tmp_path / "kept.db"
+    program = "import mulligan, os; mulligan.configure(store=PATH); mulligan.tool(abs)(-1); os._exit(0)"
+    for _ in range(2):
+        subprocess.run(
+            [sys.executable, "-c", program.replace("PATH", repr(str(path)))],
+            env={"PYTHONPATH": ":".join(sys.path), "HOME": str(tmp_path)},
+            check=True,
+        )
+    code, out, _ = types("doctor", "--store", str(path), "--json")
+    assert (code, json.loads(out)["waiting"] > 0) == (1, True)
+    _, out, _ = types("runs", "--store", str(path), "--json")
+    assert [run["status"] for run in json.loads(out)] == ["success", "success"]
+    assert types("doctor", "--store", str(path))[0] == 0
+
+
+def test_dropped_records_stay_counted(types, store):
+    kept = SqliteStore(Path(store))
+    add_dropped(kept, DEFAULT_TENANT, 3)
+    add_dropped(kept, DEFAULT_TENANT, 4)
+    kept.close()
+    code, out, _ = types("doctor", "--store", store)
+    assert code == 1
+    assert out.startswith("7 records could not be kept")
+
+
+def test_an_error_about_an_option_names_the_command_it_is_of(types):
+    code, _, err = types("stats", "--compare", "1")
+    assert code == 2
+    assert "(see `mulligan stats --help`)" in err
+
+
+def test_a_sentence_is_broken_between_words_where_the_terminal_is_narrow(types, monkeypatch, tmp_path):
+    monkeypatch.setattr(options, "terminal_width", lambda: 40)
+    code, out, _ = types("stats", "--by", "tool", "--store", str(tmp_path / "none.db"))
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 40
+    assert " ".join(out.split()).startswith("Nothing was recorded since ")
+
+
+def test_a_run_that_somebody_else_named_is_found_by_its_own_id(types, tmp_path):
+    path = tmp_path / "sent.db"
+    kept = SqliteStore(path)
+    for place, id in enumerate(["job-17", "4bf92f3577b34da6a3ce929d0e0e4736", "run_job-2"], start=1):
+        run = Run(id=id, agent="nightly", started=place * 1000, ended=place * 1000 + 500, end="finished")
+        kept.append(DEFAULT_TENANT, [RunStarted(run), RunEnded(run)], "journal", place * 2)
+    kept.close()
+    wanted = {"job-17": "job-17", "job": "job-17", "4bf9": "4bf92f3577b34da6a3ce929d0e0e4736", "job-2": "run_job-2"}
+    for typed, found in wanted.items():
+        code, out, err = types("show", typed, "--store", str(path))
+        assert (code, err) == (0, "")
+        assert out.startswith(f"{found} success")
+    assert types("show", "nothing", "--store", str(path))[0] == 2

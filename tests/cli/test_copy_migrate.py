@@ -1,0 +1,223 @@
+"""mulligan copy and migrate, typed: what is done is told, and what makes no sense is refused with a way out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mulligan.core.events import RunEnded, StepEnded
+from mulligan.core.records import Run, Step
+from mulligan.store.base import DEFAULT_TENANT
+from mulligan.store.copy import schema_migration
+from mulligan.store.sqlite import SqliteStore
+from mulligan.store.tables import MIGRATIONS
+
+GOLDEN = Path(__file__).parent.parent / "store" / "golden"
+
+
+@pytest.fixture
+def store(tmp_path):
+    path = tmp_path / "a.db"
+    write(path, "run_1")
+    return path
+
+
+def write(path, *ids, tenant=DEFAULT_TENANT):
+    kept = SqliteStore(path)
+    for id in ids:
+        events = [StepEnded(Step(run=id, seq=1, call=1, name="search")), RunEnded(Run(id=id, agent="helper"))]
+        kept.append(tenant, events, "j", kept.offset(tenant, "j") + 1)
+    kept.close()
+
+
+def test_a_copy_is_a_store_that_the_other_commands_read(types, store, tmp_path):
+    copy = str(tmp_path / "b.db")
+    code, out, err = types("copy", str(store), f"sqlite:///{copy}")
+    assert (code, err) == (0, "")
+    assert "of 1 tenant in" in out
+    assert "The same on both sides, digest " in out
+    _, out, _ = types("runs", "--store", copy)
+    assert "run_1" in out
+    write(store, "run_2", "run_3")
+    code, out, _ = types("copy", str(store), copy)
+    assert code == 0
+    assert "of which" in out
+    _, out, _ = types("copy", str(store), copy, "--json")
+    told = json.loads(out)
+    assert (told["put"], told["same"], told["differences"]) == (0, True, [])
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [("copy", "STORE", "URL"), ("copy", "URL", "STORE"), ("migrate", "--store", "URL"), ("doctor", "--store", "URL")],
+)
+def test_without_psycopg_one_is_told_what_to_install(types, store, monkeypatch, typed):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    meant = {"STORE": str(store), "URL": "postgresql://db.invalid/mulligan"}
+    code, out, err = types(*(meant.get(word, word) for word in typed))
+    assert (code, out) == (2, "")
+    assert err == "error: PostgreSQL storage needs psycopg: pip install 'mulligan[postgres]'\n"
+
+
+def test_the_command_itself_copies_and_checks(store, tmp_path):
+    copy = str(tmp_path / "b.db")
+    command = [sys.executable, "-m", "mulligan", "copy", str(store), copy]
+    assert subprocess.run([*command, "--json"], capture_output=True, timeout=60, check=True).stderr == b""
+    assert b"The same: " in subprocess.run([*command, "--check"], capture_output=True, timeout=60, check=True).stdout
+
+
+def test_a_check_changes_nothing_and_exits_1_where_the_two_differ(types, store, tmp_path):
+    copy = tmp_path / "b.db"
+    types("copy", str(store), str(copy))
+    write(store, "run_2")
+    before = copy.read_bytes()
+    code, out, _ = types("copy", str(store), str(copy), "--check")
+    assert code == 1
+    assert "runs of 'local': 1 missing\n  missing: id 'run_2'" in out
+    assert copy.read_bytes() == before
+    code, out, _ = types("copy", str(store), str(copy), "--check", "--json")
+    assert (code, json.loads(out)["same"]) == (1, False)
+
+
+def test_a_copy_that_does_not_come_out_the_same_says_where_and_stays_shut(types, store, tmp_path):
+    copy = tmp_path / "b.db"
+    types("copy", str(store), str(copy))
+    with contextlib.closing(sqlite3.connect(copy)) as connection:  # a database that changes what it is given
+        connection.execute(
+            "CREATE TRIGGER bad AFTER INSERT ON steps BEGIN UPDATE steps SET name = 'hacked' WHERE run = new.run; END"
+        )
+    write(store, "run_2")
+    code, out, _ = types("copy", str(store), str(copy))
+    assert code == 1
+    assert "steps of 'local': 1 changed\n  changed: run 'run_2', seq 1" in out
+    assert "stays shut" in out
+    code, _, err = types("runs", "--store", str(copy))
+    assert code == 2
+    assert "half of a copy that was not ended" in err
+    with contextlib.closing(sqlite3.connect(copy)) as connection:
+        connection.execute("DROP TRIGGER bad")
+    assert types("copy", str(store), str(copy))[0] == 0
+    assert types("runs", "--store", str(copy))[0] == 0
+
+
+def test_what_killed_processes_left_in_their_journals_is_copied_too(types, tmp_path):
+    script = (
+        "import mulligan, os\n"
+        f"mulligan.configure(store={str(tmp_path / 'a.db')!r})\n"
+        "tool = mulligan.tool(lambda: 1, name='count')\n"
+        "with mulligan.run('helper'):\n    tool()\n    mulligan.flush(30)\n    tool()\n    os._exit(9)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], timeout=60)
+    types("copy", str(tmp_path / "a.db"), str(tmp_path / "b.db"))
+    kept = SqliteStore(tmp_path / "b.db")
+    assert kept.health(DEFAULT_TENANT).steps == 2
+    kept.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("{a}", "{a}"), "FROM and TO are the same store"),
+        (("{a}", "{folder}/./a.db"), "FROM and TO are the same store"),
+        (("{a}", "https://host.example"), "is a server, through which not everything can be had"),
+        (("http://127.0.0.1:9", "{a}"), "is a server, through which not everything can be had"),
+        (("memory:", "{a}"), "a store in memory is gone"),
+        (("{a}", "mysql://host/db"), "no store of the sort 'mysql'"),
+        (("{folder}/none.db", "{folder}/b.db"), "there is no"),
+        (("{a}", "{folder}/none/b.db"), "Make it first: mkdir -p"),
+        (("{a}", "{folder}/b.db", "--as", "ada"), "Say which: --tenant NAME --as NAME"),
+        (("{a}", "{folder}/b.db", "--tenant", "nobody"), "Known are: local."),
+        (("{a}", "{folder}/b.db", "--check"), "to be checked"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_a_way_out(types, store, tmp_path, words, told):
+    typed = [word.replace("{a}", str(store)).replace("{folder}", str(tmp_path)) for word in words]
+    code, out, err = types("copy", *typed)
+    assert (code, out) == (2, "")
+    assert told in err
+
+
+# mulligan migrate
+
+
+def of_schema(number, path):
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript((GOLDEN / f"schema_{number}.sql").read_text())
+    return str(path)
+
+
+def schema(path):
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        return connection.execute("PRAGMA user_version").fetchone()[0]
+
+
+def test_a_store_of_an_earlier_version_is_brought_up_to_date(types, tmp_path):
+    path = of_schema(2, tmp_path / "old.db")
+    before = (tmp_path / "old.db").read_bytes()
+    code, out, err = types("migrate", "--store", path, "--dry-run")
+    assert (code, err) == (1, "")
+    assert out.startswith(f"Would bring {path} from schema 2 to {len(MIGRATIONS)}: ")
+    assert "1 run counted anew." in out
+    assert (tmp_path / "old.db").read_bytes() == before
+    code, out, _ = types("migrate", "--store", path)
+    assert code == 0
+    assert out.startswith(f"Brought {path} from schema 2 to {len(MIGRATIONS)}: ")
+    assert schema(path) == len(MIGRATIONS)
+    code, out, _ = types("migrate", "--store", path, "--dry-run")
+    assert (code, out) == (0, f"{path} is up to date (schema {len(MIGRATIONS)}).\n")
+
+
+def test_a_newer_store_is_refused_and_left_as_it_is(types, tmp_path):
+    path = of_schema(4, tmp_path / "new.db")
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version=999")
+    before = (tmp_path / "new.db").read_bytes()
+    for words in ((), ("--dry-run",)):
+        code, _, err = types("migrate", "--store", path, *words)
+        assert code == 2
+        assert "written by a newer mulligan (schema 999" in err
+    assert (tmp_path / "new.db").read_bytes() == before
+
+
+def test_a_new_store_is_made_and_a_rehearsal_makes_none(types, tmp_path):
+    path = str(tmp_path / "a.db")
+    code, out, _ = types("migrate", "--store", path, "--dry-run", "--json")
+    assert (code, json.loads(out)["schema"]) == (1, 0)
+    assert not (tmp_path / "a.db").exists()
+    code, out, _ = types("migrate", "--store", path)
+    assert code == 0
+    assert out.startswith("Made ")
+    assert types("migrate", "--store", path)[1].endswith(f"is up to date (schema {len(MIGRATIONS)}).\n")
+
+
+@pytest.mark.parametrize("earlier", [1, 2, 3])
+def test_how_far_it_is_is_told(tmp_path, earlier):
+    path = of_schema(earlier, tmp_path / "old.db")
+    told = []
+    schema_migration.migrate(path, lambda done, of: told.append((done, of)))
+    assert told
+    assert told[-1][0] == told[-1][1] > 0
+
+
+def test_who_watches_a_terminal_sees_how_far_an_old_store_is(tmp_path):
+    """In any command, because an embedded store is brought up to date by whoever opens it first."""
+    pty = pytest.importorskip("pty")
+    path = of_schema(2, tmp_path / "old.db")
+    parent, child = pty.openpty()
+    command = [sys.executable, "-m", "mulligan", "runs", "--store", path]
+    for is_old in (True, False):
+        subprocess.run(command, stdout=subprocess.DEVNULL, stderr=child, timeout=60, check=True)
+        os.set_blocking(parent, False)
+        with contextlib.suppress(BlockingIOError):
+            seen = b""
+            seen = os.read(parent, 65536)
+        assert (b"bringing the store up to date" in seen) == is_old
+    os.close(parent)
+    os.close(child)

@@ -1,0 +1,175 @@
+"""mulligan fixes: what turned failures into successes, looked at and decided about."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mulligan.core.events import RunEnded, StepEnded
+from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
+from mulligan.core.records import Change, Fix, Run, Step
+from mulligan.report.fix_report import not_automatic_reason, render_list
+from mulligan.store.base import DEFAULT_TENANT
+from mulligan.store.sqlite import SqliteStore
+
+REJECTED = Failure.of(
+    Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "k must be at most 10", fingerprint="f-k"
+)
+
+
+@pytest.fixture
+def store(tmp_path):
+    path = tmp_path / "kept.db"
+    kept = SqliteStore(path)
+    for number, who in enumerate(["ann", "ann", "bob"]):
+        at = int(time.time() * 1000) - 1000
+        run = Run(id=f"run_{number}", agent="helper \x1b[2J", started=at, ended=at, end="finished")
+        shared = {"run": run.id, "name": "search", "key": "shop:search", "started": at}
+        query = f"cats {number}"
+        steps = [
+            Step(seq=1, call=1, arguments={"q": query, "k": 50}, outcome="failure", failure=REJECTED, **shared),
+            Step(seq=2, call=2, arguments={"q": query, "k": 10}, **shared),
+        ]
+        kept.append(DEFAULT_TENANT, [*map(StepEnded, steps), RunEnded(run)], f"journal_{number}", 1, who)
+    kept.close()
+    return str(path)
+
+
+def mulligan(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "mulligan", "fixes", *arguments], capture_output=True, text=True, timeout=60
+    )
+
+
+def told(store, *arguments):
+    return json.loads(mulligan(*arguments, "--store", store, "--json").stdout)
+
+
+def test_fixes_are_listed_with_their_record(store):
+    done = mulligan("--store", store)
+    assert done.returncode == 0
+    assert done.stdout.startswith("1 fix: 1 told to models, 0 applied automatically.")
+    assert "k=10" in done.stdout
+    assert "3 of 3" in done.stdout
+    (fix,) = told(store)
+    assert (fix["worked"], fix["principals"], fix["state"]) == (3, 2, "proposed")
+
+
+def test_one_is_shown_with_each_run_that_it_rests_on(store):
+    (fix,) = told(store)
+    done = mulligan("show", fix["id"][:8], "--store", store)
+    assert "worked   3 of 3 times" in done.stdout
+    assert "  applied  no: a remembered value is applied only after a person approved it\n" in done.stdout
+    assert "  told     to models\n" in done.stdout
+    assert "run_2" in done.stdout
+    assert done.stdout.count("the tool's next call in the log, the error states the limit") == 3
+    assert "\x1b" not in done.stdout
+    assert [each["principal"] for each in told(store, "show", fix["id"])["evidence"]].count("ann") == 2
+
+
+def test_one_is_approved_and_revoked(store):
+    (fix,) = told(store)
+    assert told(store, "approve", fix["id"])["state"] == "approved"
+    assert "  applied  automatically\n" in mulligan("show", fix["id"], "--store", store).stdout
+    assert mulligan("--store", store).stdout.startswith("1 fix: 1 told to models, 1 applied automatically.")
+    assert told(store, "revoke", fix["id"])["state"] == "revoked"
+    assert told(store, "--state", "approved") == []
+
+
+def test_what_cannot_be_tried_is_not_said_to_be(tmp_path):
+    """The city was somebody's: that it was another one is all that is kept, and approval makes no value of it."""
+    path = str(tmp_path / "kept.db")
+    kept = SqliteStore(tmp_path / "kept.db")
+    at = int(time.time() * 1000) - 1000
+    run = Run(id="run_1", agent="helper", started=at, ended=at, end="finished")
+    shared = {"run": run.id, "name": "weather", "started": at}
+    steps = [
+        Step(seq=1, call=1, arguments={"city": "Oslo 9", "days": 3}, outcome="failure", failure=REJECTED, **shared),
+        Step(seq=2, call=2, arguments={"city": "Oslo 1", "days": 3}, **shared),
+    ]
+    kept.append(DEFAULT_TENANT, [*map(StepEnded, steps), RunEnded(run)], "journal", 1, "ann")
+    kept.close()
+    (fix,) = told(path)
+    why = "not applied: which value it was is not kept"
+    assert mulligan("approve", fix["id"], "--store", path).stdout.endswith(f"another city ({why})\n")
+    assert mulligan("--store", path).stdout.startswith("1 fix: 0 told to models, 0 applied automatically.")
+    shown = mulligan("show", fix["id"], "--store", path).stdout
+    assert "  applied  no: which value it was is not kept\n" in shown
+    assert "  told     no: it worked in 1 of 1 runs, which is not sure enough to tell a model\n" in shown
+
+
+VALUE, CAST = Change(path="k", how="substitute", after=10), Change(path="k", how="cast", after="integer")
+AMOUNT = Change(path="amount", how="cast", after="integer")
+
+
+@pytest.mark.parametrize(
+    ("about", "why"),
+    [
+        ({"sort": "recipe"}, 'run automatically only with learn = "repair"'),
+        ({"sort": "recipe", "changes": (VALUE,)}, "only the caller can read the value in a tool's answer"),
+        ({"sort": "retry"}, "whether a call is made again, its kind and its effects say"),
+        ({"changes": (VALUE,)}, "a remembered value is applied only after a person approved it"),
+        ({"changes": (AMOUNT,), "state": "approved"}, "amount is a privileged argument"),
+    ],
+)
+def test_a_fix_that_no_state_lets_be_applied_says_why_and_is_not_counted(about, why):
+    fix = Fix(**({"id": "fix_1", "tool": "weather", "fingerprint": "f", "state": "promoted"} | about))
+    assert not_automatic_reason(fix) == why
+    assert next(render_list([fix], 0, None)) == "1 fix: 0 told to models, 0 applied automatically."
+
+
+@pytest.mark.parametrize(("change", "state"), [(CAST, "promoted"), (VALUE, "approved")])
+def test_a_promoted_form_and_an_approved_value_are_applied(change, state):
+    fix = Fix(id="fix_1", tool="weather", fingerprint="f", changes=(change,), state=state, showable=True)
+    assert next(render_list([fix], 0, None)) == "1 fix: 1 told to models, 1 applied automatically."
+
+
+def test_what_rests_on_somebody_is_taken_back(store):
+    done = mulligan("revoke", "--principal", "ann", "--store", store)
+    assert done.stdout == "Taken back: 2 trials in 2 runs; 1 fix rested on them.\n"
+    assert told(store)[0]["tried"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("show", "fix_none"), "mulligan fixes"),
+        (("revoke",), "--principal"),
+        (("revoke", "fix_1", "--tool", "x"), "--principal"),
+        (("revoke", "--since", "soon"), "--since"),
+    ],
+)
+def test_what_cannot_be_done_says_what_to_type(store, arguments, said):
+    done = mulligan(*arguments, "--store", store)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_a_store_that_is_not_there_is_not_made(tmp_path):
+    assert mulligan("--store", str(tmp_path / "none.db")).stdout.startswith("Nothing is known yet")
+    assert mulligan("show", "fix_1", "--store", str(tmp_path / "none.db")).returncode == 2
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_the_page_on_memory_shows_what_its_example_really_teaches(tmp_path):
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "MULLIGAN_HOME": str(tmp_path), "PYTHONPATH": str(root / "src")}
+
+    def said(*words):
+        command = [sys.executable, *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=True).stdout
+
+    said(str(root / "examples" / "learn_from_failures.py"))
+    listed, shown = said("-m", "mulligan", "fixes"), said("-m", "mulligan", "fixes", "show", "fix_e2d4")
+    page = (root / "docs" / "memory.md").read_text()
+    wanted = re.search(r"```\n\$ mulligan fixes\n(.*?)\n\$ mulligan fixes show fix_e2d4\n(.*?)```", page, re.DOTALL)
+    assert wanted is not None
+    assert re.sub(r"\d+ s ago", "0 s ago", listed) == wanted[1]
+    assert shown.startswith(wanted[2])

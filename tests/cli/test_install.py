@@ -1,0 +1,246 @@
+"""mulligan install and uninstall: another program's settings, edited so that nothing of theirs is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from mulligan.cli.config_edits import Edit, json_edit, read_json
+from mulligan.cli.install import CLAUDE_CODE
+from mulligan.core.failure import SettingsError
+
+ROOT = Path(__file__).parents[2]
+
+AGENTS = {
+    "claude-code": ".claude/settings.json",
+    "codex": ".codex/hooks.json",
+    "gemini": ".gemini/settings.json",
+}
+PROJECTS = {
+    "claude-code": ".claude/settings.local.json",
+    "codex": ".codex/hooks.json",
+    "gemini": ".gemini/settings.json",
+}
+THEIRS = {
+    "model": "opus",
+    "hooks": {
+        "PostToolUseFailure": [{"matcher": "Bash", "hooks": [{"type": "command", "command": "their-own"}]}],
+        "Stop": [{"hooks": [{"type": "command", "command": "say done"}]}],
+    },
+    "ünder": [1, 2.5, None],
+}
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def put(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def copies(path):
+    return sorted(path.parent.glob(f"{path.name}.before-mulligan-*"))
+
+
+@pytest.mark.parametrize(("agent", "place"), AGENTS.items())
+def test_installing_writes_hooks_that_run_mulligan(home, types, agent, place):
+    code, said, _ = types("install", agent)
+    assert code == 0
+    assert "+++" in said
+    hooks = json.loads((home / place).read_text())["hooks"]
+    assert hooks
+    for entries in hooks.values():
+        ((handler,),) = [entry["hooks"] for entry in entries]
+        assert handler["command"].endswith(f" {agent} 2>/dev/null || :")
+        assert handler["timeout"] in ((10_000, 3000) if agent == "gemini" else (10, 3))
+
+
+@pytest.mark.parametrize(("agent", "place"), PROJECTS.items())
+def test_of_a_project_its_own_file_is_edited(home, types, monkeypatch, agent, place):
+    project = home / "work"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    types("install", agent, "--project")
+    assert (project / place).exists()
+    assert not (home / AGENTS[agent]).exists()
+
+
+@pytest.mark.parametrize(("agent", "place"), AGENTS.items())
+def test_installing_twice_is_installing_once(home, types, agent, place):
+    types("install", agent)
+    before = (home / place).read_bytes()
+    code, said, _ = types("install", agent)
+    assert code == 0
+    assert "nothing to change" in said
+    assert (home / place).read_bytes() == before
+    assert copies(home / place) == []
+
+
+@pytest.mark.parametrize(("agent", "place"), AGENTS.items())
+def test_earlier_hooks_are_replaced_once_and_taken_away(home, types, agent, place):
+    types("install", agent)
+    now = (home / place).read_text()
+    for earlier in (now.replace(" -ESP ", " -S "), now.replace("/hooks/start.py", "/hooks/main.py")):
+        assert earlier != now
+        put(home / place, earlier)
+        types("install", agent)
+        assert (home / place).read_text() == now
+        put(home / place, earlier)
+        types("uninstall", agent)
+        assert not (home / place).exists()
+
+
+@pytest.mark.parametrize(("agent", "place"), AGENTS.items())
+def test_uninstalling_leaves_what_was_there_before(home, types, agent, place):
+    path = put(home / place, json.dumps(THEIRS, indent=4, ensure_ascii=False) + "\n")
+    before = path.read_text()
+    types("install", agent)
+    installed = json.loads(path.read_text())
+    assert installed["hooks"]["PostToolUseFailure"][0] == THEIRS["hooks"]["PostToolUseFailure"][0]
+    types("uninstall", agent)
+    assert path.read_text() == before
+    code, said, _ = types("uninstall", agent)
+    assert code == 0
+    assert "not installed" in said
+
+
+def test_a_file_that_held_only_our_hooks_is_gone_after_uninstalling(home, types):
+    types("install", "codex")
+    types("uninstall", "codex")
+    assert not (home / ".codex" / "hooks.json").exists()
+
+
+def test_the_file_as_it_was_is_kept_beside(home, types):
+    path = put(home / ".claude/settings.json", '{"model": "opus"}')
+    _, said, _ = types("install", "claude-code")
+    (copy,) = copies(path)
+    assert copy.read_text() == '{"model": "opus"}'
+    assert str(copy) in said
+
+
+def test_a_rehearsal_shows_the_difference_and_writes_nothing(home, types):
+    path = put(home / ".claude/settings.json", '{"model": "opus"}')
+    _, said, _ = types("install", "claude-code", "--dry-run")
+    assert "+" in said
+    assert "rehearsal" in said
+    assert path.read_text() == '{"model": "opus"}'
+    assert copies(path) == []
+
+
+def test_the_same_facts_as_json(home, types):
+    _, said, _ = types("install", "claude-code", "--json")
+    told = json.loads(said)
+    assert told["changed"] is True
+    assert told["file"] == str(home / ".claude/settings.json")
+    assert "mulligan" in told["difference"]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "not valid JSON"),
+        ("[]", "not a JSON object"),
+        ('{"a": 1, "a": 2}', "twice"),
+        ('{\n  // mine\n  "a": 1\n}', "comments"),
+        ('{"hooks": []}', "not laid out"),
+        ('{"hooks": {"Stop": {}}}', "not laid out"),
+        ("[" * 100_000, "not valid JSON"),
+        ('{"a": "\\ud800"}', "cannot be written again"),
+    ],
+)
+@pytest.mark.parametrize("command", ["install", "uninstall"])
+def test_what_is_not_understood_is_refused_and_left_alone(home, types, command, text, why):
+    path = put(home / ".claude/settings.json", text)
+    if command == "uninstall" and "written" in why:
+        return  # nothing would be written
+    code, _, said = types(command, "claude-code")
+    assert code == 2
+    assert why in said
+    assert path.read_text() == text
+    assert copies(path) == []
+
+
+def test_a_file_that_is_no_text_is_refused(home, types):
+    path = home / ".claude/settings.json"
+    path.parent.mkdir()
+    path.write_bytes(b"\xff\xfe\x00")
+    code, _, said = types("install", "claude-code")
+    assert (code, "UTF-8" in said) == (2, True)
+
+
+def test_a_codex_configuration_that_is_no_toml_is_refused(home, types):
+    put(home / ".codex/config.toml", "[features\n")
+    code, _, said = types("install", "codex")
+    assert (code, "not valid TOML" in said) == (2, True)
+    assert not (home / ".codex/hooks.json").exists()
+
+
+def test_hooks_that_are_switched_off_are_told(home, types):
+    put(home / ".codex/config.toml", "[features]\nhooks = false\n")
+    _, said, _ = types("install", "codex")
+    assert "switches hooks off" in said
+
+
+def test_a_link_stays_one_and_rights_stay_as_they_were(home, types):
+    real = put(home / "dotfiles/settings.json", "{}")
+    os.chmod(real, 0o640)
+    (home / ".claude").mkdir()
+    (home / ".claude/settings.json").symlink_to(real)
+    types("install", "claude-code")
+    assert (home / ".claude/settings.json").is_symlink()
+    assert stat.S_IMODE(real.stat().st_mode) == 0o640
+    assert "hooks" in json.loads(real.read_text())
+
+
+def test_the_folders_that_the_agents_are_told_of_are_used(home, types, monkeypatch):
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(home / "elsewhere"))
+    monkeypatch.setenv("CODEX_HOME", str(home / "other"))
+    types("install", "claude-code")
+    types("install", "codex")
+    assert (home / "elsewhere/settings.json").exists()
+    assert (home / "other/hooks.json").exists()
+
+
+def test_the_plugin_is_told_of_the_same_events():
+    plugin = json.loads((ROOT / "plugins/claude-code/hooks/hooks.json").read_text())
+    assert plugin["hooks"].keys() == CLAUDE_CODE.events.keys()
+    for event, (entry,) in plugin["hooks"].items():
+        assert entry.get("matcher") == CLAUDE_CODE.events[event]
+        assert "mulligan-hook claude-code" in entry["hooks"][0]["command"]
+    market = json.loads((ROOT / ".claude-plugin/marketplace.json").read_text())
+    assert (ROOT / market["plugins"][0]["source"] / ".claude-plugin/plugin.json").exists()
+
+
+def test_what_changed_meanwhile_is_not_overwritten(tmp_path):
+    path = put(tmp_path / "a.json", "{}")
+    before, value = read_json(path)
+    edit = json_edit(path, before, value | {"b": 1})
+    path.write_text('{"c": 1}')
+    with pytest.raises(SettingsError, match="changed by somebody else"):
+        edit.apply()
+    assert path.read_text() == '{"c": 1}'
+
+
+def test_an_edit_that_cannot_be_finished_leaves_the_file_and_no_rubbish(tmp_path, monkeypatch):
+    path = put(tmp_path / "a.json", "{}")
+
+    def fails(*given):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fails)
+    with pytest.raises(SettingsError, match="No space"):
+        Edit(path, "{}", "{ }").apply()
+    assert path.read_text() == "{}"
+    assert [each for each in tmp_path.iterdir() if each != path and ".before-" not in each.name] == []

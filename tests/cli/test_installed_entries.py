@@ -1,0 +1,298 @@
+"""Every entry that `install` writes, started for real in a hostile repository: none of its files is run or obeyed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from hostile_repository import HostileRepository
+from mcp_client import FAKE, Connection
+
+import mulligan
+from mulligan.cli import entries
+from mulligan.cli.clients import CLIENTS
+from mulligan.cli.install import CLAUDE_CODE, CODEX, GEMINI, settings_path
+from mulligan.core.records import encode
+from mulligan.settings import config_folder
+from mulligan.store.base import DEFAULT_TENANT, RunQuery
+from mulligan.store.sqlite import SqliteStore
+
+ROOT = Path(__file__).parents[2]
+SERVER = ["-I", str(FAKE)]
+"""The server behind the proxy is the user's own: it is started so that it imports nothing of the repository either."""
+VALUE = "kestrel"
+"""What the user's settings keep out of the store, and those of the repository would let in."""
+
+
+@pytest.fixture
+def repository(tmp_path):
+    return HostileRepository(tmp_path)
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """The user's store, named in the user's settings, which keep no values."""
+    for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME", *filter(lambda name: name.startswith("PYTHON"), os.environ)):
+        monkeypatch.delenv(name, raising=False)
+    path = tmp_path / "of_user.db"
+    file = config_folder() / "mulligan.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text(f'store = "{path}"\nrecord = "shape"\n')
+    return path
+
+
+def read_failures(store: Path) -> list[str]:
+    """Read the names of the calls that failed, and check that none of them came with its values."""
+    assert store.exists(), "nothing was kept in the user's store"
+    database = SqliteStore(store)
+    steps = [step for history in database.runs(DEFAULT_TENANT, RunQuery()) for step in history.steps]
+    database.close()
+    assert VALUE not in encode(steps).decode()
+    return [step.name for step in steps if step.has_failed]
+
+
+# Hooks of coding agents
+
+
+def build_events(agent: str, log: Path) -> list[dict[str, object]]:
+    """Build the events of a session: a call fails, then the conversation is compacted."""
+    arguments = {"command": f"make {VALUE}"}
+    call = {"tool_name": "Bash", "tool_input": arguments, "tool_use_id": "call_1"}
+    compaction = {"hook_event_name": "SessionStart", "source": "compact"}
+    if agent == "claude-code":
+        error = "Exit code 2\nmake: *** No rule to make target.  Stop."
+        return [{"hook_event_name": "PostToolUseFailure", **call, "error": error, "is_interrupt": False}, compaction]
+    if agent == "codex":
+        item = {"type": "CommandExecution", "id": "call_1", "exit_code": 2}
+        line = {"type": "event_msg", "payload": {"type": "item_completed", "item": item}}
+        log.write_text(json.dumps(line, separators=(",", ":")) + "\n")
+        said = "make: *** No rule to make target.  Stop."
+        return [{"hook_event_name": "PostToolUse", **call, "tool_response": said}, compaction]
+    response = {"llmContent": "Output: make: *** No rule to make target.  Stop.\nExit Code: 2\n"}
+    return [
+        {"hook_event_name": "AfterTool", **call, "tool_response": response},
+        {"hook_event_name": "PreCompress", "trigger": "manual"},
+        {"hook_event_name": "BeforeAgent", "prompt": "go on"},
+    ]
+
+
+def run_session(agent: str, command: str, repository: HostileRepository, environment: dict[str, str]) -> str:
+    """Run a hook's command for each event of a session, as an agent does; what the last one answers."""
+    log = repository.folder.parent / "session.jsonl"
+    about = {"session_id": "session_1", "cwd": str(repository.folder), "transcript_path": str(log)}
+    answer = ""
+    for event in build_events(agent, log):
+        process = subprocess.run(
+            ["sh", "-c", command],
+            input=json.dumps({**about, **event}, separators=(",", ":")),
+            cwd=repository.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert (process.returncode, process.stderr) == (0, "")
+        answer = process.stdout
+    return answer
+
+
+@pytest.mark.parametrize("agent", [CLAUDE_CODE, CODEX, GEMINI], ids=lambda agent: agent.name)
+def test_hook_of_an_agent_runs_nothing_of_a_repository(types, store, repository, agent):
+    assert types("install", agent.name)[0] == 0
+    hooks = json.loads(settings_path(agent, project=False).read_text())["hooks"]
+    (command,) = {handler["command"] for items in hooks.values() for item in items for handler in item["hooks"]}
+    answer = run_session(agent.name, command, repository, {**os.environ, **repository.variables})
+    repository.check_untouched()
+    assert "Recent Failures" in json.loads(answer)["hookSpecificOutput"]["additionalContext"]
+    assert read_failures(store) == ["Bash"]
+
+
+def read_plugin_command() -> str:
+    hooks = json.loads((ROOT / "plugins/claude-code/hooks/hooks.json").read_text())["hooks"]
+    (command,) = {handler["command"] for items in hooks.values() for item in items for handler in item["hooks"]}
+    return command
+
+
+def install_script(folder: Path) -> str:
+    """Write `mulligan-hook` as an installer writes it; the PATH on which it is found."""
+    folder.mkdir()
+    script = folder / "mulligan-hook"
+    script.write_text(f"#!{sys.executable}\nfrom mulligan.hooks.main import main\nmain()\n")
+    script.chmod(0o755)
+    return f"{folder}{os.pathsep}{os.environ['PATH']}"
+
+
+def test_plugin_runs_nothing_of_a_repository(store, repository, tmp_path):
+    path = install_script(tmp_path / "bin")
+    environment = {**os.environ, **repository.variables, "PATH": path}
+    answer = run_session("claude-code", read_plugin_command(), repository, environment)
+    repository.check_untouched()
+    assert "Recent Failures" in json.loads(answer)["hookSpecificOutput"]["additionalContext"]
+    assert read_failures(store) == ["Bash"]
+
+
+def test_plugin_runs_no_program_of_a_relative_path(store, repository, tmp_path):
+    path = f"bin{os.pathsep}{install_script(tmp_path / 'bin')}"
+    assert run_session("claude-code", read_plugin_command(), repository, {**os.environ, "PATH": path}) == ""
+    repository.check_untouched()
+
+
+# Entries of MCP clients
+
+
+def write_server(client: str) -> Path:
+    """Write the settings of a client that starts one server of the user's; their path."""
+    known = CLIENTS[client]
+    path = known.user()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if known.file_format == "json":
+        path.write_text(json.dumps({known.servers_key: {"fake": {"command": sys.executable, "args": SERVER}}}))
+    elif known.file_format == "toml":
+        path.write_text(
+            f"[{known.servers_key}.fake]\ncommand = {json.dumps(sys.executable)}\nargs = {json.dumps(SERVER)}\n"
+        )
+    else:
+        args = "".join(f"    - {word}\n" for word in SERVER)
+        path.write_text(f"{known.servers_key}:\n  fake:\n    cmd: {sys.executable}\n    args:\n{args}    type: stdio\n")
+    return path
+
+
+def read_entry(client: str, server: str) -> list[str]:
+    """Read the command by which a client starts a server."""
+    known = CLIENTS[client]
+    text = known.user().read_text()
+    if known.file_format == "yaml":
+        lines = [line.strip() for line in text.splitlines()]
+        words = [line.partition(" ")[2] for line in lines if line.startswith(("cmd: ", "- "))]
+        return [word.strip('"') for word in words]
+    settings = json.loads(text) if known.file_format == "json" else tomllib.loads(text)
+    entry = settings[known.servers_key][server]
+    return [entry["command"], *entry["args"]]
+
+
+def call_failing_tool(entry: list[str], repository: HostileRepository, environment: dict[str, str]) -> None:
+    """Start an entry with the proxy before a server, and let a tool of that server fail."""
+    with Connection(entry, environment, cwd=repository.folder) as connection:
+        connection.open()
+        answer = connection.call("fail", text=VALUE)
+        assert answer["result"]["isError"] is True
+        assert "mulligan" in answer["result"]["content"][-1]["text"]
+        connection.close()
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_proxied_server_of_a_client_runs_nothing_of_a_repository(types, store, repository, client):
+    write_server(client)
+    assert types("install", "mcp", "--client", client, "--server", "fake")[0] == 0
+    call_failing_tool(read_entry(client, "fake"), repository, {**os.environ, **repository.variables})
+    repository.check_untouched()
+    assert read_failures(store) == ["fake.fail"]
+
+
+@pytest.mark.parametrize("client", [name for name, client in CLIENTS.items() if client.file_format != "yaml"])
+def test_question_server_of_a_client_runs_nothing_of_a_repository(types, store, repository, client):
+    """What it answers is tested where the `mcp` package is: in tests/mcp/test_installed_entry.py."""
+    assert types("install", "ask", "--client", client)[0] == 0
+    process = subprocess.run(
+        read_entry(client, "mulligan"),
+        stdin=subprocess.DEVNULL,
+        cwd=repository.folder,
+        env={**os.environ, **repository.variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    repository.check_untouched()
+    if find_spec("mcp") is None:
+        assert "mulligan mcp needs the mcp package" in process.stderr
+    else:
+        assert (process.returncode, process.stderr) == (0, "")
+
+
+# An installation in the user site, which isolated mode does not find
+
+
+@pytest.fixture
+def user_python(tmp_path, store):
+    """An interpreter without an environment of its own, for which mulligan lies in the user's home."""
+    if sys.prefix == sys.base_prefix:
+        pytest.skip("without a virtual environment there is no other interpreter than the one that has mulligan")
+    python = sys._base_executable
+    ask = [python, "-c", "import site; print(site.ENABLE_USER_SITE and site.getusersitepackages() or '')"]
+    folder = subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip()
+    if not folder:
+        pytest.skip(f"{python} has no user site")
+    Path(folder).mkdir(parents=True)
+    packages = {
+        str(Path(spec.origin).parents[1]) for name in ("mulligan", "msgspec", "click") if (spec := find_spec(name))
+    }
+    (Path(folder) / "installed.pth").write_text("".join(f"{package}\n" for package in sorted(packages)))
+    return python
+
+
+def install_as_user(python: str, *words: str) -> None:
+    process = subprocess.run(
+        [python, "-m", "mulligan", "install", *words], cwd=Path.home(), capture_output=True, text=True, timeout=60
+    )
+    assert process.returncode == 0, process.stderr
+
+
+def test_proxied_server_of_a_user_installation_runs_nothing_of_a_repository(user_python, store, repository):
+    write_server("cursor")
+    install_as_user(user_python, "mcp", "--client", "cursor", "--server", "fake")
+    entry = read_entry("cursor", "fake")
+    assert entry[:3] == [user_python, "-ESP", str(entries.SCRIPT)]
+    call_failing_tool(entry, repository, {**os.environ, **repository.variables})
+    repository.check_untouched()
+    assert read_failures(store) == ["fake.fail"]
+
+
+def test_hook_of_a_user_installation_runs_nothing_of_a_repository(user_python, store, repository):
+    install_as_user(user_python, "claude-code")
+    hooks = json.loads(settings_path(CLAUDE_CODE, project=False).read_text())["hooks"]
+    command = hooks["SessionEnd"][0]["hooks"][0]["command"]
+    assert command.startswith(user_python)
+    answer = run_session("claude-code", command, repository, {**os.environ, **repository.variables})
+    repository.check_untouched()
+    assert "Recent Failures" in json.loads(answer)["hookSpecificOutput"]["additionalContext"]
+    assert read_failures(store) == ["Bash"]
+
+
+def test_proxied_server_keeps_the_variables_of_its_user(user_python, store, repository):
+    write_server("cursor")
+    install_as_user(user_python, "mcp", "--client", "cursor", "--server", "fake")
+    environment = {**os.environ, "PYTHONUSERBASE": "/srv/base"}
+    with Connection(read_entry("cursor", "fake"), environment, cwd=repository.folder) as connection:
+        answer = connection.open().call("env")
+        connection.close()
+    assert "/srv/base" in json.dumps(answer)
+
+
+# The repository itself
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "flags"),
+    [("MULLIGAN", "", ()), ("PYTHONPATH", ".", ("-P",)), ("PYTHONUSERBASE", "base", ("-EP",))],
+)
+def test_hostile_repository_runs_what_is_started_carelessly(user_python, repository, name, value, flags):
+    """Were that not so, the tests above would prove nothing."""
+    subprocess.run(
+        [user_python, *flags, "-m", "mulligan", "--version"],
+        cwd=repository.folder,
+        env={**os.environ, name: value},
+        capture_output=True,
+        timeout=60,
+    )
+    assert repository.read_marks()
+
+
+def test_entry_starts_the_package_that_installed_it():
+    assert entries.SCRIPT.is_file()
+    assert Path(mulligan.__file__).parent in entries.SCRIPT.parents

@@ -1,0 +1,122 @@
+"""mulligan copy, migrate and doctor, typed, where the store is a database of PostgreSQL."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from mulligan.core.events import RunEnded, StepEnded
+from mulligan.core.records import Run, Step
+from mulligan.store.base import DEFAULT_TENANT
+from mulligan.store.sqlite import SqliteStore
+from mulligan.store.tables import MIGRATIONS
+from mulligan.store.urls import open_store, redact_password
+
+psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed: make test installs it")
+
+
+def write(store, *ids):
+    now = int(time.time() * 1000)
+    for id in ids:
+        step = Step(run=id, seq=1, call=1, name="search", started=now)
+        events = [StepEnded(step), RunEnded(Run(id=id, agent="helper", started=now))]
+        store.append(DEFAULT_TENANT, events, "j", store.offset(DEFAULT_TENANT, "j") + 1)
+    store.close()
+
+
+def found(url):
+    with contextlib.closing(open_store(url)) as store:
+        return {history.run.id for history in store.export(DEFAULT_TENANT)}
+
+
+def ask(url, sql):
+    with psycopg.connect(url, autocommit=True) as made:
+        return made.execute(sql).fetchone() if sql.startswith("SELECT") else made.execute(sql)
+
+
+def test_a_file_is_copied_to_postgresql_and_back_and_no_password_is_shown(types, postgres_url, tmp_path):
+    write(SqliteStore(tmp_path / "a.db"), "run_1", "run_2")
+    code, out, err = types("copy", str(tmp_path / "a.db"), postgres_url)
+    assert (code, err) == (0, "")
+    assert f"in {redact_password(postgres_url)}. The same on both sides" in out
+    assert types("copy", str(tmp_path / "a.db"), postgres_url, "--check")[0] == 0
+    assert found(postgres_url) == {"run_1", "run_2"}
+    code, out, _ = types("copy", postgres_url, str(tmp_path / "b.db"), "--json")
+    assert (code, json.loads(out)["same"]) == (0, True)
+    assert found(str(tmp_path / "b.db")) == {"run_1", "run_2"}
+    code, _, err = types("copy", postgres_url, postgres_url)
+    assert code == 2
+    assert "FROM and TO are the same store" in err
+
+
+def test_a_database_is_made_brought_up_to_date_and_refused_where_it_is_newer(types, postgres_url):
+    code, out, _ = types("migrate", "--store", postgres_url, "--dry-run")
+    assert code == 1
+    assert out.startswith(f"Would make {redact_password(postgres_url)} with schema {len(MIGRATIONS)}: ")
+    assert ask(postgres_url, "SELECT to_regclass('runs')") == (None,)
+    assert types("migrate", "--store", postgres_url)[1].startswith("Made ")
+    assert types("migrate", "--store", postgres_url, "--dry-run")[0] == 0
+    ask(postgres_url, "UPDATE mulligan SET version = 999")
+    code, _, err = types("migrate", "--store", postgres_url)
+    assert code == 2
+    assert "written by a newer mulligan (schema 999" in err
+
+
+def test_the_doctor_says_how_a_database_is(types, postgres_url):
+    write(open_store(postgres_url), "run_1", "run_2")
+    ask(postgres_url, "ANALYZE")
+    _, out, _ = types("doctor", "--store", postgres_url, "--json")
+    told = json.loads(out)
+    assert told["note"] == ""
+    assert (told["sound"], told["runs"], told["steps"]) == (True, 2, 2)
+    assert told["store"] == redact_password(postgres_url)
+    assert told["engine"].startswith("PostgreSQL ")
+    assert told["schema"] == told["newest"] == len(MIGRATIONS)
+    assert {each["name"]: each["rows"] for each in told["tables"]}["steps"] == 2
+    assert told["bytes"] > sum(each["bytes"] for each in told["tables"]) > 0
+    assert told["parts_ahead"] == 7
+    assert told["steps_without_part"] == 0
+    assert told["extensions"]["pg_trgm"] == "installed"
+    assert told["timeouts"]["statement_timeout"] == "1min"
+    assert told["pool"] == 10
+    assert told["last_backup"] == "unknown"
+    assert told["replicas"] == []
+    _, out, _ = types("doctor", "--store", f"{postgres_url}?pool=3")
+    for line in ("database ", "parts ", "extensions ", "timeouts ", "backup ", "tenants "):
+        assert f"\n  {line}" in out
+    assert "3 at most" in out
+    assert redact_password(postgres_url) in out
+
+
+def test_the_doctor_says_what_is_ill(types, postgres_url):
+    write(open_store(postgres_url), "run_1")
+    durable = ask(postgres_url, "SELECT current_setting('fsync')") == ("on",)
+    code, out, _ = types("doctor", "--store", postgres_url)
+    assert (code, "does not wait for its disk" in out) == ((0, False) if durable else (1, True))
+    today = int(time.time() // 86400)
+    ask(postgres_url, f"DROP TABLE steps_{today}")
+    assert "have no part of their own" in types("doctor", "--store", postgres_url)[1]
+    gone = postgres_url.replace(postgres_url.rpartition("/")[2], "no_such_database")
+    code, out, _ = types("doctor", "--store", gone)
+    assert code == 1
+    assert "does not exist" in out
+    ask(postgres_url, "UPDATE mulligan SET state = 'copying'")
+    code, out, _ = types("doctor", "--store", postgres_url)
+    assert code == 1
+    assert "half of a copy" in out
+
+
+def test_what_to_type_next_names_the_database_without_its_password(postgres_url):
+    url = f"{postgres_url}{'&' if '?' in postgres_url else '?'}application_name=unseen"
+    done = subprocess.run([sys.executable, "-m", "mulligan", "runs", "--store", url], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"No runs in {redact_password(postgres_url)}.\n")
+    assert "unseen" not in done.stdout + done.stderr
+    write(open_store(postgres_url), "run_1")
+    done = subprocess.run([sys.executable, "-m", "mulligan", "runs", "--store", url], capture_output=True, text=True)
+    assert f"mulligan show run_1 --store {redact_password(postgres_url)}\n" in done.stderr

@@ -1,0 +1,97 @@
+"""mulligan sessions: what is remembered of each conversation."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mulligan.api import Mulligan
+from mulligan.hooks.main import handle_event
+from mulligan.store.base import DAY, DEFAULT_TENANT, Retention
+from mulligan.store.sqlite import SqliteStore
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("MULLIGAN_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def kept(home):
+    """One session of a coding agent, that was compacted, and one of a program."""
+    about = {"session_id": "bc15e4d3", "cwd": "/src/shop"}
+    call = {"tool_name": "Bash", "tool_input": {"command": "make"}, "tool_use_id": "t1", "error": "Exit code 2\nboom"}
+    for event in (
+        {"hook_event_name": "PostToolUseFailure", **call},
+        {"hook_event_name": "SessionStart", "source": "compact"},
+    ):
+        handle_event("claude-code", json.dumps({**about, **event}).encode())
+    program = Mulligan()
+
+    @program.tool
+    def pay(amount: int) -> None:
+        raise ValueError("the account is closed")
+
+    with (
+        program.session("chat-7") as session,
+        program.run("shop", session=session),
+        pytest.raises(ValueError, match="closed"),
+    ):
+        pay(7)
+    session.mark_compacted()
+    program.close()
+
+
+def test_nothing_is_remembered_at_first(home, types):
+    assert types("sessions")[1] == "No session is remembered.\n"
+    assert json.loads(types("sessions", "--json")[1]) == []
+
+
+def test_sessions_are_listed_with_what_is_remembered(kept, types):
+    code, said, _ = types("sessions")
+    assert code == 0
+    assert said.startswith("2 sessions, 2 failures remembered.")
+    assert "claude-code" in said
+    assert "/src/shop" in said
+    listed = json.loads(types("sessions", "--json")[1])
+    assert {each["session"]: (each["agent"], each["compactions"]) for each in listed} == {
+        "bc15e4d3": ("claude-code", 1),
+        "chat-7": ("", 1),
+    }
+    assert [each["session"] for each in json.loads(types("sessions", "--agent", "claude-code", "--json")[1])] == [
+        "bc15e4d3"
+    ]
+
+
+def test_one_is_shown_with_what_the_model_was_told(kept, types):
+    code, said, _ = types("sessions", "show", "bc1")
+    assert code == 0
+    assert "in Bash, turn 0" in said
+    assert "Recent Failures" in said
+    told = json.loads(types("sessions", "show", "bc15e4d3", "--json")[1])
+    assert [each["tool"] for each in told["remembered"]] == ["Bash"]
+    assert told["rates"] == [{"calls": 1, "failed": 1}, {"calls": 0, "failed": 0}]
+
+
+def test_one_that_is_not_there_is_told(kept, types):
+    code, _, said = types("sessions", "show", "nobody")
+    assert (code, "mulligan sessions" in said) == (2, True)
+
+
+def test_one_can_be_forgotten(kept, types):
+    assert types("forget", "--session", "bc15e4d3", "--yes")[0] == 0
+    assert [each["session"] for each in json.loads(types("sessions", "--json")[1])] == ["chat-7"]
+
+
+def test_a_session_that_was_not_heard_of_for_long_goes_with_its_runs(kept, home):
+    store = SqliteStore(home / "mulligan.db")
+    at = json.loads(store.get(DEFAULT_TENANT, "hook", "bc15e4d3"))["at"]
+    store.prune(DEFAULT_TENANT, Retention(), at + 89 * DAY)
+    assert store.keys(DEFAULT_TENANT, "session") == ["bc15e4d3", "chat-7"]
+    store.prune(DEFAULT_TENANT, Retention(), at + 91 * DAY)
+    assert store.keys(DEFAULT_TENANT, "session") == store.keys(DEFAULT_TENANT, "hook") == []
+    store.close()

@@ -1,0 +1,210 @@
+"""Attempts grouped into calls, what changed between two calls, and precedents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+import msgspec
+import pytest
+from hypothesis import given, settings
+
+from mulligan.core import calls
+from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
+from mulligan.core.records import VERIFY, Change, Link, Recovery, RecoveryStop, Step
+
+TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "too slow", fingerprint="f-timeout")
+REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "no", fingerprint="f-rejected")
+
+
+def step(seq: int, call: int | None = None, attempt: int = 1, *, failure: Failure | None = None, **fields: Any) -> Step:
+    outcome = fields.pop("outcome", "success" if failure is None else "failure")
+    return Step(
+        run="run_a",
+        seq=seq,
+        call=call if call is not None else seq,
+        attempt=attempt,
+        name=fields.pop("name", "search"),
+        outcome=outcome,
+        failure=failure,
+        **fields,
+    )
+
+
+# Attempts
+
+
+def test_attempts_at_one_thing_are_one_call_in_the_order_they_were_made():
+    steps = [step(3, 1, 2), step(2, name="other"), step(1, failure=TIMEOUT)]
+
+    joined = calls.group_attempts(steps)
+
+    assert [[each.seq for each in call.steps] for call in joined] == [[1, 3], [2]]
+    assert [call.name for call in joined] == ["search", "other"]
+
+
+def test_a_call_says_how_it_ended():
+    waited = step(2, 1, 2, after=Recovery(remedy=Remedy.RETRY, seconds=1.5))
+    changed = step(2, 1, 2, after=Recovery(remedy=Remedy.REPAIR, changes=(Change(path="k", how="clamp"),)))
+    later = msgspec.structs.replace(changed, seq=3, attempt=3)
+
+    def ending(*steps: Step) -> str:
+        return calls.group_attempts(steps)[0].outcome_label
+
+    assert ending(step(1)) == "first try"
+    assert ending(step(1, failure=TIMEOUT)) == "given up"
+    assert ending(step(1, failure=TIMEOUT), waited) == "recovered by waiting"
+    assert ending(step(1, failure=REJECTED), changed) == "repaired"
+    assert ending(step(1, failure=REJECTED), step(2, 1, 2, failure=REJECTED), later) == "repaired on a later try"
+    again = msgspec.structs.replace(changed, outcome="failure", failure=REJECTED)
+    assert ending(step(1, failure=REJECTED), again, later) == "repaired on the second try"
+    offered = RecoveryStop(why="repairs are only suggested", offered=(Recovery(remedy=Remedy.REPAIR),))
+    assert ending(step(1, failure=REJECTED, ending=offered)) == "given up with suggestions"
+    checked = step(2, 1, 2, after=Recovery(remedy=Remedy.RETRY, source="verify"))
+    assert ending(step(1, failure=TIMEOUT), checked) == "confirmed by a check"
+    assert ending(step(1, outcome="cancelled")) == "cancelled"
+    assert calls.group_attempts([step(1, failure=TIMEOUT), waited])[0].backoff_seconds == 1.5
+
+
+def test_a_call_says_what_its_recovery_took():
+    first = step(1, failure=TIMEOUT, seconds=3.0, tokens={"input": 5, "output": 2})
+    second = step(2, 1, 2, seconds=0.5, tokens={"input": 7}, after=Recovery(remedy=Remedy.RETRY, seconds=1.5))
+    (call,) = calls.group_attempts([first, second])
+    assert call.recovery_seconds == 2.0
+    assert call.recovery_tokens == 7
+
+
+@pytest.mark.parametrize(
+    ("recovery", "is_retry"),
+    [
+        (None, True),
+        (Recovery(remedy=Remedy.RETRY, seconds=2.0), True),
+        (Recovery(remedy=Remedy.RETRY, source=VERIFY), False),
+        (Recovery(remedy=Remedy.REPAIR, changes=(Change(path="k", how="clamp", after=5),)), False),
+        (Recovery(remedy=Remedy.REPAIR, first=("login",)), False),
+        (Recovery(remedy=Remedy.COMPRESS, source="structure"), False),
+        (Recovery(remedy=Remedy.REPLAN, source="fallback"), False),
+    ],
+)
+def test_attempt_is_retry_only_where_it_repeats_the_same_call(recovery, is_retry):
+    assert calls.is_retry(recovery) is is_retry
+
+
+# What changed
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from([0.0, 1.0, 1.5]) | st.text("ab 1[]", max_size=4),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("abcd"), inner, max_size=3),
+    max_leaves=8,
+)
+CALLS = st.dictionaries(st.sampled_from("abcd"), JSON, max_size=4)
+
+
+def applied(before: Any, changes: tuple[Change, ...]) -> Any:
+    """Does to the arguments what the changes say."""
+    if len(changes) == 1 and changes[0].path == "":
+        return changes[0].after
+    after = msgspec.json.decode(msgspec.json.encode(before))
+    for change in changes:
+        *above, name = change.path.split(".")
+        place = after
+        for key in above:
+            place = place[key]
+        if change.how == "drop":
+            del place[name]
+        elif change.how == "rename":
+            place[change.after] = place.pop(name)
+        else:
+            place[name] = change.after
+    return after
+
+
+@given(CALLS | JSON, CALLS | JSON)
+def test_changes_applied_to_the_first_arguments_give_the_second(before, after):
+    changes = calls.diff_arguments(before, after)
+    assert calls.is_same_json(applied(before, changes), after)
+    assert bool(changes) is not calls.is_same_json(before, after)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "how"),
+    [
+        ("5", 5, "cast"),
+        (5, "5", "cast"),
+        (5.0, 5, "cast"),
+        ("true", True, "cast"),
+        (1, True, "cast"),
+        (" x ", "x", "trim"),
+        ("METRIC", "metric", "enum"),
+        ('{"a": 1}', {"a": 1}, "parse"),
+        ("x", ["x"], "wrap"),
+        ("x", "y", "substitute"),
+        (50, 10, "substitute"),
+    ],
+)
+def test_a_change_is_called_what_it_is(before, after, how):
+    assert calls.diff_arguments({"x": before}, {"x": after}) == (Change(path="x", how=how, before=before, after=after),)
+
+
+class Odd:
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("the truth value of an array is ambiguous")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_objects_that_cannot_be_compared_are_not_the_same():
+    odd = Odd()
+    assert not calls.is_same_json({"x": odd}, {"x": Odd()})
+    assert [change.how for change in calls.diff_arguments({"x": odd}, {"x": Odd()})] == ["substitute"]
+
+
+@pytest.mark.parametrize(("left", "right"), [(1, True), (1, 1.0), (0, False), ("1", 1), ([1], [True])])
+def test_values_that_only_python_finds_equal_are_not_the_same(left, right):
+    assert not calls.is_same_json({"x": left}, {"x": right})
+    assert calls.is_same_json({"x": left, "y": 2}, {"y": 2, "x": left})
+
+
+# Precedents
+
+
+def link(run: str, how: str = "agent", after: Any = 5, between: tuple[str, ...] = ()) -> Link:
+    changes = (Change(path="k", how="substitute", before=50, after=after),) if how == "agent" else ()
+    return Link(run=run, failed=1, overcame=2, how=how, changes=changes, between=between)  # type: ignore[arg-type]
+
+
+def test_the_same_change_in_several_runs_is_one_precedent_and_the_most_frequent_comes_first():
+    links = [link("a", after=7), link("b"), link("c"), link("c"), link("d", "recipe", between=("login",))]
+
+    found = calls.group_precedents(links, run_count=9)
+
+    told = [(each.how, each.worked, each.seen) for each in found]
+    assert told == [("agent", 2, 9), ("agent", 1, 9), ("recipe", 1, 9)]
+    assert found[0].changes[0].after == 5
+
+
+@given(st.permutations([link("a", after=7), link("b"), link("c"), link("d", "retry"), link("e", after=7)]))
+def test_precedents_do_not_depend_on_the_order_in_which_they_are_known(links):
+    assert calls.group_precedents(links, 5) == calls.group_precedents(sorted(links, key=lambda each: each.run), 5)
+
+
+def test_nothing_known_is_no_precedent():
+    assert calls.group_precedents([], 3) == []
+
+
+# How alike two texts are
+
+
+@given(st.text("ab c", max_size=40), st.text("ab c", max_size=40))
+@settings(max_examples=200)
+def test_texts_are_as_alike_as_difflib_says_only_faster(one, other):
+    from difflib import SequenceMatcher
+
+    assert calls.similarity(one, other) == SequenceMatcher(None, one, other, autojunk=False).ratio()
+
+
+def test_long_texts_are_compared_by_their_beginnings():
+    assert calls.similarity("a" * 200 + "b" * 10**7, "a" * 200 + "c" * 10**7) == 1.0
+    assert calls.similarity("", "") == 1.0
+    assert calls.similarity("STRASSE", "straße") == 1.0

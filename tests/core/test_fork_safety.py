@@ -1,0 +1,127 @@
+"""Around a fork nobody holds what the child will need, and nobody lets go of what another holds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+
+PREAMBLE = """
+    import faulthandler, os, sys, threading
+    from mulligan.core import fork_safety as forks
+
+    faulthandler.dump_traceback_later(50, exit=True)
+
+    def child(check):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os._exit(0 if check() else 1)
+            except BaseException:
+                os._exit(2)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    def is_free(lock):
+        return lock.acquire(timeout=0) and not lock.release()
+"""
+
+
+def said(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(PREAMBLE) + textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_a_child_can_take_a_lock_that_another_thread_held_all_the_time():
+    assert said("""
+        lock = threading.Lock()
+        forks.hold_locks(lambda: [lock])
+        is_over, is_begun = threading.Event(), threading.Event()
+
+        def busy():
+            while not is_over.is_set():
+                with lock:
+                    is_begun.set()
+
+        thread = threading.Thread(target=busy)
+        thread.start()
+        is_begun.wait()
+        print([child(lambda: is_free(lock)) for _ in range(30)] == [0] * 30)
+        is_over.set()
+        thread.join()
+        print(is_free(lock))
+    """).split() == ["True", "True"]
+
+
+def test_threads_that_fork_at_once_let_go_of_their_own_only():
+    assert said("""
+        locks = [threading.Lock() for _ in range(3)]
+        forks.hold_locks(lambda: locks)
+        ends = []
+        threads = [
+            threading.Thread(
+                target=lambda: ends.extend(child(lambda: all(map(is_free, locks))) for _ in range(10))
+            )
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        print(ends == [0] * 40, all(map(is_free, locks)))
+    """).split() == ["True", "True"]
+
+
+def test_what_cannot_be_held_in_time_is_renewed_in_the_child_and_the_parent_goes_on():
+    assert said("""
+        forks.LOCK_TIMEOUT_SECONDS = 0.01
+        held = [threading.Lock()]
+        held[0].acquire()
+        forks.hold_locks(lambda: held)
+        forks.run_in_child(lambda: held.__setitem__(0, threading.Lock()))
+        print(child(lambda: is_free(held[0])), is_free(held[0]))
+    """).split() == ["0", "False"]
+
+
+def test_what_is_to_be_done_before_and_after_is_done_in_this_order_and_only_once():
+    assert said("""
+        told = []
+        forks.register(lambda: told.append("before") or (lambda: told.append("after")))
+        forks.run_in_child(lambda: told.append("child"))
+        print(child(lambda: told == ["before", "after", "child"]), *told)
+        print(child(lambda: told[2:] == ["before", "after", "child"]))
+    """).split() == ["0", "before", "after", "0"]
+
+
+def test_what_is_arranged_while_a_fork_waits_is_done_for_that_fork_too():
+    """A module that another thread imports meanwhile may have opened what no child must inherit."""
+    assert (
+        said("""
+        told = []
+
+        def late():
+            told.append("late")
+            return lambda: told.append("after late")
+
+        def waiting():
+            thread = threading.Thread(target=forks.register, args=(late,))
+            thread.start()
+            thread.join()
+            return lambda: None
+
+        forks.register(waiting)
+        print(child(lambda: told == ["late", "after late"]), told)
+    """)
+        == "0 ['late', 'after late']\n"
+    )

@@ -1,0 +1,519 @@
+"""Pages over real HTTP: what they say, how they are asked, and who may decide. What a browser makes of them is in
+tests/browser."""
+
+from __future__ import annotations
+
+import gzip
+import html
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+
+import pytest
+
+pytest.importorskip("jinja2", reason="needs the extra: pip install 'mulligan[server]'")
+
+import dashboards
+import servers
+import taught
+from agents_week import fill, histories
+
+from mulligan.classify.kinds import KINDS
+from mulligan.core.failure import Failure
+from mulligan.core.records import History, Run, Step
+from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery, RunQuery
+
+NOW = dashboards.NOW
+
+
+@pytest.fixture(scope="module")
+def week(tmp_path_factory) -> Iterator[dashboards.Shown]:
+    with dashboards.week(tmp_path_factory.mktemp("week")) as shown:
+        yield shown
+
+
+@pytest.fixture(scope="module")
+def person(week):
+    return week.running.person()
+
+
+class Handlers(HTMLParser):
+    """The attributes of a page that would run something, as a browser reads them."""
+
+    @classmethod
+    def of(cls, body: str) -> list[str]:
+        read = cls()
+        read.found = []
+        read.feed(body)
+        return read.found
+
+    def handle_starttag(self, tag, attrs):
+        self.found += [name for name, _ in attrs if name.startswith("on") or name == "style"]
+
+
+def words(answer) -> str:
+    """What a page says, without its markup."""
+    said = re.sub(r"<(script|style|svg)\b.*?</\1>", " ", answer.body.decode(), flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", said)).split())
+
+
+def test_every_page_answers(week, person):
+    for name, path in week.pages.items():
+        answer = person.get(path)
+        assert answer.status == (400 if name == "refused" else 200), name
+        assert answer.headers["content-type"] == "text/html; charset=utf-8"
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["referrer-policy"] == "same-origin", "a form would be sent with the origin null"
+        assert "script-src 'self'" in answer.headers["content-security-policy"]
+        assert "<script>" not in answer.body.decode(), name
+        assert Handlers.of(answer.body.decode()) == [], name
+
+
+def test_figures_on_the_overview_are_those_of_the_api(week, person):
+    since = NOW // DAY * DAY - 6 * DAY
+    stats = person.get(f"/v1/stats?since={since}&now={NOW}").json
+    total = stats["total"]
+    said = words(person.get("/"))
+    assert total["runs"] == {"success": 58, "recovered": 69, "partial": 4, "failure": 9}
+    assert f"Runs that failed {total['runs']['failure']}" in said
+    assert f"Runs recovered {total['runs']['recovered']}" in said
+    assert f"{total['recovered']} of {total['recovered'] + total['given_up']}" in said
+    assert f"{total['calls']:,} calls" in said
+    for kind, each in total["kinds"].items():
+        assert re.search(rf"{kind.partition('/')[2]} {each['failures']}\b", said), kind
+    for status, runs in total["runs"].items():
+        assert f"{status} {runs}" in said
+
+
+@pytest.mark.parametrize(
+    ("query", "asked"),
+    [("range=24h", "24h"), ("agent=gardener", "agent"), ("tool=find_orders", "tool"), ("version=2.1", "version")],
+)
+def test_a_narrower_question_has_the_figures_of_the_api_too(week, person, query, asked):
+    since = NOW // 3_600_000 * 3_600_000 - 23 * 3_600_000 if asked == "24h" else NOW // DAY * DAY - 6 * DAY
+    narrowed = "" if asked == "24h" else f"&{query}"
+    total = person.get(f"/v1/stats?since={since}&now={NOW}{narrowed}").json["total"]
+    said = words(person.get(f"/?{query}"))
+    assert f"{total['calls']:,} call" in said
+    assert f"{total['recovered']:,} of {total['recovered'] + total['given_up']:,}" in said
+
+
+def test_seven_days_are_seven_bars_and_a_day_is_twenty_four(week, person):
+    rows = re.findall(r'<tr><th scope="row">([^<]+)</th>', person.get("/").body.decode())
+    assert len([row for row in rows if " " not in row]) == 14  # runs by status, and latency, seven each
+    hours = re.findall(r'<tr><th scope="row">(\S+ \d\d:00)</th>', person.get("/?range=24h").body.decode())
+    assert len(set(hours)) == 24
+
+
+def test_days_can_be_chosen_and_every_link_keeps_them(week, person):
+    answer = person.get("/?from=2026-09-16&to=2026-09-18")
+    assert answer.status == 200
+    assert "2026-09-16 to 2026-09-18" in words(answer)
+    nav = re.findall(r'<a href="([^"]+)" data-key="p"', answer.body.decode())
+    assert nav == ["/patterns?from=2026-09-16&amp;to=2026-09-18"]
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/?range=1y", "range takes 24h, 7d, 30d"),
+        ("/?from=yesterday", "from takes a date such as 2026-01-31"),
+        ("/?from=2026-09-18&to=2026-09-16", "is not before"),
+        ("/?from=0001-01-01", "from 1970 on"),
+        ("/runs?status=odd", "status takes success, recovered, partial, failure"),
+        ("/runs?before=x", "go there from /runs"),
+        ("/patterns?order=odd", "order takes given_up"),
+        ("/compare?by=colour", "by takes version"),
+        ("/compare?by=time&a=x", "a takes two dates"),
+    ],
+)
+def test_what_cannot_be_asked_says_what_can(person, path, said):
+    answer = person.get(path)
+    assert answer.status == 400
+    assert said in words(answer)
+
+
+@pytest.mark.parametrize("path", ["/runs/run_none", "/patterns/pat_none", "/tools/none", "/agents/none", "/fixes/none"])
+def test_what_is_not_there_is_said_to_be_not_there(person, path):
+    answer = person.get(path)
+    assert answer.status == 404
+    assert "Not found" in words(answer)
+
+
+def test_a_run_shows_its_attempts_what_changed_and_what_the_model_was_told(week, person):
+    said = words(person.get(week.pages["run"]))
+    assert "limit must be at most 25" in said
+    before = re.search(r"limit (\d\d) 25 the tool's schema", said)
+    assert before is not None
+    assert f"mulligan: find_orders was called with limit {before[1]} -> 25" in said.replace("\u203a", ">")
+    assert "assert played.calls[0].has_succeeded" in said
+    assert "Whose move repair the arguments" in said
+
+
+def test_a_run_of_many_calls_is_turned_over(week, person):
+    steps = tuple(Step(run="run_long", seq=n, call=n, name=f"tool-{n}", started=NOW + n) for n in range(1, 251))
+    long = History(run=Run(id="run_long", agent="a", started=NOW, ended=NOW + 300, end="finished"), steps=steps)
+    fill(week.running.store, [long], journal="long", tenant="elsewhere")
+    answer = week.running.holding("read", tenant="elsewhere").get("/runs/run_long?page=3")
+    said = words(answer)
+    assert "tool-250" in said
+    assert "tool-201" in said
+    assert "tool-200" not in said
+    assert "page 3 of 3" in said
+
+
+def test_a_run_that_did_not_come_to_its_end_says_so(tmp_path):
+    with dashboards.empty(tmp_path, clock=lambda: NOW) as shown:
+        run = Run(id="run_cut", agent="shop", started=NOW - 5000, ended=NOW, end="abandoned")
+        fill(shown.running.store, [History(run=run)])
+        person = shown.running.person()
+        assert "failure, abandoned" in words(person.get("/runs"))
+        assert "ended: abandoned" in words(person.get("/runs/run_cut"))
+
+
+def test_runs_are_turned_over_without_missing_any(week, person):
+    met: list[str] = []
+    path = "/runs"
+    while path:
+        body = person.get(path).body.decode()
+        met += re.findall(r'title="(run_[0-9a-f]+)">', body)
+        older = re.search(r'href="([^"]+)" rel="next"', body)
+        path = html.unescape(older[1]) if older else ""
+    expected = [
+        h.run.id
+        for h in week.running.store.runs(DEFAULT_TENANT, RunQuery(since=NOW // DAY * DAY - 6 * DAY, limit=1000))
+    ]
+    assert met == expected
+
+
+def test_a_pattern_is_muted_resolved_merged_and_split_from_its_page(tmp_path):
+    with dashboards.week(tmp_path) as week:
+        person, store = week.running.person(), week.running.store
+        one, other = store.patterns(DEFAULT_TENANT, PatternQuery(tool="find_orders"))[:2]
+
+        def decide(**form: str):
+            sent = "&".join(f"{name}={value}" for name, value in form.items()).encode()
+            return person.post(
+                f"/patterns/{one.id}", body=sent, Content_Type="application/x-www-form-urlencoded",
+                Origin=f"http://127.0.0.1:{week.running.port}",
+            )  # fmt: skip
+
+        answer = decide(do="mute")
+        assert (answer.status, answer.headers["location"]) == (303, f"/patterns/{one.id}")
+        assert store.pattern(DEFAULT_TENANT, one.id).state == "muted"
+        decide(do="unmute")
+        decide(do="resolve")
+        assert store.pattern(DEFAULT_TENANT, one.id).state == "resolved"
+        decide(do="reopen")
+        decide(do="merge", into=other.id)
+        assert one.id in store.pattern(DEFAULT_TENANT, other.id).merged
+        decide(do="split")
+        assert store.pattern(DEFAULT_TENANT, other.id).merged == ()
+        assert decide(do="explode").status == 400
+        assert decide(do="merge", into="pat_nowhere").status == 400
+
+
+def test_a_fix_is_approved_and_revoked_from_its_page(tmp_path):
+    with dashboards.week(tmp_path) as week:
+        person, store = week.running.person(), week.running.store
+
+        def state(id: str) -> str:
+            return next(fix.state for fix in store.fixes(DEFAULT_TENANT, FixQuery(now=NOW, limit=50)) if fix.id == id)
+
+        fix = next(
+            each for each in store.fixes(DEFAULT_TENANT, FixQuery(now=NOW, limit=50)) if each.state == "proposed"
+        )
+        sent = {"Content_Type": "application/x-www-form-urlencoded"}
+        assert (
+            person.post(f"/fixes/{fix.id}", body=b"do=approve&back=pat_1", **sent).headers["location"]
+            == "/patterns/pat_1"
+        )
+        assert state(fix.id) == "approved"
+        assert person.post(f"/fixes/{fix.id}", body=b"do=revoke", **sent).status == 303
+        assert state(fix.id) == "revoked"
+        assert person.post("/fixes/fix_nowhere", body=b"do=revoke", **sent).status == 404
+
+
+def test_a_fix_says_whether_it_is_applied_and_told_why_not_and_why_its_calls_are_linked(tmp_path):
+    rejected = Failure.of(KINDS["tool/invalid_arguments"], "no", fingerprint="f-no")
+    with dashboards.empty(tmp_path, clock=lambda: NOW) as shown:
+        store, person = shown.running.store, shown.running.person()
+        others = {"unit": "metric"}
+        for tool, before, after in (("top", {"k": 50}, {"k": 10}), ("weather", {"city": "Oslo 9"}, {"city": "Oslo 1"})):
+            run = Run(id=f"run_{tool}", agent="a", started=NOW - 5000, ended=NOW, end="finished")
+            common = {"run": run.id, "name": tool, "started": NOW - 4000}
+            steps = (
+                Step(seq=1, call=1, arguments=before | others, outcome="failure", failure=rejected, **common),
+                Step(seq=2, call=2, arguments=after | others, **common),
+            )
+            fill(store, [History(run=run, steps=steps)], journal=tool)
+        (top,) = store.fixes(DEFAULT_TENANT, FixQuery(tool="top", now=NOW))
+        page = words(person.get(f"/fixes/{top.id}"))
+        assert "Applied no: a remembered value is applied only after a person approved it" in page
+        assert f"Told no: {top.hidden_reason}" in page
+        assert "the tool's next call in the log" in page
+        timeline = words(person.get("/runs/run_top"))
+        assert "overcome later by call 2 · linked because: the tool's next call in the log" in timeline
+        for fix in store.fixes(DEFAULT_TENANT, FixQuery(now=NOW)):
+            store.decide(DEFAULT_TENANT, fix.id, approved=True, at=NOW)
+        said = {
+            fix.tool: words(person.get(f"/fixes/{fix.id}")) for fix in store.fixes(DEFAULT_TENANT, FixQuery(now=NOW))
+        }
+        assert "approved by a person: applied automatically" in said["top"]
+        assert "Applied automatically" in said["top"]
+        assert "not applied: which value it was is not kept" in said["weather"]
+        assert "Applied no: which value it was is not kept" in said["weather"]
+        listed = person.get("/fixes")
+        assert "2, 0 told to models, 1 applied automatically" in words(listed)
+        assert listed.body.decode().count("not applied:") == 1
+
+
+def test_to_look_needs_a_cookie_and_to_decide_more_than_to_read(week, person):
+    assert week.running.anybody().get("/").status == 401
+    reader = week.running.holding("read")
+    assert reader.get("/").status == 200
+    assert reader.post("/patterns/pat_1", body=b"do=mute").status == 403
+    assert person.post("/patterns/pat_1", body=b"do=mute", Origin="http://elsewhere.example").status == 403
+
+
+def test_nobody_sees_what_is_of_another_tenant(week):
+    other = week.running.holding("admin", tenant="other")
+    assert "No runs yet" in words(other.get("/"))
+    for name in ("run", "pattern", "tool", "agent", "fix"):
+        assert other.get(week.pages[name]).status == 404, name
+    for name in ("runs", "patterns", "tools", "agents", "fixes", "live"):
+        assert "find_orders" not in words(other.get(week.pages[name])), name
+
+
+def test_what_strangers_wrote_is_text_wherever_it_stands(tmp_path):
+    hostile = "<script>alert(1)</script>\"' onload=alert(1) \u202e\x1b[31m {{ 7*7 }} ../.."
+    failure = Failure.of(KINDS["tool/timeout"], hostile, fingerprint="f-1")
+    with dashboards.empty(tmp_path, clock=lambda: NOW) as shown:
+        run = Run(id=hostile, agent=hostile, version=hostile, environment=hostile, context=hostile, started=NOW - 5000,
+                  ended=NOW, end="finished")  # fmt: skip
+        step = Step(run=hostile, seq=1, call=1, name=hostile, arguments={hostile: hostile}, started=NOW - 4000,
+                    outcome="failure", failure=failure)  # fmt: skip
+        fill(shown.running.store, [History(run=run, steps=(step,))])
+        person = shown.running.person()
+        paths = [
+            "/",
+            "/runs",
+            "/patterns",
+            "/tools",
+            "/agents",
+            "/search?q=%3Cscript%3E",
+            "/choices",
+            "/compare?by=agent",
+        ]
+        pages = [person.get(path) for path in paths]
+        links = {
+            html.unescape(link)
+            for page in pages
+            for link in re.findall(r'href="(/(?:runs|tools|agents|patterns)[/?][^"]+)"', page.body.decode())
+        }
+        assert any(link.startswith("/tools?name=") for link in links)
+        pages += [person.get(link) for link in links]
+        for page in pages:
+            assert page.status in (200, 404), page.status
+            body = page.body.decode()
+            assert "<script>alert" not in body
+            assert "\x1b" not in body
+            assert "\u202e" not in body
+            assert Handlers.of(body) == []
+
+
+def test_nothing_recorded_says_how_to_send_and_asks_again_by_itself(tmp_path):
+    with dashboards.empty(tmp_path) as shown:
+        person = shown.running.person()
+        body = person.get("/").body.decode()
+        assert "No runs yet" in body
+        assert 'hx-trigger="every 2s"' in body
+        fill(shown.running.store, histories(shown.running.server.clock()))
+        assert "No runs yet" not in person.get("/").body.decode()
+
+
+def test_nothing_in_this_time_leads_to_where_there_is_something(week, person):
+    answer = person.get("/?from=2026-01-01&to=2026-01-02")
+    assert "Nothing in this time" in words(answer)
+    there = re.search(r'<a href="([^"]+)">Look at the week', answer.body.decode())
+    assert there is not None
+    assert "Runs by status" in words(person.get(html.unescape(there[1])))
+
+
+def test_pages_are_small_and_packed(week, person):
+    plain = person.get("/")
+    packed = person.get("/", Accept_Encoding="gzip")
+    assert gzip.decompress(packed.body) == plain.body
+    loaded = len(packed.body) + sum(
+        len(person.get(html.unescape(link), Accept_Encoding="gzip").body)
+        for link in re.findall(r'(?:src|href)="(/static/[^"]+)"', plain.body.decode())
+    )
+    assert loaded < 100_000 / 2
+
+
+def test_what_pages_load_is_kept_by_browsers_and_named_by_its_content(week):
+    anybody = week.running.anybody()
+    answer = anybody.get("/static/dashboard.css?v=1")
+    assert answer.headers["content-type"].startswith("text/css")
+    assert "immutable" in answer.headers["cache-control"]
+    assert anybody.get("/static/../pages.py").status == 404
+    assert anybody.get("/static/htmx.LICENSE").status == 404
+
+
+def test_the_live_tail_tells_what_happens(week, person):
+    import http.client
+
+    connection = http.client.HTTPConnection("127.0.0.1", week.running.port, timeout=20)
+    connection.request("GET", "/live/events", headers={"Cookie": person.cookie})
+    answer = connection.getresponse()
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    said = b""
+    while b"event: ready" not in said:
+        said += answer.readline()
+    assert b'"look":"lost"' in said
+    connection.close()
+
+
+def test_comparing_two_versions_says_what_differs(week, person):
+    said = words(person.get("/compare?by=version&a=2.0&b=2.1"))
+    assert "worked at the first try" in said
+    assert "There is nothing of 9.9" in words(person.get("/compare?by=version&a=2.0&b=9.9"))
+
+
+def test_search_finds_runs_patterns_lessons_tools_and_agents(week, person):
+    assert "find_orders" in words(person.get("/search?q=find_ord"))
+    assert "bookkeeper" in words(person.get("/search?q=BOOK"))
+    assert f'href="/lessons/{taught.SEED}"' in person.get("/search?q=PUSH+again").body.decode()
+    run = week.running.store.runs(DEFAULT_TENANT, RunQuery(limit=1))[0].run.id
+    assert run in words(person.get(f"/search?q={run[:10]}"))
+    assert "Nothing has" in words(person.get("/search?q=zzzz"))
+
+
+def test_a_live_tail_does_not_keep_the_server_from_stopping(tmp_path):
+    import http.client
+    import time
+
+    with dashboards.empty(tmp_path) as shown:
+        cookie = shown.running.person().cookie
+        connection = http.client.HTTPConnection("127.0.0.1", shown.running.port, timeout=20)
+        connection.request("GET", "/live/events", headers={"Cookie": cookie})
+        answer = connection.getresponse()
+        while b"event: ready" not in answer.readline():
+            pass
+        began = time.monotonic()
+    assert time.monotonic() - began < servers.GRACE, "it waited for the tail until its patience was at an end"
+    connection.close()
+
+
+# Lessons
+
+
+def learned(week):
+    return week.running.store.lessons(DEFAULT_TENANT, LessonQuery(source="learned", now=NOW))[0]
+
+
+def test_a_lesson_shows_its_words_its_evidence_and_whether_it_helped(week, person):
+    lesson = learned(week)
+    said = words(person.get(f"/lessons/{lesson.id}"))
+
+    for each in (lesson.mistake, lesson.correction, lesson.failed, lesson.works):
+        assert each in said
+    assert f"{lesson.worked} of {lesson.tried} runs that tried it" in said
+    assert (lesson.before.days, lesson.after.days) == (6, 7)
+    was, now = lesson.before.met / lesson.before.days, lesson.after.met / lesson.after.days
+    assert f"before {lesson.before.days} {lesson.before.met} {was:.1f}" in said
+    assert f"since {lesson.after.days} {lesson.after.met} {now:.1f}" in said
+    assert f"The pattern was met {'less' if now < was else 'more'} often since it is in force" in said
+    assert f"in {lesson.helped} of {lesson.helped + lesson.unhelped} runs that met it" in said
+    assert "What a model is told " + lesson.mistake in said
+    for each in week.running.store.evidence(DEFAULT_TENANT, lesson.fix):
+        assert each.run[:16] in said
+
+
+def test_lessons_are_reached_from_the_navigation_and_from_their_pattern_tool_and_fix(week, person):
+    lesson = learned(week)
+    link = f'href="/lessons/{lesson.id}"'
+
+    assert '<a href="/lessons" data-key="e" aria-current="page">Lessons</a>' in person.get("/lessons").body.decode()
+    assert f'href="/lessons/{taught.SEED}"' in person.get("/tools/git").body.decode(), "which nobody called here yet"
+    for path in ("/lessons", f"/patterns/{lesson.pattern}", f"/tools/{lesson.tool}", f"/fixes/{lesson.fix}"):
+        assert link in person.get(path).body.decode(), path
+
+
+def test_a_seed_is_marked_as_such_and_has_no_evidence(week, person):
+    said = words(person.get(f"/lessons/{taught.SEED}"))
+
+    assert "seed, not seen here" in said
+    assert "a seed is no evidence" in said
+    assert "None: it came with mulligan." in said
+    assert "git 2.39, run by hand" in said
+    assert "seed, not seen here" in words(person.get("/lessons?source=seed"))
+    assert "seed, not seen here" not in words(person.get("/lessons?source=learned"))
+
+
+def test_lessons_are_listed_by_state_source_tool_and_words(week, person):
+    def listed(query):
+        return set(re.findall(r'href="/lessons/(les_[0-9a-f]+)"', person.get(f"/lessons?{query}").body.decode()))
+
+    everything = listed("")
+    assert everything == {taught.SEED, taught.WRITTEN, learned(week).id}
+    assert listed("state=proposed") == {taught.SEED, taught.WRITTEN}
+    assert listed("state=active") == everything - {taught.SEED, taught.WRITTEN}
+    assert listed("tool=git") == listed("q=push") == {taught.SEED}
+    assert "No lesson is like that." in words(person.get("/lessons?state=expired"))
+    for wrong in ("state=new", "source=web"):
+        assert person.get(f"/lessons?{wrong}").status == 400
+    assert person.get("/lessons/les_nothing").status == 404
+
+
+def test_a_lesson_is_approved_disabled_and_revoked_by_an_admin_from_our_own_page(tmp_path):
+    with dashboards.week(tmp_path) as shown:
+        person, store = shown.running.person(), shown.running.store
+        home = f"http://127.0.0.1:{shown.running.port}"
+
+        def decide(id, do, client=person, origin=home):
+            form = {"Content_Type": "application/x-www-form-urlencoded", "Origin": origin}
+            return client("POST", f"/lessons/{id}", body=f"do={do}".encode(), **form)
+
+        def state(id):
+            return store.lesson(DEFAULT_TENANT, id, NOW).state
+
+        approved = decide(taught.WRITTEN, "approve")
+        assert (approved.status, approved.headers["location"]) == (303, f"/lessons/{taught.WRITTEN}")
+        assert state(taught.WRITTEN) == "active"
+        assert decide(taught.WRITTEN, "disable").status == 303
+        assert state(taught.WRITTEN) == "disabled"
+        lesson = store.lessons(DEFAULT_TENANT, LessonQuery(source="learned", now=NOW))[0]
+        assert decide(lesson.id, "revoke").status == 303
+        assert state(lesson.id) == "disabled"
+        assert decide(taught.SEED, "obey").status == 400
+        assert decide("les_000000000000", "approve").status == 404
+        assert decide(taught.SEED, "approve", origin="https://evil.example").status == 403
+        assert decide(taught.SEED, "approve", client=shown.running.anybody()).status == 401
+        assert decide(taught.SEED, "approve", client=shown.running.holding("read")).status == 403
+        assert state(taught.SEED) == "proposed"
+
+
+def test_the_tools_page_says_which_arguments_are_most_often_wrong_and_what_whose_description_should_say(person):
+    said = words(person.get("/tools"))
+
+    assert "Arguments most often wrong and what the tool's description should say" in said
+    assert "find_orders limit it was out of bounds" in said
+    assert "`limit` has bounds; 25 is the nearest that was accepted." in said
+    assert "find_orders customer_id it had another name" in said
+    assert "The argument is called `customer`, not `customer_id`." in said
+
+
+def test_what_a_lesson_says_is_text_whoever_wrote_it(tmp_path):
+    evil = '<script>alert(1)</script>"><img src=x onerror=alert(1)>'
+    with dashboards.empty(tmp_path) as shown:
+        hostile = taught.written(
+            tool=evil, mistake=evil, correction=evil, error=evil, failed=evil, works=evil, kind=evil
+        )
+        shown.running.store.save_lesson(DEFAULT_TENANT, hostile)
+        person = shown.running.person()
+        for path in ("/lessons", f"/lessons/{taught.WRITTEN}", "/tools?name=%3Cscript%3E"):
+            body = person.get(path).body.decode()
+            assert "alert(1)</script>" not in body
+            assert "<img" not in body
+            assert Handlers.of(body) == []

@@ -1,0 +1,160 @@
+"""After a failure: what overcame it before in this folder, if that is proven."""
+
+from __future__ import annotations
+
+import pytest
+import taught
+from session_logs import at, write
+
+from mulligan.learn.seeds import corpus
+from mulligan.store.base import DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery
+
+STALE = "File has been modified since read, by the user or a linter. Read it again before attempting to write it."
+EDIT = {"file_path": "/src/shop/a.py", "old_string": "total = 1", "new_string": "total = 2"}
+
+
+def overcome(agent) -> str:
+    """A file is edited in vain, read, and edited."""
+    said = agent.is_refused("Edit", STALE, **EDIT)
+    agent.works("Read", file_path="/src/shop/a.py")
+    agent.works("Edit", **EDIT)
+    return said
+
+
+def test_a_recipe_that_worked_in_three_sessions_of_this_folder_is_said(another):
+    said = [overcome(another(session=f"s{number}")) for number in range(4)]
+    assert said[:3] == ["", "", ""]
+    assert said[3].startswith("mulligan, from earlier sessions in this folder: The same call worked before, in 3 of 3")
+    assert "after Read(" in said[3]
+
+
+def test_what_worked_in_another_folder_is_not(another):
+    for number in range(5):
+        overcome(another(session=f"s{number}"))
+    assert another(session="new", folder="/src/other").is_refused("Edit", STALE, **EDIT) == ""
+
+
+def test_only_observed_is_only_observed(another, monkeypatch):
+    for number in range(4):
+        overcome(another(session=f"s{number}"))
+    monkeypatch.setenv("MULLIGAN_MODE", "observe")
+    assert another(session="new").is_refused("Edit", STALE, **EDIT) == ""
+
+
+def test_what_an_operator_took_back_is_not_said(another):
+    for number in range(4):
+        overcome(another(session=f"s{number}"))
+    store = another().store
+    for fix in store.fixes(DEFAULT_TENANT, FixQuery(now=2**42, limit=100)):
+        store.decide(DEFAULT_TENANT, fix.id, approved=False, at=2**42)
+    store.close()
+    assert another(session="new").is_refused("Edit", STALE, **EDIT) == ""
+
+
+BAD = {"llmContent": "Error: limit must be <= 100", "error": {"message": "limit must be <= 100, got 500",
+       "type": "invalid_tool_params"}}  # fmt: skip
+
+
+def list_items(gemini, limit, response):
+    return gemini.tells(
+        "AfterTool", tool_name="mcp__crm__list", tool_input={"limit": limit, "query": "tea"}, tool_response=response
+    )
+
+
+def write_log(gemini, limit):
+    """Write the log of a session in which the call failed: with it the next call is known to be a correction."""
+    response = {"functionResponse": {"id": "c1", "name": "mcp__crm__list", "response": {"error": BAD["llmContent"]}}}
+    call = {
+        "id": "c1",
+        "name": "mcp__crm__list",
+        "args": {"limit": limit, "query": "tea"},
+        "result": [response],
+        "status": "error",
+        "timestamp": at(2),
+    }
+    meta = {"sessionId": gemini.session, "projectHash": "abc", "startTime": at(0), "lastUpdated": at(2)}
+    message = {"id": "m1", "timestamp": at(1), "type": "gemini", "content": "", "toolCalls": [call]}
+    write(gemini.log, meta, message)
+
+
+@pytest.fixture
+def learned(another):
+    """A correction that worked in five sessions, and that an operator approved."""
+    for number in range(5):
+        gemini = another(name="gemini", session=f"g{number}")
+        write_log(gemini, 500 + number)
+        list_items(gemini, 500 + number, BAD)
+        list_items(gemini, 100, {"llmContent": "items"})
+    store = another().store
+    (fix,) = [fix for fix in store.fixes(DEFAULT_TENANT, FixQuery(now=2**42, limit=100)) if fix.changes]
+    store.decide(DEFAULT_TENANT, fix.id, approved=True, at=fix.last)
+    store.close()
+    return another(name="gemini", session="new")
+
+
+def test_gemini_makes_the_call_that_is_proven_only_where_repairs_are_asked_for(learned, another, monkeypatch):
+    told = list_items(learned, 500, BAD)
+    assert "tailToolCallRequest" not in told["hookSpecificOutput"]
+    assert "limit=100" in told["hookSpecificOutput"]["additionalContext"]
+    monkeypatch.setenv("MULLIGAN_MODE", "repair")
+    told = list_items(another(name="gemini", session="newer"), 500, BAD)["hookSpecificOutput"]
+    assert told["tailToolCallRequest"] == {"name": "mcp__crm__list", "args": {"limit": 100, "query": "tea"}}
+    assert "limit 500 -> 100" in told["additionalContext"]
+
+
+def test_a_call_that_may_have_done_something_is_not_made_again(learned, another, monkeypatch):
+    monkeypatch.setenv("MULLIGAN_MODE", "repair")
+    told = list_items(learned, 500, {"error": {"message": "limit must be <= 100, got 500", "type": "mcp_tool_error"}})
+    assert "tailToolCallRequest" not in told["hookSpecificOutput"]
+
+
+def lesson_about(agent, **fields) -> str:
+    """A lesson of people's about the failure that the agent met, and its id."""
+    store = agent.store
+    (pattern,) = store.patterns(DEFAULT_TENANT, PatternQuery(tool="Edit"))
+    about = {"tool": "Edit", "fingerprint": pattern.fingerprint, "mistake": "A file changed since.", **fields}
+    store.save_lesson(DEFAULT_TENANT, taught.written(correction="Read it first.", **about))
+    store.close()
+    return taught.WRITTEN
+
+
+def test_where_nothing_is_proven_here_a_lesson_about_just_that_failure_is_told_once_it_is_approved(another):
+    another(session="s1").is_refused("Edit", STALE, **EDIT)
+    id = lesson_about(another())
+    assert another(session="s2").is_refused("Edit", STALE, **EDIT) == "", "it is a proposal"
+    store = another().store
+    store.decide_lesson(DEFAULT_TENANT, id, "approve", 1)
+    store.close()
+    assert another(session="s3", folder="/src/other").is_refused("Edit", STALE, **EDIT) == (
+        "mulligan, a lesson about this: A file changed since. Try: Read it first (approved by a person)."
+    )
+
+
+def test_what_came_with_mulligan_is_told_as_such(another):
+    another(session="s1").is_refused("Edit", STALE, **EDIT)
+    lesson_about(another(), source="seed")
+    said = another(session="s2").is_refused("Edit", STALE, **EDIT)
+    assert said.endswith("Try: Read it first (known of this program, met here 2 times).")
+
+
+def test_a_seed_that_speaks_of_the_failure_word_for_word_is_told_once_seeds_are_planted(another):
+    refused = "Exit code 128\nfatal: not a git repository (or any of the parent directories): .git"
+    assert another(session="s1").fails("Bash", refused, command="git status") == ""
+    store = another().store
+    corpus.install_seeds(store, DEFAULT_TENANT)
+    store.close()
+    said = another(session="s2").fails("Bash", refused, command="git status")
+    assert said.startswith("mulligan, a lesson about this: ")
+    assert "known of this program" in said
+    assert another(session="s3").fails("Bash", "Exit code 1\nsomething nobody ever said", command="x") == ""
+
+
+def test_what_was_learned_in_another_folder_is_not_told_as_a_lesson_either(another):
+    for number in range(8):
+        overcome(another(session=f"s{number}"))
+    store = another().store
+    store.consolidate(DEFAULT_TENANT, 2**41)
+    (lesson,) = store.lessons(DEFAULT_TENANT, LessonQuery(tool="Edit", source="learned", now=2**41))
+    store.decide_lesson(DEFAULT_TENANT, lesson.id, "approve", 2**41)
+    store.close()
+    assert another(session="new", folder="/src/other").is_refused("Edit", STALE, **EDIT) == ""

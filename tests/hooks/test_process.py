@@ -1,0 +1,187 @@
+"""The hook as an agent runs it: a process of its own, many at once, and never the failure."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mulligan
+from mulligan.cli.install import CLAUDE_CODE, CODEX, GEMINI, build_hook_command
+from mulligan.learn import tracker
+from mulligan.store.base import DEFAULT_TENANT, RunQuery
+from mulligan.store.sqlite import SqliteStore
+
+PACKAGE = Path(mulligan.__file__).parent
+
+
+def failing(number: int = 1, session: str = "s1") -> str:
+    return json.dumps(
+        {
+            "session_id": session,
+            "cwd": "/src/shop",
+            "hook_event_name": "PostToolUseFailure",
+            "tool_name": "Bash",
+            "tool_input": {"command": f"make part{number}"},
+            "tool_use_id": f"toolu_{number}",
+            "error": f"Exit code 2\nmake: *** [part{number}] Error 2",
+            "is_interrupt": False,
+        }
+    )
+
+
+COMPACT = json.dumps({"session_id": "s1", "cwd": "/src/shop", "hook_event_name": "SessionStart", "source": "compact"})
+
+
+def begun(home: Path, shell: str = "") -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        ["sh", "-c", shell or build_hook_command(CLAUDE_CODE)],
+        env={"PATH": os.environ["PATH"], "HOME": str(home), "MULLIGAN_HOME": str(home)},
+        cwd=home.parent,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(process: subprocess.Popen[str], event: str) -> str:
+    """What it said; it has ended well, and complained of nothing."""
+    said, complained = process.communicate(event, timeout=60)
+    assert (process.returncode, complained) == (0, "")
+    return said
+
+
+def loud(shell: str) -> str:
+    """The same with its complaints."""
+    return shell.replace(" 2>/dev/null || :", "")
+
+
+def test_the_command_that_is_installed_keeps_a_failure_and_reminds_of_it(tmp_path):
+    shell = loud(build_hook_command(CLAUDE_CODE))
+    assert ended(begun(tmp_path, shell), failing()) == ""
+    told = json.loads(ended(begun(tmp_path, shell), COMPACT))
+    assert "part1" in told["hookSpecificOutput"]["additionalContext"]
+
+
+def test_several_at_once_lose_nothing_of_each_other(tmp_path):
+    SqliteStore(tmp_path / "mulligan.db").close()
+    work = [begun(tmp_path) for _ in range(8)]
+    for number, process in enumerate(work, 1):
+        process.stdin.write(failing(number))
+    assert [ended(process, "") for process in work] == [""] * 8
+    store = SqliteStore(tmp_path / "mulligan.db")
+    (history,) = store.runs(DEFAULT_TENANT, RunQuery())
+    assert [step.seq for step in history.steps] == list(range(1, 9))
+    known = tracker.from_json(store.get(DEFAULT_TENANT, "session", "s1"))
+    assert len(known.failures) + len(known.pending) == 8
+    store.close()
+
+
+def no_folder(home: Path) -> None:
+    (home / "blocked").write_text("a file where a folder should be")
+
+
+def corrupt(home: Path) -> None:
+    home.joinpath("mulligan.db").write_bytes(b"SQLite format 3\0" + b"\xff" * 5000)
+
+
+def foreign(home: Path) -> None:
+    import sqlite3
+
+    with sqlite3.connect(home / "mulligan.db") as other:
+        other.execute("CREATE TABLE theirs (x)")
+
+
+def bad_settings(home: Path) -> None:
+    home.joinpath(".config", "mulligan").mkdir(parents=True)
+    home.joinpath(".config", "mulligan", "mulligan.toml").write_text("mode = ")
+
+
+@pytest.mark.parametrize("breaks", [no_folder, corrupt, foreign, bad_settings])
+def test_a_hook_that_is_broken_is_silent_and_counted(tmp_path, breaks, types, monkeypatch):
+    home = tmp_path / "home"
+    home.mkdir()
+    breaks(home)
+    home = home / "blocked" if breaks is no_folder else home
+    shell = loud(build_hook_command(CLAUDE_CODE))
+    assert ended(begun(home, shell), failing()) == ""
+    assert ended(begun(home, shell), COMPACT) == ""
+    if breaks is no_folder:
+        return  # there is nowhere to count
+    monkeypatch.setenv("MULLIGAN_HOME", str(home))
+    monkeypatch.setenv("MULLIGAN_STORE", str(tmp_path / "sound.db"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    code, said, _ = types("doctor", "--json")
+    assert (code, json.loads(said)["hook_faults"]) == (1, 2)
+    _, said, _ = types("doctor")
+    assert "2 events of coding agents could not be kept" in said
+
+
+@pytest.mark.parametrize("what", ["the interpreter", "the package", "a part of it"])
+def test_what_was_uninstalled_does_not_disturb_the_agent(tmp_path, what):
+    copy = tmp_path / "lib" / "mulligan"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    shell = build_hook_command(CLAUDE_CODE).replace(str(PACKAGE), str(copy))
+    assert ended(begun(tmp_path, shell), failing()) == ""
+    if what == "the interpreter":
+        shell = shell.replace(sys.executable, str(tmp_path / "gone" / "python"))
+    elif what == "the package":
+        shutil.rmtree(copy)
+    else:
+        shutil.rmtree(copy / "classify")
+    assert ended(begun(tmp_path, shell), failing(2)) == ""
+
+
+def test_a_hook_that_is_given_nonsense_is_silent(tmp_path):
+    for event in ("", "{", "\0" * 100, json.dumps([]), "x" * 100_000):
+        assert ended(begun(tmp_path, loud(build_hook_command(CLAUDE_CODE))), event) == ""
+
+
+def test_a_hook_without_an_agent_says_how_it_is_called(tmp_path):
+    done = begun(tmp_path, loud(build_hook_command(CLAUDE_CODE)).replace(" claude-code", " nobody"))
+    said, complained = done.communicate("{}", timeout=60)
+    assert (done.returncode, said) == (1, "")  # 2 would stop an agent
+    assert "mulligan-hook claude-code|codex|gemini" in complained
+
+
+@pytest.mark.parametrize("agent", [CLAUDE_CODE, CODEX, GEMINI], ids=lambda agent: agent.name)
+def test_nothing_to_do_imports_next_to_nothing(tmp_path, agent):
+    called = {"tool_name": "Read", "tool_use_id": "t1", "tool_input": {}, "tool_response": "fine"}
+    events = {
+        "claude-code": {"hook_event_name": "PostToolBatch", "tool_calls": [called]},
+        "codex": {"hook_event_name": "PostToolUse", **called},
+        "gemini": {"hook_event_name": "AfterTool", **called},
+    }
+    shell = loud(build_hook_command(agent)).replace(" -ESP ", " -ESP -X importtime ")
+    process = begun(tmp_path, shell)
+    said, told = process.communicate(json.dumps({"session_id": "s1", **events[agent.name]}), timeout=60)
+    assert (process.returncode, said) == (0, "")
+    loaded = {line.rpartition("|")[2].strip() for line in told.splitlines()}
+    assert {name for name in loaded if name.startswith("mulligan")} == {
+        "mulligan", "mulligan.hooks", "mulligan.hooks.fast_filter",
+        "mulligan.hooks.main",
+    }  # fmt: skip
+    assert not loaded & {"json", "re", "typing", "sqlite3", "msgspec", "site", "enum"}
+    assert (tmp_path / "hooks" / "s1.calls").read_text().endswith(" Read:t1\n")
+
+
+def test_expressions_are_kept_for_the_next_process_and_nothing_of_the_event_with_them(tmp_path):
+    ended(begun(tmp_path), failing(1).replace("make part", "deploy --to kestrel-7 part"))
+    (kept,) = (tmp_path / "hooks").glob("expressions.*")
+    data = kept.read_bytes()
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert b"(?" in data
+    assert not any(word in data for word in (b"kestrel", b"shop", b"toolu", b"part1", b"s1"))
+    before = kept.stat().st_mtime_ns
+    ended(begun(tmp_path), failing(2).replace("make part", "deploy --to kestrel-7 part"))
+    assert kept.stat().st_mtime_ns == before  # nothing was missing, so nothing was written
+    kept.write_bytes(data[: len(data) // 2])
+    ended(begun(tmp_path), failing(3))
+    assert kept.stat().st_size > len(data) // 2
+    assert not (tmp_path / "hooks" / "faults").exists()

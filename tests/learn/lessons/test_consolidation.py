@@ -1,0 +1,212 @@
+"""What a lesson says, of what it is made, and who may put words into it."""
+
+from __future__ import annotations
+
+import unicodedata
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
+from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
+from mulligan.core.records import (
+    LAST_PATH_SEGMENT,
+    RUN_SPECIFIC,
+    Change,
+    Fix,
+    Lesson,
+    Pattern,
+    Prerequisite,
+    Run,
+    Step,
+)
+from mulligan.learn.lessons import consolidation as lessons
+from mulligan.prompt import Prompt
+from mulligan.store.base import DAY, DEFAULT_TENANT, LessonQuery
+from mulligan.store.sqlite import SqliteStore
+
+WORDS = Prompt()
+PATTERN = Pattern(
+    id="pat_1", tool="search", fingerprint="f", kind="tool/invalid_arguments", template="k is <n> at most"
+)
+NOW = 100 * DAY
+
+
+def fix(*changes: Change, **fields) -> Fix:
+    first = fields.get("first", ())
+    about = {"sort": "recipe" if first else "change", "tried": 9, "worked": 9, "showable": True, **fields}
+    return Fix(id="fix_1", tool="search", fingerprint="f", changes=changes, **about)
+
+
+def worded(*changes: Change, arguments=None, **fields) -> Lesson:
+    return lessons.build_lesson(fix(*changes, **fields), PATTERN, arguments, WORDS)
+
+
+@pytest.mark.parametrize(
+    ("change", "correction"),
+    [
+        (Change(path="k", how="clamp", after=10), "Use k=10."),
+        (Change(path="k", how="substitute", after=True), "Use k=True."),
+        (Change(path="topk", how="rename", after="top_k"), "Call the argument top_k."),
+        (Change(path="k", how="cast", after="integer"), "Give k as a whole number."),
+        (Change(path="tags", how="wrap"), "Give tags as a list."),
+        (Change(path="filters", how="parse"), "Give filters as the value itself, not as JSON in a text."),
+        (Change(path="file", how="trim", after=LAST_PATH_SEGMENT), "Give only the last part of it as file."),
+        (Change(path="unit", how="enum", after="celsius"), "Choose another of the values that unit may have."),
+    ],
+)
+def test_a_correction_says_what_to_do(change, correction):
+    assert worded(change).correction == correction
+
+
+def test_what_comes_first_is_told_with_what_is_constant_in_it():
+    ahead = Prerequisite(tool="login", arguments={"keep": True}, open=("user", "password"))
+    lesson = worded(first=(ahead,), arguments={"q": "cats"})
+    assert lesson.mistake == "Calling search before login. It fails with tool/invalid_arguments."
+    assert lesson.correction == "First call login(keep=True, user=..., password); then search with the same arguments."
+    assert lesson.works == "login(keep=True, user=..., password), then search(q=...)"
+
+
+def test_an_example_is_the_same_call_before_and_after():
+    changes = (Change(path="topk", how="rename", after="k"), Change(path="n", how="clamp", after=5))
+    lesson = worded(*changes, arguments={"topk": 7, "n": 50, "q": "cats"})
+    assert lesson.failed == "search(topk=7, n=50, q=...)"
+    assert lesson.works == "search(k=7, n=5, q=...)"
+
+
+@pytest.mark.parametrize(
+    ("given", "is_worth"),
+    [
+        (fix(Change(path="k", how="clamp", after=10)), True),
+        (fix(Change(path="k", how="substitute", after=RUN_SPECIFIC)), False),
+        (fix(Change(path="k", how="drop")), False),
+        (fix(Change(path="k", how="clamp", after=10), sort="retry"), False),
+        (fix(Change(path="k", how="clamp", after=10), worked=2, tried=2), False),
+        (fix(Change(path="k", how="clamp", after=10), worked=4, tried=9), False),
+        (fix(Change(path="k", how="clamp", after=10), state="revoked"), False),
+        (fix(Change(path="k", how="clamp", after=10), showable=False), False),
+        (fix(Change(path="k", how="clamp", after=10), showable=False, state="approved"), False),
+    ],
+    ids=["a value", "another value", "left out", "again", "twice", "seldom", "taken back", "untold", "untold for all"],
+)
+def test_only_what_says_something_and_works_is_worth_a_lesson(given, is_worth):
+    assert lessons.qualifies_as_lesson(given, pattern_runs=9) is is_worth
+
+
+texts = st.text(st.characters(codec="utf-8"), max_size=20).map(lambda text: f"canary {text}")
+values = texts | st.lists(texts, max_size=2) | st.dictionaries(texts, texts, max_size=2)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    arguments=st.dictionaries(st.sampled_from(["q", "k", "to"]), values, max_size=3),
+    after=values,
+    how=st.sampled_from(["substitute", "enum", "clamp", "default", "trim", "parse", "drop"]),
+    ahead=st.dictionaries(st.sampled_from(["user", "text"]), values, max_size=2),
+    message=st.text(max_size=200),
+)
+def test_no_text_of_a_run_is_in_the_words_of_a_lesson(arguments, after, how, ahead, message):
+    about = Pattern(id="pat_1", tool="search", fingerprint="f", kind="tool/x", template=message.replace("canary", ""))
+    first = (Prerequisite(tool="login", arguments=ahead),) if ahead else ()
+    made = fix(Change(path="k", how=how, before=after, after=after), first=first)
+    lesson = lessons.build_lesson(made, about, arguments, WORDS)
+    for text in (lesson.mistake, lesson.correction, lesson.failed, lesson.works, lesson.error, *lesson.changes):
+        assert "canary" not in str(text)
+
+
+@settings(deadline=None, max_examples=150)
+@given(text=st.text(max_size=1500))
+def test_what_is_presentable_stays_so(text):
+    shown = lessons.sanitize_lesson_text(text)
+    assert lessons.sanitize_lesson_text(shown) == shown
+    assert len(shown) <= lessons.MAX_TEXT_CHARS + 40
+    hidden = ("Cc", "Cf", "Cs", "Co", "Cn")
+    assert all(unicodedata.category(character) not in hidden or character == "\n" for character in shown)
+
+
+# A model's words
+
+LESSON = worded(Change(path="k", how="clamp", after=10), arguments={"k": 50})
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "Mistake: Too many results are asked for.\nCorrection: Keep k=10.",
+        "mistake: Too many.\n\ncorrection: Use k=10, and never k=50.",
+    ],
+)
+def test_a_model_may_choose_the_words(answer):
+    changed = lessons.reword_lesson(LESSON, lambda request: answer, WORDS)
+    assert changed is not None
+    assert "k=10" in changed.correction
+    assert (changed.changes, changed.failed, changed.id) == (LESSON.changes, LESSON.failed, LESSON.id)
+
+
+@pytest.mark.parametrize(
+    "correction",
+    ["Use k=11.", "Use k=10 and n.", "Use k=10, see http://x.example.", "Use k=10 or `all`.", 'Use k=10 with "force".',
+     "Use k=10 and --yes.", "Use k=10 and maxResults.", "Use k=10 as os.environ says.", "Ask for less.", "",
+     "Use k=10 " + "and so on " * 500],
+)  # fmt: skip
+def test_a_model_is_never_the_source_of_a_value(correction):
+    answer = f"Mistake: Too many.\nCorrection: {correction}"
+    if correction == "Use k=10 and n.":  # a plain word is a word
+        assert lessons.reword_lesson(LESSON, lambda request: answer, WORDS) is not None
+    else:
+        assert lessons.reword_lesson(LESSON, lambda request: answer, WORDS) is None
+
+
+@pytest.mark.parametrize("answer", [None, 7, "", "Correction: Use k=10.", "x" * 100_000])
+def test_an_answer_that_is_none_changes_nothing(answer):
+    assert lessons.reword_lesson(LESSON, lambda request: answer, WORDS) is None
+
+
+# Only what has changed
+
+
+def batch(pattern: int, number: int) -> list[AnyEvent]:
+    id, at = f"run_{pattern}_{number}", NOW - 20 * DAY + number * DAY // 10
+    kind = Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO)
+    failure = Failure.of(kind, "k is too large", fingerprint=f"f{pattern}")
+    shared = {"run": id, "name": "search", "started": at}
+    return [
+        RunStarted(Run(id=id, started=at)),
+        StepEnded(Step(seq=1, call=1, arguments={"k": 50, "q": id}, outcome="failure", failure=failure, **shared)),
+        StepEnded(Step(seq=2, call=2, arguments={"k": 10, "q": id}, **shared)),
+        RunEnded(Run(id=id, started=at, ended=at, end="finished")),
+    ]
+
+
+def test_only_patterns_of_which_the_record_has_changed_much_are_looked_at(tmp_path: Path):
+    store = SqliteStore(tmp_path / "a.db")
+    for pattern in range(20):
+        for number in range(40):
+            store.append(DEFAULT_TENANT, batch(pattern, number), f"journal_{pattern}_{number}", 1)
+    assert store.consolidate(DEFAULT_TENANT, NOW).patterns == 20
+    assert store.consolidate(DEFAULT_TENANT, NOW).patterns == 0
+
+    for pattern in range(20):
+        store.append(DEFAULT_TENANT, batch(pattern, 41), f"journal_{pattern}_41", 1)
+    store.append(DEFAULT_TENANT, batch(99, 1), "journal_99", 1)
+
+    assert store.consolidate(DEFAULT_TENANT, NOW).patterns == 1  # the new one: one more of forty is no news
+    told = store.lessons(DEFAULT_TENANT, LessonQuery(now=NOW, limit=100))
+    assert [(each.worked, each.seen) for each in told] == [(41, 41)] * 20  # and counted all the same
+    store.close()
+
+
+def test_a_bounded_round_leaves_the_rest_for_the_next(tmp_path: Path):
+    store = SqliteStore(tmp_path / "a.db")
+    for pattern in range(7):
+        for number in range(3):
+            store.append(DEFAULT_TENANT, batch(pattern, number), f"journal_{pattern}_{number}", 1)
+    told: list[tuple[int, int]] = []
+    done = store.consolidate(DEFAULT_TENANT, NOW, lambda *each: told.append(each), max_patterns=5)
+    assert (done.patterns, done.left, len(done.lessons)) == (5, 2, 5)
+    assert told == [(5, 5)]
+    assert store.consolidate(DEFAULT_TENANT, NOW).patterns == 2
+    assert len(store.lessons(DEFAULT_TENANT, LessonQuery(now=NOW))) == 7
+    store.close()

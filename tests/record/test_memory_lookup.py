@@ -1,0 +1,171 @@
+"""What memory answers a call at hand, whether or not the recorder has opened its store."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from mulligan.core.events import EventStream, RunEnded, RunStarted, StepEnded
+from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
+from mulligan.core.records import Run, Step
+from mulligan.prompt import Prompt
+from mulligan.record import memory_lookup as memory
+from mulligan.record.memory_lookup import MemoryLookup
+from mulligan.record.recorder import Recorder
+from mulligan.redaction import Redactor
+from mulligan.store import tool_schemas
+from mulligan.store.base import DEFAULT_TENANT
+from mulligan.store.store_location import StoreLocation
+
+NOW = 1_700_000_000_000
+TOO_MANY = Failure.of(
+    Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "k is 10 at most, got 50", fingerprint="f-k"
+)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> StoreLocation:
+    return StoreLocation(str(tmp_path / "kept.db"), lambda: tmp_path)
+
+
+@pytest.fixture
+def recorder(place: StoreLocation) -> Iterator[Recorder]:
+    recorder = Recorder(place.open_or_fallback, EventStream(Redactor()), journal_folder=place.journals)
+    yield recorder
+    recorder.close()
+
+
+@pytest.fixture
+def recall(recorder: Recorder, place: StoreLocation) -> MemoryLookup:
+    return MemoryLookup(recorder, place, now=lambda: NOW, agent=lambda: "helper")
+
+
+KEY = "tools:search"
+
+
+def fill(place: StoreLocation, runs: int = 1, key: str = KEY, after: int = 10) -> None:
+    """Runs of another process, in which k=50 was rejected and another value worked."""
+    shared = {"name": "search", "key": key, "started": NOW - 900}
+    with closing(place.open()) as store:
+        for number in range(runs):
+            id = f"run_{key}_{number}"
+            run = Run(id=id, agent="helper", started=NOW - 1000)
+            before = {"k": 50, "q": f"cats {number}"}
+            calls = [
+                Step(run=id, seq=1, call=1, outcome="failure", arguments=before, failure=TOO_MANY, **shared),
+                Step(run=id, seq=2, call=2, arguments={**before, "k": after}, **shared),
+            ]
+            ended = Run(id=id, agent="helper", started=NOW - 1000, ended=NOW - 500, end="finished")
+            store.append(DEFAULT_TENANT, [RunStarted(run), *map(StepEnded, calls), RunEnded(ended)], f"journal_{id}", 4)
+
+
+def test_what_another_process_kept_is_known_before_this_one_has_recorded_anything(recall, recorder, place):
+    fill(place)
+    (fix,) = recall.read_fixes("search", KEY, TOO_MANY, {"k": 60}, "")
+    assert [change.after for change in fix.changes] == [10]
+    assert recorder.store is None
+
+
+def test_whoever_only_asks_makes_no_file(recall, place):
+    assert recall.read_fixes("search", KEY, TOO_MANY, {"k": 60}, "") == ()
+    assert recall.fixes("search", KEY, TOO_MANY, {"k": 60}, "s1") == ()
+    assert recall.precedents("search", KEY, TOO_MANY, {"k": 60}) == ()
+    assert recall.item_arguments(KEY) == ()
+    assert "mulligan records the tool calls" in recall.render_lessons(Prompt(), ["search"], 800)
+    assert not place.exists()
+
+
+@pytest.fixture
+def database(recall, recorder, place, monkeypatch):
+    """A store that is told to be a database elsewhere, and can hang."""
+    fill(place)
+    store = place.open()
+    let_go, hangs = threading.Event(), threading.Event()
+    asked = store.fixes
+
+    def fixes(*args):
+        if hangs.is_set():
+            let_go.wait(20)
+        return asked(*args)
+
+    monkeypatch.setattr(store, "fixes", fixes)
+    monkeypatch.setattr(recorder, "store", store)
+    monkeypatch.setattr(place, "is_networked", True)
+    yield hangs
+    let_go.set()
+    if recall._late_query is not None:
+        recall._late_query.join(20)
+    store.close()
+
+
+def test_a_database_that_hangs_keeps_no_failed_call_waiting_and_is_not_asked_twice(recall, database, monkeypatch):
+    said = contextvars.ContextVar("said", default="nobody")
+    said.set("helper")
+    monkeypatch.setattr(recall, "_agent", said.get)
+    monkeypatch.setattr(memory, "DATABASE_TIMEOUT_SECONDS", 20.0)  # however busy the machine is
+    others = set(threading.enumerate())
+    (fix,) = recall.fixes("search", KEY, TOO_MANY, {"k": 60}, "")
+    assert [change.after for change in fix.changes] == [10]
+    monkeypatch.setattr(memory, "DATABASE_TIMEOUT_SECONDS", 0.05)
+    database.set()
+    begun = time.monotonic()
+    for _ in range(20):
+        assert recall.fixes("search", KEY, TOO_MANY, {"k": 60}, "") == ()
+    assert time.monotonic() - begun < 5
+    assert sum(each.name == "mulligan-memory" for each in set(threading.enumerate()) - others) == 1
+
+
+def test_what_is_no_failure_of_a_known_form_is_not_asked_about(recall, place):
+    fill(place)
+    assert recall.read_fixes("search", KEY, Failure.of(TOO_MANY.kind, "k is 10 at most"), {"k": 60}, "") == ()
+
+
+def test_what_was_proven_under_another_schema_is_taken_back_by_a_call_and_not_by_a_question(recall, place):
+    fill(place)
+    recall.read_fixes("search", KEY, TOO_MANY, {"k": 60}, "before")
+    with closing(place.open()) as store:
+        assert store.keys(DEFAULT_TENANT, tool_schemas.SCHEMA_KIND) == []
+    recall.fixes("search", KEY, TOO_MANY, {"k": 60}, "before")
+    with closing(place.open()) as store:
+        assert store.keys(DEFAULT_TENANT, tool_schemas.SCHEMA_KIND) == ["search"]
+
+
+def test_precedents_are_those_of_the_store_that_the_recorder_writes_to(recall, recorder, place, monkeypatch):
+    monkeypatch.setattr(memory, "FLUSH_TIMEOUT_SECONDS", 20.0)  # however busy the machine is
+    assert recall.precedents("search", KEY, TOO_MANY, {"k": 60}) == ()
+    fill(place, runs=2)
+    recorder.put_success(RunStarted(Run(id="run_now", started=NOW)))
+    (known,) = recall.precedents("search", KEY, TOO_MANY, {"k": 60})
+    assert (known.worked, known.seen, known.shareable) == (2, 2, True)
+    assert [change.after for change in known.changes] == [10]
+    assert recorder.store is not None
+
+
+def test_correction_of_a_single_run_is_shown_to_people_and_told_to_no_model(recall, place):
+    fill(place, runs=1)
+    (fix,) = recall.read_fixes("search", KEY, TOO_MANY, {"k": 60}, "")
+    assert (fix.showable, fix.worked) == (False, 1)
+    assert recall.precedents("search", KEY, TOO_MANY, {"k": 60}) == []
+
+
+def test_tool_of_the_same_name_in_another_module_has_its_own_memory(recall, place):
+    fill(place, runs=2)
+    fill(place, runs=2, key="other:search", after=7)
+    for key, after in ((KEY, 10), ("other:search", 7)):
+        (known,) = recall.precedents("search", key, TOO_MANY, {"k": 60})
+        assert [change.after for change in known.changes] == [after]
+    assert recall.precedents("search", "third:search", TOO_MANY, {"k": 60}) == []
+
+
+def test_arguments_that_named_items_in_earlier_runs_are_known(recall, place):
+    ended = Run(id="run_a", started=NOW, ended=NOW, end="finished", items={KEY: ("order",)})
+    with closing(place.open()) as store:
+        store.append(DEFAULT_TENANT, [RunStarted(Run(id="run_a", started=NOW)), RunEnded(ended)], "journal_a", 2)
+    assert recall.item_arguments(KEY) == ("order",)
+    assert recall.item_arguments("other:search") == ()

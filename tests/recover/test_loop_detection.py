@@ -1,0 +1,170 @@
+"""The same call once too often, and a strategy that fails in ever other words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mulligan.core.failure import Failure, Kind, Remedy
+from mulligan.recover.loop_detection import LoopDetector, are_siblings, call_key, extract_words
+
+MISSING = Failure.of(Kind("tool", "not_found", Remedy.REPLAN), "no such file", fingerprint="a")
+OTHER = Failure.of(Kind("tool", "not_found", Remedy.REPLAN), "no such line", fingerprint="b")
+BUSY = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "no answer", fingerprint="c")
+
+
+def given_up(repeats: LoopDetector, failure: Failure = MISSING, now: float = 0.0, **arguments: Any) -> None:
+    repeats.record_unrecovered("read", call_key(arguments), failure, now)
+
+
+def is_blocked(repeats: LoopDetector, now: float = 0.0, limit: int = 2, **arguments: Any) -> bool:
+    return repeats.find_blocking_failure("read", call_key(arguments), now, limit) is not None
+
+
+def test_the_third_call_is_blocked_and_every_one_after_it():
+    repeats = LoopDetector()
+    given_up(repeats, path="a")
+    assert not is_blocked(repeats, path="a")
+    given_up(repeats, path="a")
+    assert is_blocked(repeats, path="a")
+    assert is_blocked(repeats, path="a")
+
+
+def test_other_arguments_begin_anew():
+    repeats = LoopDetector()
+    given_up(repeats, path="a")
+    given_up(repeats, path="a")
+    assert not is_blocked(repeats, path="b")
+    assert not is_blocked(repeats, path="a")
+
+
+def test_another_fingerprint_begins_anew():
+    repeats = LoopDetector()
+    given_up(repeats, path="a")
+    given_up(repeats, OTHER, path="a")
+    assert not is_blocked(repeats, path="a")
+    given_up(repeats, OTHER, path="a")
+    assert is_blocked(repeats, path="a")
+
+
+def test_a_success_begins_anew():
+    repeats = LoopDetector()
+    given_up(repeats, path="a")
+    given_up(repeats, path="a")
+    repeats.record_success()
+    assert not is_blocked(repeats, path="a")
+
+
+def test_where_waiting_helps_it_begins_anew_after_the_window_and_elsewhere_not():
+    repeats = LoopDetector()
+    given_up(repeats, BUSY, now=0, path="a")
+    given_up(repeats, BUSY, now=5, path="a")
+    assert is_blocked(repeats, now=34.9, path="a")
+    assert not is_blocked(repeats, now=35.0, path="a")
+    given_up(repeats, now=100, path="a")
+    given_up(repeats, now=100, path="a")
+    assert is_blocked(repeats, now=10_000, path="a")
+
+
+def test_the_limit_can_be_set_and_taken_away():
+    repeats = LoopDetector()
+    for _ in range(3):
+        given_up(repeats, path="a")
+    assert is_blocked(repeats, limit=3, path="a")
+    assert not is_blocked(repeats, limit=4, path="a")
+    assert not is_blocked(repeats, limit=0, path="a")
+
+
+class Client:
+    """Nobody can say whether it is the same as before."""
+
+
+def test_what_is_not_plain_data_is_never_blocked():
+    assert call_key({"client": Client()}) is None
+    repeats = LoopDetector()
+    for _ in range(5):
+        given_up(repeats, client=Client())
+    assert not is_blocked(repeats, client=Client())
+
+
+def test_two_objects_with_the_same_method_are_two_calls():
+    one, other = Client(), Client()
+    assert call_key({"a": 1}, one) != call_key({"a": 1}, other)
+    assert call_key({"a": 1}, one) == call_key({"a": 1}, one)
+
+
+@given(st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | st.floats() | st.text()))
+def test_the_key_of_a_call_does_not_depend_on_the_order_of_its_arguments(arguments):
+    assert call_key(arguments) == call_key(dict(reversed(arguments.items())))
+
+
+def test_one_and_true_are_two_calls():
+    assert len({call_key({"a": value}) for value in (1, 1.0, True, "1")}) == 4
+
+
+# Spirals
+
+
+def fails(repeats: LoopDetector, tool: str, **arguments: Any) -> Any:
+    return repeats.record_strategy_failure(tool, arguments, MISSING)
+
+
+def test_the_same_strategy_over_sibling_tools_and_in_varying_words_is_a_spiral():
+    repeats = LoopDetector()
+    assert fails(repeats, "search_docs", query="refund policy 2024") is None
+    assert fails(repeats, "search_web", query="policy refund") is None
+    repeats.record_success()  # something in between that worked changes nothing
+    assert fails(repeats, "search_docs", query="Refund Policy", page=2) is None
+    spiral = fails(repeats, "search_mail", query="the refund policy")
+    assert spiral.count == 4
+    assert spiral.tools == ("search_docs", "search_web", "search_mail")
+    assert spiral.kind == "tool/not_found"
+
+
+def test_other_words_other_tools_and_other_reasons_are_no_spiral():
+    repeats = LoopDetector()
+    for query in ("refund policy", "opening hours", "annual report", "list of staff", "menu of today"):
+        assert fails(repeats, "search", query=query) is None
+    for tool in ("read", "list", "fetch", "grep", "count"):
+        assert fails(repeats, tool, query="refund policy") is None
+    for number in range(6):
+        failure = Failure.of(Kind("tool", f"kind {number}", Remedy.REPLAN))
+        assert repeats.record_strategy_failure("move", {"query": "refund policy"}, failure) is None
+
+
+def test_an_outage_is_nobodys_strategy():
+    repeats = LoopDetector()
+    for _ in range(9):
+        assert repeats.record_strategy_failure("search", {"query": "refund policy"}, BUSY) is None
+
+
+@given(
+    st.recursive(
+        st.none() | st.text() | st.integers(), lambda inside: st.lists(inside) | st.dictionaries(st.text(), inside)
+    )
+)
+def test_the_words_of_any_arguments_can_be_read(value):
+    assert len(extract_words({"a": value})) <= 40
+
+
+def test_values_that_hold_each_other_and_no_word_come_to_an_end():
+    around: dict[str, Any] = {"number": 1}
+    around["a"] = around["b"] = [around, around]
+    assert extract_words(around) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("search_web", "webSearch", True),
+        ("read_file", "read_file", True),
+        ("get_user", "get_order", True),
+        ("read", "write", False),
+        ("ls", "ls_all", False),
+    ],
+)
+def test_siblings_have_a_word_in_common(one, other, expected):
+    assert are_siblings(one, other) is expected

@@ -1,0 +1,54 @@
+"""Whether mode=repair is worth it, and for which tools."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mulligan.core.records import ReplayResult
+from mulligan.report.replay_report import ReplaySummary, describe_verdict, render_summary
+
+
+def summary(*cases: tuple[str, str, bool | None], **about: Any) -> ReplaySummary:
+    made = ReplaySummary()
+    made.add(
+        ReplayResult(
+            run="run_a", call=number, tool=tool, kind="tool/invalid_arguments", move=move, agrees=agrees, **about
+        )
+        for number, (tool, move, agrees) in enumerate(cases)
+    )
+    return made
+
+
+def test_tools_whose_repairs_are_what_then_worked_are_named():
+    found = describe_verdict(summary(("search", "repair", True), ("search", "nothing", None), ("pay", "repair", False)))
+    assert "worth it for search: 1 of 2 failures would have been repaired as they then were, none otherwise." in found
+    assert "Leave it at mode=suggest for pay: 1 of 1 repair is another call" in found
+
+
+def test_what_was_never_overcome_proves_nothing():
+    found = describe_verdict(summary(("search", "repair", None)))
+    assert found.startswith("mode=repair would not have made a difference that the record can show.")
+    assert "Nothing tells yet for search" in found
+
+
+def test_one_wrong_of_twenty_is_still_worth_it_and_one_of_ten_is_not():
+    def worth(right: int) -> str:
+        return summary(*[("a", "repair", True)] * right, ("a", "repair", False)).tools["a"].worth
+
+    assert (worth(19), worth(9)) == ("yes", "no")
+
+
+def test_the_sums_are_told_with_their_costs():
+    made = summary(("search", "repair", True), ("search", "suggest", True), seconds=1.0, saved=60.0, calls=4, tokens=9)
+    text = "\n".join(render_summary(made, None))
+    assert text.startswith("1 of 2 recorded failures (50.0 %) would be overcome today without asking anybody")
+    assert "takes 1 more call and 1.0 s. It saves the 4 calls and 9 tokens, 60.0 s" in text
+    assert "what then worked is among 3 for 1 of 1" in text
+
+
+def test_nothing_to_replay_is_said():
+    assert list(render_summary(summary(), None)) == ["No tool call failed in 1 run: there is nothing to replay."]
+
+
+def test_foreign_names_are_fit_for_a_terminal():
+    assert "\x1b" not in "".join(render_summary(summary(("a\x1b[2J", "repair", True)), None))

@@ -1,0 +1,206 @@
+"""What OpenTelemetry sends becomes runs: in protobuf, JSON and gzip, in many exports, sent twice, across a restart."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import socket
+from collections import Counter
+
+import pytest
+from servers import served
+from spans import BEGUN, Made, World, as_json, as_protobuf
+
+from mulligan.store.base import DEFAULT_TENANT
+
+PROTOBUF = "application/x-protobuf"
+STATUSES = ["success"] * 12 + ["recovered"] * 9 + ["partial"] * 3 + ["failure"] * 4
+
+
+def send(client, spans, how="protobuf"):
+    if how == "json":
+        return client.post("/v1/traces", as_json(spans))
+    data = as_protobuf(spans)
+    if how == "gzip":
+        return client.post("/v1/traces", body=gzip.compress(data), Content_Type=PROTOBUF, Content_Encoding="gzip")
+    return client.post("/v1/traces", body=data, Content_Type=PROTOBUF)
+
+
+def look_alike(seed=7):
+    world = World(seed)
+    spans = [span for status in world.random.sample(STATUSES, len(STATUSES)) for span in world.run(status)]
+    return sorted(spans, key=lambda span: span.end)
+
+
+@pytest.mark.parametrize("half", ["\\ud83d", "\\udc4d"])
+def test_an_emoji_that_was_cut_in_two_costs_itself_alone(serving, anybody, person, half):
+    world = World(3)
+    body = json.dumps(as_json(world.run("failure")))
+    assert '"message": "' in body
+    body = body.replace('"message": "', f'"message": "{half} ')
+    assert anybody.post("/v1/traces", body=body.encode()).status == 200
+    assert [run["status"] for run in person.get("/v1/runs").json["runs"]] == ["failure"]
+
+
+def test_runs_of_a_foreign_agent_come_out_as_what_they_were(serving, anybody):
+    spans = look_alike()
+    hows = random.Random(1)
+    for start in range(0, len(spans), 10):  # a trace comes in several exports
+        told = send(anybody, spans[start : start + 10], hows.choice(["protobuf", "gzip", "json"]))
+        assert told.status == 200
+        if hows.random() < 0.3:
+            send(anybody, spans[start : start + 10])  # an answer was lost
+
+    stats = serving.person().get("/v1/stats?since=all").json
+    assert stats["total"]["runs"] == dict(Counter(STATUSES))
+    assert stats["total"]["recovered"] == 9
+    assert stats["total"]["given_up"] == 7
+    assert set(stats["failure_breakdown"]) == {"tool/timeout"}
+    assert len(serving.person().get("/v1/patterns").json["patterns"]) == 1
+    run = serving.person().get("/v1/runs?status=recovered&limit=1").json["runs"][0]
+    assert run["agent"] == "scout"
+    assert not run["running"]
+
+
+def test_a_trace_goes_on_where_it_was_after_a_restart(tmp_path):
+    spans = look_alike(3)
+    for part in (spans[: len(spans) // 2], spans[len(spans) // 3 :]):  # some of it is sent again
+        with served(tmp_path) as running:
+            assert send(running.anybody(), part).status == 200
+            stats = running.person().get("/v1/stats?since=all").json
+    assert stats["total"]["runs"] == dict(Counter(STATUSES))
+    assert stats["total"]["calls"] == len({(span.trace, span.facts.get("gen_ai.tool.call.id"), span.id)
+                                           if "gen_ai.tool.call.id" not in span.facts
+                                           else (span.trace, span.facts["gen_ai.tool.call.id"])
+                                           for span in spans if span.parent})  # fmt: skip
+
+
+def test_a_run_is_under_way_until_its_root_comes(serving, anybody):
+    *parts, root = World(1).run("success")
+    send(anybody, parts)
+    (run,) = serving.person().get("/v1/runs").json["runs"]
+    assert (run["running"], run["agent"]) == (True, "look-alike")
+    send(anybody, [root])
+    (run,) = serving.person().get("/v1/runs").json["runs"]
+    assert (run["running"], run["agent"]) == (False, "scout")
+
+
+def test_what_was_not_kept_is_taken_when_it_comes_again(serving, anybody, monkeypatch):
+    from mulligan.core.failure import StoreError
+
+    spans = list(World(2).run("recovered"))
+    appended = serving.store.append_all
+
+    def fails(batches):
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(serving.store, "append_all", fails)
+    told = send(anybody, spans)
+    assert (told.status, told.headers["retry-after"]) == (503, "2")
+    monkeypatch.setattr(serving.store, "append_all", appended)
+    assert send(anybody, spans).status == 200
+    assert serving.person().get("/v1/stats?since=all").json["total"]["runs"]["recovered"] == 1
+
+
+def test_the_answer_is_in_kind_and_tells_what_was_not_taken(anybody):
+    spans = [span._replace(id="0" * 16) for span in World(1).run("success")][:1]
+    told = send(anybody, spans, "json")
+    assert told.json["partialSuccess"]["rejectedSpans"] == "1"
+    told = send(anybody, spans)
+    assert told.headers["content-type"] == PROTOBUF
+    assert b"\x08\x01" in told.body
+    assert send(anybody, list(World(1).run("success"))).body == b""
+
+
+def test_spans_that_tell_of_no_agent_make_no_run(serving, anybody):
+    plain = Made("1" * 32, "2" * 16, "", "GET /users", BEGUN, BEGUN + 1, {"http.request.method": "GET"})
+    assert send(anybody, [plain]).status == 200
+    assert serving.person().get("/v1/runs").json["runs"] == []
+
+
+@pytest.mark.parametrize("sort", [PROTOBUF, "application/json"])
+@pytest.mark.parametrize("path", ["/v1/traces", "/v1/logs"])
+def test_what_is_no_otlp_is_refused_in_kind(anybody, sort, path):
+    told = anybody.post(path, body=b'{"resourceSpans": 3, "resourceLogs": 3, \xff', Content_Type=sort)
+    assert told.status == 400
+    assert told.headers["content-type"].partition(";")[0] == sort
+
+
+def test_metrics_are_answered_so_that_nobody_tries_again(anybody):
+    told = anybody.post("/v1/metrics", {"resourceMetrics": []})
+    assert told.status == 200
+    assert anybody.post("/v1/metrics", body=b"\x0a\x00", Content_Type=PROTOBUF).status == 200
+
+
+def log_record(name, time, **facts):
+    attributes = [{"key": key.replace("__", "."), "value": {"stringValue": str(value)}} for key, value in facts.items()]
+    return {"timeUnixNano": str(time), "body": {"stringValue": f"claude_code.{name}"},
+            "attributes": [{"key": "event.name", "value": {"stringValue": name}}, *attributes]}  # fmt: skip
+
+
+def test_the_log_of_a_coding_agent_tells_of_its_tools(serving, anybody):
+    records = [
+        log_record("user_prompt", BEGUN, session__id="s-1", prompt_length=12),
+        log_record("tool_result", BEGUN + 10**9, session__id="s-1", tool_name="Bash", success="false", duration_ms="9",
+                   error="bash: frobnicate: command not found", tool_parameters='{"command": "frobnicate"}'),
+        log_record("tool_result", BEGUN + 2 * 10**9, session__id="s-1", tool_name="Bash", success="true",
+                   duration_ms="80", tool_parameters='{"command": "ls"}'),
+        log_record("api_error", BEGUN + 3 * 10**9, session__id="s-1", model="m-1", status_code="529",
+                   error="Overloaded", duration_ms="10"),
+        log_record("api_request", BEGUN + 4 * 10**9, session__id="s-1", model="m-1", input_tokens="10",
+                   output_tokens="5", duration_ms="10"),
+    ]  # fmt: skip
+    sent = {"resourceLogs": [{"resource": {"attributes": []}, "scopeLogs": [{"logRecords": records}]}]}
+    for _ in range(2):  # the second time changes nothing
+        assert anybody.post("/v1/logs", sent).status == 200
+
+    (run,) = serving.person().get("/v1/runs").json["runs"]
+    history = serving.store.run(DEFAULT_TENANT, run["id"])
+    assert [(step.name, step.outcome) for step in history.steps] == [
+        ("Bash", "failure"), ("Bash", "success"), ("m-1", "failure"), ("m-1", "success"),
+    ]  # fmt: skip
+    kinds = {str(step.failure.kind) for step in history.steps if step.failure}
+    assert kinds == {"tool/command_not_found", "model/unavailable"}
+    assert history.steps[-1].tokens == {"input": 10, "output": 5}
+    assert history.run.session == "s-1"
+
+
+def test_what_a_coding_agent_logs_with_details_is_taken_for_what_it_is(serving, anybody):
+    about = {"session__id": "s-2", "success": "false", "duration_ms": "8"}
+    records = [
+        log_record("tool_result", BEGUN + 10**9, **about, tool_name="Bash", tool_use_id="t1", error_type="ShellError",
+                   error="Shell command failed", tool_input='{"command":"make nothing","description":"builds"}',
+                   tool_parameters='{"bash_command":"make","full_command":"make nothing"}'),
+        log_record("tool_result", BEGUN + 2 * 10**9, **about, tool_name="mcp_tool", tool_use_id="t2",
+                   error_type="McpToolCallError", error="rate limit exceeded", tool_input='{"q":"tea"}',
+                   tool_parameters='{"mcp_server_name":"crm","mcp_tool_name":"lookup"}'),
+        log_record("tool_result", BEGUN + 3 * 10**9, **about, tool_name="mcp_tool", tool_use_id="t3",
+                   error_type="McpToolCallError"),  # as it is without details
+        log_record("tool_result", BEGUN + 4 * 10**9, **about, tool_name="mcp_tool", tool_parameters="[1]"),
+    ]  # fmt: skip
+    sent = {"resourceLogs": [{"resource": {"attributes": []}, "scopeLogs": [{"logRecords": records}]}]}
+    assert anybody.post("/v1/logs", sent).status == 200
+
+    (run,) = serving.person().get("/v1/runs").json["runs"]
+    steps = serving.store.run(DEFAULT_TENANT, run["id"]).steps
+    assert [(step.name, step.server, str(step.failure.kind), step.failure.message) for step in steps] == [
+        ("Bash", None, "tool/execution_failed", "Shell command failed"),
+        ("lookup", "crm", "tool/rate_limit", "rate limit exceeded"),
+        ("mcp_tool", None, "tool/execution_failed", "McpToolCallError"),
+        ("mcp_tool", None, "tool/unknown", ""),
+    ]
+    assert [step.arguments for step in steps[:3]] == [
+        {"command": "make nothing", "description": "builds"}, {"q": "tea"}, None,
+    ]  # fmt: skip
+
+
+def test_a_client_that_speaks_grpc_is_told_what_to_do(serving, caplog):
+    with socket.create_connection(("127.0.0.1", serving.port), timeout=10) as connection:
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+        said = b""
+        while chunk := connection.recv(4096):
+            said += chunk
+    assert b"OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf" in said
+    assert said[3] == 4  # SETTINGS first, as HTTP/2 wants it
+    assert any("http/protobuf" in record.message for record in caplog.records)

@@ -1,0 +1,257 @@
+"""What is asked is answered from the same sums as the command's, page by page, as JSON, CSV and Prometheus text."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import random
+from urllib.parse import quote
+
+import pytest
+
+from mulligan.report import overview
+from mulligan.store import counters
+from mulligan.store.base import DEFAULT_TENANT
+from mulligan.store.counters import StatsQuery
+
+NOW = 1_794_700_000_000
+HOUR = 3_600_000
+SAYS = ["Read timed out after 3 s", "429 Too Many Requests", "k must be 10 or less", "no such file: a.txt"]
+
+
+def runs(count=60, seed=5):
+    chance = random.Random(seed)
+    for number in range(count):
+        started = NOW - chance.randrange(20 * 24) * HOUR
+        steps = []
+        for call in range(chance.randint(1, 3)):
+            tool, first = chance.choice(["search", "fetch", "=cmd|calc"]), len(steps) + 1
+            if chance.random() < 0.4:
+                steps.append({"name": tool, "failure": {"message": chance.choice(SAYS)}, "seconds": chance.random()})
+                if chance.random() < 0.6:
+                    steps.append({"name": tool, "call": first, "seconds": chance.random()})
+            else:
+                steps.append({"name": tool, "seconds": chance.random()})
+            if call == 2 and chance.random() < 0.5:
+                steps.append({"name": "small-1", "type": "model", "seconds": 0.2, "tokens": {"input": 9}})
+        yield {
+            "id": f"r-{number:03}", "agent": chance.choice(["ann", "bob"]), "version": chance.choice(["1", "2"]),
+            "environment": chance.choice(["prod", None]), "started": started,
+            "ended": started + 1000, "steps": steps, "end": chance.choice(["finished"] * 5 + ["raised"]),
+        }  # fmt: skip
+
+
+def has_failed(run):
+    """Whether a run raised, or no call of it succeeded in the end."""
+    return run["end"] == "raised" or all("failure" in step for step in run["steps"])
+
+
+ASKED = (
+    "since=all", "since=7d", "since=48h", "since=all&agent=ann", "since=30d&tool=search", "since=7d&by=tool",
+    "since=all&by=kind", "since=all&by=agent", "since=all&by=version", "since=all&by=environment", "since=all&by=model",
+    "since=all&kind=tool/timeout", "since=30d&by=time", "since=all&by=attempt",
+)  # fmt: skip
+
+
+@pytest.fixture
+def filled(serving, anybody):
+    assert anybody.post("/v1/runs", list(runs())).status == 200
+    return serving
+
+
+def test_the_figures_are_those_of_the_command_and_of_counting_every_run_anew(filled, types, tmp_path):
+    person, histories = filled.person(), list(filled.store.export(DEFAULT_TENANT))
+    for asked in ASKED:
+        told = person.get(f"/v1/stats?now={NOW}&{asked}").json
+        fields = dict(each.split("=") for each in asked.split("&"))
+        past = {"all": None, "7d": 7 * 24, "48h": 48, "30d": 30 * 24}[fields.pop("since")]
+        query = StatsQuery(now=NOW, since=None if past is None else NOW - past * HOUR, **fields)
+        counted = json.loads(json.dumps(overview.build_answer(counters.stats(histories, query))))
+        assert {name: told[name] for name in counted} == counted, asked
+    words = ("stats", "--since", "all", "--store", str(tmp_path / "mulligan.db"), "--json")
+    command = json.loads(types(*words)[1])
+    told = person.get("/v1/stats?since=all").json
+    assert {name: told[name] for name in command} == command
+
+
+def test_totals_have_the_names_and_meanings_that_were_promised(filled):
+    told = filled.person().get(f"/v1/stats?since=all&now={NOW}").json
+    sent = list(runs())
+    failures = sum(map(has_failed, sent))
+    assert failures > sum(run["end"] == "raised" for run in sent)
+    assert told["total_runs"] == 60
+    assert told["total_failures"] == failures
+    assert told["success_rate"] == round((60 - failures) / 60 * 100, 2)
+    said = [step["failure"]["message"] for run in sent for step in run["steps"] if "failure" in step]
+    assert told["failure_breakdown"]["tool/timeout"] == said.count(SAYS[0])
+    assert sum(told["failure_breakdown"].values()) == len(said)
+    assert sum(told["given_up_breakdown"].values()) == told["total"]["given_up"]
+    assert sum(each["calls"] for each in told["series"]) == told["total"]["calls"]
+    assert told["most_failing_step"]["given_up"] > 0
+    assert isinstance(told["advice"], list)
+    assert told["total"]["by_attempt"][0]["attempt"] == 1
+    assert "p95" in told["total"]["seconds"]
+    assert "seconds_before" in told["total"]["kinds"]["tool/timeout"]
+
+
+def test_lists_come_page_by_page_and_each_row_once(filled):
+    person = filled.person()
+    for name, key in (("runs", "id"), ("patterns", "id"), ("tools", "tool"), ("agents", "agent"), ("fixes", "id")):
+        path = f"/v1/{name}"
+        whole = person.get(f"{path}?limit=1000&now={NOW}" + ("&since=all" if name in ("tools", "agents") else "")).json
+        assert whole["next"] is None
+        seen, cursor = [], ""
+        while True:
+            more = f"&cursor={cursor}" if cursor else ""
+            since = "&since=all" if name in ("tools", "agents") else ""
+            page = person.get(f"{path}?limit=7&now={NOW}{since}{more}").json
+            seen += [row[key] for row in page[name]]
+            if page["next"] is None:
+                break
+            cursor = page["next"]
+        assert seen == [row[key] for row in whole[name]]
+        assert len(set(seen)) == len(seen)
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept"),
+    [
+        ("agent=ann", lambda run: run["agent"] == "ann"),
+        ("version=2", lambda run: run["version"] == "2"),
+        ("environment=prod", lambda run: run["environment"] == "prod"),
+        ("tool=fetch", lambda run: any(step["name"] == "fetch" for step in run["steps"])),
+        ("model=small-1", lambda run: any(step["name"] == "small-1" for step in run["steps"])),
+        (
+            "kind=tool/timeout",
+            lambda run: any(step.get("failure", {}).get("message") == SAYS[0] for step in run["steps"]),
+        ),
+        ("since=7d", lambda run: run["started"] >= NOW - 7 * 24 * HOUR),
+        (f"until={NOW - 240 * HOUR}", lambda run: run["started"] < NOW - 240 * HOUR),
+        ("status=failure", has_failed),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_runs_are_found_by_what_is_asked(filled, asked, kept):
+    found = filled.person().get(f"/v1/runs?limit=1000&now={NOW}&{asked}").json["runs"]
+    assert {run["id"] for run in found} == {run["id"] for run in runs() if kept(run)}
+
+
+def test_csv_has_the_rows_and_no_formula(filled):
+    for path, rows in (("/v1/runs?format=csv&limit=1000", 60), (f"/v1/tools?format=csv&since=all&now={NOW}", 3)):
+        told = filled.person().get(path)
+        assert told.headers["content-type"].startswith("text/csv")
+        found = list(csv.reader(io.StringIO(told.body.decode())))
+        assert len(found) == rows + 1
+        assert not any(cell.startswith("=") for row in found for cell in row)
+    assert filled.person().get("/v1/patterns", Accept="text/csv").headers["content-type"].startswith("text/csv")
+    assert filled.person().get("/v1/stats?format=csv").json["field"] == "by"
+
+
+def test_where_values_are_hidden_models_are_still_told_apart_by_their_names(tmp_path):
+    from servers import served
+
+    with served(tmp_path, level="shared") as running:
+        step = {"type": "model", "name": "ask", "metadata": {"model": "big-1"}, "arguments": {"text": "private words"}}
+        told = running.anybody().post(
+            "/v1/runs", {"id": "r", "started": NOW, "ended": NOW, "metadata": {"model": "small-1"},
+                         "steps": [step, {"name": "fetch"}]},
+        )  # fmt: skip
+        assert told.status == 200
+        parts = running.person().get(f"/v1/stats?by=model&now={NOW}").json["parts"]
+        assert {part["model"]: part["calls"] for part in parts} == {"big-1": 1, "small-1": 1}
+        assert b"private words" not in running.person().get("/v1/runs/r").body
+
+
+def test_an_export_leaves_out_no_run(filled):
+    told = filled.person().post("/v1/export", {"since": 0})
+    ids = [json.loads(line)["run"]["id"] for line in told.body.splitlines()]
+    assert sorted(ids) == sorted(run["id"] for run in runs())  # more than go at a time
+
+
+def test_csv_says_above_its_rows_where_they_go_on(filled):
+    person, ids = filled.person(), []
+    there = f"/v1/runs?format=csv&limit=7&now={NOW}"
+    while there:
+        told = person.get(there)
+        ids += [row[0] for row in list(csv.reader(io.StringIO(told.body.decode())))[1:]]
+        link = told.headers.get("link")
+        there = link and link.removeprefix("<").removesuffix('>; rel="next"')
+    assert sorted(ids) == sorted(run["id"] for run in runs())
+
+
+def test_the_document_says_of_every_field_that_may_be_sent_what_it_means(filled):
+    schemas = filled.person().get("/openapi.json").json["components"]["schemas"]
+    for name in ("RunPayload", "StepPayload", "FailurePayload", "BatchPayload"):
+        fields = schemas[name]["properties"].items()
+        assert [each for each, about in fields if not about.get("description") and each not in ("type", "events")] == []
+    assert "the seq of the first one" in filled.person().get("/docs", Accept="text/html").body.decode()
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        ("since=soon", "since"), ("since=2d&until=9d", "since"), ("limit=0", "limit"), ("limit=1e3", "limit"),
+        ("limit=1001", "limit"), ("cursor=zzz", "cursor"), ("cursor=%00", "cursor"), ("agnet=x", "agnet"),
+        ("status=sad", "status"), ("agent=a&agent=b", "agent"), ("now=-1", "now"), ("format=xml", "format"),
+        ("kind=/", "kind"), ("agent=" + "x" * 2000, "agent"), ("since=99999d%0a", "since"),
+    ],
+)  # fmt: skip
+def test_a_parameter_that_cannot_be_meant_is_refused_by_name(person, asked, field):
+    told = person.get(f"/v1/runs?{asked}")
+    assert (told.status, told.json["field"]) == (400, field), told.json
+
+
+def test_prometheus_is_told_the_same_figures(filled):
+    told = filled.person().get("/metrics")
+    assert told.headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = dict(line.rpartition(" ")[::2] for line in told.body.decode().splitlines() if not line.startswith("#"))
+    total = filled.person().get("/v1/stats?since=all").json["total"]
+    assert float(lines['mulligan_calls_total{outcome="first_try"}']) == total["first_try"]
+    assert float(lines['mulligan_runs_total{status="failure"}']) == total["runs"]["failure"]
+    assert float(lines['mulligan_attempt_seconds_bucket{le="+Inf"}']) == total["seconds"]["of"]
+    assert float(lines['mulligan_failures_total{kind="tool/timeout"}']) == total["kinds"]["tool/timeout"]["failures"]
+    assert 'mulligan_tool_calls_total{tool="search",outcome="recovered"}' in lines
+
+
+def test_a_tool_with_a_hostile_name_breaks_no_line(serving, anybody):
+    name = 'a"b\\c\nd{e="f"} 1'
+    anybody.post("/v1/runs", {"id": "r", "ended": 1, "started": 1, "steps": [{"name": name}]})
+    for line in serving.person().get("/metrics").body.decode().splitlines():
+        assert line.startswith(("#", "mulligan_")), line
+
+
+def test_the_documentation_can_be_read_by_people_and_programs(anybody):
+    told = anybody.get("/openapi.json").json
+    assert told["openapi"] == "3.1.0"
+    page = anybody.get("/docs").body.decode()
+    for path in told["paths"]:
+        assert path in page
+    assert "<script" not in page
+    assert anybody.get("/docs.css").headers["content-type"].startswith("text/css")
+
+
+def test_every_route_for_others_is_documented(serving):
+    from mulligan.server.token_groups import ROUTE_GROUPS
+
+    told = serving.anybody().get("/openapi.json").json["paths"]
+    ours = ("/v1/store/", "/v1/export", "/openapi.json", "/docs")  # of mulligan's own, and those that tell
+    for group in ROUTE_GROUPS:
+        for each in group(serving.server):
+            if not each.path.startswith(ours):
+                assert {method.lower() for method in each.methods} - {"head"} <= set(
+                    told[each.path.replace(":path", "")]
+                )
+
+
+@pytest.mark.parametrize("id", ["team/a/17", "a//b", "50% of it?", "../../etc", "\u00fc ber"])
+def test_a_run_is_found_by_an_id_with_anything_in_it(anybody, person, id):
+    run = {"id": id, "agent": "ann", "end": "finished", "steps": [{"name": "search"}]}
+    assert anybody.post("/v1/runs", run).status == 200
+    found = person.get(f"/v1/runs/{quote(id, safe='')}")
+    assert (found.status, found.json["id"]) == (200, id)
+
+
+def test_no_id_at_all_is_no_run(person):
+    assert person.get("/v1/runs/").status == 404
+    assert person.get("/v1/runs/team/x").status == 404

@@ -1,0 +1,111 @@
+"""What a question about a failure asks of PostgreSQL: the same as of every database, in fewer ways there and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import postgres
+import pytest
+
+pytest.importorskip("psycopg", reason="psycopg is not installed: make test installs it")
+
+from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
+from mulligan.core.failure import Failure, Kind, Remedy
+from mulligan.core.records import Run, Step, pattern_id
+from mulligan.learn import prerequisites
+from mulligan.store import fix_queries
+from mulligan.store.base import DEFAULT_TENANT, FixQuery, RecallQuery
+from mulligan.store.postgres import fix_lookup
+from mulligan.store.postgres.postgres_connection import PostgresConnection
+from mulligan.store.postgres.postgres_store import PostgresStore
+
+KINDS = (Kind("tool", "invalid_arguments", Remedy.REPAIR), Kind("orchestration", "precondition", Remedy.REPLAN))
+BETWEEN = (("lock",), ("press",), ("lock", "press"), ("light", "press", "lock"), ("wipe",))
+PATTERNS = 8
+
+
+def overcome(run: str, pattern: int, between: tuple[str, ...], at: int) -> list[AnyEvent]:
+    """A run in which a call failed, and worked after these others."""
+    failure = Failure.of(KINDS[pattern % 2], f"door {'x' * pattern} is open", fingerprint=f"1:{pattern}")
+    shared: dict[str, Any] = {"run": run, "started": at}
+    calls = [Step(seq=1, call=1, name="start", arguments={"gear": 1}, outcome="failure", failure=failure, **shared)]
+    for seq, name in enumerate((*between, "start"), start=2):
+        calls.append(Step(seq=seq, call=seq, name=name, arguments={"gear": 1}, **shared))
+    about = Run(id=run, started=at)
+    return [RunStarted(about), *map(StepEnded, calls), RunEnded(about)]
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[PostgresStore]:
+    postgres.had()
+    made = PostgresStore(postgres.emptied(), clock=lambda: 1000)
+    runs = [(pattern, between) for pattern in range(PATTERNS - 1) for between in BETWEEN[pattern % 3 :]]
+    told = [
+        overcome(f"run_{time}_{place}", *about, at=10 * place + time)
+        for time in range(3)
+        for place, about in enumerate(runs)
+    ]
+    made.append(DEFAULT_TENANT, [event for each in told for event in each], "j", 1)
+    yield made
+    made.close()
+
+
+IDS = [pattern_id("start", f"1:{pattern}") for pattern in range(PATTERNS)]  # the last of them was never met
+
+
+@pytest.mark.parametrize("kind", ["", *map(str, KINDS), "tool/timeout"])
+@pytest.mark.parametrize("patterns", [[], IDS[:1], IDS, IDS[::-1], IDS[-1:], ["pat_unknown", *IDS[3:]]])
+def test_the_fixes_of_a_few_patterns_are_those_that_every_database_finds(store, patterns, kind, monkeypatch):
+    read = store._reader(DEFAULT_TENANT)
+    assert sorted(fix_lookup.find_pattern_fixes(read, DEFAULT_TENANT, patterns, kind)) == sorted(
+        fix_queries.find_pattern_fixes(read, DEFAULT_TENANT, patterns, kind)
+    )
+    monkeypatch.setattr(fix_queries, "MAX_FIXES_PER_PATTERN", 2)
+    few = fix_lookup.find_pattern_fixes(read, DEFAULT_TENANT, patterns, kind)
+    assert sorted(few) == sorted(fix_queries.find_pattern_fixes(read, DEFAULT_TENANT, patterns, kind))
+    assert len(few) <= 2 * 3
+
+
+def test_those_of_the_first_three_that_have_any_are_told(store):
+    found = fix_lookup.find_pattern_fixes(
+        store._reader(DEFAULT_TENANT), DEFAULT_TENANT, [IDS[-1], *IDS[5::-1]], str(KINDS[1])
+    )
+    assert list(dict.fromkeys(pattern for pattern, *_ in found)) == [IDS[5], IDS[3], IDS[1]]
+
+
+@pytest.mark.parametrize("without", ["", "run_1_0"])
+def test_what_was_called_is_told_by_the_same_votes_as_in_every_database(store, without, monkeypatch):
+    monkeypatch.setattr(prerequisites, "MAX_SAMPLES_PER_FIX", 2)
+    read = store._reader(DEFAULT_TENANT)
+    fixes = [id for (id,) in read("SELECT id FROM fixes WHERE tenant = ?", (DEFAULT_TENANT,))]
+    assert len(fixes) > 20
+    for ids in ([], fixes[:1], fixes, ["fix_unknown"]):
+        found = fix_lookup.find_successful_votes(read, DEFAULT_TENANT, ids, without)
+        assert sorted(found) == sorted(fix_queries.find_successful_votes(read, DEFAULT_TENANT, ids, without))
+    assert any(run == "run_1_0" for _, _, run, _ in fix_lookup.find_successful_votes(read, DEFAULT_TENANT, fixes, ""))
+
+
+def test_a_question_takes_three_ways_there_and_back_at_the_most(store, monkeypatch):
+    told: list[str] = []
+    real = PostgresConnection.execute
+
+    def noted(self: PostgresConnection, sql: str, *values: Any) -> Any:
+        told.append(sql)
+        return real(self, sql, *values)
+
+    new = Failure.of(KINDS[0], "door xx was open", fingerprint="1:new")
+    known = Failure.of(KINDS[0], "", fingerprint="1:2")
+    store.fixes(
+        DEFAULT_TENANT, FixQuery.for_failure("start", new, {"gear": 1}, now=1000)
+    )  # which has the patterns of the tool in hand
+    monkeypatch.setattr(PostgresConnection, "execute", noted)
+
+    assert store.fixes(DEFAULT_TENANT, FixQuery.for_failure("start", new, {"gear": 1}, now=1000))[0].likeness < 1
+    assert len(told) == 3
+    told.clear()
+    assert store.fixes(DEFAULT_TENANT, FixQuery.for_failure("start", known, {"gear": 1}, now=1000))[0].likeness == 1
+    assert len(told) == 2
+    told.clear()
+    assert store.recall(DEFAULT_TENANT, RecallQuery(tool="start", fingerprint="1:2"))
+    assert len(told) == 1

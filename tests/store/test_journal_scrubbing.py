@@ -1,0 +1,74 @@
+"""What was forgotten is gone from the journals of living processes too, and the rest of them is as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mulligan.core.events import RunStarted, StepEnded
+from mulligan.core.records import Run, Step
+from mulligan.record.journal import Journal, read_frames
+from mulligan.record.journal_framing import decode_events, event_frame
+from mulligan.store.base import DEFAULT_TENANT, ForgetRequest
+from mulligan.store.journal_scrubbing import scrub_journals
+from mulligan.store.sqlite import SqliteStore
+
+SECRET = 'ze"bra-4711'
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    journal = Journal(tmp_path / "a.db.journals")
+    for event in (
+        RunStarted(Run(id="run_a", session="s", context=SECRET)),
+        StepEnded(Step(run="run_a", seq=1, call=1, name="fetch", arguments={"q": SECRET})),
+        RunStarted(Run(id="run_b")),
+        StepEnded(Step(run="run_b", seq=1, call=1, name="search", arguments={"q": "other"})),
+    ):
+        journal.write(event_frame(event))
+    return journal
+
+
+def left(journal: Journal) -> str:
+    return repr([event for _, event in decode_events(read_frames(journal.path))])
+
+
+@pytest.mark.parametrize(
+    ("what", "runs", "count"),
+    [
+        (ForgetRequest(text=SECRET), (), 2),
+        (ForgetRequest(run="run_a"), ("run_a",), 2),
+        (ForgetRequest(session="s"), ("run_a",), 2),
+        (ForgetRequest(tool="fetch"), (), 1),
+        (ForgetRequest(run="run_x"), ("run_x",), 0),
+    ],
+)
+def test_records_are_overwritten_in_place(tmp_path, journal, what, runs, count):
+    ends = [frame.offset for frame in read_frames(journal.path)]
+    assert scrub_journals(journal.path.parent, what, runs) == count
+    assert [frame.offset for frame in read_frames(journal.path)] == ends
+    assert "'other'" in left(journal)
+    assert ("4711" in left(journal)) == (count < 2)
+    assert ("fetch" in left(journal)) == (what.text is not None or count == 0)
+
+
+def test_its_owner_goes_on_writing(journal):
+    scrub_journals(journal.path.parent, ForgetRequest(text=SECRET), ())
+    journal.write(event_frame(RunStarted(Run(id="run_later"))))
+    assert "run_later" in left(journal)
+
+
+def test_a_folder_that_is_not_there_holds_nothing(tmp_path):
+    assert scrub_journals(tmp_path / "none", ForgetRequest(text=SECRET), ()) == 0
+
+
+def test_a_store_that_forgets_looks_into_its_journals(tmp_path, journal):
+    store = SqliteStore(tmp_path / "a.db")
+    store.append(
+        DEFAULT_TENANT, [event for _, event in decode_events(read_frames(journal.path))], journal.name, journal.offset
+    )
+    assert store.forget(DEFAULT_TENANT, ForgetRequest(session="s")).runs == 1
+    assert b"4711" not in journal.path.read_bytes()
+    assert "'other'" in left(journal)
+    store.close()

@@ -1,0 +1,77 @@
+"""Where a process keeps what it records, and where else while that cannot be used."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from mulligan.core.failure import SettingsError, StoreError
+from mulligan.store.memory import MemoryStore
+from mulligan.store.sqlite import SqliteStore
+from mulligan.store.store_location import StoreLocation
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The temporary folder of the machine, which is where the refuge is."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def at(url: object, home: Path = Path("/nowhere")) -> StoreLocation:
+    return StoreLocation(str(url), lambda: home)
+
+
+def test_a_url_that_cannot_be_meant_is_refused_before_anything_is_opened():
+    with pytest.raises(SettingsError, match="there is no store of the sort 'mongodb'"):
+        at("mongodb://db/mulligan")
+
+
+def test_a_store_in_memory_does_not_outlive_the_process_and_its_home_is_not_looked_for():
+    def nobody() -> Path:
+        raise RuntimeError("no home")
+
+    place = StoreLocation("memory:", nobody)
+    assert not place.is_persistent
+    assert not place.exists()
+    assert isinstance(place.open_or_fallback(), MemoryStore)
+
+
+def test_a_file_is_there_once_it_was_opened(tmp_path: Path):
+    place = at(tmp_path / "kept.db")
+    assert (place.is_persistent, place.exists()) == (True, False)
+    with closing(place.open()) as store:
+        assert isinstance(store, SqliteStore)
+    assert place.exists()
+
+
+def test_its_journals_are_beside_it_and_its_owners_alone(tmp_path: Path):
+    folder = at(tmp_path / "deep" / "kept.db").journals()
+    assert folder.parent == tmp_path / "deep"
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_what_cannot_be_kept_there_is_kept_in_the_temporary_folder_and_that_is_told(
+    tmp_path: Path, elsewhere: Path, caplog: pytest.LogCaptureFixture
+):
+    (tmp_path / "blocked").write_text("a file where a folder should be")
+    place = at(tmp_path / "blocked" / "kept.db")
+    with caplog.at_level(logging.WARNING, "mulligan"), closing(place.open_or_fallback()) as store:
+        assert isinstance(store, SqliteStore)
+        assert elsewhere in store.path.parents
+    assert f"records are kept in {elsewhere}" in caplog.text
+    assert elsewhere in place.journals().parents
+    with pytest.raises(StoreError):
+        place.open()
+
+
+def test_for_a_server_there_is_no_refuge_its_journals_wait_at_home(tmp_path: Path):
+    place = at("http://127.0.0.1:9", tmp_path)
+    assert place.is_networked
+    assert place.journals().parent == tmp_path

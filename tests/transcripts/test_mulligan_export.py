@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+from session_logs import read, write
+
+from mulligan.core.failure import Failure, Kind
+from mulligan.core.links import attach_links
+from mulligan.core.records import History, Link, Run, Step, encode
+from mulligan.transcripts.log_lines import UnreadableFileError
+from mulligan.transcripts.run_builder import ReaderState
+
+HEADER = {"mulligan": "export", "version": 1, "level": "local"}
+REFUSED = Failure.of(Kind("tool", "not_found"), "no")
+HISTORY = History(
+    run=Run(id="run_a", agent="librarian", started=5),
+    steps=(Step(run="run_a", seq=1, call=1, name="x", failure=Failure.of(Kind("tool", "timeout")), outcome="failure"),),
+)
+
+
+def header(**changes: object) -> bytes:
+    return encode({**HEADER, **changes})
+
+
+JUDGED = attach_links(HISTORY)
+"""The same, with what its links say in its steps: a store does not derive them anew."""
+
+
+def call(seq: int, failure: Failure | None = None, **arguments: object) -> Step:
+    outcome = "failure" if failure else "success"
+    return Step(run="run_a", seq=seq, call=seq, name="x", arguments=arguments, outcome=outcome, failure=failure)
+
+
+def test_what_was_exported_is_read_as_it_was(tmp_path):
+    assert JUDGED.steps[0].links_decided
+    assert read(write(tmp_path / "e.jsonl", header(), encode(HISTORY))) == [JUDGED]
+    assert read(write(tmp_path / "again.jsonl", header(), encode(JUDGED))) == [JUDGED]
+
+
+def test_links_of_an_export_hold_as_they_were_judged_and_those_without_evidence_are_judged_anew(tmp_path):
+    steps = call(1, REFUSED, month="Jan"), call(2, month="Feb"), call(3, REFUSED, month="Mar"), call(4, month="Mar")
+    link = Link(run="run_a", failed=1, overcame=2, how="agent", evidence=("handler",))
+    similar = Link(run="run_a", failed=1, overcame=2, how="agent")
+    run = Run(id="run_a", started=5, end="finished")
+    (judged,) = read(write(tmp_path / "e.jsonl", header(), encode(History(run=run, steps=steps, links=(link,)))))
+    assert [(link.failed, link.overcame) for link in judged.links] == [(1, 2)]
+    assert judged.steps[1].links == (link,)
+    (older,) = read(write(tmp_path / "o.jsonl", header(), encode(History(run=run, steps=steps, links=(similar,)))))
+    assert [(link.failed, link.overcame, link.evidence) for link in older.links] == [(3, 4, ("same_arguments",))]
+    assert older.steps[1].links == ()
+
+
+def test_an_export_of_a_newer_format_is_refused_with_what_to_do(tmp_path):
+    with pytest.raises(UnreadableFileError, match=r"newer mulligan .format 2; this one knows 1.*pip install -U"):
+        read(write(tmp_path / "e.jsonl", header(version=2)))
+
+
+def test_a_run_that_was_put_together_by_hand_and_half_a_line_are_passed_over(tmp_path):
+    reading = ReaderState()
+    odd = encode(History(run=Run(id="run_b"), steps=HISTORY.steps))
+    path = write(tmp_path / "e.jsonl", header(), odd, encode(HISTORY)[:-9], encode(HISTORY))
+    assert read(path, reading) == [JUDGED]
+    assert reading.unrecognized_lines == 2
+
+
+def test_exports_put_behind_each_other_are_one(tmp_path):
+    other = encode(History(run=Run(id="run_c")))
+    assert len(read(write(tmp_path / "e.jsonl", header(), encode(HISTORY), header(), other))) == 2
