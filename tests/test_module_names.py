@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -213,3 +214,8 @@ def test_source_paths_in_pages_and_settings_exist() -> None:
         if not (ROOT / path).exists()
     }
     assert missing == set()
+
+
+def test_file_names_occur_at_most_twice():
+    names = Counter(path.name for path in (ROOT / "src").rglob("*.py") if path.name != "__init__.py")
+    assert [name for name, count in names.items() if count > 2] == []
