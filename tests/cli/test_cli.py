@@ -88,7 +88,7 @@ def test_of_a_long_error_both_ends_are_told(types, store):
 def test_nothing_typed_shows_the_help_and_is_not_a_success(types):
     code, out, _ = types()
     assert code == 2
-    assert "Begin:" in out
+    assert "Get started:" in out
 
 
 def test_version(types):
@@ -213,7 +213,7 @@ def test_asking_for_help_imports_no_store_and_no_table():
         text=True,
         check=False,
     )
-    assert "Begin:" in done.stdout
+    assert "Get started:" in done.stdout
     for heavy in ("sqlite3", "rich", "jsonschema_rs", "asyncio", "mulligan.classify"):
         assert f"| {heavy}" not in done.stderr.replace("  ", " "), heavy
 

@@ -14,56 +14,56 @@ from mulligan.cli.groups import CommandGroup
 from mulligan.core.failure import MulliganError
 
 SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
-    "Begin": {
-        "demo": ("demo", "demo", "Watch failing calls being recovered, told or stopped."),
-        "scan": ("scan", "scan", "What failed in the session logs on this machine."),
-        "install": ("install", "install", "Let the failures of another program come to mulligan."),
-        "uninstall": ("install", "uninstall", "Take that back."),
-        "proxy": ("proxy", "proxy", "Stand before an MCP server: record, explain, repair its calls."),
+    "Get started": {
+        "demo": ("demo", "demo", "Watch mulligan recover failing calls."),
+        "scan": ("scan", "scan", "Report failures in the session logs on this machine."),
+        "install": ("install", "install", "Connect mulligan to a coding agent or MCP client."),
+        "uninstall": ("install", "uninstall", "Remove what install added."),
+        "proxy": ("proxy", "proxy", "Run an MCP server and record and repair its calls."),
     },
-    "What happened": {
-        "runs": ("runs", "runs", "The newest runs and what came of them."),
-        "show": ("runs", "show", "One run: every attempt at every call."),
-        "tail": ("tail", "tail", "Every attempt as it ends."),
-        "patterns": ("patterns", "patterns", "What goes wrong again and again, and what overcame it."),
-        "stats": ("stats", "stats", "What failed, what overcame it, and what that suggests."),
-        "sessions": ("sessions", "sessions", "What is remembered of each conversation."),
+    "Inspect runs": {
+        "runs": ("runs", "runs", "List recent runs."),
+        "show": ("runs", "show", "Show one run with every attempt."),
+        "tail": ("tail", "tail", "Print attempts as they end."),
+        "patterns": ("patterns", "patterns", "List recurring failures and their fixes."),
+        "stats": ("stats", "stats", "Show failure and recovery statistics."),
+        "sessions": ("sessions", "sessions", "List conversations and their open failures."),
     },
-    "What was learned": {
-        "fixes": ("fixes", "fixes", "What turned failures into successes, and what is tried."),
-        "lessons": ("lessons", "lessons", "The same in words: decide, edit, write to files and read."),
-        "consolidate": ("lessons", "consolidate", "Make lessons of what has overcome failures."),
-        "seed": ("seed", "seed", "Put the lessons that come with mulligan into the store."),
-        "prompt": ("prompt", "prompt", "What a model should know of its tools, as text or in a file."),
-        "mcp": ("mcp", "mcp", "Let an agent ask what is known about failures: an MCP server."),
+    "Manage memory": {
+        "fixes": ("fixes", "fixes", "List, approve or revoke fixes."),
+        "lessons": ("lessons", "lessons", "List, edit, approve, export or import lessons."),
+        "consolidate": ("lessons", "consolidate", "Turn proven fixes into lessons."),
+        "seed": ("seed", "seed", "Install the lessons that ship with mulligan."),
+        "prompt": ("prompt", "prompt", "Render lessons about tools as text or into a file."),
+        "mcp": ("mcp", "mcp", "Run an MCP server that answers questions about failures."),
     },
-    "A failure at hand": {
-        "explain": ("classify", "explain", "What kind of failure is this, and whose move is it?"),
+    "Analyze a failure": {
+        "explain": ("classify", "explain", "Classify an error and name its remedy."),
         "classify": ("classify", "explain", "The same as explain."),
-        "suggest": ("suggest", "suggest", "What would repair these calls?"),
-        "replay": ("replay", "replay", "Which recorded failures would be overcome today?"),
-        "redact": ("redact", "redact", "Take secrets and personal data out of a text."),
+        "suggest": ("suggest", "suggest", "Suggest repairs for failed calls."),
+        "replay": ("replay", "replay", "Replay recorded failures against the current memory."),
+        "redact": ("redact", "redact", "Remove secrets and personal data from a text."),
     },
-    "A server for a team": {
-        "serve": ("serve", "serve", "Take in what agents send, and answer questions, over HTTP."),
-        "token": ("token", "token", "Who may send, ask or decide on a server."),
-        "tenant": ("tenant", "tenant", "Whose records a server keeps, how long and how much."),
-        "audit": ("audit", "audit", "What people changed, who and when."),
-        "env": ("env", "env", "The variables that make OpenTelemetry send to a server."),
+    "Run a server": {
+        "serve": ("serve", "serve", "Start the ingest API and the dashboard."),
+        "token": ("token", "token", "Create, list or revoke server tokens."),
+        "tenant": ("tenant", "tenant", "Manage tenants, retention and quotas."),
+        "audit": ("audit", "audit", "Show the audit log."),
+        "env": ("env", "env", "Print OpenTelemetry exporter settings for a server."),
     },
-    "The store": {
-        "doctor": ("doctor", "doctor", "Where things are kept, and whether they are well."),
-        "import": ("import_export", "import_", "Put runs from files into the store."),
-        "export": ("import_export", "export", "Write runs as JSON lines."),
-        "backup": ("maintenance", "backup", "Copy the store while others write."),
-        "copy": ("copy_migrate", "copy", "Copy a whole store into another one, and compare them."),
-        "migrate": ("copy_migrate", "migrate", "Bring a store of an earlier version up to date."),
-        "prune": ("maintenance", "prune", "Remove what is old."),
-        "forget": ("maintenance", "forget", "Make something as if it had never been recorded."),
+    "Maintain the store": {
+        "doctor": ("doctor", "doctor", "Check the installation and the store."),
+        "import": ("import_export", "import_", "Import runs from files."),
+        "export": ("import_export", "export", "Export runs as JSON lines."),
+        "backup": ("maintenance", "backup", "Back up the store while it is in use."),
+        "copy": ("copy_migrate", "copy", "Copy a store into another one and compare them."),
+        "migrate": ("copy_migrate", "migrate", "Migrate a store to the current schema version."),
+        "prune": ("maintenance", "prune", "Delete expired records."),
+        "forget": ("maintenance", "forget", "Delete matching records permanently."),
     },
-    "This command": {
-        "settings": ("settings", "settings", "The settings in force here."),
-        "completion": ("completion", "completion", "Completion for your shell."),
+    "Configuration": {
+        "settings": ("settings", "settings", "Show the effective settings."),
+        "completion": ("completion", "completion", "Print shell completion."),
     },
 }
 """Command name to module, function and one-line help. The help page imports no command module."""
@@ -108,7 +108,7 @@ class Commands(CommandGroup):
 )
 @click.version_option(__version__, "-V", "--version", message="mulligan %(version)s")
 def cli() -> None:
-    """A second chance for every failed agent call, and a memory so that it is needed less often."""
+    """Failure recovery and failure memory for LLM agents."""
 
 
 def _command_name(words: list[str]) -> str:
