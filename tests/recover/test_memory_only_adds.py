@@ -259,3 +259,18 @@ def test_memory_adds_an_approved_repair_where_rules_have_none(learn):
     policy = Policy(attempts=2, first_wait=0.0)
     assert list_attempts(call, tool, policy, (), [REJECTED], None) == [call]
     assert list_attempts(call, tool, policy, (), [REJECTED], fixes) == [call, {"query": "cats", "top_k": 10}]
+
+
+def test_repair_of_a_rule_that_a_second_failure_makes_possible_comes_before_what_memory_adds():
+    tool = Tool(name="search", schema=lambda: SCHEMA, effects="repeatable")
+    call = {"query": "cats", "top_k": "50"}
+    bound = Failure.of(
+        Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO),
+        "top_k must be at most 20, got 50",
+        fingerprint="f",
+    )
+    fixes = [approve(Change(path="top_k", how="substitute", after=10))]
+    policy = Policy(attempts=3, first_wait=0.0)
+    by_rules = [call, {"query": "cats", "top_k": 50}, {"query": "cats", "top_k": 20}]
+    assert list_attempts(call, tool, policy, (), [REJECTED, bound], None) == by_rules
+    assert list_attempts(call, tool, policy, (), [REJECTED, bound], fixes) == by_rules
