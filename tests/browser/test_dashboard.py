@@ -393,9 +393,11 @@ def attack(number: int, text: str) -> History:
              outcome="failure", failure=failure),
         Step(run=text, seq=2, call=1, attempt=2, name=text, arguments={text: f"{text}!"}, result={text: text},
              started=started + 10, after=after),
-        Step(run=text, seq=3, call=3, name=text, arguments={"other": number}, started=started + 20, outcome="failure",
+        Step(run=text, seq=3, call=3, name=text, arguments={text: number}, started=started + 20, outcome="failure",
              failure=failure),
         Step(run=text, seq=4, call=4, type="model", name=text, metadata={"model": text}, started=started + 30),
+        # The caller's own correction: only that teaches a fix, which has a page of its own.
+        Step(run=text, seq=5, call=5, name=text, arguments={text: str(number)}, started=started + 40),
     )  # fmt: skip
     run = Run(id=text, agent=text, version=text, environment=text, session=text, parent=text, context=text,
               started=started, ended=started + 60, end="finished")  # fmt: skip
