@@ -446,7 +446,7 @@ def test_hostile_names_lead_to_their_own_pages(browser, hostile):
         names = tab.eval_on_selector_all("tbody a.said", "all => all.map(each => each.getAttribute('href'))")
         for link in names:
             tab = visit.go(link)
-            assert tab.locator(".lanes tbody > tr").count() == 4, link
+            assert tab.locator(".lanes > tbody > tr").count() == 4, link
 
 
 def test_the_overview_is_one_chain_of_few_requests(browser, week):
