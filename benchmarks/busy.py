@@ -51,7 +51,7 @@ def dropped(way: str, out: Path) -> int:
     if way == "opentelemetry":
         return 0
     rows = sqlite3.connect(out / "mulligan.db").execute(
-        "SELECT value FROM shelf WHERE kind = 'recorder' AND key = 'dropped'"
+        "SELECT value FROM key_values WHERE kind = 'recorder' AND key = 'dropped'"
     )
     return sum(int(value) for (value,) in rows)
 

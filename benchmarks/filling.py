@@ -142,8 +142,8 @@ SHAPES = {
     "steps": "block, run, seq, call, name, outcome, kind, fingerprint, started, head, tail",
     "runs": "block, run, agent, session, started, ended, head, middle, tail, version, environment, status, plain",
     "links": "block, run, failed, name, fingerprint, head, overcame",
-    "used": "block, name, started, run",
-    "met": "block, pattern, started, run, kind, count",
+    "run_callees": "block, name, started, run",
+    "run_failures": "block, pattern, started, run, kind, count",
 }
 ID = "'run_' || h.prefix || t.run"
 MOVE = {
@@ -155,8 +155,8 @@ MOVE = {
     f"plain, '{fixes.LOCAL_PRINCIPAL}'",
     "links": f"'{DEFAULT_TENANT}', {ID}, failed, name, fingerprint, "
     'CAST(\'{"run":"run_\' || prefix || head AS BLOB), overcame',
-    "used": f"'{DEFAULT_TENANT}', 'tool', name, base + started, {ID}",
-    "met": f"'{DEFAULT_TENANT}', pattern, base + started, {ID}, kind, count",
+    "run_callees": f"'{DEFAULT_TENANT}', 'tool', name, base + started, {ID}",
+    "run_failures": f"'{DEFAULT_TENANT}', pattern, base + started, {ID}, kind, count",
 }
 """A row of a table, from a row without its hour and from that hour."""
 
@@ -194,7 +194,7 @@ class Block:
         self.packed = packed(self.sums)
         self.patterns, met = pattern_counts.sum_changes(seen)
         for (pattern, started, run, kind), count in met.items():
-            self.rows["met"].append((number, pattern, started, run[10:], kind, count))
+            self.rows["run_failures"].append((number, pattern, started, run[10:], kind, count))
         self.runs_of = Counter(pattern for pattern, _ in {(pattern, run) for pattern, _, run, _ in met})
 
     def _add_rows(self, made: History) -> None:
@@ -220,7 +220,7 @@ class Block:
             (body,) = _pieces(encode(link), '{"run":"run_000000')
             self.rows["links"].append((number, run.id[10:], link.failed, failed.name, fingerprint, body, link.overcame))
         for name in {step.name for step in made.steps}:
-            self.rows["used"].append((number, name, run.started, run.id[10:]))
+            self.rows["run_callees"].append((number, name, run.started, run.id[10:]))
 
     def facts(self) -> Iterator[tuple[Any, ...]]:
         for made in self.histories:
@@ -278,9 +278,9 @@ class Filler:
             marks = ", ".join("?" * (columns.count(",") + 1))
             every: Iterable[Any] = (row for block in self.blocks for row in block.rows[table])
             connection.executemany(f"INSERT INTO made_{table} VALUES ({marks})", every)
-        for table in ("steps", "runs", "links", "met"):
+        for table in ("steps", "runs", "links", "run_failures"):
             connection.execute(f"CREATE INDEX temp.{table}_of ON made_{table} (block)")
-        connection.execute("CREATE INDEX temp.used_of ON made_used (block, name, started, run)")
+        connection.execute("CREATE INDEX temp.run_callees_of ON made_run_callees (block, name, started, run)")
         connection.execute("CREATE TEMP TABLE hours (number, base, block, prefix)")
         connection.executemany(
             "INSERT INTO hours VALUES (?, ?, ?, ?)", [(*hour, run_id(hour.number, 0)[4:10]) for hour in self.hours]
@@ -297,13 +297,15 @@ class Filler:
                 )
             done, spent = min((start + BLOCKS) / len(self.hours), 1.0), time.monotonic() - began
             show(f"  {done * self.calls:,.0f} calls kept in {spent:.0f} s, about {spent / done - spent:.0f} s to go")
-        names = "(SELECT DISTINCT name AS of FROM made_used ORDER BY name)"
+        names = "(SELECT DISTINCT name AS of FROM made_run_callees ORDER BY name)"
         connection.execute(
-            f"INSERT INTO main.used SELECT {MOVE['used']} FROM {names} CROSS JOIN hours h CROSS JOIN made_used t "
+            f"INSERT INTO main.run_callees SELECT {MOVE['run_callees']} FROM {names} CROSS JOIN hours h CROSS "
+            f"JOIN made_run_callees t "
             "ON t.block = h.block AND t.name = of"
         )
         connection.execute(
-            f"INSERT INTO main.met SELECT {MOVE['met']} FROM hours h CROSS JOIN made_met t ON t.block = h.block "
+            f"INSERT INTO main.run_failures SELECT {MOVE['run_failures']} FROM hours h CROSS "
+            f"JOIN made_run_failures t ON t.block = h.block "
             "ORDER BY 2, 3, 4, 5"
         )
 

@@ -80,7 +80,7 @@ def copy(path: Path, url: str, owner: str, now: int, show: Callable[[str], None]
         for name, _ in indices:
             made.execute(f"DROP INDEX {name}")
         made.execute(f"SET ROLE {urlsplit(url).username}")
-        for (day,) in source.execute(f"SELECT DISTINCT kept / {DAY} FROM runs").fetchall():
+        for (day,) in source.execute(f"SELECT DISTINCT stored_at / {DAY} FROM runs").fetchall():
             made.execute(
                 f"CREATE TABLE IF NOT EXISTS steps_{day} PARTITION OF steps FOR VALUES FROM ({day}) TO ({day + 1})"
             )
@@ -107,7 +107,7 @@ def _copy(source: sqlite3.Connection, made: psycopg.Connection, table: str) -> N
     sql = f"SELECT {', '.join(names)} FROM {table}"
     if table == "steps":
         columns = ", ".join(f"s.{name}" for name in names)
-        sql = f"SELECT {columns}, r.kept / {DAY} FROM steps s JOIN runs r ON r.tenant = s.tenant AND r.id = s.run"
+        sql = f"SELECT {columns}, r.stored_at / {DAY} FROM steps s JOIN runs r ON r.tenant = s.tenant AND r.id = s.run"
         names.append("day")
     described = made.execute(f"SELECT {', '.join(names)} FROM {table} LIMIT 0").description or ()
     with (

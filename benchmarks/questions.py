@@ -66,7 +66,7 @@ def ways(store: Store) -> dict[str, Ways]:
                     DEFAULT_TENANT, StatsQuery(now=NOW, since=NOW - 7 * DAY, by="kind")
                 ).parts.items()
             },
-            f"SELECT kind, count(*) FROM steps WHERE tenant = 'local' AND started >= {week} AND kind IS NOT NULL "
+            f"SELECT kind, count(*) FROM steps WHERE tenant = 'local' AND started_at >= {week} AND kind IS NOT NULL "
             "GROUP BY 1",
             f"SELECT kind, count(*) FROM facts WHERE started >= {week} AND kind IS NOT NULL GROUP BY 1",
         ),
@@ -77,7 +77,8 @@ def ways(store: Store) -> dict[str, Ways]:
                     DEFAULT_TENANT, StatsQuery(now=NOW, since=NOW - 7 * DAY, by="tool")
                 ).parts.items()
             },
-            f"SELECT name, count(*), sum(outcome = 'success') FROM steps WHERE tenant = 'local' AND started >= {week} "
+            f"SELECT name, count(*), sum(outcome = 'success') FROM steps WHERE tenant = 'local' "
+            f"AND started_at >= {week} "
             "AND seq = call GROUP BY 1",
             f"SELECT name, count(*), sum((outcome = 'success')::INT) FROM facts WHERE started >= {week} "
             "AND attempt = 1 GROUP BY 1",
@@ -87,7 +88,7 @@ def ways(store: Store) -> dict[str, Ways]:
                 (each.tool, each.fingerprint, each.count)
                 for each in store.patterns(DEFAULT_TENANT, PatternQuery(since=NOW - 7 * DAY, limit=10))
             ],
-            f"SELECT name, fingerprint, count(*) AS n FROM steps WHERE tenant = 'local' AND started >= {week} "
+            f"SELECT name, fingerprint, count(*) AS n FROM steps WHERE tenant = 'local' AND started_at >= {week} "
             "AND fingerprint IS NOT NULL GROUP BY 1, 2 ORDER BY n DESC LIMIT 10",
             f"SELECT name, fingerprint, count(*) AS n FROM facts WHERE started >= {week} AND fingerprint IS NOT NULL "
             "GROUP BY 1, 2 ORDER BY n DESC LIMIT 10",
@@ -95,7 +96,8 @@ def ways(store: Store) -> dict[str, Ways]:
         "percentiles, 24 h": Ways(
             percentiles,
             # SQLite has no percentiles: the times themselves, in order, are what it can give.
-            f"SELECT name, json_extract(body, '$.seconds') AS s FROM steps WHERE tenant = 'local' AND started >= {day} "
+            f"SELECT name, json_extract(body, '$.seconds') AS s FROM steps WHERE tenant = 'local' "
+            f"AND started_at >= {day} "
             "AND outcome = 'success' ORDER BY 1, 2",
             f"SELECT name, {quantiles} FROM facts WHERE started >= {day} AND outcome = 'success' GROUP BY 1",
         ),

@@ -61,7 +61,7 @@ def test_a_database_is_made_brought_up_to_date_and_refused_where_it_is_newer(typ
     assert ask(postgres_url, "SELECT to_regclass('runs')") == (None,)
     assert types("migrate", "--store", postgres_url)[1].startswith("Made ")
     assert types("migrate", "--store", postgres_url, "--dry-run")[0] == 0
-    ask(postgres_url, "UPDATE mulligan SET version = 999")
+    ask(postgres_url, "UPDATE schema_version SET version = 999")
     code, _, err = types("migrate", "--store", postgres_url)
     assert code == 2
     assert "written by a newer mulligan (schema 999" in err
@@ -105,7 +105,7 @@ def test_the_doctor_says_what_is_ill(types, postgres_url):
     code, out, _ = types("doctor", "--store", gone)
     assert code == 1
     assert "does not exist" in out
-    ask(postgres_url, "UPDATE mulligan SET state = 'copying'")
+    ask(postgres_url, "UPDATE schema_version SET state = 'copying'")
     code, out, _ = types("doctor", "--store", postgres_url)
     assert code == 1
     assert "half of a copy" in out

@@ -391,11 +391,6 @@ def test_every_number_of_an_outline_is_packed():
     assert sorted(NUMBERS) == sorted(numbers)
 
 
-@given(CELLS)
-def test_counters_that_were_packed_as_a_whole_are_read(cell):
-    assert counters.unpack_named(msgspec.msgpack.encode(cell, enc_hook=bytes)) == cell
-
-
 def test_an_outline_is_as_long_for_a_thousand_times_as_many_calls():
     few, many = (total(history(step(1, seconds=0.5), step(2, failure=TIMEOUT))) for _ in range(2))
     for _ in range(10):

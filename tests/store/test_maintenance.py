@@ -78,10 +78,10 @@ def ids(store: SqliteStore) -> list[str]:
 
 def tables(store: SqliteStore) -> dict[str, list[Any]]:
     """Everything that could be counted anew."""
-    derived = ("links", "used", "met", "patterns", "pattern_days", "pattern_agents", "rollups")
+    derived = ("links", "run_callees", "run_failures", "patterns", "pattern_days", "pattern_agents", "rollups")
     with store._reading(DEFAULT_TENANT) as connection:
         told = {name: sorted(map(repr, connection.execute(f"SELECT * FROM {name}"))) for name in derived}
-        told["runs"] = sorted(map(repr, connection.execute("SELECT id, status, plain FROM runs")))
+        told["runs"] = sorted(map(repr, connection.execute("SELECT id, status, failure_free FROM runs")))
     return told
 
 
@@ -167,7 +167,7 @@ def test_forgotten_run_leaves_nothing_to_be_judged(store, clock):
     begin_correction(store)
     store.forget(DEFAULT_TENANT, ForgetRequest(run="run_a"))
     with store._reading(DEFAULT_TENANT) as connection:
-        assert connection.execute("SELECT * FROM provisional").fetchall() == []
+        assert connection.execute("SELECT * FROM provisional_runs").fetchall() == []
     wait(store, clock, 31)
     assert taught(store) == []
 

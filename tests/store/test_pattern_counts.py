@@ -15,7 +15,7 @@ COUNTS = st.integers(min_value=0, max_value=10**12)
 @given(COUNTS)
 def test_a_database_says_how_large_a_number_is_as_we_do(count):
     connection = sqlite3.connect(":memory:")
-    assert connection.execute(f"SELECT {SIZE_CLASS_SQL} FROM (SELECT ? AS count)", (count,)).fetchone() == (
+    assert connection.execute(f"SELECT {SIZE_CLASS_SQL} FROM (SELECT ? AS occurrences)", (count,)).fetchone() == (
         size_class(count),
     )
     connection.close()

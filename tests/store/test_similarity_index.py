@@ -59,7 +59,7 @@ def asked(store: Store, text: str, tool: str = "search") -> list[tuple[str, floa
 
 def row(store: SqliteStore, tool: str = "search") -> bytes | None:
     rows = store._read(
-        DEFAULT_TENANT, "SELECT body FROM sketches WHERE tenant = ? AND tool = ?", (DEFAULT_TENANT, tool)
+        DEFAULT_TENANT, "SELECT body FROM tool_sketches WHERE tenant = ? AND tool = ?", (DEFAULT_TENANT, tool)
     )
     return rows[0][0] if rows else None
 
@@ -107,7 +107,7 @@ def test_a_row_is_read_once_as_long_as_it_stays_the_same(store):
         rows.append(store._read(DEFAULT_TENANT, sql, values))
         return rows[-1]
 
-    ((stamp,),) = store._read(DEFAULT_TENANT, "SELECT stamp FROM sketches")
+    ((stamp,),) = store._read(DEFAULT_TENANT, "SELECT stamp FROM tool_sketches")
     in_hand = similarity_index.SketchCache()
     first, second = (in_hand.get_sketches(read, DEFAULT_TENANT, "search", stamp) for _ in range(2))
     assert first is second
@@ -136,39 +136,6 @@ def test_of_very_many_no_more_are_compared_than_that(store, monkeypatch):
     with store._writing(DEFAULT_TENANT) as writer:
         similarity_index.rebuild_tool(writer, DEFAULT_TENANT, "search")
     assert row(store) == kept
-
-
-def undo_later_schemas(writer: Any, version: int) -> None:
-    """Take back what schemas after the one named `version` added beside the sketches."""
-    for column in ("content", "old_value", "other_values"):
-        writer.execute(f"ALTER TABLE votes DROP COLUMN {column}")
-    writer.execute("DROP TABLE provisional")
-    writer.execute(f"PRAGMA user_version = {version}")
-
-
-def test_a_store_that_had_them_in_rows_of_their_own_has_them_together_once_it_is_opened(store, tmp_path):
-    teach(store, [LIMIT])
-    with store._writing(DEFAULT_TENANT) as writer:
-        writer.execute("DROP TABLE sketches")
-        undo_later_schemas(writer, 7)
-    store.close()
-    again = SqliteStore(tmp_path / "a.db", lambda: 1000)
-    assert row(again) == packed(LIMIT)
-    assert [name for name, _ in asked(again, "the limit must be at most 20")] == [f"1:{LIMIT}"]
-    again.close()
-
-
-def test_a_store_that_had_room_for_fewer_of_them_has_all_once_it_is_opened(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(similarity_index, "MAX_PATTERNS_PER_TOOL", 1)
-    teach(store, [LIMIT, "the door is locked"])
-    assert row(store) == packed(LIMIT, "the door is locked")[: 16 + similar.SKETCH_BITS // 8]
-    with store._writing(DEFAULT_TENANT) as writer:
-        undo_later_schemas(writer, 8)
-    store.close()
-    monkeypatch.undo()
-    again = SqliteStore(tmp_path / "a.db", lambda: 1000)
-    assert row(again) == packed(LIMIT, "the door is locked")
-    again.close()
 
 
 sentences = st.lists(st.sampled_from(WORDS), min_size=2, max_size=7).map(" ".join)

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -20,13 +19,12 @@ import pytest
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, StoreError
 from mulligan.core.records import Run, Step
-from mulligan.store import counters, sqlite
+from mulligan.store import sqlite
 from mulligan.store.base import DAY, DEFAULT_TENANT, PatternQuery, RecallQuery, RunQuery
 from mulligan.store.counters import StatsQuery
 from mulligan.store.sqlite import SqliteConnection, SqliteStore
-from mulligan.store.tables import APPLICATION, MIGRATIONS
+from mulligan.store.tables import APPLICATION, MIGRATIONS, PRE_RELEASE
 
-GOLDEN = Path(__file__).parent / "golden"
 posix = pytest.mark.skipif(sys.platform == "win32", reason="rights of POSIX")
 
 
@@ -444,37 +442,53 @@ def test_the_most_frequent_patterns_cost_the_same_however_many_others_there_are(
     assert spent[1] < 1.2 * spent[0]
 
 
-# What earlier versions made
+# Stores of other schema versions
+
+ADDS_A_COLUMN = (
+    "ALTER TABLE runs ADD COLUMN weekday TEXT NOT NULL DEFAULT ''",
+    "UPDATE runs SET weekday = 'monday' WHERE failure_free = 0",
+)
 
 
-@pytest.mark.parametrize("golden", sorted(GOLDEN.glob("*.sql")), ids=lambda path: path.stem)
-def test_a_file_made_by_every_earlier_schema_opens_with_all_that_is_in_it(tmp_path, golden):
+def test_a_store_of_an_earlier_schema_is_migrated_when_it_is_opened(tmp_path, monkeypatch):
     path = tmp_path / "a.db"
-    with sqlite3.connect(path) as old:
-        old.executescript(golden.read_text())
-    old.close()
+    with contextlib.closing(SqliteStore(path)) as store:
+        store.append(DEFAULT_TENANT, batch("run_a"), "j", 4)
+    monkeypatch.setattr("mulligan.store.sqlite.MIGRATIONS", (*MIGRATIONS, ADDS_A_COLUMN))
+    steps: list[tuple[int, int]] = []
 
-    store = SqliteStore(path)
-
-    with store._writer as writer:
-        assert writer.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
-    history = store.run(DEFAULT_TENANT, "run_golden")
-    assert [step.outcome for step in history.steps] == ["failure", "success"]
-    assert history.links[0].changes[0].after == 10
-    assert store.recall(DEFAULT_TENANT, RecallQuery(tool="search", fingerprint="f-golden"))[0].worked == 1
-    assert store.get(DEFAULT_TENANT, "session", "s") == b"\x00value"
-    for by in (None, "tool", "kind"):
-        query = StatsQuery(now=history.run.started, by=by)
-        assert store.stats(DEFAULT_TENANT, query) == counters.stats([history], query)
-    asked = (PatternQuery(since=history.run.started, state=state, limit=1) for state in (None, "muted"))
-    assert [each.count for query in asked for each in store.patterns(DEFAULT_TENANT, query)] == [1]
-    assert store.append(DEFAULT_TENANT, batch("run_new"), "journal_golden", 4) == 0
-    assert store.append(DEFAULT_TENANT, batch("run_new"), "journal_golden", 5) == 2
-    store.close()
+    with contextlib.closing(SqliteStore(path, progress=lambda number, total: steps.append((number, total)))) as store:
+        assert steps == [(1, 2), (2, 2)]
+        assert [history.run.id for history in store.runs(DEFAULT_TENANT, RunQuery())] == ["run_a"]
+        assert store.append(DEFAULT_TENANT, batch("run_b"), "j", 4) == 0  # the journal's position was retained
+        assert store.append(DEFAULT_TENANT, batch("run_b"), "j", 5) == 2
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS) + 1,)
+        assert connection.execute("SELECT weekday FROM runs WHERE id = 'run_b'").fetchone() == ("",)
 
 
-def test_there_is_a_golden_file_for_every_schema():
-    assert {path.stem for path in GOLDEN.glob("*.sql")} == {f"schema_{n}" for n in range(1, len(MIGRATIONS) + 1)}
+def test_a_migration_that_fails_changes_nothing(tmp_path, monkeypatch):
+    path = tmp_path / "a.db"
+    SqliteStore(path).close()
+    monkeypatch.setattr("mulligan.store.sqlite.MIGRATIONS", (*MIGRATIONS, (*ADDS_A_COLUMN, "DROP TABLE nothing")))
+    with pytest.raises(StoreError, match="nothing"):
+        SqliteStore(path)
+    monkeypatch.undo()
+    SqliteStore(path).close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
+        assert "weekday" not in [name for _, name, *_ in connection.execute("PRAGMA table_info(runs)")]
+
+
+@pytest.mark.parametrize("mark", PRE_RELEASE)
+def test_a_store_of_a_pre_release_version_is_refused_and_left_alone(tmp_path, mark):
+    path = tmp_path / "a.db"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript(f"PRAGMA application_id={mark}; PRAGMA user_version=11; CREATE TABLE runs (id TEXT)")
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="written by a pre-release version; start a new store"):
+        SqliteStore(path)
+    assert path.read_bytes() == before
 
 
 def test_the_file_is_marked_as_ours(tmp_path):

@@ -7,7 +7,6 @@ made by an earlier schema, pruned, forgotten in, counted anew and replaced by it
 from __future__ import annotations
 
 import shutil
-import sqlite3
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import hypothesis.strategies as st
 import postgres
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from mulligan.core.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy
@@ -37,7 +36,6 @@ from mulligan.store.base import (
 from mulligan.store.counters import StatsQuery
 from mulligan.store.memory import MemoryStore
 from mulligan.store.sqlite import SqliteStore
-from mulligan.store.tables import APPLICATION, MIGRATIONS
 
 RUNS = ("run_a", "run_b", "run_c", "run_d")
 TOOLS = ("search", "fetch")
@@ -338,28 +336,6 @@ class SqliteMachine(StoreMachine):
         self.path = self.folder / f"{len(list(self.folder.iterdir()))}-copy.db"
         assert self.store.backup(self.path).sound
         self.reopen()
-
-    @precondition(lambda self: not self.cells and not self.sightings and not self.into and not self.muted)
-    @rule()
-    def migrate(self) -> None:
-        """As if all of it had been kept by the first schema."""
-        self.store.close()
-        old = self.folder / f"{len(list(self.folder.iterdir()))}-old.db"
-        with sqlite3.connect(old) as made:
-            for statement in MIGRATIONS[0]:
-                made.execute(statement)
-            made.execute("ATTACH ? AS newer", (str(self.path),))
-            for table in ("runs", "steps", "journals", "shelf"):
-                columns = [name for _, name, *_ in made.execute(f"PRAGMA main.table_info({table})")]
-                listed = ", ".join(columns)
-                made.execute(f"INSERT INTO main.{table} ({listed}) SELECT {listed} FROM newer.{table}")
-            made.execute("PRAGMA main.user_version=1")
-            made.execute(f"PRAGMA main.application_id={APPLICATION}")
-        made.close()
-        self.path = old
-        self.compactions.clear()  # there were none in it
-        self.kept = {id: run.started for id, run in self.runs.items()}
-        self.store = SqliteStore(self.path, self.clock)
 
     @invariant()
     def is_sound(self) -> None:

@@ -299,7 +299,7 @@ def emptied() -> str:
         )
         tables = made.execute(
             "SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace "
-            "AND c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relname <> 'mulligan'"
+            "AND c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relname <> 'schema_version'"
         ).fetchall()
         if tables:
             made.execute(f"TRUNCATE {', '.join(name for (name,) in tables)} RESTART IDENTITY")

@@ -164,12 +164,7 @@ def migrate(dry_run: bool, store: str | None, as_json: bool) -> None:
 def _describe_plan(plan: Plan, dry_run: bool) -> str:
     if not plan.is_due:
         return f"{plan.where} is up to date (schema {plan.schema})."
-    actions = [
-        format_count(plan.statements, "statement"),
-        f"{format_count(plan.sums, 'sum')} packed anew" if plan.sums else "",
-        f"{format_count(plan.runs, 'run')} counted anew" if plan.runs else "",
-    ]
-    summary = ", ".join(filter(None, actions))
+    summary = format_count(plan.statements, "statement")
     if not plan.schema:
         return f"{'Would make' if dry_run else 'Made'} {plan.where} with schema {plan.newest}: {summary}."
     verb = "Would bring" if dry_run else "Brought"

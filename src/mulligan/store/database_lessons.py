@@ -102,7 +102,7 @@ def _count_pattern_runs(read: ReadRows, tenant: str, pattern: str) -> int:
 
 
 def _load_fix_records(read: ReadRows, tenant: str, pattern: str) -> list[FixRecord]:
-    rows = read("SELECT body FROM fixes WHERE tenant = ? AND pattern = ? ORDER BY last DESC LIMIT ?",
+    rows = read("SELECT body FROM fixes WHERE tenant = ? AND pattern = ? ORDER BY last_tried_at DESC LIMIT ?",
                 (tenant, pattern, fix_queries.MAX_FIXES_PER_PATTERN))  # fmt: skip
     return [decode(body, FixRecord) for (body,) in rows]
 
@@ -111,18 +111,19 @@ def _add_counts(read: ReadRows, tenant: str, lesson: Lesson, part_ids: Sequence[
     """Return the lesson with its occurrences, agents, and recovery counts before and after activation."""
     if not lesson.pattern:
         return lesson
-    rows = read("SELECT count, first FROM patterns WHERE tenant = ? AND id = ?", (tenant, lesson.pattern))
+    rows = read("SELECT occurrences, first_seen_at FROM patterns WHERE tenant = ? AND id = ?", (tenant, lesson.pattern))
     agents = read(
-        "SELECT agent, count FROM pattern_agents WHERE tenant = ? AND id = ? ORDER BY count DESC, agent LIMIT ?",
+        "SELECT agent, occurrences FROM pattern_agents WHERE tenant = ? AND id = ? "
+        "ORDER BY occurrences DESC, agent LIMIT ?",
         (tenant, lesson.pattern, patterns.MAX_SHOWN_AGENTS),
     )
     occurrences, first_seen_at = rows[0] if rows else (0, 0)
     lesson = msgspec.structs.replace(lesson, seen=occurrences, agents=dict(agents))
     if not lesson.since or not occurrences:
         return lesson
-    affected_runs = _latest_runs(read, "met", "pattern", "started", tenant, (lesson.pattern,), lesson.since)
+    affected_runs = _latest_runs(read, "run_failures", "pattern", "started_at", tenant, (lesson.pattern,), lesson.since)
     recovered_runs = (
-        _latest_runs(read, "votes", "fix", "at", tenant, part_ids, lesson.since, " AND worked = 1")
+        _latest_runs(read, "votes", "fix", "at", tenant, part_ids, lesson.since, " AND successful = 1")
         if part_ids
         else set()
     )
@@ -134,7 +135,7 @@ def _add_counts(read: ReadRows, tenant: str, lesson: Lesson, part_ids: Sequence[
     )
     marks = ", ".join("?" * len(days))
     day_counts = read(
-        f"SELECT day, count, overcome FROM pattern_days WHERE tenant = ? AND day IN ({marks}) AND id = ?",
+        f"SELECT day, occurrences, recovered FROM pattern_days WHERE tenant = ? AND day IN ({marks}) AND id = ?",
         (tenant, *days, lesson.pattern),
     )
     before, after = consolidation.count_periods(
@@ -244,7 +245,7 @@ def consolidate(
     max_patterns: int | None = None,
 ) -> ConsolidationResult:
     """Update the lessons of all marked patterns, or of at most `max_patterns`."""
-    ((pending,),) = read("SELECT count(*) FROM unlearned WHERE tenant = ?", (tenant,))
+    ((pending,),) = read("SELECT count(*) FROM pending_patterns WHERE tenant = ?", (tenant,))
     target_count = pending if max_patterns is None else min(max_patterns, pending)
     if not target_count:
         return ConsolidationResult(left=pending)
@@ -264,19 +265,21 @@ def consolidate(
         ]
         if progress is not None:
             progress(processed_count, target_count)
-    ((remaining,),) = read("SELECT count(*) FROM unlearned WHERE tenant = ?", (tenant,))
+    ((remaining,),) = read("SELECT count(*) FROM pending_patterns WHERE tenant = ?", (tenant,))
     return ConsolidationResult(patterns=processed_count, left=remaining, lessons=tuple(lessons))
 
 
 def _consolidate_batch(writer: Any, tenant: str, now: int, max_patterns: int, prompt: Prompt) -> tuple[int, list[str]]:
     """Consolidate patterns in one transaction. Return their number and the ids of changed lessons."""
     read = _make_reader(writer)
-    rows = read("SELECT pattern FROM unlearned WHERE tenant = ? ORDER BY pattern LIMIT ?", (tenant, max_patterns))
+    rows = read(
+        "SELECT pattern FROM pending_patterns WHERE tenant = ? ORDER BY pattern LIMIT ?", (tenant, max_patterns)
+    )
     query = FixQuery(now=now)
     fix_context = fix_queries.load_context(read, tenant, query)
     changed_ids: list[str] = []
     for (id,) in rows:
-        writer.execute("DELETE FROM unlearned WHERE tenant = ? AND pattern = ?", (tenant, id))
+        writer.execute("DELETE FROM pending_patterns WHERE tenant = ? AND pattern = ?", (tenant, id))
         for stored_lesson in consolidation.update_lessons(
             _load_inputs(read, tenant, id, query, fix_context), now, prompt
         ):
@@ -308,7 +311,7 @@ def _load_inputs(
     if best is None or not pattern_rows:
         return consolidation.LessonInputs(pattern, fixes, None, None, stored_by_id)
     steps = read(
-        "SELECT body FROM steps WHERE tenant = ? AND name = ? AND fingerprint = ? ORDER BY started DESC, run, seq "
+        "SELECT body FROM steps WHERE tenant = ? AND name = ? AND fingerprint = ? ORDER BY started_at DESC, run, seq "
         "LIMIT 1",
         (tenant, tool, fingerprint),
     )

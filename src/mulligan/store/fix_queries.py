@@ -38,18 +38,21 @@ MAX_FIXES_PER_STATEMENT = 30
 """Fixes whose votes one statement reads."""
 
 Read = fix_votes.Read
-_UPSERT_DECISION_SQL = upsert("verdicts", "tenant id", "body")
+_UPSERT_DECISION_SQL = upsert("fix_decisions", "tenant id", "body")
 _CONTEXT_SQL = (
-    "SELECT 'verdict', id, NULL, NULL, NULL, body FROM verdicts WHERE tenant = ? "
+    "SELECT 'verdict', id, NULL, NULL, NULL, body FROM fix_decisions WHERE tenant = ? "
     "UNION ALL SELECT 'revoked', principal, tool, since, until, NULL FROM revocations WHERE tenant = ? "
-    "UNION ALL SELECT 'principal', principal, NULL, last, NULL, NULL FROM principals WHERE tenant = ? "
-    "UNION ALL SELECT 'schema', key, NULL, NULL, NULL, value FROM shelf WHERE tenant = ? AND kind = ?"
+    "UNION ALL SELECT 'principal', principal, NULL, last_seen_at, NULL, NULL FROM principals WHERE tenant = ? "
+    "UNION ALL SELECT 'schema', key, NULL, NULL, NULL, value FROM key_values WHERE tenant = ? AND kind = ?"
 )
 """All that an answer needs besides fix records: decisions, revocations, principals and schemas, in one statement."""
-FIXES_SQL = "SELECT pattern, last, body FROM fixes WHERE tenant = ? AND pattern = ? ORDER BY last DESC LIMIT ?"
+FIXES_SQL = (
+    "SELECT pattern, last_tried_at, body FROM fixes WHERE tenant = ? AND pattern = ? "
+    "ORDER BY last_tried_at DESC LIMIT ?"
+)
 """Fixes of one pattern, last tried first."""
-_OWN_FIXES_SQL = f" UNION ALL SELECT 'fix', NULL, NULL, last, NULL, body FROM ({FIXES_SQL}) AS own"
-_STAMP_SQL = " UNION ALL SELECT 'stamp', NULL, NULL, stamp, NULL, NULL FROM sketches WHERE tenant = ? AND tool = ?"
+_OWN_FIXES_SQL = f" UNION ALL SELECT 'fix', NULL, NULL, last_tried_at, NULL, body FROM ({FIXES_SQL}) AS own"
+_STAMP_SQL = " UNION ALL SELECT 'stamp', NULL, NULL, stamp, NULL, NULL FROM tool_sketches WHERE tenant = ? AND tool = ?"
 _PATTERNS_WITH_FIX_SQL = (
     "SELECT i.value FROM json_each(?) i WHERE NOT EXISTS (SELECT 1 FROM patterns p WHERE p.tenant = ? "
     "AND p.id = i.value AND p.kind <> ? AND ? <> '') AND EXISTS (SELECT 1 FROM fixes f WHERE f.tenant = ? "
@@ -57,15 +60,15 @@ _PATTERNS_WITH_FIX_SQL = (
 )
 """The patterns of a list that have a fix and are of the given kind, if any."""
 VOTES_SQL = (
-    "SELECT fix, at, run, body FROM votes WHERE tenant = ? AND fix = ? AND worked = 1 AND body IS NOT NULL "
+    "SELECT fix, at, run, body FROM votes WHERE tenant = ? AND fix = ? AND successful = 1 AND body IS NOT NULL "
     "AND run <> ? ORDER BY at DESC, run DESC LIMIT ?"
 )
 """Latest successful votes for one fix with stored prerequisite calls, without those of one run."""
 UNREVOKED_SQL = (
     "NOT EXISTS (SELECT 1 FROM revocations v WHERE v.tenant = u.tenant "
     f"AND (v.principal IS NULL OR v.principal = coalesce(nullif(r.principal, ''), '{fixes.LOCAL_PRINCIPAL}')) "
-    "AND (v.tool IS NULL OR v.tool = u.name) AND (v.since IS NULL OR r.started >= v.since) "
-    "AND (v.until IS NULL OR r.started < v.until))"
+    "AND (v.tool IS NULL OR v.tool = u.name) AND (v.since IS NULL OR r.started_at >= v.since) "
+    "AND (v.until IS NULL OR r.started_at < v.until))"
 )
 """Condition: no revocation covers run `r` for its used tool `u`."""
 
@@ -94,8 +97,9 @@ def store_run_votes(
 def update_principal(writer: Connection, tenant: str, principal: str, now: int) -> None:
     """Record the time of a principal's last write."""
     writer.execute(
-        "INSERT INTO principals (tenant, principal, last) VALUES (?, ?, ?) ON CONFLICT (tenant, principal) DO UPDATE "
-        "SET last = excluded.last WHERE principals.last < excluded.last",
+        "INSERT INTO principals (tenant, principal, last_seen_at) VALUES (?, ?, ?) "
+        "ON CONFLICT (tenant, principal) DO UPDATE "
+        "SET last_seen_at = excluded.last_seen_at WHERE principals.last_seen_at < excluded.last_seen_at",
         (tenant, principal, now),
     )
 
@@ -115,7 +119,7 @@ def forget_run(writer: Connection, tenant: str, run: str) -> None:
 def _delete_unused_decision(writer: Connection, tenant: str, fix: str) -> None:
     """Delete the operator decision about a fix that no longer exists."""
     if writer.execute("SELECT 1 FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone() is None:
-        writer.execute("DELETE FROM verdicts WHERE tenant = ? AND id = ?", (tenant, fix))
+        writer.execute("DELETE FROM fix_decisions WHERE tenant = ? AND id = ?", (tenant, fix))
 
 
 def forget_matching_fixes(writer: Connection, tenant: str, should_forget: Callable[[FixRecord, bytes], bool]) -> None:
@@ -124,7 +128,7 @@ def forget_matching_fixes(writer: Connection, tenant: str, should_forget: Callab
     for id, body in rows:
         if should_forget(decode(body, FixRecord), body):
             writer.execute("DELETE FROM votes WHERE tenant = ? AND fix = ?", (tenant, id))
-            writer.execute("DELETE FROM verdicts WHERE tenant = ? AND id = ?", (tenant, id))
+            writer.execute("DELETE FROM fix_decisions WHERE tenant = ? AND id = ?", (tenant, id))
             recount_fix(writer, tenant, id)
 
 
@@ -133,14 +137,15 @@ def revoke(writer: Connection, tenant: str, revocation: Revocation) -> RevokeRes
     row = (tenant, revocation.principal, revocation.tool, revocation.since, revocation.until)
     writer.execute("INSERT INTO revocations (tenant, principal, tool, since, until) VALUES (?, ?, ?, ?, ?)", row)
     rows = writer.execute(
-        "SELECT v.run, v.failed, v.tried, v.fix, v.principal, f.tool, coalesce(r.started, v.at) FROM votes v "
+        "SELECT v.run, v.failed_call, v.tried_call, v.fix, v.principal, f.tool, coalesce(r.started_at, v.at) "
+        "FROM votes v "
         "JOIN fixes f ON f.tenant = v.tenant AND f.id = v.fix "
         "LEFT JOIN runs r ON r.tenant = v.tenant AND r.id = v.run WHERE v.tenant = ?",
         (tenant,),
     ).fetchall()
     revoked_votes = [vote for vote in rows if fixes.is_revoked(revocation, vote[4], vote[5], vote[6])]
     writer.executemany(
-        "DELETE FROM votes WHERE tenant = ? AND run = ? AND failed = ? AND tried = ? AND fix = ?",
+        "DELETE FROM votes WHERE tenant = ? AND run = ? AND failed_call = ? AND tried_call = ? AND fix = ?",
         [(tenant, run, failed_call, tried_call, fix) for run, failed_call, tried_call, fix, *_ in revoked_votes],
     )
     if fixes.revokes_principal(revocation):
@@ -170,7 +175,9 @@ def store_decision(writer: Connection, tenant: str, fix: str, approved: bool, at
     row = writer.execute("SELECT pattern FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone()
     if row is None:
         return False
-    stored_decision = writer.execute("SELECT body FROM verdicts WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone()
+    stored_decision = writer.execute(
+        "SELECT body FROM fix_decisions WHERE tenant = ? AND id = ?", (tenant, fix)
+    ).fetchone()
     decision = fixes.apply_decision(
         decode(stored_decision[0], OperatorDecision) if stored_decision else OperatorDecision(), approved, at
     )
@@ -192,7 +199,7 @@ def answer_query(
     if query.fingerprint and query.tool is not None:
         return _find_fixes_for_failure(read, tenant, query, clock, lookups)
     where, values = ("AND tool = ?", (query.tool,)) if query.tool is not None else ("", ())
-    rows = read(f"SELECT pattern, body FROM fixes WHERE tenant = ? {where} ORDER BY last DESC LIMIT 5000",
+    rows = read(f"SELECT pattern, body FROM fixes WHERE tenant = ? {where} ORDER BY last_tried_at DESC LIMIT 5000",
                 (tenant, *values))  # fmt: skip
     records_by_pattern: dict[str, list[FixRecord]] = {}
     for pattern, body in rows:
@@ -301,7 +308,7 @@ def _build_context(
 
     def load_items(tool: str, key: str) -> frozenset[str]:
         rows = read(
-            "SELECT value FROM shelf WHERE tenant = ? AND kind = ? AND key = ?", (tenant, ITEMS_KIND, key or tool)
+            "SELECT value FROM key_values WHERE tenant = ? AND kind = ? AND key = ?", (tenant, ITEMS_KIND, key or tool)
         )
         return parse_items(rows[0][0]) if rows else frozenset()
 
@@ -397,10 +404,10 @@ class RecentRun(msgspec.Struct, frozen=True):
 def find_recent_runs(read: Read, tenant: str, tool: str) -> Iterator[RecentRun]:
     """Yield the latest runs that used a tool and are not revoked. Steps are read on demand."""
     runs = read(
-        "SELECT u.run, u.started, (SELECT max(seq) FROM steps s WHERE s.tenant = u.tenant "
-        "AND s.run = u.run) FROM used u JOIN runs r ON r.tenant = u.tenant AND r.id = u.run "
-        f"WHERE u.tenant = ? AND u.sort = 'tool' AND u.name = ? AND {UNREVOKED_SQL} "
-        "ORDER BY u.started DESC, u.run DESC LIMIT ?",
+        "SELECT u.run, u.started_at, (SELECT max(seq) FROM steps s WHERE s.tenant = u.tenant "
+        "AND s.run = u.run) FROM run_callees u JOIN runs r ON r.tenant = u.tenant AND r.id = u.run "
+        f"WHERE u.tenant = ? AND u.type = 'tool' AND u.name = ? AND {UNREVOKED_SQL} "
+        "ORDER BY u.started_at DESC, u.run DESC LIMIT ?",
         (tenant, tool, exemplars.MAX_EXEMPLARS),
     )
     for run, started, last in runs:
@@ -457,8 +464,8 @@ def _exclude_run(read: Read, tenant: str, records: Sequence[Row], run: str) -> l
 def find_trial_reports(read: Read, tenant: str, fix: str, limit: int) -> list[TrialReport]:
     """Return the stored trials of a fix, newest first."""
     rows = read(
-        "SELECT run, principal, agent, at, worked, automatic FROM votes WHERE tenant = ? AND fix = ? "
-        "ORDER BY at DESC, run, tried LIMIT ?",
+        "SELECT run, principal, agent, at, successful, automatic FROM votes WHERE tenant = ? AND fix = ? "
+        "ORDER BY at DESC, run, tried_call LIMIT ?",
         (tenant, fix, limit),
     )
     return [

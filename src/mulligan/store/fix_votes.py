@@ -23,16 +23,16 @@ REPORTED = -1
 Read = Callable[..., list[Any]]
 VOTE = Insert.or_update(
     "votes",
-    "tenant run tried failed fix",
-    "worked at principal agent automatic body content old_value other_values",
+    "tenant run tried_call failed_call fix",
+    "successful at principal agent automatic body content old_value other_values",
 )
-_FIX_INSERT = Insert.or_update("fixes", "tenant id", "tool pattern last body")
-_FIXED_INSERT = Insert.of("fixed", "tenant tool pattern sketch words")
-_UNLEARNED_INSERT = Insert.of("unlearned", "tenant pattern")
-_OF_RUN = Lookup.of("votes", "tenant run tried>=", "failed tried fix worked at")
-_OF_FIX = Lookup.of("votes", "tenant run fix", "principal worked at")
+_FIX_INSERT = Insert.or_update("fixes", "tenant id", "tool pattern last_tried_at body")
+_FIXED_INSERT = Insert.of("pattern_sketches", "tenant tool pattern sketch text")
+_UNLEARNED_INSERT = Insert.of("pending_patterns", "tenant pattern")
+_OF_RUN = Lookup.of("votes", "tenant run tried_call>=", "failed_call tried_call fix successful at")
+_OF_FIX = Lookup.of("votes", "tenant run fix", "principal successful at")
 _FIX_LOOKUP = Lookup.of("fixes", "tenant id", "body")
-_FIXED_LOOKUP = Lookup.of("fixed", "tenant tool pattern", "pattern")
+_FIXED_LOOKUP = Lookup.of("pattern_sketches", "tenant tool pattern", "pattern")
 _TEMPLATE_LOOKUP = Lookup.of("patterns", "tenant id", "template")
 
 
@@ -75,7 +75,9 @@ def add_votes(writer: Connection, tenant: str, batch: Sequence[RunTrials], princ
             (trial, Vote.from_trial(run, author, trial)) for key, trial in current_trials.items() if key not in same
         ]
     if stale:
-        writer.executemany("DELETE FROM votes WHERE tenant = ? AND run = ? AND failed = ? AND tried = ?", stale)
+        writer.executemany(
+            "DELETE FROM votes WHERE tenant = ? AND run = ? AND failed_call = ? AND tried_call = ?", stale
+        )
     for fix in uncertain:
         recount_fix(writer, tenant, fix)
     if new_votes:
@@ -213,7 +215,9 @@ def recount_fix(writer: Connection, tenant: str, fix: str) -> None:
     mark_for_consolidation(writer, tenant, pattern)
     remaining_fix = writer.execute("SELECT 1 FROM fixes WHERE tenant = ? AND pattern = ?", (tenant, pattern)).fetchone()
     if remaining_fix is None:
-        writer.execute("DELETE FROM fixed WHERE tenant = ? AND tool = ? AND pattern = ?", (tenant, old.tool, pattern))
+        writer.execute(
+            "DELETE FROM pattern_sketches WHERE tenant = ? AND tool = ? AND pattern = ?", (tenant, old.tool, pattern)
+        )
         similarity_index.rebuild_tool(writer, tenant, old.tool)
 
 
@@ -222,7 +226,8 @@ def votes(
 ) -> list[Vote]:
     """Return the counted votes for a fix in the order of time, the newest if limited."""
     rows = read(
-        "SELECT tried, run, principal, agent, at, worked, automatic, content, old_value, other_values FROM votes "
+        "SELECT tried_call, run, principal, agent, at, successful, automatic, content, old_value, other_values "
+        "FROM votes "
         "WHERE tenant = ? AND fix = ? AND at >= ? AND run <> ? ORDER BY at DESC LIMIT ?",
         (tenant, fix, since, without, limit),
     )

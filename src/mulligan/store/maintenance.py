@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -15,10 +15,10 @@ from mulligan.learn.patterns import start_of_day
 from mulligan.store import audit, fix_queries, pattern_counts, row_encoding, text_erasure
 from mulligan.store import counters as counters_module
 from mulligan.store import database_lessons as lesson_rows
-from mulligan.store.base import DAY, ITEMS_KIND, ForgetRequest, ForgetResult, Progress, Revocation
+from mulligan.store.base import DAY, ITEMS_KIND, ForgetRequest, ForgetResult, Revocation
 from mulligan.store.connection import Connection
 from mulligan.store.counters import Cell, Cells, Place
-from mulligan.store.rollups import Rollups, repack
+from mulligan.store.rollups import Rollups
 from mulligan.store.rows import (
     BEFORE_FIRST_CALL,
     USED,
@@ -33,7 +33,6 @@ from mulligan.store.rows import (
     set_status,
     write_meta,
 )
-from mulligan.store.tables import RECOUNTED_AT
 from mulligan.store.writer import EMPTY_SLICE, BatchWriter, CounterChanges, TrackedRun, slice_history
 
 
@@ -104,8 +103,8 @@ class Eraser:
         """Discard fixes, lessons and item arguments, and learn no more from runs that began before this time."""
         revoked = fix_queries.revoke(self._writer, self._tenant, Revocation(until=until))
         lessons_removed = lesson_rows.remove_by_source(self._writer, self._tenant, "learned")
-        (items,) = self._ask("SELECT count(*) FROM shelf WHERE tenant = ? AND kind = ?", ITEMS_KIND)[0]
-        self._writer.execute("DELETE FROM shelf WHERE tenant = ? AND kind = ?", (self._tenant, ITEMS_KIND))
+        (items,) = self._ask("SELECT count(*) FROM key_values WHERE tenant = ? AND kind = ?", ITEMS_KIND)[0]
+        self._writer.execute("DELETE FROM key_values WHERE tenant = ? AND kind = ?", (self._tenant, ITEMS_KIND))
         return ForgetResult(fixes=revoked.fixes, lessons=lessons_removed, shelf=items)
 
     def _ask(self, sql: str, *values: Any) -> list[Any]:
@@ -118,8 +117,10 @@ class Eraser:
         if request.session is not None:
             return [id for (id,) in self._ask("SELECT id FROM runs WHERE tenant = ? AND session = ?", request.session)]
         if request.tool is not None:
-            usage_rows = self._ask("SELECT run FROM used WHERE tenant = ? AND sort = 'tool' AND name = ?", request.tool)
-            orphans = self._ask("SELECT run FROM orphans WHERE tenant = ?")
+            usage_rows = self._ask(
+                "SELECT run FROM run_callees WHERE tenant = ? AND type = 'tool' AND name = ?", request.tool
+            )
+            orphans = self._ask("SELECT run FROM orphaned_runs WHERE tenant = ?")
             return sorted({id for (id,) in (*usage_rows, *orphans)})
         row_streams = (self._writer.stream(sql, (self._tenant,)) for sql in (
             "SELECT run, name, body FROM steps WHERE tenant = ?", "SELECT id, body FROM runs WHERE tenant = ?"
@@ -190,10 +191,11 @@ class Eraser:
                 self._writer, self._tenant, lambda _, body: text_erasure.may_contain(body, text)
             )
             votes = self._find_containing(
-                "SELECT run, tried, failed, fix, agent, body FROM votes WHERE tenant = ?", 4, 5
+                "SELECT run, tried_call, failed_call, fix, agent, body FROM votes WHERE tenant = ?", 4, 5
             )
             self._writer.executemany(
-                "UPDATE votes SET agent = ?, body = ? WHERE tenant = ? AND run = ? AND tried = ? AND failed = ? "
+                "UPDATE votes SET agent = ?, body = ? WHERE tenant = ? AND run = ? AND tried_call = ? "
+                "AND failed_call = ? "
                 "AND fix = ?",
                 [
                     (
@@ -217,16 +219,18 @@ class Eraser:
             lesson_rows.forget_where(*target, lambda _, body: text_erasure.may_contain(body, text))
 
     def _forget_pattern(self, id: str) -> None:
-        for table in ("patterns", "pattern_days", "pattern_agents", "decisions"):
+        for table in ("patterns", "pattern_days", "pattern_agents", "pattern_decisions"):
             self._writer.execute(f"DELETE FROM {table} WHERE tenant = ? AND id = ?", (self._tenant, id))
-        merged = self._ask("SELECT id, body FROM decisions WHERE tenant = ?")
+        merged = self._ask("SELECT id, body FROM pattern_decisions WHERE tenant = ?")
         for other, body in merged:
             if msgspec.json.decode(body).get("into") == id:
-                self._writer.execute("DELETE FROM decisions WHERE tenant = ? AND id = ?", (self._tenant, other))
+                self._writer.execute("DELETE FROM pattern_decisions WHERE tenant = ? AND id = ?", (self._tenant, other))
 
     def _forget_counted_tool(self, tool: str) -> set[str]:
         """Subtract the remaining counters of a tool, whose rows may have been pruned. Return its patterns."""
-        rows = self._ask("SELECT grain, bucket, value, cell, rest FROM rollups WHERE tenant = ? AND slice = 'place'")
+        rows = self._ask(
+            "SELECT grain, bucket, value, summary, details FROM rollups WHERE tenant = ? AND slice = 'place'"
+        )
         for grain, bucket, value, cell, details in rows:
             counter_key = parse_counter_key(bucket, value)
             if counter_key.name == tool and counter_key.type:
@@ -251,16 +255,16 @@ class Eraser:
                 (*cleaned, self._tenant, id),
             )
         self._writer.executemany(
-            "UPDATE fixed SET words = ? WHERE tenant = ? AND tool = ? AND pattern = ?",
+            "UPDATE pattern_sketches SET text = ? WHERE tenant = ? AND tool = ? AND pattern = ?",
             [
                 (words.replace(text, text_erasure.ERASED_MARK), self._tenant, tool, pattern)
                 for tool, pattern, words in self._find_containing(
-                    "SELECT tool, pattern, words FROM fixed WHERE tenant = ?", 2
+                    "SELECT tool, pattern, text FROM pattern_sketches WHERE tenant = ?", 2
                 )
             ],
         )
         for id, agent, count in self._find_containing(
-            "SELECT id, agent, count FROM pattern_agents WHERE tenant = ?", 1
+            "SELECT id, agent, occurrences FROM pattern_agents WHERE tenant = ?", 1
         ):
             self._writer.execute(
                 "DELETE FROM pattern_agents WHERE tenant = ? AND id = ? AND agent = ?", (self._tenant, id, agent)
@@ -270,7 +274,7 @@ class Eraser:
                 (self._tenant, id, agent.replace(text, text_erasure.ERASED_MARK), count),
             )
         rows = self._find_containing(
-            "SELECT grain, slice, bucket, value, cell, rest FROM rollups WHERE tenant = ?", 3, 5
+            "SELECT grain, slice, bucket, value, summary, details FROM rollups WHERE tenant = ?", 3, 5
         )
         for grain, slice, bucket, value, cell, details in rows:
             self._ledger.rollups.move(
@@ -280,20 +284,21 @@ class Eraser:
                 _without(counters_module.unpack(cell, details), text),
             )
         for owner_type, owner, at, body in self._find_containing(
-            "SELECT sort, owner, at, body FROM compactions WHERE tenant = ?", 3
+            "SELECT owner_type, owner, at, body FROM compactions WHERE tenant = ?", 3
         ):
             cleaned_body = encode(text_erasure.erase_text(row_encoding.decode_body(body, Compaction), text))
             self._writer.execute(
-                "UPDATE compactions SET owner = ?, body = ? WHERE tenant = ? AND sort = ? AND owner = ? AND at = ?",
+                "UPDATE compactions SET owner = ?, body = ? WHERE tenant = ? AND owner_type = ? AND owner = ? "
+                "AND at = ?",
                 (owner.replace(text, text_erasure.ERASED_MARK), cleaned_body, self._tenant, owner_type, owner, at),
             )
         return len(patterns)
 
     def _forget_entries(self) -> int:
-        rows = self._ask("SELECT kind, key, value FROM shelf WHERE tenant = ?")
+        rows = self._ask("SELECT kind, key, value FROM key_values WHERE tenant = ?")
         entry_keys = [(self._tenant, kind, key) for kind, key, value in rows
                 if text_erasure.should_forget_entry(kind, key, value, self._request)]  # fmt: skip
-        self._writer.executemany("DELETE FROM shelf WHERE tenant = ? AND kind = ? AND key = ?", entry_keys)
+        self._writer.executemany("DELETE FROM key_values WHERE tenant = ? AND kind = ? AND key = ?", entry_keys)
         return len(entry_keys)
 
 
@@ -328,18 +333,18 @@ def rebuild_links(writer: Connection, tenant: str, run: Run, steps: Iterable[Ste
     return links
 
 
-def rebuild(writer: Connection, tenant: str, report_progress: Callable[[int], None] = lambda runs: None) -> None:
+def rebuild(writer: Connection, tenant: str) -> None:
     """Recount links, statuses, patterns and rollups from the rows.
 
     Counters of days with pruned rows are retained: the rows are incomplete.
     """
     pruned = read_meta(writer, tenant, "pruned")
     horizon = start_of_day(int(pruned)) + DAY if pruned else BEFORE_FIRST_CALL
-    writer.execute("DELETE FROM used WHERE tenant = ?", (tenant,))
+    writer.execute("DELETE FROM run_callees WHERE tenant = ?", (tenant,))
     writer.execute("DELETE FROM rollups WHERE tenant = ? AND bucket >= ?", (tenant, horizon))
     writer.execute("DELETE FROM pattern_days WHERE tenant = ? AND day >= ?", (tenant, horizon))
     if not pruned:
-        for table in ("patterns", "pattern_agents", "met"):
+        for table in ("patterns", "pattern_agents", "run_failures"):
             writer.execute(f"DELETE FROM {table} WHERE tenant = ?", (tenant,))
     sums = Rollups()
     after = 0
@@ -361,7 +366,6 @@ def rebuild(writer: Connection, tenant: str, report_progress: Callable[[int], No
             )
         else:
             pattern_counts.add(writer, tenant, account.failures)
-        report_progress(len(rows))
     if pruned:
         pattern_counts.sum_days(writer, tenant)
 
@@ -382,30 +386,3 @@ def _recount_run(writer: Connection, tenant: str, tracked_run: TrackedRun, accou
     account.add_used_names(run, history.steps, set())
     account.add(EMPTY_SLICE, slice_history(history))
     account.add_run(None, run, status)
-
-
-def rebuild_all(writer: Connection, report_progress: Callable[[int], None] = lambda runs: None) -> None:
-    """Recount all tenants of a store whose earlier schema had no counters."""
-    writer.execute(
-        "INSERT INTO orphans (tenant, run) SELECT DISTINCT tenant, run FROM steps s "
-        "WHERE NOT EXISTS (SELECT 1 FROM runs r WHERE r.tenant = s.tenant AND r.id = s.run) ON CONFLICT DO NOTHING"
-    )
-    for (tenant,) in writer.execute("SELECT tenant FROM runs UNION SELECT tenant FROM orphans").fetchall():
-        rebuild(writer, tenant, report_progress)
-
-
-def recount_after_migration(writer: Connection, version: int, progress: Progress | None) -> None:
-    """Complete the migration from this schema version with steps that SQL cannot express."""
-    ((sums,),) = writer.execute("SELECT count(*) FROM rollups").fetchall()
-    ((runs,),) = writer.execute("SELECT count(*) FROM runs").fetchall()
-    so_far, total = 0, sums + (runs if version < RECOUNTED_AT else 0)
-
-    def report_progress(number: int) -> None:
-        nonlocal so_far
-        so_far += number
-        if progress is not None:
-            progress(min(so_far, total), total)
-
-    repack(writer, report_progress)
-    if version < RECOUNTED_AT:
-        rebuild_all(writer, report_progress)

@@ -22,27 +22,29 @@ def size_class(count: int) -> int:
     return 10 * len(digits) + int(digits[0])
 
 
-SIZE_CLASS_SQL = "10 * length(CAST(count AS TEXT)) + CAST(substr(CAST(count AS TEXT), 1, 1) AS INTEGER)"
+SIZE_CLASS_SQL = "10 * length(CAST(occurrences AS TEXT)) + CAST(substr(CAST(occurrences AS TEXT), 1, 1) AS INTEGER)"
 """The same as an SQL expression."""
 
 AGENT_INSERT = Insert.of(
     "pattern_agents",
-    "tenant id agent count",
-    "ON CONFLICT (tenant, id, agent) DO UPDATE SET count = pattern_agents.count + excluded.count",
+    "tenant id agent occurrences",
+    "ON CONFLICT (tenant, id, agent) DO UPDATE SET occurrences = pattern_agents.occurrences + excluded.occurrences",
 )
 _DAY_INSERT = Insert.of(
     "pattern_days",
-    "tenant day id count overcome size",
+    "tenant day id occurrences recovered size_class",
     "ON CONFLICT (tenant, day, id) DO UPDATE "
-    "SET count = pattern_days.count + excluded.count, overcome = pattern_days.overcome + excluded.overcome",
+    "SET occurrences = pattern_days.occurrences + excluded.occurrences, recovered = pattern_days.recovered + "
+    "excluded.recovered",
 )
-_PATTERN_RUN_INSERT = Insert.or_update("met", "tenant pattern started run kind", "count")
+_PATTERN_RUN_INSERT = Insert.or_update("run_failures", "tenant pattern started_at run kind", "occurrences")
 _PATTERN_INSERT = Insert.of(
     "patterns",
-    "tenant id tool fingerprint kind server message template count overcome runs first first_run first_seq last",
+    "tenant id tool fingerprint kind server message template occurrences recovered runs first_seen_at first_run "
+    "first_seq last_seen_at",
 )
-_PATTERN_RUN_LOOKUP = Lookup.of("met", "tenant pattern started run", "kind count")
-_PATTERN_LOOKUP = Lookup.of("patterns", "tenant id", "first first_run first_seq count")
+_PATTERN_RUN_LOOKUP = Lookup.of("run_failures", "tenant pattern started_at run", "kind occurrences")
+_PATTERN_LOOKUP = Lookup.of("patterns", "tenant id", "first_seen_at first_run first_seq occurrences")
 
 PatternRuns = dict[tuple[str, int, str, str], int]
 """Occurrences of a pattern in a run, by pattern id, start of the run, run id and kind of the failure."""
@@ -144,8 +146,8 @@ def apply_deltas(writer: Connection, tenant: str, sums: dict[str, PatternDelta],
     writer.put(_PATTERN_INSERT, new)
     if more:
         writer.executemany(
-            "UPDATE patterns SET count = count + ?, overcome = overcome + ?, runs = runs + ?, "
-            "last = CASE WHEN last < ? THEN ? ELSE last END WHERE tenant = ? AND id = ?",
+            "UPDATE patterns SET occurrences = occurrences + ?, recovered = recovered + ?, runs = runs + ?, "
+            "last_seen_at = CASE WHEN last_seen_at < ? THEN ? ELSE last_seen_at END WHERE tenant = ? AND id = ?",
             more,
         )
     if empty_keys := [(tenant, id) for id in empty_ids if id in stored_rows]:
@@ -177,7 +179,8 @@ def _add_pattern_runs(writer: Connection, tenant: str, pattern_runs: PatternRuns
     writer.put(_PATTERN_RUN_INSERT, rows)
     if removed_rows:
         writer.executemany(
-            "DELETE FROM met WHERE tenant = ? AND pattern = ? AND started = ? AND run = ? AND kind = ?", removed_rows
+            "DELETE FROM run_failures WHERE tenant = ? AND pattern = ? AND started_at = ? AND run = ? AND kind = ?",
+            removed_rows,
         )
     return more
 
@@ -194,7 +197,8 @@ def _describe_first(first: Step) -> tuple[Any, ...]:
 
 def _set_first(writer: Connection, tenant: str, id: str, first: Step) -> None:
     writer.execute(
-        "UPDATE patterns SET kind = ?, server = ?, message = ?, template = ?, first = ?, first_run = ?, first_seq = ? "
+        "UPDATE patterns SET kind = ?, server = ?, message = ?, template = ?, first_seen_at = ?, first_run = ?, "
+        "first_seq = ? "
         "WHERE tenant = ? AND id = ?",
         (*_describe_first(first), tenant, id),
     )
@@ -205,7 +209,9 @@ def _add_parts(writer: Connection, tenant: str, sums: dict[str, PatternDelta]) -
     agents = [(tenant, id, agent, count) for id, sum in sums.items() for agent, count in sum.agents.items() if count]
     writer.put(AGENT_INSERT, agents)
     if less := [(tenant, id, agent) for _, id, agent, count in agents if count < 0]:
-        writer.executemany("DELETE FROM pattern_agents WHERE tenant = ? AND id = ? AND agent = ? AND count <= 0", less)
+        writer.executemany(
+            "DELETE FROM pattern_agents WHERE tenant = ? AND id = ? AND agent = ? AND occurrences <= 0", less
+        )
 
 
 def _add_days(writer: Connection, tenant: str, sums: dict[str, PatternDelta]) -> None:
@@ -218,12 +224,14 @@ def _add_days(writer: Connection, tenant: str, sums: dict[str, PatternDelta]) ->
     writer.put(_DAY_INSERT, [(*day, size_class(day[3])) for day in days])
     # A separate statement, because the size class rarely changes: then its index is not written.
     writer.executemany(
-        f"UPDATE pattern_days SET size = {SIZE_CLASS_SQL} "
-        f"WHERE tenant = ? AND day = ? AND id = ? AND size <> {SIZE_CLASS_SQL}",
+        f"UPDATE pattern_days SET size_class = {SIZE_CLASS_SQL} "
+        f"WHERE tenant = ? AND day = ? AND id = ? AND size_class <> {SIZE_CLASS_SQL}",
         [day[:3] for day in days],
     )
     if less := [(tenant, day, id) for _, day, id, count, _ in days if count < 0]:
-        writer.executemany("DELETE FROM pattern_days WHERE tenant = ? AND day = ? AND id = ? AND count <= 0", less)
+        writer.executemany(
+            "DELETE FROM pattern_days WHERE tenant = ? AND day = ? AND id = ? AND occurrences <= 0", less
+        )
 
 
 def add_days(writer: Connection, tenant: str, changes: Iterable[CountedFailure]) -> None:
@@ -238,7 +246,7 @@ def add_days(writer: Connection, tenant: str, changes: Iterable[CountedFailure])
 
 def sum_days(writer: Connection, tenant: str) -> None:
     """Set the total counts of patterns to the sums of their days."""
-    for column in ("count", "overcome"):
+    for column in ("occurrences", "recovered"):
         writer.execute(
             f"UPDATE patterns SET {column} = (SELECT coalesce(sum(d.{column}), 0) FROM pattern_days d "
             "WHERE d.tenant = patterns.tenant AND d.id = patterns.id) WHERE tenant = ?",
@@ -254,10 +262,10 @@ def refresh_bounds(writer: Connection, tenant: str, id: str) -> None:
     if identity is None:
         return
     where = "FROM steps WHERE tenant = ? AND name = ? AND fingerprint = ?"
-    (first, last) = writer.execute(f"SELECT min(started), max(started) {where}", (tenant, *identity)).fetchone()
+    (first, last) = writer.execute(f"SELECT min(started_at), max(started_at) {where}", (tenant, *identity)).fetchone()
     if first is None:
         return  # the remaining occurrences are older than the rows
-    rows = writer.execute(f"SELECT body {where} AND started = ?", (tenant, *identity, first))
+    rows = writer.execute(f"SELECT body {where} AND started_at = ?", (tenant, *identity, first))
     steps = [row_encoding.decode_body(body, Step) for (body,) in rows]
-    writer.execute("UPDATE patterns SET last = ? WHERE tenant = ? AND id = ?", (last, tenant, id))
+    writer.execute("UPDATE patterns SET last_seen_at = ? WHERE tenant = ? AND id = ?", (last, tenant, id))
     _set_first(writer, tenant, id, min(steps, key=order_of))

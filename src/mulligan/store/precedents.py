@@ -20,8 +20,8 @@ _LINKS_SQL = (
 _COUNTS_SQL = (
     "SELECT 'runs', NULL, runs FROM patterns WHERE tenant = ? AND id = ? "
     "UNION ALL SELECT 'revoked', NULL, 1 WHERE EXISTS (SELECT 1 FROM revocations WHERE tenant = ?) "
-    "UNION ALL SELECT 'own', NULL, 1 WHERE EXISTS (SELECT 1 FROM runs r CROSS JOIN met m "
-    "ON m.tenant = r.tenant AND m.pattern = ? AND m.started = r.started AND m.run = r.id "
+    "UNION ALL SELECT 'own', NULL, 1 WHERE EXISTS (SELECT 1 FROM runs r CROSS JOIN run_failures m "
+    "ON m.tenant = r.tenant AND m.pattern = ? AND m.started_at = r.started_at AND m.run = r.id "
     "WHERE r.tenant = ? AND r.id = ?)"
 )
 """Runs of the pattern, whether revocations exist, and whether the querying run had the pattern."""
@@ -80,7 +80,7 @@ def _find_revoked_runs(read: Read, tenant: str, tool: str, pattern: str, revocat
     if not revocations:
         return set()
     run_rows = read(
-        "SELECT DISTINCT r.id, r.principal, r.started FROM met m JOIN runs r "
+        "SELECT DISTINCT r.id, r.principal, r.started_at FROM run_failures m JOIN runs r "
         "ON r.tenant = m.tenant AND r.id = m.run WHERE m.tenant = ? AND m.pattern = ?",
         (tenant, pattern),
     )

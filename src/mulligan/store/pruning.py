@@ -138,14 +138,14 @@ class PruneRound:
         if self._policy.failures is None:
             return
         until = self._now - self._policy.failures
-        entries_sql = "SELECT key, value FROM shelf WHERE tenant = ? AND kind = ?"
+        entries_sql = "SELECT key, value FROM key_values WHERE tenant = ? AND kind = ?"
         hooks = {key: _read_last_activity(value) for key, value in writer.execute(entries_sql, (self._tenant, "hook"))}
         expired_keys = {key for key, at in hooks.items() if at < until}
         for key, value in writer.execute(entries_sql, (self._tenant, "session")):
             if key not in hooks and _read_last_activity(value) < until:
                 expired_keys.add(key)
         writer.executemany(
-            "DELETE FROM shelf WHERE tenant = ? AND kind IN ('session', 'hook') AND key = ?",
+            "DELETE FROM key_values WHERE tenant = ? AND kind IN ('session', 'hook') AND key = ?",
             [(self._tenant, key) for key in expired_keys],
         )
 

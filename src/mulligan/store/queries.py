@@ -37,19 +37,19 @@ class _Where:
 def find_runs(read: Read, tenant: str, query: RunQuery, pattern_ids: set[str], limit: int) -> list[Run]:
     """Return the runs that match the query, newest first. `pattern_ids` are the ids merged into `query.pattern`."""
     where = _Where("r.tenant = ?", tenant)
-    start = "r.started", "r.id"
+    start = "r.started_at", "r.id"
     source = "runs r"
     # One indexed filter drives the query in time order. All other filters are lookups per run that it returns.
     if query.pattern is not None:
         start, source = (
-            ("d.started", "d.run"),
+            ("d.started_at", "d.run"),
             _join_occurrences(f"d.pattern IN ({_placeholders(pattern_ids)})", where, tenant, *sorted(pattern_ids)),
         )
     if query.kind is not None and not query.kind.endswith("/"):
         if source == "runs r":
-            start, source = ("d.started", "d.run"), _join_occurrences("d.kind = ?", where, tenant, query.kind)
+            start, source = ("d.started_at", "d.run"), _join_occurrences("d.kind = ?", where, tenant, query.kind)
         else:
-            _add_lookup(where, "met", "kind = ?", tenant, query.kind)
+            _add_lookup(where, "run_failures", "kind = ?", tenant, query.kind)
     elif query.kind is not None:
         where.add("r.status <> 'success'")
         where.add(
@@ -60,15 +60,18 @@ def find_runs(read: Read, tenant: str, query: RunQuery, pattern_ids: set[str], l
         if name is None:
             continue
         if source == "runs r":
-            start, source = ("d.started", "d.run"), "used d CROSS JOIN runs r ON r.tenant = d.tenant AND r.id = d.run"
-            where.add("d.tenant = ? AND d.sort = ? AND d.name = ?", tenant, usage_type, name)
+            start, source = (
+                ("d.started_at", "d.run"),
+                "run_callees d CROSS JOIN runs r ON r.tenant = d.tenant AND r.id = d.run",
+            )
+            where.add("d.tenant = ? AND d.type = ? AND d.name = ?", tenant, usage_type, name)
         else:
-            _add_lookup(where, "used", "sort = ? AND name = ?", tenant, usage_type, name)
+            _add_lookup(where, "run_callees", "type = ? AND name = ?", tenant, usage_type, name)
     _add_fields(where, query, start)
     started, id = start
     sql = f"SELECT r.id, r.body FROM {source} WHERE {where} ORDER BY {started} DESC, {id} DESC LIMIT ?"
     # A run with several patterns of a kind is returned once for each: read more rows to fill the limit without them.
-    count = limit if source.startswith(("runs", "used")) else 2 * limit
+    count = limit if source.startswith(("runs", "run_callees")) else 2 * limit
     while True:
         rows = read(sql, (*where.values, count))
         bodies_by_id = dict(rows)
@@ -80,13 +83,13 @@ def find_runs(read: Read, tenant: str, query: RunQuery, pattern_ids: set[str], l
 def _join_occurrences(condition: str, where: _Where, tenant: str, *values: Any) -> str:
     """Add the condition on occurrences, and return the FROM clause that they drive."""
     where.add(f"d.tenant = ? AND {condition}", tenant, *values)
-    return "met d CROSS JOIN runs r ON r.tenant = d.tenant AND r.id = d.run"
+    return "run_failures d CROSS JOIN runs r ON r.tenant = d.tenant AND r.id = d.run"
 
 
 def _add_lookup(where: _Where, table: str, condition: str, tenant: str, *values: Any) -> None:
     where.add(
         f"EXISTS (SELECT 1 FROM {table} x WHERE x.tenant = ? AND {condition} "
-        "AND x.started = r.started AND x.run = r.id)",
+        "AND x.started_at = r.started_at AND x.run = r.id)",
         tenant, *values,
     )  # fmt: skip
 
@@ -118,13 +121,13 @@ def find_runs_by_prefix(read: Read, tenant: str, prefix: str, limit: int) -> lis
     """Return the runs whose id has this prefix, newest first."""
     condition = "tenant = ? AND id >= ? AND id < ? AND substr(id, 1, ?) = ?"
     values = (tenant, prefix, prefix + "\U0010ffff", len(prefix), prefix)
-    id_rows = read(f"SELECT started, id FROM runs WHERE {condition} LIMIT ?", (*values, MAX_SORTED_ROWS + 1))
+    id_rows = read(f"SELECT started_at, id FROM runs WHERE {condition} LIMIT ?", (*values, MAX_SORTED_ROWS + 1))
     if len(id_rows) <= MAX_SORTED_ROWS:
         ids = [id for _, id in sorted(id_rows, reverse=True)[:limit]]
         rows = [row for id in ids for row in read("SELECT body FROM runs WHERE tenant = ? AND id = ?", (tenant, id))]
     else:
         rows = read(
-            "SELECT body FROM runs WHERE tenant = ? AND substr(id, 1, ?) = ? ORDER BY started DESC, id DESC LIMIT ?",
+            "SELECT body FROM runs WHERE tenant = ? AND substr(id, 1, ?) = ? ORDER BY started_at DESC, id DESC LIMIT ?",
             (tenant, len(prefix), prefix, limit),
         )
     return [row_encoding.decode_body(body, Run) for (body,) in rows]
@@ -132,8 +135,16 @@ def find_runs_by_prefix(read: Read, tenant: str, prefix: str, limit: int) -> lis
 
 # Patterns
 
-_COLUMNS = "id, tool, fingerprint, kind, server, message, template, count, overcome, runs, first, last"
-_PERIOD_COLUMNS = _COLUMNS.replace("count, overcome", "n, o")
+_COLUMNS = (
+    "id, tool, fingerprint, kind, server, message, template, occurrences, recovered, runs, first_seen_at, last_seen_at"
+)
+_ORDER_COLUMNS = {
+    "count": "p.occurrences",
+    "given_up": "p.occurrences - p.recovered",
+    "first": "p.first_seen_at",
+    "last": "p.last_seen_at",
+}
+_PERIOD_COLUMNS = _COLUMNS.replace("occurrences, recovered", "n, o")
 MAX_SHOWN_DAYS = 5000
 """Latest days of a pattern that are returned."""
 MAX_ENUMERATED_DAYS = 100
@@ -165,7 +176,7 @@ def find_patterns(read: Read, tenant: str, query: PatternQuery, can_fold_case: b
 
 
 def read_decisions(read: Read, tenant: str) -> dict[str, PatternDecision]:
-    rows = read("SELECT id, body FROM decisions WHERE tenant = ?", (tenant,))
+    rows = read("SELECT id, body FROM pattern_decisions WHERE tenant = ?", (tenant,))
     return {id: decode(body, PatternDecision) for id, body in rows}
 
 
@@ -179,7 +190,7 @@ def _select_patterns(read: Read, tenant: str, query: PatternQuery, more: int) ->
         return []
     where = _Where("p.tenant = ?", tenant)
     if query.state is not None:
-        where.add(f"p.last - p.first {'<' if query.state == 'new' else '>='} {DAY}")
+        where.add(f"p.last_seen_at - p.first_seen_at {'<' if query.state == 'new' else '>='} {DAY}")
     if query.tool is not None:
         where.add("p.tool = ?", query.tool)
     if query.kind is not None and query.kind.endswith("/"):
@@ -195,16 +206,16 @@ def _select_patterns(read: Read, tenant: str, query: PatternQuery, more: int) ->
         texts = "p.tool || char(10) || p.kind || char(10) || p.message || char(10) || p.template"
         where.add(f"instr(folded({texts}), ?)", query.text.casefold())
     if query.since is not None:
-        where.add("p.last >= ?", query.since)
+        where.add("p.last_seen_at >= ?", query.since)
     if query.new_since is not None:
-        where.add("p.first >= ?", query.new_since)
+        where.add("p.first_seen_at >= ?", query.new_since)
     limit = query.limit + more
     if query.since is None:
-        order = "p.count - p.overcome" if query.order == "given_up" else f"p.{query.order}"
+        order = _ORDER_COLUMNS[query.order]
         sql = f"SELECT {_COLUMNS} FROM patterns p WHERE {where} ORDER BY {order} DESC, p.id LIMIT ?"
         return [_pattern_from_row(row) for row in read(sql, (*where.values, limit))]
     counts_sql, values = _build_counts_query(read, tenant, query, where, limit)
-    order = {"count": "n", "given_up": "n - o"}.get(query.order, f"p.{query.order}")
+    order = {"count": "n", "given_up": "n - o"}.get(query.order, _ORDER_COLUMNS[query.order])
     sql = (
         f"SELECT {_PERIOD_COLUMNS} FROM ({counts_sql}) c CROSS JOIN patterns p ON p.id = of WHERE {where} "
         f"ORDER BY {order} DESC, p.id LIMIT ?"
@@ -236,16 +247,16 @@ def _build_counts_query(
         if any(getattr(query, name) is not None for name in ("state", "tool", "kind", "agent", "text", "new_since")):
             candidates_query = f"SELECT p.id FROM patterns p WHERE {where}", tuple(where.values)
         elif query.order in ("count", "given_up") and limit <= MAX_TOP_PATTERNS:
-            counts = "d.count" if query.order == "count" else "d.count - d.overcome"
+            counts = "d.occurrences" if query.order == "count" else "d.occurrences - d.recovered"
             candidates_query = _build_frequent_query(read, tenant, where, days_json, days, limit, counts)
         if candidates_query is not None:
             sql = (
-                f"SELECT d.id AS of, sum(d.count) AS n, sum(d.overcome) AS o FROM ({candidates_query[0]}) c "
+                f"SELECT d.id AS of, sum(d.occurrences) AS n, sum(d.recovered) AS o FROM ({candidates_query[0]}) c "
                 "CROSS JOIN json_each(?) CROSS JOIN pattern_days d ON d.tenant = ? AND d.day = CAST(value AS BIGINT) "
                 "AND d.id = c.id GROUP BY d.id"
             )
             return sql, (*candidates_query[1], days_json, tenant)
-    sql = "SELECT id AS of, sum(count) AS n, sum(overcome) AS o FROM pattern_days WHERE tenant = ? AND day >= ?"
+    sql = "SELECT id AS of, sum(occurrences) AS n, sum(recovered) AS o FROM pattern_days WHERE tenant = ? AND day >= ?"
     return f"{sql} GROUP BY id", (tenant, start)
 
 
@@ -259,13 +270,13 @@ def _build_frequent_query(
     Return None if there is no useful bound.
     """
     # Few of the most frequent patterns are often unrecovered, so the bound needs more of them.
-    top_limit = limit if counts == "d.count" else 6 * limit
+    top_limit = limit if counts == "d.occurrences" else 6 * limit
     tops = {
         id
         for day in days
         for (id,) in read(
             "SELECT d.id FROM pattern_days d CROSS JOIN patterns p ON p.tenant = d.tenant AND p.id = d.id "
-            f"WHERE d.tenant = ? AND d.day = ? AND {where} ORDER BY d.size DESC LIMIT ?",
+            f"WHERE d.tenant = ? AND d.day = ? AND {where} ORDER BY d.size_class DESC LIMIT ?",
             (tenant, day, *where.values, top_limit),
         )
     }
@@ -281,7 +292,7 @@ def _build_frequent_query(
         return None  # so few are unrecovered that any pattern may be in the result
     sql = (
         "SELECT DISTINCT k.id FROM json_each(?) CROSS JOIN pattern_days k ON k.tenant = ? "
-        "AND k.day = CAST(value AS BIGINT) AND k.size >= ? AND k.count >= ?"
+        "AND k.day = CAST(value AS BIGINT) AND k.size_class >= ? AND k.occurrences >= ?"
     )
     return sql, (days_json, tenant, size_class(min_daily_count), min_daily_count)
 
@@ -315,7 +326,7 @@ def _read_days(read: Read, tenant: str, id: str, pattern: Pattern, since: int | 
     first = patterns.start_of_day(pattern.first if since is None else max(pattern.first, since))
     days = range(first, pattern.last + 1, DAY)[-MAX_SHOWN_DAYS:]
     return read(
-        "SELECT day, count, overcome FROM pattern_days WHERE tenant = ? AND id = ? "
+        "SELECT day, occurrences, recovered FROM pattern_days WHERE tenant = ? AND id = ? "
         "AND day IN (SELECT CAST(value AS BIGINT) FROM json_each(?))",
         (tenant, id, encode(list(days)).decode()),
     )
@@ -325,7 +336,7 @@ def _with_agents_and_days(read: Read, tenant: str, pattern: Pattern, since: int 
     """Return the pattern with its counts by agent and by day, including merged patterns."""
     ids = (pattern.id, *pattern.merged)
     agents = read(
-        "SELECT agent, sum(count) FROM pattern_agents "
+        "SELECT agent, sum(occurrences) FROM pattern_agents "
         f"WHERE tenant = ? AND id IN ({_placeholders(ids)}) GROUP BY agent",
         (tenant, *ids),
     )
@@ -357,8 +368,8 @@ def find_pattern(read: Read, tenant: str, id: str) -> Pattern | None:
         Example(run=run, seq=seq, started=started)
         for part in load_unmerged(read, tenant, (merged_pattern.id, *merged_pattern.merged))
         for run, seq, started in read(
-            "SELECT run, seq, started FROM steps WHERE tenant = ? AND name = ? AND fingerprint = ? "
-            "ORDER BY started DESC, run, seq LIMIT ?",
+            "SELECT run, seq, started_at FROM steps WHERE tenant = ? AND name = ? AND fingerprint = ? "
+            "ORDER BY started_at DESC, run, seq LIMIT ?",
             (tenant, part.tool, part.fingerprint, patterns.MAX_SHOWN_EXAMPLES),
         )
     ]

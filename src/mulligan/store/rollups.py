@@ -16,12 +16,10 @@ Key = tuple[str, str, str, int, str]
 """Tenant, grain, slice, bucket and value: the primary key of a rollup."""
 MAX_CACHED_ROLLUPS = 5_000
 """Limit of rollups that the writer caches between batches."""
-REPACK_BATCH_ROLLUPS = 10_000
-"""Rollups that are read at a time to be repacked."""
 
 _KEYS = "tenant grain slice bucket value"
-ROLLUP_INSERT = Insert.or_update("rollups", _KEYS, "cell rest")
-_ROLLUP_LOOKUP = Lookup.of("rollups", _KEYS, "cell rest")
+ROLLUP_INSERT = Insert.or_update("rollups", _KEYS, "summary details")
+_ROLLUP_LOOKUP = Lookup.of("rollups", _KEYS, "summary details")
 _WHERE = "WHERE tenant = ? AND grain = ? AND slice = ? AND bucket = ? AND value = ?"
 _EMPTY_CELL = Cell()
 
@@ -85,21 +83,6 @@ class Rollups:
         writer.put(ROLLUP_INSERT, [(*other, *counters_module.pack(cell))])
 
 
-def repack(writer: Connection, report_progress: Callable[[int], None] = lambda sums: None) -> None:
-    """Split each rollup of an older store into summary and details: see `tables.REPACKED_AT`."""
-    keys = ", ".join(_KEYS.split())
-    after: tuple[Any, ...] = ("", "", "", -(2**63), "")
-    while rows := writer.execute(
-        f"SELECT {keys}, cell FROM rollups WHERE ({keys}) > (?, ?, ?, ?, ?) ORDER BY {keys} LIMIT ?",
-        (*after, REPACK_BATCH_ROLLUPS),
-    ).fetchall():
-        writer.put(
-            ROLLUP_INSERT, [(*key, *counters_module.pack(counters_module.unpack_named(cell))) for *key, cell in rows]
-        )
-        after = rows[-1][:5]
-        report_progress(len(rows))
-
-
 def _rollup_changes(tenant: str, counters: Cells) -> dict[Key, Cell]:
     """Return the changes to rollups. Most rollups get one set of counters, which is then passed on without a copy."""
     hours = _merge_by_key(
@@ -154,11 +137,11 @@ def _rows(read: Read, tenant: str, reading: Reading) -> Iterator[Row]:
             if bound is not None:
                 where, bounds = f"{where} AND {condition}", [*bounds, bound]
         if reading.outline:
-            for value, cell in read(f"SELECT value, cell FROM rollups WHERE {where}", bounds):
+            for value, cell in read(f"SELECT value, summary FROM rollups WHERE {where}", bounds):
                 packed.setdefault((value, span.sign), []).append(cell)
         else:
             for bucket, value, cell, details in read(
-                f"SELECT bucket, value, cell, rest FROM rollups WHERE {where}", bounds
+                f"SELECT bucket, value, summary, details FROM rollups WHERE {where}", bounds
             ):
                 yield Row(bucket, value, counters_module.unpack(cell, details), span.sign)
     for (value, sign), cells in packed.items():

@@ -19,23 +19,23 @@ MAX_READ_CALLS = 500
 BEFORE_FIRST_CALL = -(2**63)
 """Sorts before every call number."""
 
-STEP = Insert.of("steps", "tenant run seq call name outcome kind fingerprint started body")
+STEP = Insert.of("steps", "tenant run seq call name outcome kind fingerprint started_at body")
 STORED_STEP = Lookup.of("steps", "tenant run seq", "seq")
 RUN = Insert.of(
     "runs",
-    "tenant id agent session started body version environment status kept imported plain principal",
+    "tenant id agent session started_at body version environment status stored_at imported failure_free principal",
 )
-STORED_RUN = Lookup.of("runs", "tenant id", "body status plain")
-USED = Insert.of("used", "tenant sort name started run")
-LINK = Insert.or_update("links", "tenant run failed", "name fingerprint body overcame")
-_OF_RUN = "2, at, body, '', 0 FROM compactions WHERE tenant = ? AND sort = 'run' AND owner = ?"
+STORED_RUN = Lookup.of("runs", "tenant id", "body status failure_free")
+USED = Insert.of("run_callees", "tenant type name started_at run")
+LINK = Insert.or_update("links", "tenant run failed_call", "name fingerprint body recovering_call")
+_OF_RUN = "2, at, body, '', 0 FROM compactions WHERE tenant = ? AND owner_type = 'run' AND owner = ?"
 _OF_SESSION = (
-    "2, at, body, '', 0 FROM compactions WHERE tenant = ? AND sort = 'session' AND owner = ? AND at >= coalesce("
-    "(SELECT max(at) FROM compactions WHERE tenant = ? AND sort = 'session' AND owner = ? AND at < ?), ?)"
+    "2, at, body, '', 0 FROM compactions WHERE tenant = ? AND owner_type = 'session' AND owner = ? AND at >= coalesce("
+    "(SELECT max(at) FROM compactions WHERE tenant = ? AND owner_type = 'session' AND owner = ? AND at < ?), ?)"
 )
 _HISTORY = (
-    "SELECT 0, seq, body, name, started FROM steps WHERE tenant = ? AND run = ? "
-    "UNION ALL SELECT 1, failed, body, '', 0 FROM links WHERE tenant = ? AND run = ? "
+    "SELECT 0, seq, body, name, started_at FROM steps WHERE tenant = ? AND run = ? "
+    "UNION ALL SELECT 1, failed_call, body, '', 0 FROM links WHERE tenant = ? AND run = ? "
     f"UNION ALL SELECT {_OF_RUN}"
 )
 _NOTE = upsert("meta", "tenant key", "value")
@@ -79,7 +79,7 @@ def run_row(tenant: str, run: Run, stored_at: int, is_imported: bool, principal:
 def put_statuses(writer: Connection, statuses: Sequence[tuple[Status, int, str, str]]) -> None:
     """Update many runs: status, whether all calls succeeded at the first attempt, tenant and run."""
     if statuses:
-        writer.executemany("UPDATE runs SET status = ?, plain = ? WHERE tenant = ? AND id = ?", statuses)
+        writer.executemany("UPDATE runs SET status = ?, failure_free = ? WHERE tenant = ? AND id = ?", statuses)
 
 
 def set_status(writer: Connection, tenant: str, id: str, status: Status, is_failure_free: bool) -> None:
@@ -97,7 +97,7 @@ def steps_since(writer: Connection, tenant: str, run: str, start: int, new: list
     """Return the steps of all calls from this number on. Steps in `new` replace their stored versions."""
     new_by_seq = {step.seq: step for step in new}
     rows = writer.execute(
-        "SELECT seq, name, started, body FROM steps WHERE tenant = ? AND run = ? AND seq >= ? ORDER BY seq",
+        "SELECT seq, name, started_at, body FROM steps WHERE tenant = ? AND run = ? AND seq >= ? ORDER BY seq",
         (tenant, run, start),
     )
     steps = (
@@ -114,7 +114,7 @@ def calls_of(writer: Connection, tenant: str, run: str, ids: Collection[int]) ->
     for start in range(0, len(call_ids), MAX_READ_CALLS):
         chunk = call_ids[start : start + MAX_READ_CALLS]
         rows = writer.execute(
-            "SELECT seq, name, started, body FROM steps WHERE tenant = ? AND run = ? "
+            "SELECT seq, name, started_at, body FROM steps WHERE tenant = ? AND run = ? "
             f"AND call IN ({', '.join('?' * len(chunk))})",
             (tenant, run, *chunk),
         )
@@ -124,7 +124,8 @@ def calls_of(writer: Connection, tenant: str, run: str, ids: Collection[int]) ->
 
 def links_since(writer: Connection, tenant: str, run: str, start: int) -> dict[int, Link]:
     rows = writer.execute(
-        "SELECT failed, body FROM links WHERE tenant = ? AND run = ? AND (failed >= ? OR overcame >= ?)",
+        "SELECT failed_call, body FROM links WHERE tenant = ? AND run = ? "
+        "AND (failed_call >= ? OR recovering_call >= ?)",
         (tenant, run, start, start),
     )
     return {failed: row_encoding.decode_body(body, Link) for failed, body in rows}
@@ -145,7 +146,7 @@ def put_links(
 
 def forget_links(writer: Connection, keys: Sequence[tuple[str, str, int]]) -> None:
     if keys:
-        writer.executemany("DELETE FROM links WHERE tenant = ? AND run = ? AND failed = ?", keys)
+        writer.executemany("DELETE FROM links WHERE tenant = ? AND run = ? AND failed_call = ?", keys)
 
 
 def link_rows(tenant: str, run: str, links: dict[int, Link], failed_calls: Mapping[int, Call]) -> list[tuple[Any, ...]]:
@@ -192,7 +193,8 @@ def history_of(connection: Connection, tenant: str, run: Run) -> History:
 def runs_since(connection: Connection, tenant: str, after: int = 0, limit: int = 1000) -> list[Any]:
     """Return runs in the order of arrival, starting after this row id."""
     sql = (
-        "SELECT rowid, id, status, kept, imported, body FROM runs WHERE tenant = ? AND rowid > ? ORDER BY rowid LIMIT ?"
+        "SELECT rowid, id, status, stored_at, imported, body FROM runs WHERE tenant = ? AND rowid > ? "
+        "ORDER BY rowid LIMIT ?"
     )
     return connection.execute(sql, (tenant, after, limit)).fetchall()
 
@@ -201,9 +203,9 @@ def remove_run(writer: Connection, tenant: str, history: History) -> None:
     """Delete a run with its rows. The caller updates rollups, patterns and the pattern occurrences of the run."""
     run_key = (tenant, history.run.id)
     delete_usages(writer, tenant, history)
-    for table in ("steps", "links", "orphans", "provisional"):
+    for table in ("steps", "links", "orphaned_runs", "provisional_runs"):
         writer.execute(f"DELETE FROM {table} WHERE tenant = ? AND run = ?", run_key)
-    writer.execute("DELETE FROM compactions WHERE tenant = ? AND sort = 'run' AND owner = ?", run_key)
+    writer.execute("DELETE FROM compactions WHERE tenant = ? AND owner_type = 'run' AND owner = ?", run_key)
     writer.execute("DELETE FROM runs WHERE tenant = ? AND id = ?", run_key)
 
 
@@ -212,7 +214,7 @@ def delete_usages(writer: Connection, tenant: str, history: History) -> None:
     usages = {("tool", step.name) for step in history.steps}
     usages |= {("model", counters.model_of(run, step)) for step in history.steps}
     writer.executemany(
-        "DELETE FROM used WHERE tenant = ? AND sort = ? AND name = ? AND started = ? AND run = ?",
+        "DELETE FROM run_callees WHERE tenant = ? AND type = ? AND name = ? AND started_at = ? AND run = ?",
         [(tenant, usage_type, name, run.started, run.id) for usage_type, name in usages],
     )
 
@@ -226,7 +228,7 @@ def delete_pattern_runs(writer: Connection, tenant: str, history: History) -> No
         for step, failure in failures
     }
     writer.executemany(
-        "DELETE FROM met WHERE tenant = ? AND pattern = ? AND started = ? AND run = ?",
+        "DELETE FROM run_failures WHERE tenant = ? AND pattern = ? AND started_at = ? AND run = ?",
         [(tenant, id, run.started, run.id) for id in pattern_ids],
     )
 

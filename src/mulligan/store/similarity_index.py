@@ -23,9 +23,9 @@ The packed row is 150 KB at this limit. It is rewritten whenever a further patte
 MAX_CACHED_PATTERNS = 50_000
 """Cached patterns of all tools per process: about 12 MB at this limit."""
 _ENTRY = struct.Struct(f"16s{similar.SKETCH_BITS // 8}s")
-_UPSERT_SKETCHES = Insert.or_update("sketches", "tenant tool", "stamp body")
-_STORED_SKETCHES = Lookup.of("sketches", "tenant tool", "body")
-_SELECT_SKETCHES_SQL = "SELECT stamp, body FROM sketches WHERE tenant = ? AND tool = ?"
+_UPSERT_SKETCHES = Insert.or_update("tool_sketches", "tenant tool", "stamp body")
+_STORED_SKETCHES = Lookup.of("tool_sketches", "tenant tool", "body")
+_SELECT_SKETCHES_SQL = "SELECT stamp, body FROM tool_sketches WHERE tenant = ? AND tool = ?"
 Read = Callable[..., list[Any]]
 
 
@@ -48,20 +48,14 @@ def add_patterns(writer: Connection, tenant: str, patterns: Iterable[tuple[str, 
 def rebuild_tool(writer: Connection, tenant: str, tool: str) -> None:
     """Rebuild the row of a tool after some of its patterns were deleted."""
     rows = writer.execute(
-        "SELECT pattern, sketch FROM fixed WHERE tenant = ? AND tool = ? ORDER BY pattern LIMIT ?",
+        "SELECT pattern, sketch FROM pattern_sketches WHERE tenant = ? AND tool = ? ORDER BY pattern LIMIT ?",
         (tenant, tool, MAX_PATTERNS_PER_TOOL),
     ).fetchall()
     if rows:
         entries = [_ENTRY.pack(pattern.encode(), bytes(sketch)) for pattern, sketch in rows]
         writer.put(_UPSERT_SKETCHES, [_row(tenant, tool, entries)])
     else:
-        writer.execute("DELETE FROM sketches WHERE tenant = ? AND tool = ?", (tenant, tool))
-
-
-def rebuild_all(writer: Connection) -> None:
-    """Rebuild the rows of all tools: older schemas have none."""
-    for tenant, tool in writer.execute("SELECT DISTINCT tenant, tool FROM fixed").fetchall():
-        rebuild_tool(writer, tenant, tool)
+        writer.execute("DELETE FROM tool_sketches WHERE tenant = ? AND tool = ?", (tenant, tool))
 
 
 def _row(tenant: str, tool: str, entries: Iterable[bytes]) -> tuple[str, str, int, bytes]:

@@ -43,9 +43,9 @@ from mulligan.store.writer import BatchWriter
 READ_BATCH_RUNS = 500
 """Runs that one statement reads."""
 
-_UPSERT_OFFSET_SQL = upsert("journals", "tenant journal", "upto")
-_UPSERT_DECISION_SQL = upsert("decisions", "tenant id", "body")
-_UPSERT_ENTRY_SQL = upsert("shelf", "tenant kind key", "value")
+_UPSERT_OFFSET_SQL = upsert("journals", "tenant journal", "position")
+_UPSERT_DECISION_SQL = upsert("pattern_decisions", "tenant id", "body")
+_UPSERT_ENTRY_SQL = upsert("key_values", "tenant kind key", "value")
 
 
 class DatabaseStore(abc.ABC):
@@ -96,7 +96,7 @@ class DatabaseStore(abc.ABC):
     ) -> int:  # fmt: skip
         journal_key = (tenant, journal)
         offset_row = writer.execute(
-            "SELECT upto FROM journals WHERE tenant = ? AND journal = ?", journal_key
+            "SELECT position FROM journals WHERE tenant = ? AND journal = ?", journal_key
         ).fetchone()
         if offset <= (offset_row[0] if offset_row else 0):
             return 0
@@ -105,7 +105,7 @@ class DatabaseStore(abc.ABC):
         return self._batch_writer.append(writer, tenant, batch, self._clock(), is_imported, principal)
 
     def offset(self, tenant: str, journal: str) -> int:
-        rows = self._read(tenant, "SELECT upto FROM journals WHERE tenant = ? AND journal = ?", (tenant, journal))
+        rows = self._read(tenant, "SELECT position FROM journals WHERE tenant = ? AND journal = ?", (tenant, journal))
         return int(rows[0][0]) if rows else 0
 
     def journals(self, tenant: str) -> list[str]:
@@ -162,7 +162,7 @@ class DatabaseStore(abc.ABC):
         while True:
             run_rows = self._read(
                 tenant,
-                "SELECT body FROM runs WHERE tenant = ? AND (started, id) > (?, ?) ORDER BY started, id LIMIT ?",
+                "SELECT body FROM runs WHERE tenant = ? AND (started_at, id) > (?, ?) ORDER BY started_at, id LIMIT ?",
                 (tenant, *after, READ_BATCH_RUNS),
             )
             for (body,) in run_rows:
@@ -311,7 +311,7 @@ class DatabaseStore(abc.ABC):
 
     def get(self, tenant: str, kind: str, key: str) -> bytes | None:
         rows = self._read(
-            tenant, "SELECT value FROM shelf WHERE tenant = ? AND kind = ? AND key = ?", (tenant, kind, key)
+            tenant, "SELECT value FROM key_values WHERE tenant = ? AND kind = ? AND key = ?", (tenant, kind, key)
         )
         return bytes(rows[0][0]) if rows else None
 
@@ -339,7 +339,9 @@ class DatabaseStore(abc.ABC):
             return is_unchanged
 
     def keys(self, tenant: str, kind: str) -> list[str]:
-        rows = self._read(tenant, "SELECT key FROM shelf WHERE tenant = ? AND kind = ? ORDER BY key", (tenant, kind))
+        rows = self._read(
+            tenant, "SELECT key FROM key_values WHERE tenant = ? AND kind = ? ORDER BY key", (tenant, kind)
+        )
         return [key for (key,) in rows]
 
     def audit(self, tenant: str, query: AuditQuery) -> list[AuditEntry]:
@@ -365,7 +367,7 @@ class StoreTransaction:
 
     def get(self, kind: str, key: str) -> bytes | None:
         row = self._writer.execute(
-            "SELECT value FROM shelf WHERE tenant = ? AND kind = ? AND key = ?", (self._tenant, kind, key)
+            "SELECT value FROM key_values WHERE tenant = ? AND kind = ? AND key = ?", (self._tenant, kind, key)
         ).fetchone()
         return bytes(row[0]) if row else None
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from mulligan.core import fork_safety
 from mulligan.core.failure import StoreError
 from mulligan.core.records import History, encode_into
-from mulligan.store import audit, similarity_index
+from mulligan.store import audit
 from mulligan.store.base import (
     DEFAULT_TENANT,
     ForgetRequest,
@@ -34,7 +34,7 @@ from mulligan.store.connection import Insert, Lookup
 from mulligan.store.network import detect_network_filesystem
 from mulligan.store.row_encoding import SuccessRow
 from mulligan.store.sql import DatabaseStore
-from mulligan.store.tables import APPLICATION, HALF, MIGRATIONS, PACKED_AT, REPACKED_AT
+from mulligan.store.tables import APPLICATION, HALF, MIGRATIONS, PRE_RELEASE
 
 T = TypeVar("T")
 
@@ -409,6 +409,8 @@ def read_schema_version(connection: sqlite3.Connection, path: Path) -> int:
         raise StoreError(
             f"{path} is half of a copy that was not ended. End it with the same command: mulligan copy FROM '{path}'"
         )
+    if owner in PRE_RELEASE:
+        raise StoreError(f"{path} was written by a pre-release version; start a new store: mv '{path}' '{path}.old'")
     if owner != APPLICATION and (owner or version or tables):
         raise StoreError(f"{path} is a database of another program. Name another file: --store sqlite:///PATH")
     if version > len(MIGRATIONS):
@@ -428,16 +430,12 @@ def _prepare(connection: SqliteConnection, path: Path, progress: Progress | None
     connection.execute("BEGIN IMMEDIATE")
     try:
         version = read_schema_version(connection, path)
-        for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
-            for statement in statements:
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version={number}")
-        if 0 < version < REPACKED_AT:
-            from mulligan.store import maintenance  # only for stores of an earlier version
-
-            maintenance.recount_after_migration(connection, version, progress)
-        if 0 < version < PACKED_AT:
-            similarity_index.rebuild_all(connection)
+        statements = [statement for migration in MIGRATIONS[version:] for statement in migration]
+        for number, statement in enumerate(statements, start=1):
+            connection.execute(statement)
+            if version and progress is not None:  # a new store is ready at once
+                progress(number, len(statements))
+        connection.execute(f"PRAGMA user_version={len(MIGRATIONS)}")
         connection.execute(f"PRAGMA application_id={APPLICATION}")
         connection.execute("COMMIT")
     except BaseException:

@@ -85,10 +85,10 @@ MAX_SETTLED_RUNS = 50
 """Idle runs that are settled in one transaction."""
 MAX_COMPARED_STEPS = 5000
 """Steps of one tool in one run that the item test reads."""
-_UPSERT_PROVISIONAL_SQL = upsert("provisional", "tenant run", "at")
-_UPSERT_ENTRY_SQL = upsert("shelf", "tenant kind key", "value")
-_ORPHAN = Insert.of("orphans", "tenant run kept")
-_COMPACTION = Insert.of("compactions", "tenant sort owner at body")
+_UPSERT_PROVISIONAL_SQL = upsert("provisional_runs", "tenant run", "at")
+_UPSERT_ENTRY_SQL = upsert("key_values", "tenant kind key", "value")
+_ORPHAN = Insert.of("orphaned_runs", "tenant run stored_at")
+_COMPACTION = Insert.of("compactions", "tenant owner_type owner at body")
 
 
 class _CallTrail:
@@ -388,11 +388,11 @@ class BatchWriter:
         """Store a batch. Return how many of its records were new."""
         principal = fixes.IMPORT_PRINCIPAL if is_imported else principal or fixes.LOCAL_PRINCIPAL
         self._update_principal(writer, tenant, principal, now)
-        sql = "SELECT 1 FROM provisional WHERE tenant = ? LIMIT 1"
+        sql = "SELECT 1 FROM provisional_runs WHERE tenant = ? LIMIT 1"
         self._has_provisional = writer.execute(sql, (tenant,)).fetchone() is not None
         changes_by_run, compactions = _group_by_run(batch)
         self._trim_cache()
-        orphans = dict(iter(writer.execute("SELECT run, kept FROM orphans WHERE tenant = ?", (tenant,))))
+        orphans = dict(iter(writer.execute("SELECT run, stored_at FROM orphaned_runs WHERE tenant = ?", (tenant,))))
         before = self._find_existing_runs(writer, tenant, changes_by_run)
         stored_count = self._put_runs(writer, tenant, changes_by_run, before, orphans, now, is_imported, principal)
         orphan_ids = [
@@ -525,7 +525,7 @@ class BatchWriter:
     def update_runs(self, writer: Connection, tenant: str, runs: Sequence[Run]) -> None:
         if runs:
             writer.executemany(
-                "UPDATE runs SET agent = ?, session = ?, started = ?, body = ?, version = ?, environment = ? "
+                "UPDATE runs SET agent = ?, session = ?, started_at = ?, body = ?, version = ?, environment = ? "
                 "WHERE tenant = ? AND id = ?",
                 [
                     (run.agent, run.session, run.started, encode(run), run.version, run.environment, tenant, run.id)
@@ -583,7 +583,7 @@ class BatchWriter:
         if run is None:
             return
         if is_orphan:
-            writer.execute("DELETE FROM orphans WHERE tenant = ? AND run = ?", (tenant, id))
+            writer.execute("DELETE FROM orphaned_runs WHERE tenant = ? AND run = ?", (tenant, id))
         is_failure_free = (
             changes.is_failure_free
             and not is_orphan
@@ -723,7 +723,7 @@ class BatchWriter:
             return True
         if not self._has_provisional:
             return False
-        sql = "SELECT 1 FROM provisional WHERE tenant = ? AND run = ?"
+        sql = "SELECT 1 FROM provisional_runs WHERE tenant = ? AND run = ?"
         return writer.execute(sql, (tenant, run.id)).fetchone() is not None
 
     def _note_provisional(self, writer: Connection, tenant: str, run: Run, links: Mapping[int, Link], now: int) -> None:
@@ -732,20 +732,20 @@ class BatchWriter:
             writer.execute(_UPSERT_PROVISIONAL_SQL, (tenant, run.id, now))
             self._has_provisional = True
         elif run.end is not None and self._has_provisional:
-            writer.execute("DELETE FROM provisional WHERE tenant = ? AND run = ?", (tenant, run.id))
+            writer.execute("DELETE FROM provisional_runs WHERE tenant = ? AND run = ?", (tenant, run.id))
 
     def settle_idle(self, writer: Connection, tenant: str, now: int) -> int:
         """Judge the provisional links of idle runs. Return how many runs were checked."""
         rows = writer.execute(
-            "SELECT run FROM provisional WHERE tenant = ? AND at < ? LIMIT ?",
+            "SELECT run FROM provisional_runs WHERE tenant = ? AND at < ? LIMIT ?",
             (tenant, now - IDLE_MILLISECONDS, MAX_SETTLED_RUNS),
         ).fetchall()
         for (id,) in rows:
             tracked = self.load_runs(writer, tenant, [id]).get(id)
-            sql = "SELECT max(started) FROM steps WHERE tenant = ? AND run = ?"
+            sql = "SELECT max(started_at) FROM steps WHERE tenant = ? AND run = ?"
             (latest,) = writer.execute(sql, (tenant, id)).fetchone() or (None,)
             if tracked is None or tracked.run.end is not None:
-                writer.execute("DELETE FROM provisional WHERE tenant = ? AND run = ?", (tenant, id))
+                writer.execute("DELETE FROM provisional_runs WHERE tenant = ? AND run = ?", (tenant, id))
             elif latest is not None and latest > now - IDLE_MILLISECONDS:
                 writer.execute(_UPSERT_PROVISIONAL_SQL, (tenant, id, latest))  # still active
             else:
@@ -887,7 +887,7 @@ def _item_test(writer: Connection, tenant: str, run: str) -> ItemTest:
     def is_item(candidate: Candidate) -> bool:
         last = candidate.call.last
         rows = writer.execute(
-            "SELECT seq, name, started, body FROM steps WHERE tenant = ? AND run = ? AND name = ? LIMIT ?",
+            "SELECT seq, name, started_at, body FROM steps WHERE tenant = ? AND run = ? AND name = ? LIMIT ?",
             (tenant, run, last.name, MAX_COMPARED_STEPS),
         )
         return differs_in(candidate, (row_encoding.decode_step(run, *row) for row in rows))
@@ -899,7 +899,7 @@ def put_items(writer: Connection, tenant: str, items: Mapping[str, Collection[st
     """Add to the stored arguments that name items, by tool key."""
     for tool, arguments in items.items():
         row = writer.execute(
-            "SELECT value FROM shelf WHERE tenant = ? AND kind = ? AND key = ?", (tenant, ITEMS_KIND, tool)
+            "SELECT value FROM key_values WHERE tenant = ? AND kind = ? AND key = ?", (tenant, ITEMS_KIND, tool)
         ).fetchone()
         merged = merge_items(row[0] if row else None, arguments)
         if merged is not None:

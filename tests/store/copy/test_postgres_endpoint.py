@@ -47,7 +47,7 @@ def test_texts_that_postgresql_has_no_room_for_arrive_and_are_compared(postgres_
     store.put(DEFAULT_TENANT, "kind", "a\x00c", b"new")
     store.put(DEFAULT_TENANT, "kind", "a\x00b", b"changed")
     with store._writer as writer:
-        writer.execute("DELETE FROM shelf WHERE key = 'az'")
+        writer.execute("DELETE FROM key_values WHERE key = 'az'")
     store.close()
     with both(first, postgres_url) as pair:
         (differs,) = Move(*pair).compare().differences
@@ -146,7 +146,7 @@ def test_steps_are_kept_by_the_day_of_their_run(postgres_url, tmp_path):
     copy(tmp_path / "a.db", postgres_url)
     with psycopg.connect(postgres_url, options="-c mulligan.tenants=*") as made:
         assert made.execute("SELECT count(*) FROM steps_20000").fetchone() == (3,)
-        assert made.execute("SELECT count(*) FROM steps_rest").fetchone() == (0,)
+        assert made.execute("SELECT count(*) FROM steps_default").fetchone() == (0,)
 
 
 def test_tables_that_are_guarded_by_tenant_are_copied_by_a_role_that_is_nobody_special(postgres_url, tmp_path):

@@ -43,7 +43,16 @@ def test_the_tables_of_a_copy_are_those_of_the_database(tmp_path):
         tables = source.tables()
         assert tables == to.tables()
         assert set(tables) == set(rows(tmp_path / "a.db"))
-        assert {"runs", "steps", "links", "shelf", "rollups", "decisions", "verdicts", "journals"} <= set(tables)
+        assert {
+            "runs",
+            "steps",
+            "links",
+            "key_values",
+            "rollups",
+            "pattern_decisions",
+            "fix_decisions",
+            "journals",
+        } <= set(tables)
         assert all("tenant" in table.columns for table in tables.values())
 
 
@@ -241,14 +250,14 @@ def test_what_differs_is_named(tmp_path):
     copy(source, to)
     with contextlib.closing(sqlite3.connect(to)) as connection, connection:
         connection.execute("UPDATE steps SET outcome = 'other' WHERE seq = 1")
-        connection.execute("DELETE FROM shelf WHERE kind LIKE '00002%'")
+        connection.execute("DELETE FROM key_values WHERE kind LIKE '00002%'")
         connection.execute("INSERT INTO journals VALUES ('other', 'j', 1)")
         connection.execute("INSERT INTO revocations VALUES ('local', 'mallory', NULL, 1, 2)")
     with both(source, to) as pair:
         compared = Move(*pair).compare()
     told = {each.table: each for each in compared.differences}
     assert {name: (each.missing, each.changed, each.extra) for name, each in told.items()} == {
-        "steps": (0, 1, 0), "shelf": (1, 0, 0), "journals": (0, 0, 1), "revocations": (0, 0, 1),
+        "steps": (0, 1, 0), "key_values": (1, 0, 0), "journals": (0, 0, 1), "revocations": (0, 0, 1),
     }  # fmt: skip
     assert "seq 1" in told["steps"].rows[0]
     assert told["steps"].rows[0].startswith("changed: ")

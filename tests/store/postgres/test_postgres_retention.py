@@ -32,10 +32,13 @@ from mulligan.store.sqlite import SqliteStore
 DAY_ONE = 20_000
 WRONG = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR), "k is 10 at most", fingerprint="f-k")
 ROWS = {
-    "runs": "id, status", "steps": "run, seq, body", "links": "run, failed, body", "used": "sort, name, started, run",
-    "met": "pattern, started, run, kind, count", "compactions": "sort, owner, at", "orphans": "run",
-    "patterns": "id, count, overcome, runs, first, last", "pattern_days": "day, id, count",
-    "rollups": "grain, slice, bucket, value, cell, rest", "votes": "run, fix, worked", "fixes": "id, body",
+    "runs": "id, status", "steps": "run, seq, body", "links": "run, failed_call, body",
+    "run_callees": "type, name, started_at, run",
+    "run_failures": "pattern, started_at, run, kind, occurrences", "compactions": "owner_type, owner, at",
+    "orphaned_runs": "run",
+    "patterns": "id, occurrences, recovered, runs, first_seen_at, last_seen_at",
+    "pattern_days": "day, id, occurrences",
+    "rollups": "grain, slice, bucket, value, summary, details", "votes": "run, fix, successful", "fixes": "id, body",
 }  # fmt: skip
 
 

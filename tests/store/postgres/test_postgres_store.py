@@ -19,7 +19,7 @@ from mulligan.core.events import RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, StoreError
 from mulligan.core.records import Run, Step, pattern_id
 from mulligan.store import counters, similarity_index
-from mulligan.store.base import DAY, DEFAULT_TENANT, Batch, FixQuery, PatternQuery, RecallQuery, Retention
+from mulligan.store.base import DAY, DEFAULT_TENANT, Batch, FixQuery, PatternQuery, RecallQuery, Retention, RunQuery
 from mulligan.store.counters import StatsQuery
 from mulligan.store.memory import MemoryStore
 from mulligan.store.postgres import partitions as postgres_days
@@ -89,7 +89,7 @@ def test_a_wrong_password_and_a_database_that_is_not_there_are_told(url):
 def test_a_newer_schema_is_left_as_it_is(postgres_url):
     store = PostgresStore(postgres_url)
     with store._reading(DEFAULT_TENANT) as connection:
-        connection.raw_connection.execute("UPDATE mulligan SET version = version + 1")
+        connection.raw_connection.execute("UPDATE schema_version SET version = version + 1")
     store.close()
     assert f"schema {len(MIGRATIONS) + 1}; this one knows {len(MIGRATIONS)}" in sentence(postgres_url)
 
@@ -321,7 +321,7 @@ def test_what_came_on_a_day_without_a_part_is_kept_all_the_same(url):
     store = PostgresStore(url, clock=lambda: 5)
     store._create_partitions = lambda writer: None  # type: ignore[method-assign]
     assert store.append(DEFAULT_TENANT, batch("run_a", 2), "j", 1) == 3
-    assert asked(store, "SELECT count(*) FROM steps_rest") in ([(2,)], [(0,)])
+    assert asked(store, "SELECT count(*) FROM steps_default") in ([(2,)], [(0,)])
     assert len(store.run(DEFAULT_TENANT, "run_a").steps) == 2
     store.close()
 
@@ -469,21 +469,27 @@ def test_of_very_many_patterns_those_are_compared_whose_words_are_the_most_alike
     assert [pattern for _, pattern in near] == ([ids[5]] if has_extension else [])
 
 
-def test_a_database_that_had_them_in_rows_of_their_own_has_them_together_once_it_is_opened(store, url):
+def test_a_database_of_an_earlier_schema_is_migrated_when_it_is_opened(postgres_url, monkeypatch):
+    store = PostgresStore(postgres_url)
     store.append(DEFAULT_TENANT, failed("run_1"), "j", 1)
-    ((kept,),) = asked(store, "SELECT body FROM sketches")
-    with store._writing(DEFAULT_TENANT) as writer:
-        writer.raw_connection.execute("DROP TABLE sketches, provisional")
-        writer.raw_connection.execute(
-            "ALTER TABLE votes DROP COLUMN content, DROP COLUMN old_value, DROP COLUMN other_values"
-        )
-        writer.raw_connection.execute("UPDATE mulligan SET version = 7")
+    store.close()
+    later = (*MIGRATIONS, ("CREATE TABLE weekdays (tenant TEXT NOT NULL, name TEXT NOT NULL)",))
+    monkeypatch.setattr("mulligan.store.postgres.postgres_tables.MIGRATIONS", later)
 
-    again = PostgresStore(url)
+    again = PostgresStore(postgres_url)
 
-    assert asked(again, "SELECT body FROM sketches") == [(kept,)]
-    assert postgres_security.list_tables(again._open_writer().raw_connection)["sketches"]
+    assert asked(again, "SELECT version FROM schema_version") == [(len(later),)]
+    assert postgres_security.list_tables(again._open_writer().raw_connection)["weekdays"]
+    assert [history.run.id for history in again.runs(DEFAULT_TENANT, RunQuery())] == ["run_1"]
     again.close()
+
+
+def test_a_database_of_a_pre_release_version_is_refused(postgres_url):
+    import psycopg
+
+    with psycopg.connect(postgres_url) as made:
+        made.execute("CREATE TABLE mulligan (version BIGINT)")
+    assert "written by a pre-release version; start a new store" in sentence(postgres_url)
 
 
 def test_a_text_is_found_in_any_case_and_in_any_alphabet(store):

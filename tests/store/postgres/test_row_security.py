@@ -92,7 +92,7 @@ def test_every_table_with_a_tenant_is_guarded_and_every_part_of_one(filled):
             "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p')"
         )}  # fmt: skip
     assert all(guarded.values())
-    assert every - set(guarded) == {"mulligan"}  # which schema it has
+    assert every - set(guarded) == {"schema_version"}
     assert any(name.removeprefix("steps_").isdigit() for name in guarded)
 
 
@@ -158,9 +158,11 @@ def test_what_is_the_servers_own_is_there_for_who_asks_for_it_and_for_no_tenant(
     assert filled.get("", "server", "tokens") == b"1"
     for tenant in (OURS, DEFAULT_TENANT):
         with filled._reading(tenant) as connection:
-            assert connection.raw_connection.execute("SELECT 1 FROM shelf WHERE kind = 'server'").fetchone() is None
+            assert (
+                connection.raw_connection.execute("SELECT 1 FROM key_values WHERE kind = 'server'").fetchone() is None
+            )
     with filled._reading("") as connection:
-        assert connection.raw_connection.execute("SELECT DISTINCT tenant FROM shelf").fetchall() == [("",)]
+        assert connection.raw_connection.execute("SELECT DISTINCT tenant FROM key_values").fetchall() == [("",)]
 
 
 def test_a_group_of_tenants_is_written_together_and_by_nobody_else(store):

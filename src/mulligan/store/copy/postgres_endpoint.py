@@ -52,7 +52,7 @@ class PostgresSide:
                 self._reader = reader
                 if not self._is_half():  # made, refused or brought up to date as for everybody
                     PostgresStore(url).close()
-                if self._one("SELECT version FROM mulligan") != len(MIGRATIONS):
+                if self._one("SELECT version FROM schema_version") != len(MIGRATIONS):
                     raise StoreError(
                         f"{self.where} is half of a copy by another version of mulligan. Empty it, and begin anew."
                     )
@@ -83,7 +83,7 @@ class PostgresSide:
         ).raw_connection  # texts that PostgreSQL has no room for are read and kept as everywhere
 
     def _is_half(self) -> bool:
-        return self._one("SELECT to_regclass('mulligan')") is not None and self.is_shut()
+        return self._one("SELECT to_regclass('schema_version')") is not None and self.is_shut()
 
     def _one(self, sql: str, values: Sequence[Any] = ()) -> Any:
         row = self._reader.execute(sql, values).fetchone()
@@ -162,8 +162,8 @@ class PostgresSide:
 
     def _days(self, cursor: Any, tenant: str, runs: list[str]) -> dict[str, int]:
         found: dict[str, int] = {}
-        for asked in ("SELECT run, kept FROM orphans WHERE tenant = %s AND run = ANY(%s)",
-                      "SELECT id, kept FROM runs WHERE tenant = %s AND id = ANY(%s)"):  # fmt: skip
+        for asked in ("SELECT run, stored_at FROM orphaned_runs WHERE tenant = %s AND run = ANY(%s)",
+                      "SELECT id, stored_at FROM runs WHERE tenant = %s AND id = ANY(%s)"):  # fmt: skip
             found |= {run: kept // DAY for run, kept in cursor.execute(asked, (tenant, runs)).fetchall()}
         return found
 
@@ -172,7 +172,7 @@ class PostgresSide:
         if cursor.execute("SELECT to_regclass(%s)", (partition_name(day),)).fetchone() != (None,):
             return
         counted = cursor.execute("SELECT count(*) FROM pg_inherits WHERE inhparent = 'steps'::regclass").fetchone()[0]
-        taken = cursor.execute("SELECT 1 FROM steps_rest WHERE day = %s LIMIT 1", (day,)).fetchone()
+        taken = cursor.execute("SELECT 1 FROM steps_default WHERE day = %s LIMIT 1", (day,)).fetchone()
         if counted < PARTS and taken is None and day > 0:
             cursor.execute(
                 f"CREATE TABLE {partition_name(day)} PARTITION OF steps FOR VALUES FROM ({day}) TO ({day + 1})"
@@ -193,10 +193,10 @@ class PostgresSide:
 
     def shut(self) -> None:
         with translate_errors(self.where):
-            self._writer.execute("UPDATE mulligan SET state = 'copying'")
+            self._writer.execute("UPDATE schema_version SET state = 'copying'")
 
     def is_shut(self) -> bool:
-        return bool(self._one("SELECT state FROM mulligan") != "whole")
+        return bool(self._one("SELECT state FROM schema_version") != "whole")
 
     def release(self) -> None:
         with translate_errors(self.where):
@@ -205,7 +205,7 @@ class PostgresSide:
                 self._writer.execute(f"SELECT setval({numbers}, coalesce(max({NUMBER}), 0) + 1, false) FROM {name}")
             for name in self.tables():
                 self._writer.execute(f"ANALYZE {name}")
-            self._writer.execute("UPDATE mulligan SET state = 'whole'")
+            self._writer.execute("UPDATE schema_version SET state = 'whole'")
 
     def close(self) -> None:
         for made in self._open:

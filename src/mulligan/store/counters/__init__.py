@@ -49,7 +49,7 @@ from mulligan.store.counters.counting import (
     repeated,
 )
 from mulligan.store.counters.histogram import BUCKETS, Histogram, bounds, bucket, enough, percentile, percentiles
-from mulligan.store.counters.packing import has_rest, outline, pack, pack_outline, pack_rest, unpack, unpack_named
+from mulligan.store.counters.packing import has_rest, outline, pack, pack_outline, pack_rest, unpack
 
 __all__ = [
     "BUCKETS",
@@ -101,5 +101,4 @@ __all__ = [
     "slices",
     "stats",
     "unpack",
-    "unpack_named",
 ]

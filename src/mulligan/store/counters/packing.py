@@ -79,12 +79,6 @@ def unpack(outline: bytes, rest: bytes | None = None) -> Cell:
     return cell
 
 
-def unpack_named(data: bytes) -> Cell:
-    """As they were packed at first: in one part, each counter with its name."""
-    cell: Cell = _decoder(Cell).decode(data)
-    return cell
-
-
 def outline(packed: Iterable[bytes]) -> Outline:
     """The sum of packed outlines: counter by counter, in a fraction of the time of adding up cells."""
     seconds, runs, *numbers = zip_longest(*map(_list, packed), fillvalue=0)

@@ -21,9 +21,9 @@ FIRST_PAGE_CALLS = 2 * exemplars.MAX_EXEMPLARS
 """Calls of the latest runs of a tool that are read first. Usually they are sufficient."""
 _LATEST_SQL = f"""
     WITH latest AS (
-        SELECT u.run, u.started AS began, r.kept / {DAY} AS day FROM used u
-        JOIN runs r ON r.tenant = u.tenant AND r.id = u.run WHERE u.tenant = ? AND u.sort = 'tool' AND u.name = ?
-        AND {fix_queries.UNREVOKED_SQL} ORDER BY u.started DESC, u.run DESC LIMIT ? OFFSET ?)
+        SELECT u.run, u.started_at AS began, r.stored_at / {DAY} AS day FROM run_callees u
+        JOIN runs r ON r.tenant = u.tenant AND r.id = u.run WHERE u.tenant = ? AND u.type = 'tool' AND u.name = ?
+        AND {fix_queries.UNREVOKED_SQL} ORDER BY u.started_at DESC, u.run DESC LIMIT ? OFFSET ?)
     SELECT l.run, l.began, e.last, c.seq, c.body FROM latest l
     CROSS JOIN LATERAL (SELECT max(seq) AS last FROM steps WHERE tenant = ? AND run = l.run AND day = l.day) e
     LEFT JOIN LATERAL (
@@ -32,17 +32,18 @@ _LATEST_SQL = f"""
     ORDER BY l.began DESC, l.run DESC, c.seq DESC LIMIT ?
 """
 _FIXES_SQL = """
-    SELECT n.place, f.last, f.body FROM (
-        SELECT m.pattern, m.place FROM unnest(CAST(? AS text[])) WITH ORDINALITY AS m (pattern, place)
+    SELECT n.position, f.last_tried_at, f.body FROM (
+        SELECT m.pattern, m.position FROM unnest(CAST(? AS text[])) WITH ORDINALITY AS m (pattern, position)
         WHERE NOT EXISTS (SELECT 1 FROM patterns p WHERE p.tenant = ? AND p.id = m.pattern AND p.kind <> ? AND ? <> '')
         AND EXISTS (SELECT 1 FROM fixes f WHERE f.tenant = ? AND f.pattern = m.pattern)
-        ORDER BY m.place LIMIT ?) n
+        ORDER BY m.position LIMIT ?) n
     CROSS JOIN LATERAL (
-        SELECT last, body FROM fixes WHERE tenant = ? AND pattern = n.pattern ORDER BY last DESC LIMIT ?) f
+        SELECT last_tried_at, body FROM fixes WHERE tenant = ? AND pattern = n.pattern
+        ORDER BY last_tried_at DESC LIMIT ?) f
 """
 _SAMPLES_SQL = """
     SELECT n.fix, v.at, v.run, v.body FROM unnest(CAST(? AS text[])) AS n (fix) CROSS JOIN LATERAL (
-        SELECT at, run, body FROM votes WHERE tenant = ? AND fix = n.fix AND worked = 1 AND body IS NOT NULL
+        SELECT at, run, body FROM votes WHERE tenant = ? AND fix = n.fix AND successful = 1 AND body IS NOT NULL
         AND run <> ? ORDER BY at DESC, run DESC LIMIT ?) v
 """
 
@@ -50,7 +51,7 @@ _SAMPLES_SQL = """
 def find_similar_patterns(read: Read, tenant: str, tool: str, text: str) -> list[tuple[float, str]]:
     """Return the most similar patterns of a tool, from the candidates of the similarity index."""
     rows = read(
-        "SELECT pattern, sketch FROM fixed WHERE tenant = ? AND tool = ? ORDER BY words <-> ? LIMIT ?",
+        "SELECT pattern, sketch FROM pattern_sketches WHERE tenant = ? AND tool = ? ORDER BY text <-> ? LIMIT ?",
         (tenant, tool, text, MAX_COMPARED_PATTERNS),
     )
     return similar.nearest(text, [(pattern, similar.unpack(bits)) for pattern, bits in rows])

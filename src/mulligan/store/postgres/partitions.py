@@ -2,7 +2,7 @@
 
 A step is in the partition of the day on which the first record of its run arrived. So the steps of a run are together,
 no step is in two partitions, and an expired day is dropped as a whole. Partitions are created ahead; steps without one
-go to `steps_rest`.
+go to `steps_default`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def partition_name(day: int) -> str:
 
 
 def create_partitions(connection: psycopg.Connection[Any], today: int) -> None:
-    """Create the partitions of today and the days ahead. Steps that are already in `steps_rest` remain there."""
+    """Create the partitions of today and the days ahead. Steps that are already in `steps_default` remain there."""
     for day in range(today, today + PARTITIONS_AHEAD_DAYS + 1):
         if connection.execute("SELECT to_regclass(%s)", (partition_name(day),)).fetchone() != (None,):
             continue
@@ -48,7 +48,7 @@ def create_partitions(connection: psycopg.Connection[Any], today: int) -> None:
                 )
                 row_security.enable_row_security(connection, partition_name(day))
         except (psycopg.errors.CheckViolation, psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled):
-            continue  # retried later; until then steps_rest takes the steps
+            continue  # retried later; until then steps_default takes the steps
 
 
 def list_partition_days(connection: psycopg.Connection[Any]) -> list[int]:

@@ -35,8 +35,8 @@ _FORCED = re.compile(r"CROSS JOIN (\w+ \w+) ON\b")
 _OF_RUN = re.compile(r"(\bsteps WHERE tenant = (\$\d+) AND run = (\$\d+))")
 _OF_STEP = re.compile(r"(\bs\.run = (?:r\.id|u\.run))\b")
 _DAY = (
-    "coalesce((SELECT kept FROM runs r WHERE r.tenant = n.tenant AND r.id = n.run), "
-    f"(SELECT kept FROM orphans o WHERE o.tenant = n.tenant AND o.run = n.run), 0) / {DAY}"
+    "coalesce((SELECT stored_at FROM runs r WHERE r.tenant = n.tenant AND r.id = n.run), "
+    f"(SELECT stored_at FROM orphaned_runs o WHERE o.tenant = n.tenant AND o.run = n.run), 0) / {DAY}"
 )
 """Equals `run_day` for many rows: a join is faster than a function call per row."""
 
@@ -55,7 +55,7 @@ def translate_sql(sql: str) -> str:
     sql = _FORCED.sub(r"JOIN \1 ON", sql)
     # Steps are partitioned by the day of their run: a condition on the day skips all other partitions.
     sql = _OF_RUN.sub(r"\1 AND day = run_day(\2, \3)", sql)
-    return _OF_STEP.sub(rf"\1 AND s.day = r.kept / {DAY}", sql)
+    return _OF_STEP.sub(rf"\1 AND s.day = r.stored_at / {DAY}", sql)
 
 
 def _render_members(sql: str, match: re.Match[str]) -> str:

@@ -99,7 +99,7 @@ def _partition_facts(connection: psycopg.Connection[Any], now: int) -> dict[str,
         "parts_ahead": sum(day > today for day in days),
         "has_today": today in days,
         "steps_without_part": int(
-            _fetch_value(connection, "SELECT count(*) FROM (SELECT 1 FROM steps_rest LIMIT 1000000) AS rest")
+            _fetch_value(connection, "SELECT count(*) FROM (SELECT 1 FROM steps_default LIMIT 1000000) AS latest")
         ),
     }
 

@@ -24,8 +24,8 @@ MIN_RUNS_PER_DAY_BATCH = 100
 """With fewer expired runs, a day that does not expire as a whole is pruned run by run, which is faster."""
 NO_CUTOFF_MS = -(2**62)
 _CONTENTION_ERRORS = (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable)
-_IS_EXPIRED_SQL = "imported <= ? AND kept < CASE WHEN status = 'success' THEN ? ELSE ? END"
-_RUN_TABLES = ("links", "orphans", "provisional")
+_IS_EXPIRED_SQL = "imported <= ? AND stored_at < CASE WHEN status = 'success' THEN ? ELSE ? END"
+_RUN_TABLES = ("links", "orphaned_runs", "provisional_runs")
 """Tables that refer to a run by a column `run` alone."""
 
 
@@ -81,7 +81,7 @@ class PartitionPruneRound(pruning.PruneRound):
         """Return the days with a partition that have many expired runs, or only expired ones."""
         with self._reading() as connection:
             rows = connection.execute(
-                f"SELECT kept / {DAY} FROM runs WHERE tenant = ? GROUP BY 1 "
+                f"SELECT stored_at / {DAY} FROM runs WHERE tenant = ? GROUP BY 1 "
                 f"HAVING count(CASE WHEN {_IS_EXPIRED_SQL} THEN 1 END) >= least(count(*), ?) ORDER BY 1",
                 (self._tenant, *self._bounds(), MIN_RUNS_PER_DAY_BATCH),
             ).fetchall()
@@ -92,32 +92,33 @@ class PartitionPruneRound(pruning.PruneRound):
         """Delete expired runs of a day with all their rows. Return whether there may be more."""
         tenant = self._tenant
         with self._writing(tenant) as writer:
-            writer.execute('CREATE TEMP TABLE going (run TEXT COLLATE "C", started BIGINT) ON COMMIT DROP')
+            writer.execute('CREATE TEMP TABLE going (run TEXT COLLATE "C", started_at BIGINT) ON COMMIT DROP')
             writer.execute(
-                "INSERT INTO going SELECT id, started FROM runs "
-                f"WHERE tenant = ? AND kept / {DAY} = ? AND {_IS_EXPIRED_SQL} LIMIT ?",
+                "INSERT INTO going SELECT id, started_at FROM runs "
+                f"WHERE tenant = ? AND stored_at / {DAY} = ? AND {_IS_EXPIRED_SQL} LIMIT ?",
                 (tenant, day, *self._bounds(), MAX_RUNS_PER_TRANSACTION),
             )
             writer.execute("ANALYZE going")
-            runs, latest = writer.execute("SELECT count(*), max(started) FROM going").fetchone()
+            runs, latest = writer.execute("SELECT count(*), max(started_at) FROM going").fetchone()
             if not runs:
                 return False
             steps, last, size = writer.execute(
-                "SELECT count(*), max(p.started), coalesce(sum(length(p.body)), 0) "
+                "SELECT count(*), max(p.started_at), coalesce(sum(length(p.body)), 0) "
                 f"FROM {partitions.partition_name(day)} p JOIN going g ON g.run = p.run WHERE p.tenant = ?",
                 (tenant,),
             ).fetchone()
             self._note_until(writer, max(latest, latest if last is None else last))
-            for table in ("met", "used"):
+            for table in ("run_failures", "run_callees"):
                 writer.execute(
-                    f"DELETE FROM {table} t USING going g WHERE t.tenant = ? AND t.started = g.started "
+                    f"DELETE FROM {table} t USING going g WHERE t.tenant = ? AND t.started_at = g.started_at "
                     "AND t.run = g.run",
                     (tenant,),
                 )
             for table in _RUN_TABLES:
                 writer.execute(f"DELETE FROM {table} t USING going g WHERE t.tenant = ? AND t.run = g.run", (tenant,))
             writer.execute(
-                "DELETE FROM compactions t USING going g WHERE t.tenant = ? AND t.sort = 'run' AND t.owner = g.run",
+                "DELETE FROM compactions t USING going g WHERE t.tenant = ? AND t.owner_type = 'run' "
+                "AND t.owner = g.run",
                 (tenant,),
             )
             writer.execute("DELETE FROM runs t USING going g WHERE t.tenant = ? AND t.id = g.run", (tenant,))

@@ -213,7 +213,9 @@ class PostgresStore(DatabaseStore):
     # Operations specific to PostgreSQL
 
     def offset(self, tenant: str, journal: str) -> int:
-        rows = self._read_own(tenant, "SELECT upto FROM journals WHERE tenant = ? AND journal = ?", (tenant, journal))
+        rows = self._read_own(
+            tenant, "SELECT position FROM journals WHERE tenant = ? AND journal = ?", (tenant, journal)
+        )
         return int(rows[0][0]) if rows else 0
 
     def journals(self, tenant: str) -> list[str]:
@@ -223,13 +225,13 @@ class PostgresStore(DatabaseStore):
 
     def get(self, tenant: str, kind: str, key: str) -> bytes | None:
         rows = self._read_own(
-            tenant, "SELECT value FROM shelf WHERE tenant = ? AND kind = ? AND key = ?", (tenant, kind, key)
+            tenant, "SELECT value FROM key_values WHERE tenant = ? AND kind = ? AND key = ?", (tenant, kind, key)
         )
         return bytes(rows[0][0]) if rows else None
 
     def keys(self, tenant: str, kind: str) -> list[str]:
         rows = self._read_own(
-            tenant, "SELECT key FROM shelf WHERE tenant = ? AND kind = ? ORDER BY key", (tenant, kind)
+            tenant, "SELECT key FROM key_values WHERE tenant = ? AND kind = ? ORDER BY key", (tenant, kind)
         )
         return [key for (key,) in rows]
 
