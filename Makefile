@@ -2,19 +2,51 @@
 # ARGS reaches the tool behind a target: make test ARGS="-k retry -x"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-providers test-browser test-api screenshots test-agents test-mcp test-wheel lint typing format size bench eval-repair eval-learning clean
+.NOTPARALLEL:
+TIERS := test test-contracts test-safety test-durability test-postgres test-slow test-learning test-wheel test-mcp test-browser test-api test-providers test-agents
+.PHONY: help demo $(TIERS) test-all screenshots lint typing format size bench eval-repair eval-learning clean
 export PYTHON
+unexport PYTHONDONTWRITEBYTECODE  # without compiled files each run of pytest rewrites all tests: 10 s
+
+PYTEST = .venv/bin/python -m pytest -n auto --maxprocesses 2 --dist worksteal
 
 help: ## print these lines
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{ printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{ name[++n] = $$1; text[n] = $$2; if (length($$1) > width) width = length($$1) } \
+		END { for (i = 1; i <= n; i++) printf "make %-" width "s  %s\n", name[i], text[i] }' $(MAKEFILE_LIST)
 
 demo: ## watch an agent's failing calls recover
 	@scripts/environment base
 	@.venv/bin/mulligan demo $(ARGS)
 
-test: ## run the tests
+test: ## run the quick tests: every package, without servers and processes
 	@scripts/environment base dev
-	@.venv/bin/python -m pytest -n auto --maxprocesses 2 $(ARGS)
+	@$(PYTEST) --max-examples 10 $(ARGS)
+
+test-all: $(TIERS) ## run all tests, tier by tier
+
+test-contracts: ## compare what scripts rely on: commands, records, events, answers of the API
+	@scripts/environment base dev
+	@$(PYTEST) -m "contracts or golden" $(ARGS)
+
+test-safety: ## try every property with all its examples, and attack the entry points
+	@scripts/environment base dev
+	@$(PYTEST) -m "safety or property" $(ARGS)
+
+test-durability: ## kill, fork and fill the disk of programs that record
+	@scripts/environment base dev
+	@$(PYTEST) -m durability $(ARGS)
+
+test-postgres: ## run the tests of all stores against PostgreSQL, and those of PostgreSQL alone
+	@scripts/environment base dev
+	@$(PYTEST) -m postgres -rs $(ARGS)
+
+test-slow: ## run the other tests with servers and processes
+	@scripts/environment base dev
+	@$(PYTEST) -m slow $(ARGS)
+
+test-learning: ## learn lessons and fixes through the command and a server
+	@scripts/environment base dev
+	@$(PYTEST) -m learning $(ARGS)
 
 test-browser: ## run the tests that need a browser (Chromium of the system; skipped, with the reason, without one)
 	@scripts/environment base dev browser
@@ -34,7 +66,7 @@ test-wheel: ## build the wheel and run the demo from it in an empty environment
 
 test-providers: ## run the real clients of OpenAI, Anthropic and LiteLLM over a fake provider (installs 400 MB)
 	@scripts/environment base dev providers
-	@.venv/bin/python -m pytest -n auto --maxprocesses 2 tests/providers $(ARGS)
+	@$(PYTEST) -m providers tests/providers $(ARGS)
 
 test-agents: ## run the real Claude Code, Codex and Gemini CLI over a scripted model (installs 900 MB; skipped, with the reason, without node)
 	@scripts/environment base dev mcp
@@ -44,7 +76,7 @@ test-agents: ## run the real Claude Code, Codex and Gemini CLI over a scripted m
 test-mcp: ## run real MCP clients and servers with the proxy between them (installs 250 MB; from npm too, where it is)
 	@scripts/environment base dev mcp
 	@scripts/mcp_servers
-	@.venv/bin/python -m pytest -m mcp -n auto --maxprocesses 2 -rs tests/mcp $(ARGS)
+	@$(PYTEST) -m mcp -rs tests/mcp $(ARGS)
 
 lint: ## check style and types: ruff, mypy --strict
 	@scripts/environment base dev

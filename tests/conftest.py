@@ -13,6 +13,7 @@ strict_decoding.install()  # before the first import of mulligan
 
 import postgres  # noqa: E402
 import pytest  # noqa: E402
+import tiers  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
 # How long an example takes says more about what else is running than about the code: what must be quick is measured
@@ -27,6 +28,28 @@ PATIENCE = 10.0
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden from what is there now")
+    parser.addoption("--max-examples", type=int, help="try at most this many examples of each property")
+
+
+def pytest_configure() -> None:
+    tiers.observe_processes()
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    tiers.assign_tiers(items, config.getoption("--max-examples"))
+    if config.getoption("--update-golden"):
+        config.option.markexpr = ""  # in whichever tier they are
+
+
+@pytest.fixture(autouse=True)
+def stays_quick(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A quick test starts no Python process and no server."""
+    yield
+    started = sorted(set(tiers.started))
+    tiers.started.clear()
+    if started and request.node.get_closest_marker("quick"):
+        pytest.fail(f"started {' and '.join(started)}: give it a tier of tests/support/tiers.py")
 
 
 @pytest.fixture(autouse=True)
@@ -46,9 +69,9 @@ def no_recorder_outlives_its_test() -> Iterator[None]:
     """One whose store never comes back goes on trying beside later tests, and says so every minute, in their logs."""
     yield
     recording = sys.modules.get("mulligan.record.recorder")
-    for each in tuple(recording._recorders) if recording is not None else ():
+    for each in tuple(recording.recorders) if recording is not None else ():
         if isinstance(each, recording.Recorder):  # a test may have put something else there
-            each._worker.stop(time.monotonic() + PATIENCE)
+            each.worker.stop(time.monotonic() + PATIENCE)
 
 
 @pytest.fixture(scope="session", autouse=True)

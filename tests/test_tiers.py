@@ -1,0 +1,137 @@
+"""Every test has one tier, and every tier has a make target that `make test-all` and `.ci/run` know."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+import tiers
+from hypothesis import given, settings
+
+ROOT = Path(__file__).parents[1]
+MAKEFILE = (ROOT / "Makefile").read_text()
+CI = (ROOT / ".ci" / "run").read_text()
+TARGETS = dict(re.findall(r"^(test[a-z-]*):.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE))
+"""Each target that runs tests, and its commands."""
+OPTIONS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+MARKS = [mark.partition(":")[0] for mark in OPTIONS["markers"]]
+
+
+def read_array(name: str) -> list[str]:
+    """The words of an array of .ci/run."""
+    match = re.search(rf"^{name}=\((.*?)\)", CI, re.MULTILINE)
+    assert match is not None, name
+    return match[1].split()
+
+
+def selects(target: str, mark: str) -> bool:
+    """Whether a make target runs the tests with this mark."""
+    if target == "test":
+        return mark == "quick" and OPTIONS["addopts"].endswith("-m quick")
+    match = re.search(r'-m ("[a-z or]+"|[a-z]+)', TARGETS[target].replace("-m pytest", ""))
+    return match is not None and mark in match[1].strip('"').split(" or ")
+
+
+@pytest.mark.parametrize("mark", MARKS)
+def test_each_mark_is_run_by_one_target(mark: str) -> None:
+    assert len([target for target in TARGETS if selects(target, mark)]) == 1
+
+
+def test_marks_are_the_tiers_and_two_kinds_of_quick_tests() -> None:
+    assert sorted(MARKS) == sorted((*tiers.TIERS, "property", "golden"))
+
+
+def test_test_all_runs_each_target() -> None:
+    match = re.search(r"^TIERS := (.*)$", MAKEFILE, re.MULTILINE)
+    assert match is not None
+    assert sorted(match[1].split()) == sorted(TARGETS)
+    assert "\ntest-all: $(TIERS) " in MAKEFILE
+
+
+def test_ci_runs_each_target_always_or_in_turn() -> None:
+    always, rotating = read_array("always"), read_array("rotating")
+    assert sorted([*always, *rotating]) == sorted(["lint", *TARGETS])
+    assert {"lint", "test", "test-contracts", "test-safety", "test-durability", "test-postgres"} <= set(always)
+    assert set(re.findall(r"\[(test[a-z-]*)\]=", CI)) == set(rotating)
+
+
+def test_each_file_with_a_tier_exists() -> None:
+    paths = [*tiers.TIER_OF_FILE, *tiers.FOLDERS]
+    assert [path for path in paths if not (tiers.TESTS / path).exists()] == []
+
+
+def test_each_target_is_in_contributing() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    assert [target for target in (*TARGETS, "test-all") if f"`make {target}`" not in text] == []
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_help_lists_each_target_in_one_column() -> None:
+    done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    lines = re.findall(r"^(make (\S+) +)", done.stdout, re.MULTILINE)
+    assert {*TARGETS, "test-all"} <= {target for _, target in lines}
+    assert len({len(column) for column, _ in lines}) == 1
+
+
+# How a test gets its tier
+
+
+def make_item(path: str = "core/test_calls.py", fixtures: tuple[str, ...] = (), **facts: Any) -> Any:
+    marks = [getattr(pytest.mark, name).mark for name in facts.pop("marks", ())]
+    return SimpleNamespace(
+        nodeid=path, path=tiers.TESTS / path, fixturenames=fixtures, iter_markers=lambda: iter(marks), **facts
+    )
+
+
+@pytest.mark.parametrize(
+    ("item", "tier"),
+    [
+        (make_item(), "quick"),
+        (make_item(fixtures=("user",)), "slow"),
+        (make_item("stories/test_canaries.py", ("user",)), "safety"),
+        (make_item("store/postgres/test_faults.py"), "postgres"),
+        (make_item("cli/test_tenant_matrix.py", callspec=SimpleNamespace(params={"world": "postgres"})), "postgres"),
+        (make_item("cli/test_stats.py", marks=("quick", "filterwarnings")), "quick"),
+    ],
+)
+def test_tier_comes_from_marks_parameters_file_and_fixtures(item: Any, tier: str) -> None:
+    assert tiers.find_tier(item) == tier
+
+
+def test_two_tiers_of_one_test_are_an_error() -> None:
+    with pytest.raises(pytest.UsageError, match="postgres and slow"):
+        tiers.find_tier(make_item(marks=("slow", "postgres")))
+
+
+def test_examples_of_a_property_are_limited_and_never_raised() -> None:
+    numbers: list[int] = []
+
+    @settings(max_examples=50, database=None)
+    @given(st.integers())
+    def collect(number: int) -> None:
+        numbers.append(number)
+
+    item: Any = SimpleNamespace(obj=collect)
+    for count in (7, 20):
+        tiers.limit_examples(item, count)
+    collect()
+    assert len(numbers) == 7
+
+
+def test_servers_and_python_processes_are_noticed() -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+    subprocess.run([sys.executable, "-c", ""], check=True, timeout=60)
+    subprocess.run([sys.executable, "-I", "-c", ""], check=True, timeout=60)
+    started = [*tiers.started]
+    tiers.started.clear()  # or this test would not be quick
+    assert started == ["a server", "a Python process"]
