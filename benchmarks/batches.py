@@ -84,7 +84,7 @@ def steps(start: int, size: int) -> list[Step]:
     return [
         Step(
             run=f"run_{(start + n) // RUN}", seq=(start + n) % RUN + 1, call=(start + n) % RUN + 1,
-            name=("search", "fetch", "write")[n % 3], started=NOW + n, seconds=0.2,
+            name=("search", "fetch", "write")[n % 3], started_at=NOW + n, duration_seconds=0.2,
             arguments={"path": f"/srv/data/{start + n}.json", "limit": n % 50}, result=f"{n} rows, then {start + n}",
         )
         for n in range(size)
@@ -93,7 +93,7 @@ def steps(start: int, size: int) -> list[Step]:
 
 def begun(start: int, size: int) -> list[RunStarted]:
     numbers = range(start // RUN, (start + size - 1) // RUN + 1)
-    return [RunStarted(Run(id=f"run_{n}", agent="nightly", started=NOW)) for n in numbers]
+    return [RunStarted(Run(id=f"run_{n}", agent="nightly", started_at=NOW)) for n in numbers]
 
 
 class Clock:
@@ -117,7 +117,7 @@ class Clock:
 def measured(
     store: PostgresStore, sizes: Sequence[int], rounds: int, start: int = 0
 ) -> dict[int, dict[str, list[tuple[float, ...]]]]:
-    with store._writing(DEFAULT_TENANT) as writer:
+    with store.write_transaction(DEFAULT_TENANT) as writer:
         pid = writer.raw_connection.info.backend_pid
         writer.raw_connection.execute(STAGED.format("kept", "DELETE ROWS"))
     clock, found = Clock(pid), {}
@@ -128,7 +128,7 @@ def measured(
     }
 
     def put(way: Callable[..., None], rows: Sequence[tuple[Any, ...]]) -> None:
-        with store._writing(DEFAULT_TENANT) as writer:
+        with store.write_transaction(DEFAULT_TENANT) as writer:
             way(writer, rows)
 
     for size in sizes:
@@ -142,8 +142,8 @@ def measured(
             events: list[AnyEvent] = [*begun(start, size), *map(StepEnded, steps(start, size))]
             spent["whole"].append(clock.spent(partial(store.append, DEFAULT_TENANT, events, f"j{start}", 1)))
             start += max(size, RUN)
-        assert store._writer is not None
-        assert store._writer.raw_connection.info.backend_pid == pid
+        assert store.writer is not None
+        assert store.writer.raw_connection.info.backend_pid == pid
         found[size] = spent
     return found
 

@@ -51,7 +51,7 @@ KINDS = (
     (Kind("tool", "connection_error", Remedy.RETRY, TookEffect.UNKNOWN), 1.0),
     (Kind("tool", "auth_error", Remedy.STOP, TookEffect.NO), 0.08),
 )
-CLAMPED = (Change(path="top_k", how="clamp", before=50, after=10),)
+CLAMPED = (Change(path="top_k", operation="clamp", before=50, after=10),)
 Sums = dict[tuple[str, str], counters.Cell]
 """By slice and value."""
 
@@ -84,9 +84,9 @@ def history(chance: random.Random, place: int) -> History:
         agent=f"agent-{agent}",
         version=f"1.{chance.randrange(2)}",
         environment="production" if chance.random() < 0.8 else "staging",
-        started=started,
-        ended=started + 50_000,
-        end="finished" if chance.random() < 0.98 else "raised",
+        started_at=started,
+        ended_at=started + 50_000,
+        end_reason="finished" if chance.random() < 0.98 else "raised",
     )
     steps: list[Step] = []
     for each in range(CALLS):
@@ -98,32 +98,42 @@ def call(chance: random.Random, run: Run, seq: int, agent: int, started: int) ->
     name = f"tool-{agent * TOOLS + min(int(chance.expovariate(0.25)), TOOLS - 1):03d}"
     arguments = {"query": "the weather in the capital", "top_k": 10}
     seconds = round(chance.lognormvariate(-1.5, 0.8), 4)
-    about: dict[str, Any] = {"run": run.id, "call": seq, "name": name, "started": started}
+    about: dict[str, Any] = {"run": run.id, "call": seq, "name": name, "started_at": started}
     if chance.random() >= 1 / 12:
-        yield Step(seq=seq, arguments=arguments, result={"found": 3}, seconds=seconds, **about)
+        yield Step(seq=seq, arguments=arguments, result={"found": 3}, duration_seconds=seconds, **about)
         return
     kind, took = chance.choice(KINDS)
     # A tool fails in some ways often and in a few seldom, and in the same ways however much it is called.
     which = min(int(chance.expovariate(0.5)), 11)
     failure = Failure.of(kind, "the service said no", fingerprint=f"1:{kind.code[:4]}{which:02d}")
-    yield Step(seq=seq, arguments={**arguments, "top_k": 50}, outcome="failure", failure=failure, seconds=took, **about)
+    yield Step(
+        seq=seq,
+        arguments={**arguments, "top_k": 50},
+        outcome="failure",
+        failure=failure,
+        duration_seconds=took,
+        **about,
+    )
     if kind.remedy in (Remedy.RETRY, Remedy.REPAIR):
-        again = Recovery(remedy=kind.remedy, seconds=0.5)
+        again = Recovery(remedy=kind.remedy, backoff_seconds=0.5)
         if kind.remedy is Remedy.REPAIR:
             again = Recovery(remedy=kind.remedy, changes=CLAMPED, source="schema", confidence=0.9)
         worked = chance.random() < 0.7
-        about |= {"attempt": 2, "after": again, "arguments": arguments}
+        about |= {"attempt": 2, "recovery": again, "arguments": arguments}
         if worked:
-            yield Step(seq=seq + 1, seconds=seconds, **about)
+            yield Step(seq=seq + 1, duration_seconds=seconds, **about)
         else:
-            yield Step(seq=seq + 1, outcome="failure", failure=failure, seconds=took, **about)
+            yield Step(seq=seq + 1, outcome="failure", failure=failure, duration_seconds=took, **about)
 
 
 def moved(history: History, hour: Hour) -> History:
     """The same, in an hour of the month."""
     id = history.run.id.replace(run_id(0, 0)[:10], run_id(hour.number, 0)[:10])
     run = msgspec.structs.replace(
-        history.run, id=id, started=hour.base + history.run.started, ended=hour.base + (history.run.ended or 0)
+        history.run,
+        id=id,
+        started_at=hour.base + history.run.started_at,
+        ended_at=hour.base + (history.run.ended_at or 0),
     )
     return History(
         run=run,
@@ -133,7 +143,7 @@ def moved(history: History, hour: Hour) -> History:
 
 
 def _moved(step: Step, run: str, base: int) -> Step:
-    return msgspec.structs.replace(step, run=run, started=base + step.started)
+    return msgspec.structs.replace(step, run=run, started_at=base + step.started_at)
 
 
 # Rows without their hour
@@ -141,7 +151,7 @@ def _moved(step: Step, run: str, base: int) -> Step:
 SHAPES = {
     "steps": "block, run, seq, call, name, outcome, kind, fingerprint, started, head, tail",
     "runs": "block, run, agent, session, started, ended, head, middle, tail, version, environment, status, plain",
-    "links": "block, run, failed, name, fingerprint, head, overcame",
+    "links": "block, run, failed, name, fingerprint, head, recovering_call",
     "run_callees": "block, name, started, run",
     "run_failures": "block, pattern, started, run, kind, count",
 }
@@ -154,7 +164,7 @@ MOVE = {
     "(base + started) || middle || (base + ended) || tail AS BLOB), version, environment, status, base + started, 0, "
     f"plain, '{fixes.LOCAL_PRINCIPAL}'",
     "links": f"'{DEFAULT_TENANT}', {ID}, failed, name, fingerprint, "
-    'CAST(\'{"run":"run_\' || prefix || head AS BLOB), overcame',
+    'CAST(\'{"run":"run_\' || prefix || head AS BLOB), recovering_call',
     "run_callees": f"'{DEFAULT_TENANT}', 'tool', name, base + started, {ID}",
     "run_failures": f"'{DEFAULT_TENANT}', pattern, base + started, {ID}, kind, count",
 }
@@ -199,11 +209,11 @@ class Block:
 
     def _add_rows(self, made: History) -> None:
         run, number = made.run, self.number
-        marked = msgspec.structs.replace(run, started=MARK + run.started, ended=MARK + (run.ended or 0))
-        pieces = _pieces(encode(marked), '{"id":"run_000000', run.started, run.ended or 0)
+        marked = msgspec.structs.replace(run, started_at=MARK + run.started_at, ended_at=MARK + (run.ended_at or 0))
+        pieces = _pieces(encode(marked), '{"id":"run_000000', run.started_at, run.ended_at or 0)
         is_plain = not any(step.has_failed for step in made.steps)
         status = derive_status(run, made.steps, made.links)
-        about = (run.agent, run.session, run.started, run.ended, *pieces, run.version, run.environment)
+        about = (run.agent, run.session, run.started_at, run.ended_at, *pieces, run.version, run.environment)
         self.rows["runs"].append((number, run.id[10:], *about, status, is_plain))
         for step in made.steps:
             moved = _moved(step, run.id, MARK)
@@ -212,22 +222,25 @@ class Block:
             if step.outcome == "success" and step.attempt == 1:  # its body says neither its run nor when it was
                 body_pieces = [encode(rows.step_to_success_row(moved)[-1]).decode(), None]
             else:
-                body_pieces = [*_pieces(body, '{"run":"run_000000', step.started)]
-            self.rows["steps"].append((number, id[10:], *row, step.started, *body_pieces))
+                body_pieces = [*_pieces(body, '{"run":"run_000000', step.started_at)]
+            self.rows["steps"].append((number, id[10:], *row, step.started_at, *body_pieces))
         for link in made.links:
-            failed = made.steps[link.failed - 1]
+            failed = made.steps[link.failed_call - 1]
             fingerprint = failed.failure.fingerprint if failed.failure else ""
             (body,) = _pieces(encode(link), '{"run":"run_000000')
-            self.rows["links"].append((number, run.id[10:], link.failed, failed.name, fingerprint, body, link.overcame))
+            self.rows["links"].append(
+                (number, run.id[10:], link.failed_call, failed.name, fingerprint, body, link.recovering_call)
+            )
         for name in {step.name for step in made.steps}:
-            self.rows["run_callees"].append((number, name, run.started, run.id[10:]))
+            self.rows["run_callees"].append((number, name, run.started_at, run.id[10:]))
 
     def facts(self) -> Iterator[tuple[Any, ...]]:
         for made in self.histories:
             for step in made.steps:
                 kind, fingerprint = rows.step_row(DEFAULT_TENANT, step)[6:8]
                 yield (
-                    self.number, step.name, step.outcome, kind, fingerprint, step.attempt, step.started, step.seconds
+                    self.number, step.name, step.outcome, kind, fingerprint, step.attempt, step.started_at,
+                    step.duration_seconds,
                 )  # fmt: skip
 
 

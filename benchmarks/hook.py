@@ -29,7 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT.parent / "shared" / "data" / "calls-dev.jsonl.gz"
 SOURCE = ROOT / "src"
-START = SOURCE / "mulligan" / "serve" / "hooks" / "start.py"
+START = SOURCE / "mulligan" / "hooks" / "start.py"
 sys.path.insert(0, str(SOURCE))
 
 FOUND = 0.15

@@ -41,24 +41,24 @@ BATCH = 500
 LATE = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "no answer after 3 s", fingerprint="f-late")
 WAYS = {"run by run": PruneRound, "as a whole": PartitionPruneRound}
 POLICIES = {
-    "what failed stays": Retention(successes=30 * DAY, failures=90 * DAY, compress_after=None),
-    "nothing stays": Retention(successes=30 * DAY, failures=30 * DAY, compress_after=None),
+    "what failed stays": Retention(keep_successes=30 * DAY, keep_failures=90 * DAY, compress_after=None),
+    "nothing stays": Retention(keep_successes=30 * DAY, keep_failures=30 * DAY, compress_after=None),
 }
 
 
 def run(number: int, has_failed: bool) -> Iterator[AnyEvent]:
     id, at = f"run_{number:012}", TODAY * DAY + number
-    yield RunStarted(Run(id=id, agent="nightly", started=at))
+    yield RunStarted(Run(id=id, agent="nightly", started_at=at))
     for n in range(1, RUN + 1):
         failed: dict[str, Any] = {"outcome": "failure", "failure": LATE} if has_failed and n == 2 else {}
         yield StepEnded(
             Step(
-                run=id, seq=n, call=n, name=("search", "fetch", "write")[n % 3], started=at + n, seconds=0.2,
-                arguments={"path": f"/srv/data/{number}/{n}.json", "limit": n % 50}, result=f"{n} rows of {number}",
-                **failed,
+                run=id, seq=n, call=n, name=("search", "fetch", "write")[n % 3], started_at=at + n,
+                duration_seconds=0.2, arguments={"path": f"/srv/data/{number}/{n}.json", "limit": n % 50},
+                result=f"{n} rows of {number}", **failed,
             )
         )  # fmt: skip
-    yield RunEnded(Run(id=id, agent="nightly", started=at, ended=at + 9, end="finished"))
+    yield RunEnded(Run(id=id, agent="nightly", started_at=at, ended_at=at + 9, end_reason="finished"))
 
 
 def filled(url: str, calls: int, failed: float) -> None:
@@ -76,10 +76,15 @@ def filled(url: str, calls: int, failed: float) -> None:
 def pruned(url: str, way: type[PruneRound], policy: Retention) -> dict[str, float]:
     now = (TODAY + 40) * DAY
     with contextlib.closing(PostgresStore(url, clock=lambda: now)) as store:
-        with store._writing(DEFAULT_TENANT) as writer:
+        with store.write_transaction(DEFAULT_TENANT) as writer:
             pid = writer.raw_connection.info.backend_pid
         round = way(
-            store._writing, partial(store._reading, DEFAULT_TENANT), _DatabaseSpaceMeter(), DEFAULT_TENANT, policy, now
+            store.write_transaction,
+            partial(store.read_connection, DEFAULT_TENANT),
+            _DatabaseSpaceMeter(),
+            DEFAULT_TENANT,
+            policy,
+            now,
         )
         before = _clocks(pid)
         done = round.perform()

@@ -85,7 +85,7 @@ def ways(store: Store) -> dict[str, Ways]:
         ),
         "top 10 patterns, 7 d": Ways(
             lambda: [
-                (each.tool, each.fingerprint, each.count)
+                (each.tool, each.fingerprint, each.occurrences)
                 for each in store.patterns(DEFAULT_TENANT, PatternQuery(since=NOW - 7 * DAY, limit=10))
             ],
             f"SELECT name, fingerprint, count(*) AS n FROM steps WHERE tenant = 'local' AND started_at >= {week} "
@@ -96,7 +96,7 @@ def ways(store: Store) -> dict[str, Ways]:
         "percentiles, 24 h": Ways(
             percentiles,
             # SQLite has no percentiles: the times themselves, in order, are what it can give.
-            f"SELECT name, json_extract(body, '$.seconds') AS s FROM steps WHERE tenant = 'local' "
+            f"SELECT name, json_extract(body, '$.duration_seconds') AS s FROM steps WHERE tenant = 'local' "
             f"AND started_at >= {day} "
             "AND outcome = 'success' ORDER BY 1, 2",
             f"SELECT name, {quantiles} FROM facts WHERE started >= {day} AND outcome = 'success' GROUP BY 1",
@@ -118,13 +118,13 @@ def check(asked: dict[str, Ways], raw: sqlite3.Connection, columns: Any) -> None
     assert asked["success by tool, 7 d"].ours() == {name: (n, int(ok)) for name, n, ok in told("success by tool, 7 d")}
     counts = [count for *_, count in asked["top 10 patterns, 7 d"].ours()]
     assert counts == [count for *_, count in told("top 10 patterns, 7 d")]
-    ours = {name: each for name, each in asked["percentiles, 24 h"].ours().items() if each["of"]}
+    ours = {name: each for name, each in asked["percentiles, 24 h"].ours().items() if each["sample_size"]}
     exact = dict(told("percentiles, 24 h"))
     assert ours.keys() == exact.keys()
     for name, values in exact.items():
         for share, value in zip((0.5, 0.95, 0.99), values, strict=True):
             near = ours[name][f"p{round(100 * share)}"]
-            if ours[name]["of"] * (1 - share) >= 20:  # with fewer beyond it, its neighbours are far apart
+            if ours[name]["sample_size"] * (1 - share) >= 20:  # with fewer beyond it, its neighbours are far apart
                 assert 0.8 < near / value < 1.25, (name, share, near, value)
 
 
@@ -177,7 +177,7 @@ def asked_of(
     import postgres_store  # those who ask PostgreSQL have the extra
 
     with postgres_store.filled(where, kept, path, NOW, show) as store:
-        ((size,),) = store._read(DEFAULT_TENANT, "SELECT pg_database_size(current_database())")
+        ((size,),) = store.read_rows(DEFAULT_TENANT, "SELECT pg_database_size(current_database())")
         return measure(path, facts, rounds, raw_rounds, store, postgres_store.Clock(store)) | {"bytes": size}
 
 

@@ -4,7 +4,7 @@
     python benchmarks/recall.py --store postgresql    the same in PostgreSQL: its process that answers is counted
 
 The stores are filled by their own writer: runs of ten calls to 200 tools, one call in ten of which fails in one of some
-hundred ways a tool has, and is then overcome by another argument, by a call that had been missing, or not at all. Then
+hundred ways a tool has, and then recovers by another argument, by a call that had been missing, or not at all. Then
 2,000 failures are asked about, each in one of four ways, in nine rounds in which the stores alternate; what is told is
 the CPU time of the thread, of each question the middle one. The ways to tell whether two wordings are alike are
 compared beside it, each on one new wording and 256 known ones; how often each is right is told by
@@ -88,13 +88,13 @@ def picked(chance: random.Random) -> tuple[int, int]:
 def run(chance: random.Random, number: int) -> Iterator[AnyEvent]:
     id = f"run_{number:016d}"
     started = NOW - 25 * DAY + (number * 7919) % (24 * DAY)
-    about = Run(id=id, agent=f"agent-{number % 10}", started=started, ended=started + 9000, end="finished")
+    about = Run(id=id, agent=f"agent-{number % 10}", started_at=started, ended_at=started + 9000, end_reason="finished")
     yield RunStarted(about)
     seq = calls = 0
     while calls < 10:
         tool, way = picked(chance)
         arguments = {"query": "the weather in the capital", "k": 10}
-        shared: dict[str, Any] = {"run": id, "name": f"tool_{tool}", "started": started + calls * 900}
+        shared: dict[str, Any] = {"run": id, "name": f"tool_{tool}", "started_at": started + calls * 900}
         seq, calls = seq + 1, calls + 1
         if chance.random() >= 0.1:
             yield StepEnded(Step(seq=seq, call=seq, arguments=arguments, result={"found": 3}, **shared))

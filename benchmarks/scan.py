@@ -56,7 +56,7 @@ else:
         scan.add(history)
     found = scan.build_findings(Redactor())
     assert list(render_findings(found)) and reading.unrecognized_lines == 0, reading.unrecognized_lines
-    print(found.sessions, found.calls, found.failures, found.overcome, file=sys.stderr)
+    print(found.sessions, found.calls, found.failures, found.recovered, file=sys.stderr)
 print(time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 

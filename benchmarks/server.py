@@ -118,13 +118,16 @@ def batches(count: int, chance: random.Random) -> list[bytes]:
                 events.append(
                     StepEnded(
                         Step(
-                            run=run, seq=seq, call=seq, name=f"tool_{seq % 5}", arguments=given, started=now,
-                            seconds=chance.random(), outcome="failure" if failure else "success", failure=failure,
+                            run=run, seq=seq, call=seq, name=f"tool_{seq % 5}", arguments=given, started_at=now,
+                            duration_seconds=chance.random(), failure=failure,
+                            outcome="failure" if failure else "success",
                             result=None if failure else {"found": seq, "first": " ".join(chance.sample(WORDS, 12))},
                         )
                     )
                 )  # fmt: skip
-            events.append(RunEnded(Run(id=run, agent="bench", started=now, ended=now + 900, end="finished")))
+            events.append(
+                RunEnded(Run(id=run, agent="bench", started_at=now, ended_at=now + 900, end_reason="finished"))
+            )
         made.append(encode({"client": "bench", "journal": "1-j_bench", "offset": number + 1, "events": events[:ITEMS]}))
     return made
 

@@ -58,7 +58,7 @@ def pages(store: object) -> list[str]:
 
     assert isinstance(store, Store)
     histories = list(store.export(DEFAULT_TENANT))
-    started = [history.run.started for history in histories if history.run.started]
+    started = [history.run.started_at for history in histories if history.run.started_at]
     days = f"from={formatting.date(min(started))}&to={formatting.date(max(started) + DAY)}"
     longest = max(histories, key=lambda history: len(history.steps))
     calls: dict[str, int] = {}
@@ -69,8 +69,8 @@ def pages(store: object) -> list[str]:
             if step.type == "tool":
                 calls[step.name] = calls.get(step.name, 0) + 1
     tool, agent = max(calls, key=lambda name: calls[name]), max(agents, key=lambda name: agents[name])
-    pattern = max(store.patterns(DEFAULT_TENANT, PatternQuery(limit=1000)), key=lambda each: each.count)
-    fix = max(store.fixes(DEFAULT_TENANT, FixQuery(now=max(started), limit=100)), key=lambda each: each.tried)
+    pattern = max(store.patterns(DEFAULT_TENANT, PatternQuery(limit=1000)), key=lambda each: each.occurrences)
+    fix = max(store.fixes(DEFAULT_TENANT, FixQuery(now=max(started), limit=100)), key=lambda each: each.trials)
     assert store.runs(DEFAULT_TENANT, RunQuery(limit=1))
     one = {"runs": longest.run.id, "tools": tool, "agents": agent, "patterns": pattern.id, "fixes": fix.id}
     found = [f"/?{days}", f"/?{days}&agent={agent}", "/", "/?range=24h", "/?range=30d"]

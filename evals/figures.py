@@ -35,7 +35,7 @@ def by_hand(histories: list[History]) -> dict[str, Any]:
     kinds: Counter[str] = Counter()
     tools: dict[str, Counter[str]] = defaultdict(Counter)
     for history in histories:
-        linked = {link.failed for link in history.links}
+        linked = {link.failed_call for link in history.links}
         steps = sorted(history.steps, key=lambda step: (step.call, step.attempt))
         for id, group in itertools.groupby(steps, key=lambda step: step.call):
             attempts = list(group)
@@ -66,8 +66,8 @@ def answered(cells: counters.Cells, query: StatsQuery) -> counters.Stats:
 
 def questions(histories: list[History]) -> list[StatsQuery]:
     """Every dimension, alone and narrowed, over everything and over parts of the time."""
-    last = max(step.started for history in histories for step in history.steps)
-    first = min(step.started for history in histories for step in history.steps)
+    last = max(step.started_at for history in histories for step in history.steps)
+    first = min(step.started_at for history in histories for step in history.steps)
     agent = Counter(history.run.agent for history in histories).most_common(1)[0][0]
     tool = Counter(step.name for history in histories for step in history.steps).most_common(1)[0][0]
     bys: list[By | None] = [None, *get_args(By)]
@@ -120,7 +120,7 @@ def main() -> int:
     if counted["tools"] != tools:
         differing.append("tools")
     print(f"figures that differ from a count by hand: {', '.join(differing) or 'none'}")
-    told = ", ".join(f"{name} {counted[name]:,}" for name in ("calls", "first_try", "recovered", "given_up"))
+    told = ", ".join(f"{name.replace('given_up', 'unrecovered')} {counted[name]:,}" for name in names)
     print(f"{told}; {sum(counted['kinds'].values()):,} failures of {len(counted['kinds'])} kinds, {len(tools)} tools")
     return int(bool(wrong or differing))
 

@@ -80,11 +80,11 @@ def main() -> int:
                 ours[history.run.agent, "calls"] += 1
                 if step.failure is not None and not step.failure.is_failure:
                     none[history.run.agent, str(step.failure.kind)] += 1
-            ours[history.run.agent, "overcome"] += len(history.links)
+            ours[history.run.agent, "recovered"] += len(history.links)
         store.close()
     wrong = []
     rows = [
-        "| dataset | calls | reported failures | no failures (`none/...`) | ours | overcome later in the run |",
+        "| dataset | calls | reported failures | no failures (`none/...`) | ours | recovered later in the run |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for name, (calls, failures) in REPORTED.items():
@@ -92,7 +92,7 @@ def main() -> int:
         told_apart = ", ".join(f"{count} {kind.partition('/')[2]}" for kind, count in sorted(aside.items())) or "0"
         rows.append(
             f"| {name} | {ours[name, 'calls']:,} | {flagged[name, 'failure']:,} | {told_apart} | "
-            f"{ours[name, 'failure']:,} | {ours[name, 'overcome']:,} |"
+            f"{ours[name, 'failure']:,} | {ours[name, 'recovered']:,} |"
         )
         if (ours[name, "calls"], flagged[name, "failure"]) != (calls, failures):
             wrong.append(f"{name}: the description says {calls:,} calls and {failures:,} failures")

@@ -83,8 +83,11 @@ class Lessons(memory.Evaluation):
         states = Counter(lesson.state for lesson in found)
         print(f"{len(found)} lessons: {', '.join(f'{count} {state}' for state, count in states.items())}\n")
         for lesson in found[:40]:
-            print(f"{lesson.state:9} {lesson.worked:>4} of {lesson.tried:<4} met {lesson.seen:<4} {lesson.correction}")
-            print(f"{'':33}{lesson.mistake}")
+            print(
+                f"{lesson.state:9} {lesson.successes:>4} of {lesson.trials:<4} "
+                f"occurrences {lesson.occurrences:<4} {lesson.correction}"
+            )
+            print(f"{'':41}{lesson.mistake}")
 
     def fold(self, fold: int, share: float) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -141,7 +144,7 @@ class Lessons(memory.Evaluation):
         filled = self._filled(lesson, row, rows, at, world)
         right = by_run or (filled is not None and self._is_right(filled, row, rows, at, oracles, world))
         is_judged = bool(applied) or filled is not None or bool(oracles)
-        sort = "recipe" if lesson.first else "change"
+        sort = "prerequisite" if lesson.prerequisites else "change"
         places = ("all", lesson.state, sort, row["dataset"], f"{sort}, {lesson.state}", f"class {name}")
         for counts in (*(self.sums[place] for place in places), self.by_lesson[lesson.id]):
             counts["told"] += 1
@@ -153,10 +156,10 @@ class Lessons(memory.Evaluation):
     def _filled(
         self, lesson: Lesson, row: Row, rows: list[Row], at: int, world: worlds.World | None
     ) -> Suggestion | None:
-        """A recipe with what it leaves open filled in as by whoever reads it: as the agent itself then did, or as the
-        ground truth of the turn does. None where neither made such a call.
+        """A prerequisite with what it leaves open filled in as its reader would: as the agent itself then did, or as
+        the ground truth of the turn does. None where neither made such a call.
         """
-        if not lesson.first:
+        if not lesson.prerequisites:
             return None
         until = row.get("repaired_by_seq")
         made = [
@@ -167,7 +170,7 @@ class Lessons(memory.Evaluation):
         ]
         made += worlds.truths(row["task_id"], row.get("turn")) if world is not None else []
         first = []
-        for ahead in lesson.first:
+        for ahead in lesson.prerequisites:
             known = [arguments for tool, arguments in made if tool == ahead.tool and _holds(arguments, ahead)]
             if not known:
                 return None
@@ -200,42 +203,44 @@ class Lessons(memory.Evaluation):
     def show(self) -> None:
         for id, counts in sorted(self.by_lesson.items(), key=lambda item: item[1]["right"] - item[1]["applied"]):
             lesson = self.lessons[id]
-            record = f"{lesson.worked} of {lesson.tried}, met {lesson.seen}"
+            record = f"{lesson.successes} of {lesson.trials}, met {lesson.occurrences}"
             judged = f"{counts['right']:>4} of {counts['judged']:<4} told {counts['told']:<4}"
             print(f"{judged} {lesson.state:9}{record}: {lesson.tool}: {lesson.correction}")
 
 
 def _is_whole(made: Suggestion, lesson: Lesson) -> bool:
     """Whether the run had every value that the lesson leaves open."""
-    wanted = [{*ahead.arguments, *ahead.open} for ahead in lesson.first]
+    wanted = [{*ahead.arguments, *ahead.variable_arguments} for ahead in lesson.prerequisites]
     return all(names <= call.arguments.keys() for names, call in zip(wanted, made.prerequisites, strict=True))
 
 
 def _holds(arguments: Row, ahead: Prerequisite) -> bool:
     """Whether a call is the one that a lesson tells of: what is constant is the same, and nothing open is missing."""
     same = all(name in arguments and arguments[name] == value for name, value in ahead.arguments.items())
-    return same and set(ahead.open) <= arguments.keys()
+    return same and set(ahead.variable_arguments) <= arguments.keys()
 
 
 def _fix(lesson: Lesson) -> Fix:
     """A lesson as something that can be applied: what it says, and nothing that only its fix knows."""
     return Fix(
-        id=lesson.fix or lesson.id,
+        id=lesson.fix_id or lesson.id,
         tool=lesson.tool,
         fingerprint=lesson.fingerprint,
-        sort="recipe" if lesson.first else "change",
+        type="prerequisite" if lesson.prerequisites else "change",
         changes=lesson.changes,
-        first=lesson.first,
-        tried=lesson.tried,
-        worked=lesson.worked,
-        last=lesson.last,
+        prerequisites=lesson.prerequisites,
+        trials=lesson.trials,
+        successes=lesson.successes,
+        last_tried_at=lesson.last_tried_at,
     )
 
 
 def _holds_a_text(lesson: Lesson) -> bool:
     """Whether a change tells a text that is no name: texts belong to the run that they were in."""
     return any(
-        isinstance(change.after, str) and change.how not in ("rename", "cast") and not change.after.startswith("(")
+        isinstance(change.after, str)
+        and change.operation not in ("rename", "cast")
+        and not change.after.startswith("(")
         for change in lesson.changes
         if change.path != TOOL_NAME_PATH
     )

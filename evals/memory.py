@@ -5,10 +5,10 @@
     python evals/memory.py --alike     # which way to tell whether two failures are alike, and how alike they must be
 
 Memory is a store in a file that learns from the recorded runs through the same door as live calls. It is asked about
-runs of other scenarios only: BFCL's by the number of the scenario, the others by the task. A recipe is right when its
-calls and then the failed call execute in BFCL's simulators and change nothing that the recording, or the ground truth
-of the turn, did not change as well; elsewhere when the agent itself made these calls and then the same call, which
-worked. It exits with 1 if anything marked automatic holds a text of another run.
+runs of other scenarios only: BFCL's by the number of the scenario, the others by the task. A prerequisite is right when
+its calls and then the failed call execute in BFCL's simulators and change nothing that the recording, or the ground
+truth of the turn, did not change as well; elsewhere when the agent itself made these calls and then the same call,
+which worked. It exits with 1 if anything marked automatic holds a text of another run.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from mulligan.store.sqlite import SqliteStore
 FOLDS = 4
 SHARES = (0.0, 0.01, 0.05, 0.25, 0.5, 1.0)
 SOURCES = ("schema", "run", "fixes", "recipes", "exemplars")
-SORTS = {"recipe": "recipes", "change": "fixes", "exemplar": "exemplars"}
+SORTS = {"prerequisite": "recipes", "change": "fixes", "exemplar": "exemplars"}
 NOW = 1_800_000_000_000
 
 
@@ -100,7 +100,7 @@ class Recorded:
         """A run as a recorder would have told it: one a day, of an agent named after its model."""
         rows = self.runs[id]
         started = NOW - 25 * DAY + (number % 25) * DAY
-        run = Run(id=id, agent=str(rows[0]["model"]), started=started, end="finished")
+        run = Run(id=id, agent=str(rows[0]["model"]), started_at=started, end_reason="finished")
         steps = [
             StepEnded(
                 Step(
@@ -112,7 +112,7 @@ class Recorded:
                     arguments=row["parameters"],
                     outcome=row["outcome"],
                     failure=self.failure(row) if row["outcome"] == "failure" else None,
-                    started=started + row["seq"],
+                    started_at=started + row["seq"],
                 )
             )
             for row in rows
@@ -188,16 +188,16 @@ class Evaluation:
         name = label["class"] if label else "none"
         oracles = list(oracles_of(row, rows, world is not None))
         if self.alike is not None:
-            for way, likeness, fix in self.alike.nearest(store, row["tool"], failure, arguments):
+            for way, similarity, fix in self.alike.nearest(store, row["tool"], failure, arguments):
                 recall = _answer([fix])
                 made = suggest_repairs(row["tool"], arguments, failure, run=history, recall=recall).suggestions
                 told_by = [each for each in made if each.source == "memory"]
                 if told_by:
-                    self.alike.add(way, likeness, self._is_right(told_by[0], row, rows, at, oracles, world))
+                    self.alike.add(way, similarity, self._is_right(told_by[0], row, rows, at, oracles, world))
             return
         without = ["all", *SOURCES] if share == 1.0 else ["all"]
         for left_out in without:
-            told_of = [fix for fix in known if SORTS.get(fix.sort) not in (None, left_out)]
+            told_of = [fix for fix in known if SORTS.get(fix.type) not in (None, left_out)]
             made = suggest_repairs(
                 row["tool"],
                 arguments,
@@ -246,7 +246,7 @@ class Evaluation:
             counts["helpable right"] += name not in ("D", "none") and any(rights)
             if name == "R":
                 counts["R"] += 1
-                counts["R recipe first"] += bool(made) and bool(made[0].prerequisites)
+                counts["R prerequisite first"] += bool(made) and bool(made[0].prerequisites)
                 counts["R right first"] += bool(rights) and bool(made[0].prerequisites) and rights[0]
                 counts["R right among 3"] += any(
                     right and bool(each.prerequisites) for right, each in zip(rights, made, strict=False)
@@ -291,9 +291,9 @@ class Evaluation:
             print(f"  {name:<62}{told(whole[hits], whole[total])}  {target}")
 
         print(f"\n{whole['failures']} unique failures, memory from other scenarios")
-        line("class R: a recipe is the first suggestion", "R recipe first", "R")
+        line("class R: a prerequisite is the first suggestion", "R prerequisite first", "R")
         line("class R: it executes and changes nothing else", "R right first", "R", ">= 0.85")
-        line("class R: such a recipe is among 3", "R right among 3", "R")
+        line("class R: such a prerequisite is among 3", "R right among 3", "R")
         line("right suggestion among 3, of all failures", "right among 3", "failures")
         line("right suggestion among 3, of those something could help", "helpable right", "helpable", "usual: > 0.70")
         line("automatic, of all failures", "automatic", "failures", "usual: > 0.50")
@@ -368,7 +368,7 @@ def _leaks(each: Suggestion, row: Row, rows: list[Row], at: int) -> bool:
     """Whether a text of an automatic suggestion stands nowhere in this run."""
     known = json.dumps([(one["parameters"], one["result_excerpt"]) for one in rows[: at + 1]])
     return any(
-        isinstance(change.after, str) and change.how != "rename" and change.after not in known
+        isinstance(change.after, str) and change.operation != "rename" and change.after not in known
         for change in each.changes
     )
 
@@ -449,31 +449,31 @@ class Alike:
                 [
                     each
                     for print, each in known.items()
-                    if print != failure.fingerprint and each[2] == kind and each[1].worked >= 2
+                    if print != failure.fingerprint and each[2] == kind and each[1].successes >= 2
                 ],
             ),
         ):
             for way, alike in self.ways.items() if others else ():
                 began = time.process_time()
-                likeness, at = max((alike(text, other), -place) for place, (other, _, _) in enumerate(others))
+                similarity, at = max((alike(text, other), -place) for place, (other, _, _) in enumerate(others))
                 self.spent[f"{way}, {rule}"] += time.process_time() - began
                 self.compared[f"{way}, {rule}"] += len(others)
-                yield f"{way}, {rule}", likeness, others[-at][1]
+                yield f"{way}, {rule}", similarity, others[-at][1]
 
     def _of(self, store: SqliteStore, tool: str) -> dict[str, tuple[str, Fix, str]]:
         """The best fix of each pattern of a tool, with its wording."""
         if tool not in self.known:
             best: dict[str, tuple[str, Fix, str]] = {}
             for fix in store.fixes(DEFAULT_TENANT, FixQuery(tool=tool, now=NOW, limit=1000)):
-                if fix.fingerprint not in best and fix.sort in ("change", "recipe"):
+                if fix.fingerprint not in best and fix.type in ("change", "prerequisite"):
                     pattern = store.pattern(DEFAULT_TENANT, pattern_id(tool, fix.fingerprint))
                     if pattern is not None:
                         best[fix.fingerprint] = pattern.template, fix, pattern.kind
             self.known[tool] = best
         return self.known[tool]
 
-    def add(self, way: str, likeness: float, is_right: bool) -> None:
-        self.found[way].append((likeness, is_right))
+    def add(self, way: str, similarity: float, is_right: bool) -> None:
+        self.found[way].append((similarity, is_right))
 
     def print(self) -> None:
         print("The fix of the nearest other pattern of the tool is right, by how alike the two wordings are:")
@@ -481,8 +481,8 @@ class Alike:
             micros = 1e6 * self.spent[way] / max(self.compared[way], 1)
             print(f"\n  {way}: {micros:.1f} us a comparison, of {self.compared[way]}")
             for low in self.BANDS:
-                band = [right for likeness, right in found if low <= likeness < low + (0.2 if not low else 0.1001)]
-                above = [right for likeness, right in found if likeness >= low]
+                band = [right for similarity, right in found if low <= similarity < low + (0.2 if not low else 0.1001)]
+                above = [right for similarity, right in found if similarity >= low]
                 if band:
                     print(
                         f"    {low:.1f} {told(sum(band), len(band))}",

@@ -62,7 +62,7 @@ def serve(store: Path, port: int = 0) -> tuple[subprocess.Popen[str], str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    found = re.search(r"listens on (http://\S+) ", process.stdout.readline())
+    found = re.search(r"Listening on (http://\S+) with store ", process.stdout.readline())
     assert found is not None
     return process, found[1]
 
@@ -94,7 +94,7 @@ def main() -> None:
             process.kill()
             process.wait()
     for name, expected in EXPECTED.items():
-        print(f"{name:<14}{found.get(name, 0):>6}{'' if found.get(name) == expected else f'  (expected {expected})'}")
+        print(f"{name:<16}{found.get(name, 0):>6}{'' if found.get(name) == expected else f'  (expected {expected})'}")
     sys.exit(0 if found == EXPECTED else 1)
 
 
@@ -104,8 +104,8 @@ def told(url: str) -> dict[str, int]:
             return json.load(answer)
 
     total = asked("/v1/stats?since=all")["total"]
-    overcome = {"failed calls": total["recovered"] + total["given_up"], "overcome": total["recovered"]}
-    return {**total["runs"], **overcome, "patterns": len(asked("/v1/patterns?limit=100")["patterns"])}
+    counts = {"failed calls": total["recovered"] + total["unrecovered"], "recovered calls": total["recovered"]}
+    return {**total["runs"], **counts, "patterns": len(asked("/v1/patterns?limit=100")["patterns"])}
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def main() -> int:
             wrong += told != case.expected
             cells.append(f"{requests}" if told == case.expected else f"**{told}**")
         rows.append(f"| {case.name} | {case.expected} | {' | '.join(cells)} |")
-    head = ["failure", "what becomes of it", *(client.name for client in clients)]
+    head = ["failure", "outcome", *(client.name for client in clients)]
     table = "\n".join([f"| {' | '.join(head)} |", f"| {' | '.join('---' for _ in head)} |", *rows])
     print(table)
     if "--write" in sys.argv:

@@ -1,4 +1,4 @@
-"""An agent loop: failures come back to the model as answers. From the third run on they say what worked before."""
+"""Run an agent loop: failures return to the model as answers. From the third run on, they name the known fix."""
 
 import re
 from typing import Any
@@ -14,7 +14,7 @@ def forecast(city: str, days: int) -> str:
 
 
 def model(city: str, answers: list[Any]) -> dict[str, Any]:
-    """Stands in for an LLM: it asks for too much, then follows a suggestion, or guesses."""
+    """Fake LLM: requests too many days, then follows a suggestion or guesses."""
     if not answers:
         return {"city": city, "days": 30}
     suggestion = re.search(r"days=(\d+)", " ".join(answers[-1].get("suggestions", [])))

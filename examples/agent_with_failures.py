@@ -1,10 +1,10 @@
-"""An agent whose calls fail in every way there is, and how each of them ends. Then try: mulligan show last"""
+"""Run an agent whose calls fail in seven ways and see how each one ends. Then run: mulligan show last"""
 
 import mulligan
 from mulligan import AgentError, InfraError, Policy
 from mulligan.testing import ScriptedModel, call
 
-QUICK = Policy(first_wait=0.05)
+QUICK = Policy(initial_backoff=0.05)
 asked: dict[str, int] = {}
 paid: set[str] = set()
 
@@ -20,7 +20,7 @@ def times(name: str) -> int:
 
 @mulligan.tool(effects="none", policy=QUICK)
 def weather(city: str) -> str:
-    """Works at the second try: recovered by waiting."""
+    """Fails once with status 503: recovered by a retry."""
     if times("weather") == 1:
         raise Busy("overloaded, try again in 0.1s")
     return f"rain in {city}"
@@ -28,7 +28,7 @@ def weather(city: str) -> str:
 
 @mulligan.tool(policy=QUICK)
 def search(query: str, top_k: int = 5) -> list[str]:
-    """Refuses an argument before anything happens: repaired."""
+    """Rejects an argument before execution: repaired."""
     if top_k > 10:
         raise AgentError(f"top_k must be 10 or less, got {top_k}.")
     return [query] * top_k
@@ -36,20 +36,20 @@ def search(query: str, top_k: int = 5) -> list[str]:
 
 @mulligan.tool(verify=lambda invoice: f"receipt of {invoice}" if invoice in paid else False)
 def pay(invoice: str) -> str:
-    """Pays, and loses the answer: confirmed by a check, and never paid twice."""
+    """Pays, but times out: `verify` confirms the payment, so it is not repeated."""
     paid.add(invoice)
     raise TimeoutError("no answer in 30 s")
 
 
 @mulligan.tool
 def send(to: str) -> None:
-    """May have happened, and nobody can say: told, and not made again."""
+    """Times out with an unknown outcome: reported to the model, not retried."""
     raise TimeoutError("no answer in 30 s")
 
 
 @mulligan.tool(effects="none")
 def forecast(city: str, days: int) -> str:
-    """Only the model can help: overcome by the model."""
+    """Rejects a value that no rule can repair: recovered by the model."""
     if days > 7:
         raise ValueError("This range is not available.")
     return f"{days} days of rain in {city}"
@@ -57,13 +57,13 @@ def forecast(city: str, days: int) -> str:
 
 @mulligan.tool(effects="none")
 def ticket(number: int) -> str:
-    """Fails the same way each time: the third call is not made."""
+    """Fails the same way each time: the third call is blocked."""
     raise KeyError(number)
 
 
 @mulligan.tool
 def vault() -> None:
-    """Only a person can help: leaves the loop."""
+    """Needs a person: the exception leaves the loop."""
     raise InfraError("the vault is sealed")
 
 

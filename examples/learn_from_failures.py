@@ -1,4 +1,4 @@
-"""Twelve runs of an agent that makes the same mistakes, and what is learned from how they were corrected.
+"""Learn fixes from twelve runs of an agent that makes and corrects the same mistakes.
 
 python examples/learn_from_failures.py
 mulligan fixes
@@ -11,7 +11,7 @@ from mulligan import AgentError
 
 
 class Car:
-    """Its engine starts while the brake is pressed."""
+    """Car whose engine starts only while the brake is pressed."""
 
     def __init__(self) -> None:
         self.brake = 0.0
@@ -33,7 +33,7 @@ def search(query: str, per_page: int = 10) -> str:
 
 
 def play(agent: str, tools: list[Any], *script: tuple[str, dict[str, Any]]) -> None:
-    """Play a model: one call a turn. A failed call comes back as an answer."""
+    """Play a scripted model: one call per turn. A failed call returns as an answer."""
     with mulligan.run(agent):
         for turn, (name, arguments) in zip(mulligan.turns(limit=len(script)), script, strict=True):
             turn.call(tools, name, arguments)
@@ -41,7 +41,7 @@ def play(agent: str, tools: list[Any], *script: tuple[str, dict[str, Any]]) -> N
 
 for number in range(12):
     car = Car()
-    tools = [mulligan.tool(effects="repeatable")(car.press_brake), car.start]
+    tools = [mulligan.tool(effects="idempotent")(car.press_brake), car.start]
     start = "start", {"gear": f"gear {number}"}
     play("driver", tools, start, ("press_brake", {"level": 1.0}), start)
     query = f"shelf {number}"
@@ -49,4 +49,4 @@ for number in range(12):
     play("librarian", [search], *(("search", {"query": query, "per_page": size}) for size in (100, correction)))
 
 mulligan.flush()
-print("Stored. Now ask: mulligan fixes")
+print("Stored. Now run: mulligan fixes")

@@ -1,4 +1,4 @@
-"""A model call that fails: too long, it is compressed; rate limited, waited for; refused, answered gracefully."""
+"""Recover model calls: compress a conversation that is too long, answer a content refusal with a fallback."""
 
 import mulligan
 
@@ -11,11 +11,11 @@ class ProviderError(Exception):
         self.status_code = status
 
 
-def apologise(failure):
+def apologize(failure):
     return f"I cannot answer that: {failure.hint}"
 
 
-@mulligan.model(fallback=apologise)
+@mulligan.model(fallback=apologize)
 def chat(messages):
     tokens = sum(len(message["content"]) for message in messages) // 4
     if tokens > WINDOW:

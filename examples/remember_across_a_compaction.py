@@ -1,4 +1,4 @@
-"""Remember across a compaction: the reminder is empty until something has been forgotten."""
+"""Remember failures across a compaction: the reminder is empty until the conversation was compacted."""
 
 import contextlib
 
@@ -15,6 +15,6 @@ with mulligan.session() as session, mulligan.run("coder", session=session):
         edit("main.py", "prnt(", "print(")
     session.mark_turn()
     print(f"before: {session.reminder()!r}")
-    print(f"for the summariser: {session.summarizer_note()}")
-    session.mark_compacted(chars_before=120_000, chars_after=4_000)  # your agent has summarised its conversation
+    print(f"for the summarizer: {session.summarizer_note()}")
+    session.mark_compacted(chars_before=120_000, chars_after=4_000)  # your agent has summarized its conversation
     print(f"after:\n{session.reminder()}")

@@ -1,4 +1,4 @@
-"""Trace a run: three attempts are three steps, and the status is derived from what happened."""
+"""Trace a run: three attempts are three steps, and the run's status follows from them."""
 
 import mulligan
 from mulligan import Policy
@@ -6,7 +6,7 @@ from mulligan import Policy
 answers = iter([ConnectionResetError("connection reset by peer"), TimeoutError("no answer in 30 s"), "rain"])
 
 
-@mulligan.tool(effects="none", policy=Policy(first_wait=0.1))
+@mulligan.tool(effects="none", policy=Policy(initial_backoff=0.1))
 def weather(city: str) -> str:
     answer = next(answers)
     if isinstance(answer, Exception):
@@ -21,5 +21,5 @@ with mulligan.run("weather-agent", version="2") as run:
     with run.step("respond", "write the answer"):
         print(f"It is {report}.")
 
-assert run.status == "recovered"  # it worked, but not at once
+assert run.status == "recovered"  # succeeded after retries
 print(f"run {run.id} is {run.status}")

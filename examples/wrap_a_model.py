@@ -1,4 +1,4 @@
-"""Wrap an LLM call: it is made again after a rate limit, after the time the provider asked for."""
+"""Wrap an LLM call: a rate limit is retried after the delay that the provider requests."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ answers = [RateLimited("Too many requests"), "Hello."]
 
 @mulligan.model
 async def chat(messages: list[dict[str, str]]) -> str:
-    """Stands in for a provider: it turns the first request away."""
+    """Fake provider: rejects the first request with a rate limit."""
     answer = answers.pop(0)
     if isinstance(answer, Exception):
         raise answer

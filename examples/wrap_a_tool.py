@@ -1,4 +1,4 @@
-"""Wrap a tool: a rejected argument is repaired, announced and kept. Then try: mulligan show last"""
+"""Wrap a tool: a rejected argument is repaired, noted and recorded. Then run: mulligan show last"""
 
 import mulligan
 from mulligan import AgentError

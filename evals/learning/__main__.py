@@ -10,7 +10,7 @@ its own, which is the same in all modes. Beside a tool stands what is true of it
 would have been the same thing done right.
 
 The judge sees what a user sees: results, `run.status`, the answers that a model reads, notes on exceptions,
-`mulligan.notes()` and `Mulligan.suggest`. It counts:
+`mulligan.drain_notes()` and `Mulligan.suggest`. It counts:
 
 - wrong results: a call returned the result of other arguments, and these are no correction of it;
 - regressions: a call that is repaired with an empty memory fails with a full one;

@@ -40,31 +40,34 @@ class Sentence:
 
 
 _NEUTRAL = re.compile(
-    r"^\S+/\S+, (?:no|\d+) attempts?\b"  # what was tried
-    r"|the first arguments were rejected|was called again after|a check found that it had worked"  # repairs
-    r"|^The same call may work later|made again later\.?$|when it was made again"
-    r"|the same approach has failed|may have ignored it|so it was not called again|keeps failing"
+    r"^\S+/\S+ (?:before any attempt|after \d+ attempts?)\b"  # the note on an exception
+    r"|the original arguments were rejected|was retried after its missing|a check confirmed that"  # repairs
+    r"|^Retry the same call later|^In earlier runs a later retry of the same call succeeded"
+    r"|the same approach failed|may have ignored|was not called: it failed|keeps failing"
     r"|failed the same way \d+ times"
     r"|^In \d+ successful calls\b|^Did you mean\b|same arguments .* before in this run"
 )
-_LEAD = re.compile(r"^(?:This worked before|This may work|Calls of this tool that worked look like this)[^:]*: (.*)$")
+_SUGGESTED = re.compile(
+    r"^(?:Change \S+ from |Rename the argument |Omit |Pass |Set \S+=|Call \S+ instead of |Use a different )"
+)
+_LEAD = re.compile(r"^(?:In earlier runs this recovered the call|Based on successful calls of this tool): (.*)$")
+_COUNT = re.compile(r" \((?:\d+ of \d+ runs|1 run)(?:, for a similar failure)?\)\.?$")
 _CONFIDENCE = re.compile(r"\((\d+)% sure\)")
 _PARTS: tuple[tuple[ClaimKind, str], ...] = (
-    ("tool", r"call (?P<path>[\w.-]+) instead"),
-    ("tool", r"the name \S+ -> (?P<path>\S+)"),
-    ("rename", r"(?P<path>[\w.-]+) (?P=path) -> (?P<value>[\w.-]+)"),
-    ("rename", r"(?P<path>[\w.-]+) is called (?P<value>[\w.-]+)"),
-    ("drop", r"(?:leave (?P<path>[\w.-]+) out|(?P<other>[\w.-]+) left out)"),
+    ("tool", r"call (?P<path>[\w.-]+) instead(?: of \S+)?"),
+    ("rename", r"rename the argument `(?P<path>[\w.-]+)` to `(?P<value>[\w.-]+)`"),
+    ("rename", r"rename (?P<path>[\w.-]+) to (?P<value>[\w.-]+)"),
+    ("drop", r"omit (?P<path>[\w.-]+)"),
     ("form", r"(?P<path>[\w.-]+) (?:trimmed|stripped|parsed|wrapped|quoted|in (?:lower|upper) case)\b.*"),
-    ("form", r"(?P<path>[\w.-]+) (?:as|without) (?:a|an|the)? ?(?:list|JSON|object|text|spaces|blanks|whitespace)\b.*"),
-    ("form", r"(?P<path>[\w.-]+) as (?:an integer|a number|true or false)"),
+    ("form", r"(?P<path>[\w.-]+) (?:as|without) (?:a|an)? ?(?:list|JSON|object|string|spaces|blanks|whitespace)\b.*"),
+    ("form", r"(?P<path>[\w.-]+) as (?:an integer|a number|a boolean)"),
     ("form", r"(?P<path>[\w.-]+) (?:without surrounding spaces|with other quotes or escapes)"),
     ("form", r"only the last part of (?P<path>[\w.-]+)"),
-    ("value", r"(?P<path>[\w.-]+)=(?P<value>.*)"),
-    ("value", r"(?P<path>[\w.-]+) as (?:the number|the text|true or false:|another type) (?P<value>.*)"),
-    ("value", r"(?P<path>[\w.-]+) .*? -> (?P<value>.*)"),
-    ("vague", r"another (?P<path>[\w.-]+)"),
-    ("vague", r"other arguments"),
+    ("value", r"(?:set )?(?P<path>[\w.-]+)=(?P<value>.*)"),
+    ("value", r"pass (?P<path>[\w.-]+) as (?:the number|the string|the boolean|another type) (?P<value>.*)"),
+    ("value", r"change (?P<path>[\w.-]+) from .*? to (?P<value>.*)"),
+    ("vague", r"(?:use )?a different (?P<path>[\w.-]+)"),
+    ("vague", r"different arguments"),
 )
 _FIRST = re.compile(r"\b(?:after|first|before|then)\b", re.IGNORECASE)
 
@@ -76,10 +79,12 @@ def read_sentence(text: str, tool: str, names: Collection[str], tools: Collectio
     confidence = int(share[1]) / 100 if share else 1.0
     if not words or _NEUTRAL.search(words):
         return Sentence(words, (), confidence=confidence)
-    is_remembered = not words.startswith("This may work")
+    is_remembered = _SUGGESTED.match(words) is None
     tool_names = [name for name in tools if re.search(rf"\b{re.escape(name)}\b", words)]
     lead = _LEAD.match(words)
-    parts = re.sub(r", by what the error says", "", lead[1] if lead else words)
+    parts = re.sub(r" \(from the error text\)", "", _COUNT.sub("", lead[1] if lead else words))
+    if not is_remembered:
+        parts = f"{parts[:1].lower()}{parts[1:]}"
     is_order = bool(tool_names) and _FIRST.search(parts) is not None
     claims = [] if is_order else list(_read_parts(parts, names))
     if is_order:  # calls that come first; the tool itself only where no other is named
@@ -117,11 +122,11 @@ def list_claims(changes: Iterable[Any], first: Iterable[Any], arguments: Argumen
     claims = [Claim("first", call.tool) for call in first]
     for change in changes:
         path = change.path.partition(".")[0]
-        if change.how == "rename":
+        if change.operation == "rename":
             claims.append(Claim("tool" if change.path == "(tool)" else "rename", change.path, change.after))
-        elif change.how == "drop":
+        elif change.operation == "drop":
             claims.append(Claim("drop", change.path))
-        elif arguments is None and change.how in ("cast", "trim", "parse", "wrap"):  # as it is learned: no value
+        elif arguments is None and change.operation in ("cast", "trim", "parse", "wrap"):  # as it is learned: no value
             claims.append(Claim("form", path))
         elif isinstance(change.after, str) and change.after.startswith("("):  # a value that is left open
             claims.append(Claim("vague", path))

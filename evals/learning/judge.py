@@ -257,7 +257,7 @@ def judge_lessons(verdicts: Verdicts, lessons: Iterable[Any], plays: Sequence[Pl
     """Hold each lesson against the failures of its tool. One that is true of none of them is wrong."""
     failures = [entry for play in plays for entry in play.entries if entry.has_struggled]
     for lesson in lessons:
-        sentence = Sentence(lesson.correction, tuple(list_claims(lesson.changes, lesson.first)))
+        sentence = Sentence(lesson.correction, tuple(list_claims(lesson.changes, lesson.prerequisites)))
         about = [entry for entry in failures if entry.tool == lesson.tool]
         verdicts.lessons += 1
         if not any(judge_sentence(sentence, entry.arguments, entry.cure) in ("right", "neutral") for entry in about):

@@ -2,7 +2,7 @@
 
     python scripts/seeds                    every case that can be run here, and which seed speaks of it
     python scripts/seeds git-push --show    those whose name begins so, with the text
-    python scripts/seeds --record           writes the texts to tests/learn/seed_texts.json
+    python scripts/seeds --record           writes the texts to tests/learn/seeds/seed_texts.json
 
 What is not installed here is passed over, with its name. $PY is the Python whose packages are used (requests, pytest,
 chromadb ...), $TSC the TypeScript compiler, $SERVERS where `scripts/mcp_servers` has put MCP servers. Nothing leaves
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-TEXTS = ROOT / "tests" / "remember" / "seed_texts.json"
+TEXTS = ROOT / "tests" / "learn" / "seeds" / "seed_texts.json"
 sys.path[:0] = [str(HERE), str(ROOT / "src")]
 
 import coding_tools  # noqa: E402

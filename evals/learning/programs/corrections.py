@@ -89,7 +89,7 @@ write_mistake(
     call=lambda stage: {"photo": stage.number, "tags": ("beach", "forest", "city")[stage.number % 3]},
     cure=lambda stage, call: Cure(name="tags", changes={"tags": _as_list(call["tags"])}, rule="form"),
     error=lambda call: TypeError("tags must be a list"),
-    effects="repeatable",
+    effects="idempotent",
 )
 write_mistake(
     "text_of_json",
@@ -99,7 +99,7 @@ write_mistake(
     call=lambda stage: {"topic": "orders", "payload": json.dumps({"number": stage.number})},
     cure=lambda stage, call: Cure(name="payload", changes={"payload": {"number": stage.number}}, rule="form"),
     error=lambda call: TypeError("payload must be an object, not str"),
-    effects="repeatable",
+    effects="idempotent",
 )
 write_mistake(
     "phrase_that_needs_quotes",
@@ -220,7 +220,7 @@ def bound_of_the_readme(stage: Stage) -> None:
 def bounds_in_a_loop(stage: Stage) -> None:
     """Rooms with a wish each; what is too warm is set to the bound, whatever the neighbors have."""
 
-    @stage.tool(effects="repeatable", truth=lambda call: Cure(name="degrees", changes={"degrees": 25}, rule="bound"))
+    @stage.tool(effects="idempotent", truth=lambda call: Cure(name="degrees", changes={"degrees": 25}, rule="bound"))
     def set_temperature(room: str, degrees: int) -> int:
         if degrees > 25:
             raise AgentError(f"degrees must be 25 or less, got {degrees}.")

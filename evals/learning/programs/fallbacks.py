@@ -142,7 +142,7 @@ def retries_by_a_decorator(stage: Stage) -> None:
     attempts: dict[str, int] = {}
 
     @retry(4)
-    @stage.tool(effects="repeatable")
+    @stage.tool(effects="idempotent")
     def sync_folder(folder: str) -> str:
         attempts[folder] = attempts.get(folder, 0) + 1
         if attempts[folder] <= int(stage.draw_number("slow", folder) * 6):

@@ -57,7 +57,7 @@ write_loop(
     ],
     is_bad=lambda stage, item: len(item["name"]) % 5 == stage.number % 5,
     error=lambda item: UnicodeError(f"No glyph for a letter in {item['name']!r}"),
-    effects="repeatable",
+    effects="idempotent",
 )
 write_loop(
     "newsletter_by_email",
@@ -179,7 +179,7 @@ write_loop(
     ],
     is_bad=lambda stage, item: item["article"] == "sofa",
     error=lambda item: RuntimeError("The article has no purchase price."),
-    effects="repeatable",
+    effects="idempotent",
 )
 write_loop(
     "one_good_item",

@@ -139,7 +139,7 @@ write_mistake(
     cure=lambda stage, call: Cure(name="paper", changes={"paper": "A4", "is_duplex": False}, rule="two values changed"),
     error=lambda call: RuntimeError("The printer cannot do this."),
     turns=lambda stage: 3,
-    effects="repeatable",
+    effects="idempotent",
 )
 
 

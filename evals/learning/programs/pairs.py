@@ -33,7 +33,7 @@ def write_prerequisite(name: str, about: str, *, failing: str, missing: str, is_
         fail.__name__, prepare.__name__, look.__name__ = failing, missing, "get_status"
         cure = Cure(name=missing, first=(missing,), rule="prerequisite")
         call_failing = stage.tool(effects="none", truth=lambda call: cure)(fail)
-        call_missing = stage.tool(effects="repeatable")(prepare)
+        call_missing = stage.tool(effects="idempotent")(prepare)
         stage.tool(effects="none")(look)
         subject, depth = f"{failing} {stage.number}", 1 + stage.number % 3
         call = (failing, {"subject": subject, "depth": depth}, "goal")
