@@ -50,7 +50,7 @@ def test_classify_answers_each_line_with_its_fields() -> None:
         ],
     )
     for facts in (first, last):
-        assert {"type", "code", "confidence", "fingerprint", "message", "hint"} <= set(facts)
+        assert {"kind", "type", "code", "confidence", "fingerprint", "message", "hint"} <= set(facts)
         assert isinstance(facts["confidence"], float)
     assert (first["type"], first["code"]) == ("tool", "rate_limit")
     assert first["message"] == "HTTP 429: rate limit exceeded"
@@ -109,14 +109,15 @@ def test_suggest_answers_each_line_with_its_id() -> None:
     assert (none["id"], none["suggestions"], none["abstained"]) == (5, [], True)
 
 
-def test_suggest_takes_released_arguments_and_repeatable_effects() -> None:
+@pytest.mark.parametrize(("effects", "unprivileged"), [("idempotent", "unprivileged"), ("repeatable", "released")])
+def test_suggest_takes_new_and_earlier_names_of_inputs(effects: str, unprivileged: str) -> None:
     call = {"tool": "search", "arguments": {"amount": 50}, "error": "amount must be 10 or less, got 50"}
     held, released = run_lines(
         "suggest",
         "--json",
         lines=[
-            {"id": 1, **call, "effects": "repeatable"},
-            {"id": 2, **call, "effects": "repeatable", "released": ["amount"]},
+            {"id": 1, **call, "effects": effects},
+            {"id": 2, **call, "effects": effects, unprivileged: ["amount"]},
         ],
     )
     for answer in (held, released):

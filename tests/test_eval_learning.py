@@ -112,7 +112,9 @@ def test_judge_counts_corrections_from_the_third_run_on() -> None:
 
     cure = make_cure(changes={"days": 7})
     plays = [make_play(make_entry({"days": 30}, is_settled=True, cure=cure)) for _ in range(4)]
-    plays[3].entries[0].sentences.append(make_sentence("This worked before, in 3 of 3 runs: days=7.", "days"))
+    plays[3].entries[0].sentences.append(
+        make_sentence("In earlier runs this recovered the call: days=7 (3 of 3 runs).", "days")
+    )
     verdicts = judge.judge_plays({"full": plays, "empty": plays, "off": plays})
 
     assert (verdicts.corrections, verdicts.corrections_met) == (2, 1)
@@ -121,16 +123,19 @@ def test_judge_counts_corrections_from_the_third_run_on() -> None:
 @pytest.mark.parametrize(
     ("text", "verdict"),
     [
-        ("This worked before, in 2 of 3 runs: days=7.", "right"),
-        ("This may work: days 30 -> 7, by what the error says.", "right"),
-        ("This worked before, once: days=9.", "wrong"),
-        ("This worked before, once: another month; days=7.", "wrong"),
-        ("This worked before, once: another days.", "neutral"),
-        ("The same call worked before, once, after login(user=...).", "wrong"),
-        ("The same call worked before, once, after fetch.", "wrong"),
-        ("This worked before, in 3 of 3 runs: call login first, use its days.", "wrong"),
-        ("The same call worked before, once, when it was made again later.", "neutral"),
-        ("mulligan: tool/timeout, 1 attempt in 0.0 s; only the model can help. Details: mulligan show 1", "neutral"),
+        ("In earlier runs this recovered the call: days=7 (2 of 3 runs).", "right"),
+        ("Change days from 30 to 7 (from the error text).", "right"),
+        ("In earlier runs this recovered the call: days=9 (1 run).", "wrong"),
+        ("In earlier runs this recovered the call: a different month; days=7 (1 run).", "wrong"),
+        ("In earlier runs this recovered the call: a different days (1 run).", "neutral"),
+        ("In earlier runs the same call succeeded after login(user=...) (1 run).", "wrong"),
+        ("In earlier runs the same call succeeded after fetch (1 run).", "wrong"),
+        ("In earlier runs this recovered the call: call login first, then use its days (3 of 3 runs).", "wrong"),
+        ("In earlier runs a later retry of the same call succeeded (1 run).", "neutral"),
+        (
+            "mulligan: tool/timeout after 1 attempt (0.0 s). Not retried: the model must act. Details: mulligan show 1",
+            "neutral",
+        ),
         ("Something nobody has thought of.", "unread"),
     ],
 )
@@ -139,7 +144,7 @@ def test_advice_is_held_against_the_truth(text: str, verdict: str) -> None:
 
 
 def test_advice_about_an_item_is_wrong() -> None:
-    sentence = make_sentence("This worked before, once: month=2025-04.", "month")
+    sentence = make_sentence("In earlier runs this recovered the call: month=2025-04 (1 run).", "month")
     entry = make_entry({"month": "2025-03"}, sentences=[sentence])
 
     assert judge_plays(make_play(entry, status="partial")).wrong_advice == 1
@@ -148,8 +153,11 @@ def test_advice_about_an_item_is_wrong() -> None:
 def test_advice_of_memory_about_a_privileged_argument_is_wrong() -> None:
     cure = make_cure(changes={"account": "A2"}, rule="privileged")
 
-    assert judge_sentence("This worked before, once: account=A2.", {"account": "A1"}, cure) == "wrong"
-    assert judge_sentence("This may work: account A1 -> A2.", {"account": "A1"}, cure) == "right"
+    assert (
+        judge_sentence("In earlier runs this recovered the call: account=A2 (1 run).", {"account": "A1"}, cure)
+        == "wrong"
+    )
+    assert judge_sentence("Change account from A1 to A2.", {"account": "A1"}, cure) == "right"
 
 
 def test_clock_moves_days_without_waiting() -> None:

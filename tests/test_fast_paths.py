@@ -47,15 +47,15 @@ def successful_step(**fields: Any) -> Step:
 
 
 def test_links_that_differ_only_in_where_they_are_share_the_rest_of_their_bytes() -> None:
-    links = [fill(Link, run=f"run_{number}", failed=number, overcame=number + 1) for number in (1, 2)]
+    links = [fill(Link, run=f"run_{number}", failed_call=number, recovering_call=number + 1) for number in (1, 2)]
     texts = [encode(link) for link in links]
-    remainders = {text.partition(precedents._METHOD_KEY)[2] for text in texts}
+    remainders = {text.partition(precedents.METHOD_KEY)[2] for text in texts}
     assert len(remainders) == 1
-    assert remainders != {b""}, f"{precedents._METHOD_KEY!r} is not in {texts[0]!r}"
-    assert all(text.count(precedents._METHOD_KEY) >= 1 for text in texts)
+    assert remainders != {b""}, f"{precedents.METHOD_KEY!r} is not in {texts[0]!r}"
+    assert all(text.count(precedents.METHOD_KEY) >= 1 for text in texts)
     fields = Link.__struct_encode_fields__
-    assert fields.index(precedents._METHOD_KEY.decode().strip('":')) == 3, (
-        "only run, failed and overcame may stand before it"
+    assert fields.index(precedents.METHOD_KEY.decode().strip('":')) == 3, (
+        "only run, failed_call and recovering_call may stand before it"
     )
 
 
@@ -67,25 +67,28 @@ def test_links_in_the_same_words_are_decoded_once(monkeypatch: pytest.MonkeyPatc
         return decode(data, type)
 
     monkeypatch.setattr(precedents, "decode", count)
-    change = Change(path="k", how="clamp", before=50, after=10)
+    change = Change(path="k", operation="clamp", before=50, after=10)
     links = [
-        (f"run_{number}", encode(Link(run=f"run_{number}", failed=number, overcame=9, how="agent", changes=(change,))))
+        (
+            f"run_{number}",
+            encode(Link(run=f"run_{number}", failed_call=number, recovering_call=9, method="agent", changes=(change,))),
+        )
         for number in range(1, 6)
     ]
-    assert [count for count, _ in precedents._group_links(links)] == [5]
+    assert [count for count, _ in precedents.group_links(links)] == [5]
     assert len(decoded) == 1
 
 
 def test_step_bodies_begin_with_the_mark_of_a_whole_step() -> None:
-    assert encode(fill(Step)).startswith(row_encoding._FULL_STEP_PREFIX)
-    assert encode(Step(run="run_a", seq=1, call=1)).startswith(row_encoding._FULL_STEP_PREFIX)
+    assert encode(fill(Step)).startswith(row_encoding.FULL_STEP_PREFIX)
+    assert encode(Step(run="run_a", seq=1, call=1)).startswith(row_encoding.FULL_STEP_PREFIX)
 
 
 def test_short_bodies_never_begin_with_the_mark_of_a_whole_step() -> None:
     *_, filled = rows.step_to_success_row(successful_step())
     *_, empty = rows.step_to_success_row(Step(run="run_a", seq=1, call=1))
-    assert not encode(filled).startswith(row_encoding._FULL_STEP_PREFIX)
-    assert not encode(empty).startswith(row_encoding._FULL_STEP_PREFIX)
+    assert not encode(filled).startswith(row_encoding.FULL_STEP_PREFIX)
+    assert not encode(empty).startswith(row_encoding.FULL_STEP_PREFIX)
     assert encoded_fields(row_encoding.CompactStep) <= encoded_fields(Step)
 
 
@@ -100,7 +103,7 @@ def test_short_bodies_hold_every_field_that_the_columns_do_not() -> None:
 def test_words_of_the_compression_are_fields_of_records() -> None:
     """Words that no record has any more compress nothing. Those that stand for foreign values are listed."""
     foreign = set("content data description error input items model query results text title url".split())
-    words = {word.decode() for word in re.findall(rb'"(\w+)":', row_encoding._DICTIONARY_1)} - {"1"}
+    words = {word.decode() for word in re.findall(rb'"(\w+)":', row_encoding.DICTIONARY_1)} - {"1"}
     structs = [struct for struct in vars(records).values() if isinstance(struct, type)]
     fields = {name for struct in structs if issubclass(struct, msgspec.Struct) for name in encoded_fields(struct)}
     assert "outcome" in words
@@ -120,8 +123,8 @@ def test_merged_patterns_are_found_by_the_name_of_the_field() -> None:
 
 def test_forgotten_frames_decode_to_an_empty_event() -> None:
     event = ContextCompacted(Compaction())
-    assert encode(event) == journal_scrubbing._EMPTY_EVENT
-    frame = journal_framing.JournalFrame(0, journal_framing.EVENT_FRAME, journal_scrubbing._EMPTY_EVENT.ljust(200))
+    assert encode(event) == journal_scrubbing.EMPTY_EVENT
+    frame = journal_framing.JournalFrame(0, journal_framing.EVENT_FRAME, journal_scrubbing.EMPTY_EVENT.ljust(200))
     assert [record for _, record in journal_framing.decode_events([frame])] == [event]
 
 
@@ -146,8 +149,8 @@ def test_exports_are_recognized_by_their_header() -> None:
 def test_lines_of_claude_code_about_calls_pass_the_filter() -> None:
     session = ClaudeCode()
     call, text = session.call("t1", "Bash", 1, command="false"), session.user("hello")
-    assert claude_code._may_hold_calls(msgspec.json.encode(call))
-    assert not claude_code._may_hold_calls(msgspec.json.encode(text))
+    assert claude_code.may_hold_calls(msgspec.json.encode(call))
+    assert not claude_code.may_hold_calls(msgspec.json.encode(text))
 
 
 # hooks and entries
@@ -183,11 +186,11 @@ def test_hook_commands_name_a_file_and_are_recognized(agent: install.Agent) -> N
     command = install.build_hook_command(agent)
     (path,) = [word for word in shlex.split(command) if word.endswith(".py")]
     assert Path(path).is_file()
-    assert install._HOOK_COMMAND_PATTERN.search(command)
+    assert install.HOOK_COMMAND_PATTERN.search(command)
 
 
 def test_start_scripts_are_recognized_by_their_path() -> None:
-    assert entries._SCRIPT.search(str(entries.SCRIPT))
+    assert entries.SCRIPT_PATTERN.search(str(entries.SCRIPT))
     assert entries.parse_mulligan_arguments(entries.StartCommand("python", ("-ESP", str(entries.SCRIPT), "proxy"))) == (
         "proxy",
     )

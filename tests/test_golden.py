@@ -43,6 +43,8 @@ from mulligan.store.base import (
 from mulligan.store.counters import StatsQuery
 from mulligan.store.sqlite import SqliteStore
 
+pytestmark = pytest.mark.golden
+
 SOURCE = Path(mulligan.__file__).parent
 RECORDS = {
     name: struct
@@ -137,11 +139,11 @@ def test_events_keep_their_fields(name: str, should_update: bool) -> None:
 
 NOT_COMPARED = {
     "demo": "it times real calls",
-    "install mcp": "it edits the settings of a client that must be there",
-    "uninstall mcp": "it edits the settings of a client that must be there",
+    "install proxy": "it edits the settings of a client that must be there",
+    "uninstall proxy": "it edits the settings of a client that must be there",
     "tail": "it does not end",
-    "install ask": "needs the extra mcp",
-    "uninstall ask": "needs the extra mcp",
+    "install mcp-server": "needs the extra mcp",
+    "uninstall mcp-server": "needs the extra mcp",
 }
 """Commands with --json that have no golden document, and why."""
 FAILED_CALL = {
@@ -162,7 +164,7 @@ COMMANDS: dict[str, tuple[str, Any]] = {
     "runs": ("runs --store {store}", None),
     "show": ("show {run} --store {store}", None),
     "patterns": ("patterns --store {store}", None),
-    "patterns like": ("patterns like {pattern} --store {store}", None),
+    "patterns similar": ("patterns similar {pattern} --store {store}", None),
     "patterns merge": ("patterns merge {other} {pattern} --store {store}", None),
     "patterns mute": ("patterns mute {pattern} --store {store}", None),
     "patterns reopen": ("patterns reopen {pattern} --store {store}", None),
@@ -189,7 +191,6 @@ COMMANDS: dict[str, tuple[str, Any]] = {
     "consolidate": ("consolidate --store {store}", None),
     "seed": ("seed --store {store}", None),
     "prompt": ("prompt --proposed --no-seeds --store {store}", None),
-    "explain": ("explain", "HTTP 429: rate limit exceeded, retry in 2 s\n"),
     "classify": ("classify --jsonl", '{"id": 1, "text": "connection refused", "tool": "fetch"}\n'),
     "suggest": ("suggest --store {store}", json.dumps(FAILED_CALL) + "\n"),
     "replay": ("replay --store {store}", None),
@@ -200,7 +201,7 @@ COMMANDS: dict[str, tuple[str, Any]] = {
     "tenant create": ("tenant create ada --note Note --store {store}", None),
     "tenant list": ("tenant list --store {store}", None),
     "tenant remove": ("tenant remove ada --yes --store {store}", None),
-    "tenant set": ("tenant set local --failures 90 --store {store}", None),
+    "tenant set": ("tenant set local --keep-failures 90 --store {store}", None),
     "tenant show": ("tenant show local --store {store}", None),
     "audit": ("audit --store {store}", None),
     "env": ("env --url https://mulligan.example.com --token mul_abcdefgh", None),
@@ -210,7 +211,7 @@ COMMANDS: dict[str, tuple[str, Any]] = {
     "backup": ("backup {folder}/backup.db --store {store}", None),
     "copy": ("copy {store} {folder}/copy.db", None),
     "migrate": ("migrate --dry-run --store {store}", None),
-    "prune": ("prune --failures 0 --successes 0 --store {store}", None),
+    "prune": ("prune --keep-failures 0 --keep-successes 0 --store {store}", None),
     "forget": ("forget --run {run} --yes --store {store}", None),
     "settings": ("settings", None),
 }
@@ -230,7 +231,7 @@ PREPARATIONS = {
     "token revoke": "token create --role read --name reader --store {store}",
 }
 """What is typed before some commands; its output is `prepared`."""
-VOLATILE = {"seed": {"new"}, "prune": {"before", "after"}}
+VOLATILE = {"seed": {"new"}, "prune": {"bytes_before", "bytes_after"}}
 """By command: fields of its output that change for other reasons."""
 
 
@@ -333,7 +334,7 @@ def wire_arguments(ids: Ids) -> dict[str, tuple[Any, ...]]:
         "stats": (StatsQuery(now=NOW),),
         "decide": (ids.fix, True, NOW),
         "audit": (AuditQuery(),),
-        "update_pattern": (PatternCommand(pattern=ids.pattern, do="mute", at=NOW),),
+        "update_pattern": (PatternCommand(pattern=ids.pattern, action="mute", at=NOW),),
         "save_lesson": (lesson,),
         "save_lessons": ([lesson],),
         "remove_lessons": ("seed",),
@@ -378,7 +379,7 @@ def test_wire_methods_keep_their_json(
     query = FixQuery(tool="forecast", fingerprint="1:days", now=NOW)
     requests = {
         "/v1/recall": encode(wire_protocol.RecallRequest(question=question, fixes=query)),
-        "/v1/outcomes": encode(wire_protocol.OutcomeReport(fix="fix_none", run="run_a", worked=True, at=NOW)),
+        "/v1/outcomes": encode(wire_protocol.OutcomeReport(fix_id="fix_none", run="run_a", successful=True, at=NOW)),
         **{f"/v1/store/{name}": wire_protocol.encode_value(values) for name, values in arguments.items()},
     }
     document = {}

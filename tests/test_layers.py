@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -117,7 +118,7 @@ def imports(name: str, source: str, known: frozenset[str] = frozenset(MODULES)) 
             for alias in node.names:
                 is_module = ".".join(filter(None, (inside, alias.name))) in known
                 targets.append(f"{node.module}.{alias.name}" if is_module else str(node.module))
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+        elif isinstance(node, ast.Call) and name_called(node).endswith(("import_module", "__import__")):
             named = node.args[0] if node.args else None
             if isinstance(named, ast.Constant) and isinstance(named.value, str):
                 targets = [named.value]
@@ -125,6 +126,11 @@ def imports(name: str, source: str, known: frozenset[str] = frozenset(MODULES)) 
             if target == "mulligan" or target.startswith("mulligan."):
                 of = target.removeprefix("mulligan").removeprefix(".")
                 yield Import(of, name, node.lineno, id(node) in for_types)
+
+
+def name_called(call: ast.Call) -> str:
+    """The name of a called function, without what stands before the last dot."""
+    return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
 
 
 FLOORS_OF_THEIR_OWN = {
@@ -153,36 +159,50 @@ def is_allowed(one: Import) -> bool:
     )
 
 
+@functools.cache
 def all_imports() -> list[Import]:
     return [one for name, path in MODULES.items() for one in imports(name, path.read_text())]
 
 
-def circles(found: list[Import]) -> list[list[str]]:
-    """Modules that import each other at run time, each circle once."""
-    graph: dict[str, set[str]] = {}
-    for one in found:
-        if not one.is_for_types and one.of != one.by:
-            graph.setdefault(one.by, set()).add(one.of)
-    seen: dict[str, int] = {}
-    path: list[str] = []
-    closed: list[list[str]] = []
+REMAINING_CYCLES = {
+    ("capture.context", "capture.run"),
+    ("capture.call_execution", "capture.first_attempt", "capture.model_calls", "capture.model_stream",
+     "capture.prerequisite_calls", "capture.stream", "capture.wrap"),
+}  # fmt: skip
+"""Cycles closed by imports for types. The path of one call is to be rewritten as a whole, and ends them; no others."""
+
+
+def find_cycles(imports: Iterable[Import]) -> set[tuple[str, ...]]:
+    """Return the modules that import each other: the strongly connected components of the imports, sorted by name."""
+    targets: dict[str, set[str]] = {}
+    for edge in imports:
+        if edge.of != edge.by:
+            targets.setdefault(edge.by, set()).add(edge.of)
+    indexes: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    cycles: set[tuple[str, ...]] = set()
 
     def visit(module: str) -> None:
-        if seen.get(module) == 2:
-            return
-        if seen.get(module) == 1:
-            closed.append([*path[path.index(module) :], module])
-            return
-        seen[module] = 1
-        path.append(module)
-        for other in sorted(graph.get(module, ())):
-            visit(other)
-        path.pop()
-        seen[module] = 2
+        indexes[module] = lowest[module] = len(indexes)
+        stack.append(module)
+        for target in sorted(targets.get(module, ())):
+            if target not in indexes:
+                visit(target)
+                lowest[module] = min(lowest[module], lowest[target])
+            elif target in stack:
+                lowest[module] = min(lowest[module], indexes[target])
+        if lowest[module] == indexes[module]:
+            position = stack.index(module)
+            component = stack[position:]
+            del stack[position:]
+            if len(component) > 1:
+                cycles.add(tuple(sorted(component)))
 
-    for module in sorted(graph):
-        visit(module)
-    return closed
+    for module in sorted(targets):
+        if module not in indexes:
+            visit(module)
+    return cycles
 
 
 def test_every_room_of_the_house_is_in_the_table():
@@ -200,9 +220,13 @@ def test_the_table_allows_nothing_upwards():
             assert order.index(room(each)) > order.index(who), f"{who} may import {each}"
 
 
-def test_no_modules_import_each_other_in_a_circle():
-    # What only a type checker follows is not counted: nothing is imported there.
-    assert circles(all_imports()) == []
+def test_no_modules_import_each_other_at_run_time():
+    assert find_cycles(one for one in all_imports() if not one.is_for_types) == set()
+
+
+def test_no_modules_import_each_other_for_types_except_the_listed():
+    """Two modules that need each other's types are one module to a reader. A listed cycle that is gone is a failure."""
+    assert find_cycles(all_imports()) == REMAINING_CYCLES
 
 
 def test_only_what_people_start_imports_what_wires_the_parts():
@@ -253,7 +277,19 @@ def test_the_checker_sees_a_circle():
         *imports("recover.a", "from mulligan.recover.b import x", frozenset({"recover.a", "recover.b"})),
         *imports("recover.b", "def f():\n    from mulligan.recover import a", frozenset({"recover.a", "recover.b"})),
     ]
-    assert circles(found) == [["recover.a", "recover.b", "recover.a"]]
+    assert find_cycles(found) == {("recover.a", "recover.b")}
+
+
+def test_the_checker_sees_a_cycle_of_imports_for_types():
+    names = frozenset({"recover.a", "recover.b", "recover.c", "recover.d"})
+    found = [
+        *imports("recover.a", "from mulligan.recover.b import x", names),
+        *imports("recover.b", "from mulligan.recover.c import x", names),
+        *imports("recover.c", "if TYPE_CHECKING:\n    from mulligan.recover.a import x", names),
+        *imports("recover.d", "from mulligan.recover.a import x", names),
+    ]
+    assert find_cycles(found) == {("recover.a", "recover.b", "recover.c")}
+    assert find_cycles(one for one in found if not one.is_for_types) == set()
 
 
 # What an import costs
@@ -265,16 +301,18 @@ def loaded_by(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
+@pytest.mark.slow
 def test_importing_mulligan_imports_nothing_until_a_name_is_used():
     loaded = loaded_by("import mulligan")
     assert {name for name in loaded if name.startswith("mulligan")} == {"mulligan"}
-    assert not loaded & {"asyncio", "sqlite3", "msgspec", "typing", "click", "rich", "jsonschema_rs", "logging"}
+    assert not loaded & {"asyncio", "sqlite3", "msgspec", "typing", "click", "jsonschema_rs", "logging"}
 
 
+@pytest.mark.slow
 def test_asyncio_and_sqlite_are_loaded_by_those_who_use_them():
     loaded = loaded_by("import mulligan\nmulligan.tool(lambda: 1)")
     assert "mulligan.api" in loaded
-    assert not loaded & {"asyncio", "sqlite3", "jsonschema_rs", "click", "rich"}
+    assert not loaded & {"asyncio", "sqlite3", "jsonschema_rs", "click"}
 
 
 def test_no_public_name_equals_a_modules_name():

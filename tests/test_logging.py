@@ -24,16 +24,19 @@ from mulligan.core.records import Change, Compaction, Lesson, Recovery, Recovery
 from mulligan.logging import Log, format_event, format_fields, to_fields
 
 TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.RETRY, TookEffect.UNKNOWN), 'it said "no" = 100%', fingerprint="f1")
-FAILED = Step(run="run_1", seq=2, call=2, name="search", outcome="failure", seconds=0.25, failure=TIMEOUT)
+FAILED = Step(run="run_1", seq=2, call=2, name="search", outcome="failure", duration_seconds=0.25, failure=TIMEOUT)
 EVENTS = [
-    RunStarted(Run(id="run_1", agent="helper", started=1000)),
+    RunStarted(Run(id="run_1", agent="helper", started_at=1000)),
     StepEnded(FAILED),
     RecoveryPlanned(
-        FAILED, Recovery(remedy=Remedy.REPAIR, seconds=0.5, changes=(Change(path="k", how="clamp"),), source="schema")
+        FAILED,
+        Recovery(
+            remedy=Remedy.REPAIR, backoff_seconds=0.5, changes=(Change(path="k", operation="clamp"),), source="schema"
+        ),
     ),
     ContextCompacted(Compaction(session="s", reason="agent", chars_before=10, chars_after=5)),
     LessonLearned(Lesson(id="les_1", tool="search", fingerprint="f1", mistake="m", correction="c")),
-    RunEnded(Run(id="run_1", agent="helper", started=1000, ended=3500, end="finished")),
+    RunEnded(Run(id="run_1", agent="helper", started_at=1000, ended_at=3500, end_reason="finished")),
 ]
 
 
@@ -49,14 +52,14 @@ def test_each_event_is_one_line(logged):
         log(event)
     assert [record.getMessage() for record in logged.records] == [
         "event=run.started run=run_1 agent=helper",
-        "event=step.ended run=run_1 seq=2 call=2 attempt=1 type=tool name=search outcome=failure seconds=0.25 "
-        "kind=tool/timeout remedy=wait ran=unknown fingerprint=f1 "
+        "event=step.ended run=run_1 seq=2 call=2 attempt=1 type=tool name=search outcome=failure duration_seconds=0.25 "
+        "kind=tool/timeout remedy=retry took_effect=unknown fingerprint=f1 "
         'message="it said \\"no\\" = 100%"',
-        "event=recovery.planned run=run_1 seq=2 name=search attempt=1 remedy=repair wait=0.5 source=schema "
+        "event=recovery.planned run=run_1 seq=2 name=search attempt=1 remedy=repair backoff_seconds=0.5 source=schema "
         "changes=k:clamp confidence=1.0",
         "event=context.compacted session=s reason=agent chars_before=10 chars_after=5",
         "event=lesson.learned lesson=les_1 tool=search fingerprint=f1 state=proposed",
-        "event=run.ended run=run_1 agent=helper end=finished seconds=2.5",
+        "event=run.ended run=run_1 agent=helper end_reason=finished duration_seconds=2.5",
     ]
 
 
@@ -88,10 +91,10 @@ def test_a_line_is_one_line_whatever_is_in_it(text):
 
 def test_why_a_call_was_given_up_is_told():
     step = Step(
-        run="run_1", seq=1, call=1, name="pay", outcome="failure", failure=TIMEOUT, ending=RecoveryStop(why="so")
+        run="run_1", seq=1, call=1, name="pay", outcome="failure", failure=TIMEOUT, stop=RecoveryStop(reason="so")
     )
-    assert to_fields(StepEnded(step))["given_up"] == "so"
-    assert format_event(StepEnded(step)).endswith("(given up: so)")
+    assert to_fields(StepEnded(step))["stop_reason"] == "so"
+    assert format_event(StepEnded(step)).endswith("(unrecovered: so)")
 
 
 def test_it_is_a_listener_like_any_other(logged):
@@ -110,5 +113,5 @@ def test_people_who_watch_read_when_who_and_what():
     told = format_event(StepEnded(FAILED), "helper")
     assert told.split("  ")[1:3] == ["run_1", "helper"]
     assert "x search, 250 ms, tool/timeout: it said" in told
-    ended = format_event(RunEnded(Run(id="run_1", agent="helper", started=1000, ended=3500, end="raised")))
+    ended = format_event(RunEnded(Run(id="run_1", agent="helper", started_at=1000, ended_at=3500, end_reason="raised")))
     assert ended.endswith(". run raised after 2.5 s")

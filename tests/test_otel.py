@@ -32,9 +32,9 @@ def told(tmp_path):
             raise AgentError(f"number must be an integer, got {number!r}.")
         return number / 2
 
-    with m.run("helper", version="2"):
+    with m.run("helper", version="2") as run:
         half("6")
-        with pytest.raises(ZeroDivisionError), m._context_or_noop().current().step("plan", "think"):
+        with pytest.raises(ZeroDivisionError), run.step("plan", "think"):
             raise ZeroDivisionError("by nothing")
     half(4)
     assert m.flush(10)
@@ -81,6 +81,7 @@ def test_what_is_counted(told):
     assert sum(point.value for point in metrics["mulligan.calls.recovered"].data.data_points) == 1
 
 
+@pytest.mark.slow
 def test_what_we_export_comes_back_as_what_it_was(told, tmp_path):
     servers = pytest.importorskip("servers")
     common = pytest.importorskip("opentelemetry.exporter.otlp.proto.common.trace_encoder")

@@ -26,7 +26,7 @@ SYNC_NAMES = {
     "acall": "call",
     "aload_lessons": "load_lessons",
     "asleep": "sleep",
-    "aanswered": "answered",
+    "aanswer_query": "answer_query",
     "anext": "next",
     "asend": "send",
     "athrow": "throw",
@@ -133,7 +133,7 @@ class Options(NamedTuple):
 
 OPTIONS = st.builds(
     Options,
-    effects=st.sampled_from(["none", "repeatable", "once"]),
+    effects=st.sampled_from(["none", "idempotent", "once"]),
     attempts=st.integers(1, 4),
     verify=st.sampled_from([(), (None,), (False,), ("it is there",), (Bug("the check is broken"),)]),
     rejects=st.sampled_from([(), (429,), (422, 429)]),
@@ -209,10 +209,10 @@ class Play:
     @property
     def told(self) -> Any:
         steps = [
-            (step.seq, step.call, step.attempt, step.arguments, step.outcome, step.result, step.after, step.ending)
+            (step.seq, step.call, step.attempt, step.arguments, step.outcome, step.result, step.recovery, step.stop)
             for step in self.rehearsal.steps
         ]
-        failures = [step.failure and (step.failure.kind, step.failure.ran) for step in self.rehearsal.steps]
+        failures = [step.failure and (step.failure.kind, step.failure.took_effect) for step in self.rehearsal.steps]
         events = [event.name for event in self.rehearsal.events]
         return self.came_to, self.checked, self.rehearsal.backoffs, steps, failures, events
 
@@ -239,9 +239,9 @@ def test_a_call_is_repeated_only_where_that_is_safe_whatever_happens(script: Scr
         assert before.failure is not None
         assert before.failure.recoverable
         if options.effects == "once":
-            assert before.failure.ran is TookEffect.NO
-            assert step.after is not None
-            assert step.after.changes, "the same call of a once tool is never made twice"
+            assert before.failure.took_effect is TookEffect.NO
+            assert step.recovery is not None
+            assert step.recovery.changes, "the same call of a once tool is never made twice"
 
 
 @given(depth=st.integers(1, 5), attempts=st.integers(1, 4))

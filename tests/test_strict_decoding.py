@@ -51,7 +51,7 @@ def test_partial_views_read_fields_that_their_records_have(path: str) -> None:
 def test_pruning_reads_when_a_session_last_failed() -> None:
     """It reads a list of dictionaries, in which no decoder checks a name."""
     (failure,) = msgspec.json.decode(encode(fill(Tracker)))["failures"]
-    assert isinstance(failure["step"]["started"], int)
+    assert isinstance(failure["step"]["started_at"], int)
 
 
 def test_records_refuse_unknown_fields() -> None:

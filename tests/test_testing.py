@@ -72,7 +72,7 @@ def test_every_event_step_call_and_run_can_be_looked_at() -> None:
         "run.ended",
     ]
     assert [step.outcome for step in played.steps] == ["failure", "success"]
-    assert [call.outcome_label for call in played.calls] == ["recovered by waiting"]
+    assert [call.outcome_label for call in played.calls] == ["recovered by retry"]
     assert [history.run.agent for history in played.runs] == ["agent"]
 
 
@@ -105,7 +105,7 @@ def test_settings_are_those_that_are_given() -> None:
 
 
 def test_being_off_can_be_rehearsed() -> None:
-    with sandbox(off=True) as played:
+    with sandbox(enabled=False) as played:
         assert weather("Oslo") == "rain in Oslo"
     assert played.events == []
 
@@ -148,5 +148,5 @@ def test_code_that_configures_itself_can_be_rehearsed() -> None:
 @pytest.mark.parametrize("text", ["\x1b[31mred", "a\x00b", "\u202egnp.exe"])
 def test_text_that_may_not_be_shown_to_a_model_is_named(text: Any) -> None:
     assert_sanitized("Ask for 10, then page with offset.")
-    with pytest.raises(AssertionError, match="not presentable"):
+    with pytest.raises(AssertionError, match="unsafe text"):
         assert_sanitized(text)

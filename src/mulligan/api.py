@@ -72,13 +72,13 @@ class Mulligan:
                 if self._components.is_sandbox:
                     return  # in a sandbox, the settings of the test take precedence over those of the code under test
                 raise SettingsError(
-                    "configure must come before the first recorded call, and before run, add_listener and session. "
-                    "Move it to the beginning of your start-up code."
+                    "configure was called after the first recorded call, run, add_listener or session. Move it to the "
+                    "start of your program."
                 )
             overrides = {**self._overrides, **settings}
             read = settings_file.load_settings(overrides)
             Components(read)  # raises here on invalid settings, not at the first call
-            self._overrides, self._is_off = overrides, read.off
+            self._overrides, self._is_off = overrides, not read.enabled
 
     def _kit(self) -> Kit | None:
         """Return the capture context, or None while mulligan is off.
@@ -95,12 +95,12 @@ class Mulligan:
             if self._components is None and not self._is_off:
                 try:
                     read = settings_file.load_settings(self._overrides)
-                    if not read.off:
+                    if read.enabled:
                         self._components = Components(read, tools=self._find_tool)
                 except Exception as error:  # noqa: BLE001 - a missing folder or a locked file must not fail the call
                     message = str(error) if isinstance(error, MulliganError) else f"{type(error).__name__}: {error}"
                     # Pass calls through unrecorded: the unreadable settings may contain redaction rules.
-                    log.warning("%s Until that is mended, calls pass through unrecorded and unrecovered.", message)
+                    log.warning("%s Until this is fixed, calls run without recording and recovery.", message)
                 self._is_off = self._components is None
             return self._components.kit if self._components is not None else None
 
@@ -349,7 +349,7 @@ class Mulligan:
             if value is not None:
                 require_choice(name, value, choices)
         if session is not None and not isinstance(session, str | Session):
-            raise SettingsError(f"session is a mulligan.session(), or the id of one, got {session!r}.")
+            raise SettingsError(f"session must be a mulligan.session() or its id, got {session!r}.")
         kit = self._context_or_noop()
         record_fields: dict[str, Any] = {"version": version, "context": context, "metadata": metadata}
         if environment is not None:
@@ -418,9 +418,7 @@ class Mulligan:
         from mulligan.capture.loop import start_loop  # lazy: most programs have their own loop
 
         if not isinstance(inject_lessons, int) or inject_lessons < 0:
-            raise SettingsError(
-                f"inject_lessons is True, or how many tokens may be told of the tools, got {inject_lessons!r}."
-            )
+            raise SettingsError(f"inject_lessons must be True or the maximum number of tokens, got {inject_lessons!r}.")
         max_lesson_tokens = DEFAULT_LESSON_TOKENS if inject_lessons is True else int(inject_lessons)
         return start_loop(self._context_or_noop(), model, tools, messages, limit, style, max_lesson_tokens)
 
@@ -438,7 +436,7 @@ class Mulligan:
         continues that session, also in another process.
         """
         if id is not None and not isinstance(id, str):
-            raise SettingsError(f"the id of a session is a text, got {id!r}.")
+            raise SettingsError(f"The id of a session must be a string, got {id!r}.")
         stream = self._event_stream()
         key_value_store = self._components.key_value_store if self._components is not None else None
         return Session(
@@ -529,7 +527,7 @@ class Mulligan:
         adds proposed lessons, marked as data.
         """
         if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
-            raise SettingsError(f"max_tokens is a whole number of tokens, 1 or more, got {max_tokens!r}.")
+            raise SettingsError(f"max_tokens must be an integer of 1 or more, got {max_tokens!r}.")
         requested_tools = [tools] if isinstance(tools, str) or callable(tools) else tools
         names = [tool if isinstance(tool, str) else _get_tool_name(tool) for tool in requested_tools]
         self._kit()
@@ -543,9 +541,9 @@ class Mulligan:
         `thread` is "recorder", the background thread (the default), or "caller", the thread that makes the call.
         """
         if not callable(listener):
-            raise SettingsError(f"a listener is a function that takes an event, got {listener!r}.")
+            raise SettingsError(f"A listener must be a function that takes an event, got {listener!r}.")
         if thread not in get_args(ListenerThread):
-            raise SettingsError(f"thread is recorder or caller, got {thread!r}.")
+            raise SettingsError(f'thread must be "recorder" or "caller", got {thread!r}.')
         return self._event_stream().add_listener(listener, thread)
 
     def flush(self, timeout: float = 2.0) -> bool:

@@ -29,10 +29,10 @@ def build_redactor(
     try:
         return Redactor(
             level=level or settings.level,
-            names=settings.secret,
-            patterns=settings.patterns,
-            allowed=settings.allowed,
-            unredacted_arguments=settings.listed,
+            names=settings.redact_names,
+            patterns=settings.redact_patterns,
+            allowed=settings.redact_ignore,
+            unredacted_arguments=settings.unredacted_arguments,
             key=key,
             personal=personal,
         )

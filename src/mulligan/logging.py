@@ -21,7 +21,7 @@ from mulligan.report.tables import format_duration, to_line
 
 MAX_MESSAGE_CHARS = 200
 """Maximum length of an error message."""
-OUTCOME_MARKS = {"success": "+", "failure": "x", "cancelled": "-", "refused": "-"}
+OUTCOME_MARKS = {"success": "+", "failure": "x", "cancelled": "-", "blocked": "-"}
 
 
 class Log:
@@ -84,15 +84,15 @@ def to_fields(event: AnyEvent) -> dict[str, Any]:
 
 
 def _run_fields(run: Run) -> dict[str, Any]:
-    seconds = (run.ended - run.started) / 1000 if run.ended is not None else None
+    seconds = (run.ended_at - run.started_at) / 1000 if run.ended_at is not None else None
     return {
         "run": run.id,
         "agent": run.agent,
         "version": run.version,
         "environment": run.environment,
         "session": run.session,
-        "end": run.end,
-        "seconds": seconds,
+        "end_reason": run.end_reason,
+        "duration_seconds": seconds,
     }
 
 
@@ -105,27 +105,27 @@ def _step_fields(step: Step) -> dict[str, Any]:
         "type": step.type,
         "name": step.name,
         "outcome": step.outcome,
-        "seconds": round(step.seconds, 6),
+        "duration_seconds": round(step.duration_seconds, 6),
     }
     if step.failure is not None:
         step_fields |= {
             "kind": str(step.failure.kind),
             "remedy": step.failure.remedy.value,
-            "ran": step.failure.ran.value,
+            "took_effect": step.failure.took_effect.value,
             "fingerprint": step.failure.fingerprint,
             "message": to_line(step.failure.message, MAX_MESSAGE_CHARS),
         }
-    if step.ending is not None:
-        step_fields["given_up"] = to_line(step.ending.why, MAX_MESSAGE_CHARS)
+    if step.stop is not None:
+        step_fields["stop_reason"] = to_line(step.stop.reason, MAX_MESSAGE_CHARS)
     return step_fields
 
 
 def _recovery_fields(recovery: Recovery) -> dict[str, Any]:
     return {
         "remedy": recovery.remedy.value,
-        "wait": round(recovery.seconds, 3),
+        "backoff_seconds": round(recovery.backoff_seconds, 3),
         "source": recovery.source,
-        "changes": ",".join(f"{to_line(change.path, 60)}:{change.how}" for change in recovery.changes),
+        "changes": ",".join(f"{to_line(change.path, 60)}:{change.operation}" for change in recovery.changes),
         "confidence": recovery.confidence if recovery.changes else None,
     }
 
@@ -146,24 +146,24 @@ def format_event(event: StepEnded | RunEnded, agent: str = "") -> str:
     """Format an event as one line for `mulligan tail`."""
     if isinstance(event, RunEnded):
         run = event.run
-        timestamp = run.ended if run.ended is not None else run.started
-        duration_text = f" after {format_duration((timestamp - run.started) / 1000)}"
-        text = f". run {run.end or 'goes on'}{duration_text}"
+        timestamp = run.ended_at if run.ended_at is not None else run.started_at
+        duration_text = f" after {format_duration((timestamp - run.started_at) / 1000)}"
+        text = f". run {run.end_reason or 'running'}{duration_text}"
         return f"{_format_clock(timestamp)}  {run.id[:12]}  {_format_agent(run.agent)}  {text}"
     step = event.step
-    timestamp = step.started + int(step.seconds * 1000)
+    timestamp = step.started_at + int(step.duration_seconds * 1000)
     text = f"{OUTCOME_MARKS[step.outcome]} {to_line(step.name or step.type, 40)}"
     if step.attempt > 1:
         text += f", attempt {step.attempt}"
-    text += f", {format_duration(step.seconds)}"
-    if step.after is not None and step.after.changes:
-        text += f", changed {', '.join(to_line(change.path, 30) for change in step.after.changes[:3])}"
+    text += f", {format_duration(step.duration_seconds)}"
+    if step.recovery is not None and step.recovery.changes:
+        text += f", changed {', '.join(to_line(change.path, 30) for change in step.recovery.changes[:3])}"
     if step.failure is not None:
         text += f", {step.failure.kind}: {to_line(step.failure.message, MAX_MESSAGE_CHARS)}"
     elif step.outcome != "success":
         text += f", {step.outcome}"
-    if step.ending is not None:
-        text += f" (given up: {to_line(step.ending.why, 80)})"
+    if step.stop is not None:
+        text += f" (unrecovered: {to_line(step.stop.reason, 80)})"
     return f"{_format_clock(timestamp)}  {step.run[:12]}  {_format_agent(agent)}  {text}"
 
 

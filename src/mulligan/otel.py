@@ -18,13 +18,13 @@ try:
     from opentelemetry import metrics, trace
     from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 except ImportError:
-    raise MissingExtraError("OpenTelemetry needs its API: pip install 'mulligan[otel]'") from None
+    raise MissingExtraError("OpenTelemetry needs its API. Install it: pip install 'mulligan[otel]'") from None
 
 INSTRUMENTATION_NAME = "mulligan"
 MAX_OPEN_RUNS = 10_000
 """Maximum number of open run spans. Above it the oldest span is ended."""
 MAX_MESSAGE_CHARS = 1000
-_END_DESCRIPTIONS = {"raised": "an exception left the run", "abandoned": "the run was abandoned"}
+_END_DESCRIPTIONS = {"raised": "the run raised an exception", "abandoned": "the run was abandoned"}
 
 
 class Otel:
@@ -41,20 +41,22 @@ class Otel:
         self._content = content
         self._open_spans: OrderedDict[str, Any] = OrderedDict()
         self._lock = threading.Lock()
-        self._durations = meter.create_histogram("mulligan.attempt.duration", "s", "How long attempts took.")
+        self._durations = meter.create_histogram("mulligan.attempt.duration", "s", "Duration of attempts.")
         self._model_durations = meter.create_histogram(
-            "gen_ai.client.operation.duration", "s", "How long model calls took."
+            "gen_ai.client.operation.duration", "s", "Duration of model calls."
         )
-        self._tokens = meter.create_histogram("gen_ai.client.token.usage", "{token}", "Tokens of model calls.")
-        self._recovered = meter.create_counter("mulligan.calls.recovered", "{call}", "Failed first and worked then.")
+        self._tokens = meter.create_histogram("gen_ai.client.token.usage", "{token}", "Tokens used by model calls.")
+        self._recovered = meter.create_counter(
+            "mulligan.calls.recovered", "{call}", "Calls that failed first and succeeded later."
+        )
         self._unrecovered = meter.create_counter(
-            "mulligan.calls.given_up", "{call}", "Failed, and recovery had no more."
+            "mulligan.calls.unrecovered", "{call}", "Failed calls that never succeeded."
         )
 
     def __call__(self, event: AnyEvent) -> None:
         with self._lock:
             if isinstance(event, RunStarted):
-                self._ensure_run_span(event.run, event.run.started)
+                self._ensure_run_span(event.run, event.run.started_at)
             elif isinstance(event, StepEnded):
                 self._record_step(event.step)
             elif isinstance(event, RunEnded):
@@ -86,69 +88,73 @@ class Otel:
         return trace.set_span_in_context(outer) if outer is not None else None
 
     def _end_run(self, run: Run) -> None:
-        span = self._ensure_run_span(run, run.started)
+        span = self._ensure_run_span(run, run.started_at)
         del self._open_spans[run.id]
         span.update_name(f"invoke_agent {run.agent}".strip())
         attributes = {
             "gen_ai.agent.name": run.agent, "gen_ai.agent.version": run.version, "gen_ai.conversation.id": run.session,
-            "deployment.environment.name": run.environment, "mulligan.run.parent": run.parent, "mulligan.end": run.end,
+            "deployment.environment.name": run.environment, "mulligan.run.parent": run.parent,
+            "mulligan.end_reason": run.end_reason,
         }  # fmt: skip
         span.set_attributes(_drop_empty(attributes))
-        if run.end != "finished":
-            span.set_status(Status(StatusCode.ERROR, _END_DESCRIPTIONS.get(run.end or "", "the run has not ended")))
-        span.end(_to_nanos(run.ended if run.ended is not None else run.started))
+        if run.end_reason != "finished":
+            span.set_status(
+                Status(StatusCode.ERROR, _END_DESCRIPTIONS.get(run.end_reason or "", "the run has not ended"))
+            )
+        span.end(_to_nanos(run.ended_at if run.ended_at is not None else run.started_at))
 
     def _record_step(self, step: Step) -> None:
         if step.type == "run":
             self._record_run_failure(step)
             return
-        parent = trace.set_span_in_context(self._ensure_run_span(Run(id=step.run), step.started))
+        parent = trace.set_span_in_context(self._ensure_run_span(Run(id=step.run), step.started_at))
         name, attributes = _describe_step(step)
         span = self._tracer.start_span(
             name,
             parent,
             kind=SpanKind.CLIENT if step.server is not None or step.type == "model" else SpanKind.INTERNAL,
-            start_time=_to_nanos(step.started),
+            start_time=_to_nanos(step.started_at),
             attributes=_drop_empty(attributes | (_content_attributes(step) if self._content else {})),
         )
         if step.has_failed and step.failure is not None:
             _set_failure(span, step)
-        span.end(_to_nanos(step.started) + int(step.seconds * 1e9))
+        span.end(_to_nanos(step.started_at) + int(step.duration_seconds * 1e9))
         self._record_metrics(step, attributes)
 
     def _record_run_failure(self, step: Step) -> None:
         if step.failure is not None:
-            _set_failure(self._ensure_run_span(Run(id=step.run), step.started), step)
+            _set_failure(self._ensure_run_span(Run(id=step.run), step.started_at), step)
 
     def _record_metrics(self, step: Step, attributes: dict[str, Any]) -> None:
         names = ("gen_ai.operation.name", "gen_ai.tool.name", "gen_ai.request.model", "error.type", "mulligan.outcome")
         labels = _drop_empty({name: attributes.get(name) for name in names})
-        self._durations.record(step.seconds, labels)
+        self._durations.record(step.duration_seconds, labels)
         if step.type == "model":
-            self._model_durations.record(step.seconds, labels)
+            self._model_durations.record(step.duration_seconds, labels)
             for token_type, count in (step.tokens or {}).items():
                 self._tokens.record(count, labels | {"gen_ai.token.type": token_type})
         if step.attempt > 1 and step.outcome == "success":
             self._recovered.add(1, labels)
-        if step.ending is not None and step.has_failed:
+        if step.stop is not None and step.has_failed:
             self._unrecovered.add(1, labels)
 
 
 def _describe_step(step: Step) -> tuple[str, dict[str, Any]]:
     """Return the span name and attributes of an attempt."""
-    failure, recovery = step.failure, step.after
+    failure, recovery = step.failure, step.recovery
     attributes: dict[str, Any] = {
         "mulligan.run.id": step.run,
         "mulligan.operation.id": f"{step.run}/{step.call}",
         "mulligan.attempt": step.attempt,
         "mulligan.outcome": step.outcome,
         "mulligan.repair.strategy": (recovery.source or recovery.remedy.value) if recovery is not None else None,
-        "mulligan.waited": recovery.seconds if recovery is not None and recovery.seconds else None,
+        "mulligan.backoff_seconds": (recovery.backoff_seconds or None) if recovery is not None else None,
     }
     if failure is not None and step.has_failed:
         attributes |= {
-            "error.type": str(failure.kind), "mulligan.remedy": failure.remedy.value, "mulligan.ran": failure.ran.value,
-            "mulligan.fingerprint": failure.fingerprint or None, "http.response.status_code": failure.status,
+            "error.type": str(failure.kind), "mulligan.remedy": failure.remedy.value,
+            "mulligan.took_effect": failure.took_effect.value, "mulligan.fingerprint": failure.fingerprint or None,
+            "http.response.status_code": failure.status,
         }  # fmt: skip
     if step.type == "model":
         attributes |= {"gen_ai.operation.name": "chat", "gen_ai.request.model": step.name}
@@ -181,7 +187,7 @@ def _set_failure(span: Any, step: Step) -> None:
     assert failure is not None
     message = failure.message[:MAX_MESSAGE_CHARS]
     span.set_status(Status(StatusCode.ERROR, message))
-    timestamp = _to_nanos(step.started) + int(step.seconds * 1e9)
+    timestamp = _to_nanos(step.started_at) + int(step.duration_seconds * 1e9)
     span.add_event("exception", {"exception.type": str(failure.kind), "exception.message": message}, timestamp)
 
 

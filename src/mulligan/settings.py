@@ -21,15 +21,15 @@ Learn = Literal["off", "tell", "repair"]
 
 POLICY_NAMES = Policy.__struct_fields__
 """Policy settings are set like all others: `attempts = 2`, `MULLIGAN_ATTEMPTS=2`."""
-NOT_FOR_PROJECTS = ("allowed", "listed", "tools")
+NOT_FOR_PROJECTS = ("redact_ignore", "unredacted_arguments", "tools")
 """Settings that a project file cannot set. Its author is not the user: it may tighten redaction, never loosen it."""
 TOOL_RULES: dict[str, tuple[Any, ...]] = {
-    "effects": ("none", "repeatable", "once"),
+    "effects": ("none", "idempotent", "once"),
     "mode": ("observe", "suggest", "repair"),
     "record": ("full", "shape", "off"),
     "learn": ("off", "tell", "repair"),
     "privileged": (list,),
-    "released": (list,),
+    "unprivileged": (list,),
     "destructive": (bool,),
     "timeout": (int, float),
 }
@@ -63,19 +63,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     The default is shared for PostgreSQL, which several people read.
     """
-    secret: tuple[str, ...] = ()
+    redact_names: tuple[str, ...] = ()
     """Additional argument names whose values are always redacted."""
-    patterns: tuple[str, ...] = ()
+    redact_patterns: tuple[str, ...] = ()
     """Additional regular expressions for texts to redact."""
-    allowed: tuple[str, ...] = ()
+    redact_ignore: tuple[str, ...] = ()
     """Texts that look like secrets but are not redacted."""
-    listed: tuple[str, ...] = ()
+    unredacted_arguments: tuple[str, ...] = ()
     """At level shared: names of arguments whose values are stored."""
     learn: Learn = "tell"
     """The use of memory: off ignores it, tell informs models and applies promoted form changes and approved fixes,
     repair also runs promoted prerequisites."""
-    off: bool = False
-    """Whether mulligan is disabled and calls pass through unchanged. Environment: `MULLIGAN=off`."""
+    enabled: bool = True
+    """Whether mulligan records and recovers calls. If false, calls pass through unchanged. The environment variable
+    `MULLIGAN=off` also disables it."""
     policy: Policy = msgspec.field(default_factory=Policy)
     kinds: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """User-defined kinds of failures; see docs/classify.md."""
@@ -130,29 +131,29 @@ def load_settings(
         for name in NOT_FOR_PROJECTS:
             if name in values:
                 raise SettingsError(
-                    f"{path}: {name} would show or do more than you asked for, so a project cannot set it. "
-                    f"Set it in {user} or as MULLIGAN_{name.upper()}."
+                    f"{path}: a project file cannot set {name}, which would weaken redaction or safety. Set it in "
+                    f"{user} or as MULLIGAN_{name.upper()}."
                 )
         is_remote_store = values.get("store", "").lower().startswith(("http", "postgres"))
         for name, is_elsewhere in (("store", is_remote_store), ("token", True)):
             if name in values and is_elsewhere:
                 raise SettingsError(
-                    f"{path}: a project cannot send what is recorded to a server: only you can name one. "
-                    f"Set {name} in {user} or as MULLIGAN_{name.upper()}."
+                    f"{path}: a project file cannot send records to a server. Set {name} in {user} or as "
+                    f"MULLIGAN_{name.upper()}."
                 )
         orders = {"level": ("shared", "local"), "record": ("off", "shape", "full"), "learn": ("off", "tell", "repair")}
         for name, strictest_first in orders.items():
             order = strictest_first.index
             if name in values and name in merged and order(values[name]) > order(merged[name]):
-                raise SettingsError(f"{path}: {name} cannot be loosened by a project. Remove the line, or edit {user}.")
+                raise SettingsError(f"{path}: a project file cannot loosen {name}. Remove the line, or edit {user}.")
         if values.get("learn") == "repair" and merged.get("learn") != "repair":
             raise SettingsError(
-                f'{path}: learn = "repair" runs calls that memory suggests, so a project cannot set it. '
+                f'{path}: a project file cannot set learn = "repair", which runs calls that memory suggests. '
                 f"Set it in {user} or as MULLIGAN_LEARN."
             )
         if values.get("level") == "local":
             del values["level"]  # the store may require shared, and a project cannot loosen that either
-        for name in ("secret", "patterns"):
+        for name in ("redact_names", "redact_patterns"):
             if name in values:
                 values[name] = (*merged.get(name, ()), *values[name])
         _merge_tables(merged, values)
@@ -172,9 +173,9 @@ def check_overrides(arguments: Mapping[str, Any], where: str = "configure") -> t
     policy = overrides.pop("policy", None)
     duplicate = next((name for name in POLICY_NAMES if name in overrides), None)
     if policy is not None and duplicate:
-        raise SettingsError(f"{where}: {duplicate} is part of the policy, and both were given. Pass one of them.")
+        raise SettingsError(f"{where}: {duplicate} is part of policy, and both were given. Pass only one of them.")
     if policy is not None and not isinstance(policy, Policy):
-        raise SettingsError(f"{where}: policy is a mulligan.Policy, got {type(policy).__name__}.")
+        raise SettingsError(f"{where}: policy must be a mulligan.Policy, got {type(policy).__name__}.")
     return _check_values(overrides, where), policy
 
 
@@ -209,19 +210,21 @@ def _check_value(name: str, value: Any, where: str) -> Any:
     if name == "tools" and isinstance(value, Mapping):
         return {tool: _check_tool_options(tool, rule, where) for tool, rule in value.items()}
     if name in TABLE_NAMES:
-        raise SettingsError(f"{where}: {name} is a {'list of tables' if name == 'rules' else 'table'}, got {value!r}.")
+        raise SettingsError(
+            f"{where}: {name} must be a {'list of tables' if name == 'rules' else 'table'}, got {value!r}."
+        )
     if name not in SETTING_NAMES:
         import difflib  # lazy: needed only for errors
 
         setting_names = (*SETTING_NAMES, *TABLE_NAMES)
         near = difflib.get_close_matches(name, setting_names, n=1)
-        suggestion = f"Did you mean {near[0]}?" if near else f"Known are {', '.join(setting_names)}."
-        raise SettingsError(f"{where}: there is no setting {name!r}. {suggestion}")
+        suggestion = f"Did you mean {near[0]}?" if near else f"Available settings: {', '.join(setting_names)}."
+        raise SettingsError(f"{where}: unknown setting {name!r}. {suggestion}")
     kind = _CONVERTERS[name]
     try:
         converted = kind(value)
     except (TypeError, ValueError):
-        raise SettingsError(f"{where}: {name} is {_TYPE_DESCRIPTIONS[kind]}, got {value!r}.") from None
+        raise SettingsError(f"{where}: {name} must be {_TYPE_DESCRIPTIONS[kind]}, got {value!r}.") from None
     try:
         _build_settings({name: converted}, None)  # checked alone, so that the error names the source of the value
     except SettingsError as error:
@@ -233,22 +236,25 @@ def _check_tool_options(tool: str, rule: Any, where: str) -> dict[str, Any]:
     """Check the options of one tool. An unknown option would silently protect nothing."""
     location = f'{where}: [tools."{tool}"]'
     if not isinstance(rule, Mapping):
-        raise SettingsError(f"{location} is a table, got {rule!r}.")
+        raise SettingsError(f"{location} must be a table, got {rule!r}.")
     for name, value in rule.items():
         choices = TOOL_RULES.get(name)
         if choices is None:
-            raise SettingsError(f"{location}: there is no {name!r}. Known are {', '.join(TOOL_RULES)}.")
+            raise SettingsError(f"{location}: unknown option {name!r}. Options: {', '.join(TOOL_RULES)}.")
         if isinstance(choices[0], str):
-            require_choice(f"{location}: {name}", value, choices)
+            try:
+                require_choice(name, value, choices)
+            except SettingsError as error:
+                raise SettingsError(f"{location}: {error}") from None
         elif (
             not isinstance(value, choices)
             or (isinstance(value, bool) and bool not in choices)
             or (choices[0] is int and not 0 <= value < 1e9)
         ):
-            description = {list: "a list of texts", bool: "true or false"}.get(choices[0], "a number of seconds")
-            raise SettingsError(f"{location}: {name} is {description}, got {value!r}.")
+            description = {list: "a list of strings", bool: "true or false"}.get(choices[0], "a number of seconds")
+            raise SettingsError(f"{location}: {name} must be {description}, got {value!r}.")
         elif isinstance(value, list) and not all(isinstance(item, str) for item in value):
-            raise SettingsError(f"{location}: {name} is a list of texts, got {value!r}.")
+            raise SettingsError(f"{location}: {name} must be a list of strings, got {value!r}.")
     return dict(rule)
 
 
@@ -283,7 +289,9 @@ def _number(value: Any) -> float:
 def _parse_switch(value: Any) -> bool:
     if isinstance(value, bool):
         return value
-    return {"true": True, "1": True, "on": True, "false": False, "0": False, "": False}[_text(value).casefold()]
+    return {
+        "true": True, "1": True, "on": True, "false": False, "0": False, "off": False, "": False,
+    }[_text(value).casefold()]  # fmt: skip
 
 
 def _boolean(value: Any) -> bool:
@@ -294,25 +302,23 @@ def _boolean(value: Any) -> bool:
 
 
 _TYPE_DESCRIPTIONS: dict[Any, str] = {
-    _text: "a text",
-    _texts: "a list of texts",
-    _integer: "a whole number",
+    _text: "a string",
+    _texts: "a list of strings",
+    _integer: "an integer",
     _number: "a number",
     _boolean: "true or false",
 }
 _CONVERTERS: dict[str, Any] = {
     **dict.fromkeys(("store", "token", "home", "agent", "environment", "mode", "record", "level"), _text),
-    **dict.fromkeys(("learn", "spirals"), _text),
-    **dict.fromkeys(("secret", "patterns", "allowed", "listed"), _texts),
-    **dict.fromkeys(("first_wait", "longest_wait", "confidence", "retry_ratio"), _number),
-    **dict.fromkeys(("attempts", "run_retries", "retry_burst", "repeats"), _integer),
-    **dict.fromkeys(("off", "breaker", "fsync"), _boolean),
+    **dict.fromkeys(("learn", "on_spiral"), _text),
+    **dict.fromkeys(("redact_names", "redact_patterns", "redact_ignore", "unredacted_arguments"), _texts),
+    **dict.fromkeys(("initial_backoff", "max_backoff", "min_confidence", "retry_budget_ratio"), _number),
+    **dict.fromkeys(("attempts", "max_run_retries", "retry_budget_burst", "max_identical_failures"), _integer),
+    **dict.fromkeys(("enabled", "circuit_breaker", "fsync"), _boolean),
 }
 
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    if environ.get("MULLIGAN", "").casefold() in ("off", "0", "false"):
-        yield "off", "true"
     variables = {f"MULLIGAN_{name.upper()}": name for name in SETTING_NAMES}
     for environment_name in environ:
         if environment_name.startswith("MULLIGAN_") and environment_name not in variables:
@@ -321,11 +327,15 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             # Report only close matches: other programs may use variables with the same prefix.
             near = difflib.get_close_matches(environment_name, variables, n=1, cutoff=0.9)
             if near:
-                raise SettingsError(f"the environment: there is no setting {environment_name}. Did you mean {near[0]}?")
+                raise SettingsError(f"the environment: unknown setting {environment_name}. Did you mean {near[0]}?")
     for variable, name in variables.items():
         value = environ.get(variable)
+        if value == "" and name == "enabled":
+            continue  # an empty variable counts as unset, and must not disable mulligan
         if value is not None:
             yield name, value
+    if environ.get("MULLIGAN", "").casefold() in ("off", "0", "false"):
+        yield "enabled", "false"  # last: it overrides MULLIGAN_ENABLED
 
 
 def _current_folder() -> Path | None:
@@ -346,7 +356,9 @@ def _find_project_file(folder: Path | None) -> tuple[Path, dict[str, Any]] | Non
             tools = _read_toml(pyproject_file).get("tool", {})
             if isinstance(tools, dict) and "mulligan" in tools:
                 if not isinstance(tools["mulligan"], dict):
-                    raise SettingsError(f"{pyproject_file}: [tool.mulligan] is a table, got {tools['mulligan']!r}.")
+                    raise SettingsError(
+                        f"{pyproject_file}: [tool.mulligan] must be a table, got {tools['mulligan']!r}."
+                    )
                 return pyproject_file, dict(tools["mulligan"])
     return None
 
@@ -364,7 +376,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise SettingsError(f"{path} cannot be read ({error.strerror}).") from None
+        raise SettingsError(f"Cannot read {path} ({error.strerror}).") from None
     import tomllib  # lazy: takes 10 ms, and most users have no file
 
     try:

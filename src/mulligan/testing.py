@@ -51,7 +51,7 @@ class Sandbox:
             chance=lambda: 0.0,
         )
         self.components.stream.add_listener(self.events.append, thread="caller")
-        self.mulligan._components, self.mulligan._is_off = None if read.off else self.components, read.off
+        self.mulligan._components, self.mulligan._is_off = self.components if read.enabled else None, not read.enabled
 
     def _now(self) -> float:
         """Return the fake time: each reading adds a millisecond, each backoff its length."""
@@ -87,7 +87,7 @@ def sandbox(**settings: Any) -> Iterator[Sandbox]:
     active_sandbox = Sandbox(**settings)
     default = api.default
     previous = default._components, default._is_off
-    is_off = active_sandbox.components.settings.off
+    is_off = not active_sandbox.components.settings.enabled
     default._components, default._is_off = None if is_off else active_sandbox.components, is_off
     try:
         yield active_sandbox
@@ -112,7 +112,7 @@ class ScriptedModel:
 
     def __call__(self, messages: list[Any]) -> dict[str, Any]:
         self.requests.append(list(messages))
-        assert self._script, f"the script is over, and the model was asked a {len(self.requests)}th time"
+        assert self._script, f"the script of the model has ended, but request {len(self.requests)} was made"
         now = self._script.pop(0)
         if callable(now) and not isinstance(now, call | type):
             now = now(messages)
@@ -164,7 +164,7 @@ class call:  # noqa: N801 - lower case: reads like a call in scripts
 def assert_sanitized(text: str) -> None:
     """Fail unless a text is safe to show to a model: no control characters, untrusted text quoted and bounded."""
     problems = redaction.find_unsafe_text(text)
-    assert not problems, f"not presentable: {'; '.join(problems)}"
+    assert not problems, f"unsafe text: {'; '.join(problems)}"
 
 
 _NOWHERE = Path("/nonexistent")

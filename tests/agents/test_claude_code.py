@@ -162,11 +162,11 @@ def test_a_batch_in_which_one_of_two_fails_is_kept_right(place):
 
 
 def test_a_question_is_answered_from_memory_through_our_own_server(place):
-    """A query failed and was overcome yesterday; today the agent asks before it tries, and is told what helped."""
+    """A query failed and recovered yesterday; today the agent asks before it tries, and is told what helped."""
     pytest.importorskip("mcp", reason="the mcp package is not installed: make test-agents")
     remembers_a_query(place)
     done = subprocess.run(
-        [sys.executable, "-m", "mulligan", "install", "ask", "--client", "claude-code", "--project"],
+        [sys.executable, "-m", "mulligan", "install", "mcp-server", "--client", "claude-code", "--project"],
         env=place.environment, cwd=place.project, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -182,10 +182,10 @@ def test_a_question_is_answered_from_memory_through_our_own_server(place):
     with Claude(place, *options) as claude:
         assert claude.says("ask first")["result"] == "Ten at most, then."
         known, seeded = (json.dumps(each) for each in results(place)[1:])
-    assert "run_query, tool/invalid_arguments, met 3 times, overcome 3" in known
+    assert "run_query, tool/invalid_arguments, 3 occurrences, 3 recovered" in known
     assert "limit=10" in known
     assert "git -C DIR" in seeded
-    assert "not seen here" in seeded
+    assert "general advice, not yet seen" in seeded
 
 
 def remembers_a_query(place: Place) -> None:
@@ -193,8 +193,8 @@ def remembers_a_query(place: Place) -> None:
     store = SqliteStore(place.data / "mulligan.db")
     for number in range(3):
         at = int(time.time() * 1000) - 86_400_000
-        run = Run(id=f"run_{number}", agent="reporter", started=at, ended=at, end="finished")
-        shared = {"run": run.id, "name": "run_query", "started": at}
+        run = Run(id=f"run_{number}", agent="reporter", started_at=at, ended_at=at, end_reason="finished")
+        shared = {"run": run.id, "name": "run_query", "started_at": at}
         steps = [
             Step(seq=1, call=1, arguments={"limit": 500}, outcome="failure", failure=failure, **shared),
             Step(seq=2, call=2, arguments={"limit": 10}, **shared),
@@ -211,7 +211,7 @@ def test_what_it_logs_by_opentelemetry_is_kept_by_a_server(place, tmp_path):
         env=place.environment, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
-        url = re.search(r"listens on (\S+) ", serving.stdout.readline())[1]
+        url = re.search(r"Listening on (\S+) with store ", serving.stdout.readline())[1]
         said = subprocess.run(
             [*mulligan, "env", "--for", "claude-code", "--url", url, "--json"],
             env=place.environment, capture_output=True, timeout=60, check=True,

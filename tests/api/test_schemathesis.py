@@ -20,7 +20,7 @@ def test_the_api_does_what_its_document_says(tmp_path):
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
-        url = re.search(r"listens on (\S+) ", serving.stdout.readline())[1]
+        url = re.search(r"Listening on (\S+) with store ", serving.stdout.readline())[1]
         words = ["run", f"{url}/openapi.json", "--checks", CHECKS, "-n", "40", "--phases", "examples,coverage,fuzzing"]
         done = subprocess.run(
             [sys.executable, "-m", "schemathesis.cli", *words],

@@ -223,9 +223,9 @@ def test_a_pattern_is_muted_merged_and_split_and_a_fix_approved_by_clicking(brow
         tab.click("button:has-text('Reopen')")
         tab.select_option("#into", other.id)
         tab.click("button:has-text('Merge')")
-        tab.wait_for_selector("h3:has-text('Counted with it')")
+        tab.wait_for_selector("h3:has-text('Merged patterns')")
         assert pattern.id in store.pattern(DEFAULT_TENANT, other.id).merged
-        tab.click("button:has-text('Split off')")
+        tab.click("button:has-text('Split')")
         tab.wait_for_selector("#into", state="attached")
         assert store.pattern(DEFAULT_TENANT, other.id).merged == ()
         tab.click("button:has-text('Approve')")
@@ -247,10 +247,10 @@ def test_a_lesson_is_approved_disabled_and_revoked_by_clicking(browser, tmp_path
         tab.wait_for_selector("h1 + span .pill.disabled")
         assert store.lesson(DEFAULT_TENANT, taught.WRITTEN, NOW).state == "disabled"
         tab = visit.go(week.pages["lesson"])
-        assert tab.is_visible("h2:has-text('Did it help')")
+        assert tab.is_visible("h2:has-text('Effect')")
         tab.click("button:has-text('Revoke')")
         tab.wait_for_selector("h1 + span .pill.disabled")
-        tab.click("a:has-text('its fix')")
+        tab.click("section a[href^='/fixes/']")
         tab.wait_for_selector("h1 + .pill.revoked")
         assert visit.ills == []
 
@@ -297,18 +297,20 @@ def test_the_theme_is_chosen_and_remembered(browser, week):
 def test_the_live_tail_shows_what_comes_and_waits_while_it_is_paused(browser, tmp_path):
     with dashboards.week(tmp_path) as week, Visit(browser, week) as visit:
         tab = visit.go("/live")
-        tab.wait_for_selector("#live-state:has-text('listening')")
+        tab.wait_for_selector("#live-state:has-text('connected')")
         before = tab.locator("#events tr").count()
         assert before
-        new = History(run=Run(id="run_new", agent="newcomer", started=NOW - 2000, ended=NOW, end="finished"),
-                      steps=(Step(run="run_new", seq=1, call=1, name="just_now", started=NOW - 1500),))  # fmt: skip
+        new = History(
+            run=Run(id="run_new", agent="newcomer", started_at=NOW - 2000, ended_at=NOW, end_reason="finished"),
+            steps=(Step(run="run_new", seq=1, call=1, name="just_now", started_at=NOW - 1500),),
+        )
         fill(week.running.store, [new], journal="new")
         tab.wait_for_selector("#events a:has-text('just_now')")
         tab.click("#pause")
-        step = Step(run="run_newer", seq=1, call=1, name="while_paused", started=NOW - 800)
-        newer = History(run=Run(id="run_newer", agent="newcomer", started=NOW - 900), steps=(step,))
+        step = Step(run="run_newer", seq=1, call=1, name="while_paused", started_at=NOW - 800)
+        newer = History(run=Run(id="run_newer", agent="newcomer", started_at=NOW - 900), steps=(step,))
         fill(week.running.store, [newer], journal="newer")
-        tab.wait_for_selector("#live-state:has-text('waiting')")
+        tab.wait_for_selector("#live-state:has-text('new')")
         assert not tab.locator("#events a:has-text('while_paused')").count()
         tab.click("#pause")
         tab.wait_for_selector("#events a:has-text('while_paused')")
@@ -318,19 +320,19 @@ def test_the_live_tail_shows_what_comes_and_waits_while_it_is_paused(browser, tm
 def test_after_a_broken_connection_the_live_tail_tells_nothing_twice(browser, week):
     with Visit(browser, week) as visit:
         tab = visit.go("/live")
-        tab.wait_for_selector("#live-state:has-text('listening')")
+        tab.wait_for_selector("#live-state:has-text('connected')")
         before = tab.locator("#events tr").count()
         assert before
         week.running.server.is_stopping = True  # which ends the stream
-        tab.wait_for_selector("#live-state:has-text('does not answer')")
+        tab.wait_for_selector("#live-state:has-text('reconnecting')")
         week.running.server.is_stopping = False
-        tab.wait_for_selector("#live-state:has-text('listening')", timeout=10_000)
+        tab.wait_for_selector("#live-state:has-text('connected')", timeout=10_000)
         assert tab.locator("#events tr").count() == before
 
 
 def test_a_live_tail_with_nothing_to_tell_says_so(browser, tmp_path):
     with dashboards.empty(tmp_path) as shown, Visit(browser, shown) as visit:
-        visit.go("/live").wait_for_selector("text=Nothing ended in the last hour")
+        visit.go("/live").wait_for_selector("text=No attempts ended in the last hour")
         assert not visit.tab.is_visible("#tail")
 
 
@@ -349,7 +351,7 @@ def test_two_versions_are_compared_by_choosing_them(browser, week):
         tab.fill("input[name=b]", "2.0")
         tab.click("button:has-text('Compare')")
         tab.wait_for_url(re.compile("a=2.1"))
-        assert tab.is_visible("td:has-text('worked at the first try')")
+        assert tab.is_visible("td:has-text('first-try success')")
 
 
 def test_everything_but_the_live_tail_works_without_a_script(browser, tmp_path):
@@ -376,7 +378,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dashboards.Sho
     with dashboards.empty(tmp_path_factory.mktemp("hostile"), clock=lambda: NOW) as shown:
         for number, text in enumerate(FAMILIES):
             fill(shown.running.store, [attack(number, text)], journal=f"hostile-{number}")
-            names = ("tool", "kind", "mistake", "correction", "error", "failed", "works", "origin")
+            names = ("tool", "kind", "mistake", "correction", "error", "failing_example", "working_example", "origin")
             lesson = taught.written(lesson_id("any", str(number)), **dict.fromkeys(names, text))
             shown.running.store.save_lesson(DEFAULT_TENANT, lesson)
         yield shown
@@ -386,21 +388,21 @@ def attack(number: int, text: str) -> History:
     started = NOW - 600_000 + number * 1000
     failure = Failure.of(KINDS["tool/invalid_arguments"], text, fingerprint=f"f-{number}", hint=text, detail=text,
                          code=text, evidence=(text,))  # fmt: skip
-    change = Change(path=text, how="substitute", before=text, after=f"{text}!", from_="call")
-    after = Recovery(remedy=Remedy.REPAIR, changes=(change,), source="memory", fix=text, confidence=0.9)
+    change = Change(path=text, operation="substitute", before=text, after=f"{text}!", source="call")
+    after = Recovery(remedy=Remedy.REPAIR, changes=(change,), source="memory", fix_id=text, confidence=0.9)
     steps = (
-        Step(run=text, seq=1, call=1, name=text, server=text, arguments={text: text}, started=started,
+        Step(run=text, seq=1, call=1, name=text, server=text, arguments={text: text}, started_at=started,
              outcome="failure", failure=failure),
         Step(run=text, seq=2, call=1, attempt=2, name=text, arguments={text: f"{text}!"}, result={text: text},
-             started=started + 10, after=after),
-        Step(run=text, seq=3, call=3, name=text, arguments={text: number}, started=started + 20, outcome="failure",
+             started_at=started + 10, recovery=after),
+        Step(run=text, seq=3, call=3, name=text, arguments={text: number}, started_at=started + 20, outcome="failure",
              failure=failure),
-        Step(run=text, seq=4, call=4, type="model", name=text, metadata={"model": text}, started=started + 30),
+        Step(run=text, seq=4, call=4, type="model", name=text, metadata={"model": text}, started_at=started + 30),
         # The caller's own correction: only that teaches a fix, which has a page of its own.
-        Step(run=text, seq=5, call=5, name=text, arguments={text: str(number)}, started=started + 40),
+        Step(run=text, seq=5, call=5, name=text, arguments={text: str(number)}, started_at=started + 40),
     )  # fmt: skip
     run = Run(id=text, agent=text, version=text, environment=text, session=text, parent=text, context=text,
-              started=started, ended=started + 60, end="finished")  # fmt: skip
+              started_at=started, ended_at=started + 60, end_reason="finished")  # fmt: skip
     return History(run=run, steps=steps)
 
 

@@ -105,7 +105,7 @@ def test_an_outage_of_two_minutes_costs_at_most_fifteen_percent_more_attempts_th
 
 @pytest.mark.parametrize("rate", [0.05, 0.2, 1, 5])
 def test_at_any_load_an_outage_costs_at_most_a_tenth_more_and_ten_without_any_circuit(rate):
-    simulation = Simulation(breaker=False)
+    simulation = Simulation(circuit_breaker=False)
     simulation.run(simulation.load(simulation.nested(1, lambda now: True), rate, 120))
     assert simulation.begun <= simulation.executed <= 1.1 * simulation.begun + 10
 
@@ -146,7 +146,7 @@ def test_after_an_outage_calls_work_again_within_the_longest_time_a_circuit_is_o
     st.booleans(),
 )
 def test_on_any_schedule_of_load_and_outages_retries_stay_within_the_budget(schedule, depth, breaker):
-    simulation = Simulation(breaker=breaker)
+    simulation = Simulation(circuit_breaker=breaker)
     downs = [sum(seconds for _, seconds in schedule[:place]) for place in range(len(schedule))]
     call = simulation.nested(depth, lambda now: sum(begin <= now for begin in downs) % 2 == 0)
 
@@ -159,7 +159,7 @@ def test_on_any_schedule_of_load_and_outages_retries_stay_within_the_budget(sche
 
 
 def test_in_any_number_of_threads_retries_stay_within_the_budget() -> None:
-    with sandbox(breaker=False, record="off") as played:
+    with sandbox(circuit_breaker=False, record="off") as played:
         executed: list[int] = []
         failures: list[BaseException] = []
 
@@ -190,17 +190,20 @@ def test_in_any_number_of_threads_retries_stay_within_the_budget() -> None:
 def test_a_run_has_twenty_retries(played: Sandbox) -> None:
     executed: list[int] = []
 
-    @mulligan.tool(effects="none", policy=Policy(attempts=10, breaker=False, repeats=0, retry_burst=1000))
+    @mulligan.tool(
+        effects="none",
+        policy=Policy(attempts=10, circuit_breaker=False, max_identical_failures=0, retry_budget_burst=1000),
+    )
     def fetch() -> None:
         executed.append(1)
         raise ConnectionError("reset")
 
-    with sandbox(retry_burst=1000), mulligan.run("agent"):
+    with sandbox(retry_budget_burst=1000), mulligan.run("agent"):
         for _ in range(5):
             with pytest.raises(ConnectionError) as left:
                 fetch()
     assert len(executed) == 5 + 20
-    assert "20 retries were made in this run" in left.value.__notes__[0]
+    assert "the limit of 20 retries per run is reached" in left.value.__notes__[0]
 
 
 def test_a_repair_that_no_budget_is_left_for_is_offered(played: Sandbox) -> None:
@@ -208,11 +211,11 @@ def test_a_repair_that_no_budget_is_left_for_is_offered(played: Sandbox) -> None
     def search(k: int) -> int:
         raise mulligan.AgentError(f"k must be 10 or less, got {k}.")
 
-    with sandbox(run_retries=0), mulligan.run("agent"), pytest.raises(mulligan.AgentError) as left:
+    with sandbox(max_run_retries=0), mulligan.run("agent"), pytest.raises(mulligan.AgentError) as left:
         search(50)
 
-    assert "0 retries were made in this run" in left.value.__notes__[0]
-    assert "This may work: k 50 -> 10." in left.value.__notes__[0]
+    assert "the limit of 0 retries per run is reached" in left.value.__notes__[0]
+    assert "Change k from 50 to 10." in left.value.__notes__[0]
 
 
 def test_nobody_is_sent_to_look_at_a_run_that_is_not_recorded(played: Sandbox) -> None:
@@ -223,7 +226,7 @@ def test_nobody_is_sent_to_look_at_a_run_that_is_not_recorded(played: Sandbox) -
     with pytest.raises(TimeoutError) as left:
         search()
 
-    assert left.value.__notes__[0].startswith("mulligan: tool/timeout, 1 attempt")
+    assert left.value.__notes__[0].startswith("mulligan: tool/timeout after 1 attempt (")
     assert "mulligan show" not in left.value.__notes__[0]
 
 
@@ -292,10 +295,10 @@ def test_a_check_that_finds_the_effect_makes_the_call_a_success_that_says_so(pla
 
     with mulligan.run("agent") as run:
         assert pay("INV-1") == "receipt of INV-1"
-        assert "a check found that it had worked" in mulligan.drain_notes()[0]
+        assert "a check confirmed that the call succeeded" in mulligan.drain_notes()[0]
     assert run.status == "recovered"
     assert [step.outcome for step in played.steps] == ["failure", "success"]
-    assert [call.outcome_label for call in played.calls] == ["confirmed by a check"]
+    assert [call.outcome_label for call in played.calls] == ["confirmed by verify"]
 
 
 def test_a_check_that_finds_no_effect_lets_the_same_call_be_made_again(played: Sandbox) -> None:
@@ -418,7 +421,7 @@ def test_where_a_wait_took_longer_than_it_should_no_attempt_follows_it(played: S
     with pytest.raises(ConnectionError) as left:
         fetch()
     assert len(executed) == 1
-    assert "its time is over" in left.value.__notes__[0]
+    assert "the deadline has passed" in left.value.__notes__[0]
 
 
 def test_an_async_tool_that_hangs_is_cut_off_in_time(played: Sandbox) -> None:
@@ -468,13 +471,13 @@ def test_the_deadline_of_a_call_around_it_ends_the_retries_of_a_call(played: San
 
 @pytest.mark.parametrize("bad", [0, -1, True, "5", float("nan"), float("inf")])
 def test_a_timeout_that_cannot_be_meant_is_refused(bad: Any) -> None:
-    with pytest.raises(SettingsError, match="timeout is a number of seconds"):
+    with pytest.raises(SettingsError, match=r"Invalid timeout .* Use a number of seconds above 0"):
         mulligan.tool(timeout=bad)
 
 
 @pytest.mark.parametrize("bad", [422, "422", [42], [True], ["422"], None])
 def test_statuses_that_are_none_are_refused(bad: Any) -> None:
-    with pytest.raises(SettingsError, match="rejection_statuses is a set of HTTP statuses"):
+    with pytest.raises(SettingsError, match=r"Invalid rejection_statuses .* Use a set of HTTP statuses"):
         mulligan.tool(rejection_statuses=bad)
 
 
@@ -531,8 +534,8 @@ def test_an_interrupt_leaves_wherever_it_comes(error: type[BaseException], where
     assert all(step.outcome != "success" for step in played.steps)
     (call,) = played.calls
     if where in ("sleep", "verify"):
-        assert call.last.ending is not None
-        assert call.last.ending.why == "it was cancelled from outside"
+        assert call.last.stop is not None
+        assert call.last.stop.reason == "the call was cancelled"
 
 
 # The same call once too often
@@ -570,7 +573,7 @@ def test_third_identical_call_that_answers_a_model_is_blocked(played: Sandbox) -
             assert answer["recoverable"] is False
         turn.call(tools, "read", {"path": "b.txt"})
     assert calls.executed == ["a.txt", "a.txt", "b.txt"]
-    assert [step.outcome for step in played.steps] == ["failure", "failure", "refused", "refused", "failure"]
+    assert [step.outcome for step in played.steps] == ["failure", "failure", "blocked", "blocked", "failure"]
     assert run.status == "failure"  # no call succeeded
     with mulligan.run("another"), first_turn() as turn:
         turn.call(tools, "read", {"path": "a.txt"})
@@ -634,7 +637,7 @@ def test_program_poller_is_never_blocked_and_gets_its_answer(played: Sandbox) ->
 @pytest.mark.parametrize(
     ("between", "is_noted"),
     [([], True), ([("make", "")], False), ([("read", "b.txt")], False), ([("read", "other failure")], False)],
-    ids=["nothing", "another success", "other arguments", "another failure"],
+    ids=["nothing", "another success", "different arguments", "another failure"],
 )
 def test_count_of_identical_failures_is_reset_by(
     played: Sandbox, between: list[tuple[str, str]], is_noted: bool
@@ -659,7 +662,7 @@ def test_count_of_identical_failures_is_reset_by(
 
 
 def test_note_of_identical_failures_is_not_left_where_the_limit_is_zero() -> None:
-    with sandbox(repeats=0), mulligan.run("agent"):
+    with sandbox(max_identical_failures=0), mulligan.run("agent"):
         read = mulligan.tool(name="read")(Calls(KeyError).read)
         for _ in range(5):
             with pytest.raises(KeyError) as caught:
@@ -718,7 +721,7 @@ def test_program_call_inside_a_tool_that_answers_a_model_is_made(played: Sandbox
 def test_identical_failures_are_counted_by_call_and_not_by_attempt(played: Sandbox) -> None:
     executed: list[int] = []
 
-    @mulligan.tool(effects="none", policy=Policy(breaker=False))
+    @mulligan.tool(effects="none", policy=Policy(circuit_breaker=False))
     def fetch() -> None:
         executed.append(1)
         raise ConnectionError("reset")
@@ -783,30 +786,30 @@ def test_identical_failures_leave_a_tool_on_the_fast_path(played: Sandbox) -> No
 
 @pytest.mark.parametrize("spirals", ["report", "block"])
 def test_spiral_of_a_program_is_named_and_its_calls_are_made(spirals: str) -> None:
-    with sandbox(spirals=spirals) as played, mulligan.run("agent"):
+    with sandbox(on_spiral=spirals) as played, mulligan.run("agent"):
         tools = {name: mulligan.tool(name=name)(_nothing) for name in ("search_web", "search_docs")}
         for number in range(4):
             with pytest.raises(KeyError):
                 tools["search_docs" if number % 2 else "search_web"](f"refund policy {number}")
         (note,) = mulligan.drain_notes()
-        assert "the same approach has failed 4 times" in note
+        assert "the same approach failed 4 times" in note
         assert "search_web, search_docs" in note
-        assert played.steps[-1].ending is not None
-        assert played.steps[-1].ending.spiral == note
+        assert played.steps[-1].stop is not None
+        assert played.steps[-1].stop.spiral == note
         with pytest.raises(KeyError) as caught:
             tools["search_web"]("policy refund")
-        assert "the same approach has failed 5 times" in caught.value.__notes__[0]
+        assert "the same approach failed 5 times" in caught.value.__notes__[0]
         assert mulligan.drain_notes()
 
 
 @pytest.mark.parametrize(("spirals", "error"), [("report", "tool/not_found"), ("block", "tool/wrong_approach")])
 def test_spiral_in_a_loop_is_blocked_only_where_that_was_set(spirals: str, error: str) -> None:
-    with sandbox(spirals=spirals), first_turn() as turn:
+    with sandbox(on_spiral=spirals), first_turn() as turn:
         tools = {"search_web": _nothing, "search_docs": _nothing}
         for number in range(4):
             name = "search_docs" if number % 2 else "search_web"
             answer = turn.call(tools, name, {"query": f"refund policy {number}"})
-        assert "the same approach has failed 4 times" in answer["suggestions"][-1]
+        assert "the same approach failed 4 times" in answer["suggestions"][-1]
         assert turn.call(tools, "search_web", {"query": "policy refund"})["error"] == error
 
 
@@ -845,7 +848,7 @@ def test_open_circuit_stops_retries_of_a_program_and_never_its_first_attempt(pla
             fetch()
     assert service.executed == made + 3
     assert len(played.backoffs) == waits
-    assert "too many of its calls have failed, and its circuit breaker is open" in caught.value.__notes__[0]
+    assert "its circuit breaker is open after repeated failures" in caught.value.__notes__[0]
     service.is_down = False
     assert fetch() == "ok"
     service.is_down = True
@@ -857,20 +860,20 @@ def test_open_circuit_stops_retries_of_a_program_and_never_its_first_attempt(pla
 def test_open_circuit_of_a_tool_that_is_never_retried_is_recorded(played: Sandbox) -> None:
     fetch = mulligan.tool(Service().fetch)
     open_circuit(fetch)
-    assert played.steps[-1].ending is not None
-    assert played.steps[-1].ending.why.endswith("is not known to be repeatable; its circuit breaker is open")
+    assert played.steps[-1].stop is not None
+    assert played.steps[-1].stop.reason.endswith('is declared effects="once"; its circuit breaker is open')
 
 
 def test_open_circuit_of_a_tool_that_asks_for_it_answers_at_once(played: Sandbox) -> None:
     service = Service()
     fetch = mulligan.tool(circuit_breaker=True)(service.fetch)
     open_circuit(fetch)
-    with pytest.raises(AgentError, match=r"fetch was not called: .* It is tried again in \d\.\d s"):
+    with pytest.raises(AgentError, match=r"fetch was not called: .* Retry in \d\.\d s"):
         fetch()
     assert service.executed == 5
     assert played.steps[-1].failure is not None
     assert played.steps[-1].failure.kind == "tool/unavailable"
-    assert [each.run.end for each in played.runs][-1] == "raised"
+    assert [each.run.end_reason for each in played.runs][-1] == "raised"
     played.backoffs.append(5.0)
     service.is_down = False
     assert fetch() == "ok"  # the probe
@@ -906,7 +909,7 @@ def test_open_circuit_of_a_model_without_fallback_lets_its_calls_through(played:
 def test_open_circuit_is_ignored_where_the_policy_has_no_breaker(played: Sandbox) -> None:
     service = Service()
     open_circuit(mulligan.tool(service.fetch))
-    plain = mulligan.tool(circuit_breaker=True, policy=Policy(breaker=False))(service.fetch)
+    plain = mulligan.tool(circuit_breaker=True, policy=Policy(circuit_breaker=False))(service.fetch)
     for _ in range(9):
         with pytest.raises(ConnectionError):
             plain()
@@ -918,7 +921,7 @@ def test_open_circuit_is_ignored_where_the_policy_has_no_breaker(played: Sandbox
 @pytest.mark.parametrize("wrap", [mulligan.tool, mulligan.model])
 @pytest.mark.parametrize("bad", [None, 1, "yes"])
 def test_circuit_breaker_option_that_cannot_be_meant_is_refused(wrap: Any, bad: Any) -> None:
-    with pytest.raises(SettingsError, match="circuit_breaker is true or false"):
+    with pytest.raises(SettingsError, match=r"Invalid circuit_breaker .* Use True or False"):
         wrap(circuit_breaker=bad)(lambda: None)
 
 
@@ -974,8 +977,8 @@ def test_a_call_whose_circuit_opens_is_not_waited_for_and_says_why_it_was_given_
     assert "its circuit breaker is open" in caught.value.__notes__[0]
     assert [step.attempt for step in played.steps] == [1, 2, 3, 1, 2]
     assert len(played.backoffs) == 3
-    assert played.steps[-1].ending is not None
-    assert "its circuit breaker is open" in played.steps[-1].ending.why
+    assert played.steps[-1].stop is not None
+    assert "its circuit breaker is open" in played.steps[-1].stop.reason
 
 
 class AtOnce(ConnectionError):
@@ -1083,11 +1086,11 @@ def test_why_a_call_was_given_up_is_recorded_with_what_may_work(played: Sandbox)
     with pytest.raises(AgentError) as left:
         search("fish", top_k=50)
     (step,) = played.steps
-    assert step.ending is not None
-    assert step.ending.why == "repairs are only suggested"
-    assert [change.after for change in step.ending.offered[0].changes] == [10]
-    assert "This may work: top_k 50 -> 10." in "\n".join(left.value.__notes__)
-    assert [call.outcome_label for call in played.calls] == ["given up with suggestions"]
+    assert step.stop is not None
+    assert step.stop.reason == 'the mode is "suggest"'
+    assert [change.after for change in step.stop.suggestions[0].changes] == [10]
+    assert "Change top_k from 50 to 10." in "\n".join(left.value.__notes__)
+    assert [call.outcome_label for call in played.calls] == ["unrecovered, with suggestions"]
 
 
 def test_suggestions_below_half_confidence_are_recorded_and_not_shown_to_a_model(played: Sandbox) -> None:
@@ -1105,7 +1108,7 @@ def test_suggestions_below_half_confidence_are_recorded_and_not_shown_to_a_model
     with pytest.raises(AgentError) as left:
         search("lamp", colour="teal")
     assert "may work" not in "\n".join(left.value.__notes__)
-    offered = [each.confidence for step in played.steps if step.ending is not None for each in step.ending.offered]
+    offered = [each.confidence for step in played.steps if step.stop is not None for each in step.stop.suggestions]
     assert offered == [0.10, 0.25, 0.15, 0.10]
 
 
@@ -1121,7 +1124,7 @@ def test_an_amount_that_the_error_names_is_neither_paid_nor_told(played: Sandbox
         pay("o1", 300.0)
     assert paid == [300.0]
     assert "may work" not in "\n".join(left.value.__notes__)  # a model has the error's own words
-    (offer,) = played.steps[-1].ending.offered
+    (offer,) = played.steps[-1].stop.suggestions
     assert (offer.changes[0].after, offer.confidence) == (350.0, 0.45)  # people are shown it
 
 
@@ -1141,13 +1144,13 @@ def test_why_is_also_recorded_where_an_attempt_was_waited_for_and_not_made(
     for _ in range(3):
         with pytest.raises((ConnectionError, AgentError)):
             asyncio.run(tool()) if is_async else tool()
-    endings = [call.last.ending for call in played.calls]
-    assert all(ending is not None and ending.why for ending in endings)
+    endings = [call.last.stop for call in played.calls]
+    assert all(ending is not None and ending.reason for ending in endings)
     (halted,) = [call for call in played.calls if call.last.is_skipped]
-    assert halted.last.ending is not None
-    assert halted.last.ending.why == "too many of its calls have failed, and its circuit breaker is open"
-    assert halted.last.after is not None
-    assert halted.outcome_label == "given up"
+    assert halted.last.stop is not None
+    assert halted.last.stop.reason == "its circuit breaker is open after repeated failures"
+    assert halted.last.recovery is not None
+    assert halted.outcome_label == "unrecovered"
     assert halted.failure is not None
 
 
@@ -1159,5 +1162,5 @@ def test_why_is_also_recorded_where_a_check_could_not_tell(played: Sandbox) -> N
     with pytest.raises(TimeoutError):
         pay("INV-1")
     (step,) = played.steps
-    assert step.ending is not None
-    assert step.ending.why == "it may have taken effect and is not known to be repeatable"
+    assert step.stop is not None
+    assert step.stop.reason == 'the call may have executed and the tool is declared effects="once"'

@@ -275,7 +275,7 @@ def test_a_stream_that_is_entered_is_not_sent_again_after_a_token(played: Sandbo
         read()
     assert heard == ["", "Rain ", "in "]
     assert messages.begun == 1
-    assert "its first items were passed on already" in left.value.__notes__[0]
+    assert "the first items of the stream were already delivered" in left.value.__notes__[0]
     assert played.steps[-1].outcome == "failure"
 
 
@@ -322,7 +322,7 @@ def test_a_client_is_wrapped_once_and_a_stranger_is_refused() -> None:
     client = Client()
     client.with_options = lambda max_retries: client  # type: ignore[method-assign]
     mulligan.wrap_client(client)
-    with pytest.raises(SettingsError, match="wrapped already"):
+    with pytest.raises(SettingsError, match="already wrapped"):
         mulligan.wrap_client(client)
     with pytest.raises(SettingsError, match=r"@mulligan\.model"):
         mulligan.wrap_client(SimpleNamespace())

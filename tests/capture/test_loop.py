@@ -94,7 +94,7 @@ def test_an_infra_error_ends_it_after_one_tool_call(played: Sandbox, is_async: b
     assert left.value is error
     assert made == [1]
     assert len(model.requests) == 1
-    assert [history.run.end for history in played.runs] == ["raised"]
+    assert [history.run.end_reason for history in played.runs] == ["raised"]
 
 
 @BOTH
@@ -114,7 +114,7 @@ def test_what_cannot_be_recovered_is_told_and_not_retried(played: Sandbox, is_as
     assert done.status == "partial"
     assert done.cause is not None
     assert "The account is closed." in done.cause.message
-    assert done.end_reason.startswith("the model answered, although pay was given up")
+    assert done.end_reason.startswith("the model answered, although pay failed with")
 
 
 @BOTH
@@ -131,9 +131,9 @@ def test_the_last_turn_is_told_and_what_it_still_asks_for_is_not_called(played: 
     assert "last turn" in json.dumps(model.requests[2][-1])
     assert "last turn" not in json.dumps(model.requests[1])
     assert done.status == "failure"
-    assert done.end_reason.startswith("3 turns were used up; search was given up")
+    assert done.end_reason.startswith("the limit of 3 turns is reached; search failed with")
     assert done.cause is not None
-    assert "2 did not" in done.report
+    assert "2 failed." in done.report
     assert played.steps[-1].failure is not None
     assert played.steps[-1].failure.kind == "orchestration/max_retries_exceeded"
 
@@ -170,9 +170,9 @@ def test_several_calls_of_one_turn_are_all_answered(played: Sandbox, is_async: b
 def test_a_repaired_call_is_announced_to_the_model(played: Sandbox) -> None:
     model = ScriptedModel(call("Weather", city="Oslo"), "Rain.")
     done = looped(model, [weather])
-    assert "the name Weather -> weather" in model.requests[1][-1]["content"]
+    assert "the tool name Weather -> weather" in model.requests[1][-1]["content"]
     assert done.status == "recovered"
-    assert "the name Weather -> weather" in done.report
+    assert "the tool name Weather -> weather" in done.report
 
 
 def test_a_model_that_is_overloaded_is_asked_again(played: Sandbox) -> None:
@@ -228,7 +228,7 @@ def test_replies_may_be_objects(played: Sandbox) -> None:
 
 @pytest.mark.parametrize("reply", [None, 7, {}, object()])
 def test_a_reply_that_is_none_is_refused_with_what_may_be(played: Sandbox, reply: Any) -> None:
-    with pytest.raises(SettingsError, match="reply is not understood"):
+    with pytest.raises(SettingsError, match="Unsupported model reply"):
         mulligan.loop(lambda messages: reply, [], "hello")
 
 
@@ -257,19 +257,22 @@ def test_a_loop_inside_a_run_is_part_of_it(played: Sandbox) -> None:
 
 @pytest.mark.parametrize(
     ("options", "told"),
-    [({"limit": 0}, "limit must be at least 1"), ({"style": "google"}, "style is openai or anthropic")],
+    [
+        ({"limit": 0}, "Invalid limit 0. Use 1 or more"),
+        ({"style": "google"}, "Invalid style 'google'. Use 'openai' or 'anthropic'"),
+    ],
 )
 def test_what_cannot_be_meant_is_refused(played: Sandbox, options: Any, told: str) -> None:
     with pytest.raises(SettingsError, match=told):
         looped(ScriptedModel("Hello."), [], **options)
-    with pytest.raises(SettingsError, match="model is a function"):
+    with pytest.raises(SettingsError, match="Invalid model of type str"):
         mulligan.loop("gpt", [], "hello")  # type: ignore[call-overload]
 
 
 def test_a_script_that_is_over_says_so() -> None:
     model = ScriptedModel("Hello.")
     model([])
-    with pytest.raises(AssertionError, match="the script is over"):
+    with pytest.raises(AssertionError, match="the script of the model has ended"):
         model([])
 
 
@@ -307,7 +310,7 @@ def test_with_teach_the_conversation_begins_with_what_is_known_of_the_tools(
 
 @pytest.mark.parametrize("teach", [-1, 2.5, "yes", None])
 def test_what_teach_cannot_mean_is_refused(played: Sandbox, teach: Any) -> None:
-    with pytest.raises(SettingsError, match="inject_lessons is True"):
+    with pytest.raises(SettingsError, match="inject_lessons must be True or the maximum number of tokens"):
         mulligan.loop(ScriptedModel("Done."), [weather], "Hello", inject_lessons=teach)
 
 

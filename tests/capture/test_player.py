@@ -67,7 +67,7 @@ def test_a_once_tool_that_executes_and_loses_its_reply_is_executed_exactly_once(
     assert left.value is lost
     assert payments == [100]
     assert played.steps[0].failure is not None
-    assert played.steps[0].failure.ran is TookEffect.UNKNOWN
+    assert played.steps[0].failure.took_effect is TookEffect.UNKNOWN
 
 
 def test_an_async_once_tool_that_loses_its_reply_is_executed_exactly_once(played: Sandbox) -> None:
@@ -83,7 +83,7 @@ def test_an_async_once_tool_that_loses_its_reply_is_executed_exactly_once(played
     assert payments == [100]
 
 
-@pytest.mark.parametrize("effects", ["none", "repeatable"])
+@pytest.mark.parametrize("effects", ["none", "idempotent"])
 def test_a_tool_that_may_be_repeated_is_called_again_after_the_time_it_asked_for(played: Sandbox, effects: Any) -> None:
     tool = Scripted(RateLimited(2.0), "ok")
     assert mulligan.tool(effects=effects)(tool)() == "ok"
@@ -175,7 +175,7 @@ def test_an_agent_error_that_says_it_cannot_be_recovered_is_told_and_not_retried
     with pytest.raises(AgentError) as left:
         mulligan.tool(effects="none")(tool)(top_k=50)
     assert len(tool.calls) == 1
-    assert "trying again cannot help" in notes(left.value)
+    assert "declared unrecoverable" in notes(left.value)
 
 
 def test_an_infra_error_is_never_retried(played: Sandbox) -> None:
@@ -197,7 +197,7 @@ def test_a_type_error_of_the_call_itself_proves_that_nothing_happened(played: Sa
         pay(cents=1, currency="EUR")  # type: ignore[call-arg]
     failure = played.steps[0].failure
     assert failure is not None
-    assert (str(failure.kind), failure.ran) == ("tool/invalid_arguments", TookEffect.NO)
+    assert (str(failure.kind), failure.took_effect) == ("tool/invalid_arguments", TookEffect.NO)
     assert ran == []
 
 
@@ -214,7 +214,7 @@ def test_a_type_error_of_the_call_of_a_stream_or_coroutine_proves_it_too(played:
         list(stream(m=1))  # type: ignore[call-arg]
     with pytest.raises(TypeError):
         asyncio.run(fetch(m=1))  # type: ignore[call-arg]
-    assert [(str(step.failure.kind), step.failure.ran) for step in played.steps if step.failure] == [
+    assert [(str(step.failure.kind), step.failure.took_effect) for step in played.steps if step.failure] == [
         ("tool/invalid_arguments", TookEffect.NO)
     ] * 2
 
@@ -227,14 +227,14 @@ def test_a_type_error_from_inside_the_function_proves_nothing(played: Sandbox) -
     with pytest.raises(TypeError):
         pay(1)
     assert played.steps[0].failure is not None
-    assert played.steps[0].failure.ran is not TookEffect.NO
+    assert played.steps[0].failure.took_effect is not TookEffect.NO
 
 
 def test_a_type_error_from_inside_a_function_of_c_proves_nothing(played: Sandbox) -> None:
     with pytest.raises(TypeError):
         mulligan.tool(len)(3)  # type: ignore[arg-type]
     assert played.steps[0].failure is not None
-    assert played.steps[0].failure.ran is not TookEffect.NO
+    assert played.steps[0].failure.took_effect is not TookEffect.NO
 
 
 def test_a_schema_is_checked_before_the_call_is_made(played: Sandbox) -> None:
@@ -251,7 +251,7 @@ def test_the_note_on_an_exception_says_what_was_tried(played: Sandbox) -> None:
     with pytest.raises(ConnectionError) as left:
         mulligan.tool(effects="none")(Scripted(*(ConnectionError("reset") for _ in range(3))))()
     (note,) = getattr(left.value, "__notes__", [])
-    assert note.startswith("mulligan: tool/connection_error, 3 attempts in ")
+    assert note.startswith("mulligan: tool/connection_error after 3 attempts (")
     assert f"mulligan show {played.steps[0].run[:12]}" in note
 
 
@@ -369,7 +369,7 @@ def test_what_is_no_failure_passes_straight_through_and_is_recorded_as_cancelled
         drive()
     assert left.value is error
     assert [step.outcome for step in played.steps] == ["cancelled"]
-    assert played.runs[0].run.end == "finished"
+    assert played.runs[0].run.end_reason == "finished"
 
 
 def test_cancellation_during_a_wait_passes() -> None:
@@ -433,7 +433,7 @@ def test_a_user_who_refuses_is_not_a_failure(played: Sandbox) -> None:
     tool = Scripted(UserRejected("The user doesn't want to proceed with this tool use. The tool use was rejected"))
     with pytest.raises(UserRejected):
         mulligan.tool(effects="none")(tool)()
-    assert [step.outcome for step in played.steps] == ["refused"]
+    assert [step.outcome for step in played.steps] == ["blocked"]
     assert len(tool.calls) == 1
 
 
@@ -479,7 +479,7 @@ def test_that_question_is_asked_by_async_callers_too(played: Sandbox) -> None:
     assert asked == ["book"]
 
 
-@pytest.mark.parametrize(("effects", "is_told"), [("once", False), ("repeatable", True)])
+@pytest.mark.parametrize(("effects", "is_told"), [("once", False), ("idempotent", True)])
 def test_nobody_is_told_to_do_twice_what_may_have_happened(effects: Any, is_told: bool) -> None:
     is_lost = True
 
@@ -498,7 +498,7 @@ def test_nobody_is_told_to_do_twice_what_may_have_happened(effects: Any, is_told
                 is_lost = False
                 assert pay("INV-1") == "paid"
 
-    assert ("The same call worked before" in "".join(left.value.__notes__)) is is_told
+    assert ("In earlier runs a later retry" in "".join(left.value.__notes__)) is is_told
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -523,4 +523,4 @@ def test_the_time_of_a_failed_attempt_is_that_of_the_function_and_not_of_what_we
         asyncio.run(asearch("fish")) if is_async else search("fish")
 
     assert len(played.steps) == 3
-    assert all(step.seconds < 0.1 for step in played.steps), [step.seconds for step in played.steps]
+    assert all(step.duration_seconds < 0.1 for step in played.steps), [step.duration_seconds for step in played.steps]

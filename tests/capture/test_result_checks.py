@@ -86,7 +86,7 @@ def test_a_tool_that_may_happen_once_is_not_repeated_for_what_it_answered(played
     assert mulligan.tool(asked.next)() is BUSY
     assert asked.executed == 1
     assert played.steps[0].failure is not None
-    assert played.steps[0].failure.ran is not TookEffect.NO
+    assert played.steps[0].failure.took_effect is not TookEffect.NO
 
 
 def test_a_tool_without_effects_is_asked_again_where_waiting_helps(played: Sandbox) -> None:
@@ -114,7 +114,7 @@ def test_words_of_an_answer_do_not_prove_that_nothing_ran(played: Sandbox) -> No
     search(50)
     assert asked.executed == 1
     assert played.steps[0].failure is not None
-    assert played.steps[0].failure.ran is not TookEffect.NO
+    assert played.steps[0].failure.took_effect is not TookEffect.NO
 
 
 def test_an_async_tool_and_one_with_a_schema_are_judged_alike(played: Sandbox) -> None:
@@ -157,7 +157,7 @@ def test_what_a_model_says_about_errors_is_no_error(played: Sandbox) -> None:
 def test_a_refusal_by_the_user_is_recorded_as_refused(played: Sandbox) -> None:
     said = "<tool_use_error>The user doesn't want to proceed with this tool use.</tool_use_error>"
     assert mulligan.tool(effects="none")(lambda: said)() == said
-    assert outcomes(played) == ["refused"]
+    assert outcomes(played) == ["blocked"]
     assert played.runs[0].steps[0].has_failed is False
 
 
@@ -217,7 +217,7 @@ def test_the_async_loop_tells_the_same(played: Sandbox) -> None:
 
 
 @settings(max_examples=500)
-@given(st.from_regex(tool_results._ERROR_OPENING_PATTERN, alphabet=st.characters(codec="ascii")))
+@given(st.from_regex(tool_results.ERROR_OPENING_PATTERN, alphabet=st.characters(codec="ascii")))
 def test_the_quick_look_lets_no_text_go_that_says_error(text: str) -> None:
     assert is_error(text) == is_error_result(text)
 
@@ -337,6 +337,6 @@ def test_an_error_by_which_the_user_refuses_is_recorded_as_refused_and_raised(pl
         mulligan.tool(effects="none")(refused)()
     assert asked.executed == 1
     (step,) = played.runs[0].steps
-    assert step.outcome == "refused"
+    assert step.outcome == "blocked"
     assert step.failure is not None
     assert step.failure.kind == "none/user_rejected"

@@ -24,7 +24,7 @@ def test_a_run_says_who_did_what_and_where(played: Sandbox) -> None:
         pass
     run = played.runs[0].run
     assert (run.agent, run.version, run.environment) == ("weather-agent", "2", "test")
-    assert (run.context, run.metadata, run.end) == ("rain in Oslo", {"user": 7}, "finished")
+    assert (run.context, run.metadata, run.end_reason) == ("rain in Oslo", {"user": 7}, "finished")
 
 
 def test_a_run_without_a_name_is_that_of_the_agent_in_the_settings(played: Sandbox) -> None:
@@ -56,7 +56,7 @@ def test_a_step_keeps_what_is_known_about_it(played: Sandbox) -> None:
         step.metadata["words"] = 12
     assert played.steps[0].metadata == {"tone": "kind", "words": 12}
     assert played.steps[0].type == "respond"
-    assert played.steps[0].seconds > 0
+    assert played.steps[0].duration_seconds > 0
 
 
 @pytest.mark.parametrize("type", ["run", "thought", ""])
@@ -120,7 +120,7 @@ def test_a_run_that_an_exception_left_has_failed(played: Sandbox) -> None:
     assert (step.type, step.name) == ("run", "agent")
     assert step.failure is not None
     assert step.failure.kind == "orchestration/uncaught_exception"
-    assert played.runs[0].run.end == "raised"
+    assert played.runs[0].run.end_reason == "raised"
 
 
 def test_an_exception_that_a_step_tells_of_is_not_told_again_by_its_run(played: Sandbox) -> None:
@@ -147,7 +147,7 @@ def test_a_run_that_was_cut_short_is_abandoned_and_its_steps_have_not_failed(
     with pytest.raises(type(error)), mulligan.run("agent") as run, run.step("plan"):
         raise error
     assert run.status == "failure"
-    assert played.runs[0].run.end == "abandoned"
+    assert played.runs[0].run.end_reason == "abandoned"
     assert [(step.outcome, step.failure) for step in played.steps] == [("cancelled", None)]
 
 
@@ -169,7 +169,7 @@ def test_a_call_outside_any_run_that_was_cut_short_is_cancelled_and_no_failure(
         wait()
     with pytest.raises(type(error)):
         list(items())
-    assert [each.run.end for each in played.runs] == ["finished", "finished"]
+    assert [each.run.end_reason for each in played.runs] == ["finished", "finished"]
     assert [step.outcome for step in played.steps] == ["cancelled", "cancelled"]
 
 
@@ -178,7 +178,7 @@ def test_a_run_that_is_left_in_order_has_finished(played: Sandbox, error: BaseEx
     with pytest.raises(type(error)), mulligan.run("agent") as run:
         raise error
     assert run.status == "success"
-    assert played.runs[0].run.end == "finished"
+    assert played.runs[0].run.end_reason == "finished"
 
 
 def test_a_generator_that_is_closed_ends_its_run_in_order(played: Sandbox) -> None:
@@ -189,7 +189,7 @@ def test_a_generator_that_is_closed_ends_its_run_in_order(played: Sandbox) -> No
     reading = items()
     assert next(reading) == 0
     reading.close()  # type: ignore[attr-defined]
-    assert played.runs[0].run.end == "finished"
+    assert played.runs[0].run.end_reason == "finished"
 
 
 def test_a_run_whose_task_is_cancelled_is_abandoned(played: Sandbox) -> None:
@@ -202,7 +202,7 @@ def test_a_run_whose_task_is_cancelled_is_abandoned(played: Sandbox) -> None:
             await asyncio.wait_for(work(), 0.01)
 
     asyncio.run(main())
-    assert [(history.run.end, history.steps) for history in played.runs] == [("abandoned", ())]
+    assert [(history.run.end_reason, history.steps) for history in played.runs] == [("abandoned", ())]
 
 
 # record_failure
@@ -375,7 +375,7 @@ def test_a_run_that_is_left_in_another_context_is_left_without_a_sound(played: S
     contextvars.copy_context().run(step.__enter__)
     step.__exit__(None, None, None)
     run.__exit__(None, None, None)
-    assert played.runs[0].run.end == "finished"
+    assert played.runs[0].run.end_reason == "finished"
 
 
 def test_notes_are_those_of_the_current_run_and_are_told_once(played: Sandbox) -> None:
@@ -416,4 +416,4 @@ def test_a_run_may_be_entered_again_while_it_is_open_by_any_thread(played: Sandb
     double(5)
 
     assert [len(history.steps) for history in played.runs] == [4, 1]
-    assert [history.run.end for history in played.runs] == ["finished", "finished"]
+    assert [history.run.end_reason for history in played.runs] == ["finished", "finished"]

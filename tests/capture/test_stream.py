@@ -79,7 +79,7 @@ def test_a_stream_that_fails_after_its_first_item_is_not_started_again(played: S
     assert left.value is error
     assert seen == ["a"]
     assert started == [1]
-    assert "its first items were passed on already" in left.value.__notes__[0]
+    assert "the first items of the stream were already delivered" in left.value.__notes__[0]
     assert outcomes(played) == ["failure"]
 
 
@@ -104,7 +104,7 @@ def test_a_stream_that_never_starts_is_given_up_with_its_own_error(played: Sandb
         list(fails_before(*errors)())
     assert left.value is errors[2]
     assert outcomes(played) == ["failure"] * 3
-    assert [history.run.end for history in played.runs] == ["raised"]
+    assert [history.run.end_reason for history in played.runs] == ["raised"]
 
 
 def test_a_repaired_stream_is_announced(played: Sandbox) -> None:
@@ -265,7 +265,7 @@ def test_closing_a_stream_closes_what_is_behind_it_and_is_no_failure(played: San
     asyncio.run(read_one())
     assert closed == ["sync", "async"]
     assert outcomes(played) == ["cancelled", "cancelled"]
-    assert [history.run.end for history in played.runs] == ["finished", "finished"]
+    assert [history.run.end_reason for history in played.runs] == ["finished", "finished"]
 
 
 def test_a_stream_that_is_never_read_is_never_called(played: Sandbox) -> None:

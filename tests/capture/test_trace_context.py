@@ -89,7 +89,7 @@ def test_a_header_of_a_later_version_is_read_as_far_as_it_is_known() -> None:
 
 
 def test_what_cannot_be_meant_is_refused() -> None:
-    with pytest.raises(SettingsError, match="traceparent is the header"):
+    with pytest.raises(SettingsError, match="Invalid traceparent of type int"):
         mulligan.run("called", traceparent=5)  # type: ignore[arg-type]
 
 

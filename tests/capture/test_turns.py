@@ -58,7 +58,7 @@ def test_a_loop_outside_a_run_is_one(played: Sandbox) -> None:
             break
     (history,) = played.runs
     assert [step.name for step in history.steps] == ["think", "search"] * 2
-    assert history.run.end == "finished"
+    assert history.run.end_reason == "finished"
     think()
     assert len(played.runs) == 2
 
@@ -190,7 +190,7 @@ def test_an_unknown_outcome_is_said_to_be_unknown(played: Sandbox) -> None:
     def pay() -> None:
         raise TimeoutError("no answer")
 
-    assert "may have taken effect" in turn(played).call([pay], "pay")["outcome"]
+    assert "may have executed" in turn(played).call([pay], "pay")["outcome"]
     harmless = mulligan.tool(effects="none", name="pay")(pay)
     assert "outcome" not in turn(played).call([harmless], "pay")
 
@@ -316,11 +316,11 @@ def test_a_line_break_inside_a_text_is_kept(played: Sandbox) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ('{"query": "fi', "ends in the middle"),
-        ('{"query": ', "ends in the middle"),
+        ('{"query": "fi', "the text is cut off"),
+        ('{"query": ', "the text is cut off"),
         ('{"query" "fish"}', "at character 10"),
         ("[1]", "a list"),
-        ('{"a": NaN}', "what JSON cannot"),
+        ('{"a": NaN}', "values that JSON does not allow"),
     ],
 )
 def test_json_that_cannot_be_mended_is_explained(played: Sandbox, text: str, told: str) -> None:
@@ -360,9 +360,9 @@ def test_a_report_says_what_worked_and_what_did_not(played: Sandbox) -> None:
             this.call([book], "book", {"room": "blue", "days": 5})
             this.call([pay], "pay", {"cents": 1})
     lines = turns.report().splitlines()
-    assert lines[0] == "4 calls: 3 worked in the end, 1 did not."
-    assert "the name Search -> search" in lines[1]
-    assert lines[2].startswith("- pay did not work, tool/timeout; it may have taken effect: [said by pay")
+    assert lines[0] == "4 calls: 3 succeeded, 1 failed."
+    assert "the tool name Search -> search" in lines[1]
+    assert lines[2].startswith("- pay failed with tool/timeout; it may have executed: [said by pay")
     assert len(lines) == 3
 
 
@@ -448,7 +448,7 @@ def test_acall_takes_async_tools_and_others(played: Sandbox) -> None:
 
 
 def test_acall_answers_as_call_does() -> None:
-    with sandbox(repeats=0) as played:
+    with sandbox(max_identical_failures=0) as played:
         _both_answer_the_same(played)
 
 

@@ -373,7 +373,7 @@ def test_calls_in_threads_are_runs_of_their_own(played: Sandbox) -> None:
 
 
 def test_calls_gathered_in_one_run_do_not_mix_up_their_attempts() -> None:
-    with sandbox(run_retries=100, retry_burst=100, breaker=False) as played:
+    with sandbox(max_run_retries=100, retry_budget_burst=100, circuit_breaker=False) as played:
         _gathered_calls(played)
 
 
@@ -437,16 +437,19 @@ def test_one_wrapped_function_serves_several_event_loops(played: Sandbox) -> Non
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"effects": "sometimes"}, "effects is none, repeatable or once, got 'sometimes'."),
-        ({"type": "plan"}, "type is tool, model or retrieval"),
-        ({"mode": "loud"}, "mode is observe, suggest or repair"),
-        ({"mode": ""}, "mode is observe, suggest or repair"),
-        ({"name": 7}, "name is a text, got 7."),
-        ({"schema": "object"}, "schema is a JSON schema as a dictionary, got str."),
-        ({"policy": 3}, "policy is a mulligan.Policy, got int."),
-        ({"privileged": "amount"}, "privileged is a list of argument names, such as ['amount'], got 'amount'."),
-        ({"unprivileged": [1]}, "unprivileged is a list of argument names"),
-        ({"unprivileged": 1}, "unprivileged is a list of argument names"),
+        ({"effects": "sometimes"}, "effects must be none, idempotent or once, got 'sometimes'."),
+        ({"type": "plan"}, "type must be tool, model or retrieval, got 'plan'."),
+        ({"mode": "loud"}, "mode must be observe, suggest or repair, got 'loud'."),
+        ({"mode": ""}, "mode must be observe, suggest or repair, got ''."),
+        ({"name": 7}, "Invalid name 7. Use a string."),
+        ({"schema": "object"}, "Invalid schema of type str. Use a JSON schema as a dictionary."),
+        ({"policy": 3}, "Invalid policy of type int. Use a mulligan.Policy."),
+        (
+            {"privileged": "amount"},
+            "Invalid privileged 'amount'. Use a list of argument names, for example ['amount'].",
+        ),
+        ({"unprivileged": [1]}, "Invalid unprivileged [1]. Use a list of argument names"),
+        ({"unprivileged": 1}, "Invalid unprivileged 1. Use a list of argument names"),
     ],
 )
 def test_an_option_that_cannot_be_meant_is_refused_when_the_function_is_wrapped(
@@ -460,10 +463,10 @@ def test_an_option_that_cannot_be_meant_is_refused_when_the_function_is_wrapped(
 @pytest.mark.parametrize(
     ("thing", "said"),
     [
-        (3, "only something that can be called can be wrapped, got int."),
+        (3, "Cannot wrap an object of type int. Pass a function."),
         ("search", "@mulligan.tool(name='search')"),
         (Index, "Index is a class"),
-        (property(lambda self: 1), "got property"),
+        (property(lambda self: 1), "Cannot wrap an object of type property"),
     ],
 )
 def test_what_cannot_be_called_cannot_be_wrapped(thing: Any, said: str) -> None:
@@ -510,7 +513,7 @@ def kept_of(args: Any, kwargs: Any, result: Any, **options: Any) -> list[tuple[A
                 assert mine.flush(10)  # what may be told of a form is known once the first of its calls is kept
         first = begin(tool.__mulligan__, mine._components.kit, args, kwargs)
         if first is not None and first.made.is_immutable:  # noted in passing, it is what would be told of it otherwise
-            assert first.told == journal_values(first.rules.template, first.made.named, first.made.given)
+            assert first.told == journal_values(first.rules.template, first.made.keywords, first.made.positional)
         (history,) = mine._components.recorder.store.runs(DEFAULT_TENANT, RunQuery())
         return [(step.name, step.seq, step.outcome, encode((step.arguments, step.result))) for step in history.steps]
 
@@ -543,7 +546,7 @@ def test_a_schema_that_is_none_is_told_once(
         search = mulligan.tool(name="search", schema=schema)(lambda k: k)
         assert [search(1), search(2)] == [1, 2]
         assert search(object) is object  # what JSON does not know is no fault of the schema
-    assert caplog.text.count("the schema of search cannot be used") == is_told
+    assert caplog.text.count("The schema of search is unusable") == is_told
 
 
 @pytest.mark.parametrize("error", [ConnectionResetError("cut"), ConnectionRefusedError("refused")])
@@ -552,7 +555,7 @@ def test_what_can_be_read_only_once_is_not_handed_to_a_second_attempt(
 ) -> None:
     """It would find nothing left to read, and what it answers would be told as a success."""
 
-    @mulligan.tool(effects="repeatable")
+    @mulligan.tool(effects="idempotent")
     def upload(lines: Any) -> int:
         sent.append(len(list(lines)))
         if len(sent) == 1:
@@ -566,14 +569,14 @@ def test_what_can_be_read_only_once_is_not_handed_to_a_second_attempt(
             with pytest.raises(type(error)) as left:
                 upload(once)
             assert sent == [2]
-            assert "an argument of it can be read only once" in left.value.__notes__[0]
+            assert "an argument can be read only once" in left.value.__notes__[0]
     sent = []
     assert upload(["a", "b"]) == 2
     assert sent == [2, 2]
 
 
 def test_arguments_that_were_turned_away_are_repaired_beside_what_can_be_read_only_once(played: Sandbox) -> None:
-    @mulligan.tool(effects="repeatable")
+    @mulligan.tool(effects="idempotent")
     def upload(lines: Any, parts: int = 5) -> int:
         if parts > 10:
             raise mulligan.AgentError(f"parts must be 10 or less, got {parts}.")
@@ -616,7 +619,7 @@ def test_a_call_that_changed_what_it_was_given_is_not_made_again(
 ) -> None:
     """The second attempt would be another call than the caller made, and what it answers would pass for a success."""
 
-    @mulligan.tool(effects="repeatable", **options)
+    @mulligan.tool(effects="idempotent", **options)
     def send(rows: Any, is_changed: bool) -> int:
         seen.append(copy.deepcopy(rows))
         if is_changed:
@@ -633,7 +636,7 @@ def test_a_call_that_changed_what_it_was_given_is_not_made_again(
     with pytest.raises(ConnectionResetError) as left:
         send(rows, is_changed=True)
     assert len(seen) == 1
-    assert "it has changed rows, which it was given" in left.value.__notes__[0]
+    assert "the call modified its arguments (rows)" in left.value.__notes__[0]
 
 
 def test_a_repaired_call_that_changed_what_it_was_given_is_not_made_again(played: Sandbox) -> None:

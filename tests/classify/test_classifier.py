@@ -26,44 +26,44 @@ def rpc(code: int, message: str = "no") -> dict[str, Any]:
 
 @pytest.mark.parametrize("code", [-32601, -32602])
 def test_a_json_rpc_refusal_proves_that_nothing_ran(code: int) -> None:
-    assert classify(rpc(code)).ran is TookEffect.NO
+    assert classify(rpc(code)).took_effect is TookEffect.NO
 
 
 @pytest.mark.parametrize("code", [-32603, -32000, -32001, -32700])
 def test_any_other_json_rpc_error_proves_nothing(code: int) -> None:
-    assert classify(rpc(code)).ran is TookEffect.UNKNOWN
+    assert classify(rpc(code)).took_effect is TookEffect.UNKNOWN
 
 
 def test_a_refused_connection_proves_that_nothing_was_sent() -> None:
-    assert classify(ConnectionRefusedError(111, "Connection refused")).ran is TookEffect.NO
+    assert classify(ConnectionRefusedError(111, "Connection refused")).took_effect is TookEffect.NO
 
 
 def test_the_words_of_a_refused_connection_prove_nothing_by_themselves() -> None:
-    assert classify(text="Connection refused", tool="pay").ran is TookEffect.UNKNOWN
-    assert classify(RuntimeError("Connection refused"), tool="pay").ran is TookEffect.UNKNOWN
+    assert classify(text="Connection refused", tool="pay").took_effect is TookEffect.UNKNOWN
+    assert classify(RuntimeError("Connection refused"), tool="pay").took_effect is TookEffect.UNKNOWN
 
 
 @pytest.mark.parametrize(
     "error", [TimeoutError(), ConnectionResetError(104, "Connection reset by peer"), BrokenPipeError()]
 )
 def test_after_a_timeout_or_a_lost_connection_it_may_have_happened(error: Exception) -> None:
-    assert classify(error, source="tool").ran is TookEffect.UNKNOWN
+    assert classify(error, source="tool").took_effect is TookEffect.UNKNOWN
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 422, 429, 500, 502, 503, 504])
 def test_a_status_inside_a_function_leaves_open_what_happened_before(status: int) -> None:
-    assert classify(status=status, tool="pay").ran is TookEffect.UNKNOWN
+    assert classify(status=status, tool="pay").took_effect is TookEffect.UNKNOWN
 
 
 def test_a_status_its_developer_declared_proves_that_nothing_ran() -> None:
     failure = classify(status=422, tool="pay", rejection_statuses={422})
-    assert failure.ran is TookEffect.NO
-    assert "rejects 422" in failure.evidence
+    assert failure.took_effect is TookEffect.NO
+    assert "rejection status 422" in failure.evidence
 
 
 def test_an_unknown_tool_did_not_run_unless_a_function_of_ours_says_so_itself() -> None:
-    assert classify(text="Unknown tool: pya", tool="pya").ran is TookEffect.NO
-    assert classify(RuntimeError("Unknown tool: pya"), tool="dispatch").ran is TookEffect.UNKNOWN
+    assert classify(text="Unknown tool: pya", tool="pya").took_effect is TookEffect.NO
+    assert classify(RuntimeError("Unknown tool: pya"), tool="dispatch").took_effect is TookEffect.UNKNOWN
 
 
 # Whose move is it?
@@ -73,7 +73,11 @@ def test_an_agent_error_says_itself_what_to_do() -> None:
     failure = classify(
         AgentError("top_k must be 10 or less, got 50.", code="too_many", hint="Ask for 10."), tool="search"
     )
-    assert (failure.kind, failure.remedy, failure.ran) == ("tool/invalid_arguments", Remedy.REPAIR, TookEffect.NO)
+    assert (failure.kind, failure.remedy, failure.took_effect) == (
+        "tool/invalid_arguments",
+        Remedy.REPAIR,
+        TookEffect.NO,
+    )
     assert (failure.message, failure.hint, failure.code) == (
         "top_k must be 10 or less, got 50.",
         "Ask for 10.",
@@ -93,7 +97,7 @@ def test_an_agent_error_may_name_its_kind() -> None:
 
 def test_an_infrastructure_error_waits_for_a_person_and_promises_nothing() -> None:
     failure = classify(InfraError("The database is gone."))
-    assert (failure.remedy, failure.ran, failure.recoverable) == (Remedy.STOP, TookEffect.UNKNOWN, False)
+    assert (failure.remedy, failure.took_effect, failure.recoverable) == (Remedy.STOP, TookEffect.UNKNOWN, False)
 
 
 def test_cancellation_is_no_failure() -> None:
@@ -167,19 +171,22 @@ def test_an_error_is_the_same_inside_one_that_says_nothing(how: str, inner: Exce
         assert getattr(wrapped, name) == getattr(itself, name)
     if isinstance(inner, AgentError):
         assert wrapped.hint == itself.hint
-    assert wrapped.ran is TookEffect.UNKNOWN  # what else was done where it was caught, it does not know
+    assert wrapped.took_effect is TookEffect.UNKNOWN  # what else was done where it was caught, it does not know
 
 
 def test_a_refused_connection_proves_nothing_about_the_attempts_before_it() -> None:
     refused = ConnectionRefusedError(111, "Connection refused")
-    assert classify(refused).ran is TookEffect.NO
-    assert classify(caused(RetryError(object()), refused)).ran is TookEffect.UNKNOWN
+    assert classify(refused).took_effect is TookEffect.NO
+    assert classify(caused(RetryError(object()), refused)).took_effect is TookEffect.UNKNOWN
 
     class Rejected(Exception):
         status_code = 422
 
-    assert classify(Rejected("no"), rejection_statuses={422}).ran is TookEffect.NO
-    assert classify(caused(RetryError(object()), Rejected("no")), rejection_statuses={422}).ran is TookEffect.UNKNOWN
+    assert classify(Rejected("no"), rejection_statuses={422}).took_effect is TookEffect.NO
+    assert (
+        classify(caused(RetryError(object()), Rejected("no")), rejection_statuses={422}).took_effect
+        is TookEffect.UNKNOWN
+    )
 
 
 def test_what_another_layer_has_retried_in_vain_is_not_waited_for_again() -> None:
@@ -187,7 +194,7 @@ def test_what_another_layer_has_retried_in_vain_is_not_waited_for_again() -> Non
     assert classify(reset).remedy is Remedy.RETRY
     told = classify(caused(RetryError(object()), reset))
     assert told.remedy is Remedy.REPLAN
-    assert told.hint.startswith("It was tried as often as is allowed.")
+    assert told.hint.startswith("All allowed attempts failed.")
 
 
 def test_retries_that_ended_without_an_error_are_what_they_are() -> None:
@@ -263,7 +270,7 @@ def test_a_rule_of_ones_own_is_asked_first() -> None:
 def test_kinds_and_rules_are_read_from_settings() -> None:
     own = Classifier.from_settings(
         {
-            "kinds": {"tool/card_declined": {"remedy": "tell", "ran": "no", "hint": "Ask for another card."}},
+            "kinds": {"tool/card_declined": {"remedy": "replan", "took_effect": "no", "hint": "Ask for another card."}},
             "rules": [{"kind": "tool/card_declined", "pattern": r"declined \(\d+\)", "tools": ["pay"]}],
         }
     )
@@ -272,7 +279,7 @@ def test_kinds_and_rules_are_read_from_settings() -> None:
 
 
 def test_a_built_in_kind_can_be_given_another_remedy() -> None:
-    own = Classifier.from_settings({"kinds": {"tool/timeout": {"remedy": "tell"}}})
+    own = Classifier.from_settings({"kinds": {"tool/timeout": {"remedy": "replan"}}})
     failure = own.classify(TimeoutError("slow"))
     assert failure.remedy is Remedy.REPLAN
     assert failure.hint == KINDS["tool/timeout"].hint
@@ -281,16 +288,16 @@ def test_a_built_in_kind_can_be_given_another_remedy() -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"kinds": {"tool/x": {"remdy": "tell"}}}, "Did you mean 'remedy'?"),
-        ({"kinds": {"tool/x": {"remedy": "wiat"}}}, "Did you mean 'wait'?"),
+        ({"kinds": {"tool/x": {"remdy": "replan"}}}, "Did you mean 'remedy'?"),
+        ({"kinds": {"tool/x": {"remedy": "rety"}}}, "Did you mean 'retry'?"),
         ({"kinds": {"tol/x": {}}}, "Did you mean 'tool'?"),
         ({"kinds": {"timeout": {}}}, "type/code"),
         ({"rules": [{"kind": "tool/timeot", "words": ["slow"]}]}, "Did you mean 'tool/timeout'?"),
-        ({"rules": [{"kind": "tool/timeout"}]}, "needs words or a pattern"),
+        ({"rules": [{"kind": "tool/timeout"}]}, "Add words or a pattern"),
         ({"rules": [{"kind": "tool/timeout", "pattern": "("}]}, "not a regular expression"),
         ({"rules": [{"kind": "tool/timeout", "pattern": "(a+)+$"}]}, "repeats a group"),
         ({"rules": [{"kind": "tool/timeout", "pattern": "(a|a)*$"}]}, "repeats a group"),
-        ({"rules": [{"kind": "tool/timeout", "pattern": "a.*b.*c.*d"}]}, "more than two places"),
+        ({"rules": [{"kind": "tool/timeout", "pattern": "a.*b.*c.*d"}]}, "more than two open repetitions"),
         ({"rule": []}, "Did you mean 'rules'?"),
         ({"rules": {}}, "a list"),
     ],

@@ -20,7 +20,7 @@ from mulligan.core.failure import TookEffect
 
 def test_a_subprocess_that_failed_is_read_by_its_output() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "open('no-such-file.txt')"], capture_output=True, text=True, check=False
+        [sys.executable, "-I", "-c", "open('no-such-file.txt')"], capture_output=True, text=True, check=False
     )
     failure = classify(done, tool="run")
     assert failure.kind == "tool/file_not_found"
@@ -29,7 +29,9 @@ def test_a_subprocess_that_failed_is_read_by_its_output() -> None:
 
 def test_a_called_process_error_and_bytes_are_read_alike() -> None:
     with pytest.raises(subprocess.CalledProcessError) as raised:
-        subprocess.run([sys.executable, "-c", "import sys; sys.exit('it broke')"], capture_output=True, check=True)
+        subprocess.run(
+            [sys.executable, "-I", "-c", "import sys; sys.exit('it broke')"], capture_output=True, check=True
+        )
     failure = classify(raised.value, tool="run")
     assert failure.kind == "tool/execution_failed"
     assert failure.message == "it broke"
@@ -40,7 +42,7 @@ def test_a_subprocess_that_took_too_long_timed_out() -> None:
 
 
 def test_a_program_that_ran_and_failed_has_run() -> None:
-    assert classify({"returncode": 3, "stderr": "no idea"}).ran is TookEffect.YES
+    assert classify({"returncode": 3, "stderr": "no idea"}).took_effect is TookEffect.YES
 
 
 def test_the_standard_librarys_own_http_error() -> None:

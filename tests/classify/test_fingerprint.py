@@ -144,8 +144,8 @@ def test_leaving_out_what_a_text_cannot_hold_changes_nothing(text, part):
     from mulligan.classify import fingerprint as module
 
     for given_text in (text, f"{text} {part}", f"{part}{text}"):
-        whole = re.compile(module._TOKENS, re.IGNORECASE | re.VERBOSE)
-        some = re.compile(module._token_pattern_for(given_text), re.IGNORECASE | re.VERBOSE)
+        whole = re.compile(module.TOKEN_PATTERNS, re.IGNORECASE | re.VERBOSE)
+        some = re.compile(module.token_pattern_for(given_text), re.IGNORECASE | re.VERBOSE)
         assert [(m.lastgroup, m.span()) for m in whole.finditer(given_text)] == [
             (m.lastgroup, m.span()) for m in some.finditer(given_text)
         ]

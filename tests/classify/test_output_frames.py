@@ -27,7 +27,7 @@ FRAMES = {
 @pytest.mark.parametrize("text", FRAMES.values(), ids=FRAMES)
 def test_the_same_output_is_the_same_failure_in_every_agents_frame(text: str) -> None:
     failure = classify(text=text, tool="shell")
-    assert (failure.kind, failure.ran) == ("tool/execution_failed", TookEffect.YES)
+    assert (failure.kind, failure.took_effect) == ("tool/execution_failed", TookEffect.YES)
     assert failure.message == SAID
 
 

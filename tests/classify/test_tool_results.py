@@ -62,8 +62,8 @@ def test_the_flag_is_believed() -> None:
 
 
 def test_a_process_is_judged_by_its_exit_code() -> None:
-    assert is_error_result(subprocess.run([sys.executable, "-c", "raise SystemExit(3)"], check=False))
-    assert not is_error_result(subprocess.run([sys.executable, "-c", ""], check=False))
+    assert is_error_result(subprocess.run([sys.executable, "-I", "-c", "raise SystemExit(3)"], check=False))
+    assert not is_error_result(subprocess.run([sys.executable, "-I", "-c", ""], check=False))
 
 
 @given(st.text() | st.binary() | st.dictionaries(st.text(), st.text() | st.none()))

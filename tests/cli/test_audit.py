@@ -24,14 +24,14 @@ def test_commands_are_noted_with_who_typed_them(there, monkeypatch):
     monkeypatch.setattr(audit, "current_user", lambda: "ann")
     there("tenant", "create", "acme", "--records", "2m", "--alert-webhook", "https://chat.example.com/s3cr3t")
     secret = there("token", "create", "--role", "read", "--tenant", "acme", "--name", "ci")[1].strip()
-    there("tenant", "set", "acme", "--failures", "180")
+    there("tenant", "set", "acme", "--keep-failures", "180")
     there("token", "revoke", "ci")
 
     acts = json.loads(there("audit", "--tenant", "acme", "--json")[1])
-    assert {each["do"] for each in acts} == {"token.revoke", "tenant.set", "token.create", "tenant.create"}
+    assert {each["action"] for each in acts} == {"token.revoke", "tenant.set", "token.create", "tenant.create"}
     assert {(each["by"], each["via"]) for each in acts} == {("ann", "command")}
-    told = {each["do"]: each["told"] for each in acts}
-    assert told["tenant.set"] == 'keeps {"failures":180}'
+    told = {each["action"]: each["detail"] for each in acts}
+    assert told["tenant.set"] == 'retention_days {"keep_failures":180}'
     assert "2000000" in told["tenant.create"]
     assert "alert_webhook" in told["tenant.create"]
     everything = there("audit", "--tenant", "acme")[1] + there("audit", "--tenant", "acme", "--csv")[1]
@@ -44,21 +44,21 @@ def test_it_is_narrowed_and_told_as_a_table_and_as_csv(there):
     there("token", "create", "--role", "read", "--name", "one")
     there("token", "create", "--role", "read", "--name", "two")
     there("token", "revoke", "one")
-    assert len(json.loads(there("audit", "--do", "token.create", "--json")[1])) == 2
-    assert len(json.loads(there("audit", "--do", "token.", "--json")[1])) == 3
+    assert len(json.loads(there("audit", "--action", "token.create", "--json")[1])) == 2
+    assert len(json.loads(there("audit", "--action", "token.", "--json")[1])) == 3
     assert len(json.loads(there("audit", "--limit", "1", "--json")[1])) == 1
     assert json.loads(there("audit", "--by", "no such person", "--json")[1]) == []
     assert "token.revoke" in there("audit")[1]
     rows = list(csv.DictReader(io.StringIO(there("audit", "--csv")[1])))
-    assert {each["do"] for each in rows} == {"token.create", "token.revoke"}
-    assert "No change matches" in there("audit", "--by", "no such person")[1]
+    assert {each["action"] for each in rows} == {"token.create", "token.revoke"}
+    assert "No audit entry matches" in there("audit", "--by", "no such person")[1]
 
 
 def test_what_cannot_be_asked_is_refused(types, there):
-    assert "Nobody has changed anything" in there("audit")[1]
+    assert "The audit log is empty" in there("audit")[1]
     assert there("audit", "--since", "soon")[0] == 2
     code, _, err = types("audit", "--tenant", "acme", "--store", "https://mulligan.example.com")
-    assert (code, "the tenant of your token" in err) == (2, True)
+    assert (code, "the tenant from your token" in err) == (2, True)
 
 
 def test_a_removed_tenant_leaves_its_log(there, tmp_path, monkeypatch):
@@ -66,7 +66,7 @@ def test_a_removed_tenant_leaves_its_log(there, tmp_path, monkeypatch):
     there("tenant", "create", "acme")
     there("token", "create", "--role", "read", "--tenant", "acme")
     there("tenant", "remove", "acme", "--yes")
-    did = [each["do"] for each in json.loads(there("audit", "--tenant", "acme", "--json")[1])]
+    did = [each["action"] for each in json.loads(there("audit", "--tenant", "acme", "--json")[1])]
     assert sorted(did) == ["tenant.create", "tenant.remove", "token.create", "token.revoke"]
 
 
@@ -82,7 +82,7 @@ def serving(tmp_path):
 
 
 RUN = {
-    "id": "r", "agent": "a", "end": "finished",
+    "id": "r", "agent": "a", "end_reason": "finished",
     "steps": [{"name": "s", "arguments": {"k": 1}, "failure": {"message": "no", "code": "invalid_arguments"}},
               {"name": "s", "arguments": {"k": 2}}],
 }  # fmt: skip
@@ -93,11 +93,11 @@ def test_decisions_on_pages_and_by_token_are_noted_with_who_holds_the_token(serv
     assert ann.post("/v1/runs", RUN).status == 200
     (pattern,) = ann.get("/v1/patterns").json["patterns"]
     form = {"Content_Type": "application/x-www-form-urlencoded"}
-    assert ann.post(f"/patterns/{pattern['id']}", body=b"do=mute", **form).status == 303
+    assert ann.post(f"/patterns/{pattern['id']}", body=b"action=mute", **form).status == 303
     assert ann.post("/v1/store/forget", body=b'[{"run":"r"}]').status == 200
 
     acts = ann.get("/v1/audit").json["audit"]
-    assert [(each["do"], each["by"], each["via"]) for each in acts[:2]] == [
+    assert [(each["action"], each["by"], each["via"]) for each in acts[:2]] == [
         ("forget.run", "ann", "api"),
         ("pattern.mute", "ann", "page"),
     ]
@@ -109,7 +109,7 @@ def test_decisions_on_pages_and_by_token_are_noted_with_who_holds_the_token(serv
     assert b"pattern.mute" in ann.get("/v1/audit?format=csv").body
     first = ann.get("/v1/audit?limit=1").json
     assert ann.get(f"/v1/audit?limit=1&cursor={first['next']}").json["audit"] == acts[1:2]
-    assert ann.get("/v1/audit?do=pattern.").json["audit"] == acts[1:2]
+    assert ann.get("/v1/audit?action=pattern.").json["audit"] == acts[1:2]
 
 
 def test_the_log_is_for_admins_of_the_tenant_alone(serving):
@@ -129,9 +129,9 @@ def test_whoever_came_by_the_printed_address_is_told_as_such(serving):
     serving.anybody().post("/v1/runs", RUN)
     (pattern,) = serving.person().get("/v1/patterns").json["patterns"]
     form = {"Content_Type": "application/x-www-form-urlencoded"}
-    assert serving.person().post(f"/patterns/{pattern['id']}", body=b"do=mute", **form).status == 303
-    (act,) = serving.store.audit(DEFAULT_TENANT, AuditQuery(do="pattern."))
-    assert (act.by, act.via, act.token) == ("the dashboard", "page", "")
+    assert serving.person().post(f"/patterns/{pattern['id']}", body=b"action=mute", **form).status == 303
+    (act,) = serving.store.audit(DEFAULT_TENANT, AuditQuery(action="pattern."))
+    assert (act.by, act.via, act.token) == ("dashboard", "page", "")
 
 
 def test_a_change_that_fails_leaves_no_entry(tmp_path, monkeypatch):

@@ -30,8 +30,8 @@ def store(tmp_path):
     kept = SqliteStore(path)
     for number, who in enumerate(["ann", "ann", "bob"]):
         at = int(time.time() * 1000) - 1000
-        run = Run(id=f"run_{number}", agent="helper \x1b[2J", started=at, ended=at, end="finished")
-        shared = {"run": run.id, "name": "search", "key": "shop:search", "started": at}
+        run = Run(id=f"run_{number}", agent="helper \x1b[2J", started_at=at, ended_at=at, end_reason="finished")
+        shared = {"run": run.id, "name": "search", "key": "shop:search", "started_at": at}
         query = f"cats {number}"
         steps = [
             Step(seq=1, call=1, arguments={"q": query, "k": 50}, outcome="failure", failure=REJECTED, **shared),
@@ -52,44 +52,48 @@ def told(store, *arguments):
     return json.loads(mulligan(*arguments, "--store", store, "--json").stdout)
 
 
+@pytest.mark.learning
 def test_fixes_are_listed_with_their_record(store):
     done = mulligan("--store", store)
     assert done.returncode == 0
-    assert done.stdout.startswith("1 fix: 1 told to models, 0 applied automatically.")
+    assert done.stdout.startswith("1 fix: 1 shown to models, 0 applied automatically.")
     assert "k=10" in done.stdout
     assert "3 of 3" in done.stdout
     (fix,) = told(store)
-    assert (fix["worked"], fix["principals"], fix["state"]) == (3, 2, "proposed")
+    assert (fix["successes"], fix["principals"], fix["state"]) == (3, 2, "proposed")
 
 
+@pytest.mark.learning
 def test_one_is_shown_with_each_run_that_it_rests_on(store):
     (fix,) = told(store)
     done = mulligan("show", fix["id"][:8], "--store", store)
-    assert "worked   3 of 3 times" in done.stdout
-    assert "  applied  no: a remembered value is applied only after a person approved it\n" in done.stdout
-    assert "  told     to models\n" in done.stdout
+    assert "trials   3 of 3 succeeded" in done.stdout
+    assert "  applied  no: a remembered value needs approval by a person\n" in done.stdout
+    assert "  shown    to models\n" in done.stdout
     assert "run_2" in done.stdout
     assert done.stdout.count("the tool's next call in the log, the error states the limit") == 3
     assert "\x1b" not in done.stdout
     assert [each["principal"] for each in told(store, "show", fix["id"])["evidence"]].count("ann") == 2
 
 
+@pytest.mark.learning
 def test_one_is_approved_and_revoked(store):
     (fix,) = told(store)
     assert told(store, "approve", fix["id"])["state"] == "approved"
     assert "  applied  automatically\n" in mulligan("show", fix["id"], "--store", store).stdout
-    assert mulligan("--store", store).stdout.startswith("1 fix: 1 told to models, 1 applied automatically.")
+    assert mulligan("--store", store).stdout.startswith("1 fix: 1 shown to models, 1 applied automatically.")
     assert told(store, "revoke", fix["id"])["state"] == "revoked"
     assert told(store, "--state", "approved") == []
 
 
+@pytest.mark.learning
 def test_what_cannot_be_tried_is_not_said_to_be(tmp_path):
     """The city was somebody's: that it was another one is all that is kept, and approval makes no value of it."""
     path = str(tmp_path / "kept.db")
     kept = SqliteStore(tmp_path / "kept.db")
     at = int(time.time() * 1000) - 1000
-    run = Run(id="run_1", agent="helper", started=at, ended=at, end="finished")
-    shared = {"run": run.id, "name": "weather", "started": at}
+    run = Run(id="run_1", agent="helper", started_at=at, ended_at=at, end_reason="finished")
+    shared = {"run": run.id, "name": "weather", "started_at": at}
     steps = [
         Step(seq=1, call=1, arguments={"city": "Oslo 9", "days": 3}, outcome="failure", failure=REJECTED, **shared),
         Step(seq=2, call=2, arguments={"city": "Oslo 1", "days": 3}, **shared),
@@ -97,46 +101,48 @@ def test_what_cannot_be_tried_is_not_said_to_be(tmp_path):
     kept.append(DEFAULT_TENANT, [*map(StepEnded, steps), RunEnded(run)], "journal", 1, "ann")
     kept.close()
     (fix,) = told(path)
-    why = "not applied: which value it was is not kept"
-    assert mulligan("approve", fix["id"], "--store", path).stdout.endswith(f"another city ({why})\n")
-    assert mulligan("--store", path).stdout.startswith("1 fix: 0 told to models, 0 applied automatically.")
+    why = "not applied: the value was specific to one run and is not stored"
+    assert mulligan("approve", fix["id"], "--store", path).stdout.endswith(f"use a different city ({why})\n")
+    assert mulligan("--store", path).stdout.startswith("1 fix: 0 shown to models, 0 applied automatically.")
     shown = mulligan("show", fix["id"], "--store", path).stdout
-    assert "  applied  no: which value it was is not kept\n" in shown
-    assert "  told     no: it worked in 1 of 1 runs, which is not sure enough to tell a model\n" in shown
+    assert "  applied  no: the value was specific to one run and is not stored\n" in shown
+    assert "  shown    no: succeeded in 1 of 1 runs: too low to show to a model\n" in shown
 
 
-VALUE, CAST = Change(path="k", how="substitute", after=10), Change(path="k", how="cast", after="integer")
-AMOUNT = Change(path="amount", how="cast", after="integer")
+VALUE, CAST = Change(path="k", operation="substitute", after=10), Change(path="k", operation="cast", after="integer")
+AMOUNT = Change(path="amount", operation="cast", after="integer")
 
 
 @pytest.mark.parametrize(
     ("about", "why"),
     [
-        ({"sort": "recipe"}, 'run automatically only with learn = "repair"'),
-        ({"sort": "recipe", "changes": (VALUE,)}, "only the caller can read the value in a tool's answer"),
-        ({"sort": "retry"}, "whether a call is made again, its kind and its effects say"),
-        ({"changes": (VALUE,)}, "a remembered value is applied only after a person approved it"),
+        ({"type": "prerequisite"}, 'prerequisites are called automatically only with learn = "repair"'),
+        ({"type": "prerequisite", "changes": (VALUE,)}, "only the caller can read the value from the tool result"),
+        ({"type": "retry"}, "the kind and the tool's effects decide whether a call is retried"),
+        ({"changes": (VALUE,)}, "a remembered value needs approval by a person"),
         ({"changes": (AMOUNT,), "state": "approved"}, "amount is a privileged argument"),
     ],
 )
 def test_a_fix_that_no_state_lets_be_applied_says_why_and_is_not_counted(about, why):
     fix = Fix(**({"id": "fix_1", "tool": "weather", "fingerprint": "f", "state": "promoted"} | about))
     assert not_automatic_reason(fix) == why
-    assert next(render_list([fix], 0, None)) == "1 fix: 0 told to models, 0 applied automatically."
+    assert next(render_list([fix], 0, None)) == "1 fix: 0 shown to models, 0 applied automatically."
 
 
 @pytest.mark.parametrize(("change", "state"), [(CAST, "promoted"), (VALUE, "approved")])
 def test_a_promoted_form_and_an_approved_value_are_applied(change, state):
     fix = Fix(id="fix_1", tool="weather", fingerprint="f", changes=(change,), state=state, showable=True)
-    assert next(render_list([fix], 0, None)) == "1 fix: 1 told to models, 1 applied automatically."
+    assert next(render_list([fix], 0, None)) == "1 fix: 1 shown to models, 1 applied automatically."
 
 
+@pytest.mark.learning
 def test_what_rests_on_somebody_is_taken_back(store):
     done = mulligan("revoke", "--principal", "ann", "--store", store)
-    assert done.stdout == "Taken back: 2 trials in 2 runs; 1 fix rested on them.\n"
-    assert told(store)[0]["tried"] == 1
+    assert done.stdout == "Revoked 2 trials in 2 runs; 1 fix changed.\n"
+    assert told(store)[0]["trials"] == 1
 
 
+@pytest.mark.learning
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -152,12 +158,14 @@ def test_what_cannot_be_done_says_what_to_type(store, arguments, said):
     assert said in done.stderr
 
 
+@pytest.mark.learning
 def test_a_store_that_is_not_there_is_not_made(tmp_path):
-    assert mulligan("--store", str(tmp_path / "none.db")).stdout.startswith("Nothing is known yet")
+    assert mulligan("--store", str(tmp_path / "none.db")).stdout.startswith("No fixes yet")
     assert mulligan("show", "fix_1", "--store", str(tmp_path / "none.db")).returncode == 2
     assert not (tmp_path / "none.db").exists()
 
 
+@pytest.mark.learning
 def test_the_page_on_memory_shows_what_its_example_really_teaches(tmp_path):
     root = Path(__file__).parents[2]
     environment = {**os.environ, "MULLIGAN_HOME": str(tmp_path), "PYTHONPATH": str(root / "src")}
@@ -167,9 +175,9 @@ def test_the_page_on_memory_shows_what_its_example_really_teaches(tmp_path):
         return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=True).stdout
 
     said(str(root / "examples" / "learn_from_failures.py"))
-    listed, shown = said("-m", "mulligan", "fixes"), said("-m", "mulligan", "fixes", "show", "fix_e2d4")
+    listed, shown = said("-m", "mulligan", "fixes"), said("-m", "mulligan", "fixes", "show", "fix_82dd")
     page = (root / "docs" / "memory.md").read_text()
-    wanted = re.search(r"```\n\$ mulligan fixes\n(.*?)\n\$ mulligan fixes show fix_e2d4\n(.*?)```", page, re.DOTALL)
+    wanted = re.search(r"```\n\$ mulligan fixes\n(.*?)\n\$ mulligan fixes show fix_82dd\n(.*?)```", page, re.DOTALL)
     assert wanted is not None
     assert re.sub(r"\d+ s ago", "0 s ago", listed) == wanted[1]
     assert shown.startswith(wanted[2])

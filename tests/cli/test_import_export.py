@@ -58,12 +58,17 @@ def store(tmp_path) -> Path:
     failure = Failure.of(Kind("tool", "timeout"), "weather of Rome timed out", fingerprint="1:abc")
     about = {"run": "run_aaaaaaaaaaaaaaaa", "name": "weather", "arguments": {"city": "Rome", "days": 3}}
     steps = [
-        Step(**about, seq=1, call=1, outcome="failure", failure=failure, started=1_772_000_000_000),
-        Step(**about, seq=2, call=2, result="sunny", started=1_772_000_001_000),
+        Step(**about, seq=1, call=1, outcome="failure", failure=failure, started_at=1_772_000_000_000),
+        Step(**about, seq=2, call=2, result="sunny", started_at=1_772_000_001_000),
     ]
-    run = Run(id="run_aaaaaaaaaaaaaaaa", agent="planner", metadata={"team": "blue"}, started=1_772_000_000_000)
+    run = Run(id="run_aaaaaaaaaaaaaaaa", agent="planner", metadata={"team": "blue"}, started_at=1_772_000_000_000)
     ended = Run(
-        id=run.id, agent=run.agent, metadata=run.metadata, started=run.started, ended=run.started + 9, end="finished"
+        id=run.id,
+        agent=run.agent,
+        metadata=run.metadata,
+        started_at=run.started_at,
+        ended_at=run.started_at + 9,
+        end_reason="finished",
     )
     made.append(DEFAULT_TENANT, [RunStarted(run), *map(StepEnded, steps), RunEnded(ended)], "test", 1)
     made.close()
@@ -74,7 +79,7 @@ def test_recorded_calls_become_runs_with_failures_classified_and_linked_and_with
     path = write(tmp_path / "calls.jsonl", *rows(3))
     code, out, _ = types("import", "--format", "calls", path, "--store", tmp_path / "k.db")
     assert code == 0
-    assert out.startswith("3 runs with 6 steps read, 9 records new in ")
+    assert out.startswith("3 runs with 6 steps read, 9 new records in ")
     histories = kept(tmp_path / "k.db")
     assert [len(history.links) for history in histories] == [1, 1, 1]
     assert histories[0].steps[0].failure.kind == "tool/invalid_arguments"
@@ -86,7 +91,7 @@ def test_the_same_file_again_adds_nothing_and_one_that_grew_only_what_is_new(typ
     store = tmp_path / "k.db"
     types("import", write(path, *rows(3)), "--store", store)
     code, out, _ = types("import", path, "--store", store)
-    assert (code, out) == (0, f"Nothing new: all of it is in {store} already.\n")
+    assert (code, out) == (0, f"Nothing new: everything is already in {store}.\n")
     with path.open("a") as file:
         file.writelines(json.dumps(each) + "\n" for each in (row("r9", 0, order_id=1), row("r9", 1, order_id=2)))
     facts = json.loads(types("import", path, "--store", store, "--json")[1])
@@ -102,7 +107,7 @@ def test_an_import_that_was_interrupted_goes_on_where_it_was(types, tmp_path, mo
     store = tmp_path / "k.db"
     monkeypatch.setattr(import_export, "BATCH_RECORDS", 10)
     seen = 0
-    whole = import_export.Importer._events
+    whole = import_export.Importer.build_events
 
     def interrupted(self, history, is_export):
         nonlocal seen
@@ -111,13 +116,13 @@ def test_an_import_that_was_interrupted_goes_on_where_it_was(types, tmp_path, mo
             raise KeyboardInterrupt
         return whole(self, history, is_export)
 
-    monkeypatch.setattr(import_export.Importer, "_events", interrupted)
+    monkeypatch.setattr(import_export.Importer, "build_events", interrupted)
     code, _, err = types("import", path, "--store", store)
     assert code == 130
-    assert "the same command goes on" in err
+    assert "Run the same command to resume" in err
     before = len(kept(store))
     assert 10 <= before <= 20
-    monkeypatch.setattr(import_export.Importer, "_events", whole)
+    monkeypatch.setattr(import_export.Importer, "build_events", whole)
     facts = json.loads(types("import", path, "--store", store, "--json")[1])
     assert facts["runs"] == 40 - before  # what was kept is not even read again
     histories = kept(store)
@@ -140,6 +145,7 @@ def test_a_session_log_whose_copy_was_passed_over_adds_nothing_later_either(type
     assert sorted(len(history.steps) for history in kept(store)) == [1, 2]
 
 
+@pytest.mark.durability
 def test_a_process_that_is_killed_in_the_middle_is_finished_by_the_next(tmp_path):
     path = tmp_path / "calls.jsonl.gz"
     path.write_bytes(gzip.compress("".join(json.dumps(each) + "\n" for each in rows(1500)).encode()))
@@ -156,7 +162,7 @@ def test_a_process_that_is_killed_in_the_middle_is_finished_by_the_next(tmp_path
     found = SqliteStore(store)
     health = found.health(DEFAULT_TENANT)
     found.close()
-    assert (health.sound, health.runs, health.steps) == (True, 1500, 3000)
+    assert (health.healthy, health.runs, health.steps) == (True, 1500, 3000)
 
 
 def _has_runs(path: Path) -> bool:
@@ -181,7 +187,7 @@ def test_an_export_is_for_others_values_are_hidden_and_equal_ones_can_still_be_c
     assert first["arguments"] == second["arguments"]
     assert "sunny" not in out
     assert "blue" not in out
-    assert [link["how"] for link in history["links"]] == ["retry"]
+    assert [link["method"] for link in history["links"]] == ["retry"]
     assert types("export", "--store", store)[1].splitlines()[1] == out.splitlines()[1]
 
 
@@ -198,6 +204,7 @@ def test_an_export_comes_back_as_it_was_in_another_store(types, store, tmp_path)
     assert [link.evidence for link in kept(tmp_path / "other.db")[0].links] == [("same_arguments",)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("import",), ("scan", "--import")])
 def test_runs_go_into_a_server_that_asks_for_a_token(types, store, tmp_path, monkeypatch, words):
     servers = pytest.importorskip("servers")
@@ -218,6 +225,7 @@ def test_runs_go_into_a_server_that_asks_for_a_token(types, store, tmp_path, mon
         assert len(running.store.runs(DEFAULT_TENANT, RunQuery())) > 0
 
 
+@pytest.mark.slow
 def test_whoever_may_send_to_a_server_sends_the_log_of_a_coding_agent(types, tmp_path, monkeypatch):
     servers = pytest.importorskip("servers")
     from mulligan.server.access import AccessRules
@@ -238,6 +246,7 @@ def test_whoever_may_send_to_a_server_sends_the_log_of_a_coding_agent(types, tmp
         assert [step.name for step in history.steps] == ["Bash"]
 
 
+@pytest.mark.slow
 def test_what_a_server_has_is_exported_by_whoever_may_read(types, store, tmp_path, monkeypatch):
     servers = pytest.importorskip("servers")
     file = tmp_path / "runs.jsonl"
@@ -268,7 +277,7 @@ def test_since_leaves_out_what_is_older(types, store):
 def test_a_half_written_export_is_never_left_behind(types, store, tmp_path):
     code, _, err = types("export", "--store", store, "-o", tmp_path / "no" / "out.jsonl")
     assert code == 2
-    assert "cannot be written" in err
+    assert "Cannot write" in err
     assert list(tmp_path.glob(".*")) == []
 
 
@@ -277,7 +286,7 @@ def test_what_cannot_be_imported_is_told_with_what_to_do(types, tmp_path):
     odd.write_text("hello")
     code, _, err = types("import", odd, "--store", tmp_path / "k.db")
     assert code == 2
-    assert "it is none of calls, claude-code, codex" in err
+    assert "unknown format, none of calls, claude-code, codex" in err
     assert "--format" in err
     code, _, err = types("import", tmp_path / "absent.jsonl", "--store", tmp_path / "k.db")
     assert (code, "absent.jsonl: No such file or directory" in err) == (2, True)
@@ -294,8 +303,8 @@ def test_a_file_without_a_run_is_not_said_to_be_there_already(types, tmp_path):
     empty = tmp_path / "empty.json"
     empty.write_text('{"role": "user", "content": [}')
     code, out, err = types("import", empty, "--store", tmp_path / "k.db")
-    assert (code, out) == (1, "There is no run in it.\n")
-    assert "1 line could not be read and was passed over" in err
+    assert (code, out) == (1, "The file contains no runs.\n")
+    assert "1 line could not be read and was skipped" in err
 
 
 def test_calls_of_a_conversation_that_does_not_say_when_are_in_the_figures(types, tmp_path):
@@ -359,7 +368,7 @@ def test_what_hooks_recorded_is_not_counted_again_when_the_logs_are_imported(typ
     before = json.loads(types("stats", "--json", "--store", store)[1])
     code, out, err = types("import", log("5e55-10"), "--store", store)
     assert (code, out) == (0, "Nothing was imported.\n")
-    assert "1 session was recorded by hooks already and not imported" in err
+    assert "1 session was not imported: hooks have recorded the same calls" in err
     assert json.loads(types("stats", "--json", "--store", store)[1])["total"] == before["total"]
     code, out, err = types("import", log("5e55-10"), log("0-before-hooks"), "--store", store, "--json")
     told = json.loads(out)

@@ -113,7 +113,7 @@ def test_uninstalling_leaves_what_was_there_before(home, types, agent, place):
     assert path.read_text() == before
     code, said, _ = types("uninstall", agent)
     assert code == 0
-    assert "not installed" in said
+    assert "Not installed" in said
 
 
 def test_a_file_that_held_only_our_hooks_is_gone_after_uninstalling(home, types):
@@ -154,16 +154,16 @@ def test_the_same_facts_as_json(home, types):
         ("[]", "not a JSON object"),
         ('{"a": 1, "a": 2}', "twice"),
         ('{\n  // mine\n  "a": 1\n}', "comments"),
-        ('{"hooks": []}', "not laid out"),
-        ('{"hooks": {"Stop": {}}}', "not laid out"),
+        ('{"hooks": []}', "not a table of lists"),
+        ('{"hooks": {"Stop": {}}}', "not a table of lists"),
         ("[" * 100_000, "not valid JSON"),
-        ('{"a": "\\ud800"}', "cannot be written again"),
+        ('{"a": "\\ud800"}', "Cannot write the content"),
     ],
 )
 @pytest.mark.parametrize("command", ["install", "uninstall"])
 def test_what_is_not_understood_is_refused_and_left_alone(home, types, command, text, why):
     path = put(home / ".claude/settings.json", text)
-    if command == "uninstall" and "written" in why:
+    if command == "uninstall" and "Cannot write" in why:
         return  # nothing would be written
     code, _, said = types(command, "claude-code")
     assert code == 2
@@ -190,7 +190,7 @@ def test_a_codex_configuration_that_is_no_toml_is_refused(home, types):
 def test_hooks_that_are_switched_off_are_told(home, types):
     put(home / ".codex/config.toml", "[features]\nhooks = false\n")
     _, said, _ = types("install", "codex")
-    assert "switches hooks off" in said
+    assert "turns hooks off" in said
 
 
 def test_a_link_stays_one_and_rights_stay_as_they_were(home, types):
@@ -228,7 +228,7 @@ def test_what_changed_meanwhile_is_not_overwritten(tmp_path):
     before, value = read_json(path)
     edit = json_edit(path, before, value | {"b": 1})
     path.write_text('{"c": 1}')
-    with pytest.raises(SettingsError, match="changed by somebody else"):
+    with pytest.raises(SettingsError, match="changed by another program"):
         edit.apply()
     assert path.read_text() == '{"c": 1}'
 

@@ -189,7 +189,7 @@ def call_failing_tool(entry: list[str], repository: HostileRepository, environme
 @pytest.mark.parametrize("client", CLIENTS)
 def test_proxied_server_of_a_client_runs_nothing_of_a_repository(types, store, repository, client):
     write_server(client)
-    assert types("install", "mcp", "--client", client, "--server", "fake")[0] == 0
+    assert types("install", "proxy", "--client", client, "--server", "fake")[0] == 0
     call_failing_tool(read_entry(client, "fake"), repository, {**os.environ, **repository.variables})
     repository.check_untouched()
     assert read_failures(store) == ["fake.fail"]
@@ -198,7 +198,7 @@ def test_proxied_server_of_a_client_runs_nothing_of_a_repository(types, store, r
 @pytest.mark.parametrize("client", [name for name, client in CLIENTS.items() if client.file_format != "yaml"])
 def test_question_server_of_a_client_runs_nothing_of_a_repository(types, store, repository, client):
     """What it answers is tested where the `mcp` package is: in tests/mcp/test_installed_entry.py."""
-    assert types("install", "ask", "--client", client)[0] == 0
+    assert types("install", "mcp-server", "--client", client)[0] == 0
     process = subprocess.run(
         read_entry(client, "mulligan"),
         stdin=subprocess.DEVNULL,
@@ -245,7 +245,7 @@ def install_as_user(python: str, *words: str) -> None:
 
 def test_proxied_server_of_a_user_installation_runs_nothing_of_a_repository(user_python, store, repository):
     write_server("cursor")
-    install_as_user(user_python, "mcp", "--client", "cursor", "--server", "fake")
+    install_as_user(user_python, "proxy", "--client", "cursor", "--server", "fake")
     entry = read_entry("cursor", "fake")
     assert entry[:3] == [user_python, "-ESP", str(entries.SCRIPT)]
     call_failing_tool(entry, repository, {**os.environ, **repository.variables})
@@ -266,7 +266,7 @@ def test_hook_of_a_user_installation_runs_nothing_of_a_repository(user_python, s
 
 def test_proxied_server_keeps_the_variables_of_its_user(user_python, store, repository):
     write_server("cursor")
-    install_as_user(user_python, "mcp", "--client", "cursor", "--server", "fake")
+    install_as_user(user_python, "proxy", "--client", "cursor", "--server", "fake")
     environment = {**os.environ, "PYTHONUSERBASE": "/srv/base"}
     with Connection(read_entry("cursor", "fake"), environment, cwd=repository.folder) as connection:
         answer = connection.open().call("env")

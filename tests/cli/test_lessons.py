@@ -28,8 +28,8 @@ def fill(path: Path, runs: int, days: int = 5) -> None:
     now = int(time.time() * 1000)
     for number in range(runs):
         at = now - (number % days) * DAY - 1000
-        run = Run(id=f"run_{number}", agent="helper \x1b[2J", started=at, ended=at, end="finished")
-        shared = {"run": run.id, "name": "search", "key": "shop:search", "started": at}
+        run = Run(id=f"run_{number}", agent="helper \x1b[2J", started_at=at, ended_at=at, end_reason="finished")
+        shared = {"run": run.id, "name": "search", "key": "shop:search", "started_at": at}
         steps = [
             Step(seq=1, call=1, arguments={"q": f"secret words {number}", "k": 50}, outcome="failure",
                  failure=REJECTED, **shared),
@@ -75,13 +75,13 @@ def test_what_has_overcome_failures_becomes_a_lesson(store):
     done = mulligan("consolidate", "--store", store)
 
     assert done.returncode == 0
-    assert done.stdout.startswith("1 pattern looked at: 1 lesson new or changed, 1 of them in force.")
+    assert done.stdout.startswith("1 pattern checked: 1 lesson new or changed, 1 active.")
     listed = mulligan("lessons", "--store", store)
-    assert listed.stdout.startswith("1 lesson, 1 of them in force.")
+    assert listed.stdout.startswith("1 lesson, 1 active.")
     assert "Use k=10." in listed.stdout
     assert "8 of 8" in listed.stdout
     assert "\x1b" not in listed.stdout
-    assert mulligan("consolidate", "--store", store).stdout.startswith("0 patterns looked at")
+    assert mulligan("consolidate", "--store", store).stdout.startswith("0 patterns checked")
     again = told("consolidate", "--store", store)
     assert (again["patterns"], again["lessons"]) == (0, [])
 
@@ -91,7 +91,7 @@ def test_where_there_is_nothing_to_learn_from_one_is_told_what_to_do(tmp_path):
     listed, made = mulligan("lessons", "--store", store), mulligan("consolidate", "--store", store)
     assert (listed.returncode, listed.stderr, made.returncode, made.stdout) == (0, "", 2, "")
     for said in (listed.stdout, made.stderr):
-        assert f"There is no {store} yet." in said
+        assert f"Store {store} does not exist yet." in said
         assert "mulligan scan --import" in said
     assert not list(tmp_path.iterdir())
 
@@ -100,7 +100,7 @@ def test_what_is_no_lesson_yet_is_told_with_what_it_takes(tmp_path):
     store = str(tmp_path / "kept.db")
     mulligan("token", "create", "--role", "read", "--store", store)
     done = mulligan("lessons", "--store", store)
-    assert "in 3 runs or more" in done.stdout
+    assert "recovered 3 or more runs" in done.stdout
     assert f"mulligan consolidate --store {store}\n" in done.stdout
     assert f"mulligan seed --store {store}\n" in done.stdout
 
@@ -109,9 +109,7 @@ def test_a_seed_that_is_not_in_the_store_is_told_with_how_it_comes_there(store):
     seed = corpus.seeds()["git-no-upstream"].id
     done = mulligan("lessons", "disable", seed, "--store", store)
     assert done.returncode == 2
-    assert (
-        done.stderr == f"error: {seed} came with mulligan, and is not in the store yet. Put it there: mulligan seed\n"
-    )
+    assert done.stderr == f"error: {seed} is a seed lesson that is not in the store yet. Install it: mulligan seed\n"
 
 
 def test_nobody_waits_for_an_editor_where_there_is_no_terminal(store):
@@ -124,12 +122,12 @@ def test_one_lesson_is_shown_with_its_words_its_evidence_and_its_effect(store):
     lesson = consolidated(store)
     done = mulligan("lessons", "show", lesson["id"][:8], "--store", store)
     assert done.returncode == 0
-    for said in ("search(q=..., k=50)", "search(q=..., k=10)", "in 8 of 8 runs", "What followed", "in force"):
+    for said in ("search(q=..., k=50)", "search(q=..., k=10)", "8 of 8 runs", "Effect", "activated"):
         assert said in done.stdout
     assert "secret words" not in done.stdout
     assert "\x1b" not in done.stdout
     facts = told("lessons", "show", lesson["id"], "--store", store)
-    assert (facts["worked"], facts["state"], facts["confidence"] > 0.8) == (8, "active", True)
+    assert (facts["successes"], facts["state"], facts["confidence"] > 0.8) == (8, "active", True)
 
 
 def test_lessons_are_filtered(store):
@@ -144,7 +142,7 @@ def test_lessons_are_filtered(store):
 def test_a_person_decides(store):
     lesson = consolidated(store)
     disabled = mulligan("lessons", "disable", lesson["id"][:9], "--store", store)
-    assert disabled.stdout.startswith(f"{lesson['id']} is disabled (a person disabled it)")
+    assert disabled.stdout.startswith(f"{lesson['id']} is disabled (disabled by a person)")
     assert told("lessons", "approve", lesson["id"], "--store", store)["state"] == "active"
     assert told("lessons", "revoke", lesson["id"], "--store", store)["state"] == "disabled"
     (fix,) = told("fixes", "--store", store)
@@ -166,7 +164,7 @@ def test_words_are_edited_by_options_and_in_an_editor(store, tmp_path):
     lesson = consolidated(store)
     edited = told("lessons", "edit", lesson["id"], "--correction", "Ask for ten, then page.", "--store", store)
     assert (edited["correction"], edited["mistake"]) == ("Ask for ten, then page.", lesson["mistake"])
-    assert (edited["edited"], edited["worked"], edited["state"]) == (True, 8, "active")
+    assert (edited["edited"], edited["successes"], edited["state"]) == (True, 8, "active")
 
     editor = tmp_path / "editor.py"
     editor.write_text(
@@ -185,7 +183,7 @@ def test_an_edition_that_cannot_be_read_is_not_lost(store, tmp_path):
     done = mulligan("lessons", "edit", lesson["id"], "--store", store, EDITOR=f"{sys.executable} {editor}",
                     TMPDIR=str(tmp_path))  # fmt: skip
     assert done.returncode == 2
-    assert ":1: a lesson begins with a line of three dashes" in done.stderr
+    assert ":1: No front matter" in done.stderr
     (left,) = tmp_path.glob("les_*.md")
     assert str(left) in done.stderr
     assert left.read_text().strip() == "all my work"
@@ -212,7 +210,7 @@ def test_lessons_go_to_files_and_come_back_the_same(store, tmp_path):
     assert told("lessons", "export", str(folder), "--store", store)["same"] == 1
     (path,) = folder.iterdir()
     assert path.name == f"search--invalid-arguments--{before['id']}.md"
-    assert "evidence: active, worked 8 of 8 times; met 8 times" in path.read_text()
+    assert 'evidence = "active, succeeded in 8 of 8 runs; 8 occurrences"' in path.read_text()
 
     same = told("lessons", "import", str(folder), "--store", store)
     assert (same["same"], same["new"]) == ([path.name], [])
@@ -223,7 +221,7 @@ def test_lessons_go_to_files_and_come_back_the_same(store, tmp_path):
     assert edited["edited"] == [path.name]
     after = told("lessons", "show", before["id"], "--store", store)
     assert {name for name in before if before[name] != after[name]} == {"correction"}
-    assert (after["edited"], after["worked"], after["state"]) == (True, 8, "active")
+    assert (after["edited"], after["successes"], after["state"]) == (True, 8, "active")
 
 
 def test_in_another_store_a_lesson_is_a_proposal(store, tmp_path):
@@ -234,10 +232,10 @@ def test_in_another_store_a_lesson_is_a_proposal(store, tmp_path):
     done = mulligan("lessons", "import", str(tmp_path / "lessons"), "--store", other)
 
     assert done.returncode == 0
-    assert done.stdout.startswith("1 new lesson, 0 with other words, 0 as they were.")
+    assert done.stdout.startswith("1 new lesson, 0 updated, 0 unchanged.")
     (lesson,) = told("lessons", "--store", other)
     assert (lesson["id"], lesson["correction"]) == (before["id"], before["correction"])
-    assert (lesson["state"], lesson["source"], lesson["tried"], lesson["seen"]) == ("proposed", "file", 0, 0)
+    assert (lesson["state"], lesson["source"], lesson["trials"], lesson["occurrences"]) == ("proposed", "file", 0, 0)
 
 
 def test_what_both_sides_have_changed_is_a_conflict(store, tmp_path):
@@ -247,7 +245,7 @@ def test_what_both_sides_have_changed_is_a_conflict(store, tmp_path):
     mulligan("lessons", "edit", lesson["id"], "--correction", "Here.", "--store", store)
     older = mulligan("lessons", "import", str(folder), "--store", store)
     assert older.returncode == 0
-    assert "newer and stay" in older.stdout
+    assert "older text than the store" in older.stdout
 
     (path,) = folder.iterdir()
     path.write_text(path.read_text().replace("Use k=10.", "There."))
@@ -264,17 +262,17 @@ def test_what_both_sides_have_changed_is_a_conflict(store, tmp_path):
 def test_one_bad_file_and_nothing_is_imported(tmp_path):
     folder = tmp_path / "lessons"
     folder.mkdir()
-    (folder / "good.md").write_text("---\ntool: git\n---\n# Mistake\nPushing.\n# Correction\nPull first.\n")
-    (folder / "bad.md").write_text("---\ntool: git\nexec: rm\n---\n")
-    (folder / "worse.md").write_bytes(b"---\ntool: \xff\n")
+    (folder / "good.md").write_text("+++\ntool = 'git'\n+++\n# Mistake\nPushing.\n# Correction\nPull first.\n")
+    (folder / "bad.md").write_text("+++\ntool = 'git'\nexec = 'rm'\n+++\n")
+    (folder / "worse.md").write_bytes(b"+++\ntool = '\xff'\n")
     store = tmp_path / "kept.db"
 
     done = mulligan("lessons", "import", str(folder), "--store", str(store))
 
     assert done.returncode == 2
-    assert "bad.md:3: expected one of" in done.stderr
-    assert "worse.md:2: this is not UTF-8" in done.stderr
-    assert "nothing was imported" in done.stderr
+    assert "bad.md:3: Invalid front matter: Object contains unknown field `exec`" in done.stderr
+    assert "worse.md:2: The file is not UTF-8" in done.stderr
+    assert "Nothing was imported" in done.stderr
     assert not store.exists()
     assert mulligan("lessons", "import", str(tmp_path / "none"), "--store", str(store)).returncode == 2
 
@@ -289,7 +287,7 @@ def test_lessons_that_contradict_each_other_are_told(tmp_path):
     kept.close()
     mulligan("lessons", "export", str(tmp_path / "out"), "--store", str(tmp_path / "kept.db"))
     done = mulligan("lessons", "import", str(tmp_path / "out"), "--store", str(tmp_path / "kept.db"))
-    assert "say different things about the same failure" in done.stdout
+    assert "give different corrections for the same failure" in done.stdout
 
 
 # A model of the user's

@@ -21,7 +21,7 @@ DAY = 86_400_000
 
 def failed(run, name, at, message, fingerprint):
     failure = Failure.of(Kind("tool", "timeout", Remedy.RETRY), message, fingerprint=fingerprint)
-    return Step(run=run, seq=1, call=1, name=name, started=at, outcome="failure", failure=failure)
+    return Step(run=run, seq=1, call=1, name=name, started_at=at, outcome="failure", failure=failure)
 
 
 @pytest.fixture
@@ -33,7 +33,9 @@ def store(tmp_path):
     steps = [failed(f"run_{n}", "search", now - (n + 2) * DAY, "too slow", "f-old") for n in range(3)]
     steps.append(failed("run_9", "=fetch", now - DAY // 24, "gone \x1b[2J", "f-new"))
     for place, step in enumerate(steps, start=1):
-        run = Run(id=step.run, agent="helper", started=step.started, ended=step.started, end="finished")
+        run = Run(
+            id=step.run, agent="helper", started_at=step.started_at, ended_at=step.started_at, end_reason="finished"
+        )
         kept.append(DEFAULT_TENANT, [StepEnded(step), RunEnded(run)], "journal", place * 2)
     kept.close()
     return str(path)
@@ -48,7 +50,7 @@ def known(types, store):
 def test_the_most_frequent_comes_first(types, store):
     code, out, err = types("patterns", "--store", store)
     assert code == 0
-    assert out.startswith("2 patterns, 4 failures, 0 % overcome.")
+    assert out.startswith("2 patterns, 4 failures, 0 % recovered.")
     assert out.index("search") < out.index("=fetch")
     assert "\x1b" not in out
     assert "mulligan patterns show pat_" in err
@@ -57,15 +59,15 @@ def test_the_most_frequent_comes_first(types, store):
 def test_a_failure_that_nobody_knows_the_time_of_is_listed_too(types, tmp_path):
     path = tmp_path / "undated.db"
     kept = SqliteStore(path)
-    run = Run(id="run_1", started=int(time.time() * 1000), end="finished")
+    run = Run(id="run_1", started_at=int(time.time() * 1000), end_reason="finished")
     kept.append(DEFAULT_TENANT, [StepEnded(failed("run_1", "search", 0, "too slow", "f")), RunEnded(run)], "journal", 1)
     kept.close()
     code, out, _ = types("patterns", "--store", str(path))
     assert (code, "too slow" in out) == (0, True)
     (found,) = json.loads(types("patterns", "--store", str(path), "--json")[1])
-    assert (found["first"], found["last"]) == (0, 0)
+    assert (found["first_seen_at"], found["last_seen_at"]) == (0, 0)
     code, out, _ = types("patterns", "show", found["id"], "--store", str(path))
-    assert (code, "last seen" in out, "days ago" in out, "How often" in out) == (0, True, False, False)
+    assert (code, "last seen" in out, "days ago" in out, "Occurrences by day" in out) == (0, True, False, False)
 
 
 def test_a_list_that_was_cut_says_so(types, store):
@@ -82,6 +84,7 @@ def test_a_kind_is_a_type_and_a_code_or_a_type_alone(types, store):
         assert types(command, "--kind", "tool/timeout", "--store", store)[0] == 0
 
 
+@pytest.mark.slow
 def test_something_new_is_bad_news(store):
     def typed(*words):
         return subprocess.run(
@@ -94,7 +97,7 @@ def test_something_new_is_bad_news(store):
     assert "=fetch" in new.stdout
     assert "search" not in new.stdout
     nothing = typed("--since", "10m")
-    assert (nothing.returncode, nothing.stdout) == (0, "Nothing new went wrong within 10m.\n")
+    assert (nothing.returncode, nothing.stdout) == (0, "No new patterns within 10m.\n")
     assert json.loads(typed("--since", "10m", "--json").stdout) == []
 
 
@@ -102,13 +105,13 @@ def test_one_pattern_with_why_it_is_one_and_where_to_look(types, store, known):
     code, out, _ = types("patterns", "show", known["search"][:9], "--store", store)
     assert code == 0
     assert out.startswith(
-        f"{known['search']} active: tool/timeout in search, 3 failures in 3 runs, 0 overcome, 3 given"
+        f"{known['search']} active: tool/timeout in search, 3 failures in 3 runs, 0 recovered, 3 unrecovered"
     )
-    assert "why these are one" in out
-    assert "nothing that is known" in out
+    assert "message template" in out
+    assert "nothing yet" in out
     assert "mulligan show run_0" in out
     _, out, _ = types("patterns", "show", known["search"], "--store", store, "--json")
-    assert json.loads(out)["count"] == 3
+    assert json.loads(out)["occurrences"] == 3
 
 
 def states(types, store, *words):
@@ -127,7 +130,7 @@ def test_mute_and_unmute(types, store, known):
 
 def test_resolve_and_reopen(types, store, known):
     _, out, _ = types("patterns", "resolve", known["search"], "--store", store)
-    assert out == f"{known['search']} is resolved. It opens again when it is met again.\n"
+    assert out == f"{known['search']} is resolved. It reopens at the next occurrence.\n"
     assert states(types, store)["search"] == "resolved"
     types("patterns", "reopen", known["search"], "--store", store)
     assert states(types, store)["search"] == "active"
@@ -139,7 +142,7 @@ def test_merge_and_split(types, store, known):
     assert f"mulligan patterns split {known['=fetch']}" in out
     _, out, _ = types("patterns", "--store", store, "--json")
     (one,) = json.loads(out)
-    assert (one["id"], one["count"]) == (known["search"], 4)
+    assert (one["id"], one["occurrences"]) == (known["search"], 4)
     code, out, _ = types("patterns", "split", known["=fetch"], "--store", store)
     assert code == 0
     assert set(states(types, store)) == {"search", "=fetch"}
@@ -154,7 +157,7 @@ def test_csv_cannot_run_anything(types, store):
 def test_an_unknown_pattern_is_told(types, store, words):
     code, out, err = types("patterns", *words, "--store", store)
     assert (code, out) == (2, "")
-    assert "there is no pattern 'pat_none'" in err
+    assert "No pattern matches 'pat_none'" in err
 
 
 def test_nothing_is_changed_if_one_of_several_is_unknown(types, store, known):
@@ -168,9 +171,10 @@ def test_runs_of_a_pattern(types, store, known):
     assert {each["id"] for each in json.loads(out)} == {"run_0", "run_1", "run_2"}
     code, _, err = types("runs", "--pattern", "pat_none", "--store", store)
     assert code == 2
-    assert "there is no pattern 'pat_none'" in err
+    assert "No pattern matches 'pat_none'" in err
 
 
+@pytest.mark.slow
 def test_patterns_that_look_alike_are_found_by_their_words_or_by_a_model_of_yours(tmp_path):
     kept = SqliteStore(tmp_path / "kept.db")
     for tool, text in (("search", "the session has expired"), ("fetch", "a session has expired"), ("draw", "no pen")):
@@ -181,15 +185,15 @@ def test_patterns_that_look_alike_are_found_by_their_words_or_by_a_model_of_your
     (tmp_path / "mine.py").write_text("def embed(text):\n    return [1.0, 'pen' in text, 'session' in text]\n")
 
     def like(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "mulligan", "patterns", "like", *words, "--store", "kept.db"]
+        command = [sys.executable, "-m", "mulligan", "patterns", "similar", *words, "--store", "kept.db"]
         return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False)
 
     id = pattern_id("search", "f-search")
     (found,) = json.loads(like(id, "--json").stdout)
     assert found["tool"] == "fetch"
-    assert like(id).stdout.startswith("1 pattern like it.")
+    assert like(id).stdout.startswith("1 similar pattern.")
     by_model = json.loads(like(id, "--embedder", "mine:embed", "--json").stdout)
     assert [each["tool"] for each in by_model] == ["fetch", "draw"]
     for embedder in ("nowhere:embed", "mine:nothing"):
         done = like(id, "--embedder", embedder)
-        assert (done.returncode, "module:function" in done.stderr) == (2, True)
+        assert (done.returncode, "MODULE:FUNCTION" in done.stderr) == (2, True)

@@ -23,8 +23,8 @@ psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed: make 
 def write(store, *ids):
     now = int(time.time() * 1000)
     for id in ids:
-        step = Step(run=id, seq=1, call=1, name="search", started=now)
-        events = [StepEnded(step), RunEnded(Run(id=id, agent="helper", started=now))]
+        step = Step(run=id, seq=1, call=1, name="search", started_at=now)
+        events = [StepEnded(step), RunEnded(Run(id=id, agent="helper", started_at=now))]
         store.append(DEFAULT_TENANT, events, "j", store.offset(DEFAULT_TENANT, "j") + 1)
     store.close()
 
@@ -43,7 +43,7 @@ def test_a_file_is_copied_to_postgresql_and_back_and_no_password_is_shown(types,
     write(SqliteStore(tmp_path / "a.db"), "run_1", "run_2")
     code, out, err = types("copy", str(tmp_path / "a.db"), postgres_url)
     assert (code, err) == (0, "")
-    assert f"in {redact_password(postgres_url)}. The same on both sides" in out
+    assert f"in {redact_password(postgres_url)}. Both stores are identical" in out
     assert types("copy", str(tmp_path / "a.db"), postgres_url, "--check")[0] == 0
     assert found(postgres_url) == {"run_1", "run_2"}
     code, out, _ = types("copy", postgres_url, str(tmp_path / "b.db"), "--json")
@@ -57,9 +57,9 @@ def test_a_file_is_copied_to_postgresql_and_back_and_no_password_is_shown(types,
 def test_a_database_is_made_brought_up_to_date_and_refused_where_it_is_newer(types, postgres_url):
     code, out, _ = types("migrate", "--store", postgres_url, "--dry-run")
     assert code == 1
-    assert out.startswith(f"Would make {redact_password(postgres_url)} with schema {len(MIGRATIONS)}: ")
+    assert out.startswith(f"Would create {redact_password(postgres_url)} with schema {len(MIGRATIONS)}: ")
     assert ask(postgres_url, "SELECT to_regclass('runs')") == (None,)
-    assert types("migrate", "--store", postgres_url)[1].startswith("Made ")
+    assert types("migrate", "--store", postgres_url)[1].startswith("Created ")
     assert types("migrate", "--store", postgres_url, "--dry-run")[0] == 0
     ask(postgres_url, "UPDATE schema_version SET version = 999")
     code, _, err = types("migrate", "--store", postgres_url)
@@ -72,8 +72,8 @@ def test_the_doctor_says_how_a_database_is(types, postgres_url):
     ask(postgres_url, "ANALYZE")
     _, out, _ = types("doctor", "--store", postgres_url, "--json")
     told = json.loads(out)
-    assert told["note"] == ""
-    assert (told["sound"], told["runs"], told["steps"]) == (True, 2, 2)
+    assert told["detail"] == ""
+    assert (told["healthy"], told["runs"], told["steps"]) == (True, 2, 2)
     assert told["store"] == redact_password(postgres_url)
     assert told["engine"].startswith("PostgreSQL ")
     assert told["schema"] == told["newest"] == len(MIGRATIONS)
@@ -87,9 +87,9 @@ def test_the_doctor_says_how_a_database_is(types, postgres_url):
     assert told["last_backup"] == "unknown"
     assert told["replicas"] == []
     _, out, _ = types("doctor", "--store", f"{postgres_url}?pool=3")
-    for line in ("database ", "parts ", "extensions ", "timeouts ", "backup ", "tenants "):
+    for line in ("database ", "partitions ", "extensions ", "timeouts ", "backup ", "tenants "):
         assert f"\n  {line}" in out
-    assert "3 at most" in out
+    assert "read pool of 3 per process" in out
     assert redact_password(postgres_url) in out
 
 
@@ -97,10 +97,10 @@ def test_the_doctor_says_what_is_ill(types, postgres_url):
     write(open_store(postgres_url), "run_1")
     durable = ask(postgres_url, "SELECT current_setting('fsync')") == ("on",)
     code, out, _ = types("doctor", "--store", postgres_url)
-    assert (code, "does not wait for its disk" in out) == ((0, False) if durable else (1, True))
+    assert (code, "runs without fsync or full_page_writes" in out) == ((0, False) if durable else (1, True))
     today = int(time.time() // 86400)
     ask(postgres_url, f"DROP TABLE steps_{today}")
-    assert "have no part of their own" in types("doctor", "--store", postgres_url)[1]
+    assert "have no partition of their own" in types("doctor", "--store", postgres_url)[1]
     gone = postgres_url.replace(postgres_url.rpartition("/")[2], "no_such_database")
     code, out, _ = types("doctor", "--store", gone)
     assert code == 1
@@ -108,7 +108,7 @@ def test_the_doctor_says_what_is_ill(types, postgres_url):
     ask(postgres_url, "UPDATE schema_version SET state = 'copying'")
     code, out, _ = types("doctor", "--store", postgres_url)
     assert code == 1
-    assert "half of a copy" in out
+    assert "incomplete copy" in out
 
 
 def test_what_to_type_next_names_the_database_without_its_password(postgres_url):

@@ -162,6 +162,7 @@ def watched(given: bytes, tmp_path: Path, *options: str) -> tuple[bytes, str, in
         return (tmp_path / "out").read_bytes(), said.decode(), process.wait(30)
 
 
+@pytest.mark.slow
 def test_of_a_long_text_a_terminal_sees_how_far_it_is_and_the_output_stays_clean(tmp_path):
     given = b"all well, nothing to see on this line\n" * 60_000
 
@@ -173,11 +174,13 @@ def test_of_a_long_text_a_terminal_sees_how_far_it_is_and_the_output_stays_clean
     assert said.endswith("\r\x1b[K")  # and the line is taken away again
 
 
+@pytest.mark.slow
 def test_of_a_short_text_a_terminal_sees_nothing_but_the_report(tmp_path):
     _, said, _ = watched(b"all well\n", tmp_path, "--report")
 
     assert said == "Nothing found.\r\n"
 
 
+@pytest.mark.slow
 def test_where_no_terminal_watches_a_long_text_says_nothing():
     assert run(b"all well\n" * 300_000).stderr == ""

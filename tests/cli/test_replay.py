@@ -29,14 +29,14 @@ def store(tmp_path: Path) -> str:
     kept = SqliteStore(path)
     for number in range(8):
         at = int(time.time() * 1000) - 10_000 - (number % 2) * DAY
-        run = Run(id=f"run_{number}", started=at, ended=at, end="finished")
-        shared: dict[str, Any] = {"run": run.id, "name": "search", "key": "shop:search", "seconds": 0.1}
+        run = Run(id=f"run_{number}", started_at=at, ended_at=at, end_reason="finished")
+        shared: dict[str, Any] = {"run": run.id, "name": "search", "key": "shop:search", "duration_seconds": 0.1}
         query = f"cats {number}"
         failed = Step(
             seq=1, call=1, arguments={"q": query, "k": 50}, outcome="failure", failure=REJECTED, effects="none",
-            started=at, **shared,
+            started_at=at, **shared,
         )  # fmt: skip
-        then = Step(seq=2, call=2, arguments={"q": query, "k": 10}, started=at + 1000, **shared)
+        then = Step(seq=2, call=2, arguments={"q": query, "k": 10}, started_at=at + 1000, **shared)
         kept.append(DEFAULT_TENANT, [StepEnded(failed), StepEnded(then), RunEnded(run)], f"journal_{number}", 1)
     kept.close()
     return str(path)
@@ -65,23 +65,23 @@ def approve(store: str) -> None:
 def test_a_remembered_value_is_only_told_until_a_person_approves_it(store):
     found = facts("--store", store)
     assert (found["failures"], found["repaired"], found["suggested_correctly"]) == (8, 0, 8)
-    assert "would not have made a difference" in found["verdict"]
+    assert "shows no benefit of mode=repair" in found["verdict"]
 
 
 def test_what_memory_would_have_repaired_is_counted_without_what_a_run_taught_about_itself(store):
     approve(store)
     found = facts("--store", store)
-    assert (found["failures"], found["repaired"], found["unlike"]) == (8, 8, 0)
+    assert (found["failures"], found["repaired"], found["repaired_differently"]) == (8, 8, 0)
     assert found["tools"][0]["tool"] == "search"
     assert found["kinds"][0]["kind"] == "tool/invalid_arguments"
-    assert "mode=repair is worth it for search" in found["verdict"]
+    assert "Use mode=repair for search" in found["verdict"]
     done = mulligan("replay", "--store", store)
-    assert done.stdout.startswith("8 of 8 recorded failures (100 %) would be overcome today")
-    assert done.stdout.rstrip().endswith("none otherwise.")
+    assert done.stdout.startswith("8 of 8 recorded failures (100 %) would recover automatically today")
+    assert done.stdout.rstrip().endswith("none differently.")
 
 
 def test_without_memory_nothing_is_known_and_a_schema_knows_by_itself(store, tmp_path):
-    assert facts("--store", store, "--no-memory")["nothing"] == 8
+    assert facts("--store", store, "--no-memory")["no_action"] == 8
     tools = tmp_path / "tools.json"
     schema = {"type": "object", "properties": {"q": {"type": "string"}, "k": {"type": "integer", "maximum": 10}}}
     tools.write_text(json.dumps({"tools": [{"name": "search", "inputSchema": schema}]}))
@@ -102,10 +102,10 @@ def test_a_log_is_replayed_with_what_is_remembered_elsewhere(store, tmp_path):
             )
         )
     )
-    assert facts(str(log))["nothing"] == 1
+    assert facts(str(log))["no_action"] == 1
     assert facts(str(log), "--memory", store)["failures"] == 1
     alone = facts(str(log), "--memory", str(log))
-    assert (alone["failures"], alone["nothing"]) == (1, 1), "a run teaches nothing about itself"
+    assert (alone["failures"], alone["no_action"]) == (1, 1), "a run teaches nothing about itself"
 
 
 def test_each_failure_can_be_had_as_a_line(store):
@@ -119,11 +119,11 @@ def test_each_failure_can_be_had_as_a_line(store):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--store", "nowhere.db"], "there is no nowhere.db yet"),
-        (["nowhere.jsonl"], "nowhere.jsonl cannot be read"),
+        (["--store", "nowhere.db"], "Store nowhere.db does not exist yet"),
+        (["nowhere.jsonl"], "Cannot read nowhere.jsonl"),
         (["--memory", "a", "--no-memory"], "exclude each other"),
-        (["a.jsonl", "--store", "b.db"], "name a file, or a store"),
-        (["--tools", "nowhere.json"], "nowhere.json cannot be read"),
+        (["a.jsonl", "--store", "b.db"], "FILE and --store exclude each other"),
+        (["--tools", "nowhere.json"], "Cannot read nowhere.json"),
     ],
 )
 def test_what_cannot_be_done_says_what_to_type(arguments, said, tmp_path, monkeypatch):

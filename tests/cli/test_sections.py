@@ -62,13 +62,13 @@ def test_adding_it_keeps_the_beginning_and_twice_is_once(text):
     [
         (f"{BEGIN}\nold\n", "mulligan:begin in line 1 has no mulligan:end"),
         (f"a\nb\n{END}\n", "mulligan:end in line 3 has no mulligan:begin"),
-        (f"{END}\n{BEGIN}\n", "mulligan:end in line 1 stands before mulligan:begin in line 2"),
+        (f"{END}\n{BEGIN}\n", "mulligan:end in line 1 precedes mulligan:begin in line 2"),
         (f"{BEGIN}\n{END}\n{BEGIN}\n{END}\n", "2 mulligan:begin marks, in lines 1 and 3"),
         (f"{BEGIN}\n{END}\n{END}\n", "2 mulligan:end marks, in lines 2 and 3"),
-        (f"words {BEGIN}\n{END}\n", "line 1 does not stand alone"),
-        (f"{BEGIN} words\n{END}\n", "line 1 does not stand alone"),
-        (f"{BEGIN}\n<!-- mulligan:end\n", "line 2 does not stand alone"),
-        (f"{BEGIN}{END}\n", "line 1 does not stand alone"),
+        (f"words {BEGIN}\n{END}\n", "line 1 shares its line with other text"),
+        (f"{BEGIN} words\n{END}\n", "line 1 shares its line with other text"),
+        (f"{BEGIN}\n<!-- mulligan:end\n", "line 2 shares its line with other text"),
+        (f"{BEGIN}{END}\n", "line 1 shares its line with other text"),
     ],
 )
 def test_damaged_or_doubled_marks_are_refused_with_their_line(text, why):
@@ -77,7 +77,7 @@ def test_damaged_or_doubled_marks_are_refused_with_their_line(text, why):
 
     assert str(told.value).startswith("AGENTS.md: ")
     assert why in str(told.value)
-    assert "nothing was done" in str(told.value)
+    assert "nothing was changed" in str(told.value)
 
 
 def test_a_section_cannot_hold_its_own_marks():

@@ -35,14 +35,14 @@ def told(store, *arguments):
 def test_seeds_are_put_into_a_store_once_and_are_no_evidence(store):
     first = mulligan("--store", store)
     assert first.returncode == 0
-    assert first.stdout.startswith(f"{len(seeds())} seeds in {store}: {len(seeds())} new")
+    assert first.stdout.startswith(f"{len(seeds())} seed lessons in {store}: {len(seeds())} new")
     assert told(store) == {"new": 0, "updated": 0, "same": len(seeds()), "edited": 0, "store": store}
     kept = SqliteStore(Path(store))
     assert {each.source for each in kept.lessons(DEFAULT_TENANT, LessonQuery(limit=1000))} == {"seed"}
     assert kept.lessons(DEFAULT_TENANT, LessonQuery(state="active")) == []
     assert kept.fixes(DEFAULT_TENANT, FixQuery()) == []
     (act,) = kept.audit(DEFAULT_TENANT, AuditQuery())  # one person did one thing
-    assert (act.do, act.about, act.told) == ("lesson.write", "seed", f"{len(seeds())} lessons")
+    assert (act.action, act.target, act.detail) == ("lesson.write", "seed", f"{len(seeds())} lessons")
     kept.close()
 
 
@@ -50,7 +50,7 @@ def test_an_upgrade_brings_newer_words_and_keeps_what_people_said(store):
     told(store)
     kept = SqliteStore(Path(store))
     old, disabled = seeds()["git-no-upstream"], seeds()["http-404"]
-    with kept._writing() as writer:  # as an earlier version of mulligan left it
+    with kept.write_transaction() as writer:  # as an earlier version of mulligan left it
         (body,) = writer.execute("SELECT body FROM lessons WHERE id = ?", (old.id,)).fetchone()
         written = body.replace(old.correction.encode(), b"Push it somehow.")
         assert written != body
@@ -60,34 +60,34 @@ def test_an_upgrade_brings_newer_words_and_keeps_what_people_said(store):
     assert told(store)["updated"] == 1
     listed = {each["name"]: each for each in told(store, "--list")}
     assert listed["git-no-upstream"]["correction"] == old.correction
-    assert (listed["http-404"]["state"], listed["http-404"]["used"]) == ("disabled", False)
+    assert (listed["http-404"]["state"], listed["http-404"]["active"]) == ("disabled", False)
 
 
 def test_the_list_needs_no_store_and_makes_none(store, tmp_path):
     done = mulligan("--list", "--store", store)
     assert done.returncode == 0
-    assert done.stdout.startswith(f"{len(seeds())} seeds: lessons that come with mulligan, proven by nothing")
+    assert done.stdout.startswith(f"{len(seeds())} seed lessons shipped with mulligan, without evidence")
     (row,) = (each for each in done.stdout.splitlines() if "git-push-fetch-first" in each)
     assert row.split()[0] == seeds()["git-push-fetch-first"].id[:12], "the id that mulligan lessons takes"
     assert not list(tmp_path.glob("*.db"))
     (one,) = (each for each in told(store, "--list") if each["name"] == "git-push-fetch-first")
-    assert (one["stored"], one["used"], one["kind"]) == (False, True, "tool/execution_failed")
+    assert (one["stored"], one["active"], one["kind"]) == (False, True, "tool/execution_failed")
     assert one["origin"].startswith("git 2")
 
 
 def test_removed_seeds_are_out_of_use_until_they_are_put_back(store):
     told(store)
     assert told(store, "--remove")["removed"] == len(seeds())
-    assert {each["used"] for each in told(store, "--list")} == {False}
-    assert "out of use" in mulligan("--list", "--store", store).stdout
+    assert {each["active"] for each in told(store, "--list")} == {False}
+    assert "Seed lessons are disabled" in mulligan("--list", "--store", store).stdout
     assert told(store)["new"] == len(seeds())
-    assert {each["used"] for each in told(store, "--list")} == {True}
+    assert {each["active"] for each in told(store, "--list")} == {True}
 
 
 def test_what_cannot_be_meant_is_refused(store):
     done = mulligan("--list", "--remove", "--store", store)
     assert done.returncode == 2
-    assert "choose one" in done.stderr
+    assert "exclude each other" in done.stderr
     done = mulligan("--store", "memory:")
     assert done.returncode == 2
     assert "--store PATH" in done.stderr
@@ -96,7 +96,7 @@ def test_what_cannot_be_meant_is_refused(store):
 def test_explain_tells_what_is_known_of_a_program(tmp_path):
     def explained(*arguments):
         done = subprocess.run(
-            [sys.executable, "-m", "mulligan", "explain", "--tool", "Bash", *arguments],
+            [sys.executable, "-m", "mulligan", "classify", "--tool", "Bash", *arguments],
             input="fatal: refusing to merge unrelated histories\n", capture_output=True, text=True, timeout=60,
         )  # fmt: skip
         assert done.returncode == 0
@@ -104,7 +104,7 @@ def test_explain_tells_what_is_known_of_a_program(tmp_path):
 
     seed = seeds()["git-unrelated-histories"]
     assert seed.correction in explained()
-    assert json.loads(explained("--json"))["known"]["lesson"] == seed.id
+    assert json.loads(explained("--json"))["seed_lesson"]["id"] == seed.id
     kept = SqliteStore(Path(settings.load_settings().store_url))
     kept.save_lesson(DEFAULT_TENANT, seed)
     kept.decide_lesson(DEFAULT_TENANT, seed.id, "disable", 1)

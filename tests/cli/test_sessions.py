@@ -47,14 +47,14 @@ def kept(home):
 
 
 def test_nothing_is_remembered_at_first(home, types):
-    assert types("sessions")[1] == "No session is remembered.\n"
+    assert types("sessions")[1] == "No sessions.\n"
     assert json.loads(types("sessions", "--json")[1]) == []
 
 
 def test_sessions_are_listed_with_what_is_remembered(kept, types):
     code, said, _ = types("sessions")
     assert code == 0
-    assert said.startswith("2 sessions, 2 failures remembered.")
+    assert said.startswith("2 sessions, 2 tracked failures.")
     assert "claude-code" in said
     assert "/src/shop" in said
     listed = json.loads(types("sessions", "--json")[1])

@@ -89,29 +89,29 @@ def test_what_comes_in_anywhere_is_counted_once_and_told_everywhere(pair):
 
     def sends(number: int) -> int:
         failed = {"message": f"no {number}", "type": "tool", "code": "timeout"}
-        run = {"id": f"r{number % 60}", "agent": "a", "started": 1, "end": "finished",
-               "steps": [{"name": "s", "started": 1, "failure": failed if number % 3 == 0 else None}]}  # fmt: skip
+        run = {"id": f"r{number % 60}", "agent": "a", "started_at": 1, "end_reason": "finished",
+               "steps": [{"name": "s", "started_at": 1, "failure": failed if number % 3 == 0 else None}]}  # fmt: skip
         return clients[number % 7 % 2].post("/v1/runs", run).status
 
     with ThreadPoolExecutor(8) as pool:
         assert set(pool.map(sends, range(120))) == {200}  # each run twice, most at both
     for client in clients:
         told = client.get("/v1/stats?since=all").json
-        assert (told["total_runs"], told["total"]["calls"], told["total"]["given_up"]) == (60, 60, 20)
+        assert (told["total_runs"], told["total"]["calls"], told["total"]["unrecovered"]) == (60, 60, 20)
         (pattern,) = client.get("/v1/patterns").json["patterns"]
-        assert pattern["count"] == 20
+        assert pattern["occurrences"] == 20
 
 
 def test_a_batch_that_was_not_acknowledged_may_be_sent_to_the_other_one(pair):
     _, clients = pair.holding("again")
-    ended = RunEnded(Run(id="once", agent="a", started=1, ended=2, end="finished"))
+    ended = RunEnded(Run(id="once", agent="a", started_at=1, ended_at=2, end_reason="finished"))
     sent = {"client": "c", "journal": "j", "offset": 7, "events": [to_builtins(ended)]}
     assert [client.post("/v1/batch", sent).json["new"] for client in clients] == [1, 0]
 
 
 def test_a_quota_is_one_for_all_of_them(pair):
     _, clients = pair.holding("limited")
-    run = {"agent": "a", "end": "finished", "steps": [{"name": "s"}, {"name": "t"}]}
+    run = {"agent": "a", "end_reason": "finished", "steps": [{"name": "s"}, {"name": "t"}]}
 
     with ThreadPoolExecutor(8) as pool:
         statuses = list(pool.map(lambda number: clients[number % 2].post("/v1/runs", run).status, range(160)))

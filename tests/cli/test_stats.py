@@ -28,14 +28,14 @@ def store(tmp_path):
     for place, (version, at, failure) in enumerate(
         [("1.0", now, None), ("1.0", now, TIMEOUT), ("1.1", now - 30 * 86_400_000, None)], start=1
     ):
-        run = Run(id=f"run_{place}", agent="helper", version=version, started=at, ended=at, end="finished")
+        run = Run(id=f"run_{place}", agent="helper", version=version, started_at=at, ended_at=at, end_reason="finished")
         step = Step(
             run=run.id,
             seq=1,
             call=1,
             name="=cmd|' /C calc'!A0" if place == 1 else "search",
-            started=at,
-            seconds=0.1,
+            started_at=at,
+            duration_seconds=0.1,
             failure=failure,
             outcome="failure" if failure else "success",
         )
@@ -62,13 +62,13 @@ def test_the_last_week_on_one_page(store):
 
 def test_all_of_it(store):
     _, out, _ = typed("--store", store, "--since", "all")
-    assert out.startswith("3 runs ever: 2 success, 1 failure.")
+    assert out.startswith("3 runs over all time: 2 success, 1 failure.")
 
 
 @pytest.mark.parametrize("by", ["agent", "tool", "kind", "model", "version", "environment", "step", "attempt", "time"])
 def test_divided_by_each_dimension_as_text_json_and_csv(store, by):
     code, out, _ = typed("--store", store, "--by", by, "--since", "all")
-    assert (code, out.startswith("3 runs ever")) == (0, True)
+    assert (code, out.startswith("3 runs over all time")) == (0, True)
     code, out, _ = typed("--store", store, "--by", by, "--since", "all", "--json")
     parts = json.loads(out)["parts"]
     code, out, _ = typed("--store", store, "--by", by, "--since", "all", "--csv")
@@ -100,7 +100,7 @@ def test_json_holds_every_figure(store):
     _, out, _ = typed("--store", store, "--json")
     facts = json.loads(out)
     assert facts["grain"] == "day"
-    assert (facts["total"]["total_runs"], facts["total"]["calls"], facts["total"]["given_up"]) == (2, 2, 1)
+    assert (facts["total"]["total_runs"], facts["total"]["calls"], facts["total"]["unrecovered"]) == (2, 2, 1)
     assert facts["total"]["success_rate"] == 50.0  # in the other run no call succeeded
     assert facts["total"]["kinds"]["tool/timeout"]["failures"] == 1
 
@@ -108,8 +108,8 @@ def test_json_holds_every_figure(store):
 def test_two_versions_beside_each_other(store):
     code, out, _ = typed("--store", store, "--since", "all", "--compare", "1.0", "1.1")
     assert code == 0
-    assert out.startswith("1.1 beside 1.0, ever.")
-    assert "too few to tell" in out
+    assert out.startswith("1.1 compared with 1.0, over all time.")
+    assert "too few samples" in out
     _, out, _ = typed("--store", store, "--since", "all", "--compare", "1.0", "1.1", "--json")
     assert [side["total"]["calls"] for side in json.loads(out)["stats"]] == [2, 1]
 
@@ -117,13 +117,13 @@ def test_two_versions_beside_each_other(store):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--since", "3y"], "--since takes a number and m, h, d or w"),
-        (["--since", "1h", "--until", "2h"], "--since 1h is not before --until 2h"),
-        (["--csv"], "--csv needs rows"),
+        (["--since", "3y"], "Invalid --since '3y'. Use an age such as 24h or 7d"),
+        (["--since", "1h", "--until", "2h"], "--since 1h must be before --until 2h"),
+        (["--csv"], "--csv needs --by"),
         (["--by", "colour"], "'colour' is not one of"),
         (["--kind", "timeout"], "such as tool/timeout"),
-        (["--compare", "1.0", "7.7"], "nothing of version '7.7' in this time. There are: helper 1.0."),
-        (["--by", "kind", "--compare", "a", "b"], "two of kind cannot be compared"),
+        (["--compare", "1.0", "7.7"], "No records with version '7.7' in this period. Available: helper 1.0."),
+        (["--by", "kind", "--compare", "a", "b"], "Cannot compare by kind"),
     ],
 )
 def test_what_cannot_be_meant_is_told(store, words, says):
@@ -135,7 +135,7 @@ def test_what_cannot_be_meant_is_told(store, words, says):
 def test_a_store_that_is_not_there_is_told_and_not_made(tmp_path):
     code, out, err = typed("--store", str(tmp_path / "none.db"))
     assert code == 0
-    assert out.startswith("Nothing was recorded since ")
-    assert "none.db yet. " in err
+    assert out.startswith("No runs or calls since ")
+    assert "none.db does not exist yet. " in err
     assert "mulligan demo" in err
     assert not (tmp_path / "none.db").exists()

@@ -27,6 +27,7 @@ def suggest(*lines: Any) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_each_line_is_answered_in_order_and_one_that_cannot_be_read_gets_an_error():
     first, second, third, fourth, fifth, sixth = suggest(
         {"id": "a", "tool": "search", "arguments": CALL, "error": "unexpected argument 'topK'", "schema": SCHEMA},
@@ -38,27 +39,28 @@ def test_each_line_is_answered_in_order_and_one_that_cannot_be_read_gets_an_erro
     )
     (suggestion,) = first.pop("suggestions")
     assert first.pop("kind").startswith("tool/")
-    assert first == {"id": "a", "abstained": False, "why": ""}
+    assert first == {"id": "a", "abstained": False, "reason": ""}
     assert suggestion["tool"] == "search"
     assert suggestion["arguments"] == {"query": "x", "top_k": 10}
-    assert suggestion["first"] == []
+    assert suggestion["prerequisites"] == []
     assert suggestion["automatic"] is True
     assert suggestion["source"] == "schema"
     assert 0.8 < suggestion["confidence"] <= 1
     assert suggestion["evidence"]
     assert suggestion["changes"] == [
-        {"path": "topK", "how": "rename", "before": "topK", "after": "top_k", "from": "call"},
-        {"path": "top_k", "how": "clamp", "before": "50", "after": 10, "from": "schema"},
+        {"path": "topK", "operation": "rename", "before": "topK", "after": "top_k", "source": "call"},
+        {"path": "top_k", "operation": "clamp", "before": "50", "after": 10, "source": "schema"},
     ]
     assert second["id"] is None
     assert "line 2" in second["error"]
-    assert third == {"id": 3, "error": 'line 3: "arguments" is an object'}
+    assert third == {"id": 3, "error": 'line 3: "arguments" must be an object'}
     assert fourth["suggestions"][0]["tool"] == "search"
     assert (fifth["suggestions"], fifth["abstained"], fifth["kind"]) == ([], True, "tool/rate_limit")
-    assert fifth["why"]
-    assert "mode is" in sixth["error"]
+    assert fifth["reason"]
+    assert "mode must be" in sixth["error"]
 
 
+@pytest.mark.slow
 def test_the_history_of_the_run_the_effects_and_what_is_privileged_count():
     history = [{"tool": "find", "arguments": {}, "outcome": "success", "result": '{"order_id": "#W1"}'}]
     call = {"tool": "get", "arguments": {"order_id": "W1"}, "error": "order not found", "history": history}
@@ -71,17 +73,19 @@ def test_the_history_of_the_run_the_effects_and_what_is_privileged_count():
     assert free["suggestions"][0]["automatic"] is True
     assert bound["suggestions"][0]["automatic"] is False
     assert kept["suggestions"][0]["automatic"] is False
-    assert kept["why"]
+    assert kept["reason"]
 
 
+@pytest.mark.slow
 def test_released_arguments_are_changed_automatically():
     schema = {"type": "object", "properties": {"amount": {"type": "integer"}}}
     call = {"tool": "pay", "arguments": {"amount": "7"}, "error": "amount must be an integer", "schema": schema}
-    held, released = suggest({**call, "effects": "none"}, {**call, "effects": "none", "released": ["amount"]})
+    held, released = suggest({**call, "effects": "none"}, {**call, "effects": "none", "unprivileged": ["amount"]})
     assert held["suggestions"][0]["automatic"] is False
     assert released["suggestions"][0]["automatic"] is True
 
 
+@pytest.mark.slow
 def test_a_person_is_told_what_to_type():
     done = subprocess.run(
         [sys.executable, "-m", "mulligan", "suggest", "/nowhere/failed.jsonl"],
@@ -90,9 +94,10 @@ def test_a_person_is_told_what_to_type():
         check=False,
     )
     assert done.returncode == 2
-    assert b"cannot be read" in done.stderr
+    assert b"Cannot read" in done.stderr
 
 
+@pytest.mark.slow
 def test_any_line_is_answered():
     lines = ['{"tool": "x", "arguments": {"a": "\\ud800"}, "error": "bad \\ud800"}', "[]", "null", '"x"', "1e999", ""]
     lines += [
@@ -102,6 +107,7 @@ def test_any_line_is_answered():
     assert len(suggest(*lines)) == len(lines)
 
 
+@pytest.mark.slow
 def test_where_no_line_can_be_read_the_command_says_so_to_scripts():
     command = [sys.executable, "-m", "mulligan", "suggest", "--json"]
     done = subprocess.run(command, input=b"not json\n[]\n", capture_output=True, timeout=60, check=False)

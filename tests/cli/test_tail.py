@@ -22,9 +22,15 @@ TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "too slow \x1b[2J", 
 
 def write(kept, id, offset, failure=None):
     now = int(time.time() * 1000)
-    run = Run(id=id, agent="helper", started=now, ended=now, end="finished")
+    run = Run(id=id, agent="helper", started_at=now, ended_at=now, end_reason="finished")
     step = Step(
-        run=id, seq=1, call=1, name="search", started=now, failure=failure, outcome="failure" if failure else "success"
+        run=id,
+        seq=1,
+        call=1,
+        name="search",
+        started_at=now,
+        failure=failure,
+        outcome="failure" if failure else "success",
     )
     kept.append(DEFAULT_TENANT, [StepEnded(step), RunEnded(run)], "journal", offset)
 

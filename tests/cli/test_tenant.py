@@ -30,15 +30,15 @@ def types_there(types, there):
 
 def kept(there: str, tenant: str, id: str, age: int = 0) -> None:
     store = SqliteStore(Path(there), clock=lambda: now() - age)
-    run = Run(id=id, agent="a", started=1, ended=2, end="finished")
-    step = Step(run=id, seq=1, call=1, name="s", started=1)
+    run = Run(id=id, agent="a", started_at=1, ended_at=2, end_reason="finished")
+    step = Step(run=id, seq=1, call=1, name="s", started_at=1)
     store.append(tenant, [StepEnded(step), RunEnded(run)], f"journal-{id}", 1)
     store.close()
 
 
 def test_a_tenant_is_made_listed_shown_and_changed(types_there):
     code, out, _ = types_there(
-        "tenant", "create", "acme", "--records", "2m", "--listed", "query, path", "--note", "them"
+        "tenant", "create", "acme", "--records", "2m", "--unredacted-arguments", "query, path", "--note", "them"
     )
     assert (code, "mulligan token create" in out) == (0, True)
     assert types_there("token", "create", "--role", "ingest", "--tenant", "acme")[0] == 0
@@ -48,15 +48,23 @@ def test_a_tenant_is_made_listed_shown_and_changed(types_there):
     assert (acme["name"], acme["quotas"], acme["tokens"]) == ("acme", {"records": 2_000_000}, 1)
     assert local["name"] == "local"
 
-    assert types_there("tenant", "set", "acme", "--failures", "180", "--successes", "ever", "--records", "any")[0] == 0
+    assert (
+        types_there(
+            "tenant", "set", "acme", "--keep-failures", "180", "--keep-successes", "forever", "--records", "unlimited"
+        )[0]
+        == 0
+    )
     _, out, _ = types_there("tenant", "show", "acme", "--json")
     acme = json.loads(out)
-    assert (acme["keeps"], acme["quotas"]) == ({"failures": 180, "successes": None, "hours": 35}, {})
-    assert (acme["listed"], acme["note"]) == (["path", "query"], "them")
-    types_there("tenant", "set", "acme", "--failures", "usual")
+    assert (acme["retention_days"], acme["quotas"]) == (
+        {"keep_failures": 180, "keep_successes": None, "keep_hourly": 35},
+        {},
+    )
+    assert (acme["unredacted_arguments"], acme["note"]) == (["path", "query"], "them")
+    types_there("tenant", "set", "acme", "--keep-failures", "default")
     _, out, _ = types_there("tenant", "show", "acme")
     assert "90 days" in out
-    assert "for ever" in out
+    assert "forever" in out
     assert "acme" in types_there("tenant", "list")[1]
 
 
@@ -64,10 +72,10 @@ def test_local_can_be_changed_and_stays(types_there):
     kept_ = types_there("tenant", "create", "local")
     assert kept_[0] == 2
     types_there("token", "create", "--role", "read")
-    assert types_there("tenant", "set", "local", "--failures", "7")[0] == 0
-    assert json.loads(types_there("tenant", "show", "local", "--json")[1])["keeps"]["failures"] == 7
+    assert types_there("tenant", "set", "local", "--keep-failures", "7")[0] == 0
+    assert json.loads(types_there("tenant", "show", "local", "--json")[1])["retention_days"]["keep_failures"] == 7
     code, _, err = types_there("tenant", "remove", "local", "--yes")
-    assert (code, "stays" in err) == (2, True)
+    assert (code, "cannot be removed" in err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -76,13 +84,13 @@ def test_local_can_be_changed_and_stays(types_there):
         (("tenant", "create", "a b"), "letters, digits"),
         (("tenant", "create", ""), "letters, digits"),
         (("tenant", "create", "x\x1b[31m"), "letters, digits"),
-        (("tenant", "create", "acme"), "there is a tenant"),
+        (("tenant", "create", "acme"), "already exists. Change it: mulligan tenant set acme"),
         (("tenant", "create", "b", "--records", "many"), "500k"),
-        (("tenant", "create", "b", "--failures", "-1"), "number of days"),
-        (("tenant", "create", "b", "--alert-webhook", "ftp://x"), "http(s)"),
-        (("tenant", "create", "b", "--alert-command", "'unclosed"), "no command"),
+        (("tenant", "create", "b", "--keep-failures", "-1"), "number of days"),
+        (("tenant", "create", "b", "--alert-webhook", "ftp://x"), "Use an http or https URL."),
+        (("tenant", "create", "b", "--alert-command", "'unclosed"), "Invalid alert command"),
         (("tenant", "set", "none", "--records", "1"), "tenant list"),
-        (("tenant", "set", "acme"), "say what to change"),
+        (("tenant", "set", "acme"), "Nothing to change"),
         (("tenant", "show", "none"), "tenant list"),
         (("tenant", "remove", "none", "--yes"), "tenant list"),
         (("tenant", "remove", "acme"), "--yes"),
@@ -100,7 +108,7 @@ def test_what_cannot_be_meant_is_refused_with_what_to_type(types_there, words, t
 @pytest.mark.parametrize("words", [("list",), ("create", "x"), ("show", "x"), ("remove", "x", "--yes")])
 def test_tenants_are_not_managed_through_a_server(types, words):
     code, _, err = types("tenant", *words, "--store", "https://mulligan.example.com")
-    assert (code, "where the store is" in err) == (2, True)
+    assert (code, "cannot be managed through the server" in err) == (2, True)
 
 
 def test_to_remove_a_tenant_takes_everything_of_it_and_nothing_of_others(types_there, there, monkeypatch):
@@ -124,8 +132,8 @@ def test_to_remove_a_tenant_takes_everything_of_it_and_nothing_of_others(types_t
 
 
 def test_each_tenant_keeps_its_records_as_long_as_was_set(types_there, there):
-    types_there("tenant", "create", "short", "--successes", "1")
-    types_there("tenant", "create", "long", "--successes", "ever")
+    types_there("tenant", "create", "short", "--keep-successes", "1")
+    types_there("tenant", "create", "long", "--keep-successes", "forever")
     for name in ("short", "long", "local"):
         kept(there, name, f"run_old_{name}", age=50 * DAY)
         kept(there, name, f"run_{name}", age=3 * DAY)
@@ -171,7 +179,7 @@ def serving(tmp_path, there):
 def sent(id: str) -> dict[str, object]:
     failure = {"type": "model", "code": "quota_exceeded", "message": "no money left"}
     step = {"name": "pay", "arguments": {"query": "listed words", "note": "unlisted words"}, "failure": failure}
-    return {"id": id, "agent": "a", "end": "finished", "steps": [step]}
+    return {"id": id, "agent": "a", "end_reason": "finished", "steps": [step]}
 
 
 def arguments(there: str, tenant: str, id: str) -> str:
@@ -182,7 +190,7 @@ def arguments(there: str, tenant: str, id: str) -> str:
 
 
 def test_of_a_tenant_only_listed_arguments_are_kept_and_the_list_can_change(types_there, there, serving):
-    types_there("tenant", "create", "acme", "--listed", "query")
+    types_there("tenant", "create", "acme", "--unredacted-arguments", "query")
     types_there("tenant", "create", "other")
     ingest = {name: types_there("token", "create", "--role", "ingest", "--tenant", name)[1].strip()
               for name in ("acme", "other")}  # fmt: skip
@@ -195,7 +203,7 @@ def test_of_a_tenant_only_listed_arguments_are_kept_and_the_list_can_change(type
     assert "listed words" not in arguments(there, "other", "one")
     assert "unlisted words" in arguments(there, "local", "one")  # the store's own user, at home
 
-    types_there("tenant", "set", "acme", "--listed", "note")
+    types_there("tenant", "set", "acme", "--unredacted-arguments", "note")
     time.sleep(1.2)  # a server follows within a second
     assert client(ingest["acme"]).post("/v1/runs", sent("two")).status == 200
     assert "unlisted words" in arguments(there, "acme", "two")

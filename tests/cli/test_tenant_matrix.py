@@ -253,7 +253,7 @@ def test_every_method_of_a_store_is_the_callers_own(world, method, fills):
                     for name in (("run",) if fills else ("text",))
                 ]
             if method == "prune":
-                sent = [type(sent[0])(failures=0, successes=0), 1, True]
+                sent = [type(sent[0])(keep_failures=0, keep_successes=0), 1, True]
             answers.append(world.writer.post(f"/v1/store/{method}", body=wire_protocol.encode_value(sent)))
         one, other = answers
         assert one.status == other.status, (method, real, one.body)
@@ -282,7 +282,7 @@ def bodies(ids: Ids, fingerprint: str = "f") -> dict[str, list[Any]]:
             {"fixes": {"tool": "search", "now": now, "limit": 100}},
             {"fixes": {"now": now, "limit": 100}},
         ],
-        "/v1/outcomes": [{"fix": ids.fix, "run": ids.run, "worked": False}],
+        "/v1/outcomes": [{"fix": ids.fix, "run": ids.run, "successful": False}],
         "/v1/export": [{}, {"since": 1}],
         "/v1/traces": [{"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}],
         "/v1/logs": [{"resourceLogs": []}],
@@ -309,7 +309,7 @@ def test_whatever_is_sent_stays_with_who_sent_it(world):
 
 def decided(client: Client, path: str, id: str, do: str) -> Answer:
     """What a person says of one thing: in the form of a page, or as JSON."""
-    where, said = path.partition("{")[0] + quote(id, safe=""), {"do": do, "into": id, "part": id}
+    where, said = path.partition("{")[0] + quote(id, safe=""), {"action": do, "into": id, "part": id}
     if path.startswith("/v1/"):
         (takes,) = openapi.build_document()["paths"][path.replace(":path}", "}")]["post"]["requestBody"][
             "content"
@@ -339,7 +339,7 @@ def test_a_decision_is_possible_where_it_is_ones_own(world):
     """Or the test above would say nothing."""
     us = world.running.holding("admin", tenant=OURS)
     for path, do in ((f"/fixes/{world.ids.fix}", "revoke"), (f"/fixes/{world.ids.fix}", "approve")):
-        done = us.post(path, body=f"do={do}".encode(), Content_Type="application/x-www-form-urlencoded")
+        done = us.post(path, body=f"action={do}".encode(), Content_Type="application/x-www-form-urlencoded")
         assert done.status == 303
     world.before = everything(world.running)
 
@@ -391,14 +391,14 @@ BELOW = "is asked below"
 OWNER = "is for whoever can open the store itself, and refuses a server"
 ASKED: dict[str, str | list[tuple[str, ...]]] = {
     "demo": NOTHING, "scan": NOTHING, "install": NOTHING, "uninstall": NOTHING, "env": NOTHING, "proxy": NOTHING,
-    "explain": NOTHING, "classify": NOTHING, "redact": NOTHING, "settings": NOTHING, "completion": NOTHING,
+    "classify": NOTHING, "redact": NOTHING, "settings": NOTHING, "completion": NOTHING,
     "serve": OWNER, "token": OWNER, "tenant": OWNER, "backup": OWNER, "copy": OWNER,
     "migrate": OWNER,
     "runs": [("--limit", "100"), ("--agent", "{agent}"), ("--tool", "{tool}"), ("--pattern", "{pattern}"),
              ("--session", "{session}"), ("--json",)],
     "show": [("{run}",), ("{run}", "--json"), ("last",)],
     "tail": NOTHING,
-    "patterns": [(), ("--json",), ("--csv",), ("--text", "zanzibar"), ("show", "{pattern}"), ("like", "{pattern}"),
+    "patterns": [(), ("--json",), ("--csv",), ("--text", "zanzibar"), ("show", "{pattern}"), ("similar", "{pattern}"),
                  ("mute", "{pattern}"), ("resolve", "{pattern}"), ("merge", "{pattern}", "{pattern}")],
     "fixes": [(), ("--json",), ("--tool", "{tool}"), ("show", "{fix}"), ("approve", "{fix}"), ("revoke", "{fix}"),
               ("revoke", "--tool", "{tool}")],
@@ -413,7 +413,7 @@ ASKED: dict[str, str | list[tuple[str, ...]]] = {
     "import": NOTHING,
     "suggest": NOTHING,
     "replay": [(), ("--json",), ("--run", "{run}")],
-    "prune": [("--dry-run", "--failures", "0", "--successes", "0")],
+    "prune": [("--dry-run", "--keep-failures", "0", "--keep-successes", "0")],
     "forget": [("--run", "{run}", "--yes"), ("--tool", "{tool}", "--yes"), ("--session", "{session}", "--yes"),
                ("--text", "zanzibar", "--yes")],
     "doctor": [(), ("--json",)],
@@ -477,7 +477,7 @@ def test_an_agent_that_asks_for_one_tenant_is_told_nothing_of_another(world):
         knowledge = Knowledge(
             lambda store=store: store, McpMessages(), classify, now=lambda: int(time.time() * 1000), session=ids.session
         )
-        asked = {"tool": ids.tool, "error": "k is too small", "fix": ids.fix, "worked": True, "arguments": {"k": 9}}
+        asked = {"tool": ids.tool, "error": "k is too small", "fix": ids.fix, "successful": True, "arguments": {"k": 9}}
         for tool in TOOLS.values():
             takes = tool.schema["properties"]
             try:

@@ -38,24 +38,24 @@ def ann() -> None:
 
 
 def failed_then_worked(id: str = "run_a") -> list[AnyEvent]:
-    run = Run(id=id, agent="a", started=1000, session="s")
+    run = Run(id=id, agent="a", started_at=1000, session="s")
     return [
         RunStarted(run),
         StepEnded(
             Step(run=id, seq=1, call=1, name="search", arguments={"k": 50, "q": id}, outcome="failure", failure=WRONG)
         ),
         StepEnded(Step(run=id, seq=2, call=2, name="search", arguments={"k": 10, "q": id})),
-        RunEnded(Run(id=id, agent="a", started=1000, ended=1005, end="finished", session="s")),
+        RunEnded(Run(id=id, agent="a", started_at=1000, ended_at=1005, end_reason="finished", session="s")),
     ]
 
 
 def acts_of(store: Store, **query: Any) -> list[AuditEntry]:
     """But for the token by which a store behind a server is asked."""
-    return [act for act in store.audit(DEFAULT_TENANT, AuditQuery(**query)) if not act.do.startswith("token.")]
+    return [act for act in store.audit(DEFAULT_TENANT, AuditQuery(**query)) if not act.action.startswith("token.")]
 
 
 def said(store: Store) -> list[tuple[str, str]]:
-    return [(act.do, act.about) for act in reversed(acts_of(store))]
+    return [(act.action, act.target) for act in reversed(acts_of(store))]
 
 
 def test_every_decision_is_noted_and_nothing_that_only_happens(store):
@@ -67,29 +67,29 @@ def test_every_decision_is_noted_and_nothing_that_only_happens(store):
     assert said(store) == []
 
     store.decide(DEFAULT_TENANT, fix.id, True, 2000)
-    store.update_pattern(DEFAULT_TENANT, PatternCommand(do="mute", pattern=pattern, at=2000))
+    store.update_pattern(DEFAULT_TENANT, PatternCommand(action="mute", pattern=pattern, at=2000))
     store.save_lesson(DEFAULT_TENANT, LESSON)
     store.decide_lesson(DEFAULT_TENANT, LESSON.id, "approve", 2000)
     store.revoke(DEFAULT_TENANT, Revocation(principal="mallory"))
     store.forget(DEFAULT_TENANT, ForgetRequest(run="run_a"))
     store.append(DEFAULT_TENANT, failed_then_worked("run_old"), "journal", 2)
-    store.prune(DEFAULT_TENANT, Retention(failures=0), now() + 1)
+    store.prune(DEFAULT_TENANT, Retention(keep_failures=0), now() + 1)
 
     assert sorted(said(store)) == sorted([
         ("fix.approve", fix.id), ("pattern.mute", pattern), ("lesson.write", LESSON.id), ("lesson.approve", LESSON.id),
         ("memory.revoke", ""), ("prune", ""), ("forget.run", ""),
     ])  # fmt: skip
-    acts = {act.do: act for act in acts_of(store)}
-    assert acts["memory.revoke"].told == "principal mallory"
-    assert "1 run" in acts["forget.run"].told
-    assert acts["prune"].told == "1 run, 2 steps"
+    acts = {act.action: act for act in acts_of(store)}
+    assert acts["memory.revoke"].detail == "principal mallory"
+    assert "1 run" in acts["forget.run"].detail
+    assert acts["prune"].detail == "1 run, 2 steps"
     assert all(abs(act.at - now()) < 60_000 for act in acts.values())  # by the store's clock, not by who asks
-    assert not any(act.do in acts for act in store.audit("theirs", AuditQuery()))
+    assert not any(act.action in acts for act in store.audit("theirs", AuditQuery()))
 
 
 def test_what_changed_nothing_is_not_noted(store):
     assert not store.decide(DEFAULT_TENANT, "fix_none", True, 1)
-    assert store.update_pattern(DEFAULT_TENANT, PatternCommand(do="mute", pattern="pat_none", at=1)) is None
+    assert store.update_pattern(DEFAULT_TENANT, PatternCommand(action="mute", pattern="pat_none", at=1)) is None
     assert store.decide_lesson(DEFAULT_TENANT, "les_none", "approve", 1) is None
     store.prune(DEFAULT_TENANT, Retention(), now(), dry_run=True)
     store.prune(DEFAULT_TENANT, Retention(), now())
@@ -104,7 +104,9 @@ def test_many_lessons_that_are_written_at_once_are_one_entry(store):
     assert store.save_lessons(DEFAULT_TENANT, seeds) == [False] * 10 + [True] * 10
     assert store.save_lessons(DEFAULT_TENANT, seeds) == [False] * 20
     assert store.save_lessons(DEFAULT_TENANT, []) == []
-    assert [(act.do, act.about, act.told) for act in acts_of(store)] == [("lesson.write", "seed", "10 lessons")] * 2
+    assert [(act.action, act.target, act.detail) for act in acts_of(store)] == [
+        ("lesson.write", "seed", "10 lessons")
+    ] * 2
     assert len(store.lessons(DEFAULT_TENANT, LessonQuery(limit=100))) == 20
 
 
@@ -126,9 +128,9 @@ def test_it_is_asked_for_by_who_what_and_when_and_page_by_page(store):
     every = acts_of(store)
     assert len(every) == 8
     assert [(act.at, act.id) for act in every] == sorted(((act.at, act.id) for act in every), reverse=True)
-    assert len(acts_of(store, do="lesson.disable")) == 3
-    assert len(acts_of(store, do="lesson.")) == 8
-    assert acts_of(store, do="lesson") == []
+    assert len(acts_of(store, action="lesson.disable")) == 3
+    assert len(acts_of(store, action="lesson.")) == 8
+    assert acts_of(store, action="lesson") == []
     assert acts_of(store, by="bob") == []
     assert len(acts_of(store, by=every[0].by)) == 8
     assert acts_of(store, since=now() + 60_000) == []
@@ -153,14 +155,14 @@ def test_secrets_in_it_are_hidden(store):
     key = "sk-proj-Zm9vYmFyYmF6cXV4MTIzNDU2Nzg5MGFiY2RlZmdo"
     store.revoke(DEFAULT_TENANT, Revocation(principal=f"bot {key}\x1b[31m"))
     (act,) = acts_of(store)
-    assert key not in act.told
-    assert "\x1b" not in act.told
+    assert key not in act.detail
+    assert "\x1b" not in act.detail
 
 
 def test_an_entry_comes_with_its_row_or_not_at_all(store):
     act = audit.build_entry("tenant.set", now(), "acme")
     if hasattr(store, "of"):
-        with pytest.raises(StoreError, match="where it runs"):
+        with pytest.raises(StoreError, match="can be changed on the server only"):
             store.compare_and_set("", "server", "k", None, b"1", AuditNote("acme", act))
         return
     assert store.compare_and_set("", "server", "k", None, b"1", AuditNote("acme", act))
@@ -175,5 +177,5 @@ def test_the_log_outlives_its_tenant(store):
         pytest.skip("a server's tenants are managed where its store is")
     store.save_lesson("acme", LESSON)
     store.erase("acme")
-    assert [each.do for each in reversed(store.audit("acme", AuditQuery()))] == ["lesson.write", "tenant.erase"]
+    assert [each.action for each in reversed(store.audit("acme", AuditQuery()))] == ["lesson.write", "tenant.erase"]
     assert store.erase("acme") == 0

@@ -21,7 +21,7 @@ UNREADY = Failure.of(Kind("tool", "precondition", Remedy.REPAIR, TookEffect.NO),
 
 
 def run(id: str, started: int, **fields: Any) -> Run:
-    return Run(id=id, started=started, **fields)
+    return Run(id=id, started_at=started, **fields)
 
 
 def step(seq: int, *, failure: Failure | None = None, **fields: Any) -> Step:
@@ -34,9 +34,9 @@ def clamped(id: str, at: int, after: int = 10, **fields: Any) -> list[AnyEvent]:
     shared = {"run": id, "key": "tools:search"}
     return [
         RunStarted(run(id, at, **fields)),
-        StepEnded(step(1, arguments={"q": f"cats of {id}", "k": 50}, failure=TOO_MANY, started=at, **shared)),
-        StepEnded(step(2, arguments={"q": f"cats of {id}", "k": after}, started=at + 1, **shared)),
-        RunEnded(run(id, at, ended=at + 5, end="finished", **fields)),
+        StepEnded(step(1, arguments={"q": f"cats of {id}", "k": 50}, failure=TOO_MANY, started_at=at, **shared)),
+        StepEnded(step(2, arguments={"q": f"cats of {id}", "k": after}, started_at=at + 1, **shared)),
+        RunEnded(run(id, at, ended_at=at + 5, end_reason="finished", **fields)),
     ]
 
 
@@ -44,18 +44,18 @@ def logged_in(id: str, at: int) -> list[AnyEvent]:
     """A run in which a call worked once somebody had logged in."""
     return [
         RunStarted(run(id, at)),
-        StepEnded(step(1, run=id, name="send", arguments={"to": "ann"}, failure=UNREADY, started=at)),
-        StepEnded(step(2, run=id, name="login", arguments={"user": f"user-{id}", "keep": True}, started=at + 1)),
-        StepEnded(step(3, run=id, name="send", arguments={"to": "ann"}, started=at + 2)),
-        RunEnded(run(id, at, ended=at + 5, end="finished")),
+        StepEnded(step(1, run=id, name="send", arguments={"to": "ann"}, failure=UNREADY, started_at=at)),
+        StepEnded(step(2, run=id, name="login", arguments={"user": f"user-{id}", "keep": True}, started_at=at + 1)),
+        StepEnded(step(3, run=id, name="send", arguments={"to": "ann"}, started_at=at + 2)),
+        RunEnded(run(id, at, ended_at=at + 5, end_reason="finished")),
     ]
 
 
 def given_up(id: str, at: int) -> list[AnyEvent]:
     return [
         RunStarted(run(id, at)),
-        StepEnded(step(1, run=id, arguments={"q": "dogs", "k": 70}, failure=TOO_MANY, started=at)),
-        RunEnded(run(id, at, ended=at + 5, end="finished")),
+        StepEnded(step(1, run=id, arguments={"q": "dogs", "k": 70}, failure=TOO_MANY, started_at=at)),
+        RunEnded(run(id, at, ended_at=at + 5, end_reason="finished")),
     ]
 
 
@@ -77,15 +77,15 @@ def test_many_repairs_of_one_pattern_become_one_lesson_with_its_evidence(store, 
 
     (fix,) = store.fixes(DEFAULT_TENANT, FixQuery(tool="search", now=NOW))
     assert lesson.id == lesson_id("search", fix.id)
-    assert (lesson.tool, lesson.fingerprint, lesson.fix) == ("search", "f-k", fix.id)
+    assert (lesson.tool, lesson.fingerprint, lesson.fix_id) == ("search", "f-k", fix.id)
     assert (lesson.pattern, lesson.kind) == (pattern_id("search", "f-k"), "tool/invalid_arguments")
-    assert (lesson.tried, lesson.worked, lesson.seen) == (8, 8, 8)
+    assert (lesson.trials, lesson.successes, lesson.occurrences) == (8, 8, 8)
     assert lesson.confidence == pytest.approx(0.83, abs=0.01)
     assert lesson.agents == {"agent-0": 4, "agent-1": 4}
     assert (lesson.state, lesson.source, lesson.stale) == ("active", "learned", False)
     assert "k" in lesson.mistake
     assert "k=10" in lesson.correction
-    assert (lesson.failed, lesson.works) == ("search(q=..., k=50)", "search(q=..., k=10)")
+    assert (lesson.failing_example, lesson.working_example) == ("search(q=..., k=50)", "search(q=..., k=10)")
 
 
 def test_a_recipe_becomes_a_lesson_that_names_what_comes_first_and_no_value_of_a_run(store, write):
@@ -95,9 +95,9 @@ def test_a_recipe_becomes_a_lesson_that_names_what_comes_first_and_no_value_of_a
     (lesson,) = learned(store)
 
     assert "login" in lesson.mistake
-    assert lesson.correction == "First call login(keep=True, user=...); then send with the same arguments."
-    assert lesson.works == "login(keep=True, user=...), then send(to=...)"
-    assert [ahead.tool for ahead in lesson.first] == ["login"]
+    assert lesson.correction == "First call login(keep=True, user=...), then send with the same arguments."
+    assert lesson.working_example == "login(keep=True, user=...), then send(to=...)"
+    assert [ahead.tool for ahead in lesson.prerequisites] == ["login"]
     assert "user-run" not in str(lesson)
 
 
@@ -112,7 +112,10 @@ def test_one_way_out_among_many_is_no_lesson(store, write):
     for number in range(20):
         write(*given_up(f"run_other{number}", NOW - DAY))
     (lesson,) = store.lessons(DEFAULT_TENANT, LessonQuery(now=NOW))
-    assert (lesson.state, lesson.why) == ("proposed", "it helped 8 of 28 runs that met this; most did something else")
+    assert (lesson.state, lesson.reason) == (
+        "proposed",
+        "its fix succeeded in 8 of 28 runs with this pattern; most recovered otherwise",
+    )
 
 
 def test_what_most_have_to_do_otherwise_never_becomes_a_lesson(store, write):
@@ -132,7 +135,7 @@ def test_a_lesson_that_is_not_proven_is_a_proposal_and_says_why(store, write):
     prove(write, runs=3)
     (lesson,) = learned(store)
     assert lesson.state == "proposed"
-    assert "5 are needed" in lesson.why
+    assert "needs 5 successful trials" in lesson.reason
 
 
 def test_consolidation_tells_what_is_new_once(store, write):
@@ -152,7 +155,7 @@ def test_figures_are_those_of_the_moment(store, write):
     learned(store)
     write(*given_up("run_late", NOW - 1000))
     (lesson,) = store.lessons(DEFAULT_TENANT, LessonQuery(now=NOW))
-    assert (lesson.seen, lesson.tried) == (9, 8)
+    assert (lesson.occurrences, lesson.trials) == (9, 8)
 
 
 def test_what_was_not_used_for_long_has_expired(store, write):
@@ -171,10 +174,10 @@ def test_what_followed_says_whether_it_helped(store, write):
 
     (lesson,) = store.lessons(DEFAULT_TENANT, LessonQuery(now=NOW + 4 * DAY))
 
-    assert lesson.since == NOW
-    assert (lesson.helped, lesson.unhelped) == (2, 1)
-    assert (lesson.before.met, lesson.before.overcome, lesson.before.days) == (8, 8, 10)
-    assert (lesson.after.met, lesson.after.overcome, lesson.after.days) == (3, 2, 4)
+    assert lesson.active_since == NOW
+    assert (lesson.helped_runs, lesson.unhelped_runs) == (2, 1)
+    assert (lesson.stats_before.occurrences, lesson.stats_before.recovered, lesson.stats_before.days) == (8, 8, 10)
+    assert (lesson.stats_after.occurrences, lesson.stats_after.recovered, lesson.stats_after.days) == (3, 2, 4)
 
 
 # Asked for
@@ -239,10 +242,18 @@ def written(store: Store, **fields: Any) -> Lesson:
 
 
 def test_a_lesson_that_a_person_wrote_is_a_proposal_without_evidence(store):
-    lesson = written(store, state="active", tried=500, worked=500, helped=7, since=1, seen=9, agents={"a": 1})
+    lesson = written(
+        store, state="active", trials=500, successes=500, helped_runs=7, active_since=1, occurrences=9, agents={"a": 1}
+    )
 
     assert (lesson.state, lesson.source, lesson.edited) == ("proposed", "file", True)
-    assert (lesson.tried, lesson.worked, lesson.helped, lesson.since, lesson.seen) == (0, 0, 0, 0, 0)
+    assert (lesson.trials, lesson.successes, lesson.helped_runs, lesson.active_since, lesson.occurrences) == (
+        0,
+        0,
+        0,
+        0,
+        0,
+    )
     assert lesson.agents == {}
 
 
@@ -284,7 +295,7 @@ def test_words_that_a_person_changed_stay_and_their_evidence_too(store, write):
     (changed,) = learned(store)
 
     assert (changed.mistake, changed.correction, changed.edited) == ("Asking for too many.", "At most ten.", True)
-    assert (changed.tool, changed.fix, changed.worked, changed.state) == ("search", lesson.fix, 9, "active")
+    assert (changed.tool, changed.fix_id, changed.successes, changed.state) == ("search", lesson.fix_id, 9, "active")
 
 
 @pytest.mark.parametrize(
@@ -307,9 +318,9 @@ def test_a_person_puts_a_lesson_in_force_and_out_of_it(store):
     lesson = written(store)
 
     approved = store.decide_lesson(DEFAULT_TENANT, lesson.id[:10], "approve", NOW)
-    assert (approved.state, approved.since) == ("active", NOW)
+    assert (approved.state, approved.active_since) == ("active", NOW)
     disabled = store.decide_lesson(DEFAULT_TENANT, lesson.id, "disable", NOW + 1)
-    assert (disabled.state, disabled.since) == ("disabled", 0)
+    assert (disabled.state, disabled.active_since) == ("disabled", 0)
     assert store.decide_lesson(DEFAULT_TENANT, lesson.id, "approve", NOW + 2).state == "active"
     assert store.decide_lesson(DEFAULT_TENANT, "les_other", "approve", NOW) is None
 
@@ -319,7 +330,7 @@ def test_approval_of_a_lesson_is_the_approval_of_its_fix(store, write):
     (lesson,) = learned(store)
     assert store.decide_lesson(DEFAULT_TENANT, lesson.id, "approve", NOW).state == "active"
     (fix,) = store.fixes(DEFAULT_TENANT, FixQuery(tool="search", now=NOW))
-    assert (fix.id, fix.state) == (lesson.fix, "approved")
+    assert (fix.id, fix.state) == (lesson.fix_id, "approved")
 
 
 def test_lesson_of_which_nothing_may_be_told_to_a_model_is_none(store, write):
@@ -334,7 +345,7 @@ def test_lesson_of_which_nothing_may_be_told_to_a_model_is_none(store, write):
         ]
         write(*same)
     (fix,) = store.fixes(DEFAULT_TENANT, FixQuery(tool="search", now=NOW))
-    assert (fix.worked, fix.showable) == (8, False)
+    assert (fix.successes, fix.showable) == (8, False)
     assert learned(store) == []
 
 
@@ -371,7 +382,7 @@ def test_a_lesson_is_stale_once_its_tool_has_another_schema(store, write):
 
     (stale,) = store.lessons(DEFAULT_TENANT, LessonQuery(now=NOW + 2 * DAY))
     assert (stale.state, stale.stale) == ("proposed", True)
-    assert "schema" in stale.why
+    assert "schema" in stale.reason
     again = store.decide_lesson(DEFAULT_TENANT, lesson.id, "approve", NOW + 2 * DAY)
     assert (again.state, again.stale) == ("active", False)
 
@@ -402,7 +413,7 @@ def test_lessons_of_forgotten_runs_are_made_anew_of_what_is_left(store, write):
     learned(store)
     store.forget(DEFAULT_TENANT, ForgetRequest(run="run_2"))
     (lesson,) = learned(store)
-    assert (lesson.tried, lesson.seen) == (3, 3)
+    assert (lesson.trials, lesson.occurrences) == (3, 3)
     store.forget(DEFAULT_TENANT, ForgetRequest(run="run_1"))
     assert learned(store) == []
 
@@ -430,9 +441,9 @@ def test_a_newer_seed_does_not_overwrite_what_a_person_wrote(store):
 
 
 def test_seeds_are_proposals_without_evidence_until_a_person_approves_them(store):
-    store.save_lesson(DEFAULT_TENANT, seed(tried=9, worked=9, state="active"))
+    store.save_lesson(DEFAULT_TENANT, seed(trials=9, successes=9, state="active"))
     kept = store.lesson(DEFAULT_TENANT, seed().id, NOW)
-    assert (kept.state, kept.tried, kept.worked, kept.confidence) == ("proposed", 0, 0, 0)
+    assert (kept.state, kept.trials, kept.successes, kept.confidence) == ("proposed", 0, 0, 0)
     assert store.fixes(DEFAULT_TENANT, FixQuery(now=NOW)) == []
 
 

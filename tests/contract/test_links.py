@@ -25,12 +25,12 @@ LOCKED = Failure.of(Kind("orchestration", "precondition", Remedy.REPLAN), "it is
 
 def step(seq: int, failure: Failure | None = None, name: str = "search", **fields: Any) -> Step:
     outcome = "failure" if failure else "success"
-    return Step(run="run_a", seq=seq, call=seq, name=name, outcome=outcome, failure=failure, started=seq, **fields)
+    return Step(run="run_a", seq=seq, call=seq, name=name, outcome=outcome, failure=failure, started_at=seq, **fields)
 
 
 def run_of(*steps: Step) -> list[AnyEvent]:
-    run = Run(id="run_a", started=1)
-    ended = msgspec.structs.replace(run, ended=len(steps) + 1, end="finished")
+    run = Run(id="run_a", started_at=1)
+    ended = msgspec.structs.replace(run, ended_at=len(steps) + 1, end_reason="finished")
     return [RunStarted(run), *map(StepEnded, steps), RunEnded(ended)]
 
 
@@ -48,8 +48,8 @@ def test_a_chain_of_failed_calls_is_recovered_whole_in_however_many_pieces_it_co
     for start in range(0, len(events), size):
         write(*events[start : start + size])
     history = store.run(DEFAULT_TENANT, "run_a")
-    assert [link.failed for link in history.links] == list(range(1, 15))
-    assert {link.overcame for link in history.links} == {15}
+    assert [link.failed_call for link in history.links] == list(range(1, 15))
+    assert {link.recovering_call for link in history.links} == {15}
     assert history.links == tuple(link_recoveries(steps))
     assert derive_status(history.run, history.steps, history.links) == "recovered"
 
@@ -70,12 +70,12 @@ def test_a_chain_that_began_with_another_tool_names_the_tool_that_worked(store, 
 
 
 def test_a_sender_links_only_open_failures_of_its_own_run_to_the_call_that_carries_the_link(store, write):
-    link = Link(run="run_a", failed=2, overcame=3, how="agent", evidence=("explicit",))
+    link = Link(run="run_a", failed_call=2, recovering_call=3, method="agent", evidence=("explicit",))
     odd = [
-        msgspec.structs.replace(link, run="run_b", overcame=77),
-        msgspec.structs.replace(link, failed=1),
-        msgspec.structs.replace(link, failed=99),
-        msgspec.structs.replace(link, failed=-1),
+        msgspec.structs.replace(link, run="run_b", recovering_call=77),
+        msgspec.structs.replace(link, failed_call=1),
+        msgspec.structs.replace(link, failed_call=99),
+        msgspec.structs.replace(link, failed_call=-1),
     ]
     first = step(1, LOCKED, "open", arguments={"door": 1}, links_decided=True)
     second = step(2, LOCKED, "open", arguments={"door": 2}, links_decided=True)
@@ -83,5 +83,5 @@ def test_a_sender_links_only_open_failures_of_its_own_run_to_the_call_that_carri
     for event in run_of(first, second, third):
         write(event)
     history = store.run(DEFAULT_TENANT, "run_a")
-    assert [(link.run, link.failed, link.overcame) for link in history.links] == [("run_a", 2, 3)]
+    assert [(link.run, link.failed_call, link.recovering_call) for link in history.links] == [("run_a", 2, 3)]
     assert derive_status(history.run, history.steps, history.links) == "partial"

@@ -67,7 +67,7 @@ REFUSED = Failure.of(Kind("none", "user_rejected"), "the user said no", fingerpr
 
 
 def run(id: str = "run_a", started: int = 1000, **fields: Any) -> Run:
-    return Run(id=id, started=started, **fields)
+    return Run(id=id, started_at=started, **fields)
 
 
 def step(seq: int, call: int | None = None, attempt: int = 1, *, failure: Failure | None = None, **fields: Any) -> Step:
@@ -81,7 +81,7 @@ def failed_then_worked(run_id: str, started: int, after: int = 10) -> list[AnyEv
         RunStarted(run(run_id, started)),
         StepEnded(step(1, run=run_id, arguments={"k": 50, "q": run_id}, failure=REJECTED)),
         StepEnded(step(2, run=run_id, arguments={"k": after, "q": run_id})),
-        RunEnded(run(run_id, started, ended=started + 5, end="finished")),
+        RunEnded(run(run_id, started, ended_at=started + 5, end_reason="finished")),
     ]
 
 
@@ -118,11 +118,13 @@ def test_is_a_store(store):
 
 
 def test_a_run_comes_back_with_its_steps_in_order(store, write):
-    write(RunStarted(run()), StepEnded(step(2)), StepEnded(step(1)), RunEnded(run(end="finished", ended=1010)))
+    write(
+        RunStarted(run()), StepEnded(step(2)), StepEnded(step(1)), RunEnded(run(end_reason="finished", ended_at=1010))
+    )
 
     history = store.run(DEFAULT_TENANT, "run_a")
 
-    assert history.run == run(end="finished", ended=1010)
+    assert history.run == run(end_reason="finished", ended_at=1010)
     assert [each.seq for each in history.steps] == [1, 2]
 
 
@@ -141,9 +143,9 @@ def test_which_of_many_runs_are_kept_is_told_at_once(store, write):
 
 def test_which_runs_have_ended_is_told_for_many_at_once(store, write):
     for number in range(6):
-        write(RunStarted(Run(id=f"run_{number}", started=number)))
+        write(RunStarted(Run(id=f"run_{number}", started_at=number)))
         if number % 2:
-            write(RunEnded(Run(id=f"run_{number}", started=number, ended=9, end="finished")))
+            write(RunEnded(Run(id=f"run_{number}", started_at=number, ended_at=9, end_reason="finished")))
     asked = [f"run_{number}" for number in range(1200)]
     assert store.ended_runs(DEFAULT_TENANT, asked) == {"run_1", "run_3", "run_5"}
     assert store.ended_runs("theirs", asked) == store.ended_runs(DEFAULT_TENANT, []) == set()
@@ -159,7 +161,7 @@ def test_a_batch_is_kept_once_by_its_journal_and_offset(store):
 
 
 def test_a_record_is_kept_once_whichever_journal_it_comes_from(store):
-    batch = [RunStarted(run()), StepEnded(step(1)), RunEnded(run(end="finished"))]
+    batch = [RunStarted(run()), StepEnded(step(1)), RunEnded(run(end_reason="finished"))]
 
     assert store.append(DEFAULT_TENANT, batch, "journal_a", 3) == 3
     assert store.append(DEFAULT_TENANT, batch, "journal_b", 3) == 0
@@ -177,7 +179,7 @@ def worked(form: CallTemplate, run: str, seq: int, *given: Any, at: float = 3599
     alone = StandaloneRun.from_run(Run(id="", agent="ann")) if run.startswith("run_alone") else None
     return SuccessRecord(
         form, run, seq, seq - 1 or None, at + seq / 10, given, named, alone,
-        seconds=seq / 1000, result={"of": seq}, tokens=tokens,
+        duration_seconds=seq / 1000, result={"of": seq}, tokens=tokens,
     )  # fmt: skip
 
 
@@ -191,11 +193,11 @@ def recorded() -> list[AnyEvent | SuccessRecord]:
         worked(READING, "run_a", 14, "a \N{SNOWMAN}"),
         RunStarted(run("run_b")),
         worked(LOOKING, "run_b", 1),
-        StepEnded(step(2, run="run_b", arguments={"k": 50}, failure=REJECTED, started=1)),
-        StepEnded(step(3, run="run_b", arguments={"k": 10}, started=2)),
+        StepEnded(step(2, run="run_b", arguments={"k": 50}, failure=REJECTED, started_at=1)),
+        StepEnded(step(3, run="run_b", arguments={"k": 10}, started_at=2)),
         worked(READING, "run_b", 4, path="b"),
         *(worked(LOOKING, f"run_alone_{seq}", 1, how=seq) for seq in range(3)),
-        RunEnded(run("run_b", ended=9, end="finished")),
+        RunEnded(run("run_b", ended_at=9, end_reason="finished")),
         worked(LOOKING, "run_a", 15, "later", at=7200.0),
         worked(LOOKING, "run_lost", 1, "begun elsewhere"),
     ]
@@ -231,14 +233,14 @@ def test_calls_that_worked_are_kept_as_their_events_would_be(store, first):
 
 
 def test_the_end_of_a_run_replaces_its_beginning_in_any_order_of_arrival(store, write):
-    ended = run(end="finished", ended=2000, agent="a")
+    ended = run(end_reason="finished", ended_at=2000, agent="a")
     write(RunEnded(ended))
     write(RunStarted(run(agent="a")))
     assert store.run(DEFAULT_TENANT, "run_a").run == ended
 
     write(RunStarted(run("run_b")))
-    write(RunEnded(run("run_b", end="raised")))
-    assert store.run(DEFAULT_TENANT, "run_b").run.end == "raised"
+    write(RunEnded(run("run_b", end_reason="raised")))
+    assert store.run(DEFAULT_TENANT, "run_b").run.end_reason == "raised"
 
 
 def test_events_that_are_not_records_are_passed_over(store, write):
@@ -317,7 +319,7 @@ def test_a_forgotten_run_is_gone_from_everything(store, write):
 def test_health_says_how_much_is_kept(store, write):
     write(*failed_then_worked("run_1", 1))
     health = store.health(DEFAULT_TENANT)
-    assert (health.sound, health.runs, health.steps) == (True, 1, 2)
+    assert (health.healthy, health.runs, health.steps) == (True, 1, 2)
     assert health.where
 
 
@@ -357,7 +359,7 @@ def test_link_by_another_value_is_provisional_until_its_run_ends(store, write):
     write(ended)
     (link,) = store.run(DEFAULT_TENANT, "run_1").links
     assert (link.evidence, link.provisional) == (("next_call", "stated_limit"), False)
-    assert [fix.worked for fix in store.fixes(DEFAULT_TENANT, FixQuery(now=2000))] == [1]
+    assert [fix.successes for fix in store.fixes(DEFAULT_TENANT, FixQuery(now=2000))] == [1]
 
 
 def test_loop_over_items_has_no_link_when_its_run_has_ended(store, write):
@@ -370,12 +372,12 @@ def test_loop_over_items_has_no_link_when_its_run_has_ended(store, write):
     assert (history.links, derive_status(history.run, history.steps, history.links)) == ((), "partial")
     assert [each.run.id for each in store.runs(DEFAULT_TENANT, RunQuery(status="partial"))] == ["run_1"]
     assert store.fixes(DEFAULT_TENANT, FixQuery(now=2000)) == []
-    assert (found(store)[0].overcome, found(store)[0].given_up) == (0, 1)
+    assert (found(store)[0].recovered, found(store)[0].unrecovered) == (0, 1)
 
 
 def test_run_that_raised_proves_nothing_by_what_succeeded_in_it(store, write):
     *events, _ = failed_then_worked("run_1", 1)
-    write(*events, RunEnded(run("run_1", 1, ended=6, end="raised")))
+    write(*events, RunEnded(run("run_1", 1, ended_at=6, end_reason="raised")))
     assert len(store.run(DEFAULT_TENANT, "run_1").links) == 1
     assert store.fixes(DEFAULT_TENANT, FixQuery(now=2000)) == []
 
@@ -390,9 +392,9 @@ def test_recovered_chain_of_failed_calls_is_kept_in_however_many_batches_it_come
     write(RunStarted(run()))
     for start in range(0, len(steps), 4 // parts):
         write(*map(StepEnded, steps[start : start + 4 // parts]))
-    write(RunEnded(run(ended=2000, end="finished")))
+    write(RunEnded(run(ended_at=2000, end_reason="finished")))
     history = store.run(DEFAULT_TENANT, "run_a")
-    assert [(link.failed, link.overcame) for link in history.links] == [(1, 4), (2, 4), (3, 4)]
+    assert [(link.failed_call, link.recovering_call) for link in history.links] == [(1, 4), (2, 4), (3, 4)]
     assert [link.changes[0].before for link in history.links] == [50, 40, 30]
     assert derive_status(history.run, history.steps, history.links) == "recovered"
 
@@ -400,14 +402,14 @@ def test_recovered_chain_of_failed_calls_is_kept_in_however_many_batches_it_come
 def test_store_takes_links_as_the_recorder_judged_them_and_derives_none(store, write):
     """The arguments were hidden afterwards: what is equal now may have been different."""
     hidden = {"order": "[redacted card]", "full": True}
-    stored = Link(run="run_a", failed=2, overcame=4, how="retry", evidence=("same_arguments",))
+    stored = Link(run="run_a", failed_call=2, recovering_call=4, method="retry", evidence=("same_arguments",))
     write(
         RunStarted(run()),
         StepEnded(step(1, arguments=hidden, failure=REJECTED, links_decided=True)),
         StepEnded(step(2, arguments=hidden, failure=REJECTED, links_decided=True)),
         StepEnded(step(3, arguments=hidden)),
         StepEnded(step(4, arguments=hidden, links=(stored,))),
-        RunEnded(run(ended=2000, end="finished")),
+        RunEnded(run(ended_at=2000, end_reason="finished")),
     )
     history = store.run(DEFAULT_TENANT, "run_a")
     assert history.links == (stored,)
@@ -417,26 +419,33 @@ def test_store_takes_links_as_the_recorder_judged_them_and_derives_none(store, w
 def test_withdrawn_call_loses_its_provisional_links_and_keeps_the_others(store, write):
     judged = {"failure": REJECTED, "links_decided": True}
     links = (
-        Link(run="run_a", failed=1, overcame=3, how="agent", evidence=("same_arguments",), provisional=True),
-        Link(run="run_a", failed=2, overcame=3, how="retry", evidence=("same_arguments",)),
+        Link(
+            run="run_a",
+            failed_call=1,
+            recovering_call=3,
+            method="agent",
+            evidence=("same_arguments",),
+            provisional=True,
+        ),
+        Link(run="run_a", failed_call=2, recovering_call=3, method="retry", evidence=("same_arguments",)),
     )
-    reissue = Link(run="run_a", failed=1, overcame=2, how="agent", evidence=("next_call",))
+    reissue = Link(run="run_a", failed_call=1, recovering_call=2, method="agent", evidence=("next_call",))
     write(
         RunStarted(run()),
         StepEnded(step(1, arguments={"order": 1, "full": True}, **judged)),
         StepEnded(step(2, arguments={"order": 2, "full": True}, links=(reissue,), **judged)),
         StepEnded(step(3, arguments={"order": 2, "full": True}, links=links)),
     )
-    assert [link.failed for link in store.run(DEFAULT_TENANT, "run_a").links] == [1, 2]
-    write(RunEnded(run(ended=2000, end="finished", withdrawn=(3,))))
+    assert [link.failed_call for link in store.run(DEFAULT_TENANT, "run_a").links] == [1, 2]
+    write(RunEnded(run(ended_at=2000, end_reason="finished", withdrawn=(3,))))
     history = store.run(DEFAULT_TENANT, "run_a")
-    assert [link.failed for link in history.links] == [2]
+    assert [link.failed_call for link in history.links] == [2]
     assert derive_status(history.run, history.steps, history.links) == "partial"
 
 
 def test_arguments_that_name_items_are_kept_with_those_of_earlier_runs(store, write):
     for number, items in enumerate(({"tools:look": ("order",)}, {"tools:look": ("month",), "tools:send": ("to",)})):
-        write(RunStarted(run(f"run_{number}")), RunEnded(run(f"run_{number}", end="finished", items=items)))
+        write(RunStarted(run(f"run_{number}")), RunEnded(run(f"run_{number}", end_reason="finished", items=items)))
     assert parse_items(store.get(DEFAULT_TENANT, ITEMS_KIND, "tools:look")) == {"month", "order"}
     assert parse_items(store.get(DEFAULT_TENANT, ITEMS_KIND, "tools:send")) == {"to"}
     assert store.get("theirs", ITEMS_KIND, "tools:look") is None
@@ -461,12 +470,12 @@ def test_what_overcame_a_failure_before_is_recalled_with_its_count_of_runs(store
 
     first, second = store.recall(DEFAULT_TENANT, ASKED)
 
-    assert (first.changes, first.worked, first.seen) == (
-        (Change(path="k", how="substitute", before=50, after=10),),
+    assert (first.changes, first.successes, first.occurrences) == (
+        (Change(path="k", operation="substitute", before=50, after=10),),
         2,
         4,
     )
-    assert (second.changes[0].after, second.worked, second.seen) == (7, 1, 4)
+    assert (second.changes[0].after, second.successes, second.occurrences) == (7, 1, 4)
     assert store.recall(DEFAULT_TENANT, RecallQuery(tool="search", fingerprint="f-k", limit=1)) == [first]
 
 
@@ -476,13 +485,13 @@ def test_the_asking_runs_own_fresh_failure_is_not_counted(store, write):
 
     (known,) = store.recall(DEFAULT_TENANT, ASKED)
 
-    assert (known.worked, known.seen) == (1, 1)
+    assert (known.successes, known.occurrences) == (1, 1)
 
 
 def test_what_the_asking_run_has_overcome_itself_is_counted(store, write):
     write(*failed_then_worked("run_now", 1))
     (known,) = store.recall(DEFAULT_TENANT, ASKED)
-    assert (known.worked, known.seen) == (1, 1)
+    assert (known.successes, known.occurrences) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -502,16 +511,16 @@ def test_what_was_refused_by_the_user_is_not_a_failure_that_was_met(store, write
     write(*failed_then_worked("run_1", 1))
     write(RunStarted(run("run_2")), StepEnded(step(1, run="run_2", failure=REFUSED)))
     (known,) = store.recall(DEFAULT_TENANT, ASKED)
-    assert known.seen == 1
+    assert known.occurrences == 1
 
 
 def test_what_worked_is_known_by_the_failure_it_came_after(store, write):
-    after = Recovery(remedy=Remedy.REPAIR, changes=(Change(path="k", how="clamp", before=50, after=10),))
+    after = Recovery(remedy=Remedy.REPAIR, changes=(Change(path="k", operation="clamp", before=50, after=10),))
     write(
         RunStarted(run()),
         StepEnded(step(1, failure=TIMEOUT)),
         StepEnded(step(2, 1, 2, failure=REJECTED)),
-        StepEnded(step(3, 1, 3, after=after)),
+        StepEnded(step(3, 1, 3, recovery=after)),
     )
     assert len(store.recall(DEFAULT_TENANT, ASKED)) == 1
     assert store.recall(DEFAULT_TENANT, RecallQuery(tool="search", fingerprint="f-timeout")) == []
@@ -530,18 +539,18 @@ SLOW = pattern_id("search", "f-timeout")
 
 def test_failures_of_one_fingerprint_and_tool_are_one_pattern(store, write):
     write(*failed_then_worked("run_1", 1), *failed_then_worked("run_2", DAY + 2))
-    write(RunStarted(run("run_3", 3, agent="x")), StepEnded(step(1, run="run_3", started=3 * DAY, failure=REJECTED)))
+    write(RunStarted(run("run_3", 3, agent="x")), StepEnded(step(1, run="run_3", started_at=3 * DAY, failure=REJECTED)))
 
     (listed,) = found(store)
     pattern = store.pattern(DEFAULT_TENANT, K)
 
     assert listed == msgspec.structs.replace(pattern, examples=())
     assert (pattern.tool, pattern.fingerprint, pattern.kind) == ("search", "f-k", "tool/invalid_arguments")
-    assert (pattern.count, pattern.overcome, pattern.given_up, pattern.runs) == (3, 2, 1, 3)
-    assert (pattern.first, pattern.last, pattern.state) == (0, 3 * DAY, "active")
+    assert (pattern.occurrences, pattern.recovered, pattern.unrecovered, pattern.runs) == (3, 2, 1, 3)
+    assert (pattern.first_seen_at, pattern.last_seen_at, pattern.state) == (0, 3 * DAY, "active")
     assert pattern.agents == {"": 2, "x": 1}
     assert pattern.days == {0: 2, 3 * DAY: 1}
-    assert pattern.examples[0] == Example(run="run_3", seq=1, started=3 * DAY)
+    assert pattern.examples[0] == Example(run="run_3", seq=1, started_at=3 * DAY)
     assert len(pattern.examples) == 3
 
 
@@ -556,18 +565,18 @@ def test_a_pattern_says_why_its_failures_are_one(store, write):
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_a_failure_its_session_knew_is_a_repeat_in_whatever_order_it_is_told(store, write, order):
-    compacted = Compaction(session="s", at=500, known=(pattern_id("search", "f-timeout"),))
+    compacted = Compaction(session="s", at=500, known_failures=(pattern_id("search", "f-timeout"),))
     told = [
-        [RunStarted(run("run_1", 100, session="s")), StepEnded(step(1, run="run_1", started=100, failure=TIMEOUT))],
+        [RunStarted(run("run_1", 100, session="s")), StepEnded(step(1, run="run_1", started_at=100, failure=TIMEOUT))],
         [ContextCompacted(compacted)],
-        [RunStarted(run("run_2", 900, session="s")), StepEnded(step(1, run="run_2", started=900, failure=TIMEOUT))],
+        [RunStarted(run("run_2", 900, session="s")), StepEnded(step(1, run="run_2", started_at=900, failure=TIMEOUT))],
     ]
     for place in order:
         write(*told[place])
-    write(RunStarted(run("run_3", 900)), StepEnded(step(1, run="run_3", started=900, failure=TIMEOUT)))
+    write(RunStarted(run("run_3", 900)), StepEnded(step(1, run="run_3", started_at=900, failure=TIMEOUT)))
     write(ContextCompacted(Compaction(session="s", at=700)))  # the last before it counts, and this knew nothing
     assert store.stats(DEFAULT_TENANT, StatsQuery(now=0)).total.repeats == 0
-    write(ContextCompacted(Compaction(session="s", at=800, known=compacted.known)))
+    write(ContextCompacted(Compaction(session="s", at=800, known_failures=compacted.known_failures)))
     assert store.stats(DEFAULT_TENANT, StatsQuery(now=0)).total.repeats == 1
     assert [each.at for each in store.run(DEFAULT_TENANT, "run_2").compactions] == [800]
     assert [each.at for each in store.run(DEFAULT_TENANT, "run_1").compactions] == [500, 700, 800]
@@ -576,7 +585,11 @@ def test_a_failure_its_session_knew_is_a_repeat_in_whatever_order_it_is_told(sto
 
 def test_the_message_is_that_of_the_first_failure_whatever_came_first(store, write):
     late, early = (Failure.of(TIMEOUT.kind, text, fingerprint="f-timeout") for text in ("late", "early"))
-    write(RunStarted(run()), StepEnded(step(1, started=9, failure=late)), StepEnded(step(2, started=5, failure=early)))
+    write(
+        RunStarted(run()),
+        StepEnded(step(1, started_at=9, failure=late)),
+        StepEnded(step(2, started_at=5, failure=early)),
+    )
     assert found(store)[0].message == "early"
 
 
@@ -589,30 +602,32 @@ def test_what_is_no_failure_or_has_no_fingerprint_makes_no_pattern(store, write)
 
 def test_a_pattern_is_overcome_later_and_not_when_a_late_step_shows_otherwise(store, write):
     write(RunStarted(run()), StepEnded(step(1, arguments={"q": "cats"}, failure=TIMEOUT)))
-    assert found(store)[0].given_up == 1
+    assert found(store)[0].unrecovered == 1
     write(StepEnded(step(3, arguments={"q": "cats"})))
-    assert found(store)[0].overcome == 1
+    assert found(store)[0].recovered == 1
     write(StepEnded(step(2, 1, 2, arguments={"subject": "another thing altogether"}, failure=TIMEOUT)))
-    assert (found(store)[0].overcome, found(store)[0].given_up) == (0, 2)
+    assert (found(store)[0].recovered, found(store)[0].unrecovered) == (0, 2)
 
 
 def test_what_nobody_overcame_comes_first_where_that_is_asked(store, write):
     for number in range(3):
         write(*failed_then_worked(f"run_{number}", DAY * number))
-    write(RunStarted(run("run_lost")), StepEnded(step(1, run="run_lost", name="fetch", started=DAY, failure=TIMEOUT)))
+    write(
+        RunStarted(run("run_lost")), StepEnded(step(1, run="run_lost", name="fetch", started_at=DAY, failure=TIMEOUT))
+    )
     lost = pattern_id("fetch", "f-timeout")
     assert [each.id for each in found(store)] == [K, lost]
-    assert [each.id for each in found(store, order="given_up")] == [lost, K]
-    assert [each.id for each in found(store, order="given_up", since=0)] == [lost, K]
+    assert [each.id for each in found(store, order="unrecovered")] == [lost, K]
+    assert [each.id for each in found(store, order="unrecovered", since=0)] == [lost, K]
 
 
 def test_patterns_are_found_by_what_they_are_and_when(store, write):
     write(
         RunStarted(run("run_1", agent="x")),
-        StepEnded(step(1, run="run_1", started=DAY, failure=REJECTED)),
-        StepEnded(step(2, run="run_1", started=5 * DAY, failure=REJECTED)),
+        StepEnded(step(1, run="run_1", started_at=DAY, failure=REJECTED)),
+        StepEnded(step(2, run="run_1", started_at=5 * DAY, failure=REJECTED)),
         RunStarted(run("run_2", agent="y")),
-        StepEnded(step(1, run="run_2", name="fetch", started=3 * DAY, failure=TIMEOUT)),
+        StepEnded(step(1, run="run_2", name="fetch", started_at=3 * DAY, failure=TIMEOUT)),
     )
     slow = pattern_id("fetch", "f-timeout")
 
@@ -626,20 +641,20 @@ def test_patterns_are_found_by_what_they_are_and_when(store, write):
     assert ids(state="active") == [K]
     assert ids(state="new") == [slow]
     assert ids(new_since=2 * DAY) == [slow]
-    assert ids(order="last") == [K, slow]
-    assert ids(order="first") == [slow, K]
+    assert ids(order="last_seen") == [K, slow]
+    assert ids(order="first_seen") == [slow, K]
     assert ids(limit=1) == [K]
     assert ids(since=2 * DAY) == [K, slow]
     assert ids(since=2 * DAY, tool="fetch") == ids(since=2 * DAY, kind="tool/timeout") == [slow]
     assert ids(since=4 * DAY, tool="fetch") == ids(since=2 * DAY, agent="z") == []
-    assert ids(since=2 * DAY, order="first", kind="tool/") == [slow, K]
+    assert ids(since=2 * DAY, order="first_seen", kind="tool/") == [slow, K]
     assert ids(limit=0) == ids(limit=-1) == []
     (recent,) = found(store, since=4 * DAY)
-    assert (recent.id, recent.count, recent.days) == (K, 1, {5 * DAY: 1})
+    assert (recent.id, recent.occurrences, recent.days) == (K, 1, {5 * DAY: 1})
 
 
 def decide(store: Store, do: str, pattern: str, **fields: Any) -> Pattern | None:
-    return store.update_pattern(DEFAULT_TENANT, PatternCommand(do=do, pattern=pattern, **fields))
+    return store.update_pattern(DEFAULT_TENANT, PatternCommand(action=do, pattern=pattern, **fields))
 
 
 @pytest.mark.parametrize("since", [0, 3 * DAY + 5, 7 * DAY, 9 * DAY])
@@ -654,13 +669,15 @@ def test_the_most_frequent_patterns_since_a_day_are_those_that_add_up_to_most(st
         RunStarted(run("run_1", 0)),
         *(
             StepEnded(
-                step(seq, run="run_1", started=day, failure=msgspec.structs.replace(TIMEOUT, fingerprint=fingerprint))
+                step(
+                    seq, run="run_1", started_at=day, failure=msgspec.structs.replace(TIMEOUT, fingerprint=fingerprint)
+                )
             )
             for seq, (fingerprint, day) in enumerate(steps, 1)
         ),
     )
 
-    told = [(each.fingerprint, each.count) for each in found(store, since=since, limit=limit)]
+    told = [(each.fingerprint, each.occurrences) for each in found(store, since=since, limit=limit)]
 
     expected: Counter[str] = Counter()
     for (fingerprint, day), count in failed.items():
@@ -683,7 +700,11 @@ def test_the_patterns_most_given_up_since_a_day_are_those_that_add_up_to_most(st
         for place in range(1 + number * 7 % 11):
             failure = msgspec.structs.replace(TIMEOUT, fingerprint=f"f-{number:02d}")
             started = (1 + place % 5) * DAY
-            about = {"run": "run_1", "started": started, "arguments": {f"k{seq}": seq}}  # no other call is much like it
+            about = {
+                "run": "run_1",
+                "started_at": started,
+                "arguments": {f"k{seq}": seq},
+            }  # no other call is much like it
             events.append(StepEnded(step(seq, failure=failure, **about)))
             if is_overcome := share == 1 or place % share:
                 events.append(StepEnded(step(seq + 1, seq, 2, **about)))
@@ -691,7 +712,7 @@ def test_the_patterns_most_given_up_since_a_day_are_those_that_add_up_to_most(st
             seq += 2
     write(*events)
 
-    told = [(each.fingerprint, each.given_up) for each in found(store, since=DAY, limit=limit, order="given_up")]
+    told = [(each.fingerprint, each.unrecovered) for each in found(store, since=DAY, limit=limit, order="unrecovered")]
 
     in_order = sorted(given_up.items(), key=lambda item: (-item[1], pattern_id("search", item[0])))
     assert told == in_order[:limit]
@@ -702,41 +723,41 @@ def test_a_muted_pattern_is_not_listed_and_still_counted(store, write):
     assert decide(store, "mute", K).state == "muted"
     write(*failed_then_worked("run_2", 2))
     assert found(store) == []
-    assert found(store, state="muted")[0].count == 2
+    assert found(store, state="muted")[0].occurrences == 2
     assert decide(store, "unmute", K).state == "new"
-    assert found(store)[0].count == 2
+    assert found(store)[0].occurrences == 2
 
 
 def test_a_resolved_pattern_reopens_when_it_is_seen_again(store, write):
-    write(RunStarted(run()), StepEnded(step(1, started=10, failure=TIMEOUT)))
+    write(RunStarted(run()), StepEnded(step(1, started_at=10, failure=TIMEOUT)))
     assert decide(store, "resolve", SLOW, at=20).state == "resolved"
 
-    write(StepEnded(step(2, started=15, failure=TIMEOUT)))  # it came late, and happened before
+    write(StepEnded(step(2, started_at=15, failure=TIMEOUT)))  # it came late, and happened before
     assert store.pattern(DEFAULT_TENANT, SLOW).state == "resolved"
 
-    write(StepEnded(step(3, started=25, failure=TIMEOUT)))
+    write(StepEnded(step(3, started_at=25, failure=TIMEOUT)))
     assert (store.pattern(DEFAULT_TENANT, SLOW).state, store.pattern(DEFAULT_TENANT, SLOW).reopened) == ("active", 1)
     assert decide(store, "resolve", SLOW, at=30).state == "resolved"
-    write(StepEnded(step(4, started=35, failure=TIMEOUT)))
+    write(StepEnded(step(4, started_at=35, failure=TIMEOUT)))
     assert (found(store)[0].state, found(store)[0].reopened) == ("active", 2)
     assert decide(store, "reopen", SLOW).reopened == 2
 
 
 def test_merged_patterns_are_counted_as_one_until_they_are_split(store, write):
-    write(*failed_then_worked("run_1", 1), StepEnded(step(9, run="run_1", failure=TIMEOUT, started=5)))
+    write(*failed_then_worked("run_1", 1), StepEnded(step(9, run="run_1", failure=TIMEOUT, started_at=5)))
 
     merged = decide(store, "merge", SLOW, into=K)
 
-    assert (merged.id, merged.merged, merged.count, merged.overcome) == (K, (SLOW,), 2, 1)
+    assert (merged.id, merged.merged, merged.occurrences, merged.recovered) == (K, (SLOW,), 2, 1)
     assert store.pattern(DEFAULT_TENANT, SLOW) == merged
     assert [pattern.id for pattern in found(store)] == [K]
     write(StepEnded(step(10, run="run_1", failure=TIMEOUT)))  # and what comes later too
-    assert found(store)[0].count == 3
+    assert found(store)[0].occurrences == 3
     assert [pattern.id for pattern in found(store, since=0)] == [K]
     assert [history.run.id for history in store.runs(DEFAULT_TENANT, RunQuery(pattern=K))] == ["run_1"]
 
-    assert decide(store, "split", SLOW).count == 2
-    assert {pattern.id: pattern.count for pattern in found(store)} == {K: 1, SLOW: 2}
+    assert decide(store, "split", SLOW).occurrences == 2
+    assert {pattern.id: pattern.occurrences for pattern in found(store)} == {K: 1, SLOW: 2}
 
 
 def test_what_is_said_about_a_merged_pattern_is_said_about_the_whole(store, write):
@@ -744,11 +765,11 @@ def test_what_is_said_about_a_merged_pattern_is_said_about_the_whole(store, writ
     decide(store, "merge", SLOW, into=K)
     assert decide(store, "mute", SLOW).id == K
     assert found(store) == []
-    with pytest.raises(StoreError, match="one pattern already"):
+    with pytest.raises(StoreError, match="are already merged"):
         decide(store, "merge", K, into=SLOW)
-    with pytest.raises(StoreError, match="no pattern pat_x"):
+    with pytest.raises(StoreError, match="No pattern pat_x"):
         decide(store, "merge", K, into="pat_x")
-    with pytest.raises(StoreError, match="takes two"):
+    with pytest.raises(StoreError, match="needs two pattern ids"):
         decide(store, "merge", K)
 
 
@@ -764,8 +785,8 @@ def test_runs_are_found_by_what_happened_in_them(store, write):
     write(
         RunStarted(run("run_2", 20, environment="prod", version="2")),
         StepEnded(step(1, run="run_2", name="chat", type="model", arguments={"model": "gpt"}, failure=TIMEOUT)),
-        RunEnded(run("run_2", 20, environment="prod", version="2", end="finished")),
-        RunEnded(run("run_3", 30, end="finished")),
+        RunEnded(run("run_2", 20, environment="prod", version="2", end_reason="finished")),
+        RunEnded(run("run_3", 30, end_reason="finished")),
         StepEnded(step(1, run="run_3", name="fetch")),
     )
 
@@ -815,7 +836,7 @@ def test_a_forgotten_session_is_gone_with_its_runs_and_its_shelf(store, write):
     store.put(DEFAULT_TENANT, "session", "other", b"what failed")
 
     assert store.forget(DEFAULT_TENANT, ForgetRequest(session="s")) == ForgetResult(
-        runs=1, steps=1, patterns=1, shelf=1
+        runs=1, steps=1, patterns=1, key_value_entries=1
     )
 
     assert [each.run.id for each in store.runs(DEFAULT_TENANT, RunQuery())] == ["run_2"]
@@ -833,7 +854,9 @@ def test_a_forgotten_text_is_gone_from_every_record_and_the_records_stay(store, 
     )
     store.put(DEFAULT_TENANT, "session", "s", encode({"about": secret}))
 
-    assert store.forget(DEFAULT_TENANT, ForgetRequest(text=secret)) == ForgetResult(runs=1, steps=2, shelf=1)
+    assert store.forget(DEFAULT_TENANT, ForgetRequest(text=secret)) == ForgetResult(
+        runs=1, steps=2, key_value_entries=1
+    )
 
     assert "4711" not in everywhere(store)
     history = store.run(DEFAULT_TENANT, "run_a")
@@ -848,10 +871,10 @@ def test_a_forgotten_text_is_gone_from_every_record_and_the_records_stay(store, 
 
 
 def test_a_number_is_a_text_where_a_user_put_it(store, write):
-    write(RunStarted(run(started=47114711)), StepEnded(step(1, started=47114711, arguments={"card": 47114711})))
+    write(RunStarted(run(started=47114711)), StepEnded(step(1, started_at=47114711, arguments={"card": 47114711})))
     assert store.forget(DEFAULT_TENANT, ForgetRequest(text="4711471")).steps == 1
     assert store.run(DEFAULT_TENANT, "run_a").steps[0].arguments == {"card": ERASED_MARK}
-    assert store.run(DEFAULT_TENANT, "run_a").run.started == 47114711
+    assert store.run(DEFAULT_TENANT, "run_a").run.started_at == 47114711
 
 
 def test_a_run_whose_name_holds_a_forgotten_text_goes_as_a_whole(store, write):
@@ -895,7 +918,9 @@ def counted(histories: list[History]) -> dict[str, Any]:
         )
     ]
     failed = [(h, g) for h, g in groups if any(each.has_failed for each in g)]
-    overcome = [g for h, g in failed if g[-1].outcome == "success" or g[0].call in {link.failed for link in h.links}]
+    overcome = [
+        g for h, g in failed if g[-1].outcome == "success" or g[0].call in {link.failed_call for link in h.links}
+    ]
     return {
         "calls": len(groups),
         "attempts": sum(len(g) for _, g in groups),
@@ -910,8 +935,8 @@ def test_stats_count_what_was_begun_in_a_time_range(store, write):
     hour = counters.HOUR
     write(*failed_then_worked("run_1", 1), *failed_then_worked("run_2", 2 * hour))
     write(
-        RunEnded(run("run_3", 3 * hour, end="finished")),
-        StepEnded(step(1, run="run_3", failure=TIMEOUT, started=3 * hour)),
+        RunEnded(run("run_3", 3 * hour, end_reason="finished")),
+        StepEnded(step(1, run="run_3", failure=TIMEOUT, started_at=3 * hour)),
         StepEnded(
             step(
                 2,
@@ -919,11 +944,11 @@ def test_stats_count_what_was_begun_in_a_time_range(store, write):
                 2,
                 run="run_3",
                 failure=TIMEOUT,
-                started=3 * hour,
-                after=Recovery(remedy=Remedy.RETRY, seconds=1.5),
+                started_at=3 * hour,
+                recovery=Recovery(remedy=Remedy.RETRY, backoff_seconds=1.5),
             )
         ),
-        StepEnded(step(3, run="run_3", name="other", started=3 * hour)),
+        StepEnded(step(3, run="run_3", name="other", started_at=3 * hour)),
     )
 
     stats = store.stats(DEFAULT_TENANT, StatsQuery(now=5 * hour, since=hour))
@@ -991,7 +1016,7 @@ def test_whatever_redaction_lets_through_comes_back_equal(store, write):
         fingerprint="f",
         confidence=0.5,
     )
-    changed = Change(path="k.\udcff", how="cast", before=float("nan"), after=10**40)
+    changed = Change(path="k.\udcff", operation="cast", before=float("nan"), after=10**40)
     published = [
         RunStarted(run(agent="a\udcff", context="c\ud800", metadata=HOSTILE, session="s", version="1")),
         StepEnded(
@@ -1003,7 +1028,7 @@ def test_whatever_redaction_lets_through_comes_back_equal(store, write):
                 result=HOSTILE,
                 metadata=HOSTILE,
                 failure=failure,
-                after=Recovery(remedy=Remedy.REPAIR, changes=(changed,)),
+                recovery=Recovery(remedy=Remedy.REPAIR, changes=(changed,)),
                 tokens={"in": 5},
             )
         ),
@@ -1027,8 +1052,8 @@ ODD = st.one_of(st.none(), st.integers(), st.floats(), st.text(max_size=5), st.b
 @given(odd=st.lists(ODD, min_size=12, max_size=12))
 def test_a_value_of_the_wrong_type_never_makes_a_run_unreadable(store, odd):
     failure = Failure(
-        kind=Kind("tool", "x"), remedy=Remedy.REPLAN, ran=TookEffect.NO, message=odd[0], hint=odd[1], status=odd[2],
-        code=odd[3], retry_after=odd[4], fingerprint="f",
+        kind=Kind("tool", "x"), remedy=Remedy.REPLAN, took_effect=TookEffect.NO, message=odd[0], hint=odd[1],
+        status=odd[2], code=odd[3], retry_after=odd[4], fingerprint="f",
     )  # fmt: skip
     begun = Run(id="run_a", agent=odd[5], version=odd[6], context=odd[7], environment=odd[8], metadata=odd[9])
     ended = step(1, name=odd[10], arguments=odd[11], failure=failure)
@@ -1044,9 +1069,12 @@ TENANTS = itertools.count()
 
 # All stores give the same answers
 
-WAITED = Recovery(remedy=Remedy.RETRY, seconds=0.1)
+WAITED = Recovery(remedy=Remedy.RETRY, backoff_seconds=0.1)
 MENDED = Recovery(
-    remedy=Remedy.REPAIR, changes=(Change(path="k", how="clamp", before=50, after=10),), source="schema", confidence=0.9
+    remedy=Remedy.REPAIR,
+    changes=(Change(path="k", operation="clamp", before=50, after=10),),
+    source="schema",
+    confidence=0.9,
 )
 ARGUMENTS = st.fixed_dictionaries({"k": st.integers(0, 2), "q": st.sampled_from(["cats", "dogs"])})
 
@@ -1079,14 +1107,14 @@ def batches(draw: st.DrawFn) -> list[list[AnyEvent]]:
                 name=name,
                 arguments=draw(ARGUMENTS),
                 failure=failure,
-                started=draw(st.sampled_from([1, counters.HOUR, 2 * counters.DAY])),
-                seconds=draw(st.sampled_from([0.0, 0.1, 31.0])),
-                after=draw(st.sampled_from([None, WAITED, MENDED])) if attempt > 1 else None,
+                started_at=draw(st.sampled_from([1, counters.HOUR, 2 * counters.DAY])),
+                duration_seconds=draw(st.sampled_from([0.0, 0.1, 31.0])),
+                recovery=draw(st.sampled_from([None, WAITED, MENDED])) if attempt > 1 else None,
                 tokens=draw(st.sampled_from([None, {"input": 3}])),
             )
             events.append(StepEnded(ended))
         if draw(st.booleans()):
-            events.append(RunEnded(run(id, started, end=draw(st.sampled_from(["finished", "raised"])), **about)))
+            events.append(RunEnded(run(id, started, end_reason=draw(st.sampled_from(["finished", "raised"])), **about)))
     order = draw(st.permutations(events + events[: draw(st.integers(0, 2))]))
     cuts = sorted(draw(st.lists(st.integers(0, len(order)), max_size=3)))
     return [list(order[a:b]) for a, b in itertools.pairwise([0, *cuts, len(order)]) if b > a]

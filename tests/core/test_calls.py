@@ -44,31 +44,33 @@ def test_attempts_at_one_thing_are_one_call_in_the_order_they_were_made():
 
 
 def test_a_call_says_how_it_ended():
-    waited = step(2, 1, 2, after=Recovery(remedy=Remedy.RETRY, seconds=1.5))
-    changed = step(2, 1, 2, after=Recovery(remedy=Remedy.REPAIR, changes=(Change(path="k", how="clamp"),)))
+    waited = step(2, 1, 2, recovery=Recovery(remedy=Remedy.RETRY, backoff_seconds=1.5))
+    changed = step(2, 1, 2, recovery=Recovery(remedy=Remedy.REPAIR, changes=(Change(path="k", operation="clamp"),)))
     later = msgspec.structs.replace(changed, seq=3, attempt=3)
 
     def ending(*steps: Step) -> str:
         return calls.group_attempts(steps)[0].outcome_label
 
-    assert ending(step(1)) == "first try"
-    assert ending(step(1, failure=TIMEOUT)) == "given up"
-    assert ending(step(1, failure=TIMEOUT), waited) == "recovered by waiting"
+    assert ending(step(1)) == "first attempt"
+    assert ending(step(1, failure=TIMEOUT)) == "unrecovered"
+    assert ending(step(1, failure=TIMEOUT), waited) == "recovered by retry"
     assert ending(step(1, failure=REJECTED), changed) == "repaired"
-    assert ending(step(1, failure=REJECTED), step(2, 1, 2, failure=REJECTED), later) == "repaired on a later try"
+    assert ending(step(1, failure=REJECTED), step(2, 1, 2, failure=REJECTED), later) == "repaired on a later attempt"
     again = msgspec.structs.replace(changed, outcome="failure", failure=REJECTED)
-    assert ending(step(1, failure=REJECTED), again, later) == "repaired on the second try"
-    offered = RecoveryStop(why="repairs are only suggested", offered=(Recovery(remedy=Remedy.REPAIR),))
-    assert ending(step(1, failure=REJECTED, ending=offered)) == "given up with suggestions"
-    checked = step(2, 1, 2, after=Recovery(remedy=Remedy.RETRY, source="verify"))
-    assert ending(step(1, failure=TIMEOUT), checked) == "confirmed by a check"
+    assert ending(step(1, failure=REJECTED), again, later) == "repaired by the second repair"
+    offered = RecoveryStop(reason='the mode is "suggest"', suggestions=(Recovery(remedy=Remedy.REPAIR),))
+    assert ending(step(1, failure=REJECTED, stop=offered)) == "unrecovered, with suggestions"
+    checked = step(2, 1, 2, recovery=Recovery(remedy=Remedy.RETRY, source="verify"))
+    assert ending(step(1, failure=TIMEOUT), checked) == "confirmed by verify"
     assert ending(step(1, outcome="cancelled")) == "cancelled"
     assert calls.group_attempts([step(1, failure=TIMEOUT), waited])[0].backoff_seconds == 1.5
 
 
 def test_a_call_says_what_its_recovery_took():
-    first = step(1, failure=TIMEOUT, seconds=3.0, tokens={"input": 5, "output": 2})
-    second = step(2, 1, 2, seconds=0.5, tokens={"input": 7}, after=Recovery(remedy=Remedy.RETRY, seconds=1.5))
+    first = step(1, failure=TIMEOUT, duration_seconds=3.0, tokens={"input": 5, "output": 2})
+    second = step(
+        2, 1, 2, duration_seconds=0.5, tokens={"input": 7}, recovery=Recovery(remedy=Remedy.RETRY, backoff_seconds=1.5)
+    )
     (call,) = calls.group_attempts([first, second])
     assert call.recovery_seconds == 2.0
     assert call.recovery_tokens == 7
@@ -78,10 +80,10 @@ def test_a_call_says_what_its_recovery_took():
     ("recovery", "is_retry"),
     [
         (None, True),
-        (Recovery(remedy=Remedy.RETRY, seconds=2.0), True),
+        (Recovery(remedy=Remedy.RETRY, backoff_seconds=2.0), True),
         (Recovery(remedy=Remedy.RETRY, source=VERIFY), False),
-        (Recovery(remedy=Remedy.REPAIR, changes=(Change(path="k", how="clamp", after=5),)), False),
-        (Recovery(remedy=Remedy.REPAIR, first=("login",)), False),
+        (Recovery(remedy=Remedy.REPAIR, changes=(Change(path="k", operation="clamp", after=5),)), False),
+        (Recovery(remedy=Remedy.REPAIR, prerequisites=("login",)), False),
         (Recovery(remedy=Remedy.COMPRESS, source="structure"), False),
         (Recovery(remedy=Remedy.REPLAN, source="fallback"), False),
     ],
@@ -111,9 +113,9 @@ def applied(before: Any, changes: tuple[Change, ...]) -> Any:
         place = after
         for key in above:
             place = place[key]
-        if change.how == "drop":
+        if change.operation == "drop":
             del place[name]
-        elif change.how == "rename":
+        elif change.operation == "rename":
             place[change.after] = place.pop(name)
         else:
             place[name] = change.after
@@ -144,7 +146,9 @@ def test_changes_applied_to_the_first_arguments_give_the_second(before, after):
     ],
 )
 def test_a_change_is_called_what_it_is(before, after, how):
-    assert calls.diff_arguments({"x": before}, {"x": after}) == (Change(path="x", how=how, before=before, after=after),)
+    assert calls.diff_arguments({"x": before}, {"x": after}) == (
+        Change(path="x", operation=how, before=before, after=after),
+    )
 
 
 class Odd:
@@ -157,7 +161,7 @@ class Odd:
 def test_objects_that_cannot_be_compared_are_not_the_same():
     odd = Odd()
     assert not calls.is_same_json({"x": odd}, {"x": Odd()})
-    assert [change.how for change in calls.diff_arguments({"x": odd}, {"x": Odd()})] == ["substitute"]
+    assert [change.operation for change in calls.diff_arguments({"x": odd}, {"x": Odd()})] == ["substitute"]
 
 
 @pytest.mark.parametrize(("left", "right"), [(1, True), (1, 1.0), (0, False), ("1", 1), ([1], [True])])
@@ -170,17 +174,17 @@ def test_values_that_only_python_finds_equal_are_not_the_same(left, right):
 
 
 def link(run: str, how: str = "agent", after: Any = 5, between: tuple[str, ...] = ()) -> Link:
-    changes = (Change(path="k", how="substitute", before=50, after=after),) if how == "agent" else ()
-    return Link(run=run, failed=1, overcame=2, how=how, changes=changes, between=between)  # type: ignore[arg-type]
+    changes = (Change(path="k", operation="substitute", before=50, after=after),) if how == "agent" else ()
+    return Link(run=run, failed_call=1, recovering_call=2, method=how, changes=changes, intermediate_tools=between)  # type: ignore[arg-type]
 
 
 def test_the_same_change_in_several_runs_is_one_precedent_and_the_most_frequent_comes_first():
-    links = [link("a", after=7), link("b"), link("c"), link("c"), link("d", "recipe", between=("login",))]
+    links = [link("a", after=7), link("b"), link("c"), link("c"), link("d", "prerequisite", between=("login",))]
 
     found = calls.group_precedents(links, run_count=9)
 
-    told = [(each.how, each.worked, each.seen) for each in found]
-    assert told == [("agent", 2, 9), ("agent", 1, 9), ("recipe", 1, 9)]
+    told = [(each.method, each.successes, each.occurrences) for each in found]
+    assert told == [("agent", 2, 9), ("agent", 1, 9), ("prerequisite", 1, 9)]
     assert found[0].changes[0].after == 5
 
 

@@ -45,7 +45,7 @@ def step(**fields: Any) -> Step:
 
 
 def recovery(path: str = "q", before: Any = None, after: Any = None, how: Any = "substitute") -> Recovery:
-    return Recovery(remedy=Remedy.REPAIR, changes=(Change(path=path, how=how, before=before, after=after),))
+    return Recovery(remedy=Remedy.REPAIR, changes=(Change(path=path, operation=how, before=before, after=after),))
 
 
 PLACES: dict[str, AnyEvent] = {
@@ -61,10 +61,10 @@ PLACES: dict[str, AnyEvent] = {
     "hint": StepEnded(step(outcome="failure", failure=failure(hint=f"use {CANARY}"))),
     "code": StepEnded(step(outcome="failure", failure=failure(code=CANARY))),
     "evidence": StepEnded(step(outcome="failure", failure=failure(evidence=(CANARY,)))),
-    "before of a change": StepEnded(step(after=recovery(before=CANARY))),
-    "after of a change": StepEnded(step(after=recovery(after={"x": CANARY}))),
-    "path of a change": StepEnded(step(after=recovery(path=CANARY, before=1))),
-    "name in a rename": StepEnded(step(after=recovery(how="rename", before="q", after=CANARY))),
+    "before of a change": StepEnded(step(recovery=recovery(before=CANARY))),
+    "after of a change": StepEnded(step(recovery=recovery(after={"x": CANARY}))),
+    "path of a change": StepEnded(step(recovery=recovery(path=CANARY, before=1))),
+    "name in a rename": StepEnded(step(recovery=recovery(how="rename", before="q", after=CANARY))),
     "a step that starts": StepStarted(step(arguments={"q": CANARY})),
     "the step of a plan": RecoveryPlanned(step(arguments={"q": CANARY}), recovery()),
     "the changes of a plan": RecoveryPlanned(step(), recovery(before=CANARY, after=CANARY)),
@@ -80,8 +80,10 @@ PLACES: dict[str, AnyEvent] = {
     "named, and quoted elsewhere": StepEnded(
         step(arguments={"password": QUIET}, outcome="failure", failure=failure(message=f"{QUIET} is wrong"))
     ),
-    "named by the path of a change": StepEnded(step(after=recovery(path="password", before=QUIET))),
-    "named by a part of the path": StepEnded(step(after=recovery(path="credentials.user", before=QUIET, after=QUIET))),
+    "named by the path of a change": StepEnded(step(recovery=recovery(path="password", before=QUIET))),
+    "named by a part of the path": StepEnded(
+        step(recovery=recovery(path="credentials.user", before=QUIET, after=QUIET))
+    ),
     "named in the call, quoted in the plan": RecoveryPlanned(
         step(arguments={"password": QUIET}), recovery(before=f"it is {QUIET}")
     ),
@@ -106,22 +108,22 @@ def test_no_secret_reaches_any_listener(place):
 
 def test_at_level_shared_only_listed_values_are_published():
     shared = Redactor(level="shared", unredacted_arguments=["top_k"])
-    event = StepEnded(step(arguments={"q": "private words", "top_k": 5}, after=recovery(path="top_k", before=9)))
+    event = StepEnded(step(arguments={"q": "private words", "top_k": 5}, recovery=recovery(path="top_k", before=9)))
 
     kept = redact_event(event, shared)
 
     assert "private words" not in encode(kept).decode()
     assert kept.step.arguments["top_k"] == 5
-    assert kept.step.after.changes[0].before == 9
+    assert kept.step.recovery.changes[0].before == 9
 
 
 def test_at_level_shared_a_name_that_was_changed_is_told_as_it_is():
     shared = Redactor(level="shared", key=b"tenant", patterns=["canary-[0-9a-f]+"])
     after = recovery(path="(tool)", how="rename", before="serch", after="search")
-    (change,) = redact_event(StepEnded(step(after=after)), shared).step.after.changes
+    (change,) = redact_event(StepEnded(step(recovery=after)), shared).step.recovery.changes
     assert (change.path, change.before, change.after) == ("(tool)", "serch", "search")
     hidden = recovery(path="k", how="rename", before=CANARY, after="k")
-    assert CANARY not in encode(redact_event(StepEnded(step(after=hidden)), shared)).decode()
+    assert CANARY not in encode(redact_event(StepEnded(step(recovery=hidden)), shared)).decode()
 
 
 def test_at_level_shared_the_model_is_still_known_by_name_and_nothing_else_of_it_is_shown():
@@ -144,7 +146,7 @@ def test_what_is_no_secret_is_kept():
     event = StepEnded(
         step(
             arguments={"q": "cats", "top_k": 50},
-            after=recovery(path="top_k", before="50", after=10),
+            recovery=recovery(path="top_k", before="50", after=10),
             outcome="failure",
             failure=failure(message="exceeds 128k token limit", status=400, retry_after=2.0, code="too_long"),
         )
@@ -158,7 +160,7 @@ def test_an_id_is_never_hidden_because_it_looks_like_a_secret():
 
 
 def test_a_rename_under_a_secret_name_still_says_both_names():
-    event = StepEnded(step(after=recovery(path="api_key", how="rename", before="api_key", after="key")))
+    event = StepEnded(step(recovery=recovery(path="api_key", how="rename", before="api_key", after="key")))
     assert redact_event(event, Redactor()) == event
 
 
@@ -181,7 +183,7 @@ def test_whatever_is_published_can_be_written_down_and_read_again_and_redacting_
             arguments=arguments,
             outcome="failure",
             failure=failure(message=text, code=text, hint=text),
-            after=recovery(path=path, before=before),
+            recovery=recovery(path=path, before=before),
         )
     )
     kept = redact_event(event, Redactor())
@@ -312,7 +314,7 @@ FORMS = [
 ]
 CALLS = st.builds(
     lambda form, given, named, result, alone: SuccessRecord(
-        form, "run_a", 1, None, 1.5, given, named, alone, seconds=0.25, result=snapshot_value(result)
+        form, "run_a", 1, None, 1.5, given, named, alone, duration_seconds=0.25, result=snapshot_value(result)
     ),
     st.sampled_from(FORMS),
     st.lists(FLAT, max_size=2).map(tuple),
@@ -323,7 +325,7 @@ CALLS = st.builds(
 ALIKE = st.lists(st.just("order 7") | PIECES, max_size=30).map(
     lambda texts: [
         SuccessRecord(
-            FORMS[0], "run_a", seq, None, 1.5, (text,), {"k": seq}, None, seconds=0.25, result={"query": text}
+            FORMS[0], "run_a", seq, None, 1.5, (text,), {"k": seq}, None, duration_seconds=0.25, result={"query": text}
         )
         for seq, text in enumerate(texts)
     ]
@@ -371,7 +373,7 @@ def test_many_failures_are_redacted_as_each_of_them_would_be(odd):
     plain = {
         "kind": Kind("tool", "timeout"),
         "remedy": Remedy.RETRY,
-        "ran": TookEffect.UNKNOWN,
+        "took_effect": TookEffect.UNKNOWN,
         "message": "it took too long",
     }
     batch = [

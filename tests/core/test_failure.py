@@ -61,15 +61,15 @@ def test_a_copied_kind_still_answers_both_questions(copied):
 
 def test_a_failure_answers_as_its_kind_does_unless_its_maker_knows_better():
     plain = Failure.of(RATE_LIMIT, "too many")
-    assert (plain.remedy, plain.ran, plain.hint) == (Remedy.RETRY, TookEffect.NO, "Wait a little.")
+    assert (plain.remedy, plain.took_effect, plain.hint) == (Remedy.RETRY, TookEffect.NO, "Wait a little.")
     better = Failure.of(RATE_LIMIT, "too many", took_effect=TookEffect.UNKNOWN, hint="")
-    assert (better.ran, better.hint) == (TookEffect.UNKNOWN, "")
+    assert (better.took_effect, better.hint) == (TookEffect.UNKNOWN, "")
 
 
 def test_a_failure_that_comes_back_from_a_store_still_knows_its_remedy():
     kept = decode(encode(Failure.of(Kind("tool", "my_own", Remedy.REPAIR, TookEffect.NO), "m")), Failure)
     assert kept.kind.remedy is kept.remedy is Remedy.REPAIR
-    assert kept.ran is TookEffect.NO
+    assert kept.took_effect is TookEffect.NO
 
 
 @pytest.mark.parametrize(("type", "counts"), [("none", False), ("tool", True), ("model", True)])

@@ -71,7 +71,7 @@ def step(seq: int, call: int | None = None, attempt: int = 1, *, failure: Failur
 
 
 def get_status(steps: Sequence[Step], run: Run | None = None) -> str:
-    return derive_status(run or Run(id="run_a", end="finished"), steps, link_recoveries(steps))
+    return derive_status(run or Run(id="run_a", end_reason="finished"), steps, link_recoveries(steps))
 
 
 class LiveRun:
@@ -159,7 +159,7 @@ def test_stage_that_succeeded_is_no_call_that_succeeded(type):
 
 @pytest.mark.parametrize("end", ["raised", "abandoned"])
 def test_run_that_raised_or_was_abandoned_is_a_failure_whatever_worked(end):
-    assert get_status([step(1)], Run(id="run_a", end=end)) == "failure"
+    assert get_status([step(1)], Run(id="run_a", end_reason=end)) == "failure"
 
 
 def test_failure_of_the_run_itself_is_recovered_by_nothing():
@@ -168,7 +168,7 @@ def test_failure_of_the_run_itself_is_recovered_by_nothing():
     assert link_recoveries(steps) == []
 
 
-@pytest.mark.parametrize("outcome", ["cancelled", "refused"])
+@pytest.mark.parametrize("outcome", ["cancelled", "blocked"])
 def test_cancelled_and_refused_calls_are_no_failures(outcome):
     assert get_status([step(1, outcome=outcome)]) == "success"
 
@@ -220,7 +220,7 @@ class Runs(RuleBasedStateMachine):
             self.model.failed.add(call)
 
     @rule(
-        outcome=st.sampled_from(["success", "failure", "cancelled", "refused"]),
+        outcome=st.sampled_from(["success", "failure", "cancelled", "blocked"]),
         failure=st.sampled_from([TIMEOUT, REJECTED]),
     )
     def new_call(self, outcome: str, failure: Failure) -> None:
@@ -248,7 +248,7 @@ class Runs(RuleBasedStateMachine):
     @rule(end=st.sampled_from(["finished", "raised", "abandoned"]))
     def run_ends(self, end: str) -> None:
         self.model.end = end
-        self.run = Run(id="run_a", end=end)  # type: ignore[arg-type]
+        self.run = Run(id="run_a", end_reason=end)  # type: ignore[arg-type]
 
     @invariant()
     def status_is_the_models(self) -> None:
@@ -279,21 +279,21 @@ TestStatusAgreesWithTheProduct = Runs.TestCase
 
 def test_link_of_a_retry_names_no_change():
     (link,) = link_recoveries([step(1, failure=TIMEOUT), step(2, 1, 2)])
-    assert (link.failed, link.overcame, link.how, link.changes) == (1, 1, "retry", ())
+    assert (link.failed_call, link.recovering_call, link.method, link.changes) == (1, 1, "retry", ())
     assert (link.evidence, link.provisional) == (("attempt",), False)
 
 
 def test_link_of_a_repair_names_what_recovery_changed():
-    changed = Change(path="k", how="clamp", before=50, after=10, from_="schema")
+    changed = Change(path="k", operation="clamp", before=50, after=10, source="schema")
     after = Recovery(remedy=Remedy.REPAIR, changes=(changed,))
-    (link,) = link_recoveries([step(1, failure=REJECTED), step(2, 1, 2, after=after)])
-    assert (link.how, link.changes) == ("repair", (changed,))
+    (link,) = link_recoveries([step(1, failure=REJECTED), step(2, 1, 2, recovery=after)])
+    assert (link.method, link.changes) == ("repair", (changed,))
 
 
 def test_link_of_a_recipe_names_what_recovery_called_first():
-    after = Recovery(remedy=Remedy.REPAIR, first=("login",))
-    (link,) = link_recoveries([step(1, failure=NOT_LOGGED_IN), step(2, 1, 2, after=after)])
-    assert (link.how, link.between) == ("recipe", ("login",))
+    after = Recovery(remedy=Remedy.REPAIR, prerequisites=("login",))
+    (link,) = link_recoveries([step(1, failure=NOT_LOGGED_IN), step(2, 1, 2, recovery=after)])
+    assert (link.method, link.intermediate_tools) == ("prerequisite", ("login",))
 
 
 @pytest.mark.parametrize(
@@ -307,8 +307,8 @@ def test_link_of_a_recipe_names_what_recovery_called_first():
     ],
 )
 def test_recovery_beside_the_call_is_no_precedent_for_a_retry(after):
-    (link,) = link_recoveries([step(1, failure=TIMEOUT), step(2, 1, 2, after=after)])
-    assert (link.how, link.changes) == ("repair", ())
+    (link,) = link_recoveries([step(1, failure=TIMEOUT), step(2, 1, 2, recovery=after)])
+    assert (link.method, link.changes) == ("repair", ())
     assert calls.group_precedents([link], 1) == []
 
 
@@ -327,12 +327,12 @@ def test_call_in_flight_when_the_failure_was_delivered_recovers_nothing():
 
 
 def test_call_of_a_log_that_overlaps_the_failed_one_recovers_nothing():
-    failed = step(1, arguments={"city": "Oslo"}, failure=BROKEN, started=1000, seconds=2.0)
-    overlapping = step(2, arguments={"city": "Oslo"}, started=2500, seconds=3.0)
-    later = step(2, arguments={"city": "Oslo"}, started=3000, seconds=3.0)
+    failed = step(1, arguments={"city": "Oslo"}, failure=BROKEN, started_at=1000, duration_seconds=2.0)
+    overlapping = step(2, arguments={"city": "Oslo"}, started_at=2500, duration_seconds=3.0)
+    later = step(2, arguments={"city": "Oslo"}, started_at=3000, duration_seconds=3.0)
 
     assert link_recoveries([failed, overlapping]) == []
-    assert [link.overcame for link in link_recoveries([failed, later])] == [2]
+    assert [link.recovering_call for link in link_recoveries([failed, later])] == [2]
 
 
 def test_success_before_the_last_attempt_failed_recovers_nothing():
@@ -379,15 +379,15 @@ def test_success_recovers_one_of_several_open_failures():
     run.fail_call({"order": 1, "full": "yes"}, facts=run.begin_call(task=(1, 3)), name="archive")
     run.fail_call({"order": 2, "full": "yes"}, facts=run.begin_call(task=(1, 4)))
 
-    assert [link.failed for link in run.end_call({"order": 2, "full": "yes"})] == [3]
-    assert [link.failed for link in run.end_call({"order": 1, "full": "yes"})] == [1]
+    assert [link.failed_call for link in run.end_call({"order": 2, "full": "yes"})] == [3]
+    assert [link.failed_call for link in run.end_call({"order": 1, "full": "yes"})] == [1]
     assert run.end_call({"order": 1, "full": "yes"}) == []
 
 
 def test_success_with_one_failure_among_loop_items_recovers_that_one_only():
     steps = [step(n, arguments={"order": n}, failure=BROKEN) for n in (1, 2, 3)]
     links = link_recoveries([*steps, step(4, arguments={"order": 2})])
-    assert [(link.failed, link.overcame) for link in links] == [(2, 4)]
+    assert [(link.failed_call, link.recovering_call) for link in links] == [(2, 4)]
 
 
 def test_chain_of_reissues_is_recovered_as_one_intent():
@@ -397,13 +397,13 @@ def test_chain_of_reissues_is_recovered_as_one_intent():
     run.fail_call({"city": "Oslo", "days": "14"})
     links = run.end_call({"city": "Oslo", "days": 7}, facts=run.begin_call(handled=(1, 2, 3)))
 
-    assert [(link.failed, link.overcame) for link in links] == [(1, 4), (2, 4), (3, 4)]
+    assert [(link.failed_call, link.recovering_call) for link in links] == [(1, 4), (2, 4), (3, 4)]
     assert [[(change.before, change.after) for change in link.changes] for link in links] == [
         [(30, 7)],
         [(14, 7)],
         [("14", 7)],
     ]
-    assert run.progress.status(Run(id="run_a", end="finished")) == "recovered"
+    assert run.progress.status(Run(id="run_a", end_reason="finished")) == "recovered"
 
 
 def test_chain_ends_where_a_reissue_has_no_evidence():
@@ -412,8 +412,8 @@ def test_chain_ends_where_a_reissue_has_no_evidence():
     run.fail_call({"city": "Rome", "days": 14})
     links = run.end_call({"city": "Rome", "days": 7}, facts=run.begin_call(handled=(2,)))
 
-    assert [link.failed for link in links] == [2]
-    assert run.progress.status(Run(id="run_a", end="finished")) == "partial"
+    assert [link.failed_call for link in links] == [2]
+    assert run.progress.status(Run(id="run_a", end_reason="finished")) == "partial"
 
 
 def test_item_test_is_applied_to_the_success_and_not_to_the_reissues_before_it():
@@ -422,9 +422,9 @@ def test_item_test_is_applied_to_the_success_and_not_to_the_reissues_before_it()
         step(2, arguments={"city": "Oslo", "days": 14}, failure=BROKEN),
         step(3, arguments={"city": "Oslo", "days": 7}),
     ]
-    assert [link.failed for link in link_recoveries(steps)] == [1, 2]
+    assert [link.failed_call for link in link_recoveries(steps)] == [1, 2]
     another_week = step(4, arguments={"city": "Rome", "days": 7})
-    assert [link.failed for link in link_recoveries([*steps, another_week])] == [1, 2]
+    assert [link.failed_call for link in link_recoveries([*steps, another_week])] == [1, 2]
     another_length = step(4, arguments={"city": "Rome", "days": 5})
     assert link_recoveries([*steps, another_length]) == []
 
@@ -451,7 +451,7 @@ def test_items_that_failed_one_after_another_are_recovered_by_their_own_retries(
         step(n, arguments={"order": order, "full": True}, failure=cause) for n, (order, cause) in enumerate(made, 1)
     ]
     links = link_recoveries(steps)
-    assert [(link.failed, link.overcame, link.evidence) for link in links] == [
+    assert [(link.failed_call, link.recovering_call, link.evidence) for link in links] == [
         (1, 3, ("same_arguments",)),
         (2, 4, ("same_arguments",)),
     ]
@@ -465,9 +465,9 @@ def test_chain_is_followed_back_as_far_as_no_value_names_an_item():
         step(3, arguments={"order": 2, "days": 14}, failure=BROKEN),
         step(4, arguments={"order": 2, "days": 7}),
     ]
-    assert [link.failed for link in link_recoveries(steps)] == [1, 2, 3]
+    assert [link.failed_call for link in link_recoveries(steps)] == [1, 2, 3]
     another_order = step(5, arguments={"order": 5, "days": 7})
-    assert [link.failed for link in link_recoveries([*steps, another_order])] == [2, 3]
+    assert [link.failed_call for link in link_recoveries([*steps, another_order])] == [2, 3]
 
 
 # Rule 3 (a): the same arguments
@@ -475,7 +475,7 @@ def test_chain_is_followed_back_as_far_as_no_value_names_an_item():
 
 def test_same_arguments_recover_by_a_retry():
     (link,) = link_live({"city": "Oslo", "days": 9}, {"days": 9, "city": "Oslo"})
-    assert (link.failed, link.overcame, link.how, link.changes) == (1, 2, "retry", ())
+    assert (link.failed_call, link.recovering_call, link.method, link.changes) == (1, 2, "retry", ())
     assert (link.evidence, link.provisional) == (("same_arguments",), False)
 
 
@@ -488,14 +488,14 @@ def test_same_arguments_after_other_tools_name_them_as_prerequisites():
     arguments = {"order": 7}
     failed = step(1, failure=NOT_LOGGED_IN, arguments=arguments)
     (link,) = link_recoveries([failed, step(2, name="login"), step(3, arguments=arguments)])
-    assert (link.how, link.between) == ("recipe", ("login",))
+    assert (link.method, link.intermediate_tools) == ("prerequisite", ("login",))
 
 
 def test_same_arguments_name_no_prerequisite_where_only_time_could_help():
     arguments = {"order": 7}
     steps = [step(1, failure=TIMEOUT, arguments=arguments), step(2, name="fetch"), step(3, arguments=arguments)]
     (link,) = link_recoveries(steps)
-    assert (link.overcame, link.how, link.between) == (3, "retry", ())
+    assert (link.recovering_call, link.method, link.intermediate_tools) == (3, "retry", ())
     assert get_status(steps) == "recovered"
 
 
@@ -503,11 +503,11 @@ def test_second_round_of_a_program_names_no_prerequisites():
     run = LiveRun()
     run.fail_call({"order": 1}, NOT_LOGGED_IN)
     run.end_call({"order": 2}, name="archive")
-    assert [(link.how, link.between) for link in run.end_call({"order": 1})] == [("retry", ())]
+    assert [(link.method, link.intermediate_tools) for link in run.end_call({"order": 1})] == [("retry", ())]
     run.fail_call({"order": 3}, NOT_LOGGED_IN)
     run.end_call({"user": "ada"}, name="login")
     (link,) = run.end_call({"order": 3}, facts=run.begin_call(handled=(run.steps[-2].call,)))
-    assert (link.how, link.between) == ("recipe", ("login",))
+    assert (link.method, link.intermediate_tools) == ("prerequisite", ("login",))
 
 
 def test_calls_without_arguments_are_not_known_to_be_the_same():
@@ -546,7 +546,7 @@ def test_objects_that_cannot_be_compared_recover_nothing():
         step(2, type="retrieval", arguments={"q": "cats"}),
         step(2, arguments={"q": "cats"}, failure=TIMEOUT),
     ],
-    ids=["another tool", "other arguments", "another server", "another key", "another type", "a failure"],
+    ids=["another tool", "different arguments", "another server", "another key", "another type", "a failure"],
 )
 def test_call_of_another_thing_recovers_nothing(later):
     assert link_recoveries([step(1, arguments={"q": "cats"}, failure=TIMEOUT), later]) == []
@@ -574,7 +574,7 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize(("before", "after"), FORMS.values(), ids=FORMS)
 def test_same_values_in_another_form_recover_without_further_evidence(before, after):
     (link,) = link_live(before, after)
-    assert (link.how, link.evidence, link.provisional) == ("agent", ("same_values",), False)
+    assert (link.method, link.evidence, link.provisional) == ("agent", ("same_values",), False)
     assert link.changes == calls.diff_arguments(before, after)
 
 
@@ -695,7 +695,7 @@ def test_misspelt_tool_is_recovered_by_the_one_of_a_similar_name_and_the_same_va
     arguments = {"query": "fish"}
     steps = [step(1, name="serch", failure=UNKNOWN_TOOL, arguments=arguments), step(2, arguments=arguments)]
     (link,) = link_recoveries(steps)
-    assert link.changes == (Change(path=TOOL_NAME_PATH, how="rename", before="serch", after="search"),)
+    assert link.changes == (Change(path=TOOL_NAME_PATH, operation="rename", before="serch", after="search"),)
     assert link_recoveries([steps[0], step(2, arguments={"query": "birds"})]) == []
     assert link_recoveries([steps[0], step(2, name="delete", arguments=arguments)]) == []
 
@@ -734,8 +734,8 @@ def test_missing_argument_beside_another_value_needs_evidence():
 @pytest.mark.parametrize("before", [{"city": "Oslo", "days": 9}, {"days": 9}])
 def test_call_made_while_the_exception_is_handled_recovers_it(before):
     (link,) = link_handled(before, {**before, "days": 7})
-    assert (link.evidence, link.provisional, link.how) == (("handler",), True, "agent")
-    assert link.changes == (Change(path="days", how="substitute", before=9, after=7),)
+    assert (link.evidence, link.provisional, link.method) == (("handler",), True, "agent")
+    assert link.changes == (Change(path="days", operation="substitute", before=9, after=7),)
 
 
 def test_handler_of_another_exception_is_no_evidence():
@@ -837,8 +837,8 @@ def test_tool_result_is_evidence_for_a_value_that_stands_in_it(asked, result, va
     links = run.end_call({"title": "Plan", "version": value})
     assert [link.evidence for link in links] == ([("tool_result",)] if is_evidence else [])
     if is_evidence:
-        assert links[0].between == ("read_doc",)
-        assert [change.from_ for change in links[0].changes] == ["run"]
+        assert links[0].intermediate_tools == ("read_doc",)
+        assert [change.source for change in links[0].changes] == ["run"]
 
 
 def test_tool_result_from_before_the_failure_is_no_evidence():
@@ -885,7 +885,7 @@ def test_long_text_that_failed_twice_is_one_chain_of_edits():
     steps = [step(n, arguments={"body": body}, failure=BROKEN) for n, body in enumerate(bodies, start=1)]
     steps[2] = step(3, arguments={"body": bodies[2]})
     links = link_recoveries(steps)
-    assert [(link.failed, link.overcame, link.evidence) for link in links] == [
+    assert [(link.failed_call, link.recovering_call, link.evidence) for link in links] == [
         (1, 3, ("same_text",)),
         (2, 3, ("same_text",)),
     ]
@@ -896,8 +896,8 @@ def test_program_may_say_that_a_call_corrects_another_across_tools_tasks_and_ite
     run.fail_call({"order": 7}, facts=run.begin_call(item=("7",)))
     facts = run.begin_call(corrected=(1,), task=(9,), item=("8",))
     (link,) = run.end_call({"reference": "AB"}, facts=facts, name="find_order")
-    assert (link.failed, link.evidence, link.how) == (1, ("explicit",), "agent")
-    assert link.changes[0] == Change(path=TOOL_NAME_PATH, how="rename", before="search", after="find_order")
+    assert (link.failed_call, link.evidence, link.method) == (1, ("explicit",), "agent")
+    assert link.changes[0] == Change(path=TOOL_NAME_PATH, operation="rename", before="search", after="find_order")
 
 
 def test_program_that_says_so_is_preferred_to_a_failure_with_the_same_form():
@@ -905,7 +905,7 @@ def test_program_that_says_so_is_preferred_to_a_failure_with_the_same_form():
     run.fail_call({"order": 7})
     run.fail_call({"order": "9"})
     links = run.end_call({"order": 9}, facts=run.begin_call(corrected=(1,)))
-    assert [(link.failed, link.evidence) for link in links] == [(1, ("explicit",))]
+    assert [(link.failed_call, link.evidence) for link in links] == [(1, ("explicit",))]
 
 
 def test_second_changed_value_must_come_from_a_result_or_the_error():
@@ -1066,7 +1066,7 @@ def test_store_derives_no_link_for_a_failure_that_the_recorder_judges():
     arguments = {"order": 7}
     failed = step(1, arguments=arguments, failure=BROKEN, links_decided=True)
     later = step(2, arguments=arguments)
-    stored = Link(run="run_a", failed=1, overcame=2, how="retry", evidence=("same_arguments",))
+    stored = Link(run="run_a", failed_call=1, recovering_call=2, method="retry", evidence=("same_arguments",))
 
     assert link_recoveries([failed, later]) == []
     assert link_recoveries([failed, msgspec.structs.replace(later, links=(stored,))]) == [stored]
@@ -1075,27 +1075,29 @@ def test_store_derives_no_link_for_a_failure_that_the_recorder_judges():
 @pytest.mark.parametrize(
     "sent",
     [
-        Link(run="run_a", failed=9, overcame=2, how="retry"),
-        Link(run="run_b", failed=1, overcame=1, how="retry"),
-        Link(run="run_a", failed=2, overcame=1, how="retry"),
-        Link(run="run_a", failed=3, overcame=2, how="retry"),
+        Link(run="run_a", failed_call=9, recovering_call=2, method="retry"),
+        Link(run="run_b", failed_call=1, recovering_call=1, method="retry"),
+        Link(run="run_a", failed_call=2, recovering_call=1, method="retry"),
+        Link(run="run_a", failed_call=3, recovering_call=2, method="retry"),
     ],
     ids=["no such call", "another run", "itself", "a call that came later"],
 )
 def test_link_that_a_client_sent_recovers_only_the_intent_that_it_names(sent):
     failed = step(1, arguments={"order": 7}, failure=BROKEN, links_decided=True)
-    own = Link(run="run_a", failed=1, overcame=2, how="retry", evidence=("same_arguments",))
+    own = Link(run="run_a", failed_call=1, recovering_call=2, method="retry", evidence=("same_arguments",))
     later = step(2, arguments={"order": 7}, links=(sent, own))
     other = step(3, arguments={"order": 8}, failure=BROKEN, links_decided=True)
     assert link_recoveries([failed, later, other]) == [own]
 
 
 def test_stored_link_of_a_withdrawn_call_recovers_nothing():
-    stored = Link(run="run_a", failed=1, overcame=2, how="agent", evidence=("handler",), provisional=True)
+    stored = Link(
+        run="run_a", failed_call=1, recovering_call=2, method="agent", evidence=("handler",), provisional=True
+    )
     failed = step(1, arguments={"order": 7}, failure=BROKEN, links_decided=True)
     later = step(2, arguments={"order": 8}, links=(stored,))
-    assert link_recoveries([failed, later], Run(id="run_a", end="finished"))
-    assert link_recoveries([failed, later], Run(id="run_a", end="finished", withdrawn=(2,))) == []
+    assert link_recoveries([failed, later], Run(id="run_a", end_reason="finished"))
+    assert link_recoveries([failed, later], Run(id="run_a", end_reason="finished", withdrawn=(2,))) == []
 
 
 def test_links_of_a_whole_run_can_be_written_into_its_steps_before_values_are_hidden():
@@ -1104,7 +1106,7 @@ def test_links_of_a_whole_run_can_be_written_into_its_steps_before_values_are_hi
         step(2, arguments={"k": 5}),
         step(3, arguments={"k": 6}, failure=BROKEN),
     )
-    history = History(run=Run(id="run_a", end="finished"), steps=steps, links=tuple(link_recoveries(steps)))
+    history = History(run=Run(id="run_a", end_reason="finished"), steps=steps, links=tuple(link_recoveries(steps)))
     attached = attach_links(history)
     hidden = [msgspec.structs.replace(kept_step, arguments={"k": "[redacted]"}) for kept_step in attached.steps]
     assert link_recoveries(hidden) == list(history.links) != []
@@ -1120,7 +1122,7 @@ def test_link_by_other_values_is_provisional_until_the_run_ends():
     (link,) = link_recoveries(steps, Run(id="run_a"))
     assert link.provisional
     for end in ("finished", "raised"):
-        (link,) = link_recoveries(steps, Run(id="run_a", end=end))
+        (link,) = link_recoveries(steps, Run(id="run_a", end_reason=end))
         assert not link.provisional
 
 
@@ -1135,7 +1137,7 @@ def test_link_that_no_later_call_can_refute_is_never_provisional(after):
 
 def test_model_that_answers_again_recovers_its_failed_call():
     failed, later = (step(n, name="gpt", type="model", failure=cause) for n, cause in ((1, TIMEOUT), (3, None)))
-    assert [link.failed for link in link_recoveries([failed, step(2, name="fetch"), later])] == [1]
+    assert [link.failed_call for link in link_recoveries([failed, step(2, name="fetch"), later])] == [1]
 
 
 NO_KEY = Failure.of(Kind("model", "auth_error", Remedy.STOP), "wrong key", fingerprint="f-key")
@@ -1155,7 +1157,13 @@ def test_conversation_that_went_on_recovers_and_corrects_nothing():
 
     (link,) = link_recoveries([failed, tool, later])
 
-    assert (link.failed, link.overcame, link.how, link.changes, link.between) == (1, 3, "agent", (), ())
+    assert (link.failed_call, link.recovering_call, link.method, link.changes, link.intermediate_tools) == (
+        1,
+        3,
+        "agent",
+        (),
+        (),
+    )
     assert link.evidence == ("conversation",)
     assert calls.group_precedents([link], 1) == []
 
@@ -1181,7 +1189,7 @@ def test_another_conversation_of_the_same_model_recovers_nothing():
 def test_run_of_many_failures_keeps_a_bounded_number_open():
     failed = [step(n, arguments={"q": f"{n} " * 60}, failure=TIMEOUT) for n in range(1, 400)]
     success = step(400, arguments={"q": "399 " * 60})
-    assert [link.failed for link in link_recoveries([*failed, success])] == [399]
+    assert [link.failed_call for link in link_recoveries([*failed, success])] == [399]
     progress = RunProgress()
     for failed_step in failed:
         progress, _ = progress.after(Call(steps=(failed_step,)))
@@ -1264,11 +1272,11 @@ def test_failed_call_has_at_most_one_link_and_it_leads_to_a_later_success(drawn)
     by_id = {call.id: call for call in group_attempts(steps)}
     links = link_recoveries(steps)
 
-    assert [link.failed for link in links] == sorted({link.failed for link in links})
+    assert [link.failed_call for link in links] == sorted({link.failed_call for link in links})
     for link in links:
-        assert by_id[link.failed].has_failed
-        assert by_id[link.overcame].has_succeeded
-        assert by_id[link.overcame].last.seq >= by_id[link.failed].last.seq
+        assert by_id[link.failed_call].has_failed
+        assert by_id[link.recovering_call].has_succeeded
+        assert by_id[link.recovering_call].last.seq >= by_id[link.failed_call].last.seq
         assert link.evidence
 
 
@@ -1278,11 +1286,11 @@ def test_success_recovers_one_intent(drawn):
     previous: dict[int, int] = {}
     for _, call, links in judge_calls(build_steps(drawn), is_final=True):
         if call.has_succeeded:
-            failed = sorted(link.failed for link in links if link.failed != call.id)
+            failed = sorted(link.failed_call for link in links if link.failed_call != call.id)
             assert all(previous[later] == earlier for earlier, later in itertools.pairwise(failed))
         else:
             assert len(links) <= 1
-            previous |= {link.overcame: link.failed for link in links}
+            previous |= {link.recovering_call: link.failed_call for link in links}
 
 
 @given(DRAWN_RUNS)
@@ -1290,11 +1298,11 @@ def test_no_final_link_changes_an_argument_in_which_another_success_differs(draw
     steps = build_steps(drawn)
     by_id = {call.id: call for call in group_attempts(steps)}
     for link in link_recoveries(steps):
-        success = by_id[link.overcame]
+        success = by_id[link.recovering_call]
         if link.evidence[0] in ("attempt", "same_arguments", "same_values", "missing_arguments"):
             continue
         for change in link.changes:
-            if change.how != "substitute":
+            if change.operation != "substitute":
                 continue
             others = [
                 call.last.arguments for call in by_id.values() if call.has_succeeded and call.name == success.name
@@ -1313,14 +1321,14 @@ def test_program_without_evidence_recovers_only_by_the_same_values(drawn):
     for arguments, cause in drawn:
         run.end_call(arguments, cause)
     by_id = {made.call: made.arguments for made in run.steps}
-    latest = {link.overcame: link for link in run.links}
+    latest = {link.recovering_call: link for link in run.links}
     for link in run.links:
         assert link.evidence in (("same_arguments",), ("same_values",))
-        if link is not latest[link.overcame]:
+        if link is not latest[link.recovering_call]:
             continue  # an earlier failed call of a chain, whose values may have changed their form and their name
-        assert sorted(map(str, by_id[link.failed].values())) == sorted(map(str, by_id[link.overcame].values())) or {
-            change.how for change in link.changes
-        } <= {"cast", "rename"}
+        assert sorted(map(str, by_id[link.failed_call].values())) == sorted(
+            map(str, by_id[link.recovering_call].values())
+        ) or {change.operation for change in link.changes} <= {"cast", "rename"}
 
 
 class PlannedCall(NamedTuple):
@@ -1390,13 +1398,17 @@ class Interleaving:
         return self.has_scopes or (failed.facts.task == TASKS[worker] and failed.planned.item == planned.item)
 
     def check_links(self) -> None:
-        latest = {link.overcame: link.failed for link in self.run.links}
+        latest = {link.recovering_call: link.failed_call for link in self.run.links}
         for link in self.run.links:
-            failed, success = self.ended[link.failed], self.ended[link.overcame]
+            failed, success = self.ended[link.failed_call], self.ended[link.recovering_call]
             assert failed.planned.item == success.planned.item
-            assert link.failed in success.delivered
+            assert link.failed_call in success.delivered
             # Of a chain, the last failed call is the one that the success re-issues.
-            if link.evidence != ("same_arguments",) and link.changes and link.failed == latest[link.overcame]:
+            if (
+                link.evidence != ("same_arguments",)
+                and link.changes
+                and link.failed_call == latest[link.recovering_call]
+            ):
                 first, second = failed.facts.task, success.facts.task
                 assert first is not None
                 assert second is not None
@@ -1432,14 +1444,14 @@ def test_interleaved_steps_judged_as_a_log_link_to_no_call_in_flight(workers, sc
         if worker in began:
             start, planned = began.pop(worker)
             arguments = {"order": planned.item, "mode": planned.mode}
-            times = {"started": start, "seconds": (clock - start) / 1000}
+            times = {"started_at": start, "duration_seconds": (clock - start) / 1000}
             steps.append(step(len(steps) + 1, arguments=arguments, failure=planned.failure, **times))
         elif waiting[worker]:
             began[worker] = clock, waiting[worker].pop(0)
     by_call = {ended.call: ended for ended in steps}
     for link in link_recoveries(steps):
-        failed, success = by_call[link.failed], by_call[link.overcame]
-        assert success.started >= failed.started + failed.seconds * 1000 - 1
+        failed, success = by_call[link.failed_call], by_call[link.recovering_call]
+        assert success.started_at >= failed.started_at + failed.duration_seconds * 1000 - 1
 
 
 # Through the public API
@@ -1493,8 +1505,8 @@ class Truth:
 
     def check_links(self, links: Iterable[Link]) -> None:
         for link in links:
-            assert self.items[link.failed - 1] == self.items[link.overcame - 1], link
-            assert self.deliveries[link.failed] < self.begins[link.overcame - 1], link
+            assert self.items[link.failed_call - 1] == self.items[link.recovering_call - 1], link
+            assert self.deliveries[link.failed_call] < self.begins[link.recovering_call - 1], link
 
 
 upcoming: ContextVar[tuple[int, str]] = ContextVar("upcoming")
@@ -1628,10 +1640,10 @@ def check_stored_links(mulligan: Mulligan, url: str, run: Any, truth: Truth) -> 
         assert [step.seq for step in history.steps] == list(range(1, len(truth.items) + 1))
         assert [step.arguments["order"] for step in history.steps] == truth.items
         truth.check_links(history.links)
-        assert {(link.failed, link.overcame) for link in history.links} == {
-            (link.failed, link.overcame) for link in run.links()
+        assert {(link.failed_call, link.recovering_call) for link in history.links} == {
+            (link.failed_call, link.recovering_call) for link in run.links()
         }
-        is_recovered = truth.deliveries.keys() == {link.failed for link in history.links}
+        is_recovered = truth.deliveries.keys() == {link.failed_call for link in history.links}
         assert (run.status in ("success", "recovered")) is is_recovered
 
 
@@ -1652,18 +1664,20 @@ def test_later_success_withdraws_a_provisional_link_and_recovers_its_failure_its
             look_up(101, True)
         except ValueError:
             look_up(102, True)
-        assert [(link.overcame, link.provisional) for link in run.links()] == [(2, True)]
+        assert [(link.recovering_call, link.provisional) for link in run.links()] == [(2, True)]
         look_up(101, True)
-        assert [(link.overcame, link.evidence) for link in run.links()] == [(3, ("same_arguments",))]
+        assert [(link.recovering_call, link.evidence) for link in run.links()] == [(3, ("same_arguments",))]
     assert run.status == "recovered"
     mulligan.close()
     with closing(open_store(f"sqlite:///{tmp_path}/a.db")) as store:
         history = store.run(DEFAULT_TENANT, run.id)
         assert history is not None
-        assert [(link.failed, link.overcame, link.evidence) for link in history.links] == [(1, 3, ("same_arguments",))]
+        assert [(link.failed_call, link.recovering_call, link.evidence) for link in history.links] == [
+            (1, 3, ("same_arguments",))
+        ]
         assert history.run.withdrawn == (2,)
-        fixes = store.fixes(DEFAULT_TENANT, FixQuery(now=history.run.started))
-        assert [(fix.sort, fix.changes) for fix in fixes] == [("retry", ())]
+        fixes = store.fixes(DEFAULT_TENANT, FixQuery(now=history.run.started_at))
+        assert [(fix.type, fix.changes) for fix in fixes] == [("retry", ())]
 
 
 def test_argument_that_names_items_in_one_run_names_them_in_later_runs(tmp_path):

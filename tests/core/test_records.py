@@ -40,7 +40,7 @@ JSON = st.recursive(
 
 
 def history(value: object = None) -> History:
-    changed = Change(path="k", how="cast", before=value, after=value, from_="schema")
+    changed = Change(path="k", operation="cast", before=value, after=value, source="schema")
     failure = Failure.of(
         Kind("tool", "x", Remedy.REPAIR, TookEffect.NO), "m", status=400, retry_after=1.5, evidence=("a",)
     )
@@ -53,11 +53,13 @@ def history(value: object = None) -> History:
         arguments=value,
         result=value,
         failure=failure,
-        after=Recovery(remedy=Remedy.REPAIR, changes=(changed,)),
+        recovery=Recovery(remedy=Remedy.REPAIR, changes=(changed,)),
         metadata={"m": value},
     )
-    link = Link(run="run_a", failed=1, overcame=2, how="agent", changes=(changed,), between=("x",))
-    return History(run=Run(id="run_a", end="finished"), steps=(step,), links=(link,))
+    link = Link(
+        run="run_a", failed_call=1, recovering_call=2, method="agent", changes=(changed,), intermediate_tools=("x",)
+    )
+    return History(run=Run(id="run_a", end_reason="finished"), steps=(step,), links=(link,))
 
 
 @given(JSON)
@@ -68,7 +70,7 @@ def test_a_record_comes_back_as_it_was(value):
 def test_what_is_exported_has_the_names_of_the_architecture():
     told = to_builtins(history("v"))
     assert told == msgspec.json.decode(encode(history("v")))
-    assert told["steps"][0]["after"]["changes"][0]["from"] == "schema"
+    assert told["steps"][0]["recovery"]["changes"][0]["source"] == "schema"
     assert told["steps"][0]["failure"]["kind"] == "tool/x"
     assert told["steps"][0]["failure"]["remedy"] == "repair"
 
@@ -77,6 +79,7 @@ def test_what_is_not_known_is_left_out():
     assert encode(Run(id="run_a")) == b'{"id":"run_a"}'
 
 
+@pytest.mark.slow
 def test_decode_ignores_fields_of_a_newer_version_outside_of_tests():
     code = """from mulligan.core.records import Run, decode; print(decode('{"id":"run_a","colour":"red"}', Run).id)"""
     assert run_leniently(code) == "run_a\n"
@@ -89,7 +92,7 @@ def test_what_is_no_record_is_refused():
 
 def test_records_are_values_that_cannot_be_changed():
     with pytest.raises(AttributeError):
-        Run(id="run_a").end = "raised"
+        Run(id="run_a").end_reason = "raised"
 
 
 @pytest.mark.parametrize(
@@ -99,7 +102,7 @@ def test_records_are_values_that_cannot_be_changed():
         ("failure", "none", False),
         ("success", None, False),
         ("cancelled", None, False),
-        ("refused", "tool", False),
+        ("blocked", "tool", False),
     ],
 )
 def test_a_step_has_failed_when_its_outcome_is_a_failure_that_counts(outcome, type, has_failed):

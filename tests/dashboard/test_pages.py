@@ -75,9 +75,9 @@ def test_figures_on_the_overview_are_those_of_the_api(week, person):
     total = stats["total"]
     said = words(person.get("/"))
     assert total["runs"] == {"success": 58, "recovered": 69, "partial": 4, "failure": 9}
-    assert f"Runs that failed {total['runs']['failure']}" in said
-    assert f"Runs recovered {total['runs']['recovered']}" in said
-    assert f"{total['recovered']} of {total['recovered'] + total['given_up']}" in said
+    assert f"Failed runs {total['runs']['failure']}" in said
+    assert f"Recovered runs {total['runs']['recovered']}" in said
+    assert f"{total['recovered']} of {total['recovered'] + total['unrecovered']}" in said
     assert f"{total['calls']:,} calls" in said
     for kind, each in total["kinds"].items():
         assert re.search(rf"{kind.partition('/')[2]} {each['failures']}\b", said), kind
@@ -95,7 +95,7 @@ def test_a_narrower_question_has_the_figures_of_the_api_too(week, person, query,
     total = person.get(f"/v1/stats?since={since}&now={NOW}{narrowed}").json["total"]
     said = words(person.get(f"/?{query}"))
     assert f"{total['calls']:,} call" in said
-    assert f"{total['recovered']:,} of {total['recovered'] + total['given_up']:,}" in said
+    assert f"{total['recovered']:,} of {total['recovered'] + total['unrecovered']:,}" in said
 
 
 def test_seven_days_are_seven_bars_and_a_day_is_twenty_four(week, person):
@@ -116,15 +116,15 @@ def test_days_can_be_chosen_and_every_link_keeps_them(week, person):
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("/?range=1y", "range takes 24h, 7d, 30d"),
-        ("/?from=yesterday", "from takes a date such as 2026-01-31"),
-        ("/?from=2026-09-18&to=2026-09-16", "is not before"),
+        ("/?range=1y", "Invalid range '1y'. Use 24h, 7d, 30d"),
+        ("/?from=yesterday", "Invalid from 'yesterday'. Use a date, for example 2026-01-31"),
+        ("/?from=2026-09-18&to=2026-09-16", "from 2026-09-18 is after to 2026-09-16"),
         ("/?from=0001-01-01", "from 1970 on"),
-        ("/runs?status=odd", "status takes success, recovered, partial, failure"),
-        ("/runs?before=x", "go there from /runs"),
-        ("/patterns?order=odd", "order takes given_up"),
-        ("/compare?by=colour", "by takes version"),
-        ("/compare?by=time&a=x", "a takes two dates"),
+        ("/runs?status=odd", "Invalid status 'odd'. Use one of: success, recovered, partial, failure"),
+        ("/runs?before=x", "Use the link to older runs on /runs"),
+        ("/patterns?order=odd", "Invalid order 'odd'. Use one of: unrecovered"),
+        ("/compare?by=colour", "Invalid by 'colour'. Use one of: version"),
+        ("/compare?by=time&a=x", "Invalid a 'x'. Use two dates"),
     ],
 )
 def test_what_cannot_be_asked_says_what_can(person, path, said):
@@ -143,16 +143,18 @@ def test_what_is_not_there_is_said_to_be_not_there(person, path):
 def test_a_run_shows_its_attempts_what_changed_and_what_the_model_was_told(week, person):
     said = words(person.get(week.pages["run"]))
     assert "limit must be at most 25" in said
-    before = re.search(r"limit (\d\d) 25 the tool's schema", said)
+    before = re.search(r"limit (\d\d) 25 tool schema", said)
     assert before is not None
     assert f"mulligan: find_orders was called with limit {before[1]} -> 25" in said.replace("\u203a", ">")
     assert "assert played.calls[0].has_succeeded" in said
-    assert "Whose move repair the arguments" in said
+    assert "Remedy repair the arguments" in said
 
 
 def test_a_run_of_many_calls_is_turned_over(week, person):
-    steps = tuple(Step(run="run_long", seq=n, call=n, name=f"tool-{n}", started=NOW + n) for n in range(1, 251))
-    long = History(run=Run(id="run_long", agent="a", started=NOW, ended=NOW + 300, end="finished"), steps=steps)
+    steps = tuple(Step(run="run_long", seq=n, call=n, name=f"tool-{n}", started_at=NOW + n) for n in range(1, 251))
+    long = History(
+        run=Run(id="run_long", agent="a", started_at=NOW, ended_at=NOW + 300, end_reason="finished"), steps=steps
+    )
     fill(week.running.store, [long], journal="long", tenant="elsewhere")
     answer = week.running.holding("read", tenant="elsewhere").get("/runs/run_long?page=3")
     said = words(answer)
@@ -164,11 +166,11 @@ def test_a_run_of_many_calls_is_turned_over(week, person):
 
 def test_a_run_that_did_not_come_to_its_end_says_so(tmp_path):
     with dashboards.empty(tmp_path, clock=lambda: NOW) as shown:
-        run = Run(id="run_cut", agent="shop", started=NOW - 5000, ended=NOW, end="abandoned")
+        run = Run(id="run_cut", agent="shop", started_at=NOW - 5000, ended_at=NOW, end_reason="abandoned")
         fill(shown.running.store, [History(run=run)])
         person = shown.running.person()
         assert "failure, abandoned" in words(person.get("/runs"))
-        assert "ended: abandoned" in words(person.get("/runs/run_cut"))
+        assert "end: abandoned" in words(person.get("/runs/run_cut"))
 
 
 def test_runs_are_turned_over_without_missing_any(week, person):
@@ -198,19 +200,19 @@ def test_a_pattern_is_muted_resolved_merged_and_split_from_its_page(tmp_path):
                 Origin=f"http://127.0.0.1:{week.running.port}",
             )  # fmt: skip
 
-        answer = decide(do="mute")
+        answer = decide(action="mute")
         assert (answer.status, answer.headers["location"]) == (303, f"/patterns/{one.id}")
         assert store.pattern(DEFAULT_TENANT, one.id).state == "muted"
-        decide(do="unmute")
-        decide(do="resolve")
+        decide(action="unmute")
+        decide(action="resolve")
         assert store.pattern(DEFAULT_TENANT, one.id).state == "resolved"
-        decide(do="reopen")
-        decide(do="merge", into=other.id)
+        decide(action="reopen")
+        decide(action="merge", into=other.id)
         assert one.id in store.pattern(DEFAULT_TENANT, other.id).merged
-        decide(do="split")
+        decide(action="split")
         assert store.pattern(DEFAULT_TENANT, other.id).merged == ()
-        assert decide(do="explode").status == 400
-        assert decide(do="merge", into="pat_nowhere").status == 400
+        assert decide(action="explode").status == 400
+        assert decide(action="merge", into="pat_nowhere").status == 400
 
 
 def test_a_fix_is_approved_and_revoked_from_its_page(tmp_path):
@@ -225,13 +227,13 @@ def test_a_fix_is_approved_and_revoked_from_its_page(tmp_path):
         )
         sent = {"Content_Type": "application/x-www-form-urlencoded"}
         assert (
-            person.post(f"/fixes/{fix.id}", body=b"do=approve&back=pat_1", **sent).headers["location"]
+            person.post(f"/fixes/{fix.id}", body=b"action=approve&back=pat_1", **sent).headers["location"]
             == "/patterns/pat_1"
         )
         assert state(fix.id) == "approved"
-        assert person.post(f"/fixes/{fix.id}", body=b"do=revoke", **sent).status == 303
+        assert person.post(f"/fixes/{fix.id}", body=b"action=revoke", **sent).status == 303
         assert state(fix.id) == "revoked"
-        assert person.post("/fixes/fix_nowhere", body=b"do=revoke", **sent).status == 404
+        assert person.post("/fixes/fix_nowhere", body=b"action=revoke", **sent).status == 404
 
 
 def test_a_fix_says_whether_it_is_applied_and_told_why_not_and_why_its_calls_are_linked(tmp_path):
@@ -240,8 +242,8 @@ def test_a_fix_says_whether_it_is_applied_and_told_why_not_and_why_its_calls_are
         store, person = shown.running.store, shown.running.person()
         others = {"unit": "metric"}
         for tool, before, after in (("top", {"k": 50}, {"k": 10}), ("weather", {"city": "Oslo 9"}, {"city": "Oslo 1"})):
-            run = Run(id=f"run_{tool}", agent="a", started=NOW - 5000, ended=NOW, end="finished")
-            common = {"run": run.id, "name": tool, "started": NOW - 4000}
+            run = Run(id=f"run_{tool}", agent="a", started_at=NOW - 5000, ended_at=NOW, end_reason="finished")
+            common = {"run": run.id, "name": tool, "started_at": NOW - 4000}
             steps = (
                 Step(seq=1, call=1, arguments=before | others, outcome="failure", failure=rejected, **common),
                 Step(seq=2, call=2, arguments=after | others, **common),
@@ -249,11 +251,11 @@ def test_a_fix_says_whether_it_is_applied_and_told_why_not_and_why_its_calls_are
             fill(store, [History(run=run, steps=steps)], journal=tool)
         (top,) = store.fixes(DEFAULT_TENANT, FixQuery(tool="top", now=NOW))
         page = words(person.get(f"/fixes/{top.id}"))
-        assert "Applied no: a remembered value is applied only after a person approved it" in page
-        assert f"Told no: {top.hidden_reason}" in page
+        assert "Applied no: a remembered value needs approval by a person" in page
+        assert f"Shown no: {top.hidden_reason}" in page
         assert "the tool's next call in the log" in page
         timeline = words(person.get("/runs/run_top"))
-        assert "overcome later by call 2 · linked because: the tool's next call in the log" in timeline
+        assert "recovered by call 2 · linked because: the tool's next call in the log" in timeline
         for fix in store.fixes(DEFAULT_TENANT, FixQuery(now=NOW)):
             store.decide(DEFAULT_TENANT, fix.id, approved=True, at=NOW)
         said = {
@@ -261,19 +263,19 @@ def test_a_fix_says_whether_it_is_applied_and_told_why_not_and_why_its_calls_are
         }
         assert "approved by a person: applied automatically" in said["top"]
         assert "Applied automatically" in said["top"]
-        assert "not applied: which value it was is not kept" in said["weather"]
-        assert "Applied no: which value it was is not kept" in said["weather"]
+        assert "not applied automatically: the value was specific to one run and is not stored" in said["weather"]
+        assert "Applied no: the value was specific to one run and is not stored" in said["weather"]
         listed = person.get("/fixes")
-        assert "2, 0 told to models, 1 applied automatically" in words(listed)
-        assert listed.body.decode().count("not applied:") == 1
+        assert "2, 0 shown to models, 1 applied automatically" in words(listed)
+        assert listed.body.decode().count("not applied automatically:") == 1
 
 
 def test_to_look_needs_a_cookie_and_to_decide_more_than_to_read(week, person):
     assert week.running.anybody().get("/").status == 401
     reader = week.running.holding("read")
     assert reader.get("/").status == 200
-    assert reader.post("/patterns/pat_1", body=b"do=mute").status == 403
-    assert person.post("/patterns/pat_1", body=b"do=mute", Origin="http://elsewhere.example").status == 403
+    assert reader.post("/patterns/pat_1", body=b"action=mute").status == 403
+    assert person.post("/patterns/pat_1", body=b"action=mute", Origin="http://elsewhere.example").status == 403
 
 
 def test_nobody_sees_what_is_of_another_tenant(week):
@@ -289,9 +291,9 @@ def test_what_strangers_wrote_is_text_wherever_it_stands(tmp_path):
     hostile = "<script>alert(1)</script>\"' onload=alert(1) \u202e\x1b[31m {{ 7*7 }} ../.."
     failure = Failure.of(KINDS["tool/timeout"], hostile, fingerprint="f-1")
     with dashboards.empty(tmp_path, clock=lambda: NOW) as shown:
-        run = Run(id=hostile, agent=hostile, version=hostile, environment=hostile, context=hostile, started=NOW - 5000,
-                  ended=NOW, end="finished")  # fmt: skip
-        step = Step(run=hostile, seq=1, call=1, name=hostile, arguments={hostile: hostile}, started=NOW - 4000,
+        run = Run(id=hostile, agent=hostile, version=hostile, environment=hostile, context=hostile,
+                  started_at=NOW - 5000, ended_at=NOW, end_reason="finished")  # fmt: skip
+        step = Step(run=hostile, seq=1, call=1, name=hostile, arguments={hostile: hostile}, started_at=NOW - 4000,
                     outcome="failure", failure=failure)  # fmt: skip
         fill(shown.running.store, [History(run=run, steps=(step,))])
         person = shown.running.person()
@@ -334,8 +336,8 @@ def test_nothing_recorded_says_how_to_send_and_asks_again_by_itself(tmp_path):
 
 def test_nothing_in_this_time_leads_to_where_there_is_something(week, person):
     answer = person.get("/?from=2026-01-01&to=2026-01-02")
-    assert "Nothing in this time" in words(answer)
-    there = re.search(r'<a href="([^"]+)">Look at the week', answer.body.decode())
+    assert "No data in this period" in words(answer)
+    there = re.search(r'<a href="([^"]+)">Show the week of that run', answer.body.decode())
     assert there is not None
     assert "Runs by status" in words(person.get(html.unescape(there[1])))
 
@@ -376,8 +378,8 @@ def test_the_live_tail_tells_what_happens(week, person):
 
 def test_comparing_two_versions_says_what_differs(week, person):
     said = words(person.get("/compare?by=version&a=2.0&b=2.1"))
-    assert "worked at the first try" in said
-    assert "There is nothing of 9.9" in words(person.get("/compare?by=version&a=2.0&b=9.9"))
+    assert "first-try success" in said
+    assert "No data for 9.9" in words(person.get("/compare?by=version&a=2.0&b=9.9"))
 
 
 def test_search_finds_runs_patterns_lessons_tools_and_agents(week, person):
@@ -386,7 +388,7 @@ def test_search_finds_runs_patterns_lessons_tools_and_agents(week, person):
     assert f'href="/lessons/{taught.SEED}"' in person.get("/search?q=PUSH+again").body.decode()
     run = week.running.store.runs(DEFAULT_TENANT, RunQuery(limit=1))[0].run.id
     assert run in words(person.get(f"/search?q={run[:10]}"))
-    assert "Nothing has" in words(person.get("/search?q=zzzz"))
+    assert "No results for" in words(person.get("/search?q=zzzz"))
 
 
 def test_a_live_tail_does_not_keep_the_server_from_stopping(tmp_path):
@@ -416,17 +418,23 @@ def test_a_lesson_shows_its_words_its_evidence_and_whether_it_helped(week, perso
     lesson = learned(week)
     said = words(person.get(f"/lessons/{lesson.id}"))
 
-    for each in (lesson.mistake, lesson.correction, lesson.failed, lesson.works):
+    for each in (lesson.mistake, lesson.correction, lesson.failing_example, lesson.working_example):
         assert each in said
-    assert f"{lesson.worked} of {lesson.tried} runs that tried it" in said
-    assert (lesson.before.days, lesson.after.days) == (6, 7)
-    was, now = lesson.before.met / lesson.before.days, lesson.after.met / lesson.after.days
-    assert f"before {lesson.before.days} {lesson.before.met} {was:.1f}" in said
-    assert f"since {lesson.after.days} {lesson.after.met} {now:.1f}" in said
-    assert f"The pattern was met {'less' if now < was else 'more'} often since it is in force" in said
-    assert f"in {lesson.helped} of {lesson.helped + lesson.unhelped} runs that met it" in said
-    assert "What a model is told " + lesson.mistake in said
-    for each in week.running.store.evidence(DEFAULT_TENANT, lesson.fix):
+    assert f"{lesson.successes} of {lesson.trials} runs" in said
+    assert (lesson.stats_before.days, lesson.stats_after.days) == (6, 7)
+    was, now = (
+        lesson.stats_before.occurrences / lesson.stats_before.days,
+        lesson.stats_after.occurrences / lesson.stats_after.days,
+    )
+    assert f"before {lesson.stats_before.days} {lesson.stats_before.occurrences} {was:.1f}" in said
+    assert f"after {lesson.stats_after.days} {lesson.stats_after.occurrences} {now:.1f}" in said
+    assert f"Since activation the pattern occurs {'less' if now < was else 'more'} often per day" in said
+    assert (
+        f"in {lesson.helped_runs} of {lesson.helped_runs + lesson.unhelped_runs} runs with this pattern "
+        "since activation" in said
+    )
+    assert "Text shown to models " + lesson.mistake in said
+    for each in week.running.store.evidence(DEFAULT_TENANT, lesson.fix_id):
         assert each.run[:16] in said
 
 
@@ -436,7 +444,7 @@ def test_lessons_are_reached_from_the_navigation_and_from_their_pattern_tool_and
 
     assert '<a href="/lessons" data-key="e" aria-current="page">Lessons</a>' in person.get("/lessons").body.decode()
     assert f'href="/lessons/{taught.SEED}"' in person.get("/tools/git").body.decode(), "which nobody called here yet"
-    for path in ("/lessons", f"/patterns/{lesson.pattern}", f"/tools/{lesson.tool}", f"/fixes/{lesson.fix}"):
+    for path in ("/lessons", f"/patterns/{lesson.pattern}", f"/tools/{lesson.tool}", f"/fixes/{lesson.fix_id}"):
         assert link in person.get(path).body.decode(), path
 
 
@@ -444,8 +452,8 @@ def test_a_seed_is_marked_as_such_and_has_no_evidence(week, person):
     said = words(person.get(f"/lessons/{taught.SEED}"))
 
     assert "seed, not seen here" in said
-    assert "a seed is no evidence" in said
-    assert "None: it came with mulligan." in said
+    assert "seed lessons do not count as evidence" in said
+    assert "None: this seed lesson ships with mulligan." in said
     assert "git 2.39, run by hand" in said
     assert "seed, not seen here" in words(person.get("/lessons?source=seed"))
     assert "seed, not seen here" not in words(person.get("/lessons?source=learned"))
@@ -460,7 +468,7 @@ def test_lessons_are_listed_by_state_source_tool_and_words(week, person):
     assert listed("state=proposed") == {taught.SEED, taught.WRITTEN}
     assert listed("state=active") == everything - {taught.SEED, taught.WRITTEN}
     assert listed("tool=git") == listed("q=push") == {taught.SEED}
-    assert "No lesson is like that." in words(person.get("/lessons?state=expired"))
+    assert "No lessons match these filters." in words(person.get("/lessons?state=expired"))
     for wrong in ("state=new", "source=web"):
         assert person.get(f"/lessons?{wrong}").status == 400
     assert person.get("/lessons/les_nothing").status == 404
@@ -473,7 +481,7 @@ def test_a_lesson_is_approved_disabled_and_revoked_by_an_admin_from_our_own_page
 
         def decide(id, do, client=person, origin=home):
             form = {"Content_Type": "application/x-www-form-urlencoded", "Origin": origin}
-            return client("POST", f"/lessons/{id}", body=f"do={do}".encode(), **form)
+            return client("POST", f"/lessons/{id}", body=f"action={do}".encode(), **form)
 
         def state(id):
             return store.lesson(DEFAULT_TENANT, id, NOW).state
@@ -497,18 +505,18 @@ def test_a_lesson_is_approved_disabled_and_revoked_by_an_admin_from_our_own_page
 def test_the_tools_page_says_which_arguments_are_most_often_wrong_and_what_whose_description_should_say(person):
     said = words(person.get("/tools"))
 
-    assert "Arguments most often wrong and what the tool's description should say" in said
-    assert "find_orders limit it was out of bounds" in said
-    assert "`limit` has bounds; 25 is the nearest that was accepted." in said
-    assert "find_orders customer_id it had another name" in said
-    assert "The argument is called `customer`, not `customer_id`." in said
+    assert "Corrected arguments with a suggested sentence for the tool's description" in said
+    assert "find_orders limit out of bounds" in said
+    assert "`limit` has bounds; the nearest accepted value was 25." in said
+    assert "find_orders customer_id wrong name" in said
+    assert "The argument is named `customer`, not `customer_id`." in said
 
 
 def test_what_a_lesson_says_is_text_whoever_wrote_it(tmp_path):
     evil = '<script>alert(1)</script>"><img src=x onerror=alert(1)>'
     with dashboards.empty(tmp_path) as shown:
         hostile = taught.written(
-            tool=evil, mistake=evil, correction=evil, error=evil, failed=evil, works=evil, kind=evil
+            tool=evil, mistake=evil, correction=evil, error=evil, failing_example=evil, working_example=evil, kind=evil
         )
         shown.running.store.save_lesson(DEFAULT_TENANT, hostile)
         person = shown.running.person()

@@ -20,19 +20,19 @@ from mulligan.dashboard import timeline
 
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)
 REJECTED = Failure.of(KINDS["tool/invalid_arguments"], "k must be at most 10", fingerprint="f")
-CHANGED = (Change(path="k", how="clamp", before=50, after=10, from_="schema"),)
+CHANGED = (Change(path="k", operation="clamp", before=50, after=10, source="schema"),)
 
 
 def repaired(name: str = "search", run: str = "run_a", message: str = "k must be at most 10", **arguments) -> History:
     failure = Failure.of(KINDS["tool/invalid_arguments"], message, fingerprint="f")
     given = arguments or {"k": 50}
     steps = (
-        Step(run=run, seq=1, call=1, name=name, arguments=given, started=1000, seconds=2.0, outcome="failure",
-             failure=failure),
-        Step(run=run, seq=2, call=1, attempt=2, name=name, arguments={"k": 10}, started=4000, seconds=1.0,
-             after=Recovery(remedy=Remedy.REPAIR, changes=CHANGED, source="schema")),
+        Step(run=run, seq=1, call=1, name=name, arguments=given, started_at=1000, duration_seconds=2.0,
+             outcome="failure", failure=failure),
+        Step(run=run, seq=2, call=1, attempt=2, name=name, arguments={"k": 10}, started_at=4000, duration_seconds=1.0,
+             recovery=Recovery(remedy=Remedy.REPAIR, changes=CHANGED, source="schema")),
     )  # fmt: skip
-    about = Run(id=run, agent="a", started=1000, ended=5000, end="finished")
+    about = Run(id=run, agent="a", started_at=1000, ended_at=5000, end_reason="finished")
     return History(run=about, steps=steps, links=tuple(link_recoveries(steps)))
 
 
@@ -45,15 +45,15 @@ def test_attempts_are_drawn_to_scale():
 
 def test_it_says_what_the_model_was_told():
     (lane,) = timeline.build_run_page(repaired())["lanes"]
-    ((name, said),) = lane["told"]
+    ((name, said),) = lane["messages"]
     assert name == "note"
     assert "search was called with k 50" in said
 
 
 def test_where_the_values_of_a_repair_come_from_is_said():
     (lane,) = timeline.build_run_page(repaired())["lanes"]
-    assert [(each["name"], str(each["before"]), str(each["after"]), each["from"]) for each in lane["changes"]] == [
-        ("k", "50", "10", "the tool's schema")
+    assert [(each["name"], str(each["before"]), str(each["after"]), each["source"]) for each in lane["changes"]] == [
+        ("k", "50", "10", "tool schema")
     ]
 
 
@@ -71,10 +71,10 @@ def test_a_test_case_is_python_whatever_strangers_wrote(name, run, message, argu
 @given(st.lists(st.tuples(st.integers(-(10**12), 10**14), st.floats(0, 1e9)), max_size=5), st.integers(0, 10**14))
 def test_a_clock_that_is_wrong_leaves_every_bar_within_the_lane(moments, began):
     steps = tuple(
-        Step(run="r", seq=number, call=number, name="t", started=started, seconds=seconds)
+        Step(run="r", seq=number, call=number, name="t", started_at=started, duration_seconds=seconds)
         for number, (started, seconds) in enumerate(moments, 1)
     )
-    history = History(run=Run(id="r", started=began, ended=began + 5, end="finished"), steps=steps)
+    history = History(run=Run(id="r", started_at=began, ended_at=began + 5, end_reason="finished"), steps=steps)
     for lane in timeline.build_run_page(history)["lanes"]:
         for left, wide in re.findall(r'x="(-?[\d.]+)%" y="1" width="(-?[\d.]+)%"', lane["lane"]):
             assert 0 <= float(left) <= 98.61
@@ -86,7 +86,7 @@ def test_a_clock_that_is_wrong_leaves_every_bar_within_the_lane(moments, began):
     ("end", "words"),
     [
         ("finished", "the model's next turn, the error states the limit"),
-        (None, "the model's next turn, the error states the limit, provisional while the run goes on"),
+        (None, "the model's next turn, the error states the limit, provisional until the run ends"),
     ],
 )
 def test_a_later_call_is_shown_with_why_it_belongs_to_the_failed_one(end, words):
@@ -95,8 +95,12 @@ def test_a_later_call_is_shown_with_why_it_belongs_to_the_failed_one(end, words)
         Step(run="run_a", seq=2, call=2, name="search", arguments={"k": 10}),
     )
     evidence = ("model_turn", "stated_limit")
-    link = Link(run="run_a", failed=1, overcame=2, how="agent", evidence=evidence, provisional=end is None)
-    failed, worked = timeline.build_run_page(History(run=Run(id="run_a", end=end), steps=steps, links=(link,)))["lanes"]
+    link = Link(
+        run="run_a", failed_call=1, recovering_call=2, method="agent", evidence=evidence, provisional=end is None
+    )
+    failed, worked = timeline.build_run_page(History(run=Run(id="run_a", end_reason=end), steps=steps, links=(link,)))[
+        "lanes"
+    ]
     assert (failed["by"], failed["linked"]) == (2, words)
     assert worked["linked"] == ""
 

@@ -12,26 +12,26 @@ from mulligan.store.counters import Cell
 
 
 def fix(*changes: Change, worked: int = 5) -> Fix:
-    return Fix(id="fix_1", tool="t", fingerprint="f", changes=changes, worked=worked, tried=worked)
+    return Fix(id="fix_1", tool="t", fingerprint="f", changes=changes, successes=worked, trials=worked)
 
 
 def test_a_description_is_proposed_from_what_had_to_change_and_what_then_worked():
     cell = Cell(wrong={"limit clamp": 9, "customer_id rename": 7, "tags wrap": 3})
     known = [
-        fix(Change(path="limit", how="clamp", after=25)),
-        fix(Change(path="customer_id", how="rename", after="customer")),
+        fix(Change(path="limit", operation="clamp", after=25)),
+        fix(Change(path="customer_id", operation="rename", after="customer")),
     ]
     assert list(tool_pages.suggest_sentences("find_orders", cell, known)) == [
-        "`limit` has bounds; 25 is the nearest that was accepted.",
-        "The argument is called `customer`, not `customer_id`.",
-        "`tags` is a list, also of one.",
+        "`limit` has bounds; the nearest accepted value was 25.",
+        "The argument is named `customer`, not `customer_id`.",
+        "`tags` is a list, even for one item.",
     ]
 
 
 def test_a_value_that_belongs_to_a_run_is_not_proposed():
     cell = Cell(wrong={"limit clamp": 9, "query substitute": 30})
-    known = [fix(Change(path="limit", how="clamp", after=RUN_SPECIFIC))]
-    assert list(tool_pages.suggest_sentences("t", cell, known)) == ["Say the least and the most that `limit` may be."]
+    known = [fix(Change(path="limit", operation="clamp", after=RUN_SPECIFIC))]
+    assert list(tool_pages.suggest_sentences("t", cell, known)) == ["State the minimum and maximum of `limit`."]
 
 
 @pytest.mark.parametrize(

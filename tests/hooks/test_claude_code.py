@@ -17,7 +17,7 @@ def test_what_went_wrong_in_a_tool_is_kept_with_its_kind(agent):
     history = agent.run()
     assert agent.kinds() == [("Bash", "tool/file_not_found"), ("find", "tool/rate_limit")]
     assert [each.server for each in history.steps] == [None, "crm"]
-    assert history.steps[0].seconds == 0.058
+    assert history.steps[0].duration_seconds == 0.058
     assert (history.run.agent, history.run.metadata["project"]) == ("claude-code", "shop")
 
 
@@ -110,7 +110,7 @@ def test_what_overcame_a_failure_is_said_with_it(agent):
     agent.works("Read", file_path="/src/shop/a.py")
     agent.works("Edit", **given)
     assert "What worked: read the file again first" in agent.compacts()
-    assert [link.how for link in agent.run().links] == ["recipe"]
+    assert [link.method for link in agent.run().links] == ["prerequisite"]
 
 
 def test_the_same_failure_for_the_third_time_in_a_row_is_named(agent):
@@ -118,7 +118,7 @@ def test_the_same_failure_for_the_third_time_in_a_row_is_named(agent):
         agent.fails("Bash", "Exit code 2\nmake: *** No rule to make target 'x'.", command="make x") for _ in range(4)
     ]
     assert said[:2] == ["", ""]
-    assert said[2].startswith("mulligan: the same approach has failed 3 times in a row (Bash: tool/build_failure)")
+    assert said[2].startswith("mulligan: the same approach failed 3 times in a row (Bash: tool/build_failure)")
     assert "4 times" in said[3]
 
 
@@ -144,7 +144,7 @@ def test_calls_that_worked_are_counted_when_the_session_ends(agent):
     agent.ends()
     history = agent.run()
     assert [(each.name, each.outcome) for each in history.steps] == [("Read", "success")] * 3
-    assert history.run.end == "finished"
+    assert history.run.end_reason == "finished"
     assert list((agent.home / "hooks").iterdir()) == []
 
 

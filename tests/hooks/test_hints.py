@@ -24,7 +24,9 @@ def overcome(agent) -> str:
 def test_a_recipe_that_worked_in_three_sessions_of_this_folder_is_said(another):
     said = [overcome(another(session=f"s{number}")) for number in range(4)]
     assert said[:3] == ["", "", ""]
-    assert said[3].startswith("mulligan, from earlier sessions in this folder: The same call worked before, in 3 of 3")
+    assert said[3].startswith(
+        "mulligan, from earlier sessions in this folder: In earlier runs the same call succeeded after"
+    )
     assert "after Read(" in said[3]
 
 
@@ -87,7 +89,7 @@ def learned(another):
         list_items(gemini, 100, {"llmContent": "items"})
     store = another().store
     (fix,) = [fix for fix in store.fixes(DEFAULT_TENANT, FixQuery(now=2**42, limit=100)) if fix.changes]
-    store.decide(DEFAULT_TENANT, fix.id, approved=True, at=fix.last)
+    store.decide(DEFAULT_TENANT, fix.id, approved=True, at=fix.last_tried_at)
     store.close()
     return another(name="gemini", session="new")
 
@@ -126,7 +128,7 @@ def test_where_nothing_is_proven_here_a_lesson_about_just_that_failure_is_told_o
     store.decide_lesson(DEFAULT_TENANT, id, "approve", 1)
     store.close()
     assert another(session="s3", folder="/src/other").is_refused("Edit", STALE, **EDIT) == (
-        "mulligan, a lesson about this: A file changed since. Try: Read it first (approved by a person)."
+        "mulligan, a lesson about this failure: A file changed since. Try: Read it first (approved by a person)."
     )
 
 
@@ -134,7 +136,7 @@ def test_what_came_with_mulligan_is_told_as_such(another):
     another(session="s1").is_refused("Edit", STALE, **EDIT)
     lesson_about(another(), source="seed")
     said = another(session="s2").is_refused("Edit", STALE, **EDIT)
-    assert said.endswith("Try: Read it first (known of this program, met here 2 times).")
+    assert said.endswith("Try: Read it first (general advice, 2 occurrences here).")
 
 
 def test_a_seed_that_speaks_of_the_failure_word_for_word_is_told_once_seeds_are_planted(another):
@@ -144,8 +146,8 @@ def test_a_seed_that_speaks_of_the_failure_word_for_word_is_told_once_seeds_are_
     corpus.install_seeds(store, DEFAULT_TENANT)
     store.close()
     said = another(session="s2").fails("Bash", refused, command="git status")
-    assert said.startswith("mulligan, a lesson about this: ")
-    assert "known of this program" in said
+    assert said.startswith("mulligan, a lesson about this failure: ")
+    assert "general advice, " in said
     assert another(session="s3").fails("Bash", "Exit code 1\nsomething nobody ever said", command="x") == ""
 
 

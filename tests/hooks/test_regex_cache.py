@@ -46,7 +46,7 @@ def test_the_second_process_compiles_nothing(monkeypatch):
     for each in OURS:
         first(*each)
     first.save()
-    monkeypatch.setattr(regex_cache, "_compile_code", None)  # whoever calls it now, fails
+    monkeypatch.setattr(regex_cache, "compile_code", None)  # whoever calls it now, fails
     monkeypatch.setattr(re, "compile", None)
     second = RegexCache()
     assert len({second(*each) for each in OURS}) == len(set(OURS))
@@ -94,21 +94,21 @@ def test_a_damaged_file_is_made_anew(damage):
         file.truncate()
         file.write(data)
     after = RegexCache()
-    assert not after._codes
+    assert not after.codes
     assert after(r"a(?P<b>c)+", re.IGNORECASE).fullmatch("ACC")["b"] == "C"
     after.save()
-    assert len(RegexCache()._codes) == 1
+    assert len(RegexCache().codes) == 1
 
 
 def test_an_interpreter_that_does_it_in_another_way_compiles(monkeypatch):
     def refuse(*about):
         raise AttributeError("no such function")
 
-    monkeypatch.setattr(regex_cache, "_compile_code", refuse)
+    monkeypatch.setattr(regex_cache, "compile_code", refuse)
     kept = RegexCache()
     assert kept(r"\d+").fullmatch("17")
     kept.save()
-    assert not (RegexCache())._codes
+    assert not (RegexCache()).codes
 
 
 def test_what_cannot_be_compiled_is_told_as_ever():

@@ -30,7 +30,7 @@ def edit(old_text: str, path: str = FILE) -> dict[str, str]:
 
 def list_links(agent) -> list[tuple[int, int, tuple[str, ...]]]:
     history = agent.run()
-    return [(link.failed, link.overcame, link.evidence) for link in history.links]
+    return [(link.failed_call, link.recovering_call, link.evidence) for link in history.links]
 
 
 def test_corrected_edit_is_linked_by_the_session_log(agent):

@@ -32,7 +32,7 @@ def works(store: Store, *calls: dict[str, Any], who: str = "", tenant: str = DEF
     for number, arguments in enumerate(calls):
         id = f"run_{who}{number}"
         events: list[AnyEvent] = [
-            RunStarted(Run(id=id, started=number)),
+            RunStarted(Run(id=id, started_at=number)),
             StepEnded(Step(run=id, seq=1, call=1, name="search", arguments=arguments, **about)),
         ]
         store.append(tenant, events, f"journal_{id}", 1, who)
@@ -48,14 +48,14 @@ CALLS = tuple({"q": f"cats {number}", "k": number} for number in range(6))
 def test_an_argument_that_no_such_call_has_is_the_one_that_all_of_them_have(store):
     works(store, *CALLS)
     (fix,) = asked(store, {"q": "dogs", "topK": 5})
-    assert fix.changes == (Change(path="topK", how="rename", after="k"),)
-    assert (fix.sort, fix.exemplars, fix.state) == ("exemplar", 6, "proposed")
+    assert fix.changes == (Change(path="topK", operation="rename", after="k"),)
+    assert (fix.type, fix.exemplars, fix.state) == ("exemplar", 6, "proposed")
 
 
 def test_a_text_where_all_of_them_have_a_number_is_a_number(store):
     works(store, *CALLS)
     (fix,) = asked(store, {"q": "dogs", "k": "5"})
-    assert fix.changes == (Change(path="k", how="cast", after="integer"),)
+    assert fix.changes == (Change(path="k", operation="cast", after="integer"),)
 
 
 @pytest.mark.parametrize(
@@ -81,14 +81,14 @@ def test_a_few_calls_say_nothing(store):
 
 def test_what_overcame_the_failure_itself_comes_first_and_alone(store):
     works(store, *CALLS)
-    step = {"run": "run_x", "name": "search", "started": 5}
+    step = {"run": "run_x", "name": "search", "started_at": 5}
     failed = Step(seq=1, call=1, arguments={"q": "a", "topK": 50}, outcome="failure", failure=WRONG, **step)
     then = Step(seq=2, call=2, arguments={"q": "a", "topK": 10}, **step)
-    ended = RunEnded(Run(id="run_x", started=5, ended=6, end="finished"))
+    ended = RunEnded(Run(id="run_x", started_at=5, ended_at=6, end_reason="finished"))
     store.append(
-        DEFAULT_TENANT, [RunStarted(Run(id="run_x", started=5)), StepEnded(failed), StepEnded(then), ended], "x", 1
+        DEFAULT_TENANT, [RunStarted(Run(id="run_x", started_at=5)), StepEnded(failed), StepEnded(then), ended], "x", 1
     )
-    assert [fix.sort for fix in asked(store, {"q": "dogs", "topK": 50})] == ["change"]
+    assert [fix.type for fix in asked(store, {"q": "dogs", "topK": 50})] == ["change"]
 
 
 def test_tenants_never_meet_and_who_is_revoked_or_forgotten_is_no_example(store):
@@ -128,4 +128,4 @@ def test_no_value_of_another_run_is_in_what_is_drawn(worked, failed):
     query = FixQuery.for_failure("search", WRONG, failed, now=10)
     found = exemplars.suggest_from_exemplars(query, exemplars.sample_by_shape(map(argument_types, worked)))
     assert b"secret" not in encode(found)
-    assert all(change.how in ("rename", "cast", "wrap") for fix in found for change in fix.changes)
+    assert all(change.operation in ("rename", "cast", "wrap") for fix in found for change in fix.changes)

@@ -71,12 +71,12 @@ def tried(
     key: str | None = "tools",
 ) -> list[AnyEvent]:
     """A run in which a call failed and was made again with other arguments. `key` is the module of its tool."""
-    step = {"run": id, "name": tool, "started": at, "key": f"{key}:{tool}" if key is not None else None}
+    step = {"run": id, "name": tool, "started_at": at, "key": f"{key}:{tool}" if key is not None else None}
     second = Step(seq=2, call=2, arguments=after, **step) if worked else Step(
         seq=2, call=2, arguments=after, outcome="failure", failure=failure, **step)  # fmt: skip
-    run = Run(id=id, started=at, agent=agent)
+    run = Run(id=id, started_at=at, agent=agent)
     first = Step(seq=1, call=1, arguments=before, outcome="failure", failure=failure, **step)
-    ended = msgspec.structs.replace(run, ended=at, end="finished")
+    ended = msgspec.structs.replace(run, ended_at=at, end_reason="finished")
     return [RunStarted(run), StepEnded(first), StepEnded(second), RunEnded(ended)]
 
 
@@ -105,34 +105,43 @@ def asked(store: Store, **query: Any) -> list[Fix]:
 @pytest.mark.parametrize(
     ("change", "closed"),
     [
-        (Change(path="topK", how="rename", before="topK", after="k"), Change(path="topK", how="rename", after="k")),
-        (Change(path="k", how="cast", before="5", after=5), Change(path="k", how="cast", after="integer")),
-        (Change(path="k", how="substitute", before=50, after=10), Change(path="k", how="substitute", after=10)),
         (
-            Change(path="on", how="substitute", before="yes", after=True),
-            Change(path="on", how="substitute", after=True),
+            Change(path="topK", operation="rename", before="topK", after="k"),
+            Change(path="topK", operation="rename", after="k"),
         ),
-        (Change(path="ids", how="wrap", before="x1", after=["x1"]), Change(path="ids", how="wrap")),
-        (Change(path="ids", how="parse", before="[1]", after=[1]), Change(path="ids", how="parse")),
-        (Change(path="q", how="trim", before=" a", after="a"), Change(path="q", how="trim")),
+        (Change(path="k", operation="cast", before="5", after=5), Change(path="k", operation="cast", after="integer")),
         (
-            Change(path="unit", how="enum", before="METRIC", after="metric"),
-            Change(path="unit", how="enum", after="metric"),
+            Change(path="k", operation="substitute", before=50, after=10),
+            Change(path="k", operation="substitute", after=10),
         ),
         (
-            Change(path="file", how="substitute", before="a/b.txt", after="b.txt"),
-            Change(path="file", how="trim", after=LAST_PATH_SEGMENT),
+            Change(path="on", operation="substitute", before="yes", after=True),
+            Change(path="on", operation="substitute", after=True),
+        ),
+        (Change(path="ids", operation="wrap", before="x1", after=["x1"]), Change(path="ids", operation="wrap")),
+        (Change(path="ids", operation="parse", before="[1]", after=[1]), Change(path="ids", operation="parse")),
+        (Change(path="q", operation="trim", before=" a", after="a"), Change(path="q", operation="trim")),
+        (
+            Change(path="unit", operation="enum", before="METRIC", after="metric"),
+            Change(path="unit", operation="enum", after="metric"),
+        ),
+        (
+            Change(path="file", operation="substitute", before="a/b.txt", after="b.txt"),
+            Change(path="file", operation="trim", after=LAST_PATH_SEGMENT),
         ),
         # Another run's texts are nobody else's.
         (
-            Change(path="user", how="substitute", before="u1", after="user_8842"),
-            Change(path="user", how="substitute", after=RUN_SPECIFIC),
+            Change(path="user", operation="substitute", before="u1", after="user_8842"),
+            Change(path="user", operation="substitute", after=RUN_SPECIFIC),
         ),
         (
-            Change(path="q", how="substitute", before="a", after="a long question about cats"),
-            Change(path="q", how="substitute", after=RUN_SPECIFIC),
+            Change(path="q", operation="substitute", before="a", after="a long question about cats"),
+            Change(path="q", operation="substitute", after=RUN_SPECIFIC),
         ),
-        (Change(path="x", how="substitute", after={"deep": 1}), Change(path="x", how="substitute", after=RUN_SPECIFIC)),
+        (
+            Change(path="x", operation="substitute", after={"deep": 1}),
+            Change(path="x", operation="substitute", after=RUN_SPECIFIC),
+        ),
     ],
 )
 def test_a_change_is_kept_without_what_belongs_to_its_run(change, closed):
@@ -140,7 +149,7 @@ def test_a_change_is_kept_without_what_belongs_to_its_run(change, closed):
 
 
 def test_many_changes_at_once_are_another_call_and_no_correction():
-    assert fixes.to_action([Change(path=str(n), how="drop") for n in range(5)]) is None
+    assert fixes.to_action([Change(path=str(n), operation="drop") for n in range(5)]) is None
 
 
 # Learning
@@ -151,8 +160,8 @@ def test_a_pair_becomes_a_fix_with_its_record(store):
 
     (fix,) = asked(store)
 
-    assert (fix.sort, fix.changes) == ("change", (Change(path="k", how="substitute", after=10),))
-    assert (fix.tried, fix.worked, fix.principals, fix.days) == (3, 3, 1, 3)
+    assert (fix.type, fix.changes) == ("change", (Change(path="k", operation="substitute", after=10),))
+    assert (fix.trials, fix.successes, fix.principals, fix.days) == (3, 3, 1, 3)
     assert [each.run for each in store.evidence(DEFAULT_TENANT, fix.id)] == ["run_2", "run_1", "run_0"]
 
 
@@ -177,7 +186,7 @@ def test_what_was_tried_in_vain_counts_against_it(store):
     learn(store, 3)
     learn(store, 2, first=10, worked=False)
     (fix,) = asked(store)
-    assert (fix.tried, fix.worked) == (5, 3)
+    assert (fix.trials, fix.successes) == (5, 3)
 
 
 def test_what_never_worked_is_no_fix(store):
@@ -186,33 +195,33 @@ def test_what_never_worked_is_no_fix(store):
 
 
 def test_a_run_has_one_vote_however_often_it_tried(store):
-    run = Run(id="run_a", started=NOW - 9)
+    run = Run(id="run_a", started_at=NOW - 9)
     steps = []
     for seq in range(1, 20, 2):
-        shared = {"run": "run_a", "name": "search", "started": NOW - 9}
+        shared = {"run": "run_a", "name": "search", "started_at": NOW - 9}
         arguments = {"k": 50, "q": f"a{seq}"}
         steps.append(Step(seq=seq, call=seq, arguments=arguments, outcome="failure", failure=REJECTED, **shared))
         steps.append(Step(seq=seq + 1, call=seq + 1, arguments={**arguments, "k": 10}, **shared))
-    ended = msgspec.structs.replace(run, end="finished")
+    ended = msgspec.structs.replace(run, end_reason="finished")
     write(store, RunStarted(run), *map(StepEnded, steps), RunEnded(ended))
     (fix,) = asked(store)
-    assert (fix.tried, fix.worked) == (1, 1)
+    assert (fix.trials, fix.successes) == (1, 1)
     assert len(store.evidence(DEFAULT_TENANT, fix.id, 99)) == 10
 
 
 def repaired(number: int, *, k: int = 10, worked: bool = True, fix: str | None = None) -> list[AnyEvent]:
     """A run in which recovery repaired a call by a remembered fix, or by a rule of its own."""
-    run = Run(id=f"run_r{number}", started=NOW - DAY * (number % 3))
-    shared = {"run": run.id, "call": 1, "name": "search", "started": run.started, "key": "tools:search"}
-    change = Change(path="k", how="substitute", before=50, after=k)
-    after = Recovery(remedy=Remedy.REPAIR, changes=(change,), fix=fix)
+    run = Run(id=f"run_r{number}", started_at=NOW - DAY * (number % 3))
+    shared = {"run": run.id, "call": 1, "name": "search", "started_at": run.started_at, "key": "tools:search"}
+    change = Change(path="k", operation="substitute", before=50, after=k)
+    after = Recovery(remedy=Remedy.REPAIR, changes=(change,), fix_id=fix)
     outcome: dict[str, Any] = {} if worked else {"outcome": "failure", "failure": REJECTED}
     rejected = {"outcome": "failure", "failure": REJECTED, "arguments": {"k": 50, "q": f"r{number}"}}
     return [
         RunStarted(run),
         StepEnded(Step(seq=1, **rejected, **shared)),
-        StepEnded(Step(seq=2, attempt=2, arguments={"k": k, "q": f"r{number}"}, after=after, **outcome, **shared)),
-        RunEnded(msgspec.structs.replace(run, end="finished")),
+        StepEnded(Step(seq=2, attempt=2, arguments={"k": k, "q": f"r{number}"}, recovery=after, **outcome, **shared)),
+        RunEnded(msgspec.structs.replace(run, end_reason="finished")),
     ]
 
 
@@ -222,7 +231,7 @@ def test_success_of_an_applied_fix_is_no_vote_for_it(store):
     for number in range(20):
         write(store, *repaired(number, fix=fix.id))
     (same_fix,) = asked(store)
-    assert (same_fix.tried, same_fix.worked, same_fix.state) == (3, 3, "proposed")
+    assert (same_fix.trials, same_fix.successes, same_fix.state) == (3, 3, "proposed")
     assert sum(report.automatic for report in store.evidence(DEFAULT_TENANT, fix.id, 99)) == 20
 
 
@@ -231,15 +240,15 @@ def test_failure_of_an_applied_fix_is_a_vote_against_it(store):
     (fix,) = asked(store)
     write(store, *repaired(1, worked=False, fix=fix.id))
     (same_fix,) = asked(store)
-    assert (same_fix.tried, same_fix.worked) == (10, 9)
+    assert (same_fix.trials, same_fix.successes) == (10, 9)
 
 
 def test_repair_by_a_rule_counts_for_telling_and_not_for_promotion(store):
     for number in range(20):
         write(store, *repaired(number))
     (fix,) = asked(store)
-    assert (fix.tried, fix.worked, fix.showable) == (20, 20, True)
-    assert (fix.state, fix.why) == ("proposed", "it worked in 0 different trials, and 5 are needed")
+    assert (fix.trials, fix.successes, fix.showable) == (20, 20, True)
+    assert (fix.state, fix.reason) == ("proposed", "needs 5 successful trials to be promoted (has 0)")
     assert not any(report.automatic for report in store.evidence(DEFAULT_TENANT, fix.id, 99))
 
 
@@ -247,7 +256,7 @@ def test_repair_by_a_rule_counts_for_telling_and_not_for_promotion(store):
 def test_run_that_missed_its_goal_proves_nothing(store, end):
     for number in range(3):
         *events, ended = tried(f"run_{number}", {"k": 50, "q": f"a{number}"}, {"k": 10, "q": f"a{number}"})
-        write(store, *events, RunEnded(msgspec.structs.replace(ended.run, end=end)))
+        write(store, *events, RunEnded(msgspec.structs.replace(ended.run, end_reason=end)))
     assert asked(store) == []
 
 
@@ -256,7 +265,7 @@ def test_run_that_goes_on_teaches_nothing_of_which_a_later_call_may_be_the_dispr
     write(store, *events[:-1])
     assert asked(store) == []
     write(store, events[-1])
-    assert asked(store)[0].worked == 1
+    assert asked(store)[0].successes == 1
 
 
 def test_loop_over_items_teaches_nothing(store):
@@ -271,7 +280,7 @@ def test_reissue_that_fails_otherwise_is_no_vote_against_what_was_changed(store)
     first, failed, second, ended = tried("run_x", {"k": 50, "q": "x"}, {"k": 10, "q": "x"}, worked=False)
     assert isinstance(second, StepEnded)
     write(store, first, failed, StepEnded(msgspec.structs.replace(second.step, failure=LOCKED)), ended)
-    assert (asked(store)[0].tried, asked(store)[0].worked) == (2, 2)
+    assert (asked(store)[0].trials, asked(store)[0].successes) == (2, 2)
 
 
 def test_batches_teach_the_same_however_they_are_cut(tmp_path):
@@ -294,7 +303,7 @@ def test_batches_teach_the_same_however_they_are_cut(tmp_path):
 def test_a_run_that_is_forgotten_has_taught_nothing(store):
     learn(store, 2)
     store.forget(DEFAULT_TENANT, ForgetRequest(run="run_0"))
-    assert asked(store)[0].tried == 1
+    assert asked(store)[0].trials == 1
     store.forget(DEFAULT_TENANT, ForgetRequest(run="run_1"))
     assert asked(store) == []
 
@@ -309,10 +318,10 @@ def test_what_pruned_runs_have_taught_is_forgotten_with_them(store):
     learn(store, 2)
     (fix,) = asked(store)
     store.decide(DEFAULT_TENANT, fix.id, approved=True, at=NOW)
-    store.prune(DEFAULT_TENANT, Retention(failures=0, successes=0), NOW + 1)
-    assert asked(store)[0].tried == 2
+    store.prune(DEFAULT_TENANT, Retention(keep_failures=0, keep_successes=0), NOW + 1)
+    assert asked(store)[0].trials == 2
     store.forget(DEFAULT_TENANT, ForgetRequest(run="run_0"))
-    assert asked(store)[0].tried == 1
+    assert asked(store)[0].trials == 1
     store.forget(DEFAULT_TENANT, ForgetRequest(run="run_1"))
     assert asked(store) == []
     learn(store, 1, first=7)
@@ -323,7 +332,7 @@ def test_what_pruned_and_reported_runs_say_of_a_tool_is_forgotten_with_it(store)
     learn(store, 2)
     (fix,) = asked(store)
     store.record_outcome(DEFAULT_TENANT, fix.id, TrialReport(run="elsewhere", principal="local", at=NOW))
-    store.prune(DEFAULT_TENANT, Retention(failures=0, successes=0), NOW + 1)
+    store.prune(DEFAULT_TENANT, Retention(keep_failures=0, keep_successes=0), NOW + 1)
     store.forget(DEFAULT_TENANT, ForgetRequest(tool="search"))
     assert store.fixes(DEFAULT_TENANT, FixQuery(now=NOW)) == []
 
@@ -336,7 +345,7 @@ def test_a_text_is_forgotten_also_in_what_was_learned(store):
                 f"run_{number}", {"mode": "x", "q": "a"}, {"mode": "confidential", "q": "a"}, agent="the zebra agent"
             ),
         )
-    store.prune(DEFAULT_TENANT, Retention(failures=0, successes=0), NOW + 1)
+    store.prune(DEFAULT_TENANT, Retention(keep_failures=0, keep_successes=0), NOW + 1)
     assert asked(store)[0].changes[0].after == "confidential"
     store.forget(DEFAULT_TENANT, ForgetRequest(text="confidential"))
     assert asked(store) == []
@@ -348,7 +357,7 @@ def test_a_text_is_forgotten_also_in_what_was_learned(store):
 def test_a_wording_never_met_finds_the_fixes_of_those_like_it(store):
     learn(store, 3)
     (fix,) = asked(store, fingerprint="f-other", text="k is <n> at the most")
-    assert 0.6 < fix.likeness < 1
+    assert 0.6 < fix.similarity < 1
     assert asked(store, fingerprint="f-other", text="the disk is full") == []
     assert asked(store, tool="other", fingerprint="f-other", text="k is <n> at the most") == []
 
@@ -391,8 +400,8 @@ def test_one_user_needs_three_runs_on_two_days_and_seven_of_seven(store):
 def test_equal_trials_are_one_proof_however_many_runs_repeat_them(store):
     learn(store, 50, differs=False)
     (fix,) = asked(store)
-    assert (fix.tried, fix.worked) == (50, 50)
-    assert (fix.state, fix.why) == ("proposed", "it worked in 1 different trials, and 5 are needed")
+    assert (fix.trials, fix.successes) == (50, 50)
+    assert (fix.state, fix.reason) == ("proposed", "needs 5 successful trials to be promoted (has 1)")
 
 
 def test_equal_trials_of_which_one_failed_prove_nothing(store):
@@ -406,7 +415,7 @@ def test_equal_trials_of_which_one_failed_prove_nothing(store):
 def test_tool_known_by_a_bare_name_only_has_no_promoted_fix(store):
     learn(store, 50, key=None)
     (fix,) = asked(store)
-    assert (fix.state, fix.why, fix.key) == ("proposed", "its tool is known by a bare name only", "")
+    assert (fix.state, fix.reason, fix.key) == ("proposed", "the tool is identified by its name only", "")
 
 
 def test_server_is_identity_enough_for_promotion(store):
@@ -443,7 +452,7 @@ def test_imported_logs_prove_nothing_by_themselves(store):
     learn(store, 50, journal="import:")
     (fix,) = asked(store)
     assert (fix.state, fix.imported) == ("proposed", 50)
-    assert fix.why
+    assert fix.reason
 
 
 def test_where_several_write_one_of_them_proves_nothing(store):
@@ -479,7 +488,7 @@ def test_an_operator_approves_and_takes_back(store):
 
 
 def test_a_fix_that_is_used_too_often_at_once_waits_for_an_operator():
-    tally = FixRecord(id="fix_1", tool="t", fingerprint="f", form=FixAction())
+    tally = FixRecord(id="fix_1", tool="t", fingerprint="f", action=FixAction())
     for number in range(21):
         tally.add(Vote(f"run_{number}", "local", "", NOW - 60_000 + number, True, "fix"))
     assert fixes.fix_state(tally, Writers(), NOW)[0] == "paused"
@@ -487,7 +496,7 @@ def test_a_fix_that_is_used_too_often_at_once_waits_for_an_operator():
 
 
 def test_a_fix_that_fails_too_often_later_waits_for_an_operator():
-    tally = FixRecord(id="fix_1", tool="t", fingerprint="f", form=FixAction())
+    tally = FixRecord(id="fix_1", tool="t", fingerprint="f", action=FixAction())
     for number in range(40):
         tally.add(Vote(f"run_{number}", "local", "", number * DAY, number < 20 or number % 3 != 0, "fix"))
     assert fixes.fix_state(tally, Writers(), 40 * DAY)[0] == "paused"
@@ -511,8 +520,8 @@ def test_a_changed_schema_demotes_what_was_proven_before(store):
     learn(store, 9)
     met(store, "two", NOW)
     (fix,) = asked(store, schema="two")
-    assert (fix.state, fix.why) == ("demoted", "the tool's schema has changed since")
-    assert (fix.tried, fix.worked) == (9, 9)
+    assert (fix.state, fix.reason) == ("demoted", "the tool's schema has changed since then")
+    assert (fix.trials, fix.successes) == (9, 9)
     (listed,) = store.fixes(DEFAULT_TENANT, FixQuery(now=NOW))
     assert listed.state == "demoted"
 
@@ -559,11 +568,11 @@ def test_whoever_asks_with_another_schema_is_told_that_nothing_is_proven_for_it(
 def test_a_recipe_is_demoted_by_a_changed_schema_as_well(store):
     for number in range(9):
         at = NOW - 3 * DAY + (number % 3) * DAY
-        shared = {"run": f"run_{number}", "started": at}
+        shared = {"run": f"run_{number}", "started_at": at}
         door = {"name": "open", "key": "tools:open", "arguments": {"door": number}}
         write(
             store,
-            RunStarted(Run(id=f"run_{number}", started=at)),
+            RunStarted(Run(id=f"run_{number}", started_at=at)),
             StepEnded(Step(seq=1, call=1, outcome="failure", failure=LOCKED, **door, **shared)),
             StepEnded(Step(seq=2, call=2, name="unlock", arguments={}, **shared)),
             StepEnded(Step(seq=3, call=3, **door, **shared)),
@@ -577,14 +586,14 @@ def test_a_recipe_is_demoted_by_a_changed_schema_as_well(store):
         tool_schemas.update_entry(tool_schemas.update_entry(None, "one", 0), "two", NOW),
     )
     (fix,) = store.fixes(DEFAULT_TENANT, query)
-    assert (fix.sort, fix.state) == ("recipe", "demoted")
+    assert (fix.type, fix.state) == ("prerequisite", "demoted")
 
 
 def test_a_run_that_is_asked_about_teaches_nothing_about_itself(store):
     learn(store, 2)
-    assert asked(store, without="run_0")[0].tried == 1
+    assert asked(store, excluded_run="run_0")[0].trials == 1
     store.forget(DEFAULT_TENANT, ForgetRequest(run="run_1"))
-    assert asked(store, without="run_0") == []
+    assert asked(store, excluded_run="run_0") == []
 
 
 def test_seven_of_seven_are_sure_enough():
@@ -595,9 +604,9 @@ def test_somebody_elses_trial_can_be_reported(store):
     learn(store, 1)
     (fix,) = asked(store)
     assert store.record_outcome(
-        DEFAULT_TENANT, fix.id, TrialReport(run="elsewhere", principal="local", at=NOW, worked=False)
+        DEFAULT_TENANT, fix.id, TrialReport(run="elsewhere", principal="local", at=NOW, successful=False)
     )
-    assert (asked(store)[0].tried, asked(store)[0].worked) == (2, 1)
+    assert (asked(store)[0].trials, asked(store)[0].successes) == (2, 1)
     assert not store.record_outcome(DEFAULT_TENANT, "fix_none", TrialReport(run="elsewhere", principal="local"))
 
 
@@ -619,7 +628,7 @@ def test_who_is_too_few_now_is_too_few_after_thirty_days_of_silence(store):
     learn(store, 4, principal="mallory1")
     learn(store, 4, principal="mallory2")
     assert asked(store)[0].state == "proposed"
-    quiet = Writers(ever=12, active=frozenset(f"honest{number}" for number in range(10)))
+    quiet = Writers(total=12, active=frozenset(f"honest{number}" for number in range(10)))
     assert (quiet.required_confirmations(()), quiet.required_confirmations({"mallory1", "mallory2"})) == (2, 3)
 
 
@@ -631,11 +640,11 @@ def test_after_a_revocation_nothing_rests_on_what_was_revoked(store):
     learn(store, 4, principal="mallory")
     told = store.revoke(DEFAULT_TENANT, Revocation(principal="mallory"))
     assert (told.runs, told.votes, told.fixes) == (4, 4, 1)
-    assert asked(store)[0].tried == 4
+    assert asked(store)[0].trials == 4
     learn(store, 4, first=20, principal="mallory")
-    assert asked(store)[0].tried == 4
+    assert asked(store)[0].trials == 4
     (known,) = store.recall(DEFAULT_TENANT, RecallQuery(tool="search", fingerprint="f-k"))
-    assert (known.worked, known.seen) == (4, 4)
+    assert (known.successes, known.occurrences) == (4, 4)
 
 
 def test_a_revocation_outlives_counting_anew(tmp_path):
@@ -699,7 +708,7 @@ def test_after_revoke_every_answer_is_that_of_a_store_that_never_saw_it(tmp_path
     taught(innocent, rest)
     for who in {each[0] for _, each in numbered} - {each[0] for _, each in rest}:
         if what.principal != who or what.tool is not None:  # they write here all the same
-            write(innocent, RunStarted(Run(id=f"run_of_{who}", started=NOW - 9 * DAY)), principal=who)
+            write(innocent, RunStarted(Run(id=f"run_of_{who}", started_at=NOW - 9 * DAY)), principal=who)
     assert answers(store) == answers(innocent)
     store.close()
     innocent.close()
@@ -825,7 +834,7 @@ class Adversary(RuleBasedStateMachine):
             if fix.changes[0].after == 10:
                 name = self.mine[who % len(self.mine)]
                 self.count += 1
-                report = TrialReport(run=f"r{self.count}", principal=name, at=self.now, worked=True)
+                report = TrialReport(run=f"r{self.count}", principal=name, at=self.now, successful=True)
                 self.store.record_outcome(DEFAULT_TENANT, fix.id, report)
 
     @rule(days=st.integers(1, 40))

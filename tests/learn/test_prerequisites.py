@@ -14,17 +14,17 @@ from mulligan.store.base import FixQuery
 
 
 def tally(*names: str, worked: int = 1, tried: int | None = None, agents: dict[str, int] | None = None) -> FixRecord:
-    form = FixAction(sort="recipe", names=names)
+    form = FixAction(type="prerequisite", tools=names)
     return FixRecord(
-        id=f"fix_{'_'.join(names)}", tool="start", fingerprint="f", form=form, worked=worked,
-        tried=worked if tried is None else tried, agents=agents or {},
+        id=f"fix_{'_'.join(names)}", tool="start", fingerprint="f", action=form, successes=worked,
+        trials=worked if tried is None else tried, agents=agents or {},
     )  # fmt: skip
 
 
 def told(found: list[prerequisites.SupportedFix]) -> list[Any]:
     """That which explains the most first."""
-    ordered = sorted(found, key=lambda each: (-each.worked, len(each.own.form.names), each.own.id))
-    return [(each.own.form.names, each.worked, each.tried) for each in ordered]
+    ordered = sorted(found, key=lambda each: (-each.successes, len(each.own_row.action.tools), each.own_row.id))
+    return [(each.own_row.action.tools, each.successes, each.trials) for each in ordered]
 
 
 def test_the_shortest_set_of_calls_that_was_enough_is_the_recipe_and_longer_ones_bear_it_out():
@@ -68,21 +68,21 @@ def by_definition(known: list[FixRecord]) -> list[Any]:
     """What a recipe is, said set by set."""
 
     def above(row: FixRecord) -> list[FixRecord]:
-        return [each for each in known if set(row.form.names) <= set(each.form.names)]
+        return [each for each in known if set(row.action.tools) <= set(each.action.tools)]
 
     def is_enough(row: FixRecord) -> bool:
-        is_short = 0 < len(row.form.names) <= prerequisites.MAX_PREREQUISITE_CALLS
-        return is_short and row.worked > 0 and row.worked >= 0.2 * sum(each.worked for each in above(row))
+        is_short = 0 < len(row.action.tools) <= prerequisites.MAX_PREREQUISITE_CALLS
+        return is_short and row.successes > 0 and row.successes >= 0.2 * sum(each.successes for each in above(row))
 
     enough = [row for row in known if is_enough(row)]
     found: dict[frozenset[str], FixRecord] = {}
     for row in sorted(enough, key=lambda each: each.id, reverse=True):
-        if not any(set(other.form.names) < set(row.form.names) for other in enough):
-            found[frozenset(row.form.names)] = row
-    sums = [(row, sum(each.worked for each in above(row)), sum(each.tried for each in above(row)))
+        if not any(set(other.action.tools) < set(row.action.tools) for other in enough):
+            found[frozenset(row.action.tools)] = row
+    sums = [(row, sum(each.successes for each in above(row)), sum(each.trials for each in above(row)))
             for row in found.values()]  # fmt: skip
-    sums.sort(key=lambda each: (-each[1], len(each[0].form.names), each[0].id))
-    return [(row.form.names, worked, tried) for row, worked, tried in sums]
+    sums.sort(key=lambda each: (-each[1], len(each[0].action.tools), each[0].id))
+    return [(row.action.tools, worked, tried) for row, worked, tried in sums]
 
 
 @given(tallies)
@@ -93,7 +93,7 @@ def test_recipes_are_those_sets_of_calls_that_were_enough_and_of_which_no_part_w
 
 @given(tallies, tallies, st.sampled_from(["", "agent_0", "agent_7"]), st.booleans())
 def test_a_few_fixes_are_the_first_of_all_of_them_and_no_others_are_put_together(own, alike, agent, revokes):
-    groups = [(1.0, own), (0.7, [tally(*each.form.names, "z", worked=each.worked) for each in alike])]
+    groups = [(1.0, own), (0.7, [tally(*each.action.tools, "z", worked=each.successes) for each in alike])]
     verdicts = {each.id: OperatorDecision(revoked=1) for each in own[::2]} if revokes else {}
     asked: list[str] = []
 
@@ -107,7 +107,7 @@ def test_a_few_fixes_are_the_first_of_all_of_them_and_no_others_are_put_together
     query = FixQuery(tool="start", fingerprint="f", agent=agent, now=1, limit=1000)
     every = prerequisites.rank_fixes(groups, query, known)
     assert not {each.id for each in every} & verdicts.keys()
-    order = [(-each.likeness, agent not in each.agents, -each.worked, each.tried, each.id) for each in every]
+    order = [(-each.similarity, agent not in each.agents, -each.successes, each.trials, each.id) for each in every]
     assert order == sorted(order)
     asked.clear()
     few = prerequisites.rank_fixes(groups, FixQuery(tool="start", fingerprint="f", agent=agent, now=1, limit=3), known)
@@ -121,7 +121,7 @@ def sample(**press: Any) -> list[tuple[str, dict[str, Any]]]:
     return [("lock", {"unlock": False, "doors": ["left", "right"]}), ("press", press)]
 
 
-FORM = FixAction(sort="recipe", names=("lock", "press"))
+FORM = FixAction(type="prerequisite", tools=("lock", "press"))
 
 
 def test_an_argument_that_was_the_same_in_nearly_every_run_belongs_to_the_recipe():
@@ -136,14 +136,14 @@ def test_an_argument_that_was_the_same_in_nearly_every_run_belongs_to_the_recipe
 
 def test_an_argument_that_changes_with_the_run_is_named_and_not_repeated():
     found = prerequisites.build_prerequisites(FORM, [sample(who=f"user{n}") for n in range(5)])
-    assert found[1] == Prerequisite(tool="press", open=("who",))
+    assert found[1] == Prerequisite(tool="press", variable_arguments=("who",))
 
 
 def test_an_identifier_is_never_repeated_however_often_it_was_the_same():
     found = prerequisites.build_prerequisites(
         FORM, [sample(who="USR001", key="[hidden]", mail="a@b.example") for _ in range(9)]
     )
-    assert found[1] == Prerequisite(tool="press", open=("who", "key", "mail"))
+    assert found[1] == Prerequisite(tool="press", variable_arguments=("who", "key", "mail"))
 
 
 def test_calls_come_in_the_order_in_which_they_were_mostly_made():

@@ -11,7 +11,7 @@ from mulligan.core.records import RUN_SPECIFIC, Change, ChangeOperation
 from mulligan.learn.fixes import RETRY_ACTION, FixAction, FixRecord, Vote, hash_value, to_shareable
 from mulligan.learn.profiles import build_profile, find_hidden_reason
 
-SETTING = FixAction(changes=(Change(path="queue", how="substitute", after="slow"),))
+SETTING = FixAction(changes=(Change(path="queue", operation="substitute", after="slow"),))
 
 
 def make_tally(
@@ -22,9 +22,9 @@ def make_tally(
         id=id,
         tool="start",
         fingerprint="f",
-        form=form,
-        tried=len(times),
-        worked=len(times),
+        action=form,
+        trials=len(times),
+        successes=len(times),
         agents={"agent": len(times)},
         recent=[(at, f"run_{at}", True, False) for at in times],
         old_values={hash_value("fast"): ["a", "b"]},
@@ -60,15 +60,15 @@ def test_old_value_that_was_left_to_the_default_counts_as_one_that_worked(times)
     tally.old_values = {hash_value(None): ["a", "b"]}
     slow = [(at, {"job": at, "queue": "slow"}) for at in times]
     assert find_reason(tally, slow) == ""
-    assert "has worked, too" in find_reason(tally, [*slow, (40, {"job": 40})])
+    assert "has also succeeded" in find_reason(tally, [*slow, (40, {"job": 40})])
 
 
 def test_prerequisite_is_not_told_where_the_same_call_worked_without_it():
-    recipe = make_tally(FixAction(sort="recipe", names=("notify",)))
+    recipe = make_tally(FixAction(type="prerequisite", tools=("notify",)))
     assert find_reason(recipe) == ""
     retry = make_tally(RETRY_ACTION, id="fix_b")
-    assert find_reason(recipe, peers=[recipe, retry]) == "the same call worked again without it"
-    retry.worked = 0
+    assert find_reason(recipe, peers=[recipe, retry]) == "the same call also succeeded without it"
+    retry.successes = 0
     assert find_reason(recipe, peers=[recipe, retry]) == ""
 
 
@@ -81,7 +81,7 @@ def test_prerequisite_is_not_told_where_the_same_call_worked_without_it():
     ],
 )  # fmt: skip
 def test_name_of_a_format_may_be_repeated_in_another_run_and_an_id_may_not(value, is_shared):
-    change = to_shareable(Change(path="format", how="substitute", before="x", after=value))
+    change = to_shareable(Change(path="format", operation="substitute", before="x", after=value))
     assert (change.after == value) is is_shared
     assert is_shared or change.after == RUN_SPECIFIC
 
@@ -90,8 +90,8 @@ def tally_of(
     value: int, how: ChangeOperation = "substitute", agents: str = "a", start: int = 0, runs: int = 4
 ) -> FixRecord:
     """A fix that set `k` in some runs, each with another query."""
-    form = FixAction(changes=(Change(path="k", how=how, after=value),))
-    tally = FixRecord(id=f"{how}-{value}", tool="search", fingerprint="f", form=form, key="shop:search")
+    form = FixAction(changes=(Change(path="k", operation=how, after=value),))
+    tally = FixRecord(id=f"{how}-{value}", tool="search", fingerprint="f", action=form, key="shop:search")
     for number in range(runs):
         at = start + number
         tally.add(Vote(f"run_{at}", "local", agents, at, True, "caller", f"content {at}", "old", f"query {at}"))

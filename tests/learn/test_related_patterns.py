@@ -63,5 +63,5 @@ def test_a_model_is_asked_once_for_each_pattern(store):
 
 @pytest.mark.parametrize("broken", [lambda text: 1 / 0, lambda text: [], lambda text: [float("nan")]])
 def test_a_model_that_fails_is_named(store, broken):
-    with pytest.raises(StoreError, match="the embedder mine"):
+    with pytest.raises(StoreError, match="The embedder mine"):
         related_patterns.find_related(store, DEFAULT_TENANT, of(store, "search"), embed=broken, name="mine:broken")

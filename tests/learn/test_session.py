@@ -59,7 +59,13 @@ class Conversation:
     def corrects(self, failed: int, before: dict[str, Any], after: dict[str, Any]) -> int:
         """A call that the recording process has judged to correct a failed one."""
         links = (
-            Link(run="run_a", failed=failed, overcame=self.seq + 1, how="agent", changes=diff_arguments(before, after)),
+            Link(
+                run="run_a",
+                failed_call=failed,
+                recovering_call=self.seq + 1,
+                method="agent",
+                changes=diff_arguments(before, after),
+            ),
         )
         return self.step(arguments=after, links=links)
 
@@ -221,12 +227,12 @@ def test_value_that_is_no_advice_is_not_told_as_what_worked(talk, before, after)
 def test_a_repair_after_a_compaction_in_the_middle_of_the_call_says_what_worked(talk):
     call = talk.fails(code="invalid_arguments")
     talk.session.mark_compacted()
-    changed = Change(path="k", how="clamp", before=50, after=10)
-    talk.step(call=call, after=Recovery(remedy=Remedy.REPAIR, changes=(changed,)))
+    changed = Change(path="k", operation="clamp", before=50, after=10)
+    talk.step(call=call, recovery=Recovery(remedy=Remedy.REPAIR, changes=(changed,)))
     assert talk.lines()[0].endswith("What worked: k=10")
 
 
-@pytest.mark.parametrize("outcome", ["cancelled", "refused"])
+@pytest.mark.parametrize("outcome", ["cancelled", "blocked"])
 def test_what_was_cancelled_or_refused_is_not_tracked(talk, outcome):
     talk.step(outcome=outcome)
     assert talk.reminder() == ""
@@ -491,6 +497,7 @@ with mulligan.session("chat-7") as session, mulligan.run("coder", session=sessio
 """
 
 
+@pytest.mark.learning
 def test_real_processes_at_once_lose_nothing_of_each_other(tmp_path):
     env = {**os.environ, "MULLIGAN_STORE": f"sqlite:///{tmp_path}/m.db", "PYTHONPATH": os.pathsep.join(sys.path)}
     work = [subprocess.Popen([sys.executable, "-c", CROWD, str(number)], env=env) for number in range(4)]
@@ -539,8 +546,8 @@ def test_a_shelf_that_is_broken_costs_memory_and_not_the_session(caplog):
     talk.fails("one")
     assert "it said one" in talk.reminder()
     talk.session.close()
-    assert "begins anew" in caplog.text
-    assert "could not be kept" in caplog.text
+    assert "starting without it" in caplog.text
+    assert "state not saved" in caplog.text
 
 
 def test_what_cannot_be_read_on_the_shelf_begins_anew(caplog):
@@ -549,7 +556,7 @@ def test_what_cannot_be_read_on_the_shelf_begins_anew(caplog):
     talk = Conversation(shelf=shelf)
     talk.fails()
     assert len(talk.lines()) == 1
-    assert "begins anew" in caplog.text
+    assert "starting without it" in caplog.text
 
 
 def test_a_store_in_memory_keeps_sessions_too():
@@ -589,6 +596,7 @@ with mulligan.run("coder", session=session):
 """
 
 
+@pytest.mark.learning
 def test_another_process_goes_on_where_the_last_one_was(tmp_path):
     env = {**os.environ, "MULLIGAN_STORE": f"sqlite:///{tmp_path}/m.db", "PYTHONPATH": os.pathsep.join(sys.path)}
     work = Path(tmp_path, "work.py")

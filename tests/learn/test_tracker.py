@@ -105,7 +105,7 @@ class Rules(RuleBasedStateMachine):
     @rule(
         tool=st.sampled_from(sorted(TOOLS)),
         argument=st.sampled_from(ARGUMENTS),
-        outcome=st.sampled_from(["cancelled", "refused"]),
+        outcome=st.sampled_from(["cancelled", "blocked"]),
     )
     def a_call_is_cancelled_or_refused(self, tool: str, argument: str, outcome: Outcome) -> None:
         self.step(tool, argument, outcome=outcome, failure=self.failure(argument, "timeout"))
@@ -192,7 +192,7 @@ class Rules(RuleBasedStateMachine):
             assert (each.kind, each.step.name, each.turn, each.count) == (
                 f"tool/{known.code}", known.tool, known.turn, known.count,
             )  # fmt: skip
-            assert (each.total, sum(each.worked.values())) == (known.total, known.worked)
+            assert (each.total, sum(each.recoveries.values())) == (known.total, known.worked)
             assert known.worked <= known.total
 
 
@@ -216,7 +216,9 @@ def working(tracker: Tracker, n: int, tool: str = "edit", **fields: Any) -> None
 
 def correcting(tracker: Tracker, failed: int, n: int, before: dict[str, Any], after: dict[str, Any]) -> None:
     """A call that the recording process has judged to correct a failed one."""
-    links = (Link(run="r", failed=failed, overcame=n, how="agent", changes=diff_arguments(before, after)),)
+    links = (
+        Link(run="r", failed_call=failed, recovering_call=n, method="agent", changes=diff_arguments(before, after)),
+    )
     working(tracker, n, arguments=after, links=links)
 
 
@@ -285,7 +287,7 @@ def test_what_worked_in_another_run_of_the_session_counts():
     failing(tracker, 7, arguments={"k": 50, "q": "x"})
     tracker.mark_turn()
     tracker.observe_step(Step(run="other", seq=1, call=1, name="edit", arguments={"k": 50, "q": "x"}))
-    assert lines(tracker)[0].endswith("What worked: the same call, later")
+    assert lines(tracker)[0].endswith("What worked: a later retry")
 
 
 def test_other_arguments_in_another_run_of_the_session_are_no_correction():

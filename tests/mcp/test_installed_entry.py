@@ -28,8 +28,8 @@ def write_failure(path: Path) -> None:
     """Keep one failed call in a store, and name that store in the user's settings."""
     failure = classify(source="tool", tool="run_query", text="limit must be 10 or less, got 500")
     moment = int(time.time() * 1000)
-    run = Run(id="run_1", agent="reporter", started=moment, ended=moment, end="finished")
-    step = Step(run=run.id, seq=1, call=1, name="run_query", outcome="failure", failure=failure, started=moment)
+    run = Run(id="run_1", agent="reporter", started_at=moment, ended_at=moment, end_reason="finished")
+    step = Step(run=run.id, seq=1, call=1, name="run_query", outcome="failure", failure=failure, started_at=moment)
     store = SqliteStore(path)
     store.append(DEFAULT_TENANT, [StepEnded(step), RunEnded(run)], "journal_1", 1, "ann")
     store.close()

@@ -37,8 +37,8 @@ def filled(failure: Failure | None = None, tool: str = "search", runs: int = 3) 
     store = MemoryStore(lambda: NOW)
     for number in range(runs):
         at = NOW - (number + 1) * 60_000
-        run = Run(id=f"run_{number}", agent="helper", started=at, ended=at, end="finished")
-        shared = {"run": run.id, "name": tool, "started": at}
+        run = Run(id=f"run_{number}", agent="helper", started_at=at, ended_at=at, end_reason="finished")
+        shared = {"run": run.id, "name": tool, "started_at": at}
         failed, corrected = ({"q": f"cats {number}", "k": k} for k in (50, 10))
         steps = [
             Step(seq=1, call=1, arguments=failed, outcome="failure", failure=failure or failing(), **shared),
@@ -50,7 +50,7 @@ def filled(failure: Failure | None = None, tool: str = "search", runs: int = 3) 
 
 def test_a_pattern_is_told_with_what_helped():
     told = asking(filled()).call("known_failures", {"tool": "search"})
-    assert "met 3 times, overcome 3" in told
+    assert "3 occurrences, 3 recovered" in told
     assert "k=10" in told
     assert "fix_" in told
 
@@ -65,21 +65,21 @@ def test_what_was_recorded_with_its_exception_is_found_by_its_words_alone():
     assert "k=10" in told
     assert "fix_" in told
     for other in ({"tool": "other", "error": words}, {"tool": "search", "error": "This range is not known."}):
-        assert "Nothing more is known" in knowledge.call("suggest_fix", other)
+        assert "No further suggestions" in knowledge.call("suggest_fix", other)
 
 
 def test_nothing_is_a_good_answer():
-    assert asking(None).call("known_failures", {"tool": "other"}) == "Nothing is known of other that would help here."
-    assert "Nothing more is known" in asking(None).call("suggest_fix", {"tool": "x", "error": "it broke"})
-    assert "failed in the last 24h" in asking(None).call("recent_failures", {})
+    assert asking(None).call("known_failures", {"tool": "other"}) == "No matching failures of other are known."
+    assert "No further suggestions" in asking(None).call("suggest_fix", {"tool": "x", "error": "it broke"})
+    assert "No failed calls recorded in the last 24h." in asking(None).call("recent_failures", {})
 
 
 def test_failures_are_found_by_their_words():
     store = filled()
-    assert "met 3 times" in asking(store).call("known_failures", {"text": "k is 10 at most"})
-    assert "Nothing is known" in asking(store).call("known_failures", {"text": "something else entirely"})
-    assert "Nothing is known" in asking(store).call("known_failures", {"kind": "model"})
-    assert "met 3 times" in asking(store).call("known_failures", {"kind": "tool/invalid_arguments"})
+    assert "3 occurrences" in asking(store).call("known_failures", {"text": "k is 10 at most"})
+    assert "No matching failures" in asking(store).call("known_failures", {"text": "something else entirely"})
+    assert "No matching failures" in asking(store).call("known_failures", {"kind": "model"})
+    assert "3 occurrences" in asking(store).call("known_failures", {"kind": "tool/invalid_arguments"})
 
 
 def test_a_seed_is_told_as_what_it_is_and_not_where_it_was_removed():
@@ -87,7 +87,7 @@ def test_a_seed_is_told_as_what_it_is_and_not_where_it_was_removed():
     store = MemoryStore()
     told = asking(store).call("suggest_fix", asked)
     assert "git push -u origin HEAD" in told
-    assert "known of this program, not seen here" in told
+    assert "general advice, not yet seen in this project" in told
     corpus.remove_seeds(store, DEFAULT_TENANT)
     assert "origin HEAD" not in asking(store).call("suggest_fix", asked)
 
@@ -95,7 +95,7 @@ def test_a_seed_is_told_as_what_it_is_and_not_where_it_was_removed():
 def test_what_a_provider_said_is_known_where_no_tool_is_named():
     said = "This model's maximum context length is 8192 tokens. However, you requested 9000 tokens."
     assert "Shorten the largest old tool results" in asking(None).call("known_failures", {"text": said})
-    assert "Nothing is known" in asking(None).call("known_failures", {"text": said, "tool": "Bash"})
+    assert "No matching failures" in asking(None).call("known_failures", {"text": said, "tool": "Bash"})
 
 
 def test_a_suggestion_comes_from_the_schema_and_nothing_is_called():
@@ -109,14 +109,14 @@ def test_who_asks_is_told_how_sure_a_guess_is_and_of_none_that_is_less_than_half
     failure = classify(source="tool", tool="search", text=question["error"], arguments=question["arguments"])
     answers = [asking(filled(failure, runs=runs)).call("suggest_fix", question) for runs in (1, 2)]
     assert "k=10" not in answers[0]
-    assert "This worked before, in 2 of 2 runs: k=10" in answers[1]
+    assert "In earlier runs this recovered the call: k=10 (2 of 2 runs)" in answers[1]
     guess = {"tool": "fetch", "error": "not found", "arguments": {"name": "drawer/lamp"}}
     assert "lamp" not in asking(None).call("suggest_fix", guess), "a quarter sure is not sure enough"
 
 
 def test_an_unknown_outcome_is_told():
     told = asking(None).call("suggest_fix", {"tool": "pay", "error": "Request timed out after 30 s"})
-    assert "It may have taken effect" in told
+    assert "The call may have executed" in told
 
 
 def test_nobody_is_told_to_do_twice_what_may_have_happened():
@@ -124,31 +124,31 @@ def test_nobody_is_told_to_do_twice_what_may_have_happened():
     kept = classify(source="tool", tool="pay", text=words, arguments={"invoice": "INV-1"}, is_error=True)
     store = MemoryStore(lambda: NOW)
     for number in range(3):
-        run = Run(id=f"run_{number}", agent="till", started=NOW - 60_000, ended=NOW, end="finished")
-        shared = {"run": run.id, "name": "pay", "arguments": {"invoice": "INV-1"}, "started": NOW - 60_000}
+        run = Run(id=f"run_{number}", agent="till", started_at=NOW - 60_000, ended_at=NOW, end_reason="finished")
+        shared = {"run": run.id, "name": "pay", "arguments": {"invoice": "INV-1"}, "started_at": NOW - 60_000}
         steps = [Step(seq=1, call=1, outcome="failure", failure=kept, **shared), Step(seq=2, call=2, **shared)]
         store.append(DEFAULT_TENANT, [*map(StepEnded, steps), RunEnded(run)], f"journal_{number}", 1, "ann")
-    assert [fix.sort for fix in store.fixes(DEFAULT_TENANT, FixQuery())] == ["retry"]
+    assert [fix.type for fix in store.fixes(DEFAULT_TENANT, FixQuery())] == ["retry"]
     told = asking(store).call("suggest_fix", {"tool": "pay", "error": words, "arguments": {"invoice": "INV-1"}})
-    assert "It may have taken effect" in told
-    assert "worked before" not in told
+    assert "The call may have executed" in told
+    assert "In earlier runs" not in told
 
 
 def test_failures_of_late_are_told_the_latest_first():
     lines = asking(filled()).call("recent_failures", {"limit": 2, "tool": "search"}).splitlines()
-    assert lines[0] == "What failed in the last 24h, the latest first:"
+    assert lines[0] == "Failed calls in the last 24h, latest first:"
     assert [line.split(":")[0] for line in lines[1:]] == ["- 1 min ago", "- 2 min ago"]
-    assert "overcome" in lines[1]
-    assert "Nothing" in asking(filled()).call("recent_failures", {"since": "1m", "agent": "other"})
+    assert ", recovered: " in lines[1]
+    assert "No failed calls" in asking(filled()).call("recent_failures", {"since": "1m", "agent": "other"})
 
 
 def test_the_word_of_a_model_counts_once_a_session_and_never_proves():
     store = filled(runs=4)
     (fix,) = store.fixes(DEFAULT_TENANT, FixQuery(now=NOW))
     for session in ("mcp_1", "mcp_1", "mcp_2", "mcp_3", "mcp_4", "mcp_5", "mcp_6", "mcp_7", "mcp_8"):
-        asking(store, session).call("record_outcome", {"id": fix.id, "worked": True})
+        asking(store, session).call("record_outcome", {"id": fix.id, "successful": True})
     (after,) = store.fixes(DEFAULT_TENANT, FixQuery(now=NOW))
-    assert after.tried == 12
+    assert after.trials == 12
     assert after.imported == 8
     assert after.state == "proposed"
 
@@ -157,14 +157,14 @@ def test_no_number_of_words_of_models_promotes_what_nobody_else_saw():
     store = filled(runs=1)
     (fix,) = store.fixes(DEFAULT_TENANT, FixQuery(now=NOW))
     for session in range(200):
-        asking(store, f"mcp_{session}").call("record_outcome", {"id": fix.id, "worked": True})
+        asking(store, f"mcp_{session}").call("record_outcome", {"id": fix.id, "successful": True})
     (after,) = store.fixes(DEFAULT_TENANT, FixQuery(now=NOW))
     assert after.state == "proposed"
 
 
 def test_seeds_keep_no_record():
     seed = corpus.seeds()["git-src-refspec"]
-    assert "nothing was counted" in asking(MemoryStore()).call("record_outcome", {"id": seed.id, "worked": True})
+    assert "Nothing recorded" in asking(MemoryStore()).call("record_outcome", {"id": seed.id, "successful": True})
     assert asking(None).read_resource(f"mulligan://lessons/{seed.id}")
 
 
@@ -182,7 +182,7 @@ def test_every_tool_says_what_it_takes(name):
     assert all("description" in each for each in spec.properties.values())
     for argument, bad in (("unheard_of", 1), *((each, ["\ud800"]) for each in spec.properties)):
         with pytest.raises(InvalidToolCallError):
-            check_arguments(spec, {"tool": "x", "error": "y", "id": "fix_0000", "worked": True} | {argument: bad})
+            check_arguments(spec, {"tool": "x", "error": "y", "id": "fix_0000", "successful": True} | {argument: bad})
 
 
 @settings(max_examples=60, deadline=None)
@@ -200,6 +200,7 @@ def test_whatever_is_kept_and_asked_the_answer_may_be_shown_to_a_model(message, 
         assert find_unsafe_text(text) == []
 
 
+@pytest.mark.slow
 def test_without_the_extra_one_sentence_says_what_to_install():
     start = (
         "import sys; sys.modules['mcp_types'] = sys.modules['mcp'] = None; sys.argv = ['mulligan', 'mcp']\n"
@@ -207,4 +208,6 @@ def test_without_the_extra_one_sentence_says_what_to_install():
     )
     done = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
-    assert done.stderr == "error: mulligan mcp needs the mcp package, version 2: pip install 'mulligan[mcp]'\n"
+    assert (
+        done.stderr == "error: mulligan mcp needs the mcp package, version 2. Install it: pip install 'mulligan[mcp]'\n"
+    )

@@ -163,18 +163,34 @@ BAD = {
         "read_text_file",
         lambda folder: {"path": str(folder / "notes.txt"), "head": "1"},
         "head as the number 1",
+        "head as the number 1",
     ),
-    "everything": ("get-sum", lambda folder: {"a": "2", "b": 3}, "a as the number 2"),
-    "git": ("git_show", lambda folder: {"repo_path": str(folder), "revisions": "HEAD"}, "revisions -> revision"),
-    "sqlite": ("append_insight", lambda folder: {"insights": "a note"}, "insights -> insight"),
-    "time": ("get_current_time", lambda folder: {"time_zone": "UTC"}, "time_zone -> timezone"),
+    "everything": ("get-sum", lambda folder: {"a": "2", "b": 3}, "a as the number 2", "a as the number 2"),
+    "git": (
+        "git_show",
+        lambda folder: {"repo_path": str(folder), "revisions": "HEAD"},
+        "Rename the argument `revisions` to `revision`",
+        "revisions renamed to revision",
+    ),
+    "sqlite": (
+        "append_insight",
+        lambda folder: {"insights": "a note"},
+        "Rename the argument `insights` to `insight`",
+        "insights renamed to insight",
+    ),
+    "time": (
+        "get_current_time",
+        lambda folder: {"time_zone": "UTC"},
+        "Rename the argument `time_zone` to `timezone`",
+        "time_zone renamed to timezone",
+    ),
 }
-"""For each server a call whose arguments break the schema, and what mends it."""
+"""A call of each server whose arguments break the schema, and the expected suggestion and repair note."""
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_bad_argument_is_suggested_and_with_repair_repaired(name, folder):
-    tool, arguments, mends = BAD[name]
+    tool, arguments, suggestion, note = BAD[name]
 
     async def made(*options):
         async with by_mcp(through(command(name, folder), *options)) as client:
@@ -184,11 +200,11 @@ def test_a_bad_argument_is_suggested_and_with_repair_repaired(name, folder):
 
     failed, told = run(made())
     assert failed
-    assert mends in json.loads(told[-1])["mulligan"]["suggestions"][0]
+    assert suggestion in json.loads(told[-1])["mulligan"]["suggestions"][0]
     failed, told = run(made("--repair"))
     assert not failed
     assert f"mulligan: {tool} was called with" in told[-1]
-    assert mends in told[-1]
+    assert note in told[-1]
 
 
 def test_an_argument_that_a_server_drops_is_told(folder):
@@ -198,7 +214,7 @@ def test_an_argument_that_a_server_drops_is_told(folder):
             return await client.call_tool("git_log", {"repo_path": str(folder), "maxcount": 1})
 
     answer = run(made())
-    assert "git_log does not list maxcount" in answer.content[-1].text
+    assert "git_log may have ignored the unknown argument maxcount" in answer.content[-1].text
     assert "Did you mean max_count" in answer.content[-1].text
 
 

@@ -63,8 +63,17 @@ LEAKING = classify(
 )
 PROVIDER = classify(ValueError("Invalid 'messages[0]': <b>unsupported</b> image format."), source="model", status=400)
 UNREADABLE = Failure.of(MODEL_INVALID_OUTPUT, "The arguments of the call of weather are not a JSON object.")
-CLAMPED = Change(path="top_k", how="clamp", before=50, after=10)
-EXPECTED = Change(path="payments.0.amount", how="substitute", before=300, after=350, from_="error")
+CLAMPED = Change(path="top_k", operation="clamp", before=50, after=10)
+FURTHER_CHANGES = (
+    Change(path=calls.TOOL_NAME_PATH, operation="rename", before="functions.search", after="search"),
+    Change(path="file", operation="rename", before="file", after="path"),
+    Change(path="verbose", operation="drop", before=""),
+    Change(path="top_k", operation="cast", before="5", after=5),
+    Change(path="days", operation="default", after=7),
+    Change(path="password", operation="trim", before=" a ", after="a"),
+    Change(path="", operation="parse", before="{'q': 1}", after={"q": 1}),
+)
+EXPECTED = Change(path="payments.0.amount", operation="substitute", before=300, after=350, source="error")
 
 
 def _told(told: dict[str, Any]) -> str:
@@ -72,7 +81,7 @@ def _told(told: dict[str, Any]) -> str:
 
 
 def _fix(**fields: Any) -> Fix:
-    return Fix(**{"id": "fix_1", "tool": "search", "fingerprint": "f", "tried": 9, "worked": 8, **fields})
+    return Fix(**{"id": "fix_1", "tool": "search", "fingerprint": "f", "trials": 9, "successes": 8, **fields})
 
 
 def _lesson(**fields: Any) -> Lesson:
@@ -82,18 +91,18 @@ def _lesson(**fields: Any) -> Lesson:
 
 PATTERN = Pattern(
     id="pat_57fb57af1292", tool="git", fingerprint="f", kind="tool/conflict", template="failed to push to <p>",
-    count=3, overcome=2,
+    occurrences=3, recovered=2,
 )  # fmt: skip
 MISTAKES = (
-    Change(path="limit", how="rename", after="top_k"),
-    Change(path="verbose", how="drop"),
-    Change(path="top_k", how="cast", after="integer"),
-    Change(path="filters", how="parse"),
-    Change(path="tags", how="wrap"),
-    Change(path="file", how="trim", after=LAST_PATH_SEGMENT),
-    Change(path=calls.TOOL_NAME_PATH, how="rename", after="find"),
+    Change(path="limit", operation="rename", after="top_k"),
+    Change(path="verbose", operation="drop"),
+    Change(path="top_k", operation="cast", after="integer"),
+    Change(path="filters", operation="parse"),
+    Change(path="tags", operation="wrap"),
+    Change(path="file", operation="trim", after=LAST_PATH_SEGMENT),
+    Change(path=calls.TOOL_NAME_PATH, operation="rename", after="find"),
     CLAMPED,
-    Change(path="units", how="enum", after="metric"),
+    Change(path="units", operation="enum", after="metric"),
 )
 
 
@@ -128,193 +137,223 @@ def _gap() -> str:
 
 def _made() -> dict[str, str]:
     return {
-        "an answer": _told(WORDS.answer(REFUSED, tool="search")),
+        "answer": _told(WORDS.answer(REFUSED, tool="search")),
         "unknown outcome": _told(WORDS.answer(TIMEOUT, tool="forecast")),
-        "final": _told(WORDS.answer(FINAL, tool="pay", has_effects=False)),
-        "foreign": _told(WORDS.answer(FOREIGN, tool="orders", has_effects=False)),
-        "inside": WORDS.answer(INSIDE, tool="orders")["message"],
-        "a secret": WORDS.for_arguments({"password": "opensesame"}).answer(LEAKING, tool="sign_in")["message"],
-        "long": re.sub("x{5,}", "xxxxx", WORDS.answer(LONG, tool="export")["message"]),
-        "suggestions": "\n".join(
+        "unrecoverable": _told(WORDS.answer(FINAL, tool="pay", has_effects=False)),
+        "untrusted text": _told(WORDS.answer(FOREIGN, tool="orders", has_effects=False)),
+        "internals": WORDS.answer(INSIDE, tool="orders")["message"],
+        "secret": WORDS.for_arguments({"password": "opensesame"}).answer(LEAKING, tool="sign_in")["message"],
+        "long message": re.sub("x{5,}", "xxxxx", WORDS.answer(LONG, tool="export")["message"]),
+        "precedents": "\n".join(
             WORDS.answer(
                 TIMEOUT,
                 tool="get_forecast",
                 names=["forecast"],
                 shareable={"metric"},
                 precedents=[
-                    Precedent(how="agent", changes=(Change(path="days", how="substitute", after=7),), worked=1, seen=1),
                     Precedent(
-                        how="repair", changes=(Change(path="units", how="enum", after="metric"),), worked=2, seen=3
+                        method="agent",
+                        changes=(Change(path="days", operation="substitute", after=7),),
+                        successes=1,
+                        occurrences=1,
                     ),
                     Precedent(
-                        how="agent",
+                        method="repair",
+                        changes=(Change(path="units", operation="enum", after="metric"),),
+                        successes=2,
+                        occurrences=3,
+                    ),
+                    Precedent(
+                        method="agent",
                         changes=(
-                            Change(path=calls.TOOL_NAME_PATH, how="rename", before="serch", after="search"),
-                            Change(path="limit", how="rename", before="limit", after="top_k"),
-                            Change(path="verbose", how="drop", before=True),
-                            Change(path="city", how="substitute", after="a text of another run"),
+                            Change(path=calls.TOOL_NAME_PATH, operation="rename", before="serch", after="search"),
+                            Change(path="limit", operation="rename", before="limit", after="top_k"),
+                            Change(path="verbose", operation="drop", before=True),
+                            Change(path="city", operation="substitute", after="a text of another run"),
                         ),
-                        worked=4,
-                        seen=5,
+                        successes=4,
+                        occurrences=5,
                     ),
-                    Precedent(how="recipe", between=("login", "open_door"), worked=412, seen=412),
-                    Precedent(how="retry", worked=3, seen=4),
-                    Precedent(how="agent", changes=(CLAMPED,), worked=8, seen=9, likeness=0.8),
                     Precedent(
-                        how="agent",
-                        changes=(Change(path="limit", how="rename", after="top_k"),),
-                        worked=0,
-                        likeness=0.0,
+                        method="prerequisite", intermediate_tools=("login", "open_door"), successes=412, occurrences=412
+                    ),
+                    Precedent(method="retry", successes=3, occurrences=4),
+                    Precedent(method="agent", changes=(CLAMPED,), successes=8, occurrences=9, similarity=0.8),
+                    Precedent(
+                        method="agent",
+                        changes=(Change(path="limit", operation="rename", after="top_k"),),
+                        successes=0,
+                        similarity=0.0,
                     ),
                 ],
             )["suggestions"]
         ),
-        "a note": WORDS.note("search", [CLAMPED]),
-        "a secret in a note": WORDS.note("sign_in", [Change(path="password", how="trim", before=" a ", after="a")]),
-        "another name and other JSON": WORDS.note(
+        "repair note": WORDS.note("search", [CLAMPED]),
+        "secret in a note": WORDS.note("sign_in", [Change(path="password", operation="trim", before=" a ", after="a")]),
+        "renamed tool and parsed JSON": WORDS.note(
             "search",
             [
-                Change(path=calls.TOOL_NAME_PATH, how="rename", before="functions.search", after="search"),
-                Change(path="", how="parse", before="{'q': 1}", after={"q": 1}),
-                Change(path="top_k", how="cast", before="5", after=5),
+                Change(path=calls.TOOL_NAME_PATH, operation="rename", before="functions.search", after="search"),
+                Change(path="", operation="parse", before="{'q': 1}", after={"q": 1}),
+                Change(path="top_k", operation="cast", before="5", after=5),
+                Change(path="file", operation="rename", before="file", after="path"),
+                Change(path="verbose", operation="drop", before=True),
             ],
         ),
-        "an ignored argument": WORDS.ignored_arguments("search", ["topk", "colour"], {"topk": "top_k"}),
-        "a tool held back": WORDS.definition_changed("search", "docs"),
-        "a taught description": WORDS.description_suffix(
+        "ignored arguments": WORDS.ignored_arguments("search", ["topk", "colour"], {"topk": "top_k"}),
+        "changed definition": WORDS.definition_changed("search", "docs"),
+        "description suffix": WORDS.description_suffix(
             [
-                WORDS.fix_sentence(_fix(changes=(Change(path="limit", how="rename", before="limit", after="top_k"),))),
                 WORDS.fix_sentence(
-                    _fix(sort="recipe", first=(Prerequisite(tool="login", arguments={}),), tried=1, worked=1)
+                    _fix(changes=(Change(path="limit", operation="rename", before="limit", after="top_k"),))
+                ),
+                WORDS.fix_sentence(
+                    _fix(
+                        type="prerequisite",
+                        prerequisites=(Prerequisite(tool="login", arguments={}),),
+                        trials=1,
+                        successes=1,
+                    )
                 ),
             ]
         ),
-        "a check": WORDS.verified_note("pay"),
-        "a missing call": WORDS.prerequisites_made(
-            "start", [Prerequisite(tool="press_brake", arguments={"level": 1.0})]
-        ),
-        "what may work": "\n".join(
+        "verified": WORDS.verified_note("pay"),
+        "prerequisite": WORDS.prerequisites_made("start", [Prerequisite(tool="press_brake", arguments={"level": 1.0})]),
+        "suggestions": "\n".join(
             WORDS.answer(
                 REFUSED,
                 tool="search",
                 suggested=[
                     Recovery(remedy=Remedy.REPAIR, changes=(CLAMPED,)),
                     Recovery(remedy=Remedy.REPAIR, changes=(EXPECTED,)),
+                    Recovery(remedy=Remedy.REPAIR, changes=FURTHER_CHANGES[:3]),
+                    Recovery(remedy=Remedy.REPAIR, changes=FURTHER_CHANGES[3:]),
                     Recovery(remedy=Remedy.REPAIR, changes=(CLAMPED,), confidence=0.3),
-                    Recovery(remedy=Remedy.REPAIR, changes=(CLAMPED,), confidence=0.1),
                     Recovery(remedy=Remedy.RETRY),
                 ],
                 spiral=WORDS.spiral(["search", "find"], "tool/not_found", 4),
             )["suggestions"]
         ),
-        "failed identically": WORDS.identical_failure_note(3),
-        "the same call again": WORDS.identical_failure("orders", FOREIGN, 2),
-        "out of order": WORDS.circuit_open("forecast", 4.2),
-        "the last turn": prompt.last_turn_notice(),
-        "a report": WORDS.report(
+        "identical failure note": WORDS.identical_failure_note(3),
+        "identical failure": WORDS.identical_failure("orders", FOREIGN, 2),
+        "circuit open": WORDS.circuit_open("forecast", 4.2),
+        "last turn": prompt.last_turn_notice(),
+        "report": WORDS.report(
             [
                 prompt.CallReport("search", note=WORDS.note("search", [CLAMPED])),
                 prompt.CallReport("forecast", TIMEOUT),
                 prompt.CallReport("orders", FOREIGN, is_recovered=True),
             ]
         ),
-        "an empty report": WORDS.report([]),
-        "a cause": WORDS.cause("forecast", TIMEOUT),
-        "a question about what is left out": prompt.summary_request("user: Where is my order?", 400),
-        "a shortened observation": shorten_text(
+        "empty report": WORDS.report([]),
+        "cause": WORDS.cause("forecast", TIMEOUT),
+        "summary request": prompt.summary_request("user: Where is my order?", 400),
+        "shortened text": shorten_text(
             "all is well so far\n" * 12 + "disk full\n" + "a word and " * 60 + "that is all.", 200
         ),
-        "a gap": _gap(),
-        "an epitaph": WORDS.exception_note(
+        "removed messages": _gap(),
+        "exception note": WORDS.exception_note(
             TIMEOUT,
             attempts=3,
             seconds=4.2,
             backoffs=[0.4, 1.1],
-            stop_reason="3 attempts were made",
+            stop_reason="the limit of 3 attempts is reached",
             run="run_8f2c41aa",
         ),
-        "a refused request": WORDS.retry_instruction(PROVIDER),
-        "an unusable answer": WORDS.retry_instruction(UNREADABLE),
-        "a hint": WORDS.hint(
+        "rejected request": WORDS.retry_instruction(PROVIDER),
+        "unusable answer": WORDS.retry_instruction(UNREADABLE),
+        "hint": WORDS.hint(
             [
                 Precedent(
-                    how="recipe",
-                    first=(Prerequisite(tool="Read", arguments={}, open=("file_path",)),),
-                    worked=3,
-                    seen=3,
+                    method="prerequisite",
+                    prerequisites=(Prerequisite(tool="Read", arguments={}, variable_arguments=("file_path",)),),
+                    successes=3,
+                    occurrences=3,
                 )
             ]
         ),
-        "a reminder": WORDS.reminder(
+        "reminder": WORDS.reminder(
             [
                 {
                     "kind": "tool/edit_mismatch",
                     "tool": "edit",
                     "turn": 12,
-                    "count": 3,
-                    "about": "src/app.py",
+                    "occurrences": 3,
+                    "subject": "src/app.py",
                     "message": "the text to replace was not found",
-                    "worked": "read the file again first",
+                    "recovery": "read the file again first",
                     "times": (2, 3),
                 },
                 {
                     "kind": "tool/timeout",
                     "tool": "forecast",
                     "turn": 15,
-                    "count": 1,
+                    "occurrences": 1,
                     "message": "no answer in 30 s",
-                    "worked": "",
+                    "recovery": "",
                 },
             ]
         ).rstrip("\n"),
-        "what worked in a session": "\n".join(
+        "reminder fixes": "\n".join(
             [
-                WORDS.recovery_summary(Link(run="r", failed=1, overcame=3, how="agent"), was_reread=True),
-                WORDS.recovery_summary(Link(run="r", failed=1, overcame=3, how="repair", changes=(CLAMPED,))),
-                WORDS.recovery_summary(Link(run="r", failed=1, overcame=3, how="recipe", between=("login",))),
-                WORDS.recovery_summary(Link(run="r", failed=1, overcame=2, how="retry")),
+                WORDS.recovery_summary(
+                    Link(run="r", failed_call=1, recovering_call=3, method="agent"), was_reread=True
+                ),
+                WORDS.recovery_summary(
+                    Link(run="r", failed_call=1, recovering_call=3, method="repair", changes=(CLAMPED,))
+                ),
+                WORDS.recovery_summary(
+                    Link(
+                        run="r", failed_call=1, recovering_call=3, method="prerequisite", intermediate_tools=("login",)
+                    )
+                ),
+                WORDS.recovery_summary(Link(run="r", failed_call=1, recovering_call=2, method="retry")),
             ]
         ),
-        "pitfalls": render_within_budget(
+        "lessons": render_within_budget(
             WORDS,
             [
-                _lesson(changes=(Change(path="limit", how="rename", after="top_k"),), tried=9, worked=8),
+                _lesson(changes=(Change(path="limit", operation="rename", after="top_k"),), trials=9, successes=8),
                 _lesson(
-                    id="les_2", kind="tool/permission_denied", first=(Prerequisite(tool="login"),), tried=1, worked=1
+                    id="les_2",
+                    kind="tool/permission_denied",
+                    prerequisites=(Prerequisite(tool="login"),),
+                    trials=1,
+                    successes=1,
                 ),
                 _lesson(id="les_3", mistake="Long queries time out.", correction="Search twice.", source="file"),
                 SEED,
             ],
         ).text,
-        "what a person adds": WORDS.lesson_sentence(
+        "edited lesson": WORDS.lesson_sentence(
             _lesson(
-                changes=(Change(path="limit", how="rename", after="top_k"),),
-                tried=9,
-                worked=8,
+                changes=(Change(path="limit", operation="rename", after="top_k"),),
+                trials=9,
+                successes=8,
                 correction="Name it top_k, as the other tools do.",
                 edited=True,
             )
         ),
-        "words of lessons": "\n".join(map(_words, MISTAKES)),
-        "an example of a lesson": WORDS.example("search", {"query": "fish", "top_k": 50}, [Prerequisite(tool="login")]),
-        "a request to reword": WORDS.rewording_request(*_both(MISTAKES[0])),
-        "a proposal": WORDS.lesson_sentence(
+        "learned lessons": "\n".join(map(_words, MISTAKES)),
+        "lesson example": WORDS.example("search", {"query": "fish", "top_k": 50}, [Prerequisite(tool="login")]),
+        "rewording request": WORDS.rewording_request(*_both(MISTAKES[0])),
+        "proposed lesson": WORDS.lesson_sentence(
             _lesson(mistake="It is shut.", correction="Ask Ann.", source="file", state="proposed")
         ),
-        "a short opening": WORDS.short_introduction(),
-        "nothing known": WORDS.lessons_heading(has_lessons=False),
-        "where there is more": "\n".join(
-            map(WORDS.server_link, ["https://mulligan.example.com", "http://10.0.0.7:8700"])
+        "short introduction": WORDS.short_introduction(),
+        "no lessons": WORDS.lessons_heading(has_lessons=False),
+        "server link": "\n".join(map(WORDS.server_link, ["https://mulligan.example.com", "http://10.0.0.7:8700"])),
+        "section title": prompt.section_title(),
+        "skill front matter": prompt.skill_front_matter().rstrip("\n"),
+        "lesson hint": WORDS.lesson_hint(SEED),
+        "MCP instructions": WORDS.instructions(),
+        "known failures": WORDS.known_failures([WORDS.pattern_line(PATTERN, WORDS.lesson_sentence(SEED))], "git"),
+        "no known failures": WORDS.known_failures([], "git"),
+        "suggest_fix": WORDS.repair_answer(
+            REFUSED, "search", [WORDS.suggestion(Recovery(remedy=Remedy.REPAIR, changes=(CLAMPED,)))]
         ),
-        "the title of a section": prompt.section_title(),
-        "the front of a skill": prompt.skill_front_matter().rstrip("\n"),
-        "a lesson after a failure": WORDS.lesson_hint(SEED),
-        "what our MCP server is for": WORDS.instructions(),
-        "what is known": WORDS.known_failures([WORDS.pattern_line(PATTERN, WORDS.lesson_sentence(SEED))], "git"),
-        "nothing that helps": WORDS.known_failures([], "git"),
-        "advice on a failed call": WORDS.repair_answer(REFUSED, "search", ["This may work: top_k 50 -\u203a 10."]),
-        "advice on one that may have happened": WORDS.repair_answer(TIMEOUT, "forecast", []),
-        "what failed lately": WORDS.recent_failures(
+        "suggest_fix, unknown outcome": WORDS.repair_answer(TIMEOUT, "forecast", []),
+        "recent failures": WORDS.recent_failures(
             [
                 WORDS.failed_call_line(
                     Step(run="run_8f2c41aa", seq=1, call=1, name="forecast", failure=TIMEOUT), True, seconds
@@ -323,14 +362,12 @@ def _made() -> dict[str, str]:
             ],
             "1h",
         ),
-        "nothing failed lately": WORDS.recent_failures([], "1h"),
-        "what came of a suggestion": "\n".join(
+        "no recent failures": WORDS.recent_failures([], "1h"),
+        "recorded outcome": "\n".join(
             [WORDS.outcome_recorded("fix_8f2c41aa", True), WORDS.outcome_not_recorded("les_8f2c41aa")]
         ),
-        "a question that is refused": WORDS.error_message("suggest_fix needs tool, the name of the tool that failed."),
-        "a note for a summariser": WORDS.summarizer_note(
-            [("tool/edit_mismatch", "edit"), ("tool/timeout", "forecast")]
-        ),
+        "invalid query": WORDS.error_message("suggest_fix needs tool, the name of the tool that failed."),
+        "summarizer note": WORDS.summarizer_note([("tool/edit_mismatch", "edit"), ("tool/timeout", "forecast")]),
     }
 
 

@@ -28,7 +28,7 @@ def test_each_class_of_failure_ends_as_the_page_says(case: Case, client: Client)
         pytest.skip(f"{client.package} is not installed: make test-providers")
     told, provider, played = outcome(case, client)
     assert told == case.expected
-    by_us = [step.after for step in played.steps if step.after and step.after.source == "fallback"]
+    by_us = [step.recovery for step in played.steps if step.recovery and step.recovery.source == "fallback"]
     made = len(played.steps) - sum(not after.changes for after in by_us)
     assert len(provider.requests) == made  # the client itself has repeated nothing
     assert all(wait <= 90 for wait in played.backoffs)

@@ -1,4 +1,4 @@
-"""With --teach, descriptions say what proved to help; nothing else of the list is changed."""
+"""With --inject-lessons, descriptions say what proved to help; nothing else of the list is changed."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def proven():
     """A store in which somebody has approved what helped."""
     store = open_store(settings.load_settings().store_url)
     at = int(time.time() * 1000) - 1000
-    shared = {"run": "run_1", "name": "fake.add", "server": "fake", "started": at}
+    shared = {"run": "run_1", "name": "fake.add", "server": "fake", "started_at": at}
     steps = [
         Step(seq=1, call=1, arguments={"a": 1, "b": 500}, outcome="failure", failure=REJECTED, **shared),
         Step(seq=2, call=2, arguments={"a": 1, "b": 100}, **shared),
     ]
-    run = Run(id="run_1", agent="tester", started=at, ended=at, end="finished")
+    run = Run(id="run_1", agent="tester", started_at=at, ended_at=at, end_reason="finished")
     store.append(DEFAULT_TENANT, [*map(StepEnded, steps), RunEnded(run)], "journal", 1, "ann")
     (fix,) = store.fixes(DEFAULT_TENANT, FixQuery(tool="fake.add", now=at))
     yield lambda: store.decide(DEFAULT_TENANT, fix.id, approved=True, at=int(time.time() * 1000))
@@ -47,16 +47,16 @@ def listed(*options):
 
 
 def test_what_is_only_proposed_is_not_taught(proven):
-    assert listed("--teach") == listed()
+    assert listed("--inject-lessons") == listed()
 
 
 def test_what_is_proven_is_at_the_end_of_the_tools_description_and_nothing_else_is_changed(proven):
     proven()
-    plain, taught = listed(), listed("--teach")
+    plain, taught = listed(), listed("--inject-lessons")
     changed = [(old, new) for old, new in zip(plain, taught, strict=True) if old != new]
     ((old, new),) = changed
     assert new["description"] == (
-        "The tool add.\n\nCalls of this tool have failed before. What helped: b=100 (worked once). [noted by mulligan]"
+        "The tool add.\n\nEarlier failures of this tool and their fixes: b=100 (1 run). [note by mulligan]"
     )
     assert {**new, "description": old["description"]} == old
 
@@ -74,13 +74,13 @@ def test_lessons_in_force_are_taught_and_the_fix_beneath_one_is_not_told_twice()
     store.decide_lesson(DEFAULT_TENANT, taught.WRITTEN, "approve", now)
     store.close()
 
-    (description,) = [each["description"] for each in listed("--teach") if each["name"] == "echo"]
+    (description,) = [each["description"] for each in listed("--inject-lessons") if each["name"] == "echo"]
 
-    assert learned.fix
+    assert learned.fix_id
     assert description.endswith(
-        "Calls of this tool have failed before. What helped: Calling fake.echo with a value of k that it rejects. It "
-        "fails with tool/invalid_arguments. Try: use k=10 (worked in 8 of 8 runs). "
-        "\u2039b\u203aEmpty\u2039/b\u203a texts. Try: Say 'x' (approved by a person). [noted by mulligan]"
+        "Earlier failures of this tool and their fixes: Calling fake.echo with a rejected value for k "
+        "fails with tool/invalid_arguments. Try: use k=10 (succeeded in 8 of 8 runs). "
+        "\u2039b\u203aEmpty\u2039/b\u203a texts. Try: Say 'x' (approved by a person). [note by mulligan]"
     )
 
 
@@ -90,15 +90,15 @@ def test_a_store_that_is_broken_costs_what_it_knows_and_never_the_list(monkeypat
     broken = tmp_path / "broken.db"
     broken.write_bytes(b"no database" * 1000)
     monkeypatch.setenv("MULLIGAN_STORE", str(broken))
-    assert listed("--teach") == plain
+    assert listed("--inject-lessons") == plain
     monkeypatch.setenv("MULLIGAN_STORE", "http://127.0.0.1:9")
-    assert listed("--teach") == plain
+    assert listed("--inject-lessons") == plain
 
 
 def test_the_next_connection_is_not_told_that_we_changed_the_description(proven):
     proven()
-    listed("--teach")
-    with proxied(options=["--teach", "--pin"]) as client:
+    listed("--inject-lessons")
+    with proxied(options=["--inject-lessons", "--pin"]) as client:
         client.open()
         assert len(client.tools()) == 22
         client.close()

@@ -35,7 +35,7 @@ def test_a_connection_is_a_run_of_the_client_and_its_calls_are_steps():
         client.call("fail", text="Permission denied: /etc/shadow")
         client.close()
     history = only_run()
-    assert (history.run.agent, history.run.version, history.run.end) == ("claude-desktop", "1.2", "finished")
+    assert (history.run.agent, history.run.version, history.run.end_reason) == ("claude-desktop", "1.2", "finished")
     assert [(step.name, step.server, step.outcome) for step in history.steps] == [
         ("fake.echo", "fake", "success"),
         ("fake.fail", "fake", "failure"),
@@ -52,15 +52,15 @@ def test_a_tool_that_the_server_does_not_have_did_not_run():
         client.call("fail", text="Unknown tool: frobnicate")
         client.close()
     unlisted, listed = only_run().steps
-    assert (unlisted.failure.kind, unlisted.failure.ran) == ("tool/unknown_tool", TookEffect.NO)
-    assert (listed.failure.kind, listed.failure.ran) == ("tool/unknown_tool", TookEffect.YES)
+    assert (unlisted.failure.kind, unlisted.failure.took_effect) == ("tool/unknown_tool", TookEffect.NO)
+    assert (listed.failure.kind, listed.failure.took_effect) == ("tool/unknown_tool", TookEffect.YES)
 
 
 def test_before_the_tools_are_known_their_words_prove_nothing():
     with proxied() as client:
         client.open().call("frobnicate", text="x")
         client.close()
-    assert only_run().steps[0].failure.ran is not TookEffect.NO
+    assert only_run().steps[0].failure.took_effect is not TookEffect.NO
 
 
 def test_without_a_handshake_the_client_is_known_by_what_each_request_says():
@@ -101,7 +101,7 @@ def test_a_bad_argument_is_suggested_by_default_and_the_call_is_made_once():
         client.open()
         client.tools()
         answer = client.call("add", a="7")
-        assert block(answer)["suggestions"] == ["This may work: a as the number 7."]
+        assert block(answer)["suggestions"] == ["Pass a as the number 7."]
         assert texts(client.call("count")) == ["2"]
 
 
@@ -112,14 +112,14 @@ def test_with_repair_a_bad_argument_is_repaired_before_anything_happens_and_anno
         answer = client.call("add", a="7")
         assert texts(answer) == [
             "8",
-            "mulligan: add was called with a as the number 7; the first arguments were rejected.",
+            "mulligan: add was called with a as the number 7; the original arguments were rejected.",
         ]
         assert answer["result"]["_meta"]["mulligan/note"]["attempts"] == 2
         assert texts(client.call("count")) == ["2"]
         client.close()
     steps = only_run().steps
     assert [(step.attempt, step.outcome) for step in steps[:2]] == [(1, "failure"), (2, "success")]
-    assert steps[1].after.changes[0].how == "cast"
+    assert steps[1].recovery.changes[0].operation == "cast"
 
 
 def test_a_repair_is_not_made_where_nothing_sure_is_known_and_the_server_decides():
@@ -186,7 +186,7 @@ def test_arguments_that_the_server_drops_without_a_word_are_told():
         client.tools()
         assert texts(client.call("look", id="x", unitt="metric")) == [
             "x in None",
-            "mulligan: look does not list unitt as an argument and may have ignored it. Did you mean unit for unitt?",
+            "mulligan: look may have ignored the unknown argument unitt. Did you mean unit instead of unitt?",
         ]
         assert texts(client.call("look", id="x", unit="metric")) == ["x in metric"]
 
@@ -204,7 +204,7 @@ def test_with_repair_a_name_with_junk_around_it_is_understood():
         client.tools()
         answer = client.call("functions.echo", text="x")
         assert texts(answer)[0] == "x"
-        assert "the name functions.echo -> echo" in texts(answer)[1]
+        assert "the tool name functions.echo -> echo" in texts(answer)[1]
 
 
 def test_annotations_count_only_where_the_server_is_trusted(tmp_path):
@@ -254,7 +254,7 @@ def test_a_call_that_hangs_is_given_up_and_the_server_is_told(tmp_path):
         assert texts(client.call("echo", text="still here")) == ["still here"]
         client.close()
     said = [json.loads(line) for line in (tmp_path / "heard").read_text().splitlines()]
-    assert {"requestId": 2, "reason": "it took too long"} in [each.get("params") for each in said]
+    assert {"requestId": 2, "reason": "timed out"} in [each.get("params") for each in said]
 
 
 def test_a_cancellation_reaches_the_server_and_is_no_failure(tmp_path):
@@ -279,7 +279,7 @@ def test_a_call_that_is_rate_limited_is_made_again_after_the_time_that_was_asked
         client.close()
     first, second = only_run().steps
     assert (first.outcome, second.outcome, second.attempt) == ("failure", "success", 2)
-    assert second.after.seconds >= 0.2
+    assert second.recovery.backoff_seconds >= 0.2
 
 
 def test_a_call_that_is_cancelled_while_it_waits_is_not_made_again():
@@ -292,7 +292,7 @@ def test_a_call_that_is_cancelled_while_it_waits_is_not_made_again():
         client.send(method="notifications/cancelled", params={"requestId": 9})
         assert texts(client.call("count")) == ["3"]
         client.close()
-    assert "cancelled" in [step.outcome for step in only_run().steps] or only_run().steps[0].ending.why
+    assert "cancelled" in [step.outcome for step in only_run().steps] or only_run().steps[0].stop.reason
 
 
 def test_identical_call_passes_the_proxy_a_third_time_with_a_note():
@@ -355,4 +355,4 @@ def test_a_command_that_cannot_be_meant_says_what_to_type(types, words):
 def test_a_server_that_cannot_be_started_is_told(types):
     code, _, complaint = types("proxy", "--", "no-such-program-anywhere")
     assert code == 2
-    assert "cannot be started: no such file" in complaint
+    assert "Cannot start 'no-such-program-anywhere': no such file" in complaint

@@ -222,6 +222,7 @@ def names(folder: Path) -> list[str]:
     return [orphan.name for orphan in find_orphaned(folder)]
 
 
+@pytest.mark.durability
 def test_a_journal_is_an_orphan_only_when_its_owner_is_gone(tmp_path):
     code = """
         import sys
@@ -301,6 +302,7 @@ def test_one_that_nobody_refers_to_any_more_is_an_orphan(tmp_path):
     assert names(tmp_path) == [name]
 
 
+@pytest.mark.durability
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_in_a_forked_child_the_parents_journal_stays_the_parents(journal):
     written(journal, [b"before"])

@@ -27,7 +27,7 @@ from mulligan.store.sqlite import SqliteStore
 
 
 def success(run: str, seq: int = 1, alone: bool = True, **arguments: Any) -> SuccessRecord:
-    about = Run(id=run, agent="clerk", environment="test", session="s_1", parent="run_p", started=1000)
+    about = Run(id=run, agent="clerk", environment="test", session="s_1", parent="run_p", started_at=1000)
     alone_in = about if alone else None
     return SuccessRecord.from_call(
         "tool",
@@ -43,7 +43,7 @@ def success(run: str, seq: int = 1, alone: bool = True, **arguments: Any) -> Suc
 
 
 def in_short(each: SuccessRecord) -> bytes:
-    RecordRedactor(Redactor()).prepare_template(each.form)
+    RecordRedactor(Redactor()).prepare_template(each.template)
     return success_frame(each)
 
 
@@ -65,7 +65,15 @@ def test_a_success_in_short_comes_back_as_the_events_it_stood_for(tmp_path):
     ((first, step), (second, run)) = decode_events(read_frames(path))
     assert first == second  # one frame: both or none
     assert step == StepEnded(
-        Step(run="run_a", seq=1, call=1, name="search", arguments={"query": {"$str": 6}}, started=1000, seconds=0.25)
+        Step(
+            run="run_a",
+            seq=1,
+            call=1,
+            name="search",
+            arguments={"query": {"$str": 6}},
+            started_at=1000,
+            duration_seconds=0.25,
+        )
     )
     assert run == RunEnded(
         Run(
@@ -74,9 +82,9 @@ def test_a_success_in_short_comes_back_as_the_events_it_stood_for(tmp_path):
             environment="test",
             session="s_1",
             parent="run_p",
-            started=1000,
-            ended=1250,
-            end="finished",
+            started_at=1000,
+            ended_at=1250,
+            end_reason="finished",
         )
     )
 
@@ -101,13 +109,13 @@ def test_what_was_left_is_adopted_and_its_journal_removed(tmp_path):
     path = left(
         tmp_path,
         in_short(success("run_a", query="x")),
-        event_frame(RunStarted(Run(id="run_b", started=5))),
+        event_frame(RunStarted(Run(id="run_b", started_at=5))),
         in_short(success("run_b", alone=False)),
-        event_frame(RunEnded(Run(id="run_b", started=5, ended=9, end="raised"))),
+        event_frame(RunEnded(Run(id="run_b", started_at=5, ended_at=9, end_reason="raised"))),
     )
     assert recover_journals(store, DEFAULT_TENANT, tmp_path) == 5
     found = histories(store)
-    assert {id: (each.run.end, len(each.steps)) for id, each in found.items()} == {
+    assert {id: (each.run.end_reason, len(each.steps)) for id, each in found.items()} == {
         "run_a": ("finished", 1),
         "run_b": ("raised", 1),
     }
@@ -116,29 +124,31 @@ def test_what_was_left_is_adopted_and_its_journal_removed(tmp_path):
 
 def test_a_run_that_was_begun_and_not_ended_is_abandoned_when_it_was_last_heard_of(tmp_path):
     store = MemoryStore()
-    left(tmp_path, event_frame(RunStarted(Run(id="run_a", started=900))), in_short(success("run_a", alone=False)))
-    left(tmp_path, event_frame(RunStarted(Run(id="run_b", started=700))))
+    left(tmp_path, event_frame(RunStarted(Run(id="run_a", started_at=900))), in_short(success("run_a", alone=False)))
+    left(tmp_path, event_frame(RunStarted(Run(id="run_b", started_at=700))))
     recover_journals(store, DEFAULT_TENANT, tmp_path)
-    ends = {id: (each.run.end, each.run.ended) for id, each in histories(store).items()}
+    ends = {id: (each.run.end_reason, each.run.ended_at) for id, each in histories(store).items()}
     assert ends == {"run_a": ("abandoned", 1250), "run_b": ("abandoned", 700)}
 
 
 def test_a_run_is_abandoned_too_where_all_of_it_was_kept_before_its_process_died(tmp_path):
     store = MemoryStore()
-    started = RunStarted(Run(id="run_a", started=900))
+    started = RunStarted(Run(id="run_a", started_at=900))
     path = left(tmp_path, event_frame(started))
     store.append(DEFAULT_TENANT, [started], path.stem, path.stat().st_size)
     assert recover_journals(store, DEFAULT_TENANT, tmp_path) == 0
-    assert histories(store)["run_a"].run.end == "abandoned"
+    assert histories(store)["run_a"].run.end_reason == "abandoned"
 
 
 def test_a_run_that_another_process_has_ended_stays_as_it_was_ended(tmp_path):
     store = MemoryStore()
-    started = Run(id="run_a", started=900)
-    store.append(DEFAULT_TENANT, [RunEnded(Run(id="run_a", started=900, ended=950, end="finished"))], "elsewhere", 1)
+    started = Run(id="run_a", started_at=900)
+    store.append(
+        DEFAULT_TENANT, [RunEnded(Run(id="run_a", started_at=900, ended_at=950, end_reason="finished"))], "elsewhere", 1
+    )
     left(tmp_path, event_frame(RunStarted(started)))
     recover_journals(store, DEFAULT_TENANT, tmp_path)
-    assert histories(store)["run_a"].run.end == "finished"
+    assert histories(store)["run_a"].run.end_reason == "finished"
 
 
 def test_a_journal_that_comes_again_changes_nothing(tmp_path):
@@ -192,7 +202,7 @@ def test_wherever_adoption_is_cut_off_the_next_one_loses_nothing_and_doubles_not
         left(folder, *(in_short(success(f"run_{n}", query="x")) for n in range(10)))
         left(
             folder,
-            event_frame(RunStarted(Run(id="run_open", started=900))),
+            event_frame(RunStarted(Run(id="run_open", started_at=900))),
             *(in_short(success("run_open", n, False)) for n in range(1, 8)),
         )
 
@@ -212,7 +222,7 @@ def test_wherever_adoption_is_cut_off_the_next_one_loses_nothing_and_doubles_not
         store.close()
         assert len(found) == 11
         assert [step.seq for step in found["run_open"].steps] == list(range(1, 8))
-        assert found["run_open"].run.end == "abandoned"
+        assert found["run_open"].run.end_reason == "abandoned"
         expected = expected or found
         assert found == expected
         assert list((folder / "journals").iterdir()) == []
@@ -260,7 +270,7 @@ def test_a_frame_nobody_can_read_is_passed_over_and_told(tmp_path, caplog):
     )
     assert recover_journals(store, DEFAULT_TENANT, tmp_path) == 2
     assert list(histories(store)) == ["run_a"]
-    assert caplog.text.count("passed over") == 3
+    assert caplog.text.count("Skipped") == 3
 
 
 def test_the_journal_of_a_living_process_is_not_touched(tmp_path):
@@ -304,20 +314,23 @@ def test_a_name_of_a_class_of_its_own_is_told_like_any_other(tmp_path):
     assert step.step.arguments == {"query": {"$str": 6}}
 
 
+@pytest.mark.durability
 def test_who_may_only_write_to_a_server_adopts_as_well(tmp_path):
     from servers import served  # skips, with the reason, where the extra is not installed
 
     from mulligan.store.remote import RemoteStore
 
     folder = tmp_path / "journals"
-    path = left(folder, event_frame(RunStarted(Run(id="run_a", started=1))))
+    path = left(folder, event_frame(RunStarted(Run(id="run_a", started_at=1))))
     with served(tmp_path) as serving:
-        serving.store.append(DEFAULT_TENANT, [RunEnded(Run(id="run_b", started=1, ended=2, end="finished"))], "j", 1)
-        other = left(folder, event_frame(RunStarted(Run(id="run_b", started=1))))
+        serving.store.append(
+            DEFAULT_TENANT, [RunEnded(Run(id="run_b", started_at=1, ended_at=2, end_reason="finished"))], "j", 1
+        )
+        other = left(folder, event_frame(RunStarted(Run(id="run_b", started_at=1))))
         _, secret = serving.server.tokens.create("ingest", 0)
         serving.server.tokens.refresh()
         recover_journals(RemoteStore(f"http://127.0.0.1:{serving.port}", secret, folder), DEFAULT_TENANT, folder)
-        assert {id: each.run.end for id, each in histories(serving.store).items()} == {
+        assert {id: each.run.end_reason for id, each in histories(serving.store).items()} == {
             "run_a": "abandoned",
             "run_b": "finished",
         }
@@ -362,8 +375,8 @@ def deep(payload: bytes, place: bytes, opening: bytes, closing: bytes = b"") -> 
     return payload.replace(place, opening * 5000 + place + closing * 5000)
 
 
-STEP = '{"event":"step.ended","step":{"run":"run_b","seq":1,"call":1,"name":"search","started":%s,"arguments":%s}}'
-RUN = '{"event":"%s","run":{"id":"run_b","started":%s}}'
+STEP = '{"event":"step.ended","step":{"run":"run_b","seq":1,"call":1,"name":"search","started_at":%s,"arguments":%s}}'
+RUN = '{"event":"%s","run":{"id":"run_b","started_at":%s}}'
 LARGE = "9" * 25
 HOSTILE = {
     "a sort of step there is none of": told(prefix=("nonsense", "search", ["query"])),
@@ -399,7 +412,7 @@ def test_a_sound_frame_with_anything_in_it_is_passed_over_and_holds_up_nothing(t
     store = SqliteStore(tmp_path / "mulligan.db")
     recover_journals(store, DEFAULT_TENANT, folder)
     assert set(histories(store)) == {"run_a", "run_c"}
-    assert "passed over" in caplog.text
+    assert "Skipped" in caplog.text
     assert list(folder.iterdir()) == []
 
 

@@ -51,17 +51,17 @@ KEY = "tools:search"
 
 def fill(place: StoreLocation, runs: int = 1, key: str = KEY, after: int = 10) -> None:
     """Runs of another process, in which k=50 was rejected and another value worked."""
-    shared = {"name": "search", "key": key, "started": NOW - 900}
+    shared = {"name": "search", "key": key, "started_at": NOW - 900}
     with closing(place.open()) as store:
         for number in range(runs):
             id = f"run_{key}_{number}"
-            run = Run(id=id, agent="helper", started=NOW - 1000)
+            run = Run(id=id, agent="helper", started_at=NOW - 1000)
             before = {"k": 50, "q": f"cats {number}"}
             calls = [
                 Step(run=id, seq=1, call=1, outcome="failure", arguments=before, failure=TOO_MANY, **shared),
                 Step(run=id, seq=2, call=2, arguments={**before, "k": after}, **shared),
             ]
-            ended = Run(id=id, agent="helper", started=NOW - 1000, ended=NOW - 500, end="finished")
+            ended = Run(id=id, agent="helper", started_at=NOW - 1000, ended_at=NOW - 500, end_reason="finished")
             store.append(DEFAULT_TENANT, [RunStarted(run), *map(StepEnded, calls), RunEnded(ended)], f"journal_{id}", 4)
 
 
@@ -99,8 +99,8 @@ def database(recall, recorder, place, monkeypatch):
     monkeypatch.setattr(place, "is_networked", True)
     yield hangs
     let_go.set()
-    if recall._late_query is not None:
-        recall._late_query.join(20)
+    if recall.late_query is not None:
+        recall.late_query.join(20)
     store.close()
 
 
@@ -140,9 +140,9 @@ def test_precedents_are_those_of_the_store_that_the_recorder_writes_to(recall, r
     monkeypatch.setattr(memory, "FLUSH_TIMEOUT_SECONDS", 20.0)  # however busy the machine is
     assert recall.precedents("search", KEY, TOO_MANY, {"k": 60}) == ()
     fill(place, runs=2)
-    recorder.put_success(RunStarted(Run(id="run_now", started=NOW)))
+    recorder.put_success(RunStarted(Run(id="run_now", started_at=NOW)))
     (known,) = recall.precedents("search", KEY, TOO_MANY, {"k": 60})
-    assert (known.worked, known.seen, known.shareable) == (2, 2, True)
+    assert (known.successes, known.occurrences, known.shareable) == (2, 2, True)
     assert [change.after for change in known.changes] == [10]
     assert recorder.store is not None
 
@@ -150,7 +150,7 @@ def test_precedents_are_those_of_the_store_that_the_recorder_writes_to(recall, r
 def test_correction_of_a_single_run_is_shown_to_people_and_told_to_no_model(recall, place):
     fill(place, runs=1)
     (fix,) = recall.read_fixes("search", KEY, TOO_MANY, {"k": 60}, "")
-    assert (fix.showable, fix.worked) == (False, 1)
+    assert (fix.showable, fix.successes) == (False, 1)
     assert recall.precedents("search", KEY, TOO_MANY, {"k": 60}) == []
 
 
@@ -164,8 +164,8 @@ def test_tool_of_the_same_name_in_another_module_has_its_own_memory(recall, plac
 
 
 def test_arguments_that_named_items_in_earlier_runs_are_known(recall, place):
-    ended = Run(id="run_a", started=NOW, ended=NOW, end="finished", items={KEY: ("order",)})
+    ended = Run(id="run_a", started_at=NOW, ended_at=NOW, end_reason="finished", items={KEY: ("order",)})
     with closing(place.open()) as store:
-        store.append(DEFAULT_TENANT, [RunStarted(Run(id="run_a", started=NOW)), RunEnded(ended)], "journal_a", 2)
+        store.append(DEFAULT_TENANT, [RunStarted(Run(id="run_a", started_at=NOW)), RunEnded(ended)], "journal_a", 2)
     assert recall.item_arguments(KEY) == ("order",)
     assert recall.item_arguments("other:search") == ()

@@ -64,7 +64,7 @@ class Host:
         self.store.calls = self.work
         stream = EventStream(Redactor())
         self.recorder = Recorder(lambda: self.store, stream, journal_folder=lambda: folder)
-        self.recorder._worker.start = lambda: None  # type: ignore[method-assign]
+        self.recorder.worker.start = lambda: None  # type: ignore[method-assign]
         stream.set_sink(self.recorder)
         self.made: list[str] = []
         self.unwritten: list[str] = []
@@ -73,7 +73,7 @@ class Host:
         for _ in range(count):
             run = f"run_{len(self.made):05}"
             self.made.append(run)
-            about = Run(id=run, started=1000)
+            about = Run(id=run, started_at=1000)
             self.recorder.put_success(
                 SuccessRecord.from_call("tool", "search", {"n": 1}, run=run, started=1.0, standalone_run=about)
             )
@@ -89,13 +89,13 @@ class Host:
 
     def turn(self, meanwhile: int, fails: str) -> None:
         self.store.meanwhile, self.store.fails = meanwhile, fails
-        self.recorder._next_write_at = 0.0
-        self.recorder._run_round()
+        self.recorder.next_write_at = 0.0
+        self.recorder.run_round()
         self.store.meanwhile, self.store.fails = 0, ""
 
     def settle(self) -> None:
         for _ in range(10_000):
-            if not self.recorder._queue.has_more:
+            if not self.recorder.queue.has_more:
                 return
             self.turn(0, "")
         raise AssertionError("it never comes to an end")
@@ -145,7 +145,7 @@ def test_however_callers_and_the_store_come_between_each_other_all_is_kept_once(
             getattr(host, what)(*about)
         recorder = host.recorder
         if is_killed:
-            for journal in filter(None, (recorder._queue.journal, *recorder._queue.backlog.journals)):
+            for journal in filter(None, (recorder.queue.journal, *recorder.queue.backlog.journals)):
                 journal.abandon()
             known = set(host.kept())
             recover_journals(host.store, DEFAULT_TENANT, Path(folder))
@@ -163,7 +163,7 @@ def test_a_host_that_never_lets_the_recorder_work_holds_no_more_than_half_as_muc
     host = Host(tmp_path)
     for _ in range(20):
         host.work(10)
-        assert len(host.recorder._queue.queued) <= 1.5 * CAPACITY + 10  # a thousand bytes are ten calls
+        assert len(host.recorder.queue.queued) <= 1.5 * CAPACITY + 10  # a thousand bytes are ten calls
     host.settle()
     assert host.kept() == host.made
 
@@ -224,7 +224,7 @@ def test_a_record_that_can_never_be_kept_holds_up_nothing_where_it_waits_in_a_jo
 def test_a_journal_that_cannot_be_begun_leaves_no_open_run_behind_for_others_to_end(tmp_path, monkeypatch):
     def on_a_full_disk(folder: Path) -> journals.Journal:
         journal = journals.Journal(folder)
-        journal.write(journal_framing.event_frame(RunStarted(Run(id="run_open", started=1))))
+        journal.write(journal_framing.event_frame(RunStarted(Run(id="run_open", started_at=1))))
         monkeypatch.setattr(journal, "write", fails)
         made.append(journal.path)
         return journal
@@ -234,9 +234,9 @@ def test_a_journal_that_cannot_be_begun_leaves_no_open_run_behind_for_others_to_
 
     made: list[Path] = []
     host = Host(tmp_path)
-    host.recorder(RunStarted(Run(id="run_open", started=1)))
+    host.recorder(RunStarted(Run(id="run_open", started_at=1)))
     host.work(1)
-    monkeypatch.setattr(host.recorder._queue, "_new_journal", on_a_full_disk)
+    monkeypatch.setattr(host.recorder.queue, "new_journal", on_a_full_disk)
     host.work(200)
     host.turn(0, "before")
     assert made
@@ -247,8 +247,8 @@ def test_a_journal_that_cannot_be_begun_leaves_no_open_run_behind_for_others_to_
 
 def test_a_signal_handler_may_record_anywhere_in_a_flush_whatever_the_recorder_does_meanwhile(tmp_path):
     host = Host(tmp_path)
-    taken = host.recorder._queue
-    host.recorder._worker.thread = threading.Thread()  # which comes to nothing
+    taken = host.recorder.queue
+    host.recorder.worker.thread = threading.Thread()  # which comes to nothing
     places, stuck = [], []
 
     def interrupt(frame: FrameType, event: str, arg: object) -> object:
@@ -274,7 +274,7 @@ def test_a_signal_handler_may_record_anywhere_in_a_flush_whatever_the_recorder_d
         host.recorder.flush(0.01)
     finally:
         sys.settrace(before)
-        host.recorder._worker.thread = None
+        host.recorder.worker.thread = None
     assert len(places) > 20
     assert stuck == []
 
@@ -283,9 +283,9 @@ def test_what_the_journal_has_brought_in_already_takes_nothing_with_it_that_is_i
     """A signal handler's record is in the queue before the one it interrupted, and in the journal after it."""
     host = Host(tmp_path)
     host.work(5)
-    early = host.recorder._queue.queued[0]
+    early = host.recorder.queue.queued[0]
     host.turn(meanwhile=0, fails="")
-    host.recorder._queue.queued.append(early)
+    host.recorder.queue.queued.append(early)
     host.fail(is_written=False)
     host.settle()
     assert host.kept() == host.made
@@ -300,6 +300,7 @@ def test_what_waits_in_a_journal_alone_is_kept_although_somebody_has_removed_the
     assert host.kept() == host.made
 
 
+@pytest.mark.durability
 def test_a_host_that_does_nothing_but_call_does_not_starve_the_recorder(tmp_path):
     """Through the real boundary: a process whose only thread but ours never waits for anything."""
     script = """
@@ -327,7 +328,7 @@ def test_a_host_that_does_nothing_but_call_does_not_starve_the_recorder(tmp_path
                 break
         else:
             sys.exit(f"nothing is in the store after {calls} calls")
-        intake = mulligan.api.default._components.recorder._queue
+        intake = mulligan.api.default._components.recorder.queue
         assert len(intake.queued) < 100_000, len(intake.queued)
         """
     environment = {"MULLIGAN_HOME": str(tmp_path), "PATH": "", "PYTHONPATH": ":".join(filter(None, sys.path))}

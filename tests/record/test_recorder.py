@@ -266,7 +266,7 @@ def test_listeners_are_told_of_what_was_kept_and_their_faults_are_logged_once(ca
     recorder.close(PATIENCE)
 
     assert [event.step.seq for event in heard] == [1, 2, 3, 4, 5]
-    assert len([each for each in caplog.records if "a listener failed" in each.getMessage()]) == 1
+    assert len([each for each in caplog.records if "A listener failed" in each.getMessage()]) == 1
 
 
 def test_recording_does_not_wait_for_the_store():
@@ -293,7 +293,7 @@ def test_recording_does_not_wait_for_the_store():
 
 
 def success(run: str, seq: int = 1, alone: bool = True, **arguments: Any) -> SuccessRecord:
-    about = Run(id=run, started=1000) if alone else None
+    about = Run(id=run, started_at=1000) if alone else None
     return SuccessRecord.from_call(
         "tool",
         "search",
@@ -334,13 +334,13 @@ class Place:
         store = SqliteStore(self.store)
         recover_journals(store, DEFAULT_TENANT, self.journals)
         found = {each.run.id: [step.seq for step in each.steps] for each in store.export(DEFAULT_TENANT)}
-        assert store._read(DEFAULT_TENANT, "PRAGMA integrity_check") == [("ok",)]
+        assert store.read_rows(DEFAULT_TENANT, "PRAGMA integrity_check") == [("ok",)]
         store.close()
         return found
 
     def ends(self) -> dict[str, str | None]:
         store = SqliteStore(self.store)
-        found = {each.run.id: each.run.end for each in store.export(DEFAULT_TENANT)}
+        found = {each.run.id: each.run.end_reason for each in store.export(DEFAULT_TENANT)}
         store.close()
         return found
 
@@ -378,7 +378,7 @@ def test_closing_leaves_the_journal_when_the_store_is_away_and_the_next_process_
     assert not recorder.close(0.5)
     assert len(place.left()) == 1
     assert place.kept() == {}  # it is still ours
-    recorder._queue.journal.abandon()  # as the end of the process does
+    recorder.queue.journal.abandon()  # as the end of the process does
     assert len(place.kept()) == 10
     assert place.left() == []
 
@@ -388,7 +388,7 @@ def test_what_a_dead_process_left_is_kept_when_a_store_is_back_that_was_away_at_
     dead = place.recorder(lambda: Balky(StoreError("away")))
     dead(failed("run_dead", 1))
     assert not dead.close(0.2)
-    dead._queue.journal.abandon()  # as the end of the process does
+    dead.queue.journal.abandon()  # as the end of the process does
     store = Balky(StoreError("away"))
     recorder = place.recorder(lambda: store)
     recorder(failed("run_a", 1))
@@ -428,7 +428,7 @@ def test_an_event_after_the_close_has_a_journal_again(place):
 
 def test_a_run_that_is_open_when_its_process_leaves_is_abandoned(place):
     recorder = place.recorder()
-    recorder(RunStarted(Run(id="run_a", started=5)))
+    recorder(RunStarted(Run(id="run_a", started_at=5)))
     assert recorder.close(PATIENCE)
     assert len(place.left()) == 1
     del recorder
@@ -439,10 +439,10 @@ def test_a_run_that_is_open_when_its_process_leaves_is_abandoned(place):
 
 def test_a_run_that_is_open_when_it_is_closed_may_go_on_and_end(place):
     recorder = place.recorder()
-    recorder(RunStarted(Run(id="run_a", started=5)))
+    recorder(RunStarted(Run(id="run_a", started_at=5)))
     assert recorder.close(PATIENCE)
     recorder.put_success(success("run_a", alone=False))
-    recorder(RunEnded(Run(id="run_a", started=5, ended=9, end="finished")))
+    recorder(RunEnded(Run(id="run_a", started_at=5, ended_at=9, end_reason="finished")))
     assert recorder.close(PATIENCE)
     assert place.left() == []
     assert place.ends() == {"run_a": "finished"}
@@ -453,16 +453,16 @@ def test_beyond_its_capacity_memory_spills_into_the_journal_and_is_caught_up(pla
     monkeypatch.setattr(backlog, "BATCH_RECORDS", 30)
     store = Balky(StoreError("away"))
     recorder = place.recorder(lambda: store)
-    recorder(RunStarted(Run(id="run_a", started=5)))
+    recorder(RunStarted(Run(id="run_a", started_at=5)))
     for n in range(1, 1001):
         recorder.put_success(success("run_a", n, alone=False, query="x"))
-    until(lambda: len(recorder._queue.queued) == 100)
+    until(lambda: len(recorder.queue.queued) == 100)
     store.error = None
     recorder.put_success(success("run_a", 1001, alone=False))
     assert recorder.flush(PATIENCE)
     assert [each.seq for each in store._room(DEFAULT_TENANT).histories.steps_of("run_a")] == list(range(1, 1002))
     assert recorder.dropped == 0
-    recorder(RunEnded(Run(id="run_a", started=5, ended=9, end="finished")))
+    recorder(RunEnded(Run(id="run_a", started_at=5, ended_at=9, end_reason="finished")))
     assert recorder.close(PATIENCE)
     assert place.left() == []
 
@@ -490,7 +490,7 @@ def test_when_too_much_waits_the_oldest_successes_are_dropped_and_counted_and_fa
         recorder(failed(f"run_f{n}", 1))
         for each in range(20):
             recorder.put_success(success(f"run_{n:02}_{each:02}", query="x"))
-        until(lambda: recorder._queue.journal.offset <= 2000)
+        until(lambda: recorder.queue.journal.offset <= 2000)
     assert len(list(filter(size, place.left()))) >= 3
     assert caplog.text.count("is full") == 1  # one warning a minute
     store.error = None
@@ -512,7 +512,7 @@ def test_when_even_failures_are_too_many_the_oldest_go(place, monkeypatch):
     recorder = place.recorder(lambda: store)
     for n in range(200):
         recorder(failed(f"run_{n:03}", 1))
-        until(lambda: recorder._queue.journal.offset <= 2500)
+        until(lambda: recorder.queue.journal.offset <= 2500)
     store.error = None
     assert recorder.flush(PATIENCE)
     everything = [f"run_{n:03}" for n in range(200)]
@@ -547,11 +547,11 @@ def test_a_journal_that_was_laid_aside_is_adopted_when_its_process_is_killed(pla
     recorder = place.recorder(lambda: Balky(StoreError("away")))
     for n in range(200):
         recorder.put_success(success(f"run_{n}"))
-        until(lambda: recorder._queue.journal.offset <= 2500)
+        until(lambda: recorder.queue.journal.offset <= 2500)
     assert len(place.left()) > 2
-    for journal in (recorder._queue.journal, *recorder._queue.backlog.journals):
+    for journal in (recorder.queue.journal, *recorder.queue.backlog.journals):
         journal.abandon()  # as the end of the process does
-    recorder._queue.backlog.journals.clear()
+    recorder.queue.backlog.journals.clear()
     assert len(place.kept()) == 200
 
 
@@ -572,7 +572,7 @@ def test_a_long_journal_is_begun_anew_and_open_runs_stay_known(place, monkeypatc
         return SqliteStore(place.store)
 
     recorder = place.recorder(opening)
-    recorder(RunStarted(Run(id="run_a", started=5)))
+    recorder(RunStarted(Run(id="run_a", started_at=5)))
     first = place.left()
     for n in range(1, 51):
         recorder.put_success(success("run_a", n, alone=False))
@@ -580,7 +580,7 @@ def test_a_long_journal_is_begun_anew_and_open_runs_stay_known(place, monkeypatc
     assert recorder.flush(PATIENCE)
     until(lambda: place.left() != first and len(place.left()) == 1)
     assert [event.name for _, event in decode_events(read_frames(place.left()[0]))] == ["run.started"]
-    recorder._queue.journal.abandon()  # killed here
+    recorder.queue.journal.abandon()  # killed here
     assert place.kept() == {"run_a": list(range(1, 51))}
     assert place.ends() == {"run_a": "abandoned"}
 
@@ -597,11 +597,11 @@ def test_a_journal_is_begun_anew_also_where_records_never_stop_coming(place, mon
             if self.count < 2000:
                 self.count += 1
                 recorder.put_success(success(f"run_{self.count}", query="x"))
-                names.add(recorder._queue.journal.name)
+                names.add(recorder.queue.journal.name)
 
     recorder._stream.add_listener(Listening())
     recorder.put_success(success("run_0"))
-    until(lambda: not recorder._queue.queued)
+    until(lambda: not recorder.queue.queued)
     assert recorder.close(PATIENCE)
     assert len(names) > 3
     assert len(place.kept()) == 2001
@@ -670,9 +670,9 @@ def test_no_wake_up_is_lost_however_records_and_sleep_meet(place, monkeypatch):
     for n in range(1, 1501):
         recorder(step(n))
         if n % 3 == 0:
-            until(lambda: not recorder._queue.queued)  # without a flush, which would wake it
+            until(lambda: not recorder.queue.queued)  # without a flush, which would wake it
     assert recorder.close(PATIENCE)
-    assert recorder._queue.stored_count == 1500
+    assert recorder.queue.stored_count == 1500
 
 
 def test_a_listener_that_flushes_or_closes_does_not_wait_for_itself():
@@ -768,7 +768,7 @@ def in_plain_writes(patch: pytest.MonkeyPatch, faults: Faults) -> None:
 
 
 def in_the_disk(patch: pytest.MonkeyPatch, faults: Faults) -> None:
-    patch.setattr(journals, "_sync_to_disk", faults.around(journals._sync_to_disk, BROKEN))
+    patch.setattr(journals, "sync_to_disk", faults.around(journals.sync_to_disk, BROKEN))
 
 
 def in_the_store(error: Exception, is_kept: bool = False) -> Callable[[pytest.MonkeyPatch, Faults], None]:
@@ -809,6 +809,7 @@ def in_sqlite(said: str, *statements: str) -> Callable[[pytest.MonkeyPatch, Faul
     return install
 
 
+@pytest.mark.durability
 @pytest.mark.parametrize(
     "install",
     [
@@ -842,13 +843,13 @@ def test_whichever_write_fails_no_caller_is_harmed_nothing_uncounted_is_missing_
         with monkeypatch.context() as patch:
             install(patch, faults)
             recorder = place.recorder(fsync=install is in_the_disk)
-            recorder(RunStarted(Run(id="run_a", started=5)))
+            recorder(RunStarted(Run(id="run_a", started_at=5)))
             for n in range(1, 16):
                 recorder.put_success(success("run_a", n, alone=False, query="x"))
                 if n % 5 == 0:
                     recorder(failed(f"run_f{n}", 1))
                     recorder.flush(PATIENCE)
-            recorder(RunEnded(Run(id="run_a", started=5, ended=9, end="finished")))
+            recorder(RunEnded(Run(id="run_a", started_at=5, ended_at=9, end_reason="finished")))
             assert recorder.close(PATIENCE), k
         recorder.put_success(success("run_later"))
         assert recorder.close(PATIENCE)
@@ -864,6 +865,7 @@ def test_whichever_write_fails_no_caller_is_harmed_nothing_uncounted_is_missing_
         k += 1
 
 
+@pytest.mark.durability
 def test_whichever_statement_of_a_large_batch_fails_all_of_it_is_kept_in_the_end_and_once(tmp_path, monkeypatch):
     monkeypatch.setattr(worker, "BATCH_DELAY_SECONDS", 0.001)
     SqliteStore(tmp_path / "empty.db").close()
@@ -899,19 +901,19 @@ def test_whichever_statement_of_a_large_batch_fails_all_of_it_is_kept_in_the_end
 
 def test_a_record_is_on_the_disk_before_the_call_goes_on_where_that_is_asked_for(place, monkeypatch):
     synced: list[int] = []
-    really = journals._sync_to_disk
+    really = journals.sync_to_disk
 
     def settle(file: int) -> None:
         really(file)
         synced.append(os.fstat(file).st_size)
 
-    monkeypatch.setattr(journals, "_sync_to_disk", settle)
+    monkeypatch.setattr(journals, "sync_to_disk", settle)
     store = Balky(StoreError("away"))
     recorder = place.recorder(lambda: store, fsync=True)
     for n in range(5):
         recorder.put_success(success(f"run_{n}", query="x"))
         recorder(failed(f"run_f{n}", 1))
-        assert synced[-1] == recorder._queue.journal.offset  # the file is as long as what was written
+        assert synced[-1] == recorder.queue.journal.offset  # the file is as long as what was written
     assert len(synced) == 1 + 10  # the folder's, too: a file is gone that has no name
     store.error = None
     assert recorder.close(PATIENCE)
@@ -920,7 +922,7 @@ def test_a_record_is_on_the_disk_before_the_call_goes_on_where_that_is_asked_for
 def test_threads_that_wait_for_the_disk_wait_together(place, monkeypatch):
     calls: list[int] = []
     gate = threading.Event()
-    really = journals._sync_to_disk
+    really = journals.sync_to_disk
 
     def settle(file: int) -> None:
         calls.append(file)
@@ -928,13 +930,13 @@ def test_threads_that_wait_for_the_disk_wait_together(place, monkeypatch):
             assert gate.wait(PATIENCE)
         really(file)
 
-    monkeypatch.setattr(journals, "_sync_to_disk", settle)
+    monkeypatch.setattr(journals, "sync_to_disk", settle)
     store = Balky(StoreError("away"))
     recorder = place.recorder(lambda: store, fsync=True)
     threads = [threading.Thread(target=recorder.put_success, args=(success(f"run_{n}"),)) for n in range(8)]
     for thread in threads:
         thread.start()
-    until(lambda: recorder._queue.total_queued == 8)
+    until(lambda: recorder.queue.total_queued == 8)
     assert any(thread.is_alive() for thread in threads)
     gate.set()
     for thread in threads:
@@ -948,7 +950,7 @@ def test_threads_that_wait_for_the_disk_wait_together(place, monkeypatch):
 def test_a_store_that_survives_the_machine_commits_to_the_disk(place):
     for fsync, synchronous in ((False, 1), (True, 2)):
         store = SqliteStore(place.store, fsync=fsync)
-        with store._writer as writer:
+        with store.writer as writer:
             assert writer.execute("PRAGMA synchronous").fetchone() == (synchronous,)
         store.close()
 
@@ -996,18 +998,21 @@ def steps_in(tmp_path: Path) -> dict[str, int]:
     return found
 
 
+@pytest.mark.durability
 def test_nothing_is_lost_when_the_process_ends(tmp_path):
     done = process(tmp_path, 'record("run_a", 3000)')
     assert (done.returncode, done.stderr) == (0, "")
     assert steps_in(tmp_path) == {"run_a": 3000}
 
 
+@pytest.mark.durability
 def test_nothing_is_lost_when_an_exception_ends_the_process(tmp_path):
     done = process(tmp_path, 'record("run_a", 300)\nraise SystemExit(3)')
     assert done.returncode == 3
     assert steps_in(tmp_path) == {"run_a": 300}
 
 
+@pytest.mark.durability
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_records_too_and_the_parents_records_are_not_doubled(tmp_path):
     done = process(
@@ -1023,7 +1028,7 @@ def test_a_forked_child_records_too_and_the_parents_records_are_not_doubled(tmp_
         record("run_after", 200)
         _, status = os.waitpid(child, 0)
         recorder.flush(30)
-        recorder.store.health("local").sound or sys.exit("damaged")
+        recorder.store.health("local").healthy or sys.exit("damaged")
         sys.exit(os.waitstatus_to_exitcode(status))
         """,
     )
@@ -1031,6 +1036,7 @@ def test_a_forked_child_records_too_and_the_parents_records_are_not_doubled(tmp_
     assert steps_in(tmp_path) == {"run_before": 500, "run_child": 300, "run_after": 200}
 
 
+@pytest.mark.durability
 def test_a_store_that_hangs_does_not_keep_the_process_from_leaving(tmp_path):
     done = process(
         tmp_path,
@@ -1060,9 +1066,9 @@ def test_all_recorders_together_may_take_what_one_may(monkeypatch):
             now[0] += timeout
             return False
 
-    monkeypatch.setattr(recording, "_recorders", [Hanging(), Hanging(), Hanging()])
+    monkeypatch.setattr(recording, "recorders", [Hanging(), Hanging(), Hanging()])
     monkeypatch.setattr(recording.time, "monotonic", lambda: now[0])
-    recording._close_recorders()
+    recording.close_recorders()
 
     assert given == [recording.EXIT_FLUSH_SECONDS, 0.0, 0.0]
 

@@ -30,7 +30,7 @@ EVENTS = st.lists(st.tuples(st.sampled_from(["first", "retry"]), st.integers(0, 
 @settings(max_examples=50)
 @given(EVENTS, st.integers(0, 12), st.floats(0, 1))
 def test_in_any_window_retries_are_at_most_the_burst_and_a_share_of_the_first_attempts(events, burst, ratio):
-    policy = Policy(retry_burst=burst, retry_ratio=ratio)
+    policy = Policy(retry_budget_burst=burst, retry_budget_ratio=ratio)
     budget = RetryBudget(policy)
     made: list[tuple[str, int]] = []
     for what, tool in events:
@@ -59,7 +59,7 @@ def test_what_is_not_used_is_saved_up_only_as_far_as_the_burst():
 
 
 def test_in_any_number_of_threads_no_more_is_taken_than_there_is():
-    policy = Policy(retry_burst=10, retry_ratio=0.1)
+    policy = Policy(retry_budget_burst=10, retry_budget_ratio=0.1)
     budget, taken = RetryBudget(policy), []
     guard = budget.limits_for("tool", policy)
     start = threading.Barrier(8)
@@ -80,16 +80,16 @@ def test_in_any_number_of_threads_no_more_is_taken_than_there_is():
 
 
 def test_what_many_tools_retry_together_is_bounded_by_the_process_and_the_reason_says_so():
-    policy = Policy(retry_burst=3, retry_ratio=0.5)
+    policy = Policy(retry_budget_burst=3, retry_budget_ratio=0.5)
     budget = RetryBudget(policy)
     guards = [budget.limits_for(f"tool {number}", policy) for number in range(10)]
     why = [budget.take_retry(guard) for guard in guards]
-    assert why == [""] * 3 + ["the budget of retries of this process is used up"] * 7
+    assert why == [""] * 3 + ["the retry budget of the process is used up"] * 7
     for guard in guards[:2]:  # two first attempts earn one retry, whoever made them
         guard.first_attempts += 1
     assert [budget.take_retry(guard) for guard in guards[5:7]] == [
         "",
-        "the budget of retries of this process is used up",
+        "the retry budget of the process is used up",
     ]
 
 
@@ -123,7 +123,7 @@ class Played:
         return True
 
     def is_open(self, target: str = "") -> bool:
-        circuit = self.guard._circuits.get(target)
+        circuit = self.guard.circuits.get(target)
         return circuit is not None and circuit.until is not None
 
 
@@ -205,7 +205,7 @@ class CheckedBreaker:
         self.results: dict[str, list[tuple[float, bool]]] = {}
 
     def is_open(self, target: str) -> bool:
-        circuit = self.guard._circuits.get(target)
+        circuit = self.guard.circuits.get(target)
         return circuit is not None and circuit.until is not None
 
     def count_by_number(self, target: str) -> None:
@@ -303,7 +303,7 @@ def test_tally_is_bounded_at_any_load_and_still_opens_the_circuit():
             played.now += 0.0005
             if not played.call(is_bad):
                 break
-        circuit = played.guard._circuits[""]
+        circuit = played.guard.circuits[""]
         assert len(circuit.results._entries) <= MAX_WINDOW_ENTRIES
     assert played.is_open()
 
@@ -314,7 +314,7 @@ def test_successes_at_a_target_that_was_dropped_for_others_still_count():
         played.call(False, "a.example")
     for number in range(MAX_TRACKED_TARGETS):
         played.call(False, f"{number}.example")
-    assert len(played.guard._circuits) == MAX_TRACKED_TARGETS
+    assert len(played.guard.circuits) == MAX_TRACKED_TARGETS
     for _ in range(9):
         played.call(True, "a.example")
     assert not played.is_open("a.example")
@@ -405,11 +405,11 @@ def test_however_many_targets_there_are_memory_is_bounded():
     played = Played()
     for number in range(5 * MAX_TRACKED_TARGETS):
         played.call(True, f"{number}.example")
-    assert len(played.guard._circuits) <= MAX_TRACKED_TARGETS
+    assert len(played.guard.circuits) <= MAX_TRACKED_TARGETS
 
 
 def test_without_a_breaker_nothing_is_kept_out():
-    played = Played(breaker=False)
+    played = Played(circuit_breaker=False)
     assert all(played.call(True) for _ in range(50))
 
 

@@ -70,26 +70,26 @@ REMEMBERED_VALUES = st.one_of(
         [RUN_SPECIFIC, REQUOTED, LAST_PATH_SEGMENT, "integer", "string", "boolean", "metric", "query", "top_k", 100]
     ),
 )
-CHANGES = st.builds(Change, path=NAMES, how=st.sampled_from(get_args(ChangeOperation)), after=REMEMBERED_VALUES)
+CHANGES = st.builds(Change, path=NAMES, operation=st.sampled_from(get_args(ChangeOperation)), after=REMEMBERED_VALUES)
 PREREQUISITES = st.builds(
     Prerequisite,
     tool=st.sampled_from(["login", "search"]),
     arguments=st.dictionaries(NAMES, VALUES, max_size=2),
-    open=st.lists(NAMES, max_size=1).map(tuple),
+    variable_arguments=st.lists(NAMES, max_size=1).map(tuple),
 )
 FIXES = st.builds(
     Fix,
     id=st.sampled_from(["fix_1", "fix_2", "fix_3"]),
     tool=st.just("search"),
     fingerprint=st.just("f"),
-    sort=st.sampled_from(["change", "recipe", "retry", "exemplar"]),
+    type=st.sampled_from(["change", "prerequisite", "retry", "exemplar"]),
     changes=st.lists(CHANGES, max_size=3).map(tuple),
-    first=st.lists(PREREQUISITES, max_size=2).map(tuple),
-    tried=st.integers(1, 500),
-    worked=st.integers(0, 500),
+    prerequisites=st.lists(PREREQUISITES, max_size=2).map(tuple),
+    trials=st.integers(1, 500),
+    successes=st.integers(0, 500),
     state=st.sampled_from(get_args(FixState)),
-    why=st.sampled_from(["", "it is not proven"]),
-    likeness=st.sampled_from([1.0, 1.0, 0.7]),
+    reason=st.sampled_from(["", "it is not proven"]),
+    similarity=st.sampled_from([1.0, 1.0, 0.7]),
     exemplars=st.integers(0, 9),
     showable=st.booleans(),
 )
@@ -113,7 +113,7 @@ TOOLS = st.builds(
     Tool,
     name=st.just("search"),
     schema=st.sampled_from([lambda: SCHEMA, lambda: None]),
-    effects=st.sampled_from(["none", "none", "repeatable", "once"]),
+    effects=st.sampled_from(["none", "none", "idempotent", "once"]),
     mode=st.sampled_from([*["repair"] * 6, "suggest", "observe"]),
     learn=st.sampled_from(["off", "tell", "tell", "repair"]),
     privileged=st.sampled_from([frozenset(), frozenset(), frozenset(), frozenset({"top_k"})]),
@@ -133,8 +133,8 @@ def draw_fixes(draw: st.DrawFn, suggestions: Sequence[Suggestion]) -> list[Fix]:
     for suggestion in suggestions:
         if draw(st.booleans()):
             values = {change.path: suggestion.arguments.get(change.path) for change in suggestion.changes}
-            changes = tuple(Change(path=path, how="substitute", after=value) for path, value in values.items())
-            record = msgspec.structs.replace(draw(FIXES), sort="change", first=(), changes=changes)
+            changes = tuple(Change(path=path, operation="substitute", after=value) for path, value in values.items())
+            record = msgspec.structs.replace(draw(FIXES), type="change", prerequisites=(), changes=changes)
             fixes.append(msgspec.structs.replace(record, state=draw(st.sampled_from(["approved", record.state]))))
     return fixes
 
@@ -205,7 +205,10 @@ def list_attempts(
 
 
 POLICIES = st.builds(
-    Policy, attempts=st.integers(1, 4), confidence=st.sampled_from([0.0, 0.0, 0.3, 0.8]), first_wait=st.just(0.0)
+    Policy,
+    attempts=st.integers(1, 4),
+    min_confidence=st.sampled_from([0.0, 0.0, 0.3, 0.8]),
+    initial_backoff=st.just(0.0),
 )
 
 
@@ -215,7 +218,7 @@ def test_attempts_of_an_empty_store_are_made_first_with_any_store(
     arguments, tool, policy, earlier_calls, failures, data
 ):
     cause = failures[0] or REJECTED
-    fixes = data.draw(draw_fixes(suggest(arguments, cause, tool, earlier_calls, min_confidence=policy.confidence)))
+    fixes = data.draw(draw_fixes(suggest(arguments, cause, tool, earlier_calls, min_confidence=policy.min_confidence)))
     by_rules = list_attempts(arguments, tool, policy, earlier_calls, failures, None)
     with_memory = list_attempts(arguments, tool, policy, earlier_calls, failures, fixes)
 
@@ -230,8 +233,8 @@ def approve(*changes: Change) -> Fix:
         tool="search",
         fingerprint="f",
         changes=changes,
-        tried=500,
-        worked=500,
+        trials=500,
+        successes=500,
         state="approved",
         showable=True,
     )
@@ -239,11 +242,11 @@ def approve(*changes: Change) -> Fix:
 
 def test_equal_suggestion_of_memory_does_not_put_a_repair_off():
     """Memory knows the same repair, and surer: it is still the rule's own, and comes before what memory adds."""
-    tool = Tool(name="search", schema=lambda: SCHEMA, effects="repeatable")
-    cast = Change(path="top_k", how="cast", after="integer")
-    clamp = Change(path="top_k", how="substitute", after=10)
+    tool = Tool(name="search", schema=lambda: SCHEMA, effects="idempotent")
+    cast = Change(path="top_k", operation="cast", after="integer")
+    clamp = Change(path="top_k", operation="substitute", after=10)
     call = {"query": "cats", "top_k": "50"}
-    policy = Policy(attempts=2, first_wait=0.0)
+    policy = Policy(attempts=2, initial_backoff=0.0)
     for fixes in ([approve(cast)], [approve(clamp), approve(cast)], [approve(clamp)]):
         attempts = list_attempts(call, tool, policy, (), [REJECTED], fixes)
         assert attempts == [call, {"query": "cats", "top_k": 50}]
@@ -253,24 +256,24 @@ def test_equal_suggestion_of_memory_does_not_put_a_repair_off():
 
 @pytest.mark.parametrize("learn", ["tell", "repair"])
 def test_memory_adds_an_approved_repair_where_rules_have_none(learn):
-    tool = Tool(name="search", schema=lambda: SCHEMA, effects="repeatable", learn=learn)
+    tool = Tool(name="search", schema=lambda: SCHEMA, effects="idempotent", learn=learn)
     call = {"query": "cats", "top_k": 50}
-    fixes = [approve(Change(path="top_k", how="substitute", after=10))]
-    policy = Policy(attempts=2, first_wait=0.0)
+    fixes = [approve(Change(path="top_k", operation="substitute", after=10))]
+    policy = Policy(attempts=2, initial_backoff=0.0)
     assert list_attempts(call, tool, policy, (), [REJECTED], None) == [call]
     assert list_attempts(call, tool, policy, (), [REJECTED], fixes) == [call, {"query": "cats", "top_k": 10}]
 
 
 def test_repair_of_a_rule_that_a_second_failure_makes_possible_comes_before_what_memory_adds():
-    tool = Tool(name="search", schema=lambda: SCHEMA, effects="repeatable")
+    tool = Tool(name="search", schema=lambda: SCHEMA, effects="idempotent")
     call = {"query": "cats", "top_k": "50"}
     bound = Failure.of(
         Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO),
         "top_k must be at most 20, got 50",
         fingerprint="f",
     )
-    fixes = [approve(Change(path="top_k", how="substitute", after=10))]
-    policy = Policy(attempts=3, first_wait=0.0)
+    fixes = [approve(Change(path="top_k", operation="substitute", after=10))]
+    policy = Policy(attempts=3, initial_backoff=0.0)
     by_rules = [call, {"query": "cats", "top_k": 50}, {"query": "cats", "top_k": 20}]
     assert list_attempts(call, tool, policy, (), [REJECTED, bound], None) == by_rules
     assert list_attempts(call, tool, policy, (), [REJECTED, bound], fixes) == by_rules

@@ -31,58 +31,58 @@ SCHEMA = {
 
 
 def fix(*changes: Change, **about: Any) -> Fix:
-    given = {"worked": 9, "tried": 9, "state": "promoted", "principals": 3, **about}
+    given = {"successes": 9, "trials": 9, "state": "promoted", "principals": 3, **about}
     return Fix(id="fix_1", tool="search", fingerprint="f", changes=changes, **given)
 
 
 def asked(arguments: dict[str, Any], *known: Fix, seen: tuple[EarlierCall, ...] = (), **tool: Any) -> list[Any]:
-    about = Tool(name="search", schema=lambda: SCHEMA, **{"effects": "repeatable", **tool})
+    about = Tool(name="search", schema=lambda: SCHEMA, **{"effects": "idempotent", **tool})
     return [each for each in suggest(arguments, REJECTED, about, seen, fixes=known) if each.source == "memory"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "change", "mended"),
     [
-        ({"k": 50}, Change(path="k", how="substitute", after=10), {"k": 10}),
-        ({"flag": False}, Change(path="flag", how="substitute", after=True), {"flag": True}),
-        ({"unit": "imperial"}, Change(path="unit", how="substitute", after="metric"), {"unit": "metric"}),
-        ({"ids": "7"}, Change(path="ids", how="wrap"), {"ids": ["7"]}),
-        ({"ids": "[7]"}, Change(path="ids", how="parse"), {"ids": [7]}),
-        ({"q": "7"}, Change(path="q", how="cast", after="integer"), {"q": 7}),
-        ({"q": " a "}, Change(path="q", how="trim"), {"q": "a"}),
-        ({"file": "a/b.txt"}, Change(path="file", how="trim", after=LAST_PATH_SEGMENT), {"file": "b.txt"}),
-        ({"query": "a"}, Change(path="query", how="rename", after="q"), {"q": "a"}),
-        ({"q": "a", "ids": ""}, Change(path="ids", how="drop"), {"q": "a"}),
+        ({"k": 50}, Change(path="k", operation="substitute", after=10), {"k": 10}),
+        ({"flag": False}, Change(path="flag", operation="substitute", after=True), {"flag": True}),
+        ({"unit": "imperial"}, Change(path="unit", operation="substitute", after="metric"), {"unit": "metric"}),
+        ({"ids": "7"}, Change(path="ids", operation="wrap"), {"ids": ["7"]}),
+        ({"ids": "[7]"}, Change(path="ids", operation="parse"), {"ids": [7]}),
+        ({"q": "7"}, Change(path="q", operation="cast", after="integer"), {"q": 7}),
+        ({"q": " a "}, Change(path="q", operation="trim"), {"q": "a"}),
+        ({"file": "a/b.txt"}, Change(path="file", operation="trim", after=LAST_PATH_SEGMENT), {"file": "b.txt"}),
+        ({"query": "a"}, Change(path="query", operation="rename", after="q"), {"q": "a"}),
+        ({"q": "a", "ids": ""}, Change(path="ids", operation="drop"), {"q": "a"}),
     ],
 )
 def test_a_fix_is_made_to_this_calls_own_values(arguments, change, mended):
     (made,) = asked(arguments, fix(change))
     assert made.arguments == mended
     assert (made.source, made.fix_id) == ("memory", "fix_1")
-    assert "worked 9 of 9 times" in made.evidence[0]
+    assert "succeeded in 9 of 9 trials" in made.evidence[0]
 
 
 @pytest.mark.parametrize(
     ("arguments", "change"),
     [
-        ({"q": "cats", "ids": [1]}, Change(path="ids", how="drop")),  # it says something
-        ({"q": "cats"}, Change(path="q", how="substitute", after=RUN_SPECIFIC)),
-        ({"q": "cats"}, Change(path="q", how="substitute", after="dogs")),  # no member of an enum
-        ({"q": "cats"}, Change(path="unknown", how="substitute", after=True)),  # the schema does not know it
-        ({"q": "cats"}, Change(path="k", how="cast", after="integer")),
-        ({"q": "cats"}, Change(path="q", how="rename", after="elsewhere")),
-        ({"k": 50}, Change(path="k", how="substitute", after=1000)),  # beyond its bound
-        ({"k": 10}, Change(path="k", how="substitute", after=10)),
+        ({"q": "cats", "ids": [1]}, Change(path="ids", operation="drop")),  # it says something
+        ({"q": "cats"}, Change(path="q", operation="substitute", after=RUN_SPECIFIC)),
+        ({"q": "cats"}, Change(path="q", operation="substitute", after="dogs")),  # no member of an enum
+        ({"q": "cats"}, Change(path="unknown", operation="substitute", after=True)),  # the schema does not know it
+        ({"q": "cats"}, Change(path="k", operation="cast", after="integer")),
+        ({"q": "cats"}, Change(path="q", operation="rename", after="elsewhere")),
+        ({"k": 50}, Change(path="k", operation="substitute", after=1000)),  # beyond its bound
+        ({"k": 10}, Change(path="k", operation="substitute", after=10)),
     ],
 )
 def test_a_fix_that_does_not_fit_this_call_is_left_alone(arguments, change):
     assert asked(arguments, fix(change)) == []
 
 
-CLAMP = Change(path="k", how="substitute", after=10)
+CLAMP = Change(path="k", operation="substitute", after=10)
 
 
-CAST = Change(path="q", how="cast", after="integer")
+CAST = Change(path="q", operation="cast", after="integer")
 
 
 def test_promoted_form_change_is_applied_automatically():
@@ -92,16 +92,16 @@ def test_promoted_form_change_is_applied_automatically():
 
 
 def test_promoted_value_is_never_applied_because_of_its_votes():
-    (made,) = asked({"k": 50}, fix(CLAMP, worked=500, tried=500, showable=True))
+    (made,) = asked({"k": 50}, fix(CLAMP, successes=500, trials=500, showable=True))
     assert not made.automatic
-    assert made.reason == "a remembered value is applied only after an operator approved it"
+    assert made.reason == "a value from memory needs approval by an operator"
 
 
 def test_approved_text_is_applied_only_if_the_schema_lists_it():
-    schema_member = Change(path="unit", how="substitute", after="metric")
+    schema_member = Change(path="unit", operation="substitute", after="metric")
     (made,) = asked({"unit": "imperial"}, fix(schema_member, state="approved", showable=True))
     assert made.automatic
-    other_text = Change(path="file", how="substitute", after="archive")
+    other_text = Change(path="file", operation="substitute", after="archive")
     (made,) = asked(
         {"file": "inbox"}, fix(other_text, state="approved", showable=True), unprivileged=frozenset({"file"})
     )
@@ -112,15 +112,15 @@ def test_approved_text_is_applied_only_if_the_schema_lists_it():
 @pytest.mark.parametrize(
     ("known", "tool", "why"),
     [
-        (fix(CLAMP, state="proposed", why="it worked 3 times"), {}, "it worked 3 times"),
-        (fix(CLAMP, state="demoted", why="it failed twice in a row"), {}, "twice"),
-        (fix(CLAMP, likeness=0.9), {}, "only alike"),
-        (fix(CLAMP), {"effects": "once"}, "after an operator approved it"),
-        (fix(CLAMP), {}, "after an operator approved it"),
-        (fix(CLAMP), {"mode": "suggest"}, "only suggested"),
+        (fix(CLAMP, state="proposed", reason="it worked 3 times"), {}, "it worked 3 times"),
+        (fix(CLAMP, state="demoted", reason="failed twice in a row"), {}, "twice"),
+        (fix(CLAMP, similarity=0.9), {}, "similar failure only"),
+        (fix(CLAMP), {"effects": "once"}, "needs approval by an operator"),
+        (fix(CLAMP), {}, "needs approval by an operator"),
+        (fix(CLAMP), {"mode": "suggest"}, 'the mode is "suggest"'),
         (fix(CLAMP, state="approved"), {"destructive": True}, "destructive"),
-        (fix(CLAMP, state="approved"), {"privileged": frozenset({"k"})}, "not changed without asking"),
-        (fix(CLAMP, worked=5, tried=9, state="approved"), {}, ""),
+        (fix(CLAMP, state="approved"), {"privileged": frozenset({"k"})}, "is a privileged argument"),
+        (fix(CLAMP, successes=5, trials=9, state="approved"), {}, ""),
         (fix(CLAMP, state="approved"), {"effects": "once"}, ""),
     ],
 )
@@ -131,10 +131,11 @@ def test_what_is_not_proven_or_not_safe_is_only_suggested(known, tool, why):
 
 
 RECIPE = Fix(
-    id="fix_2", tool="search", fingerprint="f", sort="recipe", worked=412, tried=412, state="promoted", showable=True,
-    first=(
+    id="fix_2", tool="search", fingerprint="f", type="prerequisite", successes=412, trials=412, state="promoted",
+    showable=True,
+    prerequisites=(
         Prerequisite(tool="press", arguments={"position": 1.0}),
-        Prerequisite(tool="login", arguments={"user": "ann"}, open=("id",)),
+        Prerequisite(tool="login", arguments={"user": "ann"}, variable_arguments=("id",)),
     ),
 )  # fmt: skip
 
@@ -194,17 +195,17 @@ def test_nothing_marked_automatic_holds_a_text_of_another_run(runs, arguments, h
     for number, (name, value, other, worked) in enumerate(runs):
         rest = {"one": 1, "two": "theirs too"}
         before, after = {**rest, name: value}, {**rest, other: worked}
-        shared = {"run": f"run_{number}", "name": "search", "started": number, "key": "tools:search"}
+        shared = {"run": f"run_{number}", "name": "search", "started_at": number, "key": "tools:search"}
         failed = Step(seq=1, call=1, arguments=before, outcome="failure", failure=REJECTED, **shared)
         then = Step(seq=2, call=2, arguments=after, **shared)
-        run, ended = Run(id=f"run_{number}"), Run(id=f"run_{number}", end="finished")
+        run, ended = Run(id=f"run_{number}"), Run(id=f"run_{number}", end_reason="finished")
         store.append(
             DEFAULT_TENANT, [RunStarted(run), StepEnded(failed), StepEnded(then), RunEnded(ended)], f"{number}", 1
         )
     for each in store.fixes(DEFAULT_TENANT, FixQuery(now=1000, limit=99)):
         store.decide(DEFAULT_TENANT, each.id, approved=True, at=1000)
     known = store.fixes(DEFAULT_TENANT, FixQuery.for_failure("search", REJECTED, arguments, now=1000, limit=99))
-    about = Tool(name="search", schema=lambda: SCHEMA if has_schema else None, effects="repeatable")
+    about = Tool(name="search", schema=lambda: SCHEMA if has_schema else None, effects="idempotent")
     mine = texts(arguments)
     for made in suggest(arguments, REJECTED, about, fixes=known):
         if made.automatic:
@@ -219,6 +220,6 @@ def test_nothing_marked_automatic_holds_a_text_of_another_run(runs, arguments, h
     ("about", "is_told"), [({}, True), ({"privileged": {"k"}}, False), ({"destructive": True}, False)]
 )
 def test_fix_of_an_argument_that_is_privileged_for_this_tool_is_no_advice(about, is_told):
-    (suggestion,) = asked({"k": 50}, fix(Change(path="k", how="substitute", after=10), showable=True), **about)
+    (suggestion,) = asked({"k": 50}, fix(Change(path="k", operation="substitute", after=10), showable=True), **about)
     assert (suggestion.confidence >= 0.5) is is_told
     assert not suggestion.automatic

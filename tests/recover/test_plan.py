@@ -25,7 +25,7 @@ from mulligan.recover.policy import Policy
 from mulligan.recover.tool import Tool
 
 SCHEMA = {"type": "object", "properties": {"k": {"type": "integer", "maximum": 10}}}
-PRECEDENT = Precedent(how="retry")
+PRECEDENT = Precedent(method="retry")
 
 
 def failing(remedy: Remedy, ran: TookEffect = TookEffect.NO, type: str = "tool", **fields: Any) -> Failure:
@@ -75,8 +75,8 @@ def test_a_call_that_works_is_made_once_and_nothing_is_asked():
 
 TABLE = [
     # effects, ran, remedy, the next move
-    *[(effects, ran, Remedy.RETRY, "again") for effects in ("none", "repeatable") for ran in TookEffect],
-    *[(effects, ran, Remedy.REPAIR, "repaired") for effects in ("none", "repeatable") for ran in TookEffect],
+    *[(effects, ran, Remedy.RETRY, "again") for effects in ("none", "idempotent") for ran in TookEffect],
+    *[(effects, ran, Remedy.REPAIR, "repaired") for effects in ("none", "idempotent") for ran in TookEffect],
     ("once", TookEffect.NO, Remedy.RETRY, "told"),
     ("once", TookEffect.NO, Remedy.REPAIR, "repaired"),
     *[
@@ -86,7 +86,7 @@ TABLE = [
     ],
     *[
         (effects, ran, remedy, "told")
-        for effects in ("none", "repeatable", "once")
+        for effects in ("none", "idempotent", "once")
         for ran in TookEffect
         for remedy in (Remedy.REPLAN, Remedy.STOP, Remedy.COMPRESS)
     ],
@@ -125,7 +125,7 @@ FAILURES = st.builds(
 
 @given(
     st.lists(st.none() | FAILURES, min_size=1, max_size=12),
-    st.sampled_from(["none", "repeatable", "once"]),
+    st.sampled_from(["none", "idempotent", "once"]),
     st.integers(1, 10),
     st.sampled_from(["observe", "suggest", "repair"]),
 )
@@ -137,7 +137,7 @@ def test_attempts_never_exceed_the_policy_and_every_retry_is_announced_by_a_wait
     waits = [move for move in moves if isinstance(move, BackoffMove)]
     assert 1 <= len(made) <= attempts
     assert [move.recovery for move in made[1:]] == [move.recovery for move in waits]
-    assert all(0 <= wait.recovery.seconds <= policy.longest_wait * 1.1 for wait in waits)
+    assert all(0 <= wait.recovery.backoff_seconds <= policy.max_backoff * 1.1 for wait in waits)
     last = failures[min(len(made), len(failures)) - 1]
     assert (given_up is None) == (last is None)
     if given_up is not None:
@@ -149,7 +149,7 @@ def test_attempts_never_exceed_the_policy_and_every_retry_is_announced_by_a_wait
 def test_a_once_tool_is_never_made_again_while_it_may_have_happened(failures):
     moves, _ = played(failures, tool("once"))
     made = len(tries(moves))
-    assert all(failure.ran is TookEffect.NO for failure in failures[: made - 1])
+    assert all(failure.took_effect is TookEffect.NO for failure in failures[: made - 1])
 
 
 @given(st.lists(FAILURES, min_size=1, max_size=6))
@@ -161,7 +161,7 @@ def test_a_once_tool_is_never_called_twice_with_the_same_arguments(failures):
 def test_the_third_failure_ends_it():
     moves, given_up = played([failing(Remedy.RETRY)], tool())
     assert len(tries(moves)) == 3
-    assert given_up.reason == "3 attempts were made"
+    assert given_up.reason == "the limit of 3 attempts is reached"
 
 
 # Modes
@@ -171,33 +171,33 @@ def test_observing_changes_nothing():
     for remedy in Remedy:
         moves, given_up = played([failing(remedy)], tool(mode="observe"))
         assert len(tries(moves)) == 1
-        assert given_up.reason == "it is only observed"
+        assert given_up.reason == 'the mode is "observe"'
 
 
 def test_suggesting_waits_and_changes_no_arguments():
     assert len(tries(played([failing(Remedy.RETRY)], tool(mode="suggest"))[0])) == 3
     moves, given_up = played([failing(Remedy.REPAIR)], tool(mode="suggest"))
     assert len(tries(moves)) == 1
-    assert given_up.reason == "repairs are only suggested"
+    assert given_up.reason == 'the mode is "suggest"'
 
 
 def test_repairing_says_what_it_changed_and_how_sure_it_is():
     moves, _ = played([failing(Remedy.REPAIR), None], tool())
     after = moves[-1].recovery
-    assert [(each.path, each.how, each.before, each.after) for each in after.changes] == [("k", "clamp", 50, 10)]
+    assert [(each.path, each.operation, each.before, each.after) for each in after.changes] == [("k", "clamp", 50, 10)]
     assert (after.remedy, after.source) == (Remedy.REPAIR, "schema")
-    assert after.confidence >= Policy().confidence
+    assert after.confidence >= Policy().min_confidence
 
 
 def test_a_repair_that_is_not_sure_enough_is_not_tried():
-    moves, given_up = played([failing(Remedy.REPAIR)], tool(), Policy(confidence=0.99))
+    moves, given_up = played([failing(Remedy.REPAIR)], tool(), Policy(min_confidence=0.99))
     assert len(tries(moves)) == 1
-    assert given_up.reason == "no repair is sure enough"
+    assert given_up.reason == "its confidence is too low"
 
 
 def test_where_nothing_mends_the_arguments_it_is_told():
     _, given_up = played([failing(Remedy.REPAIR)], tool(schema=lambda: None))
-    assert given_up.reason == "nothing known would mend its arguments"
+    assert given_up.reason == "no repair found for the arguments"
 
 
 # What ends recovery
@@ -207,24 +207,24 @@ def test_what_its_author_calls_unrecoverable_is_never_retried():
     for remedy in (Remedy.RETRY, Remedy.REPAIR):
         moves, given_up = played([failing(remedy, recoverable=False)], tool())
         assert len(tries(moves)) == 1
-        assert "its author says" in given_up.reason
+        assert "declared unrecoverable" in given_up.reason
 
 
 def test_a_retry_after_longer_than_the_longest_wait_ends_recovery():
-    moves, given_up = played([failing(Remedy.RETRY, retry_after=120.0)], tool(), Policy(longest_wait=30))
+    moves, given_up = played([failing(Remedy.RETRY, retry_after=120.0)], tool(), Policy(max_backoff=30))
     assert len(tries(moves)) == 1
-    assert given_up.reason == "it asked for 120 s, longer than 30 s"
+    assert given_up.reason == "Retry-After is 120 s, above the maximum backoff of 30 s"
 
 
 def test_a_retry_after_within_bounds_is_waited_for():
     moves, _ = played([failing(Remedy.RETRY, retry_after=2.0), None], tool())
-    assert moves[1] == BackoffMove(Recovery(remedy=Remedy.RETRY, seconds=2.0))
+    assert moves[1] == BackoffMove(Recovery(remedy=Remedy.RETRY, backoff_seconds=2.0))
 
 
 def test_what_is_no_failure_is_not_recovered():
     moves, given_up = played([failing(Remedy.RETRY, type="none")], tool())
     assert len(tries(moves)) == 1
-    assert given_up.reason == "it is not a failure"
+    assert given_up.reason == "the result is not a failure"
 
 
 def test_one_attempt_turns_recovery_off():
@@ -261,6 +261,9 @@ def test_a_question_nobody_can_answer_leaves_no_precedents():
     ],
 )
 def test_precedent_of_an_argument_that_is_privileged_for_this_tool_is_not_told(tool, is_told):
-    change = Change(path="lane", how="substitute", after="slow")
-    precedents = [Precedent(how="agent", changes=(change,), worked=3, seen=3), Precedent(how="retry", worked=1, seen=1)]
+    change = Change(path="lane", operation="substitute", after="slow")
+    precedents = [
+        Precedent(method="agent", changes=(change,), successes=3, occurrences=3),
+        Precedent(method="retry", successes=1, occurrences=1),
+    ]
     assert select_tellable(precedents, tool) == tuple(precedents if is_told else precedents[1:])

@@ -14,7 +14,7 @@ ATTEMPTS = st.integers(2, 10)
 
 
 def test_waits_grow_and_are_spread_over_the_whole_range():
-    policy = Policy(first_wait=1, longest_wait=30)
+    policy = Policy(initial_backoff=1, max_backoff=30)
     assert [policy.compute_backoff(attempt, None, 0.0) for attempt in (2, 3, 4)] == [1, 2, 4]
     assert policy.compute_backoff(4, None, 1.0) == 0
     assert policy.compute_backoff(4, None, 0.5) == 2
@@ -22,24 +22,24 @@ def test_waits_grow_and_are_spread_over_the_whole_range():
 
 @given(ATTEMPTS, CHANCE, st.floats(0, 100), st.floats(0, 100))
 def test_no_wait_is_longer_than_the_longest(attempt, chance, first, longest):
-    seconds = Policy(first_wait=first, longest_wait=longest).compute_backoff(attempt, None, chance)
+    seconds = Policy(initial_backoff=first, max_backoff=longest).compute_backoff(attempt, None, chance)
     assert 0 <= seconds <= longest
 
 
 @given(ATTEMPTS, CHANCE, st.floats(0, 30))
 def test_what_the_other_side_asks_for_is_waited_for_and_hardly_longer(attempt, chance, asked):
-    waited = Policy(longest_wait=30).compute_backoff(attempt, asked, chance)
+    waited = Policy(max_backoff=30).compute_backoff(attempt, asked, chance)
     assert asked <= waited <= min(asked * 1.1, 30)
 
 
 @pytest.mark.parametrize("asked", [30.01, 3600, float("inf")])
 def test_more_than_the_longest_wait_is_not_waited_for(asked):
-    assert Policy(longest_wait=30).compute_backoff(2, asked, 0.0) is None
+    assert Policy(max_backoff=30).compute_backoff(2, asked, 0.0) is None
 
 
 @pytest.mark.parametrize("asked", [-1, float("-inf"), float("nan")])
 def test_a_time_that_cannot_be_waited_for_is_taken_for_none(asked):
-    assert Policy(first_wait=1).compute_backoff(2, asked, 0.0) == 1
+    assert Policy(initial_backoff=1).compute_backoff(2, asked, 0.0) == 1
 
 
 @pytest.mark.parametrize(
@@ -50,15 +50,15 @@ def test_a_time_that_cannot_be_waited_for_is_taken_for_none(asked):
         ("attempts", 2.5),
         ("attempts", True),
         ("attempts", "3"),
-        ("first_wait", -1),
-        ("first_wait", "1"),
-        ("first_wait", float("nan")),
-        ("longest_wait", float("inf")),
-        ("longest_wait", None),
-        ("confidence", 1.1),
-        ("confidence", -0.1),
-        ("confidence", "high"),
-        ("confidence", float("nan")),
+        ("initial_backoff", -1),
+        ("initial_backoff", "1"),
+        ("initial_backoff", float("nan")),
+        ("max_backoff", float("inf")),
+        ("max_backoff", None),
+        ("min_confidence", 1.1),
+        ("min_confidence", -0.1),
+        ("min_confidence", "high"),
+        ("min_confidence", float("nan")),
     ],
 )
 def test_a_policy_in_hand_is_a_valid_policy(field, value):
@@ -67,5 +67,5 @@ def test_a_policy_in_hand_is_a_valid_policy(field, value):
 
 
 def test_too_few_attempts_are_told_with_what_to_pass_instead():
-    with pytest.raises(SettingsError, match="To turn recovery off, pass attempts=1"):
+    with pytest.raises(SettingsError, match="attempts=1 turns recovery off"):
         Policy(attempts=0)

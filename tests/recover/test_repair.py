@@ -238,7 +238,13 @@ def test_a_number_given_as_text_and_out_of_bounds_is_cast_and_then_moved_in_one_
     (suggestion,) = asked({"k": "50"}, of(k={"type": "integer", "maximum": 10}))
     assert suggestion.arguments == {"k": 10}
     (change,) = suggestion.changes
-    assert (change.path, change.how, change.before, change.after, change.from_) == ("k", "clamp", "50", 10, "schema")
+    assert (change.path, change.operation, change.before, change.after, change.source) == (
+        "k",
+        "clamp",
+        "50",
+        10,
+        "schema",
+    )
     assert suggestion.confidence == STRATEGY_CONFIDENCE["clamp"]
 
 
@@ -295,7 +301,7 @@ def test_a_slip_in_a_name_is_mended_and_the_order_is_kept():
     (suggestion,) = asked({"qurey": "x", "limit": 3}, pinned)
     assert list(suggestion.arguments.items()) == [("query", "x"), ("limit", 3)]
     (change,) = suggestion.changes
-    assert (change.path, change.how, change.before, change.after) == ("qurey", "rename", "qurey", "query")
+    assert (change.path, change.operation, change.before, change.after) == ("qurey", "rename", "qurey", "query")
 
 
 def test_a_name_is_given_only_where_exactly_one_is_near_and_free():
@@ -344,7 +350,7 @@ def test_what_is_required_is_filled_with_its_default():
     (suggestion,) = asked({"q": "x"}, pinned)
     assert suggestion.arguments == {"q": "x", "unit": "metric"}
     assert suggestion.automatic
-    assert suggestion.changes[0].from_ == "schema"
+    assert suggestion.changes[0].source == "schema"
     assert asked({}, of(["q"], q={"type": "string"})) == []
 
 
@@ -377,7 +383,7 @@ def test_junk_or_case_around_exactly_one_known_name_is_repaired(name):
         {"q": "x"}, None, f"There is no tool {name!r}", kind=TOOL_UNKNOWN_TOOL, tools=TOOLS, name=name
     )
     assert (suggestion.tool, suggestion.arguments, suggestion.automatic) == ("search", {"q": "x"}, True)
-    assert suggestion.changes[0].how == "rename"
+    assert suggestion.changes[0].operation == "rename"
 
 
 def test_a_namespace_in_another_way_of_writing_is_known():
@@ -447,7 +453,7 @@ def test_a_bound_in_the_error_text_moves_the_one_number_it_is_about(error):
     (suggestion,) = asked({"q": "cats", "top_k": 50}, None, error)
     assert suggestion.arguments == {"q": "cats", "top_k": 10}
     assert suggestion.automatic
-    assert (suggestion.source, suggestion.changes[0].from_) == ("error", "error")
+    assert (suggestion.source, suggestion.changes[0].source) == ("error", "error")
 
 
 def test_a_number_inside_another_argument_is_moved_too():
@@ -476,7 +482,7 @@ def test_a_total_is_suggested_in_place_of_what_was_paid_and_never_used_without_a
     (suggestion,) = asked({"payments": [{"card": "c1", "amount": 300}]}, None, error, effects="none")
     assert suggestion.arguments == {"payments": [{"card": "c1", "amount": after}]}
     assert not suggestion.automatic
-    assert suggestion.changes[0].from_ == "error"
+    assert suggestion.changes[0].source == "error"
 
 
 def test_what_a_total_lacks_is_suggested_for_each_of_several_the_last_first():
@@ -566,7 +572,7 @@ def test_a_boolean_is_not_a_number_and_a_text_is_no_argument_to_bound():
 )
 def test_no_error_text_makes_the_search_for_a_bound_take_more_than_linear_time(filling, monkeypatch):
     # Were it quadratic, a text of this length would take hours.
-    monkeypatch.setattr(error_bounds, "_MAX_SCANNED_CHARS", 400_000)
+    monkeypatch.setattr(error_bounds, "MAX_SCANNED_CHARS", 400_000)
     assert error_bounds.find_error_bound("top_k " + filling * (400_000 // len(filling)), {"top_k": 50}) is None
     assert error_bounds.find_expected_values("top_k " + filling * (400_000 // len(filling)), {"top_k": 50}) == []
 
@@ -592,7 +598,7 @@ def test_an_identifier_of_this_run_is_known_without_its_sign_or_in_another_case(
     )
     assert first.arguments == {"order_id": "#W123"}
     assert (first.automatic, first.source) == (True, "run")
-    assert (first.changes[0].how, first.changes[0].from_) == ("substitute", "run")
+    assert (first.changes[0].operation, first.changes[0].source) == ("substitute", "run")
     assert "find_customer" in first.evidence[0]
 
 
@@ -636,7 +642,7 @@ def test_what_stands_in_the_record_of_a_value_is_suggested_in_its_place():
 def test_of_very_large_answers_a_part_is_looked_at():
     rows = [[{"title": f"t{n}", "item": f"i_{n}"} for n in range(1000)] for _ in range(1000)]
     seen = [EarlierCall("list", {}, "success", rows) for _ in range(20)]
-    assert sum(len(each.leaves) for each in history._iter_answer_records(seen)) <= history.MAX_LEAF_VALUES
+    assert sum(len(each.leaves) for each in history.iter_answer_records(seen)) <= history.MAX_LEAF_VALUES
 
 
 def test_two_records_of_a_value_leave_it_open_which_is_meant():
@@ -657,7 +663,7 @@ def test_a_call_that_may_have_happened_is_not_made_again_with_another_identifier
     found = asked({"order_id": "W123"}, None, "not found", kind=TOOL_NOT_FOUND, ran=TookEffect.UNKNOWN, seen=ORDERS)
     assert found[0].arguments == {"order_id": "#W123"}
     assert not found[0].automatic
-    assert "may have taken effect" in found[0].reason
+    assert "may have executed" in found[0].reason
 
 
 def test_what_failed_in_this_run_is_not_known_to_exist():
@@ -844,10 +850,10 @@ def test_for_any_error_text_every_value_tried_comes_from_the_call_the_run_or_the
                 assert leaf.casefold() in told
             elif isinstance(leaf, int | float) and not isinstance(leaf, bool) and leaf == leaf:
                 is_ours = str(leaf) in told or float(leaf) in {n for each in known for n in numbers_in(str(each))}
-                is_bound = any(change.from_ == "error" for change in suggestion.changes) and leaf in numbers_in(error)
+                is_bound = any(change.source == "error" for change in suggestion.changes) and leaf in numbers_in(error)
                 assert is_ours or is_bound or suggestion.strategy == "rest in error"
         for change in suggestion.changes:
-            if change.from_ == "error":
+            if change.source == "error":
                 before = change.before
                 assert isinstance(before, int | float)
                 assert not isinstance(before, bool)

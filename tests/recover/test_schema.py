@@ -46,8 +46,8 @@ def test_no_more_validators_are_kept_than_an_agent_has_tools(monkeypatch):
     monkeypatch.setattr(schema, "MAX_CACHED_SCHEMAS", 10)
     for number in range(100):
         schema.compile_schema({"properties": {f"k{number}": ANY_NUMBER}})
-    assert len(schema._cache_by_text) <= 10
-    assert len(schema._cache_by_id) <= 10
+    assert len(schema.cache_by_text) <= 10
+    assert len(schema.cache_by_id) <= 10
 
 
 def test_a_schema_counts_as_it_was_when_it_was_first_seen():
@@ -164,6 +164,7 @@ def listener() -> Iterator[tuple[int, list[int]]]:
     thread.join()
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("keyword", ["$ref", "$dynamicRef", "$schema", "$id"])
 def test_a_reference_to_another_place_is_refused_without_a_look_there(listener, keyword, tmp_path):
     port, knocks = listener

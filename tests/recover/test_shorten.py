@@ -38,7 +38,7 @@ def test_repeated_lines_of_a_log_are_folded_and_the_odd_one_stays():
     lines[200] = "12:03:07 ERROR disk is full"
     short = shorten_text("\n".join(lines), 1000)
     assert "ERROR disk is full" in short
-    assert "lines alike" in short
+    assert "similar lines" in short
     assert is_shortened(short)
     assert len(short) < 600
 

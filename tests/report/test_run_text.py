@@ -22,12 +22,18 @@ def step(seq, outcome="success", *, call=None, attempt=1, name="weather", kind=T
     failure = Failure.of(kind, "it took too long") if outcome == "failure" else None
     return Step(
         run="run_abcdefgh", seq=seq, call=call or seq, attempt=attempt, name=name, outcome=outcome,
-        started=1_700_000_000_000 + seq * 1000, seconds=0.5, failure=failure, **fields,
+        started_at=1_700_000_000_000 + seq * 1000, duration_seconds=0.5, failure=failure, **fields,
     )  # fmt: skip
 
 
 def history(*steps, links=(), **about):
-    run = Run(id="run_abcdefgh", agent="tester", started=1_700_000_000_000, ended=1_700_000_010_000, end="finished")
+    run = Run(
+        id="run_abcdefgh",
+        agent="tester",
+        started_at=1_700_000_000_000,
+        ended_at=1_700_000_010_000,
+        end_reason="finished",
+    )
     run = msgspec.structs.replace(run, **about)
     return History(run=run, steps=steps, links=tuple(links))
 
@@ -37,50 +43,51 @@ def text(lines):
 
 
 def test_the_first_line_of_a_run_says_what_came_of_it():
-    waited = Recovery(remedy=Remedy.RETRY, seconds=1.5)
-    shown = list(run_text.render_run(history(step(1, "failure"), step(2, call=1, attempt=2, after=waited)), NOW))
-    assert shown[0] == (
-        "run_abcdefgh recovered: 1 call in 2 attempts, 1 of 1 failed calls overcome, 1.5 s spent waiting."
-    )
+    waited = Recovery(remedy=Remedy.RETRY, backoff_seconds=1.5)
+    shown = list(run_text.render_run(history(step(1, "failure"), step(2, call=1, attempt=2, recovery=waited)), NOW))
+    assert shown[0] == ("run_abcdefgh recovered: 1 call in 2 attempts, 1 of 1 failed calls recovered, 1.5 s backoff.")
 
 
 def test_a_call_that_worked_at_once_takes_one_line():
     shown = text(run_text.render_run(history(step(1), step(2, name="search")), NOW))
-    assert "weather (tool), first try, 500 ms" in shown
-    assert "search (tool), first try, 500 ms" in shown
+    assert "weather (tool), first attempt, 500 ms" in shown
+    assert "search (tool), first attempt, 500 ms" in shown
 
 
 def test_a_failed_attempt_says_its_kind_whether_it_ran_and_whose_move_it_was():
     again = (step(1, "failure"), step(2, call=1, attempt=2))
-    assert "tool/timeout, may have run, remedy: wait" in text(run_text.render_run(history(*again), NOW))
+    assert "tool/timeout, may have executed, remedy: retry" in text(run_text.render_run(history(*again), NOW))
     shown = text(run_text.render_run(history(step(1, "failure")), NOW))
-    assert "weather (tool), given up" in shown
+    assert "weather (tool), unrecovered" in shown
     assert "remedy" not in shown  # nothing was done
-    assert "x 500 ms  tool/timeout, may have run" in shown
+    assert "x 500 ms  tool/timeout, may have executed" in shown
     assert "it took too long" in shown
 
 
 def test_a_repair_says_what_was_changed_from_where_and_how_sure_it_was():
-    change = Change(path="top_k", how="clamp", before=50, after=10, from_="schema")
+    change = Change(path="top_k", operation="clamp", before=50, after=10, source="schema")
     repair = Recovery(remedy=Remedy.REPAIR, changes=(change,), source="schema", confidence=0.9)
-    steps = (step(1, "failure", kind=REJECTED), step(2, call=1, attempt=2, after=repair))
-    assert "changed top_k 50 -> 10 (from the schema, 90% sure)" in text(run_text.render_run(history(*steps), NOW))
+    steps = (step(1, "failure", kind=REJECTED), step(2, call=1, attempt=2, recovery=repair))
+    assert "repair: top_k 50 -> 10 (source: schema, 90% confidence)" in text(run_text.render_run(history(*steps), NOW))
 
 
 def test_an_argument_that_got_another_name_is_not_shown_as_if_it_had_another_value():
-    change = Change(path="night", how="rename", before="night", after="nights", from_="schema")
+    change = Change(path="night", operation="rename", before="night", after="nights", source="schema")
     repair = Recovery(remedy=Remedy.REPAIR, changes=(change,), source="schema", confidence=0.9)
-    steps = (step(1, "failure", kind=REJECTED), step(2, call=1, attempt=2, after=repair))
-    assert "changed the name night -> nights (from" in text(run_text.render_run(history(*steps), NOW))
+    steps = (step(1, "failure", kind=REJECTED), step(2, call=1, attempt=2, recovery=repair))
+    assert "repair: night renamed to nights (source" in text(run_text.render_run(history(*steps), NOW))
 
 
 def test_an_argument_that_was_missing_is_shown_as_given_and_not_as_nothing_before():
     link = Link(
-        run="run_abcdefgh", failed=1, overcame=2, how="agent", changes=(Change(path="days", how="substitute", after=7),)
+        run="run_abcdefgh",
+        failed_call=1,
+        recovering_call=2,
+        method="agent",
+        changes=(Change(path="days", operation="substitute", after=7),),
     )
     assert (
-        "what changed: days=7\n"
-        in text(run_text.render_run(history(step(1, "failure"), step(2), links=[link]), NOW)) + "\n"
+        "changed: days=7\n" in text(run_text.render_run(history(step(1, "failure"), step(2), links=[link]), NOW)) + "\n"
     )
 
 
@@ -92,8 +99,8 @@ def test_what_neither_worked_nor_failed_is_not_drawn_as_if_it_had_worked():
 
 def test_a_check_that_was_asked_is_not_shown_as_a_wait():
     asked = Recovery(remedy=Remedy.RETRY, source="verify")
-    shown = text(run_text.render_run(history(step(1, "failure"), step(2, call=1, attempt=2, after=asked)), NOW))
-    assert "> asked a check whether it had worked" in shown
+    shown = text(run_text.render_run(history(step(1, "failure"), step(2, call=1, attempt=2, recovery=asked)), NOW))
+    assert "> verified whether the call had executed" in shown
 
 
 def test_a_run_without_an_agent_that_failed_itself_is_told_without_an_empty_name():
@@ -102,48 +109,52 @@ def test_a_run_without_an_agent_that_failed_itself_is_told_without_an_empty_name
 
 
 def test_a_failed_call_names_the_later_call_that_overcame_it_and_what_changed():
-    change = Change(path="days", how="substitute", before=30, after=7)
-    link = Link(run="run_abcdefgh", failed=1, overcame=2, how="agent", changes=(change,))
+    change = Change(path="days", operation="substitute", before=30, after=7)
+    link = Link(run="run_abcdefgh", failed_call=1, recovering_call=2, method="agent", changes=(change,))
     shown = text(run_text.render_run(history(step(1, "failure"), step(2), links=[link]), NOW))
-    assert "weather (tool), overcome by the model in call 2" in shown
-    assert "what changed: days 30 -> 7" in shown
+    assert "weather (tool), recovered by the model in call 2" in shown
+    assert "changed: days 30 -> 7" in shown
 
 
 def test_a_call_that_was_given_up_says_why_and_what_may_work():
-    change = Change(path="days", how="clamp", before=30, after=7, from_="error")
+    change = Change(path="days", operation="clamp", before=30, after=7, source="error")
     left = Recovery(remedy=Remedy.REPAIR, changes=(change,), source="error", confidence=0.6)
-    why = "it may have taken effect and is not known to be repeatable"
-    shown = text(run_text.render_run(history(step(1, "failure", ending=RecoveryStop(why=why))), NOW))
-    assert f"weather (tool), given up because {why}\n" in shown
-    shown = text(run_text.render_run(history(step(1, "failure", ending=RecoveryStop(why=why, offered=(left,)))), NOW))
-    assert f"given up because {why}, with suggestions\n" in shown
-    assert "may work: days 30 -> 7 (from the error, 60% sure)" in shown
+    why = 'the call may have executed and the tool is declared effects="once"'
+    shown = text(run_text.render_run(history(step(1, "failure", stop=RecoveryStop(reason=why))), NOW))
+    assert f"weather (tool), unrecovered: {why}\n" in shown
+    shown = text(
+        run_text.render_run(history(step(1, "failure", stop=RecoveryStop(reason=why, suggestions=(left,)))), NOW)
+    )
+    assert f"unrecovered: {why}, with suggestions\n" in shown
+    assert "suggestion: days 30 -> 7 (source: error, 60% confidence)" in shown
 
 
 def test_an_attempt_that_was_waited_for_and_not_made_is_shown_as_none():
-    waited = Recovery(remedy=Remedy.RETRY, seconds=1.5)
-    last = step(2, "cancelled", call=1, attempt=2, after=waited, ending=RecoveryStop(why="its time is over"))
+    waited = Recovery(remedy=Remedy.RETRY, backoff_seconds=1.5)
+    last = step(2, "cancelled", call=1, attempt=2, recovery=waited, stop=RecoveryStop(reason="the deadline has passed"))
     shown = list(run_text.render_run(history(step(1, "failure"), last), NOW))
     assert "1 call in 1 attempt," in shown[0]
-    assert "weather (tool), given up because its time is over" in text(shown)
-    assert any(each.endswith("- not made") for each in shown)
+    assert "weather (tool), unrecovered: the deadline has passed" in text(shown)
+    assert any(each.endswith("- not executed") for each in shown)
 
 
 def test_a_recipe_names_what_came_between():
-    link = Link(run="run_abcdefgh", failed=1, overcame=3, how="recipe", between=("login",))
+    link = Link(
+        run="run_abcdefgh", failed_call=1, recovering_call=3, method="prerequisite", intermediate_tools=("login",)
+    )
     shown = text(run_text.render_run(history(step(1, "failure"), step(2, name="login"), step(3), links=[link]), NOW))
-    assert "what came between: login" in shown
+    assert "calls in between: login" in shown
 
 
 def test_a_run_that_is_still_going_says_so():
-    assert "running" in next(iter(run_text.render_run(history(step(1), ended=None, end=None), NOW)))
+    assert "running" in next(iter(run_text.render_run(history(step(1), ended_at=None, end_reason=None), NOW)))
 
 
 def test_the_list_of_runs_names_the_failure_to_look_at_first():
     open_failure = step(1, "failure", name="pay")
     overcome = (step(2, "failure", call=2), step(3, call=2, attempt=2))
     shown = text(run_text.render_runs([history(open_failure, *overcome)], NOW))
-    assert shown.startswith("1 run: 1 partial. 1 of 2 failed calls overcome.")
+    assert shown.startswith("1 run: 1 partial. 1 of 2 failed calls recovered.")
     assert "tool/timeout in pay" in shown
 
 
@@ -165,9 +176,11 @@ def test_how_long_ago_is_told_in_one_unit(seconds, told):
 @given(st.text(), st.text(), st.text(), st.text())
 def test_no_text_of_strangers_reaches_the_terminal_as_a_command(name, agent, message, value):
     hostile = Step(
-        run="run_abcdefgh", seq=1, call=1, name=name + "\x1b[2J", outcome="failure", started=NOW,
+        run="run_abcdefgh", seq=1, call=1, name=name + "\x1b[2J", outcome="failure", started_at=NOW,
         failure=Failure.of(REJECTED, message + "\x1b]0;x\x07\u202e"),
-        after=Recovery(remedy=Remedy.REPAIR, changes=(Change(path=value, how="enum", before=value, after="\x9b1m"),)),
+        recovery=Recovery(
+            remedy=Remedy.REPAIR, changes=(Change(path=value, operation="enum", before=value, after="\x9b1m"),)
+        ),
     )  # fmt: skip
     kept = history(hostile, agent=agent + "\r\n\x00", context=value)
     for line in (*run_text.render_run(kept, NOW), *run_text.render_runs([kept], NOW)):
@@ -181,8 +194,8 @@ def test_no_text_of_strangers_reaches_the_terminal_as_a_command(name, agent, mes
     [
         (("same_arguments",), "same arguments"),
         (("same_values",), "same values in another form"),
-        (("missing_arguments",), "the error says what was missing"),
-        (("handler",), "made while the error was handled"),
+        (("missing_arguments",), "the error names the missing argument"),
+        (("handler",), "made in the error handler"),
         (("model_turn", "stated_limit"), "the model's next turn, the error states the limit"),
         (("next_call",), "the tool's next call in the log"),
         (("tool_result",), "the value came from a tool result"),
@@ -192,21 +205,23 @@ def test_no_text_of_strangers_reaches_the_terminal_as_a_command(name, agent, mes
     ],
 )
 def test_a_link_says_why_both_calls_belong_together(evidence, words):
-    link = Link(run="run_abcdefgh", failed=1, overcame=2, how="agent", evidence=evidence)
+    link = Link(run="run_abcdefgh", failed_call=1, recovering_call=2, method="agent", evidence=evidence)
     shown = text(run_text.render_run(history(step(1, "failure"), step(2), links=[link]), NOW))
     assert f"> linked because: {words}\n" in shown + "\n"
     assert "provisional" not in shown
 
 
 def test_a_link_of_a_run_that_goes_on_says_that_it_is_provisional():
-    link = Link(run="run_abcdefgh", failed=1, overcame=2, how="agent", evidence=("handler",), provisional=True)
-    running = history(step(1, "failure"), step(2), links=[link], ended=None, end=None)
+    link = Link(
+        run="run_abcdefgh", failed_call=1, recovering_call=2, method="agent", evidence=("handler",), provisional=True
+    )
+    running = history(step(1, "failure"), step(2), links=[link], ended_at=None, end_reason=None)
     shown = text(run_text.render_run(running, NOW))
-    assert "> linked because: made while the error was handled, provisional while the run goes on" in shown
+    assert "> linked because: made in the error handler, provisional until the run ends" in shown
 
 
 def test_an_attempt_at_the_same_call_needs_no_reason():
-    link = Link(run="run_abcdefgh", failed=1, overcame=1, how="retry", evidence=("attempt",))
+    link = Link(run="run_abcdefgh", failed_call=1, recovering_call=1, method="retry", evidence=("attempt",))
     shown = text(run_text.render_run(history(step(1, "failure"), step(2, call=1, attempt=2), links=[link]), NOW))
     assert "linked because" not in shown
 

@@ -26,22 +26,27 @@ HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)><a href="javas
 def findings(text: str) -> Findings:
     """Every text of it is this one."""
     return Findings(
-        sessions=2, compacted=1, calls=40, failures=9, overcome=5, again=2, seconds=75.0, refused=1, cancelled=1,
-        first=1_772_000_000_000, last=1_772_300_000_000,
+        sessions=2, compacted_sessions=1, calls=40, failures=9, recovered=5, repeats_after_compaction=2,
+        failure_seconds=75.0, user_rejected=1, cancelled=1, first_seen_at=1_772_000_000_000,
+        last_seen_at=1_772_300_000_000,
         agents=(AgentFinding(agent=text, sessions=2, calls=40, failures=9),),
-        kinds=(KindFinding(kind=f"tool/{text}", remedy="tell", failures=9, overcome=5, again=2, tool=text),),
-        tools=(ToolFinding(tool=text, calls=40, failures=9, overcome=5, seconds=75.0),),
+        kinds=(
+            KindFinding(
+                kind=f"tool/{text}", remedy="replan", failures=9, recovered=5, repeats_after_compaction=2, tool=text
+            ),
+        ),
+        tools=(ToolFinding(tool=text, calls=40, failures=9, recovered=5, failure_seconds=75.0),),
         patterns=(
-            PatternFinding(tool=text, kind=text, fingerprint=text, message=text, failures=9, sessions=2, overcome=5,
-                         again=2, first=1, last=2),
+            PatternFinding(tool=text, kind=text, fingerprint=text, message=text, failures=9, sessions=2, recovered=5,
+                         repeats_after_compaction=2, first_seen_at=1, last_seen_at=2),
         ),
-        fixes=(FixFinding(tool=text, kind=text, fix=text, worked=5, failures=9, before=text, after=text),),
+        fixes=(FixFinding(tool=text, kind=text, action=text, successes=5, failures=9, before=text, after=text),),
         spirals=(
-            SpiralFinding(run=text, agent=text, project=text, started=1, tool=text, kind=text, message=text,
-                          failures=40, seconds=60.0, ended=text),
+            SpiralFinding(run=text, agent=text, project=text, started_at=1, tool=text, kind=text, message=text,
+                          failures=40, duration_seconds=60.0, recovered_by=text),
         ),
-        days=(DayFinding(day="2026-02-25", calls=30, overcome=5, given_up=3),
-              DayFinding(day="2026-02-26", calls=10, overcome=0, given_up=1)),
+        days=(DayFinding(day="2026-02-25", calls=30, recovered=5, unrecovered=3),
+              DayFinding(day="2026-02-26", calls=10, recovered=0, unrecovered=1)),
     )  # fmt: skip
 
 
@@ -103,14 +108,14 @@ def test_it_shows_what_was_found_and_needs_neither_script_nor_colour():
     for text in (
         "22.5",
         "5 of 9",
-        "Again after a compaction",
+        "Repeated after compaction",
         "75 s",
         "3 logs read",
         "✕" * 24 + " +16",
-        "never overcome",
+        "unrecovered",
     ):
         assert text in made
-    assert "<title>2026-02-25: 5 overcome, 3 never, of 30 calls</title>" in made
+    assert "<title>2026-02-25: 5 recovered, 3 unrecovered, 30 calls</title>" in made
     assert "prefers-color-scheme: dark" in made
 
 
@@ -118,14 +123,14 @@ def test_failures_of_which_nobody_knows_when_are_not_left_out_without_a_word():
     dated, both = (
         render_page(msgspec.structs.replace(findings("x"), undated=undated), 1_772_400_000_000) for undated in (0, 3)
     )
-    assert "do not say when" not in "".join(dated)
-    assert "Not shown: 3 failures of which the logs do not say when." in "".join(both)
+    assert "without a timestamp" not in "".join(dated)
+    assert "Not shown: 3 failures without a timestamp." in "".join(both)
 
 
 def test_nothing_found_is_a_page_too():
     made = render_page(scan_histories([], Redactor()), 1_772_400_000_000)
     parsed(made)
-    assert "No calls of any tool were found." in made
+    assert "No tool calls found." in made
 
 
 def test_a_page_is_small():

@@ -35,13 +35,13 @@ def test_failures_are_counted_by_kind_tool_and_pattern_with_what_overcame_them(t
         *working(log, "toolu_2", 10, file_path="/home/ada/shop/src/main.py", limit=100),
         *failing(log, "toolu_3", 20, file_path="/elsewhere/entirely"),
     )
-    assert (result.sessions, result.calls, result.failures, result.overcome, result.unrecovered) == (1, 3, 2, 1, 1)
+    assert (result.sessions, result.calls, result.failures, result.recovered, result.unrecovered) == (1, 3, 2, 1, 1)
     (kind,) = result.kinds
-    assert (kind.kind, kind.failures, kind.overcome, kind.tool) == ("tool/file_not_found", 2, 1, "Read")
+    assert (kind.kind, kind.failures, kind.recovered, kind.tool) == ("tool/file_not_found", 2, 1, "Read")
     (pattern,) = result.patterns
     assert (pattern.failures, pattern.sessions, pattern.unrecovered) == (2, 1, 1)
     (one,) = result.fixes
-    assert (one.fix, one.worked, one.failures) == ("another file_path", 1, 2)
+    assert (one.action, one.successes, one.failures) == ("different file_path", 1, 2)
     assert (one.before, one.after) == ("/home/ada/shop/srv/main.py", "/home/ada/shop/src/main.py")
 
 
@@ -53,7 +53,7 @@ def test_what_the_user_refused_and_what_fell_with_a_sibling_are_not_failures(tmp
         *failing(log, "toolu_2", 5, SIBLING),
         *working(log, "toolu_3", 9),
     )
-    assert (result.failures, result.refused, result.cancelled) == (0, 1, 1)
+    assert (result.failures, result.user_rejected, result.cancelled) == (0, 1, 1)
     assert scan_text.summarize_findings(result) == "None of 3 calls in 1 session failed."
 
 
@@ -66,11 +66,11 @@ def test_the_same_failure_again_after_a_compaction_is_told(tmp_path):
         *failing(log, "toolu_2", 110),
         *failing(log, "toolu_3", 120, "sh: mak: command not found", "Bash", command="mak"),
     )
-    assert (result.compacted, result.again) == (1, 1)
-    assert result.patterns[0].again + result.patterns[1].again == 1
-    assert result.before == (1, 1)
-    assert result.after == (2, 2)
-    assert "1 came again after a compaction" in scan_text.summarize_findings(result)
+    assert (result.compacted_sessions, result.repeats_after_compaction) == (1, 1)
+    assert result.patterns[0].repeats_after_compaction + result.patterns[1].repeats_after_compaction == 1
+    assert result.before_compaction == (1, 1)
+    assert result.after_compaction == (2, 2)
+    assert "1 repeated after a compaction" in scan_text.summarize_findings(result)
 
 
 def test_time_in_failing_is_the_failed_calls_and_the_thinking_after_them_but_no_pauses(tmp_path):
@@ -82,14 +82,14 @@ def test_time_in_failing_is_the_failed_calls_and_the_thinking_after_them_but_no_
         *failing(log, "toolu_3", 20),  # 1 s, and then somebody was away for ten minutes
         *working(log, "toolu_4", 621),
     )
-    assert result.seconds == 11.0
+    assert result.failure_seconds == 11.0
 
 
 def test_calls_made_at_the_same_time_cost_their_time_once(tmp_path):
     log = ClaudeCode()
     both = [log.call("toolu_1", "Read", 0, file_path="/a"), log.call("toolu_2", "Read", 0, file_path="/b")]
     ends = [log.result("toolu_1", MISSING, 4, is_error=True), log.result("toolu_2", MISSING, 4, is_error=True)]
-    assert found(tmp_path, *both, *ends).seconds == 4.0
+    assert found(tmp_path, *both, *ends).failure_seconds == 4.0
 
 
 def test_the_same_failure_again_and_again_is_a_spiral_until_it_is_overcome(tmp_path):
@@ -102,8 +102,8 @@ def test_the_same_failure_again_and_again_is_a_spiral_until_it_is_overcome(tmp_p
     entries += working(log, "toolu_end", 90, "Edit", file_path="/a.py", old_string="try 5", new_string="b")
     (spiral,) = found(tmp_path, *entries).spirals
     assert (spiral.failures, spiral.tool, spiral.kind) == (4, "Edit", "tool/edit_mismatch")
-    assert spiral.seconds == 31.0
-    assert (spiral.project, spiral.ended) == ("shop", "another old_string")
+    assert spiral.duration_seconds == 31.0
+    assert (spiral.project, spiral.recovered_by) == ("shop", "different old_string")
 
 
 def test_calls_made_at_once_that_fail_alike_are_no_spiral(tmp_path):
@@ -125,26 +125,26 @@ def test_a_test_that_fails_in_another_way_each_time_is_progress_and_no_spiral(tm
 
 
 def link(how: str, *changes: Change, between: tuple[str, ...] = ()) -> Link:
-    return Link(run="r", failed=1, overcame=2, how=how, changes=changes, between=between)  # type: ignore[arg-type]
+    return Link(run="r", failed_call=1, recovering_call=2, method=how, changes=changes, intermediate_tools=between)  # type: ignore[arg-type]
 
 
 def test_what_helped_is_told_without_values_and_without_what_is_beside_the_point():
-    command = Change(path="command", how="substitute", before="a", after="b")
-    comment = Change(path="description", how="substitute", before="run", after="run again")
-    assert describe_recovery(link("retry")) == "the same call again"
-    assert describe_recovery(link("recipe", between=("Read",)), "stale_file") == "Read first"
+    command = Change(path="command", operation="substitute", before="a", after="b")
+    comment = Change(path="description", operation="substitute", before="run", after="run again")
+    assert describe_recovery(link("retry")) == "retry of the same call"
+    assert describe_recovery(link("prerequisite", between=("Read",)), "stale_file") == "Read first"
     assert describe_recovery(link("agent", comment, between=("Grep", "Edit")), "build_failure") == "Edit first"
     assert (
         describe_recovery(link("agent", command, comment, between=("Edit",)), "test_failure")
-        == "Edit first, then another command"
+        == "Edit first, then different command"
     )
-    assert describe_recovery(link("agent", command, comment)) == "another command"
-    assert describe_recovery(link("agent", Change(path="x", how="drop", before=1))) == "without x"
+    assert describe_recovery(link("agent", command, comment)) == "different command"
+    assert describe_recovery(link("agent", Change(path="x", operation="drop", before=1))) == "without x"
     assert (
-        describe_recovery(link("agent", Change(path="top_k", how="rename", before="top_k", after="topK")))
-        == "topK for top_k"
+        describe_recovery(link("agent", Change(path="top_k", operation="rename", before="top_k", after="topK")))
+        == "top_k renamed to topK"
     )
-    assert describe_recovery(link("recipe", between=tuple("abcd"))) == "4 other tools first"
+    assert describe_recovery(link("prerequisite", between=tuple("abcd"))) == "4 other tools first"
 
 
 def test_secrets_are_gone_from_everything_that_is_found(tmp_path):
@@ -172,8 +172,8 @@ def test_memory_does_not_grow_with_what_strangers_call_their_tools():
     scan = LogScan()
     for number in range(6_000):
         run = f"run_{number}"
-        step = Step(run=run, seq=1, call=1, name=f"tool{number}", started=1_772_000_000_000)
-        scan.add(History(run=Run(id=run, agent=f"agent{number}", started=1), steps=(step,)))
+        step = Step(run=run, seq=1, call=1, name=f"tool{number}", started_at=1_772_000_000_000)
+        scan.add(History(run=Run(id=run, agent=f"agent{number}", started_at=1), steps=(step,)))
     result = scan.build_findings(Redactor())
     assert result.calls == 6_000
     assert len(result.tools) == 20
@@ -182,4 +182,4 @@ def test_memory_does_not_grow_with_what_strangers_call_their_tools():
 
 def test_nothing_is_a_good_answer_too():
     result = scan_histories([], Redactor())
-    assert list(scan_text.render_findings(result)) == ["No calls of any tool were found."]
+    assert list(scan_text.render_findings(result)) == ["No tool calls found."]

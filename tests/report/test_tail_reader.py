@@ -27,14 +27,18 @@ class Kept:
 
     def begin(self, id: str) -> None:
         self.started[id] = self.clock
-        self._tell(RunStarted(Run(id=id, agent="helper", started=self.clock)))
+        self._tell(RunStarted(Run(id=id, agent="helper", started_at=self.clock)))
 
     def call(self, id: str) -> None:
         seq = self.seqs[id] = self.seqs.get(id, 0) + 1
-        self._tell(StepEnded(Step(run=id, seq=seq, call=seq, name="search", started=self.clock)))
+        self._tell(StepEnded(Step(run=id, seq=seq, call=seq, name="search", started_at=self.clock)))
 
     def end(self, id: str) -> None:
-        self._tell(RunEnded(Run(id=id, agent="helper", started=self.started[id], ended=self.clock, end="finished")))
+        self._tell(
+            RunEnded(
+                Run(id=id, agent="helper", started_at=self.started[id], ended_at=self.clock, end_reason="finished")
+            )
+        )
 
     def ended(self, id: str) -> None:
         self.begin(id)

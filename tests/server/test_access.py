@@ -125,7 +125,13 @@ def test_the_printed_address_works_once_and_its_cookie_is_kept_from_other_sites(
 
 def test_a_tenant_sees_nothing_of_another(beyond):
     ours, theirs = beyond.holding("admin", tenant="ours"), beyond.holding("admin", tenant="theirs")
-    run = {"id": "r", "agent": "a", "ended": 2, "started": 1, "steps": [{"name": "s", "failure": {"message": "no"}}]}
+    run = {
+        "id": "r",
+        "agent": "a",
+        "ended_at": 2,
+        "started_at": 1,
+        "steps": [{"name": "s", "failure": {"message": "no"}}],
+    }
     assert ours.post("/v1/runs", run).json["new"] == 2
     (pattern,) = ours.get("/v1/patterns").json["patterns"]
 
@@ -195,15 +201,19 @@ def test_what_cannot_be_done_names_everything_that_can(serving, path, possible):
 @pytest.mark.parametrize(
     ("method", "said", "told"),
     [
-        ("forget", [{"text": "abc"}], "a text to forget has at least 4 characters"),
-        ("forget", [{}], "forgetting takes one of"),
-        ("update_pattern", [{"pattern": "ID", "do": "merge", "into": "pat_none"}], "`mulligan patterns` lists them"),
-        ("update_pattern", [{"pattern": "ID", "do": "merge"}], "merging takes two patterns"),
-        ("save_lesson", [{"id": "les_1", "tool": "s", "mistake": "m", "correction": "c"}], "12 digits"),
+        ("forget", [{"text": "abc"}], "Use at least 4 characters"),
+        ("forget", [{}], "Select exactly one of"),
+        (
+            "update_pattern",
+            [{"pattern": "ID", "action": "merge", "into": "pat_none"}],
+            "List patterns: mulligan patterns",
+        ),
+        ("update_pattern", [{"pattern": "ID", "action": "merge"}], "Merging needs two pattern ids"),
+        ("save_lesson", [{"id": "les_1", "tool": "s", "mistake": "m", "correction": "c"}], "12 hexadecimal digits"),
     ],
 )
 def test_what_no_store_can_do_is_the_askers_fault_and_not_told_as_the_stores(serving, method, said, told):
-    failed = {"id": "r", "end": "finished", "steps": [{"name": "s", "failure": {"message": "no"}}]}
+    failed = {"id": "r", "end_reason": "finished", "steps": [{"name": "s", "failure": {"message": "no"}}]}
     assert serving.anybody().post("/v1/runs", failed).status == 200
     person = serving.person()
     (pattern,) = person.get("/v1/patterns").json["patterns"]

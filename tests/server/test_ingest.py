@@ -11,8 +11,8 @@ from mulligan.store.base import DEFAULT_TENANT
 
 def batch(offset=2, **more):
     events = [
-        StepEnded(Step(run="run_a", seq=1, call=1, name="search", arguments={"k": 1}, started=1000)),
-        RunEnded(Run(id="run_a", agent="helper", started=1000, ended=1010, end="finished")),
+        StepEnded(Step(run="run_a", seq=1, call=1, name="search", arguments={"k": 1}, started_at=1000)),
+        RunEnded(Run(id="run_a", agent="helper", started_at=1000, ended_at=1010, end_reason="finished")),
     ]
     return {"client": "c", "journal": "1-j_x", "offset": offset, "events": to_builtins(events), **more}
 
@@ -36,11 +36,11 @@ def test_a_run_of_another_program_gets_a_kind_a_fingerprint_a_status_and_a_patte
     run = {
         "id": "theirs-1",
         "agent": "cron",
-        "started": 1_794_700_000_000,
-        "ended": 1_794_700_009_000,
+        "started_at": 1_794_700_000_000,
+        "ended_at": 1_794_700_009_000,
         "steps": [
-            {"name": "fetch", "seconds": 3, "failure": {"message": "Read timed out after 3 s"}},
-            {"name": "fetch", "call": 1, "seconds": 0.5, "arguments": {"url": "x"}},
+            {"name": "fetch", "duration_seconds": 3, "failure": {"message": "Read timed out after 3 s"}},
+            {"name": "fetch", "call": 1, "duration_seconds": 0.5, "arguments": {"url": "x"}},
         ],
     }
 
@@ -50,7 +50,7 @@ def test_a_run_of_another_program_gets_a_kind_a_fingerprint_a_status_and_a_patte
     assert told["status"] == "recovered"
     assert [each["attempts"] for each in told["calls"]] == [2]
     (pattern,) = serving.person().get("/v1/patterns").json["patterns"]
-    assert (pattern["kind"], pattern["count"], pattern["overcome"]) == ("tool/timeout", 1, 1)
+    assert (pattern["kind"], pattern["occurrences"], pattern["recovered"]) == ("tool/timeout", 1, 1)
 
 
 def test_a_further_attempt_that_names_another_further_attempt_is_told_so(anybody):
@@ -62,33 +62,33 @@ def test_a_further_attempt_that_names_another_further_attempt_is_told_so(anybody
     ]
     told = anybody.post("/v1/runs", {"id": "r", "steps": steps})
     assert (told.status, told.json["field"]) == (400, "steps[2].call")
-    assert "step 2 is a further one, of call 1" in told.json["message"]
+    assert "Invalid call 2: that step is a later attempt. Use its call, 1." in told.json["message"]
     steps[2]["call"] = 3
     assert anybody.post("/v1/runs", {"id": "r", "steps": steps}).json["new"] == 4
 
 
 def test_the_same_run_again_changes_nothing(anybody):
-    run = {"id": "r", "ended": 5, "started": 1, "steps": [{"name": "a"}], "failures": [{"message": "no disk"}]}
+    run = {"id": "r", "ended_at": 5, "started_at": 1, "steps": [{"name": "a"}], "failures": [{"message": "no disk"}]}
 
     assert anybody.post("/v1/runs", run).json["new"] == 3
     assert anybody.post("/v1/runs", run).json["new"] == 0
 
 
 def test_a_run_without_an_id_is_given_one(serving, anybody):
-    (id,) = anybody.post("/v1/runs", {"agent": "x", "end": "finished"}).json["runs"]
+    (id,) = anybody.post("/v1/runs", {"agent": "x", "end_reason": "finished"}).json["runs"]
 
     assert serving.store.run(DEFAULT_TENANT, id).run.agent == "x"
 
 
 def test_steps_and_failures_come_later_and_belong_to_their_run(serving, anybody):
-    anybody.post("/v1/runs", {"id": "r", "agent": "x", "started": 1000})
-    anybody.post("/v1/steps", [{"run": "r", "seq": 1, "name": "plan", "type": "plan", "started": 1000}])
+    anybody.post("/v1/runs", {"id": "r", "agent": "x", "started_at": 1000})
+    anybody.post("/v1/steps", [{"run": "r", "seq": 1, "name": "plan", "type": "plan", "started_at": 1000}])
     told = {"run": "r", "step": 1, "type": "orchestration", "code": "invalid_state", "message": "no plan"}
 
     assert anybody.post("/v1/failures", told).json == {"new": 1}
     assert anybody.post("/v1/failures", told).json == {"new": 0}
     anybody.post("/v1/failures", {"run": "r", "type": "orchestration", "code": "precondition", "message": "no disk"})
-    anybody.post("/v1/runs", {"id": "r", "agent": "x", "started": 1000, "ended": 2000})
+    anybody.post("/v1/runs", {"id": "r", "agent": "x", "started_at": 1000, "ended_at": 2000})
 
     history = serving.store.run(DEFAULT_TENANT, "r")
     found = {str(step.failure.kind): step for step in history.steps if step.failure}
@@ -101,9 +101,12 @@ def test_steps_and_failures_come_later_and_belong_to_their_run(serving, anybody)
     ("path", "sent", "field"),
     [
         ("/v1/runs", {"agnet": "x"}, ""),
-        ("/v1/runs", {"started": -1}, "started"),
-        ("/v1/runs", {"started": 10, "ended": 5}, "ended"),
-        ("/v1/runs", [{"id": "a"}, {"id": "a", "steps": [{"seconds": "long"}]}], "[1].steps[0].seconds"),
+        ("/v1/runs", {"started_at": -1}, "started_at"),
+        ("/v1/runs", {"started_at": 10, "ended_at": 5}, "ended_at"),
+        (
+            "/v1/runs", [{"id": "a"}, {"id": "a", "steps": [{"duration_seconds": "long"}]}],
+            "[1].steps[0].duration_seconds",
+        ),
         ("/v1/runs", {"id": "a", "steps": [{"seq": 1}, {"seq": 1}]}, "steps[1].seq"),
         ("/v1/runs", {"id": "a", "failures": [{"step": 7}]}, "failures[0].step"),
         ("/v1/steps", {"seq": 1}, "run"),
@@ -113,10 +116,10 @@ def test_steps_and_failures_come_later_and_belong_to_their_run(serving, anybody)
         ("/v1/failures", {"message": "no"}, "run"),
         ("/v1/failures", {"run": "r", "code": "a b"}, "code"),
         ("/v1/batch", {"client": "c", "journal": "j", "offset": 0, "events": []}, "offset"),
-        ("/v1/batch", batch(events=[{"event": "run.ended", "run": {"id": "x", "started": 10**17}}]),
-         "events[0].run.started"),
+        ("/v1/batch", batch(events=[{"event": "run.ended", "run": {"id": "x", "started_at": 10**17}}]),
+         "events[0].run.started_at"),
         ("/v1/batch", batch(events=[{"event": "step.ended", "step": {
-            "run": "r", "seq": 1, "call": 1, "failure": {"kind": {}, "remedy": "tell", "ran": "no"}}}]),
+            "run": "r", "seq": 1, "call": 1, "failure": {"kind": {}, "remedy": "replan", "took_effect": "no"}}}]),
          "events[0].step.failure.kind"),
         ("/v1/batch", batch(events=[{"event": "step.ended", "step": {"run": "", "seq": 1, "call": 1}}]),
          "events[0].step.run"),
@@ -133,7 +136,7 @@ def test_what_cannot_be_meant_is_refused_with_its_place(anybody, path, sent, fie
 
 def test_of_a_batch_that_is_refused_nothing_is_kept(serving, anybody):
     sent = batch()
-    sent["events"][0]["step"]["seconds"] = -1
+    sent["events"][0]["step"]["duration_seconds"] = -1
     assert anybody.post("/v1/batch", sent).status == 400
 
     assert serving.store.run(DEFAULT_TENANT, "run_a") is None
@@ -151,6 +154,6 @@ def test_the_trace_that_began_a_run_is_kept_and_one_that_is_none_is_refused(serv
 
 def test_a_run_that_says_only_when_it_ended_does_not_begin_after_that(serving, anybody):
     ended = serving.server.clock() - 60_000
-    anybody.post("/v1/runs", {"id": "a", "ended": ended, "steps": [{"name": "s"}]})
-    anybody.post("/v1/runs", {"id": "b", "ended": ended, "steps": [{"name": "s", "started": ended - 500}]})
-    assert [serving.store.run(DEFAULT_TENANT, id).run.started - ended for id in "ab"] == [0, -500]
+    anybody.post("/v1/runs", {"id": "a", "ended_at": ended, "steps": [{"name": "s"}]})
+    anybody.post("/v1/runs", {"id": "b", "ended_at": ended, "steps": [{"name": "s", "started_at": ended - 500}]})
+    assert [serving.store.run(DEFAULT_TENANT, id).run.started_at - ended for id in "ab"] == [0, -500]

@@ -55,7 +55,7 @@ def test_runs_of_a_foreign_agent_come_out_as_what_they_were(serving, anybody):
     stats = serving.person().get("/v1/stats?since=all").json
     assert stats["total"]["runs"] == dict(Counter(STATUSES))
     assert stats["total"]["recovered"] == 9
-    assert stats["total"]["given_up"] == 7
+    assert stats["total"]["unrecovered"] == 7
     assert set(stats["failure_breakdown"]) == {"tool/timeout"}
     assert len(serving.person().get("/v1/patterns").json["patterns"]) == 1
     run = serving.person().get("/v1/runs?status=recovered&limit=1").json["runs"][0]

@@ -43,8 +43,8 @@ def store(request, tmp_path, clock) -> Iterator[Store]:
     else:
         made = open_store(str(tmp_path / "s.db"))
     made._clock = clock
-    Tenants(made).create(with_retention_days(Tenant("short"), {"successes": 2}))
-    Tenants(made).create(with_retention_days(Tenant("ever"), {"successes": None}))
+    Tenants(made).create(with_retention_days(Tenant("short"), {"keep_successes": 2}))
+    Tenants(made).create(with_retention_days(Tenant("ever"), {"keep_successes": None}))
     for tenant in (DEFAULT_TENANT, "short", "ever"):
         keep(made, tenant, "run_a")
     yield made
@@ -52,13 +52,13 @@ def store(request, tmp_path, clock) -> Iterator[Store]:
 
 
 def keep(store: Store, tenant: str, id: str, journal: str = "j") -> None:
-    run = Run(id=id, agent="a", started=1)
+    run = Run(id=id, agent="a", started_at=1)
     events = [RunStarted(run), StepEnded(Step(run=id, seq=1, call=1, name="search")), RunEnded(ended(run))]
     store.append(tenant, events, journal, store.offset(tenant, journal) + 1)
 
 
 def ended(run: Run) -> Run:
-    return Run(id=run.id, agent=run.agent, started=run.started, ended=2, end="finished")
+    return Run(id=run.id, agent=run.agent, started_at=run.started_at, ended_at=2, end_reason="finished")
 
 
 def left(store: Store) -> list[str]:
@@ -75,14 +75,16 @@ def test_each_tenant_keeps_its_runs_as_long_as_it_is_set_to(store, clock):
     assert pruner.run_round()
     assert left(store) == [DEFAULT_TENANT, "ever"]
     assert re.fullmatch(r"pruned tenant=short runs=1 steps=1 sampled=0 seconds=\d+\.\d", said.pop())
-    (act,) = store.audit("short", AuditQuery(do="prune"))
-    assert act.told == "1 run, 1 step"
+    (act,) = store.audit("short", AuditQuery(action="prune"))
+    assert act.detail == "1 run, 1 step"
 
     keep(store, DEFAULT_TENANT, "run_imported", f"{IMPORT_PREFIX}file")
     clock.now += 40 * DAY
     assert pruner.run_round()
     assert [each.run.id for each in store.runs(DEFAULT_TENANT, RunQuery())] == ["run_imported"]
-    assert [act.do for act in store.audit("ever", AuditQuery(do="prune"))] == []  # nothing went, so nothing is noted
+    assert [
+        act.action for act in store.audit("ever", AuditQuery(action="prune"))
+    ] == []  # nothing went, so nothing is noted
 
 
 def test_of_several_processes_one_does_it_and_once_a_day(store, clock):
@@ -189,6 +191,7 @@ SERVE = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [(), ("--no-prune",)])
 def test_mulligan_serve_does_it_and_says_so_unless_it_is_told_not_to(tmp_path, clock, words):
     pytest.importorskip("uvicorn", reason="needs the extra: pip install 'mulligan[server]'")
@@ -205,16 +208,14 @@ def test_mulligan_serve_does_it_and_says_so_unless_it_is_told_not_to(tmp_path, c
     try:
         said = [process.stdout.readline() for _ in range(3 if words else 4)]
         if not words:
-            assert said[3].startswith(
-                "Once a day, what is too old goes: runs that worked after 30 days and runs that fail"
-            )
+            assert said[3].startswith("Daily pruning: successful runs after 30 days and failed runs after 90 days")
             assert process.stderr.readline().startswith("pruned tenant=local runs=1 steps=1 ")
     finally:
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (0, "", "")
     assert [each.run.id for each in old.runs(DEFAULT_TENANT, RunQuery())] == (["run_old"] if words else [])
-    assert [act.by for act in old.audit(DEFAULT_TENANT, AuditQuery(do="prune"))] == (
+    assert [act.by for act in old.audit(DEFAULT_TENANT, AuditQuery(action="prune"))] == (
         [] if words else ["mulligan serve"]
     )
     old.close()

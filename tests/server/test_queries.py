@@ -28,23 +28,25 @@ def runs(count=60, seed=5):
         for call in range(chance.randint(1, 3)):
             tool, first = chance.choice(["search", "fetch", "=cmd|calc"]), len(steps) + 1
             if chance.random() < 0.4:
-                steps.append({"name": tool, "failure": {"message": chance.choice(SAYS)}, "seconds": chance.random()})
+                steps.append(
+                    {"name": tool, "failure": {"message": chance.choice(SAYS)}, "duration_seconds": chance.random()}
+                )
                 if chance.random() < 0.6:
-                    steps.append({"name": tool, "call": first, "seconds": chance.random()})
+                    steps.append({"name": tool, "call": first, "duration_seconds": chance.random()})
             else:
-                steps.append({"name": tool, "seconds": chance.random()})
+                steps.append({"name": tool, "duration_seconds": chance.random()})
             if call == 2 and chance.random() < 0.5:
-                steps.append({"name": "small-1", "type": "model", "seconds": 0.2, "tokens": {"input": 9}})
+                steps.append({"name": "small-1", "type": "model", "duration_seconds": 0.2, "tokens": {"input": 9}})
         yield {
             "id": f"r-{number:03}", "agent": chance.choice(["ann", "bob"]), "version": chance.choice(["1", "2"]),
-            "environment": chance.choice(["prod", None]), "started": started,
-            "ended": started + 1000, "steps": steps, "end": chance.choice(["finished"] * 5 + ["raised"]),
+            "environment": chance.choice(["prod", None]), "started_at": started,
+            "ended_at": started + 1000, "steps": steps, "end_reason": chance.choice(["finished"] * 5 + ["raised"]),
         }  # fmt: skip
 
 
 def has_failed(run):
     """Whether a run raised, or no call of it succeeded in the end."""
-    return run["end"] == "raised" or all("failure" in step for step in run["steps"])
+    return run["end_reason"] == "raised" or all("failure" in step for step in run["steps"])
 
 
 ASKED = (
@@ -79,19 +81,19 @@ def test_totals_have_the_names_and_meanings_that_were_promised(filled):
     told = filled.person().get(f"/v1/stats?since=all&now={NOW}").json
     sent = list(runs())
     failures = sum(map(has_failed, sent))
-    assert failures > sum(run["end"] == "raised" for run in sent)
+    assert failures > sum(run["end_reason"] == "raised" for run in sent)
     assert told["total_runs"] == 60
     assert told["total_failures"] == failures
     assert told["success_rate"] == round((60 - failures) / 60 * 100, 2)
     said = [step["failure"]["message"] for run in sent for step in run["steps"] if "failure" in step]
     assert told["failure_breakdown"]["tool/timeout"] == said.count(SAYS[0])
     assert sum(told["failure_breakdown"].values()) == len(said)
-    assert sum(told["given_up_breakdown"].values()) == told["total"]["given_up"]
+    assert sum(told["unrecovered_breakdown"].values()) == told["total"]["unrecovered"]
     assert sum(each["calls"] for each in told["series"]) == told["total"]["calls"]
-    assert told["most_failing_step"]["given_up"] > 0
+    assert told["most_failing_step"]["unrecovered"] > 0
     assert isinstance(told["advice"], list)
     assert told["total"]["by_attempt"][0]["attempt"] == 1
-    assert "p95" in told["total"]["seconds"]
+    assert "p95" in told["total"]["latency_seconds"]
     assert "seconds_before" in told["total"]["kinds"]["tool/timeout"]
 
 
@@ -126,8 +128,8 @@ def test_lists_come_page_by_page_and_each_row_once(filled):
             "kind=tool/timeout",
             lambda run: any(step.get("failure", {}).get("message") == SAYS[0] for step in run["steps"]),
         ),
-        ("since=7d", lambda run: run["started"] >= NOW - 7 * 24 * HOUR),
-        (f"until={NOW - 240 * HOUR}", lambda run: run["started"] < NOW - 240 * HOUR),
+        ("since=7d", lambda run: run["started_at"] >= NOW - 7 * 24 * HOUR),
+        (f"until={NOW - 240 * HOUR}", lambda run: run["started_at"] < NOW - 240 * HOUR),
         ("status=failure", has_failed),
     ],
     ids=lambda each: each if isinstance(each, str) else "",
@@ -154,7 +156,7 @@ def test_where_values_are_hidden_models_are_still_told_apart_by_their_names(tmp_
     with served(tmp_path, level="shared") as running:
         step = {"type": "model", "name": "ask", "metadata": {"model": "big-1"}, "arguments": {"text": "private words"}}
         told = running.anybody().post(
-            "/v1/runs", {"id": "r", "started": NOW, "ended": NOW, "metadata": {"model": "small-1"},
+            "/v1/runs", {"id": "r", "started_at": NOW, "ended_at": NOW, "metadata": {"model": "small-1"},
                          "steps": [step, {"name": "fetch"}]},
         )  # fmt: skip
         assert told.status == 200
@@ -185,7 +187,7 @@ def test_the_document_says_of_every_field_that_may_be_sent_what_it_means(filled)
     for name in ("RunPayload", "StepPayload", "FailurePayload", "BatchPayload"):
         fields = schemas[name]["properties"].items()
         assert [each for each, about in fields if not about.get("description") and each not in ("type", "events")] == []
-    assert "the seq of the first one" in filled.person().get("/docs", Accept="text/html").body.decode()
+    assert "seq of the call&#x27;s first attempt" in filled.person().get("/docs", Accept="text/html").body.decode()
 
 
 @pytest.mark.parametrize(
@@ -209,14 +211,14 @@ def test_prometheus_is_told_the_same_figures(filled):
     total = filled.person().get("/v1/stats?since=all").json["total"]
     assert float(lines['mulligan_calls_total{outcome="first_try"}']) == total["first_try"]
     assert float(lines['mulligan_runs_total{status="failure"}']) == total["runs"]["failure"]
-    assert float(lines['mulligan_attempt_seconds_bucket{le="+Inf"}']) == total["seconds"]["of"]
+    assert float(lines['mulligan_attempt_seconds_bucket{le="+Inf"}']) == total["latency_seconds"]["sample_size"]
     assert float(lines['mulligan_failures_total{kind="tool/timeout"}']) == total["kinds"]["tool/timeout"]["failures"]
     assert 'mulligan_tool_calls_total{tool="search",outcome="recovered"}' in lines
 
 
 def test_a_tool_with_a_hostile_name_breaks_no_line(serving, anybody):
     name = 'a"b\\c\nd{e="f"} 1'
-    anybody.post("/v1/runs", {"id": "r", "ended": 1, "started": 1, "steps": [{"name": name}]})
+    anybody.post("/v1/runs", {"id": "r", "ended_at": 1, "started_at": 1, "steps": [{"name": name}]})
     for line in serving.person().get("/metrics").body.decode().splitlines():
         assert line.startswith(("#", "mulligan_")), line
 
@@ -246,7 +248,7 @@ def test_every_route_for_others_is_documented(serving):
 
 @pytest.mark.parametrize("id", ["team/a/17", "a//b", "50% of it?", "../../etc", "\u00fc ber"])
 def test_a_run_is_found_by_an_id_with_anything_in_it(anybody, person, id):
-    run = {"id": id, "agent": "ann", "end": "finished", "steps": [{"name": "search"}]}
+    run = {"id": id, "agent": "ann", "end_reason": "finished", "steps": [{"name": "search"}]}
     assert anybody.post("/v1/runs", run).status == 200
     found = person.get(f"/v1/runs/{quote(id, safe='')}")
     assert (found.status, found.json["id"]) == (200, id)

@@ -54,7 +54,7 @@ def test_the_next_day_begins_anew_and_the_answer_says_when_to_come():
     with pytest.raises(ApiError) as refused:
         quotas.reserve_and_spend(tenant, {"bytes": 1}, late)
     assert refused.value.headers["Retry-After"] == "91"
-    assert "100 bytes a day" in refused.value.message
+    assert "daily quota of 100 bytes" in refused.value.message
     assert spend(quotas, tenant, now=late + 91_000, bytes=100)
 
 
@@ -108,8 +108,9 @@ def test_only_the_days_of_a_month_are_remembered():
     assert len(load_usage(store, "acme").days) == 31
 
 
+@pytest.mark.slow
 def test_a_server_answers_429_and_one_tenants_quota_is_nobody_elses(tmp_path):
-    run = {"agent": "a", "end": "finished", "steps": [{"name": "s"}, {"name": "t"}]}
+    run = {"agent": "a", "end_reason": "finished", "steps": [{"name": "s"}, {"name": "t"}]}
     with served(tmp_path) as running:
         running.server.tenants.create(limited(records=6))
         running.server.tenants.create(with_quotas(Tenant(name="asks"), {"requests": 2}))

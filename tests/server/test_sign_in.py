@@ -22,7 +22,7 @@ from mulligan.server.tokens import Token, Tokens
 from mulligan.store.memory import MemoryStore
 
 BEYOND = AccessRules(is_local=False, hosts=frozenset({"localhost"}))
-RUN = {"id": "r", "agent": "their-agent", "end": "finished", "steps": [{"name": "s"}]}
+RUN = {"id": "r", "agent": "their-agent", "end_reason": "finished", "steps": [{"name": "s"}]}
 
 
 @pytest.fixture
@@ -62,9 +62,9 @@ def test_a_person_of_a_tenant_signs_in_without_a_script_and_sees_what_is_theirs(
     assert reader not in came.headers["set-cookie"]
     person = signed_in(running, reader)
     assert b"their-agent" in person.get("/runs").body
-    assert b"ann of acme" in person.get("/runs").body
+    assert b"ann, tenant acme" in person.get("/runs").body
     assert person.get("/v1/runs").json["runs"][0]["id"] == "r"
-    assert person.post("/patterns/x", body=b"do=mute").status == 403  # to look is not to decide
+    assert person.post("/patterns/x", body=b"action=mute").status == 403  # to look is not to decide
 
 
 def test_whoever_signs_in_is_led_to_the_page_they_wanted(running):
@@ -259,10 +259,10 @@ def test_a_cookie_that_was_signed_out_with_is_remembered_no_longer_than_it_was_g
     for number in range(3):
         sessions.sign_out(sessions.create_cookie(token, number), number)
     sessions.sign_out("made.1.up", 0)
-    assert len(sessions._signed_out) == 3
+    assert len(sessions.signed_out) == 3
     later = COOKIE_HOURS * 3_600_000 + 10
     sessions.sign_out(sessions.create_cookie(token, later), later)
-    assert len(sessions._signed_out) == 1
+    assert len(sessions.signed_out) == 1
 
 
 def test_of_more_cookies_than_are_remembered_those_are_let_go_of_that_end_the_soonest(monkeypatch):

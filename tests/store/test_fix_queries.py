@@ -60,10 +60,10 @@ runs = st.tuples(
 def events(number: int, run: tuple[Any, ...]) -> list[AnyEvent]:
     made, days, agent, _ = run
     id, began = f"run_{number}", NOW - days * DAY - 1000 * number
-    about = Run(id=id, started=began, agent=agent)
+    about = Run(id=id, started_at=began, agent=agent)
     told: list[AnyEvent] = [RunStarted(about)]
     for seq, (tool, arguments, failed) in enumerate(made, 1):
-        shared: dict[str, Any] = {"run": id, "seq": seq, "call": seq, "name": tool, "started": began + seq}
+        shared: dict[str, Any] = {"run": id, "seq": seq, "call": seq, "name": tool, "started_at": began + seq}
         if failed is not None:
             shared |= {"outcome": "failure", "failure": failure(*failed)}
         told.append(StepEnded(Step(arguments=arguments, **shared)))
@@ -71,7 +71,7 @@ def events(number: int, run: tuple[Any, ...]) -> list[AnyEvent]:
 
 
 def answers(store: Store, agent: str, without: str) -> list[Any]:
-    found: list[Any] = [store.fixes(DEFAULT_TENANT, FixQuery(now=NOW, limit=99, without=without))]
+    found: list[Any] = [store.fixes(DEFAULT_TENANT, FixQuery(now=NOW, limit=99, excluded_run=without))]
     for tool in TOOLS:
         found.append(store.fixes(DEFAULT_TENANT, FixQuery(tool=tool, now=NOW, limit=99)))
         for message in (*MESSAGES, "the limit of my search is ten", "the door was locked"):
@@ -79,8 +79,8 @@ def answers(store: Store, agent: str, without: str) -> list[Any]:
             found.append(store.recall(DEFAULT_TENANT, asking))
             for arguments, kind in (({"topK": 10, "q": "a"}, ""), ({"k": "10", "q": "a"}, str(KINDS[0]))):
                 query = FixQuery(
-                    tool=tool, fingerprint=f"1:{message}", text=message, kind=kind, shape=argument_types(arguments),
-                    agent=agent, without=without, now=NOW,
+                    tool=tool, fingerprint=f"1:{message}", text=message, kind=kind,
+                    argument_types=argument_types(arguments), agent=agent, excluded_run=without, now=NOW,
                 )  # fmt: skip
                 found.append((query, store.fixes(DEFAULT_TENANT, query)))
     return found

@@ -52,18 +52,18 @@ def store(tmp_path: Path, clock: Clock) -> Iterator[SqliteStore]:
 
 
 def a_run(id: str, *steps: Step, started: int = START, **fields: Any) -> list[AnyEvent]:
-    run = Run(id=id, started=started, agent="a", **fields)
-    ended = Run(id=id, started=started, agent="a", ended=started + 9, end="finished", **fields)
+    run = Run(id=id, started_at=started, agent="a", **fields)
+    ended = Run(id=id, started_at=started, agent="a", ended_at=started + 9, end_reason="finished", **fields)
     return [RunStarted(run), *(StepEnded(step) for step in steps), RunEnded(ended)]
 
 
 def worked(run: str, seq: int = 1, name: str = "search", **fields: Any) -> Step:
-    return Step(run=run, seq=seq, call=seq, name=name, started=START + seq, seconds=0.25, **fields)
+    return Step(run=run, seq=seq, call=seq, name=name, started_at=START + seq, duration_seconds=0.25, **fields)
 
 
 def failed(run: str, seq: int = 1, name: str = "search", **fields: Any) -> Step:
     return Step(
-        run=run, seq=seq, call=seq, name=name, started=START + seq, outcome="failure",
+        run=run, seq=seq, call=seq, name=name, started_at=START + seq, outcome="failure",
         **{"failure": TIMEOUT, **fields},
     )  # fmt: skip
 
@@ -79,7 +79,7 @@ def ids(store: SqliteStore) -> list[str]:
 def tables(store: SqliteStore) -> dict[str, list[Any]]:
     """Everything that could be counted anew."""
     derived = ("links", "run_callees", "run_failures", "patterns", "pattern_days", "pattern_agents", "rollups")
-    with store._reading(DEFAULT_TENANT) as connection:
+    with store.read_connection(DEFAULT_TENANT) as connection:
         told = {name: sorted(map(repr, connection.execute(f"SELECT * FROM {name}"))) for name in derived}
         told["runs"] = sorted(map(repr, connection.execute("SELECT id, status, failure_free FROM runs")))
     return told
@@ -97,13 +97,13 @@ def begin_correction(store: SqliteStore, *others: Step, judged: bool = False) ->
     """A run without an end, in which k=50 was rejected and k=10 worked."""
     before, after = {"k": 50, "q": "cats"}, {"k": 10, "q": "cats"}
     link = Link(
-        run="run_a", failed=1, overcame=2, how="agent", changes=diff_arguments(before, after), evidence=("handler",),
-        provisional=True,
+        run="run_a", failed_call=1, recovering_call=2, method="agent", changes=diff_arguments(before, after),
+        evidence=("handler",), provisional=True,
     )  # fmt: skip
     failure = failed("run_a", failure=WRONG, arguments=before, links_decided=judged)
     success = worked("run_a", 2, arguments=after, links=(link,) if judged else ())
     steps = map(StepEnded, (failure, success, *others))
-    append(store, RunStarted(Run(id="run_a", started=START)), *steps)
+    append(store, RunStarted(Run(id="run_a", started_at=START)), *steps)
 
 
 def wait(store: SqliteStore, clock: Clock, minutes: int) -> None:
@@ -113,7 +113,7 @@ def wait(store: SqliteStore, clock: Clock, minutes: int) -> None:
 
 
 def later_step(at: int, seq: int, **fields: Any) -> Step:
-    return Step(run="run_a", seq=seq, call=seq, name=fields.pop("name", "fetch"), started=at, **fields)
+    return Step(run="run_a", seq=seq, call=seq, name=fields.pop("name", "fetch"), started_at=at, **fields)
 
 
 def taught(store: SqliteStore) -> list[Any]:
@@ -139,7 +139,7 @@ def test_idle_run_over_items_teaches_nothing_and_is_partial(store, clock, judged
     assert store.run(DEFAULT_TENANT, "run_a").links == ()
     assert taught(store) == []
     assert [each.run.id for each in store.runs(DEFAULT_TENANT, RunQuery(status="partial"))] == ["run_a"]
-    assert store.patterns(DEFAULT_TENANT, PatternQuery())[0].given_up == 1
+    assert store.patterns(DEFAULT_TENANT, PatternQuery())[0].unrecovered == 1
     total = store.stats(DEFAULT_TENANT, EVERYTHING).total
     assert (total.runs.get("partial"), total.runs.get("recovered", 0)) == (1, 0)
 
@@ -158,7 +158,11 @@ def test_idle_run_that_goes_on_is_judged_once_more_at_its_end(store, clock):
     wait(store, clock, 31)
     assert taught(store) == [10]
     refuting = later_step(clock.now, 3, name="search", arguments={"k": 7, "q": "cats"})
-    append(store, StepEnded(refuting), RunEnded(Run(id="run_a", started=START, ended=clock.now, end="finished")))
+    append(
+        store,
+        StepEnded(refuting),
+        RunEnded(Run(id="run_a", started_at=START, ended_at=clock.now, end_reason="finished")),
+    )
     assert taught(store) == []
     assert store.run(DEFAULT_TENANT, "run_a").links == ()
 
@@ -166,7 +170,7 @@ def test_idle_run_that_goes_on_is_judged_once_more_at_its_end(store, clock):
 def test_forgotten_run_leaves_nothing_to_be_judged(store, clock):
     begin_correction(store)
     store.forget(DEFAULT_TENANT, ForgetRequest(run="run_a"))
-    with store._reading(DEFAULT_TENANT) as connection:
+    with store.read_connection(DEFAULT_TENANT) as connection:
         assert connection.execute("SELECT * FROM provisional_runs").fetchall() == []
     wait(store, clock, 31)
     assert taught(store) == []
@@ -186,7 +190,7 @@ def test_what_worked_goes_after_its_age_and_what_failed_after_its_own(store, clo
 
     # They are counted all the same, and the pattern is known.
     assert store.stats(DEFAULT_TENANT, EVERYTHING) == before
-    assert store.patterns(DEFAULT_TENANT, PatternQuery())[0].count == 1
+    assert store.patterns(DEFAULT_TENANT, PatternQuery())[0].occurrences == 1
     assert store.pattern(DEFAULT_TENANT, pattern_id("search", "f-slow")).examples == ()
     assert (
         store.runs(DEFAULT_TENANT, RunQuery(tool="search"))
@@ -209,7 +213,7 @@ def test_age_counts_from_when_a_record_came_and_what_was_imported_waits_until_as
     assert store.prune(DEFAULT_TENANT, Retention(), START + DAY).runs == 0
     assert store.prune(DEFAULT_TENANT, Retention(), START + 31 * DAY).runs == 1
     assert ids(store) == ["run_imported"]
-    assert store.prune(DEFAULT_TENANT, Retention(imports=True), START + 31 * DAY).runs == 1
+    assert store.prune(DEFAULT_TENANT, Retention(include_imported=True), START + 31 * DAY).runs == 1
 
 
 def test_plain_successes_are_sampled_and_figures_were_counted_before(store, clock):
@@ -219,7 +223,7 @@ def test_plain_successes_are_sampled_and_figures_were_counted_before(store, cloc
     same = {"arguments": {"q": "cats"}}
     append(store, *a_run("run_mixed", failed("run_mixed", **same), worked("run_mixed", 2, **same), *mixed))
     before = store.stats(DEFAULT_TENANT, EVERYTHING)
-    policy = Retention(sample=0.1, successes=None)
+    policy = Retention(sample=0.1, keep_successes=None)
 
     pruned = store.prune(DEFAULT_TENANT, policy, START + 8 * DAY)
 
@@ -229,7 +233,7 @@ def test_plain_successes_are_sampled_and_figures_were_counted_before(store, cloc
     mixed_left = next(history for history in left if history.run.id == "run_mixed")
     assert [step.seq for step in mixed_left.steps][:2] == [1, 2]  # the failure, and what overcame it
     assert mixed_left.links
-    assert {step.sampled for history in left for step in history.steps if step.seq > 2} <= {0.1}
+    assert {step.sample_rate for history in left for step in history.steps if step.seq > 2} <= {0.1}
     assert store.stats(DEFAULT_TENANT, EVERYTHING) == before
     assert store.prune(DEFAULT_TENANT, policy, START + 9 * DAY).sampled == 0  # made again, the choice is the same
 
@@ -245,7 +249,7 @@ def test_cold_records_are_compressed_and_read_as_before(store, tmp_path):
 
     assert pruned.compressed == 399
     assert store.run(DEFAULT_TENANT, "run_a") == before
-    assert pruned.after < 0.7 * pruned.before
+    assert pruned.bytes_after < 0.7 * pruned.bytes_before
     assert store.prune(DEFAULT_TENANT, Retention(), START + 9 * DAY).compressed == 0
     append(store, StepEnded(worked("run_a", 500)))  # and such a run goes on
     store.rebuild(DEFAULT_TENANT)
@@ -258,15 +262,15 @@ def test_a_store_is_kept_within_its_size_and_the_file_shrinks(store, tmp_path):
         made = failed if n % 4 == 0 else worked
         append(store, *a_run(f"run_{n:03}", *(made(f"run_{n:03}", seq, result="x" * 2500) for seq in range(1, 11))))
     path = tmp_path / "a.db"
-    with store._writer as writer:
+    with store.writer as writer:
         writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     before = path.stat().st_size
     bound = before // 2
 
-    rehearsed = store.prune(DEFAULT_TENANT, Retention(size=bound), START, dry_run=True)
-    pruned = store.prune(DEFAULT_TENANT, Retention(size=bound), START)
+    rehearsed = store.prune(DEFAULT_TENANT, Retention(max_size=bound), START, dry_run=True)
+    pruned = store.prune(DEFAULT_TENANT, Retention(max_size=bound), START)
 
-    with store._writer as writer:
+    with store.writer as writer:
         writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     assert path.stat().st_size <= bound
     assert 0.5 < rehearsed.runs / pruned.runs < 2
@@ -280,18 +284,18 @@ def test_what_was_imported_does_not_go_for_its_size_unless_that_is_said(store):
     for n in range(20):
         events = a_run(f"run_{n:03}", *(worked(f"run_{n:03}", seq, result="x" * 900) for seq in range(1, 11)))
         append(store, *events, journal=f"{IMPORT_PREFIX}file" if n < 10 else "own")
-    store.prune(DEFAULT_TENANT, Retention(size=1), START)
+    store.prune(DEFAULT_TENANT, Retention(max_size=1), START)
     assert ids(store) == [f"run_{n:03}" for n in range(10)]
-    store.prune(DEFAULT_TENANT, Retention(size=1, imports=True), START)
+    store.prune(DEFAULT_TENANT, Retention(max_size=1, include_imported=True), START)
     assert ids(store) == []
 
 
 def test_counters_by_the_hour_go_and_those_by_the_day_stay(store):
     append(store, *a_run("run_a", worked("run_a")))
     assert (
-        store.prune(DEFAULT_TENANT, Retention(successes=None, hours=DAY), START + 3 * DAY).counters == 0
+        store.prune(DEFAULT_TENANT, Retention(keep_successes=None, keep_hourly=DAY), START + 3 * DAY).counters == 0
     )  # still asked for
-    assert store.prune(DEFAULT_TENANT, Retention(successes=None, hours=DAY), START + 5 * DAY).counters > 0
+    assert store.prune(DEFAULT_TENANT, Retention(keep_successes=None, keep_hourly=DAY), START + 5 * DAY).counters > 0
     assert store.stats(DEFAULT_TENANT, StatsQuery(now=START + 90 * DAY, since=START - DAY)).total.calls == 1
 
 
@@ -344,14 +348,14 @@ def test_not_a_byte_of_what_was_forgotten_is_left_in_the_file(store, tmp_path, w
     store.close()
     assert SECRET.encode() not in bytes_of(tmp_path)
     again = SqliteStore(tmp_path / "a.db")
-    assert again.health(DEFAULT_TENANT).sound
+    assert again.health(DEFAULT_TENANT).healthy
     assert len(ids(again)) == (101 if what.text else 100)
     again.close()
 
 
 def test_a_tool_is_forgotten_although_its_rows_were_pruned_before(store, tmp_path):
     append(store, *a_run("run_a", failed("run_a", 1, SECRET)), *a_run("run_b", worked("run_b", name="other")))
-    store.prune(DEFAULT_TENANT, Retention(failures=0, successes=None), START + DAY)
+    store.prune(DEFAULT_TENANT, Retention(keep_failures=0, keep_successes=None), START + DAY)
     assert SECRET in str(store.stats(DEFAULT_TENANT, StatsQuery(now=0, by="tool")).parts)
 
     store.forget(DEFAULT_TENANT, ForgetRequest(tool=SECRET))
@@ -366,7 +370,7 @@ def test_a_tool_is_forgotten_although_its_rows_were_pruned_before(store, tmp_pat
 def test_a_text_is_forgotten_although_its_rows_were_pruned_before(store, tmp_path):
     failure = Failure.of(TIMEOUT.kind, f"no answer from {SECRET}", fingerprint="f-slow")
     append(store, *a_run("run_a", failed("run_a", failure=failure), environment=SECRET))
-    store.prune(DEFAULT_TENANT, Retention(failures=0), START + DAY)
+    store.prune(DEFAULT_TENANT, Retention(keep_failures=0), START + DAY)
     store.forget(DEFAULT_TENANT, ForgetRequest(text=SECRET))
     assert store.patterns(DEFAULT_TENANT, PatternQuery())[0].message == "no answer from [forgotten]"
     assert store.stats(DEFAULT_TENANT, EVERYTHING).total.calls == 1
@@ -375,7 +379,7 @@ def test_a_text_is_forgotten_although_its_rows_were_pruned_before(store, tmp_pat
 
 def test_another_process_does_not_bring_back_what_was_forgotten(store, tmp_path):
     other = SqliteStore(tmp_path / "a.db")
-    append(other, RunStarted(Run(id="run_a", agent=SECRET, started=START)), StepEnded(failed("run_a")), journal="o")
+    append(other, RunStarted(Run(id="run_a", agent=SECRET, started_at=START)), StepEnded(failed("run_a")), journal="o")
 
     store.forget(DEFAULT_TENANT, ForgetRequest(text=SECRET))
     append(other, StepEnded(worked("run_a", 2)), journal="o")
@@ -390,31 +394,33 @@ def test_another_process_does_not_bring_back_what_was_forgotten(store, tmp_path)
 
 def test_what_is_counted_anew_is_what_was_kept_up_to_date(store):
     retried = Step(
-        run="run_b", seq=2, call=1, attempt=2, name="search", started=START + DAY, seconds=1.5,
-        after=Recovery(remedy=Remedy.RETRY, seconds=0.5),
+        run="run_b", seq=2, call=1, attempt=2, name="search", started_at=START + DAY, duration_seconds=1.5,
+        recovery=Recovery(remedy=Remedy.RETRY, backoff_seconds=0.5),
     )  # fmt: skip
     append(store, *a_run("run_a", worked("run_a"), worked("run_a", 2, name="fetch", metadata={"model": "m"})))
     append(store, *a_run("run_b", failed("run_b"), environment="prod", version="2")[:-1])
     append(store, StepEnded(retried))
     append(store, StepEnded(worked("run_orphan")))
-    store.update_pattern(DEFAULT_TENANT, PatternCommand(do="mute", pattern=pattern_id("search", "f-slow")))
+    store.update_pattern(DEFAULT_TENANT, PatternCommand(action="mute", pattern=pattern_id("search", "f-slow")))
     before = tables(store)
 
     store.rebuild(DEFAULT_TENANT)
 
     assert tables(store) == before
     assert (
-        store.patterns(DEFAULT_TENANT, PatternQuery(state="muted"))[0].overcome == 1
+        store.patterns(DEFAULT_TENANT, PatternQuery(state="muted"))[0].recovered == 1
     )  # what a person said is no count
 
 
 def test_sums_of_days_whose_rows_are_gone_are_not_counted_anew(store):
     append(store, *a_run("run_a", failed("run_a")))
-    store.prune(DEFAULT_TENANT, Retention(failures=0), START + DAY)
-    late = Step(run="run_b", seq=1, call=1, name="search", started=START + 5 * DAY, outcome="failure", failure=TIMEOUT)
+    store.prune(DEFAULT_TENANT, Retention(keep_failures=0), START + DAY)
+    late = Step(
+        run="run_b", seq=1, call=1, name="search", started_at=START + 5 * DAY, outcome="failure", failure=TIMEOUT
+    )
     append(store, *a_run("run_b", late, started=START + 5 * DAY))
     before, patterns = store.stats(DEFAULT_TENANT, EVERYTHING), store.patterns(DEFAULT_TENANT, PatternQuery())
     store.rebuild(DEFAULT_TENANT)
     assert store.stats(DEFAULT_TENANT, EVERYTHING) == before
     assert store.patterns(DEFAULT_TENANT, PatternQuery()) == patterns
-    assert patterns[0].count == 2
+    assert patterns[0].occurrences == 2

@@ -21,7 +21,7 @@ from mulligan.store import remote
 from mulligan.store.base import DEFAULT_TENANT, FixQuery, ForgetRequest, RecallQuery
 from mulligan.store.remote import RecordRejectedError, RemoteStore
 
-EVENTS = [StepEnded(Step(run="r", seq=1, call=1, name="s")), RunEnded(Run(id="r", end="finished"))]
+EVENTS = [StepEnded(Step(run="r", seq=1, call=1, name="s")), RunEnded(Run(id="r", end_reason="finished"))]
 ASKED = RecallQuery(tool="search", fingerprint="f")
 
 
@@ -82,8 +82,8 @@ def test_a_server_that_is_away_is_told_and_not_asked_again_for_a_while():
             store.append(DEFAULT_TENANT, EVENTS, "j", 1)
 
         for _ in range(12):
-            waits.append(store._away_until - clock.now)
-            clock.now = store._away_until
+            waits.append(store.away_until - clock.now)
+            clock.now = store.away_until
             with pytest.raises(StoreError):
                 store.append(DEFAULT_TENANT, EVENTS, "j", 1)
 
@@ -97,7 +97,7 @@ def test_a_server_that_says_when_is_asked_then():
         store = RemoteStore(url, monotonic=clock)
         for later in (0, 2.9):
             clock.now = 100.0 + later
-            with pytest.raises(StoreError, match="just now"):
+            with pytest.raises(StoreError, match="at the moment"):
                 store.append(DEFAULT_TENANT, EVENTS, "j", 1)
         assert len(heard) == 1
         clock.now = 103.1
@@ -138,7 +138,7 @@ def test_a_token_of_another_role_is_told_without_a_wrong_role_to_take_instead():
     said = b'{"error": "forbidden", "message": "this needs the role read, and yours is ingest."}'
     with answering((403, {}, said)) as (url, _):
         store = RemoteStore(url, "mul_x")
-        with pytest.raises(StoreError, match=r"yours is ingest\. Set MULLIGAN_TOKEN to a token that may, or do it"):
+        with pytest.raises(StoreError, match=r"yours is ingest\. Set MULLIGAN_TOKEN to a token with that role, or"):
             store.append(DEFAULT_TENANT, EVENTS, "j", 1)
         store.close()
 
@@ -157,14 +157,14 @@ HTML = b"<html><body>Not Found</body></html>"
 @pytest.mark.parametrize(
     ("status", "headers", "body", "told"),
     [
-        (404, {}, HTML, r"does not answer as `mulligan serve` does \(404\). Check the address"),
+        (404, {}, HTML, r"is not a mulligan server \(404\). Check the address"),
         (404, {}, b'{"error": "not_found", "message": "there is nothing here."}', "Check the address"),
         (400, {}, HTML, "Check the address"),
         (405, {}, HTML, "Check the address"),
         (200, {}, HTML, "Check the address"),
         (200, {}, b"{}", "Check the address"),
-        (413, {}, HTML, "Let 5 MB through"),
-        (301, {"Location": "https://mulligan.example.com/"}, b"", "on to https://mulligan.example.com/ .*STORE"),
+        (413, {}, HTML, "Allow 5 MB there"),
+        (301, {"Location": "https://mulligan.example.com/"}, b"", "redirects to https://mulligan.example.com/ .*STORE"),
         (302, {}, HTML, "MULLIGAN_STORE"),
     ],
 )
@@ -206,7 +206,7 @@ def test_a_connection_that_the_server_let_go_of_is_made_anew():
 
 def test_journals_of_two_folders_are_told_apart(tmp_path):
     one, same, other = (RemoteStore("http://h", spool=tmp_path / name) for name in ("a", "a", "b"))
-    assert one._remote_journal("j") == same._remote_journal("j") != other._remote_journal("j")
+    assert one.remote_journal("j") == same.remote_journal("j") != other.remote_journal("j")
 
 
 def test_what_one_agent_learned_another_is_told(tmp_path, monkeypatch):
@@ -222,7 +222,7 @@ def test_what_one_agent_learned_another_is_told(tmp_path, monkeypatch):
             events = [
                 StepEnded(Step(seq=1, call=1, arguments={"k": 50, "q": run}, **failed, **shared)),
                 StepEnded(Step(seq=2, call=2, arguments={"k": 10, "q": run}, **shared)),
-                RunEnded(Run(id=run, started=5, end="finished")),
+                RunEnded(Run(id=run, started_at=5, end_reason="finished")),
             ]
             store.append(DEFAULT_TENANT, events, f"j_{run}", 1)
         other = RemoteStore(url)
@@ -230,8 +230,8 @@ def test_what_one_agent_learned_another_is_told(tmp_path, monkeypatch):
         assert [(change.path, change.after) for change in precedent.changes] == [("k", 10)]
         query = FixQuery(tool="search", key="tools:search", fingerprint="f", showable=True, now=5)
         (fix,) = other.fixes(DEFAULT_TENANT, query)
-        assert (fix.changes, fix.worked, fix.showable, fix.key) == (
-            (Change(path="k", how="substitute", after=10),),
+        assert (fix.changes, fix.successes, fix.showable, fix.key) == (
+            (Change(path="k", operation="substitute", after=10),),
             2,
             True,
             "tools:search",
@@ -252,7 +252,7 @@ def test_what_is_on_a_shelf_keeps_no_agent_waiting_for_a_server_that_hangs(monke
             lambda: store.put(DEFAULT_TENANT, "session", "s", b""),
             lambda: store.compare_and_set(DEFAULT_TENANT, "session", "s", None, b""),
         ):
-            with pytest.raises(StoreError, match="no answer in time"):
+            with pytest.raises(StoreError, match="timed out"):
                 ask()
         assert time.monotonic() - begun < 5
         store.close()
@@ -317,7 +317,7 @@ def test_a_project_cannot_name_a_server(tmp_path):
     from mulligan import settings
 
     (tmp_path / "mulligan.toml").write_text('store = "https://elsewhere.example.com"\n')
-    with pytest.raises(SettingsError, match="only you can name one"):
+    with pytest.raises(SettingsError, match="a project file cannot send records to a server"):
         settings.load_settings(environment={}, folder=tmp_path, user_file=tmp_path / "none.toml")
     (tmp_path / "mulligan.toml").write_text('token = "x"\n')
     with pytest.raises(SettingsError, match="MULLIGAN_TOKEN"):

@@ -15,7 +15,7 @@ from mulligan.store.row_encoding import CompactStep
 from mulligan.store.rows import step_to_success_row
 from mulligan.store.sqlite import SqliteStore
 
-COLUMNS = {"run", "seq", "call", "name", "started"}
+COLUMNS = {"run", "seq", "call", "name", "started_at"}
 ALWAYS = {"attempt", "outcome", "failure", "links_decided"}
 """What is the same of all calls that worked at once."""
 JSON = st.recursive(st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=9), st.lists, max_leaves=4)
@@ -30,11 +30,11 @@ PLAIN = st.builds(
     server=st.none() | st.text(max_size=9),
     arguments=st.none() | st.dictionaries(st.text(max_size=9), JSON, max_size=3),
     result=JSON,
-    started=st.integers(0, 2**41),
-    seconds=st.floats(0, 1e6),
+    started_at=st.integers(0, 2**41),
+    duration_seconds=st.floats(0, 1e6),
     tokens=st.none() | st.dictionaries(st.sampled_from(["input", "output"]), st.integers(0, 9)),
     metadata=st.none() | st.dictionaries(st.text(max_size=9), JSON, max_size=2),
-    sampled=st.just(1.0) | st.just(0.1),
+    sample_rate=st.just(1.0) | st.just(0.1),
 )
 
 
@@ -53,13 +53,15 @@ def test_a_step_comes_back_as_it_was_whether_its_body_is_whole_or_what_is_left_o
 
 def test_the_body_of_a_call_that_worked_does_not_repeat_what_its_row_says(tmp_path):
     store = SqliteStore(tmp_path / "a.db")
-    plain = Step(run="run_a", seq=1, call=1, name="look", arguments={"k": 1}, started=1_700_000_000_000, seconds=0.5)
-    again = Step(run="run_a", seq=2, call=1, attempt=2, name="look", started=1_700_000_000_001)
+    plain = Step(
+        run="run_a", seq=1, call=1, name="look", arguments={"k": 1}, started_at=1_700_000_000_000, duration_seconds=0.5
+    )
+    again = Step(run="run_a", seq=2, call=1, attempt=2, name="look", started_at=1_700_000_000_001)
     store.append(DEFAULT_TENANT, [RunStarted(Run(id="run_a")), StepEnded(plain), StepEnded(again)], "j", 1)
 
     with sqlite3.connect(tmp_path / "a.db") as database:
         kept = [body for (body,) in database.execute("SELECT body FROM steps ORDER BY seq")]
-    assert kept == [b'{"arguments":{"k":1},"seconds":0.5}', encode(again)]
+    assert kept == [b'{"arguments":{"k":1},"duration_seconds":0.5}', encode(again)]
     assert store.run(DEFAULT_TENANT, "run_a").steps == (plain, again)
     store.close()
 

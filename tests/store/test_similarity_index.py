@@ -36,11 +36,11 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 def overcome(run: str, message: str, tool: str = "search") -> list[AnyEvent]:
     """A run in which a call failed in this way, and worked with another argument."""
     failure = Failure.of(REJECTED, message, fingerprint=f"1:{message}")
-    shared: dict[str, Any] = {"run": run, "name": tool, "started": 5}
+    shared: dict[str, Any] = {"run": run, "name": tool, "started_at": 5}
     failed = Step(seq=1, call=1, arguments={"k": 50, "q": "a"}, outcome="failure", failure=failure, **shared)
     worked = Step(seq=2, call=2, arguments={"k": 10, "q": "a"}, **shared)
-    about = Run(id=run, started=5)
-    ended = Run(id=run, started=5, ended=6, end="finished")
+    about = Run(id=run, started_at=5)
+    ended = Run(id=run, started_at=5, ended_at=6, end_reason="finished")
     return [RunStarted(about), StepEnded(failed), StepEnded(worked), RunEnded(ended)]
 
 
@@ -54,11 +54,11 @@ def teach(store: Store, messages: list[str], times: int = 2, tool: str = "search
 def asked(store: Store, text: str, tool: str = "search") -> list[tuple[str, float]]:
     """What is known of failures like one that was never met, by their fingerprints and how alike they are."""
     query = FixQuery(tool=tool, fingerprint="1:new", text=text, now=1000)
-    return [(fix.fingerprint, fix.likeness) for fix in store.fixes(DEFAULT_TENANT, query)]
+    return [(fix.fingerprint, fix.similarity) for fix in store.fixes(DEFAULT_TENANT, query)]
 
 
 def row(store: SqliteStore, tool: str = "search") -> bytes | None:
-    rows = store._read(
+    rows = store.read_rows(
         DEFAULT_TENANT, "SELECT body FROM tool_sketches WHERE tenant = ? AND tool = ?", (DEFAULT_TENANT, tool)
     )
     return rows[0][0] if rows else None
@@ -104,10 +104,10 @@ def test_a_row_is_read_once_as_long_as_it_stays_the_same(store):
     rows: list[Any] = []
 
     def read(sql: str, values: tuple[Any, ...]) -> list[Any]:
-        rows.append(store._read(DEFAULT_TENANT, sql, values))
+        rows.append(store.read_rows(DEFAULT_TENANT, sql, values))
         return rows[-1]
 
-    ((stamp,),) = store._read(DEFAULT_TENANT, "SELECT stamp FROM tool_sketches")
+    ((stamp,),) = store.read_rows(DEFAULT_TENANT, "SELECT stamp FROM tool_sketches")
     in_hand = similarity_index.SketchCache()
     first, second = (in_hand.get_sketches(read, DEFAULT_TENANT, "search", stamp) for _ in range(2))
     assert first is second
@@ -133,7 +133,7 @@ def test_of_very_many_no_more_are_compared_than_that(store, monkeypatch):
     teach(store, messages, times=1)
     kept = row(store)
     assert kept == packed(*messages)[: 2 * (16 + similar.SKETCH_BITS // 8)]
-    with store._writing(DEFAULT_TENANT) as writer:
+    with store.write_transaction(DEFAULT_TENANT) as writer:
         similarity_index.rebuild_tool(writer, DEFAULT_TENANT, "search")
     assert row(store) == kept
 

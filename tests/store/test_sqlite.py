@@ -30,7 +30,7 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="rights of POSIX")
 
 def batch(run: str, count: int = 1) -> list[RunStarted | StepEnded]:
     steps = [StepEnded(Step(run=run, seq=n, call=n, name="search")) for n in range(1, count + 1)]
-    return [RunStarted(Run(id=run, started=1)), *steps]
+    return [RunStarted(Run(id=run, started_at=1)), *steps]
 
 
 @posix
@@ -56,7 +56,7 @@ def test_who_opens_a_store_need_not_wait_for_those_who_write(tmp_path, monkeypat
         writer.execute("DELETE FROM steps")
         reader = SqliteStore(tmp_path / "a.db")
         assert [step.name for step in reader.run(DEFAULT_TENANT, "run_a").steps] == ["search"]
-        with pytest.raises(StoreError, match="held by another process"):
+        with pytest.raises(StoreError, match="locked by another process"):
             reader.append(DEFAULT_TENANT, batch("run_b"), "j", 2)
         writer.execute("ROLLBACK")
     assert reader.append(DEFAULT_TENANT, batch("run_b"), "j", 2) > 0
@@ -79,9 +79,9 @@ def test_reopening_keeps_everything(tmp_path):
 @pytest.mark.parametrize("count", [3, 50, 120])
 def test_many_runs_that_another_process_began_are_ended_as_what_they_are(tmp_path, count):
     one, other = SqliteStore(tmp_path / "s.db"), SqliteStore(tmp_path / "s.db")
-    begun = [Run(id=f"run_{number}", started=number) for number in range(count)]
+    begun = [Run(id=f"run_{number}", started_at=number) for number in range(count)]
     one.append(DEFAULT_TENANT, [RunStarted(run) for run in begun[1:]], "j", 1)
-    ended = [msgspec.structs.replace(run, ended=run.started + 1, end="finished") for run in begun]
+    ended = [msgspec.structs.replace(run, ended_at=run.started_at + 1, end_reason="finished") for run in begun]
 
     assert other.append(DEFAULT_TENANT, [RunEnded(run) for run in ended], "k", 1) == count
     assert one.stats(DEFAULT_TENANT, StatsQuery(now=DAY)).total.runs == {"success": count}
@@ -99,7 +99,7 @@ def test_a_library_that_takes_few_values_a_statement_keeps_as_much(tmp_path, mon
 
     monkeypatch.setattr(SqliteStore, "_connect", connecting)
     store = SqliteStore(tmp_path / "a.db")
-    runs = [Run(id=f"run_{n}", started=n, ended=n, end="finished") for n in range(700)]
+    runs = [Run(id=f"run_{n}", started_at=n, ended_at=n, end_reason="finished") for n in range(700)]
     steps = [StepEnded(Step(run=run.id, seq=1, call=1, name="search", outcome="success")) for run in runs]
     store.append(DEFAULT_TENANT, [*steps, *map(RunEnded, runs)], "j", 1)
     health = store.health(DEFAULT_TENANT)
@@ -180,7 +180,7 @@ def test_a_file_damaged_further_in_is_told_when_it_is_read(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match="Set MULLIGAN_HOME to a folder you can write to"):
+    with pytest.raises(StoreError, match="Set MULLIGAN_HOME to a writable folder"):
         SqliteStore(tmp_path / "file" / "a.db")
 
 
@@ -214,14 +214,14 @@ def test_an_append_that_fails_leaves_nothing_behind_and_does_not_stop_the_next(t
 def test_a_full_disk_is_told_and_what_was_kept_stays(tmp_path):
     store = SqliteStore(tmp_path / "a.db")
     store.append(DEFAULT_TENANT, batch("run_a"), "j", 1)
-    with store._writer as writer:
+    with store.writer as writer:
         (pages,) = writer.execute("PRAGMA page_count").fetchone()
         writer.execute(f"PRAGMA max_page_count={pages}")
 
-    with pytest.raises(StoreError, match="no room left"):
+    with pytest.raises(StoreError, match="No disk space left"):
         store.append(DEFAULT_TENANT, batch("run_b", 2000), "j", 3000)
 
-    with store._writer as writer:
+    with store.writer as writer:
         writer.execute("PRAGMA max_page_count=1000000")
     assert store.append(DEFAULT_TENANT, batch("run_b", 2000), "j", 3000) == 2001
     store.close()
@@ -243,6 +243,7 @@ APPENDING = """
 """
 
 
+@pytest.mark.durability
 def test_several_processes_make_and_fill_one_file_at_once(tmp_path):
     code = textwrap.dedent(APPENDING)
     processes = [
@@ -266,6 +267,7 @@ connection.close()
 """
 
 
+@pytest.mark.durability
 def test_a_second_store_on_the_same_file_does_not_give_up_the_locks_of_the_first(tmp_path):
     # POSIX: closing any handle on a file lets go of all locks this process holds on it. A process that came and went
     # would then believe to have been the last, and take the log away that the first store reads and writes.
@@ -310,6 +312,7 @@ def test_threads_read_and_write_at_once(tmp_path):
     store.close()
 
 
+@pytest.mark.durability
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_fork_leaves_both_sides_with_a_store_that_works(tmp_path):
     # In a process of its own: a test runner has threads that a fork would lose.
@@ -347,31 +350,31 @@ def test_a_fork_leaves_both_sides_with_a_store_that_works(tmp_path):
 
     store = SqliteStore(tmp_path / "a.db")
     assert {run.id for run in store.find(DEFAULT_TENANT, "run_")} == {"run_before", "run_parent", "run_child"}
-    assert store.health(DEFAULT_TENANT).sound
+    assert store.health(DEFAULT_TENANT).healthy
     store.close()
 
 
 def test_a_fork_waits_for_a_store_that_is_being_opened(tmp_path, monkeypatch):
     """A connection that a child inherits holds locks that it does not have: the file would be damaged."""
     opening, go_on, forked = threading.Event(), threading.Event(), threading.Event()
-    whole = sqlite._prepare
+    whole = sqlite.prepare_database
 
     def slowly(*args):
         whole(*args)
         opening.set()
         assert go_on.wait(10)
 
-    monkeypatch.setattr(sqlite, "_prepare", slowly)
+    monkeypatch.setattr(sqlite, "prepare_database", slowly)
     made: list[SqliteStore] = []
     opener = threading.Thread(target=lambda: made.append(SqliteStore(tmp_path / "a.db")))
     opener.start()
     assert opening.wait(10)
 
     def fork() -> None:
-        after = sqlite._before_fork()
+        after = sqlite.before_fork()
         try:
             (store,) = (each for each in sqlite._stores if each.path == tmp_path / "a.db")
-            assert store._writer._connection is None
+            assert store.writer._connection is None
             forked.set()
         finally:
             after()
@@ -383,13 +386,13 @@ def test_a_fork_waits_for_a_store_that_is_being_opened(tmp_path, monkeypatch):
     opener.join(10)
     forker.join(10)
     assert forked.is_set()
-    assert made[0].health(DEFAULT_TENANT).sound
+    assert made[0].health(DEFAULT_TENANT).healthy
     made[0].close()
 
 
 def test_nobody_opens_a_further_connection_while_a_process_forks(tmp_path):
     store = SqliteStore(tmp_path / "a.db")
-    after = sqlite._before_fork()
+    after = sqlite.before_fork()
     reader = threading.Thread(target=store.health, args=(DEFAULT_TENANT,))
     reader.start()
     reader.join(0.1)
@@ -418,14 +421,15 @@ def failures(count: int, often: int = 20) -> list[RunStarted | StepEnded]:
                         seq=seq,
                         call=seq,
                         name="search",
-                        started=day * DAY,
+                        started_at=day * DAY,
                         outcome="failure",
                         failure=failure,
                     )
                 )
-    return [RunStarted(Run(id="run_a", started=1)), *map(StepEnded, steps)]
+    return [RunStarted(Run(id="run_a", started_at=1)), *map(StepEnded, steps)]
 
 
+@pytest.mark.slow
 def test_the_most_frequent_patterns_cost_the_same_however_many_others_there_are(tmp_path):
     """Counted in instructions of the database's machine, so that no clock is asked."""
     spent = []
@@ -433,10 +437,10 @@ def test_the_most_frequent_patterns_cost_the_same_however_many_others_there_are(
         store = SqliteStore(tmp_path / f"{count}.db")
         store.append(DEFAULT_TENANT, failures(count), "j", 1)
         instructions: list[None] = []
-        with store._reading(DEFAULT_TENANT) as connection:
+        with store.read_connection(DEFAULT_TENANT) as connection:
             connection.set_progress_handler(lambda seen=instructions: seen.append(None), 10)
         told = store.patterns(DEFAULT_TENANT, PatternQuery(since=DAY, limit=10))
-        assert [each.count for each in told] == [180] * 10
+        assert [each.occurrences for each in told] == [180] * 10
         spent.append(len(instructions))
         store.close()
     assert spent[1] < 1.2 * spent[0]

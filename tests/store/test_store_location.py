@@ -29,7 +29,7 @@ def at(url: object, home: Path = Path("/nowhere")) -> StoreLocation:
 
 
 def test_a_url_that_cannot_be_meant_is_refused_before_anything_is_opened():
-    with pytest.raises(SettingsError, match="there is no store of the sort 'mongodb'"):
+    with pytest.raises(SettingsError, match="Unknown store type 'mongodb'"):
         at("mongodb://db/mulligan")
 
 
@@ -65,7 +65,7 @@ def test_what_cannot_be_kept_there_is_kept_in_the_temporary_folder_and_that_is_t
     with caplog.at_level(logging.WARNING, "mulligan"), closing(place.open_or_fallback()) as store:
         assert isinstance(store, SqliteStore)
         assert elsewhere in store.path.parents
-    assert f"records are kept in {elsewhere}" in caplog.text
+    assert f"records go to the fallback store {elsewhere}" in caplog.text
     assert elsewhere in place.journals().parents
     with pytest.raises(StoreError):
         place.open()

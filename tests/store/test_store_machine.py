@@ -14,6 +14,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import postgres
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -76,12 +77,14 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(run=st.sampled_from(RUNS), agent=st.sampled_from("xy"), session=st.sampled_from([None, "s"]))
     def begin(self, run: str, agent: str, session: str | None) -> None:
-        self.waiting.append(RunStarted(Run(id=run, agent=agent, session=session, started=RUNS.index(run) * HOUR)))
+        self.waiting.append(RunStarted(Run(id=run, agent=agent, session=session, started_at=RUNS.index(run) * HOUR)))
 
     @rule(run=st.sampled_from(RUNS), end=st.sampled_from(["finished", "raised"]), agent=st.sampled_from("xy"))
     def end(self, run: str, end: Any, agent: str) -> None:
         started = RUNS.index(run) * HOUR
-        self.waiting.append(RunEnded(Run(id=run, agent=agent, started=started, ended=started + 9, end=end)))
+        self.waiting.append(
+            RunEnded(Run(id=run, agent=agent, started_at=started, ended_at=started + 9, end_reason=end))
+        )
 
     @rule(
         run=st.sampled_from(RUNS), tool=st.sampled_from(TOOLS), k=st.integers(0, 2), again=st.booleans(),
@@ -98,7 +101,7 @@ class StoreMachine(RuleBasedStateMachine):
             StepEnded(
                 Step(
                     run=run, seq=seq, call=call, attempt=attempt, name=tool, arguments={"k": k, "q": "cats"},
-                    started=day * DAY + seq, seconds=0.5 * k, failure=failure,
+                    started_at=day * DAY + seq, duration_seconds=0.5 * k, failure=failure,
                     outcome="failure" if failure else "success",
                 )
             )
@@ -110,7 +113,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(at=st.integers(0, 5), known=st.sets(st.sampled_from(PATTERNS)))
     def compact_the_session(self, at: int, known: set[str]) -> None:
-        self.waiting.append(ContextCompacted(Compaction(session="s", at=at * HOUR // 2, known=tuple(sorted(known)))))
+        self.waiting.append(
+            ContextCompacted(Compaction(session="s", at=at * HOUR // 2, known_failures=tuple(sorted(known))))
+        )
 
     @rule(data=st.data())
     def flush(self, data: st.DataObject) -> None:
@@ -149,7 +154,12 @@ class StoreMachine(RuleBasedStateMachine):
     )  # fmt: skip
     def prune(self, successes: int | None, failures: int | None, sample: float, dry_run: bool) -> None:
         policy = Retention(
-            successes=successes, failures=failures, sample=sample, sample_after=DAY, compress_after=DAY, hours=None
+            keep_successes=successes,
+            keep_failures=failures,
+            sample=sample,
+            sample_after=DAY,
+            compress_after=DAY,
+            keep_hourly=None,
         )
         self.store.prune(DEFAULT_TENANT, policy, self.now, dry_run)
         for history in () if dry_run else self.histories():
@@ -204,17 +214,17 @@ class StoreMachine(RuleBasedStateMachine):
     def merge(self, pattern: str, into: str) -> None:
         known = self.counted()
         if pattern in known and into in known and self.root(pattern) != self.root(into):
-            self.store.update_pattern(DEFAULT_TENANT, PatternCommand(do="merge", pattern=pattern, into=into))
+            self.store.update_pattern(DEFAULT_TENANT, PatternCommand(action="merge", pattern=pattern, into=into))
             self.into[self.root(pattern)] = self.root(into)
 
     @rule(pattern=st.sampled_from(PATTERNS))
     def split(self, pattern: str) -> None:
-        if self.store.update_pattern(DEFAULT_TENANT, PatternCommand(do="split", pattern=pattern)) is not None:
+        if self.store.update_pattern(DEFAULT_TENANT, PatternCommand(action="split", pattern=pattern)) is not None:
             self.into.pop(pattern, None)
 
     @rule(pattern=st.sampled_from(PATTERNS), do=st.sampled_from(["mute", "unmute"]))
     def mute(self, pattern: str, do: Any) -> None:
-        if self.store.update_pattern(DEFAULT_TENANT, PatternCommand(do=do, pattern=pattern)) is not None:
+        if self.store.update_pattern(DEFAULT_TENANT, PatternCommand(action=do, pattern=pattern)) is not None:
             self.muted.discard(self.root(pattern))
             if do == "mute":
                 self.muted.add(self.root(pattern))
@@ -223,11 +233,11 @@ class StoreMachine(RuleBasedStateMachine):
 
     def histories(self) -> list[History]:
         found = []
-        for run in sorted(self.runs.values(), key=lambda run: (run.started, run.id)):
+        for run in sorted(self.runs.values(), key=lambda run: (run.started_at, run.id)):
             steps = tuple(step for _, step in sorted(self.steps.get(run.id, {}).items()))
             own = self.compactions.get(run.id, {})
             shared = self.compactions.get("", {}) if run.session == "s" else {}
-            before = max((at for at in shared if at < run.started), default=run.started)
+            before = max((at for at in shared if at < run.started_at), default=run.started_at)
             seen = [*own.values(), *(each for at, each in shared.items() if at >= before)]
             compactions = tuple(sorted(seen, key=lambda each: each.at))
             links = tuple(link_recoveries(steps))
@@ -288,7 +298,7 @@ class StoreMachine(RuleBasedStateMachine):
             *self.store.patterns(DEFAULT_TENANT, PatternQuery()),
             *self.store.patterns(DEFAULT_TENANT, PatternQuery(state="muted")),
         ]
-        assert {each.id: (each.count, each.overcome) for each in told} == {
+        assert {each.id: (each.occurrences, each.recovered) for each in told} == {
             id: (counts["count"], counts["overcome"]) for id, counts in expected.items()
         }
         assert {each.id for each in told if each.state == "muted"} == self.muted & expected.keys()
@@ -334,12 +344,12 @@ class SqliteMachine(StoreMachine):
     @rule()
     def go_on_with_a_copy(self) -> None:
         self.path = self.folder / f"{len(list(self.folder.iterdir()))}-copy.db"
-        assert self.store.backup(self.path).sound
+        assert self.store.backup(self.path).healthy
         self.reopen()
 
     @invariant()
     def is_sound(self) -> None:
-        assert self.store.health(DEFAULT_TENANT).sound
+        assert self.store.health(DEFAULT_TENANT).healthy
 
     def teardown(self) -> None:
         for store in (self.store, *self.abandoned):
@@ -396,3 +406,4 @@ TestSqlite = SqliteMachine.TestCase
 TestSqlite.settings = few
 TestPostgres = PostgresMachine.TestCase
 TestPostgres.settings = settings(few, max_examples=8)
+TestPostgres.pytestmark = [pytest.mark.postgres]

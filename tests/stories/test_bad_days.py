@@ -42,9 +42,9 @@ def test_a_misspelt_setting_is_refused_with_the_nearest_name_and_calls_pass_thro
         (["rnus"], "Did you mean runs?"),
         (["runs", "--limit", "many"], "--limit"),
         (["runs", "--since", "yesterday"], "such as 24h or 7d"),
-        (["runs", "--store", "mysql://db/mulligan"], "there is no store of the sort 'mysql'"),
-        (["show"], "missing argument"),
-        (["show", "run_nobody"], "there are no runs"),
+        (["runs", "--store", "mysql://db/mulligan"], "Unknown store type 'mysql'"),
+        (["show"], "Missing argument"),
+        (["show", "run_nobody"], "No runs in"),
     ],
 )
 def test_a_command_that_cannot_be_done_says_what_to_type_and_exits_2(user, words, sentence):
@@ -120,7 +120,7 @@ def test_a_refuge_that_somebody_else_laid_is_not_used(user):
     (refuge / f"mulligan-{os.getuid()}").chmod(0o777)
     done = user.runs_program(TRIES, TMPDIR=str(refuge))
     assert done.stdout == "42\n"
-    assert "belongs to somebody else" in done.stderr
+    assert "belongs to another user" in done.stderr
     assert not list(refuge.rglob("*.db"))
 
 
@@ -190,7 +190,7 @@ def test_a_run_that_a_person_interrupts_counts_as_no_success(user, how):
     assert "KeyboardInterrupt" in user.runs_program(INTERRUPTED.format(how=how)).stderr
     (run,) = user.sees("runs", "--agent", "shop")
     (call,) = user.sees("show", run["id"])["steps"]
-    assert (run["end"], call["outcome"]) == ("abandoned", "cancelled")
+    assert (run["end_reason"], call["outcome"]) == ("abandoned", "cancelled")
     assert [len(user.sees("runs", "--status", status)) for status in ("success", "failure")] == [0, 1]
     assert "failure, abandoned" in user.types("runs").stdout
     assert "failure, abandoned: 1 call" in user.types("show", run["id"]).stdout

@@ -53,7 +53,7 @@ PROGRAM = r"""
     from mulligan import AgentError
 
     SHAPED, NAMED = {shaped!r}, {named!r}
-    mulligan.configure(secret=["badge"])
+    mulligan.configure(redact_names=["badge"])
 
     @mulligan.tool(effects="none")
     def sign_in(user, password, options):

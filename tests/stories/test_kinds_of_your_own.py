@@ -6,8 +6,8 @@ import json
 
 SETTINGS = """
 [kinds."tool/card_declined"]
-remedy = "tell"
-ran = "no"
+remedy = "replan"
+took_effect = "no"
 hint = "Ask the customer for another card."
 
 [[rules]]
@@ -33,14 +33,14 @@ def test_a_kind_of_ones_own_is_told_to_the_model_recorded_and_explained(user):
     assert json.loads(told)["hint"] == "Ask the customer for another card."
     assert explained == "tool/card_declined"
     assert user.sees("runs")[0]["calls"][0]["kind"] == "tool/card_declined"
-    assert "tool/card_declined" in user.types("explain", stdin="Sorry, your card was declined.").stdout
+    assert "tool/card_declined" in user.types("classify", stdin="Sorry, your card was declined.").stdout
 
 
 def test_a_kind_that_cannot_be_meant_is_refused_with_the_nearest_name(user):
-    (user.folder / "mulligan.toml").write_text(SETTINGS.replace('remedy = "tell"', 'remedy = "tel"'))
+    (user.folder / "mulligan.toml").write_text(SETTINGS.replace('remedy = "replan"', 'remedy = "repln"'))
     done = user.runs_program("import mulligan; print(mulligan.tool(abs)(-1))")
     assert done.stdout == "1\n"
-    assert "tell" in done.stderr
-    said = user.types("explain", stdin="card was declined")
+    assert "replan" in done.stderr
+    said = user.types("classify", stdin="card was declined")
     assert said.returncode == 2
-    assert "tell" in said.stderr
+    assert "replan" in said.stderr

@@ -52,15 +52,18 @@ def test_a_correction_that_an_operator_approved_is_made_at_once_until_the_tool_c
     done = user.runs_program(program(TOOL, LEARNING))
     assert done.returncode == 0, done.stderr
     (fix,) = fixes(user)
-    assert (fix["state"], fix["worked"]) == ("proposed", 8)
-    assert "This worked before, in 8 of 8 runs: k=10." in user.runs_program(program(TOOL, ASKING)).stdout
+    assert (fix["state"], fix["successes"]) == ("proposed", 8)
+    assert (
+        "In earlier runs this recovered the call: k=10 (8 of 8 runs)."
+        in user.runs_program(program(TOOL, ASKING)).stdout
+    )
 
     assert user.types("fixes", "approve", fix["id"]).returncode == 0
     assert user.runs_program(program(TOOL, ASKING)).stdout == "10 of dogs\n"
 
     assert "told:" in user.runs_program(program(CHANGED, ASKING)).stdout
     (fix,) = fixes(user)
-    assert (fix["state"], fix["why"]) == ("demoted", "the tool's schema has changed since")
+    assert (fix["state"], fix["reason"]) == ("demoted", "the tool's schema has changed since then")
     assert "demoted" in user.types("fixes").stdout
     assert "schema has changed" in user.types("fixes", "show", fix["id"]).stdout
 
@@ -84,12 +87,12 @@ def test_whoever_asks_what_would_repair_a_call_hears_what_worked_before(user: An
     (told,) = suggested(user)
 
     (fix,) = fixes(user)
-    assert (told["arguments"], told["source"], told["fix"]) == ({"query": "dogs", "k": 10}, "memory", fix["id"])
-    assert told["evidence"] == [f"{fix['id']} worked 8 of 8 times"]
+    assert (told["arguments"], told["source"], told["fix_id"]) == ({"query": "dogs", "k": 10}, "memory", fix["id"])
+    assert told["evidence"] == [f"{fix['id']} succeeded in 8 of 8 trials"]
     assert not told["automatic"]
     assert suggested(user, "--no-memory") == []
     said = user.types("suggest", "--store", "nowhere.db", stdin="{}")
-    assert (said.returncode, "there is no" in said.stderr) == (2, True)
+    assert (said.returncode, "nowhere.db does not exist" in said.stderr) == (2, True)
 
 
 def test_the_library_answers_from_what_is_kept_and_notes_nothing(user: Any) -> None:
@@ -111,15 +114,15 @@ def test_the_library_answers_from_what_is_kept_and_notes_nothing(user: Any) -> N
 def test_the_model_is_not_told_what_replaced_one_value_in_one_call_only(user: Any) -> None:
     user.runs_program(program(TOOL, LEARNING.replace("cats {number}", "cats")))
     (fix,) = fixes(user)
-    assert (fix["worked"], fix["hidden_reason"][:25]) == (8, "it replaced one value in ")
-    assert "worked before" not in user.runs_program(program(TOOL, ASKING)).stdout
+    assert (fix["successes"], fix["hidden_reason"][:25]) == (8, "it replaced one value in ")
+    assert "In earlier runs" not in user.runs_program(program(TOOL, ASKING)).stdout
 
 
 def test_the_model_hears_what_helped_against_a_failure_much_like_it(user: Any) -> None:
     user.runs_program(program(TOOL, LEARNING))
     reworded = TOOL.replace("That is too much for one page.", "That is far too much for one page!")
     told = user.runs_program(program(reworded, ASKING)).stdout
-    assert "This worked before, in 8 of 8 runs, for a failure much like this one: k=10." in told
+    assert "In earlier runs this recovered the call: k=10 (8 of 8 runs, for a similar failure)." in told
 
 
 def test_the_model_hears_what_calls_that_worked_look_like(user: Any) -> None:
@@ -143,4 +146,4 @@ def test_the_model_hears_what_calls_that_worked_look_like(user: Any) -> None:
     assert user.runs_program(program(strict, working)).returncode == 0
     asking = ASKING.replace('search("dogs", k=40)', 'search(query="dogs", topK=40)')
     told = user.runs_program(program(strict, asking)).stdout
-    assert "Calls of this tool that worked look like this: topK is called k." in told
+    assert "Based on successful calls of this tool: rename topK to k." in told

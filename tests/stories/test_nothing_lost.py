@@ -462,7 +462,7 @@ def test_six_processes_on_one_store_two_of_them_killed_leave_no_hole_and_no_doub
         steps[run].append(seq)
     runs = [json.loads(body) for (body,) in database.execute("SELECT body FROM runs WHERE agent = 'worker'")]
     database.close()
-    finished = [run["id"] for run in runs if run["end"] == "finished"]
+    finished = [run["id"] for run in runs if run["end_reason"] == "finished"]
     assert all(sorted(steps[run]) == [1, 2, 3, 4, 5] for run in finished)
     assert len(runs) - len(finished) <= 2  # what the killed were at
-    assert {run["end"] for run in runs} <= {"finished", "abandoned"}
+    assert {run["end_reason"] for run in runs} <= {"finished", "abandoned"}

@@ -76,7 +76,7 @@ def test_a_server_keeps_in_postgresql_what_it_is_sent(user, database):
             line = serving.stdout.readline()
             found = re.search(r"http://\S+", line)
             assert found, line + (serving.stderr.read() if serving.stderr and serving.poll() is not None else "")
-            assert "keeps in postgresql://" in line
+            assert "store postgresql://" in line
             assert line.endswith("level shared.\n")  # others read there
             assert postgres_password(database) not in line
             said = user.runs_program(f"{PROGRAM}    assert mulligan.flush(30)\n", MULLIGAN_STORE=found[0])

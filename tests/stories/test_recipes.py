@@ -26,8 +26,8 @@ class Car:
         self.started: list[str] = []
         self.is_stuck = False
         tool = played.mulligan.tool
-        self.press = tool(name="press", effects="repeatable", **options)(self._press)
-        self.start = tool(name="start", effects="repeatable")(self._start)
+        self.press = tool(name="press", effects="idempotent", **options)(self._press)
+        self.start = tool(name="start", effects="idempotent")(self._start)
 
     def _press(self, level: float) -> str:
         if self.is_stuck:
@@ -49,15 +49,15 @@ def taught(played: Sandbox, car: Car, runs: int = 9, first: dict[str, Any] | Non
     )
     for number in range(runs):
         at = NOW - 3 * DAY + (number % 3) * DAY
-        run = Run(id=f"run_{number}", started=at)
-        shared: dict[str, Any] = {"run": run.id, "started": at}
+        run = Run(id=f"run_{number}", started_at=at)
+        shared: dict[str, Any] = {"run": run.id, "started_at": at}
         start = {"name": "start", "key": car.start.__mulligan__.key, "arguments": {"mode": f"mode {number}"}}
         steps = [
             Step(seq=1, call=1, outcome="failure", failure=failure, **start, **shared),
             Step(seq=2, call=2, name="press", arguments=first or {"level": 1.0}, **shared),
             Step(seq=3, call=3, **start, **shared),
         ]
-        ended = msgspec.structs.replace(run, ended=at + 1000, end="finished")
+        ended = msgspec.structs.replace(run, ended_at=at + 1000, end_reason="finished")
         events = [RunStarted(run), *map(StepEnded, steps), RunEnded(ended)]
         played.store.append(DEFAULT_TENANT, events, f"taught_{number}", 1)
     with played.mulligan.run("warm"):  # so that the recorder has opened its store
@@ -77,14 +77,14 @@ def test_with_learn_repair_the_missing_call_is_made_and_announced():
         assert car.start("sport") == "running"
         (note,) = run.drain_notes()
     assert outcomes(played) == [("start", "failure"), ("press", "success"), ("start", "success")]
-    assert note == "mulligan: start was called again after press(level=1.0), which had been missing."
+    assert note == "mulligan: start was retried after its missing prerequisite press(level=1.0)."
     last = played.steps[-2] if played.steps[-1].type == "run" else played.steps[-1]
-    assert last.after is not None
-    assert (last.after.source, last.after.first) == ("memory", ("press",))
+    assert last.recovery is not None
+    assert (last.recovery.source, last.recovery.prerequisites) == ("memory", ("press",))
     played.mulligan.flush(30)
     (fix,) = played.store.fixes(DEFAULT_TENANT, FixQuery(tool="start", now=NOW + DAY))
     # Its own success proves nothing: the nine runs in which somebody else did it do.
-    assert (fix.sort, fix.state, fix.tried, fix.worked) == ("recipe", "promoted", 9, 9)
+    assert (fix.type, fix.state, fix.trials, fix.successes) == ("prerequisite", "promoted", 9, 9)
     assert played.store.evidence(DEFAULT_TENANT, fix.id)[0].automatic
 
 
@@ -106,7 +106,7 @@ def test_a_program_allows_it_for_one_run_or_one_tool_and_the_more_cautious_of_bo
     with played.mulligan.run("driver", learn="repair"):
         assert car.start("sport") == "running"
     car.pressed = 0.0
-    car.start = played.mulligan.tool(name="start", effects="repeatable", learn="repair")(car._start)
+    car.start = played.mulligan.tool(name="start", effects="idempotent", learn="repair")(car._start)
     with played.mulligan.run("driver"):
         assert car.start("sport") == "running"
     car.pressed = 0.0
@@ -141,7 +141,7 @@ def test_a_destructive_tool_is_not_called_without_asking():
     taught(played, car)
     with played.mulligan.run("driver"), pytest.raises(AgentError) as raised:
         car.start("sport")
-    assert any("is not called without asking" in note for note in raised.value.__notes__)
+    assert any("so it is not called automatically" in note for note in raised.value.__notes__)
 
 
 def test_where_the_missing_call_fails_the_other_is_given_up_and_both_are_recorded():
@@ -152,7 +152,7 @@ def test_where_the_missing_call_fails_the_other_is_given_up_and_both_are_recorde
     with played.mulligan.run("driver"), pytest.raises(AgentError, match="brake must be pressed") as raised:
         car.start("sport")
     assert [each for each in outcomes(played) if each[1] != "cancelled"] == [("start", "failure"), ("press", "failure")]
-    assert any("press failed, which must come first" in note for note in raised.value.__notes__)
+    assert any("the prerequisite press failed" in note for note in raised.value.__notes__)
     assert car.started == []
 
 
@@ -185,12 +185,12 @@ def test_an_awaited_call_makes_it_as_well(is_press_async):
         async def press(level: float) -> str:
             return car._press(level)
 
-        car.press = played.mulligan.tool(name="press", effects="repeatable")(press)
+        car.press = played.mulligan.tool(name="press", effects="idempotent")(press)
 
     async def start(mode: str) -> str:
         return car._start(mode)
 
-    car.start = played.mulligan.tool(name="start", effects="repeatable")(start)
+    car.start = played.mulligan.tool(name="start", effects="idempotent")(start)
     taught(played, car)
 
     async def drive() -> str:
@@ -205,14 +205,14 @@ def test_a_project_cannot_allow_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     project, user = tmp_path / "mulligan.toml", tmp_path / "user.toml"
     project.write_text('learn = "repair"\n')
-    with pytest.raises(SettingsError, match="a project cannot set it"):
+    with pytest.raises(SettingsError, match="a project file cannot set"):
         settings.load_settings(user_file=user)
     project.write_text('[tools.start]\nlearn = "repair"\n')
-    with pytest.raises(SettingsError, match="a project cannot set it"):
+    with pytest.raises(SettingsError, match="a project file cannot set"):
         settings.load_settings(user_file=user)
     project.write_text('learn = "tell"\n')
     user.write_text('learn = "off"\n')
-    with pytest.raises(SettingsError, match="cannot be loosened by a project"):
+    with pytest.raises(SettingsError, match="a project file cannot loosen learn"):
         settings.load_settings(user_file=user)
     user.write_text('learn = "repair"\n')
     assert settings.load_settings(user_file=user).learn == "tell"

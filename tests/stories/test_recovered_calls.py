@@ -61,7 +61,7 @@ def test_what_passes_is_waited_for(played: Sandbox, service: Any, first: Any, ki
     assert played.steps[0].failure is not None
     assert played.steps[0].failure.kind == kind
     assert played.backoffs == waits
-    assert [each.outcome_label for each in played.calls] == ["recovered by waiting"]
+    assert [each.outcome_label for each in played.calls] == ["recovered by retry"]
 
 
 def test_a_page_that_a_tool_answers_with_as_text_is_passed_on(played: Sandbox, service: Any) -> None:
@@ -74,7 +74,7 @@ def test_a_page_that_a_tool_answers_with_as_text_is_passed_on(played: Sandbox, s
             return str(reply.read().decode())
 
     assert page("oslo") == HTML.decode()
-    assert [each.outcome_label for each in played.calls] == ["first try"]
+    assert [each.outcome_label for each in played.calls] == ["first attempt"]
 
 
 def test_a_connection_that_is_reset_is_made_again_for_a_tool_without_effects_only(played: Sandbox) -> None:
@@ -123,7 +123,7 @@ def test_a_payment_whose_answer_is_lost_is_not_made_twice(played: Sandbox, servi
     release.set()
     assert service.heard(1) == ["/INV-1"]  # one side effect
     told = json.loads(model.requests[1][-1]["content"])
-    assert told["outcome"].startswith("unknown: it may have taken effect")
+    assert told["outcome"].startswith("unknown: the call may have executed")
     assert done.status == "partial"
     assert done.cause is not None
     assert done.cause.kind == "tool/timeout"
@@ -144,8 +144,8 @@ def test_a_status_that_proves_that_nothing_was_done_is_repaired(played: Sandbox,
     with pytest.raises(urllib.error.HTTPError):
         mulligan.tool(name="strict")(book)(9)
     assert len(service.asked) == 1
-    assert played.steps[0].ending is not None
-    assert played.steps[0].ending.why == "it may have taken effect and is not known to be repeatable"
+    assert played.steps[0].stop is not None
+    assert played.steps[0].stop.reason == 'the call may have executed and the tool is declared effects="once"'
     assert mulligan.tool(name="lenient", rejection_statuses={422})(book)(9) == "booked"
     assert [path.rpartition("=")[2] for path in service.asked] == ["9", "9", "7"]
 
@@ -197,4 +197,4 @@ def test_a_run_in_which_the_model_fixed_its_own_call_is_recovered(played: Sandbo
     model = ScriptedModel(call("forecast", city="Oslo", days=30), call("forecast", city="Oslo", days=7), "Rain.")
     done = mulligan.loop(model, [forecast], "What is the weather?")
     assert done.status == "recovered"
-    assert [history.links[0].how for history in played.runs] == ["agent"]
+    assert [history.links[0].method for history in played.runs] == ["agent"]

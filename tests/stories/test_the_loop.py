@@ -30,26 +30,29 @@ def test_a_rejected_argument_is_repaired_announced_kept_and_shown(user):
     assert done.stdout.splitlines() == [
         "10",
         "recovered",
-        "mulligan: search was called with top_k 50 -> 10; the first arguments were rejected.",
+        "mulligan: search was called with top_k 50 -> 10; the original arguments were rejected.",
     ], done.stderr
 
     (run,) = user.sees("runs")
     assert run["status"] == "recovered"
     assert run["agent"] == "librarian"
     (call,) = run["calls"]
-    assert call["ending"] == "repaired"
+    assert call["outcome"] == "repaired"
     assert call["kind"] == "tool/invalid_arguments"
 
     shown = user.sees("show", run["id"][:9])
     first, second = shown["steps"]
-    assert (first["outcome"], first["failure"]["remedy"], first["failure"]["ran"]) == ("failure", "repair", "no")
-    assert second["after"]["changes"] == [{"path": "top_k", "how": "clamp", "before": 50, "after": 10, "from": "error"}]
+    failure = first["failure"]
+    assert (first["outcome"], failure["remedy"], failure["took_effect"]) == ("failure", "repair", "no")
+    assert second["recovery"]["changes"] == [
+        {"path": "top_k", "operation": "clamp", "before": 50, "after": 10, "source": "error"}
+    ]
     assert (second["call"], second.get("attempt")) == (first["call"], 2)
 
     timeline = user.types("show", "last").stdout
     assert "search (tool), repaired" in timeline
     assert "top_k must be 10 or less, got 50." in timeline
-    assert "changed top_k 50 -> 10" in timeline
+    assert "repair: top_k 50 -> 10" in timeline
 
 
 def test_a_rate_limited_service_is_asked_again_after_the_time_it_asked_for(user, service):
@@ -70,10 +73,10 @@ def test_a_rate_limited_service_is_asked_again_after_the_time_it_asked_for(user,
 
     shown = user.sees("show", "last")
     assert shown["status"] == "recovered"
-    assert shown["calls"][0]["ending"] == "recovered by waiting"
+    assert shown["calls"][0]["outcome"] == "recovered by retry"
     assert shown["steps"][0]["failure"]["kind"] == "tool/rate_limit"
-    assert 0.3 <= shown["steps"][1]["after"]["seconds"] <= 0.33
-    waited = (shown["steps"][1]["started"] - shown["steps"][0]["started"]) / 1000
+    assert 0.3 <= shown["steps"][1]["recovery"]["backoff_seconds"] <= 0.33
+    waited = (shown["steps"][1]["started_at"] - shown["steps"][0]["started_at"]) / 1000
     assert waited >= 0.29  # it really waited, by the clock of the record
 
 
@@ -97,10 +100,10 @@ def test_a_call_with_side_effects_whose_answer_is_lost_happens_once(user, servic
     release.set()
     assert service.heard(2) == ["/INV-1", "/INV-2"], done.stderr
     note, told = done.stdout.splitlines()
-    assert "tool/timeout, 1 attempt" in note
-    assert "may have taken effect" in note
+    assert "tool/timeout after 1 attempt" in note
+    assert "may have executed" in note
     assert "mulligan show run_" in note
-    assert told.startswith("unknown: it may have taken effect")
+    assert told.startswith("unknown: the call may have executed")
     assert [run["status"] for run in user.sees("runs")] == ["failure", "failure"]  # nothing came of either
 
 
@@ -133,7 +136,7 @@ def test_the_third_time_a_failure_happens_the_answer_says_what_worked_before(use
 
     third = user.runs_program(FORECAST.replace("DAYS", "[14, 7]"))
     told = json.loads(third.stdout.splitlines()[0])
-    assert told["suggestions"] == ["This worked before, in 2 of 2 runs: days=7."]
+    assert told["suggestions"] == ["In earlier runs this recovered the call: days=7 (2 of 2 runs)."]
 
 
 def test_a_tool_that_does_not_exist_is_told_with_the_names_that_do(user):
@@ -216,12 +219,12 @@ def test_the_demo_shows_five_failures_a_third_pass_that_goes_better_and_a_lesson
     assert facts["payments"] == ["INV-1", "INV-2", "INV-3"]  # each once, although all answers were lost
     assert {"tool/invalid_arguments", "tool/rate_limit", "tool/timeout", "tool/unknown_tool"} <= first["kinds"].keys()
     assert (facts["lesson"]["tool"], facts["lesson"]["runs"]) == ("search_docs", 3)
-    assert "top_k=10 (worked in 3 of 3 runs)" in facts["lesson"]["told"]
+    assert "top_k=10 (succeeded in 3 of 3 runs)" in facts["lesson"]["text"]
     (lesson,) = user.sees("lessons", "--store", facts["store"], "--tool", "search_docs")
     assert (lesson["id"], lesson["state"]) == (facts["lesson"]["id"], "active")
     newest = user.sees("runs", "--store", facts["store"], "--limit", "1")[0]
-    assert [(call["name"], call["ending"]) for call in newest["calls"] if call["type"] == "tool"] == [
-        ("search_docs", "first try")
+    assert [(call["name"], call["outcome"]) for call in newest["calls"] if call["type"] == "tool"] == [
+        ("search_docs", "first attempt")
     ]
 
     told = user.types("demo", "--fast")
@@ -229,14 +232,14 @@ def test_the_demo_shows_five_failures_a_third_pass_that_goes_better_and_a_lesson
     assert "\x1b" not in told.stdout
     for sentence in (
         "repair: top_k 50 -> 10",
-        "it may have taken effect",
+        "the payment may have executed",
         "Did you mean forecast?",
-        "This worked before, in 2 of 2 runs: call forecast instead; days=7.",
-        "What helped in three runs becomes a lesson",
+        "In earlier runs this recovered the call: call forecast instead; days=7 (2 of 2 runs).",
+        "A fix that succeeded in three runs becomes a lesson",
         "search_docs: Use top_k=10.",
-        "Where to look",
+        "\nNext\n",
     ):
         assert sentence in told.stdout
-    assert re.search(r"wait 1\.[01] s, then the same again", told.stdout)  # as long as it was asked to, and a little
+    assert re.search(r"retry after a backoff of 1\.[01] s", told.stdout)  # as long as it was asked to, and a little
     look = next(line.split() for line in told.stdout.splitlines() if " show run_" in line)
     assert user.types(*look[1:]).returncode == 0

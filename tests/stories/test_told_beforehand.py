@@ -59,8 +59,8 @@ def test_what_three_agents_learned_is_told_to_the_fourth_once_a_person_has_appro
     said = file.read_text()
     assert said.startswith(f"# Ours\n\n{BEGIN}\n")
     assert said.endswith(f"{END}\n")
-    assert "- Calling search with a value of top_k that it rejects." in said
-    assert "Try: use top_k=10 (worked in 3 of 3 runs)." in said
+    assert "- Calling search with a rejected value for top_k fails" in said
+    assert "Try: use top_k=10 (succeeded in 3 of 3 runs)." in said
     assert "customer" not in said, "nobody's texts are told"
     told = user.runs_program(NEXT).stdout.rstrip("\n")
     assert "use top_k=10" in told

@@ -33,10 +33,10 @@ class Trouble(NamedTuple):
 
 TROUBLES = (
     Trouble("find_orders", "tool/invalid_arguments", "limit must be at most 25, got {n}", {"customer": "Lindqvist",
-            "limit": 80}, (Change(path="limit", how="clamp", before=80, after=25, from_="schema"),)),
+            "limit": 80}, (Change(path="limit", operation="clamp", before=80, after=25, source="schema"),)),
     Trouble("find_orders", "tool/invalid_arguments", "customer_id is not known, did you mean customer?",
             {"customer_id": "Okafor", "limit": 10},
-            (Change(path="customer_id", how="rename", before="customer_id", after="customer", from_="schema"),)),
+            (Change(path="customer_id", operation="rename", before="customer_id", after="customer", source="schema"),)),
     Trouble("fetch_forecast", "tool/timeout", "no answer from the forecast service after 12 s", {"city": "Tromso"},
             took=12.0),
     Trouble("fetch_forecast", "tool/unavailable", "503 the forecast service is being repaired, ticket {n}",
@@ -62,7 +62,7 @@ def history(chance: random.Random, number: int, end: str, now: int) -> History:
         version=f"2.{number % 2}",
         environment="production" if chance.random() < 0.8 else "staging",
         context=f"task {number}: what a person asked for",
-        started=started,
+        started_at=started,
         metadata={"model": "planner-large"},
     )
     made = Maker(chance, run)
@@ -79,7 +79,7 @@ def history(chance: random.Random, number: int, end: str, now: int) -> History:
     if end == "failure":
         made.own()
     ended = msgspec.structs.replace(
-        run, ended=made.clock, end="raised" if end == "failure" and number % 3 else "finished"
+        run, ended_at=made.clock, end_reason="raised" if end == "failure" and number % 3 else "finished"
     )
     smaller = Compaction(run=run.id, at=started + 4000, reason="too long", chars_before=90_000, chars_after=21_000)
     return History(
@@ -94,11 +94,11 @@ class Maker:
     """The steps of one run, one after the other."""
 
     def __init__(self, chance: random.Random, run: Run) -> None:
-        self.chance, self.run, self.clock = chance, run, run.started + 40
+        self.chance, self.run, self.clock = chance, run, run.started_at + 40
         self.steps: list[Step] = []
 
     def _add(self, seconds: float, **fields: Any) -> Step:
-        step = Step(run=self.run.id, seq=len(self.steps) + 1, started=self.clock, seconds=round(seconds, 3),
+        step = Step(run=self.run.id, seq=len(self.steps) + 1, started_at=self.clock, duration_seconds=round(seconds, 3),
                     **({"call": len(self.steps) + 1} | fields))  # fmt: skip
         self.steps.append(step)
         self.clock += int(seconds * 1000) + 15
@@ -133,28 +133,30 @@ class Maker:
         number = 2
         while self.chance.random() < 0.3 and number < 3 and not trouble.changes:
             self.clock += 700
-            self._failed(trouble, call=first.seq, attempt=number, after=Recovery(remedy=Remedy.RETRY, seconds=0.7))
+            self._failed(
+                trouble, call=first.seq, attempt=number, recovery=Recovery(remedy=Remedy.RETRY, backoff_seconds=0.7)
+            )
             number += 1
         if trouble.changes:
             (change,) = trouble.changes
-            if change.how == "clamp":
+            if change.operation == "clamp":
                 change = msgspec.structs.replace(change, before=first.arguments["limit"])
             after = Recovery(remedy=Remedy.REPAIR, changes=(change,), source="schema", confidence=0.95)
             arguments = {"customer": "Lindqvist", "limit": 25}
         else:
-            after, arguments = Recovery(remedy=Remedy.RETRY, seconds=1.1), trouble.arguments
+            after, arguments = Recovery(remedy=Remedy.RETRY, backoff_seconds=1.1), trouble.arguments
             self.clock += 1100
         self._add(0.3 + self.chance.random(), type=first.type, name=trouble.tool, arguments=arguments, call=first.seq,
-                  attempt=number, after=after, result={"found": 1}, tokens={"input": 400, "output": 30})  # fmt: skip
+                  attempt=number, recovery=after, result={"found": 1}, tokens={"input": 400, "output": 30})  # fmt: skip
 
     def given_up(self) -> None:
-        ending = RecoveryStop(why="it may have taken effect, and the tool is called once")
-        self._failed(TROUBLES[self.chance.choice(GIVEN_UP)], ending=ending)
+        ending = RecoveryStop(reason="it may have taken effect, and the tool is called once")
+        self._failed(TROUBLES[self.chance.choice(GIVEN_UP)], stop=ending)
 
     def by_the_model(self) -> None:
         """A call that was given up, and made again by the model with another argument."""
         trouble = TROUBLES[0]
-        self._failed(trouble, ending=RecoveryStop(why="nobody was sure enough"))
+        self._failed(trouble, stop=RecoveryStop(reason="nobody was sure enough"))
         self.plain()
         self._add(0.4, name=trouble.tool, arguments={"customer": "Lindqvist", "limit": 25}, result={"found": 2})
 

@@ -33,7 +33,7 @@ NOW = 20_000 * DAY + 12 * 3_600_000
 MASKED_FIELDS = frozenset({"bytes", "cpu", "engine", "python", "size", "sqlite"})
 """Numbers and texts that differ between machines."""
 MASKS = (
-    (re.compile(r"\b(act|client|fix|les|mul|tok)_[0-9a-zA-Z_]{4,}"), r"\1_<id>"),
+    (re.compile(r"\b(act|client|fix|les|mul|tok)_(?!decisions\b)[0-9a-zA-Z_]{4,}"), r"\1_<id>"),
     (re.compile(re.escape(mulligan.__version__)), "<version>"),
 )
 """Ids that are random, or hashes of encoded records."""
@@ -102,48 +102,50 @@ def repaired_run(number: int) -> list[AnyEvent]:
     started = NOW - (9 - number) * DAY
     run = Run(
         id=f"run_repaired{number}", agent=f"agent-{number % 2}", version="1.0", environment="production",
-        session="session-1", started=started,
+        session="session-1", started_at=started,
     )  # fmt: skip
     city, days = ("Rome", "Bern", "Oslo", "Lima", "Cairo", "Paris")[number], 20 + 7 * number
-    clamp = Change(path="days", how="clamp", before=days, after=10, from_="error")
+    clamp = Change(path="days", operation="clamp", before=days, after=10, source="error")
     failed = Step(
         run=run.id, seq=1, call=1, name="forecast", key="shop:forecast", arguments={"city": city, "days": days},
-        outcome="failure", started=started + 10, seconds=0.2, failure=REJECTED, effects="none", links_decided=True,
+        outcome="failure", started_at=started + 10, duration_seconds=0.2, failure=REJECTED, effects="none",
+        links_decided=True,
     )  # fmt: skip
-    link = Link(run=run.id, failed=1, overcame=1, how="repair", changes=(clamp,), evidence=("attempt",))
+    link = Link(run=run.id, failed_call=1, recovering_call=1, method="repair", changes=(clamp,), evidence=("attempt",))
     recovery = Recovery(remedy=Remedy.REPAIR, changes=(clamp,), source="error", confidence=0.9)
     repaired = Step(
         run=run.id, seq=2, call=1, attempt=2, name="forecast", key="shop:forecast",
-        arguments={"city": city, "days": 10}, result=f"sunny {number}", started=started + 300, seconds=0.1,
-        after=recovery, links=(link,),
+        arguments={"city": city, "days": 10}, result=f"sunny {number}", started_at=started + 300, duration_seconds=0.1,
+        recovery=recovery, links=(link,),
     )  # fmt: skip
     model = Step(
-        run=run.id, seq=3, call=3, type="model", name="small-1", started=started + 500, seconds=1.5,
+        run=run.id, seq=3, call=3, type="model", name="small-1", started_at=started + 500, duration_seconds=1.5,
         tokens={"input": 100, "output": 20},
     )  # fmt: skip
-    ended = msgspec.structs.replace(run, ended=started + 3000, end="finished")
+    ended = msgspec.structs.replace(run, ended_at=started + 3000, end_reason="finished")
     return [RunStarted(run), StepEnded(failed), StepEnded(repaired), StepEnded(model), RunEnded(ended)]
 
 
 def unrecovered_run() -> list[AnyEvent]:
     """Return the events of a run whose last call failed twice, with a compaction in between."""
     started = NOW - DAY // 2
-    run = Run(id="run_unrecovered", agent="agent-1", session="session-1", started=started, context="ship the order")
+    run = Run(id="run_unrecovered", agent="agent-1", session="session-1", started_at=started, context="ship the order")
     steps = [
         Step(
             run=run.id, seq=1, call=1, name="ship", server="shop", arguments={"order": 7}, outcome="failure",
-            started=started + 10, seconds=3.0, failure=TIMEOUT, effects="repeatable", links_decided=True,
+            started_at=started + 10, duration_seconds=3.0, failure=TIMEOUT, effects="idempotent", links_decided=True,
         ),
         Step(
             run=run.id, seq=2, call=1, attempt=2, name="ship", server="shop", arguments={"order": 7}, outcome="failure",
-            started=started + 5000, seconds=3.0, failure=TIMEOUT, effects="repeatable", links_decided=True,
-            after=Recovery(remedy=Remedy.RETRY, seconds=1.5), ending=RecoveryStop(why="the attempts are used up"),
+            started_at=started + 5000, duration_seconds=3.0, failure=TIMEOUT, effects="idempotent", links_decided=True,
+            recovery=Recovery(remedy=Remedy.RETRY, backoff_seconds=1.5),
+            stop=RecoveryStop(reason="the attempts are used up"),
         ),
     ]  # fmt: skip
     compaction = Compaction(
         run=run.id, session="session-1", at=started + 6000, reason="too long", steps=2, chars_before=900, chars_after=90
     )
-    ended = msgspec.structs.replace(run, ended=started + 9000, end="raised")
+    ended = msgspec.structs.replace(run, ended_at=started + 9000, end_reason="raised")
     return [RunStarted(run), *map(StepEnded, steps), ContextCompacted(compaction), RunEnded(ended)]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 MODULES = (
     "__future__ argparse asyncio click codecs collections contextlib copy dataclasses difflib encodings enum functools "
     "gc importlib inspect io ipaddress json jsonschema_rs logging mcp mcp_types msgspec mulligan os pathlib platform "
-    "psycopg queue re rich runpy shlex signal site sitecustomize sqlite3 stat string subprocess tempfile textwrap "
+    "psycopg queue re runpy shlex signal site sitecustomize sqlite3 stat string subprocess tempfile textwrap "
     "threading time tomllib types typing typing_extensions urllib usercustomize uuid warnings zlib"
 ).split()
 """Names that an entry may import: ours, those of packages that we depend on, and those of the standard library."""

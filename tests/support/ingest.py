@@ -146,11 +146,11 @@ def run(id: str, text: int) -> dict[str, Any]:
     # Words that nobody takes for a secret, and that no database makes shorter.
     at, said = 1_794_700_000_000, " ".join("".join(random.choices(_LETTERS, k=5)) for _ in range(text // 6))
     steps = [
-        {"name": "fetch", "seconds": 3, "started": at, "failure": {"message": "Read timed out after 3 s"}},
-        {"name": "fetch", "call": 1, "seconds": 0.5, "started": at + 4000, "result": said},
-        {"name": "write", "seconds": 0.1, "started": at + 5000, "arguments": {"path": id}},
+        {"name": "fetch", "duration_seconds": 3, "started_at": at, "failure": {"message": "Read timed out after 3 s"}},
+        {"name": "fetch", "call": 1, "duration_seconds": 0.5, "started_at": at + 4000, "result": said},
+        {"name": "write", "duration_seconds": 0.1, "started_at": at + 5000, "arguments": {"path": id}},
     ]
-    return {"id": id, "agent": "nightly", "started": at, "ended": at + 6000, "steps": steps}
+    return {"id": id, "agent": "nightly", "started_at": at, "ended_at": at + 6000, "steps": steps}
 
 
 AGENT = """

@@ -1,4 +1,4 @@
-"""Count names and phrases that the language guide denies, by folder. `scripts/language_baseline` rewrites the baseline.
+"""Find names and phrases that the language guide denies.
 
 A name counts where it is bound: functions, classes, parameters, variables, attributes, fields, loop variables, aliases
 and modules. Attributes that are only read do not count, so `future.done()` is fine.
@@ -7,17 +7,21 @@ and modules. Attributes that are only read do not count, so `future.done()` is f
 from __future__ import annotations
 
 import ast
-import json
 import re
-import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGE = ROOT / "src" / "mulligan"
-BASELINE = ROOT / "tests" / "language_baseline.json"
+UNFINISHED = (
+    "capture/call_execution.py", "capture/call_guard.py", "capture/context.py", "capture/first_attempt.py",
+    "capture/model_stream.py", "capture/prerequisite_calls.py", "capture/result_checks.py", "capture/stream.py",
+    "capture/value_recording.py", "store/copy/", "store/counters/", "store/memory/",
+)  # fmt: skip
+"""Modules and folders that are about to be merged into others. Their names and prose are finished then."""
+ALLOWED = {("src/mulligan/redaction/personal_data.py", "nobody")}
+"""Words that are data, not prose: the user `nobody` of Unix."""
 
 PARTICIPLES = (
     r"_?(told|untold|known|kept|said|given|found|made|unmade|heard|asked|seen|met|left|shown|held|lost|taken|named"
@@ -83,8 +87,8 @@ class Hit(NamedTuple):
     text: str
 
     @property
-    def folder(self) -> str:
-        return Path(self.path).parent.as_posix()
+    def is_unfinished(self) -> bool:
+        return self.path.removeprefix("src/mulligan/").startswith(UNFINISHED)
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line} {self.text}"
@@ -147,29 +151,5 @@ def find_all() -> dict[str, list[Hit]]:
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *PACKAGE.rglob("*.html"), *PACKAGE.rglob("*.md")]
     for path in sorted(pages):
         hits["prose"] += find_phrases(path.read_text(), path.relative_to(ROOT).as_posix())
+    hits["prose"] = [hit for hit in hits["prose"] if (hit.path, hit.text) not in ALLOWED]
     return hits
-
-
-def count_by_folder(hits: Iterable[Hit]) -> dict[str, int]:
-    return dict(sorted(Counter(hit.folder for hit in hits).items()))
-
-
-def read_baseline() -> dict[str, dict[str, int]]:
-    counts: dict[str, dict[str, int]] = json.loads(BASELINE.read_text())
-    return counts
-
-
-def main() -> None:
-    """Rewrite the baseline; refuse where a total grows."""
-    counts = {section: count_by_folder(hits) for section, hits in find_all().items()}
-    earlier = read_baseline() if BASELINE.exists() else {}
-    for section, folders in counts.items():
-        total, limit = sum(folders.values()), sum(earlier.get(section, {}).values())
-        if section in earlier and total > limit:
-            sys.exit(f"{section}: {total} hits, and the baseline has {limit}. It may only shrink: rename what is new.")
-        print(f"{section}: {total} hits, {limit} before")
-    BASELINE.write_text(json.dumps(counts, indent=2) + "\n")
-
-
-if __name__ == "__main__":
-    main()

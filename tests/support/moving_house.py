@@ -26,11 +26,13 @@ ODD = Failure.of(Kind("tool", "not_found", Remedy.REPLAN), "no such thing: \N{SN
 
 
 def write(store: Any, id: str, tenant: str = DEFAULT_TENANT, at: int = 1, principal: str = "") -> None:
-    run = Run(id=id, agent="helper", started=at, ended=at + 2, end="finished", session="s1")
+    run = Run(id=id, agent="helper", started_at=at, ended_at=at + 2, end_reason="finished", session="s1")
     steps = [
-        Step(run=id, seq=1, call=1, name="search", started=at, outcome="failure", failure=TIMEOUT, arguments={"n": 50}),
-        Step(run=id, seq=2, call=1, attempt=2, name="search", started=at + 1, arguments={"n": 10}),
-        Step(run=id, seq=3, call=3, name="read", started=at + 2, outcome="failure", failure=ODD),
+        Step(
+            run=id, seq=1, call=1, name="search", started_at=at, outcome="failure", failure=TIMEOUT, arguments={"n": 50}
+        ),
+        Step(run=id, seq=2, call=1, attempt=2, name="search", started_at=at + 1, arguments={"n": 10}),
+        Step(run=id, seq=3, call=3, name="read", started_at=at + 2, outcome="failure", failure=ODD),
     ]
     batch: list[AnyEvent] = [RunStarted(run), *map(StepEnded, steps), RunEnded(run)]
     batch.append(ContextCompacted(Compaction(session="s1", at=at, reason="agent")))

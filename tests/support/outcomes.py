@@ -1,4 +1,4 @@
-"""Every class of failure of a model call, played over the fake provider through a real client: what becomes of it.
+"""Every class of failure of a model call, played over the fake provider through a real client, with its outcome.
 
 `evals/providers.py` makes the table of docs/models.md of it; `tests/providers` holds each to the one expected.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,36 +79,44 @@ RETIRED = Wrong(404, "not_found_error", "model_not_found", "The model `m` has be
 CASES = (
     Case("too long, with sizes", expected="compressed", window=30_000, is_long=True),
     Case("too long, without sizes", expected="compressed", window=36_000, says_sizes=False, is_long=True),
-    Case("larger than the tokens a minute", (TOO_FAST,), "compressed", is_long=True),
-    Case("rate limit, Retry-After 7", (LIMITED,), "waited 7 s"),
-    Case("rate limit, Retry-After 3600", (PATIENCE,), "given up: it asked for 3600 s, longer than 90 s"),
-    Case("overloaded, 529", (OVERLOADED,), "waited"),
-    Case("unavailable, 503", (DOWN, DOWN), "waited"),
-    Case("unavailable, another provider", (DOWN, DOWN), "another model", options={"fallback_models": ["OTHER"]}),
-    Case("out of quota", (QUOTA,), "given up: waiting does not help: the account is out of credit or quota"),
+    Case("more than the tokens per minute", (TOO_FAST,), "compressed", is_long=True),
+    Case("rate limit, Retry-After 7", (LIMITED,), "retried after 7 s"),
+    Case(
+        "rate limit, Retry-After 3600",
+        (PATIENCE,),
+        "unrecovered: Retry-After is 3600 s, above the maximum backoff of 90 s",
+    ),
+    Case("overloaded, 529", (OVERLOADED,), "retried"),
+    Case("unavailable, 503", (DOWN, DOWN), "retried"),
+    Case("unavailable, another provider", (DOWN, DOWN), "fallback model", options={"fallback_models": ["OTHER"]}),
+    Case("out of quota", (QUOTA,), "unrecovered: a retry cannot help: the account is out of credit or quota"),
     Case("answer limit too high", (ANSWER_TOO_LONG,), "clamped to 8192", arguments={"max_tokens": 20_000}),
-    Case("content policy", (POLICY,), "given up: the provider's content filter stopped it, and would again"),
-    Case("other bad request", (BAD,), "told the model"),
+    Case(
+        "content policy",
+        (POLICY,),
+        "unrecovered: the provider's content filter blocked the request and would block a retry",
+    ),
+    Case("other bad request", (BAD,), "note to the model"),
     Case("other bad request, twice", (BAD, BAD), "fallback answered", options={"fallback": lambda failure: "Sorry."}),
-    Case("key refused", (AUTH,), "refreshed", options={"refresh_auth": lambda: "new-key"}),
-    Case("key refused, nobody to refresh it", (AUTH,), "given up: only a person can help"),
-    Case("model retired", (RETIRED,), "another model", options={"fallback_models": ["OTHER"]}),
-    Case("empty answer", (Wrong(answer=""),), "told the model"),
-    Case("unreadable tool call", (Wrong(arguments="{'city': 'Oslo',}"),), "mended", needs=("openai",)),
-    Case("stream fails before its first token", (Wrong(breaks_after=0),), "waited", arguments={"stream": True}),
+    Case("key rejected", (AUTH,), "refreshed", options={"refresh_auth": lambda: "new-key"}),
+    Case("key rejected, no refresh_auth", (AUTH,), "unrecovered: a person must act"),
+    Case("model retired", (RETIRED,), "fallback model", options={"fallback_models": ["OTHER"]}),
+    Case("empty answer", (Wrong(answer=""),), "note to the model"),
+    Case("unreadable tool call", (Wrong(arguments="{'city': 'Oslo',}"),), "repaired", needs=("openai",)),
+    Case("stream fails before its first token", (Wrong(breaks_after=0),), "retried", arguments={"stream": True}),
     Case(
         "stream fails after two tokens",
         (Wrong(breaks_after=2),),
-        "given up: its first items were passed on already",
+        "unrecovered: the first items of the stream were already delivered",
         arguments={"stream": True},
     ),
-    Case("`with stream()`, overloaded, 529", (OVERLOADED,), "waited", is_entered=True),
+    Case("`with stream()`, overloaded, 529", (OVERLOADED,), "retried", is_entered=True),
     Case("`with stream()`, too long", expected="compressed", window=30_000, is_long=True, is_entered=True),
-    Case("`with stream()`, fails before its first token", (Wrong(breaks_after=0),), "waited", is_entered=True),
+    Case("`with stream()`, fails before its first token", (Wrong(breaks_after=0),), "retried", is_entered=True),
     Case(
         "`with stream()`, fails after two tokens",
         (Wrong(breaks_after=2),),
-        "given up: its first items were passed on already",
+        "unrecovered: the first items of the stream were already delivered",
         is_entered=True,
     ),
 )
@@ -314,7 +323,7 @@ def is_about(case: Case, client: Client) -> bool:
 
 
 def outcome(case: Case, client: Client) -> tuple[str, Provider, Sandbox]:
-    """What became of the call, in a few words; what was sent, and what was recorded."""
+    """Return the outcome of the call in a few words, the provider with its requests, and the records."""
     with Provider(window=case.window, says_sizes=case.says_sizes) as provider, sandbox() as played:
         provider.script = list(case.script)
         given = conversations.FORMS[_FORMS[client.form]](LONG) if case.is_long else list(HELLO)
@@ -329,28 +338,28 @@ def outcome(case: Case, client: Client) -> tuple[str, Provider, Sandbox]:
             text = call(provider.url, arguments, options)
         except Exception as error:  # noqa: BLE001 - the client's own, whichever it is
             note = next((note for note in getattr(error, "__notes__", ()) if note.startswith("mulligan:")), "")
-            why = note.partition("; ")[2].partition(". Details")[0]
-            return f"given up: {why}", provider, played
+            reason = re.sub(r"^.*?\). (?:Not retried|Stopped|Not called): ", "", note).partition(". Details")[0]
+            return f"unrecovered: {reason}", provider, played
         return _told(text.strip(), played), provider, played
 
 
 def _told(text: str, played: Sandbox) -> str:
     step = played.steps[-1]
     if step.failure is not None:  # as an event of the stream, which is the caller's to read
-        return f"given up: {step.ending.why if step.ending else ''}"
+        return f"unrecovered: {step.stop.reason if step.stop else ''}"
     if (step.metadata or {}).get("mended"):
-        return "mended" if text == '{"city": "Oslo"}' else f"wrong: {text}"
+        return "repaired" if text == '{"city": "Oslo"}' else f"wrong: {text}"
     if text not in (TEXT, "Sorry."):
         return f"wrong: {text!r}"
-    after = step.after
+    after = step.recovery
     if after is None:
         return "nothing happened"
     if after.source == "fallback":
-        return "another model" if after.changes else "fallback answered"
+        return "fallback model" if after.changes else "fallback answered"
     if after.source == "refresh":
         return "refreshed"
     if after.changes:
         return f"clamped to {after.changes[0].after}"
-    if after.remedy.value == "wait":
-        return f"waited {played.backoffs[-1]:g} s" if played.backoffs[-1] == 7 else "waited"
-    return {"compress": "compressed", "tell": "told the model"}[after.remedy.value]
+    if after.remedy.value == "retry":
+        return f"retried after {played.backoffs[-1]:g} s" if played.backoffs[-1] == 7 else "retried"
+    return {"compress": "compressed", "replan": "note to the model"}[after.remedy.value]

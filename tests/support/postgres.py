@@ -273,7 +273,9 @@ def shared_url() -> str:
 def had() -> str:
     """The same for a test: skipped, with the reason, where there is no server to be had."""
     import pytest
+    import tiers
 
+    tiers.started.append("PostgreSQL")
     pytest.importorskip("psycopg", reason="psycopg is not installed: make test installs it")
     try:
         return shared_url()

@@ -100,7 +100,9 @@ def served(
     """With the routes of the API, and further ones."""
     store = store or SqliteStore(folder / "mulligan.db")
     intake = PayloadConverter(
-        classify, lambda key, tenant: Redactor(level=level, unredacted_arguments=tenant.listed, key=key), store
+        classify,
+        lambda key, tenant: Redactor(level=level, unredacted_arguments=tenant.unredacted_arguments, key=key),
+        store,
     )
     server = Server(store, intake, rules=rules, **more)
     sock = http_server.bind_socket("127.0.0.1", 0)

@@ -18,13 +18,13 @@ WRITTEN, SEED, PROPOSED = (lesson_id("any", name) for name in ("written", "seed"
 
 def clamped(id: str, at: int, tool: str = "search", agent: str = "ann", seconds: int = 1) -> list[AnyEvent]:
     """A run in which k=50 was rejected, and the same call with k=10 worked. Each asks for something else."""
-    run = Run(id=id, started=at, agent=agent)
+    run = Run(id=id, started_at=at, agent=agent)
     about = {"run": id, "name": tool, "key": f"tools:{tool}"}
     question = f"cats of {id}"
-    failed = Step(seq=1, call=1, arguments={"q": question, "k": 50}, outcome="failure", failure=TOO_MANY, started=at,
-                  seconds=0.1, **about)  # fmt: skip
-    worked = Step(seq=2, call=2, arguments={"q": question, "k": 10}, started=at + 1000 * seconds, **about)
-    ended = Run(id=id, started=at, agent=agent, ended=at + 2000 * seconds, end="finished")
+    failed = Step(seq=1, call=1, arguments={"q": question, "k": 50}, outcome="failure", failure=TOO_MANY, started_at=at,
+                  duration_seconds=0.1, **about)  # fmt: skip
+    worked = Step(seq=2, call=2, arguments={"q": question, "k": 10}, started_at=at + 1000 * seconds, **about)
+    ended = Run(id=id, started_at=at, agent=agent, ended_at=at + 2000 * seconds, end_reason="finished")
     return [RunStarted(run), StepEnded(failed), StepEnded(worked), RunEnded(ended)]
 
 

@@ -38,12 +38,21 @@ class Ids(NamedTuple):
 def run(id: str, tool: str, agent: str, said: str, now: int, **more: Any) -> dict[str, Any]:
     """k was refused, and another k worked."""
     steps = [
-        {"name": tool, "started": now, "seconds": 0.1, "arguments": {"k": 9, "q": said},
+        {"name": tool, "started_at": now, "duration_seconds": 0.1, "arguments": {"k": 9, "q": said},
          "failure": {"message": f"k is too small: {said}", "type": "tool", "code": "invalid_arguments"}},
-        {"name": tool, "started": now + 200, "seconds": 0.1, "arguments": {"k": NUMBER, "q": said}, "result": said},
-        {"name": tool, "type": "model", "started": now + 400, "seconds": 0.1, "metadata": {"model": said}},
+        {"name": tool, "started_at": now + 200, "duration_seconds": 0.1, "arguments": {"k": NUMBER, "q": said},
+         "result": said},
+        {"name": tool, "type": "model", "started_at": now + 400, "duration_seconds": 0.1, "metadata": {"model": said}},
     ]  # fmt: skip
-    return {"id": id, "agent": agent, "started": now, "ended": now + 900, "end": "finished", "steps": steps, **more}
+    return {
+        "id": id,
+        "agent": agent,
+        "started_at": now,
+        "ended_at": now + 900,
+        "end_reason": "finished",
+        "steps": steps,
+        **more,
+    }
 
 
 def ours(running: Running) -> Ids:
@@ -64,8 +73,8 @@ def ours(running: Running) -> Ids:
     store.put(OURS, "note", ids.note, CANARY.encode())
     store.consolidate(OURS, now)
     pattern = store.patterns(OURS, PatternQuery(tool=ids.tool))[0]
-    store.update_pattern(OURS, PatternCommand(do="mute", pattern=pattern.id, at=now))
-    store.update_pattern(OURS, PatternCommand(do="unmute", pattern=pattern.id, at=now))
+    store.update_pattern(OURS, PatternCommand(action="mute", pattern=pattern.id, at=now))
+    store.update_pattern(OURS, PatternCommand(action="unmute", pattern=pattern.id, at=now))
     fix = store.fixes(OURS, FixQuery(tool=ids.tool, now=now))[0]
     assert store.decide(OURS, fix.id, True, now)
     store.save_lesson(

@@ -32,7 +32,7 @@ def test_rows_become_runs_with_failures_classified_and_linked(tmp_path):
     assert [step.seq for step in first.steps] == [1, 2]
     assert (first.run.agent, first.run.session) == ("shop", "a")
     assert first.run.metadata == {"format": "calls", "model": "m-1"}
-    assert [(link.how, link.evidence) for link in first.links] == [("agent", ("same_values",))]
+    assert [(link.method, link.evidence) for link in first.links] == [("agent", ("same_values",))]
     assert first.steps[1].result == "fine"
     assert second.run.session == "b"
 

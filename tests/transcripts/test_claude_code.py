@@ -27,7 +27,12 @@ def test_a_session_is_a_run_with_its_calls_their_times_and_what_the_user_asked_f
     assert history.run.context == "make the tests pass"
     assert history.run.metadata == {"format": "claude-code", "model": "claude-opus-4-5", "project": "shop"}
     (step,) = history.steps
-    assert (step.name, step.arguments, step.outcome, step.seconds) == ("Bash", {"command": "make test"}, "success", 2.5)
+    assert (step.name, step.arguments, step.outcome, step.duration_seconds) == (
+        "Bash",
+        {"command": "make test"},
+        "success",
+        2.5,
+    )
 
 
 def test_what_is_flagged_has_failed_and_is_linked_to_what_overcame_it(tmp_path):
@@ -49,7 +54,12 @@ def test_what_is_flagged_has_failed_and_is_linked_to_what_overcame_it(tmp_path):
     assert failure.kind == "tool/stale_file"
     assert failure.fingerprint
     (link,) = history.links
-    assert (link.failed, link.overcame, link.how, link.between) == (1, 3, "recipe", ("Read",))
+    assert (link.failed_call, link.recovering_call, link.method, link.intermediate_tools) == (
+        1,
+        3,
+        "prerequisite",
+        ("Read",),
+    )
 
 
 def test_a_refusal_by_the_user_is_recorded_as_one_and_is_no_failure(tmp_path):
@@ -61,7 +71,7 @@ def test_a_refusal_by_the_user_is_recorded_as_one_and_is_no_failure(tmp_path):
     )
     (history,) = read(path)
     (step,) = history.steps
-    assert step.outcome == "refused"
+    assert step.outcome == "blocked"
     assert not step.has_failed
 
 
@@ -89,7 +99,7 @@ def test_a_compaction_is_kept_with_its_moment(tmp_path):
     )
     (history,) = read(path)
     (compaction,) = history.compactions
-    assert compaction.at == history.steps[0].started + 59_000
+    assert compaction.at == history.steps[0].started_at + 59_000
     assert (compaction.reason, compaction.tokens_before) == ("auto", 155_000)
 
 
@@ -107,7 +117,7 @@ def test_an_error_of_the_model_is_a_failed_model_call_which_its_next_answer_over
     failure = history.steps[0].failure
     assert failure is not None
     assert failure.kind == "model/unavailable"
-    assert [link.how for link in history.links] == ["retry"]
+    assert [link.method for link in history.links] == ["retry"]
 
 
 def test_a_tool_of_an_mcp_server_has_its_own_name_and_its_servers(tmp_path):

@@ -34,7 +34,7 @@ def test_the_exit_code_of_a_command_comes_from_the_event_that_completes_it(tmp_p
     (history,) = read(path)
     (step,) = history.steps
     assert step.has_failed
-    assert step.seconds == 1.0
+    assert step.duration_seconds == 1.0
 
 
 def test_or_from_the_frame_around_the_output(tmp_path):

@@ -45,7 +45,9 @@ def test_a_session_document_is_a_run(tmp_path):
     failure = history.steps[0].failure
     assert failure is not None
     assert failure.kind == "tool/command_not_found"
-    assert [(link.failed, link.overcame, link.evidence) for link in history.links] == [(1, 2, ("next_call",))]
+    assert [(link.failed_call, link.recovering_call, link.evidence) for link in history.links] == [
+        (1, 2, ("next_call",))
+    ]
     assert len(history.compactions) == 1
 
 
@@ -74,7 +76,7 @@ def test_a_call_that_the_user_cancelled_is_no_failure(tmp_path):
         tmp_path / "session-1.jsonl", META, message("gemini", "", call("c1", "cancelled", {"error": "no"}, command="x"))
     )
     (history,) = read(path)
-    assert history.steps[0].outcome == "refused"
+    assert history.steps[0].outcome == "blocked"
     assert not history.steps[0].has_failed
 
 

@@ -79,7 +79,7 @@ def test_a_conversation_is_a_run_in_whatever_form_it_is_kept(tmp_path, conversat
     (link,) = history.links
     assert [(change.path, change.after) for change in link.changes] == [("seats", 2)]
     assert link.evidence == ("next_call",)
-    assert history.run.started  # the file's, where no message has one
+    assert history.run.started_at  # the file's, where no message has one
 
 
 def test_many_conversations_a_line_each_are_many_runs(tmp_path):

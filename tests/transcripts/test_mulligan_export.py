@@ -12,7 +12,7 @@ from mulligan.transcripts.run_builder import ReaderState
 HEADER = {"mulligan": "export", "version": 1, "level": "local"}
 REFUSED = Failure.of(Kind("tool", "not_found"), "no")
 HISTORY = History(
-    run=Run(id="run_a", agent="librarian", started=5),
+    run=Run(id="run_a", agent="librarian", started_at=5),
     steps=(Step(run="run_a", seq=1, call=1, name="x", failure=Failure.of(Kind("tool", "timeout")), outcome="failure"),),
 )
 
@@ -38,19 +38,21 @@ def test_what_was_exported_is_read_as_it_was(tmp_path):
 
 def test_links_of_an_export_hold_as_they_were_judged_and_those_without_evidence_are_judged_anew(tmp_path):
     steps = call(1, REFUSED, month="Jan"), call(2, month="Feb"), call(3, REFUSED, month="Mar"), call(4, month="Mar")
-    link = Link(run="run_a", failed=1, overcame=2, how="agent", evidence=("handler",))
-    similar = Link(run="run_a", failed=1, overcame=2, how="agent")
-    run = Run(id="run_a", started=5, end="finished")
+    link = Link(run="run_a", failed_call=1, recovering_call=2, method="agent", evidence=("handler",))
+    similar = Link(run="run_a", failed_call=1, recovering_call=2, method="agent")
+    run = Run(id="run_a", started_at=5, end_reason="finished")
     (judged,) = read(write(tmp_path / "e.jsonl", header(), encode(History(run=run, steps=steps, links=(link,)))))
-    assert [(link.failed, link.overcame) for link in judged.links] == [(1, 2)]
+    assert [(link.failed_call, link.recovering_call) for link in judged.links] == [(1, 2)]
     assert judged.steps[1].links == (link,)
     (older,) = read(write(tmp_path / "o.jsonl", header(), encode(History(run=run, steps=steps, links=(similar,)))))
-    assert [(link.failed, link.overcame, link.evidence) for link in older.links] == [(3, 4, ("same_arguments",))]
+    assert [(link.failed_call, link.recovering_call, link.evidence) for link in older.links] == [
+        (3, 4, ("same_arguments",))
+    ]
     assert older.steps[1].links == ()
 
 
 def test_an_export_of_a_newer_format_is_refused_with_what_to_do(tmp_path):
-    with pytest.raises(UnreadableFileError, match=r"newer mulligan .format 2; this one knows 1.*pip install -U"):
+    with pytest.raises(UnreadableFileError, match=r"newer mulligan .format 2; this version supports 1.*pip install -U"):
         read(write(tmp_path / "e.jsonl", header(version=2)))
 
 

@@ -23,7 +23,7 @@ def test_a_trace_is_a_run_and_its_spans_are_steps(tmp_path):
     tool = span("t1", "b", "root", "execute_tool search", 1, 3, gen_ai__tool__call__arguments='{"q": "x"}', **TOOL)
     (history,) = read(write(tmp_path / "t.jsonl", otlp(chat, tool), otlp(agent("t1"))))
     assert (history.run.agent, history.run.session) == ("librarian", "c-1")
-    assert [(step.type, step.name, step.seconds) for step in history.steps] == [
+    assert [(step.type, step.name, step.duration_seconds) for step in history.steps] == [
         ("model", "gpt-x", 1.0),
         ("tool", "search", 2.0),
     ]
@@ -86,7 +86,7 @@ def test_a_call_that_was_given_up_is_recovered_by_another_only_with_the_same_arg
     (history,) = read(write(tmp_path / "t.jsonl", otlp(agent("t1"), *spans)))
     assert [len(call.steps) for call in calls.group_attempts(history.steps)] == [3, 1, 1]
     retry = (1, 5, "retry", ("same_arguments",))
-    links = [(link.failed, link.overcame, link.how, link.evidence) for link in history.links]
+    links = [(link.failed_call, link.recovering_call, link.method, link.evidence) for link in history.links]
     assert links == ([retry] if status == "recovered" else [])
     assert derive_status(history.run, history.steps, history.links) == status
     assert len({step.failure.fingerprint for step in history.steps if step.failure}) == 1

@@ -188,7 +188,7 @@ class Attempts:
         self.guarding.bound(None if timeout is None else self._began + timeout)
         self.instead: Callable[..., Any] | None = None
         """What is called in this attempt instead of the function: another model's."""
-        self.about: dict[str, Any] | None = None
+        self.step_metadata: dict[str, Any] | None = None
         """What is to be kept with the attempt that comes next."""
         self.upcoming: AnyEvent | None = None
         """What is to be told before it."""
@@ -246,7 +246,7 @@ class Attempts:
         except StopIteration as stop:
             self.given_up = stop.value
         except Exception:  # noqa: BLE001 - the call itself is made all the same
-            self.kit.fault("planning a recovery")
+            self.kit.fault("Recovery planning")
             if self._made == 0:
                 move = AttemptMove(self._arguments)
         self._move = move
@@ -275,7 +275,7 @@ class Attempts:
             server=self.tool.server,
             arguments=self._kept(mended.arguments),
             outcome="failure",
-            started=self.kit.now(),
+            started_at=self.kit.now(),
             failure=self._keeping.failure(mended.failure, mended.arguments) if self._keeping else mended.failure,
             key=self.tool.recorded_key,
         )
@@ -324,7 +324,7 @@ class Attempts:
         try:
             self._begin(move)
         except Exception:  # noqa: BLE001 - unrecorded, and made
-            self.kit.fault("recording that a call began")
+            self.kit.fault("Recording the start of a call")
         if not self._is_admitted:
             self._is_admitted = True
             self._admitted(move)
@@ -337,7 +337,7 @@ class Attempts:
         except NotMade:
             raise
         except Exception:  # noqa: BLE001 - unguarded, and made
-            self.kit.fault("guarding a call")
+            self.kit.fault("The call guard")
 
     def _resume(self, first: First) -> NoReturn:
         """Takes over an attempt that was made and failed before there was any need of us."""
@@ -390,9 +390,9 @@ class Attempts:
             name=self.tool.name,
             server=self.tool.server,
             arguments=self._kept(move.arguments, move.function),
-            started=self.kit.now(),
-            metadata=self.about,
-            after=move.recovery if self._keeping is None else self._keeping.recovery(move.recovery),
+            started_at=self.kit.now(),
+            metadata=self.step_metadata,
+            recovery=move.recovery if self._keeping is None else self._keeping.recovery(move.recovery),
             key=self.tool.recorded_key,
         )
         here = self._here = Here(self.run, number or inside, self.kit.layer(), is_open=False)
@@ -400,7 +400,7 @@ class Attempts:
             here.is_open = True
         if self.upcoming is not None:
             self.kit.tell(self.upcoming)
-        self.about = self.upcoming = None
+        self.step_metadata = self.upcoming = None
         self.kit.tell(StepStarted(self._step))
         self._token = self.kit.here.set(here)
         if self._timeout is not None:
@@ -467,10 +467,10 @@ class Attempts:
         match self._move:
             case BackoffMove():
                 self._is_over = True  # to go on without waiting is what a rate limit was there to prevent
-                self.kit.fault("waiting")
+                self.kit.fault("Backoff")
                 return None
             case QueryMove():
-                self.kit.fault("a question of recovery")
+                self.kit.fault("A recovery query")
                 return None
         if self._stopped is None:
             self._stopped = self.kit.timer()
@@ -505,12 +505,12 @@ class Attempts:
         """The stream that was the answer failed after its first item: nothing more is tried."""
         self.failed(error)
         if self.failure is not None:
-            self.given_up = RecoveryFailed(self.failure, "its first items were passed on already")
+            self.given_up = RecoveryFailed(self.failure, "the first items of the stream were already delivered")
         try:
             self._tell(None)
             self._note(error)
         except Exception:  # noqa: BLE001 - some exceptions refuse every change to them
-            self.kit.fault("noting what was tried")
+            self.kit.fault("Adding the exception note")
 
     def cancelled(self) -> None:
         """Cancellation is not a failure: it is recorded as what it is, and passes."""
@@ -550,13 +550,13 @@ class Attempts:
                 result = self._keeping.result(result)
             effects = None if failure is None else self.tool.effects
             self._last = msgspec.structs.replace(
-                step, outcome=outcome, failure=failure, seconds=seconds, tokens=tokens, effects=effects
+                step, outcome=outcome, failure=failure, duration_seconds=seconds, tokens=tokens, effects=effects
             )
             self._untold = self._last, result
             if self.failure is None or outcome == "cancelled":
                 self._tell(None)
         except Exception:  # noqa: BLE001 - unrecorded, and made
-            self.kit.fault("recording how a call ended")
+            self.kit.fault("Recording the end of a call")
 
     def _tell(self, move: Move | None) -> None:
         """Publishes the attempt that has ended; where it was the last, with why."""
@@ -572,10 +572,10 @@ class Attempts:
             kept = self.ending
             if kept is not None and self._keeping is not None:
                 kept = self._keeping.ending(kept)
-            ended = msgspec.structs.replace(step, result=result, ending=kept)
+            ended = msgspec.structs.replace(step, result=result, stop=kept)
             self._publish(ended, is_final=step.outcome != "failure" or kept is not None)
         except Exception:  # noqa: BLE001 - unrecorded, and made
-            self.kit.fault("recording how a call ended")
+            self.kit.fault("Recording the end of a call")
 
     def _unmade(self, move: Move | None) -> None:
         """Publishes why an attempt that was planned and waited for is not made after all."""
@@ -596,25 +596,26 @@ class Attempts:
                 failure=None,
                 tokens=None,
                 metadata=None,
-                started=self.kit.now(),
-                seconds=0.0,
-                after=planned if self._keeping is None else self._keeping.recovery(planned),
-                ending=self.ending
-                if self._keeping is None or self.ending is None
-                else self._keeping.ending(self.ending),
+                started_at=self.kit.now(),
+                duration_seconds=0.0,
+                recovery=planned if self._keeping is None else self._keeping.recovery(planned),
+                stop=self.ending if self._keeping is None or self.ending is None else self._keeping.ending(self.ending),
             )
             self._publish(step, is_final=True)
         except Exception:  # noqa: BLE001 - unrecorded, and given up all the same
-            self.kit.fault("recording why a call was given up")
+            self.kit.fault("Recording the stop reason")
 
     def _surrendered(self, move: Move | None, failure: Failure) -> RecoveryStop | None:
         """Why the call is given up, where the move says that it is."""
         if isinstance(move, QueryMove) and move.query == self._recall:
             _, why, offered = move.arguments
         elif self._is_cancelled:
-            return RecoveryStop(why="it was cancelled from outside")
+            return RecoveryStop(reason="the call was cancelled")
         elif move is None:
-            why, offered = (self.given_up.reason if self.given_up else "recovery itself failed, as the log says"), ()
+            why, offered = (
+                (self.given_up.reason if self.given_up else "recovery failed with an internal error, see the log"),
+                (),
+            )
         else:
             return None
         if CIRCUIT_OPEN not in why and self.guarding.is_circuit_open():
@@ -631,7 +632,7 @@ class Attempts:
             # What memory says is told with its record, as what worked before.
             if each.changes and not each.prerequisites and each.source != "memory"
         )
-        return RecoveryStop(why=why, offered=left[:OFFERED], spiral=spiral)
+        return RecoveryStop(reason=why, suggestions=left[:OFFERED], spiral=spiral)
 
     def planned(self, move: BackoffMove) -> float:
         # Publish before sleeping, so that a process killed while it waits still leaves a trace of why.
@@ -639,13 +640,13 @@ class Attempts:
             planned = move.recovery if self._keeping is None else self._keeping.recovery(move.recovery)
             self.kit.tell(RecoveryPlanned(self._last, planned or move.recovery))
         self._planned = move.recovery
-        self._waits.append(move.recovery.seconds)
-        return move.recovery.seconds
+        self._waits.append(move.recovery.backoff_seconds)
+        return move.recovery.backoff_seconds
 
-    def answered(self, move: QueryMove) -> Any:
+    def answer_query(self, move: QueryMove) -> Any:
         return move.query(*move.arguments)
 
-    async def aanswered(self, move: QueryMove) -> Any:
+    async def aanswer_query(self, move: QueryMove) -> Any:
         if iscoroutinefunction(move.query):
             return await move.query(*move.arguments)
         import asyncio  # loaded by whoever awaits us
@@ -656,9 +657,9 @@ class Attempts:
         if self.tool.learn == "off":
             return ()
         found = self.kit.recall(self.tool.name, self.tool.key, failure, self._given)
-        if failure.ran is TookEffect.UNKNOWN and not self.tool.is_retry_safe:
+        if failure.took_effect is TookEffect.UNKNOWN and not self.tool.is_retry_safe:
             # It may have happened: that others made the same call again is no advice to do it twice.
-            found = [each for each in found if each.how != "retry"]
+            found = [each for each in found if each.method != "retry"]
         return found or [known for each in offered if (known := _only_alike(each)) is not None]
 
     def _known(self, failure: Failure, arguments: Mapping[str, Any]) -> Sequence[Fix]:
@@ -684,7 +685,7 @@ class Attempts:
             return None
         if answer is False:
             self.failure = msgspec.structs.replace(
-                failure, ran=TookEffect.NO, evidence=(*failure.evidence, VERIFIED_NOT_EXECUTED)
+                failure, took_effect=TookEffect.NO, evidence=(*failure.evidence, VERIFIED_NOT_EXECUTED)
             )
             return self.failure
         self.note = self.words.verified_note(self.tool.name)
@@ -706,10 +707,10 @@ class Attempts:
                 attempt=self._made + 1,
                 outcome="success",
                 result=answer if self._keeping is None else self._keeping.result(answer),
-                started=started,
-                seconds=self.kit.timer() - began,
+                started_at=started,
+                duration_seconds=self.kit.timer() - began,
                 failure=None,
-                after=after,
+                recovery=after,
             )
             self._publish(self._last, is_final=True)
 
@@ -749,7 +750,7 @@ class Attempts:
                 if self.note and not self.is_answered:
                     self.run.add_note(self.note)
         except Exception:  # noqa: BLE001 - some exceptions refuse every change to them
-            self.kit.fault("noting what was tried")
+            self.kit.fault("Adding the exception note")
         if error is not None:
             raise error
         return self._result
@@ -760,7 +761,9 @@ class Attempts:
         known: list[str] = getattr(error, "__notes__", [])
         # An exception kept and raised again and again would otherwise gather the note of every call.
         known[:] = [note for note in known if not note.startswith(OURS)]
-        told = self.epitaph(self.given_up or RecoveryFailed(self.failure, "recovery itself failed, as the log says"))
+        told = self.epitaph(
+            self.given_up or RecoveryFailed(self.failure, "recovery failed with an internal error, see the log")
+        )
         try:
             error.add_note(told)
         except (AttributeError, TypeError):
@@ -773,10 +776,10 @@ class Attempts:
             attempts=0 if BLOCKED in given_up.failure.evidence else self._made,
             seconds=self.kit.timer() - self._began,
             backoffs=self._waits,
-            stop_reason=given_up.reason if self.ending is None else self.ending.why,
+            stop_reason=given_up.reason if self.ending is None else self.ending.reason,
             run="" if self.kit.is_silent else self.run.id,
         )
-        offered = self.ending.offered if self.ending is not None else ()
+        offered = self.ending.suggestions if self.ending is not None else ()
         spiral = self.ending.spiral if self.ending is not None else ""
         return "\n".join(
             [
@@ -791,16 +794,16 @@ class Attempts:
 def _only_alike(offered: Suggestion) -> Precedent | None:
     """What memory suggests although this very failure was never overcome, as it is told."""
     record = offered.record
-    is_drawn = record is not None and record.sort == "exemplar"
+    is_drawn = record is not None and record.type == "exemplar"
     if record is None or not record.showable or offered.confidence < MIN_TOLD_CONFIDENCE:
         return None
-    if record.likeness >= 1 and not is_drawn:
+    if record.similarity >= 1 and not is_drawn:
         return None  # told as what recovered this failure before
     return Precedent(
-        how="recipe" if offered.prerequisites else "agent",
+        method="prerequisite" if offered.prerequisites else "agent",
         changes=offered.changes,
-        first=tuple(Prerequisite(tool=each.tool, arguments=each.arguments) for each in offered.prerequisites),
-        worked=record.worked,
-        seen=record.tried,
-        likeness=0.0 if is_drawn else record.likeness,
+        prerequisites=tuple(Prerequisite(tool=each.tool, arguments=each.arguments) for each in offered.prerequisites),
+        successes=record.successes,
+        occurrences=record.trials,
+        similarity=0.0 if is_drawn else record.similarity,
     )

@@ -25,9 +25,9 @@ from mulligan.recover.tool import Tool
 
 Aim = Callable[[Mapping[str, Any], Callable[..., Any] | None], str]
 """Where an attempt goes, by its arguments and by the function that is called in place of the call's own."""
-OVER = "its time is over"
+OVER = "the deadline has passed"
 CIRCUIT_OPEN = "its circuit breaker is open"
-LEFT_ALONE = f"too many of its calls have failed, and {CIRCUIT_OPEN}"
+LEFT_ALONE = f"{CIRCUIT_OPEN} after repeated failures"
 
 
 class NotMade(AgentError):
@@ -91,7 +91,7 @@ class Guarding:
         """When the call must be over, by the kit's timer."""
         self._target = ""
         self._key: Hashable | None = None
-        self._has_breaker = policy.breaker and guard is not None and guard.has_circuit_breaker
+        self._has_breaker = policy.circuit_breaker and guard is not None and guard.has_circuit_breaker
         self._is_probe = False
         self._is_let_through = False
         """Whether the attempt is made although the circuit is open."""
@@ -143,12 +143,12 @@ class Guarding:
         if repeats is None:
             return
         streak = repeats.find_blocking_failure(
-            self._tool.key, call_key(arguments, self._owner), now, self._policy.repeats
+            self._tool.key, call_key(arguments, self._owner), now, self._policy.max_identical_failures
         )
         if streak is not None:
             streak.count += 1
             raise NotMade(_repeated(self._kit, self._tool.name, streak.failure, streak.count - 1))
-        if self._policy.spirals == "block" and (spiral := repeats.find_spiral(self._tool.name, arguments)):
+        if self._policy.on_spiral == "block" and (spiral := repeats.find_spiral(self._tool.name, arguments)):
             told = self._kit.prompt.spiral(spiral.tools, spiral.kind, spiral.count)
             raise NotMade(_refusal(TOOL_WRONG_APPROACH, told))
 
@@ -161,11 +161,11 @@ class Guarding:
         if self._guard is None or not self._has_executed:
             return ""  # turned away by ourselves: nobody else was asked for anything yet
         # A repair after a proven rejection is a new call, which no storm is made of.
-        is_free = is_repair and failure.ran is TookEffect.NO
+        is_free = is_repair and failure.took_effect is TookEffect.NO
         why = "" if is_free else self._kit.budget.take_retry(self._guard)
-        if not why and not self._run.take_retry(self._policy.run_retries):
-            made = self._policy.run_retries
-            return "1 retry was made in this run" if made == 1 else f"{made} retries were made in this run"
+        if not why and not self._run.take_retry(self._policy.max_run_retries):
+            made = self._policy.max_run_retries
+            return f"the limit of {made} {'retry' if made == 1 else 'retries'} per run is reached"
         return why
 
     def is_circuit_open(self) -> bool:
@@ -239,7 +239,7 @@ class Guarding:
         now = self._kit.timer()
         count = repeats.record_unrecovered(self._tool.key, call_key(arguments, self._owner), failure, now)
         spiral = None if self._type == "model" else repeats.record_strategy_failure(self._tool.name, arguments, failure)
-        limit = self._policy.repeats
+        limit = self._policy.max_identical_failures
         if limit and count > limit:
             self.repeat_note = self._kit.prompt.identical_failure_note(count)
             self.is_note_new = count == limit + 1

@@ -39,7 +39,7 @@ def wrap_client(client: Any, wrap: Wrapper, rewrap: Wrapper) -> Any:
     method_paths = [path for path in MODEL_METHODS if callable(_get_path(client, path))]
     if not method_paths:
         raise SettingsError(
-            f"{type(client).__name__} has none of {', '.join(MODEL_METHODS[::2])}. "
+            f"{type(client).__name__} has none of the methods {', '.join(MODEL_METHODS[::2])}. "
             "Wrap the function that calls it instead: @mulligan.model."
         )
     client_copy = _without_retries(client)
@@ -51,7 +51,7 @@ def wrap_client(client: Any, wrap: Wrapper, rewrap: Wrapper) -> Any:
         target = _get_path(client_copy, holder)
         method = getattr(target, name)
         if hasattr(method, "__mulligan__"):
-            raise SettingsError("this client is wrapped already.")
+            raise SettingsError("This client is already wrapped. Use the wrapped client that wrap_client returned.")
         endpoint = str(get_field(client_copy, "base_url") or "")
         if path in STREAM_METHODS:
             setattr(
@@ -189,7 +189,10 @@ class LiteLLMFunctions:
         self._module = module
         function_names = [name for name in LITELLM_FUNCTIONS if callable(get_field(module, name))]
         if not function_names:
-            raise SettingsError(f"{getattr(module, '__name__', module)} has none of {', '.join(LITELLM_FUNCTIONS)}.")
+            raise SettingsError(
+                f"{getattr(module, '__name__', module)} has none of the functions {', '.join(LITELLM_FUNCTIONS)}. "
+                "Pass the litellm module."
+            )
         for name in function_names:
             setattr(self, name, wrap(_disable_retries(getattr(module, name), name)))
 

@@ -196,21 +196,21 @@ class Kit:
         try:
             self.publish(event)
         except Exception:  # noqa: BLE001 - the caller's work goes on, whoever listens
-            self.fault("publishing an event")
+            self.fault("Publishing an event")
 
     def failure(self, error: object = None, *, source: str, **evidence: Any) -> Failure:
         """Classifies, and is never the failure."""
         try:
             return self.classify(error, source=source, **evidence)
         except Exception:  # noqa: BLE001 - an error nobody can name is still an error
-            self.fault("classification")
+            self.fault("Classification")
             return Failure.of(Kind(source, "unknown"), type(error).__name__)
 
     def fault(self, what: str) -> None:
         """Logs the exception being handled as our own, once for each part that fails."""
         if what not in self.faults:
             self.faults.add(what)
-            log.exception("%s failed; your call goes on without it, and this is told once", what)
+            log.exception("%s failed; the call continues without it (logged once)", what)
 
 
 Keep = Callable[[SuccessRecord, Sequence[Any] | None], None]

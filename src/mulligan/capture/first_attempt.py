@@ -78,7 +78,7 @@ class First(Here, eq=False, gc=False):
                         self.rules.limits,
                         is_standalone=True,
                         id=self.made.run,
-                        started=int(self.made.started * 1000),
+                        started_at=int(self.made.started_at * 1000),
                     )
                     run.next_number()  # the call's own
                     run.is_open = not self.is_over
@@ -130,18 +130,18 @@ class First(Here, eq=False, gc=False):
                 self.recorded(run, result, now - began)
                 return True
             made = self.made
-            made.seconds = now - began
+            made.duration_seconds = now - began
             made.result = kept
             if run is None:
                 self.is_over = True
             else:
                 # Inlined `note_success`: mostly every argument of a tool has varied, and nothing is left to note.
                 judge = run.judge
-                known = None if judge is None else judge.variations.get(made.form)
+                known = None if judge is None else judge.variations.get(made.template)
                 if known is None:
-                    run.ensure_judge().note_success(made.form, made.given, made.named)
+                    run.ensure_judge().note_success(made.template, made.positional, made.keywords)
                 elif not known.is_settled:
-                    known.add(made.given, made.named)
+                    known.add(made.positional, made.keywords)
                 recent = run.recent
                 if recent is not None and type(kept) is dict:
                     recent.append(made)
@@ -153,7 +153,7 @@ class First(Here, eq=False, gc=False):
             else:
                 keep(made, self.told)
         except Exception:  # noqa: BLE001 - unrecorded, and made
-            kit.fault("recording how a call ended")
+            kit.fault("Recording the end of a call")
         return True
 
     def recorded(self, run: ActiveRun | None, result: Any, seconds: float) -> None:
@@ -173,20 +173,20 @@ class First(Here, eq=False, gc=False):
         is_whole_run = self.is_alone and not run.has_started
         success = msgspec.structs.replace(
             self.made,
-            seconds=seconds,
+            duration_seconds=seconds,
             result=snapshot_value(result),
-            alone=StandaloneRun.from_run(run.record) if is_whole_run else None,
+            standalone_run=StandaloneRun.from_run(run.record) if is_whole_run else None,
             tokens=tokens,
         )
         step: Step | None = None
         if run.has_failures:
             step = msgspec.structs.replace(
-                self.step(), result=restore_value(success.result), seconds=seconds, tokens=tokens
+                self.step(), result=restore_value(success.result), duration_seconds=seconds, tokens=tokens
             )
             step = self._judge(run, step)
         if not self.is_alone:
             run.remember_success(success)
-            if self.made.form.type != "model":
+            if self.made.template.type != "model":
                 values = self.values or self.made.arguments
                 scope = run.scope_of_call(rules.items, values)
                 run.note_success(rules.template.tool_key, values, scope)
@@ -231,12 +231,14 @@ class First(Here, eq=False, gc=False):
             seconds = kit.timer() - began
             self.leave(token)
             self.run.start()
-            self.run.publish_step(msgspec.structs.replace(self.step(), outcome="cancelled", seconds=seconds), kit)
+            self.run.publish_step(
+                msgspec.structs.replace(self.step(), outcome="cancelled", duration_seconds=seconds), kit
+            )
             if self.is_alone:
                 self.run.is_implicit = True
                 self.run.finish(error)
         except Exception:  # noqa: BLE001 - unrecorded, and made
-            kit.fault("recording that a call was cancelled")
+            kit.fault("Recording a cancelled call")
 
     def leave(self, token: Token[Here | None]) -> None:
         """What comes now is not inside this call any more."""
@@ -350,7 +352,7 @@ def begin(wrapped: WrappedFunction, kit: Kit, args: tuple[Any, ...], kwargs: dic
             kit.tell(StepStarted(first.step()))
         return first
     except Exception:  # noqa: BLE001 - the longer way round has its own guards
-        kit.fault("beginning a call")
+        kit.fault("Starting a call")
         return None
 
 

@@ -95,7 +95,9 @@ class Loop:
         max_lesson_tokens: int = 0,
     ) -> None:
         if not callable(model):
-            raise SettingsError(f"model is a function that takes messages and answers, got {type(model).__name__}.")
+            raise SettingsError(
+                f"Invalid model of type {type(model).__name__}. Use a function that takes messages and returns a reply."
+            )
         self.kit = kit
         self.tools = tools_by_name(tools)
         self.turns = Turns(lambda: kit, limit)
@@ -106,7 +108,9 @@ class Loop:
         self._reject_async_tools()
         self._takes_tools = _takes_tools(model)
         if not isinstance(messages, Sequence):
-            raise SettingsError(f"messages is a text, or a list of messages, got {type(messages).__name__}.")
+            raise SettingsError(
+                f"Invalid messages of type {type(messages).__name__}. Use a string or a list of messages."
+            )
         self._messages = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
         self._style = style
         self._message_format: MessageFormat = choose_message_format(style, self._messages)
@@ -116,7 +120,7 @@ class Loop:
         for name, tool in self.tools.items():
             wrapped = wrapped_of(tool)
             if not self.is_async and (wrapped.is_async if wrapped else inspect.iscoroutinefunction(code_of(tool))):
-                raise SettingsError(f"{name} is async and the model is not. Give an async model, and await the loop.")
+                raise SettingsError(f"{name} is async and the model is not. Use an async model and await the loop.")
 
     def scope(self) -> AbstractContextManager[ActiveRun]:
         return scope(self.kit)
@@ -143,7 +147,7 @@ class Loop:
             if not turn.is_last:
                 yield from self._answer_calls(turn, reply)
         cause = self._first_unrecovered(run)
-        text = f"{self.turns.limit} turns were used up"
+        text = f"the limit of {self.turns.limit} turns is reached"
         end_reason = f"{text}; {_describe_cause(cause)}" if cause else text
         run.record_failure("orchestration", "max_retries_exceeded", end_reason)
         return self._build_result(run, turn, reply.text, end_reason)
@@ -173,13 +177,13 @@ class Loop:
         return {"tools": [self._message_format.format_tool(*definition) for definition in definitions]}
 
     def _describe_end(self, run: ActiveRun, reply: ModelReply) -> str:
-        summary = "the model answered" if reply.text else "the model had nothing more to say"
+        summary = "the model answered" if reply.text else "the model returned an empty answer"
         cause = self._first_unrecovered(run)
         return f"{summary}, although {_describe_cause(cause)}" if cause else summary
 
     def _first_unrecovered(self, run: ActiveRun) -> tuple[Attempts, Failure] | None:
         """Return the first unrecovered call with its failure."""
-        recovered_calls = {link.failed for link in run.links()}
+        recovered_calls = {link.failed_call for link in run.links()}
         for call in self.turns.calls:
             failure = call.given_up.failure if call.given_up is not None else call.failure
             if failure is not None and failure.is_failure and call.number not in recovered_calls:

@@ -121,7 +121,7 @@ STYLES: dict[str, MessageFormat] = {"openai": OPENAI, "anthropic": ANTHROPIC}
 def choose_message_format(style: str | None, messages: Sequence[Any]) -> MessageFormat:
     """Return the format for a style, or detect it from the messages."""
     if style is not None and style not in STYLES:
-        raise SettingsError(f"style is openai or anthropic, got {style!r}.")
+        raise SettingsError(f"Invalid style {style!r}. Use 'openai' or 'anthropic'.")
     if style is not None:
         return STYLES[style]
     blocks = [block for message in messages for block in _blocks_of(_field(message, "content"))]
@@ -145,8 +145,8 @@ def parse_reply(reply: Any, message_format: MessageFormat) -> ModelReply:
     if isinstance(content, str | list | tuple) or _field(reply, "role") is not None:
         return OpenAI.parse_reply(reply)
     raise SettingsError(
-        "the model's reply is not understood: answer with a text, an OpenAI completion or message, or an Anthropic "
-        f"message, got {type(reply).__name__}."
+        f"Unsupported model reply of type {type(reply).__name__}. "
+        "Return a string, an OpenAI completion or message, or an Anthropic message."
     )
 
 

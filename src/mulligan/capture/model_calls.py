@@ -59,17 +59,17 @@ class ModelOptions:
 
     def __post_init__(self) -> None:
         if self.compress is not None and self.compress != "model" and not callable(self.compress):
-            raise SettingsError(f'compress is a function that makes a text shorter, or "model", got {self.compress!r}.')
+            raise SettingsError(f'Invalid compress {self.compress!r}. Use a function that shortens a text, or "model".')
         for name in ("fallback", "refresh_auth"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
-                raise SettingsError(f"{name} is a function, got {getattr(self, name)!r}.")
+                raise SettingsError(f"Invalid {name} {getattr(self, name)!r}. Use a function.")
         for name, minimum in (("max_compressions", 0), ("compress_above_chars", 200)):
             number = getattr(self, name)
             if type(number) is not int or number < minimum:
-                raise SettingsError(f"{name} is a whole number, {minimum} or more, got {number!r}.")
+                raise SettingsError(f"Invalid {name} {number!r}. Use an integer, {minimum} or more.")
         models = self.fallback_models
         if isinstance(models, str | bytes) or not isinstance(models, Iterable):
-            raise SettingsError(f"fallback_models is a list of models, such as ['gpt-4.1'], got {models!r}.")
+            raise SettingsError(f"Invalid fallback_models {models!r}. Use a list of models, for example ['gpt-4.1'].")
         fallbacks = tuple(model if isinstance(model, Fallback) else Fallback(model) for model in models)
         object.__setattr__(self, "fallback_models", fallbacks)
 
@@ -78,7 +78,7 @@ class ModelOptions:
         for option in ("compress", "fallback", "refresh_auth"):
             function = getattr(self, option)
             if callable(function) and inspect.iscoroutinefunction(code_of(function)):
-                raise SettingsError(f"{option} is async and {name} is not. Give a function that needs no await.")
+                raise SettingsError(f"{option} is async and {name} is not. Use a function that is not async.")
 
 
 class ModelJudge(Judge):
@@ -137,9 +137,11 @@ _NO_ARGUMENTS: Mapping[str, Any] = {}
 
 def _output_format_arguments(first: First | None) -> Mapping[str, Any]:
     """Return the arguments of a first attempt that define the output format."""
-    if first is None or OUTPUT_FORMAT_ARGUMENTS.isdisjoint(first.made.named):
+    if first is None or OUTPUT_FORMAT_ARGUMENTS.isdisjoint(first.made.keywords):
         return _NO_ARGUMENTS
-    return {name: restore_value(value) for name, value in first.made.named.items() if name in OUTPUT_FORMAT_ARGUMENTS}
+    return {
+        name: restore_value(value) for name, value in first.made.keywords.items() if name in OUTPUT_FORMAT_ARGUMENTS
+    }
 
 
 class ModelCalls:
@@ -162,7 +164,9 @@ class ModelCalls:
         """Adapt another model's function to be sync or async like the wrapped one."""
         is_async = inspect.iscoroutinefunction(code_of(function))
         if is_async and not self._wrapped.is_async:
-            raise SettingsError(f"a fallback model is async and {self._wrapped.name} is not.")
+            raise SettingsError(
+                f"A fallback model is async and {self._wrapped.name} is not. Use a function that is not async."
+            )
         if is_async or not self._wrapped.is_async or self._wrapped.is_async_stream:
             return function
 
@@ -342,7 +346,7 @@ def _make_fallback(fallback: Callable[..., Any], call: Attempts) -> Callable[[Ar
 def _note_compaction(call: Attempts, compressed: CompressionResult) -> None:
     """Prepare the compaction event, and store the removed text with the next attempt."""
     run = call.run.record
-    call.about = {
+    call.step_metadata = {
         "compressed": {
             "by": compressed.shortened_by,
             "messages": compressed.steps,
@@ -353,7 +357,7 @@ def _note_compaction(call: Attempts, compressed: CompressionResult) -> None:
         }
     }
     if not call.keeps_shape_only and compressed.shortened_texts:
-        call.about["cut"] = [
+        call.step_metadata["cut"] = [
             {"message": number, "text": _split_text(text)} for number, text in compressed.shortened_texts
         ]
     call.upcoming = ContextCompacted(

@@ -67,7 +67,7 @@ def _refuse_failed(event: Any) -> None:
         raise SaidError(event)
 
 
-class Tokens:
+class ModelStream:
     """The stream as the caller reads it: the same items, and whatever else the client's own stream can do.
 
     One class for both ways to iterate: it does nothing but pass on.
@@ -158,13 +158,13 @@ class Tokens:
         if callable(closing) and inspect.isawaitable(done := closing()):
             await done
 
-    def __enter__(self) -> Tokens:
+    def __enter__(self) -> ModelStream:
         return self
 
     def __exit__(self, *raised: object) -> None:
         self.close()
 
-    async def __aenter__(self) -> Tokens:
+    async def __aenter__(self) -> ModelStream:
         return self
 
     async def __aexit__(self, *raised: object) -> None:
@@ -271,14 +271,14 @@ async def aopened(wrapped: WrappedFunction, args: tuple[Any, ...], kwargs: Mappi
 
 def _given(flow: Flow, held: deque[Any], result: Any) -> Any:
     if result is STREAM:
-        return Tokens(flow, held)
+        return ModelStream(flow, held)
     flow.__exit__(None, None, None)
     return result
 
 
-def _ended(flow: Flow, held: deque[Any], error: SaidError) -> Tokens:
+def _ended(flow: Flow, held: deque[Any], error: SaidError) -> ModelStream:
     """The stream that says itself that it failed, as without us: nothing was raised, so nothing is."""
-    tokens = Tokens(flow, held)
+    tokens = ModelStream(flow, held)
     tokens._tell(error)
     return tokens
 
@@ -300,7 +300,7 @@ class Opening:
         return self._entered(await aopened(*self._given))
 
     def _entered(self, tokens: Any) -> Any:
-        if not isinstance(tokens, Tokens):
+        if not isinstance(tokens, ModelStream):
             return tokens  # what answered in its place
         self._tokens = tokens
         stream = tokens.source

@@ -29,7 +29,7 @@ class Preparing:
         if isinstance(made, str):
             return made
         if made.is_async:
-            return f"{before.tool}, which must come first, is async and {self._tool.name} is not"
+            return f"the prerequisite {before.tool} is async and {self._tool.name} is not"
         with self._following():
             execute_plan(made)
         return self._came_out(made, before)
@@ -49,9 +49,9 @@ class Preparing:
         assert self._kit.tools is not None
         wrapped = self._kit.tools(before.tool)
         if wrapped is None:
-            return f"{before.tool}, which must come first, is not a tool of this process"
+            return f"the prerequisite {before.tool} is not a tool of this process"
         if wrapped.options.destructive or wrapped.is_stream or wrapped.is_async_stream:
-            return f"{before.tool}, which must come first, is not called without asking"
+            return f"the prerequisite {before.tool} is destructive or streams, so it is not called automatically"
         made: Attempts = wrapped.prepare_call(self._kit, self._run, (), before.arguments)
         made.is_answered = True  # it is announced with the call that needed it
         made.guarding.can_block = True  # nobody asked for it but us
@@ -70,6 +70,6 @@ class Preparing:
 
     def _came_out(self, made: Attempts, before: PrerequisiteCall) -> str:
         if made.failure is not None:
-            return f"{before.tool} failed, which must come first"
+            return f"the prerequisite {before.tool} failed"
         self.made.append(before)
         return ""

@@ -38,7 +38,7 @@ def replay_failures(
 
     `effects` applies to tools whose recorded side effects are unknown.
     """
-    links = {link.failed: link for link in history.links}
+    links = {link.failed_call: link for link in history.links}
     steps = sort_steps(history.steps)
     numbers = [step.seq for step in steps]
     calls = group_attempts(steps)
@@ -48,7 +48,7 @@ def replay_failures(
         if failed is None or failed.type not in ("tool", "retrieval") or not isinstance(failed.arguments, Mapping):
             continue
         link = links.get(call.id)
-        recovering_call = by_id.get(link.overcame) if link is not None else None
+        recovering_call = by_id.get(link.recovering_call) if link is not None else None
         index = bisect_left(numbers, failed.seq)
         earlier_steps = steps[max(0, index - MAX_EARLIER_CALLS) : index]
         yield _FailureReplay(failed, earlier_steps, link, recovering_call, calls, policy).replay(
@@ -87,15 +87,19 @@ class _FailureReplay:
             "call": failed.call,
             "tool": failed.name,
             "kind": str(self.failure.kind),
-            "overcome": self.recovering_call is not None,
+            "recovered": self.recovering_call is not None,
         }
         if self.failure.remedy is Remedy.RETRY:
             wait = self.policy.compute_backoff(2, self.failure.retry_after, 0.5)
-            if wait is not None and effects in ("none", "repeatable") and self.policy.attempts > 1:
-                agrees = None if self.link is None else self.link.how == "retry"
-                return ReplayResult(**shared, move="wait", agrees=agrees, confidence=0.5, **self._cost(wait, agrees))
-            reason = "it asked for longer than we would wait" if wait is None else "it is not known to be repeatable"
-            return ReplayResult(**shared, why=reason)
+            if wait is not None and effects in ("none", "idempotent") and self.policy.attempts > 1:
+                agrees = None if self.link is None else self.link.method == "retry"
+                return ReplayResult(**shared, move="retry", agrees=agrees, confidence=0.5, **self._cost(wait, agrees))
+            reason = (
+                "Retry-After is above the maximum backoff"
+                if wait is None
+                else "the tool is not declared safe to repeat"
+            )
+            return ReplayResult(**shared, reason=reason)
         advice = suggest_repairs(
             failed.name,
             failed.arguments,
@@ -123,10 +127,10 @@ class _FailureReplay:
                 **shared,
                 move="suggest",
                 agrees=agrees,
-                why=advice.reason,
+                reason=advice.reason,
                 **_describe_suggestion(right or shown_suggestions[0]),
             )
-        return ReplayResult(**shared, why=advice.reason)
+        return ReplayResult(**shared, reason=advice.reason)
 
     def _agrees(self, suggestion: Suggestion) -> bool | None:
         """Return whether the recovering call matches the suggestion, after its prerequisites."""
@@ -147,7 +151,7 @@ class _FailureReplay:
 
     def _cost(self, wait: float, agrees: bool | None) -> dict[str, Any]:
         last = self.failed if self.recovering_call is None else self.recovering_call.last
-        cost: dict[str, Any] = {"seconds": wait + last.seconds}
+        cost: dict[str, Any] = {"seconds": wait + last.duration_seconds}
         if agrees and self.recovering_call is not None:
             since = [
                 step
@@ -155,7 +159,7 @@ class _FailureReplay:
                 for step in call.steps
                 if self.failed.seq < step.seq <= self.recovering_call.last.seq
             ]
-            cost["saved"] = max(0.0, (last.started - self.failed.started) / 1000)
+            cost["saved_seconds"] = max(0.0, (last.started_at - self.failed.started_at) / 1000)
             cost["calls"] = len(since)
             cost["tokens"] = sum(sum((step.tokens or {}).values()) for step in since)
         return cost
@@ -179,4 +183,4 @@ def _normalize(value: Any) -> Any:
 
 
 def _describe_suggestion(suggestion: Suggestion) -> dict[str, Any]:
-    return {"source": suggestion.source, "fix": suggestion.fix_id, "confidence": round(suggestion.confidence, 4)}
+    return {"source": suggestion.source, "fix_id": suggestion.fix_id, "confidence": round(suggestion.confidence, 4)}

@@ -86,11 +86,15 @@ class Judge:
             failure = kit.failure(result, source=self._type, tool=self._name, arguments=arguments, is_error=True)
             # It answered, so it ran, whatever its words prove elsewhere.
             if failure.status is not None and failure.status in rejects:
-                return msgspec.structs.replace(failure, ran=TookEffect.NO)
-            return msgspec.structs.replace(failure, ran=TookEffect.YES) if failure.ran is TookEffect.NO else failure
-        said = "The answer is empty."
+                return msgspec.structs.replace(failure, took_effect=TookEffect.NO)
+            return (
+                msgspec.structs.replace(failure, took_effect=TookEffect.YES)
+                if failure.took_effect is TookEffect.NO
+                else failure
+            )
+        said = "The result is empty."
         known = kit.failure(text=said, source=self._type, tool=self._name)
-        why = ("an empty answer, which the tool calls a failure",)
+        why = ("an empty result, which the tool declares a failure",)
         return Failure.of(RETRIEVAL_NO_RESULTS, said, fingerprint=known.fingerprint, evidence=why)
 
     def repair(self, result: Any, arguments: Mapping[str, Any]) -> Any:

@@ -83,8 +83,8 @@ def _to_earlier_call(step: Step) -> EarlierCall:
 def outcome_of(failure: Failure) -> Outcome:
     """Return the outcome for a failure. User rejections and cancellations have their own."""
     if failure.is_failure:
-        return "refused" if failure.kind in LOOP_KINDS and BLOCKED in failure.evidence else "failure"
-    return "cancelled" if failure.kind.code == "cancelled" else "refused"
+        return "blocked" if failure.kind in LOOP_KINDS and BLOCKED in failure.evidence else "failure"
+    return "cancelled" if failure.kind.code == "cancelled" else "blocked"
 
 
 def _is_interrupted(error: BaseException | None) -> bool:
@@ -146,7 +146,7 @@ class ActiveRun:
         if self.kit.record == "shape":
             record_fields.update(context=None, metadata=shapes(record_fields.get("metadata") or {}) or None)
         record_fields.setdefault("id", new_id())
-        record_fields.setdefault("started", kit.now())
+        record_fields.setdefault("started_at", kit.now())
         self.id: str = record_fields["id"]
         self.is_open = True
         self.record: Run = Run(agent=agent or kit.agent, **record_fields)
@@ -262,7 +262,7 @@ class ActiveRun:
         self._notes, self.recent, self.judge = [], None, None
         self._failed.clear()
         self.id = new_id()
-        self.record = msgspec.structs.replace(self.record, id=self.id, parent=parent, started=self.kit.now())
+        self.record = msgspec.structs.replace(self.record, id=self.id, parent=parent, started_at=self.kit.now())
         self.start()
 
     def add_note(self, note: str) -> None:
@@ -279,7 +279,7 @@ class ActiveRun:
     def step(self, type: StepType = "custom", name: str = "", **metadata: Any) -> ActiveStep:
         """Mark a step of your own: `with run.step("plan", "read the question"):`."""
         if type not in get_args(StepType) or type == "run":
-            raise SettingsError(f"a step is of type plan, tool, model, retrieval, respond or custom, got {type!r}.")
+            raise SettingsError(f"Invalid step type {type!r}. Use plan, tool, model, retrieval, respond or custom.")
         return ActiveStep(self.kit, self, type, name, metadata)
 
     def record_failure(
@@ -311,7 +311,7 @@ class ActiveRun:
             type=type,
             name=name,
             outcome=outcome_of(failure),
-            started=self.kit.now(),
+            started_at=self.kit.now(),
             failure=failure,
         )
 
@@ -348,9 +348,12 @@ class ActiveRun:
         failed_numbers = {step.seq for step in failed}
         numbered_calls = [(step.seq, _to_earlier_call(step)) for step in failed]
         numbered_calls += [
-            (success.seq, EarlierCall(success.form.name, success.arguments, "success", restore_value(success.result)))
+            (
+                success.seq,
+                EarlierCall(success.template.name, success.arguments, "success", restore_value(success.result)),
+            )
             for success in successes
-            if success.seq not in failed_numbers and success.form.type in TOOL_STEP_TYPES
+            if success.seq not in failed_numbers and success.template.type in TOOL_STEP_TYPES
         ]
         return [earlier_call for _, earlier_call in sorted(numbered_calls, key=lambda item: item[0])][
             -MAX_REMEMBERED_CALLS:
@@ -456,7 +459,7 @@ class ActiveRun:
         try:
             return self.kit.item_arguments(tool)
         except Exception:  # noqa: BLE001 - without a readable store, no items are known
-            self.kit.fault("looking up which arguments name items")
+            self.kit.fault("Looking up the arguments that name items")
             return ()
 
     def mark_reported(self, error: BaseException) -> bool:
@@ -496,7 +499,7 @@ class ActiveRun:
         end_fields: dict[str, Any] = {}
         if judge is not None:
             end_fields = {"withdrawn": judge.withdrawn, "items": self.kit.new_items(judge.items())}
-        self.record = msgspec.structs.replace(self.record, ended=self.kit.now(), end=end, **end_fields)
+        self.record = msgspec.structs.replace(self.record, ended_at=self.kit.now(), end_reason=end, **end_fields)
         self.kit.tell(RunEnded(self.record))
 
     def as_current(self) -> CurrentRun:
@@ -571,7 +574,7 @@ class Correction:
 
     def __init__(self, error: BaseException) -> None:
         if not isinstance(error, BaseException):
-            raise SettingsError(f"correcting takes the exception that a call raised, got {error!r:.80}.")
+            raise SettingsError(f"Invalid argument {error!r:.80} of correcting. Pass the exception that a call raised.")
         self._calls = find_marked_calls(error)
 
     def __enter__(self) -> Self:
@@ -653,7 +656,7 @@ class ActiveStep:
             parent=self._kit.step_of(self.run),
             type=self.type,
             name=self.name,
-            started=self._kit.now(),
+            started_at=self._kit.now(),
             metadata=self._stored_metadata(),
         )
         self._started = self._kit.timer()
@@ -680,7 +683,7 @@ class ActiveStep:
                     step,
                     outcome=outcome,
                     failure=self.failure,
-                    seconds=self._kit.timer() - self._started,
+                    duration_seconds=self._kit.timer() - self._started,
                     metadata=self._stored_metadata(),
                 )
             )

@@ -303,7 +303,7 @@ class RunJudge:
             if any(is_item(link.candidate) for link in provisional):
                 del self._provisional[number]
                 self._withdrawn.add(number)
-                self.links = [link for link in self.links if link.overcame != number or not link.provisional]
+                self.links = [link for link in self.links if link.recovering_call != number or not link.provisional]
                 reopened = sorted((link.failure for link in provisional), key=lambda failure: failure.number)
                 self.progress = msgspec.structs.replace(
                     self.progress,
@@ -380,7 +380,7 @@ class RunJudge:
             self._texts = [*self._texts[1 - MAX_TEXT_CALLS :], msgspec.structs.replace(step, result=None)]
         if call.has_succeeded:
             self.links += links
-            provisional = {link.failed for link in links if link.provisional}
+            provisional = {link.failed_call for link in links if link.provisional}
             tested = {candidate.failed: candidate for candidate in candidates}
             if provisional:
                 self._provisional[call.id] = [
@@ -388,7 +388,7 @@ class RunJudge:
                     for failure in before.open
                     if failure.call.id in provisional
                 ]
-        recovery_links = tuple(link for link in links if link.failed != call.id)
+        recovery_links = tuple(link for link in links if link.failed_call != call.id)
         return msgspec.structs.replace(step, links=recovery_links) if recovery_links else step
 
     def status(self, run: Run) -> Status:

@@ -20,9 +20,9 @@ from mulligan.recover.tool import EarlierCall, Mode, Tool
 MAX_EARLIER_CALLS = 200
 """Earlier calls of a run that are considered, the latest."""
 _NO_SUGGESTION_REASONS = {
-    Remedy.RETRY: "waiting is what may help",
-    Remedy.COMPRESS: "the conversation is too long",
-    Remedy.STOP: "only a person can help",
+    Remedy.RETRY: "a retry may help, not a repair",
+    Remedy.COMPRESS: "the conversation exceeds the context window",
+    Remedy.STOP: "a person must act",
 }
 
 
@@ -73,8 +73,8 @@ def suggest_repairs(
     failure = error if isinstance(error, Failure) else _failure(error, tool, arguments, classify)
     if isinstance(error, str) and match is not None:
         failure = match(tool, failure, error, arguments)
-    if effects is None and failure.kind == TOOL_INVALID_ARGUMENTS and failure.ran is TookEffect.UNKNOWN:
-        failure = msgspec.structs.replace(failure, ran=TookEffect.NO)
+    if effects is None and failure.kind == TOOL_INVALID_ARGUMENTS and failure.took_effect is TookEffect.UNKNOWN:
+        failure = msgspec.structs.replace(failure, took_effect=TookEffect.NO)
     tool_rules = Tool(
         name=tool,
         key=key,
@@ -89,19 +89,15 @@ def suggest_repairs(
     if schema is not None and schemas_by_tool:
         schemas_by_tool.setdefault(tool, schema)
     earlier_calls = [_to_earlier_call(call) for call in list(run)[-MAX_EARLIER_CALLS:]]
-    confidence = (policy or Policy()).confidence
+    confidence = (policy or Policy()).min_confidence
     digest = compile_schema(schema).digest if schema else ""
     fixes = recall(tool, key, failure, arguments, digest) if recall is not None else ()
     suggestions = suggest(
         arguments, failure, tool_rules, earlier_calls, tools=schemas_by_tool, min_confidence=confidence, fixes=fixes
     )
-    reason = (
-        suggestions[0].reason
-        if suggestions
-        else _NO_SUGGESTION_REASONS.get(failure.remedy, "nothing known would mend it")
-    )
+    reason = suggestions[0].reason if suggestions else _NO_SUGGESTION_REASONS.get(failure.remedy, "no repair found")
     if not failure.is_failure:
-        reason = "it is not a failure"
+        reason = "the result is not a failure"
     return SuggestionResult(kind=failure.kind, suggestions=tuple(suggestions), reason=reason)
 
 
@@ -119,10 +115,15 @@ def _to_earlier_call(call: Any) -> EarlierCall:
         result_or_error = call.result if call.failure is None else call.failure.message
         return EarlierCall(call.name, call.arguments, call.outcome, result_or_error)
     if not isinstance(call, Mapping) or not isinstance(call.get("tool"), str):
-        raise SettingsError(f"an earlier call is {{tool, arguments, outcome, result or error}}, got {call!r:.80}.")
+        raise SettingsError(
+            f"Invalid earlier call {call!r:.80}. "
+            "Use a Step or a dictionary with tool, arguments, outcome, and result or error."
+        )
     failed = call.get("error") is not None and call.get("outcome") is None
     outcome: Outcome = call.get("outcome") or ("failure" if failed else "success")
     if outcome not in get_args(Outcome):
-        raise SettingsError(f"outcome is {', '.join(get_args(Outcome))}, got {outcome!r:.80}.")
+        raise SettingsError(
+            f"Invalid outcome {outcome!r:.80} of an earlier call. Use one of {', '.join(get_args(Outcome))}."
+        )
     result_or_error = call.get("error") if outcome == "failure" else call.get("result")
     return EarlierCall(call["tool"], call.get("arguments"), outcome, result_or_error)

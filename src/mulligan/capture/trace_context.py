@@ -38,7 +38,9 @@ def parse_trace_headers(headers: str | Headers) -> TraceOrigin:
         return TraceOrigin(_parse_traceparent(headers), None)
     if not callable(getattr(headers, "items", None)):
         type_name = type(headers).__name__
-        raise SettingsError(f"traceparent is the header of that name, or all headers of a request, got a {type_name}.")
+        raise SettingsError(
+            f"Invalid traceparent of type {type_name}. Pass the traceparent header, or all headers of a request."
+        )
     header_values = {str(name).lower(): value for name, value in headers.items()}
     header = header_values.get("traceparent")
     traceparent = _parse_traceparent(header) if isinstance(header, str) else None

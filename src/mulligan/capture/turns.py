@@ -35,9 +35,9 @@ class Turns:
 
     def __init__(self, source: Callable[[], Kit], limit: int = 10) -> None:
         if isinstance(limit, bool) or not isinstance(limit, int):
-            raise SettingsError(f"limit is a whole number of turns, got {limit!r}.")
+            raise SettingsError(f"Invalid limit {limit!r}. Use a whole number of turns.")
         if limit < 1:
-            raise SettingsError(f"limit must be at least 1, got {limit}.")
+            raise SettingsError(f"Invalid limit {limit}. Use 1 or more turns.")
         self.limit = limit
         self.calls: list[Attempts] = []
         """The tool calls of all turns."""
@@ -55,7 +55,7 @@ class Turns:
         """Return which calls succeeded and which failed, for the final answer."""
         recovered_calls: set[tuple[str, int]] = set()
         for run in {call.run.id: call.run for call in self.calls}.values():
-            recovered_calls |= {(run.id, link.failed) for link in run.links()}
+            recovered_calls |= {(run.id, link.failed_call) for link in run.links()}
         return self._source().prompt.report([self._report_call(call, recovered_calls) for call in self.calls])
 
     @staticmethod
@@ -106,7 +106,7 @@ class Turn:
                 return request.failure_answer(call)
         if inspect.iscoroutine(result):
             result.close()
-            raise SettingsError(f"{request.name} answers with a coroutine: use `await turn.acall(...)`.")
+            raise SettingsError(f"{request.name} returned a coroutine: use `await turn.acall(...)`.")
         return request.to_answer(result, call)
 
     async def acall(self, tools: Tools, name: str, arguments: Any = None) -> Any:
@@ -193,7 +193,7 @@ class ToolRequest:
         if self.parsed_arguments.value is None:
             return AgentError(self.parsed_arguments.error, code=TOOL_INVALID_ARGUMENTS.code)
         if self.parsed_arguments.defect:
-            message = f"The arguments are not a JSON object as it should be: {self.parsed_arguments.defect}."
+            message = f"The arguments are not a plain JSON object: {self.parsed_arguments.defect}."
             return AgentError(message, code=TOOL_INVALID_ARGUMENTS.code)
         return None
 
@@ -206,7 +206,7 @@ class ToolRequest:
         return (
             wrapped.rules(self.kit, run.limits).mode == "repair"
             and policy.attempts > 1
-            and self._confidence > policy.confidence
+            and self._confidence > policy.min_confidence
         )
 
     @property
@@ -218,17 +218,27 @@ class ToolRequest:
         if self.name != self.requested_name:
             changes.append(
                 Change(
-                    path=calls.TOOL_NAME_PATH, how="rename", before=self.requested_name, after=self.name, from_="call"
+                    path=calls.TOOL_NAME_PATH,
+                    operation="rename",
+                    before=self.requested_name,
+                    after=self.name,
+                    source="call",
                 )
             )
         if self.parsed_arguments.defect:
             changes.append(
-                Change(path="", how="parse", before=self.raw_arguments, after=self.parsed_arguments.value, from_="call")
+                Change(
+                    path="",
+                    operation="parse",
+                    before=self.raw_arguments,
+                    after=self.parsed_arguments.value,
+                    source="call",
+                )
             )
         policy = wrapped.options.policy or self.kit.policy
         recovery = Recovery(
             remedy=Remedy.REPAIR,
-            seconds=policy.compute_backoff(2, None, self.kit.chance()) or 0.0,
+            backoff_seconds=policy.compute_backoff(2, None, self.kit.chance()) or 0.0,
             changes=tuple(changes),
             source="call",
             confidence=self._confidence,
@@ -247,7 +257,7 @@ class ToolRequest:
         try:
             return self._build_answer(call)
         except Exception:  # noqa: BLE001 - the loop must continue
-            self.kit.fault("wording an answer for the model")
+            self.kit.fault("Building an answer for the model")
             return {"error": "tool/unknown", "code": "unknown", "message": "The call failed.", "recoverable": True}
 
     def to_answer(self, result: Any, call: Attempts) -> Any:
@@ -274,7 +284,7 @@ class ToolRequest:
             names=names.nearest_tool_names(self.requested_name, list(self.tools)) if self.wrapped is None else (),
             shareable=self.wrapped.shareable_texts() if self.wrapped else (),
             has_effects=not call.tool.is_retry_safe,
-            suggested=call.ending.offered if call.ending is not None else (),
+            suggested=call.ending.suggestions if call.ending is not None else (),
             spiral=call.ending.spiral if call.ending is not None else "",
             repeat_note=call.guarding.repeat_note,
         )
@@ -316,9 +326,9 @@ def tools_by_name(tools: Tools) -> dict[str, Callable[..., Any]]:
     functions: dict[str, Callable[..., Any]] = {}
     for name, tool in pairs:
         if not callable(tool):
-            raise SettingsError(f"tools are functions, got {tool!r}.")
+            raise SettingsError(f"Invalid tool {tool!r}. Use a function.")
         if name in functions and functions[name] != tool:
-            raise SettingsError(f"two tools are called {name!r}. Give one another name: @mulligan.tool(name=...).")
+            raise SettingsError(f"Two tools are named {name!r}. Rename one: @mulligan.tool(name=...).")
         functions[name] = tool
     return functions
 

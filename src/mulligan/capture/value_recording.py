@@ -114,11 +114,11 @@ class Keeping:
         return tuple(msgspec.structs.replace(link, changes=tuple(map(self._change, link.changes))) for link in links)
 
     def ending(self, ending: RecoveryStop) -> RecoveryStop:
-        offered = tuple(left for each in ending.offered if (left := self.recovery(each)) is not None)
-        return msgspec.structs.replace(ending, offered=offered)
+        offered = tuple(left for each in ending.suggestions if (left := self.recovery(each)) is not None)
+        return msgspec.structs.replace(ending, suggestions=offered)
 
     def _change(self, change: Change) -> Change:
-        if change.how == "rename":
+        if change.operation == "rename":
             return change  # from one name to another
         closed = self._closed()
         return msgspec.structs.replace(change, before=shape(change.before, closed), after=shape(change.after, closed))

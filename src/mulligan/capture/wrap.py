@@ -73,7 +73,7 @@ class ToolOptions:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
-            raise SettingsError(f"name is a text, got {self.name!r}.")
+            raise SettingsError(f"Invalid name {self.name!r}. Use a string.")
         for name, value, choices in (
             ("effects", self.effects, get_args(Effects)),
             ("type", self.type, TOOL_TYPES),
@@ -84,21 +84,25 @@ class ToolOptions:
         ):
             require_choice(name, value, choices)
         if self.empty_result == "failure" and self.type != "retrieval":
-            raise SettingsError(f'empty_result="failure" is for type="retrieval", got type={self.type!r}.')
+            raise SettingsError(
+                f'Invalid empty_result="failure" with type={self.type!r}. Use it with type="retrieval".'
+            )
         if self.schema is not None and not isinstance(self.schema, Mapping):
-            raise SettingsError(f"schema is a JSON schema as a dictionary, got {type(self.schema).__name__}.")
+            raise SettingsError(
+                f"Invalid schema of type {type(self.schema).__name__}. Use a JSON schema as a dictionary."
+            )
         if self.policy is not None and not isinstance(self.policy, Policy):
-            raise SettingsError(f"policy is a mulligan.Policy, got {type(self.policy).__name__}.")
+            raise SettingsError(f"Invalid policy of type {type(self.policy).__name__}. Use a mulligan.Policy.")
         if not isinstance(self.detect_errors, bool):
-            raise SettingsError(f"detect_errors is true or false, got {self.detect_errors!r}.")
+            raise SettingsError(f"Invalid detect_errors {self.detect_errors!r}. Use True or False.")
         if not isinstance(self.circuit_breaker, bool):
-            raise SettingsError(f"circuit_breaker is true or false, got {self.circuit_breaker!r}.")
+            raise SettingsError(f"Invalid circuit_breaker {self.circuit_breaker!r}. Use True or False.")
         if self.verify is not None and not callable(self.verify):
-            raise SettingsError(f"verify is a function that takes the tool's arguments, got {self.verify!r}.")
+            raise SettingsError(f"Invalid verify {self.verify!r}. Use a function that takes the tool's arguments.")
         if self.timeout is not None and (
             isinstance(self.timeout, bool) or not isinstance(self.timeout, int | float) or not 0 < self.timeout < 1e9
         ):
-            raise SettingsError(f"timeout is a number of seconds above 0, got {self.timeout!r}.")
+            raise SettingsError(f"Invalid timeout {self.timeout!r}. Use a number of seconds above 0.")
         raw_option = self.rejection_statuses
         statuses = (
             tuple(raw_option)
@@ -106,14 +110,18 @@ class ToolOptions:
             else (None,)
         )
         if not all(type(status) is int and 100 <= status <= 599 for status in statuses):
-            raise SettingsError(f"rejection_statuses is a set of HTTP statuses, such as {{422}}, got {raw_option!r}.")
+            raise SettingsError(
+                f"Invalid rejection_statuses {raw_option!r}. Use a set of HTTP statuses, for example {{422}}."
+            )
         object.__setattr__(self, "rejection_statuses", frozenset(statuses))
         for name in ("privileged", "unprivileged", "items"):
             # Reject a text: iterated by character, it would protect nothing.
             raw_option = getattr(self, name)
             names = None if isinstance(raw_option, str) or not isinstance(raw_option, Iterable) else tuple(raw_option)
             if names is None or not all(isinstance(argument, str) for argument in names):
-                raise SettingsError(f"{name} is a list of argument names, such as ['amount'], got {raw_option!r}.")
+                raise SettingsError(
+                    f"Invalid {name} {raw_option!r}. Use a list of argument names, for example ['amount']."
+                )
             object.__setattr__(self, name, names)
 
 
@@ -235,7 +243,7 @@ class WrappedFunction:
         """Return the `verify` function. Raises `SettingsError` if it is async and the tool is not."""
         verify = self.options.verify
         if verify is not None and inspect.iscoroutinefunction(code_of(verify)) and not self.is_async:
-            raise SettingsError(f"verify is async and {self.name} is not. Give a function that needs no await.")
+            raise SettingsError(f"verify is async and {self.name} is not. Use a function that is not async.")
         return verify
 
     def schema(self) -> Mapping[str, Any] | None:
@@ -362,7 +370,7 @@ class WrappedFunction:
             if violations is None and self.options.schema is not None and not self._has_warned:
                 self._has_warned = True
                 if reason := schemas.compile_schema(self.options.schema).unusable_reason():
-                    log.warning("the schema of %s cannot be used, and nothing is checked by it: %s", self.name, reason)
+                    log.warning("The schema of %s is unusable, so arguments are not checked: %s", self.name, reason)
         except Exception:  # noqa: BLE001 - arguments that cannot be checked are accepted
             return
         if violations:
@@ -370,7 +378,7 @@ class WrappedFunction:
                 f"{'.'.join(map(str, fault.path))}: {fault.message}" if fault.path else fault.message
                 for fault in violations[:5]
             )
-            raise Unfit(f"The arguments do not fit: {summary}.")
+            raise Unfit(f"The arguments do not match the schema: {summary}.")
 
     def _build_template(self) -> CallTemplate:
         """Build the call template. One per capture context, because redaction settings differ."""
@@ -571,9 +579,9 @@ def wrap(function: Any, source: Source, options: ToolOptions) -> Any:
     if isinstance(function, staticmethod | classmethod):
         return type(function)(wrap(function.__func__, source, options))
     if isinstance(function, type):
-        raise SettingsError(f"{function.__name__} is a class, which would cease to be one. Wrap one of its methods.")
+        raise SettingsError(f"{function.__name__} is a class. Wrap one of its methods instead.")
     if isinstance(function, str):
-        raise SettingsError(f"a name is given as name={function!r}: @mulligan.tool(name={function!r}).")
+        raise SettingsError(f"Pass the name as a keyword: @mulligan.tool(name={function!r}).")
     if not callable(function):
-        raise SettingsError(f"only something that can be called can be wrapped, got {type(function).__name__}.")
+        raise SettingsError(f"Cannot wrap an object of type {type(function).__name__}. Pass a function.")
     return WrappedFunction(function, source, options).build_wrapper()

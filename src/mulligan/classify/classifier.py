@@ -53,10 +53,10 @@ class KindDecision(msgspec.Struct, frozen=True):
     """A kind with the evidence for it."""
 
     kind: Kind
-    why: tuple[str, ...]
+    reasons: tuple[str, ...]
     confidence: float
-    ran: TookEffect | None = None
-    place: int = -1
+    took_effect: TookEffect | None = None
+    position: int = -1
     """Index in the text where the deciding rule matched, or -1."""
 
 
@@ -123,7 +123,9 @@ class Classifier:
             failure = self._build_failure(error, evidence)
             if failure.status is not None and failure.status in rejection_statuses and not evidence.is_retried:
                 failure = _replace_fields(
-                    failure, ran=TookEffect.NO, evidence=(*failure.evidence, f"rejects {failure.status}")
+                    failure,
+                    took_effect=TookEffect.NO,
+                    evidence=(*failure.evidence, f"rejection status {failure.status}"),
                 )
             fingerprint_text = failure.message or evidence.text
             fingerprint_id = compute_fingerprint(failure.kind, evidence.tool, fingerprint_text, evidence.arguments)
@@ -150,7 +152,7 @@ class Classifier:
         retry_after = None
         if kind.remedy is Remedy.RETRY:
             retry_after = retry_after_module.parse_retry_after(evidence.headers, f"{evidence.text}\n{evidence.detail}")
-        took_effect = decision.ran
+        took_effect = decision.took_effect
         if took_effect is None and kind is kinds_module.TOOL_EXECUTION_FAILED and evidence.exit_code:
             took_effect = TookEffect.YES  # the program started, so the call executed
         if evidence.is_retried:
@@ -169,7 +171,7 @@ class Classifier:
             status=evidence.status,
             code=evidence.codes[0] if evidence.codes else "",
             retry_after=retry_after,
-            evidence=decision.why,
+            evidence=decision.reasons,
             confidence=decision.confidence,
         )
 
@@ -201,7 +203,7 @@ class Classifier:
 
             position = custom.match_position(rule, text, evidence.tool)
             if position >= 0:
-                yield KindDecision(rule.kind, (f"rule {rule.name}",), 1.0, rule.ran, position)
+                yield KindDecision(rule.kind, (f"rule {rule.name}",), 1.0, rule.took_effect, position)
         # The last exception of a traceback is the one that was raised: a timeout cancels, but is no cancellation.
         for name in evidence.names if evidence.has_explicit_class else evidence.names[:1]:
             if name in ("CancelledError", "KeyboardInterrupt", "Cancelled", "TaskCancelledError"):
@@ -209,7 +211,7 @@ class Classifier:
         for rule, position in match_rules(
             (*coding.NOT_FAILURES, *rejections.LIMITS), _truncate_middle(text), evidence.tool
         ):
-            yield KindDecision(rule.kind, (f"text: {rule.name}",), 0.95, rule.ran, position)
+            yield KindDecision(rule.kind, (f"text: {rule.name}",), 0.95, rule.took_effect, position)
         if providers.is_model_failure(evidence, unwrapped.is_envelope):
             kind, reasons, confidence = providers.classify_model_failure(evidence)
             yield KindDecision(kind, tuple(reasons), confidence)
@@ -218,7 +220,7 @@ class Classifier:
         yield from _iter_tool_decisions(evidence, unwrapped)
         if not text.strip() and not evidence.names and evidence.status is None and evidence.exit_code is None:
             unknown = kinds_module.KINDS.get(f"{evidence.source}/unknown", kinds_module.TOOL_UNKNOWN)
-            yield KindDecision(unknown, ("nothing was said",), 0.1)
+            yield KindDecision(unknown, ("no error text",), 0.1)
         yield _fallback_decision(evidence)
 
     def _kind_for_source(self, kind: Kind, source: str | None) -> Kind:
@@ -251,17 +253,15 @@ def _iter_tool_decisions(evidence: Evidence, unwrapped: unwrap.UnwrappedText) ->
     is_code = not evidence.has_explicit_class or "SyntaxError" in evidence.names
     if code_error and tool and is_code and (code_error.group(1) is None or code_error.group(1) in tool):
         # The call itself is model-written code that does not parse.
-        yield KindDecision(
-            kinds_module.MODEL_INVALID_OUTPUT, ("text: the call cannot be read",), 0.8, TookEffect.UNKNOWN
-        )
+        yield KindDecision(kinds_module.MODEL_INVALID_OUTPUT, ("text: unreadable call",), 0.8, TookEffect.UNKNOWN)
     if not evidence.is_exception:
         for rule, position in match_rules(coding.EDITING, text, tool):
-            yield KindDecision(rule.kind, (f"text: {rule.name}",), 0.95, rule.ran, position)
+            yield KindDecision(rule.kind, (f"text: {rule.name}",), 0.95, rule.took_effect, position)
     allowed, reasons = _find_allowed_kinds(evidence)
     is_output = not evidence.is_exception and not evidence.has_explicit_class and evidence.status is None
     if is_output and not unwrapped.is_page:
         for rule, position in match_rules((*coding.TESTING, *coding.BUILDING), text, tool):
-            yield KindDecision(rule.kind, (f"text: {rule.name}",), 0.9, rule.ran, position)
+            yield KindDecision(rule.kind, (f"text: {rule.name}",), 0.9, rule.took_effect, position)
     excerpt = _truncate_middle(text)
     is_program_output = _is_program_output(evidence)
     for rules, confidence in ((shell.PARTICULAR_RULES, 0.9), (_GENERAL_RULES, 0.8), (shell.PROGRAMS, 0.6)):
@@ -278,9 +278,9 @@ def _iter_tool_decisions(evidence: Evidence, unwrapped: unwrap.UnwrappedText) ->
             if is_program_output and _is_program_internal(rule.kind, evidence.status):
                 yield KindDecision(
                     kinds_module.TOOL_EXECUTION_FAILED,
-                    (f"text: {rule.name}", "its own affair"),
+                    (f"text: {rule.name}", "internal to the program"),
                     0.8,
-                    place=text_position,
+                    position=text_position,
                 )
             took_effect = _resolve_took_effect(rule, evidence, reasons)
             yield KindDecision(
@@ -300,7 +300,7 @@ def _iter_tool_decisions(evidence: Evidence, unwrapped: unwrap.UnwrappedText) ->
         and not evidence.is_exception
         and not evidence.has_explicit_class
     ):
-        yield KindDecision(kinds_module.ORCHESTRATION_UNCAUGHT_EXCEPTION, ("text: nothing but a missing key",), 0.7)
+        yield KindDecision(kinds_module.ORCHESTRATION_UNCAUGHT_EXCEPTION, ("text: only a missing key",), 0.7)
     if not is_program_output and not allowed and len(text) <= _MAX_WHOLE_TEXT_CHARS:
         # Match the sentence without its envelope: these patterns are anchored at the start.
         sentence = unwrapped.sentence if text.lstrip()[:1] in "{[" else text
@@ -352,7 +352,11 @@ def _resolve_took_effect(rule: Rule, evidence: Evidence, reasons: tuple[str, ...
     """Return whether the call took effect, by a rule. Text proves nothing: a refused connection needs its class."""
     if rule.kind is kinds_module.TOOL_UNKNOWN_TOOL and evidence.is_exception:
         return TookEffect.UNKNOWN  # raised in this process, which may have executed part of the call
-    return rule.ran if any(reason.startswith("class ") for reason in reasons) or rule.ran is not TookEffect.NO else None
+    return (
+        rule.took_effect
+        if any(reason.startswith("class ") for reason in reasons) or rule.took_effect is not TookEffect.NO
+        else None
+    )
 
 
 def _find_allowed_kinds(evidence: Evidence) -> tuple[tuple[Kind, ...], tuple[str, ...]]:
@@ -492,16 +496,16 @@ def _truncate_middle(text: str) -> str:
 def _choose_message(text: str, unwrapped: unwrap.UnwrappedText, decision: KindDecision) -> str:
     """Return the matched line if the text is multi-line output, else the extracted sentence."""
     lines = text.count("\n")
-    if decision.place < 0 or lines == 0 or unwrapped.is_page or unwrapped.is_envelope or text.lstrip()[:1] in "{[":
+    if decision.position < 0 or lines == 0 or unwrapped.is_page or unwrapped.is_envelope or text.lstrip()[:1] in "{[":
         return unwrapped.sentence
     if decision.kind in (kinds_module.TOOL_TEST_FAILURE, kinds_module.TOOL_BUILD_FAILURE):
         match = compile_rule_pattern(coding.FIRST_ERROR_PATTERN).search(text)
         if match:
             return unwrap.tidy_line(match.group())
-    start = text.rfind("\n", 0, decision.place + 1) + 1
-    if start > decision.place:
-        start = decision.place
-    end = text.find("\n", decision.place + 1)
+    start = text.rfind("\n", 0, decision.position + 1) + 1
+    if start > decision.position:
+        start = decision.position
+    end = text.find("\n", decision.position + 1)
     line = text[start : end if end >= 0 else len(text)].strip()
     return unwrapped.sentence if unwrap.is_noise(line) else unwrap.tidy_line(line[:2_000])
 

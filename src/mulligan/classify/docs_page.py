@@ -5,11 +5,11 @@ from __future__ import annotations
 from mulligan.classify.kinds import KINDS, TYPES
 
 _TYPE_DESCRIPTIONS = {
-    "tool": "A tool was called.",
-    "model": "A model was called.",
-    "retrieval": "Something was looked up.",
-    "orchestration": "The agent around them.",
-    "none": "No failure at all: recorded, never counted.",
+    "tool": "Failures of tool calls.",
+    "model": "Failures of model calls.",
+    "retrieval": "Failures of searches and lookups.",
+    "orchestration": "Failures of the agent that makes the calls.",
+    "none": "Not a failure: recorded, never counted.",
 }
 
 
@@ -18,11 +18,11 @@ def render_page() -> str:
     lines = [
         "# Kinds of failure",
         "",
-        "Made from `src/mulligan/classify/kinds.py` by `python -m mulligan.classify.docs_page`. Do not edit it here.",
+        "Generated from `src/mulligan/classify/kinds.py` by `python -m mulligan.classify.docs_page`. Do not edit.",
         "",
-        "*Remedy* says whose move is next: wait, repair (the arguments), compress (the conversation), tell (the",
-        "model), stop (a person must act). *Ran* says whether the failed call may have taken effect, as far as the",
-        "kind alone can know; a failure with proof says so itself.",
+        "*Remedy* is the next action: retry (after a backoff), repair (the arguments), compress (the conversation),",
+        "replan (the model must act differently), stop (a person must act). *Took effect* says whether the failed call",
+        "executed, as far as the kind alone shows; a failure with proof overrides it.",
     ]
     for type_ in TYPES:
         lines += [
@@ -31,7 +31,7 @@ def render_page() -> str:
             "",
             _TYPE_DESCRIPTIONS[type_],
             "",
-            "| kind | remedy | ran | hint for the model |",
+            "| kind | remedy | took effect | hint for the model |",
             "| --- | --- | --- | --- |",
         ]
         for kind in KINDS.values():

@@ -21,7 +21,7 @@ MAX_TEMPLATE_CHARS = 1_000
 """Characters of the template that count. The distinguishing part of a message is at its beginning."""
 
 # One pass, alternatives in order. Every repetition is bounded or stops at a character the next one cannot start with.
-_TOKENS = r"""
+TOKEN_PATTERNS = r"""
   (?P<url>\b[a-z][a-z0-9+.-]{1,20}://[^\s'"<>)\]}]{1,500})
 | (?P<email>\b[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,4})
 | (?P<uuid>\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b)
@@ -90,7 +90,7 @@ _TOKENS_WITH_DIGITS = frozenset(("uuid", "time", "ip", "hex", "number"))
 """Token types that contain at least one digit."""
 
 
-def _token_pattern_for(text: str) -> str:
+def token_pattern_for(text: str) -> str:
     """Return the token pattern without alternatives that cannot match this text: each costs time at every word."""
     absent = {name for name, mark in (("url", "://"), ("email", "@")) if mark not in text}
     if not _compiled(r"\d").search(text):
@@ -102,7 +102,7 @@ def _token_pattern_for(text: str) -> str:
 
 @cache
 def _build_token_pattern(absent: frozenset[str]) -> str:
-    parts = re.split(r"^(?:\| |  )(?=\(\?P<)", _TOKENS.strip("\n"), flags=re.MULTILINE)
+    parts = re.split(r"^(?:\| |  )(?=\(\?P<)", TOKEN_PATTERNS.strip("\n"), flags=re.MULTILINE)
     patterns_by_token = {part[4 : part.index(">")]: part for part in parts if part.startswith("(?P<")}
     return "\n| ".join(part for name, part in patterns_by_token.items() if name not in absent)
 
@@ -144,7 +144,7 @@ def build_template(text: str, arguments: Mapping[str, Any] | None = None) -> str
             return token if _is_significant_number(token, before, after) else "<n>"
         return f"<{token_type}>"
 
-    masked = _compiled(_token_pattern_for(text), re.IGNORECASE | re.VERBOSE).sub(mask, text)
+    masked = _compiled(token_pattern_for(text), re.IGNORECASE | re.VERBOSE).sub(mask, text)
     masked = _compiled(r"(?:<(?:value|text|path|id|n|hex)>[\s,;:./\-]{0,3}){2,200}").sub(_merge_masks, masked)
     return " ".join(masked.lower().split())[:MAX_TEMPLATE_CHARS]
 

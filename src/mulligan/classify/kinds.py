@@ -18,7 +18,7 @@ TOOL_TIMEOUT = Kind(
     "timeout",
     RETRY,
     UNKNOWN,
-    "It may have happened all the same: check before calling again, or ask for less at a time.",
+    "The call may have executed: check before you repeat it, or request less at a time.",
 )
 TOOL_CONNECTION_ERROR = Kind(
     "tool",
@@ -28,7 +28,7 @@ TOOL_CONNECTION_ERROR = Kind(
     "The service could not be reached. Other arguments will not help, unless the host or port came from you.",
 )
 TOOL_UNAVAILABLE = Kind(
-    "tool", "unavailable", RETRY, UNKNOWN, "The service is down or overloaded. Try again later, or go on without it."
+    "tool", "unavailable", RETRY, UNKNOWN, "The service is down or overloaded. Retry later, or continue without it."
 )
 TOOL_RATE_LIMIT = Kind(
     "tool", "rate_limit", RETRY, UNKNOWN, "Too many calls in a short time. Wait, then make fewer or larger calls."
@@ -38,38 +38,38 @@ TOOL_API_ERROR = Kind(
     "api_error",
     RETRY,
     UNKNOWN,
-    "The service failed on its own side. Check whether anything happened before calling again.",
+    "The service had an internal error. Check whether the call took effect before you repeat it.",
 )
 TOOL_INVALID_RESPONSE = Kind(
     "tool",
     "invalid_response",
     RETRY,
     UNKNOWN,
-    "The answer could not be read, which says nothing about your arguments. It may have worked: check first.",
+    "The response could not be parsed; the arguments may be fine. The call may have executed: check first.",
 )
 TOOL_AUTH_ERROR = Kind(
     "tool",
     "auth_error",
     STOP,
     UNKNOWN,
-    "The credentials are missing or were refused. Tell the user; do not guess or search for others.",
+    "The credentials are missing or were rejected. Tell the user; do not guess or search for others.",
 )
 TOOL_PERMISSION_DENIED = Kind(
     "tool",
     "permission_denied",
     REPLAN,
     UNKNOWN,
-    "This is not allowed here. Do not work around it: use what you may use, or ask the user.",
+    "This is not allowed here. Do not work around it: use a permitted alternative, or ask the user.",
 )
 TOOL_INVALID_ARGUMENTS = Kind(
     "tool",
     "invalid_arguments",
     REPAIR,
     UNKNOWN,
-    "Compare the arguments with the tool's schema: names, types, allowed values, what is required.",
+    "Compare the arguments with the tool's schema: names, types, allowed values, required arguments.",
 )
 TOOL_UNKNOWN_TOOL = Kind(
-    "tool", "unknown_tool", REPAIR, NO, "There is no tool of this name. Use one of the names you were given, exactly."
+    "tool", "unknown_tool", REPAIR, NO, "No tool has this name. Use one of the listed tool names exactly."
 )
 TOOL_NOT_FOUND = Kind(
     "tool",
@@ -83,7 +83,7 @@ TOOL_CONFLICT = Kind(
     "conflict",
     REPLAN,
     UNKNOWN,
-    "It clashes with what is there already. Read the current state, then decide what is still to do.",
+    "The call conflicts with the current state. Read that state, then decide what remains to be done.",
 )
 TOOL_EDIT_MISMATCH = Kind(
     "tool",
@@ -100,14 +100,14 @@ TOOL_FILE_NOT_FOUND = Kind(
     "file_not_found",
     REPAIR,
     UNKNOWN,
-    "There is no such file or folder. List the folder, check where you are, and use the full path.",
+    "There is no such file or folder. List the folder, check the working directory, and use the full path.",
 )
 TOOL_COMMAND_NOT_FOUND = Kind(
     "tool",
     "command_not_found",
     REPLAN,
     UNKNOWN,
-    "This program is not installed or not on the path. Use another one, or install it if you may.",
+    "This program is not installed or not on the path. Use another one, or install it if that is allowed.",
 )
 TOOL_BUILD_FAILURE = Kind(
     "tool",
@@ -128,83 +128,83 @@ TOOL_WRONG_APPROACH = Kind(
     "wrong_approach",
     REPLAN,
     UNKNOWN,
-    "This way has failed several times. Step back and choose a different one.",
+    "This approach failed several times. Choose a different one.",
 )
 TOOL_OUTPUT_TOO_LARGE = Kind(
     "tool",
     "output_too_large",
     REPLAN,
     UNKNOWN,
-    "The answer is too large. Ask for a part of it: a range, a filter, a smaller page.",
+    "The result is too large. Request a part of it: a range, a filter, a smaller page.",
 )
 TOOL_EXECUTION_FAILED = Kind(
     "tool",
     "execution_failed",
     REPLAN,
     UNKNOWN,
-    "It ran and failed. Read what it said; check what was changed before you run it again.",
+    "The call ran and failed. Read its output; check what it changed before you run it again.",
 )
 TOOL_UNKNOWN = Kind(
     "tool",
     "unknown",
     REPLAN,
     UNKNOWN,
-    "The reason is not known. Check whether anything happened, and try another way rather than the same again.",
+    "The cause is unknown. Check whether the call took effect, and try a different approach.",
 )
 
 # Model calls
 
-MODEL_RATE_LIMIT = Kind("model", "rate_limit", RETRY, UNKNOWN, "Too many requests or tokens a minute: wait.")
+MODEL_RATE_LIMIT = Kind("model", "rate_limit", RETRY, UNKNOWN, "Too many requests or tokens per minute: wait.")
 MODEL_CONTEXT_LENGTH_EXCEEDED = Kind(
     "model",
     "context_length_exceeded",
     COMPRESS,
     UNKNOWN,
-    "The conversation does not fit. Shorten or summarise old results, then ask again.",
+    "The conversation exceeds the context window. Shorten or summarize old results, then retry.",
 )
 MODEL_INVALID_OUTPUT = Kind(
     "model",
     "invalid_output",
     REPLAN,
     YES,
-    "The answer could not be read. Answer again in exactly the format that was asked for, and nothing else.",
+    "The answer could not be parsed. Answer again in exactly the requested format, and nothing else.",
 )
 MODEL_OUTPUT_LIMIT = Kind(
     "model", "output_limit", REPLAN, YES, "The answer was cut off. Answer in fewer words, or in several parts."
 )
-MODEL_TIMEOUT = Kind("model", "timeout", RETRY, UNKNOWN, "The model did not answer in time: ask again, or for less.")
+MODEL_TIMEOUT = Kind("model", "timeout", RETRY, UNKNOWN, "The model timed out: retry, or request less.")
 MODEL_QUOTA_EXCEEDED = Kind(
     "model",
     "quota_exceeded",
     STOP,
     UNKNOWN,
-    "The account is out of credit or quota. Waiting does not help: tell the user.",
+    "The account is out of credit or quota. A retry cannot help: tell the user.",
 )
 MODEL_UNAVAILABLE = Kind(
-    "model", "unavailable", RETRY, UNKNOWN, "The provider is down or overloaded: wait, or use another."
+    "model", "unavailable", RETRY, UNKNOWN, "The provider is down or overloaded: wait, or use another one."
 )
 MODEL_BAD_REQUEST = Kind(
     "model",
     "bad_request",
     REPLAN,
     UNKNOWN,
-    "The provider refused the request as it stands. Change what the message names; the same again fails again.",
+    "The provider rejected the request. Change what the message names; a retry would fail again.",
 )
 MODEL_AUTH_ERROR = Kind(
-    "model", "auth_error", STOP, UNKNOWN, "The key or the account was refused by the provider. A person must act."
+    "model", "auth_error", STOP, UNKNOWN, "The provider rejected the key or the account. A person must act."
 )
 MODEL_CONTENT_POLICY = Kind(
     "model",
     "content_policy",
     REPLAN,
     UNKNOWN,
-    "The provider's content filter stopped this. Say it differently, or leave that part out and say so.",
+    "The provider's content filter blocked this. Rephrase it, or omit that part and say so.",
 )
 MODEL_NOT_FOUND = Kind(
-    "model", "not_found", STOP, UNKNOWN, "This model does not exist, is retired, or is not open to this account."
+    "model", "not_found", STOP, UNKNOWN, "This model does not exist, is retired, or is not available to this account."
 )
 MODEL_UNKNOWN = Kind(
-    "model", "unknown", REPLAN, UNKNOWN, "The provider failed for a reason we do not know: ask once more, then say so."
+    "model", "unknown", REPLAN, UNKNOWN, "The provider failed for an unknown reason: retry once, then report it."
 )
 
 # Retrieval
@@ -217,24 +217,28 @@ RETRIEVAL_NO_RESULTS = Kind(
     "Nothing matched. Use fewer or more general terms, or say that nothing was found.",
 )
 RETRIEVAL_CONNECTION_ERROR = Kind(
-    "retrieval", "connection_error", RETRY, UNKNOWN, "The index could not be reached. Go on without it, or try later."
+    "retrieval",
+    "connection_error",
+    RETRY,
+    UNKNOWN,
+    "The index could not be reached. Continue without it, or retry later.",
 )
 RETRIEVAL_TIMEOUT = Kind(
-    "retrieval", "timeout", RETRY, UNKNOWN, "The search took too long. Narrow it, or ask for fewer results."
+    "retrieval", "timeout", RETRY, UNKNOWN, "The search took too long. Narrow it, or request fewer results."
 )
 RETRIEVAL_INVALID_QUERY = Kind(
     "retrieval",
     "invalid_query",
     REPAIR,
     UNKNOWN,
-    "The query itself is wrong. Check its syntax and the names of fields, tables and columns.",
+    "The query is invalid. Check its syntax and the names of fields, tables and columns.",
 )
 RETRIEVAL_UNKNOWN = Kind(
     "retrieval",
     "unknown",
     REPLAN,
     UNKNOWN,
-    "The search failed for a reason we do not know. Try another way to find it.",
+    "The search failed for an unknown reason. Try a different search.",
 )
 
 # Orchestration
@@ -244,65 +248,69 @@ ORCHESTRATION_MAX_RETRIES_EXCEEDED = Kind(
     "max_retries_exceeded",
     REPLAN,
     UNKNOWN,
-    "It was tried as often as is allowed. Do not repeat it: take another way, or say what is missing.",
+    "All allowed attempts failed. Do not repeat the call: choose another approach, or say what is missing.",
 )
 ORCHESTRATION_INVALID_STATE = Kind(
     "orchestration",
     "invalid_state",
     REPLAN,
     UNKNOWN,
-    "This cannot be done in the present state. Find out what the state is, then take the step that leads on.",
+    "This is not possible in the current state. Read that state, then take a step that is possible.",
 )
 ORCHESTRATION_CONSTRAINT_VIOLATION = Kind(
     "orchestration",
     "constraint_violation",
     REPLAN,
     UNKNOWN,
-    "A rule forbids this. Choose what the rule allows; the same call will be refused again.",
+    "A rule forbids this. Choose what the rule allows; the same call will be rejected again.",
 )
 ORCHESTRATION_PRECONDITION = Kind(
     "orchestration",
     "precondition",
     REPLAN,
     UNKNOWN,
-    "Something else must be done first. Do that, then make the same call again.",
+    "A prerequisite is missing. Do that first, then repeat the same call.",
 )
 ORCHESTRATION_UNCAUGHT_EXCEPTION = Kind(
     "orchestration",
     "uncaught_exception",
     STOP,
     UNKNOWN,
-    "The program around the tools failed. Other arguments will not help: a person must look at it.",
+    "The program that runs the tools failed. Other arguments will not help: a person must fix it.",
 )
 ORCHESTRATION_LOOP_DETECTED = Kind(
     "orchestration",
     "loop_detected",
     REPLAN,
     NO,
-    "The same call has failed the same way before, so it was not made. Change the approach.",
+    "The same call failed the same way before, so it was blocked. Change the approach.",
 )
 ORCHESTRATION_UNKNOWN = Kind(
     "orchestration",
     "unknown",
     REPLAN,
     UNKNOWN,
-    "The agent's own machinery failed for a reason we do not know. Say what is left undone.",
+    "The agent framework failed for an unknown reason. Say what remains to be done.",
 )
 
 # Not a failure
 
 NONE_USER_REJECTED = Kind(
-    "none", "user_rejected", REPLAN, NO, "The user said no. Do not make this call again: do what the user says, or ask."
+    "none",
+    "user_rejected",
+    REPLAN,
+    NO,
+    "The user rejected this call. Do not repeat it: follow the user's instructions, or ask.",
 )
 NONE_CANCELLED = Kind(
-    "none", "cancelled", REPLAN, UNKNOWN, "The call was stopped from outside. It says nothing about the call itself."
+    "none", "cancelled", REPLAN, UNKNOWN, "The call was cancelled. That says nothing about the call itself."
 )
 NONE_COLLATERAL = Kind(
     "none",
     "collateral",
     REPLAN,
     UNKNOWN,
-    "It was dropped because a call beside it failed. Deal with that one, then make this call again.",
+    "The call was dropped because a parallel call failed. Handle that failure, then repeat this call.",
 )
 
 KINDS: dict[str, Kind] = {str(kind): kind for kind in list(globals().values()) if isinstance(kind, Kind)}

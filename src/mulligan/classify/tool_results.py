@@ -11,7 +11,7 @@ from typing import Any
 from mulligan.classify.evidence import get_attribute, to_bounded_text, to_integer
 from mulligan.classify.rules.matching import compile_rule_pattern
 
-_ERROR_OPENING_PATTERN = (
+ERROR_OPENING_PATTERN = (
     r"\A\s{0,20}(?:<tool_use_error>|traceback \(most recent call last\)|(?:fatal |unexpected |internal |runtime )?"
     r"(?:error|exception|failure)\s?(?:\[[^\]]{1,20}\]|\(\w{1,40}\))?:\s|[\w.]{0,80}(?:error|exception):\s|"
     r"error (?:during|executing|calling|while|running|invoking|occurred|code \d|processing|in tool|fetching|reading)\b|"
@@ -75,7 +75,7 @@ def _is_error_content(blocks: Any) -> bool:
 
 
 def _is_error_text(text: str) -> bool:
-    if compile_rule_pattern(_ERROR_OPENING_PATTERN).match(text):
+    if compile_rule_pattern(ERROR_OPENING_PATTERN).match(text):
         return True
     if not compile_rule_pattern(_OBJECT_OPENING_PATTERN).match(text):
         return False

@@ -32,14 +32,13 @@ SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
     "Manage memory": {
         "fixes": ("fixes", "fixes", "List, approve or revoke fixes."),
         "lessons": ("lessons", "lessons", "List, edit, approve, export or import lessons."),
-        "consolidate": ("lessons", "consolidate", "Turn proven fixes into lessons."),
+        "consolidate": ("lessons", "consolidate", "Turn fixes into lessons."),
         "seed": ("seed", "seed", "Install the lessons that ship with mulligan."),
         "prompt": ("prompt", "prompt", "Render lessons about tools as text or into a file."),
         "mcp": ("mcp", "mcp", "Run an MCP server that answers questions about failures."),
     },
     "Analyze a failure": {
-        "explain": ("classify", "explain", "Classify an error and name its remedy."),
-        "classify": ("classify", "explain", "The same as explain."),
+        "classify": ("classify", "classify", "Classify an error and name its remedy."),
         "suggest": ("suggest", "suggest", "Suggest repairs for failed calls."),
         "replay": ("replay", "replay", "Replay recorded failures against the current memory."),
         "redact": ("redact", "redact", "Remove secrets and personal data from a text."),
@@ -68,7 +67,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
 }
 """Command name to module, function and one-line help. The help page imports no command module."""
 MAX_ERROR_CHARS = 2000
-"""Longest error message. A longer one is cut in the middle, because the command to type stands at its end."""
+"""Maximum length of an error message. A longer one is cut in the middle: the command to type is at its end."""
 COMMANDS = {name: entry for commands in SECTIONS.values() for name, entry in commands.items()}
 
 
@@ -104,7 +103,7 @@ class Commands(CommandGroup):
 @click.group(
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Try `mulligan demo` first. Every command that prints takes --json, and has examples in its --help.",
+    epilog="Start with `mulligan demo`. Every command that prints takes --json and shows examples in its --help.",
 )
 @click.version_option(__version__, "-V", "--version", message="mulligan %(version)s")
 def cli() -> None:
@@ -126,7 +125,7 @@ def main() -> None:
     except click.ClickException as error:
         where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else _command_name(sys.argv)
         message = error.format_message()
-        _fail(f"{message[:1].lower()}{message[1:]} (see `{where} --help`)")
+        _fail(f"{message} (see `{where} --help`)")
     except MulliganError as error:
         _fail(str(error))
     except (click.Abort, KeyboardInterrupt):

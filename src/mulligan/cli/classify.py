@@ -1,4 +1,4 @@
-"""mulligan explain, also available as mulligan classify."""
+"""mulligan classify."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _MAX_TEXT_BYTES = 64 * 1024 * 1024
 """Limit for one text or one line. The classifier reads only both ends, but must find them."""
 
 _REMEDY_SENTENCES = {
-    Remedy.RETRY: "wait, then the same again",
+    Remedy.RETRY: "retry after a backoff",
     Remedy.REPAIR: "change the arguments",
     Remedy.COMPRESS: "shorten the conversation",
-    Remedy.REPLAN: "tell the model, which must do something else",
-    Remedy.STOP: "stop, a person must act",
+    Remedy.REPLAN: "report the failure to the model, which must change its plan",
+    Remedy.STOP: "stop, a person must act first",
 }
 
 _SOURCES = ("tool", "model", "retrieval", "orchestration")
@@ -42,55 +42,62 @@ _FIELDS: dict[str, tuple[type | tuple[type, ...], str]] = {
 
 
 @click.command(
-    epilog="Examples:\n\n  make 2>&1 | mulligan explain\n\n  mulligan explain --tool Bash --why build.log\n\n"
-    "  mulligan explain --jsonl errors.jsonl --json"
+    epilog="Examples:\n\n  make 2>&1 | mulligan classify\n\n  "
+    "mulligan classify --tool Bash --show-fingerprint build.log\n\n"
+    "  mulligan classify --jsonl errors.jsonl --json"
 )
 @click.argument("file", required=False, type=click.Path(allow_dash=True))
-@click.option("--jsonl", is_flag=True, help="One object a line: text, and if known tool, status, exception, ...")
-@click.option("--tool", help="The tool that failed.")
-@click.option("--source", type=click.Choice(_SOURCES), help="What was called. Without it, the text decides.")
-@click.option("--status", type=click.IntRange(100, 599), help="The HTTP status.")
-@click.option("--exception", help="The exception's class, such as openai.RateLimitError.")
-@click.option("--why", is_flag=True, help="What the fingerprint is made of.")
+@click.option(
+    "--jsonl", is_flag=True, help="Read one JSON object per line: text, and if known tool, status, exception, ..."
+)
+@click.option("--tool", help="Name of the tool that failed.")
+@click.option("--source", type=click.Choice(_SOURCES), help="Type of the failed call. Default: detected from the text.")
+@click.option("--status", type=click.IntRange(100, 599), help="HTTP status of the response.")
+@click.option("--exception", help="Class of the exception, such as openai.RateLimitError.")
+@click.option("--show-fingerprint", is_flag=True, help="Show the message template behind the fingerprint.")
 @as_json
-def explain(
+def classify(
     file: str | None,
     jsonl: bool,
     tool: str | None,
     source: str | None,
     status: int | None,
     exception: str | None,
-    why: bool,
+    show_fingerprint: bool,
     as_json: bool,
 ) -> None:
-    """What kind of failure is this, and whose move is it?
+    """Classify an error: print its kind, its remedy and a hint.
 
-    Reads an error's text from FILE or from standard input, or with --jsonl one object a line: an answer with the field
-    "error" stands in the place of one that cannot be read. Exit 1 when none can.
+    Reads the error text from FILE or standard input. With --jsonl, reads one JSON object per line; an unreadable line
+    is answered with an object that has the field "error". Exits 1 if no line is readable.
     """
     with _open_input(file) as stream:
         if jsonl:
             if tool or source or status or exception:
-                raise click.UsageError("with --jsonl, tool, source, status and exception stand in each line.")
-            is_any_read = _classify_lines(_read_lines(stream), as_json, why)
+                raise click.UsageError(
+                    "--jsonl excludes --tool, --source, --status and --exception. Put these fields into each line."
+                )
+            is_any_read = _classify_lines(_read_lines(stream), as_json, show_fingerprint)
             sys.exit(0 if is_any_read else 1)
         text = stream.read(_MAX_TEXT_BYTES).decode("utf-8", "replace")
     if not text.strip():
-        raise click.UsageError("there is no text to explain. Pipe one in, or type `mulligan explain build.log`.")
+        raise click.UsageError(
+            "The input is empty. Pipe an error text in, or name a file: `mulligan classify build.log`."
+        )
     error_fields = {"text": text, "tool": tool, "source": source, "status": status, "exception": exception}
     failure = _build_classifier()(**error_fields)
     seed_lesson = _find_seed_lesson(failure, tool or "")
     if as_json:
-        facts = _facts(failure, error_fields, why)
+        facts = _facts(failure, error_fields, show_fingerprint)
         if seed_lesson is not None:
-            facts["known"] = {
-                "lesson": seed_lesson.id,
+            facts["seed_lesson"] = {
+                "id": seed_lesson.id,
                 "mistake": sanitize(seed_lesson.mistake),
                 "correction": sanitize(seed_lesson.correction),
             }
         click.echo(json.dumps(facts, ensure_ascii=False))
         return
-    for line in _describe_failure(failure, error_fields, why, seed_lesson):
+    for line in _describe_failure(failure, error_fields, show_fingerprint, seed_lesson):
         click.echo(line)
 
 
@@ -114,13 +121,13 @@ def _find_seed_lesson(failure: Failure, tool: str) -> Lesson | None:
 
 def _open_input(file: str | None) -> IO[bytes]:
     if file is None and sys.stdin.isatty():
-        raise click.UsageError("give me a text on standard input, or a file: `mulligan explain build.log`.")
+        raise click.UsageError("No input. Pipe an error text in, or name a file: `mulligan classify build.log`.")
     try:
         return click.open_file(file or "-", "rb")
     except OSError as error:
-        message = f"{sanitize(str(file), 200)} cannot be read: {error.strerror}."
+        message = f"Cannot read {sanitize(str(file), 200)!r}: {error.strerror}."
         if any(letter.isspace() for letter in str(file)):
-            message += " If that is the error itself, pipe it in: echo TEXT | mulligan explain"
+            message += " To classify the text itself, pipe it in: echo TEXT | mulligan classify"
         raise click.UsageError(message) from None
 
 
@@ -142,7 +149,7 @@ def _classify_lines(lines: Iterator[bytes], as_json: bool, should_show_fingerpri
     """
     rows: list[tuple[str, ...]] = []
     number = unreadable_count = 0
-    classify = _build_classifier()
+    classify_error = _build_classifier()
     for number, line in enumerate(lines, 1):
         try:
             error_fields = _parse_error_line(line)
@@ -152,7 +159,7 @@ def _classify_lines(lines: Iterator[bytes], as_json: bool, should_show_fingerpri
                 click.echo(json.dumps({"error": f"line {number}: {error}"}))
             rows.append((str(number), "error", "", "", "", str(error)))
             continue
-        failure = classify(**error_fields)
+        failure = classify_error(**error_fields)
         if as_json:
             click.echo(json.dumps(_facts(failure, error_fields, should_show_fingerprint), ensure_ascii=False))
             continue
@@ -164,18 +171,27 @@ def _classify_lines(lines: Iterator[bytes], as_json: bool, should_show_fingerpri
             100,
         )
         message = " ".join(message.split())
-        rows.append((str(number), str(failure.kind), failure.remedy.value, failure.ran.value, confidence, message))
+        rows.append(
+            (str(number), str(failure.kind), failure.remedy.value, failure.took_effect.value, confidence, message)
+        )
     is_any_read = not number or unreadable_count < number
     if as_json:
         return is_any_read
     click.echo(
-        f"{format_count(len(rows), 'line')}, {unreadable_count} of them unreadable."
+        f"{format_count(len(rows), 'line')}, {unreadable_count} unreadable."
         if unreadable_count
         else f"{format_count(len(rows), 'line')}."
     )
     if rows:
         click.echo()
-        head = ("line", "kind", "remedy", "ran", "sure", "template" if should_show_fingerprint else "message")
+        head = (
+            "line",
+            "kind",
+            "remedy",
+            "took effect",
+            "confidence",
+            "template" if should_show_fingerprint else "message",
+        )
         for row in render_columns([head, *rows], right=(0, 4)):
             click.echo(row)
     return is_any_read
@@ -186,30 +202,31 @@ def _parse_error_line(line: bytes) -> dict[str, Any]:
     try:
         parsed = json.loads(line)
     except (ValueError, RecursionError):
-        raise ValueError('not a JSON object, such as {"text": "Connection refused"}') from None
+        raise ValueError('not a JSON object; expected one such as {"text": "Connection refused"}') from None
     if not isinstance(parsed, dict):
-        raise ValueError('not a JSON object, such as {"text": "Connection refused"}')
+        raise ValueError('not a JSON object; expected one such as {"text": "Connection refused"}')
     if parsed.get("text") is None:
-        raise ValueError('no "text"')
+        raise ValueError('missing field "text"')
     error_fields = {}
     for name, (expected_type, description) in _FIELDS.items():
         value = parsed.get(name)
         if value is None:
             continue
         if not isinstance(value, expected_type) or (expected_type is int and isinstance(value, bool)):
-            raise ValueError(f'"{name}" is {description}')
+            raise ValueError(f'"{name}" must be {description}')
         error_fields[name] = value
     if error_fields.get("source", "tool") not in _SOURCES:
-        raise ValueError(f'"source" is one of {", ".join(_SOURCES)}')
+        raise ValueError(f'"source" must be one of {", ".join(_SOURCES)}')
     return error_fields
 
 
 def _facts(failure: Failure, error_fields: dict[str, Any], should_show_fingerprint: bool) -> dict[str, Any]:
     facts: dict[str, Any] = {
+        "kind": str(failure.kind),
         "type": failure.kind.type,
         "code": failure.kind.code,
         "remedy": failure.remedy.value,
-        "ran": failure.ran.value,
+        "took_effect": failure.took_effect.value,
         "confidence": round(failure.confidence, 2),
         "evidence": [sanitize(evidence_text, 200) for evidence_text in failure.evidence],
         "fingerprint": failure.fingerprint,
@@ -227,24 +244,26 @@ def _describe_failure(
     yield f"{failure.kind}: {_REMEDY_SENTENCES[failure.remedy]}."
     yield ""
     rows = [
-        ("message", sanitize(failure.message) or "nothing was said"),
+        ("message", sanitize(failure.message) or "(empty)"),
         ("hint", sanitize(failure.hint)),
         *(
-            [("known", f"{sanitize(seed_lesson.mistake)} {sanitize(seed_lesson.correction)} [{seed_lesson.id}]")]
+            [("seed lesson", f"{sanitize(seed_lesson.mistake)} {sanitize(seed_lesson.correction)} [{seed_lesson.id}]")]
             if seed_lesson is not None
             else []
         ),
         (
-            "ran",
-            {"no": "no, nothing happened", "yes": "yes", "unknown": "unknown, it may have happened"}[failure.ran.value],
+            "took effect",
+            {"no": "no, the call did not execute", "yes": "yes", "unknown": "unknown, it may have executed"}[
+                failure.took_effect.value
+            ],
         ),
-        ("sure", f"{failure.confidence:.2f}"),
+        ("confidence", f"{failure.confidence:.2f}"),
         ("evidence", ", ".join(sanitize(evidence_text, 200) for evidence_text in failure.evidence) or "none"),
         ("fingerprint", failure.fingerprint),
     ]
     if failure.retry_after is not None:
-        rows.append(("wait", f"{failure.retry_after:g} s, as it asked"))
+        rows.append(("retry after", f"{failure.retry_after:g} s, as requested by the service"))
     if should_show_fingerprint:
-        rows.append(("made of", f"kind, tool and this text (version {VERSION}):"))
+        rows.append(("template", f"fingerprint version {VERSION}: kind, tool and this text"))
         rows.append(("", sanitize(build_template(failure.message, error_fields.get("arguments"))) or "nothing"))
     yield from render_pairs(((name, " ".join(value.split())) for name, value in rows), terminal_width())

@@ -77,7 +77,7 @@ def config_path(client: Client, project: bool) -> Path:
     if not project:
         return client.user()
     if client.project is None:
-        raise SettingsError(f"{client.display_name} has no settings of a project. Leave out --project.")
+        raise SettingsError(f"{client.display_name} has no project settings. Remove --project.")
     return Path.cwd() / client.project
 
 
@@ -110,25 +110,29 @@ def plan_edit(client: Client, path: Path, server: str, change: Callable[[StartCo
 def _find_server(client: Client, path: Path, servers: Any, server: str) -> dict[str, Any]:
     """Return the client's entry for a server. The error for an unknown name lists the known servers."""
     if not isinstance(servers, dict) or not servers:
-        raise SettingsError(f"{path} names no MCP servers, so there is none to put the proxy before.")
+        raise SettingsError(
+            f"{path} lists no MCP servers. Add one first; the proxy can only be installed for an existing server."
+        )
     if server not in servers:
         server_names = ", ".join(map(str, servers))
-        raise SettingsError(f"{client.display_name} knows no server {server!r}. Those in {path} are: {server_names}.")
+        raise SettingsError(f"Unknown server {server!r} for {client.display_name}. Servers in {path}: {server_names}.")
     entry = servers[server]
     if not isinstance(entry, dict):
-        raise SettingsError(f"{path}: {server!r} is not laid out as a table. Mend it first; nothing was done.")
+        raise SettingsError(f"{path}: the entry {server!r} is not a table. Fix it first; nothing was changed.")
     return entry
 
 
 def _read_start(path: Path, server: str, command: Any, args: Any) -> StartCommand:
     if not isinstance(command, str) or not command:
         raise SettingsError(
-            f"{path}: {server!r} is not started by a command, and the proxy speaks only stdio. Nothing was done."
+            f"{path}: the server {server!r} has no command, and the proxy supports only stdio. Nothing was changed."
         )
     if args is None:
         args = []
     if not isinstance(args, list) or not all(isinstance(argument, str) for argument in args):
-        raise SettingsError(f"{path}: the arguments of {server!r} are not a list of texts. Nothing was done.")
+        raise SettingsError(
+            f"{path}: the arguments of {server!r} are not a list of strings. Fix them first; nothing was changed."
+        )
     return StartCommand(command, tuple(args))
 
 
@@ -200,13 +204,15 @@ def _edit_yaml(client: Client, path: Path, server: str, change: Callable[[StartC
     lines = (before or "").splitlines(keepends=True)
     top = _find_yaml_block(lines, 0, len(lines), client.servers_key)
     if top is None:
-        raise SettingsError(f"{path} names no MCP servers, so there is none to put the proxy before.")
+        raise SettingsError(
+            f"{path} lists no MCP servers. Add one first; the proxy can only be installed for an existing server."
+        )
     server_block = _find_yaml_block(lines, *top, server)
     if server_block is None:
         indent = min((_indent(line) for line in lines[slice(*top)] if line.strip()), default=0)
         names = [line.split(":")[0].strip() for line in lines[slice(*top)] if line.strip() and _indent(line) == indent]
         raise SettingsError(
-            f"{client.display_name} knows no server {server!r}. Those in {path} are: {', '.join(names)}."
+            f"Unknown server {server!r} for {client.display_name}. Servers in {path}: {', '.join(names)}."
         )
     facts, line_spans = _parse_yaml_server(path, server, lines, *server_block)
     start = _read_start(path, server, facts.get("cmd"), facts.get("args", []))
@@ -274,8 +280,8 @@ def _parse_yaml_server(
                 facts[key] = json.loads(value)
             except ValueError:
                 raise SettingsError(
-                    f"{path}: the arguments of {server!r} are written in a way that is not understood. "
-                    "Write each on a line of its own, after `- `; nothing was done."
+                    f"{path}: cannot parse the arguments of {server!r}. Write each one on its own line after "
+                    "`- `; nothing was changed."
                 ) from None
         line_spans[key] = first, at
     return facts, line_spans
@@ -293,14 +299,14 @@ def _parse_yaml_scalar(path: Path, server: str, text: str) -> str:
         return text[1:-1].replace("''", "'")
     elif text and text[0] not in "&*!|>{}[]%@`#" and " #" not in text and ": " not in text:
         return text
-    raise SettingsError(f"{path}: {server!r} has a value that is not understood: {text[:80]}. Nothing was done.")
+    raise SettingsError(
+        f"{path}: cannot parse a value of {server!r}: {text[:80]}. Edit it by hand; nothing was changed."
+    )
 
 
 def _manual_edit_error(path: Path, server: str, start: StartCommand) -> SettingsError:
     command_text = json.dumps([start.command, *start.args])
-    return SettingsError(
-        f"{path}: where {server!r} stands is not understood. Edit it by hand, so that it runs {command_text}."
-    )
+    return SettingsError(f"{path}: cannot parse the entry {server!r}. Edit it by hand so that it runs {command_text}.")
 
 
 def read_servers(client: Client, path: Path) -> Mapping[str, Any]:

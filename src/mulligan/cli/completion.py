@@ -9,7 +9,7 @@ from click.shell_completion import get_completion_class
 @click.command(epilog='Examples:\n\n  eval "$(mulligan completion bash)"\n\n  mulligan completion fish | source')
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Completion for your shell: prints a script for it to read."""
+    """Print a completion script for your shell."""
     from mulligan.cli import cli  # a top-level import would be circular
 
     completer = get_completion_class(shell)

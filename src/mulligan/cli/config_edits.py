@@ -53,16 +53,16 @@ class Edit(NamedTuple):
         path = self.path.resolve()
         try:
             if read_text(path) != self.before:
-                raise SettingsError(f"{self.path} was changed by somebody else just now. Nothing was done; try again.")
+                raise SettingsError(
+                    f"{self.path} was changed by another program at the same time. Nothing was written; try again."
+                )
             backup_path = self._back_up(path) if should_back_up else None
             if self.after is None:
                 path.unlink()
             else:
                 _replace(path, self.after, mode)
         except OSError as error:
-            raise SettingsError(
-                f"{self.path} cannot be written ({error.strerror or error}). Nothing was done."
-            ) from None
+            raise SettingsError(f"Cannot write {self.path} ({error.strerror or error}). Nothing was changed.") from None
         return backup_path
 
     def _back_up(self, path: Path) -> Path | None:
@@ -78,7 +78,7 @@ class Edit(NamedTuple):
             with open(descriptor, "wb") as file:
                 file.write(path.read_bytes())
             return backup_path
-        raise SettingsError(f"there are too many copies beside {path}. Remove some: {stem}-*")
+        raise SettingsError(f"Too many backups next to {path}. Remove some: {stem}-*")
 
 
 def _replace(path: Path, text: str, new: int) -> None:
@@ -102,20 +102,20 @@ def read_text(path: Path) -> str | None:
     """Return the text of a settings file, or None if it does not exist."""
     try:
         if path.is_dir():
-            raise SettingsError(f"{path} is a folder, where a file of settings should be. Nothing was done.")
+            raise SettingsError(f"{path} is a folder, not a settings file. Nothing was changed.")
         if path.stat().st_size > MAX_FILE_BYTES:
-            raise SettingsError(f"{path} is too large to be a file of settings. Nothing was done.")
+            raise SettingsError(f"{path} is too large for a settings file. Nothing was changed.")
         data = path.read_bytes()
     except FileNotFoundError:
         return None
     except NotADirectoryError:
-        raise SettingsError(f"{path} is inside something that is no folder. Nothing was done.") from None
+        raise SettingsError(f"A parent of {path} is not a folder. Nothing was changed.") from None
     except OSError as error:
-        raise SettingsError(f"{path} cannot be read ({error.strerror or error}). Nothing was done.") from None
+        raise SettingsError(f"Cannot read {path} ({error.strerror or error}). Nothing was changed.") from None
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise SettingsError(f"{path} is not UTF-8 text ({error}). Mend it first; nothing was done.") from None
+        raise SettingsError(f"{path} is not UTF-8 text ({error}). Fix it first; nothing was changed.") from None
 
 
 def read_json(path: Path) -> tuple[str | None, dict[str, Any]]:
@@ -128,10 +128,10 @@ def read_json(path: Path) -> tuple[str | None, dict[str, Any]]:
     except (ValueError, RecursionError) as error:
         reason = f"not valid JSON: {error}"
         if _COMMENT.search(text):
-            reason += "; it seems to have comments, which would be lost"
-        raise SettingsError(f"{path} is {reason}. Mend it first, or edit it by hand; nothing was done.") from None
+            reason += "; it seems to have comments, which an edit would remove"
+        raise SettingsError(f"{path} is {reason}. Fix it first, or edit it by hand; nothing was changed.") from None
     if not isinstance(value, dict):
-        raise SettingsError(f"{path} is not a JSON object, so it is no file of settings. Nothing was done.")
+        raise SettingsError(f"{path} is not a JSON object, so it is not a settings file. Nothing was changed.")
     return text, value
 
 
@@ -141,7 +141,7 @@ _COMMENT = re.compile(r"^\s{0,99}(?://|/\*)", re.MULTILINE)
 def _reject_duplicate_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     mapping = dict(pairs)
     if len(mapping) != len(pairs):
-        raise ValueError("a name stands twice in one object, and one of the two would be lost")
+        raise ValueError("a key occurs twice in one object, and an edit would remove one of them")
     return mapping
 
 
@@ -155,7 +155,7 @@ def json_edit(path: Path, before: str | None, value: dict[str, Any]) -> Edit:
         after = json.dumps(value, indent=_detect_indent(before or ""), ensure_ascii=False) + "\n"
         after.encode()
     except ValueError as error:
-        raise SettingsError(f"{path} holds what cannot be written again ({error}). Edit it by hand.") from None
+        raise SettingsError(f"Cannot write the content of {path} back ({error}). Edit it by hand.") from None
     return Edit(path, before, after)
 
 
@@ -174,4 +174,4 @@ def read_toml(path: Path) -> tuple[str | None, dict[str, Any]]:
     try:
         return text, tomllib.loads(text or "")
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise SettingsError(f"{path} is not valid TOML: {error}. Mend it first; nothing was done.") from None
+        raise SettingsError(f"{path} is not valid TOML: {error}. Fix it first; nothing was changed.") from None

@@ -31,25 +31,25 @@ from mulligan.store.urls import is_postgres, is_remote, may_have_records, redact
 )
 @click.argument("source", metavar="FROM")
 @click.argument("to", metavar="TO")
-@click.option("--tenant", metavar="NAME", help="Only what belongs to this tenant.")
-@click.option("--as", "renamed", metavar="NAME", help="What that tenant is called in TO.")
-@click.option("--check", is_flag=True, help="Copy nothing; only say in what TO differs from FROM.")
+@click.option("--tenant", metavar="NAME", help="Copy only this tenant.")
+@click.option("--as", "renamed", metavar="NAME", help="Name of that tenant in TO.")
+@click.option("--check", is_flag=True, help="Compare only: report how TO differs from FROM.")
 @as_json
 def copy(source: str, to: str, tenant: str | None, renamed: str | None, check: bool, as_json: bool) -> None:
-    """Copy everything in the store FROM into the store TO: every row of every table, compared at the end.
+    """Copy every row of the store FROM into the store TO, then compare both.
 
-    Others may write to FROM meanwhile: it is copied as it was when the copy began, and the same command again brings
-    what is new. Killed half-way, it goes on where it was. TO must be empty, or a copy of FROM that nobody has written
-    to since. Exits 1 when the two are not the same at the end, and says in what.
+    FROM may be in use: the copy is a snapshot of its start. Run the command again to add newer rows, or to resume an
+    interrupted copy. TO must be empty, or a copy of FROM that was not written to since. Exits 1 and lists the
+    differences if the stores differ at the end.
     """
     if renamed is not None and tenant is None:
-        raise SettingsError("--as names one tenant anew. Say which: --tenant NAME --as NAME")
+        raise SettingsError("--as renames one tenant, so it needs --tenant. Use: --tenant NAME --as NAME")
     for url in (source, to):
         _check_copyable(url)
     _check_different_stores(source, to)
     _recover_journals(source)
     if check and not may_have_records(to):
-        raise SettingsError(f"there is no {to} to be checked. Copy it first: mulligan copy FROM TO")
+        raise SettingsError(f"Store {to} does not exist. Copy it first: mulligan copy FROM TO")
     origin = moving.opened(source, is_source=True)
     try:
         destination = moving.opened(to, is_source=False)
@@ -68,11 +68,11 @@ def copy(source: str, to: str, tenant: str | None, renamed: str | None, check: b
 def _check_copyable(url: str) -> None:
     if is_remote(url):
         raise SettingsError(
-            f"{url} is a server, through which not everything can be had. Copy its store where it runs; runs alone "
-            "come out of it and into it with mulligan export and mulligan import."
+            f"{url} is a server, which does not expose all tables. Copy its store on the server's "
+            "machine, or move runs only with mulligan export and mulligan import."
         )
     if url.startswith("memory:"):
-        raise SettingsError("a store in memory is gone when the command ends. Name a file, or a database.")
+        raise SettingsError("A store in memory is lost when the command ends. Name a file or a database.")
 
 
 def _check_different_stores(source: str, to: str) -> None:
@@ -86,7 +86,7 @@ def _check_different_stores(source: str, to: str) -> None:
             raise SettingsError("FROM and TO are the same store. Name another TO.")
         if not destination_path.absolute().parent.is_dir():
             raise SettingsError(
-                f"there is no folder {destination_path.parent}. Make it first: mkdir -p '{destination_path.parent}'"
+                f"Folder {destination_path.parent} does not exist. Create it: mkdir -p '{destination_path.parent}'"
             )
     elif redact_password(source) == redact_password(to):
         raise SettingsError("FROM and TO are the same store. Name another TO.")
@@ -96,7 +96,7 @@ def _recover_journals(source: str) -> None:
     """Import orphaned journals before the copy, so that it is complete."""
     store = open_existing_store(load_settings(source))
     if store is None:
-        raise SettingsError(f"there is no {source}. Name the store that is to be copied.")
+        raise SettingsError(f"Store {source} does not exist. Name the store to copy.")
     store.close()
 
 
@@ -112,23 +112,24 @@ def _print_copy_result(copied: Copied, check: bool, as_json: bool) -> None:
     for difference in copied.differences:
         click.echo(_describe_difference(difference))
     if copied.differences:
-        retry_advice = "copy again, or to another place if it was written to since."
-        unusable_note = "it stays shut until a copy succeeds. Try the same command again."
-        click.echo(f"{copied.to} is not the same as {copied.source}: {retry_advice if check else unusable_note}")
+        retry_advice = "run the copy again, or copy to another store if TO was written to since."
+        unusable_note = "it cannot be opened until a copy succeeds. Run the same command again."
+        click.echo(f"{copied.to} differs from {copied.source}: {retry_advice if check else unusable_note}")
     elif check:
-        click.echo(f"The same: {format_count(copied.rows, 'row')}, digest {copied.digest}.")
+        click.echo(f"Identical: {format_count(copied.rows, 'row')}, digest {copied.digest}.")
     else:
         tenant_count = format_count(len([tenant for tenant in copied.tenants if tenant]), "tenant")
-        new_rows_note = "" if copied.put == copied.rows else f", of which {copied.put:,} were new"
+        new_rows_note = "" if copied.put == copied.rows else f", {copied.put:,} new"
         removed_note = f", {copied.removed:,} replaced or removed" if copied.removed else ""
         click.echo(
-            f"{format_count(copied.rows, 'row')} of {tenant_count} in {copied.to}{new_rows_note}{removed_note}. "
-            f"The same on both sides, digest {copied.digest}."
+            f"{format_count(copied.rows, 'row')} of {tenant_count} in "
+            f"{copied.to}{new_rows_note}{removed_note}. Both stores are identical, digest "
+            f"{copied.digest}."
         )
 
 
 def _describe_difference(difference: Difference) -> str:
-    parts = [(difference.missing, "missing"), (difference.changed, "changed"), (difference.extra, "only there")]
+    parts = [(difference.missing, "missing"), (difference.changed, "changed"), (difference.extra, "only in TO")]
     summary = ", ".join(f"{number:,} {state}" for number, state in parts if number)
     tenant_note = f" of {to_line(difference.tenant, 60)!r}" if difference.tenant else ""
     return f"{difference.table}{tenant_note}: {summary}\n" + "\n".join(
@@ -137,22 +138,22 @@ def _describe_difference(difference: Difference) -> str:
 
 
 @click.command(epilog="Examples:\n\n  mulligan migrate --dry-run\n\n  mulligan migrate --store ./failures.db --json")
-@click.option("--dry-run", is_flag=True, help="Only say what would be done; exits 1 if there is anything.")
+@click.option("--dry-run", is_flag=True, help="Print the planned changes only; exits 1 if there are any.")
 @store_option
 @as_json
 def migrate(dry_run: bool, store: str | None, as_json: bool) -> None:
-    """Bring a store that an earlier version of mulligan made up to date, or make a new one.
+    """Migrate a store to the current schema version, or create a new store.
 
-    It is done as a whole or not at all. There is no way back: make a copy first, with mulligan backup.
+    The migration runs in one transaction and cannot be undone. Back up the store first: mulligan backup.
     """
     url = load_settings(store).store_url
     if is_remote(url):
-        raise SettingsError(f"{url} is a server. Bring its store up to date where it runs.")
+        raise SettingsError(f"{url} is a server. Migrate its store on the server's machine.")
     _check_copyable(url)
     if dry_run:
         plan = schema_migration.plan(url)
     else:
-        with show_progress_bar("bringing the store up to date") as report_progress:
+        with show_progress_bar("migrating the store") as report_progress:
             plan = schema_migration.migrate(url, report_progress)
     if as_json:
         print_json({name: getattr(plan, name) for name in plan.__struct_fields__} | {"dry_run": dry_run})
@@ -166,6 +167,6 @@ def _describe_plan(plan: Plan, dry_run: bool) -> str:
         return f"{plan.where} is up to date (schema {plan.schema})."
     summary = format_count(plan.statements, "statement")
     if not plan.schema:
-        return f"{'Would make' if dry_run else 'Made'} {plan.where} with schema {plan.newest}: {summary}."
-    verb = "Would bring" if dry_run else "Brought"
+        return f"{'Would create' if dry_run else 'Created'} {plan.where} with schema {plan.newest}: {summary}."
+    verb = "Would migrate" if dry_run else "Migrated"
     return f"{verb} {plan.where} from schema {plan.schema} to {plan.newest}: {summary}."

@@ -43,16 +43,16 @@ MAX_RECENT_RUNS = 500
 @store_option
 @as_json
 def doctor(store: str | None, as_json: bool) -> None:
-    """Where things are kept, and whether they are well.
+    """Check the installation and the store, and show where records are stored.
 
-    Exits 1 when something is not: a store that is not sound, records that were dropped, journals that wait.
+    Exits 1 if there is a problem: a damaged store, dropped records or orphaned journals.
     """
     facts = _facts(load_settings(store))
     problems = _problems(facts)
     if as_json:
-        print_json(facts | {"ills": problems})
+        print_json(facts | {"problems": problems})
     else:
-        click.echo("All is well." if not problems else "\n".join(problems))
+        click.echo("Healthy." if not problems else "\n".join(problems))
         click.echo("")
         print_lines(render_pairs(_rows(facts), terminal_width()))
     sys.exit(1 if problems else 0)
@@ -71,7 +71,7 @@ def _facts(settings: Settings) -> dict[str, Any]:
     facts |= _journal_facts(journals_of(path))
     facts |= _hook_facts()
     if not may_have_records(url):
-        return facts | {"sound": None, "note": "nothing has been kept yet"}
+        return facts | {"healthy": None, "detail": "no records yet"}
     try:
         if is_postgres(url):
             from mulligan.store.postgres.postgres_diagnostics import diagnose_postgres  # needs the postgres extra
@@ -82,7 +82,7 @@ def _facts(settings: Settings) -> dict[str, Any]:
         if not is_postgres(url):  # after opening, which migrates the schema
             facts |= _diagnostic_facts(diagnostics.diagnose_sqlite(path))
     except StoreError as error:
-        facts |= {"sound": False, "note": str(error)}
+        facts |= {"healthy": False, "detail": str(error)}
     return facts
 
 
@@ -91,8 +91,8 @@ def _store_facts(store: Store) -> dict[str, Any]:
     recent = store.runs(DEFAULT_TENANT, RunQuery(limit=MAX_RECENT_RUNS))
     runs_with_context = sum(history.run.context is not None for history in recent)
     return {
-        "sound": health.sound,
-        "note": health.note,
+        "healthy": health.healthy,
+        "detail": health.detail,
         "runs": health.runs,
         "steps": health.steps,
         "dropped": count_dropped(store, DEFAULT_TENANT),
@@ -103,7 +103,7 @@ def _store_facts(store: Store) -> dict[str, Any]:
 def _diagnostic_facts(report: Diagnostics) -> dict[str, Any]:
     tables = [{"name": table.name, "bytes": table.bytes, "rows": table.rows} for table in report.tables]
     facts = {"engine": report.engine, "schema": report.schema, "newest": report.newest, "bytes": report.bytes}
-    return {**facts, "tables": tables, **report.facts, "engine_ills": list(report.ills)}
+    return {**facts, "tables": tables, **report.facts, "engine_problems": list(report.problems)}
 
 
 def _journal_facts(folder: Path) -> dict[str, int]:
@@ -114,7 +114,7 @@ def _journal_facts(folder: Path) -> dict[str, int]:
             orphaned_records += sum(1 for _ in read_frames(orphan.path))
         except NewerJournalError:
             newer += 1
-    return {"waiting": orphaned_records, "newer_journals": newer}
+    return {"orphaned_records": orphaned_records, "newer_journals": newer}
 
 
 def _hook_facts() -> dict[str, Any]:
@@ -130,25 +130,25 @@ def _hook_facts() -> dict[str, Any]:
 
 def _problems(facts: dict[str, Any]) -> list[str]:
     problems = []
-    if facts.get("sound") is False:
-        problems.append(f"The store is not sound: {facts['note']}")
-    if facts["waiting"]:
+    if facts.get("healthy") is False:
+        problems.append(f"The store is damaged: {facts['detail']}")
+    if facts["orphaned_records"]:
         problems.append(
-            f"{run_text.format_count(facts['waiting'], 'record')} of processes that were killed wait in journals; "
-            "the next process to record, or `mulligan runs`, brings them in."
+            f"{run_text.format_count(facts['orphaned_records'], 'record')} in orphaned journals of killed "
+            "processes. Run `mulligan runs` to import them."
         )
     if facts["newer_journals"]:
-        problems.append("A journal was written by a newer mulligan. Upgrade: pip install -U mulligan")
+        problems.append("A journal was written by a newer version of mulligan. Upgrade: pip install -U mulligan")
     if facts["hook_faults"]:
         last = format_age(facts["hook_fault_at"], now_ms())
         problems.append(
-            f"{run_text.format_count(facts['hook_faults'], 'event')} of coding agents could not be kept, "
-            f"the last {last} ({run_text.to_line(facts['hook_fault'])}). "
-            f"Once it is mended, forget them: rm '{hook_folder()}/faults'*"
+            f"{run_text.format_count(facts['hook_faults'], 'hook error')}: events of coding agents "
+            f"were not stored, the last one {last} ({run_text.to_line(facts['hook_fault'])}). After "
+            f"fixing the cause, reset the count: rm '{hook_folder()}/faults'*"
         )
-    problems += facts.get("engine_ills", ())
+    problems += facts.get("engine_problems", ())
     if facts.get("dropped"):
-        problems.append(f"{run_text.format_count(facts['dropped'], 'record')} could not be kept and were dropped.")
+        problems.append(f"{run_text.format_count(facts['dropped'], 'record')} could not be stored and were dropped.")
     return problems
 
 
@@ -161,15 +161,15 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         "mulligan": f"{facts['mulligan']} on Python {facts['python']}, SQLite {facts['sqlite']}",
         "store": facts["store"],
         "journals": facts["journals"],
-        "kept": ", ".join(amounts),
-        "schema": f"{facts['schema']}, the newest is {facts['newest']}" if "schema" in facts else "",
+        "stored": ", ".join(amounts),
+        "schema": f"{facts['schema']} (current version {facts['newest']})" if "schema" in facts else "",
         "tables": ", ".join(
             f"{table['name']} {_format_size(table['bytes'])}" for table in facts.get("tables", ())[:MAX_SHOWN_TABLES]
         ),
         **(_postgres_rows(facts) if "pool" in facts else {}),
         "dropped": format_count(facts.get("dropped", 0), "record") if "dropped" in facts else "",
-        "context": f"{100 * share:.0f} % of recent runs say what they are about" if share is not None else "",
-        "note": facts.get("note", "") if facts["sound"] is not False else "",  # shown in the first line instead
+        "context": f"{100 * share:.0f} % of recent runs have a task description" if share is not None else "",
+        "detail": facts.get("detail", "") if facts["healthy"] is not False else "",  # shown in the first line instead
     }
     # The store's address contains no password and is shown unchanged. Everything else may be untrusted text.
     return [(name, text if name == "store" and text.isprintable() else run_text.to_line(text, 300))
@@ -177,24 +177,24 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _postgres_rows(facts: dict[str, Any]) -> dict[str, str]:
-    archived = f"; its log was last archived {format_age(facts['archived'], now_ms())}" if facts["archived"] else ""
-    lags = [f"{replica['name'] or 'one'} {replica['lag_seconds']:.1f} s behind" for replica in facts["replicas"]]
+    archived = f"; log last archived {format_age(facts['archived'], now_ms())}" if facts["archived"] else ""
+    lags = [f"{replica['name'] or 'unnamed'} {replica['lag_seconds']:.1f} s behind" for replica in facts["replicas"]]
     return {
-        "database": f"{facts['engine']}, {facts['connections']} of {facts['max_connections']} connections taken, "
-        f"{facts['pool']} at most for each of our processes to read with",
-        "pooler": "one stands before it, so nothing is left to sessions; if it gives us any, ?pooler=session is quicker"
+        "database": f"{facts['engine']}, {facts['connections']} of {facts['max_connections']} connections in "
+        f"use, read pool of {facts['pool']} per process",
+        "pooler": "transaction pooling assumed, session features off; with session pooling, ?pooler=session is faster"
         if facts["pooler"]
         else "",
-        "parts": f"{format_count(facts['parts'], 'day')} of steps, {facts['parts_ahead']} of them ahead"
-        + (f"; {facts['steps_without_part']:,} steps without one" if facts["steps_without_part"] else "")
+        "partitions": f"{format_count(facts['parts'], 'daily partition')}, {facts['parts_ahead']} created ahead"
+        + (f"; {facts['steps_without_part']:,} steps without a partition" if facts["steps_without_part"] else "")
         if "parts" in facts
         else "",
         "extensions": _format_pairs(facts["extensions"]),
-        "tenants": f"row-level security is {facts['row_security']} (as {facts['role']})" if "role" in facts else "",
+        "tenants": f"row-level security {facts['row_security']} (role {facts['role']})" if "role" in facts else "",
         "timeouts": _format_pairs(facts["timeouts"]),
         "durable": _format_pairs(facts["durable"]),
-        "replicas": ", ".join(lags) or ("this is one" if facts["is_replica"] else "none"),
-        "backup": f"when the last was made is unknown to PostgreSQL{archived}",
+        "replicas": ", ".join(lags) or ("this database is a replica" if facts["is_replica"] else "none"),
+        "backup": f"last backup unknown to PostgreSQL{archived}",
     }
 
 

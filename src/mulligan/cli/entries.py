@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
-PACKAGES = ("mulligan", "msgspec", "jsonschema_rs", "click", "rich", "mcp", "psycopg")
+PACKAGES = ("mulligan", "msgspec", "jsonschema_rs", "click", "mcp", "psycopg")
 """All packages that a started command may import: mulligan and its dependencies."""
 SCRIPT = Path(__file__).with_name("start.py")
 PROBE_TIMEOUT_SECONDS = 30
@@ -26,7 +26,7 @@ for name in sys.argv[1:]:
     print(spec.origin or "" if spec else "")
 """
 _FLAGS = re.compile(r"-[IEPSs]+")
-_SCRIPT = re.compile(r"(?:^|[/\\])mulligan[/\\](?:serve[/\\])?cli[/\\]start\.py$")
+SCRIPT_PATTERN = re.compile(r"(?:^|[/\\])mulligan[/\\](?:serve[/\\])?cli[/\\]start\.py$")
 
 
 class StartCommand(NamedTuple):
@@ -72,6 +72,6 @@ def parse_mulligan_arguments(start: StartCommand) -> tuple[str, ...] | None:
         words = words[1:]
     if words[:2] == ("-m", "mulligan"):
         return words[2:]
-    if words and _SCRIPT.search(words[0]):
+    if words and SCRIPT_PATTERN.search(words[0]):
         return words[1:]
     return None

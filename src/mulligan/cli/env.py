@@ -16,12 +16,17 @@ DEFAULT_URL = "http://127.0.0.1:4700"
     epilog='Examples:\n\n  eval "$(mulligan env)"\n\n  eval "$(mulligan env --for claude-code)"\n\n'
     "  mulligan env --url https://mulligan.example.com --token mul_..."
 )
-@click.option("--url", default=DEFAULT_URL, show_default=True, help="Where the server is.")
-@click.option("--token", help="A token of role ingest, where the server needs one.")
-@click.option("--for", "agent", type=click.Choice(["claude-code"]), help="And those that make this agent send.")
+@click.option("--url", default=DEFAULT_URL, show_default=True, help="Address of the server.")
+@click.option("--token", help="Token with role ingest, if the server requires one.")
+@click.option(
+    "--for",
+    "agent",
+    type=click.Choice(["claude-code"]),
+    help="Also print the variables that turn on this agent's telemetry.",
+)
 @as_json
 def env(url: str, token: str | None, agent: str | None, as_json: bool) -> None:
-    """Print the variables that make OpenTelemetry send to a server."""
+    """Print environment variables that make OpenTelemetry export to a server."""
     url = url.rstrip("/")
     variables = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": url,

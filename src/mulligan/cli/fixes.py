@@ -20,7 +20,7 @@ from mulligan.cli.options import (
 )
 from mulligan.core.failure import SettingsError
 from mulligan.core.records import Fix, FixState, to_builtins
-from mulligan.report import fix_report as told
+from mulligan.report import fix_report
 from mulligan.report.link_evidence import explain_trials
 from mulligan.report.tables import format_count
 from mulligan.store.base import DEFAULT_TENANT, FixQuery, Revocation, Store
@@ -36,8 +36,8 @@ STATES = ("proposed", "promoted", "approved", "demoted", "expired", "paused", "r
     epilog="Examples:\n\n  mulligan fixes --tool search\n\n  mulligan fixes show fix_8f2c\n\n  "
     "mulligan fixes approve fix_8f2c\n\n  mulligan fixes revoke --principal ann --since 2d",
 )
-@click.option("--tool", help="Only this tool's.")
-@click.option("--state", type=click.Choice(STATES), help="Only those in this state.")
+@click.option("--tool", help="Only fixes for this tool.")
+@click.option("--state", type=click.Choice(STATES), help="Only fixes in this state.")
 @limit_option
 @store_option
 @as_json
@@ -45,7 +45,7 @@ STATES = ("proposed", "promoted", "approved", "demoted", "expired", "paused", "r
 def fixes(
     context: click.Context, /, tool: str | None, state: FixState | None, limit: int, store: str | None, as_json: bool
 ) -> None:
-    """What turned failures into successes, how often, and which of it is told to models or applied."""
+    """List fixes: what turned failures into successes, how often, and whether it is shown to models or applied."""
     if context.invoked_subcommand is not None:
         context.obj = store
         return
@@ -53,11 +53,11 @@ def fixes(
     query = FixQuery(tool=tool, state=state, now=now_ms(), limit=limit)
     matching_fixes = existing_store.fixes(DEFAULT_TENANT, query) if existing_store is not None else []
     if as_json:
-        print_json([told.to_facts(fix) for fix in matching_fixes])
+        print_json([fix_report.to_facts(fix) for fix in matching_fixes])
     elif matching_fixes:
-        print_lines(told.render_list(matching_fixes, now_ms(), terminal_width()))
+        print_lines(fix_report.render_list(matching_fixes, now_ms(), terminal_width()))
     else:
-        click.echo("Nothing is known yet that overcame a failure." if not (tool or state) else "No fix matches.")
+        click.echo("No fixes yet: no failure has recovered." if not (tool or state) else "No fix matches.")
 
 
 def _open_store(context: click.Context, store: str | None) -> Store:
@@ -68,7 +68,7 @@ def _find_fix(store: Store, id: str) -> Fix:
     all_fixes = store.fixes(DEFAULT_TENANT, FixQuery(now=now_ms(), limit=MAX_LISTED_FIXES))
     matches = [fix for fix in all_fixes if fix.id == id] or [fix for fix in all_fixes if fix.id.startswith(id)]
     if len(matches) != 1:
-        raise SettingsError(f"there is no fix {id!r}, or more than one begins so. See them: mulligan fixes")
+        raise SettingsError(f"No fix matches {id!r}, or several start with it. List fixes: mulligan fixes")
     return matches[0]
 
 
@@ -78,15 +78,15 @@ def _find_fix(store: Store, id: str) -> Fix:
 @as_json
 @click.pass_context
 def show(context: click.Context, fix: str, store: str | None, as_json: bool) -> None:
-    """One fix: what to do, whether it is applied and told, its record, and each run that it rests on."""
+    """Show one fix: its action, whether it is applied and shown to models, its counts, and the runs behind it."""
     existing_store = _open_store(context, store)
     stored_fix = _find_fix(existing_store, fix)
     evidence = existing_store.evidence(DEFAULT_TENANT, stored_fix.id)
     if as_json:
-        print_json(told.to_facts(stored_fix) | {"evidence": to_builtins(evidence)})
+        print_json(fix_report.to_facts(stored_fix) | {"evidence": to_builtins(evidence)})
     else:
         print_lines(
-            told.render_detail(
+            fix_report.render_detail(
                 stored_fix,
                 evidence,
                 explain_trials(existing_store, DEFAULT_TENANT, stored_fix, evidence),
@@ -102,7 +102,7 @@ def show(context: click.Context, fix: str, store: str | None, as_json: bool) -> 
 @as_json
 @click.pass_context
 def approve(context: click.Context, fix: str, store: str | None, as_json: bool) -> None:
-    """Apply a fix automatically from now on, however little it is proven. What safety forbids stays forbidden."""
+    """Apply a fix automatically from now on, whatever its counts. Safety rules still hold."""
     existing_store = _open_store(context, store)
     stored_fix = _find_fix(existing_store, fix)
     existing_store.decide(DEFAULT_TENANT, stored_fix.id, approved=True, at=now_ms())
@@ -111,11 +111,12 @@ def approve(context: click.Context, fix: str, store: str | None, as_json: bool) 
 
 def _print_decision(fix: Fix, as_json: bool) -> None:
     if as_json:
-        print_json(told.to_facts(fix))
+        print_json(fix_report.to_facts(fix))
     else:
-        reason = told.not_automatic_reason(fix) if fix.state == "approved" else ""
+        reason = fix_report.not_automatic_reason(fix) if fix.state == "approved" else ""
         click.echo(
-            f"{fix.id} is {fix.state}: {told.describe_action(fix)}" + (f" (not applied: {reason})" if reason else "")
+            f"{fix.id} is {fix.state}: {fix_report.describe_action(fix)}"
+            + (f" (not applied: {reason})" if reason else "")
         )
 
 
@@ -124,9 +125,9 @@ def _print_decision(fix: Fix, as_json: bool) -> None:
     "mulligan fixes revoke --tool search --since 2d"
 )
 @click.argument("fix", required=False)
-@click.option("--principal", help="Everything that rests on who wrote it; they are not listened to any more.")
-@click.option("--tool", help="Everything about this tool.")
-@click.option("--since", "past", metavar="2d", help="Everything that rests on runs since then: 24h, 7d, a date.")
+@click.option("--principal", help="All trials that this principal recorded; it is ignored from now on.")
+@click.option("--tool", help="All fixes for this tool.")
+@click.option("--since", "past", metavar="2d", help="All trials in runs since this time: 24h, 7d, a date.")
 @store_option
 @as_json
 @click.pass_context
@@ -139,13 +140,13 @@ def revoke(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Takes back one fix, or everything that rests on somebody, on a tool or on a time.
+    """Revoke one fix, or all trials by a principal, for a tool or since a time.
 
-    The records stay; memory answers as if it had never seen them.
+    The runs stay stored; memory ignores the revoked trials.
     """
     is_bulk = any(criterion is not None for criterion in (principal, tool, past))
     if (fix is None) == (not is_bulk):
-        raise click.UsageError("name one fix, or some of --principal, --tool and --since.")
+        raise click.UsageError("Nothing selected. Name one fix, or use --principal, --tool or --since.")
     existing_store = _open_store(context, store)
     if fix is not None:
         stored_fix = _find_fix(existing_store, fix)
@@ -160,8 +161,7 @@ def revoke(
     if as_json:
         print_json(revoked)
     else:
-        rested = f"{format_count(revoked.fixes, 'fix')} rested".replace("fixs", "fixes")
+        changed_fixes = f"{format_count(revoked.fixes, 'fix')} changed".replace("fixs", "fixes")
         click.echo(
-            f"Taken back: {format_count(revoked.votes, 'trial')} in {format_count(revoked.runs, 'run')}; "
-            f"{rested} on them."
+            f"Revoked {format_count(revoked.votes, 'trial')} in {format_count(revoked.runs, 'run')}; {changed_fixes}."
         )

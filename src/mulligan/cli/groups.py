@@ -17,7 +17,7 @@ class CommandGroup(click.Group):
         command_names = self.list_commands(ctx)
         if args and args[0] not in command_names and not args[0].startswith("-"):
             raise click.UsageError(
-                f"there is no command {args[0]!r}. {self._suggest_command(ctx, args[0], command_names)}", ctx
+                f"Unknown command {args[0]!r}. {self._suggest_command(ctx, args[0], command_names)}", ctx
             )
         return super().resolve_command(ctx, args)
 
@@ -27,7 +27,7 @@ class CommandGroup(click.Group):
         if typed in ("list", "ls") and self.invoke_without_command:
             return f"To list them: {ctx.command_path}"
         matches = difflib.get_close_matches(typed[:100], command_names, n=1)
-        return f"Did you mean {matches[0]}?" if matches else f"Known are: {', '.join(command_names)}."
+        return f"Did you mean {matches[0]}?" if matches else f"Available: {', '.join(command_names)}."
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]

@@ -8,7 +8,7 @@ import hashlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -25,6 +25,7 @@ from mulligan.cli.options import (
     print_json,
     store_option,
 )
+from mulligan.cli.progress import show_read_progress
 from mulligan.core.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded, redact_event
 from mulligan.core.failure import SettingsError
 from mulligan.core.links import attach_links
@@ -87,7 +88,7 @@ class Importer:
             self.runs += 1
             self.steps += len(history.steps)
             if next_offset > stored_offset and not self._is_hooked(format.name, history.run.session):
-                batch += self._events(history, is_export=format.name == mulligan_export.NAME)
+                batch += self.build_events(history, is_export=format.name == mulligan_export.NAME)
         if batch or lines.offset > max(next_offset, stored_offset):
             self._append(batch, journal, max(next_offset, lines.offset))
 
@@ -114,27 +115,27 @@ class Importer:
             return ""
         number = run_text.format_count(len(self.hooked_sessions), "session")
         were = "was" if len(self.hooked_sessions) == 1 else "were"
-        return f"{number} {were} recorded by hooks already and not imported: the figures would count every call twice."
+        return f"{number} {were} not imported: hooks have recorded the same calls, which would be counted twice."
 
     def _append(self, batch: list[AnyEvent], journal: str, mark: int) -> None:
         self.new += self._store.append(DEFAULT_TENANT, batch, journal, mark)
 
-    def _events(self, history: History, is_export: bool) -> Iterator[AnyEvent]:
+    def build_events(self, history: History, is_export: bool) -> Iterator[AnyEvent]:
         if self._redactor.level == "shared" or self._hides_linked_values(history):
             history = attach_links(history)
         # An exported run may exist in this store with more data. RunStarted does not overwrite it.
         yield redact_event(RunStarted(history.run) if is_export else RunEnded(history.run), self._redactor)
         for step in history.steps:
             # A call without a time would be counted in 1970, outside every query.
-            dated_step = step if step.started else replace(step, started=history.run.started)
+            dated_step = step if step.started_at else replace(step, started_at=history.run.started_at)
             yield redact_event(StepEnded(dated_step), self._redactor)
         for compaction in history.compactions:
             yield redact_event(ContextCompacted(compaction), self._redactor)
 
     def _hides_linked_values(self, history: History) -> bool:
         """Return whether redaction hides a value on which a link depends: the store could not derive the link again."""
-        links = [link for link in history.links if link.failed != link.overcame]
-        calls = {call for link in links for call in (link.failed, link.overcame)}
+        links = [link for link in history.links if link.failed_call != link.recovering_call]
+        calls = {call for link in links for call in (link.failed_call, link.recovering_call)}
         steps = [step for step in history.steps if step.call in calls]
         return any(redact_event(StepEnded(step), self._redactor) != StepEnded(step) for step in steps)
 
@@ -146,21 +147,6 @@ def _journal_name(lines: LogLines, format: formats.Format) -> str:
     return f"import:{format.name}:{digest}"
 
 
-@contextlib.contextmanager
-def show_read_progress(total: int, label: str) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on stderr for large inputs. Yield the function to call with the completed bytes."""
-    if not sys.stderr.isatty() or total < 5_000_000:
-        yield lambda completed: None
-        return
-    from rich.console import Console  # its import takes as long as reading a small log
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    bar_columns = (TextColumn(label), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*bar_columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(label, total=total)
-        yield lambda completed: bar.update(task, completed=completed)
-
-
 @click.command(
     "import",
     epilog="Examples:\n\n  mulligan import runs.jsonl.gz\n\n  mulligan import --format calls recorded-calls.jsonl.gz",
@@ -168,17 +154,17 @@ def show_read_progress(total: int, label: str) -> Iterator[Callable[[int], None]
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option(
     "--format",
-    "wanted",
+    "format_name",
     type=click.Choice(sorted(formats.FORMATS)),
-    help="What the files are. Mostly their content tells.",
+    help="Format of the files. Default: detected from the content.",
 )
 @store_option
 @as_json
-def import_(files: tuple[str, ...], wanted: str | None, store: str | None, as_json: bool) -> None:
-    """Put runs from files into the store: exports, recorded calls, session logs; plain or gzipped.
+def import_(files: tuple[str, ...], format_name: str | None, store: str | None, as_json: bool) -> None:
+    """Import runs from files into the store: exports, recorded calls or session logs, plain or gzipped.
 
-    Failures are classified and linked to what overcame them. The same file again adds nothing; after an interruption
-    the same command goes on where it was. Secrets are taken out before anything is kept.
+    Failures are classified and linked to their recoveries. Importing a file twice adds nothing; after an interruption,
+    run the same command to resume. Secrets are redacted before anything is stored.
     """
     settings = load_settings(store)
     writable_store = _open_writable_store(settings)
@@ -186,10 +172,11 @@ def import_(files: tuple[str, ...], wanted: str | None, store: str | None, as_js
     importer = Importer(writable_store, build_redactor(settings))
     try:
         for file in files:
-            _import_file(Path(file), wanted, importer, reading)
+            _import_file(Path(file), format_name, importer, reading)
     except KeyboardInterrupt:
         click.echo(
-            f"Interrupted. {run_text.format_count(importer.new, 'record')} kept so far; the same command goes on.",
+            f"Interrupted. {run_text.format_count(importer.new, 'record')} stored so far. Run the same command "
+            "to resume.",
             err=True,
         )
         raise
@@ -214,21 +201,21 @@ def import_(files: tuple[str, ...], wanted: str | None, store: str | None, as_js
     if importer.new:
         runs, steps = run_text.format_count(importer.runs, "run"), run_text.format_count(importer.steps, "step")
         click.echo(
-            f"{runs} with {steps} read, {run_text.format_count(importer.new, 'record')} new "
-            f"in {redact_password(settings.store_url)}."
+            f"{runs} with {steps} read, {run_text.format_count(importer.new, 'new record')} in "
+            f"{redact_password(settings.store_url)}."
         )
     elif importer.hooked_sessions and not importer.skipped:
         click.echo("Nothing was imported.")
     elif importer.runs or importer.skipped:
-        click.echo(f"Nothing new: all of it is in {redact_password(settings.store_url)} already.")
+        click.echo(f"Nothing new: everything is already in {redact_password(settings.store_url)}.")
     else:
-        click.echo("There is no run in it." if len(files) == 1 else "There is no run in them.")
+        click.echo("The file contains no runs." if len(files) == 1 else "The files contain no runs.")
     if left_out := importer.hooked_note():
         click.echo(left_out, err=True)
     if reading.unrecognized_lines:
         were = "was" if reading.unrecognized_lines == 1 else "were"
         click.echo(
-            f"{run_text.format_count(reading.unrecognized_lines, 'line')} could not be read and {were} passed over.",
+            f"{run_text.format_count(reading.unrecognized_lines, 'line')} could not be read and {were} skipped.",
             err=True,
         )
     if not (importer.runs or importer.skipped):
@@ -241,51 +228,51 @@ def _import_file(path: Path, format_name: str | None, importer: Importer, readin
             format = formats.FORMATS[format_name] if format_name else formats.detect_log_format(lines)
             if format is None:
                 raise UnreadableFileError(
-                    f"it is none of {', '.join(sorted(formats.FORMATS))}. If you know better, say so with --format"
+                    f"unknown format, none of {', '.join(sorted(formats.FORMATS))}. Name it with --format"
                 )
-            with show_read_progress(lines.size, f"reading {path.name[:40]}") as report_progress:
+            with show_read_progress(f"reading {path.name}", lines.size) as report_progress:
                 for _ in importer.import_histories(lines, format, reading, should_skip_stored=True):
                     report_progress(lines.bytes_read)
             if lines.read_error:
-                click.echo(f"warning: {path}: {lines.read_error}. What came before is kept.", err=True)
+                click.echo(f"warning: {path}: {lines.read_error}. Runs before this point were imported.", err=True)
     except UnreadableFileError as error:
         raise SettingsError(f"{path}: {error}.".replace("..", ".")) from None
 
 
 def _open_writable_store(settings: Settings) -> Store:
     if settings.store_url.startswith("memory:"):
-        raise SettingsError("a store in memory is gone when the command ends. Name a file: --store PATH")
+        raise SettingsError("A store in memory is lost when the command ends. Name a file: --store PATH")
     return open_store(settings.store_url, settings.fsync, settings.token)
 
 
 @click.command(
     epilog="Examples:\n\n  mulligan export -o runs.jsonl.gz\n\n  mulligan export --since 7d --level local > mine.jsonl"
 )
-@click.option("--since", "past", metavar="7d", help="Only runs begun within this time: 30m, 24h, 7d, 2w.")
-@click.option("-o", "--output", metavar="FILE", help="Where to; gzipped if its name ends in .gz. Else standard output.")
+@click.option("--since", "past", metavar="7d", help="Only runs started within this time: 30m, 24h, 7d, 2w.")
+@click.option(
+    "-o", "--output", metavar="FILE", help="Output file, gzipped if its name ends in .gz. Default: standard output."
+)
 @click.option(
     "--level",
     type=click.Choice(["shared", "local"]),
     default="shared",
     show_default=True,
-    help="shared hides every argument that is not listed in the settings; local keeps what the store has.",
+    help="shared redacts every argument that the settings do not list; local exports what the store has.",
 )
 @store_option
 @as_json
 def export(
     past: str | None, output: str | None, level: Literal["shared", "local"], store: str | None, as_json: bool
 ) -> None:
-    """Write runs as JSON lines, to be read again by `mulligan import`.
+    """Export runs as JSON lines for `mulligan import`.
 
-    The first line says the format and its version. What it holds is for others to see, so values of arguments are
-    hidden unless you say --level local. With --json the counts go to standard error.
+    The first line names the format and its version. Argument values are redacted unless you pass --level local: others
+    may read the file. With --json the counts go to standard error.
     """
     settings = load_settings(store)
     existing_store = open_existing_store(settings)
     if existing_store is None:
-        raise SettingsError(
-            f"there are no runs in {redact_password(settings.store_url)} yet. Name another store with --store."
-        )
+        raise SettingsError(f"No runs in {redact_password(settings.store_url)} yet. Name another store with --store.")
     redactor = build_redactor(
         settings, level, _export_key(existing_store, settings.store_url) if level == "shared" else b""
     )
@@ -346,7 +333,7 @@ def _open_output(output: str | None) -> Iterator[IO[bytes]]:
     try:
         handle, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
     except OSError as error:
-        raise SettingsError(f"{path} cannot be written ({error.strerror}). Name another file with -o.") from None
+        raise SettingsError(f"Cannot write {path} ({error.strerror}). Name another file with -o.") from None
     try:
         with os.fdopen(handle, "wb") as file:
             if path.name.endswith(".gz"):
@@ -357,7 +344,7 @@ def _open_output(output: str | None) -> Iterator[IO[bytes]]:
         os.replace(name, path)
     except OSError as error:
         Path(name).unlink(missing_ok=True)
-        raise SettingsError(f"{path} cannot be written ({error.strerror}).") from None
+        raise SettingsError(f"Cannot write {path} ({error.strerror}).") from None
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise

@@ -49,20 +49,20 @@ CLAUDE_CODE = Agent(
     "claude-code",
     "Claude Code",
     {"PostToolUseFailure": None, "PostToolBatch": None, "SessionStart": "compact", "SessionEnd": None},
-    next_step="Sessions that are open take it up when they are started again.",
+    next_step="Restart open sessions to apply this.",
 )
 CODEX = Agent(
     "codex",
     "Codex",
     {"PostToolUse": None, "SessionStart": "compact", "SessionEnd": None},
-    next_step="Codex runs a hook once you trust it: start codex, type /hooks and trust those of mulligan.",
+    next_step=("Codex runs a hook only after you trust it: start codex, type /hooks and trust the hooks of mulligan."),
 )
 GEMINI = Agent(
     "gemini",
     "Gemini CLI",
     {"AfterTool": None, "BeforeAgent": None, "PreCompress": None, "SessionEnd": None},
     timeout_units_per_second=1000,
-    next_step="Sessions that are open take it up when they are started again.",
+    next_step="Restart open sessions to apply this.",
 )
 
 
@@ -76,7 +76,7 @@ def build_hook_command(agent: Agent) -> str:
     return f"{shlex.quote(sys.executable)} -ESP {shlex.quote(str(start))} {agent.name} 2>/dev/null || :"
 
 
-_HOOK_COMMAND_PATTERN = re.compile(r"\bmulligan-hook\b|\bmulligan[/\\](?:serve[/\\])?hooks[/\\]")
+HOOK_COMMAND_PATTERN = re.compile(r"\bmulligan-hook\b|\bmulligan[/\\](?:serve[/\\])?hooks[/\\]")
 
 
 def add_hooks(settings: Mapping[str, Any], agent: Agent, path: Path) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def remove_hooks(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
     new_settings = copy.deepcopy(dict(settings))
     hooks = new_settings.get("hooks", {})
     if not isinstance(hooks, dict) or not all(isinstance(entries, list) for entries in hooks.values()):
-        raise SettingsError(f"{path}: `hooks` is not laid out as a table of lists. Mend it first; nothing was done.")
+        raise SettingsError(f"{path}: `hooks` is not a table of lists. Fix it first; nothing was changed.")
     for event, entries in list(hooks.items()):
         remaining_entries = [
             remaining_entry for entry in entries if (remaining_entry := _remove_hook_commands(entry)) is not None
@@ -124,7 +124,7 @@ def _remove_hook_commands(entry: Any) -> Any:
     remaining_handlers = [
         handler
         for handler in handlers
-        if not (isinstance(handler, dict) and _HOOK_COMMAND_PATTERN.search(str(handler.get("command", ""))))
+        if not (isinstance(handler, dict) and HOOK_COMMAND_PATTERN.search(str(handler.get("command", ""))))
     ]
     if len(remaining_handlers) == len(handlers):
         return entry
@@ -160,7 +160,7 @@ def _setup_warnings(agent: Agent) -> list[str]:
     _, codex_settings = read_toml(config)
     features = codex_settings.get("features", {})
     if isinstance(features, dict) and (features.get("hooks") is False or features.get("codex_hooks") is False):
-        return [f"{config} switches hooks off. Take the line out of its [features]."]
+        return [f"{config} turns hooks off. Remove that line from its [features]."]
     return []
 
 
@@ -199,9 +199,9 @@ def apply_edit(
             )
         )
     click.echo("")
-    click.echo(f"Nothing was written: this was a rehearsal of {edit.path}." if dry_run else success_message)
+    click.echo(f"Dry run: {edit.path} was not changed." if dry_run else success_message)
     if backup_path is not None:
-        click.echo(f"The file as it was: {backup_path}")
+        click.echo(f"Backup of the old file: {backup_path}")
     for instruction in next_steps or () if not dry_run else ():
         click.echo(instruction)
 
@@ -209,8 +209,10 @@ def apply_edit(
 def _add_common_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         as_json,
-        click.option("--dry-run", is_flag=True, help="Only show what would change."),
-        click.option("--project", is_flag=True, help="For the project in this folder, not for all of yours."),
+        click.option("--dry-run", is_flag=True, help="Show the change without writing it."),
+        click.option(
+            "--project", is_flag=True, help="Edit the settings of the project in this folder, not your user settings."
+        ),
     ):
         function = option(function)
     return function
@@ -218,15 +220,15 @@ def _add_common_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group(cls=CommandGroup, epilog=EXAMPLES.format("install"))
 def install() -> None:
-    """Let a program's failures come to mulligan: edits its settings, keeps a copy, shows the difference.
+    """Connect mulligan to a coding agent or MCP client: edits its settings, keeps a backup, shows the diff.
 
-    Doing it twice is doing it once. A file that cannot be read as what it should be is left alone.
+    Installing twice changes nothing. A settings file that cannot be parsed is not changed.
     """
 
 
 @click.group(cls=CommandGroup, epilog=EXAMPLES.format("uninstall"))
 def uninstall() -> None:
-    """Take out of a program's settings what `mulligan install` put there, and nothing else."""
+    """Remove from a program's settings what `mulligan install` added, and nothing else."""
 
 
 def _install(agent: Agent, project: bool, dry_run: bool, as_json: bool) -> None:
@@ -238,8 +240,9 @@ def _install(agent: Agent, project: bool, dry_run: bool, as_json: bool) -> None:
         edit,
         dry_run,
         as_json,
-        f"{agent.display_name} now tells mulligan of failed calls, and is reminded of them after a compaction.",
-        f"It is installed: nothing to change in {path}.",
+        f"Hooks installed: mulligan records failed calls of {agent.display_name} and reminds it of them "
+        "after a compaction.",
+        f"Already installed: nothing to change in {path}.",
         [*warnings, agent.next_step],
         agent=agent.name,
     )
@@ -253,8 +256,8 @@ def _uninstall(agent: Agent, project: bool, dry_run: bool, as_json: bool) -> Non
         edit,
         dry_run,
         as_json,
-        f"{agent.display_name} tells mulligan nothing any more. What was kept stays: mulligan sessions",
-        f"It is not installed: nothing to change in {path}.",
+        f"Hooks removed from {agent.display_name}. Recorded sessions stay: mulligan sessions",
+        f"Not installed: nothing to change in {path}.",
         agent=agent.name,
     )
 
@@ -264,7 +267,7 @@ def _register_agent(agent: Agent, where: str) -> None:
 
     @install.command(
         agent.name,
-        help=f"Let failures of {agent.display_name} survive a compaction. Edits {where}.",
+        help=f"Install hooks that keep failures of {agent.display_name} across compactions. Edits {where}.",
         epilog=f"Examples:\n\n  mulligan install {agent.name}\n\n  mulligan install {agent.name} --project --dry-run",
     )
     @_add_common_options
@@ -273,7 +276,7 @@ def _register_agent(agent: Agent, where: str) -> None:
 
     @uninstall.command(
         agent.name,
-        help=f"Take mulligan's hooks out of the settings of {agent.display_name}.",
+        help=f"Remove mulligan's hooks from the settings of {agent.display_name}.",
         epilog=f"Examples:\n\n  mulligan uninstall {agent.name}\n\n  mulligan uninstall {agent.name} --dry-run",
     )
     @_add_common_options
@@ -282,21 +285,27 @@ def _register_agent(agent: Agent, where: str) -> None:
 
 
 @install.command(
-    "mcp",
-    epilog="Examples:\n\n  mulligan install mcp --client claude-desktop --server git\n\n"
-    "  mulligan install mcp --client cursor --server files --repair --pin --dry-run",
+    "proxy",
+    epilog="Examples:\n\n  mulligan install proxy --client claude-desktop --server git\n\n"
+    "  mulligan install proxy --client cursor --server files --repair --pin --dry-run",
 )
-@click.option("--client", type=click.Choice(list(clients.CLIENTS)), required=True, help="Whose settings.")
-@click.option("--server", metavar="NAME", help="Which of its servers.")
-@click.option("--repair", is_flag=True, help="Let sure repairs be made: see mulligan proxy --help.")
-@click.option("--pin", is_flag=True, help="Hold back tools that are new or changed.")
-@click.option("--teach", is_flag=True, help="Add what is proven to help to descriptions.")
-@click.option("--trust-annotations", is_flag=True, help="Believe what the server says of its tools' effects.")
+@click.option(
+    "--client", type=click.Choice(list(clients.CLIENTS)), required=True, help="MCP client whose settings are edited."
+)
+@click.option("--server", metavar="NAME", help="Name of the server in these settings.")
+@click.option("--repair", is_flag=True, help="Apply automatic repairs: see mulligan proxy --help.")
+@click.option(
+    "--pin",
+    is_flag=True,
+    help="Block tools whose definition is new or has changed until you run `mulligan proxy accept`.",
+)
+@click.option("--inject-lessons", is_flag=True, help="Add active lessons and promoted fixes to tool descriptions.")
+@click.option("--trust-annotations", is_flag=True, help="Trust the server's annotations of side effects.")
 @_add_common_options
 def _install_proxy(
     client: str, server: str | None, project: bool, dry_run: bool, as_json: bool, **proxy_options: bool
 ) -> None:
-    """Put `mulligan proxy` before an MCP server in a client's settings."""
+    """Put `mulligan proxy` in front of an MCP server in a client's settings."""
     mcp_client = clients.CLIENTS[client]
     path = clients.config_path(mcp_client, project)
     server_name = _require_server_name(mcp_client, path, server)
@@ -308,20 +317,22 @@ def _install_proxy(
         edit,
         dry_run,
         as_json,
-        f"Calls of {server_name} in {mcp_client.display_name} now go through mulligan.",
-        f"It is installed: nothing to change in {path}.",
-        [f"{mcp_client.display_name} takes it up when it is started again."],
+        f"Calls to {server_name} from {mcp_client.display_name} now go through mulligan.",
+        f"Already installed: nothing to change in {path}.",
+        [f"Restart {mcp_client.display_name} to apply this."],
         client=client,
         server=server_name,
     )
 
 
-@uninstall.command("mcp", epilog="Examples:\n\n  mulligan uninstall mcp --client claude-desktop --server git")
-@click.option("--client", type=click.Choice(list(clients.CLIENTS)), required=True, help="Whose settings.")
-@click.option("--server", metavar="NAME", help="Which of its servers.")
+@uninstall.command("proxy", epilog="Examples:\n\n  mulligan uninstall proxy --client claude-desktop --server git")
+@click.option(
+    "--client", type=click.Choice(list(clients.CLIENTS)), required=True, help="MCP client whose settings are edited."
+)
+@click.option("--server", metavar="NAME", help="Name of the server in these settings.")
 @_add_common_options
 def _uninstall_proxy(client: str, server: str | None, project: bool, dry_run: bool, as_json: bool) -> None:
-    """Take `mulligan proxy` away from before an MCP server."""
+    """Remove `mulligan proxy` from in front of an MCP server."""
     mcp_client = clients.CLIENTS[client]
     path = clients.config_path(mcp_client, project)
     server_name = _require_server_name(mcp_client, path, server)
@@ -330,52 +341,52 @@ def _uninstall_proxy(client: str, server: str | None, project: bool, dry_run: bo
         edit,
         dry_run,
         as_json,
-        f"{server_name} is started by {mcp_client.display_name} itself again.",
-        f"It is not installed: nothing to change in {path}.",
-        [f"{mcp_client.display_name} takes it up when it is started again."],
+        f"{mcp_client.display_name} starts {server_name} directly again.",
+        f"Not installed: nothing to change in {path}.",
+        [f"Restart {mcp_client.display_name} to apply this."],
         client=client,
         server=server_name,
     )
 
 
 _client_option = click.option(
-    "--client", type=click.Choice(list(clients.CLIENTS)), required=True, help="Whose settings."
+    "--client", type=click.Choice(list(clients.CLIENTS)), required=True, help="MCP client whose settings are edited."
 )
 
 
-@install.command("ask", epilog="Examples:\n\n  mulligan install ask --client claude-code\n\n"
-                 "  mulligan install ask --client cursor --project --dry-run")  # fmt: skip
+@install.command("mcp-server", epilog="Examples:\n\n  mulligan install mcp-server --client claude-code\n\n"
+                 "  mulligan install mcp-server --client cursor --project --dry-run")  # fmt: skip
 @_client_option
 @_add_common_options
 def _install_mcp_server(client: str, project: bool, dry_run: bool, as_json: bool) -> None:
-    """Let an agent ask what is known about failures: puts `mulligan mcp` among the servers of its client."""
+    """Add `mulligan mcp` to the servers of a client, so that its agent can query failure memory."""
     mcp_client = clients.CLIENTS[client]
     path = clients.config_path(mcp_client, project)
     apply_edit(
         mcp_server_config.plan_addition(mcp_client, path),
         dry_run,
         as_json,
-        f"{mcp_client.display_name} can now ask mulligan what is known about a failure.",
-        f"It is installed: nothing to change in {path}.",
-        [f"{mcp_client.display_name} takes it up when it is started again. It needs pip install 'mulligan[mcp]'."],
+        f"{mcp_client.display_name} can now query mulligan about failures.",
+        f"Already installed: nothing to change in {path}.",
+        [f"Restart {mcp_client.display_name} to apply this. Required: pip install 'mulligan[mcp]'"],
         client=client,
         server=mcp_server_config.SERVER_NAME,
     )
 
 
-@uninstall.command("ask", epilog="Examples:\n\n  mulligan uninstall ask --client claude-code")
+@uninstall.command("mcp-server", epilog="Examples:\n\n  mulligan uninstall mcp-server --client claude-code")
 @_client_option
 @_add_common_options
 def _uninstall_mcp_server(client: str, project: bool, dry_run: bool, as_json: bool) -> None:
-    """Take `mulligan mcp` out of the servers of a client."""
+    """Remove `mulligan mcp` from the servers of a client."""
     mcp_client = clients.CLIENTS[client]
     path = clients.config_path(mcp_client, project)
     apply_edit(
         mcp_server_config.plan_removal(mcp_client, path),
         dry_run,
         as_json,
-        f"{mcp_client.display_name} does not start mulligan mcp any more.",
-        f"It is not installed: nothing to change in {path}.",
+        f"Removed: {mcp_client.display_name} no longer starts mulligan mcp.",
+        f"Not installed: nothing to change in {path}.",
         client=client,
         server=mcp_server_config.SERVER_NAME,
     )
@@ -385,7 +396,7 @@ def _require_server_name(client: clients.Client, path: Path, server_name: str | 
     if server_name is not None:
         return server_name
     server_names = ", ".join(map(str, clients.read_servers(client, path))) or "none"
-    raise SettingsError(f"--server says which of the servers in {path}. There are: {server_names}.")
+    raise SettingsError(f"Missing --server. Servers in {path}: {server_names}.")
 
 
 _register_agent(CLAUDE_CODE, "~/.claude/settings.json, or .claude/settings.local.json of a project")

@@ -39,7 +39,7 @@ from mulligan.learn.lessons import lesson_files as lesson_files
 from mulligan.learn.lessons.consolidation import MIN_SUCCESSFUL_RUNS, TEXT_FIELDS, reword_lesson
 from mulligan.learn.seeds import corpus
 from mulligan.prompt import Prompt
-from mulligan.report import lesson_report as told
+from mulligan.report import lesson_report
 from mulligan.report.tables import format_count, to_line
 from mulligan.settings import Settings
 from mulligan.store.base import DEFAULT_TENANT, ConsolidationResult, LessonQuery, Store
@@ -57,11 +57,15 @@ SOURCES = ("learned", "file", "seed")
     epilog="Examples:\n\n  mulligan lessons --state active\n\n  mulligan lessons show les_8f2c\n\n  "
     "mulligan lessons approve les_8f2c\n\n  mulligan lessons export lessons/",
 )
-@click.option("--tool", help="Only this tool's.")
-@click.option("--state", type=click.Choice(STATES), help="Only those in this state.")
-@click.option("--source", type=click.Choice(SOURCES), help="Only those learned here, read from files, or seeds.")
-@click.option("--text", default="", help="Only those that say this, or are about an error that looks like it.")
-@kind_option("Only those about this kind of failure, or this type.")
+@click.option("--tool", help="Only lessons about this tool.")
+@click.option("--state", type=click.Choice(STATES), help="Only lessons in this state.")
+@click.option(
+    "--source",
+    type=click.Choice(SOURCES),
+    help="Only lessons from this source: learned here, imported from files, or seeds.",
+)
+@click.option("--text", default="", help="Only lessons that contain this text, or are about a similar error.")
+@kind_option("Only lessons about this kind of failure, or this type.")
 @limit_option
 @store_option
 @as_json
@@ -78,7 +82,7 @@ def lessons(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """What was learned: the mistake, what to do instead, and how well that is proven."""
+    """List lessons: the mistake, its correction, and the evidence."""
     if context.invoked_subcommand is not None:
         context.obj = store
         return
@@ -87,25 +91,25 @@ def lessons(
     query = LessonQuery(tool=tool, state=state, source=source, text=text, kind=kind, now=now_ms(), limit=limit)
     matching_lessons = existing_store.lessons(DEFAULT_TENANT, query) if existing_store is not None else []
     if as_json:
-        print_json([told.to_facts(lesson) for lesson in matching_lessons])
+        print_json([lesson_report.to_facts(lesson) for lesson in matching_lessons])
     elif matching_lessons:
-        print_lines(told.render_list(matching_lessons, now_ms(), terminal_width()))
+        print_lines(lesson_report.render_list(matching_lessons, now_ms(), terminal_width()))
         warn_if_truncated(len(matching_lessons), limit)
     elif tool or state or source or text or kind:
         click.echo("No lesson matches.")
     else:
-        click.echo(f"Nothing was learned yet. {_explain_missing_lessons(settings, existing_store is not None, store)}")
+        click.echo(f"No lessons yet. {_explain_missing_lessons(settings, existing_store is not None, store)}")
 
 
 def _explain_missing_lessons(settings: Settings, has_store: bool, store: str | None) -> str:
     """Return why there are no lessons and what to do."""
     if not has_store:
-        begin = "Wrap a function with @mulligan.tool and call it, or read logs that you have: mulligan scan --import"
-        return f"There is no {redact_password(settings.store_url)} yet. Name another (--store). {begin}"
+        begin = "Wrap a function with @mulligan.tool and call it, or import existing logs: mulligan scan --import"
+        return f"Store {redact_password(settings.store_url)} does not exist yet. Name another with --store. {begin}"
     return (
-        f"What overcame a failure in {MIN_SUCCESSFUL_RUNS} runs or more becomes a lesson: "
-        f"mulligan consolidate{store_option_suffix(store)}\n"
-        f"Those that come with mulligan: mulligan seed{store_option_suffix(store)}"
+        f"To turn fixes that recovered {MIN_SUCCESSFUL_RUNS} or more runs into lessons: mulligan "
+        f"consolidate{store_option_suffix(store)}\n"
+        f"To install the lessons that ship with mulligan: mulligan seed{store_option_suffix(store)}"
     )
 
 
@@ -117,16 +121,16 @@ def _find_lesson(store: Store, id: str) -> Lesson:
     lesson = store.lesson(DEFAULT_TENANT, id, now_ms())
     if lesson is None:
         if len(id) > len("les_") and any(seed.id.startswith(id) for seed in corpus.seeds().values()):
-            raise SettingsError(f"{id} came with mulligan, and is not in the store yet. Put it there: mulligan seed")
-        raise SettingsError(f"there is no lesson {id!r}, or more than one begins so. See them: mulligan lessons")
+            raise SettingsError(f"{id} is a seed lesson that is not in the store yet. Install it: mulligan seed")
+        raise SettingsError(f"No lesson matches {id!r}, or several start with it. List lessons: mulligan lessons")
     return lesson
 
 
 def _print_lesson(lesson: Lesson, as_json: bool) -> None:
     if as_json:
-        print_json(told.to_facts(lesson))
+        print_json(lesson_report.to_facts(lesson))
     else:
-        reason = f" ({to_line(lesson.why, 100)})" if lesson.why else ""
+        reason = f" ({to_line(lesson.reason, 100)})" if lesson.reason else ""
         click.echo(f"{lesson.id} is {lesson.state}{reason}: {to_line(lesson.correction, 200)}")
 
 
@@ -136,12 +140,12 @@ def _print_lesson(lesson: Lesson, as_json: bool) -> None:
 @as_json
 @click.pass_context
 def show(context: click.Context, lesson: str, store: str | None, as_json: bool) -> None:
-    """One lesson: its words, its evidence, and the days before and after it came into force."""
+    """Show one lesson: its text, its evidence, and the daily counts before and after its activation."""
     stored_lesson = _find_lesson(require_store(_settings(context, store)), lesson)
     if as_json:
-        print_json(told.to_facts(stored_lesson))
+        print_json(lesson_report.to_facts(stored_lesson))
     else:
-        print_lines(told.render_detail(stored_lesson, now_ms(), terminal_width()))
+        print_lines(lesson_report.render_detail(stored_lesson, now_ms(), terminal_width()))
 
 
 def _add_decision_command(name: LessonVerdict, help: str) -> None:
@@ -161,11 +165,9 @@ def _add_decision_command(name: LessonVerdict, help: str) -> None:
         _print_lesson(updated_lesson, as_json)
 
 
-_add_decision_command(
-    "approve", "Puts a lesson in force, however little it is proven. Nothing is tried without asking because of it."
-)
-_add_decision_command("disable", "Takes a lesson out of force. The fix that it rests on is still used.")
-_add_decision_command("revoke", "Takes a lesson out of force, and back the fix that it rests on.")
+_add_decision_command("approve", "Activate a lesson, whatever its evidence. It applies nothing automatically.")
+_add_decision_command("disable", "Disable a lesson. The fix behind it is still used.")
+_add_decision_command("revoke", "Disable a lesson and revoke the fix behind it.")
 
 
 @lessons.command(
@@ -173,8 +175,8 @@ _add_decision_command("revoke", "Takes a lesson out of force, and back the fix t
     "mulligan lessons edit les_8f2c --correction 'Ask for ten, then page.'"
 )
 @click.argument("lesson")
-@click.option("--mistake", help="What agents do that fails.")
-@click.option("--correction", help="What to do instead.")
+@click.option("--mistake", help="New text of the mistake.")
+@click.option("--correction", help="New text of the correction.")
 @store_option
 @as_json
 @click.pass_context
@@ -186,7 +188,7 @@ def edit(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Changes the words of a lesson, in your editor or by these options. Its evidence stays what it is."""
+    """Edit the text of a lesson, in your editor or with these options. Its evidence does not change."""
     settings = _settings(context, store)
     existing_store = require_store(settings)
     stored_lesson = _find_lesson(existing_store, lesson)
@@ -206,7 +208,7 @@ def edit(
 def _edit_interactively(lesson: Lesson) -> Lesson:
     """Open the lesson in the user's editor and return the edited lesson."""
     if not sys.stdin.isatty() and not (os.environ.get("EDITOR") or os.environ.get("VISUAL")):
-        raise SettingsError("there is no terminal to edit in. Say the words: --mistake TEXT, --correction TEXT.")
+        raise SettingsError("No terminal to start an editor in. Pass the text: --mistake TEXT, --correction TEXT.")
     text = click.edit(lesson_files.render_lesson_file(lesson), extension=".md")
     if text is None:  # the file was not saved
         return lesson
@@ -216,7 +218,7 @@ def _edit_interactively(lesson: Lesson) -> Lesson:
     except LessonFileError as error:
         with tempfile.NamedTemporaryFile(prefix=f"{lesson.id}-", suffix=".md", delete=False) as draft_file:
             draft_file.write(data)
-        raise LessonFileError(f"{error} What you wrote is in {draft_file.name}.") from None
+        raise LessonFileError(f"{error} Your text is in {draft_file.name}.") from None
     return msgspec.structs.replace(lesson, **{name: getattr(edited_lesson, name) for name in TEXT_FIELDS})
 
 
@@ -234,9 +236,13 @@ def _redact_lesson(lesson: Lesson, settings: Settings) -> Lesson:
     epilog="Examples:\n\n  mulligan lessons export lessons/\n\n  mulligan lessons export lessons/ --state active"
 )
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--tool", help="Only this tool's.")
-@click.option("--state", type=click.Choice(STATES), help="Only those in this state.")
-@click.option("--source", type=click.Choice(SOURCES), help="Only those learned here, read from files, or seeds.")
+@click.option("--tool", help="Only lessons about this tool.")
+@click.option("--state", type=click.Choice(STATES), help="Only lessons in this state.")
+@click.option(
+    "--source",
+    type=click.Choice(SOURCES),
+    help="Only lessons from this source: learned here, imported from files, or seeds.",
+)
 @store_option
 @as_json
 @click.pass_context
@@ -249,7 +255,7 @@ def export(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Writes each lesson into a file of its own, to be committed, reviewed and shared."""
+    """Export each lesson to its own file, for version control and review."""
     existing_store = require_store(_settings(context, store))
     query = LessonQuery(tool=tool, state=state, source=source, now=now_ms(), limit=MAX_EXPORTED_LESSONS)
     matching_lessons = existing_store.lessons(DEFAULT_TENANT, query)
@@ -258,8 +264,7 @@ def export(
         print_json({"folder": str(folder), "written": written_count, "same": unchanged_count})
     else:
         click.echo(
-            f"{format_count(written_count, 'file')} written to {to_line(folder, 300)}, "
-            f"{unchanged_count:,} were up to date."
+            f"{format_count(written_count, 'file')} written to {to_line(folder, 300)}, {unchanged_count:,} unchanged."
         )
 
 
@@ -267,24 +272,24 @@ def export(
     "import", epilog="Examples:\n\n  mulligan lessons import lessons/\n\n  mulligan lessons import lessons/ --json"
 )
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--replace", is_flag=True, help="Take the file's words where both sides have changed them.")
+@click.option("--replace", is_flag=True, help="Use the file's text if both sides have changed.")
 @store_option
 @as_json
 @click.pass_context
 def import_(context: click.Context, folder: Path, replace: bool, store: str | None, as_json: bool) -> None:
-    """Reads lessons from files. They are proposals: words, never evidence. One bad file, and nothing is read.
+    """Import lessons from files, as proposed lessons without evidence. If one file is invalid, nothing is imported.
 
-    Exits with 1 where a lesson was changed both in its file and in the store: neither is lost, and both are told.
+    Exits 1 on conflicts: a lesson that changed both in its file and in the store keeps both versions, and is listed.
     """
     if not folder.is_dir():
-        raise SettingsError(f"there is no folder {str(folder)!r}. Make one: mulligan lessons export {folder}")
+        raise SettingsError(f"Folder {str(folder)!r} does not exist. Create it: mulligan lessons export {folder}")
     loaded_files, problems = lesson_files.load_folder(folder)
     if problems:
         for problem in problems[:50]:
             click.echo(f"error: {to_line(problem, 500)}", err=True)
-        more = f", {len(problems) - 50} more of them not shown" if len(problems) > 50 else ""
+        more = f", {len(problems) - 50} more not shown" if len(problems) > 50 else ""
         raise LessonFileError(
-            f"{format_count(len(problems), 'file')} of {folder} cannot be read{more}; nothing was imported."
+            f"Cannot read {format_count(len(problems), 'file')} in {folder}{more}. Nothing was imported."
         )
     settings = _settings(context, store)
     opened_store = open_store(settings.store_url, settings.fsync, settings.token)
@@ -329,17 +334,19 @@ def _print_import(
         return
     parts = [
         f"{format_count(len(names_by_result['new']), 'new lesson')}",
-        f"{len(names_by_result['edited']):,} with other words",
-        f"{len(names_by_result['same']):,} as they were",
+        f"{len(names_by_result['edited']):,} updated",
+        f"{len(names_by_result['same']):,} unchanged",
     ]
-    click.echo(f"{', '.join(parts)}. They are proposals: mulligan lessons --state proposed{where}")
+    click.echo(f"{', '.join(parts)}. Review the proposed ones: mulligan lessons --state proposed{where}")
     for name in names_by_result["older"]:
-        click.echo(f"{to_line(name, 200)} says what this store once said; the store's own words are newer and stay.")
+        click.echo(f"{to_line(name, 200)} has an older text than the store; the store's text stays.")
     for name in names_by_result["conflict"]:
-        resolution = "the file's words were taken" if replace else "neither was touched; take the file's with --replace"
-        click.echo(f"conflict: {to_line(name, 200)} and the store were both changed: {resolution}.")
+        resolution = (
+            "the file's text was used" if replace else "neither was changed; use the file's text with --replace"
+        )
+        click.echo(f"conflict: {to_line(name, 200)} changed both in the file and in the store: {resolution}.")
     for left_id, right_id in rivals:
-        click.echo(f"note: {left_id} and {right_id} say different things about the same failure.")
+        click.echo(f"note: {left_id} and {right_id} give different corrections for the same failure.")
 
 
 # Consolidation
@@ -347,27 +354,27 @@ def _print_import(
 
 @click.command(epilog="Examples:\n\n  mulligan consolidate\n\n  mulligan consolidate --reword mymodels:cheap_model")
 @click.option(
-    "--reword", metavar="MODULE:FUNCTION", help="A model of yours that says new lessons better: text in, text out."
+    "--reword", metavar="MODULE:FUNCTION", help="Your model function (text in, text out) that rewords new lessons."
 )
 @store_option
 @as_json
 def consolidate(reword: str | None, store: str | None, as_json: bool) -> None:
-    """Make lessons of what has overcome failures since the last time.
+    """Turn the fixes of new recoveries into lessons.
 
-    It happens in the background too, a little at a time, while agents work.
+    This also runs in the background, in small parts, while agents work.
     """
     model = _load_rewording_model(reword) if reword else None
     settings = load_settings(store)
     existing_store = open_existing_store(settings)
     if existing_store is None:
-        raise SettingsError(f"there is nothing to learn from. {_explain_missing_lessons(settings, False, store)}")
+        raise SettingsError(f"Nothing to consolidate. {_explain_missing_lessons(settings, False, store)}")
     cpu_started = time.process_time()
     with show_progress_bar("consolidating") as report_progress:
         consolidation = existing_store.consolidate(DEFAULT_TENANT, now_ms(), report_progress)
     cpu_seconds = time.process_time() - cpu_started
     reworded_count = _reword_lessons(existing_store, consolidation, model, settings) if model is not None else 0
     if as_json:
-        lessons = [told.to_facts(lesson) for lesson in consolidation.lessons]
+        lessons = [lesson_report.to_facts(lesson) for lesson in consolidation.lessons]
         print_json(
             {
                 **to_builtins(consolidation),
@@ -380,16 +387,18 @@ def consolidate(reword: str | None, store: str | None, as_json: bool) -> None:
         return
     active = sum(lesson.state == "active" for lesson in consolidation.lessons)
     click.echo(
-        f"{format_count(consolidation.patterns, 'pattern')} looked at: "
-        f"{format_count(len(consolidation.lessons), 'lesson')} new or changed, {active} of them in force."
+        (
+            f"{format_count(consolidation.patterns, 'pattern')} checked: "
+            f"{format_count(len(consolidation.lessons), 'lesson')} new or changed, {active} active."
+        )
         + (f" {reworded_count} reworded." if reworded_count else "")
     )
     if consolidation.lessons:
-        click.echo(f"See them: mulligan lessons{store_option_suffix(store)}")
+        click.echo(f"List them: mulligan lessons{store_option_suffix(store)}")
     elif consolidation.patterns:
         click.echo(
-            f"A lesson is what overcame a failure in {MIN_SUCCESSFUL_RUNS} runs or more, "
-            "and in half of those that met it."
+            f"A lesson needs a fix that succeeded in {MIN_SUCCESSFUL_RUNS} or more runs, and in at least half "
+            "of the runs with the failure."
         )
 
 
@@ -400,11 +409,13 @@ def _load_rewording_model(name: str) -> Callable[[str], str]:
     try:
         rewording_model = getattr(importlib.import_module(module), function) if colon and function else None
     except (ImportError, AttributeError, ValueError) as error:
-        raise SettingsError(f"--reword {name!r} cannot be found: {error}. It takes MODULE:FUNCTION.") from None
+        raise SettingsError(f"Cannot import --reword {name!r}: {error}. Use MODULE:FUNCTION.") from None
     finally:
         sys.path.pop(0)
     if not callable(rewording_model):
-        raise SettingsError(f"--reword takes MODULE:FUNCTION, a function that takes a text, got {name!r}.")
+        raise SettingsError(
+            f"--reword {name!r} is not a function. Use MODULE:FUNCTION with a function that takes a text."
+        )
     return rewording_model  # type: ignore[no-any-return]
 
 

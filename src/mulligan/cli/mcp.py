@@ -13,19 +13,19 @@ from mulligan.store.base import Store
 
 
 @click.command(
-    epilog="Examples:\n\n  mulligan mcp\n\n  mulligan install ask --client claude-code\n\n"
+    epilog="Examples:\n\n  mulligan mcp\n\n  mulligan install mcp-server --client claude-code\n\n"
     "  claude mcp add mulligan -- mulligan mcp"
 )
 @click.option(
     "--store",
     metavar="URL",
-    help="Another store than the settings say: a path, postgresql://HOST/DATABASE, or a server's address.",
+    help="Use another store than the settings: a path, postgresql://HOST/DATABASE, or a server's address.",
 )
 def mcp(store: str | None) -> None:
-    """Let an agent ask what is known about failures: an MCP server on stdio.
+    """Run an MCP server on stdio that answers an agent's questions about failures.
 
-    Its tools are known_failures, suggest_fix, recent_failures and record_outcome. It is started by an MCP client, and
-    ends with it.
+    Its tools are known_failures, suggest_fix, recent_failures and record_outcome. An MCP client starts it, and it exits
+    with the client.
     """
     from mulligan.mcp.mcp_server import serve  # needs the mcp extra: fail before the store is opened
 
@@ -41,7 +41,7 @@ def mcp(store: str | None) -> None:
 
     def current_store() -> Store | None:
         """Return the store as soon as it exists. A read must not create files."""
-        if not opened_stores and not settings.off and (existing_store := open_existing_store(settings)) is not None:
+        if not opened_stores and settings.enabled and (existing_store := open_existing_store(settings)) is not None:
             opened_stores.append(existing_store)
         return opened_stores[0] if opened_stores else None
 

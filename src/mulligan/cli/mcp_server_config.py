@@ -22,7 +22,7 @@ def plan_addition(client: Client, path: Path) -> Edit:
     existing_entry = servers.get(SERVER_NAME)
     if existing_entry is not None and not is_mulligan_entry(existing_entry):
         raise SettingsError(
-            f"{path}: there is another server called {SERVER_NAME!r}. Rename it first; nothing was done."
+            f"{path} already has another server named {SERVER_NAME!r}. Rename it first; nothing was changed."
         )
     start = build_start_command("mcp")
     entry = {"command": start.command, "args": list(start.args)}
@@ -70,13 +70,13 @@ def _read(client: Client, path: Path) -> tuple[str | None, dict[str, Any], dict[
     if client.file_format == "yaml":
         start = build_start_command("mcp")
         command_text = json.dumps([start.command, *start.args])
-        raise SettingsError(f"{client.display_name} is told by hand: add a server to {path} that runs {command_text}.")
+        raise SettingsError(
+            f"Cannot edit the settings of {client.display_name}. Add a server to {path} that runs {command_text}."
+        )
     before, settings = read_json(path) if client.file_format == "json" else read_toml(path)
     servers = settings.get(client.servers_key, {})
     if not isinstance(servers, dict):
-        raise SettingsError(
-            f"{path}: `{client.servers_key}` is not laid out as a table. Mend it first; nothing was done."
-        )
+        raise SettingsError(f"{path}: `{client.servers_key}` is not a table. Fix it first; nothing was changed.")
     return before, settings, servers
 
 
@@ -99,4 +99,4 @@ def _verify_edit(path: Path, before: str | None, after: str, expected_settings: 
             return Edit(path, before, after)
     except tomllib.TOMLDecodeError:
         pass  # raised below
-    raise SettingsError(f"{path} is written in a way that is not understood. Edit [mcp_servers.{SERVER_NAME}] by hand.")
+    raise SettingsError(f"Cannot parse the layout of {path}. Edit [mcp_servers.{SERVER_NAME}] by hand.")

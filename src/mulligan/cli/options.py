@@ -26,16 +26,18 @@ from mulligan.store.urls import is_postgres, is_remote, journals_of, local_path,
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-as_json = click.option("--json", "as_json", is_flag=True, help="The same facts as JSON.")
-csv_option = click.option("--csv", "as_comma", is_flag=True, help="The same rows as CSV.")
-limit_option = click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 10_000), help="How many.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+csv_option = click.option("--csv", "as_comma", is_flag=True, help="Print the rows as CSV.")
+limit_option = click.option(
+    "--limit", default=20, show_default=True, type=click.IntRange(1, 10_000), help="Maximum number of rows."
+)
 
 
 def store_option(function: F) -> F:
     return click.option(
         "--store",
         metavar="URL",
-        help="Another store than the settings say: a path, postgresql://HOST/DATABASE, or a server's address.",
+        help="Use another store than the settings: a path, postgresql://HOST/DATABASE, or a server's address.",
     )(function)
 
 
@@ -52,7 +54,7 @@ def kind_option(help: str, after: str = "/") -> Callable[[F], F]:
         matching_kinds = [kind for kind in KINDS if kind.partition("/")[2] == text] or ["tool/timeout"]
         examples = " or ".join(matching_kinds)
         raise SettingsError(
-            f"--kind takes a type and a code, such as {examples}, or a type, such as tool, got {text!r}."
+            f"Invalid --kind {text!r}. Use a type and a code, such as {examples}, or a type, such as tool."
         )
 
     return click.option("--kind", callback=check_kind, help=help)
@@ -79,10 +81,10 @@ def open_existing_store(settings: Settings) -> Store | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StoreError(f"{path} cannot be read ({error.strerror}). Check its rights, or set MULLIGAN_HOME.") from None
-    with show_progress_bar(
-        "bringing the store up to date"
-    ) as report_progress:  # shown only if the schema must be migrated
+        raise StoreError(
+            f"Cannot read {path} ({error.strerror}). Check its permissions, or set MULLIGAN_HOME."
+        ) from None
+    with show_progress_bar("migrating the store") as report_progress:  # shown only if the schema must be migrated
         store = open_store(
             url, settings.fsync, progress=report_progress
         )  # same durability as the journals imported below
@@ -90,7 +92,7 @@ def open_existing_store(settings: Settings) -> Store | None:
         try:
             recover_journals(store, DEFAULT_TENANT, journals_of(path))
         except (OSError, StoreError) as error:
-            click.echo(f"warning: what earlier processes left in {journals_of(path)} waits: {error}", err=True)
+            click.echo(f"warning: cannot import the orphaned journals in {journals_of(path)}: {error}", err=True)
     return store
 
 
@@ -99,7 +101,7 @@ def require_store(settings: Settings) -> Store:
     store = open_existing_store(settings)
     if store is None:
         where = redact_password(settings.store_url)
-        raise SettingsError(f"there is no {where} yet: nothing was ever kept there. Name another: --store.")
+        raise SettingsError(f"Store {where} does not exist yet. Name another with --store.")
     return store
 
 
@@ -136,7 +138,7 @@ def parse_time_option(text: str | None, option: str = "--since") -> int | None:
     try:
         return time_parsing.parse_time(text, now_ms())
     except ValueError:
-        raise SettingsError(f"{option} takes {time_parsing.ACCEPTED_FORMATS}, got {text!r}.") from None
+        raise SettingsError(f"Invalid {option} {text!r}. Use {time_parsing.ACCEPTED_FORMATS}.") from None
 
 
 def terminal_width() -> int | None:
@@ -148,7 +150,7 @@ def warn_if_truncated(row_count: int, limit: int) -> None:
     """Warn on stderr that a list may be incomplete, because it reached the limit."""
     if row_count == limit:
         click.echo(
-            f"\nThe first {limit:,} are listed and counted. For more: --limit {min(10 * limit, 10_000)}", err=True
+            f"\nOnly the first {limit:,} are listed and counted. For more: --limit {min(10 * limit, 10_000)}", err=True
         )
 
 

@@ -29,8 +29,7 @@ from mulligan.cli.options import (
 from mulligan.core.failure import SettingsError
 from mulligan.core.records import Fix, Pattern, to_builtins
 from mulligan.learn import related_patterns as related_patterns_module
-from mulligan.report import fix_report
-from mulligan.report import pattern_report as told
+from mulligan.report import fix_report, pattern_report
 from mulligan.report.tables import format_count, render_columns, render_csv, to_line
 from mulligan.store.base import DEFAULT_TENANT, FixQuery, PatternCommand, PatternQuery, RecallQuery, Store
 
@@ -38,11 +37,11 @@ EXAMPLES = """Examples:
 
   mulligan patterns --since 7d
 
-  mulligan patterns --new --since 1d || echo something new goes wrong
+  mulligan patterns --new --since 1d || echo new failures
 
   mulligan patterns show pat_8f2c
 
-  mulligan patterns like pat_8f2c
+  mulligan patterns similar pat_8f2c
 
   mulligan patterns mute pat_8f2c
 
@@ -50,14 +49,30 @@ EXAMPLES = """Examples:
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True, epilog=EXAMPLES, subcommand_metavar="[COMMAND]")
-@click.option("--since", "past", metavar="7d", help="Met within this time, and counted over it: 24h, 7d, a date.")
-@click.option("--new", is_flag=True, help="Only those met for the first time within --since (1d); exits 1 if any.")
-@click.option("--state", type=click.Choice(["new", "active", "resolved", "muted"]), help="Without: all but muted.")
-@click.option("--tool", help="Only this tool's.")
-@kind_option("Only of this kind, such as tool/timeout, or of a type (tool).")
-@click.option("--agent", help="Only those this agent met.")
-@click.option("--text", help="Only those with this text in their tool, kind or message.")
-@click.option("--order", type=click.Choice(["count", "given_up", "last", "first"]), default="count", show_default=True)
+@click.option(
+    "--since",
+    "past",
+    metavar="7d",
+    help="Only patterns that occurred since this time, counted from then: 24h, 7d, a date.",
+)
+@click.option(
+    "--new", is_flag=True, help="Only patterns that first occurred within --since (1d); exits 1 if there are any."
+)
+@click.option(
+    "--state",
+    type=click.Choice(["new", "active", "resolved", "muted"]),
+    help="Only patterns in this state. Default: all but muted.",
+)
+@click.option("--tool", help="Only patterns of this tool.")
+@kind_option("Only patterns of this kind, such as tool/timeout, or of a type, such as tool.")
+@click.option("--agent", help="Only patterns that occurred in runs of this agent.")
+@click.option("--text", help="Only patterns with this text in their tool, kind or message.")
+@click.option(
+    "--order",
+    type=click.Choice(["occurrences", "unrecovered", "last_seen", "first_seen"]),
+    default="occurrences",
+    show_default=True,
+)
 @limit_option
 @csv_option
 @store_option
@@ -73,7 +88,7 @@ def patterns(
     as_json: bool,
     **filters: Any,
 ) -> None:
-    """What goes wrong again and again: failures of one cause, counted together."""
+    """List patterns: failures with the same cause, counted together."""
     if context.invoked_subcommand is not None:
         context.obj = store
         return
@@ -83,15 +98,18 @@ def patterns(
     existing_store = open_existing_store(settings)
     matching_patterns = existing_store.patterns(DEFAULT_TENANT, query) if existing_store is not None else []
     if as_json:
-        print_json([told.to_facts(pattern) for pattern in matching_patterns])
+        print_json([pattern_report.to_facts(pattern) for pattern in matching_patterns])
     elif as_comma:
-        print_lines(render_csv((told.to_facts(pattern) for pattern in matching_patterns), told.CSV_COLUMNS))
+        print_lines(
+            render_csv((pattern_report.to_facts(pattern) for pattern in matching_patterns), pattern_report.CSV_COLUMNS)
+        )
     elif matching_patterns:
-        print_lines(told.render_list(matching_patterns, now_ms(), terminal_width()))
+        print_lines(pattern_report.render_list(matching_patterns, now_ms(), terminal_width()))
         warn_if_truncated(len(matching_patterns), query.limit)
         click.echo(
-            f"\nLook at one: mulligan patterns show {matching_patterns[0].id[: told.SHOWN_ID_CHARS]}"
-            f"{store_option_suffix(store)}",
+            "\n"
+            "Show one: mulligan patterns show "
+            f"{matching_patterns[0].id[: pattern_report.SHOWN_ID_CHARS]}{store_option_suffix(store)}",
             err=True,
         )
     else:
@@ -101,10 +119,12 @@ def patterns(
 
 def _explain_missing_patterns(new: bool, past: str | None, url: str, has_store: bool) -> str:
     if not has_store:
-        return f"There is no {url} yet.\nWrap a function with @mulligan.tool and call it, or try: mulligan demo"
+        return (
+            f"Store {url} does not exist yet.\nWrap a function with @mulligan.tool and call it, or try: mulligan demo"
+        )
     if new:
-        return f"Nothing new went wrong within {past or '1d'}."
-    return "No pattern matches." if past is None else f"No pattern was met within {past}."
+        return f"No new patterns within {past or '1d'}."
+    return "No pattern matches." if past is None else f"No pattern occurred within {past}."
 
 
 def _open_store(context: click.Context, store: str | None) -> Store:
@@ -112,28 +132,31 @@ def _open_store(context: click.Context, store: str | None) -> Store:
 
 
 def _unknown_pattern_error(id: str) -> SettingsError:
-    return SettingsError(f"there is no pattern {id!r}, or more than one begins so. See them: mulligan patterns")
+    return SettingsError(f"No pattern matches {id!r}, or several start with it. List patterns: mulligan patterns")
 
 
 @patterns.command(
-    epilog="Examples:\n\n  mulligan patterns like pat_8f2c\n\n  mulligan patterns like pat_8f2c --embedder mine:embed"
+    epilog="Examples:\n\n  mulligan patterns similar pat_8f2c\n\n"
+    "  mulligan patterns similar pat_8f2c --embedder mine:embed"
 )
 @click.argument("pattern")
 @click.option(
     "--embedder",
     metavar="MODULE:FUNCTION",
-    help="A function of yours that turns a text into numbers; each pattern is given to it once.",
+    help="Your function that turns a text into a vector; it gets each pattern once.",
 )
-@click.option("--limit", default=10, show_default=True, type=click.IntRange(1, 1000), help="How many.")
+@click.option(
+    "--limit", default=10, show_default=True, type=click.IntRange(1, 1000), help="Maximum number of patterns."
+)
 @store_option
 @as_json
 @click.pass_context
-def like(
+def similar(
     context: click.Context, pattern: str, embedder: str | None, limit: int, store: str | None, as_json: bool
 ) -> None:
-    """Patterns that look like one, of whichever tool, and what overcame those.
+    """List patterns of any tool that are similar to one, with their fixes.
 
-    What helped one may help the other: try it, or count them together with `mulligan patterns merge`.
+    A fix of a similar pattern may help: try it, or count both as one with `mulligan patterns merge`.
     """
     existing_store = _open_store(context, store)
     stored_pattern = existing_store.pattern(DEFAULT_TENANT, pattern)
@@ -155,8 +178,8 @@ def like(
         print_json(
             [
                 {
-                    "likeness": round(similarity, 4),
-                    **told.to_facts(related_pattern),
+                    "similarity": round(similarity, 4),
+                    **pattern_report.to_facts(related_pattern),
                     "fix": fix_report.to_facts(best) if best else None,
                 }
                 for similarity, related_pattern, best in rows
@@ -164,18 +187,18 @@ def like(
         )
         return
     if not rows:
-        click.echo("Nothing else looks like it.")
+        click.echo("No similar pattern.")
         return
-    click.echo(f"{format_count(len(rows), 'pattern')} like it.\n")
+    click.echo(f"{format_count(len(rows), 'similar pattern')}.\n")
     table = [
-        (f"{similarity:.0%}", related_pattern.id[: told.SHOWN_ID_CHARS], to_line(related_pattern.tool, 30),
+        (f"{similarity:.0%}", related_pattern.id[: pattern_report.SHOWN_ID_CHARS], to_line(related_pattern.tool, 30),
          fix_report.describe_action(best) if best else "-",
          to_line(related_pattern.template or related_pattern.message, 80))
         for similarity, related_pattern, best in rows
     ]  # fmt: skip
     print_lines(
         render_columns(
-            [("alike", "pattern", "tool", "what helped", "wording"), *table], right=(0,), width=terminal_width()
+            [("similarity", "pattern", "tool", "fix", "message template"), *table], right=(0,), width=terminal_width()
         )
     )
 
@@ -193,13 +216,11 @@ def _load_embedder(function_path: str) -> related_patterns_module.Embedder:
         sys.path.insert(0, "")  # like `python -m`: allows modules of the working directory
         embedder = getattr(importlib.import_module(module), function or "embed")
     except (ImportError, AttributeError, ValueError) as error:
-        raise SettingsError(
-            f"--embedder {function_path!r} cannot be found ({error}). Name it as module:function."
-        ) from None
+        raise SettingsError(f"Cannot import --embedder {function_path!r} ({error}). Use MODULE:FUNCTION.") from None
     finally:
         sys.path.remove("")
     if not callable(embedder):
-        raise SettingsError(f"--embedder {function_path!r} is not a function. Name it as module:function.")
+        raise SettingsError(f"--embedder {function_path!r} is not a function. Use MODULE:FUNCTION.")
     return embedder  # type: ignore[no-any-return]
 
 
@@ -209,9 +230,9 @@ def _load_embedder(function_path: str) -> related_patterns_module.Embedder:
 @as_json
 @click.pass_context
 def show(context: click.Context, pattern: str, store: str | None, as_json: bool) -> None:
-    """One pattern: why its failures are one, when they came, what overcame them.
+    """Show one pattern: its message template, its occurrences and its fixes.
 
-    PATTERN is an id or any unambiguous beginning of one.
+    PATTERN is an id or any unambiguous prefix.
     """
     existing_store = _open_store(context, store)
     stored_pattern = existing_store.pattern(DEFAULT_TENANT, pattern)
@@ -221,9 +242,9 @@ def show(context: click.Context, pattern: str, store: str | None, as_json: bool)
         DEFAULT_TENANT, RecallQuery(tool=stored_pattern.tool, fingerprint=stored_pattern.fingerprint)
     )
     if as_json:
-        print_json(told.to_facts(stored_pattern) | {"overcome_before": to_builtins(precedents)})
+        print_json(pattern_report.to_facts(stored_pattern) | {"precedents": to_builtins(precedents)})
     else:
-        print_lines(told.render_detail(stored_pattern, precedents, now_ms(), terminal_width()))
+        print_lines(pattern_report.render_detail(stored_pattern, precedents, now_ms(), terminal_width()))
 
 
 def _decide(
@@ -241,13 +262,13 @@ def _decide(
     updated_patterns: list[Pattern] = []
     for id in ids:
         updated_pattern = existing_store.update_pattern(
-            DEFAULT_TENANT, PatternCommand(do=do, pattern=id, into=into, at=now_ms())
+            DEFAULT_TENANT, PatternCommand(action=do, pattern=id, into=into, at=now_ms())
         )
         if updated_pattern is None:
             raise _unknown_pattern_error(id)
         updated_patterns.append(updated_pattern)
     if as_json:
-        print_json([told.to_facts(pattern) for pattern in updated_patterns])
+        print_json([pattern_report.to_facts(pattern) for pattern in updated_patterns])
         return
     for pattern_id, pattern in zip(ids, updated_patterns, strict=True):
         click.echo(_describe_decision(do, pattern, pattern_id))
@@ -255,12 +276,12 @@ def _decide(
 
 def _describe_decision(do: str, pattern: Pattern, pattern_id: str) -> str:
     if do == "resolve":
-        return f"{pattern.id} is resolved. It opens again when it is met again."
+        return f"{pattern.id} is resolved. It reopens at the next occurrence."
     if do == "merge":
-        counted = f"{pattern.id} now counts {format_count(pattern.count, 'failure')}."
-        return f"{counted} To undo: mulligan patterns split {pattern_id}"
+        summary = f"{pattern.id} now has {format_count(pattern.occurrences, 'occurrence')}."
+        return f"{summary} To undo: mulligan patterns split {pattern_id}"
     if do == "split":
-        return f"{pattern.id} stands by itself again, with {format_count(pattern.count, 'failure')}."
+        return f"{pattern.id} is separate again, with {format_count(pattern.occurrences, 'occurrence')}."
     return f"{pattern.id} is {pattern.state}."
 
 
@@ -273,7 +294,7 @@ patterns_argument = click.argument("pattern", nargs=-1, required=True)
 @as_json
 @click.pass_context
 def mute(context: click.Context, pattern: tuple[str, ...], store: str | None, as_json: bool) -> None:
-    """Leave patterns out of lists and alerts, however often they are met."""
+    """Hide patterns from lists and alerts."""
     _decide(context, "mute", pattern, store, as_json)
 
 
@@ -283,7 +304,7 @@ def mute(context: click.Context, pattern: tuple[str, ...], store: str | None, as
 @as_json
 @click.pass_context
 def unmute(context: click.Context, pattern: tuple[str, ...], store: str | None, as_json: bool) -> None:
-    """List patterns again that were muted."""
+    """Show muted patterns in lists and alerts again."""
     _decide(context, "unmute", pattern, store, as_json)
 
 
@@ -293,7 +314,7 @@ def unmute(context: click.Context, pattern: tuple[str, ...], store: str | None, 
 @as_json
 @click.pass_context
 def resolve(context: click.Context, pattern: tuple[str, ...], store: str | None, as_json: bool) -> None:
-    """Say that patterns are mended; they open again when they are met again."""
+    """Mark patterns as resolved; they reopen at the next occurrence."""
     _decide(context, "resolve", pattern, store, as_json)
 
 
@@ -303,7 +324,7 @@ def resolve(context: click.Context, pattern: tuple[str, ...], store: str | None,
 @as_json
 @click.pass_context
 def reopen(context: click.Context, pattern: tuple[str, ...], store: str | None, as_json: bool) -> None:
-    """Take back that patterns are resolved."""
+    """Reopen resolved patterns."""
     _decide(context, "reopen", pattern, store, as_json)
 
 
@@ -314,7 +335,7 @@ def reopen(context: click.Context, pattern: tuple[str, ...], store: str | None, 
 @as_json
 @click.pass_context
 def merge(context: click.Context, pattern: str, into: str, store: str | None, as_json: bool) -> None:
-    """Count PATTERN as part of INTO, now and from now on: they are the same trouble."""
+    """Count PATTERN as part of INTO from now on, including earlier occurrences."""
     _decide(context, "merge", (pattern,), store, as_json, into)
 
 
@@ -324,5 +345,5 @@ def merge(context: click.Context, pattern: str, into: str, store: str | None, as
 @as_json
 @click.pass_context
 def split(context: click.Context, pattern: tuple[str, ...], store: str | None, as_json: bool) -> None:
-    """Make patterns their own again that were merged into others."""
+    """Separate patterns that were merged into others."""
     _decide(context, "split", pattern, store, as_json)

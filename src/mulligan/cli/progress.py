@@ -3,57 +3,51 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import stat
 import sys
 import time
-from typing import IO
+from collections.abc import Callable, Iterator
+
+from mulligan.redaction import sanitize
 
 _MIN_SHOWN_BYTES = 1024 * 1024
 """Smaller inputs finish before progress is useful."""
 _REDRAW_SECONDS = 0.2
 """Interval between two updates of the line."""
+_MAX_LABEL_CHARS = 44
+"""A longer label could wrap the line, and then its first part would remain."""
+_CLEAR_LINE = "\r\x1b[K"
 
 
-class ReadProgress:
-    """Progress line of a stream, with a percentage if its size is known.
+@contextlib.contextmanager
+def show_read_progress(label: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
+    """Show progress while standard error is a terminal. Yield the function to call with the bytes read so far.
 
-    Shown only if standard error is a terminal and standard output is not: there, the output itself shows progress.
+    If the total is unknown, pass 0: then no percentage is shown.
     """
+    if not sys.stderr.isatty():
+        yield lambda bytes_read: None
+        return
+    label = sanitize(label, _MAX_LABEL_CHARS)  # It may contain a file name, which may contain control characters.
+    next_redraw = 0.0
 
-    def __init__(self, label: str, stream: IO[bytes]) -> None:
-        self._label = label
-        self._total_bytes = _size(stream)
-        self._bytes_read = 0
-        self._next_redraw = 0.0
-        self._is_shown = False
-        self._can_show = sys.stderr.isatty() and not sys.stdout.isatty()
+    def report_bytes(bytes_read: int) -> None:
+        nonlocal next_redraw
+        if bytes_read < _MIN_SHOWN_BYTES or (now := time.monotonic()) < next_redraw:
+            return
+        next_redraw = now + _REDRAW_SECONDS
+        total_text = ""
+        if total_bytes:
+            percent = min(100, 100 * bytes_read // total_bytes)
+            total_text = f" of {_format_megabytes(total_bytes)} ({percent} %)"
+        sys.stderr.write(f"{_CLEAR_LINE}{label}: {_format_megabytes(bytes_read)}{total_text}")
+        sys.stderr.flush()
 
-    def advance(self, size: int) -> None:
-        self._bytes_read += size
-        if self._can_show and self._bytes_read >= _MIN_SHOWN_BYTES and (now := time.monotonic()) >= self._next_redraw:
-            self._next_redraw = now + _REDRAW_SECONDS
-            self._is_shown = True
-            total_text = ""
-            if self._total_bytes:
-                percent = min(100, 100 * self._bytes_read // self._total_bytes)
-                total_text = f" of {_format_megabytes(self._total_bytes)} ({percent} %)"
-            sys.stderr.write(f"\r\x1b[K{self._label}: {_format_megabytes(self._bytes_read)}{total_text}")
+    try:
+        yield report_bytes
+    finally:
+        if next_redraw:
+            sys.stderr.write(_CLEAR_LINE)
             sys.stderr.flush()
-
-    def clear(self) -> None:
-        """Remove the progress line."""
-        if self._is_shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
-
-
-def _size(stream: IO[bytes]) -> int:
-    """Return the size of a file, or 0 for a pipe."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # a stream without a file descriptor
-        file_status = os.fstat(stream.fileno())
-        return file_status.st_size if stat.S_ISREG(file_status.st_mode) else 0
-    return 0
 
 
 def _format_megabytes(size: int) -> str:

@@ -29,22 +29,28 @@ FORMATS = ("text", "skill", "agents-md")
     epilog="Examples:\n\n  mulligan prompt --tool search --tool fetch\n\n  mulligan prompt --file AGENTS.md\n\n  "
     "mulligan prompt --tool Bash --file .claude/skills/mulligan/SKILL.md\n\n  mulligan prompt --file CLAUDE.md --check"
 )
-@click.option("--tool", "tools", multiple=True, metavar="NAME", help="Of this tool; may be repeated. Else of all.")
+@click.option(
+    "--tool",
+    "tools",
+    multiple=True,
+    metavar="NAME",
+    help="Only lessons about this tool; may be repeated. Default: all tools.",
+)
 @click.option(
     "--format", "form", type=click.Choice(FORMATS),
-    help="Plain text, a skill, or a section of AGENTS.md or CLAUDE.md. Else what the file's name says, or text.",
+    help="Plain text, a skill, or a section of AGENTS.md or CLAUDE.md. Default: by file name, else text.",
 )  # fmt: skip
 @click.option(
     "--budget", default=DEFAULT_LESSON_TOKENS, show_default=True, type=click.IntRange(1, 1_000_000), metavar="TOKENS",
-    help="The most that it may take of a model's window.",
+    help="Maximum number of tokens of the text.",
 )  # fmt: skip
-@click.option("--proposed", is_flag=True, help="Also what nobody has proven or approved yet, marked as data.")
-@click.option("--no-seeds", is_flag=True, help="Without what came with mulligan.")
+@click.option("--proposed", is_flag=True, help="Include proposed lessons, marked as data.")
+@click.option("--no-seeds", is_flag=True, help="Leave out seed lessons.")
 @click.option(
-    "--file", "place", type=click.Path(path_type=Path, dir_okay=False), metavar="PATH",
-    help="Keep it in a marked section of this file; everything else in it stays as it is.",
+    "--file", "path", type=click.Path(path_type=Path, dir_okay=False), metavar="PATH",
+    help="Write the lessons into a marked section of this file; the rest of the file stays unchanged.",
 )  # fmt: skip
-@click.option("--check", is_flag=True, help="Only say whether the file is up to date. Exit 1 if it is not.")
+@click.option("--check", is_flag=True, help="Only check whether the file is up to date; exits 1 if it is not.")
 @store_option
 @json_option
 def prompt(
@@ -53,32 +59,31 @@ def prompt(
     budget: int,
     proposed: bool,
     no_seeds: bool,
-    place: Path | None,
+    path: Path | None,
     check: bool,
     store: str | None,
     as_json: bool,
 ) -> None:
-    """What a model should know of its tools before it calls them: what goes wrong, and what to try if it does.
+    """Render lessons about tools for a model: known mistakes and their corrections.
 
-    The best proven comes first, and never more than the budget. What came with mulligan is told as such, and after
-    what was learned here. Nothing that a tool or a run said is in it, only names and closed values, and what people
-    wrote and approved.
+    Lessons with the best evidence come first, within the budget; seed lessons come last and are marked. The text
+    contains names, shareable values and text that people wrote and approved. It never contains output of tools or runs.
     """
-    if check and place is None:
-        raise click.UsageError("--check needs the file that it is about: --file AGENTS.md")
-    form = form or _format_for_path(place)
-    if place is not None and form == "text":
-        raise click.UsageError("a file takes --format skill or agents-md; for plain text leave --file out.")
+    if check and path is None:
+        raise click.UsageError("--check needs a file. Add one, for example: --file AGENTS.md")
+    form = form or _format_for_path(path)
+    if path is not None and form == "text":
+        raise click.UsageError("--file needs --format skill or agents-md. For plain text, remove --file.")
     settings = load_settings(store)
     front = skill_front_matter() if form == "skill" else ""
     rendered = _render_lessons(settings, tools, form, budget, front, proposed=proposed, seeds=not no_seeds)
     body = f"{section_title()}\n\n{rendered.text}"
     if form == "text":
         _print_rendered(rendered, rendered.text, as_json, budget)
-    elif place is None:
+    elif path is None:
         _print_rendered(rendered, front + sections.replace_section("", body, "section").rstrip("\n"), as_json, budget)
     else:
-        _update_file(rendered, place, front, body, check, as_json)
+        _update_file(rendered, path, front, body, check, as_json)
 
 
 def _format_for_path(path: Path | None) -> str:
@@ -104,7 +109,8 @@ def _render_lessons(
     min_tokens = estimate_prompt_tokens(wrap(""))
     if min_tokens > budget:
         raise SettingsError(
-            f"the marks of the section alone take {min_tokens} tokens. Give it more: --budget {DEFAULT_LESSON_TOKENS}."
+            f"The budget is too small: the section marks alone take {min_tokens} tokens. Use --budget "
+            f"{DEFAULT_LESSON_TOKENS}."
         )
     return render_within_budget(
         words, lessons, budget, requested_tools=tools, server=server, heading=HEADING, wrap=wrap
@@ -130,7 +136,7 @@ def _facts(rendered: RenderedLessons, text: str) -> dict[str, Any]:
 def _warn_left_out(rendered: RenderedLessons, as_json: bool) -> None:
     if rendered.omitted_count and not as_json:
         several = f"{rendered.omitted_count} more lessons do" if rendered.omitted_count > 1 else "1 more lesson does"
-        click.echo(f"{several} not fit into the budget.", err=True)
+        click.echo(f"{several} not fit into the budget. Raise it with --budget.", err=True)
 
 
 def _update_file(rendered: RenderedLessons, path: Path, front: str, body: str, check: bool, as_json: bool) -> None:
@@ -145,9 +151,9 @@ def _update_file(rendered: RenderedLessons, path: Path, front: str, body: str, c
         click.echo(f"{path} is up to date: {_format_lesson_count(rendered)}.")
     elif check:
         click.echo(edit.to_diff())
-        click.echo(f"{path} is not up to date. Write it: the same command without --check.", err=True)
+        click.echo(f"{path} is not up to date. Run the same command without --check to write it.", err=True)
     else:
-        click.echo(f"{path} now says what is known: {_format_lesson_count(rendered)}.")
+        click.echo(f"Updated {path}: {_format_lesson_count(rendered)}.")
     _warn_left_out(rendered, as_json)
     if check and edit.has_changes:
         sys.exit(1)

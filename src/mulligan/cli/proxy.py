@@ -32,9 +32,11 @@ class ProxyGroup(CommandGroup):
             ctx.obj = args[at + 1 :]
             args = args[:at]
             if not ctx.obj:
-                raise click.UsageError("the server's command comes after --, such as -- npx -y SERVER", ctx)
+                raise click.UsageError("Missing server command. Put it after --, such as -- npx -y SERVER", ctx)
         elif args and args[0] not in self.commands and not args[0].startswith("-"):
-            raise click.UsageError(f"put -- before the server's command: mulligan proxy -- {' '.join(args)}", ctx)
+            raise click.UsageError(
+                f"Missing -- before the server's command. Use: mulligan proxy -- {' '.join(args)}", ctx
+            )
         return super().parse_args(ctx, args)
 
 
@@ -45,55 +47,63 @@ class ProxyGroup(CommandGroup):
     epilog="Examples:\n\n  mulligan proxy -- npx -y @modelcontextprotocol/server-filesystem /tmp\n\n"
     "  mulligan proxy --repair --pin --name git -- uvx mcp-server-git\n\n  mulligan proxy accept git",
 )
-@click.option("--name", metavar="NAME", help="What the server is called in records. Default: from its command.")
-@click.option("--mode", type=click.Choice(["observe", "suggest", "repair"]), help="How far recovery goes.")
-@click.option("--repair", is_flag=True, help="The same as --mode repair: sure repairs are made, and announced.")
-@click.option("--trust-annotations", is_flag=True, help="Believe what the server says of its tools' effects.")
-@click.option("--pin", is_flag=True, help="Hold back tools that are new or changed, until you accept them.")
-@click.option("--teach", is_flag=True, help="Add what is proven to help to the descriptions of tools.")
+@click.option("--name", metavar="NAME", help="Name of the server in records. Default: from its command.")
+@click.option("--mode", type=click.Choice(["observe", "suggest", "repair"]), help="Recovery mode.")
+@click.option(
+    "--repair", is_flag=True, help="Same as --mode repair: apply automatic repairs and tell the model about them."
+)
+@click.option("--trust-annotations", is_flag=True, help="Trust the server's annotations of side effects.")
+@click.option(
+    "--pin",
+    is_flag=True,
+    help="Block tools whose definition is new or has changed until you run `mulligan proxy accept`.",
+)
+@click.option("--inject-lessons", is_flag=True, help="Add active lessons and promoted fixes to tool descriptions.")
 @click.option(
     "--timeout",
     type=click.FloatRange(0),
     default=300.0,
     show_default=True,
-    help="Seconds without answer or progress after which a call is given up; 0 for never.",
+    help="Seconds without an answer or progress after which a call fails; 0 for no limit.",
 )
 @click.option(
     "--start-timeout",
     type=click.FloatRange(0),
     default=120.0,
     show_default=True,
-    help="Seconds in which the server must answer its first message; 0 for never.",
+    help="Seconds for the server to answer its first message; 0 for no limit.",
 )
-@click.option("--no-restart", is_flag=True, help="End with the server, instead of starting it again.")
-@click.option("--session", metavar="ID", envvar=list(SESSION_VARIABLES), help="The session that the calls belong to.")
+@click.option("--no-restart", is_flag=True, help="Exit when the server exits, instead of restarting it.")
+@click.option("--session", metavar="ID", envvar=list(SESSION_VARIABLES), help="Session id for the calls.")
 @click.option(
     "--store",
     metavar="URL",
-    help="Another store than the settings say: a path, postgresql://HOST/DATABASE, or a server's address.",
+    help="Use another store than the settings: a path, postgresql://HOST/DATABASE, or a server's address.",
 )
 @click.pass_context
 def proxy(ctx: click.Context, /, mode: str | None, repair: bool, store: str | None, **proxy_options: Any) -> None:
-    """Stand in front of an MCP server: record, explain and, where it is safe, repair its tool calls."""
+    """Run an MCP server behind a proxy that records, explains and, where it is safe, repairs its tool calls."""
     if ctx.invoked_subcommand is not None:
         return
     command: list[str] | None = ctx.obj
     if not command:
-        raise click.UsageError("the server's command comes after --, such as: mulligan proxy -- npx -y SERVER", ctx)
+        raise click.UsageError("Missing server command. Put it after --, such as: mulligan proxy -- npx -y SERVER", ctx)
     if repair and mode not in (None, "repair"):
-        raise click.UsageError(f"--repair is --mode repair, and --mode {mode} was given too", ctx)
+        raise click.UsageError(
+            f"--repair means --mode repair, but --mode {mode} was given too. Remove one of them.", ctx
+        )
     sys.exit(_run(command, "repair" if repair else mode, store, proxy_options))
 
 
 def _run(command: list[str], mode: Any, store: str | None, proxy_options: dict[str, Any]) -> int:
     if sys.platform == "win32":
-        raise SettingsError("mulligan proxy does not run on Windows yet: start it inside WSL.")
+        raise SettingsError("mulligan proxy does not support Windows. Run it inside WSL.")
     try:
         process = start_server_process(command, os.environ)
     except OSError as error:
         raise SettingsError(
-            f"{command[0]!r} cannot be started: {(error.strerror or str(error)).lower()}. "
-            "What comes after -- is the command that starts the server."
+            f"Cannot start {command[0]!r}: {(error.strerror or str(error)).lower()}. Put the command that "
+            "starts the server after --."
         ) from None
     # Imported after the server's start, so that both load at the same time.
     from mulligan import settings as settings_file
@@ -102,7 +112,7 @@ def _run(command: list[str], mode: Any, store: str | None, proxy_options: dict[s
 
     settings = _settings(store)
     name = proxy_options["name"] or server_name_from_command(command)
-    if settings is None or settings.off:
+    if settings is None or not settings.enabled:
         # Without valid settings nothing is recorded: the unreadable file may define redaction rules.
         settings, mode = settings_file.Settings(store="memory:", record="off"), "observe"
     options = ProxyOptions(
@@ -110,7 +120,7 @@ def _run(command: list[str], mode: Any, store: str | None, proxy_options: dict[s
         mode=mode or settings.mode,
         should_trust_annotations=proxy_options["trust_annotations"],
         should_pin=proxy_options["pin"],
-        should_inject_lessons=proxy_options["teach"],
+        should_inject_lessons=proxy_options["inject_lessons"],
         timeout=proxy_options["timeout"],
         start_timeout=proxy_options["start_timeout"],
         should_restart=not proxy_options["no_restart"],
@@ -127,7 +137,7 @@ def _settings(store: str | None) -> Any:
     try:
         return settings_file.load_settings({"store": store} if store else {}, of_user=True)
     except SettingsError as error:
-        click.echo(f"mulligan: {error} Until that is mended, calls pass through unrecorded.", err=True)
+        click.echo(f"mulligan: {error} Until this is fixed, calls are forwarded without being recorded.", err=True)
         return None
 
 
@@ -148,17 +158,18 @@ def server_name_from_command(command: list[str]) -> str:
 )
 @click.argument("server", required=False)
 @click.argument("tools", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="Accept all that waits.")
+@click.option("--all", "everything", is_flag=True, help="Accept all pending tools.")
 @click.option(
     "--store",
     metavar="URL",
-    help="Another store than the settings say: a path, postgresql://HOST/DATABASE, or a server's address.",
+    help="Use another store than the settings: a path, postgresql://HOST/DATABASE, or a server's address.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The same facts as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def accept(server: str | None, tools: tuple[str, ...], everything: bool, store: str | None, as_json: bool) -> None:
-    """What has changed in the tools of a server since they were first seen, and accepting it.
+    """Review and accept tool definitions that are new or have changed since they were pinned.
 
-    Without a server: which have changed. With one: what. With tools, or --all: accepts them.
+    Without SERVER, lists pending tools of all servers; with SERVER, shows their changes; with tools or --all, accepts
+    them.
     """
     from mulligan import settings as settings_file  # local imports: the proxy must start quickly
     from mulligan.cli.options import open_existing_store, print_json, print_lines
@@ -170,18 +181,14 @@ def accept(server: str | None, tools: tuple[str, ...], everything: bool, store: 
     pins_by_server = pins.load_all_pins(existing_store) if existing_store is not None else {}
     if server is not None and server not in pins_by_server:
         server_names = ", ".join(sorted(pins_by_server)) or "none yet"
-        raise SettingsError(
-            f"there is no server {server!r} that was seen through the proxy. Known are: {server_names}."
-        )
+        raise SettingsError(f"The proxy has not seen a server named {server!r}. Known servers: {server_names}.")
     if existing_store is not None and server is not None and (tools or everything):
         waiting = pins_by_server[server].waiting
         accepted_tools = tuple(waiting) if everything else tools
         unknown_tool = next((tool for tool in accepted_tools if tool not in waiting), None)
         if unknown_tool is not None:
-            waiting_names = ", ".join(waiting) or "nothing"
-            raise SettingsError(
-                f"{unknown_tool!r} of {server} does not wait to be accepted. What waits is: {waiting_names}."
-            )
+            waiting_names = ", ".join(waiting) or "none"
+            raise SettingsError(f"Tool {unknown_tool!r} of {server} is not pending. Pending tools: {waiting_names}.")
         pins_by_server[server] = pins.accept_tools(pins_by_server[server], accepted_tools)
         existing_store.put(DEFAULT_TENANT, pins.PINS_KIND, server, pins.encode_pins(pins_by_server[server]))
         if not as_json:
@@ -200,7 +207,7 @@ def _facts(server_pins: Any) -> dict[str, Any]:
             name: {
                 "before": server_pins.accepted[name].definition if name in server_pins.accepted else None,
                 "after": pin.definition,
-                "seen": pin.seen,
+                "seen_at": pin.seen_at,
             }
             for name, pin in server_pins.waiting.items()
         },
@@ -213,9 +220,9 @@ def _describe_waiting(pins_by_server: dict[str, Any], has_one_server: bool) -> I
     waiting = {name: server_pins for name, server_pins in pins_by_server.items() if server_pins.waiting}
     waiting_count = sum(len(server_pins.waiting) for server_pins in waiting.values())
     if not waiting_count:
-        yield "No tool waits to be accepted."
+        yield "No pending tools."
         return
-    yield f"{waiting_count} {'tool waits' if waiting_count == 1 else 'tools wait'} to be accepted."
+    yield f"{waiting_count} pending {'tool' if waiting_count == 1 else 'tools'}."
     for name, server_pins in waiting.items():
         yield ""
         for tool, pin in server_pins.waiting.items():

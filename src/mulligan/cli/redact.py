@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
+import stat
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, Any, Literal
 
 import click
 
 from mulligan.cli.options import as_json
-from mulligan.cli.progress import ReadProgress
+from mulligan.cli.progress import show_read_progress
 from mulligan.redaction import Redactor
 
 _MAX_LINE_BYTES = 64 * 1024 * 1024
@@ -34,16 +37,23 @@ _MAX_KEY_LINES = 400
     "  mulligan redact --jsonl --all < calls.jsonl > clean.jsonl"
 )
 @click.argument("files", nargs=-1, metavar="")
-@click.option("--jsonl", is_flag=True, help='One object a line: its field "text" is redacted, the others stay.')
-@click.option("--all", "everything", is_flag=True, help="With --jsonl: every string, and what its name says is secret.")
+@click.option(
+    "--jsonl", is_flag=True, help='Read one JSON object per line; redact its field "text" and keep the other fields.'
+)
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="With --jsonl: redact every string, and every value whose name indicates a secret.",
+)
 @click.option(
     "--level",
     type=click.Choice(["local", "shared"]),
     default="local",
     show_default=True,
-    help="With --all: shared leaves of every value its type and length.",
+    help="With --all: shared replaces every value by its type and length.",
 )
-@click.option("--report", is_flag=True, help="Say on standard error which kinds were found, never what it was.")
+@click.option("--report", is_flag=True, help="Print the kinds found to standard error, never the values.")
 @as_json
 def redact(
     files: tuple[str, ...],
@@ -53,36 +63,33 @@ def redact(
     report: bool,
     as_json: bool,
 ) -> None:
-    """Take secrets and personal data out of a text.
+    """Remove secrets and personal data from a text.
 
-    Reads standard input, writes standard output, line by line: each line is looked at for itself, a private key whole.
-    What is taken out leaves its kind, as in [redacted api_key]. --json is --report as JSON. Of a long text, standard
-    error shows how far it is, where that is a terminal and standard output is not.
+    Reads standard input and writes standard output. Each line is redacted on its own; a private key is redacted as a
+    whole. A placeholder names the kind, as in [redacted api_key]. --json prints the --report as JSON. For a long text,
+    progress is shown on standard error if that is a terminal and standard output is not.
 
-    Exit 1 when a line of --jsonl could not be read: an object with the field "error" stands in its place.
+    Exits 1 if a line of --jsonl is unreadable; an object with the field "error" is printed in its place.
     """
     if files:
         # Do not repeat an argument that is not a file name: it may be the text with its secrets.
         file_name = files[0] if Redactor().text(files[0]) == files[0] and not files[0].split()[1:] else "FILE"
-        raise click.UsageError(f"text is read from standard input only: `mulligan redact < {file_name}`.")
+        raise click.UsageError(f"Text is read from standard input only. Use: `mulligan redact < {file_name}`.")
     if everything and not jsonl:
-        raise click.UsageError("--all is about the fields of --jsonl. For plain text, leave it out.")
+        raise click.UsageError("--all needs --jsonl. For plain text, remove it.")
     if level == "shared" and not everything:
-        raise click.UsageError("--level shared is about values: add --jsonl --all. Text is the same at both levels.")
+        raise click.UsageError("--level shared needs --jsonl --all. Plain text is redacted the same at both levels.")
     if sys.stdin.isatty():
-        raise click.UsageError("give me a text on standard input, as the examples of --help do.")
+        raise click.UsageError("No input. Pipe a text in, as in the examples of --help.")
     redactor = Redactor(level=level)
     kind_counts: Counter[str] = Counter()
-    progress = ReadProgress("Redacting", sys.stdin.buffer)
-    lines = _decode_lines(sys.stdin.buffer, progress)
-    try:
+    with show_read_progress("Redacting", _input_bytes()) as report_bytes:
+        lines = _decode_lines(sys.stdin.buffer, report_bytes)
         unreadable_count = (
             _redact_objects(lines, redactor, everything, kind_counts)
             if jsonl
             else _redact_texts(lines, redactor, kind_counts)
         )
-    finally:
-        progress.clear()
     if report or as_json:
         _print_report(kind_counts, unreadable_count, as_json)
     if unreadable_count:
@@ -126,7 +133,7 @@ def _redact_objects(lines: Iterator[str], redactor: Redactor, everything: bool, 
             output = ""
         if not output:
             unreadable_count += 1
-            expectation = "an object that can be read" if everything else 'an object with a string "text"'
+            expectation = "a JSON object" if everything else 'an object with a string "text"'
             _write_text(json.dumps({"error": f"line {number} is not {expectation}"}) + "\n")
             continue
         if everything:
@@ -163,12 +170,24 @@ def _count_placeholders(after: str, before: str, kind_counts: Counter[str]) -> N
     kind_counts.subtract(_PLACEHOLDER.findall(before))
 
 
-def _decode_lines(lines: IO[bytes], progress: ReadProgress) -> Iterator[str]:
+def _input_bytes() -> int:
+    """Return the size of standard input, or 0 for a pipe."""
+    with contextlib.suppress(OSError):  # a stream without a file descriptor
+        file_status = os.fstat(sys.stdin.fileno())
+        return file_status.st_size if stat.S_ISREG(file_status.st_mode) else 0
+    return 0
+
+
+def _decode_lines(lines: IO[bytes], report_bytes: Callable[[int], None]) -> Iterator[str]:
     """Decode lines. Map a byte that is not UTF-8 to a private-use character; `_write_text` maps it back."""
+    has_terminal_output = sys.stdout.isatty()  # There, the output itself shows the progress.
+    bytes_read = 0
     while line := lines.readline(_MAX_LINE_BYTES):
         text = line.decode("utf-8", "surrogateescape")
         yield text if text.isascii() else _RAW_BYTES.sub(lambda hit: chr(ord(hit[0]) + _ESCAPE_OFFSET), text)
-        progress.advance(len(line))
+        bytes_read += len(line)
+        if not has_terminal_output:
+            report_bytes(bytes_read)
 
 
 def _write_text(text: str) -> None:

@@ -15,7 +15,7 @@ import click
 
 from mulligan.build import build_classifier, build_redactor
 from mulligan.capture.replay import FixRecall, replay_failures
-from mulligan.cli.import_export import Importer, show_read_progress
+from mulligan.cli.import_export import Importer
 from mulligan.cli.options import (
     as_json,
     load_settings,
@@ -27,6 +27,7 @@ from mulligan.cli.options import (
     store_option,
     terminal_width,
 )
+from mulligan.cli.progress import show_read_progress
 from mulligan.core.failure import Failure, SettingsError
 from mulligan.core.records import Effects, Fix, History, to_builtins
 from mulligan.report import replay_report as report
@@ -47,12 +48,18 @@ REPORT_INTERVAL_SECONDS = 0.2
     "mulligan replay calls.jsonl.gz --memory team.db --json"
 )
 @click.argument("file", required=False, metavar="[FILE]")
-@click.option("--memory", metavar="FILE", help="What is remembered: a store, or a log to learn from. Else the store.")
-@click.option("--no-memory", is_flag=True, help="Rules alone: schemas, errors, and the run itself.")
-@click.option("--tools", "described", metavar="FILE", help="JSON with the tools' schemas: by name, or a list of tools.")
-@click.option("--effects", type=click.Choice(get_args(Effects)), help="Of tools of which the record does not say it.")
-@click.option("--since", "past", metavar="7d", help="Only runs begun within this time: 30m, 24h, 7d, 2w, a date.")
-@click.option("--cases", is_flag=True, help="Each failure as a line of JSON, instead of the sums.")
+@click.option(
+    "--memory", metavar="FILE", help="Memory to use: a store, or a log to learn from. Default: the store itself."
+)
+@click.option("--no-memory", is_flag=True, help="Use no memory, only rules: schemas, errors and the run itself.")
+@click.option(
+    "--tools", "described", metavar="FILE", help="JSON file with the tools' schemas, by name or as a list of tools."
+)
+@click.option(
+    "--effects", type=click.Choice(get_args(Effects)), help="Side effects of tools for which the record has none."
+)
+@click.option("--since", "past", metavar="7d", help="Only runs started within this time: 30m, 24h, 7d, 2w, a date.")
+@click.option("--cases", is_flag=True, help="Print one JSON line per failure instead of the summary.")
 @store_option
 @as_json
 def replay(
@@ -66,22 +73,24 @@ def replay(
     store: str | None,
     as_json: bool,
 ) -> None:
-    """Which recorded failures would today's memory and policy have overcome?
+    """Replay recorded failures: which would recover with the current memory and policy?
 
-    Reads the runs of the store, or of FILE (an export, recorded calls, a session log), as if tools had mode=repair.
-    Nothing is called: a move counts only where the record shows it working later. A run teaches nothing about itself.
-    Schemas are not recorded; name them with --tools.
+    Reads the runs of the store, or of FILE (an export, recorded calls, a session log), and assumes mode=repair. Nothing
+    is called: a repair counts only if the record shows a later success. A run never learns from itself. Tool schemas
+    are not recorded; pass them with --tools.
     """
     if memory and no_memory:
-        raise click.UsageError("--memory and --no-memory exclude each other.")
+        raise click.UsageError("--memory and --no-memory exclude each other. Remove one of them.")
     if file and store:
-        raise click.UsageError("name a file, or a store with --store; what is remembered is named with --memory.")
+        raise click.UsageError("FILE and --store exclude each other. Pass one of them; name the memory with --memory.")
     settings = load_settings(store)
     since = parse_time_option(past)
     tools = _read_schemas(described) if described else {}
     existing_store = open_existing_store(settings)
     if existing_store is None and not file:
-        raise SettingsError(f"there is no {settings.store_url} yet. Name a file, or another store: --store.")
+        raise SettingsError(
+            f"Store {settings.store_url} does not exist yet. Name a file, or another store with --store."
+        )
     summary = report.ReplaySummary()
     with contextlib.ExitStack() as closing:
         if existing_store is not None:
@@ -99,7 +108,7 @@ def replay(
             summary.add(results)
             if cases:
                 for result in results:
-                    click.echo(json.dumps({"overcome": False, **to_builtins(result)}))
+                    click.echo(json.dumps({"recovered": False, **to_builtins(result)}))
     if cases:
         return
     if as_json:
@@ -116,7 +125,7 @@ def _build_fix_lookup(source: Store) -> FixRecall:
             return ()
         return source.fixes(
             DEFAULT_TENANT,
-            FixQuery.for_failure(tool, failure, arguments, key=key, schema=schema, without=run, now=now_ms()),
+            FixQuery.for_failure(tool, failure, arguments, key=key, schema=schema, excluded_run=run, now=now_ms()),
         )
 
     return lookup_fixes
@@ -127,7 +136,7 @@ def _select_histories(
 ) -> Iterator[History]:
     if file is not None:
         for history in _read_histories(Path(file), settings):
-            if since is None or history.run.started >= since:
+            if since is None or history.run.started_at >= since:
                 yield history
         return
     assert store is not None
@@ -148,7 +157,7 @@ def _open_log(path: Path) -> Iterator[tuple[LogLines, formats.Format]]:
         with LogLines(path) as lines:
             format = formats.detect_log_format(lines)
             if format is None:
-                raise UnreadableFileError(f"it is none of {', '.join(sorted(formats.FORMATS))}")
+                raise UnreadableFileError(f"unknown format, none of {', '.join(sorted(formats.FORMATS))}")
             yield lines, format
             if lines.read_error:
                 click.echo(f"warning: {path}: {lines.read_error}.", err=True)
@@ -158,11 +167,11 @@ def _open_log(path: Path) -> Iterator[tuple[LogLines, formats.Format]]:
 
 def _read_histories(path: Path, settings: Settings) -> Iterator[History]:
     if _is_store(path):
-        raise SettingsError(f"{path} is a store. Replay it with --store {path}")
+        raise SettingsError(f"{path} is a store, not a log. Replay it with --store {path}")
     reading = ReaderState(build_classifier(settings), keeps_results=True)
     with (
         _open_log(path) as (lines, format),
-        show_read_progress(lines.size, f"replaying {path.name[:40]}") as report_progress,
+        show_read_progress(f"replaying {path.name}", lines.size) as report_progress,
     ):
         for history in format.read(lines, reading):
             yield history
@@ -174,7 +183,7 @@ def _is_store(path: Path) -> bool:
         with path.open("rb") as file:
             return file.read(len(SQLITE_HEADER)) == SQLITE_HEADER
     except OSError as error:
-        raise SettingsError(f"{path} cannot be read ({error.strerror}).") from None
+        raise SettingsError(f"Cannot read {path} ({error.strerror}).") from None
 
 
 @contextlib.contextmanager
@@ -191,7 +200,7 @@ def _open_memory(path: Path, settings: Settings) -> Iterator[Store]:
         importer = Importer(learned_store, build_redactor(settings))
         with (
             _open_log(path) as (lines, format),
-            show_read_progress(lines.size, f"learning from {path.name[:40]}") as report_progress,
+            show_read_progress(f"learning from {path.name}", lines.size) as report_progress,
         ):
             for _ in importer.import_histories(
                 lines, format, ReaderState(build_classifier(settings), keeps_results=True)
@@ -208,9 +217,9 @@ def _read_schemas(file: str) -> dict[str, Mapping[str, Any] | None]:
     try:
         document = json.loads(Path(file).read_bytes())
     except OSError as error:
-        raise SettingsError(f"{file} cannot be read ({error.strerror}).") from None
+        raise SettingsError(f"Cannot read {file} ({error.strerror}).") from None
     except (ValueError, RecursionError):
-        raise SettingsError(f"{file} is not JSON; --tools takes {expected_format}.") from None
+        raise SettingsError(f"{file} is not JSON. --tools needs {expected_format}.") from None
     if isinstance(document, dict) and isinstance(document.get("tools"), list):
         document = document["tools"]
     if isinstance(document, list):
@@ -219,7 +228,7 @@ def _read_schemas(file: str) -> dict[str, Mapping[str, Any] | None]:
             return {str(name): tool for name, tool in named_tools}
     elif isinstance(document, dict) and all(isinstance(schema, dict) for schema in document.values()):
         return document
-    raise SettingsError(f"{file}: --tools takes {expected_format}.")
+    raise SettingsError(f"{file} has another layout. --tools needs {expected_format}.")
 
 
 def _tool_name(tool: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from mulligan.build import build_classifier, build_redactor
-from mulligan.cli.import_export import Importer, show_read_progress
+from mulligan.cli.import_export import Importer
 from mulligan.cli.options import (
     as_json,
     load_settings,
@@ -22,6 +22,7 @@ from mulligan.cli.options import (
     store_option,
     terminal_width,
 )
+from mulligan.cli.progress import show_read_progress
 from mulligan.core.failure import SettingsError
 from mulligan.core.records import History, to_builtins
 from mulligan.redaction import Redactor
@@ -52,13 +53,14 @@ class LogScanner:
         self.files_read = 0
         self.formats: dict[str, int] = {}
         self.other_files = 0
-        """Files that are no logs."""
+        """Files that are not logs."""
 
     def _find_files(self, has_explicit_paths: bool) -> Iterator[tuple[Path, int]]:
         for location in self.locations:
             if has_explicit_paths and not location.folder.exists():
                 raise SettingsError(
-                    f"there is no {location.folder}. Name a file or a folder, or none to look everywhere."
+                    f"{location.folder} does not exist. Name a file or a folder, or leave PATH out to search the "
+                    "default folders."
                 )
             paths = (
                 log_locations.find_log_files(location.folder, self.unreadable)
@@ -82,7 +84,7 @@ class LogScanner:
         # time.
         gc.freeze()
         gc.set_threshold(100_000, 20, 20)
-        with show_read_progress(self.total_bytes, "reading") as report_progress:
+        with show_read_progress("reading", self.total_bytes) as report_progress:
             for path, size in self.files:
                 try:
                     with LogLines(path) as lines:
@@ -98,7 +100,7 @@ class LogScanner:
                             else format.read(lines, reading)
                         )
                         for history in histories:
-                            if self.since is None or (history.run.ended or history.run.started) >= self.since:
+                            if self.since is None or (history.run.ended_at or history.run.started_at) >= self.since:
                                 yield history
                             report_progress(bytes_done + lines.bytes_read)
                         reading.unrecognized_lines += lines.skipped_lines
@@ -122,19 +124,19 @@ class LogScanner:
 )
 @click.argument("paths", nargs=-1, metavar="[PATH...]")
 @click.option("--since", "past", metavar="7d", help="Only sessions active within this time: 24h, 7d, 2w.")
-@click.option("--html", "html", metavar="FILE", help="Also write one page with all of it, to look at or to pass on.")
-@click.option("--import", "keeps", is_flag=True, help="Also put the sessions into the store, as history.")
+@click.option("--html", "html", metavar="FILE", help="Also write the report as an HTML page.")
+@click.option("--import", "keeps", is_flag=True, help="Also import the sessions into the store.")
 @store_option
 @as_json
 def scan(
     paths: tuple[str, ...], past: str | None, html: str | None, keeps: bool, store: str | None, as_json: bool
 ) -> None:
-    """Read the session logs that are on this machine: what failed, how often again, what overcame it.
+    """Report failures in session logs: what failed, how often, and what recovered it.
 
-    Without PATH it looks where Claude Code, Codex and Gemini CLI keep their logs. A PATH may be a file or a folder of
-    these, of conversations in OpenAI's or Anthropic's form, of OTLP traces as JSON, or of `mulligan export`.
+    Without PATH it reads the logs of Claude Code, Codex and Gemini CLI. A PATH may be a file or folder of these logs,
+    of OpenAI or Anthropic conversations, of OTLP traces as JSON, or of `mulligan export`.
 
-    Nothing leaves the machine, and secrets are taken out before anything is printed or kept.
+    Nothing leaves the machine, and secrets are redacted before anything is printed or stored.
     """
     settings = load_settings(store)
     redactor = build_redactor(settings)
@@ -186,7 +188,7 @@ def _facts(
         "other_files": logs.other_files,
         "formats": logs.formats,
         "looked": [str(location.folder) for location in logs.locations],
-        "unreadable": [{"path": redactor.text(str(path)), "why": reason} for path, reason in logs.unreadable],
+        "unreadable": [{"path": redactor.text(str(path)), "reason": reason} for path, reason in logs.unreadable],
     }
     if importer is not None:
         facts["imported"] = {name: getattr(importer, name) for name in ("runs", "steps", "new")}
@@ -197,24 +199,24 @@ def _facts(
 def _print_nothing_found(logs: LogScanner, paths: tuple[str, ...], past: str | None) -> None:
     """Print the searched locations and what to do."""
     if logs.files_read:
-        click.echo(f"No calls were found in {run_text.format_count(logs.files_read, 'log')}.")
+        click.echo(f"No calls found in {run_text.format_count(logs.files_read, 'log')}.")
     else:
-        click.echo("No session logs were found" + (f" of the last {past}." if past else "."))
+        click.echo("No session logs found" + (f" of the last {past}." if past else "."))
     click.echo("")
-    click.echo("Looked in:")
+    click.echo("Searched folders:")
     for location in logs.locations:
-        state = "no log in it" if location.folder.exists() else "not there"
+        state = "no logs" if location.folder.exists() else "does not exist"
         description = f"{location.agent}, {state}" if location.agent else state
         click.echo(f"  {run_text.to_line(location.folder, 200)}  ({description})")
     _print_notes(logs, None)
     click.echo("")
     if past:
-        click.echo("Look further back: leave out --since.")
+        click.echo("To search further back, remove --since.")
     if not paths:
-        click.echo("Are they elsewhere? Name the folder: mulligan scan PATH")
-        click.echo("Have none yet? Watch failures being recovered: mulligan demo")
+        click.echo("To search another folder: mulligan scan PATH")
+        click.echo("No logs yet? Try: mulligan demo")
     else:
-        click.echo(f"Read are: {', '.join(log_format.title for log_format in formats.FORMATS.values())}.")
+        click.echo(f"Supported formats: {', '.join(log_format.title for log_format in formats.FORMATS.values())}.")
 
 
 def _print_notes(logs: LogScanner, reading: ReaderState | None) -> None:
@@ -222,13 +224,12 @@ def _print_notes(logs: LogScanner, reading: ReaderState | None) -> None:
     notes = []
     if reading is not None and reading.unrecognized_lines:
         notes.append(
-            f"{run_text.format_count(reading.unrecognized_lines, 'line')} of {reading.line_count:,} "
-            "could not be understood."
+            f"{run_text.format_count(reading.unrecognized_lines, 'line')} of {reading.line_count:,} could not be read."
         )
     for path, reason in logs.unreadable[:MAX_NAMED_FILES]:
         notes.append(f"Not read: {run_text.to_line(path, 200)} ({run_text.to_line(reason, 100)})")
     if len(logs.unreadable) > MAX_NAMED_FILES:
-        notes.append(f"Nor {len(logs.unreadable) - MAX_NAMED_FILES:,} others; --json names them all.")
+        notes.append(f"{len(logs.unreadable) - MAX_NAMED_FILES:,} more files were not read; --json names them all.")
     if notes:
         click.echo("", err=True)
         for note in notes:
@@ -239,18 +240,18 @@ def _print_next_steps(html: str | None, importer: Importer | None, paths: tuple[
     """Print suggested next commands on stderr: they are not part of the result."""
     click.echo("", err=True)
     if html:
-        click.echo(f"The page is {run_text.to_line(html, 200)}.", err=True)
+        click.echo(f"Page written to {run_text.to_line(html, 200)}.", err=True)
     if importer is not None:
         new = run_text.format_count(importer.new, "record")
-        click.echo(f"Kept: {new} new in {run_text.to_line(store, 200)}. Ask about them: mulligan stats", err=True)
+        click.echo(f"Imported: {new} new in {run_text.to_line(store, 200)}. See: mulligan stats", err=True)
         if left_out := importer.hooked_note():
             click.echo(left_out, err=True)
     command_text = " ".join(["mulligan scan", *(_quote_path(path) for path in paths)])
-    rows = [] if html else [(f"{command_text} --html report.html", "all of it as a page, to look at or to pass on")]
+    rows = [] if html else [(f"{command_text} --html report.html", "write the full report as a page")]
     rows += (
         []
         if importer is not None
-        else [(f"{command_text} --import", "keep it, so that what helped is known next time")]
+        else [(f"{command_text} --import", "import it, so that memory can use these recoveries")]
     )
     if rows:
         click.echo("Next:", err=True)
@@ -273,7 +274,7 @@ def _quote_path(path: str) -> str:
 def _check_html_path(html: str) -> None:
     path = Path(html)
     if path.is_dir() or not path.absolute().parent.is_dir():
-        raise SettingsError(f"--html takes the name of a file in a folder that is there, got {html!r}.")
+        raise SettingsError(f"Invalid --html {html!r}. Name a file in an existing folder.")
 
 
 def _write_page(html: str, text: str) -> None:
@@ -282,4 +283,4 @@ def _write_page(html: str, text: str) -> None:
         with os.fdopen(os.open(html, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise SettingsError(f"{html} cannot be written ({error.strerror}). Name another file with --html.") from None
+        raise SettingsError(f"Cannot write {html} ({error.strerror}). Name another file with --html.") from None

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from mulligan.core.failure import SettingsError
 
-BEGIN = "<!-- mulligan:begin, kept by `mulligan prompt`: what is written between these two lines is replaced -->"
+BEGIN = "<!-- mulligan:begin, written by `mulligan prompt`: text between these two lines is replaced -->"
 END = "<!-- mulligan:end -->"
 
 _MARK = re.compile(r"<!--\s{0,9}mulligan:(begin|end)\b")
@@ -34,7 +34,7 @@ def replace_section(text: str, body: str, name: str) -> str:
     All other text stays unchanged, and the section uses the file's line endings. `name` is the file's name for errors.
     """
     if _MARK.search(body):
-        raise ValueError("a section must not hold its own marks")
+        raise ValueError("A section must not contain its own marks.")
     lines = text.split("\n")
     existing_section = _find_section(lines, name)
     is_crlf = lines[existing_section.first].endswith("\r") if existing_section else "\r\n" in text
@@ -60,7 +60,7 @@ def _find_section(lines: list[str], name: str) -> _Section | None:
             continue
         if not _MARK_LINE.fullmatch(line):
             raise _damaged_marks_error(
-                name, f"the mulligan:{mark[1]} mark in line {number + 1} does not stand alone in its line"
+                name, f"the mulligan:{mark[1]} mark in line {number + 1} shares its line with other text"
             )
         (begins if mark[1] == "begin" else ends).append(number)
     if not begins and not ends:
@@ -68,7 +68,7 @@ def _find_section(lines: list[str], name: str) -> _Section | None:
     if len(begins) > 1 or len(ends) > 1:
         mark_name, mark_lines = ("begin", begins) if len(begins) > 1 else ("end", ends)
         where = " and ".join(str(number + 1) for number in mark_lines[:3])
-        raise _damaged_marks_error(name, f"there are {len(mark_lines)} mulligan:{mark_name} marks, in lines {where}")
+        raise _damaged_marks_error(name, f"{len(mark_lines)} mulligan:{mark_name} marks, in lines {where}")
     if not begins or not ends:
         present, missing = ("begin", "end") if begins else ("end", "begin")
         raise _damaged_marks_error(
@@ -76,12 +76,12 @@ def _find_section(lines: list[str], name: str) -> _Section | None:
         )
     if begins[0] > ends[0]:
         raise _damaged_marks_error(
-            name, f"mulligan:end in line {ends[0] + 1} stands before mulligan:begin in line {begins[0] + 1}"
+            name, f"mulligan:end in line {ends[0] + 1} precedes mulligan:begin in line {begins[0] + 1}"
         )
     return _Section(begins[0], ends[0])
 
 
 def _damaged_marks_error(name: str, problem: str) -> SettingsError:
     return SettingsError(
-        f"{name}: {problem}. Mend the marks, or remove them all and a new section is added; nothing was done."
+        f"{name}: {problem}. Fix the marks, or remove them all to get a new section; nothing was changed."
     )

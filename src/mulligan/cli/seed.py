@@ -31,22 +31,22 @@ from mulligan.store.urls import open_store, redact_password
     epilog="Examples:\n\n  mulligan seed --list\n\n  mulligan seed\n\n  mulligan lessons disable les_5a85\n\n"
     "  mulligan seed --remove"
 )
-@click.option("--list", "lists", is_flag=True, help="Only show them, and what was said of each here.")
-@click.option("--remove", "removes", is_flag=True, help="Take them out of the store and out of use.")
+@click.option("--list", "lists", is_flag=True, help="List the seed lessons with their state in this store.")
+@click.option("--remove", "removes", is_flag=True, help="Remove the seed lessons from the store and stop using them.")
 @store_option
 @as_json
 def seed(lists: bool, removes: bool, store: str | None, as_json: bool) -> None:
-    """Put the lessons that come with mulligan into the store, to be looked at, reworded, disabled or approved.
+    """Install the lessons that ship with mulligan into the store, to review, edit, disable or approve them.
 
-    They are about programs that most agents use, are told as such, and are no evidence: nothing is ever tried because
-    of one. They are used without this command too. Doing it again after an upgrade brings newer words and keeps what
-    people have said and written.
+    Seed lessons are about programs that many agents use. They are marked as seeds, are no evidence, and never cause a
+    repair. They are used without this command too. After an upgrade, run it again for newer texts; your edits and
+    decisions stay.
     """
     if lists and removes:
-        raise click.UsageError("--list shows them and --remove takes them out: choose one.")
+        raise click.UsageError("--list and --remove exclude each other. Remove one of them.")
     settings = load_settings(store)
     if settings.store_url.startswith("memory:") and not lists:
-        raise SettingsError("a store in memory is gone when the command ends. Name a file: --store PATH")
+        raise SettingsError("A store in memory is lost when the command ends. Name a file: --store PATH")
     if lists:
         opened_store = open_existing_store(settings)
         stored_seeds = (
@@ -67,16 +67,15 @@ def seed(lists: bool, removes: bool, store: str | None, as_json: bool) -> None:
     try:
         if removes:
             removed_count = corpus.remove_seeds(opened_store, DEFAULT_TENANT)
-            removed = f"{format_count(removed_count, 'seed')} taken out of {where}."
-            message = f"{removed} None is used until you type mulligan seed."
+            removed = f"{format_count(removed_count, 'seed lesson')} removed from {where}."
+            message = f"{removed} No seed lesson is used until you run mulligan seed."
             facts = {"removed": removed_count}
         else:
             install_result = corpus.install_seeds(opened_store, DEFAULT_TENANT)
             message = (
-                f"{format_count(len(corpus.seeds()), 'seed')} in {where}: {install_result.new} new, "
-                f"{install_result.updated} with newer words, {install_result.same} as they were, "
-                f"{install_result.edited} reworded by you. "
-                f"To see them: mulligan seed --list{store_option_suffix(store)}"
+                f"{format_count(len(corpus.seeds()), 'seed lesson')} in {where}: {install_result.new} new, "
+                f"{install_result.updated} updated, {install_result.same} unchanged, {install_result.edited} edited "
+                f"by you. List them: mulligan seed --list{store_option_suffix(store)}"
             )
             facts = install_result._asdict()
     finally:
@@ -92,14 +91,14 @@ def _print_seeds(seeds_by_name: Mapping[str, Lesson], stored: Collection[str], i
         print_json([_facts(name, lesson, lesson.id in stored, is_off) for name, lesson in seeds_by_name.items()])
         return
     seed_count = len(seeds_by_name)
-    head = f"{format_count(seed_count, 'seed')}: lessons that come with mulligan, proven by nothing that happened here."
-    state = "They are out of use: mulligan seed puts them back." if is_off else ""
+    head = f"{format_count(seed_count, 'seed lesson')} shipped with mulligan, without evidence from this store."
+    state = "Seed lessons are disabled. Enable them: mulligan seed" if is_off else ""
     facts = [_facts(name, lesson, lesson.id in stored, is_off) for name, lesson in seeds_by_name.items()]
     print_lines([head, *([state] if state else []), "", *render_table(_COLUMNS, facts, terminal_width())])
 
 
 def _state(fact: Mapping[str, Any]) -> str:
-    return "off" if not fact["used"] and fact["state"] != "disabled" else str(fact["state"])
+    return "off" if not fact["active"] and fact["state"] != "disabled" else str(fact["state"])
 
 
 _COLUMNS = (
@@ -117,8 +116,8 @@ _LESSON_FIELDS = (
     "mistake",
     "correction",
     "error",
-    "failed",
-    "works",
+    "failing_example",
+    "working_example",
     "origin",
     "edited",
 )
@@ -126,5 +125,5 @@ _LESSON_FIELDS = (
 
 def _facts(name: str, seed: Lesson, is_stored: bool, is_off: bool) -> dict[str, object]:
     lesson_facts: dict[str, object] = {field: getattr(seed, field) for field in _LESSON_FIELDS}
-    is_used = not is_off and seed.state != "disabled"
-    return {"name": name, **lesson_facts, "state": seed.state, "stored": is_stored, "used": is_used}
+    is_active = not is_off and seed.state != "disabled"
+    return {"name": name, **lesson_facts, "state": seed.state, "stored": is_stored, "active": is_active}

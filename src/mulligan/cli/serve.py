@@ -32,16 +32,24 @@ from mulligan.store.urls import is_remote, journals_of, local_path, open_store, 
     epilog="Examples:\n\n  mulligan serve\n\n  mulligan serve --open\n\n"
     "  mulligan serve --host 0.0.0.0 --allow-host mulligan.example.com"
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", default=4700, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
-@click.option("--open", "opens", is_flag=True, help="Open it in the browser.")
-@click.option("--allow-host", "names", multiple=True, metavar="NAME", help="A name it goes by, beside localhost.")
-@click.option("--level", type=click.Choice(["local", "shared"]), help="How much is hidden of what is sent.")
-@click.option("--log", "logs", is_flag=True, help="One line a request, on standard error.")
-@click.option("--alert-command", metavar="CMD", default="", help="Tell this command of what a person should know.")
-@click.option("--alert-webhook", metavar="URL", default="", help="Post it to this address.")
-@click.option("--prune/--no-prune", "prunes", default=True, help="Once a day remove what is too old.  [yes]")
-@click.option("--no-auth", "open_to_all", is_flag=True, help="Ask nobody for a token or a cookie. Loopback only.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port",
+    default=4700,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port to listen on; 0 picks a free one.",
+)
+@click.option("--open", "opens", is_flag=True, help="Open the dashboard in the browser.")
+@click.option(
+    "--allow-host", "names", multiple=True, metavar="NAME", help="Another host name of this server, besides localhost."
+)
+@click.option("--level", type=click.Choice(["local", "shared"]), help="Redaction level for received records.")
+@click.option("--log", "logs", is_flag=True, help="Log one line per request to standard error.")
+@click.option("--alert-command", metavar="CMD", default="", help="Run this command for each alert.")
+@click.option("--alert-webhook", metavar="URL", default="", help="Post alerts to this URL.")
+@click.option("--prune/--no-prune", "prunes", default=True, help="Delete expired records once a day.  [yes]")
+@click.option("--no-auth", "open_to_all", is_flag=True, help="Require no token or cookie. Loopback only.")
 @store_option
 def serve(
     host: str,
@@ -56,10 +64,10 @@ def serve(
     open_to_all: bool,
     store: str | None,
 ) -> None:
-    """Take in what agents send, and answer questions about it, over HTTP.
+    """Start the server: ingest API, query API and dashboard over HTTP.
 
-    On loopback anybody on this machine may send; to look, open the address that is printed, once a browser. Beyond
-    loopback everybody needs a token: mulligan token create.
+    On loopback, every local program may send records without a token; to open the dashboard, use the printed address
+    once per browser. Beyond loopback every request needs a token: mulligan token create.
     """
     try:
         import jinja2  # noqa: F401 - needs the server extra: fail before the store is opened
@@ -68,14 +76,16 @@ def serve(
         from mulligan.server import http_server
     except ImportError:
         raise MissingExtraError(
-            "the server needs Starlette, uvicorn and Jinja: pip install 'mulligan[server]'"
+            "The server needs Starlette, uvicorn and Jinja. Install them: pip install 'mulligan[server]'"
         ) from None
     is_local = http_server.is_loopback(host) and not names
     if open_to_all and not is_local:
-        raise SettingsError("--no-auth is for loopback alone: beyond it, make tokens with mulligan token create.")
+        raise SettingsError(
+            "--no-auth works on loopback only. For other addresses, create tokens: mulligan token create"
+        )
     settings = load_settings(store)
     if is_remote(settings.store_url):
-        raise SettingsError(f"{settings.store_url} is a server itself. Name a store of your own: --store PATH")
+        raise SettingsError(f"{settings.store_url} is a server itself. Name a store: --store PATH")
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
     alerts = {"command": alert_command, "webhook": alert_webhook}
     _serve(settings, host, port, opens, names, level, logs, open_to_all, is_local, alerts, prunes)
@@ -98,7 +108,9 @@ def _serve(
 
     def redactor(key: bytes, tenant: Tenant) -> Redactor:
         """Build a tenant's redactor. A shared store keeps listed arguments only (SAFETY 3), unless --level is set."""
-        tenant_settings = msgspec.structs.replace(settings, listed=(*settings.listed, *tenant.listed))
+        tenant_settings = msgspec.structs.replace(
+            settings, unredacted_arguments=(*settings.unredacted_arguments, *tenant.unredacted_arguments)
+        )
         return build_redactor(
             tenant_settings, redaction_level if tenant.name == DEFAULT_TENANT else level or "shared", key
         )
@@ -112,7 +124,7 @@ def _serve(
     server_urls: dict[str, Any] = {}
 
     def announce(ticket: str) -> None:
-        click.echo(f"For another browser, once: {server_urls['at']}{ENTRY_PATH}/{ticket}", err=True)
+        click.echo(f"For another browser, open once: {server_urls['at']}{ENTRY_PATH}/{ticket}", err=True)
 
     pruner = Pruner(store, log_line=lambda line: click.echo(line, err=True)) if prunes else None
     on_stored = _build_alert_listener(store, alerts, intake.tenants, server_urls)
@@ -120,8 +132,8 @@ def _serve(
     if not is_local and not any(token.state(now_ms()) == "active" for token in server.tokens.load_all()):
         server.close()
         raise SettingsError(
-            "beyond loopback everybody needs a token, and there is none. "
-            "Make one first: mulligan token create --role admin"
+            "Beyond loopback every request needs a token, and none exists. Create one first: mulligan token "
+            "create --role admin"
         )
     sock = http_server.bind_socket(host, port)
     if not settings.store_url.startswith("memory:"):
@@ -134,27 +146,23 @@ def _serve(
     address = f"{server_urls['at']}{ENTRY_PATH}/{server.browser_sessions.ticket}"
 
     def ready() -> None:
-        where = f"all interfaces, port {port}," if is_on_all_interfaces else server_urls["at"]
+        where = f"all interfaces, port {port}" if is_on_all_interfaces else server_urls["at"]
         click.echo(
-            f"mulligan listens on {where} and keeps in {redact_password(settings.store_url)}, level {redaction_level}."
+            f"Listening on {where} with store {redact_password(settings.store_url)}, redaction level {redaction_level}."
         )
         if is_on_all_interfaces:
-            by_name = (
-                f"or as {' or '.join(names)}" if names else "and by no name, unless you allow it (--allow-host NAME)"
-            )
-            click.echo(f"From here it is {server_urls['at']}; from elsewhere it answers by its address {by_name}.")
+            by_name = f" or {' or '.join(names)}" if names else "; to allow a host name: --allow-host NAME"
+            click.echo(f"Local address: {server_urls['at']}. From other machines, use its IP address{by_name}.")
         if open_to_all:
-            click.echo("Everybody on this machine may read, send and decide: --no-auth asks nobody who they are.")
+            click.echo("Authentication is off (--no-auth): every local user can read, send and change records.")
         else:
-            click.echo(f"To look{' from here' if is_on_all_interfaces else ''}, open this once: {address}")
+            click.echo(f"Dashboard{' from this machine' if is_on_all_interfaces else ''}, open once: {address}")
         url = f"http://{names[0] if names else 'ADDRESS'}:{port}" if is_on_all_interfaces else server_urls["at"]
         option_suffix = ("" if url == DEFAULT_URL else f" --url {url}") + ("" if is_local else " --token TOKEN")
-        click.echo(f"To send from OpenTelemetry: mulligan env{option_suffix}")
+        click.echo(f"OpenTelemetry exporter settings: mulligan env{option_suffix}")
         if pruner is not None:
             pruner.start()
-            click.echo(
-                f"Once a day, what is too old goes: {_describe_retention(intake.tenants)}. To keep it: --no-prune"
-            )
+            click.echo(f"Daily pruning: {_describe_retention(intake.tenants)}. To turn it off: --no-prune")
         sys.stdout.flush()
         if opens:
             import webbrowser
@@ -168,9 +176,9 @@ def _serve(
 def _describe_retention(tenants: Tenants) -> str:
     """Describe the retention of the default tenant."""
     retention = next(tenant.retention for tenant in tenants.load_all_with_default() if tenant.name == DEFAULT_TENANT)
-    ages = {"runs that worked": retention.successes, "runs that failed": retention.failures}
+    ages = {"successful runs": retention.keep_successes, "failed runs": retention.keep_failures}
     phrases = [f"{subject} after {age // DAY} days" for subject, age in ages.items() if age is not None]
-    return " and ".join(phrases) or "figures by the hour alone"
+    return " and ".join(phrases) or "hourly counters only"
 
 
 def _build_alert_listener(
@@ -205,6 +213,7 @@ def _build_alert_listener(
         Alerts(**server_targets)  # raises now for invalid targets, not at the first failure
         if server_targets["command"] and shutil.which(shlex.split(server_targets["command"])[0]) is None:
             raise SettingsError(
-                f"there is no program {shlex.split(server_targets['command'])[0]!r} to be told of alerts."
+                f"Alert command {shlex.split(server_targets['command'])[0]!r} not found. Install it, or change "
+                "--alert-command."
             )
     return on_stored

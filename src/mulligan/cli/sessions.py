@@ -49,13 +49,13 @@ COLUMNS = (
     epilog="Examples:\n\n  mulligan sessions\n\n  mulligan sessions --agent claude-code --json\n\n  "
     "mulligan sessions show bc15e4d3",
 )
-@click.option("--agent", help="Only those of this agent.")
+@click.option("--agent", help="Only sessions of this agent.")
 @limit_option
 @store_option
 @as_json
 @click.pass_context
 def sessions(context: click.Context, /, agent: str | None, limit: int, store: str | None, as_json: bool) -> None:
-    """The conversations whose failures are remembered, the latest first."""
+    """List sessions with tracked failures, the latest first."""
     if context.invoked_subcommand is not None:
         context.obj = store
         return
@@ -71,10 +71,10 @@ def sessions(context: click.Context, /, agent: str | None, limit: int, store: st
         print_json(rows[:limit])
         return
     if not rows:
-        click.echo("No session is remembered." if agent is None else f"No session of {to_line(agent)} is remembered.")
+        click.echo("No sessions." if agent is None else f"No sessions of {to_line(agent)}.")
         return
     failures = sum(row["failures"] for row in rows[:limit])
-    click.echo(f"{format_count(len(rows[:limit]), 'session')}, {format_count(failures, 'failure')} remembered.\n")
+    click.echo(f"{format_count(len(rows[:limit]), 'session')}, {format_count(failures, 'tracked failure')}.\n")
     print_lines(render_table(COLUMNS, rows[:limit], terminal_width()))
     warn_if_truncated(len(rows[:limit]), limit)
 
@@ -85,15 +85,17 @@ def sessions(context: click.Context, /, agent: str | None, limit: int, store: st
 @as_json
 @click.pass_context
 def show(context: click.Context, session: str, store: str | None, as_json: bool) -> None:
-    """What is remembered of one session: each failure, and what the model is told after a compaction.
+    """Show one session: its tracked failures, and the reminder for the model after a compaction.
 
-    SESSION is any unambiguous beginning of its id.
+    SESSION is any unambiguous prefix of its id.
     """
     existing_store = open_existing_store(load_settings(store or context.obj))
     session_ids = existing_store.keys(DEFAULT_TENANT, SESSION_KIND) if existing_store is not None else []
     matching_ids = [id for id in session_ids if id == session] or [id for id in session_ids if id.startswith(session)]
     if existing_store is None or len(matching_ids) != 1:
-        raise SettingsError(f"there is no session {session!r}, or more than one begins so. See them: mulligan sessions")
+        raise SettingsError(
+            f"No session matches {session!r}, or several start with it. List sessions: mulligan sessions"
+        )
     facts = _facts(existing_store, matching_ids[0])
     session_tracker = _tracker(existing_store, matching_ids[0])
     failure_facts = [_failure_facts(failure) for failure in (*session_tracker.failures, *session_tracker.pending)]
@@ -104,15 +106,15 @@ def show(context: click.Context, session: str, store: str | None, as_json: bool)
     agent = f" of {to_line(facts['agent'])}" if facts["agent"] else ""
     click.echo(
         f"{to_line(facts['session'])}{agent}: {format_count(facts['turns'], 'turn')}, "
-        f"{format_count(len(failure_facts), 'failure')} remembered, "
+        f"{format_count(len(failure_facts), 'tracked failure')}, "
         f"{format_count(facts['compactions'], 'compaction')}."
     )
     for failure in failure_facts:
         times = f", {failure['total']} times" if failure["total"] > 1 else ""
         click.echo(f"\n  {to_line(failure['kind'])} in {to_line(failure['tool'])}, turn {failure['turn']}{times}")
         click.echo(f"    {to_line(failure['message'], 160)}")
-        for fix_text, success_count in failure["worked"].items():
-            click.echo(f"    worked {success_count} of {failure['total']} times: {to_line(fix_text, 160)}")
+        for fix_text, success_count in failure["recoveries"].items():
+            click.echo(f"    recovered {success_count} of {failure['total']} times: {to_line(fix_text, 160)}")
     for number, rate in enumerate(rates):
         when = "since the last" if number == len(rates) - 1 else f"before the {number + 1}."
         if len(rates) > 1 and rate["calls"]:
@@ -120,7 +122,7 @@ def show(context: click.Context, session: str, store: str | None, as_json: bool)
     if warning := session_tracker.rate_increase():
         click.echo(f"\n{warning}")
     if session_tracker.reminder:
-        click.echo("\nThe model was told:\n")
+        click.echo("\nReminder for the model:\n")
         for text in session_tracker.reminder.splitlines():
             click.echo(f"  {to_line(text, 400)}")
 
@@ -138,7 +140,7 @@ def _facts(store: Store, id: str) -> dict[str, Any]:
     if data := store.get(DEFAULT_TENANT, HOOK_KIND, id):
         decoded = msgspec.json.decode(data)
         hook_state = decoded if isinstance(decoded, dict) else {}
-    latest = max((failure.step.started for failure in session_tracker.failures), default=0)
+    latest = max((failure.step.started_at for failure in session_tracker.failures), default=0)
     return {
         "session": id,
         "agent": hook_state.get("agent", ""),
@@ -157,10 +159,10 @@ def _failure_facts(failure: TrackedFailure) -> dict[str, Any]:
         "tool": failure.step.name,
         "server": failure.step.server,
         "turn": failure.turn,
-        "count": failure.count,
+        "occurrences": failure.count,
         "total": failure.total,
-        "about": failure.about,
+        "subject": failure.subject,
         "message": failure.step.failure.message if failure.step.failure else "",
-        "worked": failure.worked,
-        "overcome": not failure.is_open,
+        "recoveries": failure.recoveries,
+        "recovered": not failure.is_open,
     }

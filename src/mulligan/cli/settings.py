@@ -14,7 +14,7 @@ from mulligan.store.urls import redact_password
 @click.command(epilog="Examples:\n\n  mulligan settings\n\n  MULLIGAN_ATTEMPTS=2 mulligan settings --json")
 @as_json
 def settings(as_json: bool) -> None:
-    """The settings in force here, from environment, files and defaults."""
+    """Show the effective settings from environment, files and defaults."""
     current_settings = settings_file.load_settings()
     values = {
         name: getattr(current_settings, name)
@@ -28,7 +28,7 @@ def settings(as_json: bool) -> None:
     if as_json:
         print_json(values)
         return
-    click.echo(f"Failures are kept in {trusted_line(values['store'])}.")
+    click.echo(f"Store: {trusted_line(values['store'])}")
     click.echo("")
     print_lines(render_columns([(name, _format_value(value)) for name, value in values.items()]))
 

@@ -48,25 +48,30 @@ EXAMPLES = """Examples:
 
 
 @click.command(epilog=EXAMPLES)
-@click.option("--by", type=click.Choice(DIMENSIONS), help="Divide the figures by this.")
+@click.option("--by", type=click.Choice(DIMENSIONS), help="Group the statistics by this dimension.")
 @click.option(
-    "--since", "past", default="7d", show_default=True, metavar="7d", help="30m, 24h, 7d, 2w, a date, or all."
+    "--since",
+    "past",
+    default="7d",
+    show_default=True,
+    metavar="7d",
+    help="Start of the period: 30m, 24h, 7d, 2w, a date, or all.",
 )
-@click.option("--until", metavar="DATE", help="Up to a date (2026-01-31), or so long ago (24h).")
-@click.option("--agent", help="Only this agent's.")
-@click.option("--tool", help="Only this tool's calls.")
-@kind_option("Only failures of this kind (tool/timeout), or of all kinds of a type (tool).", after="")
-@click.option("--model", help="Only this model's.")
-@click.option("--version", "version", help="Only this version of the agent.")
-@click.option("--environment", help="Only this environment's.")
+@click.option("--until", metavar="DATE", help="End of the period: a date (2026-01-31), or an age (24h).")
+@click.option("--agent", help="Only runs of this agent.")
+@click.option("--tool", help="Only calls of this tool.")
+@kind_option("Only failures of this kind (tool/timeout), or of a type (tool).", after="")
+@click.option("--model", help="Only calls of this model.")
+@click.option("--version", "version", help="Only runs of this version of the agent.")
+@click.option("--environment", help="Only runs in this environment.")
 @click.option("--type", "type", type=click.Choice(STEP_TYPES), help="Only steps of this type.")
 @click.option(
-    "--compare", nargs=2, metavar="A B", help="Two versions beside each other; with --by, two of that instead."
+    "--compare", nargs=2, metavar="A B", help="Compare two versions; with --by, two values of that dimension."
 )
 @click.option(
-    "--limit", type=click.IntRange(1, 100_000), help="Rows with --by: 20, or all of them with --json or --csv."
+    "--limit", type=click.IntRange(1, 100_000), help="Maximum rows with --by. Default: 20; all with --json or --csv."
 )
-@click.option("--csv", "as_comma", is_flag=True, help="The rows as CSV, with --by.")
+@click.option("--csv", "as_comma", is_flag=True, help="With --by: print the rows as CSV.")
 @store_option
 @as_json
 def stats(
@@ -80,12 +85,12 @@ def stats(
     as_json: bool,
     **filters: Any,
 ) -> None:
-    """What failed, what overcame it, what it cost, and what that suggests.
+    """Show failure and recovery statistics, with their cost and suggestions.
 
-    Answers cover whole hours, or whole days (UTC) beyond three days, and say which.
+    Counts are by full hour, or by full UTC day for periods over three days. The output names the period.
     """
     if as_comma and (by is None or compare):
-        raise SettingsError("--csv needs rows: say by what, such as --by tool, and leave out --compare.")
+        raise SettingsError("--csv needs --by, such as --by tool, and excludes --compare.")
     settings = load_settings(store)
     query = StatsQuery(
         now=now_ms(),
@@ -95,7 +100,7 @@ def stats(
         **filters,
     )
     if query.since is not None and query.until is not None and query.since >= query.until:
-        raise SettingsError(f"--since {past} is not before --until {until}.")
+        raise SettingsError(f"--since {past} must be before --until {until}. Change one of them.")
     existing_store = open_existing_store(settings)
     if compare:
         _compare(existing_store, query, compare, as_json)
@@ -133,13 +138,13 @@ def stats(
                 )
             )
         elif answer.total.calls:
-            click.echo(f"None of it says which {query.by}.")
+            click.echo(f"No records with a {query.by} in this period.")
     if not as_json and not as_comma and not answer.total.calls and not answer.total.runs and past != "all":
         if existing_store is not None:
-            click.echo(f"Looked into {redact_password(settings.store_url)}. Further back: --since all", err=True)
+            click.echo(f"Store: {redact_password(settings.store_url)}. For older records: --since all", err=True)
         else:
             advice = "Wrap a function with @mulligan.tool and call it, or try: mulligan demo"
-            click.echo(f"There is no {redact_password(settings.store_url)} yet. {advice}", err=True)
+            click.echo(f"Store {redact_password(settings.store_url)} does not exist yet. {advice}", err=True)
 
 
 def _compute_stats(store: Store | None, query: StatsQuery) -> Stats:
@@ -154,7 +159,7 @@ def _compare(store: Store | None, query: StatsQuery, values: tuple[str, str], as
     dimension = query.by or "version"
     if dimension not in COMPARABLE_DIMENSIONS:
         raise SettingsError(
-            f"two of {dimension} cannot be compared; --by takes here: {', '.join(COMPARABLE_DIMENSIONS)}."
+            f"Cannot compare by {dimension}. With --compare, --by takes: {', '.join(COMPARABLE_DIMENSIONS)}."
         )
     first_stats, second_stats = (
         _compute_stats(store, _replace_fields(query, by=None, **{dimension: value})) for value in values
@@ -163,11 +168,11 @@ def _compare(store: Store | None, query: StatsQuery, values: tuple[str, str], as
         if not answer.total.calls and not answer.total.runs:
             available_values = sorted(_compute_stats(store, _replace_fields(query, by=dimension)).parts)
             hint = (
-                f"There are: {', '.join(available_values[:10])}."
+                f"Available: {', '.join(available_values[:10])}."
                 if available_values
-                else "Nothing in this time says one."
+                else "No run in this period has one."
             )
-            raise SettingsError(f"there is nothing of {dimension} {value!r} in this time. {hint}")
+            raise SettingsError(f"No records with {dimension} {value!r} in this period. {hint}")
     if as_json:
         differences = [
             difference._asdict() for difference in questions.compare_stats(first_stats.total, second_stats.total)

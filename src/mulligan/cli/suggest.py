@@ -35,22 +35,23 @@ _EXAMPLE = '{"tool": "search", "arguments": {"topK": "5"}, "error": "...", "sche
     """"schema": {"properties": {"k": {"type": "integer"}}}}' | mulligan suggest"""
 )
 @click.argument("file", required=False, type=click.Path(allow_dash=True))
-@click.option("--no-memory", is_flag=True, help="Leave out what worked before.")
+@click.option("--no-memory", is_flag=True, help="Ignore fixes from earlier runs.")
 @store_option
 @json_option
 def suggest(file: str | None, no_memory: bool, store: str | None, as_json: bool) -> None:
-    """What would repair this call?
+    """Suggest repairs for failed calls.
 
-    Reads one JSON object a line from FILE or from standard input: tool, arguments, error, and if known schema, tools
-    (schemas by name), history (earlier calls of the run: tool, arguments, outcome, result or error), privileged,
-    released, effects, destructive, mode, agent, context, id. What worked before, by the store, is among the answers.
-    With --json, or where the output is not a terminal, it answers each line with one, and with the field "error" where
-    it cannot be read. Exit 1 when none can.
+    Reads one JSON object per line from FILE or standard input, with the fields tool, arguments, error. Optional fields:
+    schema, tools (schemas by name), history (earlier calls of the run: tool, arguments, outcome, result or error),
+    privileged, unprivileged, effects, destructive, mode, agent, context, id. Fixes from the store are included.
+
+    With --json, or if the output is not a terminal, prints one JSON object per line, with the field "error" for an
+    unreadable line. Exits 1 if no line is readable.
     """
     settings = load_settings(store)
     existing_store = None if no_memory else open_existing_store(settings)
     if store and existing_store is None and not no_memory:
-        raise SettingsError(f"there is no {settings.store_url}. Name another with --store, or leave it out.")
+        raise SettingsError(f"Store {settings.store_url} does not exist. Name another with --store, or remove --store.")
     classify = Classifier.from_settings({"kinds": settings.kinds, "rules": settings.rules}).classify
     is_table = not as_json and sys.stdout.isatty()
     rows: list[tuple[str, ...]] = []
@@ -110,11 +111,11 @@ def _build_fix_lookup(store: Store, failed_call: dict[str, Any]) -> Callable[...
 
 def _open_input(file: str | None) -> IO[bytes]:
     if file is None and sys.stdin.isatty():
-        raise click.UsageError("give me failed calls on standard input, or a file: `mulligan suggest failed.jsonl`.")
+        raise click.UsageError("No input. Pipe failed calls in, or name a file: `mulligan suggest failed.jsonl`.")
     try:
         return click.open_file(file or "-", "rb")
     except OSError as error:
-        raise click.UsageError(f"{sanitize(str(file), 200)} cannot be read: {error.strerror}.") from None
+        raise click.UsageError(f"Cannot read {sanitize(str(file), 200)!r}: {error.strerror}.") from None
 
 
 def _read_lines(stream: IO[bytes]) -> Iterator[bytes]:
@@ -126,9 +127,9 @@ def _parse_object(line: bytes) -> dict[str, Any]:
     try:
         parsed = json.loads(line)
     except (ValueError, RecursionError):
-        raise ValueError(f"not a JSON object, such as {_EXAMPLE}") from None
+        raise ValueError(f"not a JSON object; expected one such as {_EXAMPLE}") from None
     if not isinstance(parsed, dict):
-        raise ValueError(f"not a JSON object, such as {_EXAMPLE}")
+        raise ValueError(f"not a JSON object; expected one such as {_EXAMPLE}")
     return parsed
 
 
@@ -141,21 +142,22 @@ _FIELDS: dict[str, tuple[type, str]] = {
     "tools": (dict, "an object of schemas by name"),
     "history": (list, "a list of earlier calls"),
     "privileged": (list, "a list of names"),
+    "unprivileged": (list, "a list of names"),
     "released": (list, "a list of names"),
     "effects": (str, ", ".join(get_args(Effects))),
     "destructive": (bool, "true or false"),
     "mode": (str, ", ".join(get_args(Mode))),
 }
 _KEYWORDS = {"history": "run", "released": "unprivileged"}
-"""Fields that have another name as arguments of `suggest_repairs`."""
+"""Fields that have another name as arguments of `suggest_repairs`. `released` is the earlier name of `unprivileged`."""
 
 
 def _parse_failed_call(failed_call: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of `advise`. Raise ValueError with the reason if the line is invalid."""
     if not isinstance(failed_call.get("tool"), str):
-        raise ValueError('"tool" is the name of a tool')
+        raise ValueError('"tool" must be the name of a tool')
     if failed_call.get("error") is None:
-        raise ValueError('no "error"')
+        raise ValueError('missing field "error"')
     keyword_arguments: dict[str, Any] = {
         "tool": failed_call["tool"],
         "error": failed_call["error"],
@@ -166,13 +168,15 @@ def _parse_failed_call(failed_call: dict[str, Any]) -> dict[str, Any]:
         if value is None:
             continue
         if not isinstance(value, expected_type):
-            raise ValueError(f'"{name}" is {description}')
+            raise ValueError(f'"{name}" must be {description}')
+        if name == "effects" and value == "repeatable":
+            value = "idempotent"  # its earlier name
         if isinstance(value, list) and name != "history" and not all(isinstance(entry, str) for entry in value):
-            raise ValueError(f'"{name}" is {description}')
+            raise ValueError(f'"{name}" must be {description}')
         keyword_arguments[_KEYWORDS.get(name, name)] = value
     tools = keyword_arguments.get("tools", {})
     if not all(schema is None or isinstance(schema, dict) for schema in tools.values()):
-        raise ValueError('"tools" is an object of schemas by name')
+        raise ValueError('"tools" must be an object of schemas by name')
     return keyword_arguments
 
 
@@ -183,11 +187,11 @@ def _parse_arguments(failed_call: dict[str, Any]) -> dict[str, Any]:
         try:
             arguments = json.loads(arguments) if arguments.strip() else {}
         except (ValueError, RecursionError):
-            raise ValueError('"arguments" is a text that is not JSON') from None
+            raise ValueError('"arguments" is a string that is not JSON') from None
     if arguments is None:
         return {}
     if not isinstance(arguments, dict):
-        raise ValueError('"arguments" is an object')
+        raise ValueError('"arguments" must be an object')
     return arguments
 
 
@@ -196,7 +200,7 @@ def facts(advice: SuggestionResult) -> dict[str, Any]:
         "kind": str(advice.kind),
         "suggestions": [_suggestion_facts(suggestion) for suggestion in advice.suggestions],
         "abstained": advice.abstained,
-        "why": advice.reason,
+        "reason": advice.reason,
     }
 
 
@@ -204,26 +208,26 @@ def _suggestion_facts(suggestion: Suggestion) -> dict[str, Any]:
     return {
         "tool": suggestion.tool,
         "arguments": suggestion.arguments,
-        "first": [{"tool": before.tool, "arguments": before.arguments} for before in suggestion.prerequisites],
+        "prerequisites": [{"tool": before.tool, "arguments": before.arguments} for before in suggestion.prerequisites],
         "confidence": round(suggestion.confidence, 2),
         "source": suggestion.source,
-        "family": suggestion.strategy,
+        "strategy": suggestion.strategy,
         "changes": [_change_facts(change) for change in suggestion.changes],
         "evidence": [sanitize(evidence_text, 200) for evidence_text in suggestion.evidence],
-        "fix": suggestion.fix_id,
+        "fix_id": suggestion.fix_id,
         "automatic": suggestion.automatic,
-        "why": suggestion.reason,
+        "reason": suggestion.reason,
     }
 
 
 def _change_facts(change: Change) -> dict[str, Any]:
     change_facts: dict[str, Any] = {
         "path": change.path,
-        "how": change.how,
+        "operation": change.operation,
         "before": change.before,
         "after": change.after,
     }
-    return {**change_facts, "from": change.from_}
+    return {**change_facts, "source": change.source}
 
 
 def _print_json_line(answer: dict[str, Any]) -> None:
@@ -238,7 +242,7 @@ def _print_json_line(answer: dict[str, Any]) -> None:
 
 def _build_row(number: int, advice: SuggestionResult) -> tuple[str, ...]:
     if not advice.suggestions:
-        return str(number), str(advice.kind), "", "", f"nothing: {advice.reason}"
+        return str(number), str(advice.kind), "", "", f"none: {advice.reason}"
     first = advice.suggestions[0]
     calls = [(before.tool, before.arguments) for before in first.prerequisites] + [(first.tool, first.arguments)]
     call = ", then ".join(
@@ -249,11 +253,11 @@ def _build_row(number: int, advice: SuggestionResult) -> tuple[str, ...]:
 
 def _print_table(rows: list[tuple[str, ...]], unreadable_count: int) -> None:
     suggestion_count = sum(1 for row in rows if row[2])
-    unreadable_note = f", {unreadable_count} of them unreadable" if unreadable_count else ""
+    unreadable_note = f", {unreadable_count} unreadable" if unreadable_count else ""
     click.echo(
         f"{format_count(suggestion_count, 'suggestion')} for {format_count(len(rows), 'line')}{unreadable_note}."
     )
     if rows:
         click.echo()
-        for line in render_columns([("line", "kind", "sure", "automatic", "call"), *rows], right=(0, 2)):
+        for line in render_columns([("line", "kind", "confidence", "automatic", "call"), *rows], right=(0, 2)):
             click.echo(line)

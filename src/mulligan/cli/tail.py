@@ -30,11 +30,17 @@ POLL_INTERVAL_SECONDS = 0.5
 
 
 @click.command(epilog="Examples:\n\n  mulligan tail --failures\n\n  mulligan tail --tool search --json | jq .step.name")
-@click.option("--agent", help="Only this agent's.")
-@click.option("--tool", help="Only this tool's.")
-@kind_option("Only failures of this kind, such as tool/timeout, or of a type (tool).")
-@click.option("--failures", is_flag=True, help="Only what fails.")
-@click.option("--lines", default=10, show_default=True, type=click.IntRange(0), help="How much of the last hour first.")
+@click.option("--agent", help="Only attempts of this agent.")
+@click.option("--tool", help="Only attempts of this tool.")
+@kind_option("Only failures of this kind, such as tool/timeout, or of a type, such as tool.")
+@click.option("--failures", is_flag=True, help="Only failed attempts.")
+@click.option(
+    "--lines",
+    default=10,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Number of attempts of the last hour to print first.",
+)
 @store_option
 @as_json
 def tail(
@@ -46,11 +52,11 @@ def tail(
     store: str | None,
     as_json: bool,
 ) -> NoReturn:
-    """Every attempt as it ends, until you press Ctrl-C. With --json a line of JSON each."""
+    """Print every attempt as it ends, until you press Ctrl-C. With --json, one JSON object per line."""
     settings = load_settings(store)
     existing_store = open_existing_store(settings)
     if existing_store is None:
-        click.echo(f"There is no {redact_password(settings.store_url)} yet; waiting for it.", err=True)
+        click.echo(f"Store {redact_password(settings.store_url)} does not exist yet; waiting for it.", err=True)
     url = settings.store_url
     path = None if url.startswith("memory:") or is_networked(url) else sqlite_path(url)
     since = now_ms() - START_LOOKBACK_MS

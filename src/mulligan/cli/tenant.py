@@ -49,31 +49,35 @@ _FACTORS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 
 @click.group(
     cls=CommandGroup,
-    epilog="Examples:\n\n  mulligan tenant create acme --records 2m --listed query,path\n\n"
-    "  mulligan token create --role ingest --tenant acme\n\n  mulligan tenant set acme --failures 180\n\n"
+    epilog="Examples:\n\n  mulligan tenant create acme --records 2m --unredacted-arguments query,path\n\n"
+    "  mulligan token create --role ingest --tenant acme\n\n  mulligan tenant set acme --keep-failures 180\n\n"
     "  mulligan tenant remove acme",
 )
 def tenant() -> None:
-    """Tenants of a server: make, list, show, change, remove.
+    """Manage the tenants of a server, with their retention and quotas.
 
-    Tenants see nothing of each other. Whoever can open the store itself, as these commands do, is its owner; over HTTP
-    nobody can make or change a tenant.
+    Tenants cannot see each other's records. These commands open the store directly, so only its owner can run them;
+    tenants cannot be created or changed over HTTP.
     """
 
 
 def _add_tenant_options(function: F) -> F:
     """Add the options that define a tenant."""
     for option in reversed((
-        click.option("--note", help="What it is for."),
-        click.option("--failures", metavar="DAYS", help="Keep runs that failed so long; `ever`, or `usual` (90)."),
-        click.option("--successes", metavar="DAYS", help="Keep runs that worked so long; `ever`, or `usual` (30)."),
-        click.option("--hours", metavar="DAYS", help="Keep figures by the hour so long; `ever`, or `usual` (35)."),
-        click.option("--requests", metavar="N", help="Requests a day, such as 500k; `any` lifts the limit."),
-        click.option("--records", metavar="N", help="Records a day, such as 2m; `any` lifts the limit."),
-        click.option("--bytes", "bytes_", metavar="N", help="Bytes sent a day, such as 5g; `any` lifts the limit."),
-        click.option("--listed", metavar="NAMES", help="Arguments whose values may be kept, with commas between."),
-        click.option("--alert-command", metavar="CMD", help="Tell this command of what its people should know."),
-        click.option("--alert-webhook", metavar="URL", help="Post it to this address."),
+        click.option("--note", help="Note about the tenant."),
+        click.option("--keep-failures", metavar="DAYS", help="Days to keep failed runs; `forever` or `default` (90)."),
+        click.option(
+            "--keep-successes", metavar="DAYS", help="Days to keep successful runs; `forever` or `default` (30)."
+        ),
+        click.option("--keep-hourly", metavar="DAYS", help="Days to keep hourly rollups; `forever` or `default` (35)."),
+        click.option("--requests", metavar="N", help="Requests per day, such as 500k, or `unlimited`."),
+        click.option("--records", metavar="N", help="Records per day, such as 2m, or `unlimited`."),
+        click.option("--bytes", "bytes_", metavar="N", help="Bytes per day, such as 5g, or `unlimited`."),
+        click.option(
+            "--unredacted-arguments", metavar="NAMES", help="Arguments stored with their values, separated by commas."
+        ),
+        click.option("--alert-command", metavar="CMD", help="Run this command for each alert of this tenant."),
+        click.option("--alert-webhook", metavar="URL", help="Post alerts of this tenant to this URL."),
     )):  # fmt: skip
         function = option(function)
     return function
@@ -85,15 +89,15 @@ def _apply_options(
     requests: str | None,
     records: str | None,
     bytes_: str | None,
-    listed: str | None,
+    unredacted_arguments: str | None,
     alert_command: str | None,
     alert_webhook: str | None,
     **retention_texts: str | None,
 ) -> Tenant:
     """Apply the given options to a tenant. Raise an error for invalid values."""
     ages = {name: text for name in RETENTION_FIELDS if (text := retention_texts.get(name)) is not None}
-    default_fields = [name for name, text in ages.items() if text == "usual"]
-    days = {name: _parse_days(name, text) for name, text in ages.items() if text != "usual"}
+    default_fields = [name for name, text in ages.items() if text == "default"]
+    days = {name: _parse_days(name, text) for name, text in ages.items() if text != "default"}
     quota_texts = dict(zip(MEASURES, (requests, records, bytes_), strict=True))
     limits: dict[Measure, int | None] = {
         name: _parse_amount(name, text) for name, text in quota_texts.items() if text is not None
@@ -101,9 +105,9 @@ def _apply_options(
     tenant = with_quotas(with_retention_days(tenant, days, default_fields), limits)
     if note is not None:
         tenant = msgspec.structs.replace(tenant, note=to_line(note, 200))
-    if listed is not None:
-        names = tuple(sorted({name.strip() for name in listed.split(",") if name.strip()}))
-        tenant = msgspec.structs.replace(tenant, listed=names)
+    if unredacted_arguments is not None:
+        names = tuple(sorted({name.strip() for name in unredacted_arguments.split(",") if name.strip()}))
+        tenant = msgspec.structs.replace(tenant, unredacted_arguments=names)
     if alert_command is not None:
         tenant = msgspec.structs.replace(tenant, alert_command=alert_command)
     if alert_webhook is not None:
@@ -112,37 +116,41 @@ def _apply_options(
         try:
             Alerts(command=tenant.alert_command, webhook=tenant.alert_webhook)
         except ValueError as error:
-            raise SettingsError(f"--alert-command {tenant.alert_command!r} is no command ({error}).") from None
+            raise SettingsError(
+                f"Invalid --alert-command {tenant.alert_command!r} ({error}). Quote it as for a shell."
+            ) from None
     return tenant
 
 
 def _parse_days(name: str, text: str) -> int | None:
-    if text == "ever":
+    if text == "forever":
         return None
     if not re.fullmatch(r"[0-9]{1,5}", text):
-        raise SettingsError(f"--{name} takes a number of days, `ever` or `usual`, got {text!r}.")
+        raise SettingsError(
+            f"Invalid --{name.replace('_', '-')} {text!r}. Use a number of days, `forever` or `default`."
+        )
     return int(text)
 
 
 def _parse_amount(name: str, text: str) -> int | None:
-    if text == "any":
+    if text == "unlimited":
         return None
     match = re.fullmatch(r"([0-9]{1,12})([kmg]?)", text.casefold())
     if match is None:
-        raise SettingsError(f"--{name} takes a number a day, such as 500k or 2m, or `any`, got {text!r}.")
+        raise SettingsError(f"Invalid --{name} {text!r}. Use a number per day, such as 500k or 2m, or `unlimited`.")
     return int(match[1]) * _FACTORS[match[2]]
 
 
 def _check_name(name: str) -> str:
     if not TENANT_NAME_PATTERN.fullmatch(name):
-        raise SettingsError(f"a tenant is called by letters, digits and . _ @ : / - only, up to 80, got {name!r}.")
+        raise SettingsError(f"Invalid tenant name {name!r}. Use up to 80 letters, digits and . _ @ : / -")
     return name
 
 
 def _local_store_url(store: str | None) -> str:
     url = load_settings(store).store_url
     if is_remote(url):
-        raise SettingsError(f"tenants are managed where the store is, not through {url}. Name the store: --store PATH")
+        raise SettingsError(f"Tenants cannot be managed through the server {url}. Name its store: --store PATH")
     return url
 
 
@@ -151,17 +159,20 @@ def _open_store(store: str | None) -> Store:
     return require_store(load_settings(store))
 
 
-@tenant.command(epilog="Examples:\n\n  mulligan tenant create acme --records 2m --listed query,path --failures 180")
+@tenant.command(
+    epilog="Examples:\n\n  mulligan tenant create acme --records 2m "
+    "--unredacted-arguments query,path --keep-failures 180"
+)
 @click.argument("name")
 @_add_tenant_options
 @store_option
 @as_json
 def create(name: str, store: str | None, as_json: bool, **tenant_options: Any) -> None:
-    """Make a tenant. It comes in by its tokens: mulligan token create --tenant NAME."""
-    new_tenant = _apply_options(Tenant(name=_check_name(name), created=now_ms()), **tenant_options)
+    """Create a tenant. To give it access: mulligan token create --tenant NAME."""
+    new_tenant = _apply_options(Tenant(name=_check_name(name), created_at=now_ms()), **tenant_options)
     url = _local_store_url(store)
     if url.startswith("memory:"):
-        raise SettingsError("a store in memory is gone when the command ends. Name a file: --store PATH")
+        raise SettingsError("A store in memory is lost when the command ends. Name a file: --store PATH")
     opened_store = open_store(url)
     try:
         Tenants(opened_store).create(new_tenant)
@@ -170,14 +181,14 @@ def create(name: str, store: str | None, as_json: bool, **tenant_options: Any) -
     if as_json:
         print_json(_facts(new_tenant))
     else:
-        click.echo(f"{name} is made. Let somebody in: mulligan token create --role ingest --tenant {name}")
+        click.echo(f"Created tenant {name}. Give it access: mulligan token create --role ingest --tenant {name}")
 
 
 @tenant.command("list", epilog="Examples:\n\n  mulligan tenant list --json")
 @store_option
 @as_json
 def list_(store: str | None, as_json: bool) -> None:
-    """The tenants there are, and those that only a token names."""
+    """List all tenants, including those that only a token names."""
     _local_store_url(store)
     existing_store = open_existing_store(load_settings(store))
     stored_tenants = {
@@ -192,9 +203,9 @@ def list_(store: str | None, as_json: bool) -> None:
     if as_json:
         print_json([_facts(tenant) | {"tokens": _count_active_tokens(tokens, tenant.name)} for tenant in tenants])
         return
-    rows = [("tenant", "made", "tokens", "a day at most", "note")]
+    rows = [("tenant", "created", "tokens", "daily quota", "note")]
     rows += [
-        (to_line(tenant.name, 40), format_age(tenant.created, now_ms()) if tenant.created else "-",
+        (to_line(tenant.name, 40), format_age(tenant.created_at, now_ms()) if tenant.created_at else "-",
          str(_count_active_tokens(tokens, tenant.name)),
          ", ".join(f"{limit:,} {name}" for name, limit in tenant.quotas.items()) or "-", to_line(tenant.note, 60))
         for tenant in tenants
@@ -207,7 +218,7 @@ def list_(store: str | None, as_json: bool) -> None:
 @store_option
 @as_json
 def show(name: str, store: str | None, as_json: bool) -> None:
-    """One tenant: what holds for it, what it has used today, and how much is kept of it."""
+    """Show one tenant: its settings, its usage today and its stored records."""
     existing_store = _open_store(store)
     tenant_record = Tenants(existing_store).find(name)
     tokens = [token for token in Tokens(existing_store).load_all() if token.tenant == name]
@@ -219,21 +230,23 @@ def show(name: str, store: str | None, as_json: bool) -> None:
     active_tokens = _count_active_tokens(tokens, name)
     if as_json:
         stored_counts = {"runs": health.runs, "steps": health.steps}
-        print_json(_facts(tenant_record) | {"tokens": active_tokens, "used_today": usage_today, "kept": stored_counts})
+        print_json(
+            _facts(tenant_record) | {"tokens": active_tokens, "used_today": usage_today, "stored": stored_counts}
+        )
         return
     retention = tenant_record.retention
     rows = [
-        ("kept", f"{format_count(health.runs, 'run')}, {format_count(health.steps, 'step')}"),
-        ("tokens", f"{active_tokens} in force"),
+        ("stored", f"{format_count(health.runs, 'run')}, {format_count(health.steps, 'step')}"),
+        ("tokens", f"{active_tokens} active"),
         *(
-            (f"{measure} a day", f"{tenant_record.quotas[measure]:,}, {usage_today.get(measure, 0):,} taken today")
+            (f"{measure} per day", f"{tenant_record.quotas[measure]:,}, {usage_today.get(measure, 0):,} used today")
             for measure in tenant_record.quotas
         ),
         *(
-            (f"{retention_field} kept", _format_age(getattr(retention, retention_field)))
+            (retention_field.replace("_", " "), _format_age(getattr(retention, retention_field)))
             for retention_field in RETENTION_FIELDS
         ),
-        ("listed", ", ".join(tenant_record.listed) or "-"),
+        ("unredacted arguments", ", ".join(tenant_record.unredacted_arguments) or "-"),
         ("alerts", ", ".join(filter(None, (tenant_record.alert_command, tenant_record.alert_webhook))) or "-"),
     ]
     click.echo(f"{name}{f': {tenant_record.note}' if tenant_record.note else ''}\n")
@@ -242,37 +255,37 @@ def show(name: str, store: str | None, as_json: bool) -> None:
 
 @tenant.command(
     "set",
-    epilog="Examples:\n\n  mulligan tenant set acme --records 5m --failures ever\n\n"
-    "  mulligan tenant set acme --listed query,path --alert-webhook https://chat.example.com/hook",
+    epilog="Examples:\n\n  mulligan tenant set acme --records 5m --keep-failures forever\n\n"
+    "  mulligan tenant set acme --unredacted-arguments query,path --alert-webhook https://chat.example.com/hook",
 )
 @click.argument("name")
 @_add_tenant_options
 @store_option
 @as_json
 def set_(name: str, store: str | None, as_json: bool, **tenant_options: Any) -> None:
-    """Change what holds for a tenant. A server follows within a second."""
+    """Change the settings of a tenant. A server applies them within a second."""
     if all(value is None for value in tenant_options.values()):
-        raise click.UsageError("say what to change, such as --records 2m.")
+        raise click.UsageError("Nothing to change. Pass an option, such as --records 2m.")
     updated_tenant = Tenants(_open_store(store)).set(name, lambda before: _apply_options(before, **tenant_options))
     if as_json:
         print_json(_facts(updated_tenant))
     else:
-        click.echo(f"{name} is changed. See it: mulligan tenant show {name}")
+        click.echo(f"Changed tenant {name}. Show it: mulligan tenant show {name}")
 
 
 @tenant.command(epilog="Examples:\n\n  mulligan tenant remove acme\n\n  mulligan tenant remove acme --yes")
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @store_option
 @as_json
 def remove(name: str, yes: bool, store: str | None, as_json: bool) -> None:
-    """Revoke a tenant's tokens and remove everything that is kept of it. It cannot be undone.
+    """Revoke a tenant's tokens and delete all its records. This cannot be undone.
 
-    What people changed stays in the audit log.
+    Its entries in the audit log stay.
     """
     existing_store = _open_store(store)
     if name == DEFAULT_TENANT:
-        raise SettingsError("`local` is the store's own, and stays. To remove what is in it: mulligan forget")
+        raise SettingsError("The tenant `local` cannot be removed. To delete its records: mulligan forget")
     tenants, tokens = Tenants(existing_store), Tokens(existing_store)
     has_record = tenants.find(name) is not None
     if not has_record and not any(token.tenant == name for token in tokens.load_all()):
@@ -280,8 +293,8 @@ def remove(name: str, yes: bool, store: str | None, as_json: bool) -> None:
     runs = existing_store.health(name).runs
     if not yes:
         if not sys.stdin.isatty():
-            raise SettingsError("this cannot be undone, and there is nobody to ask. Add --yes.")
-        click.confirm(f"Remove {name} with {format_count(runs, 'run')} for ever?", abort=True, err=True)
+            raise SettingsError("This cannot be undone, and there is no terminal for a confirmation. Add --yes.")
+        click.confirm(f"Delete tenant {name} with {format_count(runs, 'run')} permanently?", abort=True, err=True)
     revoked = tokens.revoke_all(name, now_ms())
     if revoked:
         time.sleep(REFRESH_INTERVAL_SECONDS * 1.5)  # until every server has noticed the revocation
@@ -291,22 +304,32 @@ def remove(name: str, yes: bool, store: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"tenant": name, "runs": runs, "rows": rows, "tokens": len(revoked)})
     else:
-        click.echo(f"{name} is removed: {format_count(runs, 'run')}, {format_count(len(revoked), 'token')} revoked.")
+        click.echo(
+            f"Removed tenant {name}: {format_count(runs, 'run')} deleted, {format_count(len(revoked), 'token')} "
+            "revoked."
+        )
 
 
 def _facts(tenant: Tenant) -> dict[str, Any]:
     retention = tenant.retention
-    defaults = {"note": "", "quotas": {}, "listed": [], "alert_command": "", "alert_webhook": "", "created": 0}
+    defaults = {
+        "note": "",
+        "quotas": {},
+        "unredacted_arguments": [],
+        "alert_command": "",
+        "alert_webhook": "",
+        "created_at": 0,
+    }
     tenant_facts: dict[str, Any] = {**defaults, **to_builtins(tenant)}
     ages = {
         retention_field: None if (age := getattr(retention, retention_field)) is None else age // DAY
         for retention_field in RETENTION_FIELDS
     }
-    return tenant_facts | {"keeps": ages}
+    return tenant_facts | {"retention_days": ages}
 
 
 def _format_age(millis: int | None) -> str:
-    return "for ever" if millis is None else f"{millis // DAY} days"
+    return "forever" if millis is None else f"{millis // DAY} days"
 
 
 def _count_active_tokens(tokens: list[Token], tenant: str) -> int:

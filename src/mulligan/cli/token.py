@@ -36,9 +36,9 @@ _UNITS = {"h": 3600, "d": 86400, "w": 604800}
     "  mulligan token revoke tok_8f2c",
 )
 def token() -> None:
-    """Tokens of a server: make, list, revoke.
+    """Create, list and revoke server tokens.
 
-    They are kept as hashes, in the store that the server uses.
+    The store of the server holds only their hashes.
     """
 
 
@@ -47,36 +47,36 @@ def token() -> None:
     "--role",
     type=click.Choice(ROLES),
     required=True,
-    help="ingest sends and asks what helped; read asks; admin does all, and decides.",
+    help=("ingest sends records and looks up fixes; read queries; admin may do everything, including decisions."),
 )
-@click.option("--name", default="", help="What it is for.")
-@click.option("--expires", metavar="90d", help="After so many h, d or w. Without it, never.")
+@click.option("--name", default="", help="Note about its use.")
+@click.option("--expires", metavar="90d", help="Lifetime in h, d or w. Default: no expiry.")
+@click.option("--tenant", default=DEFAULT_TENANT, show_default=True, help="Tenant of the records.")
 @click.option(
-    "--tenant", default=DEFAULT_TENANT, show_default=True, help="Whose records: tenants see nothing of others."
+    "--principal", default="", help="Name under which records are stored; several tokens of one person may share it."
 )
-@click.option("--principal", default="", help="Who writes with it, where several tokens are one person's.")
 @store_option
 @as_json
 def create(
     role: Role, name: str, expires: str | None, tenant: str, principal: str, store: str | None, as_json: bool
 ) -> None:
-    """Make a token, and print it. It is shown this once."""
+    """Create a token and print it. It is shown only once."""
     for option, text in (("--tenant", tenant), ("--principal", principal or "x"), ("--name", name or "x")):
         if not TENANT_NAME_PATTERN.fullmatch(text):
-            raise SettingsError(f"{option} takes letters, digits and . _ @ : / - only, got {text!r}.")
+            raise SettingsError(f"Invalid {option} {text!r}. Use letters, digits and . _ @ : / - only.")
     expires_at = None
     if expires is not None:
         match = re.fullmatch(r"([1-9][0-9]{0,4})([hdw])", expires)
         if match is None:
-            raise SettingsError(f"--expires takes a number and h, d or w, such as 90d, got {expires!r}.")
+            raise SettingsError(f"Invalid --expires {expires!r}. Use a number and h, d or w, such as 90d.")
         expires_at = now_ms() + int(match[1]) * _UNITS[match[2]] * 1000
     settings = load_settings(store)
     if settings.store_url.startswith("memory:"):
-        raise SettingsError("a store in memory is gone when the command ends. Name a file: --store PATH")
+        raise SettingsError("A store in memory is lost when the command ends. Name a file: --store PATH")
     opened_store = open_store(settings.store_url)
     try:
         if Tenants(opened_store).find(tenant) is None:
-            raise SettingsError(f"there is no tenant {tenant!r}. Make it first: mulligan tenant create {tenant}")
+            raise SettingsError(f"Unknown tenant {tenant!r}. Create it first: mulligan tenant create {tenant}")
         new_token, secret = Tokens(opened_store).create(
             role, now_ms(), name=name, tenant=tenant, principal=principal, expires=expires_at
         )
@@ -86,30 +86,30 @@ def create(
         print_json({"token": secret, **_facts(new_token)})
         return
     click.echo(secret)
-    click.echo(f"{new_token.id}, role {role}, tenant {tenant}. It is not shown again.", err=True)
+    click.echo(f"{new_token.id}, role {role}, tenant {tenant}. The token is not shown again.", err=True)
 
 
 @token.command("list", epilog="Examples:\n\n  mulligan token list --json")
 @store_option
 @as_json
 def list_(store: str | None, as_json: bool) -> None:
-    """The tokens there are; never what they are."""
+    """List all tokens, without their secrets."""
     existing_store = open_existing_store(load_settings(store))
     tokens = Tokens(existing_store).load_all() if existing_store is not None else []
     if as_json:
         print_json([_facts(token) for token in tokens])
         return
     if not tokens:
-        click.echo("There are no tokens. Make one: mulligan token create --role ingest")
+        click.echo("No tokens. Create one: mulligan token create --role ingest")
         return
-    rows = [("token", "role", "state", "tenant", "made", "good until (UTC)", "name")]
+    rows = [("token", "role", "state", "tenant", "created", "expires (UTC)", "name")]
     rows += [
         (
             token.id,
             token.role,
             token.state(now_ms()),
             to_line(token.tenant, 30),
-            format_age(token.created, now_ms()),
+            format_age(token.created_at, now_ms()),
             _format_expiry(token),
             to_line(token.name, 60),
         )
@@ -123,10 +123,10 @@ def list_(store: str | None, as_json: bool) -> None:
 @store_option
 @as_json
 def revoke(token: str, store: str | None, as_json: bool) -> None:
-    """Make a token worthless, within a second. TOKEN is its id, the beginning of it, or its name."""
+    """Revoke a token; servers follow within a second. TOKEN is its id, a prefix of it, or its name."""
     existing_store = open_existing_store(load_settings(store))
     if existing_store is None:
-        raise SettingsError(f"there is no token {token!r}. See them: mulligan token list")
+        raise SettingsError(f"No token matches {token!r}. List tokens: mulligan token list")
     revoked_token = Tokens(existing_store).revoke(token, now_ms())
     if as_json:
         print_json(_facts(revoked_token))
@@ -135,9 +135,9 @@ def revoke(token: str, store: str | None, as_json: bool) -> None:
 
 
 def _format_expiry(token: Token) -> str:
-    if token.expires is None:
-        return "ever"
-    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(token.expires / 1000))
+    if token.expires_at is None:
+        return "never"
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(token.expires_at / 1000))
 
 
 def _facts(token: Token) -> dict[str, Any]:

@@ -67,21 +67,21 @@ class Call(Record, frozen=True):
     @property
     def changes(self) -> tuple[Change, ...]:
         """The argument changes that recovery made."""
-        return tuple(change for step in self.steps if step.after for change in step.after.changes)
+        return tuple(change for step in self.steps if step.recovery for change in step.recovery.changes)
 
     @property
     def backoff_seconds(self) -> float:
-        return sum(step.after.seconds for step in self.steps if step.after)
+        return sum(step.recovery.backoff_seconds for step in self.steps if step.recovery)
 
     @property
     def repairs(self) -> int:
         """The number of attempts with changed arguments."""
-        return sum(bool(step.after and step.after.changes) for step in self.steps)
+        return sum(bool(step.recovery and step.recovery.changes) for step in self.steps)
 
     @property
     def recovery_seconds(self) -> float:
         """The time spent on recovery: backoffs, and every attempt after the first."""
-        return self.backoff_seconds + sum(step.seconds for step in self.steps[1:])
+        return self.backoff_seconds + sum(step.duration_seconds for step in self.steps[1:])
 
     @property
     def recovery_tokens(self) -> int:
@@ -94,17 +94,17 @@ class Call(Record, frozen=True):
         if not self.has_succeeded:
             if not self.has_failed:
                 return self.last.outcome
-            return "given up with suggestions" if self.last.ending and self.last.ending.offered else "given up"
+            return "unrecovered, with suggestions" if self.last.stop and self.last.stop.suggestions else "unrecovered"
         if not self.has_failed:
-            return "first try"
-        if self.last.after is not None and self.last.after.source == VERIFY:
-            return "confirmed by a check"
+            return "first attempt"
+        if self.last.recovery is not None and self.last.recovery.source == VERIFY:
+            return "confirmed by verify"
         if self.repairs:
             if self.repairs == 2:
-                return "repaired on the second try"  # the first suggestion had failed
-            return "repaired" if len(self.steps) == 2 else "repaired on a later try"
-        has_backoff = any(step.after and step.after.remedy is Remedy.RETRY for step in self.steps)
-        return "recovered by waiting" if has_backoff else "recovered"
+                return "repaired by the second repair"  # the first suggestion had failed
+            return "repaired" if len(self.steps) == 2 else "repaired on a later attempt"
+        has_backoff = any(step.recovery and step.recovery.remedy is Remedy.RETRY for step in self.steps)
+        return "recovered by retry" if has_backoff else "recovered"
 
 
 def group_attempts(steps: Iterable[Step]) -> list[Call]:
@@ -132,27 +132,33 @@ def group_precedents(links: Iterable[Link], run_count: int) -> list[Precedent]:
         shape = precedent_key(link)
         runs.setdefault(shape, set()).add(link.run)
         # Choose the representative link independently of input order, so that two stores return the same precedents.
-        first[shape] = min(first.get(shape, link), link, key=lambda candidate: (candidate.run, candidate.failed))
+        first[shape] = min(first.get(shape, link), link, key=lambda candidate: (candidate.run, candidate.failed_call))
     return rank_precedents([(len(runs[shape]), link) for shape, link in first.items()], run_count)
 
 
 def rank_precedents(links: Iterable[tuple[int, Link]], run_count: int, limit: int | None = None) -> list[Precedent]:
     """Rank distinct links by the number of runs. Each entry is that number and a link."""
     # Exclude links without changes that a model cannot repeat: recovery compressed the conversation, or it continued.
-    counted_links = [entry for entry in links if entry[1].changes or entry[1].how not in ("repair", "agent")]
+    counted_links = [entry for entry in links if entry[1].changes or entry[1].method not in ("repair", "agent")]
     if limit is not None and 0 < limit < len(counted_links):
         min_count = sorted([count for count, _ in counted_links])[-limit]
         counted_links = [entry for entry in counted_links if entry[0] >= min_count]
     counted_links.sort(key=lambda entry: (-entry[0], _sort_key(entry[1])))
     return [
-        Precedent(how=link.how, changes=link.changes, between=link.between, worked=count, seen=max(run_count, 1))
+        Precedent(
+            method=link.method,
+            changes=link.changes,
+            intermediate_tools=link.intermediate_tools,
+            successes=count,
+            occurrences=max(run_count, 1),
+        )
         for count, link in counted_links[:limit]
     ]
 
 
 def precedent_key(link: Link) -> object:
     """Return the key that makes two links one precedent."""
-    return (link.how, link.between, tuple([_change_identity(change) for change in link.changes]))
+    return (link.method, link.intermediate_tools, tuple([_change_identity(change) for change in link.changes]))
 
 
 def _change_identity(change: Change) -> object:
@@ -160,11 +166,21 @@ def _change_identity(change: Change) -> object:
     after = change.after
     # Compare the type too: 1, 1.0 and True are equal in Python. Other values may be unhashable, so encode them.
     is_scalar = type(after) is str or type(after) is int
-    return (change.path, change.how, type(after), after) if is_scalar else encode((change.path, change.how, after))
+    return (
+        (change.path, change.operation, type(after), after)
+        if is_scalar
+        else encode((change.path, change.operation, after))
+    )
 
 
 def _sort_key(link: Link) -> bytes:
-    return encode((link.how, [(change.path, change.how, change.after) for change in link.changes], link.between))
+    return encode(
+        (
+            link.method,
+            [(change.path, change.operation, change.after) for change in link.changes],
+            link.intermediate_tools,
+        )
+    )
 
 
 def wilson_lower_bound(successes: int, trials: int, z: float = 1.28) -> float:
@@ -185,7 +201,11 @@ def is_retry(recovery: Recovery | None) -> bool:
     """
     if recovery is None:
         return True
-    return recovery.remedy is Remedy.RETRY and recovery.source != VERIFY and not (recovery.changes or recovery.first)
+    return (
+        recovery.remedy is Remedy.RETRY
+        and recovery.source != VERIFY
+        and not (recovery.changes or recovery.prerequisites)
+    )
 
 
 def is_same_json(first: Any, second: Any) -> bool:
@@ -242,7 +262,7 @@ def diff_arguments(before: Any, after: Any) -> tuple[Change, ...]:
     if is_same_json(before, after):
         return ()
     if not isinstance(before, Mapping) or not isinstance(after, Mapping):
-        return (Change(path="", how=_classify_change(before, after), before=before, after=after),)
+        return (Change(path="", operation=_classify_change(before, after), before=before, after=after),)
     return tuple(_diff_mappings(before, after, ""))
 
 
@@ -252,10 +272,10 @@ def _diff_mappings(before: Mapping[str, Any], after: Mapping[str, Any], prefix: 
     for key in removed_keys:
         twin = next((other for other in added_keys if is_same_json(after[other], before[key])), None)
         if twin is None:
-            yield Change(path=prefix + key, how="drop", before=before[key])
+            yield Change(path=prefix + key, operation="drop", before=before[key])
         else:
             added_keys.remove(twin)
-            yield Change(path=prefix + key, how="rename", before=key, after=twin)
+            yield Change(path=prefix + key, operation="rename", before=key, after=twin)
     for key in before:
         if key in after and not is_same_json(before[key], after[key]):
             if isinstance(before[key], Mapping) and isinstance(after[key], Mapping):
@@ -263,12 +283,12 @@ def _diff_mappings(before: Mapping[str, Any], after: Mapping[str, Any], prefix: 
             else:
                 yield Change(
                     path=prefix + key,
-                    how=_classify_change(before[key], after[key]),
+                    operation=_classify_change(before[key], after[key]),
                     before=before[key],
                     after=after[key],
                 )
     for key in added_keys:
-        yield Change(path=prefix + key, how="substitute", after=after[key])
+        yield Change(path=prefix + key, operation="substitute", after=after[key])
 
 
 def _classify_change(before: Any, after: Any) -> ChangeOperation:

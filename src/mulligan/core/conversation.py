@@ -316,7 +316,7 @@ def replace_at(thing: Any, path: Path, value: Any) -> Any:
             object.__setattr__(twin_object, name, inner)  # a frozen dataclass; the copy is not shared yet
         return twin_object
     except Exception as error:
-        raise TypeError(f"{type(thing).__name__} cannot be copied with another {name}") from error
+        raise TypeError(f"Cannot copy {type(thing).__name__} with a different {name}") from error
 
 
 def user_message(messages: Sequence[Any], text: str) -> Any:

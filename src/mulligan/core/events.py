@@ -149,10 +149,10 @@ class EventStream:
         if self._sink is not None and not self._caller_listeners:
             self._sink.put_success(success)
         else:
-            step = success.to_step(success.form.name, success.arguments, restore_value(success.result))
+            step = success.to_step(success.template.name, success.arguments, restore_value(success.result))
             self.publish(StepEnded(step))
-            if success.alone is not None:
-                self.publish(RunEnded(success.to_run(success.alone.run)))
+            if success.standalone_run is not None:
+                self.publish(RunEnded(success.to_run(success.standalone_run.run)))
 
     def prepare_template(self, template: CallTemplate) -> CallTemplate:
         """Return a call template with its journal prefixes."""
@@ -183,7 +183,7 @@ class EventStream:
         try:
             event = _redact_event(self._record_redactor, event)
         except Exception:  # noqa: BLE001 - publishing must not fail the caller
-            _log_exception("%s could not be redacted and was not recorded", event.name)
+            _log_exception("Redaction failed, event not recorded: %s", event.name)
             return
         for listener in tuple(self._caller_listeners):
             self._call_listener(listener, event)
@@ -203,7 +203,7 @@ class EventStream:
         except Exception:  # noqa: BLE001 - publishing must not fail the caller
             if id(listener) not in self._failed_listeners:  # log once per listener, to keep the log readable
                 self._failed_listeners.add(id(listener))
-                _log_exception("a listener failed on %s; its further faults are not logged", event.name)
+                _log_exception("A listener failed on %s; its further errors are not logged", event.name)
 
 
 def redact_event(event: AnyEvent, redactor: Redactor) -> AnyEvent:
@@ -240,6 +240,6 @@ def _redact_event(record_redactor: RecordRedactor, event: AnyEvent) -> AnyEvent:
             (reason,) = record_redactor.redact_texts(compaction.reason)
             return ContextCompacted(msgspec.structs.replace(compaction, reason=reason))
         case LessonLearned(lesson):
-            names = ("mistake", "correction", "error", "failed", "works", "origin")
+            names = ("mistake", "correction", "error", "failing_example", "working_example", "origin")
             texts = record_redactor.redact_texts(*(getattr(lesson, name) for name in names))
             return LessonLearned(msgspec.structs.replace(lesson, **dict(zip(names, texts, strict=True))))

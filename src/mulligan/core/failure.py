@@ -15,13 +15,13 @@ from mulligan.redaction.lazy_regex import LazyRegex
 class Remedy(enum.Enum):
     """The next action that can help."""
 
-    RETRY = "wait"
+    RETRY = "retry"
     """Repeat the same call after a backoff."""
     REPAIR = "repair"
     """Repeat the call with changed arguments, which mulligan may derive."""
     COMPRESS = "compress"
     """Shorten the conversation and resend it."""
-    REPLAN = "tell"
+    REPLAN = "replan"
     """Return the failure to the model, which must act differently."""
     STOP = "stop"
     """Stop: a person must act."""
@@ -83,7 +83,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     kind: Kind
     remedy: Remedy
-    ran: TookEffect
+    took_effect: TookEffect
     message: str = ""
     """The message, in one sanitized sentence."""
     hint: str = ""
@@ -124,7 +124,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return cls(
             kind=kind,
             remedy=kind.remedy,
-            ran=kind.took_effect if took_effect is None else took_effect,
+            took_effect=kind.took_effect if took_effect is None else took_effect,
             message=message,
             hint=kind.hint if hint is None else hint,
             **fields,
@@ -147,7 +147,7 @@ class SettingsError(MulliganError):
 def require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Raise `SettingsError` unless the value is one of the choices."""
     if value not in choices:
-        raise SettingsError(f"{name} is {', '.join(choices[:-1])} or {choices[-1]}, got {value!r}.")
+        raise SettingsError(f"{name} must be {', '.join(choices[:-1])} or {choices[-1]}, got {value!r}.")
 
 
 class StoreError(MulliganError):
@@ -195,7 +195,7 @@ class InfraError(Exception):
     def to_tool_response(self) -> dict[str, Any]:
         """Return a tool result that hides the message: it is for people and may name internals."""
         return _tool_response(
-            "tool/unavailable", self.code, "The tool is out of order.", "Go on without it; a person must act.", False
+            "tool/unavailable", self.code, "The tool is unavailable.", "Continue without it; a person must act.", False
         )
 
 

@@ -80,7 +80,7 @@ class StandaloneRun(msgspec.Struct, frozen=True, gc=False):
     """The shared fields of standalone runs, with their journal encoding."""
 
     run: Run
-    told: msgspec.Raw
+    encoded: msgspec.Raw
 
     @classmethod
     def from_run(cls, run: Run) -> StandaloneRun:
@@ -97,24 +97,24 @@ class StandaloneRun(msgspec.Struct, frozen=True, gc=False):
 class SuccessRecord(msgspec.Struct, eq=False, gc=False):
     """A successful first attempt, with its values still unredacted.
 
-    It is created when the call starts. `seconds` and `result` are set when it ends; then it stays unchanged.
+    It is created when the call starts. `duration_seconds` and `result` are set when it ends; then it stays unchanged.
     """
 
-    form: CallTemplate
+    template: CallTemplate
     run: str
     seq: int
     parent: int | None
-    started: float
+    started_at: float
     """Seconds since the Unix epoch."""
-    given: Sequence[Any]
+    positional: Sequence[Any]
     """The positional values."""
-    named: dict[str, Any]
+    keywords: dict[str, Any]
     """The keyword values."""
-    alone: StandaloneRun | None
+    standalone_run: StandaloneRun | None
     """The run of a standalone call: it has only this call, with the id and times of the call."""
     is_immutable: bool = True
     """Whether all arguments have immutable types."""
-    seconds: float = 0.0
+    duration_seconds: float = 0.0
     result: Any = None
     tokens: dict[str, int] | None = None
 
@@ -144,9 +144,11 @@ class SuccessRecord(msgspec.Struct, eq=False, gc=False):
     @property
     def arguments(self) -> dict[str, Any]:
         keywords = (
-            self.named if self.is_immutable else {name: restore_value(value) for name, value in self.named.items()}
+            self.keywords
+            if self.is_immutable
+            else {name: restore_value(value) for name, value in self.keywords.items()}
         )
-        positional, names = self.given, self.form.positional_names
+        positional, names = self.positional, self.template.positional_names
         if len(positional) == 1:  # the common case, several times faster
             return {names[0]: positional[0], **keywords}
         return {**dict(zip(names, positional)), **keywords} if positional else keywords  # noqa: B905
@@ -157,15 +159,15 @@ class SuccessRecord(msgspec.Struct, eq=False, gc=False):
             seq=self.seq,
             call=self.seq,
             parent=self.parent,
-            type=self.form.type,
+            type=self.template.type,
             name=name,
-            server=self.form.server,
+            server=self.template.server,
             arguments=arguments,
             result=result,
-            started=int(self.started * 1000),
-            seconds=self.seconds,
+            started_at=int(self.started_at * 1000),
+            duration_seconds=self.duration_seconds,
             tokens=self.tokens,
-            key=self.form.key,
+            key=self.template.key,
         )
 
     def to_run(self, shared_run: Run) -> Run:
@@ -179,9 +181,9 @@ class SuccessRecord(msgspec.Struct, eq=False, gc=False):
             parent=shared_run.parent,
             context=shared_run.context,
             metadata=shared_run.metadata,
-            started=int(self.started * 1000),
-            ended=int(self.started * 1000) + int(self.seconds * 1000),
-            end="finished",
+            started_at=int(self.started_at * 1000),
+            ended_at=int(self.started_at * 1000) + int(self.duration_seconds * 1000),
+            end_reason="finished",
         )
 
 

@@ -223,7 +223,7 @@ class RunProgress(msgspec.Struct, frozen=True):
 
     def status(self, run: Run) -> Status:
         """Derive the status of the run."""
-        if run.end in ("raised", "abandoned") or self.has_own_failure:
+        if run.end_reason in ("raised", "abandoned") or self.has_own_failure:
             return "failure"
         if not self.failed:
             return "success"
@@ -310,7 +310,7 @@ class RunProgress(msgspec.Struct, frozen=True):
             remaining = tuple(failure for failure in remaining if failure is not before)
             intent, previous = before.failed_calls, before.previous
             # In a second round of a program over its items, what succeeded in between is no prerequisite.
-            tools = match.tools if match.method == "recipe" or match.changes else ()
+            tools = match.tools if match.method == "prerequisite" or match.changes else ()
             members = (*before.members, IntentMember(before.call, tools))[-MAX_INTENT_MEMBERS:]
         values = frozenset(_scalars(call.last.arguments))
         failure = OpenFailure(call, facts or LOGGED, self.delivered, intent, members, previous, values)
@@ -331,7 +331,7 @@ class RunProgress(msgspec.Struct, frozen=True):
         """Return the one open failure whose intent this call carries out."""
         is_withdrawn = call.id in withdrawn
         carried = tuple(link for link in call.last.links if not (is_withdrawn and link.provisional))
-        linked = {link.failed: link for link in carried}
+        linked = {link.failed_call: link for link in carried}
         decided_failures = [failure for failure in self.open if failure.call.last.links_decided]
         unjudged = [failure for failure in self.open if not failure.call.last.links_decided]
         if linked and decided_failures:
@@ -339,7 +339,13 @@ class RunProgress(msgspec.Struct, frozen=True):
                 link = linked.get(failure.call.id)
                 if link is not None:
                     return Match(
-                        failure, link.how, link.changes, link.evidence, link.provisional, link.between, carried
+                        failure,
+                        link.method,
+                        link.changes,
+                        link.evidence,
+                        link.provisional,
+                        link.intermediate_tools,
+                        carried,
                     )
         if not unjudged:
             return None if facts is None else self._judge(call, facts, self.open, is_item)
@@ -350,11 +356,18 @@ class RunProgress(msgspec.Struct, frozen=True):
         matches = [match]
         intent = self._intent_of(match.failure)
         if match.carried:
-            linked = {link.failed: link for link in match.carried}
+            linked = {link.failed_call: link for link in match.carried}
             for failure in intent[1:]:
                 link = linked.get(failure.call.id) if failure.call.last.links_decided else None
                 if link is not None:
-                    fields = (link.how, link.changes, link.evidence, link.provisional, link.between, match.carried)
+                    fields = (
+                        link.method,
+                        link.changes,
+                        link.evidence,
+                        link.provisional,
+                        link.intermediate_tools,
+                        match.carried,
+                    )
                     matches.append(Match(failure, *fields))
             return matches
         calls = tuple(number for failure in intent for number in failure.failed_calls)
@@ -498,10 +511,10 @@ class Match(NamedTuple):
             intent = frozenset(self.failure.failed_calls)
             return [
                 msgspec.structs.replace(
-                    link, run=call.first.run, overcame=call.id, provisional=link.provisional and not is_final
+                    link, run=call.first.run, recovering_call=call.id, provisional=link.provisional and not is_final
                 )
-                for link in {link.failed: link for link in self.carried}.values()
-                if link.failed in intent
+                for link in {link.failed_call: link for link in self.carried}.values()
+                if link.failed_call in intent
             ]
         links = {failed: self._link(failed, call, is_final) for failed in self.failure.failed_calls}
         tools = self.tools
@@ -514,11 +527,11 @@ class Match(NamedTuple):
         is_last = failed == self.failure.call.id
         return Link(
             run=call.first.run,
-            failed=failed,
-            overcame=call.id,
-            how=self.method,
+            failed_call=failed,
+            recovering_call=call.id,
+            method=self.method,
             changes=self.changes if is_last else (),
-            between=self.tools,
+            intermediate_tools=self.tools,
             evidence=self.evidence,
             provisional=self.is_provisional and not is_final,
         )
@@ -526,9 +539,9 @@ class Match(NamedTuple):
     def _link_member(self, member: IntentMember, call: Call, tools: tuple[str, ...], is_final: bool) -> Link:
         link = self._link(member.call.id, call, is_final)
         reissue_changes = _diff_reissue(member.call, call)
-        if self.method not in ("retry", "recipe") or reissue_changes:
-            return msgspec.structs.replace(link, how="agent", changes=reissue_changes)
-        return msgspec.structs.replace(link, how="recipe" if tools else "retry", between=tools)
+        if self.method not in ("retry", "prerequisite") or reissue_changes:
+            return msgspec.structs.replace(link, method="agent", changes=reissue_changes)
+        return msgspec.structs.replace(link, method="prerequisite" if tools else "retry", intermediate_tools=tools)
 
 
 def _may_be_reissue(failure: OpenFailure, call: Call, facts: CallFacts) -> bool:
@@ -564,10 +577,10 @@ def _is_later(failure: OpenFailure, call: Call, facts: CallFacts) -> bool:
     last, first = failure.call.last, call.first
     if first.seq < last.seq:
         return False
-    if not first.started or not last.started:
+    if not first.started_at or not last.started_at:
         return True
     # Log timestamps are in milliseconds and may be rounded, so only a clear overlap counts.
-    return first.started + 1 >= last.started + int(last.seconds * 1000)
+    return first.started_at + 1 >= last.started_at + int(last.duration_seconds * 1000)
 
 
 def _are_related(first: tuple[int, ...] | None, second: tuple[int, ...] | None) -> bool:
@@ -593,7 +606,7 @@ def _find_same_arguments(failure: OpenFailure, call: Call, facts: CallFacts) -> 
     if _has_lost_values(before):
         return None
     tools = failure.tools_since if _may_have_prerequisites(failure, facts) else ()
-    return Match(failure, "recipe" if tools else "retry", (), ("same_arguments",), False, tools)
+    return Match(failure, "prerequisite" if tools else "retry", (), ("same_arguments",), False, tools)
 
 
 def _may_have_prerequisites(failure: OpenFailure, facts: CallFacts) -> bool:
@@ -634,9 +647,9 @@ def _match_changes(
     sources: dict[str, None] = {}
     marked: list[Change] = []
     for change in reissue_changes:
-        tools = _find_sources(change.after, failure, _leaf(change.path)) if change.how == "substitute" else []
+        tools = _find_sources(change.after, failure, _leaf(change.path)) if change.operation == "substitute" else []
         sources |= dict.fromkeys(tools)
-        marked.append(msgspec.structs.replace(change, from_="run") if tools else change)
+        marked.append(msgspec.structs.replace(change, source="run") if tools else change)
     return Match(failure, "agent", tuple(marked), evidence, is_provisional, tuple(sources) or failure.tools_since)
 
 
@@ -645,7 +658,7 @@ def _diff_reissue(failed: Call, call: Call) -> tuple[Change, ...]:
     argument_changes = diff_calls(failed.last, call.last)
     if failed.name == call.name:
         return argument_changes
-    return (Change(path=TOOL_NAME_PATH, how="rename", before=failed.name, after=call.name), *argument_changes)
+    return (Change(path=TOOL_NAME_PATH, operation="rename", before=failed.name, after=call.name), *argument_changes)
 
 
 def _is_renamed_away(failed: Call, call: Call, comparison: Comparison) -> bool:
@@ -698,13 +711,13 @@ def compare_arguments(
             continue
         if is_replaced(old) or is_replaced(new):
             return None  # no link from redacted values
-        if change.how == "drop" and names_argument(text, _leaf(path)):
+        if change.operation == "drop" and names_argument(text, _leaf(path)):
             continue
-        if change.how == "rename" and not _may_be_misnamed(failure, text, change):
+        if change.operation == "rename" and not _may_be_misnamed(failure, text, change):
             values[path] = (old, new)
             item_paths += [path, path.removesuffix(_leaf(path)) + str(new)]
             continue
-        if change.how in _FORMS or _is_same_in_other_form(old, new, text):
+        if change.operation in _FORMS or _is_same_in_other_form(old, new, text):
             continue
         if old is None and _leaf(path) not in _names_at(before, path):
             if says_missing(text, _leaf(path)):
@@ -976,7 +989,7 @@ def derive_status(run: Run, steps: Iterable[Step], links: Iterable[Link]) -> Sta
     """Derive the status of a run from its steps and its final links."""
     calls = group_attempts(steps)
     failed = [call for call in calls if call.has_failed]
-    linked = {link.failed for link in links}
+    linked = {link.failed_call for link in links}
     return RunProgress(
         failed=len(failed),
         recovered=sum(call.has_succeeded or call.id in linked for call in failed),
@@ -990,10 +1003,10 @@ def link_recoveries(steps: Iterable[Step], run: Run | None = None, *, is_settled
 
     `is_settled` judges a run that has not ended.
     """
-    is_final = is_settled or run is None or run.end is not None
+    is_final = is_settled or run is None or run.end_reason is not None
     judged_calls = judge_calls(steps, run, is_final=is_final)
     links = [link for _, call, call_links in judged_calls if call.has_succeeded for link in call_links]
-    return sorted(links, key=lambda link: link.failed)
+    return sorted(links, key=lambda link: link.failed_call)
 
 
 def find_refuted(steps: Iterable[Step]) -> tuple[int, ...]:
@@ -1008,17 +1021,17 @@ def find_refuted(steps: Iterable[Step]) -> tuple[int, ...]:
 
 def _provisional(call: Call) -> Iterator[Candidate]:
     links = call.last.links
-    intent = tuple(link.failed for link in links)
+    intent = tuple(link.failed_call for link in links)
     for link in links:
         if link.provisional and call.has_succeeded:
             value_changes = [
-                change for change in link.changes if change.how not in _FORMS and change.path != TOOL_NAME_PATH
+                change for change in link.changes if change.operation not in _FORMS and change.path != TOOL_NAME_PATH
             ]
             texts = [
                 change.path for change in value_changes if _is_long_text(change.before) and _is_long_text(change.after)
             ]
             paths = [change.path for change in value_changes if change.path not in texts]
-            yield Candidate(call, LOGGED, tuple(paths), tuple(texts), intent, link.failed)
+            yield Candidate(call, LOGGED, tuple(paths), tuple(texts), intent, link.failed_call)
 
 
 def attach_links(history: History) -> History:
@@ -1028,8 +1041,8 @@ def attach_links(history: History) -> History:
     last_steps = {call.id: call.last.seq for call in group_attempts(history.steps)}
     links: dict[int, list[Link]] = {}
     for link in history.links:
-        if link.failed != link.overcame and link.overcame in last_steps:
-            links.setdefault(last_steps[link.overcame], []).append(link)
+        if link.failed_call != link.recovering_call and link.recovering_call in last_steps:
+            links.setdefault(last_steps[link.recovering_call], []).append(link)
     steps = [
         msgspec.structs.replace(step, links_decided=step.has_failed, links=tuple(links.get(step.seq, ())))
         if step.has_failed or step.seq in links
@@ -1057,17 +1070,19 @@ def judge_calls(
 
 def _link_attempts(call: Call) -> Link:
     """Link a call to its own last attempt."""
-    prerequisites = tuple(dict.fromkeys(name for step in call.steps if step.after for name in step.after.first))
-    method: LinkMethod = "retry" if all(is_retry(step.after) for step in call.steps) else "repair"
+    prerequisites = tuple(
+        dict.fromkeys(name for step in call.steps if step.recovery for name in step.recovery.prerequisites)
+    )
+    method: LinkMethod = "retry" if all(is_retry(step.recovery) for step in call.steps) else "repair"
     if not call.changes and prerequisites:
-        method = "recipe"
+        method = "prerequisite"
     return Link(
         run=call.first.run,
-        failed=call.id,
-        overcame=call.id,
-        how="repair" if call.changes else method,
+        failed_call=call.id,
+        recovering_call=call.id,
+        method="repair" if call.changes else method,
         changes=call.changes,
-        between=prerequisites[:MAX_INTERMEDIATE_TOOLS] if method == "recipe" else (),
+        intermediate_tools=prerequisites[:MAX_INTERMEDIATE_TOOLS] if method == "prerequisite" else (),
         evidence=("attempt",),
     )
 

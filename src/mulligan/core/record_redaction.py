@@ -103,11 +103,11 @@ class RecordRedactor:
                     redacted_values = self._redactor.record(
                         to_plain_data(success.arguments), to_plain_data(restore_value(success.result))
                     )
-                    steps[index] = success.to_step(success.form.stored_name, *redacted_values)
+                    steps[index] = success.to_step(success.template.stored_name, *redacted_values)
         runs: dict[int, Run] = {}
         unchanged_runs: dict[int, bool] = {}
         for index, success in enumerate(batch):
-            standalone_run = success.alone
+            standalone_run = success.standalone_run
             if standalone_run is None:
                 continue
             # Redact the shared run once: if it is unchanged, the run of each call is unchanged too.
@@ -123,7 +123,7 @@ class RecordRedactor:
     def _find_harmless(self, batch: Sequence[SuccessRecord]) -> list[bool]:
         """Return, per call, whether it needs no redaction. Calls of one template are scanned together."""
         are_fine = [False] * len(batch)
-        forms = {success.form for success in batch}
+        forms = {success.template for success in batch}
         for form in forms:
             self.prepare_template(form)
         if not self._can_scan_fast:
@@ -133,7 +133,7 @@ class RecordRedactor:
             numbers_by_template: dict[CallTemplate, list[int]] = {form: [] for form in forms}
             for number, success in enumerate(batch):
                 if success.is_immutable:
-                    numbers_by_template[success.form].append(number)
+                    numbers_by_template[success.template].append(number)
             groups = [*numbers_by_template.values()]
         for numbers in groups:
             for start in range(0, len(numbers), REDACTION_BATCH_SIZE):
@@ -148,7 +148,7 @@ class RecordRedactor:
         """
         successes = [batch[number] for number in numbers]
         first = successes[0]
-        names = (*first.form.positional_names[: len(first.given)], *first.named)
+        names = (*first.template.positional_names[: len(first.positional)], *first.keywords)
         if type(first.result) is dict:
             names += tuple(first.result)
         columns = _columns(successes)
@@ -156,7 +156,7 @@ class RecordRedactor:
             numbers_by_shape: dict[tuple[Any, ...], list[int]] = {}
             for number, success in zip(numbers, successes, strict=True):
                 result = success.result
-                shape = (len(success.given), *success.named, None, *(result if type(result) is dict else ()))
+                shape = (len(success.positional), *success.keywords, None, *(result if type(result) is dict else ()))
                 numbers_by_shape.setdefault((type(result) is dict, *shape), []).append(number)
             for group_numbers in numbers_by_shape.values():
                 if len(group_numbers) < len(numbers):
@@ -280,7 +280,7 @@ class RecordRedactor:
     def _has_only_text(self, step: Step, texts: list[str]) -> bool:
         """Return whether only the texts of a step can need redaction. Collects these texts."""
         redactor = self._redactor
-        if step.after is not None or step.ending is not None or step.links:
+        if step.recovery is not None or step.stop is not None or step.links:
             return False
         if step.key is not None and not _is_harmless_name(step.key, redactor):
             return False
@@ -351,7 +351,7 @@ class RecordRedactor:
         failure = step.failure
         # Redact them as one record: a secret in the arguments is also removed from the message that quotes it.
         texts = (failure.message, failure.detail, failure.hint, failure.code) if failure else ()
-        suggestions = step.ending.offered if step.ending is not None else ()
+        suggestions = step.stop.suggestions if step.stop is not None else ()
         metadata_names = _public_names(step.metadata, redactor, "model", "by")
         argument_names = _public_names(step.arguments, redactor, "model") if step.type == "model" else {}
         arguments, result, metadata, recovery_values, next_values, suggestion_values, link_values, *redacted_texts = (
@@ -359,7 +359,7 @@ class RecordRedactor:
                 to_plain_data(step.arguments),
                 to_plain_data(step.result),
                 _fields(step.metadata),
-                _change_values(step.after),
+                _change_values(step.recovery),
                 _change_values(next),
                 [_change_values(suggestion) for suggestion in suggestions],
                 [_change_values(link) for link in step.links],
@@ -394,8 +394,8 @@ class RecordRedactor:
             result=result,
             metadata=_with_names(metadata, metadata_names, names),
             failure=failure,
-            after=_with_values(step.after, recovery_values, redactor),
-            ending=_redact_stop(step.ending, suggestion_values, redactor),
+            recovery=_with_values(step.recovery, recovery_values, redactor),
+            stop=_redact_stop(step.stop, suggestion_values, redactor),
             key=_maybe_name(step.key, redactor),
             links=tuple(
                 _with_values(link, values, redactor) or link
@@ -410,9 +410,9 @@ def build_steps(successes: Iterable[SuccessRecord]) -> list[Step]:
     return [
         Step(
             success.run, success.seq, success.seq, 1, success.parent,
-            success.form.type, success.form.stored_name, success.form.server,
-            success.arguments, "success", success.result, int(success.started * 1000), success.seconds,
-            None, None, None, success.tokens, key=success.form.key,
+            success.template.type, success.template.stored_name, success.template.server,
+            success.arguments, "success", success.result, int(success.started_at * 1000), success.duration_seconds,
+            None, None, None, success.tokens, key=success.template.key,
         )
         for success in successes
     ]  # fmt: skip
@@ -423,17 +423,23 @@ def _columns(successes: Sequence[SuccessRecord]) -> list[list[Any]] | None:
     first = successes[0]
     has_dict_result = type(first.result) is dict
     if len(successes) == 1:
-        return [[*first.given, *first.named.values(), *(first.result.values() if has_dict_result else (first.result,))]]
-    positional_values = [success.given for success in successes]
-    keyword_values = [success.named for success in successes]
+        return [
+            [
+                *first.positional,
+                *first.keywords.values(),
+                *(first.result.values() if has_dict_result else (first.result,)),
+            ]
+        ]
+    positional_values = [success.positional for success in successes]
+    keyword_values = [success.keywords for success in successes]
     results = [success.result for success in successes]
     sizes = {*map(len, positional_values)}, {*map(len, keyword_values)}, {type(result) is dict for result in results}
     if any(len(size_set) > 1 for size_set in sizes) or (has_dict_result and len({*map(len, results)}) > 1):
         return None
     try:
         # The sizes are equal and every name of the first call exists, so the names are the same.
-        columns = [[values[index] for values in positional_values] for index in range(len(first.given))]
-        columns += [[values[name] for values in keyword_values] for name in first.named]
+        columns = [[values[index] for values in positional_values] for index in range(len(first.positional))]
+        columns += [[values[name] for values in keyword_values] for name in first.keywords]
         if not has_dict_result:
             return [*columns, results]
         columns += [[result[name] for result in results] for name in first.result]
@@ -468,9 +474,9 @@ def _redact_stop(
         return None
     suggestions = tuple(
         _with_values(suggestion, redacted_values, redactor) or suggestion
-        for suggestion, redacted_values in zip(stop.offered, values, strict=True)
+        for suggestion, redacted_values in zip(stop.suggestions, values, strict=True)
     )
-    return RecoveryStop(why=redactor.text(stop.why), offered=suggestions, spiral=redactor.text(stop.spiral))
+    return RecoveryStop(reason=redactor.text(stop.reason), suggestions=suggestions, spiral=redactor.text(stop.spiral))
 
 
 def _text(value: Any) -> str:
@@ -541,7 +547,7 @@ def _change_values(recovery: Recovery | Link | None) -> list[dict[str, Any]]:
 
 def _nest_value(change: Change, value: Any) -> dict[str, Any]:
     nested = {"": to_plain_data(value)}
-    if change.how == "rename":
+    if change.operation == "rename":
         return nested  # the value is a name itself
     for name in reversed(change.path.split(".")):  # any part of the path may indicate a secret, as in credentials.user
         nested = {name: nested}
@@ -555,10 +561,10 @@ def _with_values(
         return recovery
     changes = []
     for change, before, after in zip(recovery.changes, values[::2], values[1::2], strict=True):
-        names = 0 if change.how == "rename" else change.path.count(".") + 1
+        names = 0 if change.operation == "rename" else change.path.count(".") + 1
         path, old = _unwrap_path(before, names)
         _, new = _unwrap_path(after, names)
-        if change.how == "rename":
+        if change.operation == "rename":
             path = to_plain_data(change.path)
             # Names of tools and arguments are not values: they stay readable at every level.
             old, new = (

@@ -14,7 +14,7 @@ from mulligan.core.failure import Failure, Kind, Remedy
 
 StepType = Literal["plan", "tool", "model", "retrieval", "respond", "custom", "run"]
 """`run` stands for the run itself: a failure that belongs to no step."""
-Outcome = Literal["success", "failure", "cancelled", "refused"]
+Outcome = Literal["success", "failure", "cancelled", "blocked"]
 """`blocked` means that mulligan answered without executing the call."""
 EndReason = Literal["finished", "raised", "abandoned"]
 Status = Literal["success", "recovered", "partial", "failure"]
@@ -22,13 +22,13 @@ ChangeOperation = Literal["cast", "rename", "drop", "clamp", "enum", "trim", "pa
 ValueSource = Literal["call", "run", "schema", "rule", "memory", "error"]
 """Where a changed value comes from. `error` is a number in an error text: a bound (SAFETY S1), or for a suggestion the
 value that the error text expects."""
-LinkMethod = Literal["retry", "repair", "recipe", "agent"]
+LinkMethod = Literal["retry", "repair", "prerequisite", "agent"]
 LinkEvidence = Literal[
     "same_arguments", "same_values", "missing_arguments", "conversation", "attempt",
     "handler", "model_turn", "next_call", "stated_limit", "tool_result", "same_text", "explicit",
 ]  # fmt: skip
 """Why a success counts as the recovery of a failed call (`mulligan.core.links`)."""
-Effects = Literal["none", "repeatable", "once"]
+Effects = Literal["none", "idempotent", "once"]
 PatternState = Literal["new", "active", "resolved", "muted"]
 """`new` occurred on one day only, `active` on several. An operator sets `resolved` and `muted`."""
 
@@ -56,14 +56,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Base class of records: immutable values that omit defaults when encoded."""
 
 
-class Change(Record, frozen=True, rename={"from_": "from"}):
+class Change(Record, frozen=True):
     """One edit of one argument."""
 
     path: str
-    how: ChangeOperation
+    operation: ChangeOperation
     before: Any = None
     after: Any = None
-    from_: ValueSource = "call"
+    source: ValueSource = "call"
     privileged: bool = False
     """Whether the developer declared the argument as privileged or the tool as destructive: its value is not shared."""
 
@@ -72,23 +72,23 @@ class Recovery(Record, frozen=True):
     """The recovery action before an attempt."""
 
     remedy: Remedy
-    seconds: float = 0.0
+    backoff_seconds: float = 0.0
     """Delay before the attempt."""
     changes: tuple[Change, ...] = ()
     source: str = ""
     """The origin of the changes: schema, error, run, memory or rule; `verify` if a check found that the call had
     executed."""
-    fix: str | None = None
+    fix_id: str | None = None
     confidence: float = 1.0
-    first: tuple[str, ...] = ()
+    prerequisites: tuple[str, ...] = ()
     """Prerequisite calls that were made before the attempt."""
 
 
 class RecoveryStop(Record, frozen=True):
     """Why recovery made no further attempt, and the suggestions that remain."""
 
-    why: str
-    offered: tuple[Recovery, ...] = ()
+    reason: str
+    suggestions: tuple[Recovery, ...] = ()
     """Repairs that were not attempted, for a model or a person to make."""
     spiral: str = ""
     """Note about a strategy that failed repeatedly with varied arguments, if any."""
@@ -111,16 +111,16 @@ class Step(Record, frozen=True, gc=False):
     arguments: Any = None
     outcome: Outcome = "success"
     result: Any = None
-    started: int = 0
+    started_at: int = 0
     """UTC milliseconds."""
-    seconds: float = 0.0
+    duration_seconds: float = 0.0
     failure: Failure | None = None
-    after: Recovery | None = None
-    ending: RecoveryStop | None = None
+    recovery: Recovery | None = None
+    stop: RecoveryStop | None = None
     """Set on the last attempt of an unrecovered call."""
     tokens: dict[str, int] | None = None
     metadata: dict[str, Any] | None = None
-    sampled: float = 1.0
+    sample_rate: float = 1.0
     """The share of such steps that is stored: each stored success represents 1 / `sample_rate` calls."""
     effects: Effects | None = None
     """The declared side effects of the tool, on failed attempts where known."""
@@ -143,7 +143,7 @@ class Step(Record, frozen=True, gc=False):
     @property
     def is_skipped(self) -> bool:
         """Whether a planned attempt was cancelled before execution. `stop` has the reason."""
-        return self.outcome == "cancelled" and self.ending is not None
+        return self.outcome == "cancelled" and self.stop is not None
 
 
 class Run(Record, frozen=True):
@@ -158,9 +158,9 @@ class Run(Record, frozen=True):
     context: str | None = None
     """The task of the agent."""
     metadata: dict[str, Any] | None = None
-    started: int = 0
-    ended: int | None = None
-    end: EndReason | None = None
+    started_at: int = 0
+    ended_at: int | None = None
+    end_reason: EndReason | None = None
     traceparent: str | None = None
     """The parent span in another program, from its `traceparent` header (W3C)."""
     withdrawn: tuple[int, ...] = ()
@@ -173,12 +173,12 @@ class Link(Record, frozen=True):
     """A recovery link: a failed call and the later success that recovered it, by their call numbers."""
 
     run: str
-    failed: int
-    overcame: int
-    how: LinkMethod
+    failed_call: int
+    recovering_call: int
+    method: LinkMethod
     """`repair` without changes means another recovery action, such as compression or a refreshed key."""
     changes: tuple[Change, ...] = ()
-    between: tuple[str, ...] = ()
+    intermediate_tools: tuple[str, ...] = ()
     """Tools that succeeded between the two calls, models excluded; for a prerequisite, the missing calls."""
     evidence: tuple[LinkEvidence, ...] = ()
     """Why both calls have the same intent."""
@@ -192,7 +192,7 @@ class Prerequisite(Record, frozen=True):
     tool: str
     arguments: dict[str, Any] = {}
     """Arguments that were the same in nearly every run."""
-    open: tuple[str, ...] = ()
+    variable_arguments: tuple[str, ...] = ()
     """Names of arguments whose values are specific to a run."""
 
 
@@ -200,8 +200,8 @@ class PatternPeriod(Record, frozen=True):
     """The occurrences and recoveries of a pattern over some days."""
 
     days: int = 0
-    met: int = 0
-    overcome: int = 0
+    occurrences: int = 0
+    recovered: int = 0
 
 
 class Lesson(Record, frozen=True):
@@ -219,31 +219,31 @@ class Lesson(Record, frozen=True):
     kind: str = ""
     error: str = ""
     """The message template of such failures. Untrusted text: quote it when shown."""
-    failed: str = ""
+    failing_example: str = ""
     """A failing call, with names and shareable values only."""
-    works: str = ""
+    working_example: str = ""
     """The same call as it succeeds."""
     changes: tuple[Change, ...] = ()
-    first: tuple[Prerequisite, ...] = ()
-    fix: str = ""
+    prerequisites: tuple[Prerequisite, ...] = ()
+    fix_id: str = ""
     """The fix that the lesson is based on; empty for a lesson that a person wrote."""
-    tried: int = 0
-    worked: int = 0
+    trials: int = 0
+    successes: int = 0
     """In how many runs the correction was tried, and succeeded."""
     confidence: float = 0.0
     """Lower bound of the success rate."""
-    seen: int = 0
+    occurrences: int = 0
     """How often the pattern occurred."""
     agents: dict[str, int] = {}
     """The agents with the most occurrences."""
-    helped: int = 0
-    unhelped: int = 0
+    helped_runs: int = 0
+    unhelped_runs: int = 0
     """Runs with the pattern since the lesson became active: recovered by it, and not."""
-    before: PatternPeriod = PatternPeriod()
-    after: PatternPeriod = PatternPeriod()
+    stats_before: PatternPeriod = PatternPeriod()
+    stats_after: PatternPeriod = PatternPeriod()
     """The pattern before the lesson became active, and since."""
     state: LessonState = "proposed"
-    why: str = ""
+    reason: str = ""
     """Why the lesson is not active."""
     stale: bool = False
     """Whether the tool's schema has changed since the lesson was proven or approved."""
@@ -252,10 +252,10 @@ class Lesson(Record, frozen=True):
     source: LessonSource = "learned"
     origin: str = ""
     """The source of a seed lesson."""
-    created: int = 0
-    since: int = 0
+    created_at: int = 0
+    active_since: int = 0
     """When the lesson became active; 0 if it never was."""
-    last: int = 0
+    last_tried_at: int = 0
     """When its correction was last tried. UTC milliseconds."""
 
     @property
@@ -279,7 +279,7 @@ class Example(Record, frozen=True):
 
     run: str
     seq: int
-    started: int = 0
+    started_at: int = 0
 
 
 class Pattern(Record, frozen=True):
@@ -298,13 +298,13 @@ class Pattern(Record, frozen=True):
     """The message of the first occurrence."""
     template: str = ""
     """The message template: variable parts masked, codes and limits unchanged."""
-    count: int = 0
-    overcome: int = 0
-    given_up: int = 0
+    occurrences: int = 0
+    recovered: int = 0
+    unrecovered: int = 0
     runs: int = 0
     """The number of runs with this pattern."""
-    first: int = 0
-    last: int = 0
+    first_seen_at: int = 0
+    last_seen_at: int = 0
     """UTC milliseconds."""
     agents: dict[str, int] = {}
     """The agents with the most occurrences."""
@@ -333,7 +333,7 @@ class Compaction(Record, frozen=True):
     chars_after: int | None = None
     tokens_before: int | None = None
     tokens_after: int | None = None
-    known: tuple[str, ...] = ()
+    known_failures: tuple[str, ...] = ()
     """Failures that the session has tracked before, as pattern ids: `failure_identity`."""
 
 
@@ -352,16 +352,16 @@ class History(Record, frozen=True):
 class Precedent(Record, frozen=True):
     """What recovered the same failure of the same tool in earlier runs."""
 
-    how: LinkMethod
+    method: LinkMethod
     changes: tuple[Change, ...] = ()
-    between: tuple[str, ...] = ()
-    worked: int = 1
+    intermediate_tools: tuple[str, ...] = ()
+    successes: int = 1
     """The number of runs in which it recovered the failure."""
-    seen: int = 1
+    occurrences: int = 1
     """The number of runs with the failure."""
-    first: tuple[Prerequisite, ...] = ()
+    prerequisites: tuple[Prerequisite, ...] = ()
     """The prerequisites, with their constant arguments."""
-    likeness: float = 1.0
+    similarity: float = 1.0
     """Below 1 for a similar failure; 0 if derived from exemplars."""
     shareable: bool = False
     """Whether its values may be shown to a model."""
@@ -373,14 +373,14 @@ class Fix(Record, frozen=True):
     id: str
     tool: str
     fingerprint: str
-    sort: Literal["change", "recipe", "retry", "exemplar"] = "change"
+    type: Literal["change", "prerequisite", "retry", "exemplar"] = "change"
     """An `exemplar` was never tried: it is derived from successful calls."""
     changes: tuple[Change, ...] = ()
     """The changes in shareable form: path, operation, and a value only if it is not text of a run."""
-    first: tuple[Prerequisite, ...] = ()
-    tried: int = 0
+    prerequisites: tuple[Prerequisite, ...] = ()
+    trials: int = 0
     """The number of runs that tried it; each run has one vote."""
-    worked: int = 0
+    successes: int = 0
     imported: int = 0
     """The part of `trials` from imported logs, which do not count towards promotion."""
     principals: int = 0
@@ -388,12 +388,12 @@ class Fix(Record, frozen=True):
     days: int = 0
     """The number of days on which it succeeded."""
     agents: dict[str, int] = {}
-    last: int = 0
+    last_tried_at: int = 0
     """When it was last tried. UTC milliseconds."""
     state: FixState = "proposed"
-    why: str = ""
+    reason: str = ""
     """Why it is not applied automatically."""
-    likeness: float = 1.0
+    similarity: float = 1.0
     """Similarity of the query's failure and the fix's failure: 1 for the same pattern."""
     exemplars: int = 0
     """The number of successful calls that it is derived from, if it was never tried."""
@@ -412,20 +412,20 @@ class ReplayResult(Record, frozen=True):
     call: int
     tool: str
     kind: str
-    move: Literal["repair", "wait", "suggest", "nothing"] = "nothing"
+    move: Literal["repair", "retry", "suggest", "nothing"] = "nothing"
     """Changed arguments, or the same call after a backoff, both automatic; a suggestion to the model; or no action."""
     agrees: bool | None = None
     """Whether the action matches the call that recovered the failure; None if nothing did."""
     source: str = ""
-    fix: str | None = None
+    fix_id: str | None = None
     confidence: float = 0.0
-    why: str = ""
+    reason: str = ""
     """Why no action would be automatic."""
-    overcome: bool = False
+    recovered: bool = False
     """Whether the failure was recovered by any means."""
     seconds: float = 0.0
     """Estimated duration of the action: the backoff, and a call as long as the recovering one."""
-    saved: float = 0.0
+    saved_seconds: float = 0.0
     """Seconds from the failure to its recovery, if the action matches."""
     calls: int = 0
     """Calls made between failure and recovery, including the recovering one."""
@@ -557,7 +557,7 @@ def _decode_kind(type: type, value: Any) -> Any:
         if not isinstance(value, str):
             raise ValueError(f"Expected `str`, got `{value.__class__.__name__}`")
         return Kind.from_name(value)
-    raise NotImplementedError(f"no decoding for {type}")
+    raise NotImplementedError(f"No decoder for {type}")
 
 
 def sort_steps(steps: Sequence[Step]) -> list[Step]:

@@ -41,7 +41,7 @@ STATUSES = (
 OUTCOMES = (
     ChartSeries("first_try", "first try", "ok"),
     ChartSeries(RECOVERED, "recovered", "won"),
-    ChartSeries("given_up", "given up", "lost"),
+    ChartSeries("unrecovered", "unrecovered", "lost"),
 )
 
 
@@ -142,7 +142,7 @@ def render_lines(id: str, title: str, buckets: Sequence[Bucket], parts: Sequence
     ]
     return Markup('<ul class="legend">{}</ul>{}{}').format(
         legend,
-        _svg(id, title, "Seconds that successful attempts took.", body),
+        _svg(id, title, "Duration of successful attempts in seconds.", body),
         render_table(nonempty_buckets, [part.label for part in parts], None),
     )
 
@@ -163,7 +163,7 @@ def render_table(buckets: Iterable[Bucket], column_names: Sequence[str], number_
     )
     names = Markup("").join(Markup('<th class="n" scope="col">{}</th>').format(name) for name in column_names)
     return Markup(
-        '<details class="behind"><summary>Show as table</summary><table><thead><tr><th scope="col">When (UTC)</th>{}'
+        '<details class="behind"><summary>Show as table</summary><table><thead><tr><th scope="col">Time (UTC)</th>{}'
         "</tr></thead><tbody>{}</tbody></table></details>"
     ).format(names, rows)
 

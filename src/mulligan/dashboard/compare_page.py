@@ -9,13 +9,13 @@ import msgspec
 from mulligan.core.failure import SettingsError
 from mulligan.dashboard import formatting
 from mulligan.dashboard.page_query import PageQuery, parse_date_range
-from mulligan.report import stats as questions
+from mulligan.report import stats as stats_report
 from mulligan.store.base import Store
 from mulligan.store.counters import Stats, StatsQuery
 
 DIMENSIONS = {
     "version": "versions", "agent": "agents", "model": "models", "environment": "environments", "tool": "tools",
-    "time": "times",
+    "time": "periods",
 }  # fmt: skip
 MAX_CHOICES = 100
 """Limit of values offered for selection."""
@@ -24,11 +24,11 @@ MAX_CHOICES = 100
 def compare(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     by = page_query.other_parameters.get("by", "version")
     if by not in DIMENSIONS:
-        raise SettingsError(f"by takes {', '.join(DIMENSIONS)}, got {by!r}.")
+        raise SettingsError(f"Invalid by {by[:40]!r}. Use one of: {', '.join(DIMENSIONS)}.")
     first_value, second_value = page_query.other_parameters.get("a", ""), page_query.other_parameters.get("b", "")
     context: dict[str, Any] = {
         "by": by,
-        "ways": DIMENSIONS,
+        "dimensions": DIMENSIONS,
         "a": first_value,
         "b": second_value,
         "differences": None,
@@ -61,7 +61,7 @@ def compare(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
         for side, answer in zip("ab", answers, strict=True)
         if not answer.total.calls and not answer.total.runs
     ]
-    context["differences"] = questions.compare_stats(answers[0].total, answers[1].total)
+    context["differences"] = stats_report.compare_stats(answers[0].total, answers[1].total)
     context["calls"] = [answer.total.calls for answer in answers]
     return context
 
@@ -86,6 +86,6 @@ def _stats_query_for(page_query: PageQuery, by: str, value: str) -> StatsQuery:
 def _stats_between(store: Store, tenant: str, page_query: PageQuery, text: str, side: str) -> Stats:
     first, dots, last = text.partition("..")
     if not dots:
-        raise SettingsError(f"{side} takes two dates such as 2026-01-01..2026-01-31, got {text[:40]!r}.")
+        raise SettingsError(f"Invalid {side} {text[:40]!r}. Use two dates, for example 2026-01-01..2026-01-31.")
     since, until = parse_date_range(first, last, page_query.now)
     return store.stats(tenant, msgspec.structs.replace(page_query.stats_query(), since=since, until=until))

@@ -17,13 +17,13 @@ from mulligan.store.base import FixQuery, Store
 MAX_SHOWN_FIXES = 100
 MAX_SEARCHED_FIXES = 100_000
 STATE_DESCRIPTIONS: dict[str, str] = {
-    "proposed": "seen to work; not proven yet",
-    "promoted": "proven",
+    "proposed": "succeeded in some runs; not promoted yet",
+    "promoted": "promoted after enough successful runs",
     "approved": "approved by a person",
     "demoted": "failed twice in a row",
     "expired": "not used for 30 days",
-    "paused": "used so often, or failing so often, that a person should look",
-    "revoked": "taken back by a person",
+    "paused": "used or failing unusually often; a person should check it",
+    "revoked": "revoked by a person",
 }
 
 
@@ -32,13 +32,15 @@ def describe_state(fix: Fix) -> str:
     if fix.state not in ("promoted", "approved"):
         return STATE_DESCRIPTIONS[fix.state]
     reason = not_automatic_reason(fix)
-    return f"{STATE_DESCRIPTIONS[fix.state]}: " + (f"not applied: {reason}" if reason else "applied automatically")
+    return f"{STATE_DESCRIPTIONS[fix.state]}: " + (
+        f"not applied automatically: {reason}" if reason else "applied automatically"
+    )
 
 
 def fixes(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     state = page_query.other_parameters.get("state")
     if state is not None and state not in get_args(FixState):
-        raise SettingsError(f"state takes {', '.join(get_args(FixState))}, got {state!r}.")
+        raise SettingsError(f"Invalid state {state[:40]!r}. Use one of: {', '.join(get_args(FixState))}.")
     stored_fixes = store.fixes(
         tenant,
         FixQuery(tool=page_query.filters.get("tool"), state=state, now=page_query.now, limit=MAX_SHOWN_FIXES),  # type: ignore[arg-type]
@@ -50,7 +52,7 @@ def fixes(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
             for stored_fix in stored_fixes
         ],
         "applied": sum(map(is_automatic, stored_fixes)),
-        "told": sum(fix.showable for fix in stored_fixes),
+        "shown": sum(fix.showable for fix in stored_fixes),
         "state": state,
         "states": STATE_DESCRIPTIONS,
         "is_cut": len(stored_fixes) == MAX_SHOWN_FIXES,
@@ -79,7 +81,7 @@ def fix(store: Store, tenant: str, page_query: PageQuery, id: str) -> dict[str, 
 
 def decide(store: Store, tenant: str, now: int, id: str, form: dict[str, str]) -> bool:
     """Approve or revoke a fix from its form."""
-    do = form.get("do", "")
+    do = form.get("action", "")
     if do not in ("approve", "revoke"):
-        raise SettingsError(f"do takes approve or revoke, got {do[:40]!r}.")
+        raise SettingsError(f"Invalid decision {do[:40]!r}. Use approve or revoke.")
     return store.decide(tenant, id, approved=do == "approve", at=now)

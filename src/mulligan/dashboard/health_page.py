@@ -41,13 +41,13 @@ def health(store: Store, tenant: str, page_query: PageQuery, retention: Retentio
         "hooks": read_hook_errors(hook_folder()) if is_default_tenant else HookErrors(),
         "context": formatting.percent(runs_with_context, len(recent)) if recent else formatting.NONE,
         "recent": len(recent),
-        "is_told": not recent or runs_with_context >= MIN_CONTEXT_SHARE * len(recent),
+        "has_enough_context": not recent or runs_with_context >= MIN_CONTEXT_SHARE * len(recent),
         "retention": [
-            ("Runs in which something failed", _format_retention(retention.failures)),
-            ("Runs in which nothing did", _format_retention(retention.successes)),
-            ("Figures by the hour", _format_retention(retention.hours)),
-            ("Figures by the day", "for ever"),
-            ("Size of the file", formatting.size(retention.size) if retention.size else "unlimited"),
+            ("Runs with failures", _format_retention(retention.keep_failures)),
+            ("Runs without failures", _format_retention(retention.keep_successes)),
+            ("Hourly metrics", _format_retention(retention.keep_hourly)),
+            ("Daily metrics", "forever"),
+            ("Maximum file size", formatting.size(retention.max_size) if retention.max_size else "unlimited"),
         ],
         "version": __version__,
         "sqlite": sqlite3.sqlite_version,
@@ -55,4 +55,4 @@ def health(store: Store, tenant: str, page_query: PageQuery, retention: Retentio
 
 
 def _format_retention(millis: int | None) -> str:
-    return "for ever" if millis is None else f"{millis // DAY} days"
+    return "forever" if millis is None else f"{millis // DAY} days"

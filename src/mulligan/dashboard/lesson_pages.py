@@ -13,16 +13,16 @@ from mulligan.store.base import LessonQuery, Store
 
 MAX_SHOWN_LESSONS = 100
 STATE_DESCRIPTIONS: dict[str, str] = {
-    "proposed": "neither proven nor approved: models are not told of it",
-    "active": "in force, proven or approved by a person: models are told of it",
-    "disabled": "switched off by a person",
-    "expired": "not used for so long that it proves nothing any more",
+    "proposed": "neither promoted nor approved: not shown to models",
+    "active": "promoted, or approved by a person: shown to models",
+    "disabled": "disabled by a person",
+    "expired": "not used for too long",
 }
-SEED_DESCRIPTION = "models are told of it as known of this program and not seen here, after what is in force"
+SEED_DESCRIPTION = "shown to models after active lessons, as general advice not yet seen here"
 SOURCE_DESCRIPTIONS: dict[str, str] = {
-    "learned": "from what overcame failures here",
-    "file": "written down by a person",
-    "seed": "came with mulligan; not seen here, and never counted as evidence",
+    "learned": "learned from recovered failures",
+    "file": "written by a person",
+    "seed": "ships with mulligan; not seen here, not counted as evidence",
 }
 PROMPT = Prompt()
 
@@ -31,7 +31,7 @@ def lessons(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     state, source = (page_query.other_parameters.get(name) for name in ("state", "source"))
     for name, value, choices in (("state", state, get_args(LessonState)), ("source", source, get_args(LessonSource))):
         if value is not None and value not in choices:
-            raise SettingsError(f"{name} takes {', '.join(choices)}, got {value!r}.")
+            raise SettingsError(f"Invalid {name} {value[:40]!r}. Use one of: {', '.join(choices)}.")
     kind = page_query.filters.get("kind")
     query = LessonQuery(
         tool=page_query.filters.get("tool"),
@@ -63,33 +63,37 @@ def build_lesson_row(lesson: Lesson) -> dict[str, Any]:
         "means": SEED_DESCRIPTION
         if lesson.is_seed and lesson.state == "proposed"
         else STATE_DESCRIPTIONS[lesson.state],
-        "mistake": formatting.line(lesson.mistake or lesson.error or "(nothing was said)", 200),
-        "correction": formatting.line(lesson.correction or "(nothing)", 200),
+        "mistake": formatting.line(lesson.mistake or lesson.error or "(no message)", 200),
+        "correction": formatting.line(lesson.correction or "(no correction)", 200),
         "effect": compare_periods(lesson),
     }
 
 
 def compare_periods(lesson: Lesson) -> dict[str, Any] | None:
     """Compare the daily occurrences of the pattern before and after activation. Return `None` without data for both."""
-    before, after = lesson.before, lesson.after
+    before, after = lesson.stats_before, lesson.stats_after
     if not before.days or not after.days:
         return None
-    rate_before, rate_after = before.met / before.days, after.met / after.days
+    rate_before, rate_after = before.occurrences / before.days, after.occurrences / after.days
     return {
         "was": _format_rate(rate_before),
         "now": _format_rate(rate_after),
         # An increase is not marked as bad, because the number of calls is unknown here.
         "look": "good" if rate_after < rate_before else "",
-        "told": "less often" if rate_after < rate_before else "as often" if rate_after == rate_before else "more often",
-        "overcome": [
-            formatting.percent(period.overcome, period.met) if period.met else formatting.NONE
+        "change": "less often"
+        if rate_after < rate_before
+        else "as often"
+        if rate_after == rate_before
+        else "more often",
+        "recovered": [
+            formatting.percent(period.recovered, period.occurrences) if period.occurrences else formatting.NONE
             for period in (before, after)
         ],
     }
 
 
-def _format_rate(a_day: float) -> str:
-    return f"{a_day:.1f}" if a_day < 10 else f"{a_day:,.0f}"
+def _format_rate(daily_rate: float) -> str:
+    return f"{daily_rate:.1f}" if daily_rate < 10 else f"{daily_rate:,.0f}"
 
 
 def lesson(store: Store, tenant: str, page_query: PageQuery, id: str) -> dict[str, Any] | None:
@@ -98,15 +102,15 @@ def lesson(store: Store, tenant: str, page_query: PageQuery, id: str) -> dict[st
         return None
     spans = [
         (name, span, _daily_rate(span))
-        for name, span in (("before", stored_lesson.before), ("since", stored_lesson.after))
+        for name, span in (("before", stored_lesson.stats_before), ("after", stored_lesson.stats_after))
     ]
     highest_rate = max(daily for *_, daily in spans)
     return {
         **build_lesson_row(stored_lesson),
         "pattern": store.pattern(tenant, stored_lesson.pattern) if stored_lesson.pattern else None,
         "changes": [timeline.describe_change(change, is_learned=True) for change in stored_lesson.changes],
-        "said": formatting.text(PROMPT.lesson_sentence(stored_lesson)),
-        "evidence": store.evidence(tenant, stored_lesson.fix) if stored_lesson.fix else [],
+        "sentence": formatting.text(PROMPT.lesson_sentence(stored_lesson)),
+        "evidence": store.evidence(tenant, stored_lesson.fix_id) if stored_lesson.fix_id else [],
         "spans": [
             {
                 "name": name,
@@ -122,7 +126,7 @@ def lesson(store: Store, tenant: str, page_query: PageQuery, id: str) -> dict[st
 
 
 def _daily_rate(span: PatternPeriod) -> float:
-    return span.met / span.days if span.days else 0.0
+    return span.occurrences / span.days if span.days else 0.0
 
 
 def lesson_rows_for_tool(store: Store, tenant: str, tool: str, now: int, limit: int = 10) -> list[dict[str, Any]]:
@@ -137,12 +141,12 @@ def lesson_rows_for_pattern(store: Store, tenant: str, pattern: Pattern, now: in
 def lesson_row_for_fix(store: Store, tenant: str, fix: Fix, now: int) -> dict[str, Any] | None:
     """Return the row of the lesson that is based on a fix."""
     query = LessonQuery(tool=fix.tool, fingerprint=fix.fingerprint, now=now, limit=MAX_SHOWN_LESSONS)
-    return next((build_lesson_row(lesson) for lesson in store.lessons(tenant, query) if lesson.fix == fix.id), None)
+    return next((build_lesson_row(lesson) for lesson in store.lessons(tenant, query) if lesson.fix_id == fix.id), None)
 
 
 def decide(store: Store, tenant: str, now: int, id: str, form: dict[str, str]) -> Lesson | None:
     """Apply an operator's decision from the lesson's form."""
-    verdict = form.get("do", "")
+    verdict = form.get("action", "")
     if verdict not in get_args(LessonVerdict):
-        raise SettingsError(f"do takes {', '.join(get_args(LessonVerdict))}, got {verdict[:40]!r}.")
+        raise SettingsError(f"Invalid decision {verdict[:40]!r}. Use one of: {', '.join(get_args(LessonVerdict))}.")
     return store.decide_lesson(tenant, id, verdict, now)  # type: ignore[arg-type]

@@ -68,26 +68,26 @@ def to_live_event(event: StepEnded | RunEnded, agent: str) -> dict[str, Any]:
         run = event.run
         return {
             "key": f"{run.id}/ended",
-            "at": _time(run.ended or run.started),
+            "at": _time(run.ended_at or run.started_at),
             "mark": "■",
-            "look": "lost" if run.end != "finished" else "quietly",
+            "look": "lost" if run.end_reason != "finished" else "quietly",
             "agent": _plain_text(agent, 40),
             "name": "run ended",
-            "said": str(run.end),
-            "took": _plain_text(formatting.seconds(((run.ended or run.started) - run.started) / 1000), 20),
+            "text": str(run.end_reason),
+            "took": _plain_text(formatting.seconds(((run.ended_at or run.started_at) - run.started_at) / 1000), 20),
             "href": formatting.detail_path("runs", run.id),
         }
     step = event.step
     failure = step.failure
     return {
         "key": f"{step.run}/{step.seq}",
-        "at": _time(step.started + int(step.seconds * 1000)),
+        "at": _time(step.started_at + int(step.duration_seconds * 1000)),
         "mark": "✕" if step.has_failed else "✓" if step.outcome == "success" else "\u2013",
         "look": "lost" if step.has_failed else "won" if step.attempt > 1 else "ok",
         "agent": _plain_text(agent, 40),
         "name": _plain_text(step.name or step.type, 60),
-        "said": _plain_text(f"{failure.kind}: {failure.message}", 160) if failure is not None else step.outcome,
-        "took": _plain_text(formatting.seconds(step.seconds), 20),
+        "text": _plain_text(f"{failure.kind}: {failure.message}", 160) if failure is not None else step.outcome,
+        "took": _plain_text(formatting.seconds(step.duration_seconds), 20),
         "attempt": step.attempt,
         "href": formatting.detail_path("runs", step.run),
     }

@@ -10,11 +10,11 @@ from markupsafe import Markup
 from mulligan.dashboard import charts, formatting
 from mulligan.dashboard.charts import Bucket, ChartSeries
 from mulligan.dashboard.page_query import PageQuery
-from mulligan.report import stats as questions
+from mulligan.report import stats as stats_report
 from mulligan.store.counters import Cell, Stats, merge, percentile
 
 Card = dict[str, Any]
-LATENCY = (ChartSeries("p50", "half take less than", "ok"), ChartSeries("p95", "95 % take less than", "lost"))
+LATENCY = (ChartSeries("p50", "p50", "ok"), ChartSeries("p95", "p95", "lost"))
 
 
 def counters_over_time(page_query: PageQuery, series: Stats) -> list[tuple[Bucket, Cell]]:
@@ -51,13 +51,13 @@ def outcomes(page_query: PageQuery, series: Stats) -> Markup:
             for bucket, cell in labeled_counters
         ]
         return charts.render_stacked_bars(
-            "outcomes", f"Runs by status, by the {grain_name}", buckets, charts.STATUSES, "runs"
+            "outcomes", f"Runs by status and {grain_name}", buckets, charts.STATUSES, "runs"
         )
     buckets = [
         bucket._replace(values=[cell.first_try, cell.recovered, cell.given_up]) for bucket, cell in labeled_counters
     ]
     return charts.render_stacked_bars(
-        "outcomes", f"Calls by outcome, by the {grain_name}", buckets, charts.OUTCOMES, "calls"
+        "outcomes", f"Calls by outcome and {grain_name}", buckets, charts.OUTCOMES, "calls"
     )
 
 
@@ -68,7 +68,7 @@ def latency(page_query: PageQuery, series: Stats) -> Markup | None:
     ]
     if all(value is None for bucket in buckets for value in bucket.values):
         return None
-    return charts.render_lines("latency", "Seconds a success takes", buckets, LATENCY)
+    return charts.render_lines("latency", "Latency of successful attempts", buckets, LATENCY)
 
 
 def has_runs(page_query: PageQuery) -> bool:
@@ -78,8 +78,8 @@ def has_runs(page_query: PageQuery) -> bool:
 
 def cards(page_query: PageQuery, cell: Cell, before: Cell) -> list[Card]:
     """Build the metric cards, each with its trend against the preceding period of equal length."""
-    runs, failed = sum(cell.runs.values()), questions.failed_calls(cell)
-    finished, succeeded = questions.finished_calls(cell), cell.first_try + cell.recovered
+    runs, failed = sum(cell.runs.values()), stats_report.failed_calls(cell)
+    finished, succeeded = stats_report.finished_calls(cell), cell.first_try + cell.recovered
     runs_before = sum(before.runs.values())
     failed_runs, failed_runs_before = cell.runs.get("failure", 0), before.runs.get("failure", 0)
     median = percentile(cell.to_repair, 0.5)
@@ -88,13 +88,13 @@ def cards(page_query: PageQuery, cell: Cell, before: Cell) -> list[Card]:
     if has_runs(page_query):
         card_list += [
             card(
-                "Runs that failed", formatting.number(failed_runs),
+                "Failed runs", formatting.number(failed_runs),
                 f"{formatting.percent(failed_runs, runs)} of runs" if runs else "", "bad" if failed_runs else "",
                 compare_rates(failed_runs, runs, failed_runs_before, runs_before, False),
             ),
             card(
-                "Runs recovered", formatting.number(cell.runs.get("recovered", 0)),
-                "every failed call overcome" + (f"; {partial:,} more partial" if partial else ""), "good",
+                "Recovered runs", formatting.number(cell.runs.get("recovered", 0)),
+                "all failed calls recovered" + (f"; {partial:,} partial" if partial else ""), "good",
                 compare_rates(
                     cell.runs.get("recovered", 0), runs, before.runs.get("recovered", 0), runs_before, None
                 ),
@@ -103,40 +103,40 @@ def cards(page_query: PageQuery, cell: Cell, before: Cell) -> list[Card]:
     else:
         card_list += [
             card(
-                "Calls given up", formatting.number(cell.given_up),
+                "Unrecovered calls", formatting.number(cell.given_up),
                 f"{formatting.percent(cell.given_up, finished)} of calls",
                 "bad" if cell.given_up else "",
-                compare_rates(cell.given_up, finished, before.given_up, questions.finished_calls(before), False),
+                compare_rates(cell.given_up, finished, before.given_up, stats_report.finished_calls(before), False),
             ),
             card(
-                "Calls recovered", formatting.number(cell.recovered), "failed first, and worked in the end", "good",
-                compare_rates(cell.recovered, finished, before.recovered, questions.finished_calls(before), None),
+                "Recovered calls", formatting.number(cell.recovered), "failed first, succeeded later", "good",
+                compare_rates(cell.recovered, finished, before.recovered, stats_report.finished_calls(before), None),
             ),
         ]  # fmt: skip
     median_before = percentile(before.to_repair, 0.5)
     card_list += [
         card(
-            "Failed calls overcome", formatting.percent(cell.recovered, failed),
-            f"{cell.recovered:,} of {failed:,}; {cell.repaired:,} by changed arguments", "",
-            compare_rates(cell.recovered, failed, before.recovered, questions.failed_calls(before), True),
+            "Recovered calls" if has_runs(page_query) else "Recovery rate", formatting.percent(cell.recovered, failed),
+            f"{cell.recovered:,} of {failed:,} failed calls; {cell.repaired:,} repaired", "",
+            compare_rates(cell.recovered, failed, before.recovered, stats_report.failed_calls(before), True),
         ),
         card(
-            "Median time to recover", formatting.seconds(median),
+            "Time to recovery, p50", formatting.seconds(median),
             "from the first attempt to the success" if median is not None
-            else f"too few to say ({len(cell.to_repair)})",
+            else f"too few samples ({len(cell.to_repair)})",
             "", _compare_medians(median, median_before),
         ),
         card(
             "First-try success", formatting.percent(cell.first_try, finished),
-            f"{formatting.percent(succeeded, finished)} in the end", "",
-            compare_rates(cell.first_try, finished, before.first_try, questions.finished_calls(before), True),
+            f"{formatting.percent(succeeded, finished)} final success", "",
+            compare_rates(cell.first_try, finished, before.first_try, stats_report.finished_calls(before), True),
         ),
     ]  # fmt: skip
     return card_list
 
 
-def card(title: str, figure: Markup, detail: str, css_class: str = "", trend: Mapping[str, str] | None = None) -> Card:
-    return {"title": Markup(title), "figure": figure, "about": Markup(detail), "look": css_class, "trend": trend}
+def card(title: str, value: Markup, detail: str, css_class: str = "", trend: Mapping[str, str] | None = None) -> Card:
+    return {"title": Markup(title), "value": value, "detail": Markup(detail), "look": css_class, "trend": trend}
 
 
 def compare_rates(
@@ -148,13 +148,13 @@ def compare_rates(
     points = 100 * count / total - 100 * previous_count / previous_total
     description = f"was {formatting.percent(previous_count, previous_total)}"
     if abs(points) < 0.05:
-        return {"look": "same", "mark": "=", "told": Markup(f"{description}, as before")}
+        return {"look": "same", "mark": "=", "text": Markup(f"{description}, unchanged")}
     verdict = "" if more_is_better is None else ", better" if (points > 0) is more_is_better else ", worse"
     mark = "▲" if points > 0 else "▼"
     return {
         "look": verdict[2:] or "same",
         "mark": mark,
-        "told": Markup(f"{abs(points):.1f} points; {description}{verdict}"),
+        "text": Markup(f"{abs(points):.1f} points; {description}{verdict}"),
     }
 
 
@@ -163,19 +163,19 @@ def _compare_medians(median: float | None, previous_median: float | None) -> dic
         return None
     description = f"was {formatting.seconds(previous_median)}"
     if abs(median - previous_median) < 0.05 * previous_median:
-        return {"look": "same", "mark": "=", "told": Markup(f"{description}, about as before")}
+        return {"look": "same", "mark": "=", "text": Markup(f"{description}, about the same")}
     is_better = median < previous_median
     return {
         "look": "better" if is_better else "worse",
         "mark": "▼" if is_better else "▲",
-        "told": Markup(f"{description}, {'faster' if is_better else 'slower'}"),
+        "text": Markup(f"{description}, {'faster' if is_better else 'slower'}"),
     }
 
 
 def kinds(cell: Cell) -> list[dict[str, Any]]:
     """Group failures by type and code, most frequent first."""
     types: dict[str, list[tuple[str, Any]]] = {}
-    for kind, counters in questions.rank_kinds(cell):
+    for kind, counters in stats_report.rank_kinds(cell):
         types.setdefault(kind.partition("/")[0], []).append((kind, counters))
     highest_count = max((counters.failures for counters in cell.kinds.values()), default=1) or 1
     groups = [
@@ -187,7 +187,7 @@ def kinds(cell: Cell) -> list[dict[str, Any]]:
                     "kind": kind,
                     "code": kind.partition("/")[2],
                     "failures": counters.failures,
-                    "given_up": counters.given_up,
+                    "unrecovered": counters.given_up,
                     "bar": charts.render_bar(counters.failures / highest_count),
                 }
                 for kind, counters in codes
@@ -204,7 +204,7 @@ def recovery_methods(cell: Cell) -> list[dict[str, Any]]:
     highest_count = max(cell.overcome.values(), default=1)
     return [
         {
-            "name": questions.RECOVERY_METHODS.get(name, name),
+            "name": stats_report.RECOVERY_METHODS.get(name, name),
             "calls": calls,
             "share": formatting.percent(calls, total),
             "bar": charts.render_bar(calls / highest_count),
@@ -221,15 +221,15 @@ def metric_rows(parts: Iterable[tuple[str, Cell]], limit: int | None = None) -> 
             "name": name,
             "cell": cell,
             "calls": cell.calls,
-            "settled": questions.finished_calls(cell),
-            "first": charts.render_rate(cell.first_try, 0, questions.finished_calls(cell)),
-            "final": charts.render_rate(cell.first_try, cell.recovered, questions.finished_calls(cell)),
+            "settled": stats_report.finished_calls(cell),
+            "first_try": charts.render_rate(cell.first_try, 0, stats_report.finished_calls(cell)),
+            "final": charts.render_rate(cell.first_try, cell.recovered, stats_report.finished_calls(cell)),
             "recovered": cell.recovered,
             "repaired": cell.repaired,
-            "given_up": cell.given_up,
+            "unrecovered": cell.given_up,
             "p50": percentile(cell.seconds, 0.5),
             "p95": percentile(cell.seconds, 0.95),
-            "waited": cell.waited / 1e6,
+            "backoff_seconds": cell.waited / 1e6,
             "runs": sum(cell.runs.values()),
         }
         for name, cell in order[:limit]
@@ -239,16 +239,16 @@ def metric_rows(parts: Iterable[tuple[str, Cell]], limit: int | None = None) -> 
 def costs(cell: Cell) -> list[tuple[str, Markup, str]]:
     """Return the cost of recovery as rows of name, value and detail."""
     entries = [
-        ("Waited between attempts", formatting.seconds(cell.waited / 1e6), ""),
-        ("Spent in further attempts", formatting.seconds(cell.retrying / 1e6), ""),
+        ("Backoff", formatting.seconds(cell.waited / 1e6), ""),
+        ("Retry time", formatting.seconds(cell.retrying / 1e6), ""),
     ]
     if cell.tokens:
         detail = f"{formatting.percent(cell.recovery_tokens, cell.tokens)} of {cell.tokens:,} tokens"
-        entries.append(("Tokens in further attempts", formatting.number(cell.recovery_tokens), detail))
+        entries.append(("Tokens in retries", formatting.number(cell.recovery_tokens), detail))
     if cell.suggested:
-        detail = f"{formatting.percent(cell.hits, cell.suggested)} of {cell.suggested:,} tried"
-        entries.append(("Repairs that worked", formatting.number(cell.hits), detail))
+        detail = f"{formatting.percent(cell.hits, cell.suggested)} of {cell.suggested:,} attempted"
+        entries.append(("Successful repairs", formatting.number(cell.hits), detail))
     entries.append(
-        ("Repeats after a compaction", formatting.number(cell.repeats), "met before it, and once more after it")
+        ("Repeats after compaction", formatting.number(cell.repeats), "occurred before it and again after it")
     )
     return entries

@@ -21,7 +21,7 @@ def overview(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]
         return {"empty": empty_state(store, tenant, page_query)}
     before = store.stats(tenant, page_query.previous_stats_query()).total
     tools = store.stats(tenant, page_query.stats_query(by="tool"))
-    patterns = store.patterns(tenant, page_query.pattern_query(order="given_up", limit=MAX_SHOWN_PATTERNS))
+    patterns = store.patterns(tenant, page_query.pattern_query(order="unrecovered", limit=MAX_SHOWN_PATTERNS))
     return {
         "empty": None,
         "cards": metric_cards.cards(page_query, cell, before),
@@ -50,9 +50,9 @@ def build_pattern_row(store: Store, tenant: str, page_query: PageQuery, pattern:
     return {
         "pattern": pattern,
         "spark": charts.render_sparkline(
-            daily_occurrences(page_query, pattern), f"Failures on each of the last {TREND_DAYS} days"
+            daily_occurrences(page_query, pattern), f"Occurrences by day, last {TREND_DAYS} days"
         ),
-        "overcome": formatting.percent(pattern.overcome, pattern.count),
+        "recovered": formatting.percent(pattern.recovered, pattern.occurrences),
         "fix": choose_fix(fixes),
     }
 
@@ -66,7 +66,7 @@ def daily_occurrences(page_query: PageQuery, pattern: Pattern, day_count: int = 
 def choose_fix(fixes: list[Fix]) -> Fix | None:
     """Choose the fix to show: applied automatically first, then most successes."""
     order = {"approved": 0, "promoted": 1, "proposed": 2, "paused": 3, "demoted": 4, "expired": 5, "revoked": 6}
-    return min(fixes, key=lambda fix: (order[fix.state], -fix.worked, fix.id), default=None)
+    return min(fixes, key=lambda fix: (order[fix.state], -fix.successes, fix.id), default=None)
 
 
 def empty_state(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
@@ -74,10 +74,10 @@ def empty_state(store: Store, tenant: str, page_query: PageQuery) -> dict[str, A
     newest = store.runs(tenant, RunQuery(limit=1))
     if not newest:
         return {"is_new": True}
-    newest_start = newest[0].run.started
+    newest_start = newest[0].run.started_at
     return {
         "is_new": False,
         "newest": newest_start,
-        "there": page_query.link_with_dates(newest_start - 6 * DAY, newest_start),
+        "newest_week": page_query.link_with_dates(newest_start - 6 * DAY, newest_start),
         "is_narrow": bool(page_query.filters),
     }

@@ -49,10 +49,12 @@ class PageQuery(NamedTuple):
         elif span == "custom":
             since, until = parse_date_range(first, last, now)
         else:
-            raise SettingsError(f"range takes {', '.join(RANGES)}, or from and to, got {span!r}.")
+            raise SettingsError(f"Invalid range {span[:40]!r}. Use {', '.join(RANGES)}, or from and to.")
         filters = {name: parameters.pop(name) for name in FILTERS if name in parameters}
         if filters.get("status", "success") not in get_args(Status):
-            raise SettingsError(f"status takes {', '.join(get_args(Status))}, got {filters['status']!r}.")
+            raise SettingsError(
+                f"Invalid status {filters['status'][:40]!r}. Use one of: {', '.join(get_args(Status))}."
+            )
         if filters.get("kind", "").endswith("/"):
             filters["kind"] = filters["kind"].rstrip("/")
         return cls(now, path, span, since, until, filters, parameters)
@@ -184,7 +186,9 @@ def parse_date_range(first: str, last: str, now: int) -> tuple[int, int | None]:
     since = _midnight(first, "from") if first else now // DAY * DAY - 6 * DAY
     until = _midnight(last, "to") + DAY if last else None
     if since >= (until if until is not None else now + 1):
-        raise SettingsError(f"from {first or formatting.date(since)} is not before to {last or formatting.date(now)}.")
+        raise SettingsError(
+            f"Invalid period: from {first or formatting.date(since)} is after to {last or formatting.date(now)}."
+        )
     return since, until
 
 
@@ -192,7 +196,7 @@ def _midnight(text: str, name: str) -> int:
     try:
         day = datetime.date.fromisoformat(text)
     except ValueError:
-        raise SettingsError(f"{name} takes a date such as 2026-01-31, got {text[:40]!r}.") from None
+        raise SettingsError(f"Invalid {name} {text[:40]!r}. Use a date, for example 2026-01-31.") from None
     if not 1970 <= day.year <= 9998:
-        raise SettingsError(f"{name} takes a date from 1970 on, got {text[:40]!r}.")
+        raise SettingsError(f"Invalid {name} {text[:40]!r}. Use a date from 1970 on.")
     return int(datetime.datetime(day.year, day.month, day.day, tzinfo=datetime.UTC).timestamp() * 1000)

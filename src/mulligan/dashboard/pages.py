@@ -81,7 +81,7 @@ class Templates:
 
     def render(self, page: str, page_query: PageQuery, context: Mapping[str, Any]) -> bytes:
         template = self._environment.get_template(f"{page}.html")
-        return template.render({"who": None, **context, "asked": page_query, "page": page}).encode("utf-8", "replace")
+        return template.render({"who": None, **context, "query": page_query, "page": page}).encode("utf-8", "replace")
 
 
 class Dashboard:
@@ -184,21 +184,21 @@ class Dashboard:
             page_query = PageQuery.parse(path, query, now)
             context = view(self._server.store, caller.tenant, page_query)
         except SettingsError as error:
-            return self._render_error(path, now, "This cannot be asked", str(error), 400)
+            return self._render_error(path, now, "Invalid request", str(error), 400)
         except _NotFoundError as error:
             name = formatting.line(error.name, 80).unescape()
-            message = f"There is no {error.item_type} {name!r} here, or more than one begins so."
+            message = f"No {error.item_type} {name!r}, or several ids start with it. Use the full id."
             return self._render_error(path, now, "Not found", message, 404)
         page_context = {"home": home, "needs_token": not self._server.rules.is_local or caller.tenant != DEFAULT_TENANT}
         return self._templates.render(template, page_query, {**context, **page_context, "who": caller}), 200
 
     def _render_error(self, path: str, now: int, title: str, message: str, status: int) -> tuple[bytes, int]:
         empty_query = PageQuery.parse(path, {}, now)
-        return self._templates.render("refused", empty_query, {"title": title, "told": message}), status
+        return self._templates.render("refused", empty_query, {"title": title, "message": message}), status
 
     def _sign_in(self, request: Request, message: str, status: int) -> Response:
         action = sign_in_url(request.query_params.get("next", "/"))
-        context = {"told": message, "hours": COOKIE_HOURS, "action": action}
+        context = {"message": message, "hours": COOKIE_HOURS, "action": action}
         body = self._templates.render("sign_in", PageQuery.parse("/sign-in", {}, self._server.clock()), context)
         return self._response(request, body, status)
 
@@ -220,10 +220,12 @@ class Dashboard:
                     change, self._server.store, request.state.caller.tenant, now, name, form
                 )
             except SettingsError as error:
-                body, status = self._render_error(request.url.path, now, "This cannot be done", str(error), 400)
+                body, status = self._render_error(request.url.path, now, "Invalid decision", str(error), 400)
                 return self._response(request, body, status)
             if not result:
-                body, status = self._render_error(request.url.path, now, "Not found", "It is not there any more.", 404)
+                body, status = self._render_error(
+                    request.url.path, now, "Not found", "It no longer exists. Reload the list.", 404
+                )
                 return self._response(request, body, status)
             target = (
                 formatting.detail_path("patterns", form["back"])
@@ -251,7 +253,7 @@ class Dashboard:
     async def _asset(self, request: Request) -> Response:
         asset = self._templates.assets.get(request.path_params["name"])
         if asset is None:
-            return Response("there is no such file.", 404, media_type="text/plain")
+            return Response("File not found.", 404, media_type="text/plain")
         accepts_gzip = "gzip" in request.headers.get("accept-encoding", "")
         headers = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
         if accepts_gzip:

@@ -21,17 +21,21 @@ MAX_EXAMPLE_RUNS = 20
 """Newest runs of a pattern that are read for examples, recovery times and versions."""
 TREND_DAYS = 30
 """Length of the trend chart in days."""
-ORDERS = {"given_up": "worst unrecovered first", "count": "most frequent first", "last": "latest first",
-          "first": "newest first"}  # fmt: skip
+ORDERS = {
+    "unrecovered": "most unrecovered first",
+    "occurrences": "most frequent first",
+    "last_seen": "latest occurrence first",
+    "first_seen": "newest pattern first",
+}
 COMMANDS = ("mute", "unmute", "resolve", "reopen", "merge", "split")
 
 
 def patterns(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
-    order, state = page_query.other_parameters.get("order", "given_up"), page_query.other_parameters.get("state")
+    order, state = page_query.other_parameters.get("order", "unrecovered"), page_query.other_parameters.get("state")
     if order not in ORDERS:
-        raise SettingsError(f"order takes {', '.join(ORDERS)}, got {order!r}.")
+        raise SettingsError(f"Invalid order {order[:40]!r}. Use one of: {', '.join(ORDERS)}.")
     if state is not None and state not in get_args(PatternState):
-        raise SettingsError(f"state takes {', '.join(get_args(PatternState))}, got {state!r}.")
+        raise SettingsError(f"Invalid state {state[:40]!r}. Use one of: {', '.join(get_args(PatternState))}.")
     query = page_query.pattern_query(
         order=order, state=state, text=page_query.other_parameters.get("q"), limit=MAX_SHOWN_PATTERNS
     )
@@ -39,7 +43,7 @@ def patterns(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]
     return {
         "empty": empty_state(store, tenant, page_query) if not matches else None,
         "rows": [build_pattern_row(store, tenant, page_query, pattern) for pattern in matches],
-        "failures": sum(pattern.count for pattern in matches),
+        "failures": sum(pattern.occurrences for pattern in matches),
         "order": order,
         "orders": ORDERS,
         "state": state,
@@ -63,19 +67,19 @@ def pattern(store: Store, tenant: str, page_query: PageQuery, id: str) -> dict[s
     )
     return {
         "pattern": stored_pattern,
-        "overcome": formatting.percent(stored_pattern.overcome, stored_pattern.count),
-        "half": recovery_times[len(recovery_times) // 2] if recovery_times else None,
+        "recovered": formatting.percent(stored_pattern.recovered, stored_pattern.occurrences),
+        "p50": recovery_times[len(recovery_times) // 2] if recovery_times else None,
         "p95": recovery_times[int(len(recovery_times) * 0.95)] if len(recovery_times) >= 20 else None,
-        "of": len(recovery_times),
+        "sample_size": len(recovery_times),
         "trend": charts.render_stacked_bars(
             "trend",
-            f"Failures by day, the last {TREND_DAYS} days",
+            f"Occurrences by day, last {TREND_DAYS} days",
             [
                 charts.Bucket(str(formatting.day(start)), formatting.date(start), [count])
                 for start, count in zip(starts, days, strict=True)
             ],
-            [charts.ChartSeries("failures", "failures", "ok")],
-            "failures",
+            [charts.ChartSeries("failures", "occurrences", "ok")],
+            "occurrences",
         ),
         "recent": sum(days),
         "fixes": [build_fix_row(stored_fix) for stored_fix in stored_fixes],
@@ -108,9 +112,9 @@ def build_fix_row(fix: Fix) -> dict[str, Any]:
     """Build the row of a fix."""
     return {
         "fix": fix,
-        "does": formatting.line(describe_action(fix), 300),
+        "action": formatting.line(describe_action(fix), 300),
         "changes": [timeline.describe_change(change, is_learned=True) for change in fix.changes],
-        "confidence": calls.wilson_lower_bound(fix.worked, fix.tried),
+        "confidence": calls.wilson_lower_bound(fix.successes, fix.trials),
     }
 
 
@@ -131,28 +135,29 @@ def _recovery_seconds(history: History, call: Call) -> float | None:
     """Return the seconds from the first attempt to the success, by an attempt or a later call."""
     successful_call: Call | None = call
     if not call.has_succeeded:
-        link = next((link for link in history.links if link.failed == call.id), None)
+        link = next((link for link in history.links if link.failed_call == call.id), None)
         calls_by_id = (
             {later_call.id: later_call for later_call in calls.group_attempts(history.steps)}
             if link is not None
             else {}
         )
-        successful_call = calls_by_id.get(link.overcame) if link is not None else None
+        successful_call = calls_by_id.get(link.recovering_call) if link is not None else None
     if successful_call is None:
         return None
-    return (successful_call.last.started - call.first.started) / 1000 + successful_call.last.seconds
+    return (successful_call.last.started_at - call.first.started_at) / 1000 + successful_call.last.duration_seconds
 
 
 def _differences(occurrences: list[tuple[History, Call]]) -> list[dict[str, Any]]:
     """Return the argument changes of the newest recovered call, followed by unchanged arguments."""
     for history, call in occurrences:
-        link = next((link for link in history.links if link.failed == call.id), None)
+        link = next((link for link in history.links if link.failed_call == call.id), None)
         changes = call.changes or (link.changes if link is not None else ())
         if changes:
             same = set(call.first.arguments or ()) if isinstance(call.first.arguments, dict) else set()
             same -= {change.path for change in changes}
             return [timeline.describe_change(change) for change in changes] + [
-                {"name": name, "how": "", "before": None, "after": None, "is_same": True} for name in sorted(same)[:8]
+                {"name": name, "operation": "", "before": None, "after": None, "is_same": True}
+                for name in sorted(same)[:8]
             ]
     return []
 
@@ -169,7 +174,7 @@ def _example(history: History, pattern: Pattern) -> dict[str, Any]:
         "status": derive_status(history.run, history.steps, history.links),
         "failed": len(failed),
         "message": failed[-1].failure.message if failed and failed[-1].failure else "",
-        "at": failed[0].started if failed else history.run.started,
+        "at": failed[0].started_at if failed else history.run.started_at,
         "call": f"call-{matching_calls[0].id}" if matching_calls else "",
     }
 
@@ -189,16 +194,16 @@ def _count_names(names: Any) -> list[tuple[str, int]]:
 
 def apply_command(store: Store, tenant: str, now: int, id: str, form: dict[str, str]) -> Pattern | None:
     """Apply an operator's command from the pattern's form."""
-    do = form.get("do", "")
+    do = form.get("action", "")
     if do not in COMMANDS:
-        raise SettingsError(f"do takes {', '.join(COMMANDS)}, got {do[:40]!r}.")
+        raise SettingsError(f"Invalid command {do[:40]!r}. Use one of: {', '.join(COMMANDS)}.")
     target_id = form.get("part") or id if do == "split" else id
     into = form.get("into") or None
     if do == "merge":
         target_pattern, current_pattern = store.pattern(tenant, into) if into else None, store.pattern(tenant, id)
         if target_pattern is None:
-            raise SettingsError("choose the pattern to count it with: there is none of that id.")
+            raise SettingsError(f"Pattern {(into or '')[:40]!r} not found. Choose the pattern to merge into.")
         if current_pattern is not None and target_pattern.id == current_pattern.id:
-            raise SettingsError("these two are one pattern already.")
-    command = PatternCommand(do=do, pattern=target_id, into=into, at=now)  # type: ignore[arg-type]
+            raise SettingsError(f"{id[:40]!r} and {(into or '')[:40]!r} are already one pattern. Choose another one.")
+    command = PatternCommand(action=do, pattern=target_id, into=into, at=now)  # type: ignore[arg-type]
     return store.update_pattern(tenant, command)

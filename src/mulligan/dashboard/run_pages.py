@@ -22,7 +22,7 @@ def runs(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     more = None
     if len(histories) > RUNS_PER_PAGE:
         histories = histories[:RUNS_PER_PAGE]
-        more = page_query.link(before=f"{histories[-1].run.started}:{histories[-1].run.id}")
+        more = page_query.link(before=f"{histories[-1].run.started_at}:{histories[-1].run.id}")
     return {
         "empty": empty_state(store, tenant, page_query) if not histories and before is None else None,
         "rows": [build_run_row(history) for history in histories],
@@ -35,11 +35,11 @@ def build_run_row(history: History) -> dict[str, Any]:
     """Build the row of a run in a list."""
     summary = run_text.to_facts(history)
     failed = [call for call in calls.group_attempts(history.steps) if call.has_failed and call.first.type != "run"]
-    linked = {link.failed for link in history.links}
+    linked = {link.failed_call for link in history.links}
     return summary | {
         "failed": len(failed),
-        "given_up": sum(not call.has_succeeded and call.id not in linked for call in failed),
-        "lasted": (history.run.ended - history.run.started) / 1000 if history.run.ended else None,
+        "unrecovered": sum(not call.has_succeeded and call.id not in linked for call in failed),
+        "lasted": (history.run.ended_at - history.run.started_at) / 1000 if history.run.ended_at else None,
         "context": history.run.context,
     }
 
@@ -54,7 +54,7 @@ def run(store: Store, tenant: str, page_query: PageQuery, id: str) -> dict[str, 
         return None
     page = page_query.other_parameters.get("page", "1")
     if not page.isascii() or not page.isdigit() or len(page) > 9 or int(page) < 1:
-        raise SettingsError(f"page takes a number from 1 on, got {page[:20]!r}.")
+        raise SettingsError(f"Invalid page {page[:20]!r}. Use a number from 1.")
     return timeline.build_run_page(history, int(page) - 1)
 
 
@@ -63,5 +63,5 @@ def _parse_cursor(text: str) -> tuple[int, str] | None:
         return None
     started, _, id = text.partition(":")
     if not started.isascii() or not started.isdigit() or len(started) > 15:
-        raise SettingsError("before is what the link to older runs holds; go there from /runs.")
+        raise SettingsError(f"Invalid before {text[:40]!r}. Use the link to older runs on /runs.")
     return int(started), id

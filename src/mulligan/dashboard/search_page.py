@@ -23,7 +23,7 @@ def search(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
         "patterns": [
             build_pattern_row(store, tenant, page_query, pattern)
             for pattern in store.patterns(
-                tenant, PatternQuery(text=search_text, limit=MAX_SHOWN_RESULTS, order="given_up")
+                tenant, PatternQuery(text=search_text, limit=MAX_SHOWN_RESULTS, order="unrecovered")
             )
         ],
         "lessons": [

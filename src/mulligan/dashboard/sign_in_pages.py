@@ -46,9 +46,13 @@ class SignInPages:
         now = server.clock()
         if token is None or token.state(now) != "active":
             server.sign_in_limiter.record_failure(address)
-            return self._page(request, "There is no such token, or it is not good any more.", 401)
+            return self._page(
+                request, "Unknown, expired or revoked token. Ask the server's operator for a new one.", 401
+            )
         if "read" not in ROLE_PERMISSIONS[token.role]:
-            return self._page(request, f"This token has the role {token.role}; to look needs read or admin.", 403)
+            return self._page(
+                request, f"This token has the role {token.role}. The dashboard needs the role read or admin.", 403
+            )
         answer = RedirectResponse(safe_redirect_path(request.query_params.get("next", "/")), 303)
         answer.set_cookie(
             server.sessions.cookie_name, server.sessions.create_cookie(token, now), max_age=COOKIE_HOURS * 3600,
@@ -78,7 +82,9 @@ def _require_same_origin(request: Request) -> None:
     """Raise `ApiError` unless the request comes from a page of this server, as the browser's headers show."""
     if request.headers.get("origin") is None and request.headers.get("sec-fetch-site") != "same-origin":
         raise ApiError(
-            403, "foreign_origin", "this is for the form on this page. Programs send a token: Authorization."
+            403,
+            "foreign_origin",
+            "Cross-site sign-in rejected. Use the form on this page, or send a token: Authorization: Bearer TOKEN.",
         )
 
 

@@ -19,28 +19,28 @@ from mulligan.prompt import Prompt
 from mulligan.report.link_evidence import describe_evidence
 from mulligan.store import counters
 
-OUTCOME_MARKS = {"success": "✓", "failure": "✕", "cancelled": "\u2013", "refused": "\u2013"}
+OUTCOME_MARKS = {"success": "✓", "failure": "✕", "cancelled": "\u2013", "blocked": "\u2013"}
 CALLS_PER_PAGE = 100
 """Limit of calls per page."""
 TOOK_EFFECT_LABELS = {
-    TookEffect.NO: "no: it was rejected before it ran",
-    TookEffect.YES: "yes: it ran",
-    TookEffect.UNKNOWN: "unknown: it may have taken effect",
+    TookEffect.NO: "no: rejected before execution",
+    TookEffect.YES: "yes: executed",
+    TookEffect.UNKNOWN: "unknown: may have executed",
 }
 REMEDY_LABELS = {
-    "wait": "wait, then the same again",
+    "retry": "retry after a backoff",
     "repair": "repair the arguments",
     "compress": "compress the conversation",
-    "tell": "tell the model",
-    "stop": "stop: only a person can help",
+    "replan": "replan: return the failure to the model",
+    "stop": "stop: a person must act",
 }
 SOURCE_LABELS = {
-    "call": "the failed call itself",
+    "call": "failed call",
     "run": "this run",
-    "schema": "the tool's schema",
-    "rule": "an operator's rule",
-    "memory": "memory: it worked before",
-    "error": "a bound that the error named",
+    "schema": "tool schema",
+    "rule": "operator's rule",
+    "memory": "memory (earlier success)",
+    "error": "bound stated in the error",
 }
 
 
@@ -52,10 +52,10 @@ class Frame(NamedTuple):
 
     @classmethod
     def of(cls, history: History) -> Frame:
-        starts = [step.started for step in history.steps if step.started]
-        ends = [step.started + int(step.seconds * 1000) for step in history.steps if step.started]
-        begin = min([history.run.started or min(starts, default=0), *starts])
-        return cls(begin, max([history.run.ended or begin, begin + 1, *ends]))
+        starts = [step.started_at for step in history.steps if step.started_at]
+        ends = [step.started_at + int(step.duration_seconds * 1000) for step in history.steps if step.started_at]
+        begin = min([history.run.started_at or min(starts, default=0), *starts])
+        return cls(begin, max([history.run.ended_at or begin, begin + 1, *ends]))
 
     def to_percent(self, timestamp: float) -> float:
         """Convert a timestamp to a percentage of the frame."""
@@ -68,14 +68,15 @@ def render_lane(call: Call, frame: Frame) -> Markup:
     for step in call.steps:
         if step.is_skipped:
             continue
-        start_percent = min(frame.to_percent(step.started), 98.6)
+        start_percent = min(frame.to_percent(step.started_at), 98.6)
         width_percent = max(
-            1.4, min(frame.to_percent(step.started + step.seconds * 1000) - start_percent, 100 - start_percent)
+            1.4,
+            min(frame.to_percent(step.started_at + step.duration_seconds * 1000) - start_percent, 100 - start_percent),
         )
         css_class = "lost" if step.has_failed else "quietly" if step.outcome != "success" else "ok"
         if css_class == "ok" and call.has_failed:
             css_class = "won"
-        label = f"attempt {step.attempt}: {step.outcome} after {formatting.seconds(step.seconds)}"
+        label = f"attempt {step.attempt}: {step.outcome} after {formatting.seconds(step.duration_seconds)}"
         labels.append(label)
         bars.append(
             Markup(
@@ -92,7 +93,8 @@ def render_lane(call: Call, frame: Frame) -> Markup:
             )
         )
     return Markup('<svg class="lane" height="18" width="100%" role="img" aria-label="{}">{}</svg>').format(
-        f"{formatting.line(call.name or call.first.type, 60)}: {'; '.join(labels) or 'not made'}", Markup("").join(bars)
+        f"{formatting.line(call.name or call.first.type, 60)}: {'; '.join(labels) or 'not executed'}",
+        Markup("").join(bars),
     )
 
 
@@ -100,7 +102,7 @@ def build_run_page(history: History, page: int = 0) -> dict[str, Any]:
     """Build the template context of the run page."""
     all_calls = calls.group_attempts(history.steps)
     agent_calls = [call for call in all_calls if call.first.type != "run"]
-    links = {link.failed: link for link in history.links}
+    links = {link.failed_call: link for link in history.links}
     numbers = {call.id: number for number, call in enumerate(agent_calls, start=1)}
     by_id = {call.id: call for call in all_calls}
     frame = Frame.of(history)
@@ -110,15 +112,15 @@ def build_run_page(history: History, page: int = 0) -> dict[str, Any]:
     return {
         "run": history.run,
         "status": derive_status(history.run, history.steps, history.links),
-        "is_running": history.run.end is None,
-        "lasted": (frame.end - frame.begin) / 1000 if history.run.end is not None else None,
+        "is_running": history.run.end_reason is None,
+        "lasted": (frame.end - frame.begin) / 1000 if history.run.end_reason is not None else None,
         "calls": len(agent_calls),
         "attempts": sum(not step.is_skipped for call in agent_calls for step in call.steps),
         "failures": sum(step.has_failed for call in agent_calls for step in call.steps),
         "failed": len(failed),
-        "overcome": len(recovered_calls),
+        "recovered": len(recovered_calls),
         "recovering": sum(call.recovery_seconds for call in failed),
-        "waited": sum(call.backoff_seconds for call in agent_calls),
+        "backoff": sum(call.backoff_seconds for call in agent_calls),
         "frame": frame,
         "ticks": [(frame.end - frame.begin) / 1000 * share for share in (0, 0.25, 0.5, 0.75, 1)],
         "lanes": [_build_lane(call, frame, numbers, links.get(call.id), by_id) for call in page_calls],
@@ -133,12 +135,14 @@ def build_run_page(history: History, page: int = 0) -> dict[str, Any]:
 def _build_lane(
     call: Call, frame: Frame, numbers: dict[int, int], link: Link | None, by_id: dict[int, Call]
 ) -> dict[str, Any]:
-    later_link = link if link is not None and link.failed != link.overcame else None
-    later_call = by_id.get(later_link.overcame) if later_link is not None else None
+    later_link = link if link is not None and link.failed_call != link.recovering_call else None
+    later_call = by_id.get(later_link.recovering_call) if later_link is not None else None
     successful_call = call if call.has_succeeded else later_call
     recovery_seconds = None
     if call.has_failed and successful_call is not None:
-        recovery_seconds = (successful_call.last.started - call.first.started) / 1000 + successful_call.last.seconds
+        recovery_seconds = (
+            successful_call.last.started_at - call.first.started_at
+        ) / 1000 + successful_call.last.duration_seconds
     changes = call.changes or (later_link.changes if later_link is not None else ())
     return {
         "number": numbers.get(call.id),
@@ -151,28 +155,32 @@ def _build_lane(
         if _needs_details(call)
         else [],
         "took": recovery_seconds,
-        "seconds": call.first.seconds if not call.has_failed else None,
+        "duration_seconds": call.first.duration_seconds if not call.has_failed else None,
         "has_failed": call.has_failed,
-        "ending": "the run's own failure" if call.first.type == "run" else call.outcome_label,
-        "by": numbers.get(later_link.overcame) if later_link is not None else None,
-        "by_id": f"call-{later_link.overcame}" if later_link is not None else None,
+        "outcome": "failure of the run itself" if call.first.type == "run" else call.outcome_label,
+        "by": numbers.get(later_link.recovering_call) if later_link is not None else None,
+        "by_id": f"call-{later_link.recovering_call}" if later_link is not None else None,
         "linked": describe_evidence(later_link) if later_link is not None else "",
-        "between": later_link.between if later_link is not None and not later_link.changes else (),
+        "intermediate_tools": later_link.intermediate_tools
+        if later_link is not None and not later_link.changes
+        else (),
         "changes": [describe_change(argument_change) for argument_change in changes],
         "by_model": bool(later_link is not None and later_link.changes),
         "arguments": call.first.arguments,
-        "worked": successful_call.last.arguments if successful_call is not None and call.has_failed else None,
+        "working_arguments": successful_call.last.arguments
+        if successful_call is not None and call.has_failed
+        else None,
         "result": call.last.result if call.has_succeeded else None,
-        "told": _messages_to_model(call),
-        "offered": [_describe_suggestion(suggestion) for suggestion in call.last.ending.offered]
-        if call.last.ending
+        "messages": _messages_to_model(call),
+        "suggestions": [_describe_suggestion(suggestion) for suggestion in call.last.stop.suggestions]
+        if call.last.stop
         else [],
-        "why": call.last.ending.why if call.last.ending else "",
-        "spiral": call.last.ending.spiral if call.last.ending else "",
+        "reason": call.last.stop.reason if call.last.stop else "",
+        "spiral": call.last.stop.spiral if call.last.stop else "",
         "case": render_test_case(call, successful_call)
         if call.has_failed and call.first.type in ("tool", "retrieval")
         else "",
-        "fixes": sorted({step.after.fix for step in call.steps if step.after and step.after.fix}),
+        "fixes": sorted({step.recovery.fix_id for step in call.steps if step.recovery and step.recovery.fix_id}),
     }
 
 
@@ -186,14 +194,14 @@ def _build_attempt(step: Step, is_last: bool) -> dict[str, Any]:
         "number": step.attempt,
         "mark": OUTCOME_MARKS[step.outcome],
         "look": "lost" if step.has_failed else "won" if step.outcome == "success" else "quietly",
-        "outcome": "not made" if step.is_skipped else step.outcome,
-        "seconds": step.seconds,
-        "after": _describe_recovery(step.after) if step.after is not None else "",
-        "confidence": step.after.confidence if step.after is not None and step.after.changes else None,
+        "outcome": "not executed" if step.is_skipped else step.outcome,
+        "duration_seconds": step.duration_seconds,
+        "after": _describe_recovery(step.recovery) if step.recovery is not None else "",
+        "confidence": step.recovery.confidence if step.recovery is not None and step.recovery.changes else None,
         "failure": failure,
         "kind": str(failure.kind) if failure is not None else "",
         "remedy": REMEDY_LABELS[failure.remedy.value] if failure is not None else "",
-        "ran": TOOK_EFFECT_LABELS[failure.ran] if failure is not None else "",
+        "took_effect": TOOK_EFFECT_LABELS[failure.took_effect] if failure is not None else "",
         "pattern": pattern_id(step.name, failure.fingerprint) if failure is not None and failure.fingerprint else "",
         "is_last": is_last,
     }
@@ -202,18 +210,18 @@ def _build_attempt(step: Step, is_last: bool) -> dict[str, Any]:
 def _describe_recovery(recovery: Recovery) -> str:
     """Describe the recovery action before an attempt."""
     if recovery.source == VERIFY:
-        return "a check found that it had worked"
+        return "verified: the call had executed"
     phrases = []
     if recovery.changes:
-        phrases.append(f"repaired from {SOURCE_LABELS.get(recovery.source, recovery.source or 'the call')}")
+        phrases.append(f"repair, source: {SOURCE_LABELS.get(recovery.source, recovery.source or 'call')}")
     elif recovery.remedy.value == "compress":
-        phrases.append("the conversation was compressed")
+        phrases.append("conversation compressed")
     elif recovery.source == "fallback":
-        phrases.append("with another model")
+        phrases.append("fallback model")
     else:
-        phrases.append("the same again")
-    if recovery.seconds:
-        phrases.append(f"after {formatting.seconds(recovery.seconds)}")
+        phrases.append("retry")
+    if recovery.backoff_seconds:
+        phrases.append(f"backoff {formatting.seconds(recovery.backoff_seconds)}")
     return ", ".join(phrases)
 
 
@@ -221,17 +229,17 @@ def describe_change(argument_change: Change, is_learned: bool = False) -> dict[s
     """Describe one argument change for a table. A learned change usually has no value before."""
     before: Markup | None = formatting.brief(argument_change.before)
     after: Markup | None = formatting.brief(argument_change.after)
-    name: Any = "the tool's name" if argument_change.path == TOOL_NAME_PATH else argument_change.path or "all arguments"
-    if argument_change.how == "drop":
+    name: Any = "tool name" if argument_change.path == TOOL_NAME_PATH else argument_change.path or "all arguments"
+    if argument_change.operation == "drop":
         after = None
     elif is_learned and argument_change.before is None:
-        before = Markup("what was given")
-    elif argument_change.how in ("substitute", "default") and argument_change.before is None:
+        before = Markup("any value")
+    elif argument_change.operation in ("substitute", "default") and argument_change.before is None:
         before = None
     return {
-        "name": name, "how": argument_change.how, "before": before, "after": after,
-        "from": SOURCE_LABELS.get(argument_change.from_, argument_change.from_),
-        "is_name": argument_change.how == "rename" and argument_change.path != TOOL_NAME_PATH,
+        "name": name, "operation": argument_change.operation, "before": before, "after": after,
+        "source": SOURCE_LABELS.get(argument_change.source, argument_change.source),
+        "is_name": argument_change.operation == "rename" and argument_change.path != TOOL_NAME_PATH,
     }  # fmt: skip
 
 
@@ -255,12 +263,12 @@ def _messages_to_model(call: Call) -> list[tuple[str, Markup]]:
     failure = call.failure
     if failure is None:
         return []
-    ending = call.last.ending
+    ending = call.last.stop
     answer = prompt.answer(
         failure,
         tool=call.name,
-        has_effects=call.last.effects not in ("none", "repeatable"),
-        suggested=ending.offered if ending else (),
+        has_effects=call.last.effects not in ("none", "idempotent"),
+        suggested=ending.suggestions if ending else (),
         spiral=ending.spiral if ending else "",
     )
     return [
@@ -282,7 +290,7 @@ def render_test_case(call: Call, successful_call: Call | None) -> Markup:
     lines = [
         "from mulligan.testing import sandbox",
         "",
-        f"from your_package import {name}  # the function under @mulligan.tool",
+        f"from your_package import {name}  # the function decorated with @mulligan.tool",
         "",
         "",
         f"def test_{name}_of_{re.sub(r'[^a-z0-9]+', '_', call.first.run.lower())[:20]}():",

@@ -11,7 +11,7 @@ from mulligan.core.records import LAST_PATH_SEGMENT, RUN_SPECIFIC, Fix
 from mulligan.dashboard import formatting, lesson_pages, metric_cards, run_pages
 from mulligan.dashboard.overview_page import build_pattern_row, empty_state
 from mulligan.dashboard.page_query import PageQuery
-from mulligan.report import stats as questions
+from mulligan.report import stats as stats_report
 from mulligan.report.tables import format_count
 from mulligan.store.base import FixQuery, Store
 from mulligan.store.counters import Cell, percentile
@@ -30,18 +30,18 @@ VAGUE_MESSAGE = re.compile(
 MIN_MESSAGE_CHARS = 12
 """Shorter messages can hardly name a remedy."""
 ARGUMENT_SENTENCES = {
-    "cast": ("Say which type `{path}` has.", "`{path}` is of type {value}."),
-    "rename": ("Give the exact name of the argument that is often called `{path}`.",
-               "The argument is called `{value}`, not `{path}`."),
+    "cast": ("State the type of `{path}`.", "`{path}` has type {value}."),
+    "rename": ("State the exact name of the argument that is often called `{path}`.",
+               "The argument is named `{value}`, not `{path}`."),
     "drop": ("There is no argument `{path}`.", "There is no argument `{path}`."),
-    "clamp": ("Say the least and the most that `{path}` may be.",
-              "`{path}` has bounds; {value} is the nearest that was accepted."),
-    "enum": ("List the words that `{path}` takes, as they are written.",
-             "`{path}` takes words exactly as they are listed, such as `{value}`."),
-    "trim": ("`{path}` takes the bare value, with nothing around it.",
-             "`{path}` takes the bare value, with nothing around it."),
-    "parse": ("`{path}` is a structure, not JSON inside a text.", "`{path}` is a structure, not JSON inside a text."),
-    "wrap": ("`{path}` is a list, also of one.", "`{path}` is a list, also of one."),
+    "clamp": ("State the minimum and maximum of `{path}`.",
+              "`{path}` has bounds; the nearest accepted value was {value}."),
+    "enum": ("List the allowed values of `{path}` exactly.",
+             "`{path}` accepts only listed values, for example `{value}`."),
+    "trim": ("`{path}` takes the bare value without surrounding text.",
+             "`{path}` takes the bare value without surrounding text."),
+    "parse": ("`{path}` is structured data, not a JSON string.", "`{path}` is structured data, not a JSON string."),
+    "wrap": ("`{path}` is a list, even for one item.", "`{path}` is a list, even for one item."),
     "default": ("`{path}` is required.", "`{path}` is required, for example {value}."),
 }  # fmt: skip
 """Sentences about an argument by change operation: without and with the value that succeeded."""
@@ -82,12 +82,12 @@ def _most_corrected_arguments(
         arguments += [
             {
                 "tool": name,
-                "argument": "(its name)" if path == TOOL_NAME_PATH else path,
-                "how": questions.CHANGE_REASONS.get(operation, operation),
+                "argument": "(tool name)" if path == TOOL_NAME_PATH else path,
+                "operation": stats_report.CHANGE_REASONS.get(operation, operation),
                 "calls": calls,
                 "sentence": formatting.text(_suggest_sentence(name, path, operation, working_values), 400),
             }
-            for path, operation, calls in questions.list_corrected_arguments(cell)[:MAX_WRONG_ARGUMENTS]
+            for path, operation, calls in stats_report.list_corrected_arguments(cell)[:MAX_WRONG_ARGUMENTS]
         ]
     return sorted(arguments, key=lambda argument: (-argument["calls"], argument["tool"], argument["argument"]))[
         :MAX_WRONG_ARGUMENTS
@@ -100,7 +100,7 @@ def agents(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     return {
         "empty": empty_state(store, tenant, page_query) if not rows else None,
         "rows": [agent_row | {"statuses": agent_row["cell"].runs} for agent_row in rows],
-        "leaning": list(questions.build_advice(Cell(), {}, agent_stats.parts)),
+        "leaning": list(stats_report.build_advice(Cell(), {}, agent_stats.parts)),
     }
 
 
@@ -108,7 +108,7 @@ def tool(store: Store, tenant: str, page_query: PageQuery, name: str) -> dict[st
     narrowed = page_query._replace(filters={**page_query.filters, "tool": name})
     series = store.stats(tenant, narrowed.stats_query(by="time"))
     cell = series.total
-    patterns = store.patterns(tenant, narrowed.pattern_query(order="given_up", limit=MAX_SHOWN_PATTERNS))
+    patterns = store.patterns(tenant, narrowed.pattern_query(order="unrecovered", limit=MAX_SHOWN_PATTERNS))
     lesson_rows = lesson_pages.lesson_rows_for_tool(store, tenant, name, page_query.now, MAX_SHOWN_LESSONS)
     has_data = cell.calls or patterns or lesson_rows  # A lesson can exist for a tool that was never called here.
     if not has_data and not store.runs(tenant, narrowed.run_query(limit=1, since=None, until=None)):
@@ -118,11 +118,11 @@ def tool(store: Store, tenant: str, page_query: PageQuery, name: str) -> dict[st
     wrong = [
         {
             "argument": path,
-            "how": questions.CHANGE_REASONS.get(operation, operation),
+            "operation": stats_report.CHANGE_REASONS.get(operation, operation),
             "calls": calls,
             "is_name": path == TOOL_NAME_PATH,
         }
-        for path, operation, calls in questions.list_corrected_arguments(cell)[:MAX_WRONG_ARGUMENTS]
+        for path, operation, calls in stats_report.list_corrected_arguments(cell)[:MAX_WRONG_ARGUMENTS]
     ]
     fix_query = FixQuery(tool=name, now=page_query.now, limit=MAX_FIXES)
     return {
@@ -142,8 +142,8 @@ def tool(store: Store, tenant: str, page_query: PageQuery, name: str) -> dict[st
         else None,
         "vague": [pattern for pattern in patterns if is_vague(pattern.message)],
         "timeouts": list(_timeouts(cell)),
-        "advice": [formatting.text(advice_line) for advice_line in questions.build_advice(Cell(), {name: cell}, {})],
-        "attempts": questions.count_by_attempt(cell),
+        "advice": [formatting.text(advice_line) for advice_line in stats_report.build_advice(Cell(), {name: cell}, {})],
+        "attempts": stats_report.count_by_attempt(cell),
         "means": metric_cards.recovery_methods(cell),
         "narrowed": narrowed,
     }
@@ -156,7 +156,7 @@ def suggest_sentences(name: str, cell: Cell, fixes: Sequence[Fix] = ()) -> Itera
     """
     working_values = _working_values(fixes)
     sentence_count = 0
-    for path, operation, _ in questions.list_corrected_arguments(cell):
+    for path, operation, _ in stats_report.list_corrected_arguments(cell):
         suggested_sentence = _suggest_sentence(name, path, operation, working_values)
         if suggested_sentence and (path == TOOL_NAME_PATH or sentence_count < MAX_SENTENCES):
             sentence_count += path != TOOL_NAME_PATH
@@ -166,8 +166,8 @@ def suggest_sentences(name: str, cell: Cell, fixes: Sequence[Fix] = ()) -> Itera
 def _working_values(fixes: Sequence[Fix]) -> dict[tuple[str, str], Any]:
     """Map argument and change operation to the value that succeeded."""
     return {
-        (change.path, change.how): change.after
-        for fix in sorted(fixes, key=lambda fix: fix.worked)
+        (change.path, change.operation): change.after
+        for fix in sorted(fixes, key=lambda fix: fix.successes)
         for change in fix.changes
         if change.after not in (None, RUN_SPECIFIC, LAST_PATH_SEGMENT)
     }
@@ -192,7 +192,7 @@ def is_vague(message: str) -> bool:
 
 def _timeouts(cell: Cell) -> Iterator[dict[str, Any]]:
     """Yield the durations of timed-out attempts beside those of successful ones."""
-    for kind, counters in questions.rank_kinds(cell):
+    for kind, counters in stats_report.rank_kinds(cell):
         if kind.endswith("/timeout"):
             yield {
                 "kind": kind,
@@ -224,7 +224,7 @@ def agent(store: Store, tenant: str, page_query: PageQuery, name: str) -> dict[s
         "failures": sum(counters.failures for counters in cell.kinds.values()),
         "patterns": [
             build_pattern_row(store, tenant, page_query, pattern)
-            for pattern in store.patterns(tenant, narrowed.pattern_query(order="given_up", limit=MAX_SHOWN_PATTERNS))
+            for pattern in store.patterns(tenant, narrowed.pattern_query(order="unrecovered", limit=MAX_SHOWN_PATTERNS))
         ],
         "tools": metric_cards.metric_rows(tool_stats.parts.items()),
         "versions": [
@@ -236,10 +236,10 @@ def agent(store: Store, tenant: str, page_query: PageQuery, name: str) -> dict[s
         "recent": [run_pages.build_run_row(history) for history in recent],
         "advice": [
             formatting.text(advice_line)
-            for advice_line in questions.build_advice(Cell(), tool_stats.parts, {name: cell})
+            for advice_line in stats_report.build_advice(Cell(), tool_stats.parts, {name: cell})
         ],
-        "leans": f"{formatting.percent(cell.repaired, cell.first_try + cell.recovered)} of "
-        f"{format_count(cell.first_try + cell.recovered, 'call')} that worked",
+        "repaired_share": f"{formatting.percent(cell.repaired, cell.first_try + cell.recovered)} of "
+        f"{format_count(cell.first_try + cell.recovered, 'successful call')}",
         "narrowed": narrowed,
     }
 

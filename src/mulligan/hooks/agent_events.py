@@ -24,7 +24,7 @@ class AgentCall(msgspec.Struct, frozen=True):
     error: str | None = None
     """Error text if the call failed."""
     server: str | None = None
-    seconds: float = 0.0
+    duration_seconds: float = 0.0
     is_interrupted: bool = False
     """Whether a person interrupted the call."""
     is_rejected: bool = False
@@ -34,7 +34,7 @@ class AgentCall(msgspec.Struct, frozen=True):
 class AgentEvent(msgspec.Struct, frozen=True):
     """Event of a coding agent."""
 
-    what: EventType
+    type: EventType
     event: str
     """Name of the event in the agent. The response repeats it."""
     session: str

@@ -31,7 +31,7 @@ def parse_event(event: Mapping[str, Any]) -> AgentEvent | None:
             error_text = text_or_empty(event.get("error")) or "failed"
             failed_call = msgspec.structs.replace(
                 _parse_call(event, error_text),
-                seconds=_seconds(event.get("duration_ms")),
+                duration_seconds=_seconds(event.get("duration_ms")),
                 is_interrupted=event.get("is_interrupt") is True,
             )
             return build_event(event, "calls", calls=(failed_call,), ends_turn=False)

@@ -65,18 +65,18 @@ def _decode_event(data: bytes) -> object:
 def process_event(agent: str, data: bytes) -> bytes:
     """Process an event and return the response as JSON, or an empty text."""
     event = _decode_event(data)
-    agent_event = _agent_module(agent).parse_event(event) if isinstance(event, dict) else None
+    agent_event = agent_module(agent).parse_event(event) if isinstance(event, dict) else None
     if agent_event is None or not agent_event.session:
         return b""
     settings = settings_file.load_settings(of_user=True)
-    if settings.off or settings.record == "off":
+    if not settings.enabled or settings.record == "off":
         session_files.remove_session_files(agent_event.session)  # the first stage does not read settings files
         return b""
     answer = EventProcessor(agent, agent_event, settings).process()
     return encode(answer) if answer else b""
 
 
-def _agent_module(agent: str) -> Any:
+def agent_module(agent: str) -> Any:
     """Import the module of one agent only."""
     return importlib.import_module(f"mulligan.hooks.{agent.replace('-', '_')}")
 
@@ -88,11 +88,13 @@ class EventProcessor:
         self.agent, self.event, self.settings = agent, event, settings
         self.now = int(time.time() * 1000)
         redaction_options: dict[str, Any] = {
-            "names": settings.secret,
-            "patterns": settings.patterns,
-            "allowed": settings.allowed,
+            "names": settings.redact_names,
+            "patterns": settings.redact_patterns,
+            "allowed": settings.redact_ignore,
         }
-        self.redactor = Redactor(level=settings.level, unredacted_arguments=settings.listed, **redaction_options)
+        self.redactor = Redactor(
+            level=settings.level, unredacted_arguments=settings.unredacted_arguments, **redaction_options
+        )
         self.prompt = Prompt(Redactor(personal=False, **redaction_options))
         self.classify: Callable[..., Failure] = classify
         if settings.kinds or settings.rules:
@@ -107,10 +109,10 @@ class EventProcessor:
         # Before the transaction: other processes do not wait for this.
         calls = [(call.id, self._build_step(call)) for call in event.calls if not call.is_interrupted]
         self.arguments = {call.id: call.arguments for call in event.calls}
-        if self.agent == "codex" and event.what in ("compacted", "ended") and event.log:
+        if self.agent == "codex" and event.type in ("compacted", "ended") and event.log:
             calls += [
                 (id, self._redact_step(step))
-                for id, step in _agent_module("codex").read_failures(event.log, self.classify)
+                for id, step in agent_module("codex").read_failures(event.log, self.classify)
             ]
         store = SqliteStore(_store_path(self.settings), fsync=self.settings.fsync)
         try:
@@ -122,7 +124,7 @@ class EventProcessor:
             store.close()
 
     def _build_answer(self, store: SqliteStore, update: _SessionUpdate, message: str) -> dict[str, Any] | None:
-        reader = _agent_module(self.agent)
+        reader = agent_module(self.agent)
         if update.failed and self.settings.mode != "observe":
             from mulligan.hooks import hints  # only after a failure
 
@@ -154,7 +156,7 @@ class EventProcessor:
                 arguments=call.arguments if isinstance(call.arguments, dict) else None,
             )
             if call.is_rejected:
-                failure = msgspec.structs.replace(failure, ran=TookEffect.NO)
+                failure = msgspec.structs.replace(failure, took_effect=TookEffect.NO)
         return self._redact_step(
             Step(
                 run="",
@@ -164,8 +166,8 @@ class EventProcessor:
                 server=call.server,
                 arguments=call.arguments,
                 outcome="success" if failure is None else _outcome(failure),
-                started=self.now - int(call.seconds * 1000),
-                seconds=call.seconds,
+                started_at=self.now - int(call.duration_seconds * 1000),
+                duration_seconds=call.duration_seconds,
                 failure=failure,
                 key=None if call.server else f"{self.agent}:{call.name}",
                 links_decided=failure is not None,
@@ -188,11 +190,11 @@ class EventProcessor:
 
     def build_run(self, at: int) -> Run:
         """Build the run record of a session."""
-        find_user_prompt = getattr(_agent_module(self.agent), "find_user_prompt", None)
+        find_user_prompt = getattr(agent_module(self.agent), "find_user_prompt", None)
         folder = self.event.folder
         metadata = {"project": os.path.basename(folder), "folder": folder} if folder else None
         context = (find_user_prompt(self.event.log) or None) if find_user_prompt is not None else None
-        return Run(id="", agent=self.agent, session=self.session, started=at, metadata=metadata, context=context)
+        return Run(id="", agent=self.agent, session=self.session, started_at=at, metadata=metadata, context=context)
 
 
 class _SessionUpdate:
@@ -207,7 +209,7 @@ class _SessionUpdate:
         """How often the last failure has occurred in a row."""
         stored_state = transaction.get(HOOK_STATE_KIND, hook.session)
         self.state = _decode_or_none(stored_state, HookState) or HookState(
-            agent=hook.agent, folder=hook.event.folder, started=hook.now
+            agent=hook.agent, folder=hook.event.folder, started_at=hook.now
         )
         self.session_tracker = _decode_or_none(transaction.get(SESSION_KIND, hook.session), Tracker) or Tracker()
 
@@ -218,13 +220,13 @@ class _SessionUpdate:
         self._count_successes()
         for id, step in calls:
             self._add_step(id, step)
-        if hook.event.what == "calls" and hook.event.ends_turn:
+        if hook.event.type == "calls" and hook.event.ends_turn:
             self._end_turn(call.id for call in hook.event.calls)
-        message = self._handle_compaction() if hook.event.what in ("compacting", "compacted") else ""
-        if hook.event.what != "compacting":
+        message = self._handle_compaction() if hook.event.type in ("compacting", "compacted") else ""
+        if hook.event.type != "compacting":
             message = message or session_tracker.take_reminder()
         self._store_session()
-        if hook.event.what == "ended":
+        if hook.event.type == "ended":
             session_files.remove_session_files(hook.event.session)
         else:
             session_files.write_open_tools(hook.event.session, self._open_tool_names())
@@ -241,7 +243,7 @@ class _SessionUpdate:
                     key = None if server else f"{self.hook.agent}:{name}"
                     step = Step(run="", seq=0, call=0, name=name, server=server, key=key)
                     steps_by_tool[full_name] = self.hook.redact(StepEnded(step)).step
-                self._add_step(id, msgspec.structs.replace(steps_by_tool[full_name], started=turn.at))
+                self._add_step(id, msgspec.structs.replace(steps_by_tool[full_name], started_at=turn.at))
             self._end_turn(id for _, id in turn.calls)
 
     def _end_turn(self, ids: Iterable[str]) -> None:
@@ -263,8 +265,8 @@ class _SessionUpdate:
                 return
             state.ids = [*state.ids[-HookState.MAX_CALL_IDS :], call_key]
         if not state.seq:
-            state.started = step.started
-            run = self.hook.build_run(step.started)
+            state.started_at = step.started_at
+            run = self.hook.build_run(step.started_at)
             state.run = state.build_run_id(self.hook.session)
             self.events.append(self.hook.redact(RunStarted(msgspec.structs.replace(run, id=state.run))))
             self.session_tracker.begin(state.run)
@@ -303,7 +305,7 @@ class _SessionUpdate:
         )
         if (
             earlier_failure is None
-            or earlier_failure.since
+            or earlier_failure.successes_since
             or new_failure.turn - earlier_failure.turn > REPEAT_WINDOW_TURNS
         ):
             return 1
@@ -316,16 +318,18 @@ class _SessionUpdate:
         session_tracker.compact(self.hook.prompt)
         state.compacted, state.compacted_at = now, (state.seq, session_tracker.turns)
         if state.seq:
-            compaction = Compaction(session=self.hook.session, at=now, reason="agent", known=session_tracker.known)
+            compaction = Compaction(
+                session=self.hook.session, at=now, reason="agent", known_failures=session_tracker.known_failures
+            )
             self.events.append(ContextCompacted(compaction))
-        return session_tracker.take_reminder() if self.hook.event.what == "compacted" else ""
+        return session_tracker.take_reminder() if self.hook.event.type == "compacted" else ""
 
     def _store_session(self) -> None:
         state = self.state
-        if self.hook.event.what == "ended" and state.seq:
+        if self.hook.event.type == "ended" and state.seq:
             state.read = 0  # the session files are removed; a resumed session starts new ones
-            run = Run(id=state.run, agent=state.agent, session=self.hook.session, started=state.started,
-                      ended=self.hook.now, end="finished")  # fmt: skip
+            run = Run(id=state.run, agent=state.agent, session=self.hook.session, started_at=state.started_at,
+                      ended_at=self.hook.now, end_reason="finished")  # fmt: skip
             self.events.append(RunEnded(self._merge_run_start(run)))
         if self.events:
             self.transaction.append(self.events)
@@ -340,11 +344,11 @@ class _SessionUpdate:
         ) or self.transaction.run(run.id)
         if started_run is None:
             return run
-        return msgspec.structs.replace(started_run, ended=run.ended, end=run.end)
+        return msgspec.structs.replace(started_run, ended_at=run.ended_at, end_reason=run.end_reason)
 
     def _open_tool_names(self) -> Iterable[str]:
         """Yield the tools whose success may recover an open failure."""
-        if not self.session_tracker.is_told:
+        if not self.session_tracker.is_reminder_delivered:
             yield "*"
         for failure in (*self.session_tracker.pending, *self.session_tracker.failures):
             if failure.is_open and self.session_tracker.turns - failure.turn <= MAX_TURNS_TO_RECOVERY:
@@ -366,7 +370,7 @@ def _decode_or_none(data: bytes | None, type: type[Any]) -> Any:
 def _outcome(failure: Failure) -> Any:
     if failure.is_failure:
         return "failure"
-    return "cancelled" if failure.kind.code == "cancelled" else "refused"
+    return "cancelled" if failure.kind.code == "cancelled" else "blocked"
 
 
 def _store_path(settings: Settings) -> Any:

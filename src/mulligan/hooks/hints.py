@@ -88,7 +88,7 @@ class Hints:
             schema=lambda: None,
             learn=self._settings.learn,
         )
-        min_confidence = self._settings.policy.confidence
+        min_confidence = self._settings.policy.min_confidence
         fixes = self._find_fixes(step)
         suggestions = suggest(step.arguments, step.failure, tool_info, (), min_confidence=min_confidence, fixes=fixes)
         # A rule may suggest the same call as an approved or promoted fix. It is made because of the fix.
@@ -129,7 +129,7 @@ class Hints:
     def _to_precedent(self, fix: Fix) -> Precedent | None:
         """Return a fix with its counts in this folder. None if they do not suffice or the fix has nothing to show."""
         if (
-            fix.sort == "retry"
+            fix.type == "retry"
             or not fix.showable
             or (fix.changes and all(change.after == RUN_SPECIFIC for change in fix.changes))
         ):
@@ -140,7 +140,7 @@ class Hints:
             if trial.run.endswith(self._state.folder_suffix) and trial.run != self._state.run
         ]
         successful_runs, tried_runs = (
-            len({trial.run for trial in trials if trial.worked}),
+            len({trial.run for trial in trials if trial.successful}),
             len({trial.run for trial in trials}),
         )
         is_proven = fix.state in PROMOTED_STATES and successful_runs > 0
@@ -152,14 +152,14 @@ class Hints:
             )
         ):
             return None
-        prerequisite_tools = tuple(prerequisite.tool for prerequisite in fix.first)
-        method: LinkMethod = "recipe" if fix.sort == "recipe" else "agent"
+        prerequisite_tools = tuple(prerequisite.tool for prerequisite in fix.prerequisites)
+        method: LinkMethod = "prerequisite" if fix.type == "prerequisite" else "agent"
         return Precedent(
-            how=method,
+            method=method,
             changes=fix.changes,
-            between=prerequisite_tools,
-            first=fix.first,
-            worked=successful_runs,
-            seen=tried_runs,
+            intermediate_tools=prerequisite_tools,
+            prerequisites=fix.prerequisites,
+            successes=successful_runs,
+            occurrences=tried_runs,
             shareable=True,
         )

@@ -49,7 +49,8 @@ def handle_event(agent: str, data: bytes) -> bytes:
 
 def should_process(agent: str, data: bytes) -> bool:
     """Return whether the second stage must process the event."""
-    is_off = os.environ.get("MULLIGAN", "").lower() in ("off", "0", "false")
+    disabling_values = ("off", "0", "false")
+    is_off = any(os.environ.get(name, "").lower() in disabling_values for name in ("MULLIGAN", "MULLIGAN_ENABLED"))
     return not is_off and os.environ.get("MULLIGAN_RECORD") != "off" and fast_filter.needs_processing(agent, data)
 
 

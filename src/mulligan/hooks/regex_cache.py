@@ -30,33 +30,33 @@ class RegexCache:
 
     def __init__(self) -> None:
         self.path = os.path.join(fast_filter.hooks_folder(), f"expressions.{sys.implementation.cache_tag}")
-        self._codes: dict[str, CompiledCode] = {}
+        self.codes: dict[str, CompiledCode] = {}
         self._has_new_codes = False
         try:
             with open(self.path, "rb", buffering=0) as file:
                 data = file.read(MAX_CACHE_BYTES)
             check, version, codes = msgspec.msgpack.decode(data, type=tuple[int, str, bytes])
             if check == crc32(codes) and version == sys.version:
-                self._codes = msgspec.msgpack.decode(codes, type=dict[str, CompiledCode])
+                self.codes = msgspec.msgpack.decode(codes, type=dict[str, CompiledCode])
         except (OSError, msgspec.MsgspecError, UnicodeError):
             return  # no cache yet, or an invalid one
 
     def __call__(self, pattern: str, flags: int = 0) -> re.Pattern[str]:
         name = f"{int(flags)} {pattern}"
         try:
-            if name not in self._codes:
-                self._codes[name] = _compile_code(pattern, flags)
+            if name not in self.codes:
+                self.codes[name] = compile_code(pattern, flags)
                 self._has_new_codes = True
-            return _build_pattern(pattern, self._codes[name])
+            return _build_pattern(pattern, self.codes[name])
         except (ImportError, AttributeError, TypeError, ValueError, RuntimeError, OverflowError):
-            self._codes.pop(name, None)  # an interpreter with other internals
+            self.codes.pop(name, None)  # an interpreter with other internals
             return re.compile(pattern, flags)
 
     def save(self) -> None:
         """Write the cache for the next process if it has new entries. The file is replaced atomically."""
         if not self._has_new_codes:
             return
-        codes = msgspec.msgpack.encode(self._codes)
+        codes = msgspec.msgpack.encode(self.codes)
         data = msgspec.msgpack.encode((crc32(codes), sys.version, codes))
         if len(data) > MAX_CACHE_BYTES:
             return
@@ -65,7 +65,7 @@ class RegexCache:
         os.replace(temporary_path, self.path)
 
 
-def _compile_code(pattern: str, flags: int) -> CompiledCode:
+def compile_code(pattern: str, flags: int) -> CompiledCode:
     """Compile a pattern to the code that `re.compile` passes to the engine."""
     compiler: Any = re._compiler  # type: ignore[attr-defined]
     parsed = re._parser.parse(pattern, flags)  # type: ignore[attr-defined]

@@ -56,7 +56,7 @@ def link_success(
     if match is None:
         return ()
     session_link = msgspec.structs.replace(
-        link, run=success.run, failed=match.step.call, overcame=success.call, provisional=False
+        link, run=success.run, failed_call=match.step.call, recovering_call=success.call, provisional=False
     )
     return redact(msgspec.structs.replace(success, links=(session_link,))).links
 
@@ -64,13 +64,13 @@ def link_success(
 def _link_same(failure: TrackedFailure, success: Step) -> Link:
     cause = failure.step.failure
     needs_time = cause is not None and cause.remedy is Remedy.RETRY
-    tools = () if needs_time else tuple(failure.since)
+    tools = () if needs_time else tuple(failure.successes_since)
     return Link(
         run=success.run,
-        failed=failure.step.call,
-        overcame=success.call,
-        how="recipe" if tools else "retry",
-        between=tools,
+        failed_call=failure.step.call,
+        recovering_call=success.call,
+        method="prerequisite" if tools else "retry",
+        intermediate_tools=tools,
         evidence=("same_arguments",),
     )
 
@@ -83,12 +83,12 @@ def _link_by_log(success: Step, arguments: dict[str, Any], steps: Sequence[Step]
         seq = calls[-1].seq + 1 if calls else 1
         run = calls[-1].run if calls else success.run
         last = msgspec.structs.replace(
-            success, run=run, seq=seq, call=seq, arguments=arguments, links=(), key=None, started=0
+            success, run=run, seq=seq, call=seq, arguments=arguments, links=(), key=None, started_at=0
         )
         calls = [*(calls[:-1] if is_logged else calls), last]
     by_call = {step.call: step for step in calls}
-    link = next((link for link in link_recoveries(calls) if link.overcame == calls[-1].call), None)
-    return (link, by_call[link.failed]) if link is not None and link.failed in by_call else None
+    link = next((link for link in link_recoveries(calls) if link.recovering_call == calls[-1].call), None)
+    return (link, by_call[link.failed_call]) if link is not None and link.failed_call in by_call else None
 
 
 def read_log(agent: str, path: str, classify: Callable[..., Failure]) -> list[Step]:

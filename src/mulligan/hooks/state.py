@@ -26,7 +26,7 @@ class HookState(msgspec.Struct, omit_defaults=True):
     folder: str = ""
     run: str = ""
     """Id of the session's run."""
-    started: int = 0
+    started_at: int = 0
     at: int = 0
     """Time of the last event in UTC milliseconds."""
     seq: int = 0

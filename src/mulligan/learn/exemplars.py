@@ -62,9 +62,9 @@ def sample_by_shape(shapes: Iterable[ArgumentTypes]) -> list[ArgumentTypes]:
 
 def suggest_from_exemplars(query: FixQuery, exemplars: Sequence[ArgumentTypes]) -> list[Fix]:
     """Suggest the changes that give a failed call the shape of the exemplars. Empty if the shapes agree."""
-    if not query.shape or query.tool is None or len(exemplars) < MIN_EXEMPLARS:
+    if not query.argument_types or query.tool is None or len(exemplars) < MIN_EXEMPLARS:
         return []
-    changes = tuple(sorted(_suggest_changes(dict(query.shape), exemplars), key=lambda change: change.path))
+    changes = tuple(sorted(_suggest_changes(dict(query.argument_types), exemplars), key=lambda change: change.path))
     if not changes:
         return []
     fingerprint = query.fingerprint or ""
@@ -73,10 +73,10 @@ def suggest_from_exemplars(query: FixQuery, exemplars: Sequence[ArgumentTypes]) 
             id=fix_id(query.tool, fingerprint, FixAction(changes=changes)),
             tool=query.tool,
             fingerprint=fingerprint,
-            sort="exemplar",
+            type="exemplar",
             changes=changes,
             exemplars=len(exemplars),
-            why="it was never tried: calls that worked look like that",
+            reason="no trials yet: modeled on successful calls",
             showable=True,
         )
     ]
@@ -95,16 +95,16 @@ def _suggest_changes(failed: Mapping[str, str], exemplars: Sequence[ArgumentType
         if count >= REQUIRED_ARGUMENT_RATIO * len(exemplars) and name not in failed
     ]
     if len(unknown) == len(missing) == 1 and _fits(failed[unknown[0]], types[missing[0]]):
-        yield Change(path=unknown[0], how="rename", after=missing[0])
+        yield Change(path=unknown[0], operation="rename", after=missing[0])
     elif unknown or missing:
         return  # ambiguous: no unique pair of unknown and missing argument, so type changes would not help either
     for name, type in failed.items():
         (expected_type, *others) = types.get(name, {type})
         if not others and argument_counts[name] >= MIN_EXEMPLARS and not _fits(type, {expected_type}):
             if (type, expected_type) in ALLOWED_CASTS:
-                yield Change(path=name, how="cast", after=expected_type)
+                yield Change(path=name, operation="cast", after=expected_type)
             elif expected_type == "array" and type != "null":
-                yield Change(path=name, how="wrap")
+                yield Change(path=name, operation="wrap")
 
 
 def _fits(type: str, expected_types: set[str]) -> bool:

@@ -48,19 +48,19 @@ MAX_RECENT_VOTES = 20
 MAX_SHOWN_AGENTS = 10
 """Agents listed with a fix: those with the most successes."""
 HOUR_MS = DAY // 24
-FixActionType = Literal["change", "recipe", "retry"]
+FixActionType = Literal["change", "prerequisite", "retry"]
 
 
 class FixAction(Record, frozen=True):
     """Action of a fix, without run-specific values. Its encoding is part of the fix id."""
 
-    sort: FixActionType = "change"
+    type: FixActionType = "change"
     changes: tuple[Change, ...] = ()
-    names: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()
     """Prerequisites: the tools called between failure and success, each once, ordered by last call."""
 
 
-RETRY_ACTION = FixAction(sort="retry")
+RETRY_ACTION = FixAction(type="retry")
 
 
 TrialActor = Literal["caller", "fix", "rule"]
@@ -75,15 +75,15 @@ class Trial(msgspec.Struct, frozen=True):
     Identified by the ids of the two calls or attempts.
     """
 
-    failed: int
-    tried: int
+    failed_call: int
+    tried_call: int
     step: Step
     """The failed step."""
-    form: FixAction
-    worked: bool
+    action: FixAction
+    successful: bool
     at: int
     actor: TrialActor = "caller"
-    done: tuple[tuple[str, dict[str, Any]], ...] = ()
+    prerequisite_calls: tuple[tuple[str, dict[str, Any]], ...] = ()
     """Calls of a prerequisite with their compact arguments."""
     content: str = ""
     """Hash of the arguments before and after. Equal trials count as one vote."""
@@ -94,7 +94,7 @@ class Trial(msgspec.Struct, frozen=True):
 
     @property
     def fix(self) -> str:
-        return fix_id(self.step.tool_key, self.fingerprint, self.form)
+        return fix_id(self.step.tool_key, self.fingerprint, self.action)
 
     @property
     def fingerprint(self) -> str:
@@ -112,9 +112,9 @@ def find_trials(before: RunProgress, call: Call, links: Iterable[Link]) -> list[
     failures = {failure.call.id: failure.call for failure in before.open}
     failures |= {member.call.id: member.call for failure in before.open for member in failure.members}
     for link in links:
-        failed = failures.get(link.failed)
-        is_conversation = link.how == "agent" and not link.changes  # the conversation continued: no action to repeat
-        if failed is None or link.failed == call.id or link.provisional or is_conversation:
+        failed = failures.get(link.failed_call)
+        is_conversation = link.method == "agent" and not link.changes  # the conversation continued: no action to repeat
+        if failed is None or link.failed_call == call.id or link.provisional or is_conversation:
             continue
         trial = _trial_of_link(before, failed, call, link)
         if trial is not None:
@@ -124,22 +124,22 @@ def find_trials(before: RunProgress, call: Call, links: Iterable[Link]) -> list[
 
 def _trials_of_attempts(call: Call) -> Iterable[Trial]:
     for attempt, later in pairwise(call.steps):
-        recovery = later.after
+        recovery = later.recovery
         if not _has_fingerprint(attempt) or later.outcome not in ("success", "failure"):
             continue
-        if recovery is not None and not (recovery.changes or recovery.first or calls.is_retry(recovery)):
+        if recovery is not None and not (recovery.changes or recovery.prerequisites or calls.is_retry(recovery)):
             continue  # the recovery did not change the call, so it is not repeatable
         changes = recovery.changes if recovery is not None else diff_calls(attempt, later)
         action = (
-            FixAction(sort="recipe", names=recovery.first)
-            if recovery is not None and recovery.first
+            FixAction(type="prerequisite", tools=recovery.prerequisites)
+            if recovery is not None and recovery.prerequisites
             else to_action(changes)
         )
         if action is None:
             continue
         actor: TrialActor = "caller"
-        if recovery is not None and (recovery.changes or recovery.first):
-            actor = "rule" if recovery.fix is None else "fix"
+        if recovery is not None and (recovery.changes or recovery.prerequisites):
+            actor = "rule" if recovery.fix_id is None else "fix"
         successful = later.outcome == "success"
         content, old_value, other_values = _hash_trial(attempt, later, changes)
         yield Trial(
@@ -148,7 +148,7 @@ def _trials_of_attempts(call: Call) -> Iterable[Trial]:
             attempt,
             action,
             successful,
-            later.started,
+            later.started_at,
             actor,
             (),
             content,
@@ -162,21 +162,21 @@ def _trial_of_link(before: RunProgress, failed: Call, call: Call, link: Link) ->
     if not _has_fingerprint(step):
         return None
     calls_between: tuple[RecentSuccess, ...] = ()
-    action = to_action(link.changes, link.between)
-    if action is RETRY_ACTION and link.how == "recipe":
+    action = to_action(link.changes, link.intermediate_tools)
+    if action is RETRY_ACTION and link.method == "prerequisite":
         calls_between = tuple(success for success in before.recent if success.call > failed.id)
         if len(before.recent) == MAX_RECENT_SUCCESSES and before.recent[0].call > failed.id:
             return None  # the list of recent calls is full: earlier prerequisites may be missing from it
         latest = {success.name: success for success in calls_between}
         calls_between = tuple(sorted(latest.values(), key=lambda success: success.call))
         if calls_between:
-            action = FixAction(sort="recipe", names=tuple(success.name for success in calls_between))
+            action = FixAction(type="prerequisite", tools=tuple(success.name for success in calls_between))
     if action is None or (not call.has_succeeded and not _is_same_failure(step.failure, call.failure)):
         return None  # a different failure means that this one was passed: no vote against the action
     prerequisite_calls = tuple((success.name, success.arguments) for success in calls_between)
     content, old_value, other_values = _hash_trial(failed.last, call.last, link.changes)
     return Trial(
-        failed.id, call.id, step, action, call.has_succeeded, call.last.started, "caller", prerequisite_calls,
+        failed.id, call.id, step, action, call.has_succeeded, call.last.started_at, "caller", prerequisite_calls,
         content, old_value, other_values,
     )  # fmt: skip
 
@@ -223,31 +223,31 @@ def to_action(changes: Sequence[Change], sources: Sequence[str] = ()) -> FixActi
     if len(changes) > MAX_CHANGES_PER_FIX:
         return None
     shareable_changes = tuple(sorted(map(to_shareable, changes), key=lambda change: change.path))
-    if sources and any(change.from_ == "run" for change in changes):
-        return FixAction(sort="recipe", names=tuple(sources), changes=shareable_changes)
+    if sources and any(change.source == "run" for change in changes):
+        return FixAction(type="prerequisite", tools=tuple(sources), changes=shareable_changes)
     return FixAction(changes=shareable_changes)
 
 
 def to_shareable(change: Change) -> Change:
     """Return the change as other runs can apply it: argument and operation, without run-specific values."""
     before, after = change.before, change.after
-    match change.how:
+    match change.operation:
         case "rename":
-            return Change(path=change.path, how="rename", after=after)
+            return Change(path=change.path, operation="rename", after=after)
         case "drop" | "parse" | "wrap":
-            return Change(path=change.path, how=change.how)
+            return Change(path=change.path, operation=change.operation)
         case "trim":
-            return Change(path=change.path, how="trim")
+            return Change(path=change.path, operation="trim")
         case "cast":
-            return Change(path=change.path, how="cast", after=_type_name(after))
+            return Change(path=change.path, operation="cast", after=_type_name(after))
     is_last_segment = isinstance(before, str) and "/" in before and after == before.rstrip("/").rpartition("/")[2]
     if is_last_segment and after:
-        return Change(path=change.path, how="trim", after=LAST_PATH_SEGMENT)
+        return Change(path=change.path, operation="trim", after=LAST_PATH_SEGMENT)
     if _is_requoted(before, after):
-        return Change(path=change.path, how="substitute", after=REQUOTED)
-    if change.from_ != "run" and not change.privileged and is_shareable(change.path, after):
-        return Change(path=change.path, how=change.how, after=after)
-    return Change(path=change.path, how="substitute", after=RUN_SPECIFIC)
+        return Change(path=change.path, operation="substitute", after=REQUOTED)
+    if change.source != "run" and not change.privileged and is_shareable(change.path, after):
+        return Change(path=change.path, operation=change.operation, after=after)
+    return Change(path=change.path, operation="substitute", after=RUN_SPECIFIC)
 
 
 def _is_requoted(before: Any, after: Any) -> bool:
@@ -314,7 +314,7 @@ class Vote(msgspec.Struct, frozen=True):
     principal: str
     agent: str
     at: int
-    worked: bool
+    successful: bool
     actor: TrialActor = "caller"
     content: str = ""
     old_value: str = ""
@@ -323,12 +323,12 @@ class Vote(msgspec.Struct, frozen=True):
     @classmethod
     def from_report(cls, report: TrialReport) -> Vote:
         actor: TrialActor = "fix" if report.automatic else "caller"
-        return cls(report.run, report.principal, report.agent, report.at, report.worked, actor)
+        return cls(report.run, report.principal, report.agent, report.at, report.successful, actor)
 
     @classmethod
     def from_trial(cls, run: Run, principal: str, trial: Trial) -> Vote:
         return cls(
-            run.id, principal, run.agent, trial.at, trial.worked, trial.actor,
+            run.id, principal, run.agent, trial.at, trial.successful, trial.actor,
             trial.content, trial.old_value, trial.other_values,
         )  # fmt: skip
 
@@ -339,7 +339,7 @@ class DistinctTrial(msgspec.Struct, array_like=True):
     at: int
     run: str
     principal: str
-    worked: bool
+    successful: bool
     """Whether all of them succeeded."""
 
 
@@ -355,11 +355,11 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     id: str
     tool: str
     fingerprint: str
-    form: FixAction
+    action: FixAction
     key: str = ""
     """Tool key; empty if the records have the bare tool name only."""
-    tried: int = 0
-    worked: int = 0
+    trials: int = 0
+    successes: int = 0
     imported: int = 0
     principals: dict[str, int] = {}
     """Successes by principal."""
@@ -368,11 +368,11 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     agents: dict[str, int] = {}
     recent: list[tuple[int, str, bool, bool]] = []
     """Latest votes: time, run, whether it succeeded, whether the fix was applied automatically."""
-    uses: list[int] = []
+    recent_applied_at: list[int] = []
     """Times of the latest automatic applications."""
-    used: int = 0
+    first_applied_at: int = 0
     """Time of the first automatic application; 0 if there is none."""
-    paused: int = 0
+    paused_at: int = 0
     """Time at which it was paused, because it was applied or failed too often; 0 if it was not."""
     distinct_trials: dict[str, DistinctTrial] = {}
     """Votes for promotion by content hash."""
@@ -383,22 +383,22 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     def from_trial(cls, trial: Trial) -> FixRecord:
         step = trial.step
         key = step.tool_key if step.key or step.server else ""
-        return cls(id=trial.fix, tool=step.name, fingerprint=trial.fingerprint, form=trial.form, key=key)
+        return cls(id=trial.fix, tool=step.name, fingerprint=trial.fingerprint, action=trial.action, key=key)
 
     def add(self, vote: Vote) -> None:
         is_applied = vote.actor == "fix"
-        self.recent = sorted([*self.recent, (vote.at, vote.run, vote.worked, is_applied)])[-MAX_RECENT_VOTES:]
+        self.recent = sorted([*self.recent, (vote.at, vote.run, vote.successful, is_applied)])[-MAX_RECENT_VOTES:]
         if is_applied:
-            self.used = min(self.used or vote.at, vote.at)
-            self.uses = sorted([*self.uses, vote.at])[-MAX_RECENT_VOTES - 1 :]
-            self.paused = self.paused or self._pause_time(vote.at)
-            if vote.worked:
+            self.first_applied_at = min(self.first_applied_at or vote.at, vote.at)
+            self.recent_applied_at = sorted([*self.recent_applied_at, vote.at])[-MAX_RECENT_VOTES - 1 :]
+            self.paused_at = self.paused_at or self._pause_time(vote.at)
+            if vote.successful:
                 return  # a success of an automatic repair is no vote: a fix must not promote itself
-        self.tried += 1
+        self.trials += 1
         is_imported = vote.principal == IMPORT_PRINCIPAL
         self.imported += is_imported
-        if vote.worked:
-            self.worked += 1
+        if vote.successful:
+            self.successes += 1
             self.principals[vote.principal] = self.principals.get(vote.principal, 0) + 1
             self.agents[vote.agent] = self.agents.get(vote.agent, 0) + 1
             day = vote.at // DAY
@@ -410,11 +410,11 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def _add_distinct_trial(self, vote: Vote) -> None:
         content = vote.content or vote.run
-        trial = DistinctTrial(vote.at, vote.run, vote.principal, vote.worked)
+        trial = DistinctTrial(vote.at, vote.run, vote.principal, vote.successful)
         existing = self.distinct_trials.get(content)
         if existing is not None:
             first = min(existing, trial, key=lambda trial: (trial.at, trial.run, trial.principal))
-            trial = DistinctTrial(first.at, first.run, first.principal, existing.worked and vote.worked)
+            trial = DistinctTrial(first.at, first.run, first.principal, existing.successful and vote.successful)
         # Sorted, so that the limit drops the same trials in any order of votes.
         self.distinct_trials = dict(sorted({**self.distinct_trials, content: trial}.items())[:MAX_DISTINCT_TRIALS])
 
@@ -429,8 +429,12 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
         On the day of its first automatic application: more than 20 within an hour. Later: more than a fifth of the
         last 20 votes failed.
         """
-        is_new = at - self.used < DAY
-        if is_new and len(self.uses) > MAX_RECENT_VOTES and self.uses[-1] - self.uses[0] < HOUR_MS:
+        is_new = at - self.first_applied_at < DAY
+        if (
+            is_new
+            and len(self.recent_applied_at) > MAX_RECENT_VOTES
+            and self.recent_applied_at[-1] - self.recent_applied_at[0] < HOUR_MS
+        ):
             return at
         failed = sum(not successful for _, _, successful, _ in self.recent)
         return at if not is_new and len(self.recent) == MAX_RECENT_VOTES and failed > MAX_RECENT_VOTES // 5 else 0
@@ -449,7 +453,7 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def recount(self, votes: Iterable[Vote]) -> FixRecord:
         """Return a record of the same fix with only these votes, which must be ordered by time."""
-        record = FixRecord(id=self.id, tool=self.tool, fingerprint=self.fingerprint, form=self.form, key=self.key)
+        record = FixRecord(id=self.id, tool=self.tool, fingerprint=self.fingerprint, action=self.action, key=self.key)
         for vote in votes:
             record.add(vote)
         return record
@@ -482,7 +486,7 @@ def select_counted_votes(votes: Iterable[tuple[int, Vote]]) -> list[Vote]:
     """
     first_votes: dict[tuple[str, str], tuple[bool, int, int, Vote]] = {}
     for tried_call, vote in votes:
-        voter, rank = (vote.run, vote.principal), (vote.worked, vote.at, tried_call, vote)
+        voter, rank = (vote.run, vote.principal), (vote.successful, vote.at, tried_call, vote)
         if voter not in first_votes or rank[:3] < first_votes[voter][:3]:
             first_votes[voter] = rank
     return sorted((vote for *_, vote in first_votes.values()), key=lambda vote: (vote.at, vote.run))
@@ -492,7 +496,7 @@ def count_votes(votes: Iterable[tuple[Trial, Vote]]) -> dict[str, FixRecord]:
     """Return fix records by fix id."""
     votes_by_fix: dict[str, tuple[FixRecord, list[tuple[int, Vote]]]] = {}
     for trial, vote in votes:
-        votes_by_fix.setdefault(trial.fix, (FixRecord.from_trial(trial), []))[1].append((trial.tried, vote))
+        votes_by_fix.setdefault(trial.fix, (FixRecord.from_trial(trial), []))[1].append((trial.tried_call, vote))
     return {
         id: record.recount(select_counted_votes(numbered_votes))
         for id, (record, numbered_votes) in votes_by_fix.items()
@@ -530,7 +534,7 @@ def apply_decision(before: OperatorDecision, approved: bool, at: int) -> Operato
 class Writers(msgspec.Struct, frozen=True):
     """Principals that write to this store, without imported logs: the total, and those of the last 30 days."""
 
-    ever: int = 1
+    total: int = 1
     active: frozenset[str] = frozenset({LOCAL_PRINCIPAL})
 
     def required_confirmations(self, principals: Iterable[str]) -> int:
@@ -552,7 +556,7 @@ def find_writers(last_written_at: Mapping[str, int], revocations: Sequence[Revoc
     }
     counted_writers = {name: at for name, at in last_written_at.items() if name not in excluded}
     return Writers(
-        ever=max(1, len(counted_writers)),
+        total=max(1, len(counted_writers)),
         active=frozenset(name for name, at in counted_writers.items() if at >= now - EXPIRY_MS),
     )
 
@@ -568,17 +572,17 @@ def fix_state(
     """Return the state of a fix, and the reason if it is not applied automatically."""
     approved, revoked = (decision.approved, decision.revoked) if decision is not None else (0, 0)
     if revoked > 0 and revoked >= approved:
-        return "revoked", "an operator took it back"
-    if record.paused > approved:
-        return "paused", "it was used or failed too often, and waits for an operator"
+        return "revoked", "revoked by an operator"
+    if record.paused_at > approved:
+        return "paused", "used or failed too often; an operator must decide"
     if max(record.last_tried_at, approved) < now - EXPIRY_MS:
-        return "expired", "it was not used for 30 days"
+        return "expired", "not used for 30 days"
     outcomes = [(at, successful) for at, _, successful, _ in record.recent if at > approved]
     last_double_failure = max(
         (index for index in range(1, len(outcomes)) if not (outcomes[index][1] or outcomes[index - 1][1])), default=0
     )
     if last_double_failure and sum(successful for _, successful in outcomes[last_double_failure + 1 :]) < MIN_SUCCESSES:
-        return "demoted", "it failed twice in a row"
+        return "demoted", "failed twice in a row"
     if approved:
         return "approved", ""
     reason = _missing_for_promotion(record, writers)
@@ -599,28 +603,31 @@ def fix_state_after_schema_change(
     return (
         state
         if fix_state(fresh_record, writers, now)[0] == "promoted"
-        else ("demoted", "the tool's schema has changed since")
+        else ("demoted", "the tool's schema has changed since then")
     )
 
 
 def _missing_for_promotion(record: FixRecord, writers: Writers) -> str:
     """Return the first unmet condition for promotion; empty if all are met."""
     if not record.key:
-        return "its tool is known by a bare name only"
-    successes = [trial for trial in record.distinct_trials.values() if trial.worked]
+        return "the tool is identified by its name only"
+    successes = [trial for trial in record.distinct_trials.values() if trial.successful]
     local_successes = [trial for trial in successes if trial.principal != IMPORT_PRINCIPAL]
     if len(successes) < MIN_SUCCESSES:
-        return f"it worked in {len(successes)} different trials, and {MIN_SUCCESSES} are needed"
-    if writers.ever > 1:
+        return f"needs {MIN_SUCCESSES} successful trials to be promoted (has {len(successes)})"
+    if writers.total > 1:
         principals = {trial.principal for trial in local_successes}
         if len(principals) < (required := writers.required_confirmations(principals)):
-            return f"{len(principals)} of those who write here saw it work, and {required} are needed"
-    elif len({trial.run for trial in local_successes}) < 3 or len({trial.at // DAY for trial in local_successes}) < 2:
-        return "it must have worked in 3 runs of this machine, on 2 days"
+            return f"needs successes by {required} principals to be promoted (has {len(principals)})"
+    else:
+        run_count = len({trial.run for trial in local_successes})
+        day_count = len({trial.at // DAY for trial in local_successes})
+        if run_count < 3 or day_count < 2:
+            runs = "1 run" if run_count == 1 else f"{run_count} runs"
+            days = "1 day" if day_count == 1 else f"{day_count} days"
+            return f"needs 3 successful runs on at least 2 days to be promoted (has {runs} on {days})"
     if wilson_lower_bound(len(successes), len(record.distinct_trials)) < MIN_SUCCESS_RATE:
-        return (
-            f"it worked in {len(successes)} of {len(record.distinct_trials)} different trials, which is not sure enough"
-        )
+        return f"succeeded in {len(successes)} of {len(record.distinct_trials)} trials: too low for promotion"
     return ""
 
 
@@ -630,18 +637,18 @@ def to_fix(record: FixRecord, state: tuple[FixState, str], similarity: float = 1
         id=record.id,
         tool=record.tool,
         fingerprint=record.fingerprint,
-        sort=record.form.sort,
-        changes=record.form.changes,
-        tried=record.tried,
-        worked=record.worked,
+        type=record.action.type,
+        changes=record.action.changes,
+        trials=record.trials,
+        successes=record.successes,
         imported=record.imported,
         principals=len(record.principals),
         days=len(record.days),
         agents=top_agents(record.agents),
-        last=record.last_tried_at,
+        last_tried_at=record.last_tried_at,
         state=state[0],
-        why=state[1],
-        likeness=similarity,
+        reason=state[1],
+        similarity=similarity,
         key=record.key,
     )
 

@@ -45,7 +45,7 @@ def find_occurrences(history: History) -> Iterator[Occurrence]:
 
     It counts as recovered if its call recovered, by a later attempt or by a later call.
     """
-    linked = {link.failed for link in history.links}
+    linked = {link.failed_call for link in history.links}
     for call in calls.group_attempts(history.steps):
         if call.has_failed:
             is_recovered = call.has_succeeded or call.id in linked
@@ -65,21 +65,21 @@ class PatternCounter:
         self.agents: dict[str, int] = {}
         self.days: dict[int, list[int]] = {}
         self.first = step
-        self.last = step.started
+        self.last = step.started_at
         self.examples: list[Example] = []
 
     def add(self, occurrence: Occurrence, is_step_removed: bool = False) -> None:
         step = occurrence.step
         self.runs.add(step.run)
         self.agents[occurrence.agent] = self.agents.get(occurrence.agent, 0) + 1
-        day = self.days.setdefault(start_of_day(step.started), [0, 0])
+        day = self.days.setdefault(start_of_day(step.started_at), [0, 0])
         day[0] += 1
         day[1] += occurrence.is_recovered
         if order_of(step) < order_of(self.first):
             self.first = step
-        self.last = max(self.last, step.started)
+        self.last = max(self.last, step.started_at)
         if not is_step_removed:  # only a stored step can serve as an example
-            self.examples.append(Example(run=step.run, seq=step.seq, started=step.started))
+            self.examples.append(Example(run=step.run, seq=step.seq, started_at=step.started_at))
 
     def to_pattern(self, since: int | None = None) -> Pattern:
         days = {day: sums for day, sums in sorted(self.days.items()) if since is None or day >= start_of_day(since)}
@@ -94,12 +94,12 @@ class PatternCounter:
             kind=str(self.first.failure.kind) if self.first.failure else "",
             message=message,
             template=masked,
-            count=count,
-            overcome=recovered,
-            given_up=count - recovered,
+            occurrences=count,
+            recovered=recovered,
+            unrecovered=count - recovered,
             runs=len(self.runs),
-            first=self.first.started,
-            last=self.last,
+            first_seen_at=self.first.started_at,
+            last_seen_at=self.last,
             agents=self.agents,
             examples=tuple(self.examples),
             days={day: count for day, (count, _) in days.items()},
@@ -108,7 +108,7 @@ class PatternCounter:
 
 def order_of(step: Step) -> tuple[int, str, int]:
     """Return the sort key that decides which of two failures came first, independent of arrival order."""
-    return step.started, step.run, step.seq
+    return step.started_at, step.run, step.seq
 
 
 def start_of_day(time: int) -> int:
@@ -136,7 +136,7 @@ class PatternDecision(Record, frozen=True):
 
 def apply_command(command: PatternCommand, before: PatternDecision, current: Pattern) -> PatternDecision:
     """Return the decision after a command. `current` is the pattern before the command."""
-    match command.do:
+    match command.action:
         case "mute":
             return PatternDecision(state="muted", at=command.at, reopened=current.reopened, into=before.into)
         case "resolve":
@@ -160,19 +160,21 @@ def resolve_command(
     pattern = complete_id(command.pattern, pattern_ids)
     if pattern is None:
         return None
-    if command.do == "split":
+    if command.action == "split":
         return command, pattern
     pattern = find_merge_root(pattern, decisions)
-    if command.do != "merge":
+    if command.action != "merge":
         return command, pattern
     if command.into is None:
-        raise UnsupportedOperationError("merging takes two patterns: the one to count, and the one to count it with.")
+        raise UnsupportedOperationError(
+            "Merging needs two pattern ids: the pattern to merge and the pattern to merge it into."
+        )
     into = complete_id(command.into, pattern_ids)
     if into is None:
-        raise UnsupportedOperationError(f"there is no pattern {command.into}. `mulligan patterns` lists them.")
+        raise UnsupportedOperationError(f"No pattern {command.into}. List patterns: mulligan patterns")
     into = find_merge_root(into, decisions)
     if into == pattern:
-        raise UnsupportedOperationError(f"{command.pattern} and {command.into} are one pattern already.")
+        raise UnsupportedOperationError(f"{command.pattern} and {command.into} are already merged.")
     return msgspec.structs.replace(command, into=into), pattern
 
 
@@ -217,7 +219,7 @@ def merge_patterns(parts: Iterable[Pattern], decisions: Mapping[str, PatternDeci
 
 
 def _merge_group(id: str, group: list[Pattern], decision: PatternDecision) -> Pattern:
-    first, last = min(part.first for part in group), max(part.last for part in group)
+    first, last = min(part.first_seen_at for part in group), max(part.last_seen_at for part in group)
     main = next(part for part in group if part.id == id)
     agents: dict[str, int] = {}
     days: dict[int, int] = {}
@@ -235,12 +237,12 @@ def _merge_group(id: str, group: list[Pattern], decision: PatternDecision) -> Pa
         kind=main.kind,
         message=main.message,
         template=main.template,
-        count=sum(part.count for part in group),
-        overcome=sum(part.overcome for part in group),
-        given_up=sum(part.given_up for part in group),
+        occurrences=sum(part.occurrences for part in group),
+        recovered=sum(part.recovered for part in group),
+        unrecovered=sum(part.unrecovered for part in group),
         runs=sum(part.runs for part in group),
-        first=first,
-        last=last,
+        first_seen_at=first,
+        last_seen_at=last,
         agents=agents,
         examples=tuple(example for part in group for example in part.examples),
         days=dict(sorted(days.items())),
@@ -251,7 +253,7 @@ def _merge_group(id: str, group: list[Pattern], decision: PatternDecision) -> Pa
 
 
 def _newest(example: Example) -> tuple[int, str, int]:
-    return -example.started, example.run, example.seq
+    return -example.started_at, example.run, example.seq
 
 
 def _state(decision: PatternDecision, first: int, last: int) -> tuple[PatternState, bool]:
@@ -273,8 +275,8 @@ def matches_query(pattern: Pattern, query: PatternQuery) -> bool:
         (query.tool is None or pattern.tool == query.tool)
         and (query.kind is None or matches_kind(pattern.kind, query.kind))
         and (query.agent is None or query.agent in pattern.agents)
-        and (query.since is None or pattern.last >= query.since)
-        and (query.new_since is None or pattern.first >= query.new_since)
+        and (query.since is None or pattern.last_seen_at >= query.since)
+        and (query.new_since is None or pattern.first_seen_at >= query.new_since)
     )
 
 
@@ -290,5 +292,6 @@ def matches_kind(kind: str, kind_filter: str) -> bool:
 
 
 def sort_patterns(patterns: Iterable[Pattern], query: PatternQuery) -> list[Pattern]:
-    ordered_patterns = sorted(patterns, key=lambda pattern: (-getattr(pattern, query.order), pattern.id))
+    field = {"last_seen": "last_seen_at", "first_seen": "first_seen_at"}.get(query.order, query.order)
+    ordered_patterns = sorted(patterns, key=lambda pattern: (-getattr(pattern, field), pattern.id))
     return ordered_patterns[: max(query.limit, 0)]

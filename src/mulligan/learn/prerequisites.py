@@ -49,10 +49,10 @@ class FixSummary(msgspec.Struct):
     """The fields of a `FixRecord` that decide the ranking. The rest is decoded only for fixes that are returned."""
 
     id: str
-    form: FixAction
+    action: FixAction
     key: str = ""
-    tried: int = 0
-    worked: int = 0
+    trials: int = 0
+    successes: int = 0
     agents: dict[str, int] = {}
     body: bytes = b""
 
@@ -74,27 +74,27 @@ def load_record(row: Row) -> FixRecord:
 class SupportedFix(msgspec.Struct, frozen=True):
     """A fix with the records that support it: its own, and for a prerequisite also those with additional calls."""
 
-    own: Row
-    parts: Sequence[Row]
-    worked: int
-    tried: int
+    own_row: Row
+    supporting_rows: Sequence[Row]
+    successes: int
+    trials: int
 
     @classmethod
     def of(cls, own_row: Row, supporting_rows: Sequence[Row]) -> SupportedFix:
         if len(supporting_rows) == 1:
-            return cls(own_row, supporting_rows, own_row.worked, own_row.tried)
+            return cls(own_row, supporting_rows, own_row.successes, own_row.trials)
         return cls(
             own_row,
             supporting_rows,
-            sum([row.worked for row in supporting_rows]),
-            sum([row.tried for row in supporting_rows]),
+            sum([row.successes for row in supporting_rows]),
+            sum([row.trials for row in supporting_rows]),
         )
 
     def has_helped(self, agent: str) -> bool:
         """Return whether the fix counts as successful for this agent."""
-        for row in self.parts:
+        for row in self.supporting_rows:
             if agent in row.agents:
-                return agent in top_agents(_counts(self.parts, "agents"))
+                return agent in top_agents(_counts(self.supporting_rows, "agents"))
         return False
 
 
@@ -108,7 +108,7 @@ def find_prerequisites(tallies: Sequence[Row], min_successes: int = 1) -> list[S
     rows_by_call: dict[str, int] = {}
     row_bit = 1
     for row in call_sets:
-        for name in row.form.names:
+        for name in row.action.tools:
             rows_by_call[name] = rows_by_call.get(name, 0) | row_bit
         row_bit <<= 1
     all_rows = row_bit - 1
@@ -116,16 +116,16 @@ def find_prerequisites(tallies: Sequence[Row], min_successes: int = 1) -> list[S
     """By the mask of the rows that contain a set of calls: the rows with exactly this set, and the first of them."""
     row_bit = 1
     for row in call_sets:
-        names = row.form.names
-        if row.worked and len(names) <= MAX_PREREQUISITE_CALLS:
+        names = row.action.tools
+        if row.successes and len(names) <= MAX_PREREQUISITE_CALLS:
             supersets = all_rows
             for name in names:
                 supersets &= rows_by_call[name]
-            if supersets == row_bit and row.worked < min_successes:
+            if supersets == row_bit and row.successes < min_successes:
                 pass  # no run made additional calls
             # Otherwise a coincidence: nearly all successful runs needed additional calls.
-            elif supersets == row_bit or row.worked >= MIN_SUPPORT * sum(
-                [superset.worked for superset in _select_rows(supersets, call_sets)]
+            elif supersets == row_bit or row.successes >= MIN_SUPPORT * sum(
+                [superset.successes for superset in _select_rows(supersets, call_sets)]
             ):
                 same, first = sufficient.get(supersets, (0, None))
                 sufficient[supersets] = same | row_bit, row if first is None else min(first, row, key=_length_order)
@@ -140,7 +140,7 @@ def find_prerequisites(tallies: Sequence[Row], min_successes: int = 1) -> list[S
         if not same & extended_sets
     ]
     return (
-        [prerequisite for prerequisite in prerequisites if prerequisite.worked >= min_successes]
+        [prerequisite for prerequisite in prerequisites if prerequisite.successes >= min_successes]
         if min_successes > 1
         else prerequisites
     )
@@ -157,7 +157,7 @@ def _select_rows(row_bits: int, rows: Sequence[Row]) -> list[Row]:
 
 
 def _length_order(row: Row) -> tuple[int, str]:
-    return len(row.form.names), row.id
+    return len(row.action.tools), row.id
 
 
 def _merge_records(own_record: FixRecord, records: Sequence[FixRecord]) -> FixRecord:
@@ -166,10 +166,10 @@ def _merge_records(own_record: FixRecord, records: Sequence[FixRecord]) -> FixRe
         id=own_record.id,
         tool=own_record.tool,
         fingerprint=own_record.fingerprint,
-        form=own_record.form,
+        action=own_record.action,
         key=own_record.key,
-        tried=sum(record.tried for record in records),
-        worked=sum(record.worked for record in records),
+        trials=sum(record.trials for record in records),
+        successes=sum(record.successes for record in records),
         imported=sum(record.imported for record in records),
         principals=_counts(records, "principals"),
         agents=_counts(records, "agents"),
@@ -210,19 +210,19 @@ def build_prerequisites(form: FixAction, samples: Samples) -> tuple[Prerequisite
                 constant[key] = value
             else:
                 varying.append(key)
-        prerequisites.append(Prerequisite(tool=name, arguments=constant, open=tuple(varying)))
+        prerequisites.append(Prerequisite(tool=name, arguments=constant, variable_arguments=tuple(varying)))
     return tuple(prerequisites)
 
 
 def _order(form: FixAction, samples: Samples) -> list[str]:
     """Return the call names in their most frequent order."""
-    call_names = set(form.names)
+    call_names = set(form.tools)
     orders = Counter(
         names
         for sample in samples
         if call_names <= set(names := tuple(tool for tool, _ in sample if tool in call_names))
     )
-    return list(orders.most_common(1)[0][0]) if orders else list(form.names)
+    return list(orders.most_common(1)[0][0]) if orders else list(form.tools)
 
 
 def _most_common_value(values: Sequence[Any]) -> tuple[Any, int]:
@@ -269,10 +269,10 @@ class FixContext(msgspec.Struct, frozen=True):
     """Data beside the fix records, supplied by the store."""
 
     writers: Writers
-    verdicts: Mapping[str, OperatorDecision]
+    decisions: Mapping[str, OperatorDecision]
     samples: Callable[[Sequence[str]], Mapping[str, Sequence[tuple[int, Sequence[tuple[str, dict[str, Any]]]]]]]
     """Return, by fix, when it succeeded and with which calls: the newest `MAX_SAMPLES_PER_FIX` trials."""
-    since: Mapping[str, int]
+    schema_changed_at: Mapping[str, int]
     """By tool, when its schema last changed."""
     recount_since: Callable[[FixRecord, int], FixRecord]
     """Recount a record from the trials since a time."""
@@ -308,7 +308,7 @@ def index_fixes(
         _judge_fix(1.0, supported_fix, query, context, tallies) for supported_fix in _find_supported_fixes(tallies)
     )
     return {
-        judged_fix[0].id: (judged_fix[0], tuple(row.id for row in judged_fix[1].parts))
+        judged_fix[0].id: (judged_fix[0], tuple(row.id for row in judged_fix[1].supporting_rows))
         for judged_fix in judged_fixes
         if judged_fix is not None
     }
@@ -332,14 +332,14 @@ def find_best_fix(
 def _find_supported_fixes(tallies: Sequence[Row], min_successes: int = 1) -> list[SupportedFix]:
     """Return the fixes of one pattern, prerequisites included."""
     single_fixes = [
-        SupportedFix.of(row, (row,)) for row in tallies if not _is_set_of_calls(row) and row.worked >= min_successes
+        SupportedFix.of(row, (row,)) for row in tallies if not _is_set_of_calls(row) and row.successes >= min_successes
     ]
     return [*single_fixes, *find_prerequisites(tallies, min_successes)]
 
 
 def _is_set_of_calls(row: Row) -> bool:
     """Return whether a row is a prerequisite after which the same call succeeds, not one that supplies a value."""
-    return row.form.sort == "recipe" and not row.form.changes
+    return row.action.type == "prerequisite" and not row.action.changes
 
 
 def _rank_by_likelihood(
@@ -357,9 +357,9 @@ def _rank_by_likelihood(
         return (
             -similarity,
             not supported_fix.has_helped(query.agent),
-            -supported_fix.worked,
-            supported_fix.tried,
-            supported_fix.own.id,
+            -supported_fix.successes,
+            supported_fix.trials,
+            supported_fix.own_row.id,
         )
 
     return sorted(scored_fixes, key=order)
@@ -369,8 +369,8 @@ def _judge_fix(
     similarity: float, supported_fix: SupportedFix, query: FixQuery, context: FixContext, rows: Sequence[Row]
 ) -> tuple[Fix, SupportedFix] | None:
     """Return a fix with its counts; None if the query excludes it. `rows` also hold the fixes of similar patterns."""
-    parts = list(map(load_record, supported_fix.parts))
-    own_record = next(part for part in parts if part.id == supported_fix.own.id)
+    parts = list(map(load_record, supported_fix.supporting_rows))
+    own_record = next(part for part in parts if part.id == supported_fix.own_row.id)
     record = _merge_records(own_record, parts) if _is_set_of_calls(own_record) else own_record
     state, reason = _state(record, parts, query, context)
     if (query.state is not None and state != query.state) or (query.is_about_failure and state == "revoked"):
@@ -390,14 +390,14 @@ def _judge_fix(
 
 def _peers(record: FixRecord, rows: Sequence[Row]) -> list[FixRecord]:
     """Return the fixes of the same pattern and tool that change one of the same arguments, or also change none."""
-    paths = {change.path for change in record.form.changes}
-    if not paths and record.form.sort != "recipe":
+    paths = {change.path for change in record.action.changes}
+    if not paths and record.action.type != "prerequisite":
         return []
     similar_rows = (
         row
         for row in rows
         if row.key == record.key
-        and (any(change.path in paths for change in row.form.changes) if paths else not row.form.changes)
+        and (any(change.path in paths for change in row.action.changes) if paths else not row.action.changes)
     )
     peer_records = [tally for row in similar_rows if (tally := load_record(row)).fingerprint == record.fingerprint]
     return [record, *(tally for tally in peer_records if tally.id != record.id)]
@@ -406,9 +406,9 @@ def _peers(record: FixRecord, rows: Sequence[Row]) -> list[FixRecord]:
 def _add_prerequisites(judged_fixes: Sequence[tuple[Fix, SupportedFix]], context: FixContext) -> list[Fix]:
     """Add the prerequisite calls to the selected fixes, with one read for all of them."""
     sources = {
-        fix.id: _sources(supported_fix.own, supported_fix.parts)
+        fix.id: _sources(supported_fix.own_row, supported_fix.supporting_rows)
         for fix, supported_fix in judged_fixes
-        if supported_fix.own.form.sort == "recipe"
+        if supported_fix.own_row.action.type == "prerequisite"
     }
     samples_by_fix = context.samples([id for ids in sources.values() for id in ids]) if sources else {}
     fixes = []
@@ -416,21 +416,21 @@ def _add_prerequisites(judged_fixes: Sequence[tuple[Fix, SupportedFix]], context
         if fix.id in sources:
             fix_samples = [sample for id in sources[fix.id] for sample in samples_by_fix.get(id, ())]
             latest = [calls for _, calls in sorted(fix_samples, key=lambda sample: -sample[0])]
-            fix = msgspec.structs.replace(fix, first=build_prerequisites(supported_fix.own.form, latest))
+            fix = msgspec.structs.replace(fix, prerequisites=build_prerequisites(supported_fix.own_row.action, latest))
         fixes.append(fix)
     return fixes
 
 
 def _sources(tally: Row, parts: Sequence[Row]) -> list[str]:
     """Return the fixes whose runs supply the arguments: its own, then the most frequent with additional calls."""
-    others = sorted((part for part in parts if part.id != tally.id), key=lambda part: (-part.worked, part.id))
+    others = sorted((part for part in parts if part.id != tally.id), key=lambda part: (-part.successes, part.id))
     return [tally.id, *(part.id for part in others[: MAX_SOURCE_FIXES - 1])]
 
 
 def _state(record: FixRecord, parts: Sequence[FixRecord], query: FixQuery, context: FixContext) -> tuple[FixState, str]:
-    decision = context.verdicts.get(record.id)
+    decision = context.decisions.get(record.id)
     state = fix_state(record, context.writers, query.now, decision)
-    since = context.since.get(record.tool)
+    since = context.schema_changed_at.get(record.tool)
     if since is None or state[0] not in ("promoted", "approved"):
         return state
     fresh = _merge_records(record, [context.recount_since(part, since) for part in parts])

@@ -75,20 +75,20 @@ def find_hidden_reason(
     `peers` are the fixes of the same pattern and tool that change one of its arguments, or for a prerequisite those
     that change nothing. `profile` and `items`, the arguments that name items, are called only for a concrete value.
     """
-    if wilson_lower_bound(tally.worked, tally.tried) < MIN_SHARED_CONFIDENCE:
-        return f"it worked in {tally.worked} of {tally.tried} runs, which is not sure enough to tell a model"
+    if wilson_lower_bound(tally.successes, tally.trials) < MIN_SHARED_CONFIDENCE:
+        return f"succeeded in {tally.successes} of {tally.trials} runs: too low to show to a model"
     if [is_success for _, _, is_success, _ in tally.recent][-2:] == [False, False]:
-        return "it failed twice in a row"
-    if tally.form.sort == "recipe" and any(peer.form == RETRY_ACTION and peer.worked for peer in peers):
-        return "the same call worked again without it"
+        return "failed twice in a row"
+    if tally.action.type == "prerequisite" and any(peer.action == RETRY_ACTION and peer.successes for peer in peers):
+        return "the same call also succeeded without it"
     # A prerequisite that supplies the value is shown as a call, without the value.
-    for change in tally.form.changes if not tally.form.names else ():
+    for change in tally.action.changes if not tally.action.tools else ():
         if change.path != TOOL_NAME_PATH and is_privileged(change.path):
             return f"{change.path} is a privileged argument"
         if change.after == RUN_SPECIFIC:
-            return f"the value of {change.path} belongs to its run"
-    for change in tally.form.changes:
-        rivals = [peer for peer in peers if peer.id != tally.id and peer.worked and _contradicts(peer, change)]
+            return f"the value of {change.path} is specific to its run"
+    for change in tally.action.changes:
+        rivals = [peer for peer in peers if peer.id != tally.id and peer.successes and _contradicts(peer, change)]
         if not rivals:
             continue
         is_own = agent in tally.agents
@@ -96,11 +96,11 @@ def find_hidden_reason(
         is_doubtful = any(agent in rival.agents for rival in rivals) and not is_latest
         if not is_own or is_doubtful:
             return f"other agents or later runs contradict it for {change.path}"
-    settings = [change for change in tally.form.changes if is_concrete(change)]
+    settings = [change for change in tally.action.changes if is_concrete(change)]
     if not settings:
         return ""
     if not tally.is_setting:
-        return "it replaced one value in one call only, which may be a coincidence"
+        return "it replaced one value in one call only, possibly by coincidence"
     argument_profile, item_arguments = profile(), items()
     for change in settings:
         root = change.path.partition(".")[0]
@@ -111,7 +111,7 @@ def find_hidden_reason(
         if _is_latest(tally, rivals) and not _has_worked_since(tally, argument):
             continue  # all of the last corrections led to it, so earlier values do not matter
         if not tally.old_values.keys().isdisjoint(argument.hashes):
-            return f"the value of {change.path} that it replaces has worked, too"
+            return f"the value of {change.path} that it replaces has also succeeded"
         if not argument.is_setting:
             return f"{change.path} takes too many values to be a setting"
     return ""
@@ -126,14 +126,14 @@ def _has_worked_since(tally: FixRecord, argument: ArgumentProfile) -> bool:
 def is_concrete(change: Change) -> bool:
     """Return whether a change sets a value, instead of converting the form of the call's own value."""
     return (
-        change.how not in _FORMS
-        and change.how != "enum"
+        change.operation not in _FORMS
+        and change.operation != "enum"
         and change.after not in (RUN_SPECIFIC, LAST_PATH_SEGMENT, REQUOTED)
     )
 
 
 def _changes_path(tally: FixRecord, change: Change) -> bool:
-    return any(other.path == change.path for other in tally.form.changes)
+    return any(other.path == change.path for other in tally.action.changes)
 
 
 def _contradicts(tally: FixRecord, change: Change) -> bool:
@@ -142,20 +142,20 @@ def _contradicts(tally: FixRecord, change: Change) -> bool:
         other.path == change.path
         and _result_of(other) != _result_of(change)
         and RUN_SPECIFIC not in (other.after, change.after)
-        for other in tally.form.changes
+        for other in tally.action.changes
     )
 
 
 def _result_of(change: Change) -> tuple[str, str]:
     """Return the result of a change. Equal values are equal results, whether clamped or substituted."""
-    return "value" if is_concrete(change) else change.how, hash_value(change.after)
+    return "value" if is_concrete(change) else change.operation, hash_value(change.after)
 
 
 def _is_latest(tally: FixRecord, tallies: Sequence[FixRecord]) -> bool:
     """Return whether the last corrections of an argument all led to this one."""
-    results = {(change.path, *_result_of(change)) for change in tally.form.changes}
+    results = {(change.path, *_result_of(change)) for change in tally.action.changes}
     votes = sorted(
-        (at, peer.id, {(change.path, *_result_of(change)) for change in peer.form.changes} == results)
+        (at, peer.id, {(change.path, *_result_of(change)) for change in peer.action.changes} == results)
         for peer in tallies
         for at, _, is_success, _ in peer.recent
         if is_success

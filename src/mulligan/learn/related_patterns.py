@@ -72,10 +72,10 @@ def _load_vector(store: Store, tenant: str, pattern: Pattern, embed: Embedder, n
     try:
         vector = array("f", embed(_match_text(pattern)[:MAX_EMBEDDED_CHARS]))
     except Exception as error:
-        raise StoreError(f"the embedder {name} failed: {type(error).__name__}: {error}") from error
+        raise StoreError(f"The embedder {name} failed: {type(error).__name__}: {error}") from error
     norm = math.sqrt(sum(component * component for component in vector))
     if not vector or not math.isfinite(norm):
-        raise StoreError(f"the embedder {name} gave no numbers for {pattern.id}.")
+        raise StoreError(f"The embedder {name} returned no vector for {pattern.id}.")
     unit_vector = array("f", (component / (norm or 1.0) for component in vector))
     store.put(tenant, kind, pattern.id, unit_vector.tobytes())
     return unit_vector

@@ -75,7 +75,7 @@ class Session:
             reason="agent",
             chars_before=chars_before,
             chars_after=chars_after,
-            known=self._state.tracker.known,
+            known_failures=self._state.tracker.known_failures,
         )
         self._state.publish(ContextCompacted(compaction))
         self._state.save()
@@ -123,7 +123,7 @@ class Session:
             encoded = data.encode() if isinstance(data, str) else data
             tracker.from_json(encoded)
         except (msgspec.MsgspecError, UnicodeError) as error:
-            raise ValueError(f"this is not what Session.to_json gives: {error}") from None
+            raise ValueError(f"Invalid session state, expected the output of Session.to_json: {error}") from None
         self._state.replace(encoded)
 
     def close(self) -> None:
@@ -222,7 +222,7 @@ class _SessionState:
             if self.tracker.has_warned or not (warning := self.tracker.rate_increase()):
                 return
             self.apply_change(Tracker.mark_warned)
-        log.warning("session %s: %s", self.id, warning)
+        log.warning("Session %s: %s", self.id, warning)
 
     def load(self) -> None:
         """Load the stored state."""
@@ -233,7 +233,7 @@ class _SessionState:
             if self._stored is not None:
                 self.tracker = tracker.from_json(self._stored)
         except Exception as error:  # noqa: BLE001 - a broken disk costs the memory of a session, never the agent
-            log.warning("session %s begins anew: what was kept of it cannot be read (%s).", self.id, error)
+            log.warning("Session %s: stored state unreadable, starting without it (%s)", self.id, error)
 
     def save(self, waits: bool = True) -> None:
         """Save the state if it has changed, merging changes of other processes."""
@@ -245,7 +245,7 @@ class _SessionState:
             while not self._put():
                 self._catch_up()
         except Exception as error:  # noqa: BLE001 - as above; tried again after the next change
-            log.warning("session %s could not be kept (%s): it lives as long as this process.", self.id, error)
+            log.warning("Session %s: state not saved, kept in this process only (%s)", self.id, error)
         finally:
             self._saving.release()
 

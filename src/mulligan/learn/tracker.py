@@ -49,13 +49,13 @@ class TrackedFailure(msgspec.Struct, omit_defaults=True):
     """Occurrences without a gap of more than `REPEAT_WINDOW_TURNS` turns."""
     total: int = 1
     """Occurrences in this session."""
-    about: str = ""
+    subject: str = ""
     """The file, test or error code that the failure is about."""
-    worked: dict[str, int] = {}
+    recoveries: dict[str, int] = {}
     """Descriptions of what recovered it, with counts."""
     is_open: bool = True
     """Whether it has not recovered since its last occurrence."""
-    since: list[str] = []
+    successes_since: list[str] = []
     """Names of the calls that have succeeded since."""
     was_reread: bool = False
     """Whether its file was read since."""
@@ -98,9 +98,9 @@ class Tracker(msgspec.Struct, omit_defaults=True):
     intervals: list[CompactionInterval] = msgspec.field(default_factory=lambda: [CompactionInterval()])
     reminder: str = ""
     """Set at a compaction and constant until the next one, so that the prompt cache remains valid."""
-    known: tuple[str, ...] = ()
+    known_failures: tuple[str, ...] = ()
     """Identities of the failures before that compaction, as built by `failure_identity`."""
-    is_told: bool = True
+    is_reminder_delivered: bool = True
     """Whether a host that can only append messages has received the reminder."""
     has_warned: bool = False
     """Whether the increase of failures after the last compaction was reported."""
@@ -150,16 +150,16 @@ class Tracker(msgspec.Struct, omit_defaults=True):
     def compact(self, prompt: Prompt = _PROMPT) -> None:
         """Record a compaction. The reminder lists the failures before it from now on."""
         self._commit_pending()
-        self.known = tuple(failure_identity(failure.step) for failure in self.failures)
+        self.known_failures = tuple(failure_identity(failure.step) for failure in self.failures)
         self.reminder = prompt.reminder([_to_report(failure) for failure in self.failures])
-        self.is_told = not self.reminder
+        self.is_reminder_delivered = not self.reminder
         self.intervals = [*self.intervals[1 - MAX_INTERVALS :], CompactionInterval()]
         self.has_warned = False
 
     def take_reminder(self) -> str:
         """Return the reminder once per compaction."""
-        reminder = "" if self.is_told else self.reminder
-        self.is_told = True
+        reminder = "" if self.is_reminder_delivered else self.reminder
+        self.is_reminder_delivered = True
         return reminder
 
     def summarizer_note(self, prompt: Prompt = _PROMPT) -> str:
@@ -180,14 +180,14 @@ class Tracker(msgspec.Struct, omit_defaults=True):
             return ""
         return (
             f"Failures rose after the last compaction: {after.failed} of {after.calls} calls failed, "
-            f"before it {before.failed} of {before.calls}. The summary may have left out what mattered."
+            f"before it {before.failed} of {before.calls}. The summary may have omitted important facts."
         )
 
     def _failed(self, step: Step) -> None:
         self.pending = [failure for failure in self.pending if not _is_same_call(failure.step, step)]
         if read_only_calls.is_empty_lookup(step):
             return
-        self.pending.append(TrackedFailure(_strip_step(step), self.turns, about=find_subject(step)))
+        self.pending.append(TrackedFailure(_strip_step(step), self.turns, subject=find_subject(step)))
         if len(self.pending) > MAX_PENDING_FAILURES:
             self._remember(self.pending.pop(0))
 
@@ -203,7 +203,7 @@ class Tracker(msgspec.Struct, omit_defaults=True):
             is_recent = new.turn - earlier.turn <= REPEAT_WINDOW_TURNS
             new.count = earlier.count + is_again if is_recent else 1
             new.total = earlier.total + is_again
-            new.worked = earlier.worked
+            new.recoveries = earlier.recoveries
             self.failures.remove(earlier)
         elif len(self.failures) >= MAX_TRACKED_FAILURES:
             self.failures.remove(self._choose_evicted(new))
@@ -221,7 +221,7 @@ class Tracker(msgspec.Struct, omit_defaults=True):
             if failure.is_open and (link := _link(failure, step)):
                 summary = _PROMPT.recovery_summary(link, was_reread=failure.was_reread)
                 if summary:
-                    failure.worked = {**failure.worked, summary: failure.worked.get(summary, 0) + 1}
+                    failure.recoveries = {**failure.recoveries, summary: failure.recoveries.get(summary, 0) + 1}
                 failure.is_open = False
         if step.type in ("tool", "retrieval", "custom"):
             for failure in (*self.pending, *self.failures):
@@ -232,7 +232,7 @@ def from_json(data: bytes) -> Tracker:
     """Parse the result of `to_json`. Raise `msgspec.MsgspecError` for anything else."""
     tracker = decode(data, Tracker)
     if not tracker.intervals:
-        raise msgspec.ValidationError("there is always a stretch that has begun")
+        raise msgspec.ValidationError("A tracker needs at least one interval")
     return tracker
 
 
@@ -248,22 +248,22 @@ def _strip_step(step: Step) -> Step:
     return msgspec.structs.replace(
         step,
         result=None,
-        ending=None,
+        stop=None,
         metadata=None,
         failure=msgspec.structs.replace(failure, detail="", hint="", evidence=()),
     )
 
 
 def _to_report(failure: TrackedFailure) -> dict[str, object]:
-    recovery, times = max(failure.worked.items(), key=lambda item: item[1], default=("", 0))
+    recovery, times = max(failure.recoveries.items(), key=lambda item: item[1], default=("", 0))
     return {
         "kind": failure.kind,
         "tool": failure.step.name,
         "turn": failure.turn,
-        "count": failure.count,
-        "about": failure.about,
+        "occurrences": failure.count,
+        "subject": failure.subject,
         "message": failure.step.failure.message if failure.step.failure else "",
-        "worked": recovery,
+        "recovery": recovery,
         "times": (times, failure.total),
     }
 
@@ -280,25 +280,34 @@ def _link(tracked_failure: TrackedFailure, success: Step) -> Link | None:
     failed = tracked_failure.step
     if _is_same_call(failed, success):
         links = link_recoveries([failed, success])
-        return next((link for link in links if link.failed == failed.call), None)
+        return next((link for link in links if link.failed_call == failed.call), None)
     if success.run == failed.run:
-        linked = next((link for link in success.links if link.failed == failed.call), None)
+        linked = next((link for link in success.links if link.failed_call == failed.call), None)
         if linked is not None or failed.links_decided:
             return linked
     else:  # another run numbers its steps separately
-        success = msgspec.structs.replace(success, run=failed.run, seq=failed.seq + 1, call=failed.seq + 1, after=None)
+        success = msgspec.structs.replace(
+            success, run=failed.run, seq=failed.seq + 1, call=failed.seq + 1, recovery=None
+        )
     progress = RunProgress(
-        (OpenFailure(Call(steps=(failed,)), SAME_ARGUMENTS_ONLY, 0, tools_since=tuple(tracked_failure.since)),)
+        (
+            OpenFailure(
+                Call(steps=(failed,)), SAME_ARGUMENTS_ONLY, 0, tools_since=tuple(tracked_failure.successes_since)
+            ),
+        )
     )
     _, links = progress.after(Call(steps=(success,)), SAME_ARGUMENTS_ONLY)
-    return next((link for link in links if link.failed == failed.call), None)
+    return next((link for link in links if link.failed_call == failed.call), None)
 
 
 def _note_success_between(tracked_failure: TrackedFailure, success: Step) -> None:
     if not tracked_failure.is_open or _is_same_call(tracked_failure.step, success):
         return
-    if success.name not in tracked_failure.since and len(tracked_failure.since) < MAX_INTERMEDIATE_TOOLS:
-        tracked_failure.since = [*tracked_failure.since, success.name]
+    if (
+        success.name not in tracked_failure.successes_since
+        and len(tracked_failure.successes_since) < MAX_INTERMEDIATE_TOOLS
+    ):
+        tracked_failure.successes_since = [*tracked_failure.successes_since, success.name]
     path = _path(tracked_failure.step.arguments)
     if path and path == _path(success.arguments) and read_only_calls.reads_file(success):
         tracked_failure.was_reread = True

@@ -53,7 +53,7 @@ class Knowledge:
         """Answer a tool call. Raise `InvalidToolCallError` for an unknown tool or invalid arguments."""
         spec = TOOLS.get(name)
         if spec is None:
-            raise InvalidToolCallError(f"there is no tool {name[:80]!r}. There are {', '.join(TOOLS)}.")
+            raise InvalidToolCallError(f"Unknown tool {name[:80]!r}. Available: {', '.join(TOOLS)}.")
         checked_arguments = check_arguments(spec, arguments)
         match name:
             case "known_failures":
@@ -77,7 +77,7 @@ class Knowledge:
                     checked_arguments["since"],
                     checked_arguments["limit"],
                 )
-        return self.answer_record_outcome(checked_arguments["id"], checked_arguments["worked"])
+        return self.answer_record_outcome(checked_arguments["id"], checked_arguments["successful"])
 
     def format_refusal(self, reason: str) -> str:
         """Format an error message for the model."""
@@ -150,7 +150,7 @@ class Knowledge:
                 tool, arguments, failure, schema=schema, mode="suggest", policy=self._policy, recall=recall
             )
         except SettingsError as wrong:
-            raise InvalidToolCallError(f"suggest_fix cannot use this: {wrong}") from None
+            raise InvalidToolCallError(f"suggest_fix rejected the arguments: {wrong}") from None
         lines = words.suggestions(
             Recovery(remedy=failure.remedy, changes=suggestion.changes, confidence=suggestion.confidence)
             for suggestion in advice.suggestions[:MAX_ANSWER_SUGGESTIONS]
@@ -164,7 +164,7 @@ class Knowledge:
             lessons = [
                 lesson for lesson in store.lessons(self._tenant, query) if lesson.state in ("active", "proposed")
             ]
-            covered = {lesson.fix for lesson in lessons}
+            covered = {lesson.fix_id for lesson in lessons}
             lines += [self._describe_lesson(lesson) for lesson in lessons]
             stored_fixes = store.fixes(
                 self._tenant,
@@ -178,7 +178,7 @@ class Knowledge:
                 if fix.id not in covered
                 and fix.state != "revoked"
                 # The tool's effects are unknown here: do not suggest repeating a call that may have executed.
-                and not (fix.sort == "retry" and failure.ran is TookEffect.UNKNOWN)
+                and not (fix.type == "retry" and failure.took_effect is TookEffect.UNKNOWN)
             ]
         lines += [self._describe_lesson(lesson) for lesson in self._seeds(store, tool, failure)]
         return words.repair_answer(failure, tool, [line for line in lines if line])
@@ -198,11 +198,16 @@ class Knowledge:
         return f"{sentence} [{lesson.id}]" if sentence else ""
 
     def _describe_fix(self, fix: Fix) -> str:
-        if fix.sort == "exemplar" or not (fix.changes or fix.first or fix.sort == "retry"):
+        if fix.type == "exemplar" or not (fix.changes or fix.prerequisites or fix.type == "retry"):
             return ""
-        method: Any = "recipe" if fix.sort == "recipe" else "agent" if fix.changes else "retry"
+        method: Any = "prerequisite" if fix.type == "prerequisite" else "agent" if fix.changes else "retry"
         precedent = Precedent(
-            how=method, changes=fix.changes, first=fix.first, worked=fix.worked, seen=fix.tried, likeness=fix.likeness
+            method=method,
+            changes=fix.changes,
+            prerequisites=fix.prerequisites,
+            successes=fix.successes,
+            occurrences=fix.trials,
+            similarity=fix.similarity,
         )
         return f"{self._words.precedent(precedent)} [{fix.id}]"
 
@@ -220,14 +225,14 @@ class Knowledge:
             histories += store.runs(self._tenant, query)
         failed: list[tuple[int, str]] = []
         for history in histories:
-            recovered_ids = {link.failed for link in history.links}
+            recovered_ids = {link.failed_call for link in history.links}
             for call in calls.group_attempts(history.steps):
                 step = next((attempt for attempt in reversed(call.steps) if attempt.has_failed), None)
-                if step is None or (tool is not None and step.name != tool) or step.started < (begin or 0):
+                if step is None or (tool is not None and step.name != tool) or step.started_at < (begin or 0):
                     continue
                 failed.append(
                     (
-                        step.started,
+                        step.started_at,
                         self._describe_failed_step(step, call.has_succeeded or call.id in recovered_ids, now),
                     )
                 )
@@ -236,7 +241,7 @@ class Knowledge:
 
     def _describe_failed_step(self, step: Step, is_recovered: bool, now: int) -> str:
         return self._words.for_arguments(step.arguments).failed_call_line(
-            step, is_recovered, max(0, now - step.started) // 1000
+            step, is_recovered, max(0, now - step.started_at) // 1000
         )
 
     # record_outcome
@@ -250,18 +255,16 @@ class Knowledge:
         fix = id
         if id.startswith("les_"):
             lesson = store.lesson(self._tenant, id, self._now()) if store is not None else None
-            if lesson is None or not lesson.fix:
+            if lesson is None or not lesson.fix_id:
                 if lesson is not None or corpus.find_seed(id) is not None:
                     return self._words.outcome_not_recorded(id)
-                raise InvalidToolCallError(
-                    f"there is no lesson {id}. Use an id that suggest_fix or known_failures gave you."
-                )
-            fix = lesson.fix
+                raise InvalidToolCallError(f"Unknown lesson {id}. Use an id from suggest_fix or known_failures.")
+            fix = lesson.fix_id
         report = TrialReport(
-            run=self._session, principal=fixes.IMPORT_PRINCIPAL, agent="mcp", at=self._now(), worked=has_succeeded
+            run=self._session, principal=fixes.IMPORT_PRINCIPAL, agent="mcp", at=self._now(), successful=has_succeeded
         )
         if store is None or not store.record_outcome(self._tenant, fix, report):
-            raise InvalidToolCallError(f"there is no fix {id}. Use an id that suggest_fix or known_failures gave you.")
+            raise InvalidToolCallError(f"Unknown fix {id}. Use an id from suggest_fix or known_failures.")
         return self._words.outcome_recorded(id, has_succeeded)
 
     # Resources
@@ -270,20 +273,18 @@ class Knowledge:
         """Return URI, name and description of each resource."""
         store = self._open_store()
         resources = [
-            ("mulligan://patterns", "patterns", "What goes wrong most often."),
-            ("mulligan://lessons", "lessons", "What is known to help, the best proven first."),
+            ("mulligan://patterns", "patterns", "The most frequent failure patterns."),
+            ("mulligan://lessons", "lessons", "Active lessons, best evidence first."),
         ]
         if store is not None:
             for pattern in store.patterns(self._tenant, PatternQuery(limit=MAX_ANSWER_ITEMS)):
                 name = self._words.tool_heading(pattern.tool) or "a tool"
-                resources.append(
-                    (f"mulligan://patterns/{pattern.id}", f"{name}: {pattern.kind}", "A pattern of failures.")
-                )
+                resources.append((f"mulligan://patterns/{pattern.id}", f"{name}: {pattern.kind}", "A failure pattern."))
             for lesson in store.lessons(
                 self._tenant, LessonQuery(state="active", now=self._now(), limit=MAX_ANSWER_ITEMS)
             ):
                 name = self._words.tool_heading(lesson.tool) or "a tool"
-                resources.append((f"mulligan://lessons/{lesson.id}", f"{name}: {lesson.kind}", "A lesson in force."))
+                resources.append((f"mulligan://lessons/{lesson.id}", f"{name}: {lesson.kind}", "An active lesson."))
         return resources
 
     def read_resource(self, uri: str) -> str | None:

@@ -20,7 +20,9 @@ try:
 
     from mcp import MCPError
 except ImportError:
-    raise MissingExtraError("mulligan mcp needs the mcp package, version 2: pip install 'mulligan[mcp]'") from None
+    raise MissingExtraError(
+        "mulligan mcp needs the mcp package, version 2. Install it: pip install 'mulligan[mcp]'"
+    ) from None
 
 T = TypeVar("T")
 TEXT = "text/plain"
@@ -49,7 +51,7 @@ def build_server(knowledge: Knowledge, instructions: str) -> Any:
         except InvalidToolCallError as bad:
             return _answer(knowledge.format_refusal(str(bad)), is_error=True)
         except StoreError as broken:
-            return _answer(knowledge.format_refusal(f"the store cannot be asked: {broken}"), is_error=True)
+            return _answer(knowledge.format_refusal(f"Cannot read the store: {broken}"), is_error=True)
         return _answer(answer_text)
 
     async def list_resources(ctx: Any, params: Any) -> Any:
@@ -72,11 +74,9 @@ def build_server(knowledge: Knowledge, instructions: str) -> Any:
         try:
             text = await _run_in_thread(partial(knowledge.read_resource, uri))
         except StoreError as broken:
-            raise MCPError(-32603, knowledge.format_refusal(f"the store cannot be asked: {broken}")) from None
+            raise MCPError(-32603, knowledge.format_refusal(f"Cannot read the store: {broken}")) from None
         if text is None:
-            raise MCPError(
-                NOT_FOUND, "there is no such resource. mulligan://patterns and mulligan://lessons list them."
-            )
+            raise MCPError(NOT_FOUND, "No such resource. For a list, read mulligan://patterns or mulligan://lessons.")
         contents = types.TextResourceContents(uri=uri, mime_type=TEXT, text=text)
         return types.ReadResourceResult(contents=[contents])
 

@@ -41,13 +41,13 @@ def _text(description: str, max_chars: int = 200) -> dict[str, Any]:
     return {"type": "string", "minLength": 1, "maxLength": max_chars, "description": description}
 
 
-_TOOL = _text("The name of the tool, as you call it.")
+_TOOL = _text("Name of the tool, as you call it.")
 _LIMIT = {
     "type": "integer",
     "minimum": 1,
     "maximum": MAX_ANSWER_ITEMS,
     "default": 5,
-    "description": "How many, at most.",
+    "description": "Maximum number of results.",
 }
 
 TOOLS = {
@@ -55,9 +55,9 @@ TOOLS = {
     for spec in (
         ToolSpec(
             "known_failures",
-            "What is known to go wrong",
-            "What went wrong before with a tool, how often, and what helped. Ask before you use a tool that you do not "
-            "know well, or with the text of an error to see whether it was met before.",
+            "Known failures of a tool",
+            "Lists earlier failures of a tool, how often they occurred, and what recovered them. Use it before "
+            "calling an unfamiliar tool, or with an error text to check whether the error is known.",
             {
                 "tool": _TOOL,
                 "kind": {
@@ -65,55 +65,54 @@ TOOLS = {
                     "pattern": f"^(?:{'|'.join(TYPES)})(?:/[a-z_]{{1,40}})?$",
                     "description": "Only failures of this kind, such as tool/timeout.",
                 },
-                "text": _text("Only failures that speak of this.", MAX_ERROR_CHARS),
+                "text": _text("Only failures similar to this text.", MAX_ERROR_CHARS),
                 "limit": _LIMIT,
             },
         ),
         ToolSpec(
             "suggest_fix",
-            "What would mend a failed call",
-            "What to do about a tool call that has just failed: what kind of failure it is, which change of its "
-            "arguments should work, and what overcame it before. Ask before you try the same call again. Nothing is "
-            "called.",
+            "Suggest a repair for a failed call",
+            "Analyzes a failed tool call: its kind, which argument change may repair it, and what recovered it "
+            "before. Use it before you retry the call. It executes nothing.",
             {
                 "tool": _TOOL,
-                "error": _text("What the tool answered, whole.", MAX_ERROR_CHARS),
-                "arguments": {"type": "object", "description": "What it was called with."},
-                "schema": {"type": "object", "description": "The tool's input schema, if you have it."},
+                "error": _text("Full output of the failed call.", MAX_ERROR_CHARS),
+                "arguments": {"type": "object", "description": "Arguments of the failed call."},
+                "schema": {"type": "object", "description": "Input schema of the tool, if you have it."},
             },
             ("tool", "error"),
         ),
         ToolSpec(
             "recent_failures",
-            "What failed lately",
-            "The failed calls of the last hours or days, of all agents that mulligan keeps here, the latest first, and "
-            "whether each was overcome.",
+            "Recent failures",
+            "Lists failed calls of the last hours or days by all agents in this store, the latest first, and "
+            "whether each recovered.",
             {
                 "tool": _TOOL,
-                "agent": _text("Only those of this agent."),
+                "agent": _text("Only failures of this agent."),
                 "since": {
                     "type": "string",
                     "pattern": "^[1-9][0-9]{0,4}[mhdw]$",
                     "default": "24h",
-                    "description": "How far back: 30m, 24h, 7d, 2w.",
+                    "description": "Maximum age: 30m, 24h, 7d, 2w.",
                 },
                 "limit": _LIMIT,
             },
         ),
         ToolSpec(
             "record_outcome",
-            "Say whether a fix worked",
-            "Tell mulligan whether a suggestion with an id (fix_... or les_...) worked when you followed it. Your word "
-            "counts once a session and proves nothing by itself.",
+            "Report whether a fix worked",
+            "Reports whether a suggestion with an id (fix_... or les_...) worked after you followed it. Counts "
+            "once per session, and alone promotes nothing.",
             {
                 "id": {
                     "type": "string",
                     "pattern": "^(?:fix|les)_[0-9a-f]{4,12}$",
-                    "description": "The id of the fix or the lesson.",
+                    "description": "Id of the fix or lesson.",
                 },
-                "worked": {"type": "boolean", "description": "Whether the call then worked."},
+                "successful": {"type": "boolean", "description": "Whether the call succeeded."},
             },
-            ("id", "worked"),
+            ("id", "successful"),
             is_read_only=False,
         ),
     )
@@ -126,14 +125,14 @@ def check_arguments(spec: ToolSpec, arguments: Mapping[str, Any] | None) -> dict
     names = ", ".join(spec.properties)
     for name in checked_arguments:
         if name not in spec.properties:
-            raise InvalidToolCallError(f"{spec.name} has no argument {str(name)[:80]!r}. It takes {names}.")
+            raise InvalidToolCallError(f"{spec.name} has no argument {str(name)[:80]!r}. Arguments: {names}.")
     for name in spec.required:
         if checked_arguments.get(name) is None:
-            raise InvalidToolCallError(f"{spec.name} needs {name}: {_describe_property(spec.properties[name])}")
+            raise InvalidToolCallError(f"{spec.name} requires {name!r}: {_describe_property(spec.properties[name])}")
     for name, value in checked_arguments.items():
         if not _is_valid(spec.properties[name], value):
             raise InvalidToolCallError(
-                f"{name} is not what {spec.name} takes: {_describe_property(spec.properties[name])}"
+                f"Invalid {name!r} for {spec.name}. Expected: {_describe_property(spec.properties[name])}"
             )
     defaults = {
         name: property_schema["default"]

@@ -45,8 +45,8 @@ class FailureMessages(Sanitizer):
             "hint": self._hint(failure),
             "recoverable": failure.recoverable,
         }
-        if failure.ran is TookEffect.UNKNOWN and has_effects:
-            payload["outcome"] = "unknown: it may have taken effect. Check before you do it again."
+        if failure.took_effect is TookEffect.UNKNOWN and has_effects:
+            payload["outcome"] = "unknown: the call may have executed. Check before you repeat it."
         suggestions = [f"Did you mean {self._line(name, MAX_NAME_CHARS)}?" for name in names]
         suggestions += self.suggestions(suggested[:MAX_LISTED_CHANGES])
         suggestions += [self.precedent(precedent, shareable) for precedent in precedents]
@@ -58,7 +58,7 @@ class FailureMessages(Sanitizer):
     def _hint(self, failure: Failure) -> str:
         # the kind's hint does not fit an unrecoverable error
         if not failure.recoverable and failure.hint == failure.kind.hint:
-            return "Trying again cannot help: go on without it, or say that it failed."
+            return "A retry cannot help: continue without this call, or report that it failed."
         return strip_quote_marks(self._redactor.text_for_display(failure.hint, 300))
 
     def suggestions(self, recoveries: Iterable[Recovery]) -> list[str]:
@@ -68,11 +68,33 @@ class FailureMessages(Sanitizer):
     def suggestion(self, recovery: Recovery) -> str:
         """Describe a repair that was not made. Its values come from the model's call or the schema, so they may be
         shown."""
-        phrases = ", ".join(self._describe_change(change) for change in recovery.changes[:MAX_LISTED_CHANGES])
+        text = "; ".join(self._suggest_change(change) for change in recovery.changes[:MAX_LISTED_CHANGES])
         # A number from the error text that is no bound is untrusted, so name its source.
-        is_from_error = any(change.from_ == "error" and change.how == "substitute" for change in recovery.changes)
-        source_note = ", by what the error says" if is_from_error else ""
-        return f"This may work: {phrases}{source_note}." if phrases else "The same call may work later."
+        is_from_error = any(
+            change.source == "error" and change.operation == "substitute" for change in recovery.changes
+        )
+        source_note = " (from the error text)" if is_from_error else ""
+        return f"{text[:1].upper()}{text[1:]}{source_note}." if text else "Retry the same call later."
+
+    def _suggest_change(self, change: Change) -> str:
+        """Describe a change of the model's own call as an instruction, with its values."""
+        path = self._line(change.path, MAX_PATH_CHARS)
+        before, after = self._display_value(change.before), self._display_value(change.after)
+        if change.path == TOOL_NAME_PATH:
+            return f"call {after} instead of {before}"
+        if change.operation == "rename":
+            return f"rename the argument `{path}` to `{after}`"
+        if not change.path and change.operation == "parse":
+            return "pass the arguments as a JSON object"
+        if kind := self._secret_kind(change.path):
+            return f"use a different {path or kind}"
+        if change.operation == "drop":
+            return f"omit {path}"
+        if before == after:  # only the type changed
+            return f"pass {path} as {_TYPE_NAMES.get(type(change.after), 'another type')} {after}"
+        if change.before is None and change.after is not None:  # the argument was missing
+            return f"set {path}={after}"
+        return f"change {path} from {before} to {after}"
 
     def hint(self, precedents: Sequence[Precedent]) -> str:
         """Return the hint after a failure in a coding agent: what recovered it in earlier sessions in this folder."""
@@ -81,52 +103,58 @@ class FailureMessages(Sanitizer):
 
     def precedent(self, precedent: Precedent, shareable: Collection[str] = ()) -> str:
         """Describe what recovered the same failure before, and how often."""
-        times = f"in {precedent.worked} of {precedent.seen} runs" if precedent.seen > 1 else "once"
-        if 0 < precedent.likeness < 1:
-            times += ", for a failure much like this one"
-        if precedent.how == "recipe" and precedent.changes:
-            sources = " and ".join(name for name in map(self._name, precedent.between[:MAX_LISTED_CHANGES]) if name)
+        runs = count_runs(precedent.successes, precedent.occurrences)
+        if 0 < precedent.similarity < 1:
+            runs += ", for a similar failure"
+        if precedent.method == "prerequisite" and precedent.changes:
+            sources = " and ".join(
+                name for name in map(self._name, precedent.intermediate_tools[:MAX_LISTED_CHANGES]) if name
+            )
             names = " and ".join(
                 name for name in (self._name(change.path) for change in precedent.changes[:MAX_LISTED_CHANGES]) if name
             )
             if sources and names:
-                return f"This worked before, {times}: call {sources} first, use its {names}."
+                return f"In earlier runs this recovered the call: call {sources} first, then use its {names} ({runs})."
         if precedent.shareable:
             shareable = {*shareable, *(change.after for change in precedent.changes if isinstance(change.after, str))}
         if precedent.changes:
             phrases = "; ".join(self.change(change, shareable) for change in precedent.changes[:MAX_LISTED_CHANGES])
-            if not precedent.likeness:
-                return f"Calls of this tool that worked look like this: {phrases}."
-            return f"This worked before, {times}: {phrases}."
-        if precedent.how == "recipe" and precedent.first:
+            if not precedent.similarity:
+                return f"Based on successful calls of this tool: {phrases}."
+            return f"In earlier runs this recovered the call: {phrases} ({runs})."
+        if precedent.method == "prerequisite" and precedent.prerequisites:
             calls = [
                 phrase
-                for prerequisite in precedent.first[:MAX_LISTED_CHANGES]
+                for prerequisite in precedent.prerequisites[:MAX_LISTED_CHANGES]
                 if (phrase := self._describe_prerequisite(prerequisite, shareable))
             ]
             if calls:
-                return f"The same call worked before, {times}, after {', then '.join(calls)}."
-        tool_names = ", ".join(name for name in map(self._name, precedent.between[:MAX_LISTED_CHANGES]) if name)
-        if precedent.how == "recipe" and tool_names:
-            return f"The same call worked before, {times}, after {tool_names}."
-        return f"The same call worked before, {times}, when it was made again later."
+                return f"In earlier runs the same call succeeded after {', then '.join(calls)} ({runs})."
+        tool_names = ", ".join(
+            name for name in map(self._name, precedent.intermediate_tools[:MAX_LISTED_CHANGES]) if name
+        )
+        if precedent.method == "prerequisite" and tool_names:
+            return f"In earlier runs the same call succeeded after {tool_names} ({runs})."
+        return f"In earlier runs a later retry of the same call succeeded ({runs})."
 
     def change(self, change: Change, shareable: Collection[str] = ()) -> str:
         """Describe one changed argument. Texts of other runs are mentioned, not repeated."""
         path = self._name(change.path)
-        return self.change_instruction(change, shareable) or (f"another {path}" if path else "other arguments")
+        return self.change_instruction(change, shareable) or (f"a different {path}" if path else "different arguments")
 
     def change_instruction(self, change: Change, shareable: Collection[str] = ()) -> str:
         """Describe a change as an instruction; empty if it only says that a value was different."""
         path = self._name(change.path)
         if change.path == TOOL_NAME_PATH:
             return f"call {self._name(change.after) or 'another tool'} instead"
-        if change.how == "rename":
-            return f"{path or 'an argument'} is called {self._name(change.after) or 'something else'}"
-        if change.how == "drop":
-            return f"leave {path or 'an argument'} out"
+        if change.operation == "rename":
+            return f"rename {path or 'an argument'} to {self._name(change.after) or 'another name'}"
+        if change.operation == "drop":
+            return f"omit {path or 'an argument'}"
         text = change.after if isinstance(change.after, str) else None
-        if path and (words := _CHANGE_PHRASES.get((change.how, text)) or _CHANGE_PHRASES.get((change.how, None))):
+        if path and (
+            words := _CHANGE_PHRASES.get((change.operation, text)) or _CHANGE_PHRASES.get((change.operation, None))
+        ):
             return words.format(path)
         if (
             path
@@ -143,7 +171,7 @@ class FailureMessages(Sanitizer):
             name
             if self._secret_kind(name)
             else f"{name}={self._display_value(value) if self._is_shareable(name, value, shareable) else '...'}"
-            for name, value in (*call.arguments.items(), *((name, ...) for name in call.open))
+            for name, value in (*call.arguments.items(), *((name, ...) for name in call.variable_arguments))
             if self._name(name)
         ]
         tool = self._name(call.tool)
@@ -155,19 +183,21 @@ class FailureMessages(Sanitizer):
         more = f" and {len(phrases) - MAX_LISTED_CHANGES} more" if len(phrases) > MAX_LISTED_CHANGES else ""
         return (
             f"mulligan: {self._line(tool, MAX_NAME_CHARS)} was called with "
-            f"{', '.join(phrases[:MAX_LISTED_CHANGES])}{more}; the first arguments were rejected."
+            f"{', '.join(phrases[:MAX_LISTED_CHANGES])}{more}; the original arguments were rejected."
         )
 
     def _describe_change(self, change: Change) -> str:
         if change.path == TOOL_NAME_PATH:
-            return f"the name {self._display_value(change.before)} -> {self._display_value(change.after)}"
-        if not change.path and change.how == "parse":
+            return f"the tool name {self._display_value(change.before)} -> {self._display_value(change.after)}"
+        if not change.path and change.operation == "parse":
             return "the arguments as JSON"
         path = self._line(change.path, MAX_PATH_CHARS)
-        if change.how != "rename" and (kind := self._secret_kind(change.path)):
-            return f"another {path or kind}"
-        if change.how == "drop":
-            return f"{path} left out"
+        if change.operation == "rename":
+            return f"{path} renamed to {self._display_value(change.after)}"
+        if kind := self._secret_kind(change.path):
+            return f"a different {path or kind}"
+        if change.operation == "drop":
+            return f"{path} omitted"
         before, after = self._display_value(change.before), self._display_value(change.after)
         if before == after:  # only the type changed
             return f"{path} as {_TYPE_NAMES.get(type(change.after), 'another type')} {after}"
@@ -180,48 +210,53 @@ class FailureMessages(Sanitizer):
         phrases = [
             phrase for prerequisite in prerequisites if (phrase := self._describe_prerequisite(prerequisite, ()))
         ] or [f"{len(prerequisites)} other calls"]
+        noun = "prerequisites" if len(prerequisites) > 1 else "prerequisite"
         return (
-            f"mulligan: {self._line(tool, MAX_NAME_CHARS)} was called again after {', then '.join(phrases)}, "
-            "which had been missing."
+            f"mulligan: {self._line(tool, MAX_NAME_CHARS)} was retried after its missing {noun} "
+            f"{', then '.join(phrases)}."
         )
 
     def verified_note(self, tool: str) -> str:
         """Return the note about a call that executed although its answer was lost."""
-        return f"mulligan: the answer of {self._line(tool, MAX_NAME_CHARS)} was lost; a check found that it had worked."
+        return (
+            f"mulligan: the response of {self._line(tool, MAX_NAME_CHARS)} was lost; "
+            "a check confirmed that the call succeeded."
+        )
 
     def ignored_arguments(self, tool: str, names: Sequence[str], likely_names: Mapping[str, str]) -> str:
         """Return the note about unknown arguments: most servers ignore them silently, so the call seems correct."""
         ignored_names = ", ".join(self._line(name, MAX_PATH_CHARS) for name in names[:MAX_LISTED_CHANGES])
         more = f" and {len(names) - MAX_LISTED_CHANGES} more" if len(names) > MAX_LISTED_CHANGES else ""
         likely_phrases = [
-            f"{self._line(likely_names[name], MAX_PATH_CHARS)} for {self._line(name, MAX_PATH_CHARS)}"
+            f"{self._line(likely_names[name], MAX_PATH_CHARS)} instead of {self._line(name, MAX_PATH_CHARS)}"
             for name in names[:MAX_LISTED_CHANGES]
             if name in likely_names
         ]
         hint = f" Did you mean {', '.join(likely_phrases)}?" if likely_phrases else ""
-        finding = f"does not list {ignored_names}{more} as an argument and may have ignored it"
-        return f"mulligan: {self._line(tool, MAX_NAME_CHARS)} {finding}.{hint}"
+        noun = "arguments" if len(names) > 1 else "argument"
+        unknown_arguments = f"unknown {noun} {ignored_names}{more}"
+        return f"mulligan: {self._line(tool, MAX_NAME_CHARS)} may have ignored the {unknown_arguments}.{hint}"
 
     def definition_changed(self, tool: str, server: str) -> str:
         """Explain that a call was blocked until a person accepts the tool's definition."""
         return (
-            f"{self._line(tool, MAX_NAME_CHARS)} was not called: its definition is not the one that was accepted. "
-            f"A person has to look at it: mulligan proxy accept {self._line(server, MAX_NAME_CHARS)}"
+            f"{self._line(tool, MAX_NAME_CHARS)} was not called: its definition is new or has changed. "
+            f"A person must review it first: mulligan proxy accept {self._line(server, MAX_NAME_CHARS)}"
         )
 
     def circuit_open(self, tool: str, seconds: float) -> str:
         """Explain that a call was blocked by an open circuit breaker."""
         return (
-            f"{self._line(tool, MAX_NAME_CHARS)} was not called: too many of its calls have failed in the last "
-            f"seconds. It is tried again in {max(seconds, 0.1):.1f} s."
+            f"{self._line(tool, MAX_NAME_CHARS)} was not called: its circuit breaker is open after repeated "
+            f"failures. Retry in {max(seconds, 0.1):.1f} s."
         )
 
     def identical_failure(self, tool: str, failure: Failure, count: int) -> str:
         """Explain that a call was blocked because it failed before with the same arguments."""
         times = "twice" if count == 2 else f"{count} times"
         return (
-            f"{self._line(tool, MAX_NAME_CHARS)} was given up {times} in this run with the same arguments, each time "
-            f"with {self._line(failure.kind, MAX_NAME_CHARS)}, so it was not called again."
+            f"{self._line(tool, MAX_NAME_CHARS)} was not called: it failed {times} in this run with the same "
+            f"arguments, each time with {self._line(failure.kind, MAX_NAME_CHARS)}."
         )
 
     def identical_failure_note(self, count: int) -> str:
@@ -235,33 +270,39 @@ class FailureMessages(Sanitizer):
             return f"[mulligan] Your last answer could not be used. {reason}"
         reason = self._quote(failure.message, "provider", limit)
         return (
-            f"[mulligan] The last request was refused: {reason} "
-            "Answer without what it names, or say in one sentence what cannot be done."
+            f"[mulligan] The provider rejected the last request: {reason} "
+            "Answer without the rejected part, or say in one sentence what cannot be done."
         )
 
     def exception_note(
         self, failure: Failure, *, attempts: int, seconds: float, backoffs: Sequence[float], stop_reason: str, run: str
     ) -> str:
         """Return the note on an exception: attempts, stop reason, and the run to inspect, if it is recorded."""
-        attempt_text = f"{attempts} attempts" if attempts > 1 else "1 attempt" if attempts else "no attempt"
-        backoff_text = f", waited {' and '.join(f'{wait:.1f} s' for wait in backoffs)}" if backoffs else ""
+        attempt_text = f"after {attempts} attempt{'s' if attempts > 1 else ''}" if attempts else "before any attempt"
+        backoff_text = f", backoff {' and '.join(f'{backoff:.1f} s' for backoff in backoffs)}" if backoffs else ""
+        label = "Stopped" if attempts > 1 else "Not retried" if attempts else "Not called"
         # The run's id is random, and may look like a secret.
         where = strip_quote_marks(" ".join(sanitize(" ".join(run.split()), 12).split()))
         kind = self._line(failure.kind, MAX_NAME_CHARS)
-        text = f"mulligan: {kind}, {attempt_text} in {seconds:.1f} s{backoff_text}; {stop_reason}."
+        text = f"mulligan: {kind} {attempt_text} ({seconds:.1f} s{backoff_text}). {label}: {stop_reason}."
         return f"{text} Details: mulligan show {where}" if where else text
+
+
+def count_runs(successes: int, trials: int) -> str:
+    """Return the number of runs in which a fix succeeded, of those that tried it."""
+    return f"{successes} of {trials} runs" if trials > 1 else "1 run"
 
 
 _CHANGE_PHRASES: dict[tuple[str, Any], str] = {
     ("cast", "integer"): "{} as an integer",
     ("cast", "number"): "{} as a number",
-    ("cast", "string"): "{} as a text",
-    ("cast", "boolean"): "{} as true or false",
-    ("parse", None): "{} as a JSON value, not as a text",
+    ("cast", "string"): "{} as a string",
+    ("cast", "boolean"): "{} as a boolean",
+    ("parse", None): "{} as a JSON value, not as a string",
     ("wrap", None): "{} as a list",
     ("trim", LAST_PATH_SEGMENT): "only the last part of {}",
     ("trim", None): "{} without surrounding spaces",
     ("substitute", REQUOTED): "{} with other quotes or escapes",
 }
 """Phrases for changes without a value of a run."""
-_TYPE_NAMES = {int: "the number", float: "the number", bool: "true or false:", str: "the text"}
+_TYPE_NAMES = {int: "the number", float: "the number", bool: "the boolean", str: "the string"}

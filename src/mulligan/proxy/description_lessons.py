@@ -63,7 +63,7 @@ def collect_lessons(
         query = LessonQuery(tool=tool, state="active", now=now, limit=MAX_FIXES_PER_TOOL)
         active_lessons = [lesson for lesson in store.lessons(DEFAULT_TENANT, query) if lesson.is_trusted]
         sentences = [prompt.lesson_sentence(lesson).removesuffix(".") for lesson in active_lessons]
-        covered_fixes = {lesson.fix for lesson in active_lessons}
+        covered_fixes = {lesson.fix_id for lesson in active_lessons}
         sentences += [
             prompt.fix_sentence(fix, shareable_values)
             for fix in store.fixes(DEFAULT_TENANT, FixQuery(tool=tool, now=now, limit=MAX_FIXES_PER_TOOL))

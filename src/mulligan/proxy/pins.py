@@ -32,7 +32,7 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Tool definition that was accepted or waits for acceptance."""
 
     digest: str
-    seen: int
+    seen_at: int
     """UTC milliseconds."""
     definition: dict[str, Any] = {}
 
@@ -48,9 +48,9 @@ class Pins(msgspec.Struct, kw_only=True, omit_defaults=True):
 class ToolListFinding(msgspec.Struct, frozen=True):
     """Fact about a tool list that the operator should know."""
 
-    what: FindingType
+    type: FindingType
     tool: str
-    told: str = ""
+    detail: str = ""
 
 
 def digest_definition(definition: Mapping[str, Any]) -> str:
@@ -77,7 +77,7 @@ def compare_pins(
         names.add(name)
         if len(accepted) + len(waiting) >= MAX_PINNED_TOOLS and name not in accepted:
             continue
-        pin = Pin(digest=digest_definition(definition), seen=now, definition=dict(definition))
+        pin = Pin(digest=digest_definition(definition), seen_at=now, definition=dict(definition))
         accepted_pin = accepted.get(name)
         if is_first or (accepted_pin is not None and accepted_pin.digest == pin.digest):
             if accepted_pin is None:

@@ -54,8 +54,9 @@ def build_tool_options(
         effects=rule.get("effects") or _effects(options, annotations),
         mode=mode if is_pinned else strictest(MODES, mode, "suggest"),
         record=rule.get("record"),
+        learn=rule.get("learn"),
         privileged=rule.get("privileged", ()),
-        unprivileged=rule.get("released", ()),
+        unprivileged=rule.get("unprivileged", ()),
         # Trusted without a flag: this hint can only restrict repairs.
         destructive=rule.get("destructive", annotations.get("destructiveHint") is True),
     )
@@ -70,4 +71,4 @@ def _effects(options: ProxyOptions, annotations: Mapping[str, Any]) -> Effects:
         return "once"
     if annotations.get("readOnlyHint") is True:
         return "none"
-    return "repeatable" if annotations.get("idempotentHint") is True else "once"
+    return "idempotent" if annotations.get("idempotentHint") is True else "once"

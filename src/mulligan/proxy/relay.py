@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
@@ -19,9 +19,6 @@ from mulligan.proxy.messages import NO_ANSWER_CODE, Envelope, Id
 from mulligan.proxy.process import start_server_process
 from mulligan.proxy.proxy_rules import ProxyOptions
 from mulligan.proxy.server import RestartBackoff, ServerProcess
-
-if TYPE_CHECKING:
-    from mulligan.proxy.tool_calls import ToolCallRelay
 
 UNSET = msgspec.UNSET
 CANCELLED = "cancelled"
@@ -101,6 +98,22 @@ class InternalRequest(PendingRequest):
             self._relay.restart(f"{error}")
 
 
+class ToolCallHandler(Protocol):
+    """Recovery of the tool calls of a connection, as the relay uses it."""
+
+    def set_client(self, params: msgspec.Raw) -> None:
+        """Store the client's name and version from its first message."""
+
+    def begin(self, envelope: Envelope, line: bytes) -> bool:
+        """Start handling a tool call. Return False if the request must be forwarded unchanged."""
+
+    def cancel(self, id: Id, line: bytes) -> bool:
+        """Cancel a tool call. Return False if the notification must be forwarded unchanged."""
+
+    def build_list_handler(self, params: msgspec.Raw) -> Callable[[Envelope, bytes], None]:
+        """Return the handler of the answer to `tools/list`."""
+
+
 class Relay:
     """Connection between one client and one server at a time."""
 
@@ -114,7 +127,7 @@ class Relay:
     ) -> None:
         self.loop = loop
         self.options = options
-        self.calls: ToolCallRelay | None = None
+        self.calls: ToolCallHandler | None = None
         """Handler of tool calls. If None, they are forwarded like other requests."""
         self.pending: dict[Id, PendingRequest] = {}
         self.finished: asyncio.Future[int] = loop.create_future()
@@ -261,7 +274,7 @@ class Relay:
                 continue
             self.pending.pop(id, None)
             self._unqueue(entry)
-            entry.handle_no_answer(TimeoutError(f"there was no answer in {entry.timeout:g} s"))
+            entry.handle_no_answer(TimeoutError(f"no answer in {entry.timeout:g} s"))
         if self.server is not None and self.server.has_ended:
             self.server._handle_output_closed()  # a child process keeps the output open
         shortest = min((entry.timeout for entry in self.pending.values() if entry.timeout), default=None)
@@ -309,7 +322,7 @@ class Relay:
         else:
             entry = self.pending.pop(envelope.id, None)
             if entry is None:
-                self._report_problem("answered what was not asked, or was answered already", line)
+                self._report_problem("answered an unknown or already answered request", line)
                 return
             self._has_answered = True
             self._restarts.reset()
@@ -326,7 +339,7 @@ class Relay:
                 InvalidAnswerError("Invalid JSON in the response of the server: not UTF-8, or not JSON")
             )
         else:
-            self._report_problem("wrote something to its output that is no message", line)
+            self._report_problem("wrote a line that is not a JSON-RPC message", line)
 
     def _report_problem(self, problem: str, line: bytes) -> None:
         self._problem_count += 1
@@ -362,7 +375,7 @@ class Relay:
         if delay is None:
             self.finish(1, reason)
             return
-        self.print_message(f"{reason}; it is started again in {delay:g} s")
+        self.print_message(f"{reason}; restarting it in {delay:g} s")
         self.loop.call_later(delay, self._restart_server)
 
     def _restart_server(self) -> None:
@@ -385,7 +398,7 @@ class Relay:
 
     def _finish_handshake(self, envelope: Envelope) -> None:
         if envelope.error != messages.EMPTY_RAW:
-            self.restart("the server refuses to be started again")
+            self.restart("the restarted server rejected the handshake")
             return
         assert self.server is not None
         if self._initialized is not None:
@@ -408,7 +421,7 @@ class Relay:
         """Wait until a restarted server is ready."""
         await self._ready.wait()
         if self.finished.done():
-            raise ConnectionResetError(self._end_reason or "the connection ended")
+            raise ConnectionResetError(self._end_reason or "the connection closed")
 
     def finish(self, code: int, reason: str = "") -> None:
         """End the connection and fail all pending requests."""
@@ -418,7 +431,7 @@ class Relay:
         self._end_reason = reason
         self._ready.set()
         if reason:
-            self.print_message(f"{reason}; the connection ends")
+            self.print_message(f"{reason}; closing the connection")
             pending, self.pending = self.pending, {}
             for entry in pending.values():
                 entry.handle_no_answer(ConnectionResetError(reason))

@@ -83,7 +83,7 @@ class ServerProcess:
                 return f"the server was killed by {signal.Signals(-code).name}"
             except ValueError:
                 return f"the server was killed by signal {-code}"
-        return f"the server ended with exit code {code}"
+        return f"the server exited with code {code}"
 
     def _handle_input_closed(self) -> None:
         """Handle a closed input. The server may be exiting, and its last output is still to be read."""

@@ -25,7 +25,7 @@ class Answer(msgspec.Struct):
     """Answer of the server to one attempt, with the raw line."""
 
     id: Id
-    said: Envelope
+    envelope: Envelope
     line: bytes
 
 

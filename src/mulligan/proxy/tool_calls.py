@@ -74,13 +74,13 @@ class ToolCallRelay:
             tool = self.tools.get_tool(tool_call.name, is_verbatim=isinstance(envelope, LooseEnvelope))
             call = ToolCallRequest(self, id, tool_call, tool, line, self.prepare_context(tool_call))
         except Exception:  # noqa: BLE001 - the call is forwarded without a record
-            self.kit.fault("looking at a tool call")
+            self.kit.fault("reading a tool call")
             return False
         self.active_calls[id] = call
         try:
             call.begin()
         except Exception:  # noqa: BLE001 - the call is forwarded without a record
-            self.kit.fault("beginning a tool call")
+            self.kit.fault("starting a tool call")
             self.active_calls.pop(id, None)
             return False
         return True
@@ -256,7 +256,7 @@ class ToolCallRequest(PendingRequest):
             failure = kit.failure(error, source="tool", tool=wrapped.name, arguments=self._arguments)
             tool = wrapped.tool("repair")
             suggestions = suggest(
-                self._arguments, failure, tool, run.earlier_calls(), min_confidence=kit.policy.confidence
+                self._arguments, failure, tool, run.earlier_calls(), min_confidence=kit.policy.min_confidence
             )
             return any(suggestion.automatic for suggestion in suggestions)
         return False
@@ -289,7 +289,7 @@ class ToolCallRequest(PendingRequest):
         assert first is not None
         self._relay.stop_waiting(self._id, self._token)
         if isinstance(error, TimeoutError):
-            self._relay.cancel_request(self._id, "it took too long")
+            self._relay.cancel_request(self._id, "timed out")
             error = TimeoutError(f"{self.tool.name} did not answer in {self.timeout:g} s.")
         self._context.run(first.failed, error, *self._attempt_start)
         self._task = self._calls.start_task(self._recover(first), self._context)
@@ -302,7 +302,7 @@ class ToolCallRequest(PendingRequest):
             if self._in_flight == self._id:
                 return False
             if self._in_flight is not None:
-                self._relay.cancel_request(self._in_flight, "the client cancelled it")
+                self._relay.cancel_request(self._in_flight, "cancelled by the client")
             return True
         self.abandon()
         self._relay.stop_waiting(self._id, self._token)
@@ -338,7 +338,7 @@ class ToolCallRequest(PendingRequest):
         except asyncio.CancelledError:
             if self._was_cancelled:
                 return
-            error = ConnectionResetError("the connection ended")
+            error = ConnectionResetError("the connection closed")
         finally:
             self._calls.active_calls.pop(self._id, None)
         self._relay.client.write(self._render_answer_safely(attempts, error))
@@ -365,7 +365,7 @@ class ToolCallRequest(PendingRequest):
         try:
             envelope, line = await entry.future
         except TimeoutError:
-            relay.cancel_request(id, "it took too long")
+            relay.cancel_request(id, "timed out")
             raise TimeoutError(f"{name} did not answer in {self.timeout:g} s.") from None
         except asyncio.CancelledError:
             if id == self._id:
@@ -389,7 +389,7 @@ class ToolCallRequest(PendingRequest):
             self.begin()
             return
         message = self._calls.kit.prompt.definition_changed(self.tool.name, self._calls.options.name)
-        failure = Failure.of(TOOL_PERMISSION_DENIED, message, hint="Go on without it.", recoverable=False)
+        failure = Failure.of(TOOL_PERMISSION_DENIED, message, hint="Continue without this tool.", recoverable=False)
         run = self._calls.run
         if run is not None:
             run.publish_step(run.record_child_failure("tool", self.tool.wrapped.name, failure))
@@ -407,7 +407,9 @@ class ToolCallRequest(PendingRequest):
         """Return the server's answer unchanged, or with a note about ignored arguments."""
         assert self._last is not None
         note = self._ignored_arguments_note()
-        return self._last.line if not note else response_notes.add_notes(self._id, self._last.said.result, [note], {})
+        return (
+            self._last.line if not note else response_notes.add_notes(self._id, self._last.envelope.result, [note], {})
+        )
 
     def _ignored_arguments_note(self) -> str:
         names = self.tool.arguments
@@ -429,7 +431,7 @@ class ToolCallRequest(PendingRequest):
         try:
             return self._render_answer(attempts, error)
         except Exception:  # noqa: BLE001 - the client must get an answer
-            self._calls.kit.fault("wording an answer")
+            self._calls.kit.fault("rendering an answer")
         if self._last is not None and self._last.id == self._id:
             return self._last.line
         return messages.build_error(self._id, messages.NO_ANSWER_CODE, f"{self.tool.name} failed.")
@@ -445,18 +447,22 @@ class ToolCallRequest(PendingRequest):
                 note = self._ignored_arguments_note()
                 notes = [note] if note else []
             if notes:
-                return response_notes.add_notes(self._id, last.said.result, notes, self._build_metadata(attempts))
-            return last.line if last.id == self._id else messages.build_answer(self._id, last.said.result)
+                return response_notes.add_notes(self._id, last.envelope.result, notes, self._build_metadata(attempts))
+            return last.line if last.id == self._id else messages.build_answer(self._id, last.envelope.result)
         is_verbatim = attempts.tool.mode == "observe" or not failure.is_failure
         block = self._build_failure_block(attempts, failure)
         if error is None and last is not None:
             if is_verbatim:
-                return last.line if last.id == self._id else messages.build_answer(self._id, last.said.result)
-            return response_notes.add_failure_block(self._id, last.said.result, block, self._build_metadata(attempts))
+                return last.line if last.id == self._id else messages.build_answer(self._id, last.envelope.result)
+            return response_notes.add_failure_block(
+                self._id, last.envelope.result, block, self._build_metadata(attempts)
+            )
         if isinstance(error, ProtocolResponseError) and last is not None:
             if is_verbatim and last.id == self._id:
                 return last.line
-            return response_notes.add_block_to_error(self._id, last.said.error, block, self._build_metadata(attempts))
+            return response_notes.add_block_to_error(
+                self._id, last.envelope.error, block, self._build_metadata(attempts)
+            )
         return response_notes.build_failure_answer(self._id, block, self._build_metadata(attempts), self._is_stateless)
 
     def _build_metadata(self, attempts: Attempts | None) -> dict[str, Any]:
@@ -468,7 +474,7 @@ class ToolCallRequest(PendingRequest):
         """Build the description of the failure for the model, as after any other call."""
         given_up = attempts.given_up
         tool_names = self._calls.tools.names
-        offered = attempts.ending.offered if attempts.ending is not None else ()
+        offered = attempts.ending.suggestions if attempts.ending is not None else ()
         is_unknown = bool(tool_names) and self.tool_call.name not in tool_names
         return attempts.words.answer(
             failure,

@@ -61,7 +61,7 @@ class ToolListing:
             try:
                 client_result = await self._process_list(envelope.result, is_first_page)
             except Exception:  # noqa: BLE001 - an unreadable list is forwarded to the client
-                self._components.kit.fault("reading a list of tools")
+                self._components.kit.fault("reading a tool list")
         id = None if envelope.id is msgspec.UNSET else envelope.id
         self._relay.client.write(line if client_result is None else messages.build_answer(id, client_result))
 
@@ -92,7 +92,7 @@ class ToolListing:
             try:
                 tools.report_findings(self._tools.options, await asyncio.to_thread(self._save_pins, server_pins))
             except Exception:  # noqa: BLE001 - without stored pins the next list is accepted as the first
-                self._components.kit.fault("keeping the definitions of tools")
+                self._components.kit.fault("storing tool definitions")
 
     async def refresh(self) -> None:
         """Load the pins again: a person may have accepted a tool in another terminal."""
@@ -111,7 +111,7 @@ class ToolListing:
                 self._components.key_value_store.get(DEFAULT_TENANT, pins.PINS_KIND, self._tools.options.name)
             )
         except Exception:  # noqa: BLE001 - an unavailable store must not break the connection
-            self._components.kit.fault("reading the definitions of tools")
+            self._components.kit.fault("reading tool definitions")
             return Pins()
 
     def _save_pins(self, server_pins: Pins) -> list[ToolListFinding]:
@@ -128,5 +128,5 @@ class ToolListing:
                     store, components.kit.prompt, self._tools.options.name, tools, components.kit.now()
                 )
         except Exception:  # noqa: BLE001 - an unavailable store costs the lessons, not the list
-            components.kit.fault("reading what is known of tools")
+            components.kit.fault("reading lessons about tools")
             return {}

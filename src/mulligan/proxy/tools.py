@@ -41,7 +41,7 @@ class UnlistedResultChecker(Judge):
     ) -> Failure | None:
         failure = super().failure(kit, result, arguments, rejects)
         if failure is not None and failure.kind == TOOL_UNKNOWN_TOOL:
-            return msgspec.structs.replace(failure, ran=TookEffect.NO)
+            return msgspec.structs.replace(failure, took_effect=TookEffect.NO)
         return failure
 
 
@@ -198,18 +198,18 @@ def report_findings(options: ProxyOptions, findings: Sequence[ToolListFinding]) 
     from mulligan.report.run_text import to_line  # only needed for findings
 
     sentences = {
-        "new": "has a tool that it did not have when it was first seen",
-        "changed": "has changed the definition of a tool",
-        "removed": "has no longer a tool that it had",
-        "twice": "lists two tools of one name, and the first is used",
-        "shadows": "has a tool of the same name as another server",
+        "new": "has a new tool",
+        "changed": "changed the definition of a tool",
+        "removed": "removed a tool",
+        "twice": "lists a tool name twice, the first one is used",
+        "shadows": "has a tool with the same name as another server",
     }
     for finding in findings:
-        more = f" ({to_line(finding.told, 200)})" if finding.told else ""
-        waits = options.should_pin and finding.what in ("new", "changed")
-        blocked_note = f"; it is held back. To look and accept: mulligan proxy accept {options.name}" if waits else ""
+        more = f" ({to_line(finding.detail, 200)})" if finding.detail else ""
+        waits = options.should_pin and finding.type in ("new", "changed")
+        blocked_note = f"; blocked. Review and accept it: mulligan proxy accept {options.name}" if waits else ""
         message = (
-            f"{to_line(options.name, 80)} {sentences[finding.what]}: {to_line(finding.tool, 80)}{more}{blocked_note}"
+            f"{to_line(options.name, 80)} {sentences[finding.type]}: {to_line(finding.tool, 80)}{more}{blocked_note}"
         )
         print(f"mulligan: {message}.", file=sys.stderr, flush=True)
 

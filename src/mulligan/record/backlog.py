@@ -41,14 +41,16 @@ class Backlog:
         while self.journals and self._size > MAX_JOURNAL_BYTES:
             old = next((journal for journal in self.journals if journal.name not in self._without_successes), None)
             if old is not None:
-                self._warn("full", f"{old.path} is full; its successes are dropped: the store is away, or slower")
+                self._warn(
+                    "full", f"Journal {old.path} is full, dropping its successes: the store is unavailable or too slow"
+                )
                 new, dropped_count = copy_without_successes(old, self._stored_offsets[old.name])
                 self._stored_offsets[new.name] = 0
                 self.journals[self.journals.index(old)] = new
                 self._without_successes.add(new.name)
             elif self._size > 2 * MAX_JOURNAL_BYTES:
                 old = self.journals.pop(0)
-                self._warn("full", f"{old.path} is dropped: the store is away, or slower")
+                self._warn("full", f"Dropping journal {old.path}: the store is unavailable or too slow")
                 dropped_count = sum(1 for _ in old.frames(self._stored_offsets[old.name]))
             else:
                 return
@@ -73,7 +75,7 @@ class Backlog:
         try:
             journal.close(remove=True)
         except OSError as error:  # harmless: the stored offset prevents duplicates
-            self._warn("journal", f"{journal.path} cannot be removed ({error})")
+            self._warn("journal", f"Cannot remove journal {journal.path} ({error})")
 
 
 def import_batch(store: Store, tenant: str, journal: Journal, end: int, count_dropped: Callable[[int], None]) -> int:

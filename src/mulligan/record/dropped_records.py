@@ -27,7 +27,7 @@ class DropCounter:
         now = time.monotonic()
         if now - self._last_warned_at.get(topic, -WARNING_INTERVAL_SECONDS) >= WARNING_INTERVAL_SECONDS:
             self._last_warned_at[topic] = now
-            log.warning("%s (%d records in memory, %d dropped)", message, queued_count, self.dropped)
+            log.warning("%s (queued=%d dropped=%d)", message, queued_count, self.dropped)
 
     def store_count(self, store: Store, tenant: str) -> None:
         """Add new drops to the count in the store, which `mulligan doctor` reports."""

@@ -144,7 +144,7 @@ class Journal:
             if self._synced_end >= end_offset or self._file < 0:  # closed: its records were moved or stored
                 return
             end = self._written_end  # read before fsync: later writes may not be covered
-            _sync_to_disk(self._file)
+            sync_to_disk(self._file)
             self._synced_end = end
 
     def read_from(self, start: int) -> bytes:
@@ -188,7 +188,7 @@ PREALLOCATED_BYTES = 1024 * 1024
 """Bytes preallocated at a time."""
 
 
-def _sync_to_disk(file: int) -> None:
+def sync_to_disk(file: int) -> None:
     """Flush a file to disk. On macOS only F_FULLFSYNC reaches the disk."""
     if sys.platform == "darwin":
         fcntl.fcntl(file, fcntl.F_FULLFSYNC)
@@ -201,7 +201,7 @@ def _sync_folder_to_disk(folder: Path) -> None:
     if hasattr(os, "O_DIRECTORY"):
         file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | CLOSE_ON_EXEC)
         try:
-            _sync_to_disk(file)
+            sync_to_disk(file)
         finally:
             os.close(file)
 
@@ -239,7 +239,7 @@ def read_frames(path: Path, start: int = 0) -> Iterator[JournalFrame]:
             yield frame
         # A journal with a valid frame has our version: a newer mark at its start is damage.
         if not has_valid_frame and beginning[:2] == FRAME_MARK[:2] and beginning[2:] > FRAME_MARK[2:]:
-            raise NewerJournalError(f"{path} was written by a newer mulligan")
+            raise NewerJournalError(f"Journal {path} was written by a newer mulligan")
 
 
 def _iterate_frames(file: BinaryIO, offset: int) -> Iterator[JournalFrame]:

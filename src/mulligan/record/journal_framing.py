@@ -49,17 +49,17 @@ def success_frame(success: SuccessRecord, journal_form: Sequence[Any] | None = N
 
     `journal_form` is the result of `journal_values` if the caller has already computed it.
     """
-    template, standalone_run = success.form, success.alone
+    template, standalone_run = success.template, success.standalone_run
     if journal_form is None:
-        journal_form = journal_values(template, success.named, success.given)
+        journal_form = journal_values(template, success.keywords, success.positional)
     facts = (
-        template.journal_prefixes[len(success.given)],  # type: ignore[index] # None raises: the caller prepares the template
+        template.journal_prefixes[len(success.positional)],  # type: ignore[index] # None raises: the caller prepares the template
         success.run,
         success.seq,
         success.parent,
-        success.started,
-        success.seconds,
-        None if standalone_run is None else standalone_run.told,
+        success.started_at,
+        success.duration_seconds,
+        None if standalone_run is None else standalone_run.encoded,
         journal_form,
     )
     try:
@@ -89,7 +89,7 @@ def decode_records(frames: Iterable[JournalFrame]) -> Iterator[tuple[int, AnyEve
                 else _decode_success_payload(payload)
             )
         except Exception as error:  # noqa: BLE001 - a damaged record must not block those after it
-            log.warning("a damaged record of a journal was passed over: %s", error)
+            log.warning("Skipped a damaged journal record: %s", error)
             continue
         yield offset, record
         if run is not None:
@@ -105,9 +105,9 @@ def decode_events(frames: Iterable[JournalFrame]) -> Iterator[tuple[int, AnyEven
 def _decode_event_payload(payload: bytes) -> AnyEvent:
     event: AnyEvent = decode(payload, AnyEvent)  # type: ignore[arg-type]
     if isinstance(event, RunStarted | RunEnded):
-        for timestamp in (event.run.started, event.run.ended or 0):
+        for timestamp in (event.run.started_at, event.run.ended_at or 0):
             if abs(timestamp) >= 2**53:  # journal recovery would use it as the end of the run
-                raise ValueError("a time that is none")
+                raise ValueError("an invalid timestamp")
     return event
 
 

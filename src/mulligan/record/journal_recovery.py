@@ -36,9 +36,9 @@ def recover_journals(store: Store, tenant: str, folder: Path) -> int:
             recovered_count += _recover_journal(store, tenant, orphan)
             orphan.remove()
         except NewerJournalError as error:
-            log.warning("%s; it was left for it", error)
+            log.warning("%s; left in place for that version", error)
         except OSError as error:
-            log.warning("%s cannot be adopted (%s); it was left", orphan.path, error.strerror or error)
+            log.warning("Cannot recover journal %s (%s); left in place", orphan.path, error.strerror or error)
         except StoreError:
             raise  # the store is unavailable: the other journals would fail too
         except Exception as error:  # noqa: BLE001 - one bad journal must not block the others
@@ -102,19 +102,21 @@ def _store_batch(
     store: Store, tenant: str, batch: Sequence[AnyEvent | SuccessRecord], orphan: OrphanedJournal, offset: int
 ) -> None:
     if dropped_count := append_storable(store, tenant, batch, orphan.name, offset):
-        log.warning("%d records of %s can never be kept, and were passed over", dropped_count, orphan.path)
+        log.warning("Skipped %d unstorable records of %s", dropped_count, orphan.path)
         add_dropped(store, tenant, dropped_count)
 
 
 def _run_and_end_of(record: AnyEvent | SuccessRecord) -> tuple[str, int] | None:
     """Return the run id and the end time of a call, or `None` for other records."""
     if isinstance(record, SuccessRecord):
-        return record.run, int(record.started * 1000) + int(record.seconds * 1000)
+        return record.run, int(record.started_at * 1000) + int(record.duration_seconds * 1000)
     if isinstance(record, StepEnded):
-        return record.step.run, record.step.started + int(record.step.seconds * 1000)
+        return record.step.run, record.step.started_at + int(record.step.duration_seconds * 1000)
     return None
 
 
 def _to_abandoned_end(run: Run, last_seen: dict[str, int]) -> RunEnded:
     """Build the end event of a run whose process died: it ended with its last recorded call."""
-    return RunEnded(msgspec.structs.replace(run, ended=last_seen.get(run.id, run.started), end="abandoned"))
+    return RunEnded(
+        msgspec.structs.replace(run, ended_at=last_seen.get(run.id, run.started_at), end_reason="abandoned")
+    )

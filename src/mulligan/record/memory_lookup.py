@@ -43,7 +43,7 @@ class MemoryLookup:
         self._is_recorder_current = True
         self._schemas: dict[str, str] = {}
         """Digests of the tool schemas that are already stored, by tool."""
-        self._late_query: threading.Thread | None = None
+        self.late_query: threading.Thread | None = None
         """A query thread that exceeded its time limit and is still running."""
 
     def precedents(self, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any]) -> Sequence[Precedent]:
@@ -99,7 +99,7 @@ class MemoryLookup:
         location = self._location
         if location is None or not location.is_networked or is_remote(location.url):
             return query()
-        if self._late_query is not None and self._late_query.is_alive():
+        if self.late_query is not None and self.late_query.is_alive():
             return ()
         answers: list[Sequence[T]] = []
         errors: list[BaseException] = []
@@ -117,7 +117,7 @@ class MemoryLookup:
         thread.start()
         thread.join(DATABASE_TIMEOUT_SECONDS)
         if thread.is_alive():
-            self._late_query = thread
+            self.late_query = thread
         for fault in errors:
             raise fault
         return answers[0] if answers else ()
@@ -228,20 +228,22 @@ def match_recorded_failure(
         for message in messages:
             candidate = compute_fingerprint(kind, tool, message, arguments)
             if message and candidate in fingerprints:
-                return Failure.of(Kind.from_name(kind), failure.message, took_effect=failure.ran, fingerprint=candidate)
+                return Failure.of(
+                    Kind.from_name(kind), failure.message, took_effect=failure.took_effect, fingerprint=candidate
+                )
     return failure
 
 
 def to_precedent(fix: Fix) -> Precedent:
     """Return a fix as a precedent, with its counts."""
-    methods: dict[str, LinkMethod] = {"recipe": "recipe", "retry": "retry"}
+    methods: dict[str, LinkMethod] = {"prerequisite": "prerequisite", "retry": "retry"}
     return Precedent(
-        how=methods.get(fix.sort, "agent"),
+        method=methods.get(fix.type, "agent"),
         changes=fix.changes,
-        between=tuple(call.tool for call in fix.first),
-        first=fix.first,
-        worked=fix.worked,
-        seen=fix.tried,
-        likeness=0.0 if fix.sort == "exemplar" else fix.likeness,
+        intermediate_tools=tuple(call.tool for call in fix.prerequisites),
+        prerequisites=fix.prerequisites,
+        successes=fix.successes,
+        occurrences=fix.trials,
+        similarity=0.0 if fix.type == "exemplar" else fix.similarity,
         shareable=fix.showable,
     )

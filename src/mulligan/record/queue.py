@@ -102,7 +102,7 @@ class RecordQueue:
             try:
                 frame = event_frame(event)
             except Exception as error:  # noqa: BLE001 - the recorder thread decides whether it is storable
-                self.warn_rate_limited("frame", f"a record cannot be written down ({error})")
+                self.warn_rate_limited("frame", f"Cannot encode a record ({error})")
         self._put(frame, event)
 
     def put_success(self, success: SuccessRecord, journal_form: Sequence[Any] | None = None) -> None:
@@ -140,10 +140,10 @@ class RecordQueue:
         if self._journal_folder is None:
             return None
         try:
-            self._prepare_template(success.form)
+            self._prepare_template(success.template)
             return success_frame(success, journal_form)
         except Exception as error:  # noqa: BLE001 - the recorder thread decides whether it is storable
-            self.warn_rate_limited("frame", f"a record cannot be written down ({error})")
+            self.warn_rate_limited("frame", f"Cannot encode a record ({error})")
             return None
 
     def _put(self, frame: bytes | None, record: AnyEvent | SuccessRecord) -> None:
@@ -161,7 +161,7 @@ class RecordQueue:
                     try:
                         offset = journal.write(frame)
                     except Exception as error:  # noqa: BLE001 - the record is still queued in memory
-                        self.warn_rate_limited("journal", f"the journal cannot be written ({error})")
+                        self.warn_rate_limited("journal", f"Cannot write the journal ({error})")
             self.queued.append((offset, record))
         finally:
             self._release()
@@ -177,11 +177,13 @@ class RecordQueue:
         try:
             journal.sync(offset)
         except Exception as error:  # noqa: BLE001 - the record is still queued in memory
-            self.warn_rate_limited("fsync", f"the journal does not survive the machine ({error})")
+            self.warn_rate_limited("fsync", f"Cannot sync the journal to disk ({error})")
 
     def _has_room(self, journal: Journal, record: AnyEvent | SuccessRecord) -> bool:
         # Last resort: the recorder thread, which enforces the limits, is blocked in the store.
-        self.warn_rate_limited("full", f"{journal.path} is full; successes are dropped until the store can be written")
+        self.warn_rate_limited(
+            "full", f"Journal {journal.path} is full, dropping successes until the store is writable"
+        )
         return not isinstance(record, SuccessRecord) and journal.offset <= 2 * backlog.MAX_JOURNAL_BYTES
 
     def _begin_journal(self) -> Journal | None:
@@ -191,13 +193,13 @@ class RecordQueue:
             return None
         self._next_journal_at = now + 10  # set first: a reentrant call must not create another
         try:
-            self.journal = self._new_journal(self._journal_folder())
+            self.journal = self.new_journal(self._journal_folder())
             self._next_journal_at = 0.0
         except Exception as error:  # noqa: BLE001 - the record is still queued in memory
-            self.warn_rate_limited("journal", f"there can be no journal ({error}); a killed process would lose records")
+            self.warn_rate_limited("journal", f"Cannot create a journal ({error}); a killed process would lose records")
         return self.journal
 
-    def _new_journal(self, folder: Path) -> Journal:
+    def new_journal(self, folder: Path) -> Journal:
         return Journal(folder, self._fsync, backlog.MAX_JOURNAL_BYTES)
 
     # Called by waiting threads
@@ -330,7 +332,7 @@ class RecordQueue:
         if self._journal_folder is None:
             return
         try:
-            new = self._new_journal(self._journal_folder())
+            new = self.new_journal(self._journal_folder())
             with self._lock:
                 try:
                     for started in tuple(self._open_runs.values()):
@@ -348,7 +350,7 @@ class RecordQueue:
             self.backlog.drop_oldest(self._count_dropped)
         except Exception as error:  # noqa: BLE001 - the current journal stays in use
             self._next_handover_at = time.monotonic() + 1.0
-            self.warn_rate_limited("journal", f"the journal cannot be begun anew ({error})")
+            self.warn_rate_limited("journal", f"Cannot rotate the journal ({error})")
 
     def _count_dropped(self, count: int) -> None:
         with self._lock:
@@ -365,9 +367,9 @@ class RecordQueue:
         ):
             return
         try:
-            new = self._new_journal(self._journal_folder())
+            new = self.new_journal(self._journal_folder())
         except Exception as error:  # noqa: BLE001 - the old journal stays in use
-            self.warn_rate_limited("journal", f"the journal cannot be begun anew ({error})")
+            self.warn_rate_limited("journal", f"Cannot rotate the journal ({error})")
             return
         with self._lock:
             end = old.offset
@@ -383,7 +385,7 @@ class RecordQueue:
                     new.sync(new.offset)  # callers waiting to sync the old journal rely on this
                 moved_records = deque((offset and offset + offset_shift, record) for offset, record in self.queued)
             except Exception as error:  # noqa: BLE001 - the old journal stays in use
-                self.warn_rate_limited("journal", f"the journal cannot be begun anew ({error})")
+                self.warn_rate_limited("journal", f"Cannot rotate the journal ({error})")
                 self.backlog.remove(new)
                 return
             is_unchanged = old.offset == end and len(moved_records) == len(self.queued)

@@ -52,17 +52,17 @@ class Recorder:
         self._tenant = tenant
         self._should_consolidate = should_consolidate
         """Whether the idle recorder thread consolidates lessons. A server consolidates its own."""
-        self._queue = RecordQueue(journal_folder, stream.prepare_template, fsync)
-        self._worker = Worker(self._queue, self._run_round)
-        self._queue.wake_worker = self._worker.wake_worker
-        self.put_success: Callable[..., None] = self._queue.put_success  # bound: one call less on the hot path
+        self.queue = RecordQueue(journal_folder, stream.prepare_template, fsync)
+        self.worker = Worker(self.queue, self.run_round)
+        self.queue.wake_worker = self.worker.wake_worker
+        self.put_success: Callable[..., None] = self.queue.put_success  # bound: one call less on the hot path
         """Queue a call that succeeded at the first attempt."""
         self._reset()
-        _recorders.add(self)
+        recorders.add(self)
 
     def _reset(self) -> None:
         self.store: Store | None = None
-        self._next_write_at = 0.0
+        self.next_write_at = 0.0
         """Monotonic time of the next write after a store rejected every record."""
         self._next_recovery_at = float("inf")
         """Monotonic time of the next attempt to recover orphaned journals."""
@@ -74,27 +74,27 @@ class Recorder:
     def reset_in_child(self) -> None:
         """Reset after fork: the parent stores its own records, the child starts empty."""
         self._reset()
-        self._worker.reset()
-        self._queue.abandon()
+        self.worker.reset()
+        self.queue.abandon()
 
     def __call__(self, event: AnyEvent) -> None:
-        self._queue.put_event(event)
+        self.queue.put_event(event)
 
     @property
     def dropped(self) -> int:
         """Number of dropped records."""
-        return self._queue.drop_counter.dropped
+        return self.queue.drop_counter.dropped
 
     def flush(self, timeout: float = EXIT_FLUSH_SECONDS) -> bool:
         """Block until all published events are stored or the timeout expires. Return whether all were stored."""
-        return self._worker.flush(timeout)
+        return self.worker.flush(timeout)
 
     def close(self, timeout: float = EXIT_FLUSH_SECONDS) -> bool:
         """Store and deliver the queued events, then close the store. Return whether all events were stored.
 
         Other events stay in the journal for the next process. A later event opens the store again.
         """
-        queue, worker = self._queue, self._worker
+        queue, worker = self.queue, self.worker
         if worker.thread is threading.current_thread():
             return not queue.has_more  # called by a listener on the recorder thread, which cannot join itself
         deadline = time.monotonic() + timeout
@@ -110,32 +110,34 @@ class Recorder:
     def _release(self) -> bool:
         """Close the store and remove the journal if it is no longer needed. Return whether all records are stored."""
         store, self.store = self.store, None
-        is_all_stored = self._queue.release_journal()
+        is_all_stored = self.queue.release_journal()
         if store is not None:
             store.close()
         return is_all_stored
 
     # Called by the recorder thread
 
-    def _run_round(self) -> bool:
+    def run_round(self) -> bool:
         """Write one batch, then do the maintenance that is due. Return whether there was progress."""
         try:
             if not self._write_batch():
                 return False
-            self._queue.rotate_journal()
+            self.queue.rotate_journal()
             if self.store is not None and time.monotonic() >= self._next_recovery_at:
                 self._recover_journals(self.store)
             self._consolidate()
         except Exception as error:  # noqa: BLE001 - the recorder thread must not die
-            self._queue.warn_rate_limited("fault", f"recording waits: {type(error).__name__}: {error}")
+            self.queue.warn_rate_limited(
+                "fault", f"Store unavailable, recording queued: {type(error).__name__}: {error}"
+            )
             return False
         return True
 
     def _write_batch(self) -> bool:
         """Write one batch to the store. Records stay in memory or in the journal until they are stored."""
-        queue = self._queue
+        queue = self.queue
         queue.enforce_limits(self.store is not None)
-        if time.monotonic() < self._next_write_at:
+        if time.monotonic() < self.next_write_at:
             return False
         batch: list[QueuedRecord] = []
         try:
@@ -147,10 +149,10 @@ class Recorder:
             if batch:
                 store.append(self._tenant, events, journal or new_id("journal"), end_offset or 1)
         except MulliganError as error:
-            queue.warn_rate_limited("store", f"recording waits: {error}")
+            queue.warn_rate_limited("store", f"Store unavailable, recording queued: {error}")
             return False
         except Exception as error:  # noqa: BLE001 - a broken store must not fail the user's call
-            queue.warn_rate_limited("store", f"recording waits: {type(error).__name__}: {error}")
+            queue.warn_rate_limited("store", f"Store unavailable, recording queued: {type(error).__name__}: {error}")
             return self._drop_unstorable(batch)
         self._store_drop_count(store)
         queue.mark_stored(end_offset)
@@ -161,14 +163,14 @@ class Recorder:
 
     def _consolidate(self) -> None:
         """Consolidate lessons if the queue is empty."""
-        if not self._should_consolidate or self.store is None or self._queue.has_more:
+        if not self._should_consolidate or self.store is None or self.queue.has_more:
             return
         self._scheduler.mark_changed(self._tenant)
         try:
             for _, lesson in self._scheduler.run_if_due(self.store):
                 self._stream.publish(LessonLearned(lesson))
         except Exception as error:  # noqa: BLE001 - consolidation must not block recording
-            self._queue.warn_rate_limited("lessons", f"lessons wait: {error}")
+            self.queue.warn_rate_limited("lessons", f"Consolidation of lessons postponed: {error}")
 
     def _ensure_store(self) -> Store:
         """Return the store. Open it and recover orphaned journals first if needed, so that no caller waits for that."""
@@ -189,7 +191,7 @@ class Recorder:
             forget_removed_journals(store, self._tenant, self._journal_folder())
         except Exception as error:  # noqa: BLE001 - recovery must not block recording
             self._next_recovery_at = time.monotonic() + JOURNAL_RECOVERY_INTERVAL_SECONDS
-            self._queue.warn_rate_limited("adoption", f"journals of earlier processes wait: {error}")
+            self.queue.warn_rate_limited("adoption", f"Recovery of orphaned journals postponed: {error}")
 
     def _to_events(self, batch: Sequence[QueuedRecord]) -> Sequence[AnyEvent]:
         """Return the redacted events of a batch, in order."""
@@ -197,9 +199,9 @@ class Recorder:
 
     def _store_drop_count(self, store: Store) -> None:
         try:
-            self._queue.drop_counter.store_count(store, self._tenant)
+            self.queue.drop_counter.store_count(store, self._tenant)
         except Exception as error:  # noqa: BLE001 - the batch is stored; the next one retries the count
-            self._queue.warn_rate_limited("dropped", f"what was dropped is not counted yet: {error}")
+            self.queue.warn_rate_limited("dropped", f"Dropped records not counted yet: {error}")
 
     def _drop_unstorable(self, batch: list[QueuedRecord]) -> bool:
         """Drop unstorable records, so that they do not block the others. Return whether any was dropped.
@@ -219,12 +221,12 @@ class Recorder:
                 return False  # the store became unavailable, which says nothing about a record
             if unstorable is None:
                 now = time.monotonic()
-                self._next_write_at = now + max(MIN_STORE_RETRY_SECONDS, STORE_RETRY_FACTOR * (now - started_at))
+                self.next_write_at = now + max(MIN_STORE_RETRY_SECONDS, STORE_RETRY_FACTOR * (now - started_at))
                 return False  # the store rejects everything: the store is broken, not a record
             storable = [queued_record for index, queued_record in enumerate(batch) if index not in unstorable]
         if len(storable) == len(batch):
             return False
-        self._queue.drop_unstorable(storable)
+        self.queue.drop_unstorable(storable)
         return True
 
     def _is_encodable(self, queued_record: QueuedRecord) -> bool:
@@ -235,28 +237,28 @@ class Recorder:
         return True
 
 
-_recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
+recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
 
 
 def _reset_in_child() -> None:
-    for recorder in tuple(_recorders):
+    for recorder in tuple(recorders):
         recorder.reset_in_child()
     multiprocessing_util = sys.modules.get("multiprocessing.util")
     if multiprocessing_util is not None:
-        multiprocessing_util.register_after_fork(_recorders, _register_worker_exit)
+        multiprocessing_util.register_after_fork(recorders, _register_worker_exit)
 
 
 def _register_worker_exit(_: object) -> None:
     # multiprocessing children skip atexit handlers and clear finalizers registered before the fork.
-    sys.modules["multiprocessing.util"].Finalize(None, _close_recorders, exitpriority=0)
+    sys.modules["multiprocessing.util"].Finalize(None, close_recorders, exitpriority=0)
 
 
-def _close_recorders() -> None:
+def close_recorders() -> None:
     deadline = time.monotonic() + EXIT_FLUSH_SECONDS
-    for recorder in tuple(_recorders):
+    for recorder in tuple(recorders):
         recorder.close(max(0.0, deadline - time.monotonic()))
 
 
-atexit.register(_close_recorders)
-fork_safety.hold_locks(lambda: [recorder._open_lock for recorder in tuple(_recorders)])
+atexit.register(close_recorders)
+fork_safety.hold_locks(lambda: [recorder._open_lock for recorder in tuple(recorders)])
 fork_safety.run_in_child(_reset_in_child)

@@ -53,7 +53,7 @@ class Worker:
                 thread.start()
             except RuntimeError as error:  # interpreter shutdown, or too many threads
                 self.thread = None
-                self._queue.warn_rate_limited("thread", f"records wait in the journal: {error}")
+                self._queue.warn_rate_limited("thread", f"Recorder not running, records stay in the journal: {error}")
 
     def flush(self, timeout: float) -> bool:
         """Block until all queued records are stored or the timeout expires. Return whether all were stored."""

@@ -176,8 +176,8 @@ class ToolLimits:
 
     __slots__ = (
         "_bucket",
-        "_circuits",
         "_notes",
+        "circuits",
         "first_attempts",
         "has_circuit_breaker",
         "has_targets",
@@ -195,12 +195,12 @@ class ToolLimits:
         """When the next mark of the success count is due."""
         self.needs_admission_check = False
         """Whether a call must be admitted before it is made."""
-        self.has_circuit_breaker = policy.breaker
+        self.has_circuit_breaker = policy.circuit_breaker
         self.has_targets = False
         """Whether calls may go to several targets. A success that was only counted then has no known target."""
         self._notes: deque[tuple[float, int]] = deque(maxlen=MAX_NOTES)
-        self._circuits: dict[str, CircuitBreaker] = {}
-        self._bucket = TokenBucket(policy.retry_burst, policy.retry_ratio)
+        self.circuits: dict[str, CircuitBreaker] = {}
+        self._bucket = TokenBucket(policy.retry_budget_burst, policy.retry_budget_ratio)
 
     def note_successes(self, now: float) -> None:
         """Mark the success count before a success at this time, at least a second after the last mark."""
@@ -243,13 +243,13 @@ class ToolLimits:
     def is_open(self, target: str, then: float) -> bool:
         """Return whether the circuit breaker will still be open at a time, as far as is known now."""
         with _lock:
-            circuit = self._circuits.get(target)
+            circuit = self.circuits.get(target)
             return circuit is not None and circuit.until is not None and then < circuit.until
 
     def admit(self, target: str, now: float) -> tuple[float, bool]:
         """Return the seconds until a call is allowed, 0 if it is now, and whether the call is the probe."""
         with _lock:
-            circuit = self._circuits.get(target)
+            circuit = self.circuits.get(target)
             if circuit is None or circuit.until is None:
                 return 0.0, False
             if now < circuit.until:
@@ -286,25 +286,25 @@ class ToolLimits:
     def release_probe(self, target: str, now: float) -> None:
         """Release the probe slot of a cancelled call, so that the next call becomes the probe."""
         with _lock:
-            circuit = self._circuits.get(target)
+            circuit = self.circuits.get(target)
             if circuit is not None:
                 circuit.probe = None
 
     def _find_circuit(self, target: str, now: float) -> CircuitBreaker:
         self.has_targets = self.has_targets or bool(target)
-        circuit = self._circuits.get(target)
+        circuit = self.circuits.get(target)
         if circuit is None:
-            if len(self._circuits) >= MAX_TRACKED_TARGETS:
+            if len(self.circuits) >= MAX_TRACKED_TARGETS:
                 self._drop_circuit(now)
-            circuit = self._circuits[target] = CircuitBreaker()
+            circuit = self.circuits[target] = CircuitBreaker()
         return circuit
 
     def _drop_circuit(self, now: float) -> None:
         """Drop one circuit breaker to make space: a closed one without failures, else the oldest."""
         spare = (
-            target for target, circuit in self._circuits.items() if circuit.until is None and not circuit.results.bad
+            target for target, circuit in self.circuits.items() if circuit.until is None and not circuit.results.bad
         )
-        circuit = self._circuits.pop(next(spare, next(iter(self._circuits))))
+        circuit = self.circuits.pop(next(spare, next(iter(self.circuits))))
         # Keep its successes as successes without a target.
         if circuit.results.good:
             self.count_success(now)
@@ -332,12 +332,12 @@ class ToolLimits:
         with _lock:
             start = now - CIRCUIT_WINDOW_SECONDS
             needs_admission_check = False
-            for target, circuit in list(self._circuits.items()):
+            for target, circuit in list(self.circuits.items()):
                 circuit.results.drop_before(start)
                 if circuit.until is not None or (target and circuit.results.bad):
                     needs_admission_check = True
                 elif not circuit.results.good and not circuit.results.bad and circuit.since < start:
-                    del self._circuits[target]
+                    del self.circuits[target]
             self.needs_admission_check = needs_admission_check
 
 
@@ -346,7 +346,7 @@ class RetryBudget:
 
     def __init__(self, policy: Policy | None = None) -> None:
         policy = policy or Policy()
-        self._bucket = TokenBucket(policy.retry_burst, policy.retry_ratio)
+        self._bucket = TokenBucket(policy.retry_budget_burst, policy.retry_budget_ratio)
         self._limits: dict[str, ToolLimits] = {}
 
     def limits_for(self, key: str, policy: Policy, *, has_targets: bool = False) -> ToolLimits:
@@ -360,7 +360,7 @@ class RetryBudget:
                     limits.has_circuit_breaker = False  # shared limits: one failing tool would block the others
         limits.has_targets = limits.has_targets or has_targets
         limits.has_circuit_breaker = limits.has_circuit_breaker or (
-            policy.breaker and limits is not self._limits.get("")
+            policy.circuit_breaker and limits is not self._limits.get("")
         )
         return limits
 
@@ -368,9 +368,9 @@ class RetryBudget:
         """Take one retry from the budgets of the tool and the process. Return why it is denied, or an empty string."""
         with _lock:
             if not tool_limits._bucket.has_token(tool_limits.first_attempts):
-                return "its budget of retries is used up"
+                return "the retry budget of the tool is used up"
             if not self._bucket.has_token(sum(limits.first_attempts for limits in self._limits.values())):
-                return "the budget of retries of this process is used up"
+                return "the retry budget of the process is used up"
             tool_limits._bucket.take()
             self._bucket.take()
         return ""

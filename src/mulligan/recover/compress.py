@@ -314,8 +314,8 @@ def _apply_texts(message: Any, texts: Iterable[_Text]) -> Any:
 
 
 def _gap_note(count: int, summary: str) -> str:
-    sentence = f"[mulligan: {count} earlier messages were left out here to make the conversation fit"
-    return f"{sentence}. In short: {summary}]" if summary else f"{sentence}.]"
+    sentence = f"[mulligan: {count} earlier messages were removed to fit the context window"
+    return f"{sentence}. Summary: {summary}]" if summary else f"{sentence}.]"
 
 
 def _find_protected(messages: Sequence[Any], parts: list[range]) -> set[int]:
@@ -404,7 +404,7 @@ def _run_ladder(
                 if 0 < len(summary) < len(text.slot.text):
                     compressor.shortened_by, text.is_summary = "summariser", True
                     compressor.total += text.replace_text(
-                        f"[mulligan: summarised to make the conversation fit] {summary}", scale
+                        f"[mulligan: summarized to fit the context window] {summary}", scale
                     )
         if not compressor.fits():  # also if the summarizer failed, or its summaries are still too long
             _apply_rungs(compressor, numbers, parts, threshold, long)

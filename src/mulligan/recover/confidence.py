@@ -63,7 +63,7 @@ STRATEGY_CONFIDENCE: dict[str, float] = {
     # From other runs: a fix with a record has its own confidence
     "fix": 0.80,
     "exemplar": 0.50,
-    "recipe": 0.80,
+    "prerequisite": 0.80,
 }
 
 

@@ -44,7 +44,7 @@ _GIVEN = (
 _ANY = rf"(?<![\w.,:/-])[$€£]?{_NUMBER}"
 _MAX_AMOUNT_RATIO = 10
 """Maximum ratio between the expected and the actual amount. A larger one is not a calculation mistake."""
-_MAX_SCANNED_CHARS = 2000
+MAX_SCANNED_CHARS = 2000
 _MAX_SUMMANDS = 10
 """Maximum length of a list whose numbers are added up."""
 _MAX_NUMERIC_ARGUMENTS = 50
@@ -53,11 +53,11 @@ _MAX_NUMERIC_ARGUMENTS = 50
 
 def find_error_bound(error: str, arguments: Mapping[str, Any]) -> tuple[Path, Change] | None:
     """Return the one number moved to the bound that the error names, or None if number or bound is ambiguous."""
-    path_and_value = _find_mentioned_number(error[:_MAX_SCANNED_CHARS], arguments)
+    path_and_value = _find_mentioned_number(error[:MAX_SCANNED_CHARS], arguments)
     if path_and_value is None:
         return None
     path, value = path_and_value
-    bounds = {bound for bound in _iter_clamped_values(error[:_MAX_SCANNED_CHARS], value) if bound != value}
+    bounds = {bound for bound in _iter_clamped_values(error[:MAX_SCANNED_CHARS], value) if bound != value}
     return _build_clamp(path, value, bounds)
 
 
@@ -77,7 +77,7 @@ def find_expected_values(error: str, arguments: Mapping[str, Any]) -> list[Numbe
     The error must show a number or a sum of the call: "total price is 350, but paid 300" for a call that pays 300, or
     100 and 200. Which summand is wrong is unknown. The last one comes first, since it usually holds the remainder.
     """
-    text = error[:_MAX_SCANNED_CHARS]
+    text = error[:MAX_SCANNED_CHARS]
     numbers = _select_relevant_numbers(text, arguments)
     expected_amounts, actual_amounts = {*_find_amounts(_EXPECTED, text)}, {*_find_amounts(_GIVEN, text)}
     due_amounts = {*_find_amounts(_DUE, text)} - expected_amounts
@@ -138,7 +138,7 @@ def _find_summands(numbers: Mapping[Path, float], amount: float) -> list[Path]:
 def _build_correction(path: Path, before: float, after: float, is_shown: bool) -> NumberCorrection:
     corrected_value = match_number_type(round(after, 2), before)
     change = Change(
-        path=".".join(map(str, path)), how="substitute", before=before, after=corrected_value, from_="error"
+        path=".".join(map(str, path)), operation="substitute", before=before, after=corrected_value, source="error"
     )
     return NumberCorrection(path, change, is_shown)
 
@@ -165,7 +165,7 @@ def _build_clamp(path: Path, value: float, targets: set[float]) -> tuple[Path, C
     after = targets.pop()
     if isinstance(after, float) and isinstance(value, int):
         return None  # an integer would become a float
-    return path, Change(path=".".join(map(str, path)), how="clamp", before=value, after=after, from_="error")
+    return path, Change(path=".".join(map(str, path)), operation="clamp", before=value, after=after, source="error")
 
 
 def _numbers(value: Any, path: Path) -> Iterator[tuple[Path, float]]:
@@ -185,7 +185,7 @@ def _numbers(value: Any, path: Path) -> Iterator[tuple[Path, float]]:
 
 
 def _mentions_name(name: str, text: str) -> bool:
-    return re.search(rf"(?<!\w){re.escape(name[:_MAX_SCANNED_CHARS])}(?!\w)", text) is not None
+    return re.search(rf"(?<!\w){re.escape(name[:MAX_SCANNED_CHARS])}(?!\w)", text) is not None
 
 
 def _format_number(value: float) -> str:

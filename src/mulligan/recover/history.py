@@ -145,7 +145,7 @@ def candidate_values(
     seen_values = collect_identifiers(earlier_calls)
     candidates: list[Guess] = []
     suspects = list(_find_suspects(arguments, error))
-    records = list(_iter_answer_records(earlier_calls))
+    records = list(iter_answer_records(earlier_calls))
     for path, value in suspects:
         candidates += _match_same_identifier(path, value, seen_values)
         candidates += _match_seen_format(path, value, tool, earlier_calls)
@@ -278,7 +278,7 @@ def _match_earlier_answer(path: Path, value: str, earlier_calls: Sequence[Earlie
                 and _is_code_or_identifier(answer := answers.pop())
                 and spelt not in normalize_name(answer)
             ):
-                return [Guess(path, answer, "answered", f"what {call.tool} answered to {value[:40]}")]
+                return [Guess(path, answer, "answered", f"result of {call.tool} for {value[:40]}")]
     return []
 
 
@@ -320,12 +320,12 @@ def _match_answer_record(path: Path, value: str, records: Sequence[AnswerRecord]
         answers.pop(value, None)
         if len(answers) == 1:
             ((answer, (field, tool)),) = answers.items()
-            evidence = f"{field} in the record of {value[:40]} that {tool} answered"
+            evidence = f"{field} in the result of {tool} for {value[:40]}"
             return [Guess(path, answer, "same record", evidence)]
     return []
 
 
-def _iter_answer_records(earlier_calls: Sequence[EarlierCall]) -> Iterator[AnswerRecord]:
+def iter_answer_records(earlier_calls: Sequence[EarlierCall]) -> Iterator[AnswerRecord]:
     """Yield the objects in the results of this run, latest first, bounded in number."""
     remaining = MAX_LEAF_VALUES
     for age, call in enumerate(reversed(earlier_calls[-MAX_EARLIER_CALLS:])):
@@ -363,9 +363,9 @@ def _match_seen_format(path: Path, value: str, tool: str, earlier_calls: Sequenc
         return []
     signs = {other[:1] for other in successful_values}  # an empty value gives no sign
     if len(signs) == 1 and (sign := signs.pop()) and not sign.isalnum() and not value.startswith(sign):
-        return [Guess(path, sign + value, "seen form", f"{tool} worked with {successful_values[-1]}")]
+        return [Guess(path, sign + value, "seen form", f"{tool} succeeded with {successful_values[-1]}")]
     if value.upper() != value and all(other.isupper() for other in successful_values):
-        return [Guess(path, value.upper(), "seen form", f"{tool} worked with {successful_values[-1]}")]
+        return [Guess(path, value.upper(), "seen form", f"{tool} succeeded with {successful_values[-1]}")]
     return []
 
 
@@ -439,4 +439,4 @@ def build_change(arguments: Mapping[str, Any], guess: Guess) -> Change:
     for part in guess.path:
         before = before[part] if not isinstance(before, Mapping) or part in before else None
     path = ".".join(map(str, guess.path))
-    return Change(path=path, how="substitute", before=before, after=guess.after, from_="run")
+    return Change(path=path, operation="substitute", before=before, after=guess.after, source="run")

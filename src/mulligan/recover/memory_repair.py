@@ -46,32 +46,32 @@ class AppliedFix:
     @property
     def id(self) -> str | None:
         """Return the id of the fix record, if it has one."""
-        return self.fix.id if self.fix.sort != "exemplar" else None
+        return self.fix.id if self.fix.type != "exemplar" else None
 
     @property
     def confidence(self) -> float:
         """Probability of success: the lower bound from its record, reduced if the failure is only similar."""
-        if self.fix.sort == "exemplar":
+        if self.fix.type == "exemplar":
             return EXEMPLAR_CONFIDENCE
-        confidence = wilson_lower_bound(self.fix.worked, self.fix.tried)
+        confidence = wilson_lower_bound(self.fix.successes, self.fix.trials)
         if self.fix.state == "approved":
             confidence = max(confidence, APPROVED_CONFIDENCE)
         elif not self.fix.showable and (self.has_new_value or self.fix.state != "promoted"):
             confidence = min(confidence, MAX_HIDDEN_CONFIDENCE)
         if self.missing_arguments:
             confidence *= 0.5
-        return round(confidence * self.fix.likeness, 4)
+        return round(confidence * self.fix.similarity, 4)
 
     @property
     def evidence(self) -> tuple[str, ...]:
         fix = self.fix
-        if fix.sort == "exemplar":
-            return (f"it looks like the {fix.exemplars} latest calls that worked; it was never tried",)
-        confirmed_by = f", seen by {fix.principals}" if fix.principals > 1 else ""
-        logs = f", {fix.imported} of them in imported logs" if fix.imported else ""
-        similarity_note = "" if fix.likeness >= 1 else f", for a failure {fix.likeness:.0%} alike"
-        lines = [f"{fix.id} worked {fix.worked} of {fix.tried} times{confirmed_by}{logs}{similarity_note}"]
-        lines += [f"{name} is not known in this run" for name in self.missing_arguments]
+        if fix.type == "exemplar":
+            return (f"modeled on the {fix.exemplars} latest successful calls, no trials yet",)
+        confirmed_by = f", confirmed by {fix.principals} principals" if fix.principals > 1 else ""
+        logs = f", {fix.imported} from imported logs" if fix.imported else ""
+        similarity_note = "" if fix.similarity >= 1 else f", failure similarity {fix.similarity:.0%}"
+        lines = [f"{fix.id} succeeded in {fix.successes} of {fix.trials} trials{confirmed_by}{logs}{similarity_note}"]
+        lines += [f"this run contains no value for {name}" for name in self.missing_arguments]
         return tuple(lines)
 
 
@@ -80,11 +80,11 @@ def apply_fixes(
 ) -> Iterator[AppliedFix]:
     """Yield each fix that can be applied here, in the given order."""
     for fix in fixes:
-        if fix.sort == "recipe" and fix.changes:
+        if fix.type == "prerequisite" and fix.changes:
             continue  # the value comes from a result that only the caller can read
-        if fix.sort == "recipe" and fix.first:
+        if fix.type == "prerequisite" and fix.prerequisites:
             yield _apply_prerequisites(fix, arguments, earlier_calls)
-        elif fix.sort in ("change", "exemplar") and fix.changes:
+        elif fix.type in ("change", "exemplar") and fix.changes:
             applied_fix = _apply_changes(fix, arguments, schema)
             if applied_fix is not None and (
                 schema is None or schema.find_violations(applied_fix.arguments) in ([], None)
@@ -96,12 +96,14 @@ def _apply_prerequisites(fix: Fix, arguments: Arguments, earlier_calls: Sequence
     """Build the prerequisite calls from constant arguments and values of this run."""
     prerequisites: list[tuple[str, dict[str, Any]]] = []
     missing_arguments: list[str] = []
-    for prerequisite in fix.first:
+    for prerequisite in fix.prerequisites:
         prerequisite_arguments = {
             name: value for name, value in prerequisite.arguments.items() if _is_shareable(name, value)
         }
         unset_names = [
-            name for name in (*prerequisite.arguments, *prerequisite.open) if name not in prerequisite_arguments
+            name
+            for name in (*prerequisite.arguments, *prerequisite.variable_arguments)
+            if name not in prerequisite_arguments
         ]
         for name in unset_names:
             value = _find_run_value(prerequisite.tool, name, arguments, earlier_calls)
@@ -141,7 +143,7 @@ def _apply_changes(fix: Fix, arguments: Arguments, schema: CompiledSchema | None
         name = change.path
         if "." in name and name not in new_arguments:
             return None  # nested arguments are repaired by the schema only
-        if change.how == "rename":
+        if change.operation == "rename":
             target = change.after
             if (
                 name not in new_arguments
@@ -151,12 +153,12 @@ def _apply_changes(fix: Fix, arguments: Arguments, schema: CompiledSchema | None
             ):
                 return None
             new_arguments[target] = new_arguments.pop(name)
-            changes.append(Change(path=name, how="rename", before=name, after=target, from_="memory"))
+            changes.append(Change(path=name, operation="rename", before=name, after=target, source="memory"))
             continue
-        if change.how == "drop":
+        if change.operation == "drop":
             if name not in new_arguments or not is_empty(new_arguments[name]):
                 return None  # a non-empty argument is never dropped
-            changes.append(Change(path=name, how="drop", before=new_arguments.pop(name), from_="memory"))
+            changes.append(Change(path=name, operation="drop", before=new_arguments.pop(name), source="memory"))
             continue
         before = new_arguments.get(name)
         new_value = _convert_value(change, before, name in new_arguments, schema, can_show_to_model=fix.showable)
@@ -165,12 +167,12 @@ def _apply_changes(fix: Fix, arguments: Arguments, schema: CompiledSchema | None
         (after,) = new_value
         if is_same_json(before, after):
             return None
-        sets_value = change.how in ("substitute", "clamp", "default", "enum") and not _is_recased(before, after)
+        sets_value = change.operation in ("substitute", "clamp", "default", "enum") and not _is_recased(before, after)
         is_enum_member = after in _enum_members(schema, name) if isinstance(after, str) else True
         has_new_value = has_new_value or sets_value
         has_unlisted_text = has_unlisted_text or (sets_value and not is_enum_member)
         new_arguments[name] = after
-        changes.append(Change(path=name, how=change.how, before=before, after=after, from_="memory"))
+        changes.append(Change(path=name, operation=change.operation, before=before, after=after, source="memory"))
     if not changes:
         return None
     return AppliedFix(
@@ -194,7 +196,7 @@ def _convert_value(
     `can_show_to_model` means that the text is a setting that a model may see.
     """
     after = change.after
-    match change.how:
+    match change.operation:
         case "cast":
             return _cast_value(before, after)
         case "parse":

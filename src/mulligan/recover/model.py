@@ -65,9 +65,9 @@ class Fallback:
 
     def __post_init__(self) -> None:
         if not (callable(self.model) or (isinstance(self.model, str) and self.model)):
-            raise SettingsError(f"a fallback model is a name or a function, got {self.model!r}.")
+            raise SettingsError(f"Invalid fallback model {self.model!r}. Use a model name or a function.")
         if self.window is not None and (type(self.window) is not int or self.window < 1):
-            raise SettingsError(f"window is a number of tokens, got {self.window!r}.")
+            raise SettingsError(f"Invalid window {self.window!r}. Use a number of tokens.")
 
     @property
     def name(self) -> str:
@@ -168,7 +168,7 @@ class _ModelRecovery:
         self.arguments, self._function = step.arguments, step.function
 
     def blocking_reason(self, step: PlannedAttempt) -> str:
-        return self._queries.blocking_reason(step.recovery.seconds, step.arguments, step.function)
+        return self._queries.blocking_reason(step.recovery.backoff_seconds, step.arguments, step.function)
 
     def can_answer(self, failure: Failure) -> bool:
         """Return whether the user's fallback may answer. Not for failures that need a person or are not understood."""
@@ -189,23 +189,23 @@ class _ModelRecovery:
         """Return the next attempt, or the reason why there is none."""
         self._attempt_number += 1
         if not failure.is_failure:
-            return "it is not a failure"
+            return "the result is not a failure"
         if self._tool.mode == "observe":
-            return "it is only observed"
+            return 'the mode is "observe"'
         if BLOCKED in failure.evidence:
             # A circuit breaker of one model does not affect another model.
             return (
                 failure.kind.code in OUTAGE and self._tool.mode == "repair" and self._use_fallback(failure)
             ) or BLOCKED
         if not failure.recoverable:
-            return "its author says that trying again cannot help"
+            return "the error is declared unrecoverable"
         if self._attempt_number > self._policy.attempts:
             return describe_attempts(self._policy.attempts)
         remaining = self._queries.seconds_left()
         if remaining is not None and remaining <= 0:
-            return "its time is over"
+            return "the deadline has passed"
         if failure.kind.type == "model" and self._tool.mode != "repair" and failure.remedy is not Remedy.RETRY:
-            return "its mode allows no other move than to wait"
+            return 'only mode="repair" allows more than a retry'
         return (yield from self._by_kind(failure))
 
     def _by_kind(self, failure: Failure) -> AttemptMoves:
@@ -215,24 +215,22 @@ class _ModelRecovery:
         if code == "auth_error":
             return (yield from self._refresh_credentials(failure))
         if code in RETIRED:
-            return self._use_fallback(failure) or "only a person can help"
+            return self._use_fallback(failure) or "a person must act"
         if code == "quota_exceeded":
-            return self._use_fallback(failure) or "waiting does not help: the account is out of credit or quota"
+            return self._use_fallback(failure) or "a retry cannot help: the account is out of credit or quota"
         if code == "bad_request":
             return (
-                self._clamp_answer_limit(failure)
-                or self._append_note(failure)
-                or "the provider refused the request as it stands"
+                self._clamp_answer_limit(failure) or self._append_note(failure) or "the provider rejected the request"
             )
         if code in ("invalid_output", "output_limit"):
-            return self._append_note(failure) or "the answer could not be used, and asking again did not help"
+            return self._append_note(failure) or "the answer could not be used, also after a retry"
         if code == "content_policy":
-            return "the provider's content filter stopped it, and would again"
+            return "the provider's content filter blocked the request and would block a retry"
         if code == "unknown":
-            return "nobody knows what it is, so it is left as it is"
+            return "the cause of the failure is unknown"
         if failure.remedy is Remedy.RETRY:
             return self._retry_later(failure)
-        return "only a person can help" if failure.remedy is Remedy.STOP else "only the model can help"
+        return "a person must act" if failure.remedy is Remedy.STOP else "the model must choose another action"
 
     # Retries
 
@@ -242,15 +240,16 @@ class _ModelRecovery:
         substitute = self._use_fallback(failure, should_consume=False)
         is_blocked = seconds is not None and self.blocking_reason(self._retry_step(seconds))
         if substitute is not None and (seconds is None or is_blocked or self._attempt_number == self._policy.attempts):
-            return self._use_fallback(failure) or "no other model serves"
+            return self._use_fallback(failure) or "no fallback model is available"
         if seconds is None:
-            return f"it asked for {failure.retry_after:g} s, longer than {self._policy.longest_wait:g} s"
+            maximum = self._policy.max_backoff
+            return f"Retry-After is {failure.retry_after:g} s, above the maximum backoff of {maximum:g} s"
         if remaining is not None and seconds >= remaining:
-            return "its time would be over before the next attempt"
+            return "the deadline would pass before the next attempt"
         return self._retry_step(seconds)
 
     def _retry_step(self, seconds: float) -> PlannedAttempt:
-        return PlannedAttempt(self.arguments, Recovery(remedy=Remedy.RETRY, seconds=seconds), self._function)
+        return PlannedAttempt(self.arguments, Recovery(remedy=Remedy.RETRY, backoff_seconds=seconds), self._function)
 
     # Context overflow
 
@@ -259,18 +258,18 @@ class _ModelRecovery:
         clamped_attempt = self._shrink_answer(sizes)
         if clamped_attempt is not None:
             return clamped_attempt
-        reason = "there is no conversation among its arguments"
+        reason = "no argument is a conversation"
         argument = conversation.conversation_argument(self.arguments)
         if argument is not None and isinstance(self.arguments[argument], list | tuple):
             times = "once" if self._compressed == 1 else f"{self._compressed} times"
-            reason = f"it was compressed {times} already, and is still too long"
+            reason = f"the conversation was compressed {times} and is still too long"
             if not self._model.max_compressions:
-                reason = "nothing is compressed, because max_compressions is 0"
+                reason = "compression is off: max_compressions is 0"
             if self._compressed < self._model.max_compressions:
                 compression = yield from self._compress(argument, sizes)
                 if compression.fits and compression.steps:
                     return self._compressed_step(argument, compression)
-                reason = "what must stay of the conversation does not fit: system prompt, last turn and newest exchange"
+                reason = "the system prompt, last turn and newest exchange alone exceed the context window"
         return self._use_fallback(failure, tokens=self._required_tokens(sizes)) or reason
 
     def _sizes(self, failure: Failure) -> Sizes:
@@ -353,7 +352,7 @@ class _ModelRecovery:
 
     def _with_limit(self, name: str, limit: int) -> PlannedAttempt:
         self._has_clamped = True
-        change = Change(path=name, how="clamp", before=self.arguments[name], after=limit, from_="error")
+        change = Change(path=name, operation="clamp", before=self.arguments[name], after=limit, source="error")
         return PlannedAttempt(
             {**self.arguments, name: limit},
             Recovery(remedy=Remedy.REPAIR, changes=(change,), source="error"),
@@ -383,11 +382,11 @@ class _ModelRecovery:
 
     def _refresh_credentials(self, failure: Failure) -> AttemptMoves:
         if self._model.refresh is None or self._has_refreshed:
-            return "only a person can help"
+            return "a person must act"
         self._has_refreshed = True
         refreshed_arguments = yield QueryMove(self._model.refresh, (failure,))
         if refreshed_arguments is None or refreshed_arguments is False:
-            return "refreshing the credentials did not work"
+            return "refresh_auth returned no new credentials"
         arguments = (
             {**self.arguments, **refreshed_arguments} if isinstance(refreshed_arguments, Mapping) else self.arguments
         )
@@ -408,7 +407,9 @@ class _ModelRecovery:
                 fallback_provider = provider_of(fallback.model)
                 if current_provider and fallback_provider and current_provider == fallback_provider:
                     continue  # the outage or spent quota affects the whole provider
-            change = Change(path="model", how="substitute", before=current_model, after=fallback.name, from_="rule")
+            change = Change(
+                path="model", operation="substitute", before=current_model, after=fallback.name, source="rule"
+            )
             recovery = Recovery(remedy=Remedy.REPAIR, source="fallback", changes=(change,))
             if isinstance(fallback.model, str):
                 step = PlannedAttempt({**self.arguments, "model": fallback.model}, recovery)
@@ -419,7 +420,7 @@ class _ModelRecovery:
             if should_consume:
                 self._fallbacks.remove(fallback)
                 self._model.warn(
-                    f"{current_model or 'the model'} failed with {failure.kind}; {fallback.name} is used instead"
+                    f"{current_model or 'The model'} failed with {failure.kind}; using fallback {fallback.name}"
                 )
             return step
         return None

@@ -38,7 +38,7 @@ def parse_arguments(arguments: Any) -> ParsedArguments:
     try:
         text = arguments if isinstance(arguments, str) else bytes(arguments).decode()
     except UnicodeDecodeError:
-        return ParsedArguments(None, error="The arguments are not a JSON object: they are not text.")
+        return ParsedArguments(None, error="The arguments are not a JSON object: they are not a string.")
     if text.strip() in ("", "null"):
         return ParsedArguments({})  # some models send this for no arguments
     try:
@@ -63,18 +63,18 @@ def repair_json(text: str, *, is_object: bool = False) -> str | None:
     return None if reading is None else reading.text
 
 
-class _Reading(NamedTuple):
+class _JsonReading(NamedTuple):
     text: str
     value: Any
     defect: str
     """What was wrong with the text."""
 
 
-def _find_reading(text: str, *, is_object: bool) -> _Reading | None:
+def _find_reading(text: str, *, is_object: bool) -> _JsonReading | None:
     """Return the only reading of a text, or None if there is none or more than one."""
     if len(text) > MAX_REPAIRED_CHARS or _measure_depth(text) > MAX_JSON_DEPTH:
         return None
-    readings: dict[str, _Reading] = {}
+    readings: dict[str, _JsonReading] = {}
     for defect, candidate in _candidates(text):
         try:
             value = _strict.decode(candidate)
@@ -84,27 +84,27 @@ def _find_reading(text: str, *, is_object: bool) -> _Reading | None:
             inner = _find_reading(value, is_object=True)
             if inner is None:
                 continue
-            defect, candidate, value = "they were written as JSON twice", inner.text, inner.value
+            defect, candidate, value = "encoded as JSON twice", inner.text, inner.value
         if isinstance(value, dict) or (isinstance(value, list) and not is_object):
-            readings.setdefault(json.dumps(value, sort_keys=True), _Reading(candidate, value, defect))
+            readings.setdefault(json.dumps(value, sort_keys=True), _JsonReading(candidate, value, defect))
     return next(iter(readings.values())) if len(readings) == 1 else None
 
 
 def _candidates(text: str) -> Iterator[tuple[str, str]]:
     """Yield the text with common defects removed."""
-    inner, defect = text.strip().lstrip("\ufeff").strip(), "they were not strict JSON"
+    inner, defect = text.strip().lstrip("\ufeff").strip(), "not strict JSON"
     if inner[:1] not in ("{", "[", '"') and (fenced := _fenced(inner)) is not None:
-        inner, defect = fenced, "they stood in a code block"
+        inner, defect = fenced, "inside a code block"
     elif inner[:1] not in ("{", "[", '"') or inner[-1:] not in ("}", "]", '"'):
         # Text around one value. With two values the reading is ambiguous.
         start = min((position for position in (inner.find("{"), inner.find("[")) if position >= 0), default=-1)
         end = max(inner.rfind("}"), inner.rfind("]"))
         if start < 0 or end <= start:
             return
-        inner, defect = inner[start : end + 1], "there was something around them"
+        inner, defect = inner[start : end + 1], "surrounded by other text"
     yield defect, inner
     if (leading_object := _leading_object(inner)) is not None:
-        yield "something followed them", leading_object
+        yield "followed by other text", leading_object
     if (repaired := _repair_slips(inner)) is not None and repaired != inner:
         yield defect, repaired
 
@@ -181,7 +181,7 @@ def _escape_match(match: re.Match[str]) -> str:
 
 
 def _reject_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 _strict = json.JSONDecoder(parse_constant=_reject_constant)
@@ -204,9 +204,9 @@ def _describe_error(text: str) -> str:
         value = _strict.decode(text)
     except json.JSONDecodeError as error:
         if error.pos >= len(text.rstrip()) - 1 or error.msg.startswith("Unterminated"):
-            return "The arguments are not a JSON object: the text ends in the middle. Write it again, and shorter."
+            return "The arguments are not a JSON object: the text is cut off. Write it again, shorter."
         return f"The arguments are not a JSON object: {error.msg.lower()} at character {error.pos + 1}."
     except (ValueError, RecursionError):
-        return "The arguments are not a JSON object: they hold what JSON cannot."
+        return "The arguments are not a JSON object: they contain values that JSON does not allow."
     names = {list: "a list", str: "a text", bool: "true or false"}
     return f"The arguments are not a JSON object, but {names.get(type(value), 'a number')}."

@@ -46,7 +46,7 @@ def find_output_error(answer: Any, arguments: Mapping[str, Any]) -> OutputProble
         if not parsed.text.strip():
             if parsed.finish_reason in _COMPLETE_REASONS or is_cut:
                 return OutputProblem(
-                    "The answer is empty." if not is_cut else "The answer was cut off before it began.", is_cut
+                    "The answer is empty." if not is_cut else "The answer was cut off before it started.", is_cut
                 )
             return None
         if wants_json(arguments):
@@ -220,6 +220,6 @@ def _check_json(path: Path, text: str, name: str, is_cut: bool) -> OutputProblem
     subject = f"The arguments of the call of {name or 'a tool'}" if is_call else "The answer"
     if is_cut:
         were = "were" if is_call else "was"
-        return OutputProblem(f"{subject} {were} cut off, because the answer was too long.", True, path, text)
+        return OutputProblem(f"{subject} {were} cut off: the answer was too long.", True, path, text)
     are = "are not a JSON object" if is_call else "is not valid JSON"
     return OutputProblem(f"{subject} {are}.", False, path, text)

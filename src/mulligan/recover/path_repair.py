@@ -36,18 +36,18 @@ def suggest_rewrites(arguments: Mapping[str, Any], error: str, required: Collect
     }
     is_web = any("://" in value for value in slashed.values()) or _HTTP_ERROR_PATTERN.search(error[:MAX_PATH_CHARS])
     if slashed and not is_web:
-        yield _keep_segment(arguments, slashed, -1, "last part", "the name without its folder")
+        yield _keep_segment(arguments, slashed, -1, "last part", "the file name without its folder")
         shown_paths = {name: value for name, value in slashed.items() if value in error} or slashed
         if len(shown_paths) < len(slashed):
-            yield _keep_segment(arguments, shown_paths, -1, "last part", "the name without its folder")
-        yield _keep_segment(arguments, slashed, 0, "first part", "the folder alone")
+            yield _keep_segment(arguments, shown_paths, -1, "last part", "the file name without its folder")
+        yield _keep_segment(arguments, slashed, 0, "first part", "the folder only")
     if required is None:
         return
     for name, value in arguments.items():
         if name not in required and isinstance(value, str) and value and value in error:
             remaining_arguments = {other: other_value for other, other_value in arguments.items() if other != name}
-            change = Change(path=name, how="drop", before=value)
-            yield Rewrite(remaining_arguments, (change,), "leave out", f"{name} is optional, and the error is about it")
+            change = Change(path=name, operation="drop", before=value)
+            yield Rewrite(remaining_arguments, (change,), "leave out", f"{name} is optional and named in the error")
 
 
 def _has_name(path: str) -> bool:
@@ -60,7 +60,7 @@ def _keep_segment(
 ) -> Rewrite:
     after = {name: value.strip("/").split("/")[at] for name, value in slashed.items()}
     changes = tuple(
-        Change(path=name, how="substitute", before=value, after=after[name]) for name, value in slashed.items()
+        Change(path=name, operation="substitute", before=value, after=after[name]) for name, value in slashed.items()
     )
     return Rewrite({**arguments, **after}, changes, strategy, evidence)
 

@@ -103,13 +103,13 @@ class RecoveryFailed:
 
 
 NO_RETRY_REASONS = {
-    Remedy.REPLAN: "only the model can help",
-    Remedy.COMPRESS: "the conversation is too long",
-    Remedy.STOP: "only a person can help",
+    Remedy.REPLAN: "the model must choose another action",
+    Remedy.COMPRESS: "the conversation exceeds the context window",
+    Remedy.STOP: "a person must act",
 }
-UNKNOWN_OUTCOME = "it may have taken effect and is not known to be repeatable"
-CONSUMED_ITERATOR = "an argument of it can be read only once, and a second attempt would find nothing left"
-BLOCKED = "it was not made"
+UNKNOWN_OUTCOME = 'the call may have executed and the tool is declared effects="once"'
+CONSUMED_ITERATOR = "an argument can be read only once, so a second attempt would get no data"
+BLOCKED = "the call was blocked"
 
 RecoveryMoves = Generator[Move, Any, RecoveryFailed | None]
 
@@ -141,7 +141,8 @@ def plan_recovery(
         reason = (
             step
             if isinstance(step, str)
-            else queries.blocking_reason(step[1].seconds) or queries.take_retry_budget(failure, bool(step[1].changes))
+            else queries.blocking_reason(step[1].backoff_seconds)
+            or queries.take_retry_budget(failure, bool(step[1].changes))
         )
         if not reason and not isinstance(step, str):
             yield BackoffMove(step[1])
@@ -150,7 +151,7 @@ def plan_recovery(
                 if not reason and queries.run_prerequisite is not None:
                     prerequisite_error = yield QueryMove(queries.run_prerequisite, (prerequisite,))
                     reason = (
-                        f"{prerequisite.tool}, which must come first, could not be called"
+                        f"the prerequisite {prerequisite.tool} could not be called"
                         if prerequisite_error is None
                         else prerequisite_error
                     )
@@ -175,7 +176,7 @@ def select_tellable(precedents: Sequence[Precedent], tool: Tool) -> tuple[Preced
         for precedent in precedents
         if not any(
             tool.destructive or is_privileged(change.path, tool.privileged, tool.unprivileged)
-            for change in (precedent.changes if not precedent.between else ())
+            for change in (precedent.changes if not precedent.intermediate_tools else ())
             if change.path != TOOL_NAME_PATH
         )
     )
@@ -183,7 +184,7 @@ def select_tellable(precedents: Sequence[Precedent], tool: Tool) -> tuple[Preced
 
 def describe_attempts(number: int) -> str:
     """Return the stop reason for reaching the maximum number of attempts."""
-    return "1 attempt was made" if number == 1 else f"{number} attempts were made"
+    return "the limit of 1 attempt is reached" if number == 1 else f"the limit of {number} attempts is reached"
 
 
 def can_use_memory(failure: Failure, tool: Tool) -> bool:
@@ -197,7 +198,7 @@ def can_use_memory(failure: Failure, tool: Tool) -> bool:
 def needs_verification(failure: Failure, tool: Tool) -> bool:
     """Return whether it matters and is unknown that the call took effect."""
     return (
-        failure.ran is TookEffect.UNKNOWN
+        failure.took_effect is TookEffect.UNKNOWN
         and not tool.is_retry_safe
         and tool.mode != "observe"
         and failure.is_failure
@@ -207,7 +208,7 @@ def needs_verification(failure: Failure, tool: Tool) -> bool:
 
 VERIFIED_EXECUTED = object()
 """Result of `verify` if the call executed."""
-VERIFIED_NOT_EXECUTED = "the developer's check says that it did not happen"
+VERIFIED_NOT_EXECUTED = "verify reported that the call did not execute"
 """Evidence on a failure that `verify` returned."""
 
 
@@ -222,51 +223,51 @@ def choose_next_move(
 ) -> tuple[Arguments, Recovery] | str:
     """Return the arguments and recovery of the next attempt, or the reason why there is none."""
     if not failure.is_failure:
-        return "it is not a failure"
+        return "the result is not a failure"
     if tool.mode == "observe":
-        return "it is only observed"
+        return 'the mode is "observe"'
     if BLOCKED in failure.evidence:
         return BLOCKED
     if not failure.recoverable:
-        return "its author says that trying again cannot help"
+        return "the error is declared unrecoverable"
     can_prepare = tool.learn == "repair" and queries.run_prerequisite is not None and failure.remedy is Remedy.REPLAN
     if failure.remedy not in (Remedy.RETRY, Remedy.REPAIR) and not can_prepare:
         return NO_RETRY_REASONS[failure.remedy]
-    if not tool.is_retry_safe and failure.ran is not TookEffect.NO:
+    if not tool.is_retry_safe and failure.took_effect is not TookEffect.NO:
         return UNKNOWN_OUTCOME
     # Rejected arguments were not read. A refused connection does not prove that.
-    is_rejected = failure.ran is TookEffect.NO and failure.remedy is not Remedy.RETRY
+    is_rejected = failure.took_effect is TookEffect.NO and failure.remedy is not Remedy.RETRY
     if not is_rejected and any(map(_can_be_read_once, arguments.values())):
         return CONSUMED_ITERATOR
     if changed_names := queries.changed_arguments():
         return (
-            f"it has changed {', '.join(changed_names)}, which it was given, "
-            "and a second attempt would get something else"
+            f"the call modified its arguments ({', '.join(changed_names)}), "
+            "so a second attempt would get different input"
         )
     if attempt > policy.attempts:
         return describe_attempts(policy.attempts)
     seconds = policy.compute_backoff(attempt, failure.retry_after, queries.random())
     if seconds is None:
-        return f"it asked for {failure.retry_after:g} s, longer than {policy.longest_wait:g} s"
+        return f"Retry-After is {failure.retry_after:g} s, above the maximum backoff of {policy.max_backoff:g} s"
     remaining = queries.seconds_left()
     if remaining is not None and seconds >= remaining:
-        return "its time would be over before the next attempt"
+        return "the deadline would pass before the next attempt"
     if failure.remedy is Remedy.RETRY:
         # A retry would repeat a refused connection, but is safe if the check proved that the call did not execute.
         if not tool.is_retry_safe and VERIFIED_NOT_EXECUTED not in failure.evidence:
-            return "the same call is not made twice, because it may have side effects"
-        return arguments, Recovery(remedy=Remedy.RETRY, seconds=seconds)
+            return 'the tool is declared effects="once" and may have side effects'
+        return arguments, Recovery(remedy=Remedy.RETRY, backoff_seconds=seconds)
     repair = repair_queue.next_repair(arguments, failure, tool, policy, queries)
     if isinstance(repair, str):
         return NO_RETRY_REASONS[failure.remedy] if failure.remedy is Remedy.REPLAN else repair
     return repair.arguments, Recovery(
         remedy=Remedy.REPAIR,
-        seconds=seconds,
+        backoff_seconds=seconds,
         changes=repair.changes,
         source=repair.source,
-        fix=repair.fix_id,
+        fix_id=repair.fix_id,
         confidence=repair.confidence,
-        first=tuple(prerequisite.tool for prerequisite in repair.prerequisites),
+        prerequisites=tuple(prerequisite.tool for prerequisite in repair.prerequisites),
     )
 
 
@@ -320,8 +321,8 @@ class RepairQueue:
         queue.sort(key=lambda suggestion: suggestion.source == "memory")
         if not queue:
             if not suggestions:
-                return "nothing known would mend its arguments"
-            return suggestions[0].reason or "no other repair is known"
+                return "no repair found for the arguments"
+            return suggestions[0].reason or "all known repairs were attempted"
         best, *self.alternatives = queue
         self.prerequisites = best.prerequisites
         if best.prerequisites:
@@ -365,7 +366,7 @@ class RepairQueue:
         if self.cached_suggestions is None or self.cached_suggestions[0] is not failure:
             earlier_calls = queries.earlier_calls()
             suggestions = suggest(
-                arguments, failure, tool, earlier_calls, min_confidence=policy.confidence, fixes=self.fixes
+                arguments, failure, tool, earlier_calls, min_confidence=policy.min_confidence, fixes=self.fixes
             )
             self.cached_suggestions = failure, suggestions
         return self.cached_suggestions[1]

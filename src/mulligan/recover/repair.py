@@ -163,7 +163,10 @@ class _SuggestionBuilder:
         """
         match = match_tool_name(self.tool.name, list(self.tools))
         if match is not None:
-            yield match.name, self._draft_for_tool(match.name, f"tool {match.method}", "there is one tool of this name")
+            yield (
+                match.name,
+                self._draft_for_tool(match.name, f"tool {match.method}", "exactly one tool matches this name"),
+            )
             return
         # Tools that accept the arguments come first: `get_order(order_id)` means `get_order_details`, not `get_user`.
         near = sorted(
@@ -171,12 +174,12 @@ class _SuggestionBuilder:
             key=lambda name: not self._accepts_arguments(self.tools[name]),
         )
         for name in near:
-            yield name, self._draft_for_tool(name, "tool near", "its name is the nearest")
+            yield name, self._draft_for_tool(name, "tool near", "its name is the most similar")
         if not near:
             fitting = [name for name, schema in list(self.tools.items())[:100] if self._accepts_arguments(schema)]
             if len(fitting) == 1:
                 strategy = "tool fits" if self.tool.name.strip() else "tool nameless"
-                yield fitting[0], self._draft_for_tool(fitting[0], strategy, "no other tool takes these arguments")
+                yield fitting[0], self._draft_for_tool(fitting[0], strategy, "only this tool accepts these arguments")
 
     def _accepts_arguments(self, schema: Schema | None) -> bool:
         if not schema or not self.arguments:
@@ -186,7 +189,7 @@ class _SuggestionBuilder:
 
     def _draft_for_tool(self, name: str, strategy: str, evidence: str) -> _Draft:
         """Build the call with another tool name, with arguments repaired by that tool's schema."""
-        renamed = Change(path=TOOL_NAME_PATH, how="rename", before=self.tool.name, after=name, from_="schema")
+        renamed = Change(path=TOOL_NAME_PATH, operation="rename", before=self.tool.name, after=name, source="schema")
         schema = self.tools.get(name)
         compiled = compile_schema(schema) if schema else None
         is_valid = compiled is None or not (
@@ -273,7 +276,7 @@ class _SuggestionBuilder:
             new_arguments = {**self.arguments, **{name: value for name, (value, _) in chosen_values.items()}}
             if schema.find_violations(new_arguments) == []:
                 changes = tuple(
-                    Change(path=name, how="substitute", after=value, from_="run")
+                    Change(path=name, operation="substitute", after=value, source="run")
                     for name, (value, _) in chosen_values.items()
                 )
                 strategy = "filled" if at == 0 else "one of several"
@@ -378,7 +381,11 @@ class _SuggestionBuilder:
             memory_repair.apply_fixes(self.fixes, self.arguments, schema, self.earlier_calls) if self.fixes else ()
         ):
             strategy = (
-                "recipe" if applied_fix.prerequisites else "exemplar" if applied_fix.fix.sort == "exemplar" else "fix"
+                "prerequisite"
+                if applied_fix.prerequisites
+                else "exemplar"
+                if applied_fix.fix.type == "exemplar"
+                else "fix"
             )
             yield _Draft(
                 applied_fix.arguments,
@@ -429,28 +436,28 @@ class _SuggestionBuilder:
         """Return why a suggestion is not automatic, or an empty string."""
         tool, failure = self.tool, self.failure
         if tool.mode != "repair":
-            return "repairs are only suggested" if tool.mode == "suggest" else "it is only observed"
+            return 'the mode is "suggest"' if tool.mode == "suggest" else 'the mode is "observe"'
         if not failure.recoverable:
-            return "its author says that trying again cannot help"
+            return "the error is declared unrecoverable"
         if failure.remedy is Remedy.RETRY:
-            return "it may work by itself, later"
+            return "a later retry may succeed"
         if failure.remedy is Remedy.STOP:
-            return "only a person can help"
+            return "a person must act"
         if draft.applied_fix is not None and (reason := self._unproven_reason(draft.applied_fix)):
             return reason
         if draft.applied_fix is not None and draft.applied_fix.prerequisites:
             return self._prerequisite_objection(draft.applied_fix, confidence)
         argument_changes = [change for change in draft.changes if change.path != TOOL_NAME_PATH]
         if tool.destructive and argument_changes:
-            return "the tool is marked as destructive"
+            return "the tool is declared destructive"
         for change in argument_changes:
             for path in _changed_names(change):
                 if not self._can_change(path):
-                    return f"{path} is an argument that is not changed without asking"
+                    return f"{path} is a privileged argument"
         if draft.source == "error" and "bound in error" not in draft.strategies:
-            return "of an error's own numbers only a bound is used without asking"
+            return "of the numbers in an error, only a bound is applied automatically"
         if draft.is_rejected and failure.kind.code in _ARGUMENTS_ACCEPTED_CODES and argument_changes:
-            return "it failed by something else than what its schema forbids"
+            return "the failure is not a schema violation"
         if draft.is_rejected and argument_changes and (name := self._find_blamed_argument()):
             roots = {
                 path.partition(".")[0]
@@ -458,14 +465,14 @@ class _SuggestionBuilder:
                 for path in (*_changed_names(change), str(change.before))
             }
             if name not in roots:
-                return f"the error is about {name}, which this leaves as it is"
+                return f"the error names {name}, which this repair does not change"
         if not draft.is_rejected:
             if failure.remedy is not Remedy.REPAIR:
-                return "only the model can help"
-            if not tool.is_retry_safe and failure.ran is not TookEffect.NO:
-                return "it may have taken effect and is not known to be repeatable"
+                return "the model must choose another action"
+            if not tool.is_retry_safe and failure.took_effect is not TookEffect.NO:
+                return 'the call may have executed and the tool is declared effects="once"'
         if confidence <= self.min_confidence:  # SAFETY 2: automatic repairs exceed the threshold
-            return "no repair is sure enough"
+            return "its confidence is too low"
         return ""
 
     def _find_blamed_argument(self) -> str:
@@ -483,29 +490,29 @@ class _SuggestionBuilder:
         fix = applied_fix.fix
         if applied_fix.prerequisites and self.tool.learn != "repair":
             return 'prerequisites are run automatically only with learn = "repair"'
-        if fix.likeness < 1:
-            return "it worked for a failure that is only alike"
+        if fix.similarity < 1:
+            return "it succeeded for a similar failure only"
         if fix.state not in ("promoted", "approved"):
-            return fix.why or "it is not proven"
+            return fix.reason or "the fix is not promoted"
         if applied_fix.has_unlisted_text:
-            return "its text is not listed in the tool's schema"
+            return "its text is not an enum value of the tool's schema"
         if applied_fix.has_new_value and fix.state != "approved":
-            return "a remembered value is applied only after an operator approved it"
+            return "a value from memory needs approval by an operator"
         return ""
 
     def _prerequisite_objection(self, applied_fix: memory_repair.AppliedFix, confidence: float) -> str:
         """Return why prerequisite calls are not made automatically, if the operator allows them at all."""
         if applied_fix.missing_arguments:
-            return f"nothing in this run says {applied_fix.missing_arguments[0]}"
+            return f"this run contains no value for {applied_fix.missing_arguments[0]}"
         for tool, prerequisite_arguments in applied_fix.prerequisites:
             for name, value in prerequisite_arguments.items():
                 if is_privileged(name) and not self._is_from_this_run(value):
-                    return f"{tool}.{name} is an argument that is not given without asking"
+                    return f"{tool}.{name} is a privileged argument"
                 if not self._is_from_this_run(value) and any(isinstance(leaf, str) for leaf in _iter_leaves(value)):
-                    return f"{tool}.{name} would be a text of another run"
-        if not self.tool.is_retry_safe and self.failure.ran is not TookEffect.NO:
-            return "it may have taken effect and is not known to be repeatable"
-        return "no repair is sure enough" if confidence <= self.min_confidence else ""
+                    return f"{tool}.{name} would repeat a text of another run"
+        if not self.tool.is_retry_safe and self.failure.took_effect is not TookEffect.NO:
+            return 'the call may have executed and the tool is declared effects="once"'
+        return "its confidence is too low" if confidence <= self.min_confidence else ""
 
     def _is_from_this_run(self, value: Any) -> bool:
         run_arguments = [self.arguments, *(call.arguments for call in self.earlier_calls)]
@@ -585,20 +592,20 @@ def _prerequisite_calls(draft: _Draft) -> tuple[PrerequisiteCall, ...]:
 
 def _changed_names(change: Change) -> Iterator[str]:
     yield change.path
-    if change.how == "rename" and isinstance(change.after, str):
+    if change.operation == "rename" and isinstance(change.after, str):
         yield change.after
 
 
 def _describe_change(change: Change) -> str:
     """Describe a change in a few words, without its values."""
-    match change.how:
+    match change.operation:
         case "rename":
-            return f"{change.path}: the schema knows it as {change.after}"
+            return f"{change.path}: named {change.after} in the schema"
         case "drop":
             return f"{change.path}: not in the schema, or empty"
         case "default":
-            return f"{change.path}: required, and has a default"
+            return f"{change.path}: required, has a default"
         case "clamp":
-            return f"{change.path}: beyond its bound"
+            return f"{change.path}: outside its bounds"
         case _:
-            return f"{change.path}: {change.how}, as the schema asks"
+            return f"{change.path}: {change.operation}, as the schema requires"

@@ -66,7 +66,7 @@ class CompiledSchema:
     def unusable_reason(self) -> str:
         """Return why the schema cannot be used for validation, or an empty string."""
         if self.schema is None:
-            return "it is too large, or holds what JSON does not"
+            return "it is too large or contains values that JSON does not allow"
         try:
             import jsonschema_rs  # created the same way as for the first call
 
@@ -111,14 +111,14 @@ class CompiledSchema:
         return cached_answer
 
 
-_cache_by_id: dict[int, CompiledSchema] = {}
-_cache_by_text: dict[bytes, CompiledSchema] = {}
+cache_by_id: dict[int, CompiledSchema] = {}
+cache_by_text: dict[bytes, CompiledSchema] = {}
 _encoder = msgspec.json.Encoder()
 
 
 def compile_schema(schema: Schema) -> CompiledSchema:
     """Return the compiled schema from the cache, by object or by equal text, or compile it."""
-    compiled = _cache_by_id.get(id(schema))
+    compiled = cache_by_id.get(id(schema))
     if compiled is not None and compiled._source is schema:
         return compiled
     try:
@@ -126,13 +126,13 @@ def compile_schema(schema: Schema) -> CompiledSchema:
         text = _encoder.encode(schema)
     except (TypeError, ValueError, RecursionError):
         return CompiledSchema(schema)  # not JSON or too large: no cache key
-    compiled = _cache_by_text.get(text)
+    compiled = cache_by_text.get(text)
     if compiled is None:
-        if len(_cache_by_text) >= MAX_CACHED_SCHEMAS:
-            _cache_by_text.clear()
-            _cache_by_id.clear()
-        compiled = _cache_by_text[text] = CompiledSchema(schema)
-        _cache_by_id[id(schema)] = compiled
+        if len(cache_by_text) >= MAX_CACHED_SCHEMAS:
+            cache_by_text.clear()
+            cache_by_id.clear()
+        compiled = cache_by_text[text] = CompiledSchema(schema)
+        cache_by_id[id(schema)] = compiled
     return compiled
 
 
@@ -180,7 +180,7 @@ def validate_or_none(arguments: Mapping[str, Any], schema: Schema) -> list[Schem
 
 
 def _reject_reference(uri: str) -> Any:
-    raise ValueError(f"references are not followed: {uri}")
+    raise ValueError(f"external references are not supported: {uri}")
 
 
 def _find_node(schema: Schema, path: list[str | int]) -> tuple[Any, Any]:

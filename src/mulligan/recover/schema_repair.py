@@ -292,7 +292,7 @@ class _SchemaRepairer:
             outside = f"{format_path((*path, unknown[0]))}.{name}"
             # Record the inner name: the name of the wrapper carries no information.
             change = Change(
-                path=format_path((*path, name)), how="rename", before=outside, after=format_path((*path, name))
+                path=format_path((*path, name)), operation="rename", before=outside, after=format_path((*path, name))
             )
             self.changes[(*path, name)] = change
         self.strategies.append("unnest")
@@ -379,27 +379,29 @@ class _SchemaRepairer:
             before = earlier_change.before
         elif operation != "default":
             before = self.value_at(path)
-        if earlier_change is not None and earlier_change.how == "rename":
+        if earlier_change is not None and earlier_change.operation == "rename":
             # Keep the rename as one change and record the value as another, at its current path.
             path_of_value: Path = (*path, "")
             before = self.value_at(path) if path_of_value not in self.changes else self.changes[path_of_value].before
             self.changes[path_of_value] = Change(
-                path=format_path(path), how=operation, before=before, after=after, from_=source
+                path=format_path(path), operation=operation, before=before, after=after, source=source
             )
         else:
-            self.changes[path] = Change(path=format_path(path), how=operation, before=before, after=after, from_=source)
+            self.changes[path] = Change(
+                path=format_path(path), operation=operation, before=before, after=after, source=source
+            )
         self.values = replace_at_path(self.values, path, after)
         self.strategies.append(strategy)
 
     def drop(self, path: Path, strategy: str) -> None:
-        self.changes[path] = Change(path=format_path(path), how="drop", before=self.value_at(path))
+        self.changes[path] = Change(path=format_path(path), operation="drop", before=self.value_at(path))
         self.values = _without_path(self.values, path)
         self.strategies.append(strategy)
 
     def rename(self, path: Path, to: Path, strategy: str) -> None:
         value = self.value_at(path)
         target_text = to[-1] if path[:-1] == to[:-1] else format_path(to)
-        self.changes[to] = Change(path=format_path(path), how="rename", before=path[-1], after=target_text)
+        self.changes[to] = Change(path=format_path(path), operation="rename", before=path[-1], after=target_text)
         if path[:-1] == to[:-1]:
             self.values = _with_renamed_key(self.values, path, to[-1])
         else:

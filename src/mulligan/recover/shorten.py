@@ -11,7 +11,7 @@ MIN_SHORTENED_CHARS = 160
 """A shorter result is not worth its space."""
 MAX_PARSED_CHARS = 400_000
 """Characters of JSON that are parsed. Of longer texts only the ends are retained."""
-_MARK = "[mulligan: shortened to make the conversation fit;"
+_MARK = "[mulligan: shortened to fit the context window;"
 _MIN_FOLDED_LINES = 3
 """Similar consecutive lines that are folded."""
 
@@ -31,7 +31,7 @@ def shorten_text(text: str, limit: int) -> str:
             return outline
     folded_text, lines = _fold_lines(text)
     if len(folded_text) + 100 <= limit:
-        return f"{folded_text}\n{_MARK} {lines} repeated lines folded]"
+        return f"{folded_text}\n{_MARK} {lines} repeated lines removed]"
     return _keep_ends(folded_text, limit, len(text))
 
 
@@ -41,7 +41,7 @@ def _outline_json(text: str, limit: int) -> str | None:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    mark = f"\n{_MARK} an outline of {len(text):,} characters of JSON]"
+    mark = f"\n{_MARK} outline of {len(text):,} characters of JSON]"
     available_chars = limit - len(mark)
     if available_chars < 40:
         return None
@@ -119,7 +119,7 @@ def _fold_lines(text: str) -> tuple[str, int]:
         while end < len(lines) and shapes[end] == shapes[start]:
             end += 1
         if end - start > _MIN_FOLDED_LINES and lines[start].strip():
-            folded_lines += [lines[start], f"[... {end - start - 2} lines alike ...]", lines[end - 1]]
+            folded_lines += [lines[start], f"[... {end - start - 2} similar lines ...]", lines[end - 1]]
             removed_count += end - start - 2
         else:
             folded_lines += lines[start:end]
@@ -130,7 +130,7 @@ def _fold_lines(text: str) -> tuple[str, int]:
 
 def _keep_ends(text: str, limit: int, total: int) -> str:
     """Return both ends, cut at line breaks if possible, so that a table retains its header."""
-    mark = f"\n{_MARK} {total:,} characters, of which {{}} are left out here]\n"
+    mark = f"\n{_MARK} {{}} of {total:,} characters removed]\n"
     available_chars = max(limit - len(mark) - 8, 20)
     head = available_chars * 3 // 5
     tail = available_chars - head

@@ -78,7 +78,7 @@ class Redactor:
         personal: bool = True,
     ) -> None:
         if level not in ("local", "shared"):
-            raise ValueError(f'level is "local" or "shared", got {level!r}.')
+            raise ValueError(f'level must be "local" or "shared", got {level!r}.')
         folded_names = [_fold_name(name) for name in names]
         finders = [(_label(name), compile_user_pattern(_assignment(name))) for name in folded_names if name]
         finders += [("pattern", compile_user_pattern(pattern)) for pattern in patterns]
@@ -97,7 +97,7 @@ class Redactor:
             object.__setattr__(self, field, value)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"A Redactor does not change; make another one to set {name}.")
+        raise AttributeError(f"A Redactor is immutable. Create another one to set {name!r}.")
 
     def with_secrets_from(self, *parts: Any) -> Redactor:
         """Return a copy of the redactor that also redacts all secrets found in these parts of a record."""

@@ -142,20 +142,20 @@ def _check_quotations(text: str) -> list[str]:
         problems += _find_shown_internals(text[position : opening.start()], position)
         end = text.find(f"[end {opening[1]}]", opening.end())
         if end < 0:
-            return [*problems, f"a quotation that is not closed at {opening.start()}"]
+            return [*problems, f"unclosed quotation at {opening.start()}"]
         quoted_text = text[opening.end() : end].strip()
         if len(quoted_text) > MAX_QUOTED_CHARS:
             problems.append(
-                f"a quotation of {len(quoted_text)} characters, at most {MAX_QUOTED_CHARS}, at {opening.start()}"
+                f"quotation of {len(quoted_text)} characters, maximum {MAX_QUOTED_CHARS}, at {opening.start()}"
             )
         if _MARK.search(quoted_text):
-            problems.append(f"a mark inside a quotation at {opening.start()}")
+            problems.append(f"quotation mark inside a quotation at {opening.start()}")
         if any(c in quoted_text for c in "<>|"):
             problems.append(f"angle brackets or pipes inside a quotation at {opening.start()}")
         problems += _find_shown_internals(quoted_text, opening.end())
         position = end + len(opening[1]) + len("[end ]")
     if closing := _CLOSING.search(text, position):
-        problems.append(f"a closing mark that nothing opened at {closing.start()}")
+        problems.append(f"closing mark without an opening mark at {closing.start()}")
     return problems + _find_shown_internals(text[position:], position)
 
 

@@ -9,15 +9,17 @@ from typing import Any
 def compile_user_pattern(pattern: str) -> re.Pattern[str]:
     """Compile a user-defined pattern. Raise ValueError if it is invalid or unsafe for untrusted text."""
     if len(pattern) > 2000:
-        raise ValueError(f"A pattern is at most 2000 characters, got {len(pattern)}. Write several.")
+        raise ValueError(
+            f"Pattern of {len(pattern)} characters is too long, the maximum is 2000. Split it into several patterns."
+        )
     try:
         expression = re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
-        raise ValueError(f"{pattern!r} is not a regular expression: {error}.") from None
+        raise ValueError(f"{pattern!r} is not a valid regular expression: {error}.") from None
     if _has_nested_repetition(pattern):
         raise ValueError(
-            f"{pattern!r} repeats a repetition, which can take hours on some texts. "
-            "Bound one of the two, as in (a{1,20})+, or make the inner one possessive, as in (a++)+."
+            f"{pattern!r} has a nested repetition, which can take hours on some texts. Bound one of the two, as "
+            f"in (a{{1,20}})+, or make the inner one possessive, as in (a++)+."
         )
     return expression
 

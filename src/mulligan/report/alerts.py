@@ -43,7 +43,7 @@ WEBHOOK_RETRY_DELAYS_SECONDS = (1.0, 5.0)
 """Backoff before each retry of a webhook request that timed out or failed with a server error."""
 MAX_QUEUED_ALERTS = 100
 MAX_TRACKED_ENTRIES = 10_000
-BLOCKED_EVIDENCE = "it was not made"
+BLOCKED_EVIDENCE = "the call was blocked"
 """Evidence of a blocked call. If its circuit breaker is open, the failure also has `retry_after`."""
 CIRCUIT_OPEN = "its circuit breaker is open"
 """Stop reason of calls that an open circuit breaker ended."""
@@ -52,8 +52,8 @@ CIRCUIT_OPEN = "its circuit breaker is open"
 class Alert(Record, frozen=True):
     """One alert, as sent in JSON."""
 
-    what: Literal["person_needed", "new_pattern", "giving_up", "circuit_open"]
-    told: str
+    type: Literal["person_needed", "new_pattern", "high_failure_rate", "circuit_open"]
+    text: str
     """Summary in one sentence."""
     at: int
     tool: str = ""
@@ -108,7 +108,7 @@ class AlertRules:
             self._close_failures(
                 step.run, lambda failed_step: failed_step.call == step.call or failed_step.name == step.name
             )
-        elif step.ending is not None and step.has_failed:
+        elif step.stop is not None and step.has_failed:
             self._close_failures(step.run, lambda failed_step: failed_step.call == step.call)
             yield from self._count_unrecovered(step, now)
         elif step.has_failed and step.type != "run":
@@ -119,14 +119,14 @@ class AlertRules:
             return
         name = sanitize(step.name, 80)
         is_blocked = BLOCKED_EVIDENCE in failure.evidence
-        if (is_blocked and failure.retry_after is not None) or (step.ending and CIRCUIT_OPEN in step.ending.why):
-            yield self._build_alert("circuit_open", f"{name} fails so often that {CIRCUIT_OPEN}", step, now)
+        if (is_blocked and failure.retry_after is not None) or (step.stop and CIRCUIT_OPEN in step.stop.reason):
+            yield self._build_alert("circuit_open", f"{name}: {CIRCUIT_OPEN} after repeated failures", step, now)
         if is_blocked:
             return
         if failure.remedy is Remedy.STOP:
-            yield self._build_alert("person_needed", f"{failure.kind} in {name}: only a person can fix it", step, now)
+            yield self._build_alert("person_needed", f"{failure.kind} in {name}: a person must act", step, now)
         elif self._is_new_pattern(step):
-            yield self._build_alert("new_pattern", f"{failure.kind} in {name}: not met before", step, now)
+            yield self._build_alert("new_pattern", f"{failure.kind} in {name}: new failure pattern", step, now)
 
     def _close_failures(self, run: str, is_closed: Callable[[Step], bool]) -> None:
         """Remove open failures of a run that match: they were attempted again or have recovered."""
@@ -140,17 +140,17 @@ class AlertRules:
     def _count_unrecovered(self, step: Step, now: float) -> Iterable[Alert]:
         self._finished_calls.append((now, True))
         if text := self._failure_rate_text(now):
-            yield self._build_alert("giving_up", text, step, now)
+            yield self._build_alert("high_failure_rate", text, step, now)
 
     def _failure_rate_text(self, now: float) -> str:
         while self._finished_calls and self._finished_calls[0][0] < now - FAILURE_WINDOW_SECONDS:
             self._finished_calls.popleft()
-        unrecovered = sum(is_given_up for _, is_given_up in self._finished_calls)
+        unrecovered = sum(is_unrecovered for _, is_unrecovered in self._finished_calls)
         if len(self._finished_calls) < MIN_CALLS_IN_WINDOW or unrecovered < UNRECOVERED_RATIO * len(
             self._finished_calls
         ):
             return ""
-        return f"{unrecovered} of the last {len(self._finished_calls)} calls were given up"
+        return f"{unrecovered} of the last {len(self._finished_calls)} calls are unrecovered"
 
     def _is_new_pattern(self, step: Step) -> bool:
         """Return whether the pattern of a failure first occurred in this run."""
@@ -167,8 +167,8 @@ class AlertRules:
         failure = step.failure
         id = pattern_id(step.name, failure.fingerprint) if failure is not None and failure.fingerprint else ""
         return Alert(
-            what=alert_type,
-            told=text,
+            type=alert_type,
+            text=text,
             at=int(now * 1000),
             tool=sanitize(step.name, 200),
             kind=str(failure.kind) if failure is not None else "",
@@ -179,8 +179,8 @@ class AlertRules:
         )
 
     def _should_send(self, alert: Alert, now: float) -> bool:
-        subject = {"giving_up": "", "circuit_open": alert.tool}.get(alert.what, f"{alert.kind} {alert.tool}")
-        key = (alert.what, subject)
+        subject = {"high_failure_rate": "", "circuit_open": alert.tool}.get(alert.type, f"{alert.kind} {alert.tool}")
+        key = (alert.type, subject)
         if now - self._last_sent_at.get(key, float("-inf")) < REPEAT_INTERVAL_SECONDS:
             return False
         while self._recent_alerts and self._recent_alerts[0] < now - 3600:
@@ -199,12 +199,9 @@ class AlertRules:
         suppressed, self._suppressed = self._suppressed, 0
         if not suppressed:
             return alert
-        suppressed_text = (
-            "an alert before this one was" if suppressed == 1 else f"{suppressed} alerts before this one were"
-        )
-        return replace(
-            alert, suppressed=suppressed, told=f"{alert.told}; {suppressed_text} not told, there were so many"
-        )
+        noun = "alert" if suppressed == 1 else "alerts"
+        suppressed_text = f"{suppressed} earlier {noun} suppressed (limit {MAX_ALERTS_PER_HOUR} per hour)"
+        return replace(alert, suppressed=suppressed, text=f"{alert.text}; {suppressed_text}")
 
 
 def _remember(entries: dict[str, T], name: str, value: T) -> None:
@@ -234,11 +231,11 @@ class Alerts:
         try:
             self._command = shlex.split(command)
         except ValueError as error:
-            raise SettingsError(f"{command!r} is no command: {error}.") from None
+            raise SettingsError(f"Invalid alert command {command!r}: {error}. Quote it as for a shell.") from None
         if not self._command and not webhook:
-            raise SettingsError("alerts need somebody to tell: a command or a webhook.")
+            raise SettingsError("No alert receiver. Set a command or a webhook.")
         if webhook and urlsplit(webhook).scheme not in ("http", "https"):
-            raise SettingsError(f"a webhook is an http(s) address, got {webhook!r}.")
+            raise SettingsError(f"Invalid alert webhook {webhook!r}. Use an http or https URL.")
         self._webhook = webhook
         self._rules = AlertRules(find, link)
         self._clock = clock
@@ -258,7 +255,7 @@ class Alerts:
             try:
                 self._queue.put_nowait(alert)
             except queue.Full:
-                log.warning("an alert was not told, because %d wait: %s", MAX_QUEUED_ALERTS, alert.told)
+                log.warning("Alert dropped, %d alerts are queued: %s", MAX_QUEUED_ALERTS, alert.text)
 
     def close(self, timeout: float = 2.0) -> None:
         """Send the queued alerts and stop the thread. Give up after the timeout."""
@@ -268,19 +265,19 @@ class Alerts:
             try:
                 self._queue.put(None, timeout=timeout)
             except queue.Full:  # the receiver does not respond
-                log.warning("%d alerts were not told before the end", self._queue.qsize())
+                log.warning("%d alerts were not sent before shutdown", self._queue.qsize())
                 return
             self._thread.join(max(0.0, deadline - time.monotonic()))
 
     def _run(self) -> None:
         while (alert := self._queue.get()) is not None:
-            for deliver in (self._run_command, self._post):
+            for deliver in (self.run_command, self._post):
                 try:
                     deliver(alert)
                 except Exception as error:  # noqa: BLE001 - log it and continue with the next receiver
-                    log.warning("nobody could be alerted (%s): %s", error, alert.told)
+                    log.warning("Alert not delivered (%s): %s", error, alert.text)
 
-    def _run_command(self, alert: Alert) -> None:
+    def run_command(self, alert: Alert) -> None:
         if self._command:
             # No shell, and no alert text on the command line: it contains untrusted text.
             subprocess.run(
@@ -293,7 +290,7 @@ class Alerts:
 
     def _post(self, alert: Alert) -> None:
         if self._webhook:
-            body = json.dumps({"text": f"mulligan: {alert.told}", "alert": json.loads(encode(alert))}).encode()
+            body = json.dumps({"text": f"mulligan: {alert.text}", "alert": json.loads(encode(alert))}).encode()
             request = urllib.request.Request(self._webhook, body, {"Content-Type": "application/json"})
             for delay in (*WEBHOOK_RETRY_DELAYS_SECONDS, None):
                 try:

@@ -10,7 +10,7 @@ from mulligan.core.records import to_builtins
 from mulligan.report.tables import render_columns, to_line
 from mulligan.store.base import AuditEntry
 
-CSV_COLUMNS = ("at", "by", "via", "token", "do", "about", "told", "id")
+CSV_COLUMNS = ("at", "by", "via", "token", "action", "target", "detail", "id")
 
 
 def to_facts(entry: AuditEntry) -> dict[str, Any]:
@@ -22,15 +22,15 @@ def format_timestamp(millis: int) -> str:
 
 
 def render_list(entries: Sequence[AuditEntry], width: int | None) -> Iterator[str]:
-    rows = [("when", "who", "through", "did", "about", "")]
+    rows = [("time (UTC)", "user", "via", "action", "subject", "detail")]
     rows += [
         (
             format_timestamp(entry.at),
             to_line(entry.by, 30),
             entry.via,
-            entry.do,
-            to_line(entry.about, 40),
-            to_line(entry.told, 80),
+            entry.action,
+            to_line(entry.target, 40),
+            to_line(entry.detail, 80),
         )
         for entry in entries
     ]

@@ -20,8 +20,8 @@ class KindFinding(Record, frozen=True):
     kind: str
     remedy: str
     failures: int
-    overcome: int
-    again: int
+    recovered: int
+    repeats_after_compaction: int
     tool: str
 
 
@@ -29,8 +29,8 @@ class ToolFinding(Record, frozen=True):
     tool: str
     calls: int
     failures: int
-    overcome: int
-    seconds: float
+    recovered: int
+    failure_seconds: float
     """Time spent in failed calls of this tool."""
 
 
@@ -43,14 +43,14 @@ class PatternFinding(Record, frozen=True):
     message: str
     failures: int
     sessions: int
-    overcome: int
-    again: int
-    first: int
-    last: int
+    recovered: int
+    repeats_after_compaction: int
+    first_seen_at: int
+    last_seen_at: int
 
     @property
     def unrecovered(self) -> int:
-        return self.failures - self.overcome
+        return self.failures - self.recovered
 
 
 class FixFinding(Record, frozen=True):
@@ -58,8 +58,8 @@ class FixFinding(Record, frozen=True):
 
     tool: str
     kind: str
-    fix: str
-    worked: int
+    action: str
+    successes: int
     failures: int
     """All failures of this kind and tool, recovered or not."""
     before: str = ""
@@ -72,46 +72,46 @@ class SpiralFinding(Record, frozen=True):
     run: str
     agent: str
     project: str
-    started: int
+    started_at: int
     tool: str
     kind: str
     message: str
     failures: int
-    seconds: float
+    duration_seconds: float
     """Time from the first to the last failure, without pauses."""
-    ended: str
+    recovered_by: str
     """How the last failure recovered; empty if it did not."""
 
 
 class DayFinding(Record, frozen=True):
     day: str
     calls: int
-    overcome: int
-    given_up: int
+    recovered: int
+    unrecovered: int
 
 
 class Findings(Record, frozen=True):
     """All findings of a scan. A call that failed and succeeded at a later attempt is one recovered failure."""
 
     sessions: int = 0
-    compacted: int = 0
+    compacted_sessions: int = 0
     """Sessions whose conversation was compacted."""
     calls: int = 0
     failures: int = 0
-    overcome: int = 0
-    again: int = 0
+    recovered: int = 0
+    repeats_after_compaction: int = 0
     """Failures that occurred before a compaction and again after it."""
-    seconds: float = 0.0
+    failure_seconds: float = 0.0
     """Time in failed calls and between each of them and the next call."""
-    refused: int = 0
+    user_rejected: int = 0
     """Calls rejected by the user; not counted as failures."""
     cancelled: int = 0
     """Calls cancelled, or skipped because a concurrent call failed; not counted as failures."""
-    before: tuple[int, int] = (0, 0)
+    before_compaction: tuple[int, int] = (0, 0)
     """Number of calls and failures before the first compaction, in sessions that have one."""
-    after: tuple[int, int] = (0, 0)
-    first: int = 0
-    last: int = 0
+    after_compaction: tuple[int, int] = (0, 0)
+    first_seen_at: int = 0
+    last_seen_at: int = 0
     agents: tuple[AgentFinding, ...] = ()
     kinds: tuple[KindFinding, ...] = ()
     tools: tuple[ToolFinding, ...] = ()
@@ -124,4 +124,4 @@ class Findings(Record, frozen=True):
 
     @property
     def unrecovered(self) -> int:
-        return self.failures - self.overcome
+        return self.failures - self.recovered

@@ -11,14 +11,14 @@ from mulligan.store.base import Store, TrialReport
 
 MAX_EXPLAINED_RUNS = 20
 """Latest runs of a fix that are read to explain it."""
-PROVISIONAL = "provisional while the run goes on"
+PROVISIONAL = "provisional until the run ends"
 EVIDENCE_TEXTS: dict[LinkEvidence, str] = {
     "same_arguments": "same arguments",
     "same_values": "same values in another form",
-    "missing_arguments": "the error says what was missing",
-    "conversation": "the conversation went on",
+    "missing_arguments": "the error names the missing argument",
+    "conversation": "same conversation continued",
     "attempt": "another attempt at the same call",
-    "handler": "made while the error was handled",
+    "handler": "made in the error handler",
     "model_turn": "the model's next turn",
     "next_call": "the tool's next call in the log",
     "stated_limit": "the error states the limit",
@@ -54,4 +54,4 @@ def _links_of(history: History, fix: Fix) -> list[Link]:
         if call.name == fix.tool
         and any(step.failure is not None and step.failure.fingerprint == fix.fingerprint for step in call.steps)
     }
-    return [link for link in history.links if link.failed in failed_calls]
+    return [link for link in history.links if link.failed_call in failed_calls]

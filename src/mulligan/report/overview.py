@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from mulligan.report import stats as questions
+from mulligan.report import stats as stats_report
 from mulligan.report.tables import (
     Fact,
     TableColumn,
@@ -35,7 +35,7 @@ def format_timestamp(millis: int) -> str:
 def format_period(stats: Stats) -> str:
     """Format the period that the stats cover."""
     if stats.since is None and stats.until is None:
-        return "ever"
+        return "over all time"
     since = f"since {format_timestamp(stats.since)}" if stats.since is not None else ""
     until = f"until {format_timestamp(stats.until)}" if stats.until is not None else ""
     return f"{since} {until}".strip()
@@ -48,7 +48,7 @@ def render_headline(stats: Stats, kind: str | None = None) -> Iterator[str]:
         outcome_text = (
             ""
             if not counters.calls
-            else f"; {counters.recovered:,} of these were overcome, {counters.given_up:,} given up"
+            else f"; {counters.recovered:,} of these recovered, {counters.given_up:,} unrecovered"
         )
         yield (
             f"{format_count(counters.attempts, 'failure')} of {kind} in {format_count(counters.calls, 'call')} "
@@ -62,18 +62,18 @@ def render_headline(stats: Stats, kind: str | None = None) -> Iterator[str]:
             for status in ("success", "recovered", "partial", "failure")
             if counters.runs.get(status)
         )
-        running_text = f" ({counters.running:,} not ended yet)" if counters.running else ""
+        running_text = f" ({counters.running:,} still running)" if counters.running else ""
         yield f"{format_count(runs, 'run')} {format_period(stats)}: {status_counts}{running_text}."
     if counters.calls:
-        finished, failed = questions.finished_calls(counters), questions.failed_calls(counters)
+        finished, failed = stats_report.finished_calls(counters), stats_report.failed_calls(counters)
         yield (
             f"{format_count(counters.calls, 'call')}{'' if runs else ' ' + format_period(stats)}: "
-            f"{format_share(counters.first_try, finished)} worked at the first try, "
-            f"{format_share(counters.first_try + counters.recovered, finished)} in the end; "
-            f"{counters.recovered:,} of {format_count(failed, 'failed call')} overcome."
+            f"{format_share(counters.first_try, finished)} first-try success, "
+            f"{format_share(counters.first_try + counters.recovered, finished)} final success; "
+            f"{counters.recovered:,} of {format_count(failed, 'failed call')} recovered."
         )
     if not runs and not counters.calls:
-        yield f"Nothing was recorded {format_period(stats)}."
+        yield f"No runs or calls {format_period(stats)}."
 
 
 def render_overview(stats: Stats, tools: Stats, agents: Stats, series: Stats, width: int | None) -> Iterator[str]:
@@ -85,33 +85,33 @@ def render_overview(stats: Stats, tools: Stats, agents: Stats, series: Stats, wi
     yield ""
     yield from render_pairs(_metric_rows(cell), width)
     if cell.kinds:
-        yield from _render_section("What fails most", render_kinds(cell, width), width)
+        yield from _render_section("Failures by kind", render_kinds(cell, width), width)
     if cell.overcome:
         yield from _render_section(
-            "What overcame it", render_columns(_recovery_rows(cell), right=(1, 2), width=width), width
+            "Recovery methods", render_columns(_recovery_rows(cell), right=(1, 2), width=width), width
         )
     if cell.made:
         yield from _render_section(
-            "Do further attempts help", render_table(ATTEMPT_COLUMNS, questions.count_by_attempt(cell), width), width
+            "Success by attempt", render_table(ATTEMPT_COLUMNS, stats_report.count_by_attempt(cell), width), width
         )
-    failing = {name: part for name, part in tools.parts.items() if questions.failed_calls(part)}
+    failing = {name: part for name, part in tools.parts.items() if stats_report.failed_calls(part)}
     if failing:
         yield from _render_section(
-            "Where it fails", render_by_dimension(failing, "tool", 5, width, more="mulligan stats --by tool"), width
+            "Failures by tool", render_by_dimension(failing, "tool", 5, width, more="mulligan stats --by tool"), width
         )
     corrected_arguments = rank_corrected_arguments(tools.parts)
     if corrected_arguments:
         yield from _render_section(
-            "Which arguments had to change",
+            "Corrected arguments",
             render_table(CORRECTED_ARGUMENT_COLUMNS, corrected_arguments[:5], width),
             width,
         )
     if len(series.parts) > 1:
-        yield from _render_section(f"Failed calls by the {series.grain}", render_over_time(series, width), width)
-    advice = questions.build_advice(cell, tools.parts, agents.parts)
+        yield from _render_section(f"Failed calls by {series.grain}", render_over_time(series, width), width)
+    advice = stats_report.build_advice(cell, tools.parts, agents.parts)
     if advice:
         yield from _render_section(
-            "What this suggests", (part for sentence in advice for part in _render_item(sentence, width)), width
+            "Recommendations", (part for sentence in advice for part in _render_item(sentence, width)), width
         )
 
 
@@ -127,43 +127,39 @@ def _render_item(text: str, width: int | None) -> Iterator[str]:
 
 
 def _metric_rows(cell: Cell) -> Iterator[tuple[str, str]]:
-    failed = questions.failed_calls(cell)
+    failed = stats_report.failed_calls(cell)
     if failed:
-        yield "failed calls overcome", f"{format_share(cell.recovered, failed)} ({cell.recovered:,} of {failed:,})"
-        yield "failed calls repaired", f"{format_share(cell.repaired, failed)} ({cell.repaired:,} of {failed:,})"
+        yield "recovered calls", f"{format_share(cell.recovered, failed)} ({cell.recovered:,} of {failed:,} failed)"
+        yield "repaired calls", f"{format_share(cell.repaired, failed)} ({cell.repaired:,} of {failed:,} failed)"
     if cell.suggested:
         yield (
-            "repairs that worked",
-            f"{format_share(cell.hits, cell.suggested)} ({cell.hits:,} of {cell.suggested:,} tried)",
+            "successful repairs",
+            f"{format_share(cell.hits, cell.suggested)} ({cell.hits:,} of {cell.suggested:,} attempted)",
         )
-    repair = questions.percentile_summary(cell.to_repair)
-    if repair["of"]:
-        yield "time to repair", _format_percentiles(repair)
+    repair = stats_report.percentile_summary(cell.to_repair)
+    if repair["sample_size"]:
+        yield "time to recovery", _format_percentiles(repair)
     if cell.seconds:
-        yield "time a success takes", _format_percentiles(questions.percentile_summary(cell.seconds))
+        yield "latency", _format_percentiles(stats_report.percentile_summary(cell.seconds))
     if cell.waited or cell.retrying:
-        cost = (
-            f"{format_duration(cell.waited / 1e6)} waiting, {format_duration(cell.retrying / 1e6)} in further attempts"
-        )
+        cost = f"backoff {format_duration(cell.waited / 1e6)}, retries {format_duration(cell.retrying / 1e6)}"
         tokens = f", {cell.recovery_tokens:,} of {cell.tokens:,} tokens" if cell.recovery_tokens else ""
         yield "cost of recovery", cost + tokens
     if cell.repeats:
-        yield "repeats after a compaction", f"{cell.repeats:,}"
+        yield "repeats after compaction", f"{cell.repeats:,}"
 
 
 def _format_percentiles(times: Mapping[str, Any]) -> str:
     if times["p50"] is None:
-        return f"too few to say ({times['of']:,})"
-    phrases = [f"half in {format_duration(times['p50'])}"]
-    for name, words in (("p95", "95 % in"), ("p99", "99 % in")):
-        if times[name] is not None:
-            phrases.append(f"{words} {format_duration(times[name])}")
-    return ", ".join(phrases)
+        return f"too few samples ({times['sample_size']:,})"
+    names = [name for name in ("p50", "p95", "p99") if times[name] is not None]
+    return ", ".join(f"{name} {format_duration(times[name])}" for name in names)
 
 
 def render_kinds(cell: Cell, width: int | None, limit: int = MAX_KINDS) -> Iterator[str]:
     rows = [
-        questions.to_kind_facts(kind_counters) | {"kind": kind} for kind, kind_counters in questions.rank_kinds(cell)
+        stats_report.to_kind_facts(kind_counters) | {"kind": kind}
+        for kind, kind_counters in stats_report.rank_kinds(cell)
     ]
     yield from render_table(KIND_COLUMNS, rows[:limit], width)
     if len(rows) > limit:
@@ -171,8 +167,8 @@ def render_kinds(cell: Cell, width: int | None, limit: int = MAX_KINDS) -> Itera
 
 
 def _main_recovery_method(fact: Fact) -> str:
-    recovered_by = fact["overcome_by"]
-    return questions.RECOVERY_METHODS.get(next(iter(recovered_by), ""), "-")
+    recovered_by = fact["recovered_by"]
+    return stats_report.RECOVERY_METHODS.get(next(iter(recovered_by), ""), "-")
 
 
 def _format_time_before(fact: Fact) -> str:
@@ -185,17 +181,17 @@ KIND_COLUMNS = (
     TableColumn("kind", lambda fact: to_line(fact["kind"], 60), priority=9),
     TableColumn("failures", lambda fact: f"{fact['failures']:,}", True, 9),
     TableColumn("calls", lambda fact: f"{fact['calls']:,}", True, 4),
-    TableColumn("overcome", lambda fact: f"{fact['recovered']:,}", True, 8),
-    TableColumn("given up", lambda fact: f"{fact['given_up']:,}", True, 7),
-    TableColumn("failed after", _format_time_before, True, 3),
-    TableColumn("mostly overcome by", _main_recovery_method, priority=5),
+    TableColumn("recovered", lambda fact: f"{fact['recovered']:,}", True, 8),
+    TableColumn("unrecovered", lambda fact: f"{fact['unrecovered']:,}", True, 7),
+    TableColumn("mean duration", _format_time_before, True, 3),
+    TableColumn("main recovery method", _main_recovery_method, priority=5),
 )
 
 
 def _recovery_rows(cell: Cell) -> Iterator[tuple[str, ...]]:
     total = sum(cell.overcome.values())
     for method, number in sorted(cell.overcome.items(), key=lambda item: (-item[1], item[0])):
-        yield questions.RECOVERY_METHODS.get(method, method), f"{number:,}", format_share(number, total)
+        yield stats_report.RECOVERY_METHODS.get(method, method), f"{number:,}", format_share(number, total)
 
 
 def format_attempt(number: int) -> str:
@@ -206,11 +202,11 @@ def format_attempt(number: int) -> str:
 def rank_corrected_arguments(tools: Mapping[str, Cell]) -> list[dict[str, Any]]:
     """Return the corrected arguments of all tools, most frequent first."""
     corrections = [
-        {"tool": name, "argument": path, "how": operation, "calls": calls}
+        {"tool": name, "argument": path, "operation": operation, "calls": calls}
         for name, cell in tools.items()
-        for path, operation, calls in questions.list_corrected_arguments(cell)
+        for path, operation, calls in stats_report.list_corrected_arguments(cell)
     ]
-    return sorted(corrections, key=lambda fact: (-fact["calls"], fact["tool"], fact["argument"], fact["how"]))
+    return sorted(corrections, key=lambda fact: (-fact["calls"], fact["tool"], fact["argument"], fact["operation"]))
 
 
 CORRECTED_ARGUMENT_COLUMNS = (
@@ -218,7 +214,7 @@ CORRECTED_ARGUMENT_COLUMNS = (
     TableColumn("argument", lambda fact: to_line(fact["argument"], 40), priority=9),
     TableColumn("calls", lambda fact: f"{fact['calls']:,}", True, 9),
     TableColumn(
-        "what was wrong", lambda fact: f"it {questions.CHANGE_REASONS.get(fact['how'], fact['how'])}", priority=8
+        "problem", lambda fact: str(stats_report.CHANGE_REASONS.get(fact["operation"], fact["operation"])), priority=8
     ),
 )
 
@@ -227,7 +223,7 @@ def render_over_time(series: Stats, width: int | None) -> Iterator[str]:
     """Render one bar per hour or day. Its length is the failure rate relative to the highest one."""
     parts = sorted((int(start), cell) for start, cell in series.parts.items())
     latest = parts[-MAX_BARS:]
-    shares = [(start, questions.failed_calls(cell), questions.finished_calls(cell)) for start, cell in latest]
+    shares = [(start, stats_report.failed_calls(cell), stats_report.finished_calls(cell)) for start, cell in latest]
     max_failure_rate = max((failed / finished for _, failed, finished in shares if finished), default=0)
     max_bar_length = MAX_BAR_CHARS if width is None else min(MAX_BAR_CHARS, width - 45)
     time_format = "%Y-%m-%d %H:%M" if series.grain == "hour" else "%Y-%m-%d"
@@ -279,7 +275,7 @@ def limit_rows(rows: list[dict[str, Any]], dimension: str, limit: int | None) ->
 
 def rank_parts(parts: Mapping[str, Cell], dimension: str) -> list[dict[str, Any]]:
     """Return the facts of each part, most unrecovered calls first. Times and attempts stay in order."""
-    rows = [{dimension: name} | questions.to_facts(cell) for name, cell in parts.items()]
+    rows = [{dimension: name} | stats_report.to_facts(cell) for name, cell in parts.items()]
     if dimension == "attempt":
         rows = [fact | fact["by_attempt"][0] for fact in rows]
     if dimension in ("time", "attempt"):
@@ -287,7 +283,7 @@ def rank_parts(parts: Mapping[str, Cell], dimension: str) -> list[dict[str, Any]
     if dimension == "kind":
         rows = [fact | fact["kinds"][fact["kind"]] for fact in rows]
         return sorted(rows, key=lambda fact: (-fact["failures"], fact["kind"]))
-    return sorted(rows, key=lambda fact: (-fact["given_up"], -fact["recovered"], -fact["calls"], fact[dimension]))
+    return sorted(rows, key=lambda fact: (-fact["unrecovered"], -fact["recovered"], -fact["calls"], fact[dimension]))
 
 
 def build_answer(stats: Stats, limit: int | None = None) -> dict[str, Any]:
@@ -296,7 +292,7 @@ def build_answer(stats: Stats, limit: int | None = None) -> dict[str, Any]:
         "since": stats.since,
         "until": stats.until,
         "grain": stats.grain,
-        "total": questions.to_facts(stats.total),
+        "total": stats_report.to_facts(stats.total),
     }
     if stats.by is not None:
         facts |= {"by": stats.by, "parts": limit_rows(rank_parts(stats.parts, stats.by), stats.by, limit)}
@@ -315,21 +311,26 @@ def columns_for_dimension(dimension: str, when: str, is_single_kind: bool = Fals
         TableColumn(dimension, lambda fact: _format_name(fact[dimension], dimension, when), priority=9),
         TableColumn("calls", lambda fact: f"{fact['calls']:,}", True, 8),
         TableColumn("first try", lambda fact: _format_rate(fact["first_try_rate"]), True, 6),
-        TableColumn("in the end", lambda fact: _format_rate(fact["final_rate"]), True, 7),
+        TableColumn("final success", lambda fact: _format_rate(fact["final_success_rate"]), True, 7),
         TableColumn("recovered", lambda fact: f"{fact['recovered']:,}", True, 5),
         TableColumn("repaired", lambda fact: f"{fact['repaired']:,}", True, 3),
-        TableColumn("given up", lambda fact: f"{fact['given_up']:,}", True, 8),
-        TableColumn("half in", lambda fact: _format_percentile(fact["seconds"], "p50"), True, 2),
-        TableColumn("95 % in", lambda fact: _format_percentile(fact["seconds"], "p95"), True, 4),
-        TableColumn("waited", lambda fact: format_duration(fact["waited"]) if fact["waited"] else "-", True, 1),
+        TableColumn("unrecovered", lambda fact: f"{fact['unrecovered']:,}", True, 8),
+        TableColumn("p50", lambda fact: _format_percentile(fact["latency_seconds"], "p50"), True, 2),
+        TableColumn("p95", lambda fact: _format_percentile(fact["latency_seconds"], "p95"), True, 4),
+        TableColumn(
+            "backoff",
+            lambda fact: format_duration(fact["backoff_seconds"]) if fact["backoff_seconds"] else "-",
+            True,
+            1,
+        ),
     )
 
 
 ATTEMPT_COLUMNS = (
     TableColumn("attempt", lambda fact: format_attempt(int(fact["attempt"])), priority=9),
-    TableColumn("made", lambda fact: f"{fact['made']:,}", True, 9),
-    TableColumn("worked", lambda fact: f"{fact['worked']:,}", True, 9),
-    TableColumn("share", lambda fact: format_share(fact["worked"], fact["made"]), True, 8),
+    TableColumn("count", lambda fact: f"{fact['attempts']:,}", True, 9),
+    TableColumn("succeeded", lambda fact: f"{fact['successes']:,}", True, 9),
+    TableColumn("success rate", lambda fact: format_share(fact["successes"], fact["attempts"]), True, 8),
 )
 
 
@@ -344,13 +345,13 @@ def _format_rate(percent: float | None) -> str:
 
 
 def _format_percentile(times: Mapping[str, Any], name: str) -> str:
-    return questions.format_time(times[name], times["of"])
+    return stats_report.format_time(times[name], times["sample_size"])
 
 
 def render_comparison(baseline: Stats, candidate: Stats, names: tuple[str, str], width: int | None) -> Iterator[str]:
     """Render two stats side by side and mark the significant differences."""
-    yield f"{to_line(names[1], 40)} beside {to_line(names[0], 40)}, {format_period(baseline)}."
+    yield f"{to_line(names[1], 40)} compared with {to_line(names[0], 40)}, {format_period(baseline)}."
     yield ""
     rows: list[tuple[str, ...]] = [("", to_line(names[0], 20), to_line(names[1], 20), "")]
-    rows += questions.compare_stats(baseline.total, candidate.total)
+    rows += stats_report.compare_stats(baseline.total, candidate.total)
     yield from render_columns(rows, right=(1, 2), width=width)

@@ -29,12 +29,12 @@ MAX_BAR_CHARS = 30
 
 def to_facts(pattern: Pattern) -> dict[str, Any]:
     return dict(to_builtins(pattern)) | {
-        "count": pattern.count,
-        "overcome": pattern.overcome,
-        "given_up": pattern.given_up,
+        "occurrences": pattern.occurrences,
+        "recovered": pattern.recovered,
+        "unrecovered": pattern.unrecovered,
         "runs": pattern.runs,
-        "first": pattern.first,
-        "last": pattern.last,
+        "first_seen_at": pattern.first_seen_at,
+        "last_seen_at": pattern.last_seen_at,
         "state": pattern.state,
         "reopened": pattern.reopened,
     }
@@ -45,12 +45,12 @@ CSV_COLUMNS = (
     "tool",
     "kind",
     "state",
-    "count",
-    "overcome",
-    "given_up",
+    "occurrences",
+    "recovered",
+    "unrecovered",
     "runs",
-    "first",
-    "last",
+    "first_seen_at",
+    "last_seen_at",
     "message",
     "template",
 )
@@ -58,12 +58,12 @@ CSV_COLUMNS = (
 
 def render_list(patterns: Sequence[Pattern], now: int, width: int | None) -> Iterator[str]:
     """Render a summary and one row per pattern."""
-    occurrence_count = sum(pattern.count for pattern in patterns)
-    recovered_count = sum(pattern.overcome for pattern in patterns)
+    occurrence_count = sum(pattern.occurrences for pattern in patterns)
+    recovered_count = sum(pattern.recovered for pattern in patterns)
     recovered_share = format_share(recovered_count, occurrence_count)
     yield (
         f"{format_count(len(patterns), 'pattern')}, {format_count(occurrence_count, 'failure')}, "
-        f"{recovered_share} overcome."
+        f"{recovered_share} recovered."
     )
     yield ""
     yield from render_table(_columns(now), [to_facts(pattern) for pattern in patterns], width)
@@ -72,18 +72,18 @@ def render_list(patterns: Sequence[Pattern], now: int, width: int | None) -> Ite
 def _columns(now: int) -> tuple[TableColumn, ...]:
     return (
         TableColumn("pattern", lambda fact: fact["id"][:SHOWN_ID_CHARS], priority=9, needs_full_width=True),
-        TableColumn("count", lambda fact: f"{fact['count']:,}", True, 9),
-        TableColumn("given up", lambda fact: f"{fact['given_up']:,}", True, 6),
-        TableColumn("last", lambda fact: format_age(fact["last"], now), True, 5),
+        TableColumn("occurrences", lambda fact: f"{fact['occurrences']:,}", True, 9),
+        TableColumn("unrecovered", lambda fact: f"{fact['unrecovered']:,}", True, 6),
+        TableColumn("last seen", lambda fact: format_age(fact["last_seen_at"], now), True, 5),
         TableColumn(
             "state",
-            lambda fact: fact["state"] + (" again" if fact["reopened"] else ""),
+            lambda fact: fact["state"] + (" (reopened)" if fact["reopened"] else ""),
             priority=4,
             needs_full_width=True,
         ),
         TableColumn("tool", lambda fact: to_line(fact["tool"] or "-", 40), priority=8),
         TableColumn("kind", lambda fact: to_line(fact["kind"], 60), priority=7),
-        TableColumn("what it says", lambda fact: to_line(fact.get("message") or "-", 80), priority=3),
+        TableColumn("message", lambda fact: to_line(fact.get("message") or "-", 80), priority=3),
     )
 
 
@@ -91,15 +91,15 @@ def render_detail(pattern: Pattern, precedents: Sequence[Precedent], now: int, w
     """Render one pattern: summary, message template, occurrences by day, recoveries and example runs."""
     yield (
         f"{pattern.id} {pattern.state}: {to_line(pattern.kind, 60)} in {to_line(pattern.tool or 'no tool', 60)}, "
-        f"{format_count(pattern.count, 'failure')} in {format_count(pattern.runs, 'run')}, "
-        f"{pattern.overcome:,} overcome, {pattern.given_up:,} given up."
+        f"{format_count(pattern.occurrences, 'failure')} in {format_count(pattern.runs, 'run')}, "
+        f"{pattern.recovered:,} recovered, {pattern.unrecovered:,} unrecovered."
     )
     yield ""
     yield from render_pairs(_detail_rows(pattern, now), width)
     days = _count_by_day(pattern, now)
     if len(days) > 1:
         yield ""
-        yield style_heading("How often", width)
+        yield style_heading("Occurrences by day", width)
         max_count = max(number for _, number in days)
         rows = [
             (
@@ -111,35 +111,35 @@ def render_detail(pattern: Pattern, precedents: Sequence[Precedent], now: int, w
         ]
         yield from render_columns(rows, right=(1,), width=width)
     yield ""
-    yield style_heading("What overcame it", width)
+    yield style_heading("What recovered it", width)
     if not precedents:
-        yield "  nothing that is known"
+        yield "  nothing yet"
     for precedent in precedents:
         yield from render_pairs([("-", Prompt().precedent(precedent))], width)
     if pattern.examples:
         yield ""
-        yield style_heading("Where to look", width)
+        yield style_heading("Example runs", width)
         for example in pattern.examples:
-            age = format_age(example.started, now)
+            age = format_age(example.started_at, now)
             yield f"  mulligan show {example.run[:SHOWN_ID_CHARS]}  step {example.seq}, {age}"
 
 
 def _detail_rows(pattern: Pattern, now: int) -> Iterator[tuple[str, str]]:
     if pattern.message:
-        yield "what it says", to_line(pattern.message, 400)
+        yield "first message", to_line(pattern.message, 400)
     if pattern.template:
-        yield "why these are one", to_line(pattern.template, 400)
-    yield "first seen", format_age(pattern.first, now)
-    yield "last seen", format_age(pattern.last, now)
+        yield "message template", to_line(pattern.template, 400)
+    yield "first seen", format_age(pattern.first_seen_at, now)
+    yield "last seen", format_age(pattern.last_seen_at, now)
     if pattern.agents:
         agents_by_count = sorted(pattern.agents.items(), key=lambda item: (-item[1], item[0]))
         yield "agents", ", ".join(f"{to_line(name or '(no name)', 40)} {number:,}" for name, number in agents_by_count)
     if pattern.server:
         yield "server", to_line(pattern.server, 80)
     if pattern.reopened:
-        yield "came back", f"{pattern.reopened:,} times after it was resolved" if pattern.reopened > 1 else "once"
+        yield "reopened", f"{format_count(pattern.reopened, 'time')} after it was resolved"
     if pattern.merged:
-        yield "merged into it", ", ".join(pattern.merged)
+        yield "merged patterns", ", ".join(pattern.merged)
 
 
 def _count_by_day(pattern: Pattern, now: int) -> list[tuple[int, int]]:

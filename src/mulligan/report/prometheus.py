@@ -13,12 +13,12 @@ MAX_TOOLS = 100
 
 def render_metrics(total: Cell, tools: Stats) -> Iterator[str]:
     """Yield the lines of all metrics, each metric with its HELP and TYPE lines."""
-    yield from _render_counter("mulligan_runs_total", "Runs by how they ended.", _label_counts("status", total.runs))
-    yield from _render_gauge("mulligan_runs_under_way", "Runs that have not ended.", total.running)
+    yield from _render_counter("mulligan_runs_total", "Runs by status.", _label_counts("status", total.runs))
+    yield from _render_gauge("mulligan_runs_under_way", "Runs in progress.", total.running)
     yield from _render_counter(
-        "mulligan_calls_total", "Calls by what came of them.", _label_counts("outcome", _count_outcomes(total))
+        "mulligan_calls_total", "Calls by outcome.", _label_counts("outcome", _count_outcomes(total))
     )
-    yield from _render_counter("mulligan_attempts_total", "Attempts at calls.", [((), total.attempts)])
+    yield from _render_counter("mulligan_attempts_total", "Attempts of calls.", [((), total.attempts)])
     yield from _render_counter(
         "mulligan_repaired_total", "Recovered calls with changed arguments.", [((), total.repaired)]
     )
@@ -26,30 +26,34 @@ def render_metrics(total: Cell, tools: Stats) -> Iterator[str]:
     unrecovered = {kind: cell.given_up for kind, cell in total.kinds.items()}
     yield from _render_counter(
         "mulligan_failures_total",
-        "Attempts that failed, by kind.",
+        "Failed attempts by kind.",
         _label_counts("kind", failures),
     )
     yield from _render_counter(
-        "mulligan_given_up_total", "Calls given up, by kind.", _label_counts("kind", unrecovered)
+        "mulligan_unrecovered_total", "Unrecovered calls by kind.", _label_counts("kind", unrecovered)
     )
     yield from _render_counter(
-        "mulligan_overcome_total", "Recovered calls, by what overcame them.", _label_counts("by", total.overcome)
+        "mulligan_recovered_total", "Recovered calls by recovery method.", _label_counts("method", total.overcome)
     )
-    yield from _render_counter("mulligan_waited_seconds_total", "Waited between attempts.", [((), total.waited / 1e6)])
+    yield from _render_counter(
+        "mulligan_backoff_seconds_total", "Backoff before attempts, in seconds.", [((), total.waited / 1e6)]
+    )
     yield from _render_counter("mulligan_tokens_total", "Tokens of model calls.", [((), total.tokens)])
-    yield from _render_histogram("mulligan_attempt_seconds", "How long attempts took that succeeded.", total)
+    yield from _render_histogram("mulligan_attempt_seconds", "Duration of successful attempts, in seconds.", total)
     busiest_tools = sorted(tools.parts.items(), key=lambda item: (-item[1].calls, item[0]))[:MAX_TOOLS]
     rows = [
         ((("tool", name), ("outcome", outcome)), count)
         for name, cell in sorted(busiest_tools)
         for outcome, count in _count_outcomes(cell).items()
     ]
-    yield from _render_counter("mulligan_tool_calls_total", f"Calls of the {MAX_TOOLS} tools called most.", rows)
+    yield from _render_counter(
+        "mulligan_tool_calls_total", f"Calls by tool and outcome, for the {MAX_TOOLS} most called tools.", rows
+    )
 
 
 def _count_outcomes(cell: Cell) -> dict[str, int]:
     other = cell.calls - cell.first_try - cell.recovered - cell.given_up
-    return {"first_try": cell.first_try, "recovered": cell.recovered, "given_up": cell.given_up, "unsettled": other}
+    return {"first_try": cell.first_try, "recovered": cell.recovered, "unrecovered": cell.given_up, "other": other}
 
 
 Labels = tuple[tuple[str, str], ...]

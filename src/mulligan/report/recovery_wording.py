@@ -20,22 +20,28 @@ _PREPARING_TOOLS = {"build_failure": _EDIT_TOOLS, "test_failure": _EDIT_TOOLS, "
 def describe_recovery(link: Link, code: str = "") -> str:
     """Describe how a failure with this code recovered, without argument values."""
     relevant_changes = [change for change in link.changes if change.path not in IGNORED_ARGUMENTS]
-    preparing_tool = next((name for name in link.between if name.casefold() in _PREPARING_TOOLS.get(code, ())), "")
+    preparing_tool = next(
+        (name for name in link.intermediate_tools if name.casefold() in _PREPARING_TOOLS.get(code, ())), ""
+    )
     change_text = _describe_changes(relevant_changes)
     if preparing_tool:
         return f"{preparing_tool} first" + (f", then {change_text}" if change_text and code != "stale_file" else "")
     if change_text:
         return change_text
-    if not link.between:
-        return "the same call again"
-    return f"{_join_names(link.between)} first" if len(link.between) <= 3 else f"{len(link.between)} other tools first"
+    if not link.intermediate_tools:
+        return "retry of the same call"
+    return (
+        f"{_join_names(link.intermediate_tools)} first"
+        if len(link.intermediate_tools) <= 3
+        else f"{len(link.intermediate_tools)} other tools first"
+    )
 
 
 def _describe_changes(changes: list[Change]) -> str:
-    """Describe changes, for example `another file_path and limit, without offset`."""
+    """Describe changes, for example `different file_path and limit, without offset`."""
     changed_paths = tuple(change.path for change in changes if categorize_change(change) == "another")
     phrases = (
-        [f"another {_join_names(changed_paths[:3])}" + (" and more" if len(changed_paths) > 3 else "")]
+        [f"different {_join_names(changed_paths[:3])}" + (" and more" if len(changed_paths) > 3 else "")]
         if changed_paths
         else []
     )
@@ -45,18 +51,18 @@ def _describe_changes(changes: list[Change]) -> str:
 
 def categorize_change(change: Change) -> str:
     is_new_value = (
-        change.path != calls.TOOL_NAME_PATH and change.how not in ("drop", "rename") and change.before is not None
+        change.path != calls.TOOL_NAME_PATH and change.operation not in ("drop", "rename") and change.before is not None
     )
-    return "another" if is_new_value else change.how
+    return "another" if is_new_value else change.operation
 
 
 def _describe_change(change: Change) -> str:
     if change.path == calls.TOOL_NAME_PATH:
-        return f"called {change.after}"
-    if change.how == "drop":
+        return f"tool {change.after} instead"
+    if change.operation == "drop":
         return f"without {change.path}"
-    if change.how == "rename":
-        return f"{change.after} for {change.path}"
+    if change.operation == "rename":
+        return f"{change.path} renamed to {change.after}"
     return f"with {change.path}"
 
 

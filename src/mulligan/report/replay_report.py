@@ -21,76 +21,76 @@ class ReplayCounts(msgspec.Struct, omit_defaults=False):
     """Replayed failures of one tool, one kind, or all, by the action that would be taken."""
 
     failures: int = 0
-    overcome: int = 0
+    recovered: int = 0
     """Failures that recovered in the recording."""
     repaired: int = 0
     """Automatic repairs equal to the recorded recovering call."""
-    unlike: int = 0
+    repaired_differently: int = 0
     """Automatic repairs that differ from the recorded recovering call."""
-    open: int = 0
+    repaired_unverified: int = 0
     """Automatic repairs of unrecovered failures: the recording cannot confirm them."""
     expected: float = 0.0
     """Expected successes among the unconfirmed repairs, by their confidence."""
-    waited: int = 0
+    retried: int = 0
     """Retries where the same call succeeded later in the recording."""
-    retried_in_vain: int = 0
+    retried_without_success: int = 0
     """Retries where it did not."""
     suggested: int = 0
     suggested_correctly: int = 0
     """Suggestions where one of the first three equals the recovering call."""
     suggested_unverified: int = 0
-    nothing: int = 0
+    no_action: int = 0
     seconds: float = 0.0
-    saved: float = 0.0
+    saved_seconds: float = 0.0
     calls: int = 0
     tokens: int = 0
 
     def add(self, result: ReplayResult) -> None:
         self.failures += 1
-        self.overcome += result.overcome
+        self.recovered += result.recovered
         match result.move:
             case "repair":
                 self.repaired += result.agrees is True
-                self.unlike += result.agrees is False
-                self.open += result.agrees is None
+                self.repaired_differently += result.agrees is False
+                self.repaired_unverified += result.agrees is None
                 self.expected += result.confidence if result.agrees is None else 0.0
-            case "wait":
-                self.waited += result.agrees is True
-                self.retried_in_vain += result.agrees is not True
+            case "retry":
+                self.retried += result.agrees is True
+                self.retried_without_success += result.agrees is not True
             case "suggest":
                 self.suggested += 1
                 self.suggested_correctly += result.agrees is True
                 self.suggested_unverified += result.agrees is None
             case _:
-                self.nothing += 1
-        if result.move in ("repair", "wait"):
+                self.no_action += 1
+        if result.move in ("repair", "retry"):
             self.seconds += result.seconds
-            self.saved += result.saved
+            self.saved_seconds += result.saved_seconds
             self.calls += result.calls
             self.tokens += result.tokens
 
     @property
     def repairs(self) -> int:
-        return self.repaired + self.unlike + self.open
+        return self.repaired + self.repaired_differently + self.repaired_unverified
 
     @property
     def recoverable(self) -> int:
         """Number of failures that would recover automatically, as far as the recording can confirm."""
-        return self.repaired + self.waited
+        return self.repaired + self.retried
 
     @property
     def worth(self) -> RepairWorth:
         """Whether automatic repair is worthwhile."""
         if not self.repairs:
             return "nothing"
-        if not self.repaired + self.unlike:
+        if not self.repaired + self.repaired_differently:
             return "unknown"
-        return "yes" if self.repaired >= MIN_AGREEMENT_RATIO * (self.repaired + self.unlike) else "no"
+        return "yes" if self.repaired >= MIN_AGREEMENT_RATIO * (self.repaired + self.repaired_differently) else "no"
 
     def to_facts(self) -> dict[str, Any]:
         fact_values: dict[str, Any] = msgspec.to_builtins(self)
         return {**fact_values, "expected": round(self.expected, 2), "seconds": round(self.seconds, 3),
-                "saved": round(self.saved, 3), "worth": self.worth}  # fmt: skip
+                "saved_seconds": round(self.saved_seconds, 3), "worth": self.worth}  # fmt: skip
 
 
 class ReplaySummary:
@@ -139,28 +139,27 @@ def describe_verdict(summary: ReplaySummary) -> str:
             sum(counts.repaired for counts in group_counts),
             sum(counts.failures for counts in group_counts),
         )
-        different_count = sum(counts.unlike for counts in group_counts)
+        different_count = sum(counts.repaired_differently for counts in group_counts)
         sentences.append(
-            f"mode=repair is worth it for {_join_names(groups['yes'])}: {correct_count} of "
-            f"{format_count(failures, 'failure')} would have been repaired as they then were, "
-            f"{different_count or 'none'} otherwise."
+            f"Use mode=repair for {_join_names(groups['yes'])}: {correct_count} of {format_count(failures, 'failure')} "
+            f"would be repaired like the recorded recovery, {different_count or 'none'} differently."
         )
     else:
-        sentences.append("mode=repair would not have made a difference that the record can show.")
+        sentences.append("The recording shows no benefit of mode=repair.")
     if groups["no"]:
         group_counts = [summary.tools[name] for name in groups["no"]]
         different_count, repair_count = (
-            sum(counts.unlike for counts in group_counts),
-            sum(counts.repaired + counts.unlike for counts in group_counts),
+            sum(counts.repaired_differently for counts in group_counts),
+            sum(counts.repaired + counts.repaired_differently for counts in group_counts),
         )
         sentences.append(
-            f"Leave it at mode=suggest for {_join_names(groups['no'])}: {different_count} of "
-            f"{format_count(repair_count, 'repair')} {'is' if different_count == 1 else 'are'} "
-            "another call than the one that then worked."
+            f"Keep mode=suggest for {_join_names(groups['no'])}: {different_count} of "
+            f"{format_count(repair_count, 'repair')} {'differs' if different_count == 1 else 'differ'} "
+            "from the recorded recovery."
         )
     if groups["unknown"]:
         sentences.append(
-            f"Nothing tells yet for {_join_names(groups['unknown'])}: what they would repair was never overcome."
+            f"No verdict for {_join_names(groups['unknown'])}: the failures that would be repaired never recovered."
         )
     return " ".join(sentences)
 
@@ -175,45 +174,53 @@ def _join_names(names: list[str]) -> str:
 def render_summary(summary: ReplaySummary, width: int | None) -> Iterator[str]:
     total = summary.total
     if not total.failures:
-        yield f"No tool call failed in {format_count(summary.runs, 'run')}: there is nothing to replay."
+        yield f"No failed tool calls in {format_count(summary.runs, 'run')}: nothing to replay."
         return
     yield (
         f"{total.recoverable} of {format_count(total.failures, 'recorded failure')} "
-        f"({format_share(total.recoverable, total.failures)}) would be overcome today without asking anybody; "
-        f"{total.overcome:,} were overcome in the end."
+        f"({format_share(total.recoverable, total.failures)}) would recover automatically today; "
+        f"{total.recovered:,} recovered in the recording."
     )
     yield ""
     verifiable_count = total.suggested - total.suggested_unverified
     rows = [
-        ("repaired at once", total.repaired, "by the call that then worked"),
-        ("repaired otherwise", total.unlike, "by another call than the one that then worked"),
-        ("repaired, open", total.open, f"nothing overcame them in the record; about {total.expected:.0f} would work"),
-        ("waited for", total.waited, f"and {total.retried_in_vain} more in vain, or nothing tells"),
+        ("repaired", total.repaired, "same call as the recorded recovery"),
+        ("repaired differently", total.repaired_differently, "differs from the recorded recovery"),
         (
-            "told the model",
-            total.suggested,
-            f"what then worked is among 3 for {total.suggested_correctly} of {verifiable_count}",
+            "repaired, unconfirmed",
+            total.repaired_unverified,
+            f"no recorded recovery; about {total.expected:.0f} expected to succeed",
         ),
-        ("nothing known", total.nothing, ""),
+        (
+            "retried",
+            total.retried,
+            f"same call succeeded later; {total.retried_without_success} more failed or unconfirmed",
+        ),
+        (
+            "suggested to the model",
+            total.suggested,
+            f"recorded recovery among the first 3 for {total.suggested_correctly} of {verifiable_count}",
+        ),
+        ("no remedy", total.no_action, ""),
     ]
     for name, number, note in rows:
-        yield f"  {name:<19}{number:>7,}   {note}".rstrip()
-    moves = total.repairs + total.waited + total.retried_in_vain
+        yield f"  {name:<22}{number:>7,}   {note}".rstrip()
+    moves = total.repairs + total.retried + total.retried_without_success
     if moves:
         yield ""
-        tokens = f" and {format_count(total.tokens, 'token')}" if total.tokens else ""
+        tokens = f", {format_count(total.tokens, 'token')}" if total.tokens else ""
         yield (
-            f"  That takes {format_count(moves, 'more call')} and {format_duration(total.seconds)}. It saves the "
-            f"{format_count(total.calls, 'call')}{tokens}, {format_duration(total.saved)}, "
-            "after which they were overcome."
+            f"  Cost: {format_count(moves, 'call')}, {format_duration(total.seconds)}. "
+            f"Saved until the recorded recovery: {format_count(total.calls, 'call')}{tokens}, "
+            f"{format_duration(total.saved_seconds)}."
         )
     for heading, counts_by_name in (("tool", summary.tools), ("kind", summary.kinds)):
         yield ""
-        titles = ("failures", "repaired", "unlike", "open", "waited", "told right", heading)
+        titles = ("failures", "repaired", "different", "unconfirmed", "retried", "suggested", heading)
         table_rows = [_build_row(name, counts) for name, counts in _rank_counts(counts_by_name)[:MAX_ROWS]]
         yield from render_columns([titles, *table_rows], right=range(6), width=width)
         if len(counts_by_name) > MAX_ROWS:
-            yield f"  and {format_count(len(counts_by_name) - MAX_ROWS, heading)} more: --json has them all."
+            yield f"  and {format_count(len(counts_by_name) - MAX_ROWS, heading)} more: use --json for all."
     yield ""
     yield describe_verdict(summary)
 
@@ -222,5 +229,11 @@ def _build_row(name: str, counts: ReplayCounts) -> tuple[str, ...]:
     suggested_text = (
         f"{counts.suggested_correctly} of {counts.suggested - counts.suggested_unverified}" if counts.suggested else "-"
     )
-    numbers = (counts.failures, counts.repaired, counts.unlike, counts.open, counts.waited)
+    numbers = (
+        counts.failures,
+        counts.repaired,
+        counts.repaired_differently,
+        counts.repaired_unverified,
+        counts.retried,
+    )
     return (*(f"{number:,}" for number in numbers), suggested_text, to_line(name, 60))

@@ -44,13 +44,13 @@ def _render_body(findings: Findings, sources_text: str) -> Iterator[str]:
     agents = ", ".join(_escape(agent_finding.agent) for agent_finding in findings.agents[:4]) + (
         " and more" if len(findings.agents) > 4 else ""
     )
-    period = _format_period(findings.first, findings.last)
+    period = _format_period(findings.first_seen_at, findings.last_seen_at)
     summary_line = " · ".join(
         part
         for part in (period, f"{findings.sessions:,} session{'' if findings.sessions == 1 else 's'}", agents)
         if part
     )
-    yield f'<h1>What failed</h1><span class="quiet">{summary_line}</span>\n'
+    yield f'<h1>Failures</h1><span class="quiet">{summary_line}</span>\n'
     yield f'<p class="lead">{_escape(summarize_findings(findings))}</p>\n'
     yield from _render_cards(findings)
     if findings.failures:
@@ -69,32 +69,40 @@ def _render_body(findings: Findings, sources_text: str) -> Iterator[str]:
 
 
 def _render_header(findings: Findings, now: int) -> Iterator[str]:
-    links = [("kinds", "Kinds", findings.failures), ("helped", "What helped", len(findings.fixes))]
+    links = [("kinds", "Kinds", findings.failures), ("helped", "Recoveries", len(findings.fixes))]
     links += [("spirals", "Spirals", len(findings.spirals)), ("patterns", "Patterns", len(findings.patterns))]
     links += [("tools", "Tools", len(findings.tools))]
-    yield '<a class="skip" href="#main">To the findings</a>\n<header><b>mulligan</b><nav aria-label="On this page">'
+    yield '<a class="skip" href="#main">Skip to the findings</a>\n'
+    yield '<header><b>mulligan</b><nav aria-label="On this page">'
     yield from (f'<a href="#{id}">{name}</a>' for id, name, is_shown in links if is_shown)
     yield f"</nav><time>scanned {_format_date(now)}</time></header>\n"
 
 
 def _render_cards(findings: Findings) -> Iterator[str]:
     first_try_successes = findings.calls - findings.failures
-    later = f"{_format_percent(first_try_successes + findings.overcome, findings.calls)} in the end"
+    later = f"{_format_percent(first_try_successes + findings.recovered, findings.calls)} final success"
     compacted = (
-        f"in {findings.compacted:,} sessions that were compacted" if findings.compacted else "no session was compacted"
+        f"in {findings.compacted_sessions:,} compacted sessions"
+        if findings.compacted_sessions
+        else "no compacted sessions"
     )
     share = f"{_format_percent(findings.failures, findings.calls)} of {findings.calls:,}"
     yield '<div class="cards">\n'
-    yield _render_card("Calls that failed", f"{findings.failures:,}", share, "bad")
+    yield _render_card("Failed calls", f"{findings.failures:,}", share, "bad")
     yield _render_card(
-        "Overcome",
-        _format_percent(findings.overcome, findings.failures),
-        f"{findings.overcome:,} of {findings.failures:,}",
+        "Recovered calls",
+        _format_percent(findings.recovered, findings.failures),
+        f"{findings.recovered:,} of {findings.failures:,}",
         "good",
     )
-    yield _render_card("Again after a compaction", f"{findings.again:,}", compacted, "bad" if findings.again else "")
     yield _render_card(
-        "Time spent failing", format_rough_duration(findings.seconds), "failed calls, and thinking what next"
+        "Repeated after compaction",
+        f"{findings.repeats_after_compaction:,}",
+        compacted,
+        "bad" if findings.repeats_after_compaction else "",
+    )
+    yield _render_card(
+        "Time lost", format_rough_duration(findings.failure_seconds), "failed calls and time until the next call"
     )
     yield _render_card("First-try success", _format_percent(first_try_successes, findings.calls), later)
     yield "</div>\n"
@@ -111,30 +119,30 @@ MAX_OPEN_ROWS = 10
 
 
 def _render_days(findings: Findings) -> Iterator[str]:
-    unrecovered = sum(day_finding.given_up for day_finding in findings.days)
-    recovered = sum(day_finding.overcome for day_finding in findings.days)
+    unrecovered = sum(day_finding.unrecovered for day_finding in findings.days)
+    recovered = sum(day_finding.recovered for day_finding in findings.days)
     yield f"<section><h2>Failures by day<small>{_describe_days(len(findings.days))}</small></h2>\n"
     if not unrecovered + recovered:
-        yield '<p class="quiet">The logs do not say when it was.</p></section>\n'
+        yield '<p class="quiet">The logs have no timestamps.</p></section>\n'
         return
     swatch = '<svg viewBox="0 0 12 12" aria-hidden="true">{}</svg>'
     yield '<ul class="legend"><li>' + swatch.format('<rect width="12" height="12" fill="url(#hatch)"/>')
-    yield f"overcome {recovered:,}</li><li>" + swatch.format('<rect class="lost" width="12" height="12"/>')
-    yield f"never overcome {unrecovered:,}</li></ul>\n"
+    yield f"recovered {recovered:,}</li><li>" + swatch.format('<rect class="lost" width="12" height="12"/>')
+    yield f"unrecovered {unrecovered:,}</li></ul>\n"
     if findings.undated:
         undated = format_count(findings.undated, "failure")
-        yield f'<p class="quiet">Not shown: {undated} of which the logs do not say when.</p>\n'
+        yield f'<p class="quiet">Not shown: {undated} without a timestamp.</p>\n'
     yield from _render_chart(findings)
     yield "<details><summary>Show as table</summary><table><thead><tr><th>Day</th>"
-    yield '<th class="n">Calls</th><th class="n">Overcome</th><th class="n">Never overcome</th></tr></thead><tbody>'
+    yield '<th class="n">Calls</th><th class="n">Recovered</th><th class="n">Unrecovered</th></tr></thead><tbody>'
     for day_finding in findings.days:
         yield f'<tr><td>{_escape(day_finding.day)}</td><td class="n">{day_finding.calls:,}</td>'
-        yield f'<td class="n">{day_finding.overcome:,}</td><td class="n">{day_finding.given_up:,}</td></tr>'
+        yield f'<td class="n">{day_finding.recovered:,}</td><td class="n">{day_finding.unrecovered:,}</td></tr>'
     yield "</tbody></table></details></section>\n"
 
 
 def _render_chart(findings: Findings) -> Iterator[str]:
-    max_failures = max(day_finding.overcome + day_finding.given_up for day_finding in findings.days)
+    max_failures = max(day_finding.recovered + day_finding.unrecovered for day_finding in findings.days)
     step = next(candidate_step for candidate_step in _axis_steps() if candidate_step * 4 >= max_failures)
     top = step * -(-max_failures // step)
     slot_width = (CHART_WIDTH - AXIS_WIDTH) / len(findings.days)
@@ -150,12 +158,12 @@ def _render_chart(findings: Findings) -> Iterator[str]:
         bar_width = min(slot_width * 0.72, MAX_BAR_WIDTH)
         x = AXIS_WIDTH + slot_width * index + (slot_width - bar_width) / 2
         recovered_height, unrecovered_height = (
-            PLOT_HEIGHT * day_finding.overcome / top,
-            PLOT_HEIGHT * day_finding.given_up / top,
+            PLOT_HEIGHT * day_finding.recovered / top,
+            PLOT_HEIGHT * day_finding.unrecovered / top,
         )
         tooltip = (
-            f"{day_finding.day}: {day_finding.overcome:,} overcome, {day_finding.given_up:,} never, "
-            f"of {day_finding.calls:,} calls"
+            f"{day_finding.day}: {day_finding.recovered:,} recovered, {day_finding.unrecovered:,} unrecovered, "
+            f"{day_finding.calls:,} calls"
         )
         yield f"<g><title>{_escape(tooltip)}</title>"
         x_attributes = f'x="{_format_number(x)}" width="{_format_number(bar_width)}"'
@@ -185,7 +193,7 @@ def _render_kinds(findings: Findings) -> Iterator[str]:
     yield '<th class="n">Failures</th><th class="w hide"></th></tr></thead><tbody>\n'
     for kind_finding in findings.kinds[:MAX_OPEN_ROWS]:
         type, _, code = kind_finding.kind.partition("/")
-        yield f'<tr><td title="most often in {_escape(kind_finding.tool)}">'
+        yield f'<tr><td title="main tool: {_escape(kind_finding.tool)}">'
         yield f'<span class="tag">{_escape(type)}</span> {_escape(code)}</td>'
         yield f'<td class="n">{kind_finding.failures:,}</td>'
         yield f'<td class="hide">{_render_bar(kind_finding.failures / max_failures)}</td></tr>\n'
@@ -209,34 +217,35 @@ def _render_table(head: str, rows: list[str]) -> Iterator[str]:
 
 
 def _render_patterns(patterns: Iterable[PatternFinding]) -> Iterator[str]:
-    yield '<section id="patterns"><h2>Patterns<small>one failure of one tool, the least overcome first</small>'
+    yield '<section id="patterns"><h2>Patterns'
+    yield "<small>failures of one tool with one message template, most unrecovered first</small>"
     yield "</h2>"
     head = (
-        '<th>Pattern</th><th class="n c">Failures</th><th class="n c hide">Sessions</th><th class="n c">Overcome</th>'
+        '<th>Pattern</th><th class="n c">Failures</th><th class="n c hide">Sessions</th><th class="n c">Recovered</th>'
     )
-    head += '<th class="n c hide">Again</th><th class="n c">Never</th>'
+    head += '<th class="n c hide">Repeated</th><th class="n c">Unrecovered</th>'
     yield from _render_table(head, [_pattern_row(finding) for finding in patterns])
 
 
 def _pattern_row(finding: PatternFinding) -> str:
     when = (
-        format_date(finding.first)
-        if format_date(finding.first) == format_date(finding.last)
-        else f"{format_date(finding.first)} to {format_date(finding.last)}"
+        format_date(finding.first_seen_at)
+        if format_date(finding.first_seen_at) == format_date(finding.last_seen_at)
+        else f"{format_date(finding.first_seen_at)} to {format_date(finding.last_seen_at)}"
     )
     return (
         f'<tr><td>{_format_message(finding.message)}<br><span class="tag">{_escape(finding.kind)}</span> '
         f'<span class="quiet">{_escape(finding.tool)} · {when}</span></td>'
         f'<td class="n">{finding.failures:,}</td><td class="n hide">{finding.sessions:,}</td>'
-        f'<td class="n">{_format_percent(finding.overcome, finding.failures)}</td>'
-        f'<td class="n hide">{finding.again:,}</td>'
+        f'<td class="n">{_format_percent(finding.recovered, finding.failures)}</td>'
+        f'<td class="n hide">{finding.repeats_after_compaction:,}</td>'
         f'<td class="n">{_format_unrecovered(finding.unrecovered)}</td></tr>\n'
     )
 
 
 def _render_fixes(fixes: Iterable[FixFinding]) -> Iterator[str]:
-    yield '<section id="helped"><h2>What helped<small>what was different when a failed call worked</small></h2>'
-    head = '<th class="f">Failure</th><th>What helped</th><th class="n c">Times</th><th class="w hide"></th>'
+    yield '<section id="helped"><h2>Recoveries<small>what differed when a failed call succeeded</small></h2>'
+    head = '<th class="f">Failure</th><th>Recovery</th><th class="n c">Count</th><th class="w hide"></th>'
     yield from _render_table(head, [_fix_row(finding) for finding in fixes])
 
 
@@ -248,53 +257,56 @@ def _fix_row(finding: FixFinding) -> str:
         )
     return (
         f'<tr><td>{_escape(finding.tool)}<br><span class="tag">{_escape(finding.kind)}</span></td>'
-        f"<td>{_escape(finding.fix)}{change}</td>"
-        f'<td class="n">{finding.worked:,} of {finding.failures:,}</td>'
-        f'<td class="hide">{_render_bar(finding.worked / max(1, finding.failures))}</td></tr>\n'
+        f"<td>{_escape(finding.action)}{change}</td>"
+        f'<td class="n">{finding.successes:,} of {finding.failures:,}</td>'
+        f'<td class="hide">{_render_bar(finding.successes / max(1, finding.failures))}</td></tr>\n'
     )
 
 
 def _render_spirals(spirals: Iterable[SpiralFinding]) -> Iterator[str]:
-    yield '<section id="spirals"><h2>Worst spirals<small>the same failure again and again in one session</small></h2>'
-    head = '<th>What failed</th><th class="f">Attempts</th><th class="n c">Lasted</th>'
+    yield '<section id="spirals"><h2>Worst spirals'
+    yield "<small>one strategy that failed repeatedly in one session</small></h2>"
+    head = '<th>Failure</th><th class="f">Attempts</th><th class="n c">Duration</th>'
     yield from _render_table(head, [_spiral_row(finding) for finding in spirals])
 
 
 def _spiral_row(finding: SpiralFinding) -> str:
     shown_count = min(finding.failures, 24)
     more = f" +{finding.failures - shown_count}" if finding.failures > shown_count else ""
-    end = f"<i>✓</i></span><br>{_escape(finding.ended)}" if finding.ended else "</span><br>never overcome"
+    end = f"<i>✓</i></span><br>{_escape(finding.recovered_by)}" if finding.recovered_by else "</span><br>unrecovered"
     where = " · ".join(
-        _escape(part) for part in (finding.tool, finding.project or finding.agent, format_date(finding.started)) if part
+        _escape(part)
+        for part in (finding.tool, finding.project or finding.agent, format_date(finding.started_at))
+        if part
     )
     return (
         f'<tr><td>{_format_message(finding.message)}<br><span class="tag">{_escape(finding.kind)}</span> '
         f'<span class="quiet">{where}</span></td>'
         f'<td><span class="marks" title="{finding.failures} failures">{"✕" * shown_count}{more}{end}</td>'
-        f'<td class="n">{_format_spent_time(finding.seconds)}</td></tr>\n'
+        f'<td class="n">{_format_spent_time(finding.duration_seconds)}</td></tr>\n'
     )
 
 
 def _render_tools(tools: Iterable[ToolFinding]) -> Iterator[str]:
     yield '<section id="tools"><h2>Tools</h2>'
-    head = '<th>Tool</th><th class="n">Calls</th><th>First-try success</th><th class="hide">In the end</th>'
-    head += '<th class="n">Failed</th><th class="n">Never overcome</th><th class="n hide">Time in failing</th>'
+    head = '<th>Tool</th><th class="n">Calls</th><th>First-try success</th><th class="hide">Final success</th>'
+    head += '<th class="n">Failed</th><th class="n">Unrecovered</th><th class="n hide">Time lost</th>'
     yield from _render_table(head, [_tool_row(finding) for finding in tools])
 
 
 def _tool_row(finding: ToolFinding) -> str:
     first = (finding.calls - finding.failures) / max(1, finding.calls)
-    final = first + finding.overcome / max(1, finding.calls)
+    final = first + finding.recovered / max(1, finding.calls)
     return (
         f'<tr><td>{_escape(finding.tool)}</td><td class="n">{finding.calls:,}</td><td>{_render_share(first)}</td>'
         f'<td class="hide">{_render_share(first, final)}</td><td class="n">{finding.failures:,}</td>'
-        f'<td class="n">{_format_unrecovered(finding.failures - finding.overcome)}</td>'
-        f'<td class="n hide">{_format_spent_time(finding.seconds)}</td></tr>\n'
+        f'<td class="n">{_format_unrecovered(finding.failures - finding.recovered)}</td>'
+        f'<td class="n hide">{_format_spent_time(finding.failure_seconds)}</td></tr>\n'
     )
 
 
 def _format_message(message: str) -> str:
-    return f"<code>{_escape(message) or '(nothing was said)'}</code>"
+    return f"<code>{_escape(message) or '(no message)'}</code>"
 
 
 def _format_unrecovered(count: int) -> str:
@@ -306,19 +318,19 @@ def _format_spent_time(seconds: float) -> str:
 
 
 def _describe_days(days: int) -> str:
-    return f"the last {days} days" if days > 1 else ""
+    return f"last {days} days" if days > 1 else ""
 
 
 def _render_footer(findings: Findings, sources_text: str) -> Iterator[str]:
     yield f"<footer><p>{_escape(sources_text)}. </p>" if sources_text else "<footer>"
-    if findings.refused or findings.cancelled:
-        yield f"<p>Not failures, and not counted: {findings.refused:,} calls that you refused, "
-        yield f"{findings.cancelled:,} that were stopped or not made because a sibling had failed.</p>"
-    yield "<p><b>Overcome</b>: the same call, or one much like it, worked later in the session, whoever made it. "
-    yield "<b>Again</b>: met before a compaction of the conversation and once more after it. <b>Time</b>: in failed "
-    yield "calls, and from each to the next call; pauses of more than five minutes left out.</p>"
-    yield "<p>Secrets and personal data that were recognised are not on this page. It loads nothing, runs no script, "
-    yield "and was made on this machine by <code>mulligan scan</code>.</p></footer>\n"
+    if findings.user_rejected or findings.cancelled:
+        yield f"<p>Not counted as failures: {findings.user_rejected:,} calls rejected by the user, "
+        yield f"{findings.cancelled:,} cancelled or skipped after a concurrent failure.</p>"
+    yield "<p><b>Recovered</b>: the same call, or a similar one, succeeded later in the session. "
+    yield "<b>Repeated</b>: occurred before a compaction and again after it. <b>Time lost</b>: time in failed calls "
+    yield "and from each to the next call, without pauses of more than five minutes.</p>"
+    yield "<p>Recognized secrets and personal data are redacted on this page. It loads nothing and runs no script. "
+    yield "<code>mulligan scan</code> generated it on this machine.</p></footer>\n"
 
 
 def _render_bar(share: float) -> str:

@@ -55,7 +55,7 @@ class _PatternCounts:
     def __init__(self, example: Step) -> None:
         self.example = example
         self.failures = self.recovered = self.repeats_after_compaction = self.sessions = 0
-        self.first_seen_at = self.last_seen_at = example.started
+        self.first_seen_at = self.last_seen_at = example.started_at
 
 
 class _FixCounts:
@@ -88,8 +88,8 @@ class LogScan:
         run = history.run
         totals = self._totals
         totals["sessions"] += 1
-        self._first_seen_at = min(self._first_seen_at or run.started, run.started)
-        self._last_seen_at = max(self._last_seen_at, run.ended or run.started)
+        self._first_seen_at = min(self._first_seen_at or run.started_at, run.started_at)
+        self._last_seen_at = max(self._last_seen_at, run.ended_at or run.started_at)
         agent = self._agents.setdefault(run.agent if len(self._agents) < MAX_TRACKED_ENTRIES else "", Counter())
         agent["sessions"] += 1
         # Most calls have one attempt, so grouping steps into calls is skipped where possible.
@@ -100,12 +100,12 @@ class LogScan:
         agent["calls"] += len(last_steps)
         for name, call_count in Counter([step.name for step in last_steps]).items():
             self._tool_counts(name)["calls"] += call_count
-        for day, call_count in Counter([step.started // DAY_MS for step in last_steps]).items():
+        for day, call_count in Counter([step.started_at // DAY_MS for step in last_steps]).items():
             if day:
                 self._day_counts(day)["calls"] += call_count
         failed = self._find_failed_calls(history, last_steps)
         if history.compactions:
-            totals["compacted"] += 1
+            totals["compacted_sessions"] += 1
             self._count_around_compaction(
                 last_steps, {call.id for call in failed}, min(compaction.at for compaction in history.compactions)
             )
@@ -118,9 +118,9 @@ class LogScan:
         for step in last_steps:
             if step.outcome == "success":
                 continue
-            if step.outcome == "refused" and not (step.failure and step.failure.kind.code == "collateral"):
-                self._totals["refused"] += 1
-            elif step.outcome in ("refused", "cancelled"):
+            if step.outcome == "blocked" and (step.failure is None or step.failure.kind.code == "user_rejected"):
+                self._totals["user_rejected"] += 1
+            elif step.outcome in ("blocked", "cancelled"):
                 self._totals["cancelled"] += 1
         ids = {step.call for step in history.steps if step.failure is not None and step.has_failed}
         if not ids:
@@ -144,12 +144,12 @@ class LogScan:
 
     def _count_around_compaction(self, last_steps: list[Step], failed_ids: set[int], boundary: int) -> None:
         for step in last_steps:
-            side = 0 if step.started < boundary else 2
+            side = 0 if step.started_at < boundary else 2
             self._compaction_counts[side] += 1
             self._compaction_counts[side + 1] += step.call in failed_ids
 
     def _count_failures(self, history: History, failed_calls: list[calls.Call]) -> None:
-        links = {link.failed: link for link in history.links}
+        links = {link.failed_call: link for link in history.links}
         repeated_ids = counters.repeated(history, failed_calls)
         counted_patterns: set[tuple[str, str]] = set()
         for call in failed_calls:
@@ -161,15 +161,15 @@ class LogScan:
             is_recovered = call.has_succeeded or link is not None
             key = (call.name, failure.fingerprint)
             is_repeat = call.id in repeated_ids
-            increments = {"failures": 1, "overcome": int(is_recovered), "again": int(is_repeat)}
+            increments = {"failures": 1, "recovered": int(is_recovered), "repeats_after_compaction": int(is_repeat)}
             self._totals.update(increments)
             self._tool_counts(call.name).update(increments)
             _, kind = self._kinds.setdefault(str(failure.kind), (failure, Counter()))
             kind.update(increments)
             if len(self._kind_tools) < MAX_TRACKED_ENTRIES or (str(failure.kind), call.name) in self._kind_tools:
                 self._kind_tools[str(failure.kind), call.name] += 1
-            if call.first.started:
-                self._day_counts(call.first.started // DAY_MS)["overcome" if is_recovered else "given_up"] += 1
+            if call.first.started_at:
+                self._day_counts(call.first.started_at // DAY_MS)["recovered" if is_recovered else "unrecovered"] += 1
             else:
                 self._totals["undated"] += 1
             pattern = self._patterns.get(key)
@@ -180,8 +180,8 @@ class LogScan:
                 pattern.recovered += is_recovered
                 pattern.repeats_after_compaction += is_repeat
                 pattern.sessions += key not in counted_patterns
-                pattern.first_seen_at = min(pattern.first_seen_at, step.started)
-                pattern.last_seen_at = max(pattern.last_seen_at, step.started)
+                pattern.first_seen_at = min(pattern.first_seen_at, step.started_at)
+                pattern.last_seen_at = max(pattern.last_seen_at, step.started_at)
             counted_patterns.add(key)
             if link is not None:
                 self._count_fix(call.name, failure.kind, link)
@@ -198,14 +198,14 @@ class LogScan:
 
     def _count_lost_time(self, history: History) -> None:
         """Add the time in failed calls and from each to the next call. Overlaps are counted once."""
-        steps = sorted((step for step in history.steps if step.started), key=lambda step: step.started)
+        steps = sorted((step for step in history.steps if step.started_at), key=lambda step: step.started_at)
         counted_until = 0.0
         for index, step in enumerate(steps):
             if not step.has_failed:
                 continue
-            started_at = step.started / 1000
-            ended_at = started_at + min(step.seconds, MAX_CALL_SECONDS)
-            following = steps[index + 1].started / 1000 if index + 1 < len(steps) else ended_at
+            started_at = step.started_at / 1000
+            ended_at = started_at + min(step.duration_seconds, MAX_CALL_SECONDS)
+            following = steps[index + 1].started_at / 1000 if index + 1 < len(steps) else ended_at
             if 0 < following - ended_at <= MAX_PAUSE_SECONDS:
                 ended_at = following
             lost_seconds = max(0.0, ended_at - max(started_at, counted_until))
@@ -220,18 +220,18 @@ class LogScan:
         totals = self._totals
         return Findings(
             sessions=totals["sessions"],
-            compacted=totals["compacted"],
+            compacted_sessions=totals["compacted_sessions"],
             calls=totals["calls"],
             failures=totals["failures"],
-            overcome=totals["overcome"],
-            again=totals["again"],
-            seconds=round(self._failure_seconds, 3),
-            refused=totals["refused"],
+            recovered=totals["recovered"],
+            repeats_after_compaction=totals["repeats_after_compaction"],
+            failure_seconds=round(self._failure_seconds, 3),
+            user_rejected=totals["user_rejected"],
             cancelled=totals["cancelled"],
-            before=(self._compaction_counts[0], self._compaction_counts[1]),
-            after=(self._compaction_counts[2], self._compaction_counts[3]),
-            first=self._first_seen_at,
-            last=self._last_seen_at,
+            before_compaction=(self._compaction_counts[0], self._compaction_counts[1]),
+            after_compaction=(self._compaction_counts[2], self._compaction_counts[3]),
+            first_seen_at=self._first_seen_at,
+            last_seen_at=self._last_seen_at,
             agents=tuple(
                 AgentFinding(
                     agent=sanitizer.sanitize_name(name),
@@ -261,8 +261,8 @@ class LogScan:
                 kind=sanitizer.sanitize_name(name),
                 remedy=failure.remedy.value,
                 failures=counts["failures"],
-                overcome=counts["overcome"],
-                again=counts["again"],
+                recovered=counts["recovered"],
+                repeats_after_compaction=counts["repeats_after_compaction"],
                 tool=sanitizer.sanitize_name(main_tool_by_kind.get(name, "")),
             )
 
@@ -273,8 +273,8 @@ class LogScan:
                 tool=sanitizer.sanitize_name(name),
                 calls=counts["calls"],
                 failures=counts["failures"],
-                overcome=counts["overcome"],
-                seconds=round(self._tool_seconds.get(name, 0.0), 3),
+                recovered=counts["recovered"],
+                failure_seconds=round(self._tool_seconds.get(name, 0.0), 3),
             )
 
     def _pattern_findings(self, sanitizer: _FindingSanitizer) -> Iterator[PatternFinding]:
@@ -290,10 +290,10 @@ class LogScan:
                 message=sanitizer.sanitize_message(pattern_counts.example),
                 failures=pattern_counts.failures,
                 sessions=pattern_counts.sessions,
-                overcome=pattern_counts.recovered,
-                again=pattern_counts.repeats_after_compaction,
-                first=pattern_counts.first_seen_at,
-                last=pattern_counts.last_seen_at,
+                recovered=pattern_counts.recovered,
+                repeats_after_compaction=pattern_counts.repeats_after_compaction,
+                first_seen_at=pattern_counts.first_seen_at,
+                last_seen_at=pattern_counts.last_seen_at,
             )
 
     def _fix_findings(self, sanitizer: _FindingSanitizer) -> Iterator[FixFinding]:
@@ -303,8 +303,8 @@ class LogScan:
             yield FixFinding(
                 tool=sanitizer.sanitize_name(tool),
                 kind=sanitizer.sanitize_name(kind),
-                fix=sanitizer.sanitize_text(action, 120),
-                worked=fix_counts.successes,
+                action=sanitizer.sanitize_text(action, 120),
+                successes=fix_counts.successes,
                 failures=max(fix_counts.successes, self._kind_tools[kind, tool]),
                 before=before,
                 after=after,
@@ -318,13 +318,15 @@ class LogScan:
                 run=sanitizer.sanitize_name(run.id),
                 agent=sanitizer.sanitize_name(run.agent),
                 project=sanitizer.sanitize_name(project if isinstance(project, str) else ""),
-                started=spiral.first.started,
+                started_at=spiral.first.started_at,
                 tool=sanitizer.sanitize_name(spiral.last.name),
                 kind=sanitizer.sanitize_name(str(failure.kind)) if failure else "",
                 message=sanitizer.sanitize_message(spiral.last),
                 failures=spiral.size,
-                seconds=round(spiral.seconds, 3),
-                ended=sanitizer.sanitize_text(describe_recovery(spiral.link, failure.kind.code if failure else ""), 120)
+                duration_seconds=round(spiral.seconds, 3),
+                recovered_by=sanitizer.sanitize_text(
+                    describe_recovery(spiral.link, failure.kind.code if failure else ""), 120
+                )
                 if spiral.link
                 else "",
             )
@@ -378,4 +380,6 @@ def _day_findings(days: dict[int, Counter[str]]) -> Iterator[DayFinding]:
     for day in range(max(min(days), last - 29), last + 1):
         counts = days.get(day, Counter())
         date = time.strftime("%Y-%m-%d", time.gmtime(day * (DAY_MS // 1000)))
-        yield DayFinding(day=date, calls=counts["calls"], overcome=counts["overcome"], given_up=counts["given_up"])
+        yield DayFinding(
+            day=date, calls=counts["calls"], recovered=counts["recovered"], unrecovered=counts["unrecovered"]
+        )

@@ -40,12 +40,12 @@ def render_findings(findings: Findings) -> Iterator[str]:
         yield from ["", *costs] if costs else []
     if findings.fixes:
         yield ""
-        yield "What overcame them:"
+        yield "Recoveries:"
         yield ""
         yield from _fix_lines(findings)
     if findings.spirals:
         yield ""
-        yield "The worst spirals, the same failure again and again in one session:"
+        yield "Worst spirals (one strategy that failed repeatedly in one session):"
         yield ""
         yield from _spiral_lines(findings)
 
@@ -53,15 +53,14 @@ def render_findings(findings: Findings) -> Iterator[str]:
 def summarize_findings(findings: Findings) -> str:
     """Return the summary of the findings in one sentence."""
     if not findings.calls:
-        return "No calls of any tool were found."
+        return "No tool calls found."
     where = f"{format_count(findings.calls, 'call')} in {format_count(findings.sessions, 'session')}"
     if not findings.failures:
         return f"None of {where} failed."
     sentence = f"{format_percent(findings.failures, findings.calls)} of {where} failed: "
-    verb = "was" if findings.overcome == 1 else "were"
-    sentence += f"{findings.overcome:,} of {format_count(findings.failures, 'failure')} {verb} overcome"
-    if findings.again:
-        sentence += f", {findings.again:,} came again after a compaction"
+    sentence += f"{findings.recovered:,} of {format_count(findings.failures, 'failure')} recovered"
+    if findings.repeats_after_compaction:
+        sentence += f", {findings.repeats_after_compaction:,} repeated after a compaction"
     return f"{sentence}."
 
 
@@ -83,56 +82,59 @@ def format_date(timestamp: int) -> str:
 
 
 def _kind_lines(findings: Findings) -> Iterator[str]:
-    rows = [["failures", "overcome", "again", "kind", "most often in"]]
+    rows = [["failures", "recovered", "repeated", "kind", "main tool"]]
     rows += [
         [
             f"{finding.failures:,}",
-            f"{finding.overcome:,}",
-            f"{finding.again:,}",
+            f"{finding.recovered:,}",
+            f"{finding.repeats_after_compaction:,}",
             to_line(finding.kind, 40),
             to_line(finding.tool, 40),
         ]
         for finding in findings.kinds[:MAX_KINDS]
     ]
-    if not findings.again:  # omit a column of zeros
+    if not findings.repeats_after_compaction:  # omit a column of zeros
         rows = [[*row[:2], *row[3:]] for row in rows]
-    yield from render_columns(rows, right=(0, 1, 2) if findings.again else (0, 1))
+    yield from render_columns(rows, right=(0, 1, 2) if findings.repeats_after_compaction else (0, 1))
     more = len(findings.kinds) - MAX_KINDS
     if more > 0:
-        yield f"  and {format_count(more, 'more kind')}: --json has them all"
+        yield f"  and {format_count(more, 'more kind')}: use --json for all"
 
 
 def _cost_lines(findings: Findings) -> Iterator[str]:
-    if findings.seconds:
-        duration = format_rough_duration(findings.seconds)
-        yield f"{duration} went into failing: the failed calls, and thinking what to do next."
-    exclusions = [f"{findings.refused:,} that you refused"] if findings.refused else []
-    exclusions += [f"{findings.cancelled:,} stopped, mostly with a sibling that failed"] if findings.cancelled else []
+    if findings.failure_seconds:
+        duration = format_rough_duration(findings.failure_seconds)
+        yield f"Time lost: {duration} in failed calls and until the next call."
+    exclusions = (
+        [f"{format_count(findings.user_rejected, 'call')} rejected by the user"] if findings.user_rejected else []
+    )
+    exclusions += (
+        [f"{findings.cancelled:,} cancelled or skipped after a concurrent failure"] if findings.cancelled else []
+    )
     if exclusions:
-        yield f"Not counted as failures: {' and '.join(exclusions)}."
-    (calls, failed), (later, failed_later) = findings.before, findings.after
+        yield f"Not counted as failures: {', '.join(exclusions)}."
+    (calls, failed), (later, failed_later) = findings.before_compaction, findings.after_compaction
     if min(calls, later) >= 50 and (failed or failed_later):
         yield (
-            f"{format_count(findings.compacted, 'session')} had a compaction: {format_percent(failed, calls)} of calls "
-            f"failed before it, {format_percent(failed_later, later)} after."
+            f"Failure rate in {format_count(findings.compacted_sessions, 'session')} with a compaction: "
+            f"{format_percent(failed, calls)} before it, {format_percent(failed_later, later)} after."
         )
 
 
 def _fix_lines(findings: Findings) -> Iterator[str]:
-    rows = [("worked", "", "of", "tool", "kind", "what helped")]
+    rows = [("count", "", "", "tool", "kind", "recovery")]
     for finding in findings.fixes[:MAX_FIXES]:
         kind = finding.kind.partition("/")[2] or finding.kind
         rows.append(
             (
-                f"{finding.worked:,}",
+                f"{finding.successes:,}",
                 "of",
                 f"{finding.failures:,}",
                 to_line(finding.tool, 24),
                 to_line(kind, 24),
-                to_line(finding.fix, 60),
+                to_line(finding.action, 60),
             )
         )
-    rows[0] = ("times", "", "", *rows[0][3:])
     yield from render_columns(rows, right=(0, 2))
 
 
@@ -142,13 +144,13 @@ def _spiral_lines(findings: Findings) -> Iterator[str]:
         where = to_line(finding.project or finding.agent, 24)
         rows.append(
             (
-                f"{finding.failures} times",
-                f"in {format_rough_duration(finding.seconds)}" if finding.seconds else "",
-                format_date(finding.started),
+                f"{finding.failures} failures",
+                f"in {format_rough_duration(finding.duration_seconds)}" if finding.duration_seconds else "",
+                format_date(finding.started_at),
                 where,
                 f"{to_line(finding.tool, 24)}, {to_line(finding.kind, 40)}: {to_line(finding.message, 60)}",
             )
         )
-        ending_text = f"overcome by: {to_line(finding.ended, 60)}" if finding.ended else "never overcome"
+        ending_text = f"recovered by: {to_line(finding.recovered_by, 60)}" if finding.recovered_by else "unrecovered"
         rows.append(("", "", "", "", ending_text))
     yield from render_columns(rows, right=(0, 1))

@@ -25,7 +25,7 @@ class SessionSpiral:
         self.first = self.last = step
         self.call = step.call
         self.size = 1
-        self.seconds = step.seconds
+        self.seconds = step.duration_seconds
         self.link: Link | None = None
 
 
@@ -51,8 +51,8 @@ class SpiralCollector:
                 and not _is_recovered_before(spiral, step, links)
             ):
                 spiral.size += 1
-                gap = (step.started - spiral.last.started) / 1000
-                spiral.seconds += gap if 0 < gap <= MAX_PAUSE_SECONDS else step.seconds
+                gap = (step.started_at - spiral.last.started_at) / 1000
+                spiral.seconds += gap if 0 < gap <= MAX_PAUSE_SECONDS else step.duration_seconds
                 spiral.last = step
                 spiral.call = step.call
                 continue
@@ -107,10 +107,13 @@ def _command_prefix(command: str) -> str:
 
 def _is_concurrent(earlier: Step, later: Step) -> bool:
     """Return whether the later step started before the earlier one ended."""
-    return bool(earlier.started and later.started) and later.started < earlier.started + earlier.seconds * 1000
+    return (
+        bool(earlier.started_at and later.started_at)
+        and later.started_at < earlier.started_at + earlier.duration_seconds * 1000
+    )
 
 
 def _is_recovered_before(spiral: SessionSpiral, step: Step, links: dict[int, Link]) -> bool:
     """Return whether the last failure of a spiral recovered before this step."""
     link = links.get(spiral.call)
-    return link is not None and link.overcame < step.seq and step.call != spiral.call
+    return link is not None and link.recovering_call < step.seq and step.call != spiral.call

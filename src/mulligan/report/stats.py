@@ -25,29 +25,29 @@ MIN_STANDARD_ERRORS = 1.96
 """Distance of two rates in standard errors that counts as significant, at the 95 % level."""
 
 RECOVERY_METHODS = {
-    "waiting": "waiting",
-    "schema": "repair by the schema",
+    "retry": "retry",
+    "schema": "schema repair",
     "run": "repair from this run",
-    "memory": "repair from memory",
-    "rule": "repair by a rule",
-    "error": "repair to a bound the error named",
+    "memory": "memory repair",
+    "rule": "rule repair",
+    "error": "error bound repair",
     "compression": "compression",
-    "fallback": "a fallback",
-    "check": "a check: it had worked",
-    "model": "the model",
-    "person": "a person",
+    "fallback": "fallback",
+    "check": "verified as executed",
+    "model": "model",
+    "person": "person",
 }
 CHANGE_REASONS = {
-    "cast": "had the wrong type",
-    "rename": "had another name",
-    "drop": "does not exist",
-    "clamp": "was out of bounds",
-    "enum": "was not one of the words allowed",
-    "trim": "had white space or junk around it",
-    "parse": "was JSON inside a text",
-    "wrap": "was no list",
-    "default": "was missing",
-    "substitute": "needed another value",
+    "cast": "wrong type",
+    "rename": "wrong name",
+    "drop": "unknown argument",
+    "clamp": "out of bounds",
+    "enum": "not an allowed value",
+    "trim": "extra characters around the value",
+    "parse": "JSON encoded as a string",
+    "wrap": "not a list",
+    "default": "missing",
+    "substitute": "wrong value",
 }
 
 
@@ -80,27 +80,27 @@ def to_facts(cell: Cell) -> dict[str, Any]:
         "first_try": cell.first_try,
         "recovered": cell.recovered,
         "repaired": cell.repaired,
-        "given_up": cell.given_up,
+        "unrecovered": cell.given_up,
         "attempts": cell.attempts,
         "first_try_rate": to_percent(cell.first_try, finished_calls(cell)),
-        "final_rate": to_percent(cell.first_try + cell.recovered, finished_calls(cell)),
+        "final_success_rate": to_percent(cell.first_try + cell.recovered, finished_calls(cell)),
         "recovered_rate": to_percent(cell.recovered, failed_calls(cell)),
         "repaired_rate": to_percent(cell.repaired, failed_calls(cell)),
-        "suggested": cell.suggested,
-        "hits": cell.hits,
-        "hit_rate": to_percent(cell.hits, cell.suggested),
-        "seconds": percentile_summary(cell.seconds, cell.micros),
-        "seconds_to_repair": percentile_summary(cell.to_repair),
-        "waited": cell.waited / 1e6,
-        "retrying": cell.retrying / 1e6,
+        "repairs": cell.suggested,
+        "repairs_succeeded": cell.hits,
+        "repair_success_rate": to_percent(cell.hits, cell.suggested),
+        "latency_seconds": percentile_summary(cell.seconds, cell.micros),
+        "time_to_recovery_seconds": percentile_summary(cell.to_repair),
+        "backoff_seconds": cell.waited / 1e6,
+        "retry_seconds": cell.retrying / 1e6,
         "tokens": cell.tokens,
         "recovery_tokens": cell.recovery_tokens,
         "repeats_after_compaction": cell.repeats,
-        "overcome_by": dict(sorted(cell.overcome.items(), key=lambda item: (-item[1], item[0]))),
+        "recovered_by": dict(sorted(cell.overcome.items(), key=lambda item: (-item[1], item[0]))),
         "kinds": {kind: to_kind_facts(kind_counters) for kind, kind_counters in rank_kinds(cell)},
         "by_attempt": count_by_attempt(cell),
-        "wrong_arguments": [
-            {"argument": path, "how": operation, "calls": calls}
+        "corrected_arguments": [
+            {"argument": path, "operation": operation, "calls": calls}
             for path, operation, calls in list_corrected_arguments(cell)
         ],
     }
@@ -108,15 +108,16 @@ def to_facts(cell: Cell) -> dict[str, Any]:
 
 def count_by_attempt(cell: Cell) -> list[dict[str, int]]:
     return [
-        {"attempt": number, "made": attempt_count, "worked": success_count}
+        {"attempt": number, "attempts": attempt_count, "successes": success_count}
         for number, attempt_count, success_count in attempts(cell)
     ]
 
 
 CSV_COLUMNS = (
-    "total_runs", "total_failures", "success_rate", "calls", "first_try", "recovered", "repaired", "given_up",
-    "attempts", "first_try_rate", "final_rate", "recovered_rate", "repaired_rate", "hit_rate", "seconds.p50",
-    "seconds.p95", "seconds.p99", "seconds.of", "waited", "retrying", "tokens", "recovery_tokens",
+    "total_runs", "total_failures", "success_rate", "calls", "first_try", "recovered", "repaired", "unrecovered",
+    "attempts", "first_try_rate", "final_success_rate", "recovered_rate", "repaired_rate", "repair_success_rate",
+    "latency_seconds.p50", "latency_seconds.p95", "latency_seconds.p99", "latency_seconds.sample_size",
+    "backoff_seconds", "retry_seconds", "tokens", "recovery_tokens",
 )  # fmt: skip
 """CSV columns: all metrics that are single numbers."""
 
@@ -128,7 +129,7 @@ PERCENTILES = (0.5, 0.95, 0.99)
 def percentile_summary(histogram: Histogram, micros: int | None = None) -> dict[str, Any]:
     """Return percentiles in seconds and the sample size. A percentile with too few cases is `None`."""
     count, values = percentiles(histogram, *PERCENTILES)
-    summary: dict[str, Any] = {"of": count}
+    summary: dict[str, Any] = {"sample_size": count}
     if micros is not None:
         summary["mean"] = round(micros / count / 1e6, 6) if count else None
     for fraction, value in zip(PERCENTILES, values, strict=True):
@@ -142,8 +143,8 @@ def to_kind_facts(kind: KindCell) -> dict[str, Any]:
         "calls": kind.calls,
         "recovered": kind.recovered,
         "repaired": kind.repaired,
-        "given_up": kind.given_up,
-        "overcome_by": dict(sorted(kind.overcome.items(), key=lambda item: (-item[1], item[0]))),
+        "unrecovered": kind.given_up,
+        "recovered_by": dict(sorted(kind.overcome.items(), key=lambda item: (-item[1], item[0]))),
         "seconds_before": percentile_summary(kind.seconds, kind.micros),
     }
 
@@ -178,7 +179,7 @@ def compare_stats(baseline: Cell, candidate: Cell) -> list[StatDifference]:
     """Compare the candidate with the baseline. Only significant differences are called better or worse."""
     rates = [
         (
-            "worked at the first try",
+            "first-try success",
             baseline.first_try,
             finished_calls(baseline),
             candidate.first_try,
@@ -186,7 +187,7 @@ def compare_stats(baseline: Cell, candidate: Cell) -> list[StatDifference]:
             True,
         ),
         (
-            "worked in the end",
+            "final success",
             *(
                 _count_successes(baseline),
                 finished_calls(baseline),
@@ -196,7 +197,7 @@ def compare_stats(baseline: Cell, candidate: Cell) -> list[StatDifference]:
             True,
         ),
         (
-            "failed calls overcome",
+            "recovered calls",
             baseline.recovered,
             failed_calls(baseline),
             candidate.recovered,
@@ -204,7 +205,7 @@ def compare_stats(baseline: Cell, candidate: Cell) -> list[StatDifference]:
             True,
         ),
         (
-            "repaired, of all that worked",
+            "repaired, of successful calls",
             baseline.repaired,
             _count_successes(baseline),
             candidate.repaired,
@@ -220,7 +221,7 @@ def compare_stats(baseline: Cell, candidate: Cell) -> list[StatDifference]:
             differences.append(
                 StatDifference(name, format_share(part, total), format_share(second, second_total), verdict)
             )
-    for name, fraction in (("half take less than", 0.5), ("95 % take less than", 0.95)):
+    for name, fraction in (("p50 latency", 0.5), ("p95 latency", 0.95)):
         first, then = percentile(baseline.seconds, fraction), percentile(candidate.seconds, fraction)
         differences.append(
             StatDifference(
@@ -234,7 +235,7 @@ def compare_stats(baseline: Cell, candidate: Cell) -> list[StatDifference]:
         verdict = _compare_rates(part, baseline.calls, second, candidate.calls, False)
         differences.append(
             StatDifference(
-                f"calls that met {kind}",
+                f"calls with {kind}",
                 format_share(part, baseline.calls),
                 format_share(second, candidate.calls),
                 verdict,
@@ -263,12 +264,12 @@ def _count_calls(cell: Cell, kind: str) -> int:
 def _compare_rates(part: int, total: int, second: int, second_total: int, is_higher_better: bool) -> str:
     """Compare two rates with a two-proportion z-test, given enough cases of both."""
     if min(total, second_total) < 2 * MIN_SAMPLE_SIZE:
-        return "too few to tell"
+        return "too few samples"
     pooled = (part + second) / (total + second_total)
     error = math.sqrt(pooled * (1 - pooled) * (1 / total + 1 / second_total))
     difference = second / second_total - part / total
     if not error or abs(difference) / error < MIN_STANDARD_ERRORS:
-        return "no telling difference"
+        return "no significant difference"
     return "better" if (difference > 0) is is_higher_better else "worse"
 
 
@@ -286,13 +287,13 @@ def build_advice(total: Cell, tools: Mapping[str, Cell], agents: Mapping[str, Ce
     ]
     if total.suggested >= 2 * MIN_SAMPLE_SIZE and total.hits < total.suggested / 2:
         sentences.append(
-            f"Only {total.hits:,} of {total.suggested:,} repairs that were tried worked: be surer before trying one "
-            "(Policy.confidence)."
+            f"Only {total.hits:,} of {total.suggested:,} attempted repairs succeeded: raise the confidence threshold "
+            "(Policy.min_confidence)."
         )
     if total.repeats >= MIN_SAMPLE_SIZE:
         sentences.append(
-            f"{format_count(total.repeats, 'failure')} had been met before the conversation was compacted: keep "
-            "`session.reminder()` in the prompt."
+            f"{format_count(total.repeats, 'failure')} repeated after a compaction: keep `session.reminder()` in the "
+            "prompt."
         )
     return sentences
 
@@ -311,33 +312,33 @@ def _advise_on_timeouts(tools: Mapping[str, Cell]) -> Iterator[str]:
             mean_timeout = kind_counters.micros / kind_counters.failures / 1e6
             sentence = (
                 f"{to_line(name, 40)}: {format_count(kind_counters.failures, 'timeout')} after "
-                f"{format_duration(mean_timeout)}, and 95 % of its successes take less than "
-                f"{format_duration(success_p95)}."
+                f"{format_duration(mean_timeout)}; p95 of successful calls is {format_duration(success_p95)}."
             )
             if success_p95 >= mean_timeout / 2:
-                yield f"{sentence} The timeout cuts off what is only slow: allow more."
+                yield f"{sentence} Raise the timeout: it ends calls that are only slow."
             elif success_p95 <= mean_timeout / 10:
                 timeout_duration = format_duration(kind_counters.micros / 1e6)
-                yield f"{sentence} A shorter timeout would fail sooner: {timeout_duration} were spent so."
+                yield f"{sentence} Lower the timeout: {timeout_duration} were spent waiting for it."
 
 
 def _advise_on_limits(total: Cell) -> Iterator[str]:
     for kind, kind_counters in rank_kinds(total):
         code = kind.partition("/")[2]
+        calls = format_count(kind_counters.calls, "call")
         if kind_counters.calls < MIN_SAMPLE_SIZE:
             continue
         if code == "rate_limit" and kind_counters.calls >= total.calls / 50:
-            recovered_by_retry = kind_counters.overcome.get("waiting", 0)
+            recovered_by_retry = kind_counters.overcome.get("retry", 0)
             yield (
-                f"{kind_counters.calls:,} of {format_count(total.calls, 'call')} met {kind}; "
-                f"waiting helped {recovered_by_retry:,}. Make fewer at once, or ask for a higher limit."
+                f"{kind_counters.calls:,} of {format_count(total.calls, 'call')} failed with {kind}; "
+                f"retries recovered {recovered_by_retry:,}. Make fewer concurrent calls or request a higher limit."
             )
         elif code == "context_length_exceeded":
-            yield f"The conversation was too long in {format_count(kind_counters.calls, 'call')}: compact it earlier."
+            yield f"{calls} exceeded the context window: compact the conversation earlier."
         elif code in ("output_too_large", "output_limit"):
-            yield f"{format_count(kind_counters.calls, 'call')} met {kind}: ask for less at once, or allow more."
+            yield f"{calls} failed with {kind}: request less output or raise the limit."
         elif code == "quota_exceeded":
-            yield f"{format_count(kind_counters.calls, 'call')} met {kind}: a person must act, waiting does not help."
+            yield f"{calls} failed with {kind}: a person must act, retries do not help."
 
 
 def _advise_on_arguments(tools: Mapping[str, Cell]) -> Iterator[str]:
@@ -354,8 +355,8 @@ def _advise_on_arguments(tools: Mapping[str, Cell]) -> Iterator[str]:
         :MAX_ADVICE_PER_TOPIC
     ]:
         yield (
-            f"{to_line(name, 40)}: {to_line(path, 40)} {CHANGE_REASONS.get(operation, operation)} in "
-            f"{format_count(calls, 'call')}. Say in the tool's description what it takes."
+            f"{to_line(name, 40)}: {to_line(path, 40)} was corrected in {format_count(calls, 'call')} "
+            f"({CHANGE_REASONS.get(operation, operation)}). Document it in the tool's description."
         )
 
 
@@ -369,8 +370,8 @@ def _advise_on_retries(total: Cell) -> Iterator[str]:
             and success_count < attempt_count * MIN_ATTEMPT_SUCCESS_RATIO
         ):
             yield (
-                f"Attempt {number} worked {success_count:,} of {format_count(attempt_count, 'time')}: "
-                "fewer attempts would lose little (Policy.attempts)."
+                f"Attempt {number} succeeded {success_count:,} of {format_count(attempt_count, 'time')}: "
+                "allow fewer attempts (Policy.attempts)."
             )
 
 
@@ -379,7 +380,7 @@ def _advise_on_repair_reliance(agents: Mapping[str, Cell]) -> Iterator[str]:
     for name, cell in sorted(agents.items()):
         if cell.repaired >= MIN_SAMPLE_SIZE and cell.repaired >= MIN_REPAIR_RELIANCE_RATIO * _count_successes(cell):
             yield (
-                f"{to_line(name or 'the agent without a name', 40)} leans on repairs: {cell.repaired:,} of its "
-                f"{format_count(_count_successes(cell), 'call')} that worked needed changed arguments. "
-                "Mend its prompt or its tools' descriptions."
+                f"{to_line(name or '(no name)', 40)} relies on repairs: {cell.repaired:,} of "
+                f"{format_count(_count_successes(cell), 'successful call')} needed changed arguments. "
+                "Improve its prompt or the tools' descriptions."
             )

@@ -204,7 +204,7 @@ def wrap_text(text: str, width: int | None, indent: str = "  ", further: str | N
 
 
 def render_csv(facts: Iterable[Fact], names: Sequence[str]) -> Iterator[str]:
-    """Yield CSV lines with a header. A dotted name such as `seconds.p50` selects a nested value."""
+    """Yield CSV lines with a header. A dotted name such as `latency_seconds.p50` selects a nested value."""
     yield _csv_line(names)
     for fact in facts:
         yield _csv_line([_nested_value(fact, name) for name in names])

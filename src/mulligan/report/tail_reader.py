@@ -49,7 +49,7 @@ class TailReader:
                 histories[id] = history
             else:
                 del self._open_runs[id]
-        for id, history in sorted(histories.items(), key=lambda item: item[1].run.started):
+        for id, history in sorted(histories.items(), key=lambda item: item[1].run.started_at):
             reported = self._reported_steps.setdefault(id, set())
             before = len(reported)
             for timestamp, event in self._events(history):
@@ -69,12 +69,12 @@ class TailReader:
             read_count += len(page)
             if len(page) < query.limit or page[-1].run.id in self._reported_steps:
                 return
-            query = msgspec.structs.replace(query, before=(page[-1].run.started, page[-1].run.id))
+            query = msgspec.structs.replace(query, before=(page[-1].run.started_at, page[-1].run.id))
 
     def _track_open_run(self, history: History, has_new_events: bool) -> None:
         """Track a run while it is open. Evict the least recently active run above the limit."""
         id = history.run.id
-        if history.run.end is not None:
+        if history.run.end_reason is not None:
             self._open_runs.pop(id, None)
         elif has_new_events or id not in self._open_runs:
             self._open_runs.pop(id, None)
@@ -85,10 +85,10 @@ class TailReader:
     def _events(self, history: History) -> Iterator[tuple[int, StepEnded | RunEnded]]:
         for step in history.steps:
             if self._matches_filters(step):
-                yield step.started + int(step.seconds * 1000), StepEnded(step)
+                yield step.started_at + int(step.duration_seconds * 1000), StepEnded(step)
         run = history.run
-        if run.end is not None and not (self._is_failures_only or self._tool or self._kind):
-            yield run.ended or run.started, RunEnded(run)
+        if run.end_reason is not None and not (self._is_failures_only or self._tool or self._kind):
+            yield run.ended_at or run.started_at, RunEnded(run)
 
     def _matches_filters(self, step: Step) -> bool:
         if self._is_failures_only and not step.has_failed:

@@ -6,7 +6,7 @@ import datetime
 import re
 
 _UNIT_SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
-ACCEPTED_FORMATS = "a number and m, h, d or w, such as 24h or 7d, or a date such as 2026-01-31"
+ACCEPTED_FORMATS = "an age such as 24h or 7d (units m, h, d, w) or a date such as 2026-01-31"
 
 
 def parse_time(text: str | None, now: int) -> int | None:
@@ -23,4 +23,4 @@ def parse_time(text: str | None, now: int) -> int | None:
     try:
         return int((parsed if parsed.tzinfo else parsed.replace(tzinfo=datetime.UTC)).timestamp() * 1000)
     except OverflowError:
-        raise ValueError(f"{text} is beyond the calendar") from None
+        raise ValueError(f"date {text} is out of range") from None

@@ -7,7 +7,7 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -16,12 +16,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mulligan.server.errors import ApiError
+from mulligan.server.sign_in import SignInSessions
 from mulligan.server.tokens import ROLE_PERMISSIONS, Token, Tokens
 from mulligan.store import audit
 from mulligan.store.base import DEFAULT_TENANT
-
-if TYPE_CHECKING:
-    from mulligan.server.app import Server
 
 log = logging.getLogger("mulligan")
 
@@ -116,7 +114,30 @@ def cookie_name(request: Request) -> str:
     return f"mulligan_{(request.scope.get('server') or ('', 0))[1]}"
 
 
-def authorize(request: Request, required_role: RequiredRole, server: Server) -> Caller:
+class AccessState(Protocol):
+    """Part of the server that decides who may call it: rules, credentials and quotas."""
+
+    rules: AccessRules
+    tokens: Tokens
+    sessions: SignInSessions
+    browser_sessions: BrowserSessions
+    clock: Callable[[], int]
+
+    @property
+    def is_stale(self) -> bool:
+        """Return whether tokens or tenants must be reloaded."""
+
+    def refresh(self) -> None:
+        """Reload tokens, tenants and signed-out sessions from the store."""
+
+    async def run_in_reader(self, function: Callable[[], None]) -> None:
+        """Call a blocking function on a reader thread."""
+
+    async def charge_quotas(self, caller: Caller, **amounts: int) -> None:
+        """Charge the amounts to the tenant's quotas. Raise `ApiError` if a quota is exhausted."""
+
+
+def authorize(request: Request, required_role: RequiredRole, server: AccessState) -> Caller:
     """Authenticate the request and check its role. Raise `ApiError` with the missing credential or role."""
     rules, now = server.rules, server.clock()
     authorization = request.headers.get("authorization")
@@ -134,11 +155,15 @@ def authorize(request: Request, required_role: RequiredRole, server: Server) -> 
         identified_caller = Caller()
     else:
         raise _unauthorized(
-            "open the address that `mulligan serve` printed, or send a token: Authorization: Bearer TOKEN "
-            "(mulligan token create)."
+            "No credentials. Open the URL that `mulligan serve` printed, or send a token: "
+            "Authorization: Bearer TOKEN (create one: mulligan token create)."
         )
     if required_role not in ROLE_PERMISSIONS[identified_caller.role]:
-        raise ApiError(403, "forbidden", f"this needs the role {required_role}, and yours is {identified_caller.role}.")
+        raise ApiError(
+            403,
+            "forbidden",
+            f"The role {identified_caller.role} is not sufficient. Use a token with the role {required_role}.",
+        )
     return identified_caller
 
 
@@ -146,10 +171,10 @@ def _authenticate_token(authorization: str, tokens: Tokens, now: int) -> Caller:
     scheme, _, secret = authorization.partition(" ")
     token = tokens.find_by_secret(secret.strip()) if scheme.lower() == "bearer" else None
     if token is None:
-        raise _unauthorized("there is no such token. Send it as: Authorization: Bearer TOKEN")
+        raise _unauthorized("Unknown token. Send it as: Authorization: Bearer TOKEN")
     state = token.state(now)
     if state != "active":
-        raise _unauthorized(f"this token is {state}. Make another: mulligan token create")
+        raise _unauthorized(f"This token is {state}. Create a new one: mulligan token create")
     return _caller_for_token(token)
 
 
@@ -161,7 +186,9 @@ def _unauthorized(message: str) -> ApiError:
     return ApiError(401, "unauthorised", message, headers={"WWW-Authenticate": 'Bearer realm="mulligan"'})
 
 
-def protected_route(server: Server, path: str, endpoint: Endpoint, required_role: RequiredRole, *methods: str) -> Route:
+def protected_route(
+    server: AccessState, path: str, endpoint: Endpoint, required_role: RequiredRole, *methods: str
+) -> Route:
     """Build a route that authenticates first. The endpoint reads `request.state.caller`."""
 
     async def guarded(request: Request) -> Response:
@@ -173,7 +200,7 @@ def protected_route(server: Server, path: str, endpoint: Endpoint, required_role
                 await server.charge_quotas(current_caller, requests=1)
                 audit.set_actor(
                     audit.Actor(
-                        current_caller.name or "the dashboard",
+                        current_caller.name or "dashboard",
                         "api" if "/v1/" in path else "page",
                         current_caller.token,
                     )
@@ -182,8 +209,8 @@ def protected_route(server: Server, path: str, endpoint: Endpoint, required_role
         except ApiError as error:
             return error_response(request, error)
         except Exception:
-            log.exception("a fault at %s %s", request.method, path)
-            return error_response(request, ApiError(500, "fault", "a fault of the server; its log says more."))
+            log.exception("Internal error at %s %s", request.method, path)
+            return error_response(request, ApiError(500, "fault", "Internal server error. See the server's log."))
 
     # An id may contain slashes, and escaped slashes arrive here decoded.
     full_path = path.replace("{id}", "{id:path}")
@@ -213,7 +240,7 @@ _REFRESH_META = "<meta http-equiv=refresh content=0>"
 Browsers withhold a strict cookie on a cross-site navigation, for example from a link in an alert. They send it when our
 own page reloads.
 """
-_HOME_LINK = "<p><a href=/>To the overview</a></p>"
+_HOME_LINK = "<p><a href=/>Go to the overview</a></p>"
 
 
 def _is_cross_site_navigation(request: Request) -> bool:
@@ -247,13 +274,13 @@ def _escape_html(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def entry_routes(server: Server) -> Iterable[Route]:
+def entry_routes(server: AccessState) -> Iterable[Route]:
     """Build the route of the one-time URL."""
 
     async def enter(request: Request) -> Response:
         cookie = server.browser_sessions.redeem_ticket(request.path_params["ticket"])
         if cookie is None:
-            message = "this address was used before, or is another server's. `mulligan serve` has printed a new one."
+            message = "This one-time URL is used or not from this server. Open the latest URL of `mulligan serve`."
             raise ApiError(403, "used", message)
         answer = RedirectResponse("/", 303)
         answer.set_cookie(cookie_name(request), cookie, httponly=True, samesite="strict", path="/")
@@ -310,12 +337,14 @@ class AccessMiddleware:
     def _find_rejection(self, request: Request) -> ApiError | None:
         hosts = request.headers.getlist("host")
         if len(hosts) != 1 or not self._rules.accepts_host(hosts[0]):
-            return ApiError(
-                421, "wrong_host", "this server does not go by that name. Name it: mulligan serve --allow-host NAME"
-            )
+            return ApiError(421, "wrong_host", "Host name not allowed. Allow it: mulligan serve --allow-host NAME")
         origin = request.headers.get("origin")
         if origin is not None and request.method not in SAFE_METHODS:
             scheme, _, authority = origin.partition("://")
             if scheme not in ("http", "https") or authority.lower() != hosts[0].lower():
-                return ApiError(403, "foreign_origin", "a page of another site may not write here.")
+                return ApiError(
+                    403,
+                    "foreign_origin",
+                    "Cross-site request rejected. Send it from a page of this server.",
+                )
         return None

@@ -119,7 +119,7 @@ class Server:
             self._warned_at = now
             log.warning("%s", error)
         return store_unavailable(
-            "the store does not answer just now. Whoever runs this server finds the reason in its log."
+            "The store is unavailable. Retry later. The operator finds the reason in the server's log."
         )
 
     async def store_batch(
@@ -149,7 +149,7 @@ class Server:
         try:
             self.quotas.close()
         except StoreError as error:
-            log.warning("what was left of quotas was not given back: %s", error)
+            log.warning("Unspent quota reserves were not returned: %s", error)
         self._readers.shutdown()
         if self.pruner is not None:
             self.pruner.close()
@@ -184,14 +184,14 @@ def build_app(
     async def handle_http_error(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
         if status == 405:
-            api_error = ApiError(405, "wrong_method", f"{request.method} is not possible here.")
+            api_error = ApiError(405, "wrong_method", f"Method {request.method} not allowed.")
             api_error.headers = {"Allow": ", ".join(sorted(allowed_methods(request)))}
         else:
-            api_error = ApiError(status, "not_found", "there is nothing here. See /docs for what there is.")
+            api_error = ApiError(status, "not_found", "Page not found. See /docs for the API.")
         return access.error_response(request, api_error)
 
     async def handle_internal_error(request: Request, error: Exception) -> Response:
-        return access.error_response(request, ApiError(500, "fault", "a fault of the server; its log says more."))
+        return access.error_response(request, ApiError(500, "fault", "Internal server error. See the server's log."))
 
     return Starlette(
         routes=[*access.entry_routes(server), *(route for group in groups for route in group(server))],

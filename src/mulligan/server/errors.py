@@ -34,17 +34,17 @@ def not_found(message: str) -> ApiError:
 
 
 def too_large(limit: int, subject: str) -> ApiError:
-    return ApiError(413, "too_large", f"{subject} may have {limit:,} bytes. Send less at once.")
+    return ApiError(413, "too_large", f"{subject} exceeds {limit:,} bytes. Send less at once.")
 
 
 def body_timeout(seconds: float) -> ApiError:
-    message = f"the body did not come within {seconds:g} s. Send less at once."
+    message = f"The body was not received within {seconds:g} s. Send less at once."
     return ApiError(408, "too_slow", message, headers={"Connection": "close"})
 
 
 def rate_limited(seconds: int = 1) -> ApiError:
     return ApiError(
-        429, "busy", "more came in than could be kept. Try again later.", headers={"Retry-After": str(seconds)}
+        429, "busy", "Too many records. Retry after the time in Retry-After.", headers={"Retry-After": str(seconds)}
     )
 
 
@@ -53,10 +53,10 @@ def store_unavailable(message: str) -> ApiError:
 
 
 def quota_exceeded(measure: str, limit: int, seconds: int) -> ApiError:
-    message = f"the quota of {limit:,} {measure} a day is used up. It begins anew at 00:00 UTC."
+    message = f"The daily quota of {limit:,} {measure} is exhausted. It resets at 00:00 UTC."
     return ApiError(429, "quota", message, headers={"Retry-After": str(seconds)})
 
 
 def request_exceeds_quota(measure: str, limit: int) -> ApiError:
     """Build the error for one request above the daily quota. It is 413, not 429, because a retry can never succeed."""
-    return ApiError(413, "too_large", f"{limit:,} {measure} a day may come, and this is more. Send less at once.")
+    return ApiError(413, "too_large", f"The request exceeds the daily quota of {limit:,} {measure}. Send less at once.")

@@ -43,7 +43,8 @@ class Committer:
         """Called on the writer thread with the tenant and the stored events."""
         self._pending: deque[_PendingBatch] = deque()
         self._callbacks: list[Callable[[], None]] = []
-        self._pending_bytes = 0
+        self.pending_bytes = 0
+        """Request bytes that are not stored yet."""
         self._condition = threading.Condition()
         self._is_closing = False
         self._learner = ConsolidationScheduler()
@@ -52,7 +53,7 @@ class Committer:
         self.stored_records = 0
         """New records stored since the start."""
         self.transactions = 0
-        self._write_failed_at = float("-inf")
+        self.write_failed_at = float("-inf")
         """Monotonic time of the last failed write; -inf after a successful one."""
 
     @property
@@ -61,12 +62,7 @@ class Committer:
 
         The state expires, because the store may be writable again while no caller sends a batch.
         """
-        return time.monotonic() - self._write_failed_at < WRITE_FAILURE_SECONDS
-
-    @property
-    def pending_bytes(self) -> int:
-        """Request bytes that are not stored yet."""
-        return self._pending_bytes
+        return time.monotonic() - self.write_failed_at < WRITE_FAILURE_SECONDS
 
     async def store_batch(self, build_batch: Callable[[], Batch], event_count: int, byte_count: int) -> int:
         """Store a batch and return the number of new records.
@@ -77,10 +73,10 @@ class Committer:
         pending_batch = _PendingBatch(build_batch, event_count, byte_count, loop, loop.create_future())
         with self._condition:
             if self._is_closing:
-                raise store_unavailable("the server is stopping.")
-            if self._pending_bytes and self._pending_bytes + byte_count > MAX_PENDING_BYTES:
+                raise store_unavailable("The server is shutting down. Retry later.")
+            if self.pending_bytes and self.pending_bytes + byte_count > MAX_PENDING_BYTES:
                 raise rate_limited()
-            self._pending_bytes += byte_count
+            self.pending_bytes += byte_count
             self._pending.append(pending_batch)
             self._condition.notify()
         return await pending_batch.result
@@ -116,7 +112,7 @@ class Committer:
                 self._commit(group)
             finally:
                 with self._condition:
-                    self._pending_bytes -= sum(pending_batch.byte_count for pending_batch in group)
+                    self.pending_bytes -= sum(pending_batch.byte_count for pending_batch in group)
             self._consolidate_lessons()
 
     def _commit(self, group: list[_PendingBatch]) -> None:
@@ -125,7 +121,7 @@ class Committer:
             try:
                 ready.append((pending_batch, pending_batch.build_batch()))
             except Exception as error:  # noqa: BLE001 - one caller's error must not fail the other batches
-                _resolve(pending_batch, _to_api_error(error))
+                resolve_batch(pending_batch, _to_api_error(error))
         if not ready:
             return
         try:
@@ -136,12 +132,12 @@ class Committer:
         for (pending_batch, batch), result in zip(ready, results, strict=True):
             # Update the state before the caller is answered: a readiness check right after must agree with the answer.
             if isinstance(result, ApiError) and result.status == 503:
-                self._write_failed_at = time.monotonic()
+                self.write_failed_at = time.monotonic()
             if isinstance(result, int):
-                self._write_failed_at = float("-inf")
+                self.write_failed_at = float("-inf")
                 self._learner.mark_changed(batch.tenant)
                 self.stored_records += result
-            _resolve(pending_batch, result)
+            resolve_batch(pending_batch, result)
             if isinstance(result, int) and result and self._on_stored is not None:
                 self._notify_listener(batch.tenant, batch.events)
 
@@ -160,14 +156,14 @@ class Committer:
             for tenant, lesson in self._learner.run_if_due(self._store):
                 self._notify_listener(tenant, [LessonLearned(lesson)])
         except Exception:
-            log.exception("lessons wait")
+            log.exception("Consolidation of lessons failed")
 
     def _notify_listener(self, tenant: str, events: Sequence[AnyEvent]) -> None:
         try:
             if self._on_stored is not None:
                 self._on_stored(tenant, events)
         except Exception:
-            log.exception("a listener of the server failed")
+            log.exception("Listener failed")
 
 
 def _to_api_error(error: Exception) -> ApiError:
@@ -175,12 +171,12 @@ def _to_api_error(error: Exception) -> ApiError:
         return error
     if isinstance(error, StoreError):
         log.warning("%s", error)
-        return store_unavailable("the store cannot be written just now; nothing of this was kept.")
-    log.error("a batch could not be kept", exc_info=error)
-    return ApiError(500, "fault", "this could not be kept, because of a fault of the server; its log says more.")
+        return store_unavailable("The store is not writable. No record of this request was stored. Retry later.")
+    log.error("Batch not stored", exc_info=error)
+    return ApiError(500, "fault", "Not stored: internal server error. See the server's log.")
 
 
-def _resolve(pending_batch: _PendingBatch, result: int | ApiError) -> None:
+def resolve_batch(pending_batch: _PendingBatch, result: int | ApiError) -> None:
     def set_result() -> None:
         if pending_batch.result.cancelled():
             return  # The caller disconnected.
@@ -192,4 +188,4 @@ def _resolve(pending_batch: _PendingBatch, result: int | ApiError) -> None:
     try:
         pending_batch.loop.call_soon_threadsafe(set_result)
     except RuntimeError:
-        log.warning("a caller was not told, because the server has stopped")
+        log.warning("Response not sent: the server has stopped")

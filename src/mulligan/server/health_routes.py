@@ -25,10 +25,10 @@ def build_routes(server: Server) -> Iterable[BaseRoute]:
 
     async def readyz(request: Request) -> Response:
         if server.is_stopping:
-            raise store_unavailable("the server is stopping.")
+            raise store_unavailable("The server is shutting down.")
         await server.run_in_reader(server.store.get, DEFAULT_TENANT, "server", "ready")
         if server.committer.has_recent_write_failure:
-            raise store_unavailable("the store cannot be written just now; the server's log says why.")
+            raise store_unavailable("The store is not writable. See the server's log.")
         return json_response({"status": "ok", "waiting_bytes": server.committer.pending_bytes})
 
     return [

@@ -27,7 +27,7 @@ REQUEST_TIMEOUT_SECONDS = 20.0
 """Time limit for a client to send a request after it connects."""
 HTTP2_PREFACE = b"PRI * HTTP/2.0"
 GRPC_MESSAGE = (
-    "a client speaks HTTP/2 here, as OpenTelemetry's gRPC exporter does; this server takes OTLP over HTTP/1.1. "
+    "HTTP/2 request rejected, probably from OpenTelemetry's gRPC exporter. This server accepts OTLP over HTTP/1.1. "
     "Set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf (see: mulligan env)"
 )
 
@@ -51,7 +51,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
         sock.listen(512)
     except OSError as error:
         other = f"--port {port + 1}" if port and port < 65535 else "--port 0"
-        raise SettingsError(f"{host}:{port} cannot be listened on ({error.strerror or error}). Try {other}") from None
+        raise SettingsError(f"Cannot listen on {host}:{port} ({error.strerror or error}). Try {other}") from None
     return sock
 
 
@@ -66,19 +66,19 @@ class Http1Protocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
-        self._start_timeout()
+        self.start_timeout()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_timeout()
         super().connection_lost(exc)
 
-    def _start_timeout(self) -> None:
-        self._request_timeout = self.loop.call_later(REQUEST_TIMEOUT_SECONDS, self.transport.close)
+    def start_timeout(self) -> None:
+        self.request_timeout = self.loop.call_later(REQUEST_TIMEOUT_SECONDS, self.transport.close)
 
     def _cancel_timeout(self) -> None:
-        if self._request_timeout is not None:
-            self._request_timeout.cancel()
-            self._request_timeout = None
+        if self.request_timeout is not None:
+            self.request_timeout.cancel()
+            self.request_timeout = None
 
     def data_received(self, data: bytes) -> None:
         if not self._has_received_data:
@@ -97,8 +97,8 @@ class Http1Protocol(H11Protocol):
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._cancel_timeout()
-        elif self._request_timeout is None:  # Another request has started on this connection.
-            self._start_timeout()
+        elif self.request_timeout is None:  # Another request has started on this connection.
+            self.start_timeout()
 
 
 class _UvicornServer(uvicorn.Server):

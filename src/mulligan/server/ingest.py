@@ -102,7 +102,7 @@ class IngestRoutes:
         events: list[AnyEvent] = []
         for path_prefix, failure_payload in _with_path_prefixes(payloads, FailurePayload):
             if failure_payload.run is None:
-                raise invalid("which run it belongs to is missing.", f"{path_prefix}run")
+                raise invalid("Missing run: the id of the run that the failure belongs to.", f"{path_prefix}run")
             failed_step = await self._server.run_in_reader(
                 self._find_failed_step, caller.tenant, failure_payload.run, failure_payload.step
             )

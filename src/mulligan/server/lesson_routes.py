@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from mulligan.core.records import LessonVerdict
-from mulligan.report import lesson_report as lessons_told
+from mulligan.report import lesson_report
 from mulligan.server import request_bodies
 from mulligan.server.access import protected_route
 from mulligan.server.app import Server
@@ -31,10 +31,10 @@ def build_routes(server: Server) -> Iterable[BaseRoute]:
         payload = request_bodies.parse_json(
             await request_bodies.read_body(request, "application/json"), LessonDecisionPayload
         )
-        questions = server.queries_for(request.state.caller)
-        lesson = await server.run_in_reader(questions.decide_lesson, request.path_params["id"], payload.verdict)
+        queries = server.queries_for(request.state.caller)
+        lesson = await server.run_in_reader(queries.decide_lesson, request.path_params["id"], payload.verdict)
         if lesson is None:
-            raise not_found("there is no such lesson, or several begin so.")
-        return json_response(lessons_told.to_facts(lesson))
+            raise not_found("No lesson with this id, or several ids start with it. Use the full id.")
+        return json_response(lesson_report.to_facts(lesson))
 
     return [protected_route(server, PATH, decide, "admin", "POST")]

@@ -83,23 +83,23 @@ class MemoryRoutes:
             await request_bodies.read_body(request, JSON), wire_protocol.OutcomeReport
         )
         if not 0 <= outcome_report.at <= YEAR_9999:
-            raise invalid("this is no time.", "at")
+            raise invalid(f"Invalid time {outcome_report.at}. Use UTC milliseconds.", "at")
         if not 0 < len(outcome_report.run) <= 200:
-            raise invalid("an id has 1 to 200 characters.", "run")
+            raise invalid("Invalid run id. Use 1 to 200 characters.", "run")
         caller: Caller = request.state.caller
         trial_report = TrialReport(
             run=outcome_report.run,
             principal=caller.principal,
             agent=outcome_report.agent[:200],
             at=outcome_report.at or self._server.clock(),
-            worked=outcome_report.worked,
+            successful=outcome_report.successful,
             automatic=outcome_report.automatic,
         )
         if not await self._server.run_in_reader(
-            self._server.store.record_outcome, caller.tenant, outcome_report.fix, trial_report
+            self._server.store.record_outcome, caller.tenant, outcome_report.fix_id, trial_report
         ):
-            raise not_found("there is no such fix.")
-        return json_response({"kept": True})
+            raise not_found("No fix with this id.")
+        return json_response({"stored": True})
 
     async def export(self, request: Request) -> Response:
         since = request_bodies.parse_json(await request_bodies.read_body(request, JSON), ExportRequest).since
@@ -123,7 +123,7 @@ class MemoryRoutes:
             try:
                 args = wire_protocol.decode_arguments(name, data)
             except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
-                raise invalid(f"{name} does not take this: {error}.") from None
+                raise invalid(f"Invalid arguments for {name}: {error}.") from None
             caller: Caller = request.state.caller
             args = _check_arguments(name, args)
             result = await self._server.run_in_reader(getattr(self._server.store, name), caller.tenant, *args)
@@ -141,17 +141,17 @@ def _hide_operator_fields(result: Any) -> Any:
     if isinstance(result, Health):
         return msgspec.structs.replace(result, where="")
     if isinstance(result, PruneResult):
-        return msgspec.structs.replace(result, before=0, after=0)
+        return msgspec.structs.replace(result, bytes_before=0, bytes_after=0)
     return result
 
 
 def _check_arguments(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
     if name in ("get", "put", "compare_and_set", "keys") and args[0] in wire_protocol.SERVER_ONLY_KINDS:
-        raise ApiError(403, "forbidden", "that is the server's own.")
+        raise ApiError(403, "forbidden", f"Entries of kind {args[0]!r} are reserved for the server.")
     if name in ("offset", "release"):
         for journal in args[0] if name == "release" else args:
             if not journal.startswith(wire_protocol.REMOTE_JOURNAL_PREFIX):
-                raise ApiError(403, "forbidden", "that journal is the server's own.")
+                raise ApiError(403, "forbidden", f"Journal {journal[:80]!r} is reserved for the server.")
     if name in ("runs", "lessons"):
         return (msgspec.structs.replace(args[0], limit=min(args[0].limit, 10_000)),)
     return args

@@ -24,11 +24,15 @@ def build_routes(server: Server) -> Iterable[BaseRoute]:
         tools = queries.stats(StatsQuery(now=queries.now, by="tool"))
         lines = [*prometheus.render_metrics(queries.stats(query).total, tools)]
         server_metrics = (
-            ("mulligan_server_records", "Records kept since the server began.", server.committer.stored_records),
-            ("mulligan_server_transactions", "Transactions they took.", server.committer.transactions),
+            ("mulligan_server_records", "Records stored since the server started.", server.committer.stored_records),
+            (
+                "mulligan_server_transactions",
+                "Store transactions since the server started.",
+                server.committer.transactions,
+            ),
             (
                 "mulligan_server_waiting_bytes",
-                "Bytes that were sent and are not kept yet.",
+                "Request bytes received and not stored yet.",
                 server.committer.pending_bytes,
             ),
         )

@@ -37,7 +37,7 @@ STORED_SCHEMA: dict[str, Any] = {
     "type": "object",
     "required": ["new"],
     "properties": {
-        "new": {"type": "integer", "minimum": 0, "description": "Records that were not kept before."},
+        "new": {"type": "integer", "minimum": 0, "description": "Number of new records."},
         "offset": {"type": "integer"},
         "runs": {"type": "array", "items": {"type": "string"}},
     },
@@ -46,47 +46,57 @@ ERROR_SCHEMA: dict[str, Any] = {
     "type": "object",
     "required": ["error", "message"],
     "properties": {
-        "error": {"type": "string", "description": "A word for programs."},
-        "message": {"type": "string", "description": "A sentence for people."},
-        "field": {"type": "string", "description": "Where in what was sent."},
+        "error": {"type": "string", "description": "Error code for programs."},
+        "message": {"type": "string", "description": "Message for people."},
+        "field": {"type": "string", "description": "Path of the invalid field in the request."},
         "code": {"type": "integer"},
     },
 }
 STATUSES = {
-    400: "It cannot be meant: field and message say where and why.",
-    401: "No token, or none that is known.",
-    403: "A token that may not, or a page of another site.",
-    404: "There is none, or it is another tenant's.",
-    408: "The body did not come within a minute.",
-    413: "More than 5 MB, or more than 20 MB when inflated.",
-    415: "Another content type or encoding than those listed.",
-    421: "A Host that is not ours.",
-    429: "More than can be kept just now: again after Retry-After.",
-    503: "The store cannot be used just now: again after Retry-After.",
+    400: "Invalid request. field and message name the cause.",
+    401: "Missing, unknown, expired or revoked token.",
+    403: "Insufficient role, or a cross-site request.",
+    404: "Not found, or it belongs to another tenant.",
+    408: "The body was not received within a minute.",
+    413: "Body above 5 MB, or above 20 MB decompressed.",
+    415: "Unsupported content type or encoding.",
+    421: "Host name not allowed.",
+    429: "Rate limit or quota exceeded. Retry after Retry-After.",
+    503: "Store unavailable. Retry after Retry-After.",
 }
 REQUESTS: tuple[tuple[str, str, Any, Any], ...] = (
-    ("/v1/runs", "Runs, with their steps and failures", RunPayloads, "Kept"),
-    ("/v1/steps", "Steps of runs", StepPayloads, "Kept"),
-    ("/v1/failures", "Failures by hand, of a step or of the run itself", FailurePayloads, "Kept"),
-    ("/v1/batch", "Events as mulligan's own journal has them", BatchPayload, "Kept"),
-    ("/v1/recall", "What overcame a failure before?", wire_protocol.RecallRequest, "RecallResponse"),
-    ("/v1/outcomes", "Whether a fix worked, where the calls are not kept here", wire_protocol.OutcomeReport, "Outcome"),
+    ("/v1/runs", "Send runs with their steps and failures", RunPayloads, "Stored"),
+    ("/v1/steps", "Send steps of runs", StepPayloads, "Stored"),
+    ("/v1/failures", "Send failures of steps or runs", FailurePayloads, "Stored"),
+    ("/v1/batch", "Send events in the format of mulligan's journal", BatchPayload, "Stored"),
+    (
+        "/v1/recall",
+        "Return what recovered the same failure in earlier runs",
+        wire_protocol.RecallRequest,
+        "RecallResponse",
+    ),
+    (
+        "/v1/outcomes",
+        "Report the outcome of a fix whose calls are not stored here",
+        wire_protocol.OutcomeReport,
+        "Outcome",
+    ),
     (
         lesson_routes.PATH,
-        "What is to become of a lesson: in force, switched off, or taken back",
+        "Approve, disable or revoke a lesson",
         LessonDecisionPayload,
         "Lesson",
     ),
 )
 OTLP = (
-    ("/v1/traces", "Traces of OpenTelemetry", "resourceSpans"),
-    ("/v1/logs", "Logs of OpenTelemetry that tell of calls", "resourceLogs"),
-    ("/v1/metrics", "Metrics of OpenTelemetry, answered and not kept", "resourceMetrics"),
+    ("/v1/traces", "Send OpenTelemetry traces", "resourceSpans"),
+    ("/v1/logs", "Send OpenTelemetry logs with calls", "resourceLogs"),
+    ("/v1/metrics", "Accept OpenTelemetry metrics without storing them", "resourceMetrics"),
 )
 REQUIRED_FIELDS = {"Audit": ("audit", "next", "now"),
          "Runs": ("runs", "next", "now"), "Patterns": ("patterns", "next", "now"), "Fixes": ("fixes", "next", "now"),
          "Lessons": ("lessons", "next", "now"), "Lesson": ("id", "tool", "state", "source"),
-         "Parts": ("next", "now"), "Run": ("id", "status", "calls", "run"), "Pattern": ("id", "kind", "count"),
+         "Parts": ("next", "now"), "Run": ("id", "status", "calls", "run"), "Pattern": ("id", "kind", "occurrences"),
          "Stats": ("total", "total_runs", "total_failures", "success_rate", "failure_breakdown")}  # fmt: skip
 
 
@@ -128,7 +138,7 @@ def build_document() -> dict[str, Any]:
     )
     schemas = dict(schemas)
     schemas_by_path = {path: schema for (path, *_), schema in zip(REQUESTS, request_schemas, strict=False)}
-    schemas |= {"Kept": STORED_SCHEMA, "Error": ERROR_SCHEMA, "Outcome": {"type": "object", "required": ["kept"]}}
+    schemas |= {"Stored": STORED_SCHEMA, "Error": ERROR_SCHEMA, "Outcome": {"type": "object", "required": ["stored"]}}
     schemas |= {
         name: {"type": "object", "required": list(required_fields)} for name, required_fields in REQUIRED_FIELDS.items()
     }
@@ -170,9 +180,9 @@ def build_document() -> dict[str, Any]:
     prometheus_response = {
         "200": {"description": "Prometheus text.", "content": {"text/plain": {"schema": {"type": "string"}}}}
     }
-    paths["/metrics"] = {"get": _operation("The figures for Prometheus", "/metrics", "get", "Stats", ())}
+    paths["/metrics"] = {"get": _operation("Metrics for Prometheus", "/metrics", "get", "Stats", ())}
     paths["/metrics"]["get"]["responses"] |= prometheus_response
-    for path, summary in (("/healthz", "Whether the process answers"), ("/readyz", "Whether its store does")):
+    for path, summary in (("/healthz", "Liveness of the process"), ("/readyz", "Readiness of the store")):
         paths[path] = {"get": _operation(summary, path, "get", "Health", ()) | {"security": []}}
     schemas["Health"] = {"type": "object", "required": ["status"]}
     return {
@@ -180,7 +190,7 @@ def build_document() -> dict[str, Any]:
         "info": {
             "title": "mulligan",
             "version": __version__,
-            "description": "Takes in what agents send, and answers questions about it.",
+            "description": "API for sending and querying runs, failures, fixes and lessons.",
         },
         "security": [{"token": []}, {}],
         "paths": paths,
@@ -192,7 +202,7 @@ def _operation(summary: str, path: str, method: str, response_schema: str, statu
     error = {"application/json": {"schema": {"$ref": SCHEMA_REFERENCE.format(name="Error")}}}
     responses: dict[str, Any] = {
         "200": {
-            "description": "Kept." if method == "post" else "The answer.",
+            "description": "Stored." if method == "post" else "Response.",
             "content": {"application/json": {"schema": {"$ref": SCHEMA_REFERENCE.format(name=response_schema)}}},
         }
     }
@@ -219,8 +229,8 @@ def render_page() -> str:
     api_document = build_document()
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
-        "<title>mulligan: the API</title><link rel=stylesheet href=/docs.css><main><h1>mulligan: the API</h1>",
-        f"<p>{escape(api_document['info']['description'])} The same as <a href=/openapi.json>OpenAPI 3.1</a>.</p>",
+        "<title>mulligan API</title><link rel=stylesheet href=/docs.css><main><h1>mulligan API</h1>",
+        f"<p>{escape(api_document['info']['description'])} As <a href=/openapi.json>OpenAPI 3.1</a>.</p>",
     ]
     for path, methods in api_document["paths"].items():
         for method, definition in methods.items():
@@ -238,9 +248,9 @@ def render_page() -> str:
                     f"<td>{escape(parameter.get('description', ''))}"
                     for parameter in parameters
                 )
-                parts.append(f"<div><table><tr><th>parameter<th>takes<th>means{rows}</table></div>")
-            parts.append(f"<p>Answers {', '.join(definition['responses'])}.</p>")
-    parts.append("<h1>What is sent</h1>")
+                parts.append(f"<div><table><tr><th>Parameter<th>Type<th>Description{rows}</table></div>")
+            parts.append(f"<p>Responses: {', '.join(definition['responses'])}.</p>")
+    parts.append("<h1>Request bodies</h1>")
     for payload_type in (
         RunPayload, StepPayload, FailurePayload, BatchPayload, wire_protocol.RecallRequest, wire_protocol.OutcomeReport,
         LessonDecisionPayload,
@@ -271,4 +281,4 @@ def _describe_type(schema: dict[str, Any]) -> str:
     if "$ref" in schema:
         return str(schema["$ref"]).rpartition("/")[2]
     bounds = [f"{schema[name]}" if name in schema else "" for name in ("minimum", "maximum")]
-    return str(schema.get("type", "anything")) + (f" {bounds[0]}..{bounds[1]}" if any(bounds) else "")
+    return str(schema.get("type", "any")) + (f" {bounds[0]}..{bounds[1]}" if any(bounds) else "")

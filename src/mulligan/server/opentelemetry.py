@@ -23,8 +23,8 @@ from mulligan.transcripts.otlp import Span
 
 T = TypeVar("T")
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
-REJECTED = "a span needs a trace id of 16 bytes and an id of 8."
-METRICS = "metrics are not kept here; runs tell the same."
+REJECTED = "Invalid span: it needs a trace id of 16 bytes and a span id of 8 bytes."
+METRICS = "Metrics are not stored. mulligan derives its metrics from runs."
 
 
 def build_routes(server: Server) -> Iterable[BaseRoute]:
@@ -72,7 +72,7 @@ class OtlpRoutes:
 
     async def _decode(self, request: Request, decode: Callable[[bytes], T], data: bytes) -> T:
         if request_bodies.content_type(request) == JSON and request_bodies.is_too_deep(data):
-            raise invalid(f"it is nested deeper than {request_bodies.MAX_JSON_DEPTH}.")
+            raise invalid(f"The JSON is nested deeper than {request_bodies.MAX_JSON_DEPTH} levels.")
         try:
             return (
                 await self._server.run_in_reader(decode, data)
@@ -80,7 +80,7 @@ class OtlpRoutes:
                 else decode(data)
             )
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise invalid(f"this is no OTLP: {error}.") from None
+            raise invalid(f"Invalid OTLP payload: {error}.") from None
 
     async def _store_spans(self, caller: Caller, spans: list[Span], size: int) -> None:
         if not spans:

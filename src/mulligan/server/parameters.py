@@ -49,7 +49,7 @@ class Parameter(NamedTuple):
         match self.type:
             case "choice":
                 if text not in self.choices:
-                    raise ValueError(f"one of {', '.join(self.choices)}")
+                    raise ValueError(f"one of: {', '.join(self.choices)}")
                 return text
             case "count":
                 if not (text.isascii() and text.isdecimal() and len(text) < 10 and 1 <= int(text) <= self.maximum):
@@ -57,7 +57,7 @@ class Parameter(NamedTuple):
                 return int(text)
             case "clock":
                 if not (text.isascii() and text.isdecimal() and len(text) < 16 and int(text) <= MAX_TIMESTAMP_MS):
-                    raise ValueError("a moment in UTC milliseconds")
+                    raise ValueError("a time in UTC milliseconds")
                 return int(text)
             case "flag":
                 if text not in ("true", "false"):
@@ -80,13 +80,11 @@ def read_parameters(request: Request, parameters: Iterable[Parameter], clock: in
     raw_values: dict[str, str] = {}
     for name, text in request.query_params.multi_items():
         if name not in parameters_by_name:
-            raise invalid(
-                f"there is no parameter {name[:80]!r} here. There are: {', '.join(parameters_by_name)}.", name[:80]
-            )
+            raise invalid(f"Unknown parameter {name[:80]!r}. Use: {', '.join(parameters_by_name)}.", name[:80])
         if name in raw_values:
-            raise invalid("it is given twice.", name)
+            raise invalid(f"Duplicate parameter {name}. Send it once.", name)
         if len(text) > MAX_PARAMETER_CHARS:
-            raise invalid(f"it has more than {MAX_PARAMETER_CHARS:,} characters.", name)
+            raise invalid(f"Parameter {name} exceeds {MAX_PARAMETER_CHARS:,} characters.", name)
         raw_values[name] = text
     values: dict[str, Any] = {parameter.name: parameter.default for parameter in parameters_by_name.values()}
     now = clock
@@ -95,7 +93,7 @@ def read_parameters(request: Request, parameters: Iterable[Parameter], clock: in
         try:
             values[name] = parameters_by_name[name].parse(raw_values[name], now)
         except ValueError as error:
-            raise invalid(f"it takes {error}, got {raw_values[name][:80]!r}.", name) from None
+            raise invalid(f"Invalid {name} {raw_values[name][:80]!r}. Use {error}.", name) from None
         if name == "now":
             now = values[name]
     for parameter in parameters_by_name.values():
@@ -105,7 +103,7 @@ def read_parameters(request: Request, parameters: Iterable[Parameter], clock: in
         values["now"] = now
     since, until = values.get("since"), values.get("until")
     if since is not None and until is not None and since >= until:
-        raise invalid("it is not before until.", "since")
+        raise invalid("Invalid period: since is not before until.", "since")
     return values
 
 
@@ -119,7 +117,10 @@ def decode_cursor(text: str, parts: int) -> list[str]:
     except (binascii.Error, ValueError):
         fields = []
     if len(fields) != parts or not (fields[0].isascii() and fields[0].isdecimal() and len(fields[0]) < 17):
-        raise invalid("it is none that we gave. Leave it out to begin at the beginning.", "cursor")
+        raise invalid(
+            "Invalid cursor. Use the value of next from the previous response, or omit it to start from the beginning.",
+            "cursor",
+        )
     return fields
 
 
@@ -136,5 +137,10 @@ def check_kind(kind: str | None, suffix: str) -> str | None:
     if kind is None or ("/" in kind and not kind.endswith("/")):
         return kind
     if not kind.strip("/"):
-        raise ApiError(400, "invalid", "it takes a kind, such as tool/timeout, or a type, such as tool.", "kind")
+        raise ApiError(
+            400,
+            "invalid",
+            f"Invalid kind {kind[:80]!r}. Use a kind such as tool/timeout or a type such as tool.",
+            "kind",
+        )
     return kind.rstrip("/") + suffix

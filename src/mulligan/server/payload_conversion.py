@@ -92,12 +92,12 @@ class PayloadConverter:
 
     def convert_run(self, payload: RunPayload, now: int, path_prefix: str = "") -> tuple[str, list[AnyEvent]]:
         """Convert a run with its steps and failures. Return the run's id and its events."""
-        if payload.ended is not None and payload.started is not None and payload.ended < payload.started:
-            raise invalid("it ends before it begins.", f"{path_prefix}ended")
-        step_starts = [step.started for step in payload.steps if step.started is not None]
+        if payload.ended_at is not None and payload.started_at is not None and payload.ended_at < payload.started_at:
+            raise invalid("Invalid ended_at: before started_at.", f"{path_prefix}ended_at")
+        step_starts = [step.started_at for step in payload.steps if step.started_at is not None]
         earliest_start = min(step_starts) if step_starts else now
-        if payload.ended is not None:
-            earliest_start = min(earliest_start, payload.ended)  # A run must not end before its first step starts.
+        if payload.ended_at is not None:
+            earliest_start = min(earliest_start, payload.ended_at)  # A run must not end before its first step starts.
         run = Run(
             id=payload.id or new_id(),
             agent=payload.agent,
@@ -108,43 +108,43 @@ class PayloadConverter:
             traceparent=payload.traceparent,
             context=payload.context,
             metadata=payload.metadata,
-            started=payload.started if payload.started is not None else earliest_start,
-            ended=payload.ended if payload.ended is not None else (now if payload.end else None),
-            end=payload.end or ("finished" if payload.ended is not None else None),
+            started_at=payload.started_at if payload.started_at is not None else earliest_start,
+            ended_at=payload.ended_at if payload.ended_at is not None else (now if payload.end_reason else None),
+            end_reason=payload.end_reason or ("finished" if payload.ended_at is not None else None),
         )
-        events: list[AnyEvent] = [RunStarted(run) if run.end is None else RunEnded(run)]
+        events: list[AnyEvent] = [RunStarted(run) if run.end_reason is None else RunEnded(run)]
         attempts: dict[int, int] = {}
         names: dict[int, tuple[StepType, str]] = {}
         calls: dict[int, int] = {}
         for number, step in enumerate(payload.steps, start=1):
             item_path = f"{path_prefix}steps[{number - 1}]."
             if step.run is not None and step.run != run.id:
-                raise invalid("it stands in one run and names another.", f"{item_path}run")
-            converted_step = self._convert_step(step, run.id, step.seq or number, run.started, item_path, attempts)
+                raise invalid(f"Invalid run: this item belongs to run {run.id!r}. Omit run.", f"{item_path}run")
+            converted_step = self._convert_step(step, run.id, step.seq or number, run.started_at, item_path, attempts)
             if converted_step.seq in names:
-                raise invalid(f"two steps have the number {converted_step.seq}.", f"{item_path}seq")
+                raise invalid(f"Duplicate seq {converted_step.seq}. Each step needs its own number.", f"{item_path}seq")
             names[converted_step.seq] = (converted_step.type, converted_step.name)
             calls[converted_step.seq] = converted_step.call
             events.append(StepEnded(converted_step))
         for number, call in enumerate(calls.values()):
             if calls.get(call, call) != call:  # Otherwise attempts of different calls would be grouped into one call.
-                message = f"it is the seq of a first attempt, and step {call} is a further one, of call {calls[call]}."
+                message = f"Invalid call {call}: that step is a later attempt. Use its call, {calls[call]}."
                 raise invalid(message, f"{path_prefix}steps[{number}].call")
         for number, failure in enumerate(payload.failures):
             item_path = f"{path_prefix}failures[{number}]."
             if failure.run is not None and failure.run != run.id:
-                raise invalid("it stands in one run and names another.", f"{item_path}run")
+                raise invalid(f"Invalid run: this item belongs to run {run.id!r}. Omit run.", f"{item_path}run")
             if failure.step is not None and failure.step not in names:
-                raise invalid(f"there is no step {failure.step} in this run.", f"{item_path}step")
+                raise invalid(f"No step {failure.step} in this run.", f"{item_path}step")
             failed_step = names.get(failure.step or 0, ("run", run.agent))
-            events.append(StepEnded(self.build_failure_step(failure, run.id, failed_step, run.started)))
+            events.append(StepEnded(self.build_failure_step(failure, run.id, failed_step, run.started_at)))
         return run.id, events
 
     def convert_step(self, payload: StepPayload, now: int, path_prefix: str = "") -> StepEnded:
         if payload.run is None:
-            raise invalid("which run it belongs to is missing.", f"{path_prefix}run")
+            raise invalid("Missing run: the id of the run that the step belongs to.", f"{path_prefix}run")
         if payload.seq is None:
-            raise invalid("its number within the run is missing.", f"{path_prefix}seq")
+            raise invalid("Missing seq: the number of the step within its run.", f"{path_prefix}seq")
         return StepEnded(self._convert_step(payload, payload.run, payload.seq, now, path_prefix, {}))
 
     def _convert_step(
@@ -152,7 +152,9 @@ class PayloadConverter:
     ) -> Step:
         call = payload.call or seq
         if call > seq:
-            raise invalid("a call is known by its first attempt, which comes before.", f"{path_prefix}call")
+            raise invalid(
+                f"Invalid call {call}. Use the seq of the call's first attempt, at most {seq}.", f"{path_prefix}call"
+            )
         attempts[call] = attempts.get(call, 0) + 1
         attempt = payload.attempt or (attempts[call] if call == seq or attempts[call] > 1 else 2)
         failure = None
@@ -161,7 +163,10 @@ class PayloadConverter:
         elif payload.outcome == "failure":
             failure = self.convert_failure(FailurePayload(), payload.type, payload.name, payload.arguments)
         if failure is not None and payload.outcome not in (None, outcome_of(failure)):
-            raise invalid(f"it has a failure, and its outcome is {payload.outcome}.", f"{path_prefix}outcome")
+            raise invalid(
+                f"Outcome {payload.outcome!r} contradicts the failure. Omit it, or send {outcome_of(failure)!r}.",
+                f"{path_prefix}outcome",
+            )
         return Step(
             run=run,
             seq=seq,
@@ -174,8 +179,8 @@ class PayloadConverter:
             arguments=payload.arguments,
             outcome=outcome_of(failure) if failure is not None else payload.outcome or "success",
             result=payload.result,
-            started=payload.started if payload.started is not None else default_start,
-            seconds=payload.seconds,
+            started_at=payload.started_at if payload.started_at is not None else default_start,
+            duration_seconds=payload.duration_seconds,
             failure=failure,
             tokens=dict(payload.tokens) if payload.tokens else None,
             metadata=_with_model(payload),
@@ -220,7 +225,7 @@ class PayloadConverter:
         failure = self.convert_failure(payload, type, name)
         return Step(
             run=run, seq=seq, call=seq, parent=payload.step, type=type, name=name, outcome=outcome_of(failure),
-            started=payload.started if payload.started is not None else default_start, failure=failure,
+            started_at=payload.started_at if payload.started_at is not None else default_start, failure=failure,
         )  # fmt: skip
 
 
@@ -272,25 +277,36 @@ def check_events(events: Sequence[AnyEvent]) -> None:
                 and 0 < step.call < STEP_NUMBER_LIMIT
                 and 0 < step.attempt < STEP_NUMBER_LIMIT
             ):
-                raise invalid("seq, call and attempt count from 1.", f"events[{index}].step.seq")
-            if not (0 <= step.started <= YEAR_9999 and 0 <= step.seconds <= 1e9):
-                raise invalid("this is no time.", f"events[{index}].step.started")
+                raise invalid("Invalid seq, call or attempt. Use numbers from 1.", f"events[{index}].step.seq")
+            if not (0 <= step.started_at <= YEAR_9999 and 0 <= step.duration_seconds <= 1e9):
+                raise invalid(
+                    "Invalid time. Use UTC milliseconds, and seconds for durations.", f"events[{index}].step.started_at"
+                )
             if step.tokens and not all(0 <= token_count <= MAX_TOKEN_COUNT for token_count in step.tokens.values()):
-                raise invalid("so many tokens there are not.", f"events[{index}].step.tokens")
-            if step.after is not None and not 0 <= step.after.seconds <= 1e9:
-                raise invalid("this is no time.", f"events[{index}].step.after.seconds")
+                raise invalid(f"Invalid token count. Use 0 to {MAX_TOKEN_COUNT:,}.", f"events[{index}].step.tokens")
+            if step.recovery is not None and not 0 <= step.recovery.backoff_seconds <= 1e9:
+                raise invalid(
+                    "Invalid time. Use UTC milliseconds, and seconds for durations.",
+                    f"events[{index}].step.recovery.backoff_seconds",
+                )
             _check_id(step.run, f"events[{index}].step.run")
-            if not math.isfinite(step.sampled) or not 0 < step.sampled <= 1:
-                raise invalid("it is a share above 0, up to 1.", f"events[{index}].step.sampled")
+            if not math.isfinite(step.sample_rate) or not 0 < step.sample_rate <= 1:
+                raise invalid(
+                    "Invalid sample rate. Use a number above 0 and at most 1.", f"events[{index}].step.sample_rate"
+                )
         elif isinstance(event, RunStarted | RunEnded):
             run = event.run
-            if not 0 <= run.started <= YEAR_9999 or not 0 <= (run.ended or 0) <= YEAR_9999:
-                raise invalid("this is no time.", f"events[{index}].run.started")
+            if not 0 <= run.started_at <= YEAR_9999 or not 0 <= (run.ended_at or 0) <= YEAR_9999:
+                raise invalid(
+                    "Invalid time. Use UTC milliseconds, and seconds for durations.", f"events[{index}].run.started_at"
+                )
             _check_id(run.id, f"events[{index}].run.id")
         elif isinstance(event, ContextCompacted) and not 0 <= event.compaction.at <= YEAR_9999:
-            raise invalid("this is no time.", f"events[{index}].compaction.at")
+            raise invalid(
+                "Invalid time. Use UTC milliseconds, and seconds for durations.", f"events[{index}].compaction.at"
+            )
 
 
 def _check_id(id: str, field_path: str) -> None:
     if not 0 < len(id) <= 200:
-        raise invalid("an id has 1 to 200 characters.", field_path)
+        raise invalid("Invalid id. Use 1 to 200 characters.", field_path)

@@ -13,7 +13,7 @@ from mulligan.core.records import EndReason, Outcome, StepType
 MAX_BODY_ITEMS = 10_000
 """Limit of items in one list of a body."""
 YEAR_9999 = 253_402_300_799_999
-Id = Annotated[str, Meta(min_length=1, max_length=200, description="An opaque id of your own.")]
+Id = Annotated[str, Meta(min_length=1, max_length=200, description="Opaque id chosen by the sender.")]
 Name = Annotated[str, Meta(max_length=200)]
 Trace = Annotated[str, Meta(pattern="^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")]
 Number = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -30,95 +30,95 @@ class Payload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class FailurePayload(Payload, frozen=True):
     """A failure. Without a code, its message is classified."""
 
-    run: Annotated[Id | None, Meta(description="Needed where it stands alone.")] = None
-    step: Annotated[
-        Number | None, Meta(description="The seq of the step it belongs to; without it, it is the run's own.")
-    ] = None
-    id: Annotated[Id | None, Meta(description="The same id again is the same failure.")] = None
+    run: Annotated[Id | None, Meta(description="Id of the run. Required outside a run.")] = None
+    step: Annotated[Number | None, Meta(description="seq of the failed step. Without it, the run itself failed.")] = (
+        None
+    )
+    id: Annotated[Id | None, Meta(description="Deduplication id: failures with the same id count once.")] = None
     type: Annotated[Word, Meta(description="tool, model, retrieval or orchestration.")] = ""
-    code: Annotated[Word, Meta(description="Such as timeout; see the kinds there are.")] = ""
-    message: Annotated[str, Meta(description="What was said.")] = ""
-    detail: Annotated[str, Meta(description="A stack, or whatever else was said.")] = ""
-    exception: Annotated[Name, Meta(description="The name of the exception's class, where there was one.")] = ""
-    status: Annotated[
-        Annotated[int, Meta(ge=100, le=599)] | None, Meta(description="The status of HTTP, where there was one.")
-    ] = None
-    retry_after: Annotated[Seconds | None, Meta(description="Seconds after which it was told to come again.")] = None
-    name: Annotated[Name | None, Meta(description="The tool, where the step is not known here.")] = None
-    started: Annotated[Timestamp | None, Meta(description="UTC milliseconds.")] = None
+    code: Annotated[Word, Meta(description="Code of the kind, for example timeout.")] = ""
+    message: Annotated[str, Meta(description="Error message.")] = ""
+    detail: Annotated[str, Meta(description="Stack trace or further output.")] = ""
+    exception: Annotated[Name, Meta(description="Class name of the exception, if any.")] = ""
+    status: Annotated[Annotated[int, Meta(ge=100, le=599)] | None, Meta(description="HTTP status, if any.")] = None
+    retry_after: Annotated[Seconds | None, Meta(description="Retry-After in seconds.")] = None
+    name: Annotated[Name | None, Meta(description="Tool name, if the step was not sent.")] = None
+    started_at: Annotated[Timestamp | None, Meta(description="UTC milliseconds.")] = None
 
 
 class StepPayload(Payload, frozen=True):
     """One attempt of a call."""
 
-    run: Annotated[Id | None, Meta(description="Needed where it does not stand in its run.")] = None
+    run: Annotated[Id | None, Meta(description="Id of the run. Required outside a run.")] = None
     seq: Annotated[
         Number | None,
-        Meta(description="Counts from 1 within the run; needed where it does not stand in its run, else its place."),
+        Meta(description="Number within the run, from 1. Required outside a run; default: position in steps."),
     ] = None
     call: Annotated[
         Number | None,
-        Meta(description="Of a further attempt: the seq of the first one. Without it, a call of its own."),
+        Meta(description="seq of the call's first attempt. Without it, the step is a call of its own."),
     ] = None
     attempt: Annotated[
-        Annotated[int, Meta(ge=1, le=1000)] | None, Meta(description="Which attempt at its call; counted if not said.")
+        Annotated[int, Meta(ge=1, le=1000)] | None,
+        Meta(description="Attempt number within the call. Counted by default."),
     ] = None
-    parent: Annotated[Number | None, Meta(description="The seq of the step within which it was made.")] = None
+    parent: Annotated[Number | None, Meta(description="seq of the enclosing step.")] = None
     type: StepType = "tool"
-    name: Annotated[Name, Meta(description="The tool, the model, or what the step is called.")] = ""
-    server: Annotated[Name | None, Meta(description="Of MCP: the server whose tool it is.")] = None
-    arguments: Annotated[Any, Meta(description="What it was called with.")] = None
-    outcome: Annotated[Outcome | None, Meta(description="success, or failure where there is one, if not said.")] = None
-    result: Annotated[Any, Meta(description="What it answered.")] = None
-    started: Annotated[Timestamp | None, Meta(description="UTC milliseconds; when its run began, if not said.")] = None
-    seconds: Annotated[Seconds, Meta(description="How long it took.")] = 0.0
-    failure: Annotated[FailurePayload | None, Meta(description="What went wrong.")] = None
-    tokens: Annotated[dict[Name, Count] | None, Meta(description="How many, by what they were.")] = None
-    metadata: Annotated[dict[str, Any] | None, Meta(description="Whatever else you want to see of it.")] = None
+    name: Annotated[Name, Meta(description="Name of the tool, model or step.")] = ""
+    server: Annotated[Name | None, Meta(description="MCP server of the tool.")] = None
+    arguments: Annotated[Any, Meta(description="Arguments of the call.")] = None
+    outcome: Annotated[Outcome | None, Meta(description="Default: failure if there is one, else success.")] = None
+    result: Annotated[Any, Meta(description="Result of the call.")] = None
+    started_at: Annotated[Timestamp | None, Meta(description="UTC milliseconds. Default: start of the run.")] = None
+    duration_seconds: Annotated[Seconds, Meta(description="Duration in seconds.")] = 0.0
+    failure: Annotated[FailurePayload | None, Meta(description="Failure of this attempt.")] = None
+    tokens: Annotated[
+        dict[Name, Count] | None, Meta(description="Token counts by type, for example input and output.")
+    ] = None
+    metadata: Annotated[dict[str, Any] | None, Meta(description="Further data to store.")] = None
 
 
 class RunPayload(Payload, frozen=True):
     """One run of an agent, complete or in progress."""
 
     id: Annotated[
-        Id | None, Meta(description="The same id again is the same run. Without one it is given one, and told.")
+        Id | None,
+        Meta(description="Run id: records with the same id belong to one run. Default: created and returned."),
     ] = None
-    agent: Annotated[Name, Meta(description="Who works.")] = ""
-    version: Annotated[Name | None, Meta(description="Of the agent.")] = None
-    environment: Annotated[Name | None, Meta(description="production, staging, a laptop.")] = None
-    session: Annotated[Name | None, Meta(description="The conversation it is part of.")] = None
-    parent: Annotated[Name | None, Meta(description="The id of the run that began this one.")] = None
-    traceparent: Annotated[Trace | None, Meta(description="The W3C's: the span of another program it began under.")] = (
+    agent: Annotated[Name, Meta(description="Name of the agent.")] = ""
+    version: Annotated[Name | None, Meta(description="Version of the agent.")] = None
+    environment: Annotated[Name | None, Meta(description="For example production or staging.")] = None
+    session: Annotated[Name | None, Meta(description="Session id.")] = None
+    parent: Annotated[Name | None, Meta(description="Id of the parent run.")] = None
+    traceparent: Annotated[Trace | None, Meta(description="W3C traceparent of the calling span.")] = None
+    context: Annotated[str | None, Meta(description="Task description.")] = None
+    metadata: Annotated[dict[str, Any] | None, Meta(description="Further data. The key model names the model.")] = None
+    started_at: Annotated[
+        Timestamp | None, Meta(description="UTC milliseconds. Default: start of the first step, else now.")
+    ] = None
+    ended_at: Annotated[
+        Timestamp | None, Meta(description="UTC milliseconds. Without ended_at and end_reason, the run is in progress.")
+    ] = None
+    end_reason: Annotated[EndReason | None, Meta(description="End reason. Default: finished, if ended_at is set.")] = (
         None
     )
-    context: Annotated[str | None, Meta(description="What the agent was trying to do.")] = None
-    metadata: Annotated[dict[str, Any] | None, Meta(description="Whatever else; model names the model.")] = None
-    started: Annotated[
-        Timestamp | None, Meta(description="UTC milliseconds; if not said, its first step's, or now.")
-    ] = None
-    ended: Annotated[Timestamp | None, Meta(description="UTC milliseconds; without it and end, it is under way.")] = (
-        None
-    )
-    end: Annotated[EndReason | None, Meta(description="How it ended: finished, where only the time is said.")] = None
-    steps: Annotated[
-        list[StepPayload], Meta(max_length=MAX_BODY_ITEMS, description="In the order in which they began.")
-    ] = []
+    steps: Annotated[list[StepPayload], Meta(max_length=MAX_BODY_ITEMS, description="Steps in start order.")] = []
     failures: Annotated[
-        list[FailurePayload], Meta(max_length=MAX_BODY_ITEMS, description="The run's own, or of its steps.")
+        list[FailurePayload], Meta(max_length=MAX_BODY_ITEMS, description="Failures of the run or of its steps.")
     ] = []
 
 
 class BatchPayload(Payload, frozen=True):
     """Events in the format of mulligan's journal."""
 
-    client: Annotated[Name, Meta(description="Which journals these are one of: a folder of one machine.")]
-    journal: Annotated[str, Meta(min_length=1, max_length=200, description="Which of them.")]
+    client: Annotated[Name, Meta(description="Id of the client: one journal folder on one machine.")]
+    journal: Annotated[str, Meta(min_length=1, max_length=200, description="Name of the journal.")]
     offset: Annotated[
         int,
         Meta(
             ge=1,
             le=2**62,
-            description="At the end of these events. A batch that ends no further than what is kept changes nothing.",
+            description="Journal offset after these events. A batch up to a stored offset has no effect.",
         ),
     ]
     events: Annotated[list[AnyEvent], Meta(max_length=MAX_BODY_ITEMS)]

@@ -41,16 +41,16 @@ IDLE_TIME_FACTOR = 4
 class PruneLease(Record, frozen=True):
     """State of the latest prune round: its process and its times."""
 
-    by: str
-    began: int
+    owner: str
+    started_at: int
     heartbeat_at: int
-    ended: int | None = None
+    ended_at: int | None = None
 
     def can_start(self, owner: str, now: int) -> bool:
         """Return whether this process may start a new round."""
-        if self.ended is not None:
-            return now - self.began >= ROUND_INTERVAL_MS
-        return self.by == owner or now - self.heartbeat_at >= ROUND_TIMEOUT_MS
+        if self.ended_at is not None:
+            return now - self.started_at >= ROUND_INTERVAL_MS
+        return self.owner == owner or now - self.heartbeat_at >= ROUND_TIMEOUT_MS
 
 
 class _PruneStoppedError(Exception):
@@ -95,9 +95,9 @@ class Pruner:
             try:
                 self.run_round()
             except StoreError as error:
-                log.warning("what is old was not removed, and is another time: %s", error)
+                log.warning("Prune failed, retrying later: %s", error)
             except Exception:
-                log.exception("what is old was not removed, and is another time")
+                log.exception("Prune failed, retrying later")
 
     def run_round(self) -> bool:
         """Run a round if one is due. Return whether it ran to its end."""
@@ -131,7 +131,7 @@ class Pruner:
 
     def _update_round(self, ended_at: int | None = None) -> None:
         if self._stored_round is None or not self._store_round(
-            replace(decode(self._stored_round, PruneLease), heartbeat_at=self._clock(), ended=ended_at)
+            replace(decode(self._stored_round, PruneLease), heartbeat_at=self._clock(), ended_at=ended_at)
         ):
             raise _PruneStoppedError
 

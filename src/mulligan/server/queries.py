@@ -11,12 +11,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from mulligan.core.records import STEP_TYPES, FixState, LessonSource, LessonState, PatternState, Status, to_builtins
-from mulligan.report import audit_report as audit_told
-from mulligan.report import fix_report as fixes_told
-from mulligan.report import lesson_report as lessons_told
-from mulligan.report import overview, run_text
-from mulligan.report import pattern_report as patterns_told
-from mulligan.report import stats as figures_told
+from mulligan.report import audit_report, fix_report, lesson_report, overview, pattern_report, run_text
+from mulligan.report import stats as stats_report
 from mulligan.server.access import RequiredRole, protected_route
 from mulligan.server.app import Server
 from mulligan.server.errors import invalid, not_found
@@ -26,23 +22,35 @@ from mulligan.server.tenant_queries import TenantQueries
 from mulligan.store.base import AuditQuery, FixQuery, LessonQuery, PatternQuery, RunQuery
 from mulligan.store.counters import By, StatsQuery
 
-SINCE = Parameter("since", "moment", "From then on: so long ago (24h, 7d), a date, UTC milliseconds, or all.")
-UNTIL = Parameter("until", "moment", "Up to then.")
-NOW = Parameter("now", "clock", "The clock that ages are counted from, in UTC milliseconds; without it the server's.")
-AGENT = Parameter("agent", "text", "Only this agent's.")
-TOOL = Parameter("tool", "text", "Only this tool's.")
-KIND = Parameter("kind", "text", "Only failures of this kind (tool/timeout), or of all kinds of a type (tool).")
-MODEL = Parameter("model", "text", "Only this model's.")
+SINCE = Parameter("since", "moment", "Start of the period: an age (24h, 7d), a date, UTC milliseconds, or all.")
+UNTIL = Parameter("until", "moment", "End of the period, in the same formats.")
+NOW = Parameter("now", "clock", "Reference time of ages, in UTC milliseconds. Default: the server's clock.")
+AGENT = Parameter("agent", "text", "Only this agent.")
+TOOL = Parameter("tool", "text", "Only this tool.")
+KIND = Parameter("kind", "text", "Only failures of this kind (tool/timeout) or type (tool).")
+MODEL = Parameter("model", "text", "Only this model.")
 VERSION = Parameter("version", "text", "Only this version of the agent.")
-ENVIRONMENT = Parameter("environment", "text", "Only this environment's.")
-FORMAT = Parameter("format", "choice", "JSON, or the rows as CSV.", ("json", "csv"))
-CURSOR = Parameter("cursor", "cursor", "Where to go on: what an answer before said under next.")
-LIMIT = Parameter("limit", "count", "How many at most.", default=50)
+ENVIRONMENT = Parameter("environment", "text", "Only this environment.")
+FORMAT = Parameter("format", "choice", "Response format.", ("json", "csv"))
+CURSOR = Parameter("cursor", "cursor", "Start of the next page: the value of next in the previous response.")
+LIMIT = Parameter("limit", "count", "Maximum number of rows.", default=50)
 LESSON_COLUMNS = (
-    "id", "tool", "kind", "state", "source", "mistake", "correction", "tried", "worked", "seen", "helped", "unhelped",
-    "last", "why",
+    "id", "tool", "kind", "state", "source", "mistake", "correction", "trials", "successes", "occurrences",
+    "helped_runs", "unhelped_runs", "last_tried_at", "reason",
 )  # fmt: skip
-FIX_COLUMNS = ("id", "tool", "sort", "state", "tried", "worked", "principals", "days", "last", "does", "why")
+FIX_COLUMNS = (
+    "id",
+    "tool",
+    "type",
+    "state",
+    "trials",
+    "successes",
+    "principals",
+    "days",
+    "last_tried_at",
+    "action",
+    "reason",
+)
 
 
 class QueryEndpoint(NamedTuple):
@@ -62,20 +70,20 @@ class QueryEndpoint(NamedTuple):
 QUERY_ENDPOINTS = (
     QueryEndpoint(
         "/v1/runs",
-        "The newest runs and what came of them.",
+        "List runs, newest first.",
         (
-            AGENT, Parameter("status", "choice", "Only those that came to this.", get_args(Status)), TOOL, KIND,
-            Parameter("pattern", "text", "Only those with a failure of this pattern."), MODEL, VERSION, ENVIRONMENT,
-            Parameter("session", "text", "Only of this session."), SINCE, UNTIL, NOW, LIMIT, CURSOR, FORMAT,
+            AGENT, Parameter("status", "choice", "Only runs with this status.", get_args(Status)), TOOL, KIND,
+            Parameter("pattern", "text", "Only runs with a failure of this pattern."), MODEL, VERSION, ENVIRONMENT,
+            Parameter("session", "text", "Only this session."), SINCE, UNTIL, NOW, LIMIT, CURSOR, FORMAT,
         ),
         "runs", "Runs", True,
     ),
-    QueryEndpoint("/v1/runs/{id}", "One run: every attempt at every call.", (), "run", "Run"),
+    QueryEndpoint("/v1/runs/{id}", "Return one run with all attempts of all calls.", (), "run", "Run"),
     QueryEndpoint(
         "/v1/stats",
-        "What failed, what overcame it, what it cost, and what that suggests.",
+        "Return failures, recoveries, costs and recommendations.",
         (
-            Parameter("by", "choice", "Divide the figures by this.", get_args(By)),
+            Parameter("by", "choice", "Dimension that splits the metrics.", get_args(By)),
             SINCE._replace(default="7d"), UNTIL, NOW, AGENT, TOOL, KIND, MODEL, VERSION, ENVIRONMENT,
             Parameter("type", "choice", "Only steps of this type.", STEP_TYPES), FORMAT,
         ),
@@ -83,56 +91,57 @@ QUERY_ENDPOINTS = (
     ),
     QueryEndpoint(
         "/v1/patterns",
-        "What goes wrong again and again.",
+        "List failure patterns.",
         (
-            Parameter("state", "choice", "Only those in this state; without it all but the muted.",
+            Parameter("state", "choice", "Only patterns in this state. Default: all except muted.",
                       get_args(PatternState)),
-            TOOL, KIND, AGENT, Parameter("text", "text", "In the tool's name, the kind or the message."), SINCE,
-            Parameter("new_since", "moment", "Seen for the first time since then."), NOW,
-            Parameter("order", "choice", "The highest first.", ("count", "given_up", "last", "first"), "count"),
+            TOOL, KIND, AGENT, Parameter("text", "text", "Text in the tool name, kind or message."), SINCE,
+            Parameter("new_since", "moment", "Only patterns first seen since this time."), NOW,
+            Parameter("order", "choice", "Sort field, highest first.",
+                      ("occurrences", "unrecovered", "last_seen", "first_seen"), "occurrences"),
             LIMIT, CURSOR, FORMAT,
         ),
         "patterns", "Patterns", True,
     ),
-    QueryEndpoint("/v1/patterns/{id}", "One pattern, and what overcame it before.", (), "pattern", "Pattern"),
+    QueryEndpoint("/v1/patterns/{id}", "Return one pattern and its earlier recoveries.", (), "pattern", "Pattern"),
     QueryEndpoint(
         "/v1/fixes",
-        "What turned failures into successes.",
+        "List fixes.",
         (
-            TOOL, Parameter("state", "choice", "Only those in this state.", get_args(FixState)), NOW, LIMIT, CURSOR,
+            TOOL, Parameter("state", "choice", "Only fixes in this state.", get_args(FixState)), NOW, LIMIT, CURSOR,
             FORMAT,
         ),
         "fixes", "Fixes", True,
     ),
     QueryEndpoint(
         "/v1/lessons",
-        "What overcomes patterns, in words, the best proven first.",
+        "List lessons, highest confidence first.",
         (
-            TOOL, KIND, Parameter("agent", "text", "Who asks: what helped the same agent comes first."),
-            Parameter("text", "text", "In its tool, its kind or its words, or a message like the one it is about."),
-            Parameter("state", "choice", "Only those in this state.", get_args(LessonState)),
-            Parameter("source", "choice", "Only those learned here, written by people, or brought along as seeds.",
+            TOOL, KIND, Parameter("agent", "text", "Agent whose own lessons are listed first."),
+            Parameter("text", "text", "Text in the tool, kind or lesson, or a similar error message."),
+            Parameter("state", "choice", "Only lessons in this state.", get_args(LessonState)),
+            Parameter("source", "choice", "Only lessons of this source.",
                       get_args(LessonSource)),
             NOW, LIMIT, CURSOR, FORMAT,
         ),
         "lessons", "Lessons", True,
     ),
-    QueryEndpoint("/v1/lessons/{id}", "One lesson, with the runs it rests on.", (), "lesson", "Lesson"),
+    QueryEndpoint("/v1/lessons/{id}", "Return one lesson with its evidence.", (), "lesson", "Lesson"),
     QueryEndpoint(
-        "/v1/tools", "The figures of each tool, what was given up most first.",
+        "/v1/tools", "List metrics by tool, most unrecovered calls first.",
         (SINCE._replace(default="7d"), UNTIL, NOW, AGENT, VERSION, ENVIRONMENT, LIMIT, CURSOR, FORMAT),
         "tools", "Parts", True,
     ),
     QueryEndpoint(
-        "/v1/agents", "The figures of each agent, what was given up most first.",
+        "/v1/agents", "List metrics by agent, most unrecovered calls first.",
         (SINCE._replace(default="7d"), UNTIL, NOW, TOOL, VERSION, ENVIRONMENT, LIMIT, CURSOR, FORMAT),
         "agents", "Parts", True,
     ),
     QueryEndpoint(
-        "/v1/audit", "What people changed, who and when.",
+        "/v1/audit", "List the audit log, newest first.",
         (
-            Parameter("by", "text", "Only what this one changed."),
-            Parameter("do", "text", "Only this, such as fix.approve, or all that begin so, such as fix."),
+            Parameter("by", "text", "Only changes by this user."),
+            Parameter("action", "text", "Only this action (fix.approve) or all with this prefix (fix)."),
             SINCE, UNTIL, NOW, LIMIT, CURSOR, FORMAT,
         ),
         "audit", "Audit", True, "admin",
@@ -178,14 +187,16 @@ class QueryRoutes:
         page_histories = histories[:limit]
         rows = [run_text.to_facts(history) for history in page_histories]
         next_cursor = (
-            encode_cursor(page_histories[-1].run.started, page_histories[-1].run.id) if len(histories) > limit else None
+            encode_cursor(page_histories[-1].run.started_at, page_histories[-1].run.id)
+            if len(histories) > limit
+            else None
         )
         return _rows_response("runs", rows, run_text.CSV_COLUMNS, next_cursor, values, request)
 
     def _run(self, queries: TenantQueries, values: dict[str, Any], request: Request) -> Response:
         history = queries.run(request.path_params["id"])
         if history is None:
-            raise not_found("there is no such run, or several begin so.")
+            raise not_found("No run with this id, or several ids start with it. Use the full id.")
         return json_response(run_text.to_summary(history) | to_builtins(history))
 
     def _stats(self, queries: TenantQueries, values: dict[str, Any], request: Request) -> Response:
@@ -194,16 +205,16 @@ class QueryRoutes:
         stats = queries.stats(query)
         if wants_csv(request, values):
             if query.by is None:
-                raise invalid("CSV needs rows: say by what, such as by=tool.", "by")
-            return csv_response(overview.rank_parts(stats.parts, query.by), [query.by, *figures_told.CSV_COLUMNS])
+                raise invalid("CSV needs a dimension. Add by, for example by=tool.", "by")
+            return csv_response(overview.rank_parts(stats.parts, query.by), [query.by, *stats_report.CSV_COLUMNS])
         facts = overview.build_answer(stats)
         total = facts["total"]
         response: dict[str, Any] = {
             "now": query.now,
             **{name: total[name] for name in ("total_runs", "total_failures", "success_rate")},
             "failure_breakdown": {kind: counts["failures"] for kind, counts in total["kinds"].items()},
-            "given_up_breakdown": {
-                kind: counts["given_up"] for kind, counts in total["kinds"].items() if counts["given_up"]
+            "unrecovered_breakdown": {
+                kind: counts["unrecovered"] for kind, counts in total["kinds"].items() if counts["unrecovered"]
             },
             **facts,
         }
@@ -219,24 +230,25 @@ class QueryRoutes:
 
         def read_rows(row_limit: int) -> list[dict[str, Any]]:
             return [
-                patterns_told.to_facts(pattern) for pattern in queries.patterns(_replace_fields(query, limit=row_limit))
+                pattern_report.to_facts(pattern)
+                for pattern in queries.patterns(_replace_fields(query, limit=row_limit))
             ]
 
-        return self._list_response(read_rows, "patterns", patterns_told.CSV_COLUMNS, values, request)
+        return self._list_response(read_rows, "patterns", pattern_report.CSV_COLUMNS, values, request)
 
     def _pattern(self, queries: TenantQueries, values: dict[str, Any], request: Request) -> Response:
         pattern = queries.pattern(request.path_params["id"])
         if pattern is None:
-            raise not_found("there is no such pattern, or several begin so.")
+            raise not_found("No pattern with this id, or several ids start with it. Use the full id.")
         return json_response(
-            patterns_told.to_facts(pattern) | {"overcome_before": to_builtins(queries.precedents(pattern))}
+            pattern_report.to_facts(pattern) | {"precedents": to_builtins(queries.precedents(pattern))}
         )
 
     def _fixes(self, queries: TenantQueries, values: dict[str, Any], request: Request) -> Response:
         query = FixQuery(tool=values["tool"], state=values["state"], now=values["now"])
 
         def read_rows(row_limit: int) -> list[dict[str, Any]]:
-            return [fixes_told.to_facts(fix) for fix in queries.fixes(_replace_fields(query, limit=row_limit))]
+            return [fix_report.to_facts(fix) for fix in queries.fixes(_replace_fields(query, limit=row_limit))]
 
         return self._list_response(read_rows, "fixes", FIX_COLUMNS, values, request)
 
@@ -249,7 +261,7 @@ class QueryRoutes:
 
         def read_rows(row_limit: int) -> list[dict[str, Any]]:
             return [
-                lessons_told.to_facts(lesson) for lesson in queries.lessons(_replace_fields(query, limit=row_limit))
+                lesson_report.to_facts(lesson) for lesson in queries.lessons(_replace_fields(query, limit=row_limit))
             ]
 
         return self._list_response(read_rows, "lessons", LESSON_COLUMNS, values, request)
@@ -257,9 +269,9 @@ class QueryRoutes:
     def _lesson(self, queries: TenantQueries, values: dict[str, Any], request: Request) -> Response:
         lesson = queries.lesson(request.path_params["id"])
         if lesson is None:
-            raise not_found("there is no such lesson, or several begin so.")
-        evidence = queries.evidence(lesson.fix) if lesson.fix else []
-        return json_response(lessons_told.to_facts(lesson) | {"evidence": to_builtins(evidence)})
+            raise not_found("No lesson with this id, or several ids start with it. Use the full id.")
+        evidence = queries.evidence(lesson.fix_id) if lesson.fix_id else []
+        return json_response(lesson_report.to_facts(lesson) | {"evidence": to_builtins(evidence)})
 
     def _tools(self, queries: TenantQueries, values: dict[str, Any], request: Request) -> Response:
         return self._parts("tool", queries, values, request)
@@ -272,17 +284,17 @@ class QueryRoutes:
         if values["cursor"]:
             at, id = decode_cursor(values["cursor"], 2)
             before = (int(at), id)
-        fields = {name: values[name] for name in ("by", "do", "since", "until")}
+        fields = {name: values[name] for name in ("by", "action", "since", "until")}
         entries = queries.audit(AuditQuery(**fields, before=before, limit=limit + 1))
         page_entries = entries[:limit]
-        rows = [audit_told.to_facts(entry) for entry in page_entries]
+        rows = [audit_report.to_facts(entry) for entry in page_entries]
         next_cursor = encode_cursor(page_entries[-1].at, page_entries[-1].id) if len(entries) > limit else None
-        return _rows_response("audit", rows, audit_told.CSV_COLUMNS, next_cursor, values, request)
+        return _rows_response("audit", rows, audit_report.CSV_COLUMNS, next_cursor, values, request)
 
     def _parts(self, by: By, queries: TenantQueries, values: dict[str, Any], request: Request) -> Response:
         fields = ("since", "until", "agent", "tool", "version", "environment")
         query = StatsQuery(now=values["now"], by=by, **{name: values[name] for name in fields if name in values})
-        names = (by, *figures_told.CSV_COLUMNS)
+        names = (by, *stats_report.CSV_COLUMNS)
         return self._list_response(lambda row_limit: queries.parts(query), f"{by}s", names, values, request)
 
     def _list_response(

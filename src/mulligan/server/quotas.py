@@ -151,7 +151,7 @@ class Quotas:
                 tenant, SERVER_ENTRY_KIND, USAGE_KEY, stored_value, encode(updated_usage)
             ):
                 return added
-        raise store_unavailable("so many processes count the quota of a tenant that this one did not come to it.")
+        raise store_unavailable("The quota could not be updated: too many concurrent updates. Retry later.")
 
 
 def _refund_amounts(remaining: Mapping[Measure, int], used_amounts: Mapping[str, int]) -> dict[Measure, int]:

@@ -42,14 +42,16 @@ async def read_body(request: Request, *accepted: str) -> bytes:
     media_type = content_type(request)
     if media_type not in accepted:
         raise ApiError(
-            415, "unsupported_type", f"send {' or '.join(accepted)}, not {media_type or 'a body without a type'}."
+            415, "unsupported_type", f"Unsupported content type {media_type[:80]!r}. Send {' or '.join(accepted)}."
         )
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("identity", "", "gzip"):
-        raise ApiError(415, "unsupported_encoding", f"send it plain or as gzip, not as {encoding[:40]!r}.")
+        raise ApiError(
+            415, "unsupported_encoding", f"Unsupported content encoding {encoding[:40]!r}. Use identity or gzip."
+        )
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > MAX_BODY_BYTES:
-        raise too_large(MAX_BODY_BYTES, "a body")
+        raise too_large(MAX_BODY_BYTES, "The body")
     inflater = _GzipInflater() if encoding == "gzip" else None
     size, parts = 0, []
     try:
@@ -57,12 +59,12 @@ async def read_body(request: Request, *accepted: str) -> bytes:
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > MAX_BODY_BYTES:
-                    raise too_large(MAX_BODY_BYTES, "a body")
+                    raise too_large(MAX_BODY_BYTES, "The body")
                 parts.append(inflater.inflate(chunk) if inflater else chunk)
     except TimeoutError:
         raise body_timeout(BODY_TIMEOUT_SECONDS) from None
     except ClientDisconnect:
-        raise ApiError(400, "cut_off", "the body ended before its end.") from None
+        raise ApiError(400, "cut_off", "The body is incomplete: the client disconnected.") from None
     if inflater is not None:
         inflater.check_complete()
     return b"".join(parts)
@@ -83,33 +85,33 @@ class _GzipInflater:
         try:
             out = self._stream.decompress(chunk, MAX_INFLATED_BYTES - self._size + 1)
         except zlib.error:
-            raise invalid("the body is not gzip, though its Content-Encoding says so.") from None
+            raise invalid("The body is not gzip, although Content-Encoding is gzip.") from None
         self._size += len(out)
         if self._size > MAX_INFLATED_BYTES or self._stream.unconsumed_tail:
-            raise too_large(MAX_INFLATED_BYTES, "an inflated body")
+            raise too_large(MAX_INFLATED_BYTES, "The decompressed body")
         if self._stream.unused_data:
-            raise invalid("there is something behind the end of the gzip.")
+            raise invalid("The body has data after the end of the gzip stream.")
         return out
 
     def check_complete(self) -> None:
         if not self._stream.eof:
-            raise invalid("the gzip ends before its end.")
+            raise invalid("The gzip stream is incomplete.")
 
 
 def parse_json(data: bytes, type: type[T]) -> T:
     """Decode JSON into a record. Reject invalid, too deep or ambiguous JSON and name the field."""
     if is_too_deep(data):
-        raise invalid(f"it is nested deeper than {MAX_JSON_DEPTH}.")
+        raise invalid(f"The JSON is nested deeper than {MAX_JSON_DEPTH} levels.")
     try:
         record = decode(data, type)
     except msgspec.ValidationError as error:
         _raise_invalid(error)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if replace_invalid_unicode(data) != data:  # Repairing the text could map two different ids to one.
-            raise invalid("there is half a character in it: an emoji cut in two, or bytes that are no UTF-8.") from None
-        raise invalid(f"this is no JSON: {error}.") from None
+            raise invalid("Invalid Unicode: a lone surrogate or bytes that are not UTF-8.") from None
+        raise invalid(f"Invalid JSON: {error}.") from None
     if not (data.startswith(LIBRARY_BATCH_PREFIX) and encode(record) == data) and has_duplicate_keys(data):
-        raise invalid("a name is said twice in one object, and which one is meant is not for us to say.")
+        raise invalid("Duplicate key in a JSON object. Send each key once.")
     return record
 
 
@@ -156,5 +158,5 @@ def has_duplicate_keys(data: bytes) -> bool:
     try:
         reencoded = _json_encoder.encode(_decode_json(data))
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # a number with thousands of digits
-        raise invalid(f"this is no JSON that everybody reads: {str(error)[:200]}.") from None
+        raise invalid(f"Invalid JSON: {str(error)[:200]}.") from None
     return _strip_escapes(reencoded).count(b'"') != _strip_escapes(data).count(b'"')

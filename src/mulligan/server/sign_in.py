@@ -38,12 +38,12 @@ class SignInSessions:
         self._key_value_store = key_value_store
         self._tokens = tokens
         self._key = b""
-        self._signed_out: dict[str, int] = {}
+        self.signed_out: dict[str, int] = {}
         """Hashes of signed-out cookies with their expiry times."""
 
     def load(self) -> None:
         """Load the signed-out cookies and the signing key from the store. Create the key if there is none."""
-        self._signed_out = _decode_signed_out(
+        self.signed_out = _decode_signed_out(
             self._key_value_store.get(SERVER_TENANT, SERVER_ENTRY_KIND, SIGNED_OUT_KEY)
         )
         if self._key:
@@ -80,7 +80,7 @@ class SignInSessions:
         is_signature_valid = hmac.compare_digest(
             signature.encode("utf-8", "replace"), self._sign(token, int(until)).encode()
         )
-        if not is_signature_valid or now >= int(until) or hash_secret(signature) in self._signed_out:
+        if not is_signature_valid or now >= int(until) or hash_secret(signature) in self.signed_out:
             return None
         return token if token.state(now) == "active" else None
 
@@ -99,9 +99,9 @@ class SignInSessions:
             if self._key_value_store.compare_and_set(
                 SERVER_TENANT, SERVER_ENTRY_KIND, SIGNED_OUT_KEY, stored_value, encode(signed_out)
             ):
-                self._signed_out = signed_out
+                self.signed_out = signed_out
                 return
-        raise StoreError("too many sign out at once. Try again.")
+        raise StoreError("Sign-out failed: too many concurrent sign-outs. Try again.")
 
     def _sign(self, token: Token, until: int) -> str:
         return hmac.digest(self._key, f"{token.id}.{until}.{token.hash}".encode(), "sha256").hex()
@@ -127,7 +127,7 @@ class SignInLimiter:
             count, _ = self._current_count(source, limit)
             if count > limit - 1:
                 wait = math.ceil((count - limit + 1) * FAILURE_WINDOW_SECONDS / limit)
-                message = "too many tokens were tried that are none. Wait a little."
+                message = "Too many failed sign-ins. Wait a minute and try again."
                 raise ApiError(429, "busy", message, headers={"Retry-After": str(max(1, wait))})
 
     def record_failure(self, address: str) -> None:

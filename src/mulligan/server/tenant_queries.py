@@ -8,7 +8,7 @@ import msgspec
 
 from mulligan.core.records import Fix, History, Lesson, LessonVerdict, Pattern, Precedent
 from mulligan.report import overview
-from mulligan.report import stats as figures_told
+from mulligan.report import stats as stats_report
 from mulligan.store.base import (
     AuditEntry,
     AuditQuery,
@@ -50,7 +50,7 @@ class TenantQueries:
         total_query = msgspec.structs.replace(query, by=None)
         tools = self.stats(msgspec.structs.replace(query, by="tool", detail=True))
         agents = self.stats(msgspec.structs.replace(query, by="agent"))
-        return figures_told.build_advice(self.stats(total_query).total, tools.parts, agents.parts)
+        return stats_report.build_advice(self.stats(total_query).total, tools.parts, agents.parts)
 
     def patterns(self, query: PatternQuery) -> list[Pattern]:
         return self._store.patterns(self._tenant, query)
@@ -89,7 +89,7 @@ class TenantQueries:
         """Return steps with failed calls, most unrecovered calls first."""
         rows = self.parts(msgspec.structs.replace(query, by="step"))
         return [
-            {name: row[name] for name in ("step", "calls", "recovered", "given_up")}
+            {name: row[name] for name in ("step", "calls", "recovered", "unrecovered")}
             for row in rows
-            if row["recovered"] or row["given_up"]
+            if row["recovered"] or row["unrecovered"]
         ]

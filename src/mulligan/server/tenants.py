@@ -26,7 +26,7 @@ TENANT_NAME_PATTERN = re.compile(r"[\w.@:/-]{1,80}", re.ASCII)
 """Allowed tenant names."""
 Measure = Literal["requests", "records", "bytes"]
 MEASURES: tuple[Measure, ...] = get_args(Measure)
-RETENTION_FIELDS = ("failures", "successes", "hours")
+RETENTION_FIELDS = ("keep_failures", "keep_successes", "keep_hourly")
 """Record types with their own age limit, as in `Retention`."""
 
 
@@ -34,21 +34,23 @@ class Tenant(Record, frozen=True):
     """Settings of one tenant. Unset values use the defaults."""
 
     name: str
-    created: int = 0
+    created_at: int = 0
     note: str = ""
     """Description for operators."""
-    keeps: Mapping[str, int | None] = msgspec.field(default_factory=dict)
+    retention_days: Mapping[str, int | None] = msgspec.field(default_factory=dict)
     """Days of retention by record type: failures, successes, hourly counters. `None` means forever."""
     quotas: Mapping[Measure, int] = msgspec.field(default_factory=dict)
     """Limits per UTC day."""
-    listed: tuple[str, ...] = ()
+    unredacted_arguments: tuple[str, ...] = ()
     """Arguments stored unredacted at level shared, in addition to the server's settings."""
     alert_command: str = ""
     alert_webhook: str = ""
 
     @property
     def retention(self) -> Retention:
-        ages: dict[str, Any] = {name: None if days is None else days * DAY for name, days in self.keeps.items()}
+        ages: dict[str, Any] = {
+            name: None if days is None else days * DAY for name, days in self.retention_days.items()
+        }
         return Retention(**ages)
 
 
@@ -81,7 +83,9 @@ class Tenants:
     def create(self, tenant: Tenant) -> None:
         def add_tenant(tenants: list[Tenant]) -> list[Tenant]:
             if any(existing_tenant.name == tenant.name for existing_tenant in tenants) or tenant.name == DEFAULT_TENANT:
-                raise SettingsError(f"there is a tenant {tenant.name!r}. Change it: mulligan tenant set {tenant.name}")
+                raise SettingsError(
+                    f"Tenant {tenant.name!r} already exists. Change it: mulligan tenant set {tenant.name}"
+                )
             return [*tenants, tenant]
 
         self._change(add_tenant, lambda: _build_audit_note("tenant.create", Tenant(tenant.name), tenant))
@@ -125,7 +129,7 @@ class Tenants:
                 SERVER_TENANT, SERVER_ENTRY_KIND, TENANTS_KEY, stored_value, encode(updated), build_note()
             ):
                 return
-        raise SettingsError("the tenants are being changed by somebody else all the time. Try again.")
+        raise SettingsError("The tenants were not changed: too many concurrent changes. Try again.")
 
     @property
     def is_stale(self) -> bool:
@@ -143,17 +147,17 @@ class Tenants:
 
 def _build_audit_note(do: str, before: Tenant, after: Tenant) -> AuditNote:
     """Build the audit note for a change. Alert targets are named without values, because they may contain secrets."""
-    value_fields = ("note", "keeps", "quotas", "listed")
+    value_fields = ("note", "retention_days", "quotas", "unredacted_arguments")
     changes = [
         f"{name} {encode(value).decode()}" if name in value_fields else name
         for name in after.__struct_fields__
-        if (value := getattr(after, name)) != getattr(before, name) and name != "created"
+        if (value := getattr(after, name)) != getattr(before, name) and name != "created_at"
     ]
     return AuditNote(after.name, build_entry(do, base.now(), after.name, ", ".join(changes)))
 
 
 def unknown_tenant(name: str) -> SettingsError:
-    return SettingsError(f"there is no tenant {name!r}. See them: mulligan tenant list")
+    return SettingsError(f"No tenant {name!r}. List all: mulligan tenant list")
 
 
 def with_quotas(tenant: Tenant, changes: Mapping[Measure, int | None]) -> Tenant:
@@ -168,5 +172,7 @@ def with_quotas(tenant: Tenant, changes: Mapping[Measure, int | None]) -> Tenant
 
 def with_retention_days(tenant: Tenant, changes: Mapping[str, int | None], reset_fields: Sequence[str] = ()) -> Tenant:
     """Return the tenant with changed retention. Fields in `reset_fields` return to the default."""
-    retention_days = {name: days for name, days in {**tenant.keeps, **changes}.items() if name not in reset_fields}
-    return replace(tenant, keeps=retention_days)
+    retention_days = {
+        name: days for name, days in {**tenant.retention_days, **changes}.items() if name not in reset_fields
+    }
+    return replace(tenant, retention_days=retention_days)

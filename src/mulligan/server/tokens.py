@@ -44,15 +44,15 @@ class Token(Record, frozen=True):
 
     All tokens of one principal share one vote (SAFETY S3).
     """
-    created: int = 0
-    expires: int | None = None
+    created_at: int = 0
+    expires_at: int | None = None
     """UTC milliseconds."""
-    revoked: int | None = None
+    revoked_at: int | None = None
 
     def state(self, now: int) -> Literal["active", "expired", "revoked"]:
-        if self.revoked is not None:
+        if self.revoked_at is not None:
             return "revoked"
-        return "expired" if self.expires is not None and now >= self.expires else "active"
+        return "expired" if self.expires_at is not None and now >= self.expires_at else "active"
 
     @property
     def writer(self) -> str:
@@ -82,7 +82,7 @@ class Tokens:
         secret = f"mul_{role}_{base64.b32encode(os.urandom(20)).decode().lower()}"
         token = Token(
             id=f"tok_{new_id()[-8:]}", hash=hash_secret(secret), role=role, name=name, tenant=tenant,
-            principal=principal, created=now, expires=expires,
+            principal=principal, created_at=now, expires_at=expires,
         )  # fmt: skip
         detail = f"role {role}{f', {name}' if name else ''}{', expires' if expires is not None else ''}"
         self._change(
@@ -97,12 +97,12 @@ class Tokens:
             token for token in tokens if prefix and token.id.startswith(prefix)
         ]
         if len(matches) != 1:
-            subject = f"{len(matches)} tokens are" if matches else "there is no token"
-            raise SettingsError(f"{subject} {prefix!r}. See them: mulligan token list")
+            subject = f"{len(matches)} tokens match" if matches else "No token"
+            raise SettingsError(f"{subject} {prefix!r}. List all: mulligan token list")
         (matching_token,) = matches
-        if matching_token.revoked is not None:
+        if matching_token.revoked_at is not None:
             return matching_token
-        revoked_token = replace(matching_token, revoked=now)
+        revoked_token = replace(matching_token, revoked_at=now)
         note = AuditNote(
             matching_token.tenant, build_entry("token.revoke", now, matching_token.id, matching_token.name)
         )
@@ -119,11 +119,11 @@ class Tokens:
         revoked_tokens: list[Token] = []
 
         def revoke_active(tokens: list[Token]) -> list[Token]:
-            revoked_tokens[:] = [token for token in tokens if token.tenant == tenant and token.revoked is None]
-            return [replace(token, revoked=now) if token in revoked_tokens else token for token in tokens]
+            revoked_tokens[:] = [token for token in tokens if token.tenant == tenant and token.revoked_at is None]
+            return [replace(token, revoked_at=now) if token in revoked_tokens else token for token in tokens]
 
         self._change(
-            revoke_active, AuditNote(tenant, build_entry("token.revoke", now, detail="every token of the tenant"))
+            revoke_active, AuditNote(tenant, build_entry("token.revoke", now, detail="all tokens of the tenant"))
         )
         return revoked_tokens
 
@@ -135,7 +135,7 @@ class Tokens:
                 SERVER_TENANT, SERVER_ENTRY_KIND, TOKENS_KEY, stored_value, encode(updated), note
             ):
                 return
-        raise SettingsError("the tokens are being changed by somebody else all the time. Try again.")
+        raise SettingsError("The tokens were not changed: too many concurrent changes. Try again.")
 
     @property
     def is_stale(self) -> bool:

@@ -37,13 +37,13 @@ class AuditEntry(Record, frozen=True):
     """Sortable: of two entries in one millisecond, the later one has the greater id."""
     at: int
     by: str
-    do: str
+    action: str
     """`fix.approve`, `pattern.mute`, `token.revoke`, `forget.text` ..."""
     via: Via = "library"
     token: str = ""
-    about: str = ""
+    target: str = ""
     """Id or name of the changed object."""
-    told: str = ""
+    detail: str = ""
     """Further details, as short text."""
 
 
@@ -51,7 +51,7 @@ class AuditQuery(Record, frozen=True):
     """Filter for audit entries. Results are ordered newest first."""
 
     by: str | None = None
-    do: str | None = None
+    action: str | None = None
     """Exact action, or a prefix that ends with a dot: `fix.` matches `fix.approve` and `fix.revoke`."""
     since: int | None = None
     until: int | None = None
@@ -64,7 +64,7 @@ class AuditNote(msgspec.Struct, frozen=True):
     """Audit entry with its tenant, which may differ from the tenant of the changed row."""
 
     tenant: str
-    act: AuditEntry
+    entry: AuditEntry
 
 
 _current_actor: contextvars.ContextVar[Actor | None] = contextvars.ContextVar("mulligan_acting", default=None)
@@ -87,7 +87,7 @@ def current_user() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):  # e.g. a container with a numeric uid that has no name
-        return "somebody"
+        return "unknown"
 
 
 def build_entry(do: str, at: int, target: str = "", detail: str = "") -> AuditEntry:
@@ -104,11 +104,11 @@ def build_entry(do: str, at: int, target: str = "", detail: str = "") -> AuditEn
         id=f"act_{time.time_ns():016x}{new_id()[-4:]}",
         at=at,
         by=redact(actor.by),
-        do=do,
+        action=do,
         via=actor.via,
         token=actor.token,
-        about=redact(target),
-        told=redact(detail),
+        target=redact(target),
+        detail=redact(detail),
     )
 
 
@@ -139,7 +139,11 @@ def matches_query(entry: AuditEntry, query: AuditQuery) -> bool:
     """Return whether an entry matches the query, `limit` aside."""
     return (
         (query.by is None or entry.by == query.by)
-        and (query.do is None or entry.do == query.do or (query.do.endswith(".") and entry.do.startswith(query.do)))
+        and (
+            query.action is None
+            or entry.action == query.action
+            or (query.action.endswith(".") and entry.action.startswith(query.action))
+        )
         and (query.since is None or entry.at >= query.since)
         and (query.until is None or entry.at < query.until)
         and (query.before is None or (entry.at, entry.id) < tuple(query.before))

@@ -107,7 +107,7 @@ class PatternQuery(Record, frozen=True):
     """Only patterns that occurred since then. Their counts and `days` then start at that day."""
     new_since: int | None = None
     """Only patterns that first occurred since then."""
-    order: Literal["count", "given_up", "last", "first"] = "count"
+    order: Literal["occurrences", "unrecovered", "last_seen", "first_seen"] = "occurrences"
     """In descending order."""
     limit: int = 20
 
@@ -115,7 +115,7 @@ class PatternQuery(Record, frozen=True):
 class PatternCommand(Record, frozen=True):
     """An operator's command for a pattern."""
 
-    do: Literal["mute", "unmute", "resolve", "reopen", "merge", "split"]
+    action: Literal["mute", "unmute", "resolve", "reopen", "merge", "split"]
     """`merge` counts `pattern` as part of `into`; `split` undoes that."""
     pattern: str
     into: str | None = None
@@ -126,19 +126,19 @@ class PatternCommand(Record, frozen=True):
 class Retention(Record, frozen=True):
     """Retention policy. Age counts from when a record was stored; None means forever."""
 
-    failures: int | None = 90 * DAY
+    keep_failures: int | None = 90 * DAY
     """Maximum age of runs with a failure."""
-    successes: int | None = 30 * DAY
+    keep_successes: int | None = 30 * DAY
     """Maximum age of runs without a failure."""
-    hours: int | None = 35 * DAY
+    keep_hourly: int | None = 35 * DAY
     """Maximum age of hourly counters, at least four days. Daily counters are retained."""
-    size: int | None = None
+    max_size: int | None = None
     """Maximum size of the store in bytes. Beyond it, the oldest runs are deleted, successful ones first."""
     sample: float = 1.0
     """The share of simple successes to retain after `sample_after`. Metrics are not affected."""
     sample_after: int = 7 * DAY
     compress_after: int | None = 7 * DAY
-    imports: bool = False
+    include_imported: bool = False
     """Whether imported runs are pruned, too."""
 
 
@@ -151,8 +151,8 @@ class PruneResult(Record, frozen=True):
     """Simple successes that sampling removed."""
     compressed: int = 0
     counters: int = 0
-    before: int = 0
-    after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
     """Size of the store in bytes. Equal in a dry run, which cannot predict it."""
 
 
@@ -175,12 +175,12 @@ class ForgetResult(Record, frozen=True):
     runs: int = 0
     steps: int = 0
     patterns: int = 0
-    shelf: int = 0
+    key_value_entries: int = 0
     fixes: int = 0
     lessons: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.runs or self.steps or self.patterns or self.shelf or self.fixes or self.lessons)
+        return bool(self.runs or self.steps or self.patterns or self.key_value_entries or self.fixes or self.lessons)
 
 
 class RecallQuery(Record, frozen=True):
@@ -219,13 +219,13 @@ class FixQuery(Record, frozen=True):
     """The message template of the failure. If its own pattern has no fix, similar patterns are searched."""
     kind: str = ""
     """The kind of the failure. Similar texts of another kind are other failures."""
-    shape: ArgumentTypes = ()
+    argument_types: ArgumentTypes = ()
     """The types of the call's arguments, which select exemplars if no similar failure has a fix."""
     agent: str = ""
     """The querying agent. Fixes that helped the same agent come first."""
     schema: str = ""
     """The tool's current schema digest. Promotions under another schema do not count."""
-    without: str = ""
+    excluded_run: str = ""
     """A run whose trials are excluded, because the query is about it."""
     state: FixState | None = None
     now: int = 0
@@ -247,7 +247,8 @@ class FixQuery(Record, frozen=True):
         text = build_template(failure.message, arguments) if arguments is not None else ""
         shape = argument_types(arguments)
         return cls(
-            tool=tool, fingerprint=failure.fingerprint, text=text, kind=str(failure.kind), shape=shape, **fields
+            tool=tool, fingerprint=failure.fingerprint, text=text, kind=str(failure.kind), argument_types=shape,
+            **fields,
         )  # fmt: skip
 
 
@@ -275,7 +276,7 @@ class TrialReport(Record, frozen=True):
     principal: str
     agent: str = ""
     at: int = 0
-    worked: bool = True
+    successful: bool = True
     automatic: bool = False
 
 
@@ -303,7 +304,7 @@ class ConsolidationResult(Record, frozen=True):
 
     patterns: int = 0
     """Patterns that were consolidated."""
-    left: int = 0
+    remaining: int = 0
     """Patterns that still need consolidation, if their number was limited."""
     lessons: tuple[Lesson, ...] = ()
     """Lessons that are new, have a new text, or became active."""
@@ -313,10 +314,10 @@ class Health(Record, frozen=True):
     """Whether a store is usable, and how much it contains."""
 
     where: str
-    sound: bool
+    healthy: bool
     runs: int = 0
     steps: int = 0
-    note: str = ""
+    detail: str = ""
 
 
 class Batch(NamedTuple):

@@ -55,7 +55,7 @@ class Lookup(msgspec.Struct, frozen=True):
     table: str
     keys: tuple[str, ...]
     columns: tuple[str, ...]
-    one: str
+    single_key_sql: str
 
     @classmethod
     def of(cls, table: str, keys: str, columns: str) -> Lookup:

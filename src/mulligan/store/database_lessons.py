@@ -80,13 +80,13 @@ def _evaluate_lessons(
             fixes_by_pattern[lesson.pattern] = prerequisites.index_fixes(
                 _load_fix_records(read, tenant, lesson.pattern), fix_query, fix_context
             )
-        fix, part_ids_by_lesson[lesson.id] = fixes_by_pattern.get(lesson.pattern, {}).get(lesson.fix, (None, ()))
+        fix, part_ids_by_lesson[lesson.id] = fixes_by_pattern.get(lesson.pattern, {}).get(lesson.fix_id, (None, ()))
         if not consolidation.is_orphaned(stored_lesson, fix):
             basis = consolidation.LessonBasis(
                 fix,
                 _count_pattern_runs(read, tenant, lesson.pattern) if fix is not None else 0,
-                fix_context.since.get(lesson.tool, 0),
-                fix_context.verdicts.get(lesson.fix),
+                fix_context.schema_changed_at.get(lesson.tool, 0),
+                fix_context.decisions.get(lesson.fix_id),
             )
             lessons_by_id[lesson.id] = consolidation.with_state(stored_lesson, basis, query.now)
     return [
@@ -118,16 +118,18 @@ def _add_counts(read: ReadRows, tenant: str, lesson: Lesson, part_ids: Sequence[
         (tenant, lesson.pattern, patterns.MAX_SHOWN_AGENTS),
     )
     occurrences, first_seen_at = rows[0] if rows else (0, 0)
-    lesson = msgspec.structs.replace(lesson, seen=occurrences, agents=dict(agents))
-    if not lesson.since or not occurrences:
+    lesson = msgspec.structs.replace(lesson, occurrences=occurrences, agents=dict(agents))
+    if not lesson.active_since or not occurrences:
         return lesson
-    affected_runs = _latest_runs(read, "run_failures", "pattern", "started_at", tenant, (lesson.pattern,), lesson.since)
+    affected_runs = _latest_runs(
+        read, "run_failures", "pattern", "started_at", tenant, (lesson.pattern,), lesson.active_since
+    )
     recovered_runs = (
-        _latest_runs(read, "votes", "fix", "at", tenant, part_ids, lesson.since, " AND successful = 1")
+        _latest_runs(read, "votes", "fix", "at", tenant, part_ids, lesson.active_since, " AND successful = 1")
         if part_ids
         else set()
     )
-    activation_day = patterns.start_of_day(lesson.since)
+    activation_day = patterns.start_of_day(lesson.active_since)
     days = range(
         activation_day - consolidation.EFFECT_PERIOD_DAYS * DAY,
         activation_day + (consolidation.EFFECT_PERIOD_DAYS + 1) * DAY,
@@ -139,14 +141,14 @@ def _add_counts(read: ReadRows, tenant: str, lesson: Lesson, part_ids: Sequence[
         (tenant, *days, lesson.pattern),
     )
     before, after = consolidation.count_periods(
-        {day: (count, recovered) for day, count, recovered in day_counts}, lesson.since, now, first_seen_at
+        {day: (count, recovered) for day, count, recovered in day_counts}, lesson.active_since, now, first_seen_at
     )
     return msgspec.structs.replace(
         lesson,
-        helped=len(affected_runs & recovered_runs),
-        unhelped=len(affected_runs - recovered_runs),
-        before=before,
-        after=after,
+        helped_runs=len(affected_runs & recovered_runs),
+        unhelped_runs=len(affected_runs - recovered_runs),
+        stats_before=before,
+        stats_after=after,
     )
 
 
@@ -203,8 +205,8 @@ def record_decision(writer: Any, tenant: str, id: str, verdict: LessonVerdict, a
         return None
     write_stored_lesson(writer, tenant, consolidation.apply_decision(stored_lesson, verdict, at))
     # Approving or revoking a lesson also decides its fix. Disabling a lesson only hides the lesson.
-    if verdict != "disable" and stored_lesson.lesson.fix:
-        fix_queries.store_decision(writer, tenant, stored_lesson.lesson.fix, approved=verdict == "approve", at=at)
+    if verdict != "disable" and stored_lesson.lesson.fix_id:
+        fix_queries.store_decision(writer, tenant, stored_lesson.lesson.fix_id, approved=verdict == "approve", at=at)
     return stored_lesson.lesson.id
 
 
@@ -248,7 +250,7 @@ def consolidate(
     ((pending,),) = read("SELECT count(*) FROM pending_patterns WHERE tenant = ?", (tenant,))
     target_count = pending if max_patterns is None else min(max_patterns, pending)
     if not target_count:
-        return ConsolidationResult(left=pending)
+        return ConsolidationResult(remaining=pending)
     prompt = Prompt()
     lessons: list[Lesson] = []
     processed_count = 0
@@ -266,7 +268,7 @@ def consolidate(
         if progress is not None:
             progress(processed_count, target_count)
     ((remaining,),) = read("SELECT count(*) FROM pending_patterns WHERE tenant = ?", (tenant,))
-    return ConsolidationResult(patterns=processed_count, left=remaining, lessons=tuple(lessons))
+    return ConsolidationResult(patterns=processed_count, remaining=remaining, lessons=tuple(lessons))
 
 
 def _consolidate_batch(writer: Any, tenant: str, now: int, max_patterns: int, prompt: Prompt) -> tuple[int, list[str]]:
@@ -329,5 +331,5 @@ def _delete_orphaned(writer: Any, tenant: str, pattern: str) -> None:
     rows = writer.execute("SELECT id, body FROM lessons WHERE tenant = ? AND pattern = ?", (tenant, pattern)).fetchall()
     for id, body in rows:
         stored_lesson = decode(body, StoredLesson)
-        if stored_lesson.lesson.fix not in fix_ids and consolidation.is_orphaned(stored_lesson, None):
+        if stored_lesson.lesson.fix_id not in fix_ids and consolidation.is_orphaned(stored_lesson, None):
             writer.execute("DELETE FROM lessons WHERE tenant = ? AND id = ?", (tenant, id))

@@ -35,7 +35,7 @@ class Diagnostics(Record, frozen=True):
     """Ordered by size, largest first."""
     facts: dict[str, Any] = msgspec.field(default_factory=dict)
     """Details specific to this engine, in display order."""
-    ills: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
 
 
 def diagnose_sqlite(path: Path) -> Diagnostics:
@@ -57,7 +57,7 @@ def diagnose_sqlite(path: Path) -> Diagnostics:
             bytes=_fetch_value(connection, "PRAGMA page_count") * page,  # counts pages that are still in the WAL only
             tables=_measure_tables(connection),
             facts=facts,
-            ills=find_pending_migration(schema),
+            problems=find_pending_migration(schema),
         )
 
 
@@ -65,7 +65,7 @@ def find_pending_migration(schema: int) -> tuple[str, ...]:
     """Return the problem "schema is outdated" if a migration is pending."""
     if schema >= len(MIGRATIONS):
         return ()
-    return (f"The store has schema {schema}, and {len(MIGRATIONS)} is the newest: mulligan migrate",)
+    return (f"The store has schema {schema}; the latest is {len(MIGRATIONS)}. Migrate it: mulligan migrate",)
 
 
 def _fetch_value(connection: sqlite3.Connection, sql: str) -> Any:

@@ -76,15 +76,15 @@ UNREVOKED_SQL = (
 def find_run_trials(run: Run, steps: Iterable[Step], is_settled: bool = False) -> list[Trial]:
     """Return every trial of a run. Provisional links count once the run has ended or is settled."""
     trials: list[Trial] = []
-    is_final = is_settled or run.end is not None
+    is_final = is_settled or run.end_reason is not None
     for before, call, links in judge_calls(steps, run, is_final=is_final):
         trials += fixes.find_trials(before, call, links)
-    return [trial for trial in trials if not (trial.worked and is_goal_missed(run))]
+    return [trial for trial in trials if not (trial.successful and is_goal_missed(run))]
 
 
 def is_goal_missed(run: Run) -> bool:
     """Return whether a run failed its goal. Successes in it are no votes."""
-    return run.end in ("raised", "abandoned")
+    return run.end_reason in ("raised", "abandoned")
 
 
 def store_run_votes(
@@ -204,7 +204,7 @@ def answer_query(
     records_by_pattern: dict[str, list[FixRecord]] = {}
     for pattern, body in rows:
         records_by_pattern.setdefault(pattern, []).append(decode(body, FixRecord))
-    groups = [(1.0, _exclude_run(read, tenant, records, query.without)) for records in records_by_pattern.values()]
+    groups = [(1.0, _exclude_run(read, tenant, records, query.excluded_run)) for records in records_by_pattern.values()]
     if not any(records for _, records in groups):
         return []
     return prerequisites.rank_fixes(groups, query, load_context(read, tenant, query))
@@ -226,7 +226,7 @@ def _find_fixes_for_failure(
     rows = _read_context_rows(read, tenant, query, _OWN_FIXES_SQL + _STAMP_SQL,
                    (tenant, id_of(tool, query.fingerprint or ""), MAX_FIXES_PER_PATTERN, tenant, tool))  # fmt: skip
     latest_first = sorted((row for row in rows if row[0] == "fix"), key=itemgetter(3), reverse=True)
-    own_records = _exclude_run(read, tenant, [FixSummary.of(row[5]) for row in latest_first], query.without)
+    own_records = _exclude_run(read, tenant, [FixSummary.of(row[5]) for row in latest_first], query.excluded_run)
     groups = [(1.0, own_records)]
     if query.text and not own_records:
         stamp = next((row[3] for row in rows if row[0] == "stamp"), None)
@@ -237,7 +237,7 @@ def _find_fixes_for_failure(
         return prerequisites.rank_fixes(
             groups, query, _build_context(read, tenant, query, rows, lookups.samples, lookups.recent_runs)
         )
-    if not query.shape or not has_time():
+    if not query.argument_types or not has_time():
         return []
     return exemplars.suggest_from_exemplars(query, _load_exemplars(read, tenant, query, lookups.recent_runs))
 
@@ -254,7 +254,7 @@ def _load_similar_groups(
         if rows := rows_by_pattern.get(pattern):
             rows.sort(key=itemgetter(0), reverse=True)
             groups.append(
-                (similarity, _exclude_run(read, tenant, [FixSummary.of(body) for _, body in rows], query.without))
+                (similarity, _exclude_run(read, tenant, [FixSummary.of(body) for _, body in rows], query.excluded_run))
             )
     return groups
 
@@ -290,13 +290,13 @@ def _build_context(
 ) -> prerequisites.FixContext:
     def load_samples(ids: Sequence[str]) -> dict[str, list[tuple[int, Any]]]:
         samples_by_fix: dict[str, list[tuple[int, Any]]] = {}
-        vote_rows = find_votes(read, tenant, list(dict.fromkeys(ids)), query.without)
+        vote_rows = find_votes(read, tenant, list(dict.fromkeys(ids)), query.excluded_run)
         for fix, at, _, body in sorted(vote_rows, key=itemgetter(1, 2), reverse=True):
             samples_by_fix.setdefault(fix, []).append((at, msgspec.json.decode(body)))
         return samples_by_fix
 
     def recount_since(record: FixRecord, since: int) -> FixRecord:
-        return record.recount(votes(read, tenant, record.id, since, query.without, MAX_RECOUNTED_VOTES))
+        return record.recount(votes(read, tenant, record.id, since, query.excluded_run, MAX_RECOUNTED_VOTES))
 
     principals = {row[1]: row[3] for row in rows if row[0] == "principal"}
     revocations = _parse_revocations(rows)
@@ -304,7 +304,7 @@ def _build_context(
     since = tool_schemas.schema_change_times([(row[1], row[5]) for row in rows if row[0] == "schema"], query)
 
     def load_profile(tool: str, key: str) -> Profile:
-        return build_profile(successful_arguments(read, tenant, tool, key, query.without, find_runs))
+        return build_profile(successful_arguments(read, tenant, tool, key, query.excluded_run, find_runs))
 
     def load_items(tool: str, key: str) -> frozenset[str]:
         rows = read(
@@ -326,14 +326,14 @@ def successful_arguments(
     """Return the arguments of a tool's latest successful calls, with their run's start. Skip `excluded_run`."""
     calls: list[tuple[int, Any]] = []
     for run in find_runs(read, tenant, tool):
-        if run.last is None or len(calls) >= MAX_PROFILED_CALLS:
+        if run.last_step is None or len(calls) >= MAX_PROFILED_CALLS:
             break
         if run.run == excluded_run:
             continue
-        for _, body in run.worked(run.last - exemplars.MAX_SCANNED_STEPS):
+        for _, body in run.find_successes(run.last_step - exemplars.MAX_SCANNED_STEPS):
             call = row_encoding.decode_body(body, exemplars.ExemplarArguments)
             if not key or call.key in (None, key):
-                calls.append((run.started, call.arguments))
+                calls.append((run.started_at, call.arguments))
     return calls[:MAX_PROFILED_CALLS]
 
 
@@ -394,10 +394,10 @@ class RecentRun(msgspec.Struct, frozen=True):
     """Recent run that used a tool."""
 
     run: str
-    started: int
-    last: int | None
+    started_at: int
+    last_step: int | None
     """Number of its last step; None without steps."""
-    worked: Callable[[int], list[Any]]
+    find_successes: Callable[[int], list[Any]]
     """Read the latest successful calls of the tool after a step, as (seq, body)."""
 
 
@@ -432,12 +432,12 @@ def _load_exemplars(
     shapes: list[ArgumentTypes] = []
     remaining_steps = exemplars.MAX_SCANNED_STEPS
     for recent_run in find_runs(read, tenant, query.tool):
-        last = recent_run.last
-        if recent_run.run == query.without:
+        last = recent_run.last_step
+        if recent_run.run == query.excluded_run:
             continue
         if remaining_steps <= 0 or len(shapes) >= exemplars.MAX_EXEMPLARS or last is None:
             break
-        rows = recent_run.worked(last - remaining_steps)
+        rows = recent_run.find_successes(last - remaining_steps)
         remaining_steps -= last
         shapes += [
             argument_types(row_encoding.decode_body(body, exemplars.ExemplarArguments).arguments) for _, body in rows
@@ -458,7 +458,7 @@ def _exclude_run(read: Read, tenant: str, records: Sequence[Row], run: str) -> l
         else record
         for record in records
     ]
-    return [record for record in recounted_records if record.tried]
+    return [record for record in recounted_records if record.trials]
 
 
 def find_trial_reports(read: Read, tenant: str, fix: str, limit: int) -> list[TrialReport]:
@@ -469,6 +469,8 @@ def find_trial_reports(read: Read, tenant: str, fix: str, limit: int) -> list[Tr
         (tenant, fix, limit),
     )
     return [
-        TrialReport(run=run, principal=principal, agent=agent, at=at, worked=bool(successful), automatic=automatic == 1)
+        TrialReport(
+            run=run, principal=principal, agent=agent, at=at, successful=bool(successful), automatic=automatic == 1
+        )
         for run, principal, agent, at, successful, automatic in rows
     ]

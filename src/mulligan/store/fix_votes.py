@@ -58,16 +58,16 @@ def add_votes(writer: Connection, tenant: str, batch: Sequence[RunTrials], princ
         run = run_trials.run
         author = principal or _principal(writer, tenant, run.id)
         current_trials = {
-            (trial.failed, trial.tried): trial
+            (trial.failed_call, trial.tried_call): trial
             for trial in run_trials.trials
-            if not any(fixes.is_revoked(rule, author, trial.step.name, run.started) for rule in revoked)
+            if not any(fixes.is_revoked(rule, author, trial.step.name, run.started_at) for rule in revoked)
         }
         run_votes = stored_votes.get(run.id, {})
         same = {
             key
             for key, vote in run_votes.items()
             if key in current_trials
-            and (current_trials[key].fix, current_trials[key].worked, current_trials[key].at) == vote
+            and (current_trials[key].fix, current_trials[key].successful, current_trials[key].at) == vote
         }
         stale += [(tenant, run.id, *key) for key in run_votes if key not in same]
         uncertain |= {fix for key, (fix, _, _) in run_votes.items() if key not in same}
@@ -121,10 +121,10 @@ def _count_votes(writer: Connection, tenant: str, new_votes: Sequence[tuple[Tria
     for trial, vote in new_votes:
         fix = trial.fix
         earlier_vote = earlier.get((fix, vote.run, vote.principal))
-        note(fix, vote.run, vote.principal, vote.worked, vote.at)
+        note(fix, vote.run, vote.principal, vote.successful, vote.at)
         if earlier_vote is not None:
             # Each run has one vote: its first failure, else its first success.
-            if earlier_vote[0] != vote.worked or vote.at < earlier_vote[1]:
+            if earlier_vote[0] != vote.successful or vote.at < earlier_vote[1]:
                 uncertain.add(fix)
             continue
         if fix not in tallies:
@@ -132,11 +132,14 @@ def _count_votes(writer: Connection, tenant: str, new_votes: Sequence[tuple[Tria
             before[fix] = _weight(tallies[fix])
         tallies[fix].add(vote)
         changed_fixes.add(fix)
-    writer.put(VOTE, [vote_row(tenant, trial.tried, trial.failed, trial.fix, vote, trial) for trial, vote in new_votes])
+    writer.put(
+        VOTE,
+        [vote_row(tenant, trial.tried_call, trial.failed_call, trial.fix, vote, trial) for trial, vote in new_votes],
+    )
     if new:
         _note_patterns(writer, tenant, new.values())
     consolidated_fixes = {
-        fix for fix in changed_fixes if tallies[fix].worked > 0 and _weight(tallies[fix]) != before[fix]
+        fix for fix in changed_fixes if tallies[fix].successes > 0 and _weight(tallies[fix]) != before[fix]
     }
     _save_records(writer, tenant, [tallies[fix] for fix in changed_fixes], consolidated_fixes)
     for fix in uncertain:
@@ -146,17 +149,21 @@ def _count_votes(writer: Connection, tenant: str, new_votes: Sequence[tuple[Tria
 def vote_row(
     tenant: str, tried_call: int, failed: int, fix: str, vote: Vote, trial: Trial | None = None
 ) -> tuple[Any, ...]:
-    body = encode(trial.done) if trial is not None and trial.done else None
+    body = encode(trial.prerequisite_calls) if trial is not None and trial.prerequisite_calls else None
     return (
-        tenant, vote.run, tried_call, failed, fix, int(vote.worked), vote.at, vote.principal, vote.agent,
+        tenant, vote.run, tried_call, failed, fix, int(vote.successful), vote.at, vote.principal, vote.agent,
         fixes.TRIAL_ACTORS.index(vote.actor), body, vote.content, vote.old_value, vote.other_values,
     )  # fmt: skip
 
 
 def _weight(tally: FixRecord) -> tuple[int | bool, ...]:
     """Return the values whose change may change a lesson, rounded: one more of a thousand does not."""
-    is_reliable = wilson_lower_bound(tally.worked, tally.tried) >= fixes.MIN_SUCCESS_RATE
-    return (*map(_roughly, (tally.worked, tally.tried, len(tally.principals))), min(len(tally.days), 2), is_reliable)
+    is_reliable = wilson_lower_bound(tally.successes, tally.trials) >= fixes.MIN_SUCCESS_RATE
+    return (
+        *map(_roughly, (tally.successes, tally.trials, len(tally.principals))),
+        min(len(tally.days), 2),
+        is_reliable,
+    )
 
 
 def _roughly(count: int) -> int:

@@ -27,7 +27,7 @@ from mulligan.store.base import ForgetRequest
 
 log = logging.getLogger("mulligan")
 
-_EMPTY_EVENT = b'{"event":"context.compacted","compaction":{}}'
+EMPTY_EVENT = b'{"event":"context.compacted","compaction":{}}'
 """Event without content that replaces a forgotten one."""
 
 
@@ -38,7 +38,7 @@ def scrub_journals(folder: Path, request: ForgetRequest, runs: Collection[str]) 
         try:
             count += _scrub_journal(path, request, runs)
         except (OSError, NewerJournalError) as error:
-            log.warning("%s could not be looked through for what is to be forgotten: %s", path, error)
+            log.warning("Cannot search %s for records to delete: %s", path, error)
     return count
 
 
@@ -68,7 +68,7 @@ def _replacement_for(frame: JournalFrame, request: ForgetRequest, runs: Collecti
             return frame.type, payload
         return None
     if any(_matches_request(event, request, runs) for _, event in decode_events([frame])):
-        return EVENT_FRAME, _EMPTY_EVENT.ljust(len(frame.payload))[: len(frame.payload)]
+        return EVENT_FRAME, EMPTY_EVENT.ljust(len(frame.payload))[: len(frame.payload)]
     return None
 
 

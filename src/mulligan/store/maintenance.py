@@ -39,7 +39,7 @@ from mulligan.store.writer import EMPTY_SLICE, BatchWriter, CounterChanges, Trac
 def summarize_result(forgotten: ForgetResult) -> str:
     """Return how much was erased, for the audit log. It never contains what was erased."""
     return audit.format_counts(
-        runs=forgotten.runs, steps=forgotten.steps, patterns=forgotten.patterns, notes=forgotten.shelf,
+        runs=forgotten.runs, steps=forgotten.steps, patterns=forgotten.patterns, notes=forgotten.key_value_entries,
         fixes=forgotten.fixes, lessons=forgotten.lessons,
     )  # fmt: skip
 
@@ -92,7 +92,10 @@ class Eraser:
             self._forget_pattern(id)
         entry_count = self._forget_entries()
         forgotten = ForgetResult(
-            runs=self.runs, steps=self.steps, patterns=len(empty_pattern_ids) + cleaned_patterns, shelf=entry_count
+            runs=self.runs,
+            steps=self.steps,
+            patterns=len(empty_pattern_ids) + cleaned_patterns,
+            key_value_entries=entry_count,
         )
         # Other processes drop their caches before the next batch.
         write_meta(self._writer, "", "forgotten", str(int(read_meta(self._writer, "", "forgotten") or 0) + 1))
@@ -105,7 +108,7 @@ class Eraser:
         lessons_removed = lesson_rows.remove_by_source(self._writer, self._tenant, "learned")
         (items,) = self._ask("SELECT count(*) FROM key_values WHERE tenant = ? AND kind = ?", ITEMS_KIND)[0]
         self._writer.execute("DELETE FROM key_values WHERE tenant = ? AND kind = ?", (self._tenant, ITEMS_KIND))
-        return ForgetResult(fixes=revoked.fixes, lessons=lessons_removed, shelf=items)
+        return ForgetResult(fixes=revoked.fixes, lessons=lessons_removed, key_value_entries=items)
 
     def _ask(self, sql: str, *values: Any) -> list[Any]:
         return self._writer.execute(sql, (self._tenant, *values)).fetchall()
@@ -184,7 +187,7 @@ class Eraser:
         tool, text = self._request.tool, self._request.text
         if tool is not None:
             fix_queries.forget_matching_fixes(
-                self._writer, self._tenant, lambda tally, _: tool == tally.tool or tool in tally.form.names
+                self._writer, self._tenant, lambda tally, _: tool == tally.tool or tool in tally.action.tools
             )
         elif text is not None:
             fix_queries.forget_matching_fixes(
@@ -327,7 +330,7 @@ def _without(cell: Cell, text: str) -> Cell:
 
 def rebuild_links(writer: Connection, tenant: str, run: Run, steps: Iterable[Step]) -> dict[int, Any]:
     steps = tuple(steps)
-    links = {link.failed: link for link in link_recoveries(steps, run)}
+    links = {link.failed_call: link for link in link_recoveries(steps, run)}
     failed = {call.id: call for call in calls.group_attempts(steps)}
     put_links(writer, tenant, run.id, links_since(writer, tenant, run.id, BEFORE_FIRST_CALL), links, failed)
     return links
@@ -362,7 +365,7 @@ def rebuild(writer: Connection, tenant: str) -> None:
             pattern_counts.add_days(
                 writer,
                 tenant,
-                [counted_failure for counted_failure in account.failures if counted_failure.step.started >= horizon],
+                [counted_failure for counted_failure in account.failures if counted_failure.step.started_at >= horizon],
             )
         else:
             pattern_counts.add(writer, tenant, account.failures)

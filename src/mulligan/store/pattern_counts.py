@@ -67,7 +67,7 @@ class PatternDelta:
         self.days: dict[int, list[int]] = {}
         self.agents: dict[str, int] = {}
         self.first: Step | None = None
-        self.last = first.started
+        self.last = first.started_at
         self.name, self.fingerprint = first.name, first.failure.fingerprint if first.failure else ""
 
     def add(self, counted_failure: CountedFailure) -> None:
@@ -75,12 +75,12 @@ class PatternDelta:
         recovered = sign * counted_failure.is_recovered
         self.count += sign
         self.recovered += recovered
-        day = self.days.setdefault(start_of_day(step.started), [0, 0])
+        day = self.days.setdefault(start_of_day(step.started_at), [0, 0])
         day[0] += sign
         day[1] += recovered
         self.agents[counted_failure.run.agent] = self.agents.get(counted_failure.run.agent, 0) + sign
         if sign > 0:
-            self.last = max(self.last, step.started)
+            self.last = max(self.last, step.started_at)
             if self.first is None or order_of(step) < order_of(self.first):
                 self.first = step
 
@@ -110,7 +110,7 @@ def sum_changes(changes: Iterable[CountedFailure]) -> tuple[dict[str, PatternDel
             if id not in sums:
                 sums[id] = PatternDelta(counted_failure.step)
             sums[id].add(counted_failure)
-        key = (id, counted_failure.run.started, counted_failure.run.id, str(failure.kind))
+        key = (id, counted_failure.run.started_at, counted_failure.run.id, str(failure.kind))
         pattern_runs[key] = pattern_runs.get(key, 0) + counted_failure.sign
     return sums, pattern_runs
 

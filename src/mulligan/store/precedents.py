@@ -26,7 +26,7 @@ _COUNTS_SQL = (
 )
 """Runs of the pattern, whether revocations exist, and whether the querying run had the pattern."""
 _COMBINED_SQL = f"SELECT run, body, CAST(count AS BIGINT) FROM ({_LINKS_SQL}) AS latest UNION ALL {_COUNTS_SQL}"
-_METHOD_KEY = b'"how":'
+METHOD_KEY = b'"method":'
 """The JSON key after the position of a link. It cannot occur inside a text, because quotes are escaped there."""
 
 Read = Callable[..., list[Any]]
@@ -53,15 +53,15 @@ def find_precedents(read: Read, tenant: str, query: RecallQuery, in_one_query: b
         links = [link for link in links if link[0] not in revoked]
     other_runs = pattern_runs - len(revoked) - (0 if query.run in revoked else own_runs)
     counted_runs = other_runs + any(run == query.run for run, _ in links)
-    return calls.rank_precedents(_group_links(links), counted_runs, max(query.limit, 0))
+    return calls.rank_precedents(group_links(links), counted_runs, max(query.limit, 0))
 
 
-def _group_links(links: Iterable[tuple[str, bytes]]) -> Iterator[tuple[int, Link]]:
+def group_links(links: Iterable[tuple[str, bytes]]) -> Iterator[tuple[int, Link]]:
     """Yield one link of each shape with the number of runs that had it. Links with equal text are parsed once."""
     links_by_text: dict[bytes, list[tuple[str, bytes]]] = {}
     for run, body in links:
         text = row_encoding.decompress(body)
-        links_by_text.setdefault(text.partition(_METHOD_KEY)[2] or text, []).append((run, text))
+        links_by_text.setdefault(text.partition(METHOD_KEY)[2] or text, []).append((run, text))
     shapes: dict[object, list[tuple[Link, list[tuple[str, bytes]]]]] = {}
     for same in links_by_text.values():
         link = decode(same[0][1], Link)
@@ -70,7 +70,7 @@ def _group_links(links: Iterable[tuple[str, bytes]]) -> Iterator[tuple[int, Link
         if others:  # the earliest link represents its shape
             same = [entry for _, entries in others for entry in entries] + same
             link = min(
-                (decode(text, Link) for _, text in same), key=lambda candidate: (candidate.run, candidate.failed)
+                (decode(text, Link) for _, text in same), key=lambda candidate: (candidate.run, candidate.failed_call)
             )
         yield len({run for run, _ in same}) if len(same) > 1 else 1, link
 

@@ -67,7 +67,7 @@ class PruneRound:
                 elif self._is_sampled(row):
                     self._count_sampled(row, self._history(connection, row))
             self.counters = self._expire_hourly_rollups(connection, "SELECT count(*)").fetchone()[0]
-            excess = before - self._policy.size if self._policy.size is not None else 0
+            excess = before - self._policy.max_size if self._policy.max_size is not None else 0
             if excess > 0:
                 self._preview_size(connection, excess)
         return self._build_result(before, before)
@@ -75,12 +75,12 @@ class PruneRound:
     def _build_result(self, before: int, after: int) -> PruneResult:
         return PruneResult(
             runs=self.runs, steps=self.steps, sampled=self.sampled, compressed=self.compressed, counters=self.counters,
-            before=before, after=after,
+            bytes_before=before, bytes_after=after,
         )  # fmt: skip
 
     def _oldest(self) -> int:
         """Return the time before which a run can be old enough for any rule."""
-        ages = [self._policy.failures, self._policy.successes, self._policy.compress_after]
+        ages = [self._policy.keep_failures, self._policy.keep_successes, self._policy.compress_after]
         if self._policy.sample < 1:
             ages.append(self._policy.sample_after)
         return self._now - min((age for age in ages if age is not None), default=self._now)
@@ -95,7 +95,7 @@ class PruneRound:
                 after, visited_count = row[0], visited_count + 1
                 if row[3] >= until:
                     return
-                if not row[4] or self._policy.imports:
+                if not row[4] or self._policy.include_imported:
                     yield row
             if progress is not None:
                 progress(visited_count, total)
@@ -122,8 +122,8 @@ class PruneRound:
         with self._reading() as connection:
             before = self._space.total_bytes(connection)
         self._by_age(progress)
-        if self._policy.size is not None:
-            self._by_size(self._policy.size)
+        if self._policy.max_size is not None:
+            self._by_size(self._policy.max_size)
         with self._writing(self._tenant) as writer:
             self.counters = self._expire_hourly_rollups(writer, "DELETE").rowcount
             self._forget_sessions(writer)
@@ -135,9 +135,9 @@ class PruneRound:
         Entries of coding agents contain the time of their last activity. For other sessions the time of the last
         failure counts.
         """
-        if self._policy.failures is None:
+        if self._policy.keep_failures is None:
             return
-        until = self._now - self._policy.failures
+        until = self._now - self._policy.keep_failures
         entries_sql = "SELECT key, value FROM key_values WHERE tenant = ? AND kind = ?"
         hooks = {key: _read_last_activity(value) for key, value in writer.execute(entries_sql, (self._tenant, "hook"))}
         expired_keys = {key for key, at in hooks.items() if at < until}
@@ -158,7 +158,7 @@ class PruneRound:
                 budget = MAX_ROWS_PER_TRANSACTION
                 is_done = True
                 # Skip runs that an earlier execution has sampled and compressed.
-                sampling_rule = f"{self._policy.sample} {self._policy.imports}"
+                sampling_rule = f"{self._policy.sample} {self._policy.include_imported}"
                 earlier, _, last_rowid = read_meta(writer, self._tenant, "tidied").rpartition(" ")
                 tidied = int(last_rowid) if earlier == sampling_rule else 0
                 for row in self._iterate_old_runs(writer, until, None, after):
@@ -213,7 +213,7 @@ class PruneRound:
 
     def _note_horizon(self, writer: Connection, history: History) -> None:
         """Store the time up to which counters cover more than the remaining rows."""
-        self._note_until(writer, max([history.run.started, *(step.started for step in history.steps)]))
+        self._note_until(writer, max([history.run.started_at, *(step.started_at for step in history.steps)]))
 
     def _note_until(self, writer: Connection, last: int) -> None:
         if last >= int(read_meta(writer, self._tenant, "pruned") or -1):
@@ -244,7 +244,7 @@ class PruneRound:
                     rows = runs_since(writer, self._tenant, after, 100)
                     for rowid, _, status, _, imported, body in rows:
                         after = rowid
-                        if (is_any or status == "success") and (not imported or self._policy.imports):
+                        if (is_any or status == "success") and (not imported or self._policy.include_imported):
                             self._remove(writer, history_of(writer, self._tenant, row_encoding.decode_body(body, Run)))
                 if not rows:
                     break
@@ -268,7 +268,7 @@ class PruneRound:
         # A query by the hour may subtract the first hours of a day from its daily counters, so the hours of one extra
         # day must remain.
         min_age = counters.HOURS + counters.DAY
-        until = self._now - max(self._policy.hours, min_age) if self._policy.hours is not None else -(2**62)
+        until = self._now - max(self._policy.keep_hourly, min_age) if self._policy.keep_hourly is not None else -(2**62)
         sql = f"{statement} FROM rollups WHERE tenant = ? AND grain = 'hour' AND bucket < ?"
         return connection.execute(sql, (self._tenant, until))
 
@@ -289,7 +289,7 @@ def _read_last_activity(value: bytes) -> float:
     """Return when a session was last active; infinity for an entry that cannot be parsed, so that it is retained."""
     try:
         last = msgspec.json.decode(value, type=_SessionActivity)
-        at = last.at if last.at is not None else last.failures[-1]["step"]["started"] if last.failures else None
+        at = last.at if last.at is not None else last.failures[-1]["step"]["started_at"] if last.failures else None
     except (msgspec.DecodeError, KeyError, TypeError):
         return float("inf")
     return at if isinstance(at, int) else float("inf")

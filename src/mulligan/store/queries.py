@@ -139,10 +139,10 @@ _COLUMNS = (
     "id, tool, fingerprint, kind, server, message, template, occurrences, recovered, runs, first_seen_at, last_seen_at"
 )
 _ORDER_COLUMNS = {
-    "count": "p.occurrences",
-    "given_up": "p.occurrences - p.recovered",
-    "first": "p.first_seen_at",
-    "last": "p.last_seen_at",
+    "occurrences": "p.occurrences",
+    "unrecovered": "p.occurrences - p.recovered",
+    "first_seen": "p.first_seen_at",
+    "last_seen": "p.last_seen_at",
 }
 _PERIOD_COLUMNS = _COLUMNS.replace("occurrences, recovered", "n, o")
 MAX_SHOWN_DAYS = 5000
@@ -215,7 +215,7 @@ def _select_patterns(read: Read, tenant: str, query: PatternQuery, more: int) ->
         sql = f"SELECT {_COLUMNS} FROM patterns p WHERE {where} ORDER BY {order} DESC, p.id LIMIT ?"
         return [_pattern_from_row(row) for row in read(sql, (*where.values, limit))]
     counts_sql, values = _build_counts_query(read, tenant, query, where, limit)
-    order = {"count": "n", "given_up": "n - o"}.get(query.order, _ORDER_COLUMNS[query.order])
+    order = {"occurrences": "n", "unrecovered": "n - o"}.get(query.order, _ORDER_COLUMNS[query.order])
     sql = (
         f"SELECT {_PERIOD_COLUMNS} FROM ({counts_sql}) c CROSS JOIN patterns p ON p.id = of WHERE {where} "
         f"ORDER BY {order} DESC, p.id LIMIT ?"
@@ -246,8 +246,8 @@ def _build_counts_query(
         candidates_query: tuple[str, tuple[Any, ...]] | None = None
         if any(getattr(query, name) is not None for name in ("state", "tool", "kind", "agent", "text", "new_since")):
             candidates_query = f"SELECT p.id FROM patterns p WHERE {where}", tuple(where.values)
-        elif query.order in ("count", "given_up") and limit <= MAX_TOP_PATTERNS:
-            counts = "d.occurrences" if query.order == "count" else "d.occurrences - d.recovered"
+        elif query.order in ("occurrences", "unrecovered") and limit <= MAX_TOP_PATTERNS:
+            counts = "d.occurrences" if query.order == "occurrences" else "d.occurrences - d.recovered"
             candidates_query = _build_frequent_query(read, tenant, where, days_json, days, limit, counts)
         if candidates_query is not None:
             sql = (
@@ -301,8 +301,8 @@ def _pattern_from_row(row: tuple[Any, ...]) -> Pattern:
     id, tool, fingerprint, kind, server, message, template, count, recovered, runs, first, last = row
     return Pattern(
         id=id, tool=tool, fingerprint=fingerprint, kind=kind, server=server, message=message, template=template,
-        count=count, overcome=recovered, given_up=count - recovered, runs=runs, first=first, last=last,
-        state="new" if last - first < DAY else "active",
+        occurrences=count, recovered=recovered, unrecovered=count - recovered, runs=runs, first_seen_at=first,
+        last_seen_at=last, state="new" if last - first < DAY else "active",
     )  # fmt: skip
 
 
@@ -317,14 +317,14 @@ def load_unmerged(read: Read, tenant: str, ids: Iterable[str], since: int | None
         days = _read_days(read, tenant, part.id, part, since)
         count, recovered = sum(count for _, count, _ in days), sum(recovered_on_day for _, _, recovered_on_day in days)
         period_patterns.append(
-            msgspec.structs.replace(part, count=count, overcome=recovered, given_up=count - recovered)
+            msgspec.structs.replace(part, occurrences=count, recovered=recovered, unrecovered=count - recovered)
         )
     return period_patterns
 
 
 def _read_days(read: Read, tenant: str, id: str, pattern: Pattern, since: int | None) -> list[tuple[int, int, int]]:
-    first = patterns.start_of_day(pattern.first if since is None else max(pattern.first, since))
-    days = range(first, pattern.last + 1, DAY)[-MAX_SHOWN_DAYS:]
+    first = patterns.start_of_day(pattern.first_seen_at if since is None else max(pattern.first_seen_at, since))
+    days = range(first, pattern.last_seen_at + 1, DAY)[-MAX_SHOWN_DAYS:]
     return read(
         "SELECT day, occurrences, recovered FROM pattern_days WHERE tenant = ? AND id = ? "
         "AND day IN (SELECT CAST(value AS BIGINT) FROM json_each(?))",
@@ -365,7 +365,7 @@ def find_pattern(read: Read, tenant: str, id: str) -> Pattern | None:
         if full_id in (candidate.id, *candidate.merged)
     )
     examples = [
-        Example(run=run, seq=seq, started=started)
+        Example(run=run, seq=seq, started_at=started)
         for part in load_unmerged(read, tenant, (merged_pattern.id, *merged_pattern.merged))
         for run, seq, started in read(
             "SELECT run, seq, started_at FROM steps WHERE tenant = ? AND name = ? AND fingerprint = ? "

@@ -6,8 +6,10 @@ instead of waiting.
 
 from __future__ import annotations
 
+import functools
 import gzip
 import http.client
+import inspect
 import logging
 import os
 import random
@@ -17,53 +19,32 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import msgspec
 
 from mulligan.core.events import AnyEvent
 from mulligan.core.failure import SettingsError, StoreError
-from mulligan.core.records import (
-    Fix,
-    History,
-    Lesson,
-    LessonSource,
-    LessonVerdict,
-    Pattern,
-    Precedent,
-    Run,
-    decode,
-    encode,
-    new_id,
-)
+from mulligan.core.records import Fix, History, Precedent, decode, encode, new_id
 from mulligan.redaction import sanitize
 from mulligan.store import text_erasure, wire_protocol
 from mulligan.store.base import (
-    AuditEntry,
     AuditNote,
-    AuditQuery,
     Batch,
     ConsolidationResult,
     FixQuery,
     ForgetRequest,
     ForgetResult,
     Health,
-    LessonQuery,
-    PatternCommand,
-    PatternQuery,
     Progress,
-    PruneResult,
     RecallQuery,
-    Retention,
-    Revocation,
-    RevokeResult,
-    RunQuery,
+    Store,
     TrialReport,
 )
-from mulligan.store.counters import Stats, StatsQuery
 
 log = logging.getLogger("mulligan")
+F = TypeVar("F", bound=Callable[..., Any])
 
 SEND_TIMEOUT_SECONDS = 10.0
 """Time limit for storing a batch."""
@@ -80,9 +61,9 @@ MAX_REQUEST_BYTES = 4 * 1024 * 1024
 MIN_GZIP_BYTES = 2048
 """Bodies up to this size are sent uncompressed."""
 TOKEN_REQUIRED_HINT = (
-    "Set MULLIGAN_TOKEN to a token: of role ingest to send, read to ask, admin to do both and to decide."
+    "Set MULLIGAN_TOKEN to a token with role ingest (send), read (query) or admin (both, and decisions)."
 )
-OTHER_TOKEN_HINT = "Set MULLIGAN_TOKEN to a token that may, or do it where the server runs."
+OTHER_TOKEN_HINT = "Set MULLIGAN_TOKEN to a token with that role, or run the command on the server."
 
 
 class RecordRejectedError(Exception):
@@ -97,6 +78,25 @@ class _ThreadConnection:
         weakref.finalize(self, connection.close)
 
 
+def _forward(method: F) -> F:
+    """Build a method that sends the arguments of a `Store` method to the server and returns the answer.
+
+    The tenant is not sent: the token identifies it. Nor is a last argument that `wire_protocol.METHODS` does not have,
+    such as `progress`.
+    """
+    name, signature = method.__name__, inspect.signature(method)
+    argument_count = len(wire_protocol.METHODS[name].argument_types)
+
+    @functools.wraps(method)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        store, _tenant, *values = bound.args
+        return store._ask(name, *values[:argument_count])
+
+    return cast(F, forward)
+
+
 class RemoteStore:
     """Client of a mulligan server. `spool` is the folder of the journals to send; without it, nothing is appended."""
 
@@ -105,13 +105,13 @@ class RemoteStore:
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
-            raise SettingsError(f"{url!r} is no address of a server, such as https://mulligan.example.com.")
+            raise SettingsError(f"Invalid server address {url!r}. Use a URL, for example https://mulligan.example.com.")
         self.url = url.rstrip("/")
         self._host, self._is_safe, self._path = parts.hostname, parts.scheme == "https", parts.path.rstrip("/")
         try:
             self._port = parts.port
         except ValueError:
-            raise SettingsError(f"{url!r} has no port that there can be.") from None
+            raise SettingsError(f"Invalid port in the server address {url!r}. Use 1 to 65535.") from None
         self._headers = {"User-Agent": "mulligan"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._client = _read_client_id(spool) if spool is not None else new_id("client")
         self._is_agent_process = spool is not None
@@ -119,7 +119,7 @@ class RemoteStore:
         self._threads = threading.local()
         self._connections: weakref.WeakSet[_ThreadConnection] = weakref.WeakSet()
         self._monotonic = monotonic
-        self._away_until = 0.0
+        self.away_until = 0.0
         self._miss_count = 0
         self._unavailable_reason = ""
 
@@ -132,14 +132,14 @@ class RemoteStore:
 
         Raise StoreError if the server is unavailable. With `waits`, no request is sent before the backoff has passed.
         """
-        if waits and self._monotonic() < self._away_until:
+        if waits and self._monotonic() < self.away_until:
             raise StoreError(self._unavailable_reason)
         headers = {**self._headers, "Content-Type": content_type}
         if len(body) > MIN_GZIP_BYTES and not self._is_near:
             body = gzip.compress(body, 1)
             headers["Content-Encoding"] = "gzip"
         for is_second in (False, True):
-            thread_connection: _ThreadConnection | None = getattr(self._threads, "held", None)
+            thread_connection: _ThreadConnection | None = getattr(self._threads, "connection", None)
             connection = (
                 thread_connection if thread_connection is not None and not is_second else self._connect()
             ).connection
@@ -153,7 +153,7 @@ class RemoteStore:
                 self._drop()
                 if thread_connection is not None and not is_second and not isinstance(error, TimeoutError):
                     continue  # The server may have closed an idle connection; that does not make it unavailable.
-                reason = f"{self.url} cannot be reached ({_describe_error(error)}). Is `mulligan serve` running there?"
+                reason = f"Cannot reach {self.url} ({_describe_error(error)}). Is `mulligan serve` running there?"
                 raise self._mark_unavailable(reason) from error
             break
         return answer
@@ -165,22 +165,22 @@ class RemoteStore:
     def _connect(self) -> _ThreadConnection:
         self._drop()
         kind = http.client.HTTPSConnection if self._is_safe else http.client.HTTPConnection
-        self._threads.held = thread_connection = _ThreadConnection(kind(self._host, self._port))
+        self._threads.connection = thread_connection = _ThreadConnection(kind(self._host, self._port))
         self._connections.add(thread_connection)
         return thread_connection
 
     def _drop(self) -> None:
-        thread_connection: _ThreadConnection | None = getattr(self._threads, "held", None)
+        thread_connection: _ThreadConnection | None = getattr(self._threads, "connection", None)
         if thread_connection is not None:
             thread_connection.connection.close()
-            self._threads.held = None
+            self._threads.connection = None
 
     def _mark_unavailable(self, reason: str, seconds: float | None = None) -> StoreError:
         # Jitter: many processes lose the same server at once and must not reconnect at once.
         longest = min(MAX_BACKOFF_SECONDS, INITIAL_BACKOFF_SECONDS * 2**self._miss_count)
         self._miss_count = min(self._miss_count + 1, 16)
         wait = seconds if seconds is not None else random.uniform(longest / 2, longest)
-        self._away_until = self._monotonic() + wait
+        self.away_until = self._monotonic() + wait
         self._unavailable_reason = reason
         return StoreError(reason)
 
@@ -190,54 +190,80 @@ class RemoteStore:
             data = answer.read()
         except (OSError, http.client.HTTPException) as error:
             self._drop()
-            raise self._mark_unavailable(f"{self.url} did not answer to the end ({_describe_error(error)}).") from error
+            raise self._mark_unavailable(
+                f"{self.url} sent an incomplete response ({_describe_error(error)})."
+            ) from error
         status = answer.status
         if status == 200:
-            self._miss_count, self._away_until = 0, 0.0
+            self._miss_count, self.away_until = 0, 0.0
             return data
         message = _parse_message(data)
         if 300 <= status < 400:
             redirect_url = sanitize(answer.getheader("Location", "") or "nowhere", 200)
             raise self._mark_unavailable(
-                f"{self.url} sends us on to {redirect_url} ({status}). Name that address: MULLIGAN_STORE"
+                f"{self.url} redirects to {redirect_url} ({status}). Set MULLIGAN_STORE to that address"
             )
         if not message and status not in (401, 403, 429) and status < 500:
             raise self._unexpected_response(status)
-        message = message or "no reason was given."
+        message = message or "no reason given."
         if status in (401, 403):
             hint = TOKEN_REQUIRED_HINT if status == 401 else OTHER_TOKEN_HINT
-            raise self._mark_unavailable(f"{self.url} refuses us: {message.rstrip('.')}. {hint}")
+            raise self._mark_unavailable(f"{self.url} denied access: {message.rstrip('.')}. {hint}")
         if status in (400, 413, 415, 422):
-            raise RecordRejectedError(f"{self.url} refuses this: {message}")
+            raise RecordRejectedError(f"{self.url} rejected the request: {message}")
         if status == 404:
-            raise RecordRejectedError(f"{self.url} does not know that: {message}")
+            raise RecordRejectedError(f"Not found on {self.url}: {message}")
         raise self._mark_unavailable(
-            f"{self.url} cannot keep anything just now ({status}: {message})", _retry_after(answer)
+            f"{self.url} cannot store records at the moment ({status}: {message})", _retry_after(answer)
         )
 
     def _unexpected_response(self, status: int) -> StoreError:
         """Build the error for a response that no mulligan server sent. The records remain in the journal."""
         if status == 413:
             return self._mark_unavailable(
-                f"what stands before {self.url} lets no more through (413). Let 5 MB through there."
+                f"A proxy in front of {self.url} rejects large requests (413). Allow 5 MB there."
             )
-        problem = f"{self.url} does not answer as `mulligan serve` does ({status})"
-        return self._mark_unavailable(f"{problem}. Check the address, and what stands before the server.")
+        problem = f"{self.url} is not a mulligan server ({status})"
+        return self._mark_unavailable(f"{problem}. Check the address and any proxy in front of the server.")
 
-    def _ask(self, method: str, *args: Any, timeout: float = QUERY_TIMEOUT_SECONDS, waits: bool = False) -> Any:
-        """Call a method of `wire.METHODS`."""
-        store_method = wire_protocol.METHODS[method]
-        answer = self._request(
-            f"/v1/store/{method}", wire_protocol.encode_value(args), wire_protocol.CONTENT_TYPE, timeout, waits=waits
-        )
+    def _ask(self, method: str, *args: Any) -> Any:
+        """Call a method of `wire_protocol.METHODS`. An agent waits for key-value entries only briefly."""
+        is_urgent = self._is_agent_process and method in ("get", "put", "compare_and_set")
+        timeout = KEY_VALUE_TIMEOUT_SECONDS if is_urgent else QUERY_TIMEOUT_SECONDS
+        body = wire_protocol.encode_value(args)
+        answer = self._request(f"/v1/store/{method}", body, wire_protocol.CONTENT_TYPE, timeout, waits=is_urgent)
         try:
-            return (
-                wire_protocol.decode_value(self._read(answer), store_method.result_type)
-                if store_method.result_type is not None
-                else self._read(answer)
-            )
+            data = self._read(answer)
         except RecordRejectedError as error:
             raise StoreError(str(error)) from None
+        result_type = wire_protocol.METHODS[method].result_type
+        return wire_protocol.decode_value(data, result_type) if result_type is not None else None
+
+    # Methods that only ask the server
+
+    runs = _forward(Store.runs)
+    run = _forward(Store.run)
+    existing_runs = _forward(Store.existing_runs)
+    ended_runs = _forward(Store.ended_runs)
+    find = _forward(Store.find)
+    prune = _forward(Store.prune)
+    audit = _forward(Store.audit)
+    evidence = _forward(Store.evidence)
+    decide = _forward(Store.decide)
+    revoke = _forward(Store.revoke)
+    lessons = _forward(Store.lessons)
+    lesson = _forward(Store.lesson)
+    save_lesson = _forward(Store.save_lesson)
+    save_lessons = _forward(Store.save_lessons)
+    remove_lessons = _forward(Store.remove_lessons)
+    decide_lesson = _forward(Store.decide_lesson)
+    patterns = _forward(Store.patterns)
+    pattern = _forward(Store.pattern)
+    update_pattern = _forward(Store.update_pattern)
+    stats = _forward(Store.stats)
+    get = _forward(Store.get)
+    put = _forward(Store.put)
+    keys = _forward(Store.keys)
 
     # Records
 
@@ -264,41 +290,26 @@ class RemoteStore:
     def append_all(self, batches: Sequence[Batch]) -> list[int]:
         return [self.append(*batch) for batch in batches]
 
-    def _remote_journal(self, journal: str) -> str:
+    def remote_journal(self, journal: str) -> str:
         return f"{wire_protocol.REMOTE_JOURNAL_PREFIX}{self._client}:{journal}"
 
     def offset(self, tenant: str, journal: str) -> int:
-        return int(self._ask("offset", self._remote_journal(journal)))
+        return self._ask("offset", self.remote_journal(journal))  # type: ignore[no-any-return]
 
     def journals(self, tenant: str) -> list[str]:
         """Return the journals of this spool folder. Other machines have their own."""
-        prefix = self._remote_journal("")
+        prefix = self.remote_journal("")
         return [journal.removeprefix(prefix) for journal in self._ask("journals") if journal.startswith(prefix)]
 
     def release(self, tenant: str, journals: Sequence[str]) -> None:
-        self._ask("release", [self._remote_journal(journal) for journal in journals])
-
-    def runs(self, tenant: str, query: RunQuery) -> list[History]:
-        return self._ask("runs", query)  # type: ignore[no-any-return]
-
-    def run(self, tenant: str, id: str) -> History | None:
-        return self._ask("run", id)  # type: ignore[no-any-return]
-
-    def existing_runs(self, tenant: str, ids: Sequence[str]) -> set[str]:
-        return set(self._ask("existing_runs", list(ids)))
-
-    def ended_runs(self, tenant: str, ids: Sequence[str]) -> set[str]:
-        return set(self._ask("ended_runs", list(ids)))
-
-    def find(self, tenant: str, prefix: str, limit: int = 5) -> list[Run]:
-        return self._ask("find", prefix, limit)  # type: ignore[no-any-return]
+        self._ask("release", [self.remote_journal(journal) for journal in journals])
 
     def export(self, tenant: str, since: int = 0) -> Iterator[History]:
         answer = self._request(
             "/v1/export", encode({"since": since}), "application/json", QUERY_TIMEOUT_SECONDS, waits=False
         )
-        thread_connection, self._threads.held = (
-            self._threads.held,
+        thread_connection, self._threads.connection = (
+            self._threads.connection,
             None,
         )  # other requests must not use it while it is read
         try:
@@ -309,11 +320,6 @@ class RemoteStore:
         finally:
             thread_connection.connection.close()
 
-    def prune(
-        self, tenant: str, policy: Retention, now: int, dry_run: bool = False, progress: Progress | None = None
-    ) -> PruneResult:
-        return self._ask("prune", policy, now, dry_run)  # type: ignore[no-any-return]
-
     def forget(self, tenant: str, request: ForgetRequest) -> ForgetResult:
         text_erasure.validate_request(
             request
@@ -321,13 +327,10 @@ class RemoteStore:
         return self._ask("forget", request)  # type: ignore[no-any-return]
 
     def erase(self, tenant: str) -> int:
-        raise StoreError(f"a tenant of {self.url} is removed where it runs: mulligan tenant remove")
-
-    def audit(self, tenant: str, query: AuditQuery) -> list[AuditEntry]:
-        return self._ask("audit", query)  # type: ignore[no-any-return]
+        raise StoreError(f"Remove a tenant of {self.url} on the server: mulligan tenant remove")
 
     def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
-        raise StoreError(f"a copy of {self.url} is made where it runs: mulligan backup FILE")
+        raise StoreError(f"Back up {self.url} on the server: mulligan backup FILE")
 
     def health(self, tenant: str) -> Health:
         health: Health = self._ask("health")
@@ -345,7 +348,7 @@ class RemoteStore:
             answer = self._request("/v1/recall", encode(request), "application/json", RECALL_TIMEOUT_SECONDS)
             return decode(self._read(answer), wire_protocol.RecallResponse)
         except (StoreError, RecordRejectedError, msgspec.MsgspecError) as error:
-            log.debug("memory has nothing to say: %s", error)
+            log.debug("Memory is unavailable: %s", error)
             return wire_protocol.RecallResponse()
 
     def recall(self, tenant: str, query: RecallQuery) -> list[Precedent]:
@@ -354,12 +357,14 @@ class RemoteStore:
     def fixes(self, tenant: str, query: FixQuery) -> list[Fix]:
         return list(self._request_recall(wire_protocol.RecallRequest(fixes=query)).fixes)
 
-    def evidence(self, tenant: str, fix: str, limit: int = 100) -> list[TrialReport]:
-        return self._ask("evidence", fix, limit)  # type: ignore[no-any-return]
-
     def record_outcome(self, tenant: str, fix: str, report: TrialReport) -> bool:
         payload = wire_protocol.OutcomeReport(
-            fix=fix, run=report.run, worked=report.worked, at=report.at, agent=report.agent, automatic=report.automatic
+            fix_id=fix,
+            run=report.run,
+            successful=report.successful,
+            at=report.at,
+            agent=report.agent,
+            automatic=report.automatic,
         )
         try:
             self._read(self._request("/v1/outcomes", encode(payload), "application/json", SEND_TIMEOUT_SECONDS))
@@ -367,60 +372,10 @@ class RemoteStore:
             return False
         return True
 
-    def decide(self, tenant: str, fix: str, approved: bool, at: int) -> bool:
-        return bool(self._ask("decide", fix, approved, at))
-
-    def revoke(self, tenant: str, revocation: Revocation) -> RevokeResult:
-        return self._ask("revoke", revocation)  # type: ignore[no-any-return]
-
-    def lessons(self, tenant: str, query: LessonQuery) -> list[Lesson]:
-        return self._ask("lessons", query)  # type: ignore[no-any-return]
-
-    def lesson(self, tenant: str, id: str, now: int = 0) -> Lesson | None:
-        return self._ask("lesson", id, now)  # type: ignore[no-any-return]
-
-    def save_lesson(self, tenant: str, lesson: Lesson) -> bool:
-        return bool(self._ask("save_lesson", lesson))
-
-    def save_lessons(self, tenant: str, lessons: Sequence[Lesson]) -> list[bool]:
-        return self._ask("save_lessons", list(lessons))  # type: ignore[no-any-return]
-
-    def remove_lessons(self, tenant: str, source: LessonSource) -> int:
-        return int(self._ask("remove_lessons", source))
-
-    def decide_lesson(self, tenant: str, id: str, verdict: LessonVerdict, at: int) -> Lesson | None:
-        return self._ask("decide_lesson", id, verdict, at)  # type: ignore[no-any-return]
-
     def consolidate(
         self, tenant: str, now: int, progress: Progress | None = None, max_patterns: int | None = None
     ) -> ConsolidationResult:
         return self._ask("consolidate", now, None, max_patterns)  # type: ignore[no-any-return]
-
-    def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
-        return self._ask("patterns", query)  # type: ignore[no-any-return]
-
-    def pattern(self, tenant: str, id: str) -> Pattern | None:
-        return self._ask("pattern", id)  # type: ignore[no-any-return]
-
-    def update_pattern(self, tenant: str, command: PatternCommand) -> Pattern | None:
-        return self._ask("update_pattern", command)  # type: ignore[no-any-return]
-
-    def stats(self, tenant: str, query: StatsQuery) -> Stats:
-        return self._ask("stats", query)  # type: ignore[no-any-return]
-
-    # Key-value entries
-
-    def _ask_key_value(self, method: str, *args: Any) -> Any:
-        """Call a key-value method. In an agent, use a short timeout and respect the backoff."""
-        if self._is_agent_process:
-            return self._ask(method, *args, timeout=KEY_VALUE_TIMEOUT_SECONDS, waits=True)
-        return self._ask(method, *args)
-
-    def get(self, tenant: str, kind: str, key: str) -> bytes | None:
-        return self._ask_key_value("get", kind, key)  # type: ignore[no-any-return]
-
-    def put(self, tenant: str, kind: str, key: str, value: bytes) -> None:
-        self._ask_key_value("put", kind, key, value)
 
     def compare_and_set(
         self,
@@ -432,11 +387,8 @@ class RemoteStore:
         audit_note: AuditNote | None = None,
     ) -> bool:
         if audit_note is not None:
-            raise StoreError(f"what is noted of {self.url} is noted there. Do it where it runs.")
-        return bool(self._ask_key_value("compare_and_set", kind, key, expected, value))
-
-    def keys(self, tenant: str, kind: str) -> list[str]:
-        return self._ask("keys", kind)  # type: ignore[no-any-return]
+            raise StoreError(f"Key-value entries of {self.url} can be changed on the server only.")
+        return self._ask("compare_and_set", kind, key, expected, value)  # type: ignore[no-any-return]
 
 
 def _split_batch(batch: Sequence[AnyEvent]) -> list[list[msgspec.Raw]]:
@@ -465,7 +417,7 @@ def _read_client_id(spool: Path) -> str:
             pass
         return file.read_text()[:40].strip() or new_id("client")
     except OSError as error:
-        log.warning("%s cannot be written (%s); what is sent twice is known by its ids alone", file, error.strerror)
+        log.warning("Cannot write %s (%s); duplicate batches are recognized by record id only", file, error.strerror)
         return new_id("client")
 
 
@@ -485,5 +437,5 @@ def _retry_after(answer: http.client.HTTPResponse) -> float | None:
 
 def _describe_error(error: BaseException) -> str:
     if isinstance(error, TimeoutError | socket.timeout):
-        return "no answer in time"
+        return "timed out"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -17,7 +17,7 @@ from mulligan.store.base import Retention
 
 def is_expired(status: Status, stored_at: int, policy: Retention, now: int) -> bool:
     """Return whether a run stored at `stored_at` exceeds the maximum age for its status."""
-    age = policy.successes if status == "success" else policy.failures
+    age = policy.keep_successes if status == "success" else policy.keep_failures
     return age is not None and stored_at < now - age
 
 
@@ -28,7 +28,7 @@ def sample_run(history: History, rate: float) -> History | None:
     of a retried call, recovering calls, the calls in between, and the parents of all these. The choice is a hash of the
     record's id, so sampling again gives the same result.
     """
-    if rate >= 1 or history.run.end is None:
+    if rate >= 1 or history.run.end_reason is None:
         return history
     status = derive_status(history.run, history.steps, history.links)
     if status == "success":
@@ -49,7 +49,7 @@ def _with_steps(history: History, steps: list[Step]) -> History:
 
 
 def _with_sample_rate(step: Step, rate: float) -> Step:
-    return step if step.sampled <= rate else msgspec.structs.replace(step, sampled=rate)
+    return step if step.sample_rate <= rate else msgspec.structs.replace(step, sample_rate=rate)
 
 
 def _hash_fraction(name: str) -> float:
@@ -65,12 +65,12 @@ def _steps_to_keep(history: History) -> set[int]:
         if len(call.steps) > 1 or not _is_simple_success(call.first)
         for step in call.steps
     }
-    recovering_calls = {link.overcame for link in history.links}
+    recovering_calls = {link.recovering_call for link in history.links}
     required_seqs |= {step.seq for call in grouped_calls if call.id in recovering_calls for step in call.steps}
     for link in history.links:
-        names = set(link.between)
+        names = set(link.intermediate_tools)
         for call in grouped_calls:
-            if link.failed < call.id and call.name in names and call.has_succeeded:
+            if link.failed_call < call.id and call.name in names and call.has_succeeded:
                 names.discard(call.name)
                 required_seqs |= {step.seq for step in call.steps}
     parents = {step.seq: step.parent for step in history.steps}

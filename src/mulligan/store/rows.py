@@ -46,32 +46,39 @@ def step_row(tenant: str, step: Step) -> tuple[Any, ...]:
     if step.failure is not None and step.has_failed:
         kind, fingerprint = str(step.failure.kind), step.failure.fingerprint
     return (
-        tenant, step.run, step.seq, step.call, step.name, step.outcome, kind, fingerprint, step.started, encode(step)
+        tenant, step.run, step.seq, step.call, step.name, step.outcome, kind, fingerprint, step.started_at, encode(step)
     )  # fmt: skip
 
 
 def step_to_success_row(step: Step) -> SuccessRow:
     compact_step = CompactStep(
-        step.arguments, step.result, step.seconds, step.parent, step.type, step.server, step.tokens, step.metadata,
-        step.after, step.ending, step.sampled, step.effects, step.key, step.links,
+        step.arguments, step.result, step.duration_seconds, step.parent, step.type, step.server, step.tokens,
+        step.metadata, step.recovery, step.stop, step.sample_rate, step.effects, step.key, step.links,
     )  # fmt: skip
-    return step.run, step.seq, step.name, step.started, compact_step
+    return step.run, step.seq, step.name, step.started_at, compact_step
 
 
 def success_row(call: SuccessRecord) -> SuccessRow:
     """Build the row of a successful call directly, without a `Step`: the most frequent case."""
-    form = call.form
+    form = call.template
     compact_step = CompactStep(
-        call.arguments, call.result, call.seconds, call.parent, form.type, form.server, call.tokens, key=form.key
+        call.arguments,
+        call.result,
+        call.duration_seconds,
+        call.parent,
+        form.type,
+        form.server,
+        call.tokens,
+        key=form.key,
     )
-    return call.run, call.seq, form.stored_name, int(call.started * 1000), compact_step
+    return call.run, call.seq, form.stored_name, int(call.started_at * 1000), compact_step
 
 
 def run_row(tenant: str, run: Run, stored_at: int, is_imported: bool, principal: str) -> tuple[Any, ...]:
     """Build the row of a new run. Its status is updated when its calls are known."""
     status = RunProgress().status(run)
     return (
-        tenant, run.id, run.agent, run.session, run.started, encode(run), run.version, run.environment, status,
+        tenant, run.id, run.agent, run.session, run.started_at, encode(run), run.version, run.environment, status,
         stored_at, int(is_imported), 1, principal,
     )  # fmt: skip
 
@@ -154,7 +161,7 @@ def link_rows(tenant: str, run: str, links: dict[int, Link], failed_calls: Mappi
     for failed, link in links.items():
         failure = failed_calls[failed].failure
         # Write equal links, too: the link may now belong to another failure of the same call.
-        row = (failed_calls[failed].name, failure.fingerprint if failure else "", encode(link), link.overcame)
+        row = (failed_calls[failed].name, failure.fingerprint if failure else "", encode(link), link.recovering_call)
         rows.append((tenant, run, failed, *row))
     return rows
 
@@ -163,7 +170,7 @@ def compactions_of(connection: Connection, tenant: str, run: Run) -> tuple[Compa
     """Return the compactions of a run and of its session: those since the run began, and the last one before."""
     rows = connection.execute(f"SELECT {_OF_RUN}", (tenant, run.id)).fetchall()
     if run.session is not None:
-        values = (tenant, run.session, tenant, run.session, run.started, run.started)
+        values = (tenant, run.session, tenant, run.session, run.started_at, run.started_at)
         rows += connection.execute(f"SELECT {_OF_SESSION}", values).fetchall()
     return tuple(row_encoding.decode_body(body, Compaction) for _, _, body, _, _ in sorted(rows, key=itemgetter(1)))
 
@@ -174,7 +181,7 @@ def history_of(connection: Connection, tenant: str, run: Run) -> History:
     values: tuple[str | int, ...] = (tenant, run.id) * 3
     if run.session is not None:
         sql = f"{sql} UNION ALL SELECT {_OF_SESSION}"
-        values += (tenant, run.session, tenant, run.session, run.started, run.started)
+        values += (tenant, run.session, tenant, run.session, run.started_at, run.started_at)
     rows = sorted(connection.execute(sql, values).fetchall(), key=itemgetter(0, 1))
     return History(
         run=run,
@@ -215,7 +222,7 @@ def delete_usages(writer: Connection, tenant: str, history: History) -> None:
     usages |= {("model", counters.model_of(run, step)) for step in history.steps}
     writer.executemany(
         "DELETE FROM run_callees WHERE tenant = ? AND type = ? AND name = ? AND started_at = ? AND run = ?",
-        [(tenant, usage_type, name, run.started, run.id) for usage_type, name in usages],
+        [(tenant, usage_type, name, run.started_at, run.id) for usage_type, name in usages],
     )
 
 
@@ -229,7 +236,7 @@ def delete_pattern_runs(writer: Connection, tenant: str, history: History) -> No
     }
     writer.executemany(
         "DELETE FROM run_failures WHERE tenant = ? AND pattern = ? AND started_at = ? AND run = ?",
-        [(tenant, id, run.started, run.id) for id in pattern_ids],
+        [(tenant, id, run.started_at, run.id) for id in pattern_ids],
     )
 
 

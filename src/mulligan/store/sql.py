@@ -60,34 +60,34 @@ class DatabaseStore(abc.ABC):
         self._sketch_cache = SketchCache()
 
     @abc.abstractmethod
-    def _writing(self, *tenants: str) -> contextlib.AbstractContextManager[Connection]:
+    def write_transaction(self, *tenants: str) -> contextlib.AbstractContextManager[Connection]:
         """Open a write transaction, exclusive for these tenants.
 
         Implementations call `BatchWriter.begin` first, so that its caches match the database.
         """
 
     @abc.abstractmethod
-    def _reading(self, tenant: str) -> contextlib.AbstractContextManager[Connection]:
+    def read_connection(self, tenant: str) -> contextlib.AbstractContextManager[Connection]:
         """Borrow a read connection for this tenant."""
 
     def _reading_stale(self, tenant: str) -> contextlib.AbstractContextManager[Connection]:
         """Borrow a read connection for queries that tolerate slightly stale data."""
-        return self._reading(tenant)
+        return self.read_connection(tenant)
 
-    def _read(self, tenant: str, sql: str, values: Iterable[Any] = ()) -> list[Any]:
-        with self._reading(tenant) as connection:
+    def read_rows(self, tenant: str, sql: str, values: Iterable[Any] = ()) -> list[Any]:
+        with self.read_connection(tenant) as connection:
             return connection.execute(sql, tuple(values)).fetchall()
 
-    def _reader(self, tenant: str) -> fix_queries.Read:
+    def row_reader(self, tenant: str) -> fix_queries.Read:
         """Return a read function for several queries about one tenant."""
-        return partial(self._read, tenant)
+        return partial(self.read_rows, tenant)
 
     def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int, principal: str = "") -> int:
-        with self._writing(tenant) as writer:
+        with self.write_transaction(tenant) as writer:
             return self._append(writer, tenant, batch, journal, offset, principal)
 
     def append_all(self, batches: Sequence[Batch]) -> list[int]:
-        with self._writing(*{batch.tenant for batch in batches}) as writer:
+        with self.write_transaction(*{batch.tenant for batch in batches}) as writer:
             return [self._append(writer, *batch) for batch in batches]
 
     def _append(
@@ -105,16 +105,18 @@ class DatabaseStore(abc.ABC):
         return self._batch_writer.append(writer, tenant, batch, self._clock(), is_imported, principal)
 
     def offset(self, tenant: str, journal: str) -> int:
-        rows = self._read(tenant, "SELECT position FROM journals WHERE tenant = ? AND journal = ?", (tenant, journal))
+        rows = self.read_rows(
+            tenant, "SELECT position FROM journals WHERE tenant = ? AND journal = ?", (tenant, journal)
+        )
         return int(rows[0][0]) if rows else 0
 
     def journals(self, tenant: str) -> list[str]:
         return [
-            journal for (journal,) in self._read(tenant, "SELECT journal FROM journals WHERE tenant = ?", (tenant,))
+            journal for (journal,) in self.read_rows(tenant, "SELECT journal FROM journals WHERE tenant = ?", (tenant,))
         ]
 
     def release(self, tenant: str, journals: Sequence[str]) -> None:
-        with self._writing(tenant) as writer:
+        with self.write_transaction(tenant) as writer:
             writer.executemany(
                 "DELETE FROM journals WHERE tenant = ? AND journal = ?", [(tenant, journal) for journal in journals]
             )
@@ -131,10 +133,10 @@ class DatabaseStore(abc.ABC):
             if pattern is None:
                 return []
             pattern_ids = {pattern.id, *pattern.merged}
-        return queries.find_runs(self._reader(tenant), tenant, query, pattern_ids, limit)
+        return queries.find_runs(self.row_reader(tenant), tenant, query, pattern_ids, limit)
 
     def run(self, tenant: str, id: str) -> History | None:
-        run_rows = self._read(tenant, "SELECT body FROM runs WHERE tenant = ? AND id = ?", (tenant, id))
+        run_rows = self.read_rows(tenant, "SELECT body FROM runs WHERE tenant = ? AND id = ?", (tenant, id))
         return self._history(tenant, row_encoding.decode_body(run_rows[0][0], Run)) if run_rows else None
 
     def existing_runs(self, tenant: str, ids: Sequence[str]) -> set[str]:
@@ -142,32 +144,32 @@ class DatabaseStore(abc.ABC):
 
     def ended_runs(self, tenant: str, ids: Sequence[str]) -> set[str]:
         runs = [row_encoding.decode_body(body, Run) for (body,) in self._select_from_runs(tenant, "body", ids)]
-        return {run.id for run in runs if run.end is not None}
+        return {run.id for run in runs if run.end_reason is not None}
 
     def _select_from_runs(self, tenant: str, column: str, ids: Sequence[str]) -> Iterator[Sequence[Any]]:
         for start in range(0, len(ids), READ_BATCH_RUNS):
             id_batch = ids[start : start + READ_BATCH_RUNS]
             sql = f"SELECT {column} FROM runs WHERE tenant = ? AND id IN ({', '.join('?' * len(id_batch))})"
-            yield from self._read(tenant, sql, (tenant, *id_batch))
+            yield from self.read_rows(tenant, sql, (tenant, *id_batch))
 
     def _history(self, tenant: str, run: Run) -> History:
         with self._reading_stale(tenant) as connection:
             return rows.history_of(connection, tenant, run)
 
     def find(self, tenant: str, prefix: str, limit: int = 5) -> list[Run]:
-        return queries.find_runs_by_prefix(self._reader(tenant), tenant, prefix, max(limit, 0))
+        return queries.find_runs_by_prefix(self.row_reader(tenant), tenant, prefix, max(limit, 0))
 
     def export(self, tenant: str, since: int = 0) -> Iterator[History]:
         after: tuple[int, str] = (since, "")
         while True:
-            run_rows = self._read(
+            run_rows = self.read_rows(
                 tenant,
                 "SELECT body FROM runs WHERE tenant = ? AND (started_at, id) > (?, ?) ORDER BY started_at, id LIMIT ?",
                 (tenant, *after, READ_BATCH_RUNS),
             )
             for (body,) in run_rows:
                 run = row_encoding.decode_body(body, Run)
-                after = (run.started, run.id)
+                after = (run.started_at, run.id)
                 yield self._history(tenant, run)
             if len(run_rows) < READ_BATCH_RUNS:
                 return
@@ -176,14 +178,14 @@ class DatabaseStore(abc.ABC):
         """Recompute links, patterns and rollups from the stored rows."""
         from mulligan.store import maintenance  # lazy import: write-only processes start faster
 
-        with self._writing(tenant) as writer:
+        with self.write_transaction(tenant) as writer:
             self._batch_writer.drop_cache()
             maintenance.rebuild(writer, tenant)
 
     def recall(self, tenant: str, query: RecallQuery) -> list[Precedent]:
         from mulligan.store import precedents  # lazy import: write-only processes start faster
 
-        return precedents.find_precedents(self._reader(tenant), tenant, query, in_one_query=self._is_remote)
+        return precedents.find_precedents(self.row_reader(tenant), tenant, query, in_one_query=self._is_remote)
 
     def fixes(self, tenant: str, query: FixQuery) -> list[Fix]:
         with self._reading_stale(tenant) as connection:  # one connection for all of its short queries
@@ -207,24 +209,24 @@ class DatabaseStore(abc.ABC):
         return self._sketch_cache.get_sketches(read, tenant, tool, stamp).nearest(text)
 
     def evidence(self, tenant: str, fix: str, limit: int = 100) -> list[TrialReport]:
-        return fix_queries.find_trial_reports(self._reader(tenant), tenant, fix, max(limit, 0))
+        return fix_queries.find_trial_reports(self.row_reader(tenant), tenant, fix, max(limit, 0))
 
     def record_outcome(self, tenant: str, fix: str, report: TrialReport) -> bool:
-        with self._writing(tenant) as writer:
+        with self.write_transaction(tenant) as writer:
             fix_queries.update_principal(
                 writer, tenant, report.principal, self._clock()
             )  # a reporting principal counts as active
             return fix_queries.add_reported_vote(writer, tenant, fix, fixes.Vote.from_report(report))
 
     def decide(self, tenant: str, fix: str, approved: bool, at: int) -> bool:
-        with self._writing(tenant) as writer:
+        with self.write_transaction(tenant) as writer:
             has_fix = fix_queries.store_decision(writer, tenant, fix, approved, at)
             if has_fix:
                 self._insert_audit_entry(writer, tenant, "fix.approve" if approved else "fix.revoke", fix)
             return has_fix
 
     def revoke(self, tenant: str, revocation: Revocation) -> RevokeResult:
-        with self._writing(tenant) as writer:
+        with self.write_transaction(tenant) as writer:
             revoked = fix_queries.revoke(writer, tenant, revocation)
             detail = audit.format_fields(principal=revocation.principal, tool=revocation.tool, since=revocation.since)
             self._insert_audit_entry(writer, tenant, "memory.revoke", detail=detail)
@@ -233,12 +235,12 @@ class DatabaseStore(abc.ABC):
     def lessons(self, tenant: str, query: LessonQuery) -> list[Lesson]:
         from mulligan.store import database_lessons as lesson_rows  # lazy import: write-only processes start faster
 
-        return lesson_rows.find_lessons(self._reader(tenant), tenant, query)
+        return lesson_rows.find_lessons(self.row_reader(tenant), tenant, query)
 
     def lesson(self, tenant: str, id: str, now: int = 0) -> Lesson | None:
         from mulligan.store import database_lessons as lesson_rows  # lazy import: write-only processes start faster
 
-        return lesson_rows.find_lesson(self._reader(tenant), tenant, id, now or self._clock())
+        return lesson_rows.find_lesson(self.row_reader(tenant), tenant, id, now or self._clock())
 
     def save_lesson(self, tenant: str, lesson: Lesson) -> bool:
         return self.save_lessons(tenant, [lesson])[0]
@@ -246,7 +248,7 @@ class DatabaseStore(abc.ABC):
     def save_lessons(self, tenant: str, lessons: Sequence[Lesson]) -> list[bool]:
         from mulligan.store import database_lessons as lesson_rows
 
-        with self._writing(tenant) as writer:
+        with self.write_transaction(tenant) as writer:
             are_new = [lesson_rows.save_lesson(writer, tenant, lesson, self._clock()) for lesson in lessons]
             if target_and_detail := audit.describe_saved_lessons(lessons, are_new):
                 self._insert_audit_entry(writer, tenant, "lesson.write", *target_and_detail)
@@ -255,7 +257,7 @@ class DatabaseStore(abc.ABC):
     def remove_lessons(self, tenant: str, source: LessonSource) -> int:
         from mulligan.store import database_lessons as lesson_rows
 
-        with self._writing(tenant) as writer:
+        with self.write_transaction(tenant) as writer:
             removed = lesson_rows.remove_by_source(writer, tenant, source)
             if removed:
                 self._insert_audit_entry(writer, tenant, "lesson.remove", source, audit.format_counts(lessons=removed))
@@ -264,7 +266,7 @@ class DatabaseStore(abc.ABC):
     def decide_lesson(self, tenant: str, id: str, decision: LessonVerdict, at: int) -> Lesson | None:
         from mulligan.store import database_lessons as lesson_rows
 
-        with self._writing(tenant) as writer:
+        with self.write_transaction(tenant) as writer:
             lesson_id = lesson_rows.record_decision(writer, tenant, id, decision, at)
             if lesson_id is not None:
                 self._insert_audit_entry(writer, tenant, f"lesson.{decision}", lesson_id)
@@ -275,22 +277,24 @@ class DatabaseStore(abc.ABC):
     ) -> ConsolidationResult:
         from mulligan.store import database_lessons as lesson_rows
 
-        return lesson_rows.consolidate(self._reader(tenant), self._writing, tenant, now, progress, max_patterns)
+        return lesson_rows.consolidate(
+            self.row_reader(tenant), self.write_transaction, tenant, now, progress, max_patterns
+        )
 
     def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
-        return queries.find_patterns(self._reader(tenant), tenant, query)
+        return queries.find_patterns(self.row_reader(tenant), tenant, query)
 
     def pattern(self, tenant: str, id: str) -> Pattern | None:
-        return queries.find_pattern(self._reader(tenant), tenant, id)
+        return queries.find_pattern(self.row_reader(tenant), tenant, id)
 
     def update_pattern(self, tenant: str, command: PatternCommand) -> Pattern | None:
         requested_ids = [command.pattern, *((command.into,) if command.into is not None else ())]
         existing_ids = [
             id
             for requested_id in requested_ids
-            if (id := queries.resolve_id(self._reader(tenant), tenant, requested_id)) is not None
+            if (id := queries.resolve_id(self.row_reader(tenant), tenant, requested_id)) is not None
         ]
-        with self._writing(tenant) as writer:
+        with self.write_transaction(tenant) as writer:
             decisions = queries.read_decisions(lambda sql, values: list(writer.execute(sql, tuple(values))), tenant)
             resolved_command = patterns.resolve_command(command, existing_ids, decisions)
             if resolved_command is None:
@@ -302,21 +306,21 @@ class DatabaseStore(abc.ABC):
             decision = patterns.apply_command(command, decisions.get(pattern_id, PatternDecision()), current)
             writer.execute(_UPSERT_DECISION_SQL, (tenant, pattern_id, encode(decision)))
             self._insert_audit_entry(
-                writer, tenant, f"pattern.{command.do}", pattern_id, audit.format_fields(into=command.into)
+                writer, tenant, f"pattern.{command.action}", pattern_id, audit.format_fields(into=command.into)
             )
         return self.pattern(tenant, pattern_id)
 
     def stats(self, tenant: str, query: StatsQuery) -> Stats:
-        return rollups.stats(self._reader(tenant), tenant, query)
+        return rollups.stats(self.row_reader(tenant), tenant, query)
 
     def get(self, tenant: str, kind: str, key: str) -> bytes | None:
-        rows = self._read(
+        rows = self.read_rows(
             tenant, "SELECT value FROM key_values WHERE tenant = ? AND kind = ? AND key = ?", (tenant, kind, key)
         )
         return bytes(rows[0][0]) if rows else None
 
     def put(self, tenant: str, kind: str, key: str, value: bytes) -> None:
-        with self._writing(tenant) as writer:
+        with self.write_transaction(tenant) as writer:
             writer.execute(_UPSERT_ENTRY_SQL, (tenant, kind, key, value))
 
     def compare_and_set(
@@ -329,23 +333,23 @@ class DatabaseStore(abc.ABC):
         audit_note: AuditNote | None = None,
     ) -> bool:
         tenants = {tenant} if audit_note is None else {tenant, audit_note.tenant}
-        with self._writing(*sorted(tenants)) as writer:
+        with self.write_transaction(*sorted(tenants)) as writer:
             transaction = StoreTransaction(writer, self._batch_writer, tenant, self._clock())
             is_unchanged = transaction.get(kind, key) == expected
             if is_unchanged:
                 transaction.put(kind, key, value)
                 if audit_note is not None:
-                    audit.insert_entry(writer, audit_note.tenant, audit_note.act)
+                    audit.insert_entry(writer, audit_note.tenant, audit_note.entry)
             return is_unchanged
 
     def keys(self, tenant: str, kind: str) -> list[str]:
-        rows = self._read(
+        rows = self.read_rows(
             tenant, "SELECT key FROM key_values WHERE tenant = ? AND kind = ? ORDER BY key", (tenant, kind)
         )
         return [key for (key,) in rows]
 
     def audit(self, tenant: str, query: AuditQuery) -> list[AuditEntry]:
-        return audit.find_entries(self._reader(tenant), tenant, query)
+        return audit.find_entries(self.row_reader(tenant), tenant, query)
 
     def _insert_audit_entry(self, writer: Connection, tenant: str, do: str, target: str = "", detail: str = "") -> None:
         """Add an audit entry for a change by a person to this transaction."""
@@ -354,7 +358,7 @@ class DatabaseStore(abc.ABC):
     @contextlib.contextmanager
     def transaction(self, tenant: str) -> Iterator[StoreTransaction]:
         """Open an atomic transaction, serialized with writers of other processes."""
-        with self._writing(tenant) as writer:
+        with self.write_transaction(tenant) as writer:
             yield StoreTransaction(writer, self._batch_writer, tenant, self._clock())
 
 

@@ -63,7 +63,7 @@ class SqliteConnection(sqlite3.Connection):
     def look_up(self, lookup: Lookup, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """Look up keys one by one, which is as fast for a few; in batches if they differ in the last column only."""
         if len(keys) < MIN_BATCHED_LOOKUPS or lookup.keys[-1].endswith(">=") or len({key[:-1] for key in keys}) > 1:
-            return [(*key, *row) for key in keys for row in self.execute(lookup.one, key)]
+            return [(*key, *row) for key in keys for row in self.execute(lookup.single_key_sql, key)]
         rows: list[tuple[Any, ...]] = []
         same = keys[0][:-1]
         for portion in self._portions([key[-1] for key in keys], 1):
@@ -138,7 +138,7 @@ def _batch_lookup_sql(lookup: Lookup, count: int) -> str:
     return f"SELECT {columns} FROM {lookup.table} WHERE {where} AND {lookup.keys[-1]} IN ({', '.join('?' * count)})"
 
 
-class _Connection:
+class _LazyConnection:
     """A lazily opened connection that one thread uses at a time."""
 
     def __init__(self, connect: Callable[[], SqliteConnection], *setup: str) -> None:
@@ -182,28 +182,28 @@ class SqliteStore(DatabaseStore):
         # A commit survives a crash of the process. With `fsync` it also survives a crash of the machine, but waits for
         # the disk.
         lasting = ("PRAGMA synchronous=FULL", "PRAGMA fullfsync=ON") if fsync else ("PRAGMA synchronous=NORMAL",)
-        self._writer = _Connection(self._connect, *lasting, "PRAGMA secure_delete=ON")
-        self._readers: list[_Connection] = []
+        self.writer = _LazyConnection(self._connect, *lasting, "PRAGMA secure_delete=ON")
+        self._readers: list[_LazyConnection] = []
         self._adding = threading.Lock()
         """Held while a reader is added, and during a fork."""
         self._is_closed = False
         if filesystem_type := detect_network_filesystem(path):
             raise StoreError(
                 f"{path} is on a network file system ({filesystem_type}), "
-                "where locks may not hold and a store would be damaged. Set MULLIGAN_HOME to a folder of this machine."
+                "where unreliable locks can damage a store. Set MULLIGAN_HOME to a local folder."
             )
         _stores.add(self)  # before a connection exists that a forked child could inherit
         with translate_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             _create_file(path)
-            with self._writer.lock:
+            with self.writer.lock:
                 _check_ownership(path)
-            with self._writer as writer:
-                _prepare(writer, path, progress)
+            with self.writer as writer:
+                prepare_database(writer, path, progress)
 
     def _connect(self) -> SqliteConnection:
         if self._is_closed:
-            raise sqlite3.ProgrammingError("it was closed")
+            raise sqlite3.ProgrammingError("the store is closed")
         connection = sqlite3.connect(
             self.path, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False, factory=SqliteConnection
         )
@@ -211,10 +211,10 @@ class SqliteStore(DatabaseStore):
         return connection
 
     @contextlib.contextmanager
-    def _reading(self, tenant: str) -> Iterator[SqliteConnection]:
-        reader: _Connection | None = getattr(self._threads, "reader", None)
+    def read_connection(self, tenant: str) -> Iterator[SqliteConnection]:
+        reader: _LazyConnection | None = getattr(self._threads, "reader", None)
         if reader is None:
-            reader = self._threads.reader = _Connection(
+            reader = self._threads.reader = _LazyConnection(
                 self._connect, "PRAGMA query_only=ON", f"PRAGMA mmap_size={MMAP_BYTES}"
             )
             with self._adding:
@@ -223,8 +223,8 @@ class SqliteStore(DatabaseStore):
             yield connection
 
     @contextlib.contextmanager
-    def _writing(self, *tenants: str) -> Iterator[SqliteConnection]:
-        with translate_errors(self.path), self._writer as writer:
+    def write_transaction(self, *tenants: str) -> Iterator[SqliteConnection]:
+        with translate_errors(self.path), self.writer as writer:
             writer.execute("BEGIN IMMEDIATE")
             try:
                 (version,) = writer.execute("PRAGMA data_version").fetchone()
@@ -243,16 +243,21 @@ class SqliteStore(DatabaseStore):
         from mulligan.store import pruning  # rarely needed, and hooks must start fast
 
         pruner = pruning.PruneRound(
-            self._writing, functools.partial(self._reading, tenant), _FileSpaceMeter(), tenant, policy, now
+            self.write_transaction,
+            functools.partial(self.read_connection, tenant),
+            _FileSpaceMeter(),
+            tenant,
+            policy,
+            now,
         )
         if dry_run:
             return pruner.preview(progress)
         pruned = pruner.perform(progress)
-        with self._writing(tenant) as writer:  # pruning itself uses many transactions
+        with self.write_transaction(tenant) as writer:  # pruning itself uses many transactions
             if pruned.runs or pruned.sampled:
                 summary = audit.format_counts(runs=pruned.runs, steps=pruned.steps + pruned.sampled)
                 self._insert_audit_entry(writer, tenant, "prune", detail=summary)
-        with translate_errors(self.path), self._writer as writer:
+        with translate_errors(self.path), self.writer as writer:
             self._batch_writer.drop_cache()
             _release_free_pages(writer)
         return pruned
@@ -262,7 +267,7 @@ class SqliteStore(DatabaseStore):
         from mulligan.store.journal_scrubbing import scrub_journals
 
         text_erasure.validate_request(request)
-        with self._writing(tenant) as writer:
+        with self.write_transaction(tenant) as writer:
             eraser = maintenance.Eraser(writer, self._batch_writer, tenant, request)
             forgotten = eraser.perform()
             self._insert_audit_entry(
@@ -271,23 +276,23 @@ class SqliteStore(DatabaseStore):
                 f"forget.{text_erasure.get_criterion(request)}",
                 detail=maintenance.summarize_result(forgotten),
             )
-        with translate_errors(self.path), self._writer as writer:
+        with translate_errors(self.path), self.writer as writer:
             _checkpoint_wal(writer)
         scrub_journals(journals_of(self.path), request, eraser.removed_run_ids)
         return forgotten
 
     def erase(self, tenant: str) -> int:
-        with self._writing(tenant) as writer:
+        with self.write_transaction(tenant) as writer:
             self._batch_writer.drop_cache()
             erased = _erase(writer, tenant)
             if erased:
                 self._insert_audit_entry(writer, tenant, "tenant.erase", detail=audit.format_counts(rows=erased))
-        with translate_errors(self.path), self._writer as writer:
+        with translate_errors(self.path), self.writer as writer:
             _checkpoint_wal(writer)
         return erased
 
     def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
-        with translate_errors(to), self._reading(DEFAULT_TENANT) as connection:
+        with translate_errors(to), self.read_connection(DEFAULT_TENANT) as connection:
             from mulligan.store.copy import backup as backup_module  # rarely needed, and hooks must start fast
 
             backup_module.copy(connection, to, progress, replaces)
@@ -298,27 +303,31 @@ class SqliteStore(DatabaseStore):
             copy.close()
 
     def health(self, tenant: str) -> Health:
-        (check_result,) = self._read(tenant, "PRAGMA quick_check(1)")[0]
-        ((runs,),) = self._read(tenant, "SELECT count(*) FROM runs WHERE tenant = ?", (tenant,))
-        ((steps,),) = self._read(tenant, "SELECT count(*) FROM steps WHERE tenant = ?", (tenant,))
+        (check_result,) = self.read_rows(tenant, "PRAGMA quick_check(1)")[0]
+        ((runs,),) = self.read_rows(tenant, "SELECT count(*) FROM runs WHERE tenant = ?", (tenant,))
+        ((steps,),) = self.read_rows(tenant, "SELECT count(*) FROM steps WHERE tenant = ?", (tenant,))
         is_healthy = check_result == "ok"
         return Health(
-            where=str(self.path), sound=is_healthy, runs=runs, steps=steps, note="" if is_healthy else str(check_result)
+            where=str(self.path),
+            healthy=is_healthy,
+            runs=runs,
+            steps=steps,
+            detail="" if is_healthy else str(check_result),
         )
 
     def close(self) -> None:
         self._is_closed = True
-        for connection in (self._writer, *self._readers):
+        for connection in (self.writer, *self._readers):
             with connection.lock:
                 connection.close()
 
     def close_for_fork(self) -> list[threading.Lock]:
         """Close all connections before a fork and return the held locks: SQLite's file locks do not survive a fork."""
         # The writer first: a thread that writes may also read, and then adds a reader.
-        locks = [self._writer.lock, self._adding]
+        locks = [self.writer.lock, self._adding]
         for lock in locks:
             lock.acquire()
-        self._writer.close()
+        self.writer.close()
         for reader in self._readers:
             reader.lock.acquire()
             locks.append(reader.lock)
@@ -406,22 +415,20 @@ def read_schema_version(connection: sqlite3.Connection, path: Path) -> int:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if owner == HALF:
-        raise StoreError(
-            f"{path} is half of a copy that was not ended. End it with the same command: mulligan copy FROM '{path}'"
-        )
+        raise StoreError(f"{path} is an incomplete copy. Finish it with the same command: mulligan copy FROM '{path}'")
     if owner in PRE_RELEASE:
         raise StoreError(f"{path} was written by a pre-release version; start a new store: mv '{path}' '{path}.old'")
     if owner != APPLICATION and (owner or version or tables):
-        raise StoreError(f"{path} is a database of another program. Name another file: --store sqlite:///PATH")
+        raise StoreError(f"{path} is a database of another program. Use another file: --store sqlite:///PATH")
     if version > len(MIGRATIONS):
         raise StoreError(
-            f"{path} was written by a newer mulligan (schema {version}; this one knows {len(MIGRATIONS)}). "
-            "It was left as it is. Upgrade: pip install -U mulligan"
+            f"{path} was written by a newer mulligan (schema {version}; this version supports {len(MIGRATIONS)}). "
+            "It was not changed. Upgrade: pip install -U mulligan"
         )
     return int(version)
 
 
-def _prepare(connection: SqliteConnection, path: Path, progress: Progress | None = None) -> None:
+def prepare_database(connection: SqliteConnection, path: Path, progress: Progress | None = None) -> None:
     """Set pragmas and migrate under one lock, because several processes may start at once."""
     if _is_ready(connection, path):
         return
@@ -476,22 +483,21 @@ def translate_errors(path: Path) -> Iterator[None]:
         text = str(error)
         if "not a database" in text or "malformed" in text:
             raise StoreError(
-                f"{path} is not a mulligan store, or is damaged ({text}). It was left as it is. Name another one with "
-                f"--store or MULLIGAN_STORE; if it was yours, move it away, and a new one is made: "
-                f"mv '{path}' '{path}.damaged'"
+                f"{path} is not a mulligan store or is damaged ({text}). It was not changed. Choose another store with "
+                f"--store or MULLIGAN_STORE, or move the file away to start a new one: mv '{path}' '{path}.damaged'"
             ) from error
         if "full" in text:
-            raise StoreError(f"there is no room left for {path} ({text}). Free some, or set MULLIGAN_HOME.") from error
+            raise StoreError(
+                f"No disk space left for {path} ({text}). Free some space, or set MULLIGAN_HOME."
+            ) from error
         if "locked" in text:
-            raise StoreError(f"{path} is held by another process ({text}). Try again in a moment.") from error
-        raise StoreError(f"{path} cannot be used ({text}). Check its rights, or set MULLIGAN_HOME.") from error
+            raise StoreError(f"{path} is locked by another process ({text}). Try again later.") from error
+        raise StoreError(f"Cannot use {path} ({text}). Check its permissions, or set MULLIGAN_HOME.") from error
     except IsADirectoryError as error:
-        raise StoreError(f"{path} is a folder. Name a file in it, such as {path / 'mulligan.db'}.") from error
+        raise StoreError(f"{path} is a folder. Use a file in it, for example {path / 'mulligan.db'}.") from error
     except OSError as error:
         reason = error.strerror or str(error)
-        raise StoreError(
-            f"{path} cannot be made ({reason}). Set MULLIGAN_HOME to a folder you can write to."
-        ) from error
+        raise StoreError(f"Cannot create {path} ({reason}). Set MULLIGAN_HOME to a writable folder.") from error
 
 
 _stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
@@ -499,7 +505,7 @@ _making = threading.Lock()
 """Held while a file is created: no other thread may open it before its handle is closed."""
 
 
-def _before_fork() -> Callable[[], None]:
+def before_fork() -> Callable[[], None]:
     locks = [lock for store in tuple(_stores) for lock in store.close_for_fork()]
 
     def after() -> None:
@@ -510,4 +516,4 @@ def _before_fork() -> Callable[[], None]:
 
 
 fork_safety.hold_locks(lambda: [_making])
-fork_safety.register(_before_fork)
+fork_safety.register(before_fork)

@@ -42,12 +42,12 @@ class StoreLocation:
             if is_postgres(self.url):
                 raise  # the journal holds the records until the database is reachable
             fallback_file = fallback_path()
-            log.warning("%s (Until then, records are kept in %s.)", error, fallback_file)
+            log.warning("%s Until then, records go to the fallback store %s.", error, fallback_file)
             return open_store(str(fallback_file), self._fsync)
 
     def journals(self) -> Path:
         """Return the folder of this store's journals; a folder in the temporary folder if it cannot be created."""
-        assert self._path is not None, "what is in memory has no journals"
+        assert self._path is not None, "a store in memory has no journals"
         folder = journals_of(self._path)
         try:
             folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from mulligan.core.failure import Kind, UnsupportedOperationError
-from mulligan.core.records import Record, encode
+from mulligan.core.records import Change, Record, encode
 from mulligan.store import tool_schemas
 from mulligan.store.base import ForgetRequest
 
@@ -16,7 +16,9 @@ ERASED_MARK = "[forgotten]"
 MIN_TEXT_CHARS = 4
 """A shorter text occurs by chance in unrelated values, which erasing it would damage."""
 
-_FIXED_VALUE_FIELDS = frozenset({"id", "run", "type", "outcome", "how", "from_", "end", "remedy", "ran", "state"})
+_FIXED_VALUE_FIELDS = frozenset(
+    {"id", "run", "type", "outcome", "operation", "method", "end_reason", "remedy", "took_effect", "state"}
+)
 """Fields with values that mulligan defines. A run whose id contains the text is deleted as a whole."""
 
 T = TypeVar("T", bound=Record)
@@ -25,10 +27,10 @@ T = TypeVar("T", bound=Record)
 def validate_request(request: ForgetRequest) -> None:
     """Raise unless the request has exactly one criterion and its text is long enough."""
     if len(_find_criteria(request)) != 1:
-        raise UnsupportedOperationError("forgetting takes one of: a run, a tool, a session, a text, what was learned.")
+        raise UnsupportedOperationError("Select exactly one of run, tool, session, text or learned records to delete.")
     if request.text is not None and len(request.text) < MIN_TEXT_CHARS:
         raise UnsupportedOperationError(
-            f"a text to forget has at least {MIN_TEXT_CHARS} characters: {request.text!r} stands everywhere."
+            f"Text {request.text!r} is too short to delete safely. Use at least {MIN_TEXT_CHARS} characters."
         )
 
 
@@ -56,7 +58,7 @@ def _erase(value: Any, text: str) -> Any:
         for name in value.__struct_fields__:
             inner = getattr(value, name)
             # Skip numbers in fields of mulligan. Numbers in user values are searched: one may be a card number.
-            if inner is not None and name not in _FIXED_VALUE_FIELDS and not isinstance(inner, int | float):
+            if inner is not None and not _is_fixed(value, name) and not isinstance(inner, int | float):
                 replacements[name] = _erase(inner, text)
         return msgspec.structs.replace(value, **replacements)
     if isinstance(value, dict):
@@ -68,6 +70,11 @@ def _erase(value: Any, text: str) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool) and text in str(value):
         return ERASED_MARK
     return value
+
+
+def _is_fixed(record: msgspec.Struct, field: str) -> bool:
+    """Return whether a field has one of the values that mulligan defines. The source of a recovery is free text."""
+    return field in _FIXED_VALUE_FIELDS or (field == "source" and isinstance(record, Change))
 
 
 def build_needles(text: str) -> tuple[bytes, ...]:

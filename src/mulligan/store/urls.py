@@ -96,19 +96,19 @@ def sqlite_path(url: str) -> Path:
     if not separator:
         path = url.removeprefix("sqlite:")
     elif is_remote(url):
-        raise SettingsError(f"{url} is a server, and this needs the file of a store. Do it where the server runs.")
+        raise SettingsError(f"{url} is a server, and this command needs a store file. Run it on the server.")
     elif is_postgres(url):
-        raise SettingsError(f"{redact_password(url)} is a database of PostgreSQL, and this needs the file of a store.")
+        raise SettingsError(f"{redact_password(url)} is a PostgreSQL database, and this command needs a store file.")
     elif scheme == "sqlite":
         path = after_scheme.removeprefix("/") if after_scheme.startswith("//") else after_scheme
     else:
-        raise SettingsError(f"there is no store of the sort {scheme!r}. Known are {SCHEMES}.")
+        raise SettingsError(f"Unknown store type {scheme!r}. Use {SCHEMES}.")
     if not path.strip("/") or path == ":memory:":  # :memory: would be a separate database per connection
-        raise SettingsError(f"the store {url!r} names no file. Known are {SCHEMES}.")
+        raise SettingsError(f"The store {url!r} names no file. Use {SCHEMES}.")
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        raise SettingsError(f"the store {url!r} is in the home of a user who has none. Known are {SCHEMES}.") from None
+        raise SettingsError(f"The store {url!r} is in the home folder of an unknown user. Use {SCHEMES}.") from None
 
 
 def fallback_path() -> Path:
@@ -120,5 +120,5 @@ def fallback_path() -> Path:
     status = folder.lstat()
     # The temporary folder is shared: never write to a folder or link that another user created there.
     if folder.is_symlink() or (hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o077)):
-        raise StoreError(f"{folder} belongs to somebody else. Set MULLIGAN_HOME to a folder you can write to.")
+        raise StoreError(f"{folder} belongs to another user. Set MULLIGAN_HOME to a writable folder.")
     return folder / "mulligan.db"

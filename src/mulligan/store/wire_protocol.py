@@ -51,7 +51,7 @@ METHODS: dict[str, StoreMethod] = {
     "offset": StoreMethod("ingest", (str,), int),
     "journals": StoreMethod("ingest", (), list[str]),
     "release": StoreMethod("ingest", (list[str],), None),
-    "ended_runs": StoreMethod("ingest", (list[str],), list[str]),
+    "ended_runs": StoreMethod("ingest", (list[str],), set[str]),
     "get": StoreMethod("ingest", (str, str), bytes | None),
     "put": StoreMethod("ingest", (str, str, bytes), None),
     "compare_and_set": StoreMethod("ingest", (str, str, bytes | None, bytes), bool),
@@ -59,7 +59,7 @@ METHODS: dict[str, StoreMethod] = {
     "runs": StoreMethod("read", (RunQuery,), list[History]),
     "run": StoreMethod("read", (str,), History | None),
     "find": StoreMethod("read", (str, int), list[Run]),
-    "existing_runs": StoreMethod("read", (list[str],), list[str]),
+    "existing_runs": StoreMethod("read", (list[str],), set[str]),
     "health": StoreMethod("read", (), Health),
     "evidence": StoreMethod("read", (str, int), list[TrialReport]),
     "patterns": StoreMethod("read", (PatternQuery,), list[Pattern]),
@@ -96,9 +96,9 @@ class RecallResponse(Record, frozen=True):
 class OutcomeReport(Record, frozen=True):
     """The outcome of a fix whose calls are not in this store. The token identifies the author."""
 
-    fix: str
+    fix_id: str
     run: str
-    worked: bool
+    successful: bool
     at: int = 0
     agent: str = ""
     automatic: bool = False

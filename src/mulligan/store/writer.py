@@ -36,7 +36,7 @@ from mulligan.core.links import (
     find_refuted,
     link_recoveries,
 )
-from mulligan.core.records import Compaction, History, Link, Run, Status, Step, encode
+from mulligan.core.records import Compaction, EndReason, History, Link, Run, Status, Step, encode
 from mulligan.learn import fixes
 from mulligan.store import counters as counters_module
 from mulligan.store import fix_queries, fix_votes, pattern_counts, row_encoding
@@ -125,7 +125,7 @@ class _CallTrail:
             or len(call.steps) > 1
             or not _is_first_attempt_success(call.steps[0])
         ):
-            self.now, links = self.now.after(call, None, is_item, run.withdrawn, is_final=run.end is not None)
+            self.now, links = self.now.after(call, None, is_item, run.withdrawn, is_final=run.end_reason is not None)
         if len(self.ids) > 2 * MIN_TRAIL_CALLS:
             del self.ids[:MIN_TRAIL_CALLS], self.before[:MIN_TRAIL_CALLS]
             self.is_truncated = True
@@ -179,7 +179,7 @@ class RunSlice(NamedTuple):
     def cells(self, id: int) -> Cells:
         """Return the counters of one call."""
         link = self.links.get(id)
-        by = self.calls.get(link.overcame) if link else None
+        by = self.calls.get(link.recovering_call) if link else None
         return counters_module.of_call(self.run, self.calls[id], link, by, id in self.repeated_calls)
 
     def to_counted_failures(self, id: int, sign: int) -> list[CountedFailure]:
@@ -207,7 +207,7 @@ class RunSlice(NamedTuple):
         link = self.links.get(id)
         if link != other.links.get(id):
             return False
-        return link is None or self.calls[link.overcame].steps == other.calls[link.overcame].steps
+        return link is None or self.calls[link.recovering_call].steps == other.calls[link.recovering_call].steps
 
 
 EMPTY_SLICE = RunSlice(Run(id=""), {}, {}, set())
@@ -277,14 +277,16 @@ class CounterChanges:
 
         Standalone calls are one run each, so there can be many equal ones.
         """
-        key = (run.agent, run.version, run.environment, run.started // HOUR, status, run.end is None)
+        key = (run.agent, run.version, run.environment, run.started_at // HOUR, status, run.end_reason is None)
         self._runs[key] = self._runs.get(key, 0) + count
 
     def collect_cells(self) -> Cells:
         """Return all counters, including pending runs and successes."""
         for (agent, version, environment, hour, status, is_running), count in self._runs.items():
-            end = None if is_running else "finished"
-            run = Run(id="", agent=agent, version=version, environment=environment, started=hour * HOUR, end=end)  # type: ignore[arg-type]
+            end: EndReason | None = None if is_running else "finished"
+            run = Run(
+                id="", agent=agent, version=version, environment=environment, started_at=hour * HOUR, end_reason=end
+            )
             for key, cell in counters_module.of_run(run, status).items():
                 cell.runs = {name: run_count * count for name, run_count in cell.runs.items()}
                 cell.running *= count
@@ -304,18 +306,18 @@ class CounterChanges:
             self.add_used_names(run, steps, known_names)
             return
         successes_by_form: dict[CallTemplate, Sequence[SuccessRecord]] = dict.fromkeys(
-            [success.form for success in successes], successes
+            [success.template for success in successes], successes
         )
         if len(successes_by_form) > 1:
             successes_by_form = {
-                form: [success for success in successes if success.form is form] for form in successes_by_form
+                form: [success for success in successes if success.template is form] for form in successes_by_form
             }
         for form, form_successes in successes_by_form.items():
-            starts = [success.started for success in form_successes]
+            starts = [success.started_at for success in form_successes]
             is_same_hour = int(min(starts) * 1000) // HOUR == int(max(starts) * 1000) // HOUR
             if is_same_hour and form.type != "model" and not any(success.tokens for success in form_successes):
                 steps = build_steps(form_successes[:1])
-                self.success_counter.add_alike(run, steps[0], [success.seconds for success in form_successes])
+                self.success_counter.add_alike(run, steps[0], [success.duration_seconds for success in form_successes])
             else:
                 steps = build_steps(form_successes)
                 self.success_counter.add(run, steps, self.cells)
@@ -331,12 +333,12 @@ class CounterChanges:
                 usage = ("tool", last)
                 if usage not in known_names:
                     known_names.add(usage)
-                    self.used_names.append((*usage, run.started, run.id))
+                    self.used_names.append((*usage, run.started_at, run.id))
             if (step.metadata or of_run or step.type == "model") and (model := counters_module.model_of(run, step)):
                 usage = ("model", model)
                 if usage not in known_names:
                     known_names.add(usage)
-                    self.used_names.append((*usage, run.started, run.id))
+                    self.used_names.append((*usage, run.started_at, run.id))
 
 
 class BatchWriter:
@@ -511,7 +513,9 @@ class BatchWriter:
             current = old.run if old is not None else changes.started
             stored_count += old is None and current is not None
             for run in changes.ended:
-                if current is None or (run.end != current.end or (run != current and encode(run) != encode(current))):
+                if current is None or (
+                    run.end_reason != current.end_reason or (run != current and encode(run) != encode(current))
+                ):
                     stored_count += 1
                     current = run
             if old is not None and current is not None and current is not old.run:
@@ -528,7 +532,7 @@ class BatchWriter:
                 "UPDATE runs SET agent = ?, session = ?, started_at = ?, body = ?, version = ?, environment = ? "
                 "WHERE tenant = ? AND id = ?",
                 [
-                    (run.agent, run.session, run.started, encode(run), run.version, run.environment, tenant, run.id)
+                    (run.agent, run.session, run.started_at, encode(run), run.version, run.environment, tenant, run.id)
                     for run in runs
                 ],
             )
@@ -615,9 +619,9 @@ class BatchWriter:
             compactions = compactions_of(writer, tenant, run) if is_compacted else ()
             tracked = self._recount_run(writer, tenant, old, run, steps, is_orphan, counters, compactions, now)
         counters.add_run(old, run, tracked.status)
-        if run.items and run.end is not None:
+        if run.items and run.end_reason is not None:
             put_items(writer, tenant, run.items)
-        if run.end is None:
+        if run.end_reason is None:
             self._tracked_runs[tenant, id] = tracked
         else:
             self._tracked_runs.pop((tenant, id), None)
@@ -674,11 +678,11 @@ class BatchWriter:
             progress_before = trail.now
             call_links = trail.add_call(call, is_item, run)
             if call.has_succeeded:
-                links.update((link.failed, link) for link in call_links)
+                links.update((link.failed_call, link) for link in call_links)
             if progress_before.open or len(call.steps) > 1:
                 trials += fixes.find_trials(progress_before, call, call_links)
         if fix_queries.is_goal_missed(run):
-            trials = [trial for trial in trials if not trial.worked]
+            trials = [trial for trial in trials if not trial.successful]
         self._note_provisional(writer, tenant, run, links, now)
         if trials or not is_new:
             counters.run_trials.append(fix_votes.RunTrials(run, start, trials))
@@ -709,7 +713,7 @@ class BatchWriter:
             tracked.step_totals = old.step_totals[0] + len(steps), old.step_totals[1] + sum(new_seqs)
         elif is_new:
             tracked.step_totals = len(steps), sum(new_seqs)
-        elif run.end is None:  # a finished run is not cached
+        elif run.end_reason is None:  # a finished run is not cached
             tracked.step_totals = extent(writer, tenant, run.id)
         if needs_full_read:
             counters.add_used_names(run, earlier, tracked.used_names)
@@ -717,7 +721,7 @@ class BatchWriter:
 
     def _needs_final_links(self, writer: Connection, tenant: str, old: TrackedRun, run: Run) -> bool:
         """Return whether the run ends now and all of its links must be judged again."""
-        if old.is_failure_free or run.end is None or old.run.end == run.end:
+        if old.is_failure_free or run.end_reason is None or old.run.end_reason == run.end_reason:
             return False
         if run.withdrawn or fix_queries.is_goal_missed(run):
             return True
@@ -728,10 +732,10 @@ class BatchWriter:
 
     def _note_provisional(self, writer: Connection, tenant: str, run: Run, links: Mapping[int, Link], now: int) -> None:
         """Mark a run whose links must be judged when it has ended or was idle for long; unmark an ended one."""
-        if run.end is None and any(link.provisional for link in links.values()):
+        if run.end_reason is None and any(link.provisional for link in links.values()):
             writer.execute(_UPSERT_PROVISIONAL_SQL, (tenant, run.id, now))
             self._has_provisional = True
-        elif run.end is not None and self._has_provisional:
+        elif run.end_reason is not None and self._has_provisional:
             writer.execute("DELETE FROM provisional_runs WHERE tenant = ? AND run = ?", (tenant, run.id))
 
     def settle_idle(self, writer: Connection, tenant: str, now: int) -> int:
@@ -744,7 +748,7 @@ class BatchWriter:
             tracked = self.load_runs(writer, tenant, [id]).get(id)
             sql = "SELECT max(started_at) FROM steps WHERE tenant = ? AND run = ?"
             (latest,) = writer.execute(sql, (tenant, id)).fetchone() or (None,)
-            if tracked is None or tracked.run.end is not None:
+            if tracked is None or tracked.run.end_reason is not None:
                 writer.execute("DELETE FROM provisional_runs WHERE tenant = ? AND run = ?", (tenant, id))
             elif latest is not None and latest > now - IDLE_MILLISECONDS:
                 writer.execute(_UPSERT_PROVISIONAL_SQL, (tenant, id, latest))  # still active
@@ -765,8 +769,10 @@ class BatchWriter:
         status = derive_status(tracked.run, history.steps, links)
         counters.add_run(tracked, tracked.run, status)
         put_statuses(writer, [(status, 0, tenant, run.id)])
-        linked = {link.failed: link for link in links}
-        forget_links(writer, [(tenant, run.id, link.failed) for link in history.links if link.failed not in linked])
+        linked = {link.failed_call: link for link in links}
+        forget_links(
+            writer, [(tenant, run.id, link.failed_call) for link in history.links if link.failed_call not in linked]
+        )
         calls_by_id = {call.id: call for call in calls.group_attempts(history.steps)}
         writer.put(LINK, link_rows(tenant, run.id, linked, calls_by_id))
         self.write_counters(writer, tenant, counters)
@@ -858,7 +864,7 @@ def _has_same_counter_key(left: Run, right: Run) -> bool:
     """Return whether the calls of both runs have the same counter keys."""
     return left is right or (
         left.agent == right.agent
-        and left.started == right.started
+        and left.started_at == right.started_at
         and left.version == right.version
         and left.environment == right.environment
         and left.session == right.session
@@ -868,9 +874,9 @@ def _has_same_counter_key(left: Run, right: Run) -> bool:
 
 def _derive_end_status(old: TrackedRun, run: Run) -> Status | None:
     """Return the status of a run of which only the end is new; None if it depends on its calls."""
-    if run.end in ("raised", "abandoned"):
+    if run.end_reason in ("raised", "abandoned"):
         return "failure"
-    return old.status if old.run.end not in ("raised", "abandoned") else None
+    return old.status if old.run.end_reason not in ("raised", "abandoned") else None
 
 
 def _find_repeated_calls(run: Run, run_slice: RunSlice, compactions: tuple[Compaction, ...]) -> set[int]:
@@ -909,5 +915,5 @@ def put_items(writer: Connection, tenant: str, items: Mapping[str, Collection[st
 def slice_history(history: History) -> RunSlice:
     """Return all calls of a run history as a slice."""
     calls_by_id = {call.id: call for call in calls.group_attempts(history.steps)}
-    links = {link.failed: link for link in history.links}
+    links = {link.failed_call: link for link in history.links}
     return RunSlice(history.run, calls_by_id, links, counters_module.repeated(history, calls_by_id.values()))

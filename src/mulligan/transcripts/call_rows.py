@@ -18,7 +18,7 @@ from mulligan.transcripts.run_builder import ReaderState, RunBuilder, to_millise
 NAME = "calls"
 
 
-class _Row(msgspec.Struct, gc=False):
+class _CallRow(msgspec.Struct, gc=False):
     run_id: str
     seq: int
     tool: str
@@ -32,7 +32,7 @@ class _Row(msgspec.Struct, gc=False):
     ts: Any = None
 
 
-_decoder = msgspec.json.Decoder(_Row)
+_decoder = msgspec.json.Decoder(_CallRow)
 
 
 def recognizes(head: bytes) -> bool:
@@ -66,7 +66,7 @@ def read(lines: LogLines, state: ReaderState) -> Iterator[History]:
         yield history
 
 
-def _add_row(row: _Row, run: RunBuilder, default_timestamp: int) -> None:
+def _add_row(row: _CallRow, run: RunBuilder, default_timestamp: int) -> None:
     run.model = row.model or run.model
     run.set_context(row.user_said or "")
     timestamp = to_milliseconds(row.ts) or default_timestamp

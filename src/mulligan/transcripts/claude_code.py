@@ -32,17 +32,17 @@ class _Block(msgspec.Struct, gc=False):
     text: str = ""
 
 
-class _Message(msgspec.Struct, gc=False):
+class _ClaudeMessage(msgspec.Struct, gc=False):
     content: list[_Block] | str | None = None
     model: str | None = None
 
 
-class _Compaction(msgspec.Struct, gc=False):
+class _CompactMetadata(msgspec.Struct, gc=False):
     trigger: str | None = None
     tokens: int | None = msgspec.field(default=None, name="preTokens")
 
 
-class _Line(msgspec.Struct, gc=False):
+class _ClaudeLine(msgspec.Struct, gc=False):
     type: str = ""
     subtype: str | None = None
     session: str = msgspec.field(default="", name="sessionId")
@@ -54,12 +54,12 @@ class _Line(msgspec.Struct, gc=False):
     version: str | None = None
     cwd: str | None = None
     timestamp: str | None = None
-    message: _Message | None = None
+    message: _ClaudeMessage | None = None
     error: msgspec.Raw = msgspec.Raw()
-    compaction: _Compaction | None = msgspec.field(default=None, name="compactMetadata")
+    compaction: _CompactMetadata | None = msgspec.field(default=None, name="compactMetadata")
 
 
-_decoder = msgspec.json.Decoder(_Line)
+_decoder = msgspec.json.Decoder(_ClaudeLine)
 
 
 def recognizes(head: bytes) -> bool:
@@ -70,7 +70,7 @@ def read(lines: LogLines, state: ReaderState) -> Iterator[History]:
     runs: dict[tuple[str, str], RunBuilder] = {}
     for line in lines:
         state.line_count += 1
-        if not _may_hold_calls(line):
+        if not may_hold_calls(line):
             if not is_object(line):
                 state.unrecognized_lines += 1
                 continue
@@ -100,7 +100,7 @@ def read(lines: LogLines, state: ReaderState) -> Iterator[History]:
         yield from _build_histories(run)
 
 
-def _may_hold_calls(line: bytes) -> bool:
+def may_hold_calls(line: bytes) -> bool:
     """Return whether a line may hold calls. Fast pre-filter: most lines are long and hold none."""
     return (
         b'"tool_' in line  # tool_use or tool_result
@@ -116,7 +116,7 @@ def _build_histories(run: RunBuilder) -> Iterator[History]:
         yield history
 
 
-def _add_entry(entry: _Line, run: RunBuilder, state: ReaderState) -> None:
+def _add_entry(entry: _ClaudeLine, run: RunBuilder, state: ReaderState) -> None:
     timestamp = to_milliseconds(entry.timestamp)
     if entry.type == "system":
         if entry.subtype == "compact_boundary":

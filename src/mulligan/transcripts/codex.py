@@ -45,7 +45,7 @@ class _Item(msgspec.Struct, gc=False):
     text: str = ""
 
 
-class _Payload(msgspec.Struct, gc=False):
+class _CodexPayload(msgspec.Struct, gc=False):
     type: str = ""
     id: str | None = None
     call_id: str = ""
@@ -71,15 +71,15 @@ class _Payload(msgspec.Struct, gc=False):
     history_start: int | None = msgspec.field(default=None, name="subagent_history_start_ordinal")
 
 
-class _Line(msgspec.Struct, gc=False):
+class _CodexLine(msgspec.Struct, gc=False):
     type: str = ""
     timestamp: str | None = None
     ordinal: int | None = None
-    payload: _Payload | None = None
+    payload: _CodexPayload | None = None
 
 
-_decoder = msgspec.json.Decoder(_Line)
-_bare = msgspec.json.Decoder(_Payload)
+_decoder = msgspec.json.Decoder(_CodexLine)
+_bare = msgspec.json.Decoder(_CodexPayload)
 
 
 def recognizes(head: bytes) -> bool:
@@ -144,7 +144,7 @@ def _may_hold_calls(line: bytes) -> bool:
     return _KINDS.search(line, 0, 4096) is not None
 
 
-def _add_item(payload: _Payload, run: RunBuilder, timestamp: int) -> None:
+def _add_item(payload: _CodexPayload, run: RunBuilder, timestamp: int) -> None:
     match payload.type:
         case "function_call" | "custom_tool_call":
             run.model_answered(timestamp)
@@ -180,7 +180,7 @@ def _parse_arguments(arguments: Any) -> Any:
     return {"input": arguments}
 
 
-def _add_output(payload: _Payload, run: RunBuilder, timestamp: int) -> None:
+def _add_output(payload: _CodexPayload, run: RunBuilder, timestamp: int) -> None:
     """Add a result as the model saw it. The exit code of a command is in a frame around its output."""
     if not run.is_pending(payload.call_id):
         return
@@ -221,7 +221,7 @@ def _has_failed(text: str) -> bool:
     ) or any(word in start for word in _USER_REJECTIONS)
 
 
-def _add_event(payload: _Payload, run: RunBuilder, timestamp: int) -> None:
+def _add_event(payload: _CodexPayload, run: RunBuilder, timestamp: int) -> None:
     match payload.type:
         case "user_message":
             run.set_context(payload.message if isinstance(payload.message, str) else "")
@@ -258,7 +258,9 @@ def _add_completed_item(item: _Item, run: RunBuilder, timestamp: int) -> None:
             run.add_compaction(timestamp)
 
 
-def _add_command_result(id: str, code: int | None, record: _Payload | _Item, run: RunBuilder, timestamp: int) -> None:
+def _add_command_result(
+    id: str, code: int | None, record: _CodexPayload | _Item, run: RunBuilder, timestamp: int
+) -> None:
     """Add the exit code of a command. Its completion event precedes the result."""
     if code:
         output = decode_raw(record.aggregated_output) or decode_raw(record.stderr) or ""

@@ -20,7 +20,7 @@ NAME = "gemini-cli"
 _COMPRESSED = re.compile(r"(?:chat history|context) (?:was |has been )?compressed", re.IGNORECASE)
 
 
-class _Call(msgspec.Struct, gc=False):
+class _GeminiCall(msgspec.Struct, gc=False):
     id: str = ""
     name: str = ""
     args: Any = None
@@ -29,19 +29,19 @@ class _Call(msgspec.Struct, gc=False):
     timestamp: str | None = None
 
 
-class _Message(msgspec.Struct, gc=False):
+class _GeminiMessage(msgspec.Struct, gc=False):
     id: str | None = None
     type: str = ""
     timestamp: str | None = None
     content: msgspec.Raw = msgspec.Raw()
     model: str | None = None
-    calls: list[_Call] | None = msgspec.field(default=None, name="toolCalls")
+    calls: list[_GeminiCall] | None = msgspec.field(default=None, name="toolCalls")
     session: str | None = msgspec.field(default=None, name="sessionId")
     kind: str | None = None
     messages: list[msgspec.Raw] | None = None
 
 
-_decoder = msgspec.json.Decoder(_Message)
+_decoder = msgspec.json.Decoder(_GeminiMessage)
 
 
 def recognizes(head: bytes) -> bool:
@@ -87,7 +87,7 @@ def _messages(lines: LogLines, state: ReaderState) -> Iterator[bytes]:
         yield line
 
 
-def _add_message(message: _Message, run: RunBuilder, finished_ids: set[str], keeps_results: bool) -> None:
+def _add_message(message: _GeminiMessage, run: RunBuilder, finished_ids: set[str], keeps_results: bool) -> None:
     timestamp = to_milliseconds(message.timestamp)
     run.note_time(timestamp)
     text = ""
@@ -110,7 +110,7 @@ def _add_message(message: _Message, run: RunBuilder, finished_ids: set[str], kee
         name, server = split_server(call.name)
         run.start_call(call.id, name, call.args, timestamp, server=server)
         if call.status == "cancelled":
-            run.end_call(call.id, None, False, ended, outcome="refused")
+            run.end_call(call.id, None, False, ended, outcome="blocked")
         else:
             has_failed = call.status == "error"
             response = _unwrap_response(decode_raw(call.result)) if has_failed or keeps_results else None

@@ -104,7 +104,7 @@ class LogLines:
             self.read_error = _describe_error(error)
             return None
         if len(data) > MAX_DOCUMENT_BYTES:
-            self.read_error = f"one document of more than {MAX_DOCUMENT_BYTES // 1024 // 1024} MB"
+            self.read_error = f"a document of more than {MAX_DOCUMENT_BYTES // 1024 // 1024} MB"
             return None
         self.offset = len(data)
         return data
@@ -145,7 +145,7 @@ class LogLines:
 
 def _describe_error(error: BaseException) -> str:
     if isinstance(error, EOFError):
-        return "the end of the gzip is missing"
+        return "the gzip file is truncated"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return f"it is damaged ({error})"

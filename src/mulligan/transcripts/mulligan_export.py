@@ -43,10 +43,10 @@ def read(lines: LogLines, state: ReaderState) -> Iterator[History]:
     first = lines.head(64 * 1024).partition(b"\n")[0]
     header = decode_line(first, _header)
     if header is None or header.mulligan != "export":
-        raise UnreadableFileError("its first line does not say what it is. Export it anew: mulligan export -o FILE")
+        raise UnreadableFileError("its first line is not a valid header. Export it again: mulligan export -o FILE")
     if header.version > VERSION:
         raise UnreadableFileError(
-            f"it was exported by a newer mulligan (format {header.version}; this one knows {VERSION}). "
+            f"it was exported by a newer mulligan (format {header.version}; this version supports {VERSION}). "
             "Upgrade: pip install -U mulligan"
         )
     for line in lines:

@@ -72,7 +72,7 @@ class Span(msgspec.Struct, gc=False):
 class _Value(msgspec.Struct, gc=False):
     text: str | None = msgspec.field(default=None, name="stringValue")
     flag: bool | None = msgspec.field(default=None, name="boolValue")
-    whole: Any = msgspec.field(default=None, name="intValue")
+    integer: Any = msgspec.field(default=None, name="intValue")
     number: Any = msgspec.field(default=None, name="doubleValue")
     items: Any = msgspec.field(default=None, name="arrayValue")
     fields: Any = msgspec.field(default=None, name="kvlistValue")
@@ -83,7 +83,7 @@ class _Attribute(msgspec.Struct, gc=False):
     value: _Value | None = None
 
 
-class _Event(msgspec.Struct, gc=False):
+class _SpanEvent(msgspec.Struct, gc=False):
     name: str = ""
     attributes: list[_Attribute] = []
 
@@ -93,7 +93,7 @@ class _Status(msgspec.Struct, gc=False):
     message: str = ""
 
 
-class _Span(msgspec.Struct, gc=False):
+class _JsonSpan(msgspec.Struct, gc=False):
     trace: str = msgspec.field(default="", name="traceId")
     id: str = msgspec.field(default="", name="spanId")
     parent: str | None = msgspec.field(default=None, name="parentSpanId")
@@ -101,12 +101,12 @@ class _Span(msgspec.Struct, gc=False):
     start: Any = msgspec.field(default=0, name="startTimeUnixNano")
     end: Any = msgspec.field(default=0, name="endTimeUnixNano")
     attributes: list[_Attribute] = []
-    events: list[_Event] = []
+    events: list[_SpanEvent] = []
     status: _Status | None = None
 
 
-class _Scope(msgspec.Struct, gc=False):
-    spans: list[_Span] = []
+class _ScopeSpans(msgspec.Struct, gc=False):
+    spans: list[_JsonSpan] = []
 
 
 class _Resource(msgspec.Struct, gc=False):
@@ -115,10 +115,10 @@ class _Resource(msgspec.Struct, gc=False):
 
 class _ResourceSpans(msgspec.Struct, gc=False):
     resource: _Resource | None = None
-    scopes: list[_Scope] = msgspec.field(default_factory=list, name="scopeSpans")
+    scopes: list[_ScopeSpans] = msgspec.field(default_factory=list, name="scopeSpans")
 
 
-class _Export(msgspec.Struct, gc=False):
+class _TraceExport(msgspec.Struct, gc=False):
     spans: list[_ResourceSpans] = msgspec.field(name="resourceSpans")
 
     def __iter__(self) -> Iterator[Span]:
@@ -129,7 +129,7 @@ class _Export(msgspec.Struct, gc=False):
                     yield _span(span, resource)
 
 
-def _span(span: _Span, resource: dict[str, Any]) -> Span:
+def _span(span: _JsonSpan, resource: dict[str, Any]) -> Span:
     status = span.status
     return Span(
         span.trace,
@@ -146,7 +146,7 @@ def _span(span: _Span, resource: dict[str, Any]) -> Span:
     )
 
 
-_decoder = msgspec.json.Decoder(_Export)
+_decoder = msgspec.json.Decoder(_TraceExport)
 
 
 def spans(data: bytes) -> list[Span]:
@@ -174,7 +174,7 @@ def read(lines: LogLines, state: ReaderState) -> Iterator[History]:
         yield from _build_histories(trace, trace_spans, state)
 
 
-def _exports(lines: LogLines, state: ReaderState) -> Iterator[_Export]:
+def _exports(lines: LogLines, state: ReaderState) -> Iterator[_TraceExport]:
     """Yield one export per line, or one document that spans several lines."""
     for number, line in enumerate(lines):
         state.line_count += 1
@@ -245,10 +245,10 @@ class Trace:
         call, attempt, recovery = self.seq, 1, None
         if before is not None and before.has_failed and before.name == name:
             argument_changes = diff_arguments(before.arguments, arguments)
-            backoff_seconds = max(0.0, (started - before.started) / 1000 - before.seconds)
+            backoff_seconds = max(0.0, (started - before.started_at) / 1000 - before.duration_seconds)
             recovery = Recovery(
                 remedy=Remedy.REPAIR if argument_changes else Remedy.RETRY,
-                seconds=backoff_seconds,
+                backoff_seconds=backoff_seconds,
                 changes=argument_changes,
             )
             call, attempt = before.call, before.attempt + 1
@@ -266,10 +266,10 @@ class Trace:
             arguments=arguments,
             outcome="success" if failure is None else "failure" if failure.is_failure else "cancelled",
             result=result,
-            started=started,
-            seconds=max(0, span.end - span.start) / 1e9,
+            started_at=started,
+            duration_seconds=max(0, span.end - span.start) / 1e9,
             failure=failure,
-            after=recovery,
+            recovery=recovery,
             tokens=_tokens(facts) if type == "model" else None,
             metadata=marks(key, name if type == "model" else "") if marks is not None else None,
         )
@@ -423,8 +423,8 @@ def _attributes(attributes: list[_Attribute]) -> dict[str, Any]:
             facts[attribute.key] = value.text
         elif value.flag is not None:
             facts[attribute.key] = value.flag
-        elif value.whole is not None:
-            facts[attribute.key] = _nanoseconds(value.whole)
+        elif value.integer is not None:
+            facts[attribute.key] = _nanoseconds(value.integer)
         elif value.number is not None:
             facts[attribute.key] = value.number
         else:

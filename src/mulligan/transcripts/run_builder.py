@@ -182,8 +182,8 @@ class RunBuilder:
             arguments=bound_arguments(call.arguments) if is_held else None,
             outcome=outcome or "success",
             result=result,
-            started=call.started,
-            seconds=seconds,
+            started_at=call.started,
+            duration_seconds=seconds,
             failure=failure,
         )
         self._steps.append(step)
@@ -194,7 +194,7 @@ class RunBuilder:
     def add_step(self, step: Step, timestamp: int = 0) -> None:
         """Add a step that the log holds completely."""
         self._seq = max(self._seq, step.seq)
-        self.note_time(step.started)
+        self.note_time(step.started_at)
         self.note_time(timestamp)
         self._has_failed = self._has_failed or step.has_failed
         self._steps.append(step)
@@ -265,9 +265,9 @@ class RunBuilder:
             parent=self.parent,
             context=escape_surrogates(self.context) or None,
             metadata=metadata,
-            started=self.started,
-            ended=self.ended or None,
-            end="raised" if self.has_raised else "finished",
+            started_at=self.started,
+            ended_at=self.ended or None,
+            end_reason="raised" if self.has_raised else "finished",
         )
 
 

@@ -35,8 +35,8 @@ NOW = 100 * DAY
 
 
 def fix(*changes: Change, **fields) -> Fix:
-    first = fields.get("first", ())
-    about = {"sort": "recipe" if first else "change", "tried": 9, "worked": 9, "showable": True, **fields}
+    first = fields.get("prerequisites", ())
+    about = {"type": "prerequisite" if first else "change", "trials": 9, "successes": 9, "showable": True, **fields}
     return Fix(id="fix_1", tool="search", fingerprint="f", changes=changes, **about)
 
 
@@ -47,14 +47,17 @@ def worded(*changes: Change, arguments=None, **fields) -> Lesson:
 @pytest.mark.parametrize(
     ("change", "correction"),
     [
-        (Change(path="k", how="clamp", after=10), "Use k=10."),
-        (Change(path="k", how="substitute", after=True), "Use k=True."),
-        (Change(path="topk", how="rename", after="top_k"), "Call the argument top_k."),
-        (Change(path="k", how="cast", after="integer"), "Give k as a whole number."),
-        (Change(path="tags", how="wrap"), "Give tags as a list."),
-        (Change(path="filters", how="parse"), "Give filters as the value itself, not as JSON in a text."),
-        (Change(path="file", how="trim", after=LAST_PATH_SEGMENT), "Give only the last part of it as file."),
-        (Change(path="unit", how="enum", after="celsius"), "Choose another of the values that unit may have."),
+        (Change(path="k", operation="clamp", after=10), "Use k=10."),
+        (Change(path="k", operation="substitute", after=True), "Use k=True."),
+        (Change(path="topk", operation="rename", after="top_k"), "Rename topk to top_k."),
+        (Change(path="k", operation="cast", after="integer"), "Pass k as an integer."),
+        (Change(path="tags", operation="wrap"), "Pass tags as a list."),
+        (Change(path="filters", operation="parse"), "Pass filters as a JSON value, not as a string."),
+        (
+            Change(path="file", operation="trim", after=LAST_PATH_SEGMENT),
+            "Pass only the last part of the path as file.",
+        ),
+        (Change(path="unit", operation="enum", after="celsius"), "Use another allowed value for unit."),
     ],
 )
 def test_a_correction_says_what_to_do(change, correction):
@@ -62,32 +65,32 @@ def test_a_correction_says_what_to_do(change, correction):
 
 
 def test_what_comes_first_is_told_with_what_is_constant_in_it():
-    ahead = Prerequisite(tool="login", arguments={"keep": True}, open=("user", "password"))
-    lesson = worded(first=(ahead,), arguments={"q": "cats"})
-    assert lesson.mistake == "Calling search before login. It fails with tool/invalid_arguments."
-    assert lesson.correction == "First call login(keep=True, user=..., password); then search with the same arguments."
-    assert lesson.works == "login(keep=True, user=..., password), then search(q=...)"
+    ahead = Prerequisite(tool="login", arguments={"keep": True}, variable_arguments=("user", "password"))
+    lesson = worded(prerequisites=(ahead,), arguments={"q": "cats"})
+    assert lesson.mistake == "Calling search before login fails with tool/invalid_arguments."
+    assert lesson.correction == "First call login(keep=True, user=..., password), then search with the same arguments."
+    assert lesson.working_example == "login(keep=True, user=..., password), then search(q=...)"
 
 
 def test_an_example_is_the_same_call_before_and_after():
-    changes = (Change(path="topk", how="rename", after="k"), Change(path="n", how="clamp", after=5))
+    changes = (Change(path="topk", operation="rename", after="k"), Change(path="n", operation="clamp", after=5))
     lesson = worded(*changes, arguments={"topk": 7, "n": 50, "q": "cats"})
-    assert lesson.failed == "search(topk=7, n=50, q=...)"
-    assert lesson.works == "search(k=7, n=5, q=...)"
+    assert lesson.failing_example == "search(topk=7, n=50, q=...)"
+    assert lesson.working_example == "search(k=7, n=5, q=...)"
 
 
 @pytest.mark.parametrize(
     ("given", "is_worth"),
     [
-        (fix(Change(path="k", how="clamp", after=10)), True),
-        (fix(Change(path="k", how="substitute", after=RUN_SPECIFIC)), False),
-        (fix(Change(path="k", how="drop")), False),
-        (fix(Change(path="k", how="clamp", after=10), sort="retry"), False),
-        (fix(Change(path="k", how="clamp", after=10), worked=2, tried=2), False),
-        (fix(Change(path="k", how="clamp", after=10), worked=4, tried=9), False),
-        (fix(Change(path="k", how="clamp", after=10), state="revoked"), False),
-        (fix(Change(path="k", how="clamp", after=10), showable=False), False),
-        (fix(Change(path="k", how="clamp", after=10), showable=False, state="approved"), False),
+        (fix(Change(path="k", operation="clamp", after=10)), True),
+        (fix(Change(path="k", operation="substitute", after=RUN_SPECIFIC)), False),
+        (fix(Change(path="k", operation="drop")), False),
+        (fix(Change(path="k", operation="clamp", after=10), type="retry"), False),
+        (fix(Change(path="k", operation="clamp", after=10), successes=2, trials=2), False),
+        (fix(Change(path="k", operation="clamp", after=10), successes=4, trials=9), False),
+        (fix(Change(path="k", operation="clamp", after=10), state="revoked"), False),
+        (fix(Change(path="k", operation="clamp", after=10), showable=False), False),
+        (fix(Change(path="k", operation="clamp", after=10), showable=False, state="approved"), False),
     ],
     ids=["a value", "another value", "left out", "again", "twice", "seldom", "taken back", "untold", "untold for all"],
 )
@@ -110,9 +113,16 @@ values = texts | st.lists(texts, max_size=2) | st.dictionaries(texts, texts, max
 def test_no_text_of_a_run_is_in_the_words_of_a_lesson(arguments, after, how, ahead, message):
     about = Pattern(id="pat_1", tool="search", fingerprint="f", kind="tool/x", template=message.replace("canary", ""))
     first = (Prerequisite(tool="login", arguments=ahead),) if ahead else ()
-    made = fix(Change(path="k", how=how, before=after, after=after), first=first)
+    made = fix(Change(path="k", operation=how, before=after, after=after), prerequisites=first)
     lesson = lessons.build_lesson(made, about, arguments, WORDS)
-    for text in (lesson.mistake, lesson.correction, lesson.failed, lesson.works, lesson.error, *lesson.changes):
+    for text in (
+        lesson.mistake,
+        lesson.correction,
+        lesson.failing_example,
+        lesson.working_example,
+        lesson.error,
+        *lesson.changes,
+    ):
         assert "canary" not in str(text)
 
 
@@ -128,7 +138,7 @@ def test_what_is_presentable_stays_so(text):
 
 # A model's words
 
-LESSON = worded(Change(path="k", how="clamp", after=10), arguments={"k": 50})
+LESSON = worded(Change(path="k", operation="clamp", after=10), arguments={"k": 50})
 
 
 @pytest.mark.parametrize(
@@ -142,7 +152,7 @@ def test_a_model_may_choose_the_words(answer):
     changed = lessons.reword_lesson(LESSON, lambda request: answer, WORDS)
     assert changed is not None
     assert "k=10" in changed.correction
-    assert (changed.changes, changed.failed, changed.id) == (LESSON.changes, LESSON.failed, LESSON.id)
+    assert (changed.changes, changed.failing_example, changed.id) == (LESSON.changes, LESSON.failing_example, LESSON.id)
 
 
 @pytest.mark.parametrize(
@@ -171,12 +181,12 @@ def batch(pattern: int, number: int) -> list[AnyEvent]:
     id, at = f"run_{pattern}_{number}", NOW - 20 * DAY + number * DAY // 10
     kind = Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO)
     failure = Failure.of(kind, "k is too large", fingerprint=f"f{pattern}")
-    shared = {"run": id, "name": "search", "started": at}
+    shared = {"run": id, "name": "search", "started_at": at}
     return [
-        RunStarted(Run(id=id, started=at)),
+        RunStarted(Run(id=id, started_at=at)),
         StepEnded(Step(seq=1, call=1, arguments={"k": 50, "q": id}, outcome="failure", failure=failure, **shared)),
         StepEnded(Step(seq=2, call=2, arguments={"k": 10, "q": id}, **shared)),
-        RunEnded(Run(id=id, started=at, ended=at, end="finished")),
+        RunEnded(Run(id=id, started_at=at, ended_at=at, end_reason="finished")),
     ]
 
 
@@ -194,7 +204,7 @@ def test_only_patterns_of_which_the_record_has_changed_much_are_looked_at(tmp_pa
 
     assert store.consolidate(DEFAULT_TENANT, NOW).patterns == 1  # the new one: one more of forty is no news
     told = store.lessons(DEFAULT_TENANT, LessonQuery(now=NOW, limit=100))
-    assert [(each.worked, each.seen) for each in told] == [(41, 41)] * 20  # and counted all the same
+    assert [(each.successes, each.occurrences) for each in told] == [(41, 41)] * 20  # and counted all the same
     store.close()
 
 
@@ -205,7 +215,7 @@ def test_a_bounded_round_leaves_the_rest_for_the_next(tmp_path: Path):
             store.append(DEFAULT_TENANT, batch(pattern, number), f"journal_{pattern}_{number}", 1)
     told: list[tuple[int, int]] = []
     done = store.consolidate(DEFAULT_TENANT, NOW, lambda *each: told.append(each), max_patterns=5)
-    assert (done.patterns, done.left, len(done.lessons)) == (5, 2, 5)
+    assert (done.patterns, done.remaining, len(done.lessons)) == (5, 2, 5)
     assert told == [(5, 5)]
     assert store.consolidate(DEFAULT_TENANT, NOW).patterns == 2
     assert len(store.lessons(DEFAULT_TENANT, LessonQuery(now=NOW))) == 7

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -22,27 +24,35 @@ LESSON = Lesson(
     tool="search",
     kind="tool/invalid_arguments",
     fingerprint="f1",
-    fix="fix_0123456789ab",
+    fix_id="fix_0123456789ab",
     mistake="Asking for more than ten.",
     correction="Use k=10.",
     error="k is 10 at most",
-    failed="search(q=..., k=50)",
-    works="search(q=..., k=10)",
-    changes=(Change(path="k", how="clamp", after=10),),
-    first=(Prerequisite(tool="login", arguments={"keep": True}, open=("user",)),),
+    failing_example="search(q=..., k=50)",
+    working_example="search(q=..., k=10)",
+    changes=(Change(path="k", operation="clamp", after=10),),
+    prerequisites=(Prerequisite(tool="login", arguments={"keep": True}, variable_arguments=("user",)),),
     source="learned",
 )
-TEXT = """---
-id: les_0123456789ab
-tool: search
-kind: tool/invalid_arguments
-fingerprint: f1
-fix: fix_0123456789ab
-source: learned
-changes: [{"path": "k", "how": "clamp", "after": 10}]
-first: [{"tool": "login", "arguments": {"keep": true}, "open": ["user"]}]
-words: %s
----
+TEXT = """+++
+id = "les_0123456789ab"
+tool = "search"
+kind = "tool/invalid_arguments"
+fingerprint = "f1"
+fix_id = "fix_0123456789ab"
+source = "learned"
+base_digest = "%s"
+
+[[changes]]
+path = "k"
+operation = "clamp"
+after = 10
+
+[[prerequisites]]
+tool = "login"
+arguments = { "keep" = true }
+variable_arguments = ["user"]
++++
 
 # Mistake
 
@@ -56,11 +66,11 @@ Use k=10.
 
     k is 10 at most
 
-# Failed
+# Failing example
 
     search(q=..., k=50)
 
-# Works
+# Working example
 
     search(q=..., k=10)
 """ % lesson_files.digest_texts(LESSON)  # noqa: UP031 - braces in it
@@ -73,10 +83,16 @@ def again(lesson: Lesson) -> Lesson:
 def normal(lesson: Lesson) -> Lesson:
     """What of a lesson is in its file: its words and its form."""
     texts = {name: lessons.sanitize_lesson_text(getattr(lesson, name)) for name in lessons.TEXT_FIELDS}
-    names = ("tool", "kind", "fingerprint", "fix", "origin")
+    names = ("tool", "kind", "fingerprint", "fix_id", "origin")
     lines = {name: lessons.sanitize_line(getattr(lesson, name)) for name in names}
     return Lesson(
-        id=lesson.id, **texts, **lines, changes=lesson.changes, first=lesson.first, source=lesson.source, edited=True
+        id=lesson.id,
+        **texts,
+        **lines,
+        changes=lesson.changes,
+        prerequisites=lesson.prerequisites,
+        source=lesson.source,
+        edited=True,
     )
 
 
@@ -91,7 +107,7 @@ def test_a_file_is_the_lesson_it_was_made_of():
 
 
 def test_its_name_does_not_change_with_its_words():
-    other = msgspec.structs.replace(LESSON, mistake="Else.", correction="Else.", worked=7)
+    other = msgspec.structs.replace(LESSON, mistake="Else.", correction="Else.", successes=7)
     assert lesson_files.build_file_name(LESSON) == lesson_files.build_file_name(other) == (
         "search--invalid-arguments--les_0123456789ab.md"
     )  # fmt: skip
@@ -107,38 +123,42 @@ def test_a_name_never_leaves_its_folder(tool, tmp_path):
 
 
 def test_figures_are_told_and_not_read_back():
-    proven = msgspec.structs.replace(LESSON, tried=9, worked=8, seen=12, agents={"a": 1, "b": 2}, state="active")
+    proven = msgspec.structs.replace(
+        LESSON, trials=9, successes=8, occurrences=12, agents={"a": 1, "b": 2}, state="active"
+    )
     text = lesson_files.render_lesson_file(proven)
-    assert "evidence: active, worked 8 of 9 times; met 12 times by 2 agents\n" in text
+    assert 'evidence = "active, succeeded in 8 of 9 runs; 12 occurrences by 2 agents"\n' in text
     assert again(proven) == normal(LESSON)
 
 
-values = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
+scalars = st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
 texts = st.text(max_size=200) | st.text("# \\-:\n\t\"'ab`{}", max_size=60)
+keys = texts.filter(lambda text: text != "null")
 lines = st.text(max_size=60) | st.text('": #\\-ab', max_size=20)
-forms = st.builds(
-    Change,
-    path=lines,
-    how=st.sampled_from(["cast", "rename", "drop", "clamp", "substitute"]),
-    after=values | lines,
+values = st.recursive(
+    st.none() | scalars | lines,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.just("null") | lines, inner, max_size=2),
+    max_leaves=6,
 )
+operations = st.sampled_from(["cast", "rename", "drop", "clamp", "substitute"])
+forms = st.builds(Change, path=lines, operation=operations, before=values, after=values)
 aheads = st.builds(
     Prerequisite,
     tool=lines,
-    arguments=st.dictionaries(lines, values | lines, max_size=3),
-    open=st.lists(lines).map(tuple),
+    arguments=st.dictionaries(lines, values, max_size=3),
+    variable_arguments=st.lists(lines).map(tuple),
 )
 
 
 @settings(deadline=None, max_examples=300)
 @given(
     words=st.fixed_dictionaries(dict.fromkeys(lessons.TEXT_FIELDS, texts)),
-    about=st.fixed_dictionaries(dict.fromkeys(("tool", "kind", "fingerprint", "fix", "origin"), lines)),
+    about=st.fixed_dictionaries(dict.fromkeys(("tool", "kind", "fingerprint", "fix_id", "origin"), lines)),
     changes=st.lists(forms, max_size=4).map(tuple),
     first=st.lists(aheads, max_size=3).map(tuple),
 )
 def test_whatever_a_lesson_says_is_read_back(words, about, changes, first):
-    lesson = Lesson(id="les_0123456789ab", **words, **about, changes=changes, first=first, source="seed")
+    lesson = Lesson(id="les_0123456789ab", **words, **about, changes=changes, prerequisites=first, source="seed")
     wanted = normal(lesson)
     if not wanted.mistake or not wanted.correction:
         with pytest.raises(LessonFileError, match=r"a\.md:\d+: "):
@@ -149,6 +169,30 @@ def test_whatever_a_lesson_says_is_read_back(words, about, changes, first):
     assert lesson_files.digest_texts(again(lesson)) == lesson_files.digest_texts(lesson)
 
 
+@settings(deadline=None)
+@given(st.recursive(scalars | texts, lambda inner: st.lists(inner) | st.dictionaries(keys, inner), max_leaves=8))
+def test_a_value_is_written_as_toml(value):
+    assert repr(tomllib.loads(f"x = {lesson_files.render_toml(value)}")["x"]) == repr(value)
+
+
+NULLS: list[tuple[Any, str]] = [
+    (None, "{ null = true }"),
+    ([1, None], "[1, { null = true }]"),
+    ({"null": True}, '{ "null" = [true] }'),
+    ({"null": None}, '{ "null" = [{ null = true }] }'),
+    ({"null": None, "a": True}, '{ "null" = { null = true }, "a" = true }'),
+]
+
+
+@pytest.mark.parametrize(("value", "written"), NULLS)
+def test_null_is_told_from_a_table_that_looks_like_it(value, written):
+    change = Change(path="k", operation="default", after=value)
+    lesson = msgspec.structs.replace(LESSON, changes=(change,))
+    assert lesson_files.render_toml(value) == written
+    assert (f"after = {written}\n" in lesson_files.render_lesson_file(lesson)) is (value is not None)
+    assert again(lesson).changes == (change,)
+
+
 def test_what_is_edited_by_hand_is_read_as_it_stands():
     text = TEXT.replace("Use k=10.", "\n\nAsk for ten,\nthen page.   \n\n\n").replace("\n", "\r\n")
     lesson = lesson_files.parse_lesson_file(text.encode(), "a.md").lesson
@@ -157,10 +201,10 @@ def test_what_is_edited_by_hand_is_read_as_it_stands():
 
 
 def test_a_file_written_by_hand_needs_a_tool_and_two_texts():
-    text = "---\ntool: git\n---\n# Mistake\nPushing first.\n# Correction\nPull first.\n"
+    text = "+++\ntool = 'git'\n+++\n# Mistake\nPushing first.\n# Correction\nPull first.\n"
     lesson = lesson_files.parse_lesson_file(text.encode(), "mine.md").lesson
     assert lesson.source == "file"
-    assert lesson_files.LESSON_ID.fullmatch(lesson.id)
+    assert re.fullmatch("les_[0-9a-f]{12}", lesson.id)
     assert lesson_files.parse_lesson_file(text.encode(), "mine.md").lesson.id == lesson.id
     assert lesson_files.parse_lesson_file(text.encode(), "other.md").lesson.id != lesson.id
 
@@ -171,39 +215,48 @@ def instead(old: str, new: str) -> bytes:
 
 
 REFUSED: dict[str, tuple[bytes, int, str]] = {
-    "nothing": (b"", 1, "three dashes"),
-    "no front matter": (b"# Mistake\n", 1, "three dashes"),
-    "front matter that never ends": (b"---\ntool: a\n", 3, "no three dashes"),
-    "endless front matter": (b"---\n" + b"tool: a\n" * 60, 40, "within 40 lines"),
-    "an unknown key": (instead("kind:", "kinds:"), 4, "expected one of"),
-    "a line that is no pair": (instead("kind: tool/invalid_arguments", "just words"), 4, "just words"),
-    "a key twice": (instead("kind: tool/invalid_arguments", "tool: other"), 4, "tool is there twice, first in line 3"),
-    "another id": (instead("les_0123456789ab", "../../etc/passwd"), 2, "no id of a lesson"),
-    "no tool": (instead("tool: search\n", ""), 1, "which tool"),
-    "another source": (instead("source: learned", "source: proven"), 7, "none of learned"),
-    "broken JSON": (instead('"clamp"', '"clamp'), 8, "not JSON"),
-    "a form of another type": (instead('"clamp"', '"explode"'), 8, "not of its form"),
-    "a form that is a list of lists": (instead('[{"path": "k", "how": "clamp", "after": 10}]', "[[1]]"), 8, "form"),
-    "a form with more": (instead('"after": 10', '"after": 10, "exec": 1'), 8, "exec"),
-    "a key of a form twice": (instead('"after": 10', '"after": 10, "after": 99'), 8, "twice"),
-    "a number that is none": (instead('"after": 10', '"after": NaN'), 8, "NaN"),
-    "deep JSON": (instead("[{", "[" * 20_000), 8, "not JSON"),
-    "too many forms": (instead('[{"path": "k", "how": "clamp", "after": 10}]', str([{}] * 9)), 8, "more than 8"),
-    "an unknown heading": (instead("# Error", "# Errors"), 21, "none of # Mistake"),
-    "a heading twice": (instead("# Error", "# Mistake"), 21, "twice, first in line 13"),
-    "text before the headings": (instead("---\n\n# Mistake", "---\nhello\n# Mistake"), 12, "before the first"),
-    "no correction": (instead("Use k=10.", ""), 17, "Correction is missing"),
-    "code that is not indented": (instead("    k is", "k is"), 23, "four spaces"),
-    "an escape": (instead("Asking", "\x1b[2JAsking"), 15, "U+001B"),
-    "a bell in a value": (instead("search\n", "sea\x07rch\n"), 3, "U+0007"),
-    "a hidden character": (instead("Asking", "As\u202eking"), 15, "U+202E"),
-    "a hidden character in JSON": (instead("tool: search", 'tool: "a\\u202e"'), 3, "cannot be seen"),
-    "a lone carriage return": (instead("Asking", "As\rking"), 15, "U+000D"),
-    "bad UTF-8": (TEXT.encode().replace(b"Asking", b"\xffAsking"), 15, "not UTF-8: byte 0xff"),
-    "a surrogate": (instead("Asking", "\ud800"), 15, "not UTF-8"),
+    "nothing": (b"", 1, "before and after it"),
+    "no front matter": (b"# Mistake\n", 1, "No front matter"),
+    "front matter that never ends": (b"+++\ntool = 'a'\n", 1, "No front matter"),
+    "an unknown key": (instead("kind =", "kinds ="), 4, "unknown field `kinds`"),
+    "a line that is no pair": (instead('kind = "tool/invalid_arguments"', "just words"), 4, "Expected '='"),
+    "a key twice": (instead('kind = "tool/invalid_arguments"', 'tool = "other"'), 4, "Cannot overwrite"),
+    "a key of another type": (instead('"f1"', "1"), 5, "Expected `str`, got `int` - at `$.fingerprint`"),
+    "another id": (instead("les_0123456789ab", "../../etc/passwd"), 2, "`$.id`"),
+    "an id and a line end": (instead("les_0123456789ab", "les_0123456789ab\\n"), 1, "invisible character"),
+    "no tool": (instead('tool = "search"\n', ""), 1, "missing required field `tool`"),
+    "another source": (instead('"learned"', '"proven"'), 7, "Invalid enum value 'proven'"),
+    "a broken string": (instead('"clamp"', '"clamp'), 12, "Illegal character '\\n'"),
+    "a form of another type": (instead('"clamp"', '"explode"'), 10, "`$.changes[0].operation`"),
+    "a form that is no table": (instead("[[changes]]", "changes = [[1]]\n[[more]]"), 10, "`$.changes[0]`"),
+    "a form with more": (instead("after = 10", "after = 10\nexec = 1"), 10, "unknown field `exec`"),
+    "a call with more": (instead('"login"', '"login"\nexec = 1'), 15, "unknown field `exec`"),
+    "a key of a form twice": (instead("after = 10", "after = 10\nafter = 99"), 14, "Cannot overwrite"),
+    "an argument twice": (instead('"keep" = true', "a = 1, a = 2"), 17, "Duplicate inline table key"),
+    "a number that is none": (instead("after = 10", "after = nan"), 1, "finite numbers"),
+    "an endless number": (instead("after = 10", "after = [1e999]"), 1, "finite numbers"),
+    "a date": (instead("after = 10", "after = { x = 2024-01-01 }"), 1, "Values are strings"),
+    "a very large number": (instead("after = 10", "after = " + "1" * 50_000), 1, "4300 digits"),
+    "deep lists": (instead("after = 10", "after = " + "[" * 20_000), 1, "recursion"),
+    "a hidden key": (instead("kind", '"a\\u202e"'), 4, "unknown field `a`"),
+    "deep tables": (instead("after = 10", "after = " + "{a = " * 10_000), 1, "recursion"),
+    "deep keys": (instead("after = 10", "after." + "a." * 30_000 + "a = 1"), 13, "more than 500 dots"),
+    "too many forms": (instead("[[changes]]\n", "[[changes]]\n" * 9), 10, "length <= 8"),
+    "an unknown heading": (instead("# Error", "# Errors"), 29, "Unknown heading 'Errors'"),
+    "a heading twice": (instead("# Error", "# Mistake"), 29, "Repeated heading 'Mistake'"),
+    "text before the headings": (instead("+++\n\n# Mistake", "+++\nhello\n# Mistake"), 20, "before the first"),
+    "no correction": (instead("Use k=10.", ""), 25, "Correction is missing"),
+    "code that is not indented": (instead("    k is", "k is"), 31, "four spaces"),
+    "an escape": (instead("Asking", "\x1b[2JAsking"), 23, "U+001B"),
+    "a bell in a value": (instead("search", "sea\x07rch"), 3, "U+0007"),
+    "a hidden character": (instead("Asking", "As\u202eking"), 23, "U+202E"),
+    "an escaped hidden character": (instead("search", "a\\u202e"), 1, "invisible character"),
+    "a lone carriage return": (instead("Asking", "As\rking"), 23, "U+000D"),
+    "bad UTF-8": (TEXT.encode().replace(b"Asking", b"\xffAsking"), 23, "not UTF-8 (byte 0xff)"),
+    "a surrogate": (instead("Asking", "\ud800"), 23, "not UTF-8"),
     "a mark of the order of bytes": (b"\xef\xbb\xbf" + TEXT.encode(), 1, "U+FEFF"),
-    "something huge": (b"---\n" + b"a" * 100_000, 1, "at most 64 KB"),
-    "a text that is too long": (instead("Asking", "word " * 300), 13, "more than 900"),
+    "something huge": (b"+++\n" + b"a" * 10_000_000, 1, "at most 64 KB"),
+    "a text that is too long": (instead("Asking", "word " * 300), 21, "exceeds 900"),
 }  # fmt: skip
 
 
@@ -216,7 +269,10 @@ def test_what_is_no_lesson_is_refused_with_its_line(data, line, why):
 
 
 @settings(deadline=None, max_examples=300)
-@given(data=st.binary(max_size=300) | st.text('-\n#: abtol\\"[]{}', max_size=200).map(str.encode))
+@given(
+    data=st.binary(max_size=300)
+    | st.text('+\n#= abtol.\\"[]{}1', max_size=200).map("+++\n{}\n+++\n".format).map(str.encode)
+)
 def test_no_file_does_more_than_be_read_or_refused(data):
     with contextlib.suppress(LessonFileError):
         lesson_files.parse_lesson_file(data, "a.md")
@@ -240,7 +296,7 @@ def test_a_folder_is_read_whole_and_what_is_wrong_is_told(tmp_path):
 
     assert [each.name for each in found] == ["a.md"]
     assert [each.partition(" ")[0] for each in refused] == ["b.md:1:", "c.md:1:", "d.md:1:"]
-    assert "a.md too" in refused[0]
+    assert "also in a.md" in refused[0]
 
 
 def test_links_pipes_and_folders_are_no_lessons(tmp_path):
@@ -260,7 +316,7 @@ def test_links_pipes_and_folders_are_no_lessons(tmp_path):
 
 
 def test_a_folder_that_is_not_there_is_told(tmp_path):
-    with pytest.raises(LessonFileError, match="cannot be read"):
+    with pytest.raises(LessonFileError, match="Cannot read the folder"):
         lesson_files.load_folder(tmp_path / "nowhere")
 
 

@@ -31,7 +31,7 @@ class Counting(MemoryStore):
     def consolidate(self, tenant, now, progress=None, max_patterns=None):
         self.asked.append((tenant, max_patterns))
         lesson = Lesson(id="les_0123456789ab", tool=tenant, mistake="m", correction="c")
-        return ConsolidationResult(left=self.left, lessons=(lesson,))
+        return ConsolidationResult(remaining=self.left, lessons=(lesson,))
 
 
 class Clock:
@@ -82,13 +82,13 @@ def at_once(monkeypatch):
 
 
 def publish_a_mistake(stream: EventStream, id: str, at: int) -> None:
-    run = Run(id=id, started=at)
+    run = Run(id=id, started_at=at)
     stream.publish(RunStarted(run))
-    shared = {"run": id, "name": "search", "started": at}
+    shared = {"run": id, "name": "search", "started_at": at}
     before = {"k": 50, "q": id}
     stream.publish(StepEnded(Step(seq=1, call=1, arguments=before, outcome="failure", failure=REJECTED, **shared)))
     stream.publish(StepEnded(Step(seq=2, call=2, arguments={**before, "k": 10}, **shared)))
-    stream.publish(RunEnded(Run(id=id, started=at, ended=at + 1, end="finished")))
+    stream.publish(RunEnded(Run(id=id, started_at=at, ended_at=at + 1, end_reason="finished")))
 
 
 def test_what_agents_do_becomes_a_lesson_and_listeners_hear_of_it(tmp_path, at_once):
@@ -135,4 +135,4 @@ def test_a_store_that_cannot_learn_keeps_records_all_the_same(at_once, caplog):
         assert recorder.flush(30)
         recorder.close(30)
     assert store.run(DEFAULT_TENANT, "run_a") is not None
-    assert "lessons wait: no room to learn" in caplog.text
+    assert "Consolidation of lessons postponed: no room to learn" in caplog.text

@@ -82,8 +82,8 @@ def test_the_real_message_reads_the_same():
 def test_an_attribute_of_any_sort_is_passed_over_without_harm():
     array = field(1, b"gen_ai.tool.name") + field(2, field(5, field(1, field(1, b"x"))))
     facts: dict[str, object] = {}
-    protobuf._add_attribute(array, 0, len(array), facts)
+    protobuf.add_attribute(array, 0, len(array), facts)
     assert facts == {"gen_ai.tool.name": None}
     plain = attribute("gen_ai.tool.name", 3.5)
-    protobuf._add_attribute(plain, 0, len(plain), facts)
+    protobuf.add_attribute(plain, 0, len(plain), facts)
     assert facts == {"gen_ai.tool.name": 3.5}

@@ -35,10 +35,10 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 
 
 def write(store: SqliteStore, id: str, journal: str = "j", result: str | None = None) -> None:
-    run = Run(id=id, started=1, ended=2, end="finished")
+    run = Run(id=id, started_at=1, ended_at=2, end_reason="finished")
     steps = [
-        Step(run=id, seq=1, call=1, name="search", started=1, outcome="failure", failure=TIMEOUT),
-        Step(run=id, seq=2, call=1, attempt=2, name="search", started=2, result=result),
+        Step(run=id, seq=1, call=1, name="search", started_at=1, outcome="failure", failure=TIMEOUT),
+        Step(run=id, seq=2, call=1, attempt=2, name="search", started_at=2, result=result),
     ]
     batch: list[AnyEvent] = [RunStarted(run), *map(StepEnded, steps), RunEnded(run)]
     store.append(DEFAULT_TENANT, batch, journal, store.offset(DEFAULT_TENANT, journal) + 1)
@@ -68,7 +68,7 @@ def test_a_copy_is_made_while_others_write(store, tmp_path):
         is_over.set()
         thread.join()
 
-    assert health.sound
+    assert health.healthy
     assert health.runs >= 50
     assert told[-1][0] == told[-1][1] > 0
     assert (tmp_path / "copies").stat().st_mode & 0o777 == 0o700
@@ -82,7 +82,7 @@ def test_a_copy_is_made_while_others_write(store, tmp_path):
 def test_a_copy_never_overwrites(store, tmp_path):
     other = tmp_path / "b.db"
     other.write_bytes(b"mine")
-    with pytest.raises(StoreError, match="is there already"):
+    with pytest.raises(StoreError, match="already exists"):
         store.backup(other)
     assert other.read_bytes() == b"mine"
 
@@ -91,7 +91,7 @@ def test_a_copy_that_fails_leaves_nothing(store, tmp_path, monkeypatch):
     def broken(connection: sqlite3.Connection) -> Callable[..., None]:
         raise StoreError("the copy is not sound")
 
-    monkeypatch.setattr(backup, "_progress", broken)
+    monkeypatch.setattr(backup, "build_page_callback", broken)
     with pytest.raises(StoreError, match="not sound"):
         store.backup(tmp_path / "b.db")
     assert not list(tmp_path.glob("b.db*"))
@@ -102,7 +102,7 @@ def test_a_copy_that_fails_leaves_nothing(store, tmp_path, monkeypatch):
 def test_a_copy_that_lacks_something_is_not_put_in_its_place(store, tmp_path, monkeypatch):
     write(store, "run_a")
     monkeypatch.setattr(sqlite3, "connect", lambda *given, **more: Emptied(*given, **more))
-    with pytest.raises(StoreError, match=r"not sound \(something is missing\)"):
+    with pytest.raises(StoreError, match=r"damaged \(records are missing\)"):
         store.backup(tmp_path / "b.db")
     assert not list(tmp_path.glob("b.db*"))
 
@@ -128,6 +128,7 @@ def test_a_copy_takes_the_place_of_another_file_only_if_told_and_never_that_of_t
     assert store.run(DEFAULT_TENANT, "run_a") is not None
 
 
+@pytest.mark.durability
 @pytest.mark.skipif(sys.platform == "win32", reason="no lock goes with its process there")
 def test_what_a_killed_process_left_is_removed_by_the_next_copy_and_what_a_living_one_makes_is_not(store, tmp_path):
     write(store, "run_a")

@@ -28,11 +28,11 @@ PATTERNS = 8
 def overcome(run: str, pattern: int, between: tuple[str, ...], at: int) -> list[AnyEvent]:
     """A run in which a call failed, and worked after these others."""
     failure = Failure.of(KINDS[pattern % 2], f"door {'x' * pattern} is open", fingerprint=f"1:{pattern}")
-    shared: dict[str, Any] = {"run": run, "started": at}
+    shared: dict[str, Any] = {"run": run, "started_at": at}
     calls = [Step(seq=1, call=1, name="start", arguments={"gear": 1}, outcome="failure", failure=failure, **shared)]
     for seq, name in enumerate((*between, "start"), start=2):
         calls.append(Step(seq=seq, call=seq, name=name, arguments={"gear": 1}, **shared))
-    about = Run(id=run, started=at)
+    about = Run(id=run, started_at=at)
     return [RunStarted(about), *map(StepEnded, calls), RunEnded(about)]
 
 
@@ -57,7 +57,7 @@ IDS = [pattern_id("start", f"1:{pattern}") for pattern in range(PATTERNS)]  # th
 @pytest.mark.parametrize("kind", ["", *map(str, KINDS), "tool/timeout"])
 @pytest.mark.parametrize("patterns", [[], IDS[:1], IDS, IDS[::-1], IDS[-1:], ["pat_unknown", *IDS[3:]]])
 def test_the_fixes_of_a_few_patterns_are_those_that_every_database_finds(store, patterns, kind, monkeypatch):
-    read = store._reader(DEFAULT_TENANT)
+    read = store.row_reader(DEFAULT_TENANT)
     assert sorted(fix_lookup.find_pattern_fixes(read, DEFAULT_TENANT, patterns, kind)) == sorted(
         fix_queries.find_pattern_fixes(read, DEFAULT_TENANT, patterns, kind)
     )
@@ -69,7 +69,7 @@ def test_the_fixes_of_a_few_patterns_are_those_that_every_database_finds(store, 
 
 def test_those_of_the_first_three_that_have_any_are_told(store):
     found = fix_lookup.find_pattern_fixes(
-        store._reader(DEFAULT_TENANT), DEFAULT_TENANT, [IDS[-1], *IDS[5::-1]], str(KINDS[1])
+        store.row_reader(DEFAULT_TENANT), DEFAULT_TENANT, [IDS[-1], *IDS[5::-1]], str(KINDS[1])
     )
     assert list(dict.fromkeys(pattern for pattern, *_ in found)) == [IDS[5], IDS[3], IDS[1]]
 
@@ -77,7 +77,7 @@ def test_those_of_the_first_three_that_have_any_are_told(store):
 @pytest.mark.parametrize("without", ["", "run_1_0"])
 def test_what_was_called_is_told_by_the_same_votes_as_in_every_database(store, without, monkeypatch):
     monkeypatch.setattr(prerequisites, "MAX_SAMPLES_PER_FIX", 2)
-    read = store._reader(DEFAULT_TENANT)
+    read = store.row_reader(DEFAULT_TENANT)
     fixes = [id for (id,) in read("SELECT id FROM fixes WHERE tenant = ?", (DEFAULT_TENANT,))]
     assert len(fixes) > 20
     for ids in ([], fixes[:1], fixes, ["fix_unknown"]):
@@ -101,10 +101,10 @@ def test_a_question_takes_three_ways_there_and_back_at_the_most(store, monkeypat
     )  # which has the patterns of the tool in hand
     monkeypatch.setattr(PostgresConnection, "execute", noted)
 
-    assert store.fixes(DEFAULT_TENANT, FixQuery.for_failure("start", new, {"gear": 1}, now=1000))[0].likeness < 1
+    assert store.fixes(DEFAULT_TENANT, FixQuery.for_failure("start", new, {"gear": 1}, now=1000))[0].similarity < 1
     assert len(told) == 3
     told.clear()
-    assert store.fixes(DEFAULT_TENANT, FixQuery.for_failure("start", known, {"gear": 1}, now=1000))[0].likeness == 1
+    assert store.fixes(DEFAULT_TENANT, FixQuery.for_failure("start", known, {"gear": 1}, now=1000))[0].similarity == 1
     assert len(told) == 2
     told.clear()
     assert store.recall(DEFAULT_TENANT, RecallQuery(tool="start", fingerprint="1:2"))

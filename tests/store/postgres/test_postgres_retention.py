@@ -91,7 +91,7 @@ class Pair:
 
     def days(self, before: int) -> list[int]:
         """That have a part."""
-        with self.postgres._reading(DEFAULT_TENANT) as connection:
+        with self.postgres.read_connection(DEFAULT_TENANT) as connection:
             parts = postgres_days.list_partition_days(connection.raw_connection)
         return [day - DAY_ONE for day in parts if day < DAY_ONE + before]
 
@@ -101,7 +101,7 @@ class Pair:
 
 
 def rows(store: DatabaseStore, table: str, columns: str) -> list[Any]:
-    found = store._read(DEFAULT_TENANT, f"SELECT {columns} FROM {table} WHERE tenant = ?", (DEFAULT_TENANT,))
+    found = store.read_rows(DEFAULT_TENANT, f"SELECT {columns} FROM {table} WHERE tenant = ?", (DEFAULT_TENANT,))
     return sorted(map(repr, found))
 
 
@@ -115,10 +115,10 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 def worked(id: str, count: int = 3) -> list[Any]:
     steps = [
-        Step(run=id, seq=n, call=n, name="search", started=n * DAY, metadata={"model": "large"})
+        Step(run=id, seq=n, call=n, name="search", started_at=n * DAY, metadata={"model": "large"})
         for n in range(1, count + 1)
     ]
-    return [RunStarted(Run(id=id, agent="a", started=5)), *map(StepEnded, steps), RunEnded(ended(id))]
+    return [RunStarted(Run(id=id, agent="a", started_at=5)), *map(StepEnded, steps), RunEnded(ended(id))]
 
 
 def failed(id: str) -> list[Any]:
@@ -127,17 +127,17 @@ def failed(id: str) -> list[Any]:
     other = Step(run=id, seq=2, call=2, name="search", arguments={"k": 10})
     last = Step(run=id, seq=3, call=3, name="fetch", outcome="failure", failure=Failure.of(WRONG.kind, ""))
     steps = [StepEnded(step) for step in (one, other, last)]
-    return [RunStarted(Run(id=id, agent="b", started=5)), *steps, RunEnded(ended(id, "b"))]
+    return [RunStarted(Run(id=id, agent="b", started_at=5)), *steps, RunEnded(ended(id, "b"))]
 
 
 def ended(id: str, agent: str = "a") -> Run:
-    return Run(id=id, agent=agent, started=5, ended=9, end="finished")
+    return Run(id=id, agent=agent, started_at=5, ended_at=9, end_reason="finished")
 
 
 def refuse_deletes(pair: Pair, day: int) -> None:
     """From now on no row of this day can be deleted."""
     part = postgres_days.partition_name(DAY_ONE + day)
-    with pair.postgres._reading(DEFAULT_TENANT) as connection:
+    with pair.postgres.read_connection(DEFAULT_TENANT) as connection:
         connection.raw_connection.execute(
             "CREATE OR REPLACE FUNCTION refused() RETURNS trigger LANGUAGE plpgsql AS "
             "$$ BEGIN RAISE EXCEPTION 'a row was deleted'; END $$"
@@ -154,12 +154,12 @@ def test_a_day_that_is_over_goes_without_a_delete_and_all_else_is_as_in_sqlite(p
     pair.keep(5, *worked("run_d"))
     refuse_deletes(pair, 0)
 
-    assert pair.prune(Retention(successes=DAY, failures=2 * DAY), day=4)[:2] == (3, 9)
+    assert pair.prune(Retention(keep_successes=DAY, keep_failures=2 * DAY), day=4)[:2] == (3, 9)
 
     assert pair.days(before=4) == []
     assert [each.run.id for each in pair.postgres.export(DEFAULT_TENANT)] == ["run_d"]
     (pattern,) = pair.postgres.patterns(DEFAULT_TENANT, PatternQuery(tool="search"))
-    assert (pattern.count, pattern.runs) == (2, 2)  # what was counted outlives the rows
+    assert (pattern.occurrences, pattern.runs) == (2, 2)  # what was counted outlives the rows
     assert pair.both(lambda store: store.health(DEFAULT_TENANT).steps) == 3
     pair.both(lambda store: store.rebuild(DEFAULT_TENANT))
     pair.compare()
@@ -176,7 +176,9 @@ def test_of_a_day_that_has_little_left_that_is_put_anew_and_the_rest_goes_withou
         refuse_deletes(pair, 0)
         before = number_of(pair, 0)
 
-        assert pair.prune(Retention(successes=3 * DAY, failures=failures, compress_after=None), day)[:2] == gone
+        assert (
+            pair.prune(Retention(keep_successes=3 * DAY, keep_failures=failures, compress_after=None), day)[:2] == gone
+        )
 
         assert pair.days(before=4) == [0]
         assert number_of(pair, 0) != before
@@ -186,7 +188,7 @@ def test_of_a_day_that_has_little_left_that_is_put_anew_and_the_rest_goes_withou
     pair.keep(8, *worked("run_not_begun", count=2))
     assert pair.both(lambda store: len(store.run(DEFAULT_TENANT, "run_not_begun").steps)) == 2
     pair.compare()
-    with pair.postgres._reading(DEFAULT_TENANT) as connection:
+    with pair.postgres.read_connection(DEFAULT_TENANT) as connection:
         # tenants are kept apart there, too
         assert all(postgres_security.list_tables(connection.raw_connection).values())
         ((unlike,),) = connection.execute(
@@ -201,7 +203,9 @@ def test_a_day_whose_steps_were_compressed_takes_less_room_than_before(pair):
     told = "The same words come again and again in what a tool says, and that is what makes it short. " * 12
     for n in range(60):
         step = Step(run=f"run_{n}", seq=1, call=1, name="search", result=f"{n} {told}")
-        pair.keep(0, RunStarted(Run(id=f"run_{n}", agent="a", started=5)), StepEnded(step), RunEnded(ended(f"run_{n}")))
+        pair.keep(
+            0, RunStarted(Run(id=f"run_{n}", agent="a", started_at=5)), StepEnded(step), RunEnded(ended(f"run_{n}"))
+        )
     before = room_of(pair, 0)
     assert pair.prune(Retention(), day=8)[3] == 60
     assert room_of(pair, 0) < before
@@ -210,14 +214,14 @@ def test_a_day_whose_steps_were_compressed_takes_less_room_than_before(pair):
 
 def room_of(pair: Pair, day: int) -> int:
     part = postgres_days.partition_name(DAY_ONE + day)
-    with pair.postgres._reading(DEFAULT_TENANT) as connection:
+    with pair.postgres.read_connection(DEFAULT_TENANT) as connection:
         return int(connection.execute(f"SELECT pg_total_relation_size('{part}')").fetchone()[0])
 
 
 def number_of(pair: Pair, day: int) -> int:
     """By which PostgreSQL knows the part of this day."""
     part = postgres_days.partition_name(DAY_ONE + day)
-    with pair.postgres._reading(DEFAULT_TENANT) as connection:
+    with pair.postgres.read_connection(DEFAULT_TENANT) as connection:
         return int(connection.execute("SELECT CAST(to_regclass(?) AS oid)::bigint", (part,)).fetchone()[0])
 
 
@@ -230,7 +234,7 @@ def test_of_a_day_of_which_most_stays_the_few_that_go_are_deleted(pair, monkeypa
         events[1] = StepEnded(msgspec.structs.replace(events[1].step, result=noise))
     pair.keep(0, *worked("run_small"), *(event for events in large for event in events))
     before = number_of(pair, 0)
-    assert pair.prune(Retention(successes=DAY, failures=90 * DAY, compress_after=None), day=4)[:2] == (1, 3)
+    assert pair.prune(Retention(keep_successes=DAY, keep_failures=90 * DAY, compress_after=None), day=4)[:2] == (1, 3)
     assert number_of(pair, 0) == before
 
 
@@ -241,13 +245,13 @@ def test_what_is_to_stay_of_a_day_stays_with_its_day(pair):
     pair.keep(2, *worked("run_c"), StepEnded(Step(run="run_not_begun", seq=1, call=1, name="search")))
     pair.keep(3, *worked("run_d"))
 
-    assert pair.prune(Retention(successes=DAY, failures=90 * DAY), day=8)[:2] == (4, 12)
+    assert pair.prune(Retention(keep_successes=DAY, keep_failures=90 * DAY), day=8)[:2] == (4, 12)
     assert pair.days(before=8) == [0, 1, 2]
     assert pair.both(lambda store: sorted(each.run.id for each in store.export(DEFAULT_TENANT))) == [
         "run_imported", "run_kept_longer",
     ]  # fmt: skip
 
-    assert pair.prune(Retention(failures=DAY, imports=True, successes=DAY), day=9)[:2] == (2, 6)
+    assert pair.prune(Retention(keep_failures=DAY, include_imported=True, keep_successes=DAY), day=9)[:2] == (2, 6)
     assert pair.days(before=9) == [2]
     pair.keep(9, *worked("run_not_begun", count=2))  # its first step is where it was
     assert pair.both(lambda store: len(store.run(DEFAULT_TENANT, "run_not_begun").steps)) == 2
@@ -258,19 +262,19 @@ def test_a_day_of_which_another_tenant_has_steps_stays_for_them(pair):
     pair.keep(0, *worked("run_theirs"), tenant="acme")
     before = pair.postgres.run("acme", "run_theirs")
 
-    assert pair.prune(Retention(successes=DAY), day=4)[:2] == (1, 3)
+    assert pair.prune(Retention(keep_successes=DAY), day=4)[:2] == (1, 3)
 
     assert pair.days(before=4) == [0]
     assert pair.postgres.run("acme", "run_theirs") == before
     refuse_deletes(pair, 0)
-    assert pair.postgres.prune("acme", Retention(successes=DAY), pair.clock.now + 9 * DAY).steps == 3
+    assert pair.postgres.prune("acme", Retention(keep_successes=DAY), pair.clock.now + 9 * DAY).steps == 3
     assert pair.days(before=4) == []
 
 
 def test_a_day_that_somebody_reads_is_emptied_and_goes_the_next_time(pair):
     pair.keep(0, *worked("run_a"), *failed("run_b"))
-    policy = Retention(successes=DAY, failures=DAY)
-    with pair.postgres._reading(DEFAULT_TENANT) as reader:
+    policy = Retention(keep_successes=DAY, keep_failures=DAY)
+    with pair.postgres.read_connection(DEFAULT_TENANT) as reader:
         reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         assert reader.execute("SELECT count(*) FROM steps").fetchone() == (6,)
         assert pair.prune(policy, day=4)[:2] == (2, 6)
@@ -284,7 +288,7 @@ def test_what_is_being_copied_is_copied_as_it_was_when_the_copy_began(pair):
     pair.keep(0, *worked("run_a"), *failed("run_b"))
     side = PostgresSide(pair.url, is_source=True)
     try:
-        assert pair.prune(Retention(successes=DAY, failures=DAY), day=4)[:2] == (2, 6)
+        assert pair.prune(Retention(keep_successes=DAY, keep_failures=DAY), day=4)[:2] == (2, 6)
         steps = side.tables()["steps"]
         assert side.count(steps, DEFAULT_TENANT) == len(list(side.rows(steps, DEFAULT_TENANT, ()))) == 6
     finally:
@@ -296,7 +300,10 @@ def test_a_day_of_very_many_runs_goes_some_at_a_time(pair, monkeypatch):
     monkeypatch.setattr(pruning.PruneRound, "_remove", None)  # and none by itself
     pair.keep(0, *worked("run_a"), *failed("run_b"), *worked("run_c"))
     assert (
-        pair.postgres.prune(DEFAULT_TENANT, Retention(successes=DAY, failures=DAY), pair.clock.now + 4 * DAY).runs == 3
+        pair.postgres.prune(
+            DEFAULT_TENANT, Retention(keep_successes=DAY, keep_failures=DAY), pair.clock.now + 4 * DAY
+        ).runs
+        == 3
     )
     assert pair.days(before=4) == []
 
@@ -327,7 +334,9 @@ def test_whatever_is_kept_and_however_long_both_have_the_same_left(
             if sort == "not begun":
                 events = events[1:-1]
             pair.keep(day, *events, journal=f"{IMPORT_PREFIX}file" if sort == "imported" else "j")
-        policy = Retention(successes=successes, failures=failures, imports=imports, sample=1, compress_after=None)
+        policy = Retention(
+            keep_successes=successes, keep_failures=failures, include_imported=imports, sample=1, compress_after=None
+        )
         pair.prune(policy, day=4)
         pair.prune(policy, day=6)
     finally:

@@ -46,7 +46,7 @@ def store(url: str) -> Iterator[PostgresStore]:
 
 def batch(run: str, count: int = 1, **fields: Any) -> list[Any]:
     steps = [StepEnded(Step(run=run, seq=n, call=n, name="search")) for n in range(1, count + 1)]
-    return [RunStarted(Run(id=run, started=1, **fields)), *steps]
+    return [RunStarted(Run(id=run, started_at=1, **fields)), *steps]
 
 
 def failed(run: str, fingerprint: str = "f-k", tool: str = "search", message: str = "k is 10 at most") -> list[Any]:
@@ -54,12 +54,12 @@ def failed(run: str, fingerprint: str = "f-k", tool: str = "search", message: st
     wrong = Failure.of(WRONG.kind, message, fingerprint=fingerprint)
     one = Step(run=run, seq=1, call=1, name=tool, arguments={"k": 50, "q": "a"}, outcome="failure", failure=wrong)
     other = Step(run=run, seq=2, call=2, name=tool, arguments={"k": 10, "q": "a"})
-    whole = Run(id=run, started=5, ended=9, end="finished")
-    return [RunStarted(Run(id=run, started=5)), StepEnded(one), StepEnded(other), RunEnded(whole)]
+    whole = Run(id=run, started_at=5, ended_at=9, end_reason="finished")
+    return [RunStarted(Run(id=run, started_at=5)), StepEnded(one), StepEnded(other), RunEnded(whole)]
 
 
 def asked(store: PostgresStore, sql: str, *values: Any) -> list[Any]:
-    with store._reading(DEFAULT_TENANT) as connection:
+    with store.read_connection(DEFAULT_TENANT) as connection:
         return connection.raw_connection.execute(sql, values).fetchall()
 
 
@@ -74,13 +74,13 @@ def sentence(url: str) -> str:
 
 def test_a_server_that_is_not_there_is_told_without_the_password():
     told = sentence("postgresql://me:hunter2@127.0.0.1:1/mulligan")
-    assert told.startswith("postgresql://me@127.0.0.1:1/mulligan cannot be reached (")
-    assert told.endswith("Is the server there, and does it listen on that address?")
+    assert told.startswith("Cannot reach postgresql://me@127.0.0.1:1/mulligan (")
+    assert told.endswith("Check that the server runs and listens on that address.")
     assert "hunter2" not in told
 
 
 def test_a_wrong_password_and_a_database_that_is_not_there_are_told(url):
-    assert "does not let us in" in sentence(url.replace(":" + url.split(":")[2].split("@")[0], ":wrong"))
+    assert "denied access" in sentence(url.replace(":" + url.split(":")[2].split("@")[0], ":wrong"))
     missing = postgres.named(url, "nowhere")
     assert "does not exist" in sentence(missing)
     assert "createdb" in sentence(missing)
@@ -88,10 +88,10 @@ def test_a_wrong_password_and_a_database_that_is_not_there_are_told(url):
 
 def test_a_newer_schema_is_left_as_it_is(postgres_url):
     store = PostgresStore(postgres_url)
-    with store._reading(DEFAULT_TENANT) as connection:
+    with store.read_connection(DEFAULT_TENANT) as connection:
         connection.raw_connection.execute("UPDATE schema_version SET version = version + 1")
     store.close()
-    assert f"schema {len(MIGRATIONS) + 1}; this one knows {len(MIGRATIONS)}" in sentence(postgres_url)
+    assert f"schema {len(MIGRATIONS) + 1}; this version supports {len(MIGRATIONS)}" in sentence(postgres_url)
 
 
 def test_tables_of_another_program_are_not_touched(postgres_url):
@@ -195,7 +195,7 @@ def test_a_batch_of_many_failures_takes_as_many_statements_as_one_of_few(store, 
     store.append(DEFAULT_TENANT, failures(200, "large"), "large", 1)
     assert len(told) - of_small <= of_small + 1 < 45
     assert store.stats(DEFAULT_TENANT, StatsQuery(now=9)).total.recovered == 216
-    assert store.pattern(DEFAULT_TENANT, pattern_id("tool-1", "f-1")).count == 6
+    assert store.pattern(DEFAULT_TENANT, pattern_id("tool-1", "f-1")).occurrences == 6
 
 
 def test_a_plan_made_for_an_empty_table_is_made_anew_as_it_fills(store, monkeypatch):
@@ -306,13 +306,13 @@ def test_steps_are_kept_by_the_day_their_run_came_and_an_emptied_day_is_dropped(
     assert parts == {f"steps_{day}": 5, f"steps_{day + 2}": 1}
     assert {f"steps_{day + 2 + ahead}" for ahead in range(postgres_days.PARTITIONS_AHEAD_DAYS + 1)} <= {
         f"steps_{each}"
-        for (each,) in [(each,) for each in postgres_days.list_partition_days(store._open_writer().raw_connection)]
+        for (each,) in [(each,) for each in postgres_days.list_partition_days(store.open_writer().raw_connection)]
     }
 
-    pruned = store.prune(DEFAULT_TENANT, Retention(successes=DAY, failures=DAY), now)
+    pruned = store.prune(DEFAULT_TENANT, Retention(keep_successes=DAY, keep_failures=DAY), now)
 
     assert (pruned.runs, pruned.steps) == (2, 5)
-    assert postgres_days.list_partition_days(store._open_writer().raw_connection)[0] == day + 2
+    assert postgres_days.list_partition_days(store.open_writer().raw_connection)[0] == day + 2
     assert [each.run.id for each in store.export(DEFAULT_TENANT)] == ["run_new"]
     store.close()
 
@@ -350,7 +350,7 @@ def test_a_server_that_is_restarted_is_found_again_and_nothing_is_lost_or_double
             store.append(DEFAULT_TENANT, batch("run_b", 30), "j", 2)
         with pytest.raises(StoreError):
             store.run(DEFAULT_TENANT, "run_a")
-        assert not store.health(DEFAULT_TENANT).sound
+        assert not store.health(DEFAULT_TENANT).healthy
         server.start()
         assert until_it_works(lambda: store.append(DEFAULT_TENANT, batch("run_b", 30), "j", 2)) == 31
         assert store.append(DEFAULT_TENANT, batch("run_b", 30), "j", 2) == 0
@@ -403,7 +403,7 @@ def test_a_connection_that_ends_within_a_batch_is_not_gone_on_with(store):
     store.append(DEFAULT_TENANT, batch("run_a"), "j", 1)
 
     def cut_off() -> None:
-        with store._writing(DEFAULT_TENANT) as writer:
+        with store.write_transaction(DEFAULT_TENANT) as writer:
             end_connections(store)
             writer.execute("SELECT 1")
 
@@ -416,8 +416,8 @@ def test_who_asks_when_all_connections_are_busy_is_told_so(url, monkeypatch):
     monkeypatch.setattr(postgres_pool, "POOL_TIMEOUT_SECONDS", 0.05)
     store = PostgresStore(url + "?pool=1")
     with (
-        store._reading(DEFAULT_TENANT),
-        pytest.raises(StoreError, match=r"all 1 connections .* are in use. Allow more: \?pool=N"),
+        store.read_connection(DEFAULT_TENANT),
+        pytest.raises(StoreError, match=r"All 1 connections .* are in use. Allow more: \?pool=N"),
     ):
         store.get(DEFAULT_TENANT, "kind", "key")
     assert store.get(DEFAULT_TENANT, "kind", "key") is None
@@ -463,7 +463,7 @@ def test_of_very_many_patterns_those_are_compared_whose_words_are_the_most_alike
     assert ids[5] not in sorted(ids)[:2]
 
     near = store._find_similar_patterns(
-        store._reader(DEFAULT_TENANT), DEFAULT_TENANT, "search", "limit must be 20 or less", 0
+        store.row_reader(DEFAULT_TENANT), DEFAULT_TENANT, "search", "limit must be 20 or less", 0
     )
 
     assert [pattern for _, pattern in near] == ([ids[5]] if has_extension else [])
@@ -479,7 +479,7 @@ def test_a_database_of_an_earlier_schema_is_migrated_when_it_is_opened(postgres_
     again = PostgresStore(postgres_url)
 
     assert asked(again, "SELECT version FROM schema_version") == [(len(later),)]
-    assert postgres_security.list_tables(again._open_writer().raw_connection)["weekdays"]
+    assert postgres_security.list_tables(again.open_writer().raw_connection)["weekdays"]
     assert [history.run.id for history in again.runs(DEFAULT_TENANT, RunQuery())] == ["run_1"]
     again.close()
 

@@ -34,28 +34,29 @@ WRONG = Failure.of(
 def fill(store: PostgresStore, tenant: str) -> None:
     """A row of this tenant in every table there is."""
     for id in ("run_a", "run_b"):
-        run = Run(id=id, agent="a", started=now(), session="s")
+        run = Run(id=id, agent="a", started_at=now(), session="s")
         store.append(tenant, [
             RunStarted(run),
             StepEnded(Step(run=id, seq=1, call=1, name="s", arguments={"k": 50}, outcome="failure", failure=WRONG)),
             StepEnded(Step(run=id, seq=2, call=2, name="s", arguments={"k": 10})),
             ContextCompacted(Compaction(at=now(), run=id)),
-            RunEnded(Run(id=id, agent="a", started=run.started, ended=run.started + 5, end="finished", session="s")),
+            RunEnded(Run(id=id, agent="a", started_at=run.started_at, ended_at=run.started_at + 5,
+                         end_reason="finished", session="s")),
         ], f"journal_{id}", 1, "ann")  # fmt: skip
     store.append(tenant, [StepEnded(Step(run="alone", seq=1, call=1, name="s"))], "journal_c", 1)  # an orphan
     store.append(tenant, [  # a run that goes on, with a provisional link
-        RunStarted(Run(id="run_c", agent="a", started=now())),
+        RunStarted(Run(id="run_c", agent="a", started_at=now())),
         StepEnded(Step(run="run_c", seq=1, call=1, name="s", arguments={"k": 60}, outcome="failure", failure=WRONG)),
         StepEnded(Step(run="run_c", seq=2, call=2, name="s", arguments={"k": 10})),
     ], "journal_d", 1, "ann")  # fmt: skip
     (fix,) = store.fixes(tenant, FixQuery(now=now()))
     assert store.decide(tenant, fix.id, True, now())
     (pattern,) = store.patterns(tenant, PatternQuery())
-    assert store.update_pattern(tenant, PatternCommand(do="mute", pattern=pattern.id, at=now()))
+    assert store.update_pattern(tenant, PatternCommand(action="mute", pattern=pattern.id, at=now()))
     store.revoke(tenant, Revocation(principal="mallory"))
     store.put(tenant, "note", "n", b"x")
     store.save_lesson(tenant, Lesson(id="les_0123456789ab", tool="s", mistake="Too much.", correction="Less."))
-    with store._writing(tenant) as writer:
+    with store.write_transaction(tenant) as writer:
         writer.execute("INSERT INTO meta (tenant, key, value) VALUES (?, 'pruned', '0')", (tenant,))
 
 
@@ -80,12 +81,12 @@ def filled(store):
 
 
 def tables(store: PostgresStore) -> list[str]:
-    with store._reading(OURS) as connection:
+    with store.read_connection(OURS) as connection:
         return [*postgres_security.list_tables(connection.raw_connection)]
 
 
 def test_every_table_with_a_tenant_is_guarded_and_every_part_of_one(filled):
-    with filled._reading(OURS) as connection:
+    with filled.read_connection(OURS) as connection:
         guarded = postgres_security.list_tables(connection.raw_connection)
         assert postgres_security.is_enforced(connection.raw_connection)
         every = {name for (name,) in connection.raw_connection.execute(
@@ -99,9 +100,9 @@ def test_every_table_with_a_tenant_is_guarded_and_every_part_of_one(filled):
 def test_without_any_filter_a_question_sees_rows_of_its_tenant_alone(filled):
     empty = []
     for name in tables(filled):
-        with filled._reading(OURS) as connection:
+        with filled.read_connection(OURS) as connection:
             own = connection.raw_connection.execute(f"SELECT DISTINCT tenant FROM {name}").fetchall()
-        with filled._reading("nobody") as connection:
+        with filled.read_connection("nobody") as connection:
             others = connection.raw_connection.execute(f"SELECT DISTINCT tenant FROM {name}").fetchall()
         shared = [("",)] if name == "meta" else []
         assert [each for each in own if each not in shared] in ([(OURS,)], []), name
@@ -117,12 +118,12 @@ def test_the_tables_hold_rows_of_both(filled):
     for name in tables(filled):
         if name.startswith("steps_"):
             continue
-        with filled._writing(OURS, THEIRS) as writer:
+        with filled.write_transaction(OURS, THEIRS) as writer:
             found = writer.raw_connection.execute(f"SELECT DISTINCT tenant FROM {name}").fetchall()
         assert {tenant for (tenant,) in found} >= {OURS, THEIRS}, name
 
 
-@pytest.mark.parametrize("using", ["_reading", "_reading_stale", "_writing"])
+@pytest.mark.parametrize("using", ["read_connection", "_reading_stale", "write_transaction"])
 def test_every_way_to_the_database_means_its_tenant_alone(filled, using):
     for tenant in (OURS, THEIRS, "nobody", OURS):
         with getattr(filled, using)(tenant) as connection:
@@ -148,7 +149,7 @@ def test_a_row_of_another_tenant_can_be_neither_written_nor_taken_over(filled):
             postgres_security.set_tenants(made, [OURS], is_local=True)
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 made.execute(f"UPDATE {name} SET tenant = 'initech'")
-    with filled._writing(OURS) as writer:
+    with filled.write_transaction(OURS) as writer:
         assert writer.raw_connection.execute("DELETE FROM runs WHERE tenant = %s", (THEIRS,)).rowcount == 0
     assert len(filled.runs(THEIRS, RunQuery())) == before
 
@@ -157,37 +158,37 @@ def test_what_is_the_servers_own_is_there_for_who_asks_for_it_and_for_no_tenant(
     assert filled.compare_and_set("", "server", "tokens", None, b"1")
     assert filled.get("", "server", "tokens") == b"1"
     for tenant in (OURS, DEFAULT_TENANT):
-        with filled._reading(tenant) as connection:
+        with filled.read_connection(tenant) as connection:
             assert (
                 connection.raw_connection.execute("SELECT 1 FROM key_values WHERE kind = 'server'").fetchone() is None
             )
-    with filled._reading("") as connection:
+    with filled.read_connection("") as connection:
         assert connection.raw_connection.execute("SELECT DISTINCT tenant FROM key_values").fetchall() == [("",)]
 
 
 def test_a_group_of_tenants_is_written_together_and_by_nobody_else(store):
-    run = RunEnded(Run(id="r", agent="a", started=1, ended=2, end="finished"))
+    run = RunEnded(Run(id="r", agent="a", started_at=1, ended_at=2, end_reason="finished"))
     assert store.append_all([Batch(tenant, [run], "j", 1) for tenant in (OURS, THEIRS, DEFAULT_TENANT)]) == [1, 1, 1]
     for tenant in (OURS, THEIRS, DEFAULT_TENANT):
         assert len(store.runs(tenant, RunQuery())) == 1
-    with store._reading("") as connection:
+    with store.read_connection("") as connection:
         assert connection.raw_connection.execute("SELECT count(*) FROM runs").fetchone() == (0,)
 
 
 def test_a_transaction_that_ended_means_nobody_any_more(filled):
-    with filled._writing(OURS):
+    with filled.write_transaction(OURS):
         pass
-    assert filled._writer is not None
-    assert filled._writer.raw_connection.execute("SELECT count(*) FROM runs").fetchone() == (0,)
-    with pytest.raises(ZeroDivisionError), filled._writing(OURS):
+    assert filled.writer is not None
+    assert filled.writer.raw_connection.execute("SELECT count(*) FROM runs").fetchone() == (0,)
+    with pytest.raises(ZeroDivisionError), filled.write_transaction(OURS):
         raise ZeroDivisionError
-    assert filled._writer.raw_connection.execute("SELECT count(*) FROM runs").fetchone() == (0,)
+    assert filled.writer.raw_connection.execute("SELECT count(*) FROM runs").fetchone() == (0,)
 
 
 def test_a_day_of_another_tenant_is_not_dropped_because_it_is_not_seen(filled):
     from mulligan.store.postgres import partitions
 
-    with filled._reading("nobody") as connection:
+    with filled.read_connection("nobody") as connection:
         today = max(partitions.list_partition_days(connection.raw_connection))
         partitions.drop_empty_partitions(connection.raw_connection, today + 1)
     for tenant in (OURS, THEIRS):
@@ -197,5 +198,5 @@ def test_a_day_of_another_tenant_is_not_dropped_because_it_is_not_seen(filled):
 @pytest.mark.parametrize("name", [f"{OURS}{postgres_security.TENANT_SEPARATOR}{THEIRS}", postgres_security.ALL_TENANTS])
 def test_a_name_that_would_mean_several_is_refused(filled, name):
     for ask in (lambda: filled.runs(name, RunQuery()), lambda: filled.put(name, "note", "n", b"x")):
-        with pytest.raises(StoreError, match="no tenant is called"):
+        with pytest.raises(StoreError, match="Invalid tenant name"):
             ask()

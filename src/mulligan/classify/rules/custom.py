@@ -1,8 +1,8 @@
 """User-defined kinds and rules from code or `mulligan.toml`, validated when they are read.
 
 [kinds."tool/card_declined"]
-remedy = "tell"
-ran = "no"
+remedy = "replan"
+took_effect = "no"
 hint = "Ask the customer for another card."
 
 [[rules]]
@@ -24,8 +24,8 @@ MAX_MATCHED_LINES, MAX_MATCHED_LINE_CHARS = 20, 200
 """Limits for matching a user-defined pattern: lines of a text, and characters of each line. Together with
 `check_pattern` they bound the work to at most two open repetitions over 200 characters."""
 
-_KIND_FIELDS = ("remedy", "ran", "hint")
-_RULE_FIELDS = ("name", "kind", "words", "pattern", "tools", "ran")
+_KIND_FIELDS = ("remedy", "took_effect", "hint")
+_RULE_FIELDS = ("name", "kind", "words", "pattern", "tools", "took_effect")
 
 
 def parse_kinds_and_rules(
@@ -34,15 +34,17 @@ def parse_kinds_and_rules(
     """Parse the kinds and rules of a settings file. A rule may name a built-in kind or one defined beside it."""
     for name in settings:
         if name not in ("kinds", "rules"):
-            _raise_settings_error(f"classification has kinds and rules, not {name!r}.", name, ("kinds", "rules"))
+            _raise_settings_error(
+                f"Unknown table {name!r} in classification. Use kinds or rules.", name, ("kinds", "rules")
+            )
     table = settings.get("kinds", {})
     if not isinstance(table, Mapping):
-        raise SettingsError(f'kinds is a table of names, such as [kinds."tool/declined"], got {_quote_value(table)}.')
+        raise SettingsError(f'Invalid kinds {_quote_value(table)}. Use tables, for example [kinds."tool/declined"].')
     kinds = [parse_kind(str(name), fields, built_in_kinds) for name, fields in table.items()]
     names = {**built_in_kinds, **{str(custom_kind): custom_kind for custom_kind in kinds}}
     rule_entries = settings.get("rules", ())
     if not isinstance(rule_entries, (list, tuple)):
-        raise SettingsError(f"rules is a list, written as [[rules]], got {_quote_value(rule_entries)}.")
+        raise SettingsError(f"Invalid rules {_quote_value(rule_entries)}. Use a list, written as [[rules]].")
     return kinds, [parse_rule(fields, names, number) for number, fields in enumerate(rule_entries, 1)]
 
 
@@ -50,49 +52,59 @@ def parse_kind(name: str, fields: object, built_in_kinds: Mapping[str, Kind]) ->
     """Parse one kind. Missing fields come from the built-in kind of the same name, if there is one."""
     type_, slash, code = name.partition("/")
     if not slash or not re.fullmatch(r"[a-z][a-z0-9_]{0,60}", code):
-        raise SettingsError(f"a kind is called type/code in small letters, such as tool/card_declined, got {name!r}.")
+        raise SettingsError(f"Invalid kind name {name!r}. Use type/code in lowercase, for example tool/card_declined.")
     if type_ not in TYPES:
-        _raise_settings_error(f"a kind's type is one of {', '.join(TYPES)}, got {type_!r}.", type_, TYPES)
+        _raise_settings_error(f"Invalid type {type_!r} of a kind. Use one of {', '.join(TYPES)}.", type_, TYPES)
     if not isinstance(fields, Mapping):
-        raise SettingsError(f"kinds.{name} is a table of remedy, ran and hint, got {_quote_value(fields)}.")
+        raise SettingsError(
+            f"Invalid kinds.{name} {_quote_value(fields)}. Use a table with remedy, took_effect and hint."
+        )
     for field in fields:
         if field not in _KIND_FIELDS:
             _raise_settings_error(
-                f"a kind has remedy, ran and hint, not {field!r} (kinds.{name}).", str(field), _KIND_FIELDS
+                f"Unknown field {field!r} in kinds.{name}. Use remedy, took_effect or hint.", str(field), _KIND_FIELDS
             )
     base_kind = built_in_kinds.get(name, Kind(type_, code))
     hint = fields.get("hint", base_kind.hint)
     if not isinstance(hint, str):
-        raise SettingsError(f"kinds.{name}.hint is a sentence, got {_quote_value(hint)}.")
+        raise SettingsError(f"Invalid kinds.{name}.hint {_quote_value(hint)}. Use a string.")
     remedy = _parse_enum_member(Remedy, fields.get("remedy", base_kind.remedy.value), f"kinds.{name}.remedy")
     return Kind(
         type_,
         code,
         remedy,
-        _parse_enum_member(TookEffect, fields.get("ran", base_kind.took_effect.value), f"kinds.{name}.ran"),
+        _parse_enum_member(
+            TookEffect, fields.get("took_effect", base_kind.took_effect.value), f"kinds.{name}.took_effect"
+        ),
         hint,
     )
 
 
 def parse_rule(fields: object, kinds_by_name: Mapping[str, Kind], number: int) -> Rule:
     """Parse one rule. `number` is its position in the list, for error messages."""
-    where = f"rule {number}"
+    where = f"Rule {number}"
     if not isinstance(fields, Mapping):
-        raise SettingsError(f"{where} is a table with kind and words or pattern, got {_quote_value(fields)}.")
+        raise SettingsError(
+            f"{where}: invalid value {_quote_value(fields)}. Use a table with kind, and words or pattern."
+        )
     for field in fields:
         if field not in _RULE_FIELDS:
-            _raise_settings_error(f"{where} has no {field!r}.", str(field), _RULE_FIELDS)
+            _raise_settings_error(f"{where}: unknown field {field!r}.", str(field), _RULE_FIELDS)
     name = fields.get("kind")
     if not isinstance(name, str) or name not in kinds_by_name:
-        _raise_settings_error(f"{where} names a kind that does not exist: {name!r}.", str(name), tuple(kinds_by_name))
+        _raise_settings_error(f"{where}: unknown kind {name!r}.", str(name), tuple(kinds_by_name))
     words, tools = _strings(fields, "words", where), _strings(fields, "tools", where)
     pattern = fields.get("pattern", "")
     if not isinstance(pattern, str):
-        raise SettingsError(f"{where}: pattern is a regular expression, got {_quote_value(pattern)}.")
+        raise SettingsError(f"{where}: invalid pattern {_quote_value(pattern)}. Use a regular expression.")
     if not words and not pattern:
-        raise SettingsError(f"{where} needs words or a pattern to look for.")
+        raise SettingsError(f"{where} matches nothing. Add words or a pattern.")
     check_pattern(pattern, where)
-    took_effect = None if fields.get("ran") is None else _parse_enum_member(TookEffect, fields["ran"], f"{where}: ran")
+    took_effect = (
+        None
+        if fields.get("took_effect") is None
+        else _parse_enum_member(TookEffect, fields["took_effect"], f"{where}: took_effect")
+    )
     rule_name = fields.get("name") or (words[0] if words else pattern)
     lower = tuple(word.lower() for word in words)
     return Rule(
@@ -100,7 +112,7 @@ def parse_rule(fields: object, kinds_by_name: Mapping[str, Kind], number: int) -
         kinds_by_name[name],
         lower,
         pattern,
-        ran=took_effect,
+        took_effect=took_effect,
         tools=tuple(tool.lower() for tool in tools),
     )
 
@@ -112,7 +124,7 @@ def check_pattern(pattern: str, where: str = "rule") -> None:
     """
     if len(pattern) > 500:
         raise SettingsError(
-            f"{where}: a pattern has at most 500 characters, got {len(pattern)}. Use words, or two rules."
+            f"{where}: the pattern has {len(pattern)} characters, the maximum is 500. Use words, or two rules."
         )
     try:
         compile_rule_pattern(pattern)
@@ -122,13 +134,13 @@ def check_pattern(pattern: str, where: str = "rule") -> None:
     for after_group, max_repeats in _iter_quantifiers(pattern):
         if after_group and max_repeats > 1:
             raise SettingsError(
-                f"{where}: {pattern!r} repeats a group, which some texts make endless. "
-                "Repeat a set of characters instead, such as [a-z ]{0,80}, or write two rules."
+                f"{where}: {pattern!r} repeats a group, which can take exponential time. "
+                "Repeat a set of characters instead, for example [a-z ]{0,80}, or write two rules."
             )
         open_repetitions += max_repeats > 16
     if open_repetitions > 2:
         raise SettingsError(
-            f"{where}: {pattern!r} repeats freely in more than two places, which some texts make endless. "
+            f"{where}: {pattern!r} has more than two open repetitions, which can take too long. "
             "Put the fixed parts into words, or write two rules."
         )
 
@@ -187,14 +199,14 @@ def _strings(fields: Mapping[str, Any], name: str, where: str) -> list[str]:
     if isinstance(value, str):
         value = [value]
     if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) and item for item in value):
-        raise SettingsError(f"{where}: {name} is a list of words, got {_quote_value(value)}.")
+        raise SettingsError(f"{where}: invalid {name} {_quote_value(value)}. Use a list of strings.")
     return list(value)
 
 
 def _parse_enum_member(enum: type[Any], value: object, where: str) -> Any:
     names = tuple(member.value for member in enum)
     if value not in names:
-        _raise_settings_error(f"{where} is one of {', '.join(names)}, got {value!r}.", str(value), names)
+        _raise_settings_error(f"{where}: invalid value {value!r}. Use one of {', '.join(names)}.", str(value), names)
     return enum(value)
 
 

@@ -25,7 +25,7 @@ class Rule(msgspec.Struct, frozen=True):
     words: tuple[str, ...] = ()
     pattern: str = ""
     unless: str = ""
-    ran: TookEffect | None = None
+    took_effect: TookEffect | None = None
     tools: tuple[str, ...] = ()
     """The rule applies only to tools whose name contains one of these."""
     is_strong: bool = False

@@ -113,7 +113,7 @@ NETWORK = (
         r"connection (?:was )?refused|connection to .{1,80} refused|\bECONNREFUSED\b|actively refused|"
         r"couldn't connect to server|"
         r"refused (?:the |to )?connect|connect call failed",
-        ran=TookEffect.NO,
+        took_effect=TookEffect.NO,
     ),
     Rule(
         "unknown host",
@@ -137,7 +137,7 @@ NETWORK = (
         r"unable to resolve (?:host|address)|nodename nor servname|getaddrinfo|\bENOTFOUND\b|\bEAI_AGAIN\b|"
         r"name resolution|no such host|unknown host|host not found|no address associated|name does not resolve|"
         r"err_name_not_resolved|bad address '|dns (?:lookup|resolution|error)|cannot connect to host",
-        ran=TookEffect.NO,
+        took_effect=TookEffect.NO,
     ),
     Rule(
         "no answer in time",
@@ -421,7 +421,7 @@ SOURCES = (
         kinds.TOOL_EXECUTION_FAILED,
         ("conflict", "could not apply", "automatic merge failed"),
         r"^CONFLICT \(|merge conflict in|automatic merge failed|could not apply [0-9a-f]{6,}",
-        ran=TookEffect.YES,
+        took_effect=TookEffect.YES,
     ),
     Rule(
         "git knows nothing of it",

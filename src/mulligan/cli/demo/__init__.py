@@ -39,13 +39,13 @@ from mulligan.store.urls import fallback_path, open_store
 
 
 @click.command(epilog="Examples:\n\n  mulligan demo\n\n  mulligan demo --fast --json")
-@click.option("--fast", is_flag=True, help="Without the pauses that make it readable.")
+@click.option("--fast", is_flag=True, help="Skip the pauses that make the output readable.")
 @as_json
 def demo(fast: bool, as_json: bool) -> None:
-    """Watch failing calls being recovered, told or stopped; see the third pass go better, and what is learned.
+    """Run a scripted agent whose calls fail, and watch mulligan retry, repair, stop and learn.
 
-    A scripted agent works against a small HTTP service on this machine, which fails in five ways. Nothing leaves the
-    machine, and what is recorded goes into a file of its own.
+    The agent calls a small HTTP service on this machine that fails in five ways. Nothing leaves the machine, and the
+    records go into a separate store.
     """
     store_path = _fresh_store()
     started_at = now_ms()
@@ -81,24 +81,24 @@ def demo(fast: bool, as_json: bool) -> None:
             {
                 "passes": [_facts(result, counters) for result, counters in zip(passes, pass_counters, strict=True)],
                 "payments": service.payments,
-                "lesson": {"id": lesson.id, "tool": lesson.tool, "runs": lesson.worked, "told": lesson_line}
+                "lesson": {"id": lesson.id, "tool": lesson.tool, "runs": lesson.successes, "text": lesson_line}
                 if lesson
                 else None,
                 "store": str(store_path),
             }
         )
         return
-    narrator.title("What it came to")
+    narrator.title("Summary")
     print_lines(_comparison(passes, pass_counters))
     summary = f"{len(passes)} invoices, {len(service.payments)} payments"
-    click.echo(f"\n  {summary}: the calls that timed out were not repeated.")
-    narrator.title("Where to look")
+    click.echo(f"\n  {summary}: no payment was repeated after its timeout.")
+    narrator.title("Next")
     command = _command()
     click.echo(f"  {command} show {passes[-1].run[:12]} --store {store_path}")
     click.echo(f"  {command} runs --store {store_path}")
     click.echo(f"  {command} lessons --store {store_path}")
     click.echo(f"  {command} serve --open --store {store_path}{_dashboard_hint()}")
-    click.echo("\nIn your own code: put @mulligan.tool above a function, and look at `mulligan runs`.")
+    click.echo("\nIn your own code: put @mulligan.tool above a function, then run `mulligan runs`.")
 
 
 def _demonstrate_lesson(
@@ -106,7 +106,7 @@ def _demonstrate_lesson(
 ) -> tuple[Lesson | None, str]:
     """Turn the fix that recovered three runs into a lesson, then show a run whose prompt contains it."""
     tool = "search_docs"
-    narrator.title("What helped in three runs becomes a lesson")
+    narrator.title("A fix that succeeded in three runs becomes a lesson")
     mulligan.flush()
     store = open_store(str(store_path))
     try:
@@ -117,15 +117,16 @@ def _demonstrate_lesson(
         lesson = lessons[0]
         narrator.say(f"       {lesson.id[:12]} {tool}: {to_line(lesson.correction, 90)}", fg="cyan")
         narrator.say(
-            f"       worked in {lesson.worked} of {lesson.tried} runs; proposed until it is proven or approved"
+            f"       succeeded in {lesson.successes} of {lesson.trials} runs; stays proposed until it is promoted "
+            "or approved"
         )
         store.decide_lesson(DEFAULT_TENANT, lesson.id, "approve", now_ms())
-        narrator.say("     > approved here, as you would: mulligan lessons approve", fg="yellow")
+        narrator.say("     > approved by the demo, as you would with: mulligan lessons approve", fg="yellow")
     finally:
         store.close()
     lesson_text = mulligan.render_lessons([tool])
     lesson_line = next((text_line for text_line in reversed(lesson_text.splitlines()) if "top_k" in text_line), "")
-    narrator.title("A fourth run, whose prompt begins with what is known")
+    narrator.title("Fourth run: the prompt starts with the lesson")
     narrator.say(f'     " {to_line(lesson_line, 160)}', fg="cyan")
     run_pass(
         mulligan,
@@ -140,26 +141,27 @@ def _demonstrate_lesson(
 def _dashboard_hint() -> str:
     """Return how to install the dashboard's dependencies if they are missing."""
     has_server_extra = all(importlib.util.find_spec(name) for name in ("starlette", "uvicorn", "jinja2"))
-    return "" if has_server_extra else "    (the dashboard; it needs: pip install 'mulligan[server]')"
+    return "" if has_server_extra else "    (dashboard, needs: pip install 'mulligan[server]')"
 
 
 _PASSES = (
-    ("First pass: nothing is known yet", UserRequest("INV-1", "Oslo", "refunds"), False),
+    ("First pass: memory is empty", UserRequest("INV-1", "Oslo", "refunds"), False),
     (
-        "Second pass, not shown: another user, the same mistakes. What worked once may be a coincidence",
+        "Second pass, not shown: another user, the same mistakes. One success could be a coincidence",
         UserRequest("INV-2", "Bergen", "invoices"),
         True,
     ),
     (
-        "Third pass: the same work again, by a model that has forgotten the others",
+        "Third pass: the same task again, by a model that remembers nothing",
         UserRequest("INV-3", "Trondheim", "vouchers"),
         False,
     ),
 )
 """Title, user request, and whether the pass is silent."""
 _OPENING = (
-    "An agent with six tools pays an invoice and asks about the weather. Its service fails in five ways.\n"
-    '  x  an attempt failed     >  what mulligan does next     +  an attempt worked     "  what the model is told'
+    "An agent with six tools pays an invoice and asks about the weather. Its service fails in five "
+    "ways.\n"
+    '  x  failed attempt     >  action of mulligan     +  successful attempt     "  text for the model'
 )
 
 
@@ -206,21 +208,24 @@ class Narrator:
         match event:
             case StepEnded(step) if step.type == "tool" and step.failure is not None:
                 self.say(
-                    f"     x {step.failure.kind} after {format_duration(step.seconds)}: "
+                    f"     x {step.failure.kind} after {format_duration(step.duration_seconds)}: "
                     f"{to_line(step.failure.message, 80)}",
                     fg="red",
                 )
             case StepEnded(step) if step.type == "tool":
-                self.say(f"     + worked in {format_duration(step.seconds)}: {to_line(step.result, 70)}", fg="green")
-                if step.after is not None and step.after.changes:
-                    self.say(f'     " {Prompt().note(step.name, step.after.changes)}', fg="cyan")
+                self.say(
+                    f"     + succeeded in {format_duration(step.duration_seconds)}: {to_line(step.result, 70)}",
+                    fg="green",
+                )
+                if step.recovery is not None and step.recovery.changes:
+                    self.say(f'     " {Prompt().note(step.name, step.recovery.changes)}', fg="cyan")
             case RecoveryPlanned(_, recovery) if recovery.changes:
                 change_text = ", ".join(
                     f"{change.path} {change.before!r} -> {change.after!r}" for change in recovery.changes
                 )
-                self.say(f"     > repair: {change_text} ({recovery.confidence:.0%} sure)", fg="yellow")
+                self.say(f"     > repair: {change_text} ({recovery.confidence:.0%} confidence)", fg="yellow")
             case RecoveryPlanned(_, recovery):
-                self.say(f"     > wait {format_duration(recovery.seconds)}, then the same again", fg="yellow")
+                self.say(f"     > retry after a backoff of {format_duration(recovery.backoff_seconds)}", fg="yellow")
             case _:
                 return
 
@@ -239,7 +244,7 @@ def _fresh_store() -> Path:
         open_store(str(store_path)).close()
     except (OSError, StoreError) as error:
         store_path = fallback_path().with_name(f"demo-{os.getpid()}.db")
-        click.echo(f"{folder} cannot be written to ({error}); the demo uses {store_path}.", err=True)
+        click.echo(f"Cannot write to {folder} ({error}). The demo uses {store_path}.", err=True)
     return store_path
 
 
@@ -261,8 +266,8 @@ def _facts(result: PassResult, counters: Cell) -> dict[str, Any]:
         "turns": result.turns,
         "failed_attempts": _failed_attempts(counters),
         "recovered": counters.recovered,
-        "given_up": counters.given_up,
-        "waited": counters.waited / 1e6,
+        "unrecovered": counters.given_up,
+        "backoff_seconds": counters.waited / 1e6,
         "kinds": {kind: kind_counters.failures for kind, kind_counters in counters.kinds.items()},
     }
 
@@ -274,7 +279,7 @@ def _failed_attempts(counters: Cell) -> int:
 def _comparison(passes: Sequence[PassResult], pass_counters: Sequence[Cell]) -> Any:
     rows = [
         ("", "first", "second", "third"),
-        ("turns of the model", *(str(result.turns) for result in passes)),
+        ("model turns", *(str(result.turns) for result in passes)),
         ("failed attempts", *(str(_failed_attempts(counters)) for counters in pass_counters)),
     ]
     return render_columns(rows, right=(1, 2, 3))

@@ -47,23 +47,23 @@ def build_script(request: UserRequest) -> Script:
     """Yield the tool calls of one pass, one per turn. No pass remembers an earlier one."""
     invoice = request.invoice
     yield ScriptedCall("search_docs", {"query": request.topic, "top_k": 50}, "A rejected argument")
-    yield ScriptedCall("weather", {"city": request.city}, "A rate limit that says how long to wait")
+    yield ScriptedCall("weather", {"city": request.city}, "A rate limit with a retry-after header")
     answer = yield ScriptedCall(
         "pay_invoice",
         {"invoice": invoice, "amount": 120},
         "A timeout of a tool with side effects",
-        "not made again: the money may have moved. The model is told to look first",
+        "not retried: the payment may have executed. The model is asked to check first",
     )
     paid = "paid"
     if is_failure(answer) and "outcome" in answer:
-        payments = yield ScriptedCall("list_payments", {}, "The model was told to check, so it does")
-        paid = "paid once" if payments.count(invoice) == 1 else "not known to be paid"
+        payments = yield ScriptedCall("list_payments", {}, "The model checks, as asked")
+        paid = "paid once" if payments.count(invoice) == 1 else "not confirmed as paid"
     forecast = yield from _forecast(request.city)
     answer = yield ScriptedCall(
         "read_ticket",
         {"number": 7},
         "A hostile error text",
-        "given up: the backend stays broken. What it says is cut and marked as data; nothing in it is obeyed",
+        "no further retry: the backend keeps failing. Its text is truncated and quoted as data",
     )
     ticket = "the ticket could not be read" if is_failure(answer) else "the ticket was read"
     return f"{invoice} is {paid}, the outlook is {forecast}, {ticket}."
@@ -73,7 +73,9 @@ def build_informed_script(lesson_text: str) -> Script:
     """Yield the first search only, with the argument that the lesson in the prompt recommends."""
     top_k_match = re.search(r"top_k=(\d+)", lesson_text)
     headline = (
-        "The prompt says what helped, so the model asks for that" if top_k_match else "The prompt says nothing of it"
+        "The prompt contains the lesson, so the model follows it"
+        if top_k_match
+        else "The prompt has no lesson about this"
     )
     answer = yield ScriptedCall(
         "search_docs", {"query": "delivery times", "top_k": int(top_k_match[1]) if top_k_match else 50}, headline
@@ -95,11 +97,11 @@ def _forecast(city: str) -> Generator[ScriptedCall, Any, str]:
             name = name_match[1] or name_match[2]
         if days_match:
             days = int(days_match[1])
-            headline = "The answer said what worked before, so the model does that"
+            headline = "The answer named the fix of earlier runs, so the model uses it"
         elif name_match:
             headline = "The answer named the right tool"
         else:
-            days, headline = guess, "The answer did not say how many days are right, so the model guesses"
+            days, headline = guess, "The answer did not name a valid number of days, so the model guesses"
     return "unknown"
 
 
@@ -132,4 +134,6 @@ def run_pass(
                 break
             last_answer = narrate(reply, lambda turn=turn, reply=reply: turn.call(tools, reply.name, reply.arguments))  # type: ignore[misc]
             messages.append(str(last_answer)[:200])
-    return PassResult(run.id, run.status, turn.number, reply if isinstance(reply, str) else "It ran out of turns.")
+    return PassResult(
+        run.id, run.status, turn.number, reply if isinstance(reply, str) else "The turn limit was reached."
+    )

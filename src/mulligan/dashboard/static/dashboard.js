@@ -1,9 +1,9 @@
-// The theme first, before anything is drawn; then keys, copying and the live tail. Pages work without all of it.
+// Theme first, before the page is painted; then shortcuts, copying and the live tail. Pages work without scripts.
 (() => {
   "use strict";
   const root = document.documentElement;
-  const kept = (() => { try { return localStorage.getItem("mulligan-theme"); } catch { return null; } })();
-  if (kept === "light" || kept === "dark") root.dataset.theme = kept;
+  const storedTheme = (() => { try { return localStorage.getItem("mulligan-theme"); } catch { return null; } })();
+  if (storedTheme === "light" || storedTheme === "dark") root.dataset.theme = storedTheme;
   root.classList.add("has-script");
 
   const one = (selector) => document.querySelector(selector);
@@ -14,14 +14,14 @@
   function choose(theme) {
     if (theme === "system") delete root.dataset.theme;
     else root.dataset.theme = theme;
-    try { localStorage.setItem("mulligan-theme", theme); } catch { /* it is for this page then */ }
+    try { localStorage.setItem("mulligan-theme", theme); } catch { /* no storage: the theme applies to this page only */ }
   }
 
   document.addEventListener("change", (event) => {
     if (event.target.id === "theme") choose(event.target.value);
   });
 
-  // Keys
+  // Shortcuts
 
   let is_going = false;
   let going;
@@ -45,7 +45,7 @@
     if (is_going) {
       is_going = false;
       clearTimeout(going);
-      const link = [...document.querySelectorAll("header nav a[data-key]")].find((each) => each.dataset.key === event.key);
+      const link = [...document.querySelectorAll("header nav a[data-key]")].find((candidate) => candidate.dataset.key === event.key);
       if (link) { event.preventDefault(); link.click(); }
       return;
     }
@@ -68,43 +68,43 @@
   // Copying
 
   document.addEventListener("click", async (event) => {
-    const asked = event.target.closest("[data-copy], [data-copy-from], [data-open]");
-    if (!asked) return;
-    if (asked.dataset.open) { one(asked.dataset.open).showModal(); return; }
-    const text = asked.dataset.copyFrom
-      ? await (await fetch(asked.dataset.copyFrom, { headers: { accept: "application/json" } })).text()
-      : document.getElementById(asked.dataset.copy).textContent;
-    const before = asked.textContent;
-    try { await navigator.clipboard.writeText(text); asked.textContent = "Copied"; } catch { asked.textContent = "Not allowed"; }
-    setTimeout(() => { asked.textContent = before; }, 1500);
+    const button = event.target.closest("[data-copy], [data-copy-from], [data-open]");
+    if (!button) return;
+    if (button.dataset.open) { one(button.dataset.open).showModal(); return; }
+    const text = button.dataset.copyFrom
+      ? await (await fetch(button.dataset.copyFrom, { headers: { accept: "application/json" } })).text()
+      : document.getElementById(button.dataset.copy).textContent;
+    const before = button.textContent;
+    try { await navigator.clipboard.writeText(text); button.textContent = "Copied"; } catch { button.textContent = "Copy blocked"; }
+    setTimeout(() => { button.textContent = before; }, 1500);
   });
 
-  // Live: texts are put where texts stand, never as markup.
+  // Live: values are inserted as text, never as markup.
 
-  const MOST = 300;
+  const MAX_ROWS = 300;
 
-  function told(event) {
+  function buildRow(event) {
     const row = document.createElement("tr");
     row.dataset.key = event.key;
-    const cell = (text, sort) => {
-      const made = document.createElement("td");
-      if (sort) made.className = sort;
-      made.textContent = text;
-      row.append(made);
-      return made;
+    const addCell = (text, cssClass) => {
+      const cell = document.createElement("td");
+      if (cssClass) cell.className = cssClass;
+      cell.textContent = text;
+      row.append(cell);
+      return cell;
     };
-    cell(event.at, "n");
+    addCell(event.at, "n");
     const mark = { lost: "bad", won: "good" }[event.look] || "quiet";
-    cell(event.mark, mark);
-    const name = cell("", "name");
+    addCell(event.mark, mark);
+    const name = addCell("", "name");
     const link = document.createElement("a");
     link.href = event.href;
     link.textContent = event.name;
     name.append(link);
     if (event.attempt > 1) name.append(` attempt ${event.attempt}`);
-    cell(event.agent, "short hide").title = event.agent;
-    cell(event.said, "name said-last");
-    cell(event.took, "n hide");
+    addCell(event.agent, "short hide").title = event.agent;
+    addCell(event.text, "name said-last");
+    addCell(event.took, "n hide");
     return row;
   }
 
@@ -117,37 +117,37 @@
     let waiting = [];
     let is_paused = false;
 
-    // After a broken connection the newest are told once more: what is there already is left where it is.
-    const is_here = (event) => [...body.rows].some((row) => row.dataset.key === event.key);
+    // After a reconnect the server sends the newest events again. Rows that exist already are skipped.
+    const isShown = (event) => [...body.rows].some((row) => row.dataset.key === event.key);
     const filled = () => { one("#tail").hidden = !body.rows.length; one("#nothing").hidden = body.rows.length > 0; };
     const show = (event) => {
-      if (is_here(event)) return;
-      body.prepend(told(event));
-      while (body.rows.length > MOST) body.deleteRow(-1);
+      if (isShown(event)) return;
+      body.prepend(buildRow(event));
+      while (body.rows.length > MAX_ROWS) body.deleteRow(-1);
       filled();
     };
-    const say = (text) => { state.textContent = text; };
+    const setState = (text) => { state.textContent = text; };
     const open = () => {
       if (source) return;
       source = new EventSource(body.dataset.from);
-      source.addEventListener("ready", () => { if (!is_paused) say("listening"); filled(); });
+      source.addEventListener("ready", () => { if (!is_paused) setState("connected"); filled(); });
       source.onmessage = (message) => {
         const event = JSON.parse(message.data);
-        if (is_paused) { waiting = [...waiting, event].slice(-MOST); say(`paused, ${waiting.length} waiting`); }
+        if (is_paused) { waiting = [...waiting, event].slice(-MAX_ROWS); setState(`paused, ${waiting.length} new`); }
         else show(event);
       };
-      source.onerror = () => say("the server does not answer; trying again");
+      source.onerror = () => setState("connection lost, reconnecting…");
     };
     const close = () => { if (source) { source.close(); source = null; } };
 
     pause.addEventListener("click", () => {
       is_paused = !is_paused;
-      pause.textContent = is_paused ? "Go on" : "Pause";
+      pause.textContent = is_paused ? "Resume" : "Pause";
       pause.setAttribute("aria-pressed", String(is_paused));
       if (!is_paused) { waiting.forEach(show); waiting = []; }
-      say(is_paused ? "paused" : "listening");
+      setState(is_paused ? "paused" : "connected");
     });
-    // A tab nobody looks at asks for nothing; what it missed is told again when it is looked at.
+    // A hidden tab closes its connection. When it is visible again, the server sends the recent events again.
     document.addEventListener("visibilitychange", () => {
       if (document.hidden) close();
       else { body.replaceChildren(); open(); }
@@ -157,7 +157,7 @@
 
   document.addEventListener("DOMContentLoaded", () => {
     const theme = one("#theme");
-    if (theme) theme.value = kept === "light" || kept === "dark" ? kept : "system";
+    if (theme) theme.value = storedTheme === "light" || storedTheme === "dark" ? storedTheme : "system";
     listen();
   });
 })();

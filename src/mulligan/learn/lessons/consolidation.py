@@ -49,7 +49,7 @@ MAX_COUNTED_RUNS = 1000
 """Latest runs read to count how many a lesson helped."""
 MAX_LESSONS_PER_QUERY = 5000
 """Maximum number of stored lessons read for one query."""
-TEXT_FIELDS = ("mistake", "correction", "error", "failed", "works")
+TEXT_FIELDS = ("mistake", "correction", "error", "failing_example", "working_example")
 """Text fields of a lesson, which a person may edit."""
 
 
@@ -57,10 +57,10 @@ class StoredLesson(Record, frozen=True):
     """A lesson as stored: texts and the operator's decision, without counts."""
 
     lesson: Lesson
-    said: str = ""
-    at: int = 0
+    decision: str = ""
+    decided_at: int = 0
     """Time of the last operator decision."""
-    since: int = 0
+    active_since: int = 0
     """Time of activation; 0 if never activated."""
 
 
@@ -71,9 +71,9 @@ class LessonInputs(msgspec.Struct, frozen=True):
     fixes: Sequence[Fix]
     best_fix: Fix | None
     """The fix with the highest confidence among those that qualify as a lesson."""
-    arguments: Mapping[str, Any] | None
+    example_arguments: Mapping[str, Any] | None
     """Arguments of a failed call with this pattern."""
-    kept: Mapping[str, StoredLesson]
+    stored_lessons: Mapping[str, StoredLesson]
     """Existing lessons of the pattern, by id."""
 
 
@@ -82,16 +82,16 @@ class LessonInputs(msgspec.Struct, frozen=True):
 
 def update_lessons(inputs: LessonInputs, now: int, prompt: Prompt) -> list[StoredLesson]:
     """Return the lessons of a pattern that are new, have changed advice, or became active."""
-    lessons_by_id = dict(inputs.kept)
+    lessons_by_id = dict(inputs.stored_lessons)
     changed_ids: dict[str, None] = {}
     if inputs.best_fix is not None:
-        new_lesson = build_lesson(inputs.best_fix, inputs.pattern, inputs.arguments, prompt)
+        new_lesson = build_lesson(inputs.best_fix, inputs.pattern, inputs.example_arguments, prompt)
         existing = lessons_by_id.get(new_lesson.id) if new_lesson.correction else None
         if new_lesson.correction and (
             existing is None or (not existing.lesson.edited and _has_different_advice(existing.lesson, new_lesson))
         ):
-            created = existing.lesson.created if existing is not None else now
-            new_lesson = msgspec.structs.replace(new_lesson, created=created or now)
+            created = existing.lesson.created_at if existing is not None else now
+            new_lesson = msgspec.structs.replace(new_lesson, created_at=created or now)
             lessons_by_id[new_lesson.id] = (
                 StoredLesson(lesson=new_lesson)
                 if existing is None
@@ -100,16 +100,16 @@ def update_lessons(inputs: LessonInputs, now: int, prompt: Prompt) -> list[Store
             changed_ids[new_lesson.id] = None
     fixes = {fix.id: fix for fix in inputs.fixes}
     for id, stored_lesson in lessons_by_id.items():
-        fix = fixes.get(stored_lesson.lesson.fix)
+        fix = fixes.get(stored_lesson.lesson.fix_id)
         if (
-            not stored_lesson.since
+            not stored_lesson.active_since
             and fix is not None
             and _is_promoted(fix)
-            and stored_lesson.said not in ("disable", "revoke")
+            and stored_lesson.decision not in ("disable", "revoke")
         ):
             if not helps_enough_runs(fix, inputs.pattern.runs):
                 continue
-            lessons_by_id[id] = msgspec.structs.replace(stored_lesson, since=now)
+            lessons_by_id[id] = msgspec.structs.replace(stored_lesson, active_since=now)
             changed_ids[id] = None
     return [lessons_by_id[id] for id in changed_ids]
 
@@ -119,26 +119,26 @@ def qualifies_as_lesson(fix: Fix, pattern_runs: int) -> bool:
 
     `pattern_runs` is the number of runs in which the pattern occurred.
     """
-    if fix.sort not in ("change", "recipe") or fix.state == "revoked" or not fix.showable:
+    if fix.type not in ("change", "prerequisite") or fix.state == "revoked" or not fix.showable:
         return False
     if (
-        fix.worked < MIN_SUCCESSFUL_RUNS
-        or fix.worked < MIN_SUCCESS_RATIO * fix.tried
+        fix.successes < MIN_SUCCESSFUL_RUNS
+        or fix.successes < MIN_SUCCESS_RATIO * fix.trials
         or not helps_enough_runs(fix, pattern_runs)
     ):
         return False
-    return fix.sort == "recipe" or any(map(_is_instructive, fix.changes))
+    return fix.type == "prerequisite" or any(map(_is_instructive, fix.changes))
 
 
 def helps_enough_runs(fix: Fix, pattern_runs: int) -> bool:
-    return fix.worked >= MIN_PATTERN_RUN_RATIO * pattern_runs
+    return fix.successes >= MIN_PATTERN_RUN_RATIO * pattern_runs
 
 
 def _is_instructive(change: Change) -> bool:
     """Return whether a change is useful advice: not an unspecified value, and not a dropped argument."""
-    if change.path == TOOL_NAME_PATH or change.how in ("rename", "cast", "parse", "wrap", "trim", "enum"):
+    if change.path == TOOL_NAME_PATH or change.operation in ("rename", "cast", "parse", "wrap", "trim", "enum"):
         return True
-    if change.how == "drop":
+    if change.operation == "drop":
         return False
     return change.after is None or isinstance(change.after, bool | int | float)
 
@@ -146,7 +146,7 @@ def _is_instructive(change: Change) -> bool:
 def to_shareable_change(change: Change) -> Change:
     """Return the change with only shareable values: texts of a run are replaced by a placeholder."""
     after = change.after
-    is_name = isinstance(after, str) and (change.how in ("rename", "cast") or change.path == TOOL_NAME_PATH)
+    is_name = isinstance(after, str) and (change.operation in ("rename", "cast") or change.path == TOOL_NAME_PATH)
     if not (
         is_name or after is None or isinstance(after, bool | int | float) or after in (RUN_SPECIFIC, LAST_PATH_SEGMENT)
     ):
@@ -169,14 +169,16 @@ def build_lesson(fix: Fix, pattern: Pattern, arguments: Mapping[str, Any] | None
         fingerprint=fix.fingerprint,
         pattern=pattern_id(fix.tool, fix.fingerprint),
         kind=pattern.kind,
-        mistake=sanitize_lesson_text(prompt.mistake(fix.tool, pattern.kind, changes, fix.first)),
-        correction=sanitize_lesson_text(prompt.correction(fix.tool, changes, fix.first)),
+        mistake=sanitize_lesson_text(prompt.mistake(fix.tool, pattern.kind, changes, fix.prerequisites)),
+        correction=sanitize_lesson_text(prompt.correction(fix.tool, changes, fix.prerequisites)),
         error=sanitize_lesson_text(prompt.message(pattern.template or pattern.message)),
-        failed=sanitize_lesson_text(prompt.example(fix.tool, example_arguments)),
-        works=sanitize_lesson_text(prompt.example(working_tool, _apply_changes(example_arguments, changes), fix.first)),
+        failing_example=sanitize_lesson_text(prompt.example(fix.tool, example_arguments)),
+        working_example=sanitize_lesson_text(
+            prompt.example(working_tool, _apply_changes(example_arguments, changes), fix.prerequisites)
+        ),
         changes=changes,
-        first=fix.first,
-        fix=fix.id,
+        prerequisites=fix.prerequisites,
+        fix_id=fix.id,
     )
 
 
@@ -187,16 +189,18 @@ def _apply_changes(arguments: Mapping[str, Any], changes: Sequence[Change]) -> d
         name = change.path
         if name == TOOL_NAME_PATH:
             continue
-        if change.how == "rename" and isinstance(change.after, str):
+        if change.operation == "rename" and isinstance(change.after, str):
             working_arguments = {
                 change.after if key == name else key: value for key, value in working_arguments.items()
             }
-        elif change.how == "drop":
+        elif change.operation == "drop":
             working_arguments.pop(name, None)
         elif "." not in name:
             is_shareable = change.after is None or isinstance(change.after, bool | int | float)
             working_arguments[name] = (
-                change.after if is_shareable and change.how not in ("cast", "parse", "wrap", "trim") else RUN_SPECIFIC
+                change.after
+                if is_shareable and change.operation not in ("cast", "parse", "wrap", "trim")
+                else RUN_SPECIFIC
             )
     return working_arguments
 
@@ -204,7 +208,8 @@ def _apply_changes(arguments: Mapping[str, Any], changes: Sequence[Change]) -> d
 def _has_different_advice(existing: Lesson, candidate: Lesson) -> bool:
     """Return whether the advice differs. A different example alone does not count."""
     return any(
-        getattr(existing, name) != getattr(candidate, name) for name in ("mistake", "correction", "changes", "first")
+        getattr(existing, name) != getattr(candidate, name)
+        for name in ("mistake", "correction", "changes", "prerequisites")
     )
 
 
@@ -238,34 +243,32 @@ def normalize_submission(submission: Lesson) -> Lesson:
         submission = msgspec.structs.replace(submission, source="file")
     texts = {name: sanitize_lesson_text(getattr(submission, name)) for name in TEXT_FIELDS}
     if not texts["mistake"] or not texts["correction"]:
-        raise UnsupportedOperationError(
-            f"a lesson says what the mistake is and what to do instead; {submission.id} does not."
-        )
+        raise UnsupportedOperationError(f"Lesson {submission.id} is incomplete. Give both a mistake and a correction.")
     if not re.fullmatch(r"les_[0-9a-f]{12}", submission.id):
         raise UnsupportedOperationError(
-            f"{submission.id[:40]!r} is no id of a lesson: les_ and 12 digits of 0-9 and a-f."
+            f"Invalid lesson id {submission.id[:40]!r}. Use les_ and 12 hexadecimal digits."
         )
     tool, kind, fingerprint, fix = (
-        sanitize_line(text) for text in (submission.tool, submission.kind, submission.fingerprint, submission.fix)
+        sanitize_line(text) for text in (submission.tool, submission.kind, submission.fingerprint, submission.fix_id)
     )
     return Lesson(
         id=submission.id,
         tool=tool,
         kind=kind,
         fingerprint=fingerprint,
-        fix=fix,
+        fix_id=fix,
         pattern=pattern_id(tool, fingerprint) if fingerprint else "",
         mistake=texts["mistake"],
         correction=texts["correction"],
         error=texts["error"],
-        failed=texts["failed"],
-        works=texts["works"],
+        failing_example=texts["failing_example"],
+        working_example=texts["working_example"],
         changes=tuple(map(to_shareable_change, submission.changes)),
-        first=submission.first,
+        prerequisites=submission.prerequisites,
         edited=submission.edited or submission.source != "seed",
         source=submission.source,
         origin=sanitize_line(submission.origin),
-        created=submission.created,
+        created_at=submission.created_at,
     )
 
 
@@ -273,32 +276,32 @@ def merge_submission(existing: StoredLesson | None, submission: Lesson, now: int
     """Merge a submitted lesson into the stored one. Return `None` if nothing changes."""
     new = normalize_submission(submission)
     if existing is None:
-        return StoredLesson(lesson=msgspec.structs.replace(new, created=new.created or now))
+        return StoredLesson(lesson=msgspec.structs.replace(new, created_at=new.created_at or now))
     old = existing.lesson
     if new.source == "seed" and not new.edited:
         # A seed of a newer version replaces an unedited seed, but never texts that a person wrote.
-        new = msgspec.structs.replace(new, created=old.created)
+        new = msgspec.structs.replace(new, created_at=old.created_at)
         is_unedited_seed = old.source == "seed" and not old.edited
         return msgspec.structs.replace(existing, lesson=new) if is_unedited_seed and new != old else None
     if all(getattr(old, name) == getattr(new, name) for name in TEXT_FIELDS):
         return None
     texts = {name: getattr(new, name) for name in TEXT_FIELDS}
     # An approval covers the approved texts only: changed texts need a new approval.
-    decision, since = ("", 0) if existing.said == "approve" else (existing.said, existing.since)
+    decision, since = ("", 0) if existing.decision == "approve" else (existing.decision, existing.active_since)
     return msgspec.structs.replace(
-        existing, lesson=msgspec.structs.replace(old, **texts, edited=True), said=decision, since=since
+        existing, lesson=msgspec.structs.replace(old, **texts, edited=True), decision=decision, active_since=since
     )
 
 
 def apply_decision(stored_lesson: StoredLesson, verdict: LessonVerdict, at: int) -> StoredLesson:
-    since = (stored_lesson.since or at) if verdict == "approve" else 0
-    return msgspec.structs.replace(stored_lesson, said=verdict, at=at, since=since)
+    since = (stored_lesson.active_since or at) if verdict == "approve" else 0
+    return msgspec.structs.replace(stored_lesson, decision=verdict, decided_at=at, active_since=since)
 
 
 def mentions_tool(stored_lesson: StoredLesson, tool: str) -> bool:
     """Return whether a lesson is about a tool or names it as a prerequisite or replacement."""
     lesson = stored_lesson.lesson
-    return tool in (lesson.tool, *(prerequisite.tool for prerequisite in lesson.first), *(
+    return tool in (lesson.tool, *(prerequisite.tool for prerequisite in lesson.prerequisites), *(
         change.after for change in lesson.changes if change.path == TOOL_NAME_PATH))  # fmt: skip
 
 
@@ -309,37 +312,46 @@ class LessonBasis(msgspec.Struct, frozen=True):
     """Records that determine the state of a lesson."""
 
     fix: Fix | None
-    met: int
+    pattern_runs: int
     """Number of runs in which the pattern occurred."""
-    schema: int
+    schema_changed_at: int
     """Time of the last schema change of the tool; 0 if none."""
-    verdict: OperatorDecision | None
+    operator_decision: OperatorDecision | None
     """Operator decision about the fix."""
 
 
 def determine_state(stored_lesson: StoredLesson, basis: LessonBasis, now: int) -> tuple[LessonState, str, bool]:
     """Return the state of a lesson, the reason if it is not active, and whether it is stale."""
-    fix, pattern_runs, schema_changed_at, operator_decision = basis.fix, basis.met, basis.schema, basis.verdict
-    is_approved = stored_lesson.said == "approve"
-    if stored_lesson.said in ("disable", "revoke"):
-        return "disabled", "a person disabled it" if stored_lesson.said == "disable" else "a person took it back", False
+    fix, pattern_runs, schema_changed_at, operator_decision = (
+        basis.fix,
+        basis.pattern_runs,
+        basis.schema_changed_at,
+        basis.operator_decision,
+    )
+    is_approved = stored_lesson.decision == "approve"
+    if stored_lesson.decision in ("disable", "revoke"):
+        return (
+            "disabled",
+            "disabled by a person" if stored_lesson.decision == "disable" else "revoked by a person",
+            False,
+        )
     if operator_decision is not None and operator_decision.revoked > max(
-        operator_decision.approved, stored_lesson.at if is_approved else 0
+        operator_decision.approved, stored_lesson.decided_at if is_approved else 0
     ):
-        return "disabled", "the fix it rests on was taken back", False
+        return "disabled", "its fix was revoked", False
     is_promoted = _is_promoted(fix)
     stale = (
         bool(schema_changed_at)
         and not is_promoted
-        and (stored_lesson.at if is_approved else stored_lesson.since or stored_lesson.lesson.created)
+        and (stored_lesson.decided_at if is_approved else stored_lesson.active_since or stored_lesson.lesson.created_at)
         < schema_changed_at
     )
     if stale:
-        return "proposed", "the tool's schema has changed since", True
+        return "proposed", "the tool's schema has changed since then", True
     if is_promoted and fix is not None and not is_approved and not helps_enough_runs(fix, pattern_runs):
         return (
             "proposed",
-            f"it helped {fix.worked} of {pattern_runs} runs that met this; most did something else",
+            f"its fix succeeded in {fix.successes} of {pattern_runs} runs with this pattern; most recovered otherwise",
             False,
         )
     if is_promoted and fix is not None and not is_approved and fix.state != "approved" and not fix.showable:
@@ -348,12 +360,13 @@ def determine_state(stored_lesson: StoredLesson, basis: LessonBasis, now: int) -
         return "active", "", False
     if is_approved:
         unused = (
-            stored_lesson.lesson.fix and max(stored_lesson.at, fix.last if fix is not None else 0) < now - EXPIRY_MS
+            stored_lesson.lesson.fix_id
+            and max(stored_lesson.decided_at, fix.last_tried_at if fix is not None else 0) < now - EXPIRY_MS
         )
-        return ("expired", "it was not used for 30 days", False) if unused else ("active", "", False)
+        return ("expired", "not used for 30 days", False) if unused else ("active", "", False)
     if fix is None:
-        return "proposed", "nobody has approved it, and nothing is known of how it works here", False
-    return ("expired" if fix.state == "expired" else "proposed"), fix.why, False
+        return "proposed", "not approved, and without trials in this store", False
+    return ("expired" if fix.state == "expired" else "proposed"), fix.reason, False
 
 
 def _is_promoted(fix: Fix | None) -> bool:
@@ -365,7 +378,7 @@ def is_orphaned(stored_lesson: StoredLesson, fix: Fix | None) -> bool:
     return (
         stored_lesson.lesson.source == "learned"
         and fix is None
-        and not stored_lesson.said
+        and not stored_lesson.decision
         and not stored_lesson.lesson.edited
     )
 
@@ -374,17 +387,17 @@ def with_state(stored_lesson: StoredLesson, basis: LessonBasis, now: int) -> Les
     """Return the lesson with its state and the counts of its fix."""
     lesson_state, reason, stale = determine_state(stored_lesson, basis, now)
     fix = basis.fix
-    trials, successes = (fix.tried, fix.worked) if fix is not None else (0, 0)
+    trials, successes = (fix.trials, fix.successes) if fix is not None else (0, 0)
     return msgspec.structs.replace(
         stored_lesson.lesson,
         state=lesson_state,
-        why=reason,
+        reason=reason,
         stale=stale,
-        tried=trials,
-        worked=successes,
+        trials=trials,
+        successes=successes,
         confidence=round(wilson_lower_bound(successes, trials), 3),
-        since=stored_lesson.since,
-        last=fix.last if fix is not None else 0,
+        active_since=stored_lesson.active_since,
+        last_tried_at=fix.last_tried_at if fix is not None else 0,
         agents=fix.agents if fix is not None else {},
     )
 
@@ -414,7 +427,7 @@ def filter_and_rank(lessons: Iterable[Lesson], query: LessonQuery) -> list[Lesso
     """Filter lessons by a query and rank them: active first, then by confidence."""
     matching_lessons = [lesson for lesson in lessons if matches_query(lesson, query)]
     matching_lessons.sort(key=lambda lesson: (
-        _STATE_ORDER.index(lesson.state), not lesson.agents.get(query.agent), -lesson.confidence, -lesson.worked,
+        _STATE_ORDER.index(lesson.state), not lesson.agents.get(query.agent), -lesson.confidence, -lesson.successes,
         lesson.source == "seed", lesson.id,
     ))  # fmt: skip
     return matching_lessons[: max(query.limit, 0)]
@@ -435,13 +448,13 @@ def count_periods(
     return (
         PatternPeriod(
             days=max(0, activation_day - begin) // DAY,
-            met=sum(occurrences for occurrences, _ in before),
-            overcome=sum(recovered for _, recovered in before),
+            occurrences=sum(occurrences for occurrences, _ in before),
+            recovered=sum(recovered for _, recovered in before),
         ),
         PatternPeriod(
             days=max(0, end - activation_day) // DAY,
-            met=sum(occurrences for occurrences, _ in after),
-            overcome=sum(recovered for _, recovered in after),
+            occurrences=sum(occurrences for occurrences, _ in after),
+            recovered=sum(recovered for _, recovered in after),
         ),
     )
 
@@ -466,7 +479,9 @@ def reword_lesson(lesson: Lesson, model: RewordModel, prompt: Prompt) -> Lesson 
     if match is None:
         return None
     mistake, correction = (sanitize_lesson_text(" ".join(part.split())) for part in match.groups())
-    allowed_values = extract_values(f"{lesson.mistake} {lesson.correction} {lesson.failed} {lesson.works}")
+    allowed_values = extract_values(
+        f"{lesson.mistake} {lesson.correction} {lesson.failing_example} {lesson.working_example}"
+    )
     if not mistake or not correction or not extract_values(f"{mistake} {correction}") <= allowed_values:
         return None
     required_values = extract_values(lesson.correction)

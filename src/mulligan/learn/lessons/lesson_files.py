@@ -1,7 +1,7 @@
-"""Lessons as Markdown files with front matter, meant to be committed, reviewed and edited by hand.
+"""Lessons as Markdown files with TOML front matter, meant to be committed, reviewed and edited by hand.
 
-The front matter has a fixed set of keys, one value per line, each key at most once. The parser rejects anything else
-and names the file and line, so that no part of a file is ignored silently.
+Every key and heading is checked. The parser rejects anything else and names the file and line, so that no part of a
+file is ignored silently.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import os
 import re
 import stat
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -26,25 +26,39 @@ MAX_FILE_BYTES = 64 * 1024
 """Maximum size of one file."""
 MAX_FILES = 10_000
 """Maximum number of files in a folder."""
-MAX_FRONT_MATTER_LINES = 40
-"""Maximum number of front matter lines, delimiters included."""
-MAX_ACTION_ENTRIES = 8
-"""Maximum number of changes, and of prerequisites, in one lesson."""
-FRONT_MATTER_KEYS = (
-    "id", "tool", "kind", "fingerprint", "fix", "source", "origin", "changes", "first", "words", "evidence",
-)  # fmt: skip
-"""Keys allowed in the front matter. `tool` is required. `evidence` is for readers; the parser ignores its value."""
-FIELD_BY_HEADING = {
-    "Mistake": "mistake",
-    "Correction": "correction",
-    "Error": "error",
-    "Failed": "failed",
-    "Works": "works",
-}
+MAX_LINE_DOTS = 500
+"""Maximum number of dots in a line of front matter. tomllib takes quadratic time for the dots of a key."""
+CODE_HEADINGS = ("Error", "Failing example", "Working example")
+FIELD_BY_HEADING = dict(zip(("Mistake", "Correction", *CODE_HEADINGS), consolidation.TEXT_FIELDS, strict=True))
 """Lesson field by section heading. The first two sections are required; the others are indented as code."""
-CODE_HEADINGS = ("Error", "Failed", "Works")
 INDENT = "    "
-LESSON_ID = re.compile(r"les_[0-9a-f]{12}")
+DELIMITER = "+++"
+"""Line before and after the front matter."""
+
+
+class _ChangeTable(Change, frozen=True, forbid_unknown_fields=True):
+    """A change in the front matter. Records accept unknown fields of later versions; files do not."""
+
+
+class _PrerequisiteTable(Prerequisite, frozen=True, forbid_unknown_fields=True):
+    """A prerequisite in the front matter."""
+
+
+class _FrontMatter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The front matter of a lesson file."""
+
+    tool: str
+    id: Annotated[str, msgspec.Meta(pattern=r"^les_[0-9a-f]{12}\Z")] = ""
+    kind: str = ""
+    fingerprint: str = ""
+    fix_id: str = ""
+    source: LessonSource = "file"
+    origin: str = ""
+    base_digest: str = ""
+    evidence: str = ""
+    """For readers. The parser ignores it."""
+    changes: Annotated[tuple[_ChangeTable, ...], msgspec.Meta(max_length=8)] = ()
+    prerequisites: Annotated[tuple[_PrerequisiteTable, ...], msgspec.Meta(max_length=8)] = ()
 
 
 class LessonFile(NamedTuple):
@@ -78,246 +92,169 @@ def _to_slug(text: str) -> str:
 
 def render_lesson_file(lesson: Lesson) -> str:
     """Render a lesson as the text of a file. The output is deterministic."""
-    front_matter = {
-        "id": lesson.id,
-        "tool": consolidation.sanitize_line(lesson.tool),
-        "kind": consolidation.sanitize_line(lesson.kind),
-        "fingerprint": consolidation.sanitize_line(lesson.fingerprint),
-        "fix": consolidation.sanitize_line(lesson.fix),
-        "source": lesson.source,
-        "origin": consolidation.sanitize_line(lesson.origin),
-        "words": digest_texts(lesson),
-        "evidence": describe_evidence(lesson),
-    }
-    lines = ["---"]
-    for key in FRONT_MATTER_KEYS:
-        if key in ("changes", "first"):
-            entries = getattr(lesson, key)
-            lines += [f"{key}: {_to_ascii_json(entries)}"] if entries else []
-        elif front_matter[key] or key == "tool":
-            lines.append(f"{key}: {_quote_value(front_matter[key])}".rstrip())
-    lines.append("---")
+    keys = ("id", "tool", "kind", "fingerprint", "fix_id", "source", "origin")
+    front_matter = {key: consolidation.sanitize_line(getattr(lesson, key)) for key in keys}
+    front_matter |= {"base_digest": digest_texts(lesson), "evidence": describe_evidence(lesson)}
+    lines = [DELIMITER]
+    lines += [f"{key} = {render_toml(value)}" for key, value in front_matter.items() if value or key == "tool"]
+    for key in ("changes", "prerequisites"):
+        for entry in msgspec.json.decode(encode(getattr(lesson, key))):
+            lines += ["", f"[[{key}]]", *(f"{field} = {render_toml(value)}" for field, value in entry.items())]
+    lines.append(DELIMITER)
     for heading, field in FIELD_BY_HEADING.items():
-        text = consolidation.sanitize_lesson_text(getattr(lesson, field))
-        if text:
-            section_lines = [
-                _indent_line(line) if heading in CODE_HEADINGS else _escape_line(line) for line in text.split("\n")
-            ]
-            lines += ["", f"# {heading}", "", *section_lines]
+        if text := consolidation.sanitize_lesson_text(getattr(lesson, field)):
+            pattern, prefix = (r"^(?=.)", INDENT) if heading in CODE_HEADINGS else (r"^(?=[#\\])", r"\\")
+            lines += ["", f"# {heading}", "", re.sub(pattern, prefix, text, flags=re.MULTILINE)]
     return "\n".join([*lines, ""])
 
 
 def describe_evidence(lesson: Lesson) -> str:
     """Describe the evidence for a lesson in this store, for reviewers."""
-    if not lesson.tried:
+    if not lesson.trials:
         return ""
     agents_suffix = f" by {len(lesson.agents)} agents" if len(lesson.agents) > 1 else ""
-    return f"{lesson.state}, worked {lesson.worked} of {lesson.tried} times; met {lesson.seen} times{agents_suffix}"
+    return (
+        f"{lesson.state}, succeeded in {lesson.successes} of {lesson.trials} runs; "
+        f"{lesson.occurrences} occurrences{agents_suffix}"
+    )
 
 
-def _quote_value(value: str) -> str:
-    return json.dumps(value) if value.startswith('"') else value
+def render_toml(value: Any) -> str:
+    """Render a JSON value as a TOML value on one line.
+
+    TOML has no null: it becomes `{ null = true }`, and a table whose only key is `null` becomes `{ null = [VALUE] }`.
+    """
+    if value is None:
+        return "{ null = true }"
+    if isinstance(value, list):
+        return f"[{', '.join(map(render_toml, value))}]"
+    if isinstance(value, dict):
+        entries = {"null": [value["null"]]} if value.keys() == {"null"} else value
+        return f"{{ {', '.join(f'{render_toml(key)} = {render_toml(entry)}' for key, entry in entries.items())} }}"
+    # JSON and TOML share numbers, booleans and escapes. JSON leaves DEL and invisible characters as they are.
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(f"\\U{ord(char):08X}" if _is_invisible(char) else char for char in text)
 
 
-def _to_ascii_json(entries: object) -> str:
-    # ASCII escapes keep the value on one line, without invisible characters.
-    return json.dumps(msgspec.json.decode(encode(entries)), ensure_ascii=True, separators=(", ", ": "))
-
-
-def _indent_line(line: str) -> str:
-    return f"{INDENT}{line}" if line else ""
-
-
-def _escape_line(line: str) -> str:
-    return f"\\{line}" if line.startswith(("#", "\\")) else line
+def _is_invisible(character: str) -> bool:
+    return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn")
 
 
 # Parse
 
 
-class _LessonFileParser:
-    """Line-based parser of one lesson file. Every error names the file and line."""
-
-    def __init__(self, name: str, text: str) -> None:
-        self._name = name
-        self._lines = text.split("\n")
-        self.front_matter: dict[str, tuple[int, str]] = {}
-        self.sections: dict[str, tuple[int, list[str]]] = {}
-
-    def raise_error(self, line: int, reason: str) -> NoReturn:
-        raise LessonFileError(f"{self._name}:{line}: {reason}")
-
-    def parse(self) -> None:
-        for number, line in enumerate(self._lines, start=1):
-            for character in line:
-                if character != "\t" and unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn"):
-                    self.raise_error(number, f"there is a character that cannot be seen, U+{ord(character):04X}.")
-        body_start = self._parse_front_matter()
-        self._parse_sections(body_start)
-
-    def _parse_front_matter(self) -> int:
-        if self._lines[0].rstrip() != "---":
-            self.raise_error(1, "a lesson begins with a line of three dashes, and front matter between two of them.")
-        end = next(
-            (at for at, line in enumerate(self._lines[1:MAX_FRONT_MATTER_LINES], start=2) if line.rstrip() == "---"), 0
-        )
-        if not end:
-            self.raise_error(
-                min(len(self._lines), MAX_FRONT_MATTER_LINES),
-                f"no three dashes close the front matter within {MAX_FRONT_MATTER_LINES} lines.",
-            )
-        for number, line in enumerate(self._lines[1 : end - 1], start=2):
-            key, colon, value = line.partition(":")
-            if not colon or key not in FRONT_MATTER_KEYS:
-                self.raise_error(
-                    number,
-                    f"expected one of {', '.join(FRONT_MATTER_KEYS)}, a colon and a value, got {_shorten(line)}.",
-                )
-            if key in self.front_matter:
-                self.raise_error(number, f"{key} is there twice, first in line {self.front_matter[key][0]}.")
-            self.front_matter[key] = number, self._parse_value(number, value.strip())
-        return end
-
-    def _parse_value(self, number: int, text: str) -> str:
-        if not text.startswith('"'):
-            return text
-        value = self.parse_json(number, text)
-        if not isinstance(value, str):
-            self.raise_error(number, "what begins with a quotation mark is one text in JSON.")
-        if any(unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn") for character in value):
-            self.raise_error(number, "there is a character that cannot be seen.")
-        return value
-
-    def parse_json(self, number: int, text: str) -> Any:
-        def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-            if len(dict(pairs)) != len(pairs):
-                self.raise_error(number, "a key is there twice.")
-            return dict(pairs)
-
-        def reject_constant(text: str) -> NoReturn:
-            self.raise_error(number, f"{text} is no number that JSON has.")
-
-        try:
-            return json.loads(text, object_pairs_hook=reject_duplicate_keys, parse_constant=reject_constant)
-        except (ValueError, RecursionError) as error:
-            self.raise_error(number, f"this is not JSON: {_shorten(str(error))}.")
-
-    def _parse_sections(self, after: int) -> None:
-        section_lines: list[str] | None = None
-        heading = ""
-        for number, line in enumerate(self._lines[after:], start=after + 1):
-            line = line.rstrip()
-            if line.startswith("#"):
-                heading = line.lstrip("#").strip()
-                if heading not in FIELD_BY_HEADING:
-                    allowed_headings = ", ".join(f"# {allowed_heading}" for allowed_heading in FIELD_BY_HEADING)
-                    self.raise_error(
-                        number, f"{_shorten(line)} is none of {allowed_headings}. A text begins such a line with \\#."
-                    )
-                if heading in self.sections:
-                    self.raise_error(number, f"{heading} is there twice, first in line {self.sections[heading][0]}.")
-                section_lines = []
-                self.sections[heading] = number, section_lines
-            elif not line:
-                if section_lines is not None:
-                    section_lines.append("")
-            elif section_lines is None:
-                self.raise_error(number, "there is text before the first heading, # Mistake.")
-            elif heading in CODE_HEADINGS:
-                if not line.startswith(INDENT):
-                    self.raise_error(number, f"what stands under {heading} is indented by four spaces.")
-                section_lines.append(line[len(INDENT) :])
-            else:
-                section_lines.append(line[1:] if line.startswith("\\") else line)
-
-    def front_matter_value(self, key: str) -> str:
-        return self.front_matter[key][1] if key in self.front_matter else ""
-
-    def line_number_of(self, key: str) -> int:
-        return self.front_matter[key][0] if key in self.front_matter else 1
-
-    def section_text(self, heading: str) -> str:
-        number, lines = self.sections.get(heading, (len(self._lines), []))
-        text = "\n".join(lines).strip("\n")
-        if len(text) > consolidation.MAX_TEXT_CHARS:
-            self.raise_error(number, f"{heading} has more than {consolidation.MAX_TEXT_CHARS} characters.")
-        sanitized = consolidation.sanitize_lesson_text(text)
-        if not sanitized and heading in ("Mistake", "Correction"):
-            self.raise_error(number, f"# {heading} is missing, or says nothing.")
-        return sanitized
-
-    def parse_entries(self, key: str, type: type[Change] | type[Prerequisite]) -> tuple[Any, ...]:
-        if not self.front_matter_value(key):
-            return ()
-        number = self.line_number_of(key)
-        value = self.parse_json(number, self.front_matter_value(key))
-        if isinstance(value, list) and len(value) > MAX_ACTION_ENTRIES:
-            self.raise_error(number, f"{key} has more than {MAX_ACTION_ENTRIES} parts.")
-        try:
-            entries: tuple[Any, ...] = msgspec.convert(value, tuple.__class_getitem__((type, ...)), strict=True)
-        except msgspec.ValidationError as error:
-            self.raise_error(number, f"{key} is not of its form: {_shorten(str(error))}.")
-        for entry, raw_entry in zip(entries, value, strict=True):
-            names = {field.encode_name for field in msgspec.structs.fields(entry)}
-            if unknown_keys := sorted(raw_entry.keys() - names):
-                self.raise_error(
-                    number, f"{key} has no {_shorten(unknown_keys[0])}; it has {', '.join(sorted(names))}."
-                )
-        return entries
+class _InvalidLineError(Exception):
+    """An invalid line of a lesson file: its number and the reason."""
 
 
 def parse_lesson_file(data: bytes, name: str) -> LessonFile:
     """Parse one lesson file. Raise `LessonFileError` with the file name and line if it is invalid."""
-    if len(data) > MAX_FILE_BYTES:
-        raise LessonFileError(
-            f"{name}:1: a lesson has at most {MAX_FILE_BYTES // 1024} KB, this is {len(data):,} bytes."
-        )
     try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise LessonFileError(f"{name}:{line}: this is not UTF-8: byte 0x{data[error.start]:02x}.") from None
-    reader = _LessonFileParser(name, text.replace("\r\n", "\n"))
-    reader.parse()
-    if "tool" not in reader.front_matter:
-        reader.raise_error(1, "the front matter does not say which tool the lesson is about: tool: NAME")
-    tool, origin = (
-        consolidation.sanitize_line(reader.front_matter_value("tool")),
-        consolidation.sanitize_line(reader.front_matter_value("origin")),
-    )
-    id = reader.front_matter_value("id") or lesson_id(tool, name)
-    if not LESSON_ID.fullmatch(id):
-        reader.raise_error(
-            reader.line_number_of("id"), f"{_shorten(id)} is no id of a lesson: les_ and 12 digits of 0-9 and a-f."
-        )
-    sources: Mapping[str, LessonSource] = {"learned": "learned", "file": "file", "seed": "seed", "": "file"}
-    if reader.front_matter_value("source") not in sources:
-        reader.raise_error(
-            reader.line_number_of("source"),
-            f"{_shorten(reader.front_matter_value('source'))} is none of learned, file and seed.",
-        )
+        lines = _decode_lines(data)
+        end = next((number for number, line in enumerate(lines[1:], start=1) if line.rstrip() == DELIMITER), 0)
+        if lines[0].rstrip() != DELIMITER or not end:
+            raise _InvalidLineError(1, f"No front matter. Put a line {DELIMITER} before and after it.")
+        front_matter = _parse_front_matter(lines[1:end])
+        texts = _parse_sections(lines, end + 1)
+    except _InvalidLineError as error:
+        raise LessonFileError(f"{name}:{error.args[0]}: {error.args[1]}") from None
+    keys = ("tool", "kind", "fingerprint", "fix_id", "origin")
+    values: dict[str, Any] = {key: consolidation.sanitize_line(getattr(front_matter, key)) for key in keys}
     lesson = Lesson(
-        id=id,
-        tool=tool,
-        kind=consolidation.sanitize_line(reader.front_matter_value("kind")),
-        fingerprint=consolidation.sanitize_line(reader.front_matter_value("fingerprint")),
-        fix=consolidation.sanitize_line(reader.front_matter_value("fix")),
-        source=sources[reader.front_matter_value("source")],
-        origin=origin,
-        changes=reader.parse_entries("changes", Change),
-        first=reader.parse_entries("first", Prerequisite),
-        mistake=reader.section_text("Mistake"),
-        correction=reader.section_text("Correction"),
-        error=reader.section_text("Error"),
-        failed=reader.section_text("Failed"),
-        works=reader.section_text("Works"),
+        id=front_matter.id or lesson_id(values["tool"], name),
+        source=front_matter.source,
+        changes=tuple(Change(**msgspec.structs.asdict(table)) for table in front_matter.changes),
+        prerequisites=tuple(Prerequisite(**msgspec.structs.asdict(table)) for table in front_matter.prerequisites),
         edited=True,
+        **values | texts,
     )
-    return LessonFile(name, lesson, reader.front_matter_value("words"))
+    return LessonFile(name, lesson, front_matter.base_digest)
 
 
-def _shorten(text: str) -> str:
-    return repr(text[:60] + "..." if len(text) > 60 else text)
+def _decode_lines(data: bytes) -> list[str]:
+    if len(data) > MAX_FILE_BYTES:
+        raise _InvalidLineError(1, f"The file is too large. A lesson has at most {MAX_FILE_BYTES // 1024} KB.")
+    try:
+        lines = data.decode().replace("\r\n", "\n").split("\n")
+    except UnicodeDecodeError as error:
+        number = data[: error.start].count(b"\n") + 1
+        raise _InvalidLineError(number, f"The file is not UTF-8 (byte 0x{data[error.start]:02x}).") from None
+    for number, line in enumerate(lines, start=1):
+        for character in () if line.isprintable() else line:
+            if character != "\t" and _is_invisible(character):
+                raise _InvalidLineError(number, f"Invisible character U+{ord(character):04X}. Remove it.")
+    return lines
+
+
+def _parse_front_matter(lines: list[str]) -> _FrontMatter:
+    import tomllib  # 10 ms, and few commands need it
+
+    for number, line in enumerate(lines, start=2):
+        if line.count(".") > MAX_LINE_DOTS:
+            raise _InvalidLineError(number, f"The line has more than {MAX_LINE_DOTS} dots. Shorten it.")
+    try:
+        # The empty line stands for the delimiter: TOML errors then name the line of the file.
+        table = tomllib.loads("\n".join(["", *lines]))
+        if msgspec.json.decode(msgspec.json.encode(table)) != table:
+            raise ValueError("Values are strings, booleans, finite numbers, lists and tables")
+        if any(isinstance(value, str) and any(map(_is_invisible, value)) for value in table.values()):
+            raise ValueError("A value contains an invisible character")
+        return msgspec.convert(_restore_nulls(table), _FrontMatter)
+    except (ValueError, RecursionError) as error:
+        message = "".join(character for character in str(error) if not _is_invisible(character))
+        raise _InvalidLineError(_find_line(lines, message), f"Invalid front matter: {message[:300]}.") from None
+
+
+def _find_line(lines: list[str], message: str) -> int:
+    """Return the line that TOML names, or else the first line of the key that msgspec names."""
+    if toml_line := re.search(r"at line (\d+), column \d+\)$", message):
+        return int(toml_line[1])
+    key = re.search(r".*(?<!missing required field )`(?:\$\.)?(\w+)", message)
+    return next((number for number, line in enumerate(lines, 2) if key and re.match(rf"\W*{key[1]}\b", line)), 1)
+
+
+def _restore_nulls(value: Any) -> Any:
+    """Invert how `render_toml` represents null."""
+    match value:
+        case {"null": True, **others} if not others:
+            return None
+        case {"null": [entry], **others} if not others:
+            return {"null": _restore_nulls(entry)}
+        case dict():
+            return {key: _restore_nulls(entry) for key, entry in value.items()}
+        case list():
+            return list(map(_restore_nulls, value))
+    return value
+
+
+def _parse_sections(lines: list[str], start: int) -> dict[str, str]:
+    """Return the texts of a lesson by field."""
+    sections: dict[str, tuple[int, list[str]]] = {}
+    heading = ""
+    for number, line in enumerate(map(str.rstrip, lines[start:]), start=start + 1):
+        if line.startswith("#"):
+            heading = line.lstrip("#").strip()
+            if heading not in FIELD_BY_HEADING or heading in sections:
+                reason = f"{'Repeated' if heading in sections else 'Unknown'} heading {heading[:60]!r}."
+                advice = f"Use each of {', '.join(FIELD_BY_HEADING)} once; in a text, start such a line with \\#."
+                raise _InvalidLineError(number, f"{reason} {advice}")
+            sections[heading] = number, []
+        elif line and not heading:
+            raise _InvalidLineError(number, "Text before the first heading. Start with # Mistake.")
+        elif line and heading in CODE_HEADINGS and not line.startswith(INDENT):
+            raise _InvalidLineError(number, f"The text under {heading} must be indented by four spaces.")
+        elif heading:
+            sections[heading][1].append(line.removeprefix(INDENT if heading in CODE_HEADINGS else "\\"))
+    texts = {}
+    for heading, field in FIELD_BY_HEADING.items():
+        number, section_lines = sections.get(heading, (len(lines), []))
+        text = "\n".join(section_lines).strip("\n")
+        if len(text) > consolidation.MAX_TEXT_CHARS:
+            raise _InvalidLineError(number, f"{heading} exceeds {consolidation.MAX_TEXT_CHARS} characters. Shorten it.")
+        texts[field] = consolidation.sanitize_lesson_text(text)
+        if not texts[field] and heading not in CODE_HEADINGS:
+            raise _InvalidLineError(number, f"# {heading} is missing or empty.")
+    return texts
 
 
 # Folders
@@ -335,11 +272,11 @@ def load_folder(folder: Path) -> LessonFolder:
     try:
         names = sorted(entry.name for entry in os.scandir(folder))
     except OSError as error:
-        raise LessonFileError(f"{folder} cannot be read ({error.strerror}).") from None
+        raise LessonFileError(f"Cannot read the folder {folder} ({error.strerror}).") from None
     names = [file_name for file_name in names if file_name.lower().endswith(".md") and not file_name.startswith(".")]
     names = [file_name for file_name in names if file_name.lower() != "readme.md"]
     if len(names) > MAX_FILES:
-        raise LessonFileError(f"{folder} holds {len(names):,} files; {MAX_FILES:,} lessons are read at most.")
+        raise LessonFileError(f"{folder} contains {len(names):,} files. The maximum is {MAX_FILES:,} lessons.")
     lesson_files: list[LessonFile] = []
     errors: list[str] = []
     file_name_by_id: dict[str, str] = {}
@@ -350,7 +287,9 @@ def load_folder(folder: Path) -> LessonFolder:
             errors.append(str(error))
             continue
         if lesson_file.lesson.id in file_name_by_id:
-            errors.append(f"{name}:1: {lesson_file.lesson.id} is in {file_name_by_id[lesson_file.lesson.id]} too.")
+            errors.append(
+                f"{name}:1: Duplicate id {lesson_file.lesson.id}, also in {file_name_by_id[lesson_file.lesson.id]}."
+            )
             continue
         file_name_by_id[lesson_file.lesson.id] = name
         lesson_files.append(lesson_file)
@@ -362,12 +301,12 @@ def _read_bytes(folder: Path, name: str) -> bytes:
     try:
         with open(os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise LessonFileError(f"{name}:1: this is no file.")
+                raise LessonFileError(f"{name}:1: Not a regular file.")
             return file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         is_link = (folder / name).is_symlink()
         raise LessonFileError(
-            f"{name}:1: {'this is a link, and links are not followed' if is_link else error.strerror}."
+            f"{name}:1: {'Symbolic links are not followed' if is_link else error.strerror}."
         ) from None
 
 
@@ -395,7 +334,7 @@ def write_folder(folder: Path, lessons: Iterable[Lesson]) -> tuple[int, int]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise LessonFileError(f"{folder} cannot be made ({error.strerror}).") from None
+        raise LessonFileError(f"Cannot create the folder {folder} ({error.strerror}).") from None
     file_name_by_id = {lesson_file.lesson.id: lesson_file.name for lesson_file in load_folder(folder).lesson_files}
     changed_count = unchanged_count = 0
     for lesson in lessons:
@@ -411,6 +350,6 @@ def write_folder(folder: Path, lessons: Iterable[Lesson]) -> tuple[int, int]:
                 file.write(data)
             temporary_path.replace(path)
         except OSError as error:
-            raise LessonFileError(f"{path} cannot be written ({error.strerror}).") from None
+            raise LessonFileError(f"Cannot write {path} ({error.strerror}).") from None
         changed_count += 1
     return changed_count, unchanged_count

@@ -74,7 +74,7 @@ def _select_seeds(store: Store | None, tenant: str, tool_names: Sequence[str], n
             seed.id: seed for seed in store.lessons(tenant, LessonQuery(source="seed", now=now, limit=MAX_SEEDS))
         }
     if not tool_names:
-        return sorted(stored_seeds.values(), key=lambda seed: -seed.seen)
+        return sorted(stored_seeds.values(), key=lambda seed: -seed.occurrences)
     from mulligan.learn.seeds import corpus  # lazy: reads files, and many callers need no seeds
     from mulligan.learn.seeds.seed_matching import find_tool_family
 
@@ -91,13 +91,18 @@ def _select_seeds(store: Store | None, tenant: str, tool_names: Sequence[str], n
                 find_tool_family(tool_name) and find_tool_family(seed.tool) == find_tool_family(tool_name)
             ):
                 matching_seeds.setdefault(seed.id, msgspec.structs.replace(seed, tool=tool_name))
-    return sorted(matching_seeds.values(), key=lambda seed: -seed.seen)
+    return sorted(matching_seeds.values(), key=lambda seed: -seed.occurrences)
 
 
 def _rank(lesson: Lesson) -> int:
     if lesson.is_seed:
         return 1
     return 0 if lesson.state == "active" else 2
+
+
+def _is_general_advice(lesson: Lesson) -> bool:
+    """Return whether it is a seed lesson whose failure did not occur yet."""
+    return lesson.is_seed and not lesson.occurrences
 
 
 def render_within_budget(
@@ -118,7 +123,7 @@ def render_within_budget(
     line_by_id: dict[str, str] = {}
     for lesson in lessons:
         name = prompt.tool_heading(lesson.tool, is_requested=lesson.tool in requested_tools)
-        line = prompt.lesson_sentence(lesson) if name else ""
+        line = prompt.lesson_sentence(lesson, with_evidence=not _is_general_advice(lesson)) if name else ""
         if line:
             line_by_id[lesson.id] = line
     page = _LessonPage(prompt, heading, frozenset(requested_tools), server, has_lessons=bool(line_by_id))
@@ -140,9 +145,9 @@ def render_within_budget(
         line = line_by_id[lesson.id]
         if (lesson.tool, line) in rendered_lines:
             continue
-        page.add_line(lesson.tool, line)
+        page.add_line(lesson, line)
         if not fits():
-            page.remove_last_line(lesson.tool)
+            page.remove_last_line(lesson)
             continue
         rendered_lines.add((lesson.tool, line))
         included_lessons.append(lesson)
@@ -163,7 +168,7 @@ def _interleave_tools(lessons: Sequence[Lesson]) -> Iterator[Lesson]:
 
 
 class _LessonPage:
-    """Prompt text built line by line, grouped by tool."""
+    """Prompt text built line by line, grouped by tool. General advice comes last, under a heading of its own."""
 
     def __init__(
         self, prompt: Prompt, heading: str, requested_tools: frozenset[str], server: str, *, has_lessons: bool
@@ -171,15 +176,20 @@ class _LessonPage:
         self._prompt, self._heading, self._requested_tools, self._server = prompt, heading, requested_tools, server
         self._has_lessons = has_lessons
         self._lines_by_tool: dict[str, list[str]] = {}
+        self._general_lines_by_tool: dict[str, list[str]] = {}
         self.opening = ""
 
-    def add_line(self, tool: str, line: str) -> None:
-        self._lines_by_tool.setdefault(tool, []).append(line)
+    def _section(self, lesson: Lesson) -> dict[str, list[str]]:
+        return self._general_lines_by_tool if _is_general_advice(lesson) else self._lines_by_tool
 
-    def remove_last_line(self, tool: str) -> None:
-        self._lines_by_tool[tool].pop()
-        if not self._lines_by_tool[tool]:
-            del self._lines_by_tool[tool]
+    def add_line(self, lesson: Lesson, line: str) -> None:
+        self._section(lesson).setdefault(lesson.tool, []).append(line)
+
+    def remove_last_line(self, lesson: Lesson) -> None:
+        section = self._section(lesson)
+        section[lesson.tool].pop()
+        if not section[lesson.tool]:
+            del section[lesson.tool]
 
     def text(self, opening: str | None = None) -> str:
         prompt = self._prompt
@@ -187,9 +197,14 @@ class _LessonPage:
         # Do not report "no lessons" if lessons exist and only did not fit.
         if self._lines_by_tool or not self._has_lessons:
             parts.append(prompt.lessons_heading(self._has_lessons))
-        for tool, lines in self._lines_by_tool.items():
-            tool_label = prompt.tool_heading(tool, is_requested=tool in self._requested_tools)
-            parts.append("\n".join([self._heading.format(tool_label), *(f"- {line}" for line in lines)]))
+        parts += self._render_tools(self._lines_by_tool)
+        if self._general_lines_by_tool:
+            parts += [prompt.general_advice_heading(), *self._render_tools(self._general_lines_by_tool)]
         if self._server:
             parts.append(prompt.server_link(self._server))
         return "\n\n".join(filter(None, parts))
+
+    def _render_tools(self, section: dict[str, list[str]]) -> Iterator[str]:
+        for tool, lines in section.items():
+            tool_label = self._prompt.tool_heading(tool, is_requested=tool in self._requested_tools)
+            yield "\n".join([self._heading.format(tool_label), *(f"- {line}" for line in lines)])

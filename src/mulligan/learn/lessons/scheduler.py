@@ -41,6 +41,6 @@ class ConsolidationScheduler:
             consolidated = store.consolidate(tenant, now(), max_patterns=MAX_PATTERNS_PER_ROUND)
         finally:
             self._next_round_at = self._clock() + ROUND_INTERVAL_SECONDS
-        if consolidated.left:
+        if consolidated.remaining:
             self._changed_tenants[tenant] = None
         return [(tenant, lesson) for lesson in consolidated.lessons]

@@ -17,7 +17,7 @@ MCP_TOOL_NAME = "mcp_tool"
 """Generic tool name that Claude Code reports for tools of MCP servers."""
 
 
-class _Log(msgspec.Struct, gc=False):
+class _JsonLogRecord(msgspec.Struct, gc=False):
     name: str = msgspec.field(default="", name="eventName")
     time: Any = msgspec.field(default=0, name="timeUnixNano")
     observed: Any = msgspec.field(default=0, name="observedTimeUnixNano")
@@ -25,17 +25,17 @@ class _Log(msgspec.Struct, gc=False):
     body: Any = None
 
 
-class _Scope(msgspec.Struct, gc=False):
-    logs: list[_Log] = msgspec.field(default_factory=list, name="logRecords")
+class _ScopeLogs(msgspec.Struct, gc=False):
+    logs: list[_JsonLogRecord] = msgspec.field(default_factory=list, name="logRecords")
 
 
-class _Group(msgspec.Struct, gc=False):
+class _ResourceLogs(msgspec.Struct, gc=False):
     resource: Any = None
-    scopes: list[_Scope] = msgspec.field(default_factory=list, name="scopeLogs")
+    scopes: list[_ScopeLogs] = msgspec.field(default_factory=list, name="scopeLogs")
 
 
-class _Export(msgspec.Struct, gc=False):
-    groups: list[_Group] = msgspec.field(name="resourceLogs")
+class _LogExport(msgspec.Struct, gc=False):
+    groups: list[_ResourceLogs] = msgspec.field(name="resourceLogs")
 
 
 class _Parameters(msgspec.Struct, gc=False):
@@ -43,7 +43,7 @@ class _Parameters(msgspec.Struct, gc=False):
     tool: str = msgspec.field(default="", name="mcp_tool_name")
 
 
-_decoder = msgspec.json.Decoder(_Export)
+_decoder = msgspec.json.Decoder(_LogExport)
 _parameters = msgspec.json.Decoder(_Parameters)
 
 

@@ -92,13 +92,13 @@ class Traces:
             return []  # no relevant span yet
         run = self._current_run(trace)
         if run != open_trace.last_run:
-            events.insert(0, RunStarted(run) if run.end is None else RunEnded(run))
+            events.insert(0, RunStarted(run) if run.end_reason is None else RunEnded(run))
             open_trace.last_run = run
         return events
 
     def _current_run(self, trace: Trace) -> Run:
         run = trace.builder.build_run()
-        return run if trace.has_ended else msgspec.structs.replace(run, ended=None, end=None)
+        return run if trace.has_ended else msgspec.structs.replace(run, ended_at=None, end_reason=None)
 
     def _load_traces(self, tenant: str, ids: Iterable[str]) -> dict[str, _OpenTrace]:
         """Return the state of these traces, from memory or the store."""
@@ -141,14 +141,14 @@ class Traces:
         gathering.agent, gathering.version, gathering.environment = run.agent, run.version, run.environment
         gathering.session, gathering.context = run.session, run.context or ""
         gathering.model = str((run.metadata or {}).get("model", ""))
-        gathering.has_raised = run.end == "raised"
-        trace.has_ended = run.end is not None
-        gathering.note_time(run.started)
-        gathering.note_time(run.ended or 0)
+        gathering.has_raised = run.end_reason == "raised"
+        trace.has_ended = run.end_reason is not None
+        gathering.note_time(run.started_at)
+        gathering.note_time(run.ended_at or 0)
         for step in stored_history.steps:
             metadata = step.metadata or {}
             trace.seq = max(trace.seq, step.seq)
-            gathering.note_time(step.started + int(step.seconds * 1000))
+            gathering.note_time(step.started_at + int(step.duration_seconds * 1000))
             if isinstance(metadata.get(SPAN_KEY), str):
                 open_trace.spans.add(metadata[SPAN_KEY])
             if isinstance(metadata.get(ATTEMPT_GROUP_KEY), str):

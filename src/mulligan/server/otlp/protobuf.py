@@ -54,7 +54,7 @@ def parse_spans(data: bytes) -> tuple[list[Span], int]:
                     else:
                         parsed_spans.append(span)
     except IndexError:
-        raise MalformedProtobufError("it ends in the middle of a field") from None
+        raise MalformedProtobufError("truncated field") from None
     return parsed_spans, rejected
 
 
@@ -80,7 +80,7 @@ def _iter_scopes(data: bytes) -> Iterator[tuple[dict[str, Any], int, int]]:
             if inner == 1:
                 for field_number, begin, stop in _iter_fields(data, first, last):
                     if field_number == 1:
-                        _add_attribute(data, begin, stop, resource)
+                        add_attribute(data, begin, stop, resource)
             elif inner == 2:
                 scopes.append((first, last))
         for first, last in scopes:
@@ -103,14 +103,14 @@ def _read_field(data: bytes, at: int, end: int) -> tuple[int, int, int, int]:
     kind = tag & 7
     if kind == 2:
         if at >= end:
-            raise MalformedProtobufError("it ends in the middle of a field")
+            raise MalformedProtobufError("truncated field")
         size = data[at]
         at += 1
         if size > 127:
             size, at = _read_varint(data, at - 1, end)
         stop = at + size
         if stop > end:
-            raise MalformedProtobufError("a field is longer than what holds it")
+            raise MalformedProtobufError("field exceeds its message")
         return tag >> 3, at, stop, stop
     if kind == 0:
         value, at = _read_varint(data, at, end)
@@ -118,16 +118,16 @@ def _read_field(data: bytes, at: int, end: int) -> tuple[int, int, int, int]:
     if kind == 1 or kind == 5:
         stop = at + (8 if kind == 1 else 4)
         if stop > end:
-            raise MalformedProtobufError("it ends in the middle of a number")
+            raise MalformedProtobufError("truncated number")
         return tag >> 3, at, stop, stop
-    raise MalformedProtobufError(f"there is no field of the sort {kind}")
+    raise MalformedProtobufError(f"unknown wire type {kind}")
 
 
 def _read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         if at >= end or shift > 63:
-            raise MalformedProtobufError("a number has no end")
+            raise MalformedProtobufError("unterminated varint")
         byte = data[at]
         at += 1
         value |= (byte & 127) << shift
@@ -136,7 +136,7 @@ def _read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
         shift += 7
 
 
-def _add_attribute(data: bytes, at: int, end: int, facts: dict[str, Any], should_keep_all: bool = False) -> None:
+def add_attribute(data: bytes, at: int, end: int, facts: dict[str, Any], should_keep_all: bool = False) -> None:
     """Add an attribute to the facts if it is a relevant one."""
     fact = _read_attribute(data, at, end, should_keep_all)
     if fact is not None:
@@ -204,7 +204,7 @@ def _parse_span(
         if tag > 127 or tag & 7 != 2:
             if tag == 0x39 or tag == 0x41:
                 if at + 9 > end:
-                    raise MalformedProtobufError("it ends in the middle of a number")
+                    raise MalformedProtobufError("truncated number")
                 (timestamp,) = _fixed64(data, at + 1)
                 started, ended = (timestamp, ended) if tag == 0x39 else (started, timestamp)
                 at += 9
@@ -215,7 +215,7 @@ def _parse_span(
             else:
                 number, _, _, at = _read_field(data, at, end)
                 if number == 7 or number == 8:
-                    raise MalformedProtobufError("a time is no time")
+                    raise MalformedProtobufError("invalid timestamp")
             continue
         size = data[at + 1]
         start = at + 2
@@ -223,7 +223,7 @@ def _parse_span(
             size, start = _read_varint(data, at + 1, end)
         at = start + size
         if at > end:
-            raise MalformedProtobufError("a field is longer than what holds it")
+            raise MalformedProtobufError("field exceeds its message")
         if tag == 0x4A:
             if size > MAX_CACHED_ATTRIBUTE_BYTES:
                 fact = _read_attribute(data, start, at)
@@ -253,7 +253,7 @@ def _parse_span(
         elif tag == 0x5A:
             events.append(_parse_event(data, start, at))
         elif tag == 0x3A or tag == 0x42:
-            raise MalformedProtobufError("a time is no time")
+            raise MalformedProtobufError("invalid timestamp")
     if len(trace) != 16 or len(id) != 8 or trace == _ZERO_ID or id == _ZERO_ID[:8]:
         return None
     parent_id = parent.hex() if parent.strip(b"\0") else ""
@@ -267,7 +267,7 @@ def _parse_event(data: bytes, at: int, end: int) -> tuple[str, dict[str, Any]]:
         if number == 2:
             name = data[start:stop].decode("utf-8", "replace")
         elif number == 3:
-            _add_attribute(data, start, stop, facts)
+            add_attribute(data, start, stop, facts)
     return name, facts
 
 
@@ -277,7 +277,7 @@ def _parse_log(data: bytes, at: int, end: int, resource: dict[str, Any]) -> LogR
     facts: dict[str, Any] = {}
     for number, start, stop in _iter_fields(data, at, end):
         if number == 6:
-            _add_attribute(data, start, stop, facts, should_keep_all=True)
+            add_attribute(data, start, stop, facts, should_keep_all=True)
         elif (number == 1 or number == 11) and stop - start == 8:
             (nanoseconds,) = _fixed64(data, start)
             if number == 1:

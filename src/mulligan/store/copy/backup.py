@@ -30,22 +30,22 @@ _BESIDE = ("", "-journal", "-wal", "-shm")
 def copy(connection: sqlite3.Connection, to: Path, progress: Progress | None, replaces: bool = False) -> None:
     """Copies the database, holds the copy against it, and puts it in its place."""
     if to.exists() and not replaces:
-        raise StoreError(f"{to} is there already. Name another file, or move it away.")
+        raise StoreError(f"{to} already exists. Choose another file, or move it away.")
     (_, _, source) = connection.execute("PRAGMA database_list").fetchone()
     if to.exists() and to.samefile(source):
-        raise StoreError(f"{to} is the store itself. Name another file.")
+        raise StoreError(f"{to} is the store itself. Choose another file.")
     to.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     _sweep(to.parent)
     with _part(to) as part, _one_moment(connection):
         held = _held(connection)
         with contextlib.closing(sqlite3.connect(part, isolation_level=None)) as made:
-            connection.backup(made, pages=PAGES, progress=_progress(progress), sleep=0.01)
+            connection.backup(made, pages=PAGES, progress=build_page_callback(progress), sleep=0.01)
             (mode,) = made.execute("PRAGMA journal_mode=DELETE").fetchone()  # one file, complete by itself
             (verdict,) = made.execute("PRAGMA integrity_check(1)").fetchone()
             if verdict == "ok" and (mode != "delete" or _held(made) != held):
-                verdict = "something is missing"
+                verdict = "records are missing"
             if verdict != "ok":
-                raise StoreError(f"the copy is not sound ({verdict}), and was removed. Is the store? `mulligan doctor`")
+                raise StoreError(f"The copy is damaged ({verdict}) and was removed. Check the store: mulligan doctor")
         for end in _BESIDE[1:]:  # what belonged to another database under this name
             to.with_name(to.name + end).unlink(missing_ok=True)
         os.replace(part, to)
@@ -66,7 +66,7 @@ def _part(to: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _one_moment(connection: sqlite3.Connection) -> Iterator[None]:
-    """Without it every write of others would begin the copy anew."""
+    """Hold one read transaction: without it, every write by another process would restart the copy."""
     connection.execute("BEGIN")
     try:
         yield
@@ -101,7 +101,7 @@ def _remove(part: Path) -> None:
         part.with_name(part.name + end).unlink(missing_ok=True)
 
 
-def _progress(told: Progress | None) -> Any:
+def build_page_callback(told: Progress | None) -> Any:
     def tell(status: int, left: int, total: int) -> None:
         if told is not None:
             told(total - left, total)

@@ -59,7 +59,7 @@ class Side(Protocol):
     def set_note(self, tenant: str, note: str) -> None: ...
 
     def shut(self) -> None:
-        """Nobody but a copy opens it from now on, until it is `release`d."""
+        """Mark the store as an incomplete copy, so that only a copy opens it until `release`."""
 
     def is_shut(self) -> bool: ...
 

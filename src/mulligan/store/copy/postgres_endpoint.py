@@ -54,7 +54,7 @@ class PostgresSide:
                     PostgresStore(url).close()
                 if self._one("SELECT version FROM schema_version") != len(MIGRATIONS):
                     raise StoreError(
-                        f"{self.where} is half of a copy by another version of mulligan. Empty it, and begin anew."
+                        f"{self.where} is an incomplete copy by another mulligan version. Empty it and copy again."
                     )
                 self._is_source = is_source
                 if is_source:
@@ -75,8 +75,8 @@ class PostgresSide:
         self._open.append(made)
         if sort != "session" and not is_own_session(made):
             raise StoreError(
-                f"a pooler stands before {self.where}, and a copy needs a session of its own for as long as it takes. "
-                "Name PostgreSQL itself, or a pooler that gives sessions: ?pooler=session"
+                f"{self.where} is behind a connection pooler, and a copy needs one session until it ends. "
+                "Use the address of PostgreSQL, or a session pooler: ?pooler=session"
             )
         return PostgresConnection(
             made

@@ -32,7 +32,7 @@ class SqliteSide:
                 self._one("SELECT count(*) FROM sqlite_schema")  # the moment is now
             if self._one("PRAGMA user_version") != len(MIGRATIONS):
                 raise StoreError(
-                    f"{path} is half of a copy by another version of mulligan. Remove it, and begin anew: rm '{path}'"
+                    f"{path} is an incomplete copy by another mulligan version. Remove it and copy again: rm '{path}'"
                 )
 
     def _connect(self) -> sqlite3.Connection:
@@ -86,7 +86,7 @@ class SqliteSide:
                 self._writer.execute("COMMIT")
             except UnicodeEncodeError as error:
                 self._writer.execute("ROLLBACK")
-                raise StoreError(f"a text cannot be kept in SQLite: {error.object[:40]!a}.") from None
+                raise StoreError(f"SQLite cannot store the text {error.object[:40]!a}.") from None
             except BaseException:
                 if self._writer.in_transaction:  # a full disk may have ended it already
                     self._writer.execute("ROLLBACK")

@@ -81,10 +81,10 @@ class Note(Record, frozen=True):
     tenant: str | None = None
     """Of the source, where not all of them were copied."""
     digest: str = ""
-    """Of all of it once it was whole: another one now, and somebody has written to it since."""
+    """Digest of the complete copy. A different digest now means that the copy was written to since."""
 
 
-class _Sum:
+class RowSum:
     """How many rows, and a digest of them that does not depend on their order."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class _Sum:
         self.total = (self.total + int.from_bytes(_hash(row), "little")) % _ROUND
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Sum) and (self.count, self.total) == (other.count, other.total)
+        return isinstance(other, RowSum) and (self.count, self.total) == (other.count, other.total)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -135,7 +135,7 @@ class Move:
         self._tenants = source.tenants() if tenant is None else [tenant]
         if tenant is not None and tenant not in source.tenants():
             known = ", ".join(filter(None, source.tenants())) or "none"
-            raise StoreError(f"there is no tenant {tenant!r} in {source.where}. Known are: {known}.")
+            raise StoreError(f"No tenant {tenant!r} in {source.where}. Tenants: {known}.")
 
     def _shared(self) -> list[Table]:
         """The tables, which both sides have: what one has alone would be lost, or be taken for a difference."""
@@ -143,8 +143,8 @@ class Move:
         if here != there:
             odd = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
             raise StoreError(
-                f"{self._source.where} and {self._to.where} do not have the same tables ({', '.join(odd)}). "
-                "Bring both up to date: mulligan migrate"
+                f"{self._source.where} and {self._to.where} have different tables ({', '.join(odd)}). "
+                "Migrate both: mulligan migrate"
             )
         # Numbers are of a whole store: those of one tenant may be others' in the copy, where only their order counts.
         tables = [table if self._only is None else table.unnumbered() for table in here.values()]
@@ -172,7 +172,7 @@ class Move:
         self._count(self._parts(), twice=True)
         sums = {}
         for part in self._parts():
-            sums[part] = found = _Sum()
+            sums[part] = found = RowSum()
             for row in self._wanted(part):
                 found.add(row)
                 self._tell()
@@ -183,7 +183,9 @@ class Move:
     def _check(self) -> None:
         """A copy makes the other side equal: it must not be one on which anybody else has written."""
         if self._source.is_shut():
-            raise StoreError(f"{self._source.where} is half of a copy that was not ended. End it first.")
+            raise StoreError(
+                f"{self._source.where} is an incomplete copy. Finish it first with the same mulligan copy command."
+            )
         noted = self._to.note(self._renamed or "")
         note = decode(noted.encode(), Note) if noted is not None else None
         is_ours = note is not None and note.source == self._source.where and note.tenant == self._only
@@ -191,18 +193,18 @@ class Move:
             return
         if is_ours:
             raise StoreError(
-                f"{self._to.where} has been written to since it was copied from {self._source.where}, and another copy "
-                "would undo that. Copy to another place."
+                f"{self._to.where} was changed after it was copied from {self._source.where}. Another copy would "
+                "overwrite that. Copy to another store."
             )
         if note is not None and not note.digest:
             raise StoreError(
-                f"{self._to.where} is half of a copy of {note.source}. End that one first, or name another place."
+                f"{self._to.where} is an incomplete copy of {note.source}. Finish that copy, or choose another store."
             )
         if any(self._to.count(table, tenant) for table in self._tables for tenant in self._there()):
-            whose = f"of the tenant {self._renamed!r} " if self._only is not None else ""
+            whose = f" of the tenant {self._renamed!r}" if self._only is not None else ""
             raise StoreError(
-                f"there are records {whose}in {self._to.where} already, and a copy replaces what is there. Copy to an "
-                "empty place; to add runs to a store in use: mulligan export and mulligan import"
+                f"{self._to.where} already contains records{whose}, and a copy would replace them. Copy to an empty "
+                "store, or add runs with mulligan export and mulligan import"
             )
 
     def _there(self) -> list[str]:
@@ -214,7 +216,7 @@ class Move:
         sums = []
         for table in self._tables:
             for tenant in self._there():
-                found = _Sum()
+                found = RowSum()
                 for row in self._to.rows(table, tenant, ()):
                     found.add(row)
                 sums.append((table.name, tenant, found))
@@ -259,9 +261,9 @@ class Move:
         place = part.table.columns.index("tenant")
         return ((*row[:place], part.renamed, *row[place + 1 :]) for row in rows)
 
-    def _copy(self, part: _Part) -> _Sum:
+    def _copy(self, part: _Part) -> RowSum:
         """Makes one part equal; the sum of what it is to be."""
-        table, found = part.table, _Sum()
+        table, found = part.table, RowSum()
 
         def summed(rows: Iterator[Row]) -> Iterator[Row]:
             for row in rows:
@@ -339,10 +341,10 @@ class Move:
 
     # Whether it is equal
 
-    def _compared(self, sums: dict[_Part, _Sum]) -> Copied:
+    def _compared(self, sums: dict[_Part, RowSum]) -> Copied:
         differences, rows = [], 0
         for part in (*sums, *self._surplus()):
-            wanted, there = sums.get(part, _Sum()), _Sum()
+            wanted, there = sums.get(part, RowSum()), RowSum()
             for row in self._to.rows(part.table, part.renamed, ()):
                 there.add(row)
                 self._tell()
@@ -381,7 +383,7 @@ class Move:
             yield from self._looked_up(part)
 
 
-def _digest(sums: Sequence[tuple[str, str, _Sum]]) -> str:
+def _digest(sums: Sequence[tuple[str, str, RowSum]]) -> str:
     """Of all of it, the same whatever tenants have nothing."""
     parts = sorted((name, tenant, found.count, found.total) for name, tenant, found in sums if found.count)
     return blake2b(repr(parts).encode(), digest_size=SIZE).hexdigest()

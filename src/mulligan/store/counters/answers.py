@@ -1,6 +1,6 @@
-"""How counters answer a question: of which a store keeps sums, which of those are read, and what they come to.
+"""Queries on counters: which rollups a store has, which of them a query reads, and their sum.
 
-A store keeps sums by hour and by day; `stats` counts histories anew, and must come to the same.
+A store has rollups by hour and by day. `stats` counts run histories instead, and must return the same numbers.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class Stats(Record, frozen=True):
     until: int | None = None
 
 
-class Span(msgspec.Struct, frozen=True):
-    """Sums to be read from and until a bucket, and to be added or taken away."""
+class BucketRange(msgspec.Struct, frozen=True):
+    """Buckets of one grain whose sums are read, and added or subtracted."""
 
     grain: Grain
     since: int | None
@@ -110,7 +110,7 @@ class Reading(msgspec.Struct, frozen=True):
     values: tuple[str, ...] | None
     outline: bool = False
     """Whether the outline of each sum is enough."""
-    spans: tuple[Span, ...] = ()
+    spans: tuple[BucketRange, ...] = ()
     """How to come by it with few sums."""
 
 
@@ -135,13 +135,13 @@ def readings(query: StatsQuery) -> tuple[Reading, Reading | None]:
 
 def _spans(
     query: StatsQuery, grain: Grain, since: int | None, until: int | None, takes: bool = True
-) -> tuple[Span, ...]:
+) -> tuple[BucketRange, ...]:
     """Hours, as far as possible by the sums of days; also of a day begun, if the hours before may be taken away.
 
     Not if it is asked by time; and nothing is taken if a kind is asked for, which may be at zero in all that is there.
     """
     if grain == "day" or since is None or query.by == "time":
-        return (Span(grain, since, until),)
+        return (BucketRange(grain, since, until),)
     first = -(-since // DAY) * DAY
     last = None if until is None else until // DAY * DAY
     takes = takes and not query.kind
@@ -151,17 +151,17 @@ def _spans(
         edges = [*_hours(since, first, takes), *_hours(last, until, takes)]
     else:
         edges = _hours(since, first, takes)
-    days = [Span("day", first, last)] if last is None or first < last else []
+    days = [BucketRange("day", first, last)] if last is None or first < last else []
     return tuple(sorted((*days, *edges), key=lambda span: -span.sign))  # nothing is taken before it was added
 
 
-def _hours(since: int, until: int, takes: bool) -> list[Span]:
+def _hours(since: int, until: int, takes: bool) -> list[BucketRange]:
     """Hours of one day: themselves, or the day without the others if those are fewer."""
     day = since // DAY * DAY
     if not takes or until - since <= DAY // 2:
-        return [Span("hour", since, until)] if since < until else []
-    others = (Span("hour", start, end, -1) for start, end in ((day, since), (until, day + DAY)) if start < end)
-    return [Span("day", day, day + DAY), *others]
+        return [BucketRange("hour", since, until)] if since < until else []
+    others = (BucketRange("hour", start, end, -1) for start, end in ((day, since), (until, day + DAY)) if start < end)
+    return [BucketRange("day", day, day + DAY), *others]
 
 
 _SLICE_OF: dict[str, Slice] = {

@@ -21,7 +21,7 @@ MANY_ATTEMPTS = 10
 PATH = 80
 """Characters of an argument's path that are told apart."""
 Means = Literal[
-    "waiting", "schema", "run", "memory", "rule", "error", "compression", "fallback", "check", "model", "person"
+    "retry", "schema", "run", "memory", "rule", "error", "compression", "fallback", "check", "model", "person"
 ]
 """What overcame a failure. From schema to error: changed arguments, by where the change came from."""
 REPAIRS = frozenset({"schema", "run", "memory", "rule", "error"})
@@ -33,21 +33,21 @@ def cells(history: History) -> Cells:
     found = of_run(run, derive_status(run, history.steps, history.links))
     joined = calls.group_attempts(history.steps)
     by_id = {call.id: call for call in joined}
-    links = {link.failed: link for link in history.links}
+    links = {link.failed_call: link for link in history.links}
     again = repeated(history, joined)
     for call in joined:
         link = links.get(call.id)
-        add(found, of_call(run, call, link, by_id.get(link.overcame) if link else None, call.id in again))
+        add(found, of_call(run, call, link, by_id.get(link.recovering_call) if link else None, call.id in again))
     return found
 
 
 def of_run(run: Run, status: Status) -> Cells:
-    place = Place(run.started // HOUR * HOUR, run.agent, run.version or "", run.environment or "", "", "", "")
-    return {place: Cell(runs={status: 1}, running=int(run.end is None))}
+    place = Place(run.started_at // HOUR * HOUR, run.agent, run.version or "", run.environment or "", "", "", "")
+    return {place: Cell(runs={status: 1}, running=int(run.end_reason is None))}
 
 
 def of_call(run: Run, call: Call, link: Link | None, by: Call | None, is_repeat: bool = False) -> Cells:
-    """The counters of one call. `link` says that it was overcome, and `by` is the call that did it."""
+    """Return the counters of one call. `link` says that it recovered, and `by` is the recovering call."""
     place = place_of(run, call.first)
     cell = Cell()
     made = [step for step in call.steps if not step.is_skipped]
@@ -67,11 +67,11 @@ def of_call(run: Run, call: Call, link: Link | None, by: Call | None, is_repeat:
     if means is not None:
         cell.overcome = {means: 1}
     if ended is not None:
-        took = (ended.last.started - call.first.started) * 1000 + micros(ended.last.seconds)
+        took = (ended.last.started_at - call.first.started_at) * 1000 + micros(ended.last.duration_seconds)
         if took > 0:
             cell.to_repair = Histogram.of(took)
     changes = call.changes if call.has_succeeded else link.changes if link else ()
-    cell.wrong = {f"{_path(change.path)} {change.how}": 1 for change in changes}
+    cell.wrong = {f"{_path(change.path)} {change.operation}": 1 for change in changes}
     for kind in cell.kinds.values():
         kind.calls, kind.recovered, kind.given_up = 1, cell.recovered, cell.given_up
         kind.repaired, kind.overcome = cell.repaired, dict(cell.overcome)
@@ -100,17 +100,17 @@ class Successes:
         name = type = None
         since = until = 0
         for step in steps:
-            if step.after is not None:
+            if step.recovery is not None:
                 of_success(run, step, into)
                 continue
             # Mostly it is as the one before it. Whether it is the very same text is asked quickest.
-            if step.name is not name or step.type is not type or not since <= step.started < until or step.metadata:
+            if step.name is not name or step.type is not type or not since <= step.started_at < until or step.metadata:
                 known = self._known(run, step)
                 # Which model it was may be said by each step of a model's, and by each that has metadata.
                 name, type = (None, None) if step.type == "model" or step.metadata else (step.name, step.type)
-                since = step.started // HOUR * HOUR
+                since = step.started_at // HOUR * HOUR
                 until = since + HOUR
-            known.seconds.append(step.seconds)
+            known.seconds.append(step.duration_seconds)
             if step.tokens:
                 known.tokens += sum(step.tokens.values())
 
@@ -121,7 +121,7 @@ class Successes:
     def _known(self, run: Run, step: Step) -> _Alike:
         """Those that count as this one does."""
         model = model_of(run, step) if run.metadata or step.metadata or step.type == "model" else ""
-        like = (run.agent, run.version, run.environment, step.name, step.type, step.started // HOUR, model)
+        like = (run.agent, run.version, run.environment, step.name, step.type, step.started_at // HOUR, model)
         known = self._alike.get(like)
         if known is None:
             known = self._alike[like] = _Alike(run, step)
@@ -168,7 +168,7 @@ class _Alike:
 
 
 def _count_attempt(cell: Cell, step: Step) -> None:
-    took = micros(step.seconds)
+    took = micros(step.duration_seconds)
     if step.outcome == "success":
         if took:  # nothing takes no time: what says so was recorded without a clock
             cell.seconds.lanes += ONE[bucket(took)]
@@ -188,9 +188,9 @@ def _count_attempt(cell: Cell, step: Step) -> None:
             cell.worked[number] = cell.worked.get(number, 0) + 1
         cell.retrying += took
         cell.recovery_tokens += tokens
-    if step.after is not None:
-        cell.waited += micros(step.after.seconds)
-        if step.after.changes:
+    if step.recovery is not None:
+        cell.waited += micros(step.recovery.backoff_seconds)
+        if step.recovery.changes:
             cell.suggested += 1
             cell.hits += step.outcome == "success"
 
@@ -200,21 +200,21 @@ def _failure(step: Step) -> Any:
 
 
 def _means(call: Call, by: Call | None) -> Means:
-    """What overcame a call: the last move of recovery that could have, else whoever made the call that worked."""
+    """Return the recovery method of a call: that of its last effective recovery, else the recovering caller."""
     if not call.has_succeeded:
         said = by.last.metadata if by is not None else None
         return "person" if said and said.get("by") == "person" else "model"
-    changed = next((step.after for step in reversed(call.steps) if step.after and step.after.changes), None)
+    changed = next((step.recovery for step in reversed(call.steps) if step.recovery and step.recovery.changes), None)
     if changed is not None:
         return changed.source if changed.source in REPAIRS else "schema"  # type: ignore[return-value]
-    after = call.last.after
+    after = call.last.recovery
     if after is None:
         return "model"  # made again, and not by recovery
     if after.source == VERIFY:
         return "check"
     if after.source == "fallback":
         return "fallback"
-    return "compression" if after.remedy is Remedy.COMPRESS else "waiting"
+    return "compression" if after.remedy is Remedy.COMPRESS else "retry"
 
 
 def repeated(history: History, joined: Iterable[Call]) -> set[int]:
@@ -224,7 +224,7 @@ def repeated(history: History, joined: Iterable[Call]) -> set[int]:
     moments = [compaction.at for compaction in history.compactions if is_within(compaction, history.run)]
     known: dict[str, int] = {}
     for compaction in history.compactions:
-        for id in compaction.known:
+        for id in compaction.known_failures:
             known[id] = min(known.get(id, compaction.at), compaction.at)
     first: dict[tuple[str, str], int] = {}
     again: set[int] = set()
@@ -232,24 +232,24 @@ def repeated(history: History, joined: Iterable[Call]) -> set[int]:
         failure = call.failure
         if failure is None:
             continue
-        met = first.setdefault((call.name, failure.fingerprint or failure.kind), call.first.started)
-        if any(met < moment <= call.first.started for moment in moments):
+        met = first.setdefault((call.name, failure.fingerprint or failure.kind), call.first.started_at)
+        if any(met < moment <= call.first.started_at for moment in moments):
             again.add(call.id)
         elif known:
             step = next(step for step in reversed(call.steps) if step.has_failed)
-            if known.get(failure_identity(step), call.first.started + 1) <= call.first.started:
+            if known.get(failure_identity(step), call.first.started_at + 1) <= call.first.started_at:
                 again.add(call.id)
     return again
 
 
 def is_within(compaction: Compaction, run: Run) -> bool:
     """Whether a run was under way; of what was before it, only what its session knew then says anything about it."""
-    return compaction.run is not None or compaction.at >= run.started
+    return compaction.run is not None or compaction.at >= run.started_at
 
 
 def place_of(run: Run, step: Step) -> Place:
     name = step.name if step.type in ("tool", "model", "retrieval") else _masked(step.name)
-    hour = step.started // HOUR * HOUR
+    hour = step.started_at // HOUR * HOUR
     return Place(hour, run.agent, run.version or "", run.environment or "", model_of(run, step), step.type, name)
 
 

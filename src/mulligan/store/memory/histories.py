@@ -88,7 +88,7 @@ class Histories:
     def asked(self, query: RunQuery, asked_patterns: set[str]) -> list[History]:
         """All that a question asks for, the newest first; its limit is for others to keep."""
         runs = [run for run in self.runs.values() if is_run_asked(run, query)]
-        newest = sorted(runs, key=lambda run: (run.started, run.id), reverse=True)
+        newest = sorted(runs, key=lambda run: (run.started_at, run.id), reverse=True)
         histories = map(self.history, newest)
         return [history for history in histories if is_history_asked(history, query, asked_patterns)]
 
@@ -105,7 +105,7 @@ class Histories:
         found = list(self._compactions.get(("run", run.id), {}).values())
         if run.session is not None:
             of_session = self._compactions.get(("session", run.session), {}).values()
-            before = max((each.at for each in of_session if each.at < run.started), default=run.started)
+            before = max((each.at for each in of_session if each.at < run.started_at), default=run.started_at)
             found += [compaction for compaction in of_session if compaction.at >= before]
         return tuple(sorted(found, key=lambda compaction: compaction.at))
 
@@ -196,9 +196,9 @@ def is_run_asked(run: Run, query: RunQuery) -> bool:
         and (query.session is None or run.session == query.session)
         and (query.environment is None or run.environment == query.environment)
         and (query.version is None or run.version == query.version)
-        and (query.since is None or run.started >= query.since)
-        and (query.until is None or run.started < query.until)
-        and (query.before is None or (run.started, run.id) < tuple(query.before))
+        and (query.since is None or run.started_at >= query.since)
+        and (query.until is None or run.started_at < query.until)
+        and (query.before is None or (run.started_at, run.id) < tuple(query.before))
     )
 
 

@@ -50,19 +50,20 @@ class MemoryLessons:
             records.update(prerequisites.index_fixes(group, fix_query, facts.fix_context))
         candidates = []
         for stored_lesson in self._stored_lessons.values():
-            fix, _ = records.get(stored_lesson.lesson.fix, (None, ()))
+            fix, _ = records.get(stored_lesson.lesson.fix_id, (None, ()))
             if not consolidation.is_orphaned(stored_lesson, fix):
                 tally = facts.patterns.get(stored_lesson.lesson.pattern)
                 basis = consolidation.LessonBasis(
                     fix,
                     len(tally.runs) if tally is not None else 0,
-                    facts.fix_context.since.get(stored_lesson.lesson.tool, 0),
-                    facts.fix_context.verdicts.get(stored_lesson.lesson.fix),
+                    facts.fix_context.schema_changed_at.get(stored_lesson.lesson.tool, 0),
+                    facts.fix_context.decisions.get(stored_lesson.lesson.fix_id),
                 )
                 candidates.append(consolidation.with_state(stored_lesson, basis, query.now))
         ranked_lessons = consolidation.filter_and_rank(candidates, query)
         return [
-            _add_counts(lesson, records.get(lesson.fix, (None, ()))[1], facts, query.now) for lesson in ranked_lessons
+            _add_counts(lesson, records.get(lesson.fix_id, (None, ()))[1], facts, query.now)
+            for lesson in ranked_lessons
         ]
 
     def save_lesson(self, lesson: Lesson, now: int) -> bool:
@@ -102,7 +103,7 @@ class MemoryLessons:
                 for stored_lesson in self._stored_lessons.values()
                 if stored_lesson.lesson.pattern == id
             }
-            latest_example = max(tally.examples, key=lambda example: example.started, default=None)
+            latest_example = max(tally.examples, key=lambda example: example.started_at, default=None)
             arguments = (
                 facts.load_arguments(latest_example.run, latest_example.seq) if latest_example is not None else None
             )
@@ -135,14 +136,18 @@ def _add_counts(lesson: Lesson, part_ids: Sequence[str], facts: TenantFacts, now
     if tally is None:
         return msgspec.structs.replace(lesson, agents={}) if lesson.pattern else lesson
     pattern = patterns.limit_details(tally.to_pattern())
-    lesson = msgspec.structs.replace(lesson, seen=pattern.count, agents=pattern.agents)
-    if not lesson.since:
+    lesson = msgspec.structs.replace(lesson, occurrences=pattern.occurrences, agents=pattern.agents)
+    if not lesson.active_since:
         return lesson
-    affected_runs = {run for run in tally.runs if facts.run_starts.get(run, 0) >= lesson.since}
+    affected_runs = {run for run in tally.runs if facts.run_starts.get(run, 0) >= lesson.active_since}
     recovered_runs = {
-        vote.run for trial, vote in facts.votes if trial.fix in part_ids and vote.worked and vote.at >= lesson.since
+        vote.run
+        for trial, vote in facts.votes
+        if trial.fix in part_ids and vote.successful and vote.at >= lesson.active_since
     }
     days = {day: (count, recovered) for day, (count, recovered) in tally.days.items()}
-    before, after = consolidation.count_periods(days, lesson.since, now, pattern.first)
+    before, after = consolidation.count_periods(days, lesson.active_since, now, pattern.first_seen_at)
     helped, unhelped = len(affected_runs & recovered_runs), len(affected_runs - recovered_runs)
-    return msgspec.structs.replace(lesson, helped=helped, unhelped=unhelped, before=before, after=after)
+    return msgspec.structs.replace(
+        lesson, helped_runs=helped, unhelped_runs=unhelped, stats_before=before, stats_after=after
+    )

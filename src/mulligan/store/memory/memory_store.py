@@ -73,7 +73,7 @@ class _Room:
         """What lessons are made of and judged by."""
         votes, histories = self.votes.all(), self.histories
         known = self.votes.known(votes, FixQuery(tool=tool, now=now), self.schemas())
-        started = {run.id: run.started for run in histories.runs.values()}
+        started = {run.id: run.started_at for run in histories.runs.values()}
         return TenantFacts(
             votes, histories.tallies(), known, started, lambda run, seq: histories.steps[run][seq].arguments
         )
@@ -154,7 +154,7 @@ class MemoryStore:
     def ended_runs(self, tenant: str, ids: Sequence[str]) -> set[str]:
         with self._lock:
             runs = self._room(tenant).histories.runs
-            return {id for id in ids if id in runs and runs[id].end is not None}
+            return {id for id in ids if id in runs and runs[id].end_reason is not None}
 
     def find(self, tenant: str, prefix: str, limit: int = 5) -> list[Run]:
         with self._lock:
@@ -175,7 +175,7 @@ class MemoryStore:
             room = self._room(tenant)
             for history in room.histories.every():
                 kept, is_imported = room.histories.came(history.run.id)
-                if is_imported and not policy.imports:
+                if is_imported and not policy.include_imported:
                     continue
                 status = derive_status(history.run, history.steps, history.links)
                 if retention.is_expired(status, kept, policy, now):
@@ -218,7 +218,7 @@ class MemoryStore:
                 self._audit[tenant] = [text_erasure.erase_text(act, text) for act in acts]
             told = audit.format_counts(runs=runs, steps=steps, patterns=len(lost), notes=len(gone))
             self._note(tenant, f"forget.{text_erasure.get_criterion(request)}", told=told)
-        return ForgetResult(runs=runs, steps=steps, patterns=len(lost), shelf=len(gone))
+        return ForgetResult(runs=runs, steps=steps, patterns=len(lost), key_value_entries=len(gone))
 
     def _forget_learned(self, tenant: str, until: int) -> ForgetResult:
         with self._lock:
@@ -230,7 +230,7 @@ class MemoryStore:
                 del room.shelf[place]
             told = audit.format_counts(fixes=revoked.fixes, lessons=lessons, notes=len(items))
             self._note(tenant, "forget.learned", told=told)
-        return ForgetResult(fixes=revoked.fixes, lessons=lessons, shelf=len(items))
+        return ForgetResult(fixes=revoked.fixes, lessons=lessons, key_value_entries=len(items))
 
     def erase(self, tenant: str) -> int:
         with self._lock:
@@ -248,16 +248,16 @@ class MemoryStore:
         self._audit.setdefault(tenant, []).append(audit.build_entry(do, self._clock(), about, told))
 
     def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
-        raise StoreError("a store in memory cannot be backed up. Name a file: --store sqlite:///PATH")
+        raise StoreError("A store in memory cannot be backed up. Use a file: --store sqlite:///PATH")
 
     def health(self, tenant: str) -> Health:
         with self._lock:
             histories = self._room(tenant).histories
             runs, steps = len(histories.runs), sum(map(len, histories.steps.values()))
-        return Health(where="memory", sound=True, runs=runs, steps=steps)
+        return Health(where="memory", healthy=True, runs=runs, steps=steps)
 
     def close(self) -> None:
-        """Nothing to let go of: what is kept goes with the object."""
+        """Do nothing: the records live as long as the object."""
 
     # Memory
 
@@ -330,19 +330,19 @@ class MemoryStore:
             kept = room.lessons.record_decision(id, verdict, at)
             if kept is None:
                 return None
-            if verdict != "disable" and kept.lesson.fix:
-                room.votes.decide(kept.lesson.fix, approved=verdict == "approve", at=at)
+            if verdict != "disable" and kept.lesson.fix_id:
+                room.votes.decide(kept.lesson.fix_id, approved=verdict == "approve", at=at)
             self._note(tenant, f"lesson.{verdict}", kept.lesson.id)
         return self.lesson(tenant, kept.lesson.id, at)
 
     def consolidate(
         self, tenant: str, now: int, progress: Progress | None = None, max_patterns: int | None = None
     ) -> ConsolidationResult:
-        """All of it, each time; where that is bounded, not of many runs: everything is counted anew here."""
+        """Return all of it each time; if the query is bounded, not of many runs: everything is recounted here."""
         with self._lock:
             room = self._room(tenant)
             if max_patterns is not None and len(room.histories.runs) > QUICK:
-                return ConsolidationResult(left=1)
+                return ConsolidationResult(remaining=1)
             looked_at, news = room.lessons.consolidate(room.facts(None, now), now)
         told = tuple(found for id in news if (found := self.lesson(tenant, id, now)) is not None)
         return ConsolidationResult(patterns=looked_at, lessons=told)
@@ -371,7 +371,7 @@ class MemoryStore:
             room.decisions[changed] = patterns.apply_command(
                 command, room.decisions.get(changed, PatternDecision()), current
             )
-            self._note(tenant, f"pattern.{command.do}", changed, audit.format_fields(into=command.into))
+            self._note(tenant, f"pattern.{command.action}", changed, audit.format_fields(into=command.into))
             return room.pattern(changed)
 
     # Figures
@@ -405,7 +405,7 @@ class MemoryStore:
             if is_known:
                 self.put(tenant, kind, key, value)
                 if audit_note is not None:
-                    self._audit.setdefault(audit_note.tenant, []).append(audit_note.act)
+                    self._audit.setdefault(audit_note.tenant, []).append(audit_note.entry)
             return is_known
 
     def keys(self, tenant: str, kind: str) -> list[str]:

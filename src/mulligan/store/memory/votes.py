@@ -55,14 +55,21 @@ class Votes:
         self._kept.extend(self._of(history))
 
     def report(self, fix: str, report: TrialReport, now: int) -> bool:
-        """What came of a fix, as somebody says; whether it is known."""
+        """Record the outcome of a fix as reported. Return whether the fix exists."""
         known = next((trial for trial, _ in self.all() if trial.fix == fix), None)
         if known is None:
             return False
         self.hear(report.principal, now)
         vote = Vote.from_report(report)
         if not any(fixes.is_revoked(each, vote.principal, known.step.name, vote.at) for each in self._revocations):
-            trial = replace(known, failed=fix_votes.REPORTED, tried=vote.at, at=vote.at, worked=vote.worked, done=())
+            trial = replace(
+                known,
+                failed_call=fix_votes.REPORTED,
+                tried_call=vote.at,
+                at=vote.at,
+                successful=vote.successful,
+                prerequisite_calls=(),
+            )
             self._kept.append((trial, vote))
         return True
 
@@ -78,7 +85,7 @@ class Votes:
     def revoke(self, what: Revocation) -> RevokeResult:
         before = self.all()
         self._revocations.append(what)
-        started = {id: run.started for id, run in self._histories.runs.items()}
+        started = {id: run.started_at for id, run in self._histories.runs.items()}
         self._kept = [
             (trial, vote)
             for trial, vote in self._kept
@@ -95,13 +102,16 @@ class Votes:
         """What was learned from runs that are gone, or reported, and what operators said of what is not known now."""
         left = []
         for trial, vote in self._kept:
-            if vote.run == what.run or what.tool in (trial.step.name, *trial.form.names):
+            if vote.run == what.run or what.tool in (trial.step.name, *trial.action.tools):
                 continue
             if what.text is not None:
                 if what.text in vote.run or text_erasure.may_contain(encode(FixRecord.from_trial(trial)), what.text):
                     continue
                 trial = replace(
-                    trial, done=() if text_erasure.may_contain(encode(trial.done), what.text) else trial.done
+                    trial,
+                    prerequisite_calls=()
+                    if text_erasure.may_contain(encode(trial.prerequisite_calls), what.text)
+                    else trial.prerequisite_calls,
                 )
                 vote = replace(vote, agent=vote.agent.replace(what.text, text_erasure.ERASED_MARK))
             left.append((trial, vote))
@@ -132,7 +142,7 @@ class Votes:
         return self._histories.writers.get(run.id, fixes.LOCAL_PRINCIPAL)
 
     def _is_revoked(self, run: Run, tool: str) -> bool:
-        return any(fixes.is_revoked(each, self._writer(run), tool, run.started) for each in self._revocations)
+        return any(fixes.is_revoked(each, self._writer(run), tool, run.started_at) for each in self._revocations)
 
     def precedents(self, question: RecallQuery) -> list[Precedent]:
         """What overcame the same failure before."""
@@ -143,7 +153,7 @@ class Votes:
                 continue
             steps = self._histories.steps_of(run.id)
             asked = {call.id for call in calls.group_attempts(steps) if is_asked(call, question)}
-            known = [link for link in link_recoveries(steps, run) if link.failed in asked]
+            known = [link for link in link_recoveries(steps, run) if link.failed_call in asked]
             links += known
             if known or (run.id != question.run and any(has_met(step, question) for step in steps)):
                 seen.add(run.id)
@@ -151,7 +161,7 @@ class Votes:
 
     def fixes(self, query: FixQuery, seen: Sequence[tuple[str, bytes]]) -> list[Fix]:
         """What is known to help, the likeliest first. `seen` are the schemas of tools, as they are on the shelf."""
-        votes = [each for each in self.all() if not query.without or each[1].run != query.without]
+        votes = [each for each in self.all() if not query.excluded_run or each[1].run != query.excluded_run]
         groups = fixes.group_by_pattern(each for each in votes if query.tool in (None, each[0].step.name))
         asked = [(1.0, each) for each in groups.values()]
         if query.fingerprint and query.tool is not None:
@@ -167,7 +177,7 @@ class Votes:
                 asked += [(likeness, groups[id]) for likeness, id in near[: prerequisites.MAX_SIMILAR_PATTERNS]]
 
         if not any(tallies for _, tallies in asked) and query.is_about_failure:
-            return exemplars.suggest_from_exemplars(query, self._worked(query)) if query.shape else []
+            return exemplars.suggest_from_exemplars(query, self._worked(query)) if query.argument_types else []
 
         return prerequisites.rank_fixes(asked, query, self.known(votes, query, seen))
 
@@ -185,19 +195,19 @@ class Votes:
             return {fix: of_fix(fix) for fix in ids}
 
         def of_fix(fix: str) -> list[tuple[int, Any]]:
-            told = [(vote.at, vote.run, trial.done) for trial, vote in votes
-                    if trial.fix == fix and vote.worked and trial.done]  # fmt: skip
+            told = [(vote.at, vote.run, trial.prerequisite_calls) for trial, vote in votes
+                    if trial.fix == fix and vote.successful and trial.prerequisite_calls]  # fmt: skip
             told.sort(key=lambda each: each[:2], reverse=True)
             return [(at, done) for at, _, done in told[: prerequisites.MAX_SAMPLES_PER_FIX]]
 
         def fresh(tally: FixRecord, since: int) -> FixRecord:
-            some = ((trial.tried, vote) for trial, vote in votes if trial.fix == tally.id and vote.at >= since)
+            some = ((trial.tried_call, vote) for trial, vote in votes if trial.fix == tally.id and vote.at >= since)
             return tally.recount(fixes.select_counted_votes(some)[-fix_queries.MAX_RECOUNTED_VOTES :])
 
         crowd = fixes.find_writers(self._heard, self._revocations, query.now)
 
         def profile(tool: str, key: str) -> Profile:
-            return self._profile(tool, key, query.without)
+            return self._profile(tool, key, query.excluded_run)
 
         return prerequisites.FixContext(
             crowd, self._verdicts, samples, tool_schemas.schema_change_times(seen, query), fresh, profile, self._items
@@ -215,7 +225,7 @@ class Votes:
                 continue
             worked = [step for step in reversed(history.steps) if step.name == tool and step.outcome == "success"]
             matching = [step for step in worked[: exemplars.MAX_EXEMPLARS] if not key or step.key in (None, key)]
-            calls += [(history.run.started, step.arguments) for step in matching]
+            calls += [(history.run.started_at, step.arguments) for step in matching]
         return build_profile(calls[: fix_queries.MAX_PROFILED_CALLS])
 
     def _items(self, tool: str, key: str) -> frozenset[str]:
@@ -228,18 +238,18 @@ class Votes:
         for history in self._latest(tool):
             if len(found) >= exemplars.MAX_EXEMPLARS:
                 break
-            if history.run.id != query.without:
+            if history.run.id != query.excluded_run:
                 worked = [step for step in reversed(history.steps) if step.name == tool and step.outcome == "success"
                           and len(encode(step)) < exemplars.MAX_BODY_BYTES]  # fmt: skip
                 found += [argument_types(step.arguments) for step in worked[: exemplars.MAX_EXEMPLARS]]
         return exemplars.sample_by_shape(found)
 
     def evidence(self, fix: str, limit: int) -> list[TrialReport]:
-        votes = [(vote, trial.tried) for trial, vote in self.all() if trial.fix == fix]
+        votes = [(vote, trial.tried_call) for trial, vote in self.all() if trial.fix == fix]
         votes.sort(key=lambda each: (-each[0].at, each[0].run, each[1]))
         return [
-            TrialReport(run=vote.run, principal=vote.principal, agent=vote.agent, at=vote.at, worked=vote.worked,
-                     automatic=vote.actor == "fix")
+            TrialReport(run=vote.run, principal=vote.principal, agent=vote.agent, at=vote.at,
+                        successful=vote.successful, automatic=vote.actor == "fix")
             for vote, _ in votes[: max(limit, 0)]
         ]  # fmt: skip
 

@@ -54,7 +54,8 @@ def parse_url(url: str) -> tuple[str, str, int]:
         pool_size = 0
     if pool_size < 1:
         raise SettingsError(
-            f"pool={store_parameters['pool']} is no number of connections. Name one, such as pool={DEFAULT_POOL_SIZE}."
+            f"Invalid pool size {store_parameters['pool']!r} in the store URL. "
+            f"Use a positive integer, for example ?pool={DEFAULT_POOL_SIZE}."
         )
     return database_url, store_parameters.get("replica", ""), pool_size
 
@@ -66,7 +67,7 @@ def split_pooler_type(url: str) -> tuple[str, str]:
     pooler_types = [value for name, value in parameters if name == "pooler"]
     if pooler_types and pooler_types[-1] not in POOLER_TYPES:
         raise SettingsError(
-            f"pooler={pooler_types[-1]} is no sort of pooler. Say pooler=transaction or pooler=session."
+            f"Invalid pooler {pooler_types[-1]!r} in the store URL. Use pooler=transaction or pooler=session."
         )
     if not pooler_types:
         return url, ""
@@ -102,25 +103,25 @@ def _describe_error(where: str, error: psycopg.Error) -> str:
     state = error.sqlstate or ""
     # Before the session starts there is no error code, only the server's text, possibly translated.
     if state.startswith("28") or re.search(r"password authentication failed|no password supplied", text):
-        return f"{where} does not let us in ({text}). Check the user and the password in the store's URL."
+        return f"{where} denied access ({text}). Check the user and the password in the store URL."
     if state == "3D000" or ("database" in text and "does not exist" in text):
-        return f"{where} does not exist ({text}). Make it: createdb NAME"
+        return f"{where} does not exist ({text}). Create it: createdb NAME"
     if state == "42501":
-        return f"{where} does not allow that to this user ({text}). Grant it, or let its owner run mulligan migrate."
+        return f"{where}: permission denied for this user ({text}). Grant it, or let the owner run mulligan migrate."
     if state == "53100":
-        return f"there is no room left for {where} ({text}). Free some."
+        return f"No disk space left for {where} ({text}). Free some space."
     if state == "53300":
-        return f"{where} has no connection left ({text}). Give fewer to each: ?pool=N, or raise max_connections."
+        return f"{where} has no free connection ({text}). Use a smaller ?pool=N, or raise max_connections."
     if state in ("57014", "55P03"):
-        return f"{where} takes too long ({text}). Try again in a moment."
+        return f"{where} timed out ({text}). Try again later."
     if "startup parameter" in text:
         return (
-            f"a pooler stands before {where}, and this needs a session of its own ({text}). Name PostgreSQL itself, or "
-            "let the pooler pass over options (ignore_startup_parameters = options), and say ?pooler=session"
+            f"{where} is behind a connection pooler, and this needs a session ({text}). Use the address of "
+            "PostgreSQL, or set ignore_startup_parameters = options in the pooler and use ?pooler=session"
         )
     if isinstance(error, psycopg.OperationalError):
-        return f"{where} cannot be reached ({text}). Is the server there, and does it listen on that address?"
-    return f"{where} cannot be used ({text})."
+        return f"Cannot reach {where} ({text}). Check that the server runs and listens on that address."
+    return f"Cannot use {where} ({text})."
 
 
 class Pool:
@@ -152,9 +153,9 @@ class Pool:
         """Open a connection, with planner settings for queries if `is_for_reading`. Fail immediately during backoff."""
         self._abandon_inherited()
         if self._is_closed:
-            raise StoreError(f"{self.where} was closed.")
+            raise StoreError(f"The store {self.where} is closed.")
         if self._monotonic() < self._next_attempt_at:
-            raise StoreError(f"{self.where} cannot be reached. It is tried again in a moment.")
+            raise StoreError(f"Cannot reach {self.where}. mulligan will retry shortly.")
         try:
             connection = self._connect_directly(is_for_reading) or self._connect_through_pooler(is_for_reading)
         except psycopg.OperationalError:
@@ -209,7 +210,7 @@ class Pool:
         """Yield a free or new connection. If it breaks, all idle connections are closed, too."""
         self._abandon_inherited()
         if not self._free.acquire(timeout=POOL_TIMEOUT_SECONDS):
-            raise StoreError(f"all {self._size} connections to {self.where} are in use. Allow more: ?pool=N")
+            raise StoreError(f"All {self._size} connections to {self.where} are in use. Allow more: ?pool=N")
         connection: PostgresConnection | None = None
         free, lock = self._free, self._lock
         try:

@@ -49,7 +49,7 @@ def diagnose_postgres(url: str, now: int) -> Diagnostics:
                 bytes=int(_fetch_value(raw_connection, "SELECT pg_database_size(current_database())")),
                 tables=_measure_tables(raw_connection) if schema else (),
                 facts=facts,
-                ills=(*find_pending_migration(schema), *_find_problems(facts)),
+                problems=(*find_pending_migration(schema), *_find_problems(facts)),
             )
     finally:
         pool.close()
@@ -112,7 +112,7 @@ def _access_facts(connection: psycopg.Connection[Any]) -> dict[str, Any]:
     return {
         "role": _fetch_value(connection, "SELECT current_user"),
         "row_security": "in force" if all(guarded.values()) and not passes
-        else "passed by this role" if any(guarded.values()) else "off",
+        else "bypassed by this role" if any(guarded.values()) else "off",
         "unguarded": sorted(name for name, is_guarded in guarded.items() if not is_guarded) if any(guarded.values())
         else [],
     }  # fmt: skip
@@ -145,15 +145,15 @@ def _find_problems(facts: dict[str, Any]) -> list[str]:
     problems = []
     if facts["durable"]["fsync"] != "on" or facts["durable"]["full_page_writes"] != "on":
         problems.append(
-            "PostgreSQL does not wait for its disk (fsync or full_page_writes is off): a crash may cost everything."
+            "PostgreSQL runs without fsync or full_page_writes: a crash may destroy the database. Turn both on."
         )
     if facts["connections"] >= MAX_CONNECTION_RATIO * facts["max_connections"]:
-        problems.append(f"{facts['connections']} of {facts['max_connections']} connections of PostgreSQL are taken.")
+        problems.append(f"{facts['connections']} of {facts['max_connections']} PostgreSQL connections are in use.")
     if "parts" in facts and not facts["has_today"] and facts["parts"]:
         problems.append(
-            "The steps of today have no part of their own: "
-            f"nobody has written for {PARTITIONS_AHEAD_DAYS} days, or the user may make no tables. "
-            "They are kept with the rest, and removed row by row."
+            "Steps of today have no partition of their own: "
+            f"no writes for {PARTITIONS_AHEAD_DAYS} days, or the user may not create tables. "
+            "They go to the default partition and are pruned row by row."
         )
     problems += [
         f"The replica {replica['name']} is {replica['lag_seconds']:.0f} s behind."
@@ -161,5 +161,5 @@ def _find_problems(facts: dict[str, Any]) -> list[str]:
         if replica["lag_seconds"] > MAX_REPLICA_LAG_SECONDS
     ]
     if facts.get("unguarded"):
-        problems.append(f"Rows of tenants are not kept apart by PostgreSQL in: {', '.join(facts['unguarded'])}.")
+        problems.append(f"Row-level security for tenants is off in: {', '.join(facts['unguarded'])}.")
     return problems

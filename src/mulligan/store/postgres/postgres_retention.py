@@ -73,9 +73,9 @@ class PartitionPruneRound(pruning.PruneRound):
 
     def _bounds(self) -> tuple[int, int, int]:
         """Return whether imported runs expire, and the times before which successful and failed runs expire."""
-        ages = (self._policy.successes, self._policy.failures)
+        ages = (self._policy.keep_successes, self._policy.keep_failures)
         success_cutoff, failure_cutoff = (NO_CUTOFF_MS if age is None else self._now - age for age in ages)
-        return int(self._policy.imports), success_cutoff, failure_cutoff
+        return int(self._policy.include_imported), success_cutoff, failure_cutoff
 
     def _days(self) -> list[int]:
         """Return the days with a partition that have many expired runs, or only expired ones."""

@@ -70,7 +70,7 @@ class PostgresStore(DatabaseStore):
         self._fsync = fsync
         self._pool = Pool(database_url, pool_size)
         self._replica = Pool(parse_url(replica)[0], pool_size) if replica else None
-        self._writer: PostgresConnection | None = None
+        self.writer: PostgresConnection | None = None
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._turns: dict[str, int] = {}
@@ -89,7 +89,7 @@ class PostgresStore(DatabaseStore):
     # Connections
 
     @contextlib.contextmanager
-    def _reading(self, tenant: str) -> Iterator[PostgresConnection]:
+    def read_connection(self, tenant: str) -> Iterator[PostgresConnection]:
         with translate_errors(self.where), self._pool.using() as connection, connection.for_tenants(tenant):
             yield connection
 
@@ -109,15 +109,15 @@ class PostgresStore(DatabaseStore):
                 finally:
                     lease.__exit__(None, None, None)
                 return
-        with self._reading(tenant) as connection:
+        with self.read_connection(tenant) as connection:
             yield connection
 
-    def _read(self, tenant: str, sql: str, values: Iterable[Any] = ()) -> list[Any]:
+    def read_rows(self, tenant: str, sql: str, values: Iterable[Any] = ()) -> list[Any]:
         return self._query_with_retry(self._reading_stale, tenant, sql, tuple(values))
 
     def _read_own(self, tenant: str, sql: str, values: Iterable[Any] = ()) -> list[Any]:
         """Query the primary, which contains the process's own writes."""
-        return self._query_with_retry(self._reading, tenant, sql, tuple(values))
+        return self._query_with_retry(self.read_connection, tenant, sql, tuple(values))
 
     def _query_with_retry(self, where: _ConnectionSource, tenant: str, sql: str, values: tuple[Any, ...]) -> list[Any]:
         """Execute a query; retry once if the server had closed the connection."""
@@ -131,7 +131,7 @@ class PostgresStore(DatabaseStore):
             return connection.execute(sql, values).fetchall()
 
     @contextlib.contextmanager
-    def _writing(self, *tenants: str) -> Iterator[PostgresConnection]:
+    def write_transaction(self, *tenants: str) -> Iterator[PostgresConnection]:
         with self._lock, translate_errors(self.where):
             writer = self._begin(tenants)
             try:
@@ -146,7 +146,7 @@ class PostgresStore(DatabaseStore):
 
         After a restart, a connection fails at its first use. Nothing was executed on it yet.
         """
-        previous_writer = self._writer
+        previous_writer = self.writer
         try:
             return self._begin_once(tenants)
         except psycopg.OperationalError:
@@ -157,7 +157,7 @@ class PostgresStore(DatabaseStore):
 
     def _begin_once(self, tenants: tuple[str, ...]) -> PostgresConnection:
         try:
-            writer = self._open_writer()
+            writer = self.open_writer()
             writer.begin(*tenants)
             self._take_turns(writer, tenants)
         except BaseException:
@@ -168,22 +168,22 @@ class PostgresStore(DatabaseStore):
     def _undo(self) -> None:
         self._batch_writer.drop_cache()
         self._turns.clear()
-        if self._writer is not None:
-            self._roll_back(self._writer)
+        if self.writer is not None:
+            self._roll_back(self.writer)
 
-    def _open_writer(self) -> PostgresConnection:
+    def open_writer(self) -> PostgresConnection:
         if self._pid != os.getpid():
-            retain_after_fork(self._writer)
-            self._writer, self._pid = None, os.getpid()
-        if self._writer is not None and (self._writer.raw_connection.closed or self._writer.raw_connection.broken):
-            self._writer.close()
-            self._writer = None
-        if self._writer is None:
-            self._writer = self._pool.connect()
+            retain_after_fork(self.writer)
+            self.writer, self._pid = None, os.getpid()
+        if self.writer is not None and (self.writer.raw_connection.closed or self.writer.raw_connection.broken):
+            self.writer.close()
+            self.writer = None
+        if self.writer is None:
+            self.writer = self._pool.connect()
             if self._fsync:
-                self._writer.set("synchronous_commit", "on")
-        self._create_partitions(self._writer)
-        return self._writer
+                self.writer.set("synchronous_commit", "on")
+        self._create_partitions(self.writer)
+        return self.writer
 
     def _create_partitions(self, writer: PostgresConnection) -> None:
         """Create partitions for the coming days, at most once a day."""
@@ -236,7 +236,7 @@ class PostgresStore(DatabaseStore):
         return [key for (key,) in rows]
 
     def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
-        return queries.find_patterns(self._reader(tenant), tenant, query, can_fold_case=False)
+        return queries.find_patterns(self.row_reader(tenant), tenant, query, can_fold_case=False)
 
     def _fix_lookups(self) -> fix_queries.FixLookups:
         return fix_queries.FixLookups(
@@ -261,12 +261,12 @@ class PostgresStore(DatabaseStore):
         from mulligan.store.postgres.postgres_retention import PartitionPruneRound  # rarely needed
 
         pruner = PartitionPruneRound(
-            self._writing, partial(self._reading, tenant), _DatabaseSpaceMeter(), tenant, policy, now
+            self.write_transaction, partial(self.read_connection, tenant), _DatabaseSpaceMeter(), tenant, policy, now
         )
         if dry_run:
             return pruner.preview(progress)
         pruned = pruner.perform(progress)
-        with self._writing(tenant) as writer:  # pruning itself uses many transactions
+        with self.write_transaction(tenant) as writer:  # pruning itself uses many transactions
             if pruned.runs or pruned.sampled:
                 summary = audit.format_counts(runs=pruned.runs, steps=pruned.steps + pruned.sampled)
                 self._insert_audit_entry(writer, tenant, "prune", detail=summary)
@@ -280,7 +280,7 @@ class PostgresStore(DatabaseStore):
         from mulligan.store.journal_scrubbing import scrub_journals
 
         text_erasure.validate_request(request)
-        with self._writing(tenant) as writer:
+        with self.write_transaction(tenant) as writer:
             # Erasing scans all tables, without a time limit.
             writer.raw_connection.execute("SET LOCAL statement_timeout = 0")
             eraser = maintenance.Eraser(writer, self._batch_writer, tenant, request)
@@ -296,7 +296,7 @@ class PostgresStore(DatabaseStore):
         return forgotten
 
     def erase(self, tenant: str) -> int:
-        with self._writing(tenant) as writer:
+        with self.write_transaction(tenant) as writer:
             self._batch_writer.drop_cache()
             table_rows = writer.execute(
                 "SELECT c.relname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'tenant' "
@@ -311,8 +311,8 @@ class PostgresStore(DatabaseStore):
 
     def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
         raise StoreError(
-            f"a copy of {self.where} is made by PostgreSQL itself: pg_dump --format=custom --file={to} URL. "
-            "Into a file that mulligan can open: mulligan copy URL PATH"
+            f"Back up {self.where} with PostgreSQL: pg_dump --format=custom --file={to} URL. "
+            "For a file that mulligan can open: mulligan copy URL PATH"
         )
 
     def health(self, tenant: str) -> Health:
@@ -320,14 +320,14 @@ class PostgresStore(DatabaseStore):
             ((runs,),) = self._read_own(tenant, "SELECT count(*) FROM runs WHERE tenant = ?", (tenant,))
             ((steps,),) = self._read_own(tenant, "SELECT count(*) FROM steps WHERE tenant = ?", (tenant,))
         except StoreError as error:
-            return Health(where=self.where, sound=False, note=str(error))
-        return Health(where=self.where, sound=True, runs=runs, steps=steps)
+            return Health(where=self.where, healthy=False, detail=str(error))
+        return Health(where=self.where, healthy=True, runs=runs, steps=steps)
 
     def close(self) -> None:
         with self._lock:
-            if self._writer is not None and self._pid == os.getpid():
-                self._writer.close()
-            self._writer = None
+            if self.writer is not None and self._pid == os.getpid():
+                self.writer.close()
+            self.writer = None
         self._pool.close()
         if self._replica is not None:
             self._replica.close()

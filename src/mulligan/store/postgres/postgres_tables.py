@@ -74,15 +74,15 @@ def read_schema_version(connection: psycopg.Connection[Any], where: str) -> int:
         )
     if version_table is None:
         if runs_table is not None:
-            raise StoreError(f"{where} is a database of another program. Name another one, or a schema of its own.")
+            raise StoreError(f"{where} is a database of another program. Use another database or a separate schema.")
         return 0
     version, state = connection.execute("SELECT version, state FROM schema_version").fetchone() or (0, "whole")
     if state != "whole":
-        raise StoreError(f"{where} is half of a copy that was not ended. End it with the same command: mulligan copy")
+        raise StoreError(f"{where} is an incomplete copy. Finish it with the same command: mulligan copy")
     if version > len(MIGRATIONS):
         raise StoreError(
-            f"{where} was written by a newer mulligan (schema {version}; this one knows {len(MIGRATIONS)}). "
-            "It was left as it is. Upgrade: pip install -U mulligan"
+            f"{where} was written by a newer mulligan (schema {version}; this version supports {len(MIGRATIONS)}). "
+            "It was not changed. Upgrade: pip install -U mulligan"
         )
     return int(version)
 

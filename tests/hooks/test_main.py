@@ -120,7 +120,7 @@ def test_a_hook_that_is_broken_is_silent_and_counted(tmp_path, breaks, types, mo
     code, said, _ = types("doctor", "--json")
     assert (code, json.loads(said)["hook_faults"]) == (1, 2)
     _, said, _ = types("doctor")
-    assert "2 events of coding agents could not be kept" in said
+    assert "2 hook errors: events of coding agents were not stored" in said
 
 
 @pytest.mark.parametrize("what", ["the interpreter", "the package", "a part of it"])

@@ -42,7 +42,7 @@ def test_lessons_are_told_the_best_proven_first_with_their_evidence_of_the_momen
     ]
     first = told["lessons"][0]
     assert (first["tool"], first["state"], first["source"]) == ("search", "active", "learned")
-    assert (first["tried"], first["worked"], first["seen"]) == (8, 8, 8)
+    assert (first["trials"], first["successes"], first["occurrences"]) == (8, 8, 8)
     assert first["correction"] == "Use k=10."
     assert told["now"] == NOW
 

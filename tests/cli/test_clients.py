@@ -96,20 +96,21 @@ def started(known, path):
     return [each.strip("'\"") for each in (command.split(": ")[1], *args)]
 
 
+@pytest.mark.slow
 def test_the_proxy_is_put_before_a_server_and_taken_away_again(types, client):
     known, path = client
     before = path.read_text()
-    code, said, _ = types("install", "mcp", "--client", known.name, "--server", "git")
+    code, said, _ = types("install", "proxy", "--client", known.name, "--server", "git")
     assert code == 0
     assert "now go through mulligan" in said
     assert started(known, path) == [sys.executable, *OURS, "uvx", "mcp-server-git", "--repository", "/srv/caf\u00e9"]
     copy = next(path.parent.glob(f"{path.name}.before-mulligan-*"))
     assert copy.read_text() == before
 
-    assert "nothing to change" in types("install", "mcp", "--client", known.name, "--server", "git")[1]
-    assert types("uninstall", "mcp", "--client", known.name, "--server", "git")[0] == 0
+    assert "nothing to change" in types("install", "proxy", "--client", known.name, "--server", "git")[1]
+    assert types("uninstall", "proxy", "--client", known.name, "--server", "git")[0] == 0
     assert started(known, path) == ["uvx", "mcp-server-git", "--repository", "/srv/caf\u00e9"]
-    assert "nothing to change" in types("uninstall", "mcp", "--client", known.name, "--server", "git")[1]
+    assert "nothing to change" in types("uninstall", "proxy", "--client", known.name, "--server", "git")[1]
     if known.file_format == "json":
         assert json.loads(path.read_text()) == json.loads(before)
     elif known.file_format == "toml":
@@ -119,24 +120,24 @@ def test_the_proxy_is_put_before_a_server_and_taken_away_again(types, client):
 
 def test_earlier_proxy_is_replaced_once_and_taken_away(types, client):
     known, path = client
-    types("install", "mcp", "--client", known.name, "--server", "git")
+    types("install", "proxy", "--client", known.name, "--server", "git")
     now = path.read_text()
     quoted = {"json": '"-I",', "toml": '"-I",', "yaml": '- "-I"\n'}[known.file_format]
     earlier = re.sub(rf"\s*{re.escape(quoted)}", "\n" if known.file_format == "yaml" else "", now, count=1)
     path.write_text(earlier)
     assert started(known, path)[1:] == [*OURS[1:], "uvx", "mcp-server-git", "--repository", "/srv/caf\u00e9"]
-    assert types("install", "mcp", "--client", known.name, "--server", "git")[0] == 0
+    assert types("install", "proxy", "--client", known.name, "--server", "git")[0] == 0
     assert started(known, path)[1:] == [*OURS, "uvx", "mcp-server-git", "--repository", "/srv/caf\u00e9"]
-    assert "nothing to change" in types("install", "mcp", "--client", known.name, "--server", "git")[1]
+    assert "nothing to change" in types("install", "proxy", "--client", known.name, "--server", "git")[1]
     path.write_text(earlier)
-    assert types("uninstall", "mcp", "--client", known.name, "--server", "git")[0] == 0
+    assert types("uninstall", "proxy", "--client", known.name, "--server", "git")[0] == 0
     assert started(known, path) == ["uvx", "mcp-server-git", "--repository", "/srv/caf\u00e9"]
 
 
 def test_everything_else_stays_as_it_was(types, client):
     known, path = client
     before = path.read_text()
-    types("install", "mcp", "--client", known.name, "--server", "git", "--repair", "--pin")
+    types("install", "proxy", "--client", known.name, "--server", "git", "--repair", "--pin")
     if known.file_format == "json":
         old, new = json.loads(before), json.loads(path.read_text())
         assert new[known.servers_key]["git"]["args"][4:8] == ["--name", "git", "--repair", "--pin"]
@@ -151,15 +152,15 @@ def test_everything_else_stays_as_it_was(types, client):
 def test_a_rehearsal_writes_nothing(types, client):
     known, path = client
     before = path.read_text()
-    said = types("install", "mcp", "--client", known.name, "--server", "git", "--dry-run")[1]
-    assert "Nothing was written" in said
+    said = types("install", "proxy", "--client", known.name, "--server", "git", "--dry-run")[1]
+    assert "was not changed" in said
     assert path.read_text() == before
 
 
 def test_a_server_that_is_not_there_is_refused_with_those_that_are(types, client):
     known, _ = client
     for words in (["--server", "gti"], []):
-        code, _, complaint = types("install", "mcp", "--client", known.name, *words)
+        code, _, complaint = types("install", "proxy", "--client", known.name, *words)
         assert code == 2
         assert "git" in complaint
 
@@ -167,16 +168,16 @@ def test_a_server_that_is_not_there_is_refused_with_those_that_are(types, client
 def test_a_server_that_is_reached_by_an_address_is_refused(types, client):
     known, _ = client
     name = "developer" if known.file_format == "yaml" else "web"
-    code, _, complaint = types("install", "mcp", "--client", known.name, "--server", name)
+    code, _, complaint = types("install", "proxy", "--client", known.name, "--server", name)
     assert code == 2
-    assert "not started by a command" in complaint
+    assert "has no command" in complaint
 
 
 def test_a_file_that_is_not_understood_is_left_alone(types, client):
     known, path = client
     broken = {"json": "{", "toml": "[", "yaml": "extensions:\n  git:\n    cmd: |\n      uvx\n"}[known.file_format]
     path.write_text(broken)
-    code, _, complaint = types("install", "mcp", "--client", known.name, "--server", "git")
+    code, _, complaint = types("install", "proxy", "--client", known.name, "--server", "git")
     assert code == 2
     assert str(path) in complaint
     assert path.read_text() == broken
@@ -185,10 +186,10 @@ def test_a_file_that_is_not_understood_is_left_alone(types, client):
 def test_a_project_has_a_file_of_its_own(types, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".mcp.json").write_text('{"mcpServers": {"git": {"command": "uvx"}}}')
-    assert types("install", "mcp", "--client", "claude-code", "--project", "--server", "git")[0] == 0
+    assert types("install", "proxy", "--client", "claude-code", "--project", "--server", "git")[0] == 0
     about = json.loads((tmp_path / ".mcp.json").read_text())["mcpServers"]["git"]
     assert [about["command"], *about["args"]] == [sys.executable, *OURS, "uvx"]
-    assert types("install", "mcp", "--client", "goose", "--project", "--server", "git")[0] == 2
+    assert types("install", "proxy", "--client", "goose", "--project", "--server", "git")[0] == 2
 
 
 def test_wrapping_twice_is_wrapping_once():
@@ -200,11 +201,12 @@ def test_wrapping_twice_is_wrapping_once():
     assert unwrap_proxy(StartCommand("/usr/bin/mulligan", ("proxy", "--", "npx"))) == StartCommand("npx", ())
 
 
+@pytest.mark.slow
 def test_what_is_installed_runs(types, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     server = {"command": sys.executable, "args": [str(FAKE)]}
     (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": {"fake": server}}))
-    types("install", "mcp", "--client", "claude-code", "--project", "--server", "fake")
+    types("install", "proxy", "--client", "claude-code", "--project", "--server", "fake")
     about = json.loads((tmp_path / ".mcp.json").read_text())["mcpServers"]["fake"]
     import mulligan
 

@@ -48,13 +48,13 @@ def test_there_are_seeds_for_what_agents_use():
 def test_a_seed_is_complete_short_and_ours(name):
     seed = seeds()[name]
     assert seed.id == lesson_id("seed", name)
-    assert (seed.source, seed.fix, seed.tried, seed.state, seed.edited) == ("seed", "", 0, "proposed", False)
+    assert (seed.source, seed.fix_id, seed.trials, seed.state, seed.edited) == ("seed", "", 0, "proposed", False)
     assert seed.kind in KINDS
     assert seed.origin.endswith(("scripts/seeds runs it", "not run here"))
     for said in (seed.mistake, seed.correction):
         assert 10 <= len(said) <= MAX_SENTENCE_CHARS, said
         assert not re.search("[<>|`\u2039\u203a\u00a6]", said), "what is shown to a model could not be copied from"
-    assert bool(seed.failed) == bool(seed.works)
+    assert bool(seed.failing_example) == bool(seed.working_example)
     for each in seed_matching.parse_phrases(seed):
         assert each.weight >= 8, "too little to be known by"
 
@@ -63,14 +63,14 @@ def test_a_seed_is_complete_short_and_ours(name):
 def test_a_seed_is_told_whole_as_what_it_is(name):
     said = Prompt().lesson_sentence(seeds()[name])
     assert seeds()[name].correction.rstrip(".") in said
-    assert "not seen here" in said
+    assert "general advice, not yet seen in this project" in said
     assert find_unsafe_text(said) == []
 
 
 def test_the_files_are_as_lessons_are_written():
     for name, seed in seeds().items():
         lines = lesson_files.render_lesson_file(seed).splitlines()
-        kept = "\n".join(line for line in lines if not line.startswith("words:")) + "\n"
+        kept = "\n".join(line for line in lines if not line.startswith("base_digest =")) + "\n"
         assert (corpus.FOLDER / f"{name}.md").read_text() == kept, name
 
 
@@ -225,7 +225,7 @@ def test_putting_them_into_a_store_twice_is_doing_it_once():
     assert corpus.install_seeds(store, DEFAULT_TENANT) == (0, 0, len(seeds()), 0)
     kept = corpus.list_stored_seeds(store, DEFAULT_TENANT)
     assert len(kept) == len(seeds())
-    assert {(each.state, each.tried, each.source) for each in kept} == {("proposed", 0, "seed")}
+    assert {(each.state, each.trials, each.source) for each in kept} == {("proposed", 0, "seed")}
     assert store.fixes(DEFAULT_TENANT, FixQuery()) == []  # no evidence of anything (S3)
     assert store.lessons(DEFAULT_TENANT, LessonQuery(state="active")) == []
 

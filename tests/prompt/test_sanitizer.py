@@ -24,7 +24,7 @@ PASSWORD = "opensesame-9177"
 OWN = "EMP-204117"
 BADGE = "violet-otter-41"
 CANARIES = (KEY, PASSWORD, OWN, BADGE)
-SETTINGS: dict[str, Any] = {"secret": ["badge"], "patterns": [r"EMP-\d{6}"]}
+SETTINGS: dict[str, Any] = {"redact_names": ["badge"], "redact_patterns": [r"EMP-\d{6}"]}
 
 Raise = Callable[[str], None]
 
@@ -201,7 +201,7 @@ def test_a_model_that_is_asked_once_more_is_told_no_secret() -> None:
 
     with sandbox(**SETTINGS):
         assert think([{"role": "user", "content": "hello"}], api_key=PASSWORD) == "done"
-    assert "The last request was refused" in str(asked[1])
+    assert "The provider rejected the last request" in str(asked[1])
     assert_tells_nothing(asked)
 
 
@@ -228,7 +228,7 @@ def test_but_not_where_the_settings_name_it() -> None:
     def mail(to: str, iban: str) -> None:
         raise ValueError(f"{to} is unknown, account {iban}")
 
-    with sandbox(secret=["iban"], patterns=[r"[\w.]+@example\.net"]):
+    with sandbox(redact_names=["iban"], redact_patterns=[r"[\w.]+@example\.net"]):
         told = answered([mail], "mail", {"to": "ann@example.net", "iban": "GB82 WEST 1234 5698 7654 32"})
     assert "ann@" not in str(told)
     assert "GB82" not in str(told)
@@ -238,7 +238,7 @@ def test_what_the_settings_allow_is_shown() -> None:
     def fetch() -> None:
         raise ValueError(f"{KEY} is the key of the examples")
 
-    with sandbox(allowed=[KEY]):
+    with sandbox(redact_ignore=[KEY]):
         assert KEY in answered([fetch], "fetch", {})["message"]
 
 
@@ -262,9 +262,17 @@ AROUND = st.text(max_size=30) | st.sampled_from(["", "\n", "x" * 900, "<b>", "\x
 def test_no_sentence_tells_a_secret_wherever_it_stands(before: str, secret: str, after: str) -> None:
     said = f"{before} {secret} {after}"
     failure = Failure.of(Kind("tool", "x"), said, hint=said, code=said)
-    changed = Change(path="q", how="substitute", before=said, after=[said, {"badge": BADGE, "k": said}])
-    precedent = Precedent(how="agent", changes=(changed,), between=(said,))
-    remembered = {"kind": said, "tool": said, "turn": 1, "count": 1, "about": said, "message": said, "worked": said}
+    changed = Change(path="q", operation="substitute", before=said, after=[said, {"badge": BADGE, "k": said}])
+    precedent = Precedent(method="agent", changes=(changed,), intermediate_tools=(said,))
+    remembered = {
+        "kind": said,
+        "tool": said,
+        "turn": 1,
+        "occurrences": 1,
+        "subject": said,
+        "message": said,
+        "recovery": said,
+    }
     told = [
         WORDS.answer(failure, tool=said, names=[said], precedents=[precedent], shareable={said}),
         WORDS.note(said, [changed]),

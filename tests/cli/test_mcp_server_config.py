@@ -45,17 +45,17 @@ def test_a_client_with_json_starts_it_beside_what_it_had(home, client, file, und
     path.parent.mkdir(exist_ok=True)
     had = {"theme": "dark", under: {"git": {"command": "uvx"}}}
     path.write_text(json.dumps(had))
-    assert mulligan(home, "install", "ask", "--client", client, "--dry-run").returncode == 0
+    assert mulligan(home, "install", "mcp-server", "--client", client, "--dry-run").returncode == 0
     assert json.loads(path.read_text()) == had
-    assert mulligan(home, "install", "ask", "--client", client).returncode == 0
+    assert mulligan(home, "install", "mcp-server", "--client", client).returncode == 0
     assert json.loads(path.read_text()) == {"theme": "dark", under: {"git": {"command": "uvx"}, "mulligan": OURS}}
-    assert "nothing to change" in mulligan(home, "install", "ask", "--client", client).stdout
-    assert mulligan(home, "uninstall", "ask", "--client", client).returncode == 0
+    assert "nothing to change" in mulligan(home, "install", "mcp-server", "--client", client).stdout
+    assert mulligan(home, "uninstall", "mcp-server", "--client", client).returncode == 0
     assert json.loads(path.read_text()) == had
 
 
 def test_a_client_without_a_file_gets_one(home):
-    assert mulligan(home, "install", "ask", "--client", "cursor").returncode == 0
+    assert mulligan(home, "install", "mcp-server", "--client", "cursor").returncode == 0
     assert json.loads((home / ".cursor" / "mcp.json").read_text()) == {"mcpServers": {"mulligan": OURS}}
 
 
@@ -63,24 +63,24 @@ def test_codex_keeps_its_comments(home):
     path = home / ".codex" / "config.toml"
     path.parent.mkdir()
     path.write_text(TOML)
-    assert mulligan(home, "install", "ask", "--client", "codex").returncode == 0
+    assert mulligan(home, "install", "mcp-server", "--client", "codex").returncode == 0
     made = path.read_text()
     assert made.startswith(TOML)
     assert tomllib.loads(made)["mcp_servers"]["mulligan"] == OURS
-    assert mulligan(home, "uninstall", "ask", "--client", "codex").returncode == 0
+    assert mulligan(home, "uninstall", "mcp-server", "--client", "codex").returncode == 0
     assert path.read_text() == TOML
 
 
 def test_what_is_not_understood_is_left_alone_and_told(home):
     path = home / ".claude.json"
     path.write_text(json.dumps({"mcpServers": {"mulligan": {"command": "other"}}}))
-    done = mulligan(home, "install", "ask", "--client", "claude-code")
+    done = mulligan(home, "install", "mcp-server", "--client", "claude-code")
     assert done.returncode == 2
-    assert "another server called 'mulligan'" in done.stderr
-    assert "nothing to change" in mulligan(home, "uninstall", "ask", "--client", "claude-code").stdout
-    done = mulligan(home, "install", "ask", "--client", "goose")
+    assert "another server named 'mulligan'" in done.stderr
+    assert "nothing to change" in mulligan(home, "uninstall", "mcp-server", "--client", "claude-code").stdout
+    done = mulligan(home, "install", "mcp-server", "--client", "goose")
     assert done.returncode == 2
-    assert "by hand" in done.stderr
+    assert "Add a server to" in done.stderr
 
 
 @pytest.mark.parametrize("form", EARLIER)
@@ -89,11 +89,11 @@ def test_earlier_entry_in_json_is_replaced_once_and_taken_away(home, form):
     env = {"MULLIGAN_HOME": "/srv"}
     text = json.dumps({"mcpServers": {"mulligan": {**EARLIER[form], "env": env}}})
     path.write_text(text)
-    assert mulligan(home, "install", "ask", "--client", "claude-code").returncode == 0
+    assert mulligan(home, "install", "mcp-server", "--client", "claude-code").returncode == 0
     assert json.loads(path.read_text()) == {"mcpServers": {"mulligan": {**OURS, "env": env}}}
-    assert "nothing to change" in mulligan(home, "install", "ask", "--client", "claude-code").stdout
+    assert "nothing to change" in mulligan(home, "install", "mcp-server", "--client", "claude-code").stdout
     path.write_text(text)
-    assert mulligan(home, "uninstall", "ask", "--client", "claude-code").returncode == 0
+    assert mulligan(home, "uninstall", "mcp-server", "--client", "claude-code").returncode == 0
     assert json.loads(path.read_text()) == {"mcpServers": {}}
 
 
@@ -105,10 +105,10 @@ def test_earlier_entry_in_toml_is_replaced_once_and_taken_away(home, form):
     entry = f"[mcp_servers.mulligan]\ncommand = {json.dumps(command)}\nargs = {json.dumps(args)}\n"
     text = TOML.replace("[tui]", f"{entry}startup_timeout_sec = 20  # slow here\n\n[tui]")
     path.write_text(text)
-    assert mulligan(home, "install", "ask", "--client", "codex").returncode == 0
+    assert mulligan(home, "install", "mcp-server", "--client", "codex").returncode == 0
     assert tomllib.loads(path.read_text())["mcp_servers"]["mulligan"] == {**OURS, "startup_timeout_sec": 20}
     assert "# slow here" in path.read_text()
-    assert "nothing to change" in mulligan(home, "install", "ask", "--client", "codex").stdout
+    assert "nothing to change" in mulligan(home, "install", "mcp-server", "--client", "codex").stdout
     path.write_text(text)
-    assert mulligan(home, "uninstall", "ask", "--client", "codex").returncode == 0
+    assert mulligan(home, "uninstall", "mcp-server", "--client", "codex").returncode == 0
     assert tomllib.loads(path.read_text()) == tomllib.loads(TOML)

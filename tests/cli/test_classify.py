@@ -1,4 +1,4 @@
-"""mulligan explain, through the command itself."""
+"""mulligan classify, through the command itself."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from mulligan.cli.classify import explain
+from mulligan.cli.classify import classify
 
-FIELDS = ["type", "code", "remedy", "ran", "confidence", "evidence", "fingerprint", "message", "hint"]
+FIELDS = ["kind", "type", "code", "remedy", "took_effect", "confidence", "evidence", "fingerprint", "message", "hint"]
 
 
 def ask(*options: str, text: str | bytes = "") -> Result:
-    return CliRunner().invoke(explain, list(options), input=text)
+    return CliRunner().invoke(classify, list(options), input=text)
 
 
 def test_a_text_on_standard_input_is_explained() -> None:
     told = ask(text="bash: line 1: frobnicate: command not found")
     assert told.exit_code == 0
-    assert told.stdout.startswith("tool/command_not_found: tell the model")
+    assert told.stdout.startswith("tool/command_not_found: report the failure to the model")
 
 
 def test_a_file_is_explained(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_one_line_goes_out_for_each_that_comes_in_and_a_bad_one_stops_nothing() 
     assert ["error" in answer for answer in answers] == [False, True, True, True, True, True, False]
     assert answers[0]["code"] == "connection_error"
     assert answers[-1]["code"] == "file_not_found"
-    assert '"text" is a string' in answers[5]["error"]
+    assert '"text" must be a string' in answers[5]["error"]
 
 
 def test_where_no_line_can_be_read_the_command_says_so_to_scripts() -> None:
@@ -62,11 +62,11 @@ def test_where_no_line_can_be_read_the_command_says_so_to_scripts() -> None:
 def test_what_is_known_besides_the_text_is_used() -> None:
     line = json.dumps({"text": "no", "status": 429, "exception": "openai.RateLimitError", "arguments": {"a": 1}})
     answer = json.loads(ask("--jsonl", "--json", text=line).stdout)
-    assert (answer["type"], answer["code"], answer["remedy"]) == ("model", "rate_limit", "wait")
+    assert (answer["type"], answer["code"], answer["remedy"]) == ("model", "rate_limit", "retry")
 
 
 def test_why_shows_what_the_fingerprint_is_made_of() -> None:
-    told = ask("--why", text="Order 17 could not be found")
+    told = ask("--show-fingerprint", text="Order 17 could not be found")
     assert "order \u2039n\u203a could not be found" in told.stdout
 
 
@@ -77,7 +77,7 @@ def test_many_lines_make_a_table() -> None:
 
 
 def test_nothing_hostile_reaches_the_terminal() -> None:
-    told = ask("--why", text="\x1b]0;owned\x07 \x1b[2J Permission denied \u202e gnp.exe")
+    told = ask("--show-fingerprint", text="\x1b]0;owned\x07 \x1b[2J Permission denied \u202e gnp.exe")
     assert "\x1b" not in told.stdout
     assert "\u202e" not in told.stdout
 
@@ -86,7 +86,7 @@ def test_bytes_that_are_no_text_are_explained_as_well() -> None:
     assert ask("--json", text=b"\xff\xfe Connection refused").exit_code == 0
 
 
-@pytest.mark.parametrize(("options", "said"), [(["/no/such/file"], "cannot be read"), ([], "no text to explain")])
+@pytest.mark.parametrize(("options", "said"), [(["/no/such/file"], "Cannot read"), ([], "The input is empty")])
 def test_what_cannot_be_done_is_said_with_what_to_type_instead(options: list[str], said: str) -> None:
     told = ask(*options)
     assert told.exit_code == 2

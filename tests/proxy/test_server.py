@@ -53,7 +53,7 @@ def test_a_second_answer_to_one_call_is_not_passed_on():
         assert texts(client.call("twice")) == ["once"]
         assert texts(client.call("echo", text="x")) == ["x"]
         client.close()
-        assert "answered already" in "".join(client.complaints)
+        assert "already answered request" in "".join(client.complaints)
 
 
 def test_answers_out_of_order_find_their_calls():
@@ -72,7 +72,7 @@ def test_what_is_no_message_is_not_passed_on_and_told_to_the_operator():
         client.open()
         assert texts(client.call("junk")) == ["and then the answer"]
         client.close()
-        assert "no message: Listening on stdio" in "".join(client.complaints)
+        assert "not a JSON-RPC message: Listening on stdio" in "".join(client.complaints)
 
 
 def test_an_answer_nested_beyond_all_measure_is_a_failure():
@@ -97,7 +97,7 @@ def test_a_server_that_never_answers_the_first_message_is_given_up():
 def test_a_server_that_ends_before_it_answered_anything_is_not_started_again():
     with proxied("dies") as client:
         answer = client.ask("initialize", {})
-        assert "the server ended with exit code 3" in answer["error"]["message"]
+        assert "the server exited with code 3" in answer["error"]["message"]
         assert client.process.wait(20) == 1
 
 
@@ -114,10 +114,10 @@ def test_a_call_during_which_the_server_dies_is_answered_and_never_sent_again(tm
         client.open()
         answer = client.call("crash")
         assert block(answer)["error"] == "tool/connection_error"
-        assert block(answer)["outcome"].startswith("unknown: it may have taken effect")
+        assert block(answer)["outcome"].startswith("unknown: the call may have executed")
         assert texts(client.call("echo", text="back")) == ["back"]
         client.close()
-        assert "it is started again in 0.5 s" in "".join(client.complaints)
+        assert "restarting it in 0.5 s" in "".join(client.complaints)
     said = [json.loads(line) for line in log.read_text().splitlines()]
     assert [each["params"]["name"] for each in said if each.get("method") == "tools/call"] == ["crash", "echo"]
     methods = [each["method"] for each in said]

@@ -47,10 +47,10 @@ def between(request, monkeypatch) -> Iterator[pooler.Pooler]:
 
 
 def batch(id: str) -> list[object]:
-    run = Run(id=id, agent="a", started=5)
+    run = Run(id=id, agent="a", started_at=5)
     one = Step(run=id, seq=1, call=1, name="search", arguments={"k": 50}, outcome="failure", failure=WRONG)
     other = Step(run=id, seq=2, call=2, name="search", arguments={"k": 10})
-    done = Run(id=id, agent="a", started=5, ended=9, end="finished")
+    done = Run(id=id, agent="a", started_at=5, ended_at=9, end_reason="finished")
     return [RunStarted(run), StepEnded(one), StepEnded(other), RunEnded(done)]
 
 
@@ -81,11 +81,11 @@ def test_tenants_that_share_sessions_keep_and_find_their_own_and_nothing_else(be
     assert wrong == []
 
     one = stores["acme"]
-    assert one.prune("acme", Retention(failures=DAY), now() + 3 * DAY).runs == 8
+    assert one.prune("acme", Retention(keep_failures=DAY), now() + 3 * DAY).runs == 8
     assert one.forget("umbrella", ForgetRequest(run="run_umbrella_0")).runs == 1
     one.rebuild("initech")
     ((pattern),) = stores["initech"].patterns("initech", PatternQuery(tool="search"))
-    assert pattern.count == 8
+    assert pattern.occurrences == 8
     for each in stores.values():
         each.close()
     assert meant(between.url) == [""] * SESSIONS
@@ -109,10 +109,10 @@ def meant(url: str) -> list[str]:
 @needs_pooler
 def test_our_time_outs_hold_there_too_and_doctor_says_that_it_is_there(between):
     store = PostgresStore(between.url)
-    with store._reading("acme") as connection:
+    with store.read_connection("acme") as connection:
         assert connection.execute("SHOW statement_timeout").fetchone() == ("1min",)
         assert connection.execute("SHOW join_collapse_limit").fetchone() == ("1",)
-    with store._writing("acme") as writer:
+    with store.write_transaction("acme") as writer:
         assert writer.execute("SHOW lock_timeout").fetchone() == ("15s",)
         assert writer.execute("SHOW join_collapse_limit").fetchone() == ("8",)
     store.close()
@@ -155,5 +155,5 @@ def test_postgresql_itself_is_taken_for_what_it_is(postgres_url):
     with pool.using() as connection:
         assert not connection.is_pooled
     pool.close()
-    with pytest.raises(SettingsError, match="pooler=statement is no sort of pooler"):
+    with pytest.raises(SettingsError, match="Invalid pooler 'statement'"):
         Pool(f"{postgres_url}?pooler=statement")

@@ -165,7 +165,7 @@ def test_a_sentences_shape_is_not_asked_where_a_class_or_a_program_speaks() -> N
 def test_a_json_rpc_code_written_into_a_text_names_the_kind() -> None:
     assert classify(text="MCP error -32601: Unknown method tools/cal", tool="frob").kind == "tool/unknown_tool"
     failure = classify(text="MCP error -32602: the limit is 100", tool="frob")
-    assert (failure.kind, failure.ran.value) == ("tool/invalid_arguments", "unknown")
+    assert (failure.kind, failure.took_effect.value) == ("tool/invalid_arguments", "unknown")
 
 
 def test_spellings_and_quotes_make_no_difference() -> None:

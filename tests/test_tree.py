@@ -1,0 +1,246 @@
+"""The tree of the package and its tests: one name per class, a test file per module, no private names in tests."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from module_tests import MODULE_TESTS
+
+import mulligan
+
+SOURCE = Path(mulligan.__file__).parent
+TESTS = Path(__file__).parent
+MIN_NAME_CHARS = 4
+"""Length of the shortest public name that counts as a mention of its module."""
+
+
+def find_classes(source: str) -> Iterator[str]:
+    """Yield the names of all classes of a module, nested ones too. A leading underscore makes no other name."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef):
+            yield node.name.lstrip("_")
+
+
+def find_shared_names(sources: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the class names that several classes have, with their modules."""
+    modules: dict[str, list[str]] = defaultdict(list)
+    for module, source in sources.items():
+        for name in find_classes(source):
+            modules[name].append(module)
+    return {name: found_in for name, found_in in modules.items() if len(found_in) > 1}
+
+
+def test_no_two_classes_share_a_name():
+    sources = {path.relative_to(SOURCE).as_posix(): path.read_text() for path in sorted(SOURCE.rglob("*.py"))}
+    assert find_shared_names(sources) == {}
+
+
+def test_the_checker_sees_a_shared_class_name_wherever_it_stands():
+    sources = {"a.py": "class Span: ...", "b.py": "def f():\n    class _Span: ...", "c.py": "class Row: ..."}
+    assert find_shared_names(sources) == {"Span": ["a.py", "b.py"]}
+
+
+def module_name(path: Path) -> str:
+    """Return the name of a module within the package; "" is the package itself."""
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def public_names(source: str) -> set[str]:
+    """Return the public names that a module binds, without what it imports."""
+    names: set[str] = set()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names.update(target.id for target in node.targets if isinstance(target, ast.Name))
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+    return {name for name in names if not name.startswith("_")}
+
+
+def own_test_files(module: str) -> list[Path]:
+    """Return where the test file of a module's name may be: in the mirrored folder, a package's also inside it."""
+    *folders, name = module.split(".")
+    mirrored = TESTS.joinpath(*folders)
+    return [mirrored / f"test_{name}.py", mirrored / name / f"test_{name}.py"]
+
+
+def is_imported(module: str, test_source: str) -> bool:
+    package, _, name = f"mulligan.{module}".rpartition(".")
+    for node in ast.walk(ast.parse(test_source)):
+        if isinstance(node, ast.Import) and any(alias.name == f"mulligan.{module}" for alias in node.names):
+            return True
+        if isinstance(node, ast.ImportFrom) and (
+            node.module == f"mulligan.{module}"
+            or (node.module == package and any(alias.name == name for alias in node.names))
+        ):
+            return True
+    return False
+
+
+def is_mentioned(module: str, source: str, test_source: str, sign: str = "") -> bool:
+    """Return whether a test file imports a module or names something of it; where a sign is listed, has that."""
+    if sign:
+        return sign in test_source
+    words = set(re.findall(r"\w+", test_source))
+    names = {name for name in public_names(source) if len(name) >= MIN_NAME_CHARS}
+    return is_imported(module, test_source) or bool(names & words)
+
+
+MODULES = {module_name(path): path for path in sorted(SOURCE.rglob("*.py"))}
+TESTED_MODULES = {
+    module: path
+    for module, path in MODULES.items()
+    if module and (path.name != "__init__.py" or public_names(path.read_text()))
+}
+"""Modules that need a test file: all but packages that bind no name. The public names are the API's: test_api.py."""
+
+
+def test_every_module_has_a_test_file_of_its_name_or_a_listed_one():
+    missing = [
+        module
+        for module in TESTED_MODULES
+        if module not in MODULE_TESTS and not any(path.exists() for path in own_test_files(module))
+    ]
+    assert missing == [], "Add tests/.../test_<module>.py, or an entry in tests/support/module_tests.py."
+
+
+def test_every_listed_module_exists_and_needs_its_entry():
+    needless = [
+        module
+        for module in MODULE_TESTS
+        if module not in MODULES or any(path.exists() for path in own_test_files(module))
+    ]
+    assert needless == [], "Remove these entries from tests/support/module_tests.py."
+    assert list(MODULE_TESTS) == sorted(MODULE_TESTS)
+
+
+def test_every_listed_test_file_exists_and_mentions_its_module():
+    silent = []
+    for module, entry in MODULE_TESTS.items():
+        name, _, sign = entry.partition(": ")
+        path = TESTS / name
+        if not path.exists() or not is_mentioned(module, MODULES[module].read_text(), path.read_text(), sign):
+            silent.append(f"{module}: {entry}")
+    assert silent == []
+
+
+def test_the_checker_sees_what_a_test_file_mentions():
+    source = "LIMIT = 5\ndef parse_bound(text): ...\ndef _private(): ..."
+    assert is_mentioned("recover.bounds", source, "from mulligan.recover import bounds")
+    assert is_mentioned("recover.bounds", source, "from mulligan.recover.bounds import LIMIT")
+    assert is_mentioned("recover.bounds", source, "assert parse_bound('5')")
+    assert not is_mentioned("recover.bounds", source, "from mulligan.recover import repair\n_private()")
+    assert is_mentioned("recover.bounds", source, "run('/bounds')", "/bounds")
+
+
+# What tests may reach
+
+
+PRIVATE_ACCESSES = {
+    "capture/test_player.py": (1, "moves the sandbox's clock inside a call"),
+    "capture/test_wrap.py": (2, "begins a first attempt by hand, on the parts of a Mulligan"),
+    "classify/test_cache.py": (2, "size of a cache"),
+    "proxy/test_message_framing.py": (1, "size of a buffer"),
+    "record/test_memory_lookup.py": (1, "the current agent in another context"),
+    "record/test_queue.py": (3, "steps without a run, which no query shows; a lock that must be free"),
+    "record/test_recorder.py": (4, "steps without a run, which no query shows; a listener of the recorder's stream"),
+    "recover/test_budget.py": (1, "size of a window"),
+    "report/test_scan_report.py": (1, "size of a table"),
+    "server/test_prune_scheduler.py": (2, "the clock of a store that is opened by its URL"),
+    "store/postgres/test_postgres_retention.py": (1, "proves that nothing is removed run by run"),
+    "store/postgres/test_postgres_store.py": (6, "a database without an extension or a partition; its URL"),
+    "store/postgres/test_row_security.py": (4, "the URL of a database, to connect without the store"),
+    "store/test_similarity_index.py": (2, "size of a cache"),
+    "store/test_sqlite.py": (6, "connections around a fork, and with a lower limit of variables"),
+    "test_api.py": (11, "parts of a Mulligan, replaced by broken ones or asked for their store"),
+    "test_players.py": (2, "source of two functions, compared"),
+    "test_testing.py": (9, "state of the default Mulligan, which a sandbox must leave as it was"),
+}
+"""Accesses to private names of the package that remain in tests, by file, with the reason. It may only shrink."""
+FOREIGN_NAMES = frozenset({"_asdict", "_exit", "_fields", "_replace", "_types", "_value"})
+"""Names of other libraries that begin with an underscore, and that the package may bind too."""
+PATCHING_FUNCTIONS = ("setattr", "getattr", "delattr", "hasattr")
+SUPPORT_MODULES = frozenset(path.stem for path in (TESTS / "support").glob("*.py"))
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and name.strip("_") != "" and not name.startswith("__") and name not in FOREIGN_NAMES
+
+
+def bound_names(tree: ast.AST) -> set[str]:
+    """Return the private names that a source binds: functions, classes, variables and attributes."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.ctx, ast.Store)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "self"
+        ):
+            names.add(node.attr)
+    return {name for name in names if is_private(name)}
+
+
+def find_private_accesses(source: str, package_names: set[str]) -> list[str]:
+    """Return where a test reaches a private name of the package: as an attribute, an import or a name to patch."""
+    tree = ast.parse(source)
+    names = package_names - bound_names(tree)
+    accesses: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in names:
+            if not (isinstance(node.value, ast.Name) and node.value.id in {"self", "cls", *SUPPORT_MODULES}):
+                accesses.append(f"{node.lineno} {ast.unparse(node)}")
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mulligan"):
+            accesses += [f"{node.lineno} {alias.name}" for alias in node.names if alias.name in names]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(PATCHING_FUNCTIONS):
+            is_support = bool(node.args) and ast.unparse(node.args[0]) in SUPPORT_MODULES
+            accesses += [
+                f"{node.lineno} {argument.value}"
+                for argument in node.args
+                if not is_support
+                and isinstance(argument, ast.Constant)
+                and isinstance(argument.value, str)
+                and argument.value.rpartition(".")[2] in names
+            ]
+    return accesses
+
+
+def test_tests_reach_no_private_names_beyond_the_baseline():
+    package_names: set[str] = set()
+    for path in MODULES.values():
+        package_names |= bound_names(ast.parse(path.read_text()))
+    accesses = {
+        path.relative_to(TESTS).as_posix(): find_private_accesses(path.read_text(), package_names)
+        for path in sorted(TESTS.rglob("*.py"))
+    }
+    counts = {name: len(lines) for name, lines in accesses.items() if lines}
+    allowed = {name: count for name, (count, _) in PRIVATE_ACCESSES.items()}
+    excess = [
+        f"{name}:{line}" for name, lines in accesses.items() if len(lines) > allowed.get(name, 0) for line in lines
+    ]
+    assert excess == [], "Use public names, the Store contract or the command line."
+    assert counts == allowed, "Fewer than the baseline allows: lower PRIVATE_ACCESSES."
+
+
+def test_the_checker_sees_every_way_to_a_private_name():
+    names = {"_lock", "_build", "_read"}
+    source = """
+from mulligan.recover.plan import _build
+store._read()
+monkeypatch.setattr(store, "_lock", None)
+monkeypatch.setattr("mulligan.store.sqlite._read", None)
+self._lock = options._replace(other=other._unknown)
+"""
+    assert len(find_private_accesses(source, {"_build", "_read"})) == 3
+    assert find_private_accesses("store._lock.acquire()", names) == ["1 store._lock"]
+    assert find_private_accesses("class A:\n    def _read(self): ...\nA()._read()", names) == []
