@@ -528,13 +528,14 @@ class Stage:
     def _settle(self, success: Entry) -> None:
         """Note which failed calls of the run a success has done: the same call, its cure, or what it says to be."""
         failure = _correction_of.get()
-        if failure is not None:
-            failure.is_settled = True
-        for entry in success.run.entries if success.run is not None else ():
-            if entry.has_failed and not entry.is_settled and entry.tool == success.tool:
-                entry.is_settled = is_same_call(entry.arguments, success.final_arguments) or (
-                    entry.cure is not None and entry.cure.accepts(entry.arguments, success.final_arguments)
-                )
+        with self._lock:  # another thread may settle the same call between the check and the assignment
+            if failure is not None:
+                failure.is_settled = True
+            for entry in success.run.entries if success.run is not None else ():
+                if entry.has_failed and not entry.is_settled and entry.tool == success.tool:
+                    entry.is_settled = is_same_call(entry.arguments, success.final_arguments) or (
+                        entry.cure is not None and entry.cure.accepts(entry.arguments, success.final_arguments)
+                    )
 
 
 def follow_advice(claims: Sequence[Claim], arguments: Arguments) -> Arguments | None:
