@@ -271,7 +271,7 @@ def test_the_doctor_names_a_damaged_store(types, tmp_path):
     (tmp_path / "bad.db").write_bytes(b"nothing of the sort" * 100)
     code, out, _ = types("doctor", "--store", str(tmp_path / "bad.db"))
     assert code == 1
-    assert out.startswith("The store is damaged")
+    assert out.startswith("The store cannot be used")
     assert out.count("is not a mulligan store") == 1, "once is enough"
 
 

@@ -20,7 +20,7 @@ from mulligan.core.events import RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, StoreError
 from mulligan.core.records import Run, Step
 from mulligan.store import sqlite
-from mulligan.store.base import DAY, DEFAULT_TENANT, PatternQuery, RecallQuery, RunQuery
+from mulligan.store.base import DAY, DEFAULT_TENANT, PatternQuery, RecallQuery, RunQuery, journals_of
 from mulligan.store.counters import StatsQuery
 from mulligan.store.sqlite import SqliteConnection, SqliteStore
 from mulligan.store.tables import APPLICATION, MIGRATIONS, PRE_RELEASE
@@ -489,10 +489,13 @@ def test_a_store_of_a_pre_release_version_is_refused_and_left_alone(tmp_path, ma
     path = tmp_path / "a.db"
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.executescript(f"PRAGMA application_id={mark}; PRAGMA user_version=11; CREATE TABLE runs (id TEXT)")
+    journals_of(path).mkdir()
     before = path.read_bytes()
-    with pytest.raises(StoreError, match="written by a pre-release version; start a new store"):
+    with pytest.raises(StoreError, match="written by a pre-release version; start a new store") as refused:
         SqliteStore(path)
     assert path.read_bytes() == before
+    for name in (path, journals_of(path)):  # a new store must not recover journals with other fields
+        assert f"mv '{name}' '{name}.old'" in str(refused.value)
 
 
 def test_the_file_is_marked_as_ours(tmp_path):

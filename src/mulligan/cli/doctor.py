@@ -131,7 +131,7 @@ def _hook_facts() -> dict[str, Any]:
 def _problems(facts: dict[str, Any]) -> list[str]:
     problems = []
     if facts.get("healthy") is False:
-        problems.append(f"The store is damaged: {facts['detail']}")
+        problems.append(f"The store cannot be used: {facts['detail']}")
     if facts["orphaned_records"]:
         problems.append(
             f"{run_text.format_count(facts['orphaned_records'], 'record')} in orphaned journals of killed "

@@ -417,7 +417,10 @@ def read_schema_version(connection: sqlite3.Connection, path: Path) -> int:
     if owner == HALF:
         raise StoreError(f"{path} is an incomplete copy. Finish it with the same command: mulligan copy FROM '{path}'")
     if owner in PRE_RELEASE:
-        raise StoreError(f"{path} was written by a pre-release version; start a new store: mv '{path}' '{path}.old'")
+        # Their journals have other fields too: a new store must not recover them.
+        paths = [path, journals_of(path)]
+        moves = " && ".join(f"mv '{name}' '{name}.old'" for name in paths if name.exists())
+        raise StoreError(f"{path} was written by a pre-release version; start a new store: {moves}")
     if owner != APPLICATION and (owner or version or tables):
         raise StoreError(f"{path} is a database of another program. Use another file: --store sqlite:///PATH")
     if version > len(MIGRATIONS):
