@@ -2,7 +2,7 @@
 
     python scripts/seeds                    every case that can be run here, and which seed speaks of it
     python scripts/seeds git-push --show    those whose name begins so, with the text
-    python scripts/seeds --record           writes the texts to tests/learn/seeds/seed_texts.json
+    python scripts/seeds --record           writes the texts to tests/learn/seed_texts.json
 
 What is not installed here is passed over, with its name. $PY is the Python whose packages are used (requests, pytest,
 chromadb ...), $TSC the TypeScript compiler, $SERVERS where `scripts/mcp_servers` has put MCP servers. Nothing leaves
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-TEXTS = ROOT / "tests" / "learn" / "seeds" / "seed_texts.json"
+TEXTS = ROOT / "tests" / "learn" / "seed_texts.json"
 sys.path[:0] = [str(HERE), str(ROOT / "src")]
 
 import coding_tools  # noqa: E402
@@ -33,8 +33,7 @@ import places  # noqa: E402
 import tool_servers  # noqa: E402
 
 from mulligan.classify.classifier import classify  # noqa: E402
-from mulligan.learn.seeds.corpus import seeds  # noqa: E402
-from mulligan.learn.seeds.seed_matching import match_seeds  # noqa: E402
+from mulligan.learn.seeds import load_seeds, match_seeds  # noqa: E402
 
 
 class Absent(Exception):
@@ -61,7 +60,7 @@ def main() -> None:
     given = asked.parse_args()
     cases = tomllib.loads((HERE / "cases.toml").read_text())
     recorded = json.loads(TEXTS.read_text()) if TEXTS.exists() else {}
-    known = {lesson.id: name for name, lesson in seeds().items()}
+    known = {lesson.id: name for name, lesson in load_seeds().items()}
     bad = 0
     with places.Services() as services:
         for name, case in cases.items():
@@ -73,7 +72,7 @@ def main() -> None:
                 print(f"  passed over  {name}: {absent} is not here")
                 continue
             failure = classify(source="tool", tool=said.tool, text=said.as_told(), is_error=True)
-            found = match_seeds(seeds().values(), said.tool, failure)
+            found = match_seeds(load_seeds().values(), said.tool, failure)
             wanted = case.get("seed", name)
             is_right = bool(found) and known[found[0].id] == wanted
             bad += not is_right

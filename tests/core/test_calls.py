@@ -178,23 +178,19 @@ def link(run: str, how: str = "agent", after: Any = 5, between: tuple[str, ...] 
     return Link(run=run, failed_call=1, recovering_call=2, method=how, changes=changes, intermediate_tools=between)  # type: ignore[arg-type]
 
 
-def test_the_same_change_in_several_runs_is_one_precedent_and_the_most_frequent_comes_first():
-    links = [link("a", after=7), link("b"), link("c"), link("c"), link("d", "prerequisite", between=("login",))]
+@given(st.permutations([(1, link("a", after=7)), (3, link("b")), (1, link("d", "retry")), (2, link("e", after=8))]))
+def test_the_most_frequent_precedent_comes_first_in_whatever_order_links_come(links):
+    found = calls.rank_precedents(links, run_count=9)
 
-    found = calls.group_precedents(links, run_count=9)
-
-    told = [(each.method, each.successes, each.occurrences) for each in found]
-    assert told == [("agent", 2, 9), ("agent", 1, 9), ("prerequisite", 1, 9)]
+    assert [(each.method, each.successes, each.occurrences) for each in found] == [
+        ("agent", 3, 9), ("agent", 2, 9), ("agent", 1, 9), ("retry", 1, 9)]  # fmt: skip
     assert found[0].changes[0].after == 5
 
 
-@given(st.permutations([link("a", after=7), link("b"), link("c"), link("d", "retry"), link("e", after=7)]))
-def test_precedents_do_not_depend_on_the_order_in_which_they_are_known(links):
-    assert calls.group_precedents(links, 5) == calls.group_precedents(sorted(links, key=lambda each: each.run), 5)
-
-
-def test_nothing_known_is_no_precedent():
-    assert calls.group_precedents([], 3) == []
+def test_the_same_change_in_another_run_is_the_same_precedent():
+    assert calls.precedent_key(link("a")) == calls.precedent_key(link("b"))
+    assert calls.precedent_key(link("a")) != calls.precedent_key(link("a", after=7))
+    assert calls.precedent_key(link("a", after=1)) != calls.precedent_key(link("a", after=True))
 
 
 # How alike two texts are

@@ -21,6 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from mulligan.api import Mulligan
 from mulligan.core import calls
+from mulligan.core.argument_comparison import compact_arguments
 from mulligan.core.calls import TOOL_NAME_PATH, Call, group_attempts, is_same_json
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.links import (
@@ -30,7 +31,6 @@ from mulligan.core.links import (
     CallFacts,
     RunProgress,
     attach_links,
-    compact_arguments,
     derive_status,
     differs_in,
     judge_calls,
@@ -309,7 +309,7 @@ def test_link_of_a_recipe_names_what_recovery_called_first():
 def test_recovery_beside_the_call_is_no_precedent_for_a_retry(after):
     (link,) = link_recoveries([step(1, failure=TIMEOUT), step(2, 1, 2, recovery=after)])
     assert (link.method, link.changes) == ("repair", ())
-    assert calls.group_precedents([link], 1) == []
+    assert calls.rank_precedents([(1, link)], 1) == []
 
 
 # Rule 1: afterwards, and knowing
@@ -1165,7 +1165,7 @@ def test_conversation_that_went_on_recovers_and_corrects_nothing():
         (),
     )
     assert link.evidence == ("conversation",)
-    assert calls.group_precedents([link], 1) == []
+    assert calls.rank_precedents([(1, link)], 1) == []
 
 
 def test_another_model_in_a_conversation_that_went_on_is_what_was_changed():

@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from list_store import ListStore
 
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy
 from mulligan.core.records import Change, Fix, Run, Step, encode
-from mulligan.learn import exemplars
+from mulligan.learn import profiles
 from mulligan.store.base import DEFAULT_TENANT, FixQuery, ForgetRequest, Revocation, Store, argument_types
-from mulligan.store.memory import MemoryStore
 from mulligan.store.sqlite import SqliteStore
 
 WRONG = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR), "no", fingerprint="f-new")
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["lists", "sqlite"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    made: Store = MemoryStore(lambda: 9) if request.param == "memory" else SqliteStore(tmp_path / "a.db", lambda: 9)
+    made: Store = ListStore(lambda: 9) if request.param == "lists" else SqliteStore(tmp_path / "a.db", lambda: 9)
     yield made
     made.close()
 
@@ -111,8 +111,8 @@ def test_a_very_large_answer_is_not_read_for_its_names(store):
 def test_the_latest_are_kept_a_few_of_each_shape():
     one, other = argument_types({"a": 1}), argument_types({"b": 1})
     assert (
-        exemplars.sample_by_shape([one] * 50 + [other] * 50)
-        == [one] * exemplars.MAX_EXEMPLARS_PER_SHAPE + [other] * exemplars.MAX_EXEMPLARS_PER_SHAPE
+        profiles.sample_by_shape([one] * 50 + [other] * 50)
+        == [one] * profiles.MAX_EXEMPLARS_PER_SHAPE + [other] * profiles.MAX_EXEMPLARS_PER_SHAPE
     )
 
 
@@ -126,6 +126,6 @@ VALUES = st.one_of(TEXTS, st.integers(), st.booleans(), st.lists(TEXTS, max_size
 )
 def test_no_value_of_another_run_is_in_what_is_drawn(worked, failed):
     query = FixQuery.for_failure("search", WRONG, failed, now=10)
-    found = exemplars.suggest_from_exemplars(query, exemplars.sample_by_shape(map(argument_types, worked)))
+    found = profiles.suggest_from_exemplars(query, profiles.sample_by_shape(map(argument_types, worked)))
     assert b"secret" not in encode(found)
     assert all(change.operation in ("rename", "cast", "wrap") for fix in found for change in fix.changes)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from list_store import ListStore
 
 from mulligan.core import calls
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
@@ -20,10 +21,10 @@ from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import LAST_PATH_SEGMENT, RUN_SPECIFIC, Change, Fix, Recovery, Run, Step
 from mulligan.learn import fixes
 from mulligan.learn.fixes import FixAction, FixRecord, OperatorDecision, Vote, Writers
-from mulligan.store import tool_schemas
 from mulligan.store.base import (
     DAY,
     DEFAULT_TENANT,
+    SCHEMA_KIND,
     FixQuery,
     ForgetRequest,
     RecallQuery,
@@ -31,8 +32,8 @@ from mulligan.store.base import (
     Revocation,
     Store,
     TrialReport,
+    update_schema,
 )
-from mulligan.store.memory import MemoryStore
 from mulligan.store.sqlite import SqliteStore
 
 REJECTED = Failure.of(
@@ -42,9 +43,9 @@ LOCKED = Failure.of(Kind("orchestration", "precondition", Remedy.REPLAN), "the d
 NOW = 100 * DAY
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["lists", "sqlite"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    made: Store = MemoryStore(lambda: NOW) if request.param == "memory" else SqliteStore(tmp_path / "a.db", lambda: NOW)
+    made: Store = ListStore(lambda: NOW) if request.param == "lists" else SqliteStore(tmp_path / "a.db", lambda: NOW)
     yield made
     made.close()
 
@@ -504,9 +505,9 @@ def test_a_fix_that_fails_too_often_later_waits_for_an_operator():
 
 def met(store: Store, digest: str, at: int) -> None:
     """The tool is called, and its schema is this."""
-    noted = tool_schemas.update_entry(store.get(DEFAULT_TENANT, tool_schemas.SCHEMA_KIND, "search"), digest, at)
+    noted = update_schema(store.get(DEFAULT_TENANT, SCHEMA_KIND, "search"), digest, at)
     if noted is not None:
-        store.put(DEFAULT_TENANT, tool_schemas.SCHEMA_KIND, "search", noted)
+        store.put(DEFAULT_TENANT, SCHEMA_KIND, "search", noted)
 
 
 def test_the_first_schema_that_is_met_changes_nothing(store):
@@ -581,9 +582,9 @@ def test_a_recipe_is_demoted_by_a_changed_schema_as_well(store):
     assert store.fixes(DEFAULT_TENANT, query)[0].state == "promoted"
     store.put(
         DEFAULT_TENANT,
-        tool_schemas.SCHEMA_KIND,
+        SCHEMA_KIND,
         "open",
-        tool_schemas.update_entry(tool_schemas.update_entry(None, "one", 0), "two", NOW),
+        update_schema(update_schema(None, "one", 0), "two", NOW),
     )
     (fix,) = store.fixes(DEFAULT_TENANT, query)
     assert (fix.type, fix.state) == ("prerequisite", "demoted")
@@ -688,13 +689,13 @@ def answers(store: Store) -> Any:
             Revocation(principal="ann", tool="lookup", until=NOW),
         ]
     ),
-    sort=st.sampled_from(["memory", "sqlite"]),
+    sort=st.sampled_from(["lists", "sqlite"]),
 )
 def test_after_revoke_every_answer_is_that_of_a_store_that_never_saw_it(tmp_path_factory, sent, what, sort):
     folder = tmp_path_factory.mktemp("revoked")
 
     def made(name: str) -> Store:
-        return MemoryStore(lambda: NOW) if sort == "memory" else SqliteStore(folder / f"{name}.db", lambda: NOW)
+        return ListStore(lambda: NOW) if sort == "lists" else SqliteStore(folder / f"{name}.db", lambda: NOW)
 
     numbered = list(enumerate(sent))
     store, innocent = made("all"), made("rest")
@@ -746,7 +747,7 @@ class Adversary(RuleBasedStateMachine):
 
     def made(self, name):
         if self.folder is None:
-            return MemoryStore(lambda: self.now)
+            return ListStore(lambda: self.now)
         return SqliteStore(Path(self.folder.name) / f"{name}.db", lambda: self.now)
 
     def teardown(self):

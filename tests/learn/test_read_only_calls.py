@@ -8,7 +8,7 @@ import pytest
 
 from mulligan.core.failure import Failure, Kind
 from mulligan.core.records import Step
-from mulligan.learn import read_only_calls
+from mulligan.learn import tracker
 
 
 def failed(name: str, code: str = "file_not_found", message: str = "no such file", **fields: Any) -> Step:
@@ -36,7 +36,7 @@ def command(text: Any, name: str = "Bash", **fields: Any) -> Step:
     ],
 )
 def test_a_look_that_found_nothing_is_a_miss(step):
-    assert read_only_calls.is_empty_lookup(step)
+    assert tracker.is_empty_lookup(step)
 
 
 @pytest.mark.parametrize(
@@ -58,19 +58,19 @@ def test_a_look_that_found_nothing_is_a_miss(step):
         command(""),
         command(None),
         command([]),
-        command("ls " + "x" * read_only_calls.MAX_COMMAND_CHARS),
+        command("ls " + "x" * tracker.MAX_COMMAND_CHARS),
         command("grep -rn [ src", code="execution_failed", message="grep: Unmatched [, [^, [:, [., or [="),
         command("make", code="execution_failed", message="Exit code 1"),
         Step(run="run_a", seq=1, call=1, name="Read"),
     ],
 )
 def test_anything_else_is_not(step):
-    assert not read_only_calls.is_empty_lookup(step)
+    assert not tracker.is_empty_lookup(step)
 
 
 def test_a_tool_that_reads_is_known_by_a_word_of_its_name():
     names = ["Read", "readFile", "view_image", "cat", "open_file", "spread", "Edit", "reader_of_minds"]
-    assert [read_only_calls.reads_file(failed(name)) for name in names] == [
+    assert [tracker.reads_file(failed(name)) for name in names] == [
         True,
         True,
         True,

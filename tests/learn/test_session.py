@@ -27,8 +27,7 @@ from mulligan.redaction import Redactor
 from mulligan.store import counters
 from mulligan.store.base import DEFAULT_TENANT, KeyValueStore
 from mulligan.store.counters import StatsQuery
-from mulligan.store.memory import MemoryStore
-from mulligan.store.sqlite import SqliteStore
+from mulligan.store.sqlite import MemoryStore, SqliteStore
 
 
 class Conversation:

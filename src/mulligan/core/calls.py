@@ -123,19 +123,6 @@ def _sort_attempts(attempts: list[Step]) -> tuple[Step, ...]:
     return (attempts[0],) if len(attempts) == 1 else tuple(sorted(attempts, key=lambda step: step.attempt))
 
 
-def group_precedents(links: Iterable[Link], run_count: int) -> list[Precedent]:
-    """Group recovery links into precedents, the most frequent first. The same change in several runs is one
-    precedent."""
-    runs: dict[object, set[str]] = {}
-    first: dict[object, Link] = {}
-    for link in links:
-        shape = precedent_key(link)
-        runs.setdefault(shape, set()).add(link.run)
-        # Choose the representative link independently of input order, so that two stores return the same precedents.
-        first[shape] = min(first.get(shape, link), link, key=lambda candidate: (candidate.run, candidate.failed_call))
-    return rank_precedents([(len(runs[shape]), link) for shape, link in first.items()], run_count)
-
-
 def rank_precedents(links: Iterable[tuple[int, Link]], run_count: int, limit: int | None = None) -> list[Precedent]:
     """Rank distinct links by the number of runs. Each entry is that number and a link."""
     # Exclude links without changes that a model cannot repeat: recovery compressed the conversation, or it continued.

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from mulligan.redaction import quote_untrusted
-from mulligan.redaction.lazy_regex import LazyRegex
+from mulligan.redaction.regex import LazyRegex
 
 
 class Remedy(enum.Enum):

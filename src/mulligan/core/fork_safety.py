@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable
+from typing import Any
 
 LOCK_TIMEOUT_SECONDS = 2.0
 """Maximum wait for a lock before a fork. The child must reset a lock that is still taken then."""
@@ -19,6 +20,8 @@ _fork_lock = threading.RLock()
 """Serializes forks: two concurrent forks would otherwise release each other's locks."""
 _after_callbacks: list[Callable[[], None]] = []
 _is_forking = False
+import_lock = threading.RLock()
+"""Held while a module is imported at its first use in a call: a child forked meanwhile would wait for it forever."""
 
 
 def register(before: Callable[[], Callable[[], None]]) -> None:
@@ -26,7 +29,7 @@ def register(before: Callable[[], Callable[[], None]]) -> None:
     _before_callbacks.append(before)
 
 
-def hold_locks(locks: Callable[[], Iterable[threading.Lock]]) -> None:
+def hold_locks(locks: Callable[[], Iterable[Any]]) -> None:
     """Hold these locks during every fork. The function is called at fork time."""
 
     def before() -> Callable[[], None]:
@@ -39,6 +42,9 @@ def hold_locks(locks: Callable[[], Iterable[threading.Lock]]) -> None:
         return release_locks
 
     register(before)
+
+
+hold_locks(lambda: (import_lock,))
 
 
 def run_in_child(callback: Callable[[], object]) -> None:

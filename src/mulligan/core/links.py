@@ -20,19 +20,39 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from mulligan.core.argument_comparison import (
+    FORM_OPERATIONS,
+    Comparison,
+    are_similar_texts,
+    compact_arguments,
+    compare_arguments,
+    continues_conversation,
+    diff_calls,
+    has_lost_values,
+    is_certainly_same,
+    is_hidden,
+    is_long_text,
+    is_rejected_argument,
+    is_same_text,
+    is_word_of,
+    leaf_of,
+    result_text,
+    root_of,
+    scalars,
+    values_of,
+)
 from mulligan.core.calls import (
     TOOL_NAME_PATH,
     Call,
-    diff_arguments,
     group_attempts,
     is_retry,
     is_same_json,
     similarity,
 )
-from mulligan.core.failure import Failure, Remedy
+from mulligan.core.failure import Remedy
 from mulligan.core.privileged_arguments import names_identity_or_money
 from mulligan.core.records import Change, History, Link, LinkEvidence, LinkMethod, Run, Status, Step
-from mulligan.core.stated_limits import names_argument, says_missing, supports_value, unnamed_words
+from mulligan.core.stated_limits import supports_value
 
 MAX_OPEN_FAILURES = 100
 """Open failures of a run that later calls are compared with, the latest."""
@@ -47,26 +67,10 @@ MAX_RECENT_SUCCESSES = 24
 """Successes since the first open failure whose arguments are stored: a prerequisite may be among them."""
 MAX_RESULTS = 8
 """Results since a failure that are searched for a new value, the latest."""
-MAX_RESULT_CHARS = 8000
-MAX_COMPARED_VALUES = 200
-"""Values of a call that are compared to find whether two calls share one."""
-MAX_SHORT_CHARS = 80
-"""Longer texts and lists in the arguments of a recent success are not stored."""
 MIN_RESULT_VALUE_CHARS = 3
-MIN_LONG_TEXT_CHARS = 60
-MIN_TEXT_SIMILARITY = 0.6
 MIN_TOOL_NAME_SIMILARITY = 0.75
-MAX_ARGUMENT_CHANGES = 6
-"""Maximum number of changed arguments of a correction. More changes make it another call."""
-_COMMANDS = frozenset({"command", "cmd", "script"})
-_COMMENTS = frozenset({"description", "explanation"})
-"""Arguments that only comment on a command next to them."""
-_PATHS = frozenset("path file filename filepath directory dir folder notebook source destination src dst dest".split())
 _STAGES = frozenset({"plan", "respond"})
 """Types of steps that are not calls: their success does not mean that anything was executed."""
-_MISSING = frozenset({"not_found", "file_not_found", "permission_denied"})
-"""Kinds about the name in a call: a similar text for another name is another item."""
-_FORMS = frozenset({"cast", "rename", "parse", "wrap", "trim", "enum"})
 
 
 class Receiver(msgspec.Struct, frozen=True, eq=False):
@@ -281,7 +285,7 @@ class RunProgress(msgspec.Struct, frozen=True):
             recovered += len(new_links)
             links += new_links
         if call.first.type != "model":
-            success_values = frozenset(_scalars(call.last.arguments)) if call.last.result is not None else frozenset()
+            success_values = frozenset(scalars(call.last.arguments)) if call.last.result is not None else frozenset()
             remaining = tuple(_note_success(failure, call, success_values) for failure in remaining)
         recent: tuple[RecentSuccess, ...] = ()
         if remaining:
@@ -312,7 +316,7 @@ class RunProgress(msgspec.Struct, frozen=True):
             # In a second round of a program over its items, what succeeded in between is no prerequisite.
             tools = match.tools if match.method == "prerequisite" or match.changes else ()
             members = (*before.members, IntentMember(before.call, tools))[-MAX_INTENT_MEMBERS:]
-        values = frozenset(_scalars(call.last.arguments))
+        values = frozenset(scalars(call.last.arguments))
         failure = OpenFailure(call, facts or LOGGED, self.delivered, intent, members, previous, values)
         latest_calls = {**self.latest_calls, call.first.tool_key: call.id}
         progress = msgspec.structs.replace(
@@ -334,19 +338,9 @@ class RunProgress(msgspec.Struct, frozen=True):
         linked = {link.failed_call: link for link in carried}
         decided_failures = [failure for failure in self.open if failure.call.last.links_decided]
         unjudged = [failure for failure in self.open if not failure.call.last.links_decided]
-        if linked and decided_failures:
-            for failure in reversed(decided_failures):
-                link = linked.get(failure.call.id)
-                if link is not None:
-                    return Match(
-                        failure,
-                        link.method,
-                        link.changes,
-                        link.evidence,
-                        link.provisional,
-                        link.intermediate_tools,
-                        carried,
-                    )
+        for failure in reversed(decided_failures):
+            if failure.call.id in linked:
+                return Match.from_link(failure, linked[failure.call.id], carried)
         if not unjudged:
             return None if facts is None else self._judge(call, facts, self.open, is_item)
         return self._judge(call, facts or LOGGED, unjudged, is_item)
@@ -357,22 +351,15 @@ class RunProgress(msgspec.Struct, frozen=True):
         intent = self._intent_of(match.failure)
         if match.carried:
             linked = {link.failed_call: link for link in match.carried}
-            for failure in intent[1:]:
-                link = linked.get(failure.call.id) if failure.call.last.links_decided else None
-                if link is not None:
-                    fields = (
-                        link.method,
-                        link.changes,
-                        link.evidence,
-                        link.provisional,
-                        link.intermediate_tools,
-                        match.carried,
-                    )
-                    matches.append(Match(failure, *fields))
-            return matches
+            decided_failures = [failure for failure in intent[1:] if failure.call.last.links_decided]
+            return matches + [
+                Match.from_link(failure, linked[failure.call.id], match.carried)
+                for failure in decided_failures
+                if failure.call.id in linked
+            ]
         calls = tuple(number for failure in intent for number in failure.failed_calls)
         for failure in intent[1:]:
-            before, after = _values(failure.call.last), _values(call.last)
+            before, after = values_of(failure.call.last), values_of(call.last)
             if not isinstance(before, Mapping) or not isinstance(after, Mapping):
                 break
             comparison = compare_arguments(before, after, failure.call.failure)
@@ -419,7 +406,7 @@ class RunProgress(msgspec.Struct, frozen=True):
             return None
         if call.first.type == "model":
             return _match_conversation(failure, call)
-        before, after = _values(failure.call.last), _values(call.last)
+        before, after = values_of(failure.call.last), values_of(call.last)
         if not isinstance(before, Mapping) or not isinstance(after, Mapping) or is_hidden(before) or is_hidden(after):
             return None  # no link from redacted values; an unchanged one may be of another call
         is_program = facts.knows_program and facts.turn is None
@@ -434,7 +421,7 @@ class RunProgress(msgspec.Struct, frozen=True):
             if is_doubtful and is_item(candidate):
                 return None
             return _match_changes(failure, call, (evidence,), is_provisional=is_doubtful)
-        if any(_root(path) in facts.item_arguments for path in comparison.values):
+        if any(root_of(path) in facts.item_arguments for path in comparison.values):
             return None
         evidences = self._find_evidence(failure, call, facts, comparison)
         if not evidences:
@@ -462,7 +449,7 @@ class RunProgress(msgspec.Struct, frozen=True):
         if unsupported and not call_evidence:
             return ()
         for path in comparison.values:
-            is_sensitive = names_identity_or_money(path) and not _is_rejected_argument(failure.call.failure, path)
+            is_sensitive = names_identity_or_money(path) and not is_rejected_argument(failure.call.failure, path)
             if is_sensitive and "handler" not in call_evidence and supported.get(path) != "tool_result":
                 return ()
         return tuple(evidences)
@@ -498,6 +485,12 @@ class Match(NamedTuple):
     tools: tuple[str, ...]
     carried: tuple[Link, ...] = ()
     """The links that the recording process decided."""
+
+    @classmethod
+    def from_link(cls, failure: OpenFailure, link: Link, carried: tuple[Link, ...]) -> Match:
+        return cls(
+            failure, link.method, link.changes, link.evidence, link.provisional, link.intermediate_tools, carried
+        )
 
     @property
     def keeps_values(self) -> bool:
@@ -592,18 +585,13 @@ def _are_related(first: tuple[int, ...] | None, second: tuple[int, ...] | None) 
     return first[-1] in second or second[-1] in first
 
 
-def _values(step: Step) -> Any:
-    """Return the arguments of a call, or the metadata of a stage that the user marked."""
-    return step.arguments if step.arguments is not None else step.metadata
-
-
 def _find_same_arguments(failure: OpenFailure, call: Call, facts: CallFacts) -> Match | None:
     failed, last = failure.call, call.last
-    before, after = _values(failed.last), _values(last)
+    before, after = values_of(failed.last), values_of(last)
     is_silent = before is None and last.type != "model"  # nothing identifies the item
     if is_silent or failed.first.tool_key != call.first.tool_key or not is_same_json(before, after):
         return None
-    if _has_lost_values(before):
+    if has_lost_values(before):
         return None
     tools = failure.tools_since if _may_have_prerequisites(failure, facts) else ()
     return Match(failure, "prerequisite" if tools else "retry", (), ("same_arguments",), False, tools)
@@ -620,14 +608,6 @@ def _may_have_prerequisites(failure: OpenFailure, facts: CallFacts) -> bool:
         return False
     is_answered = facts.turn is not None and failure.facts.turn is not None and facts.turn[0] == failure.facts.turn[0]
     return facts.is_logged or is_answered or not facts.knows_program or failure.call.id in facts.handled
-
-
-_LOST = re.compile(r"\[(?:str \d{1,9} chars|int|float)\]|\"\$(?:str|type)\":")
-
-
-def _has_lost_values(arguments: Any) -> bool:
-    """Return whether only types and lengths were stored, so that equal records may be of different calls."""
-    return isinstance(arguments, Mapping) and _LOST.search(_result_text(arguments)) is not None
 
 
 def _match_conversation(failure: OpenFailure, call: Call) -> Match | None:
@@ -647,7 +627,7 @@ def _match_changes(
     sources: dict[str, None] = {}
     marked: list[Change] = []
     for change in reissue_changes:
-        tools = _find_sources(change.after, failure, _leaf(change.path)) if change.operation == "substitute" else []
+        tools = _find_sources(change.after, failure, leaf_of(change.path)) if change.operation == "substitute" else []
         sources |= dict.fromkeys(tools)
         marked.append(msgspec.structs.replace(change, source="run") if tools else change)
     return Match(failure, "agent", tuple(marked), evidence, is_provisional, tuple(sources) or failure.tools_since)
@@ -666,81 +646,7 @@ def _is_renamed_away(failed: Call, call: Call, comparison: Comparison) -> bool:
     return failed.name != call.name and bool(comparison.values)
 
 
-def _is_rejected_argument(failure: Failure | None, path: str) -> bool:
-    """Return whether the error rejects this argument by name."""
-    if failure is None or failure.kind.code != "invalid_arguments":
-        return False
-    return names_argument(f"{failure.message}\n{failure.detail}", _root(path))
-
-
-# Values
-
-
-class Comparison(NamedTuple):
-    """The differences between the arguments of a failed call and a later one."""
-
-    values: dict[str, tuple[Any, Any]]
-    """Arguments with another value, by path: before and after."""
-    item_paths: tuple[str, ...]
-    """Paths of them that may name an item. Long texts are compared separately."""
-    doubtful: tuple[str, ...]
-    """Paths to files where one may be a shorter form of the other."""
-    has_additions: bool
-    has_unchanged: bool
-
-
-def compare_arguments(
-    before: Mapping[str, Any], after: Mapping[str, Any], failure: Failure | None, *, is_program: bool = False
-) -> Comparison | None:
-    """Separate changes of form from changes of value. Return None if the calls have too little in common.
-
-    `is_program` means that code made the calls, not a model: it may process files of one name in many folders.
-    """
-    text = f"{failure.message}\n{failure.detail}"[:4000] if failure is not None else ""
-    is_command = not _COMMANDS.isdisjoint(before) and not _COMMANDS.isdisjoint(after)
-    values: dict[str, tuple[Any, Any]] = {}
-    item_paths: list[str] = []
-    doubtful: list[str] = []
-    has_additions = False
-    argument_changes = diff_arguments(before, after)
-    if len(argument_changes) > MAX_ARGUMENT_CHANGES:
-        return None
-    for change in argument_changes:
-        path, old, new = change.path, change.before, change.after
-        if is_command and path in _COMMENTS:
-            continue
-        if is_replaced(old) or is_replaced(new):
-            return None  # no link from redacted values
-        if change.operation == "drop" and names_argument(text, _leaf(path)):
-            continue
-        if change.operation == "rename" and not _may_be_misnamed(failure, text, change):
-            values[path] = (old, new)
-            item_paths += [path, path.removesuffix(_leaf(path)) + str(new)]
-            continue
-        if change.operation in _FORMS or _is_same_in_other_form(old, new, text):
-            continue
-        if old is None and _leaf(path) not in _names_at(before, path):
-            if says_missing(text, _leaf(path)):
-                has_additions = True
-                continue
-        elif (same_file := _is_same_file(path, old, new, is_program=is_program)) is not None:
-            if not same_file:
-                doubtful.append(path)
-            continue
-        values[path] = (old, new)
-        if not are_similar_texts(old, new):
-            item_paths.append(path)
-    unchanged = [name for name in before if name in after and is_same_json(before[name], after[name])]
-    has_unchanged = any(not (is_command and name in _COMMENTS) for name in unchanged)
-    return Comparison(values, tuple(item_paths), tuple(doubtful), has_additions, has_unchanged)
-
-
-def _may_be_misnamed(failure: Failure | None, text: str, change: Change) -> bool:
-    """Return whether a failure may be about an argument's name: a tool that searched and found nothing knew the
-    name."""
-    if failure is None or not (failure.remedy is Remedy.RETRY or failure.kind.code in _MISSING):
-        return True
-    return names_argument(text, str(change.before)) or names_argument(text, str(change.after))
+# Support for new values
 
 
 def _find_value_support(failure: OpenFailure, path: str, old: Any, new: Any) -> LinkEvidence | None:
@@ -750,14 +656,7 @@ def _find_value_support(failure: OpenFailure, path: str, old: Any, new: Any) -> 
         return "stated_limit"
     if _find_sources(new, failure):
         return "tool_result"
-    return "same_text" if _is_same_text(cause, old, new) else None
-
-
-def _is_same_text(failure: Failure | None, old: Any, new: Any) -> bool:
-    """Return whether a long text was corrected: most of it is unchanged, and the failure was about the text."""
-    if failure is None or failure.remedy is Remedy.RETRY or failure.kind.code in _MISSING:
-        return False
-    return are_similar_texts(old, new)
+    return "same_text" if is_same_text(cause, old, new) else None
 
 
 def _find_sources(value: Any, failure: OpenFailure, name: str = "") -> list[str]:
@@ -766,22 +665,11 @@ def _find_sources(value: Any, failure: OpenFailure, name: str = "") -> list[str]
         return []
     text = str(value)
     if len(text) >= MIN_RESULT_VALUE_CHARS:
-        return [tool for tool, result in failure.results if _is_word_of(text, result)]
+        return [tool for tool, result in failure.results if is_word_of(text, result)]
     if not name:
         return []
     field = re.compile(rf"\"{re.escape(name)}\":\s?\"?{re.escape(text)}(?![\w.])")
     return [tool for tool, result in failure.results if field.search(result)]
-
-
-def _is_word_of(word: str, text: str) -> bool:
-    """Return whether a text contains a word as a separate word."""
-    start = text.find(word)
-    while start >= 0:
-        before, after = text[start - 1 : start], text[start + len(word) : start + len(word) + 1]
-        if not (before.isalnum() and word[0].isalnum()) and not (after.isalnum() and word[-1].isalnum()):
-            return True
-        start = text.find(word, start + 1)
-    return False
 
 
 def _note_success(failure: OpenFailure, call: Call, values: frozenset[str]) -> OpenFailure:
@@ -792,128 +680,10 @@ def _note_success(failure: OpenFailure, call: Call, values: frozenset[str]) -> O
         tools = (*tools, first.name)
     results = failure.results
     if not values.isdisjoint(failure.values):
-        results = (*results[1 - MAX_RESULTS :], (first.name, _result_text(call.last.result)))
+        results = (*results[1 - MAX_RESULTS :], (first.name, result_text(call.last.result)))
     if tools is failure.tools_since and results is failure.results:
         return failure
     return msgspec.structs.replace(failure, tools_since=tools, results=results)
-
-
-def _result_text(result: Any) -> str:
-    if isinstance(result, str):
-        return result[:MAX_RESULT_CHARS]
-    try:
-        return _sorted_encoder.encode(result)[:MAX_RESULT_CHARS].decode("utf-8", "replace")
-    except Exception:  # noqa: BLE001 - a result may hold objects of any class
-        return ""
-
-
-_sorted_encoder = msgspec.json.Encoder(enc_hook=str, order="sorted")
-
-
-def _scalars(arguments: Any) -> Iterator[str]:
-    """Yield the values of a call that are specific enough to identify a shared subject. Bounded."""
-    waiting = [arguments]
-    for _ in range(MAX_COMPARED_VALUES):
-        if not waiting:
-            return
-        value = waiting.pop()
-        if isinstance(value, Mapping):
-            waiting += list(value.values())[:MAX_COMPARED_VALUES]
-        elif isinstance(value, list | tuple):
-            waiting += value[:MAX_COMPARED_VALUES]
-        elif isinstance(value, str):
-            if value.strip():
-                yield value
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            yield str(value)
-
-
-def _is_same_in_other_form(old: Any, new: Any, error: str) -> bool:
-    """Return whether two texts differ in quoting, spacing, case, or in a word that the error names."""
-    if not isinstance(old, str) or not isinstance(new, str):
-        return False
-    left, right = _normalized(old), _normalized(new)
-    if left == right:
-        return bool(left)
-    before, after = old.split(), new.split()
-    if not after or len(after) >= len(before):
-        return False
-    removed = _removed_words(before, after)
-    # An error that quotes the whole value does not name a single word of it.
-    return bool(removed) and not unnamed_words(error.replace(old, " "), removed)
-
-
-def _normalized(text: str) -> str:
-    return " ".join(text.replace("'", "").replace('"', "").replace("`", "").replace("\\", "").casefold().split())
-
-
-def _removed_words(before: Sequence[str], after: Sequence[str]) -> list[str]:
-    """Return the removed words; empty if words were added or moved."""
-    removed: list[str] = []
-    position = 0
-    for word in before:
-        if position < len(after) and word == after[position]:
-            position += 1
-        else:
-            removed.append(word)
-    return removed if position == len(after) else []
-
-
-def _is_same_file(path: str, old: Any, new: Any, *, is_program: bool = False) -> bool | None:
-    """Return whether two texts name one file by a longer and a shorter path; False if uncertain."""
-    if not isinstance(old, str) or not isinstance(new, str) or old == new:
-        return None
-    words = {word.casefold() for word in _leaf(path).replace("-", "_").split("_")}
-    if words.isdisjoint(_PATHS) and not {old[:1], new[:1]} & {"/", "~", "."}:
-        return None
-    left, right = _parts(old), _parts(new)
-    shorter, longer = sorted((left, right), key=len)
-    if not shorter or longer[-len(shorter) :] != shorter:
-        return None
-    if old.startswith(("/", "~")) != new.startswith(("/", "~")):
-        return not is_program or len(shorter) > 1
-    return not is_program and len(left) >= len(right)
-
-
-def _parts(path: str) -> list[str]:
-    return [part for part in path.replace("\\", "/").split("/") if part not in ("", ".", "~")]
-
-
-def _is_long_text(value: Any) -> bool:
-    return isinstance(value, str) and len(value) >= MIN_LONG_TEXT_CHARS
-
-
-def has_long_text(arguments: Any) -> bool:
-    return isinstance(arguments, Mapping) and any(map(_is_long_text, arguments.values()))
-
-
-def text_similarity(first: str, second: str) -> float:
-    """Return the share of words that two long texts have in common, in any order."""
-    left, right = _word_counts(first), _word_counts(second)
-    total = sum(left.values()) + sum(right.values())
-    return 2 * sum(min(count, right.get(word, 0)) for word, count in left.items()) / total if total else 0.0
-
-
-def _word_counts(text: str) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for word in text[:20_000].split():
-        counts[word] = counts.get(word, 0) + 1
-    return counts
-
-
-def _names_at(arguments: Mapping[str, Any], path: str) -> Collection[str]:
-    container: Any = arguments
-    for part in path.split(".")[:-1]:
-        container = container.get(part) if isinstance(container, Mapping) else None
-    return container.keys() if isinstance(container, Mapping) else ()
-
-
-def _root(path: str) -> str:
-    return path.partition(".")[0]
-
-
-def _leaf(path: str) -> str:
-    return path.rpartition(".")[2]
 
 
 # Items
@@ -928,14 +698,14 @@ def differs_in(candidate: Candidate, steps: Iterable[Step]) -> bool:
     arguments = last.arguments
     if not isinstance(arguments, Mapping):
         return False
-    roots = {_root(path) for path in candidate.paths}
-    texts = {_root(path): arguments.get(_root(path)) for path in candidate.texts}
+    roots = {root_of(path) for path in candidate.paths}
+    texts = {root_of(path): arguments.get(root_of(path)) for path in candidate.texts}
     for step in steps:
         if step.call == candidate.call.id or step.tool_key != last.tool_key or not isinstance(step.arguments, Mapping):
             continue
         other = step.arguments
         if step.outcome == "success" and any(
-            not _is_certainly_same(arguments.get(root), other.get(root)) for root in roots
+            not is_certainly_same(arguments.get(root), other.get(root)) for root in roots
         ):
             return True
         if step.call not in candidate.intent and any(
@@ -943,43 +713,6 @@ def differs_in(candidate: Candidate, steps: Iterable[Step]) -> bool:
         ):
             return True
     return False
-
-
-def are_similar_texts(first: Any, second: Any) -> bool:
-    """Return whether two values are long texts that share most words."""
-    is_text = _is_long_text(first) and _is_long_text(second)
-    return is_text and text_similarity(first, second) >= MIN_TEXT_SIMILARITY
-
-
-def _is_certainly_same(first: Any, second: Any) -> bool:
-    return is_same_json(first, second) and not is_hidden(first)
-
-
-_HIDDEN = re.compile(r"\[redacted [a-z0-9_]{1,40}\]|\[(?:str \d{1,9} chars|int|float)\]|\"\$(?:str|type)\":")
-_HASHED = re.compile(r"\[(?:str \d{1,9} chars|int|float) #[0-9a-f]{12}\]")
-
-
-def is_hidden(value: Any) -> bool:
-    """Return whether redaction or the record level replaced a value so that equal values cannot be recognized."""
-    return _HIDDEN.search(_to_text(value)) is not None
-
-
-def is_replaced(value: Any) -> bool:
-    """Return whether a value was replaced, possibly by a hash that still identifies equal values."""
-    text = _to_text(value)
-    return _HIDDEN.search(text) is not None or _HASHED.search(text) is not None
-
-
-def _to_text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if value is None or isinstance(value, bool | int | float):
-        return ""
-    return _result_text(value)
-
-
-def differing_names(first: Mapping[str, Any], second: Mapping[str, Any]) -> set[str]:
-    return {name for name in first.keys() | second.keys() if not is_same_json(first.get(name), second.get(name))}
 
 
 # Whole runs
@@ -1025,10 +758,12 @@ def _provisional(call: Call) -> Iterator[Candidate]:
     for link in links:
         if link.provisional and call.has_succeeded:
             value_changes = [
-                change for change in link.changes if change.operation not in _FORMS and change.path != TOOL_NAME_PATH
+                change
+                for change in link.changes
+                if change.operation not in FORM_OPERATIONS and change.path != TOOL_NAME_PATH
             ]
             texts = [
-                change.path for change in value_changes if _is_long_text(change.before) and _is_long_text(change.after)
+                change.path for change in value_changes if is_long_text(change.before) and is_long_text(change.after)
             ]
             paths = [change.path for change in value_changes if change.path not in texts]
             yield Candidate(call, LOGGED, tuple(paths), tuple(texts), intent, link.failed_call)
@@ -1085,76 +820,3 @@ def _link_attempts(call: Call) -> Link:
         intermediate_tools=prerequisites[:MAX_INTERMEDIATE_TOOLS] if method == "prerequisite" else (),
         evidence=("attempt",),
     )
-
-
-def compact_arguments(arguments: Any) -> dict[str, Any]:
-    """Return arguments without long or nested values."""
-    if not isinstance(arguments, Mapping):
-        return {}
-    items = list(arguments.items())[:16]
-    return {str(name)[:MAX_SHORT_CHARS]: _compact_value(value) for name, value in items}
-
-
-def _compact_value(value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    if isinstance(value, str):
-        return value if len(value) <= MAX_SHORT_CHARS else None
-    if isinstance(value, list) and len(value) <= 16:
-        is_short = all(
-            not isinstance(item, list) and (item is False or _compact_value(item) is not None) for item in value
-        )
-        return value if is_short else None
-    return None
-
-
-# Model calls
-
-
-def diff_calls(failed: Step, later: Step) -> tuple[Change, ...]:
-    """Return the changed arguments between two calls. Messages of a conversation are not arguments."""
-    argument_changes = diff_arguments(_values(failed), _values(later))
-    if not argument_changes or failed.type != "model":
-        return argument_changes
-    names = {name for step in (failed, later) for name in _conversation_names(step.arguments)}
-    return tuple(change for change in argument_changes if _root(change.path) not in names)
-
-
-def is_other_conversation(failed: Step, later: Step) -> bool:
-    """Return whether a model was called with another conversation, so that it is not the same call."""
-    return failed.type == "model" and not is_same_json(failed.arguments, later.arguments)
-
-
-def continues_conversation(before: Any, after: Any) -> bool:
-    """Return whether a later conversation contains the last message of an earlier one and most of the others."""
-    earlier, later = _messages(before), _messages(after)
-    if not earlier or not later:
-        return False
-    shared = sum(message in later for message in earlier)
-    return earlier[-1] in later and 2 * shared > len(earlier)
-
-
-def _messages(arguments: Any) -> list[bytes]:
-    """Return the messages of a model call as stored: role, size and hash."""
-    for name in _conversation_names(arguments):
-        value = arguments[name]
-        messages = value.get("each", ()) if isinstance(value, Mapping) and "each" in value else value
-        message_list = messages if isinstance(messages, list | tuple) else [messages]
-        if all(
-            isinstance(message, Mapping) and ("hash" in message or "content" in message) for message in message_list
-        ):
-            return [_sorted_encoder.encode(message) for message in message_list]
-    return []
-
-
-def _conversation_names(arguments: Any) -> Iterator[str]:
-    """Yield the arguments that hold a conversation, as sent or as stored."""
-    if isinstance(arguments, Mapping):
-        for name, value in arguments.items():
-            messages = value if isinstance(value, list) else [value]
-            if messages and all(_is_message(message) for message in messages[:MAX_INTERMEDIATE_TOOLS]):
-                yield name
-
-
-def _is_message(value: Any) -> bool:
-    return isinstance(value, Mapping) and ("role" in value or value.keys() >= {"count", "each"})

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 MAX_SCANNED_CHARS = 4000
+CACHED_TEXTS = 64
+"""Error texts whose limits are cached."""
 _NUMBER = r"(-?[0-9]{1,15}(?:\.[0-9]{1,6})?)(?![\w/]| ?%|[.,:-][0-9])"
 _UPPER = (
     rf"(?:at most|no more than|up to|not exceed|cannot exceed|can't exceed|less than or equal to|<=|"
@@ -85,9 +88,12 @@ def _measure_values(old: Any, new: Any, text: str) -> tuple[float, float] | None
     if _is_number(old) and _is_number(new):
         return old, new
     is_sized = (isinstance(old, str) and isinstance(new, str)) or (isinstance(old, list) and isinstance(new, list))
-    if is_sized and re.search(_LENGTH, text, re.IGNORECASE):
-        return len(old), len(new)
-    return None
+    return (len(old), len(new)) if is_sized and _states_length(text) else None
+
+
+@lru_cache(maxsize=CACHED_TEXTS)
+def _states_length(text: str) -> bool:
+    return re.search(_LENGTH, text, re.IGNORECASE) is not None
 
 
 def _is_number(value: Any) -> bool:
@@ -129,8 +135,13 @@ def _is_listed(text: str, old: Any, new: Any) -> bool:
     new_text, old_text = str(new), str(old)
     if not new_text or len(new_text) > 80:
         return False
-    for match in re.finditer(_LIST, text, re.IGNORECASE):
-        members = {next(filter(None, groups), "").rstrip(".") for groups in re.findall(_MEMBER, match.group(1))}
-        if new_text in members and old_text not in members:
-            return True
-    return False
+    return any(new_text in members and old_text not in members for members in _find_lists(text))
+
+
+@lru_cache(maxsize=CACHED_TEXTS)
+def _find_lists(text: str) -> tuple[frozenset[str], ...]:
+    """Return the members of each list in a text. Cached: every later call is compared with an open failure."""
+    return tuple(
+        frozenset(next(filter(None, groups), "").rstrip(".") for groups in re.findall(_MEMBER, match.group(1)))
+        for match in re.finditer(_LIST, text, re.IGNORECASE)
+    )

@@ -15,9 +15,10 @@ from typing import Any, Literal
 import msgspec
 
 from mulligan.core import calls
+from mulligan.core.argument_comparison import diff_calls
 from mulligan.core.calls import Call, wilson_lower_bound
 from mulligan.core.failure import Failure
-from mulligan.core.links import MAX_RECENT_SUCCESSES, RecentSuccess, RunProgress, diff_calls
+from mulligan.core.links import MAX_RECENT_SUCCESSES, RecentSuccess, RunProgress
 from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.privileged_arguments import split_words as split_words
 from mulligan.core.records import (
@@ -33,8 +34,8 @@ from mulligan.core.records import (
     Step,
     digest,
     fix_id,
-    pattern_id,
 )
+from mulligan.redaction.regex import LazyRegex
 from mulligan.store.base import DAY, Revocation, TrialReport
 
 IMPORT_PRINCIPAL = "import"
@@ -293,8 +294,8 @@ def _is_word(value: Any) -> bool:
     return _NUMBERED_WORD.fullmatch(value) is not None or _TECHNICAL_WORD.fullmatch(value.casefold()) is not None
 
 
-_NUMBERED_WORD = re.compile(r"[A-Za-z]{2,20}(?:[-_][A-Za-z]{2,20}){0,3}[-_][0-9]{1,2}")
-_TECHNICAL_WORD = re.compile(
+_NUMBERED_WORD = LazyRegex(r"[A-Za-z]{2,20}(?:[-_][A-Za-z]{2,20}){0,3}[-_][0-9]{1,2}")
+_TECHNICAL_WORD = LazyRegex(
     r"(?:utf|ucs|iso|latin|cp|windows|koi|big)[-_]?[0-9]{1,4}(?:[-_](?:[0-9]{1,2}|le|be|sig|r|u))?"  # encodings
     r"|(?:sha|md|crc|base|aes|rsa|ed|blake)[-_]?[0-9]{1,5}|hs256|rs256|es256"  # hashes, keys
     r"|mp[34]|m4[av]|h26[0-9]|x26[0-9]|vp[89]|av1|opus|jp2|jpeg2000|[248]k|[0-9]{3,4}[pi]"  # sound, pictures
@@ -490,25 +491,6 @@ def select_counted_votes(votes: Iterable[tuple[int, Vote]]) -> list[Vote]:
         if voter not in first_votes or rank[:3] < first_votes[voter][:3]:
             first_votes[voter] = rank
     return sorted((vote for *_, vote in first_votes.values()), key=lambda vote: (vote.at, vote.run))
-
-
-def count_votes(votes: Iterable[tuple[Trial, Vote]]) -> dict[str, FixRecord]:
-    """Return fix records by fix id."""
-    votes_by_fix: dict[str, tuple[FixRecord, list[tuple[int, Vote]]]] = {}
-    for trial, vote in votes:
-        votes_by_fix.setdefault(trial.fix, (FixRecord.from_trial(trial), []))[1].append((trial.tried_call, vote))
-    return {
-        id: record.recount(select_counted_votes(numbered_votes))
-        for id, (record, numbered_votes) in votes_by_fix.items()
-    }
-
-
-def group_by_pattern(votes: Iterable[tuple[Trial, Vote]]) -> dict[str, list[FixRecord]]:
-    """Return fix records by pattern id, last tried first."""
-    groups: dict[str, list[FixRecord]] = {}
-    for record in sorted(count_votes(votes).values(), key=lambda record: -record.last_tried_at):
-        groups.setdefault(pattern_id(record.tool, record.fingerprint), []).append(record)
-    return groups
 
 
 # Promotion

@@ -6,7 +6,6 @@ state as a key-value entry of the store, so that another object or process with 
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 import weakref
@@ -18,6 +17,7 @@ import msgspec
 
 from mulligan.core import fork_safety
 from mulligan.core.events import AnyEvent, ContextCompacted, EventStream, RunStarted, StepEnded
+from mulligan.core.log import log
 from mulligan.core.records import Compaction, new_id
 from mulligan.learn import tracker
 from mulligan.learn.tracker import MAX_TRACKED_FAILURES, REPEAT_WINDOW_TURNS, CompactionInterval, Tracker
@@ -26,7 +26,6 @@ from mulligan.store.base import DEFAULT_TENANT, KeyValueStore
 
 __all__ = ["MAX_TRACKED_FAILURES", "REPEAT_WINDOW_TURNS", "CompactionInterval", "Session"]
 
-log = logging.getLogger("mulligan")
 T = TypeVar("T")
 
 SESSION_KIND = "session"

@@ -9,13 +9,12 @@ import pytest
 from mulligan.core.events import EventStream, LessonLearned, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, StoreError, TookEffect
 from mulligan.core.records import Lesson, Run, Step
-from mulligan.learn.lessons import scheduler
-from mulligan.learn.lessons.scheduler import ConsolidationScheduler
+from mulligan.learn import lessons
+from mulligan.learn.lessons import ConsolidationScheduler
 from mulligan.record.recorder import Recorder
 from mulligan.redaction import Redactor
 from mulligan.store.base import DEFAULT_TENANT, ConsolidationResult, LessonQuery
-from mulligan.store.memory import MemoryStore
-from mulligan.store.sqlite import SqliteStore
+from mulligan.store.sqlite import MemoryStore, SqliteStore
 
 REJECTED = Failure.of(
     Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "k is 10 at most", fingerprint="f-k"
@@ -45,7 +44,7 @@ class Clock:
 def test_nothing_is_learned_before_it_is_time_nor_of_what_nobody_kept():
     clock, store = Clock(), Counting()
     one = ConsolidationScheduler(clock)
-    clock.now += scheduler.FIRST_ROUND_DELAY_SECONDS
+    clock.now += lessons.FIRST_ROUND_DELAY_SECONDS
     assert one.run_if_due(store) == []
     one.mark_changed("a")
     clock.now -= 0.5
@@ -59,26 +58,27 @@ def test_each_round_is_one_tenants_and_small_and_they_take_turns():
     one.mark_changed("a")
     one.mark_changed("b")
     for _ in range(4):
-        clock.now += scheduler.ROUND_INTERVAL_SECONDS
+        clock.now += lessons.ROUND_INTERVAL_SECONDS
         one.run_if_due(store)
         one.run_if_due(store)
-    assert store.asked == [(name, scheduler.MAX_PATTERNS_PER_ROUND) for name in "abab"]
+    assert store.asked == [(name, lessons.MAX_PATTERNS_PER_ROUND) for name in "abab"]
 
 
 def test_who_has_nothing_more_is_not_asked_again_until_something_is_kept():
     clock, store = Clock(), Counting()
     one = ConsolidationScheduler(clock)
     one.mark_changed("a")
-    clock.now += scheduler.ROUND_INTERVAL_SECONDS
+    clock.now += lessons.ROUND_INTERVAL_SECONDS
     assert [tenant for tenant, _ in one.run_if_due(store)] == ["a"]
-    clock.now += scheduler.ROUND_INTERVAL_SECONDS
+    clock.now += lessons.ROUND_INTERVAL_SECONDS
     assert one.run_if_due(store) == []
 
 
 @pytest.fixture
 def at_once(monkeypatch):
-    monkeypatch.setattr(scheduler, "FIRST_ROUND_DELAY_SECONDS", 0.0)
-    monkeypatch.setattr(scheduler, "ROUND_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(lessons, "FIRST_ROUND_DELAY_SECONDS", 0.0)
+    monkeypatch.setattr(lessons, "ROUND_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr("mulligan.record.recorder.FIRST_CONSOLIDATION_SECONDS", 0.0)
 
 
 def publish_a_mistake(stream: EventStream, id: str, at: int) -> None:

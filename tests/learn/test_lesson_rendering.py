@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mulligan.cli.sections import END, replace_section
+from mulligan.cli.prompt import END, replace_section
 from mulligan.core.records import Change, Lesson, Prerequisite
-from mulligan.learn.lessons.rendering import render_within_budget, select_lessons
-from mulligan.learn.seeds import corpus
+from mulligan.learn import seeds
+from mulligan.learn.lesson_rendering import render_within_budget, select_lessons
 from mulligan.prompt import Prompt, estimate_prompt_tokens
 from mulligan.store.base import DEFAULT_TENANT
 from mulligan.store.sqlite import SqliteStore
@@ -135,13 +135,13 @@ def test_of_tools_that_are_named_seeds_are_told_also_where_none_was_planted_and_
 
 def test_what_a_person_said_of_a_seed_holds_and_those_taken_out_of_use_are_not_told(tmp_path):
     store = SqliteStore(tmp_path / "mulligan.db")
-    corpus.install_seeds(store, DEFAULT_TENANT)
+    seeds.install_seeds(store, DEFAULT_TENANT)
     first = select_lessons(store, DEFAULT_TENANT, ["Bash"], 1)[0]
     store.decide_lesson(DEFAULT_TENANT, first.id, "disable", 1)
 
     assert first.id not in {each.id for each in select_lessons(store, DEFAULT_TENANT, ["Bash"], 1)}
-    assert len(select_lessons(store, DEFAULT_TENANT, (), 1)) == len(corpus.seeds()) - 1
-    corpus.remove_seeds(store, DEFAULT_TENANT)
+    assert len(select_lessons(store, DEFAULT_TENANT, (), 1)) == len(seeds.load_seeds()) - 1
+    seeds.remove_seeds(store, DEFAULT_TENANT)
     assert select_lessons(store, DEFAULT_TENANT, ["Bash"], 1) == []
     store.close()
 

@@ -1,4 +1,4 @@
-"""Consolidation: rules that turn the fixes of a pattern into a lesson and determine its state.
+"""Lessons: how the fixes of a pattern become a lesson (consolidation), its state, and edits by people or a model.
 
 Pure functions of records. A stored lesson has only its texts and the operator's decision. Its counts come from the
 underlying fix at read time, so that a fix that is revoked, forgotten or demoted affects the lesson immediately.
@@ -7,6 +7,7 @@ underlying fix at read time, so that a fix that is revoked, forgotten or demoted
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -32,8 +33,8 @@ from mulligan.learn import patterns, similar
 from mulligan.learn.fixes import EXPIRY_MS, OperatorDecision
 from mulligan.prompt import Prompt
 from mulligan.redaction import sanitize
-from mulligan.redaction.lazy_regex import LazyRegex
-from mulligan.store.base import DAY, LessonQuery
+from mulligan.redaction.regex import LazyRegex
+from mulligan.store.base import DAY, LessonQuery, Store, now
 
 MIN_SUCCESSFUL_RUNS = 3
 """Runs in which a fix must have succeeded before it becomes a lesson: two may be a coincidence."""
@@ -498,3 +499,46 @@ def extract_values(text: str) -> frozenset[str]:
 
 
 _PLAIN_WORD = LazyRegex(r"[A-Z]?[a-z]+(?:['-][a-z]+)*|[A-Z]|I")
+
+
+# Background rounds
+
+
+FIRST_ROUND_DELAY_SECONDS = 1.0
+"""Delay before the first round, so that consolidation does not slow down process startup."""
+ROUND_INTERVAL_SECONDS = 5.0
+"""Minimum time between two rounds."""
+MAX_PATTERNS_PER_ROUND = 10
+"""Maximum number of patterns per round, about 10 to 20 ms of work."""
+
+
+class ConsolidationScheduler:
+    """Schedule and execution of consolidation rounds. Not thread-safe."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, first_delay_seconds: float | None = None) -> None:
+        self._clock = clock
+        self._next_round_at = clock() + (
+            FIRST_ROUND_DELAY_SECONDS if first_delay_seconds is None else first_delay_seconds
+        )
+        self._changed_tenants: dict[str, None] = {}
+        """Tenants with records stored since their last round, in order of arrival."""
+
+    def mark_changed(self, tenant: str) -> None:
+        self._changed_tenants[tenant] = None
+
+    def run_if_due(self, store: Store) -> list[tuple[str, Lesson]]:
+        """Run one round for one tenant if it is due. Return the new lessons.
+
+        A tenant with remaining patterns is scheduled again.
+        """
+        if not self._changed_tenants or self._clock() < self._next_round_at:
+            return []
+        tenant = next(iter(self._changed_tenants))
+        del self._changed_tenants[tenant]
+        try:
+            consolidated = store.consolidate(tenant, now(), max_patterns=MAX_PATTERNS_PER_ROUND)
+        finally:
+            self._next_round_at = self._clock() + ROUND_INTERVAL_SECONDS
+        if consolidated.remaining:
+            self._changed_tenants[tenant] = None
+        return [(tenant, lesson) for lesson in consolidated.lessons]

@@ -20,7 +20,7 @@ import msgspec
 
 from mulligan.core.failure import LessonFileError
 from mulligan.core.records import Change, Lesson, LessonSource, Prerequisite, encode, lesson_id
-from mulligan.learn.lessons import consolidation
+from mulligan.learn import lessons
 
 MAX_FILE_BYTES = 64 * 1024
 """Maximum size of one file."""
@@ -29,7 +29,7 @@ MAX_FILES = 10_000
 MAX_LINE_DOTS = 500
 """Maximum number of dots in a line of front matter. tomllib takes quadratic time for the dots of a key."""
 CODE_HEADINGS = ("Error", "Failing example", "Working example")
-FIELD_BY_HEADING = dict(zip(("Mistake", "Correction", *CODE_HEADINGS), consolidation.TEXT_FIELDS, strict=True))
+FIELD_BY_HEADING = dict(zip(("Mistake", "Correction", *CODE_HEADINGS), lessons.TEXT_FIELDS, strict=True))
 """Lesson field by section heading. The first two sections are required; the others are indented as code."""
 INDENT = "    "
 DELIMITER = "+++"
@@ -72,7 +72,7 @@ class LessonFile(NamedTuple):
 
 def digest_texts(lesson: Lesson) -> str:
     """Return a digest of the texts of a lesson. Different texts have different digests."""
-    texts = [consolidation.sanitize_lesson_text(getattr(lesson, name)) for name in consolidation.TEXT_FIELDS]
+    texts = [lessons.sanitize_lesson_text(getattr(lesson, name)) for name in lessons.TEXT_FIELDS]
     return blake2b(encode(texts), digest_size=6).hexdigest()
 
 
@@ -93,7 +93,7 @@ def _to_slug(text: str) -> str:
 def render_lesson_file(lesson: Lesson) -> str:
     """Render a lesson as the text of a file. The output is deterministic."""
     keys = ("id", "tool", "kind", "fingerprint", "fix_id", "source", "origin")
-    front_matter = {key: consolidation.sanitize_line(getattr(lesson, key)) for key in keys}
+    front_matter = {key: lessons.sanitize_line(getattr(lesson, key)) for key in keys}
     front_matter |= {"base_digest": digest_texts(lesson), "evidence": describe_evidence(lesson)}
     lines = [DELIMITER]
     lines += [f"{key} = {render_toml(value)}" for key, value in front_matter.items() if value or key == "tool"]
@@ -102,7 +102,7 @@ def render_lesson_file(lesson: Lesson) -> str:
             lines += ["", f"[[{key}]]", *(f"{field} = {render_toml(value)}" for field, value in entry.items())]
     lines.append(DELIMITER)
     for heading, field in FIELD_BY_HEADING.items():
-        if text := consolidation.sanitize_lesson_text(getattr(lesson, field)):
+        if text := lessons.sanitize_lesson_text(getattr(lesson, field)):
             pattern, prefix = (r"^(?=.)", INDENT) if heading in CODE_HEADINGS else (r"^(?=[#\\])", r"\\")
             lines += ["", f"# {heading}", "", re.sub(pattern, prefix, text, flags=re.MULTILINE)]
     return "\n".join([*lines, ""])
@@ -159,7 +159,7 @@ def parse_lesson_file(data: bytes, name: str) -> LessonFile:
     except _InvalidLineError as error:
         raise LessonFileError(f"{name}:{error.args[0]}: {error.args[1]}") from None
     keys = ("tool", "kind", "fingerprint", "fix_id", "origin")
-    values: dict[str, Any] = {key: consolidation.sanitize_line(getattr(front_matter, key)) for key in keys}
+    values: dict[str, Any] = {key: lessons.sanitize_line(getattr(front_matter, key)) for key in keys}
     lesson = Lesson(
         id=front_matter.id or lesson_id(values["tool"], name),
         source=front_matter.source,
@@ -249,9 +249,9 @@ def _parse_sections(lines: list[str], start: int) -> dict[str, str]:
     for heading, field in FIELD_BY_HEADING.items():
         number, section_lines = sections.get(heading, (len(lines), []))
         text = "\n".join(section_lines).strip("\n")
-        if len(text) > consolidation.MAX_TEXT_CHARS:
-            raise _InvalidLineError(number, f"{heading} exceeds {consolidation.MAX_TEXT_CHARS} characters. Shorten it.")
-        texts[field] = consolidation.sanitize_lesson_text(text)
+        if len(text) > lessons.MAX_TEXT_CHARS:
+            raise _InvalidLineError(number, f"{heading} exceeds {lessons.MAX_TEXT_CHARS} characters. Shorten it.")
+        texts[field] = lessons.sanitize_lesson_text(text)
         if not texts[field] and heading not in CODE_HEADINGS:
             raise _InvalidLineError(number, f"# {heading} is missing or empty.")
     return texts

@@ -16,8 +16,7 @@ from hypothesis import given, settings
 
 from mulligan.core.failure import LessonFileError
 from mulligan.core.records import Change, Lesson, Prerequisite
-from mulligan.learn.lessons import consolidation as lessons
-from mulligan.learn.lessons import lesson_files as lesson_files
+from mulligan.learn import lesson_files, lessons
 
 LESSON = Lesson(
     id="les_0123456789ab",

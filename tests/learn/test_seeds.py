@@ -12,14 +12,12 @@ from mulligan.classify.classifier import classify
 from mulligan.classify.kinds import KINDS
 from mulligan.core.failure import Failure
 from mulligan.core.records import Lesson, lesson_id
-from mulligan.learn.lessons import lesson_files as lesson_files
-from mulligan.learn.seeds import corpus, seed_matching
-from mulligan.learn.seeds.corpus import seeds
-from mulligan.learn.seeds.seed_matching import match_seeds
+from mulligan.learn import lesson_files, seeds
+from mulligan.learn.seeds import load_seeds, match_seeds
 from mulligan.prompt import MAX_SENTENCE_CHARS, Prompt
 from mulligan.redaction.text_sanitizer import find_unsafe_text
 from mulligan.store.base import DEFAULT_TENANT, FixQuery, LessonQuery
-from mulligan.store.memory import MemoryStore
+from mulligan.store.sqlite import MemoryStore
 
 TEXTS = json.loads((Path(__file__).parent / "seed_texts.json").read_text())
 """What programs said when `python scripts/seeds --record` ran them: for each case its seed, the tool and the text."""
@@ -30,23 +28,23 @@ def failed(text: str, tool: str = "Bash", source: str = "tool") -> Failure:
 
 
 def found(text: str, tool: str = "Bash", source: str = "tool") -> list[str]:
-    names = {each.id: name for name, each in seeds().items()}
-    return [names[each.id] for each in match_seeds(seeds().values(), tool, failed(text, tool, source))]
+    names = {each.id: name for name, each in load_seeds().items()}
+    return [names[each.id] for each in match_seeds(load_seeds().values(), tool, failed(text, tool, source))]
 
 
 # Each is a good lesson
 
 
 def test_there_are_seeds_for_what_agents_use():
-    families = {name.partition("-")[0] for name in seeds()}
-    assert len(seeds()) >= 150
+    families = {name.partition("-")[0] for name in load_seeds()}
+    assert len(load_seeds()) >= 150
     assert families >= set("shell git edit read python pytest node npm tsc cargo rust go http sqlite postgres vector "
                            "mcp model".split())  # fmt: skip
 
 
-@pytest.mark.parametrize("name", sorted(seeds()))
+@pytest.mark.parametrize("name", sorted(load_seeds()))
 def test_a_seed_is_complete_short_and_ours(name):
-    seed = seeds()[name]
+    seed = load_seeds()[name]
     assert seed.id == lesson_id("seed", name)
     assert (seed.source, seed.fix_id, seed.trials, seed.state, seed.edited) == ("seed", "", 0, "proposed", False)
     assert seed.kind in KINDS
@@ -55,23 +53,23 @@ def test_a_seed_is_complete_short_and_ours(name):
         assert 10 <= len(said) <= MAX_SENTENCE_CHARS, said
         assert not re.search("[<>|`\u2039\u203a\u00a6]", said), "what is shown to a model could not be copied from"
     assert bool(seed.failing_example) == bool(seed.working_example)
-    for each in seed_matching.parse_phrases(seed):
+    for each in seeds.parse_phrases(seed):
         assert each.weight >= 8, "too little to be known by"
 
 
-@pytest.mark.parametrize("name", sorted(seeds()))
+@pytest.mark.parametrize("name", sorted(load_seeds()))
 def test_a_seed_is_told_whole_as_what_it_is(name):
-    said = Prompt().lesson_sentence(seeds()[name])
-    assert seeds()[name].correction.rstrip(".") in said
+    said = Prompt().lesson_sentence(load_seeds()[name])
+    assert load_seeds()[name].correction.rstrip(".") in said
     assert "general advice, not yet seen in this project" in said
     assert find_unsafe_text(said) == []
 
 
 def test_the_files_are_as_lessons_are_written():
-    for name, seed in seeds().items():
+    for name, seed in load_seeds().items():
         lines = lesson_files.render_lesson_file(seed).splitlines()
         kept = "\n".join(line for line in lines if not line.startswith("base_digest =")) + "\n"
-        assert (corpus.FOLDER / f"{name}.md").read_text() == kept, name
+        assert (seeds.FOLDER / f"{name}.md").read_text() == kept, name
 
 
 # Each finds its failure
@@ -85,12 +83,12 @@ def test_what_a_program_said_finds_its_seed(case):
 
 def test_every_seed_that_can_be_run_was_run():
     run = {given["seed"] for given in TEXTS.values()}
-    assert {name for name, seed in seeds().items() if seed.origin.endswith("runs it")} == run
+    assert {name for name, seed in load_seeds().items() if seed.origin.endswith("runs it")} == run
 
 
-@pytest.mark.parametrize("name", sorted(seeds()))
+@pytest.mark.parametrize("name", sorted(load_seeds()))
 def test_kind_and_fingerprint_are_those_of_today(name):
-    seed = seeds()[name]
+    seed = load_seeds()[name]
     said = next((given["text"] for given in TEXTS.values() if given["seed"] == name), seed.error.splitlines()[0])
     said = said.translate(str.maketrans("\u2039\u203a", "<>"))  # as they were before they were made fit to be shown
     failure = failed(said, seed.tool, "model" if seed.tool == "chat" else "tool")
@@ -185,7 +183,7 @@ SAME = (
 
 @pytest.mark.parametrize(("own", "tool", "text", "name"), SAME)
 def test_a_seed_is_found_whatever_the_tool_is_called(own, tool, text, name):
-    assert seeds()[name].tool == own
+    assert load_seeds()[name].tool == own
     assert found(text, tool) == [name]
 
 
@@ -213,18 +211,18 @@ def test_hostile_texts_cost_little_and_find_nothing():
 
 def test_seeds_are_used_without_being_put_into_a_store():
     failure = failed("fatal: not a git repository")
-    assert [each.kind for each in corpus.find_matching_seeds(None, DEFAULT_TENANT, "Bash", failure)] == [
+    assert [each.kind for each in seeds.find_matching_seeds(None, DEFAULT_TENANT, "Bash", failure)] == [
         "tool/execution_failed"
     ]
-    assert len(corpus.find_matching_seeds(MemoryStore(), DEFAULT_TENANT, "Bash", failure)) == 1
+    assert len(seeds.find_matching_seeds(MemoryStore(), DEFAULT_TENANT, "Bash", failure)) == 1
 
 
 def test_putting_them_into_a_store_twice_is_doing_it_once():
     store = MemoryStore()
-    assert corpus.install_seeds(store, DEFAULT_TENANT) == (len(seeds()), 0, 0, 0)
-    assert corpus.install_seeds(store, DEFAULT_TENANT) == (0, 0, len(seeds()), 0)
-    kept = corpus.list_stored_seeds(store, DEFAULT_TENANT)
-    assert len(kept) == len(seeds())
+    assert seeds.install_seeds(store, DEFAULT_TENANT) == (len(load_seeds()), 0, 0, 0)
+    assert seeds.install_seeds(store, DEFAULT_TENANT) == (0, 0, len(load_seeds()), 0)
+    kept = seeds.list_stored_seeds(store, DEFAULT_TENANT)
+    assert len(kept) == len(load_seeds())
     assert {(each.state, each.trials, each.source) for each in kept} == {("proposed", 0, "seed")}
     assert store.fixes(DEFAULT_TENANT, FixQuery()) == []  # no evidence of anything (S3)
     assert store.lessons(DEFAULT_TENANT, LessonQuery(state="active")) == []
@@ -232,28 +230,28 @@ def test_putting_them_into_a_store_twice_is_doing_it_once():
 
 def test_what_a_person_says_of_a_seed_holds():
     store = MemoryStore()
-    corpus.install_seeds(store, DEFAULT_TENANT)
-    seed = seeds()["git-not-a-repository"]
+    seeds.install_seeds(store, DEFAULT_TENANT)
+    seed = load_seeds()["git-not-a-repository"]
     failure = failed("fatal: not a git repository")
     store.save_lesson(
         DEFAULT_TENANT, Lesson(id=seed.id, tool="Bash", mistake="m", correction="Ask Ann.", edited=True, source="seed")
     )
-    assert corpus.install_seeds(store, DEFAULT_TENANT).edited == 1
-    assert [each.correction for each in corpus.find_matching_seeds(store, DEFAULT_TENANT, "Bash", failure)] == [
+    assert seeds.install_seeds(store, DEFAULT_TENANT).edited == 1
+    assert [each.correction for each in seeds.find_matching_seeds(store, DEFAULT_TENANT, "Bash", failure)] == [
         "Ask Ann."
     ]
     store.decide_lesson(DEFAULT_TENANT, seed.id, "disable", 1)
-    assert corpus.find_matching_seeds(store, DEFAULT_TENANT, "Bash", failure) == []
-    assert corpus.install_seeds(store, DEFAULT_TENANT).edited == 1
-    assert corpus.find_matching_seeds(store, DEFAULT_TENANT, "Bash", failure) == []
+    assert seeds.find_matching_seeds(store, DEFAULT_TENANT, "Bash", failure) == []
+    assert seeds.install_seeds(store, DEFAULT_TENANT).edited == 1
+    assert seeds.find_matching_seeds(store, DEFAULT_TENANT, "Bash", failure) == []
 
 
 def test_removed_seeds_are_out_of_use_until_they_are_put_back():
     store = MemoryStore()
-    corpus.install_seeds(store, DEFAULT_TENANT)
+    seeds.install_seeds(store, DEFAULT_TENANT)
     failure = failed("fatal: not a git repository")
-    assert corpus.remove_seeds(store, DEFAULT_TENANT) == len(seeds())
-    assert corpus.find_matching_seeds(store, DEFAULT_TENANT, "Bash", failure) == []
-    assert corpus.list_stored_seeds(store, DEFAULT_TENANT) == []
-    corpus.install_seeds(store, DEFAULT_TENANT)
-    assert len(corpus.find_matching_seeds(store, DEFAULT_TENANT, "Bash", failure)) == 1
+    assert seeds.remove_seeds(store, DEFAULT_TENANT) == len(load_seeds())
+    assert seeds.find_matching_seeds(store, DEFAULT_TENANT, "Bash", failure) == []
+    assert seeds.list_stored_seeds(store, DEFAULT_TENANT) == []
+    seeds.install_seeds(store, DEFAULT_TENANT)
+    assert len(seeds.find_matching_seeds(store, DEFAULT_TENANT, "Bash", failure)) == 1

@@ -75,21 +75,20 @@ def _select_seeds(store: Store | None, tenant: str, tool_names: Sequence[str], n
         }
     if not tool_names:
         return sorted(stored_seeds.values(), key=lambda seed: -seed.occurrences)
-    from mulligan.learn.seeds import corpus  # lazy: reads files, and many callers need no seeds
-    from mulligan.learn.seeds.seed_matching import find_tool_family
+    from mulligan.learn import seeds  # lazy: reads files, and many callers need no seeds
 
     try:
-        should_use_corpus = store is None or not corpus.is_disabled(store, tenant)
+        is_disabled = store is not None and seeds.is_disabled(store, tenant)
     except StoreError:
         # A server hides its key-value entries from readers: use only the seeds installed there.
-        should_use_corpus = False
-    seeds_by_id = {**({seed.id: seed for seed in corpus.seeds().values()} if should_use_corpus else {}), **stored_seeds}
+        is_disabled = True
+    seeds_by_id = {} if is_disabled else {seed.id: seed for seed in seeds.load_seeds().values()}
+    seeds_by_id |= stored_seeds
     matching_seeds: dict[str, Lesson] = {}
     for tool_name in tool_names:
+        family = seeds.find_tool_family(tool_name)
         for seed in seeds_by_id.values():
-            if seed.tool == tool_name or (
-                find_tool_family(tool_name) and find_tool_family(seed.tool) == find_tool_family(tool_name)
-            ):
+            if seed.tool == tool_name or (family and seeds.find_tool_family(seed.tool) == family):
                 matching_seeds.setdefault(seed.id, msgspec.structs.replace(seed, tool=tool_name))
     return sorted(matching_seeds.values(), key=lambda seed: -seed.occurrences)
 

@@ -22,7 +22,7 @@ from mulligan.core.records import (
     Run,
     Step,
 )
-from mulligan.learn.lessons import consolidation as lessons
+from mulligan.learn import lessons
 from mulligan.prompt import Prompt
 from mulligan.store.base import DAY, DEFAULT_TENANT, LessonQuery
 from mulligan.store.sqlite import SqliteStore
