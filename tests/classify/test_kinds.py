@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from mulligan.classify.classifier import classify
-from mulligan.classify.docs_page import render_page
-from mulligan.classify.kinds import KINDS, TYPES
+from mulligan.classify.kinds import KINDS, TYPES, render_page
 from mulligan.core.failure import AgentError, Kind, Remedy, TookEffect
 
 # Written for this test, or said by programs that were run for it.
@@ -267,5 +266,5 @@ def test_only_kinds_that_time_can_mend_are_waited_for() -> None:
 def test_the_page_of_kinds_is_the_table() -> None:
     root = Path(__file__).resolve().parents[2]
     assert (root / "docs" / "kinds.md").read_text(encoding="utf-8") == render_page(), (
-        "python -m mulligan.classify.docs_page > docs/kinds.md"
+        "python -m mulligan.classify.kinds > docs/kinds.md"
     )

@@ -8,12 +8,10 @@ from typing import Any
 import msgspec
 
 from mulligan.classify import kinds as kinds_module
-from mulligan.classify import retry_after as retry_after_module
-from mulligan.classify import unwrap
-from mulligan.classify.cache import ClassificationCache
+from mulligan.classify import results
+from mulligan.classify.error_numbers import parse_retry_after
 from mulligan.classify.evidence import Evidence, gather_evidence, to_bounded_text, unwrap_error
-from mulligan.classify.fingerprint import compute_fingerprint
-from mulligan.classify.output_frames import is_shell_output, strip_frame
+from mulligan.classify.fingerprint import compute_fingerprint, may_quote_arguments
 from mulligan.classify.rules import coding, providers, python, rejections, shell
 from mulligan.classify.rules.matching import Rule, compile_rule_pattern, match_rules
 from mulligan.core.failure import AgentError, Failure, InfraError, Kind, Remedy, TookEffect
@@ -47,6 +45,61 @@ _SPELLINGS = (
     ("uthoris", "uthoriz"),
 )
 """Spelling variants and their normal form, so that general rules need to list each word only once."""
+
+
+MAX_CACHED_FAILURES = 500
+"""Failures in the cache. It is cleared when it is full."""
+MAX_CACHED_TEXT_CHARS = 1000
+"""Longer texts are not cached."""
+
+_NAME_TYPES = frozenset({str})
+_OPTIONAL_TEXT_TYPES = frozenset({str, type(None)})
+_OPTIONAL_INTEGER_TYPES = frozenset({int, type(None)})
+
+
+class ClassificationCache:
+    """Failures by text and context, for one classifier.
+
+    Argument values are not part of the key, so a text that quotes one is not cached.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[tuple[Any, ...], tuple[Failure, str]] = {}
+
+    def build_key(
+        self, text: Any, arguments: Any, tool: Any, status: Any, exception: Any, *context: str | bool | None
+    ) -> tuple[Any, ...] | None:
+        """Return the cache key, with argument names but not values, or None if the call must not be cached."""
+        if type(text) is not str or len(text) > MAX_CACHED_TEXT_CHARS:
+            return None
+        if (
+            type(tool) not in _OPTIONAL_TEXT_TYPES
+            or type(status) not in _OPTIONAL_INTEGER_TYPES
+            or type(exception) not in _OPTIONAL_TEXT_TYPES
+        ):
+            return None  # values that compare equal may be of different types
+        names: tuple[Any, ...] = ()
+        if arguments is not None:
+            if type(arguments) is not dict or "command" in arguments:
+                return None  # the words of a command influence classification
+            names = tuple(arguments)
+            if not _NAME_TYPES.issuperset(map(type, names)):
+                return None
+        return (text, names, tool, status, exception, *context)
+
+    def find(self, key: tuple[Any, ...], arguments: Mapping[str, Any] | None) -> Failure | None:
+        failure, fingerprint_text = self._entries.get(key) or (None, "")
+        return None if failure is None or may_quote_arguments(fingerprint_text, arguments) else failure
+
+    def add(
+        self, key: tuple[Any, ...], arguments: Mapping[str, Any] | None, failure: Failure, fingerprint_text: str
+    ) -> None:
+        """Add a failure. `fingerprint_text` is the text from which its fingerprint was computed."""
+        if failure.retry_after is not None or may_quote_arguments(fingerprint_text, arguments):
+            return  # the text may name a point in time, or an argument value, which differ in the next call
+        if len(self._entries) >= MAX_CACHED_FAILURES:
+            self._entries.clear()
+        self._entries[key] = failure, fingerprint_text
 
 
 class KindDecision(msgspec.Struct, frozen=True):
@@ -137,7 +190,7 @@ class Classifier:
             kind = kinds_module.KINDS.get(f"{source}/unknown", kinds_module.TOOL_UNKNOWN)
             reasons = (f"classification failed: {type(internal_error).__name__}",)
             return Failure.of(
-                kind, to_bounded_text(evidence.text)[: unwrap.MAX_MESSAGE_CHARS], evidence=reasons, confidence=0.0
+                kind, to_bounded_text(evidence.text)[: results.MAX_MESSAGE_CHARS], evidence=reasons, confidence=0.0
             )
 
     def _build_failure(self, error: object, evidence: Evidence) -> Failure:
@@ -151,7 +204,7 @@ class Classifier:
         detail = "\n".join(part for part in (full_text, evidence.detail) if part)
         retry_after = None
         if kind.remedy is Remedy.RETRY:
-            retry_after = retry_after_module.parse_retry_after(evidence.headers, f"{evidence.text}\n{evidence.detail}")
+            retry_after = parse_retry_after(evidence.headers, f"{evidence.text}\n{evidence.detail}")
         took_effect = decision.took_effect
         if took_effect is None and kind is kinds_module.TOOL_EXECUTION_FAILED and evidence.exit_code:
             took_effect = TookEffect.YES  # the program started, so the call executed
@@ -179,7 +232,7 @@ class Classifier:
         """Build the failure of an `AgentError` or `InfraError`. The author declared the kind, so no rule is applied."""
         code = error.code if isinstance(error.code, str) else ""
         declared_kind = self.kinds.get(code) or self.kinds.get(f"{evidence.source or 'tool'}/{code}")
-        message = unwrap.tidy_line(unwrap.strip_control_chars(to_bounded_text(evidence.text)))
+        message = results.tidy_line(results.strip_control_chars(to_bounded_text(evidence.text)))
         fields: dict[str, Any] = {"code": code, "status": evidence.status, "detail": evidence.detail}
         if isinstance(error, InfraError):
             kind = declared_kind or kinds_module.TOOL_UNAVAILABLE
@@ -195,7 +248,7 @@ class Classifier:
         hint = error.hint or kind.hint
         return Failure.of(kind, message, hint=hint, evidence=("AgentError",), recoverable=error.recoverable, **fields)
 
-    def _iter_decisions(self, evidence: Evidence, unwrapped: unwrap.UnwrappedText) -> Iterator[KindDecision]:
+    def _iter_decisions(self, evidence: Evidence, unwrapped: results.UnwrappedText) -> Iterator[KindDecision]:
         """Yield all decisions, strongest evidence first. Callers use only the first; there is always at least one."""
         text = evidence.text
         for rule in self.rules:
@@ -231,7 +284,7 @@ class Classifier:
         return self.kinds.get(name) or self.kinds.get(str(kind), kind)
 
 
-def _iter_tool_decisions(evidence: Evidence, unwrapped: unwrap.UnwrappedText) -> Iterator[KindDecision]:
+def _iter_tool_decisions(evidence: Evidence, unwrapped: results.UnwrappedText) -> Iterator[KindDecision]:
     text, tool = evidence.text, evidence.tool
     rpc = python.kinds_for_rpc_code(evidence.rpc)
     if rpc:
@@ -312,7 +365,7 @@ def _is_program_output(evidence: Evidence) -> bool:
     """Return whether the text is the output of a program: its exit code is known, or it comes from a shell tool."""
     if evidence.has_explicit_class or evidence.is_exception:
         return evidence.exit_code is not None and not evidence.has_explicit_class
-    return evidence.exit_code is not None or is_shell_output(evidence.tool, evidence.text)
+    return evidence.exit_code is not None or results.is_shell_output(evidence.tool, evidence.text)
 
 
 def _decide_by_code(
@@ -409,9 +462,8 @@ _TEST_COMMAND = (
     r"nx)(?: \S{1,40}){0,3}? (?:run )?:?test\b"
 )
 _BUILD_COMMAND = (
-    r"\b(?:go (?:build|vet)|cargo (?:build|check|clippy)|tsc|javac|gcc|g\+\+|clang|cmake|ninja|golangci-lint|"
-    r"eslint|mypy|pyright|ruff)\b"
-    r"|\b(?:npm|pnpm|yarn|bun|mvn|gradle|gradlew|dotnet|swift|make|mise|just|bazel|"
+    r"\b(?:go (?:build|vet)|cargo (?:build|check|clippy)|tsc|javac|gcc|g\+\+|clang|cmake|ninja|golangci-lint|eslint|"
+    r"mypy|pyright|ruff)\b|\b(?:npm|pnpm|yarn|bun|mvn|gradle|gradlew|dotnet|swift|make|mise|just|bazel|"
     r"nx)(?: \S{1,40}){0,3}? (?:run )?:?(?:build|compile|lint|package)\b"
 )
 
@@ -422,7 +474,7 @@ def _fallback_decision(evidence: Evidence) -> KindDecision:
         return KindDecision(kinds_module.KINDS[f"{evidence.source}/unknown"], tuple(evidence.names[:1]), 0.2)
     has_failed = (
         evidence.is_error
-        or is_shell_output(evidence.tool, evidence.text)
+        or results.is_shell_output(evidence.tool, evidence.text)
         or evidence.is_exception
         or bool(evidence.exit_code)
         or bool(evidence.names)
@@ -436,14 +488,14 @@ def _fallback_decision(evidence: Evidence) -> KindDecision:
     return KindDecision(kinds_module.TOOL_UNKNOWN, (), 0.2)
 
 
-def _unwrap_evidence_text(evidence: Evidence) -> unwrap.UnwrappedText:
+def _unwrap_evidence_text(evidence: Evidence) -> results.UnwrappedText:
     """Strip control characters and envelopes from the text. Add its status, codes and classes to the evidence."""
-    evidence.text = unwrap.strip_control_chars(evidence.text)
-    evidence.detail = unwrap.strip_control_chars(evidence.detail)
+    evidence.text = results.strip_control_chars(evidence.text)
+    evidence.detail = results.strip_control_chars(evidence.detail)
     if evidence.exit_code is None and not evidence.is_exception:
-        frame = strip_frame(evidence.text)
+        frame = results.strip_frame(evidence.text)
         evidence.text, evidence.exit_code = frame.output or evidence.text, frame.exit_code
-    unwrapped = unwrap.unwrap_text(evidence.text)
+    unwrapped = results.unwrap_text(evidence.text)
     for code in unwrapped.codes:
         evidence.add_code(code)
     for name in unwrapped.names:
@@ -470,10 +522,9 @@ def _find_status(text: str) -> int | None:
         return None  # fast path: the pattern below is expensive
     match = compile_rule_pattern(
         r"\bHTTP(?:/\d(?:\.\d)?)?[ :]+(?:status |error |code )*\(?([45]\d\d)\b|"
-        r"\bstatus(?:[ _-]?code)?[\"']?\s?(?:[:=]|of|is|was)?\s?[\"']?([45]\d\d)\b"
-        r"|\b([45]\d\d) (?:client|server) error|^error code:? ([45]\d\d)\b|\b(?:returned error|error|"
-        r"code):? ([45]\d\d)\b(?=[\s:,.)-]|$)"
-        r"|^(?:error:? )?\(?([45]\d\d)\)? (?:bad|un|for|not|method|request|conflict|gone|pre|payload|too|internal|"
+        r"\bstatus(?:[ _-]?code)?[\"']?\s?(?:[:=]|of|is|was)?\s?[\"']?([45]\d\d)\b|\b([45]\d\d) (?:client|"
+        r"server) error|^error code:? ([45]\d\d)\b|\b(?:returned error|error|code):? ([45]\d\d)\b(?=[\s:,.)-]|$)|"
+        r"^(?:error:? )?\(?([45]\d\d)\)? (?:bad|un|for|not|method|request|conflict|gone|pre|payload|too|internal|"
         r"service|gateway|locked)|<(?:h1|title)>\s?([45]\d\d)\b"
     ).search(text[:2_000])
     return next((int(group) for group in match.groups() if group), None) if match else None
@@ -493,7 +544,7 @@ def _truncate_middle(text: str) -> str:
     return f"{head}\n{tail.partition(chr(10))[2] or tail}"
 
 
-def _choose_message(text: str, unwrapped: unwrap.UnwrappedText, decision: KindDecision) -> str:
+def _choose_message(text: str, unwrapped: results.UnwrappedText, decision: KindDecision) -> str:
     """Return the matched line if the text is multi-line output, else the extracted sentence."""
     lines = text.count("\n")
     if decision.position < 0 or lines == 0 or unwrapped.is_page or unwrapped.is_envelope or text.lstrip()[:1] in "{[":
@@ -501,13 +552,13 @@ def _choose_message(text: str, unwrapped: unwrap.UnwrappedText, decision: KindDe
     if decision.kind in (kinds_module.TOOL_TEST_FAILURE, kinds_module.TOOL_BUILD_FAILURE):
         match = compile_rule_pattern(coding.FIRST_ERROR_PATTERN).search(text)
         if match:
-            return unwrap.tidy_line(match.group())
+            return results.tidy_line(match.group())
     start = text.rfind("\n", 0, decision.position + 1) + 1
     if start > decision.position:
         start = decision.position
     end = text.find("\n", decision.position + 1)
     line = text[start : end if end >= 0 else len(text)].strip()
-    return unwrapped.sentence if unwrap.is_noise(line) else unwrap.tidy_line(line[:2_000])
+    return unwrapped.sentence if results.is_noise(line) else results.tidy_line(line[:2_000])
 
 
 def _truncate_name(tool: object) -> str:

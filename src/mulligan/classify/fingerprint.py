@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from mulligan.core.records import digest
-from mulligan.redaction import lazy_regex
+from mulligan.redaction.regex import compile_regex
 
 VERSION = "3"
 """Increase it whenever a text may get another fingerprint. Stores compare fingerprints of one version only."""
@@ -62,12 +62,10 @@ _CODE_AFTER = (
     r"|bad gateway|gateway time|conflict|unprocessable|payload|method not|request time|gone)"
 )
 _LIMIT_BEFORE = (
-    r"(?:max|maximum|min|minimum|limit|limited|at most|at least|up to|no more than|not exceed|exceeds?|"
-    r"exceeded|less than"
-    r"|greater than|larger than|longer than|shorter than|smaller than|more than|fewer than|or equal to|between|allowed"
-    r"|cap|capacity|multiple of|window|range|[<>\u2264\u2265]=?)"
-    r"\W{0,4}(?:(?:is|of|to|the|value|length|size|be|context|allowed|number|tokens?|characters?|items?|was|a|"
-    r"an)\W{1,3}){0,4}$"
+    r"(?:max|maximum|min|minimum|limit|limited|at most|at least|up to|no more than|not exceed|exceeds?|exceeded|"
+    r"less than|greater than|larger than|longer than|shorter than|smaller than|more than|fewer than|or equal to|"
+    r"between|allowed|cap|capacity|multiple of|window|range|[<>\u2264\u2265]=?)\W{0,4}(?:(?:is|of|to|the|value|length|"
+    r"size|be|context|allowed|number|tokens?|characters?|items?|was|a|an)\W{1,3}){0,4}$"
 )
 _AND_BEFORE = r"between\W{0,2}-?[\d.,]{1,20}\W{0,2}(?:and|to)\W{0,2}$"
 _LIMIT_AFTER = (
@@ -93,10 +91,10 @@ _TOKENS_WITH_DIGITS = frozenset(("uuid", "time", "ip", "hex", "number"))
 def token_pattern_for(text: str) -> str:
     """Return the token pattern without alternatives that cannot match this text: each costs time at every word."""
     absent = {name for name, mark in (("url", "://"), ("email", "@")) if mark not in text}
-    if not _compiled(r"\d").search(text):
+    if not compile_regex(r"\d").search(text):
         absent |= _TOKENS_WITH_DIGITS
         absent |= {name for name, mark in (("id", r"#|[\W_]id[ :=]"), ("code", "sqlstate"))
-                   if not _compiled(mark).search(text)}  # fmt: skip
+                   if not compile_regex(mark).search(text)}  # fmt: skip
     return _build_token_pattern(frozenset(absent))
 
 
@@ -105,11 +103,6 @@ def _build_token_pattern(absent: frozenset[str]) -> str:
     parts = re.split(r"^(?:\| |  )(?=\(\?P<)", TOKEN_PATTERNS.strip("\n"), flags=re.MULTILINE)
     patterns_by_token = {part[4 : part.index(">")]: part for part in parts if part.startswith("(?P<")}
     return "\n| ".join(part for name, part in patterns_by_token.items() if name not in absent)
-
-
-@cache
-def _compiled(pattern: str, flags: int = re.IGNORECASE) -> re.Pattern[str]:
-    return lazy_regex.compile_regex(pattern, flags)
 
 
 def compute_fingerprint(kind: str, tool: str | None, text: str, arguments: Mapping[str, Any] | None = None) -> str:
@@ -144,8 +137,8 @@ def build_template(text: str, arguments: Mapping[str, Any] | None = None) -> str
             return token if _is_significant_number(token, before, after) else "<n>"
         return f"<{token_type}>"
 
-    masked = _compiled(token_pattern_for(text), re.IGNORECASE | re.VERBOSE).sub(mask, text)
-    masked = _compiled(r"(?:<(?:value|text|path|id|n|hex)>[\s,;:./\-]{0,3}){2,200}").sub(_merge_masks, masked)
+    masked = compile_regex(token_pattern_for(text), re.IGNORECASE | re.VERBOSE).sub(mask, text)
+    masked = compile_regex(r"(?:<(?:value|text|path|id|n|hex)>[\s,;:./\-]{0,3}){2,200}").sub(_merge_masks, masked)
     return " ".join(masked.lower().split())[:MAX_TEMPLATE_CHARS]
 
 
@@ -168,16 +161,16 @@ def _merge_masks(match: re.Match[str]) -> str:
 def _is_name(quoted_text: str, before: str, after: str) -> bool:
     if not quoted_text.isidentifier():
         return False
-    return bool(_compiled(_NAME_BEFORE_PATTERN).search(before) or _compiled(_NAME_AFTER_PATTERN).search(after))
+    return bool(compile_regex(_NAME_BEFORE_PATTERN).search(before) or compile_regex(_NAME_AFTER_PATTERN).search(after))
 
 
 def _is_significant_number(token: str, before: str, after: str) -> bool:
     return bool(
-        _compiled(_CODE_BEFORE).search(before)
-        or (len(token) == 3 and _compiled(_CODE_AFTER).search(after))
-        or _compiled(_LIMIT_BEFORE).search(before)
-        or _compiled(_AND_BEFORE).search(before)
-        or _compiled(_LIMIT_AFTER).search(after)
+        compile_regex(_CODE_BEFORE).search(before)
+        or (len(token) == 3 and compile_regex(_CODE_AFTER).search(after))
+        or compile_regex(_LIMIT_BEFORE).search(before)
+        or compile_regex(_AND_BEFORE).search(before)
+        or compile_regex(_LIMIT_AFTER).search(after)
     )
 
 

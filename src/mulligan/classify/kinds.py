@@ -11,309 +11,148 @@ from mulligan.core.failure import Kind, Remedy, TookEffect
 RETRY, REPAIR, COMPRESS, REPLAN, STOP = Remedy.RETRY, Remedy.REPAIR, Remedy.COMPRESS, Remedy.REPLAN, Remedy.STOP
 NO, YES, UNKNOWN = TookEffect.NO, TookEffect.YES, TookEffect.UNKNOWN
 
+# fmt: off
 # Tool calls
-
-TOOL_TIMEOUT = Kind(
-    "tool",
-    "timeout",
-    RETRY,
-    UNKNOWN,
-    "The call may have executed: check before you repeat it, or request less at a time.",
-)
-TOOL_CONNECTION_ERROR = Kind(
-    "tool",
-    "connection_error",
-    RETRY,
-    UNKNOWN,
-    "The service could not be reached. Other arguments will not help, unless the host or port came from you.",
-)
-TOOL_UNAVAILABLE = Kind(
-    "tool", "unavailable", RETRY, UNKNOWN, "The service is down or overloaded. Retry later, or continue without it."
-)
-TOOL_RATE_LIMIT = Kind(
-    "tool", "rate_limit", RETRY, UNKNOWN, "Too many calls in a short time. Wait, then make fewer or larger calls."
-)
-TOOL_API_ERROR = Kind(
-    "tool",
-    "api_error",
-    RETRY,
-    UNKNOWN,
-    "The service had an internal error. Check whether the call took effect before you repeat it.",
-)
-TOOL_INVALID_RESPONSE = Kind(
-    "tool",
-    "invalid_response",
-    RETRY,
-    UNKNOWN,
-    "The response could not be parsed; the arguments may be fine. The call may have executed: check first.",
-)
-TOOL_AUTH_ERROR = Kind(
-    "tool",
-    "auth_error",
-    STOP,
-    UNKNOWN,
-    "The credentials are missing or were rejected. Tell the user; do not guess or search for others.",
-)
-TOOL_PERMISSION_DENIED = Kind(
-    "tool",
-    "permission_denied",
-    REPLAN,
-    UNKNOWN,
-    "This is not allowed here. Do not work around it: use a permitted alternative, or ask the user.",
-)
-TOOL_INVALID_ARGUMENTS = Kind(
-    "tool",
-    "invalid_arguments",
-    REPAIR,
-    UNKNOWN,
-    "Compare the arguments with the tool's schema: names, types, allowed values, required arguments.",
-)
-TOOL_UNKNOWN_TOOL = Kind(
-    "tool", "unknown_tool", REPAIR, NO, "No tool has this name. Use one of the listed tool names exactly."
-)
-TOOL_NOT_FOUND = Kind(
-    "tool",
-    "not_found",
-    REPAIR,
-    UNKNOWN,
-    "Nothing has this name or id. Take it from an earlier result, or list what exists first.",
-)
-TOOL_CONFLICT = Kind(
-    "tool",
-    "conflict",
-    REPLAN,
-    UNKNOWN,
-    "The call conflicts with the current state. Read that state, then decide what remains to be done.",
-)
-TOOL_EDIT_MISMATCH = Kind(
-    "tool",
-    "edit_mismatch",
-    REPLAN,
-    NO,
-    "Read the file again and copy the text to replace exactly, with enough lines around it to be unique.",
-)
-TOOL_STALE_FILE = Kind(
-    "tool", "stale_file", REPLAN, NO, "Read the file first: it was not read yet, or has changed since you read it."
-)
-TOOL_FILE_NOT_FOUND = Kind(
-    "tool",
-    "file_not_found",
-    REPAIR,
-    UNKNOWN,
-    "There is no such file or folder. List the folder, check the working directory, and use the full path.",
-)
-TOOL_COMMAND_NOT_FOUND = Kind(
-    "tool",
-    "command_not_found",
-    REPLAN,
-    UNKNOWN,
-    "This program is not installed or not on the path. Use another one, or install it if that is allowed.",
-)
-TOOL_BUILD_FAILURE = Kind(
-    "tool",
-    "build_failure",
-    REPLAN,
-    YES,
-    "The code does not compile. Fix the first error; building again changes nothing.",
-)
-TOOL_TEST_FAILURE = Kind(
-    "tool",
-    "test_failure",
-    REPLAN,
-    YES,
-    "The tests ran and some failed. Read the first assertion, and change the code before you run them again.",
-)
-TOOL_WRONG_APPROACH = Kind(
-    "tool",
-    "wrong_approach",
-    REPLAN,
-    UNKNOWN,
-    "This approach failed several times. Choose a different one.",
-)
-TOOL_OUTPUT_TOO_LARGE = Kind(
-    "tool",
-    "output_too_large",
-    REPLAN,
-    UNKNOWN,
-    "The result is too large. Request a part of it: a range, a filter, a smaller page.",
-)
-TOOL_EXECUTION_FAILED = Kind(
-    "tool",
-    "execution_failed",
-    REPLAN,
-    UNKNOWN,
-    "The call ran and failed. Read its output; check what it changed before you run it again.",
-)
-TOOL_UNKNOWN = Kind(
-    "tool",
-    "unknown",
-    REPLAN,
-    UNKNOWN,
-    "The cause is unknown. Check whether the call took effect, and try a different approach.",
-)
+TOOL_TIMEOUT = Kind("tool", "timeout", RETRY, UNKNOWN,
+    "The call may have executed: check before you repeat it, or request less at a time.")
+TOOL_CONNECTION_ERROR = Kind("tool", "connection_error", RETRY, UNKNOWN,
+    "The service could not be reached. Other arguments will not help, unless the host or port came from you.")
+TOOL_UNAVAILABLE = Kind("tool", "unavailable", RETRY, UNKNOWN,
+    "The service is down or overloaded. Retry later, or continue without it.")
+TOOL_RATE_LIMIT = Kind("tool", "rate_limit", RETRY, UNKNOWN,
+    "Too many calls in a short time. Wait, then make fewer or larger calls.")
+TOOL_API_ERROR = Kind("tool", "api_error", RETRY, UNKNOWN,
+    "The service had an internal error. Check whether the call took effect before you repeat it.")
+TOOL_INVALID_RESPONSE = Kind("tool", "invalid_response", RETRY, UNKNOWN,
+    "The response could not be parsed; the arguments may be fine. The call may have executed: check first.")
+TOOL_AUTH_ERROR = Kind("tool", "auth_error", STOP, UNKNOWN,
+    "The credentials are missing or were rejected. Tell the user; do not guess or search for others.")
+TOOL_PERMISSION_DENIED = Kind("tool", "permission_denied", REPLAN, UNKNOWN,
+    "This is not allowed here. Do not work around it: use a permitted alternative, or ask the user.")
+TOOL_INVALID_ARGUMENTS = Kind("tool", "invalid_arguments", REPAIR, UNKNOWN,
+    "Compare the arguments with the tool's schema: names, types, allowed values, required arguments.")
+TOOL_UNKNOWN_TOOL = Kind("tool", "unknown_tool", REPAIR, NO,
+    "No tool has this name. Use one of the listed tool names exactly.")
+TOOL_NOT_FOUND = Kind("tool", "not_found", REPAIR, UNKNOWN,
+    "Nothing has this name or id. Take it from an earlier result, or list what exists first.")
+TOOL_CONFLICT = Kind("tool", "conflict", REPLAN, UNKNOWN,
+    "The call conflicts with the current state. Read that state, then decide what remains to be done.")
+TOOL_EDIT_MISMATCH = Kind("tool", "edit_mismatch", REPLAN, NO,
+    "Read the file again and copy the text to replace exactly, with enough lines around it to be unique.")
+TOOL_STALE_FILE = Kind("tool", "stale_file", REPLAN, NO,
+    "Read the file first: it was not read yet, or has changed since you read it.")
+TOOL_FILE_NOT_FOUND = Kind("tool", "file_not_found", REPAIR, UNKNOWN,
+    "There is no such file or folder. List the folder, check the working directory, and use the full path.")
+TOOL_COMMAND_NOT_FOUND = Kind("tool", "command_not_found", REPLAN, UNKNOWN,
+    "This program is not installed or not on the path. Use another one, or install it if that is allowed.")
+TOOL_BUILD_FAILURE = Kind("tool", "build_failure", REPLAN, YES,
+    "The code does not compile. Fix the first error; building again changes nothing.")
+TOOL_TEST_FAILURE = Kind("tool", "test_failure", REPLAN, YES,
+    "The tests ran and some failed. Read the first assertion, and change the code before you run them again.")
+TOOL_WRONG_APPROACH = Kind("tool", "wrong_approach", REPLAN, UNKNOWN,
+    "This approach failed several times. Choose a different one.")
+TOOL_OUTPUT_TOO_LARGE = Kind("tool", "output_too_large", REPLAN, UNKNOWN,
+    "The result is too large. Request a part of it: a range, a filter, a smaller page.")
+TOOL_EXECUTION_FAILED = Kind("tool", "execution_failed", REPLAN, UNKNOWN,
+    "The call ran and failed. Read its output; check what it changed before you run it again.")
+TOOL_UNKNOWN = Kind("tool", "unknown", REPLAN, UNKNOWN,
+    "The cause is unknown. Check whether the call took effect, and try a different approach.")
 
 # Model calls
-
 MODEL_RATE_LIMIT = Kind("model", "rate_limit", RETRY, UNKNOWN, "Too many requests or tokens per minute: wait.")
-MODEL_CONTEXT_LENGTH_EXCEEDED = Kind(
-    "model",
-    "context_length_exceeded",
-    COMPRESS,
-    UNKNOWN,
-    "The conversation exceeds the context window. Shorten or summarize old results, then retry.",
-)
-MODEL_INVALID_OUTPUT = Kind(
-    "model",
-    "invalid_output",
-    REPLAN,
-    YES,
-    "The answer could not be parsed. Answer again in exactly the requested format, and nothing else.",
-)
-MODEL_OUTPUT_LIMIT = Kind(
-    "model", "output_limit", REPLAN, YES, "The answer was cut off. Answer in fewer words, or in several parts."
-)
+MODEL_CONTEXT_LENGTH_EXCEEDED = Kind("model", "context_length_exceeded", COMPRESS, UNKNOWN,
+    "The conversation exceeds the context window. Shorten or summarize old results, then retry.")
+MODEL_INVALID_OUTPUT = Kind("model", "invalid_output", REPLAN, YES,
+    "The answer could not be parsed. Answer again in exactly the requested format, and nothing else.")
+MODEL_OUTPUT_LIMIT = Kind("model", "output_limit", REPLAN, YES,
+    "The answer was cut off. Answer in fewer words, or in several parts.")
 MODEL_TIMEOUT = Kind("model", "timeout", RETRY, UNKNOWN, "The model timed out: retry, or request less.")
-MODEL_QUOTA_EXCEEDED = Kind(
-    "model",
-    "quota_exceeded",
-    STOP,
-    UNKNOWN,
-    "The account is out of credit or quota. A retry cannot help: tell the user.",
-)
-MODEL_UNAVAILABLE = Kind(
-    "model", "unavailable", RETRY, UNKNOWN, "The provider is down or overloaded: wait, or use another one."
-)
-MODEL_BAD_REQUEST = Kind(
-    "model",
-    "bad_request",
-    REPLAN,
-    UNKNOWN,
-    "The provider rejected the request. Change what the message names; a retry would fail again.",
-)
-MODEL_AUTH_ERROR = Kind(
-    "model", "auth_error", STOP, UNKNOWN, "The provider rejected the key or the account. A person must act."
-)
-MODEL_CONTENT_POLICY = Kind(
-    "model",
-    "content_policy",
-    REPLAN,
-    UNKNOWN,
-    "The provider's content filter blocked this. Rephrase it, or omit that part and say so.",
-)
-MODEL_NOT_FOUND = Kind(
-    "model", "not_found", STOP, UNKNOWN, "This model does not exist, is retired, or is not available to this account."
-)
-MODEL_UNKNOWN = Kind(
-    "model", "unknown", REPLAN, UNKNOWN, "The provider failed for an unknown reason: retry once, then report it."
-)
+MODEL_QUOTA_EXCEEDED = Kind("model", "quota_exceeded", STOP, UNKNOWN,
+    "The account is out of credit or quota. A retry cannot help: tell the user.")
+MODEL_UNAVAILABLE = Kind("model", "unavailable", RETRY, UNKNOWN,
+    "The provider is down or overloaded: wait, or use another one.")
+MODEL_BAD_REQUEST = Kind("model", "bad_request", REPLAN, UNKNOWN,
+    "The provider rejected the request. Change what the message names; a retry would fail again.")
+MODEL_AUTH_ERROR = Kind("model", "auth_error", STOP, UNKNOWN,
+    "The provider rejected the key or the account. A person must act.")
+MODEL_CONTENT_POLICY = Kind("model", "content_policy", REPLAN, UNKNOWN,
+    "The provider's content filter blocked this. Rephrase it, or omit that part and say so.")
+MODEL_NOT_FOUND = Kind("model", "not_found", STOP, UNKNOWN,
+    "This model does not exist, is retired, or is not available to this account.")
+MODEL_UNKNOWN = Kind("model", "unknown", REPLAN, UNKNOWN,
+    "The provider failed for an unknown reason: retry once, then report it.")
 
 # Retrieval
-
-RETRIEVAL_NO_RESULTS = Kind(
-    "retrieval",
-    "no_results",
-    REPLAN,
-    YES,
-    "Nothing matched. Use fewer or more general terms, or say that nothing was found.",
-)
-RETRIEVAL_CONNECTION_ERROR = Kind(
-    "retrieval",
-    "connection_error",
-    RETRY,
-    UNKNOWN,
-    "The index could not be reached. Continue without it, or retry later.",
-)
-RETRIEVAL_TIMEOUT = Kind(
-    "retrieval", "timeout", RETRY, UNKNOWN, "The search took too long. Narrow it, or request fewer results."
-)
-RETRIEVAL_INVALID_QUERY = Kind(
-    "retrieval",
-    "invalid_query",
-    REPAIR,
-    UNKNOWN,
-    "The query is invalid. Check its syntax and the names of fields, tables and columns.",
-)
-RETRIEVAL_UNKNOWN = Kind(
-    "retrieval",
-    "unknown",
-    REPLAN,
-    UNKNOWN,
-    "The search failed for an unknown reason. Try a different search.",
-)
+RETRIEVAL_NO_RESULTS = Kind("retrieval", "no_results", REPLAN, YES,
+    "Nothing matched. Use fewer or more general terms, or say that nothing was found.")
+RETRIEVAL_CONNECTION_ERROR = Kind("retrieval", "connection_error", RETRY, UNKNOWN,
+    "The index could not be reached. Continue without it, or retry later.")
+RETRIEVAL_TIMEOUT = Kind("retrieval", "timeout", RETRY, UNKNOWN,
+    "The search took too long. Narrow it, or request fewer results.")
+RETRIEVAL_INVALID_QUERY = Kind("retrieval", "invalid_query", REPAIR, UNKNOWN,
+    "The query is invalid. Check its syntax and the names of fields, tables and columns.")
+RETRIEVAL_UNKNOWN = Kind("retrieval", "unknown", REPLAN, UNKNOWN,
+    "The search failed for an unknown reason. Try a different search.")
 
 # Orchestration
-
-ORCHESTRATION_MAX_RETRIES_EXCEEDED = Kind(
-    "orchestration",
-    "max_retries_exceeded",
-    REPLAN,
-    UNKNOWN,
-    "All allowed attempts failed. Do not repeat the call: choose another approach, or say what is missing.",
-)
-ORCHESTRATION_INVALID_STATE = Kind(
-    "orchestration",
-    "invalid_state",
-    REPLAN,
-    UNKNOWN,
-    "This is not possible in the current state. Read that state, then take a step that is possible.",
-)
-ORCHESTRATION_CONSTRAINT_VIOLATION = Kind(
-    "orchestration",
-    "constraint_violation",
-    REPLAN,
-    UNKNOWN,
-    "A rule forbids this. Choose what the rule allows; the same call will be rejected again.",
-)
-ORCHESTRATION_PRECONDITION = Kind(
-    "orchestration",
-    "precondition",
-    REPLAN,
-    UNKNOWN,
-    "A prerequisite is missing. Do that first, then repeat the same call.",
-)
-ORCHESTRATION_UNCAUGHT_EXCEPTION = Kind(
-    "orchestration",
-    "uncaught_exception",
-    STOP,
-    UNKNOWN,
-    "The program that runs the tools failed. Other arguments will not help: a person must fix it.",
-)
-ORCHESTRATION_LOOP_DETECTED = Kind(
-    "orchestration",
-    "loop_detected",
-    REPLAN,
-    NO,
-    "The same call failed the same way before, so it was blocked. Change the approach.",
-)
-ORCHESTRATION_UNKNOWN = Kind(
-    "orchestration",
-    "unknown",
-    REPLAN,
-    UNKNOWN,
-    "The agent framework failed for an unknown reason. Say what remains to be done.",
-)
+ORCHESTRATION_MAX_RETRIES_EXCEEDED = Kind("orchestration", "max_retries_exceeded", REPLAN, UNKNOWN,
+    "All allowed attempts failed. Do not repeat the call: choose another approach, or say what is missing.")
+ORCHESTRATION_INVALID_STATE = Kind("orchestration", "invalid_state", REPLAN, UNKNOWN,
+    "This is not possible in the current state. Read that state, then take a step that is possible.")
+ORCHESTRATION_CONSTRAINT_VIOLATION = Kind("orchestration", "constraint_violation", REPLAN, UNKNOWN,
+    "A rule forbids this. Choose what the rule allows; the same call will be rejected again.")
+ORCHESTRATION_PRECONDITION = Kind("orchestration", "precondition", REPLAN, UNKNOWN,
+    "A prerequisite is missing. Do that first, then repeat the same call.")
+ORCHESTRATION_UNCAUGHT_EXCEPTION = Kind("orchestration", "uncaught_exception", STOP, UNKNOWN,
+    "The program that runs the tools failed. Other arguments will not help: a person must fix it.")
+ORCHESTRATION_LOOP_DETECTED = Kind("orchestration", "loop_detected", REPLAN, NO,
+    "The same call failed the same way before, so it was blocked. Change the approach.")
+ORCHESTRATION_UNKNOWN = Kind("orchestration", "unknown", REPLAN, UNKNOWN,
+    "The agent framework failed for an unknown reason. Say what remains to be done.")
 
 # Not a failure
-
-NONE_USER_REJECTED = Kind(
-    "none",
-    "user_rejected",
-    REPLAN,
-    NO,
-    "The user rejected this call. Do not repeat it: follow the user's instructions, or ask.",
-)
-NONE_CANCELLED = Kind(
-    "none", "cancelled", REPLAN, UNKNOWN, "The call was cancelled. That says nothing about the call itself."
-)
-NONE_COLLATERAL = Kind(
-    "none",
-    "collateral",
-    REPLAN,
-    UNKNOWN,
-    "The call was dropped because a parallel call failed. Handle that failure, then repeat this call.",
-)
+NONE_USER_REJECTED = Kind("none", "user_rejected", REPLAN, NO,
+    "The user rejected this call. Do not repeat it: follow the user's instructions, or ask.")
+NONE_CANCELLED = Kind("none", "cancelled", REPLAN, UNKNOWN,
+    "The call was cancelled. That says nothing about the call itself.")
+NONE_COLLATERAL = Kind("none", "collateral", REPLAN, UNKNOWN,
+    "The call was dropped because a parallel call failed. Handle that failure, then repeat this call.")
+# fmt: on
 
 KINDS: dict[str, Kind] = {str(kind): kind for kind in list(globals().values()) if isinstance(kind, Kind)}
 """All kinds by name, in the order above."""
 
-TYPES = ("tool", "model", "retrieval", "orchestration", "none")
+_TYPE_DESCRIPTIONS = {
+    "tool": "Failures of tool calls.",
+    "model": "Failures of model calls.",
+    "retrieval": "Failures of searches and lookups.",
+    "orchestration": "Failures of the agent that makes the calls.",
+    "none": "Not a failure: recorded, never counted.",
+}
+TYPES = tuple(_TYPE_DESCRIPTIONS)
+_PAGE_HEADER = """# Kinds of failure
+
+Generated from `src/mulligan/classify/kinds.py` by `python -m mulligan.classify.kinds`. Do not edit.
+
+*Remedy* is the next action: retry (after a backoff), repair (the arguments), compress (the conversation),
+replan (the model must act differently), stop (a person must act). *Took effect* says whether the failed call
+executed, as far as the kind alone shows; a failure with proof overrides it.
+"""
+
+
+def render_page() -> str:
+    """Render every kind with its remedy, whether the call may have taken effect, and its hint for the model."""
+    page = _PAGE_HEADER
+    for type_, description in _TYPE_DESCRIPTIONS.items():
+        page += f"\n## {type_}\n\n{description}\n\n| kind | remedy | took effect | hint for the model |\n"
+        page += "| --- | --- | --- | --- |\n"
+        page += "".join(
+            f"| `{kind}` | {kind.remedy.value} | {kind.took_effect.value} | {kind.hint} |\n"
+            for kind in KINDS.values()
+            if kind.type == type_
+        )
+    return page
+
+
+if __name__ == "__main__":
+    print(render_page(), end="")

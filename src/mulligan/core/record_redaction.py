@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, pairwise
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,26 +17,21 @@ from mulligan.core.failure import Failure, Kind
 from mulligan.core.fast_path import IMMUTABLE_TYPES, CallTemplate, SuccessRecord, restore_value
 from mulligan.core.records import Change, Link, Recovery, RecoveryStop, Run, Step, encode
 from mulligan.redaction import Redactor, to_plain_data
-from mulligan.redaction.detect import may_contain
 
 MAX_NAME_CHARS = 200
 """Stored characters of a name or an id."""
-MAX_FAST_CHARS = 4000
-"""Characters of a text that the fast scan covers. Longer texts may have to be shortened."""
+MAX_FAST_TEXTS = 25
+"""Texts of a record up to which only a search decides. A record with more long texts may have to be shortened."""
 MAX_FAST_ITEMS = 100
-"""Values of a dictionary that the fast scan covers. Larger ones may have to be shortened."""
+"""Values of a dictionary up to which only a search of its texts decides."""
 MAX_CACHED_NAMES = 10_000
 """Argument names whose redaction is cached."""
-
-REDACTION_BATCH_SIZE = 100
-"""Successful calls scanned together."""
-MAX_STEPS_PER_SCAN = 25
-"""Steps scanned together: fewer than calls, because they hold more text."""
 _MAX_EXACT_INTEGER = 2**53
 """Larger integers lose precision in JSON and may have to be replaced by a description."""
 _TEXT_TYPES = frozenset({str})
 
 _pack = msgspec.msgpack.Encoder().encode
+AnyRecord = TypeVar("AnyRecord")
 ChangesRecord = TypeVar("ChangesRecord", Recovery, Link)
 
 
@@ -48,8 +43,6 @@ class RecordRedactor:
         self._names: dict[str, tuple[str, bool, bool]] = {}
         self._harmless_name_sets: set[tuple[str, ...]] = set()
         """Field name combinations in which no name requires redaction."""
-        # The fast scan supports neither level shared, which redacts every value, nor user-defined patterns.
-        self._can_scan_fast = redactor.level == "local" and not redactor._patterns
 
     def has_secret(self, text: str) -> bool:
         """Return whether redaction would change a text."""
@@ -95,15 +88,15 @@ class RecordRedactor:
 
         `build_steps` builds all other steps.
         """
+        for template in {success.template for success in batch}:
+            self.prepare_template(template)
         steps: dict[int, Step] = {}
-        are_fine = self._find_harmless(batch)
-        if not all(are_fine):
-            for index, (success, is_fine) in enumerate(zip(batch, are_fine, strict=True)):
-                if not is_fine:
-                    redacted_values = self._redactor.record(
-                        to_plain_data(success.arguments), to_plain_data(restore_value(success.result))
-                    )
-                    steps[index] = success.to_step(success.template.stored_name, *redacted_values)
+        for index in self._find_changed(batch, self._collect_success_texts):
+            success = batch[index]
+            redacted_values = self._redactor.record(
+                to_plain_data(success.arguments), to_plain_data(restore_value(success.result))
+            )
+            steps[index] = success.to_step(success.template.stored_name, *redacted_values)
         runs: dict[int, Run] = {}
         unchanged_runs: dict[int, bool] = {}
         for index, success in enumerate(batch):
@@ -120,71 +113,72 @@ class RecordRedactor:
             runs[index] = run if is_unchanged and _id(run.id) is run.id else self.redact_run(run)
         return steps, runs
 
-    def _find_harmless(self, batch: Sequence[SuccessRecord]) -> list[bool]:
-        """Return, per call, whether it needs no redaction. Calls of one template are scanned together."""
-        are_fine = [False] * len(batch)
-        forms = {success.template for success in batch}
-        for form in forms:
-            self.prepare_template(form)
-        if not self._can_scan_fast:
-            return are_fine
-        groups: list[Sequence[int]] = [range(len(batch))]
-        if len(forms) > 1 or False in {success.is_immutable for success in batch}:
-            numbers_by_template: dict[CallTemplate, list[int]] = {form: [] for form in forms}
-            for number, success in enumerate(batch):
-                if success.is_immutable:
-                    numbers_by_template[success.template].append(number)
-            groups = [*numbers_by_template.values()]
-        for numbers in groups:
-            for start in range(0, len(numbers), REDACTION_BATCH_SIZE):
-                self._scan_batch(batch, numbers[start : start + REDACTION_BATCH_SIZE], are_fine)
-        return are_fine
+    def _find_changed(
+        self, records: Sequence[AnyRecord], collect_texts: Callable[[AnyRecord, list[str]], bool]
+    ) -> Iterable[int]:
+        """Return the indexes of the records that redaction may change. One search of all texts excludes most.
 
-    def _scan_batch(self, batch: Sequence[SuccessRecord], numbers: Sequence[int], are_fine: list[bool]) -> None:
-        """Scan calls of one template and mark the harmless ones.
-
-        One scan of all texts is usually enough. Otherwise the batch is split until each chunk is harmless or a single
-        call.
+        `collect_texts` returns whether only the texts that it adds to the list can need redaction.
         """
-        successes = [batch[number] for number in numbers]
-        first = successes[0]
-        names = (*first.template.positional_names[: len(first.positional)], *first.keywords)
-        if type(first.result) is dict:
-            names += tuple(first.result)
-        columns = _columns(successes)
-        if columns is None:  # calls with different arguments: scan each group separately
-            numbers_by_shape: dict[tuple[Any, ...], list[int]] = {}
-            for number, success in zip(numbers, successes, strict=True):
-                result = success.result
-                shape = (len(success.positional), *success.keywords, None, *(result if type(result) is dict else ()))
-                numbers_by_shape.setdefault((type(result) is dict, *shape), []).append(number)
-            for group_numbers in numbers_by_shape.values():
-                if len(group_numbers) < len(numbers):
-                    self._scan_batch(batch, group_numbers, are_fine)
-            return
-        if not self._are_harmless_names(names):
-            return
+        if self._redactor.level != "local":
+            return range(len(records))
+        changed_indexes: list[int] = []
         texts: list[str] = []
-        chunk_size = 1
-        if all(_is_simple(column, texts) for column in columns):
-            distinct_texts = dict.fromkeys(texts)  # results often repeat arguments
-            size = sum(map(len, distinct_texts))
-            if size <= (MAX_FAST_CHARS if len(numbers) > 1 else 2 * MAX_FAST_CHARS):
-                text = "\n".join(distinct_texts)
-                if text.isascii() and not may_contain(text):
-                    for number in numbers:
-                        are_fine[number] = True
-                    return
-                chunk_size = max(1, len(numbers) // 10)  # usually only a few calls need redaction
-            else:
-                chunk_size = max(1, len(numbers) * MAX_FAST_CHARS // (2 * size))
-        if len(numbers) > 1:
-            for start in range(0, len(numbers), chunk_size):
-                self._scan_batch(batch, numbers[start : start + chunk_size], are_fine)
+        ends = [0]
+        for index, record in enumerate(records):
+            if not collect_texts(record, texts) or len(texts) - ends[-1] > MAX_FAST_TEXTS:
+                del texts[ends[-1] :]
+                changed_indexes.append(index)
+            ends.append(len(texts))
+        if changed_texts := self._redactor.find_changed_texts(texts):
+            changed_indexes += [
+                index
+                for index, (start, end) in enumerate(pairwise(ends))
+                if not changed_texts.isdisjoint(texts[start:end])
+            ]
+        return changed_indexes
 
-    def _are_harmless_names(self, names: Iterable[Any]) -> bool:
+    def _collect_success_texts(self, success: SuccessRecord, texts: list[str]) -> bool:
+        if not success.is_immutable:
+            return False
+        positional, keywords, result = success.positional, success.keywords, success.result
+        names = (*success.template.positional_names[: len(positional)], *keywords) if positional else tuple(keywords)
+        if type(result) is dict:
+            names += tuple(result)
+            return self._collect_values(chain(positional, keywords.values(), result.values()), names, texts)
+        return self._collect_values(chain(positional, keywords.values(), (result,)), names, texts)
+
+    def _collect_value(self, value: Any, texts: list[str]) -> bool:
+        """Add the texts of a value. Return whether nothing else in it can need redaction."""
+        if type(value) is str:
+            texts.append(value)
+            return True
+        if type(value) is dict:
+            return self._collect_values(value.values(), tuple(value), texts)
+        return value is None or self._collect_values((value,), (), texts)
+
+    def _collect_values(self, values: Iterable[Any], names: tuple[Any, ...], texts: list[str]) -> bool:
+        for value in values:
+            kind = type(value)
+            if kind is str:
+                texts.append(value)
+            elif kind is int:
+                if not -_MAX_EXACT_INTEGER <= value <= _MAX_EXACT_INTEGER:
+                    return False
+            elif kind not in IMMUTABLE_TYPES or (kind is float and not math.isfinite(value)):
+                return False
+        # Cached: the same names usually occur together.
+        return names in self._harmless_name_sets or self._are_harmless_names(names)
+
+    def _are_harmless_names(self, names: tuple[Any, ...]) -> bool:
         """Return whether none of these names, nor a value under them, requires redaction."""
-        return all(type(name) is str and self._lookup_name(name) == (name, False, False) for name in names)
+        if len(names) > MAX_FAST_ITEMS or not all(
+            type(name) is str and self._lookup_name(name) == (name, False, False) for name in names
+        ):
+            return False
+        if len(self._harmless_name_sets) < MAX_CACHED_NAMES:
+            self._harmless_name_sets.add(names)
+        return True
 
     def _lookup_name(self, name: str) -> tuple[str, bool, bool]:
         return self._names.get(name) or self._redact_name(name)
@@ -200,14 +194,8 @@ class RecordRedactor:
 
     def redact_run(self, run: Run) -> Run:
         redactor = self._redactor
-        names = (run.version, run.environment)
-        ids = (run.id, run.session, run.parent, run.traceparent)
-        if (
-            _is_harmless_name(run.agent, redactor)
-            and all(name is None or _is_harmless_name(name, redactor) for name in names)
-            and all(identifier is None or _id(identifier) is identifier for identifier in ids)
-            and self._has_nothing_to_redact(run.context, run.metadata)
-        ):
+        is_bare = run.context is None and run.metadata is None
+        if (is_bare or redactor.level == "local") and self._has_harmless_fields(run):
             return run  # the common case
         public_names = _public_names(run.metadata, redactor, "model")
         context, metadata, *redacted_names = redactor.record(
@@ -226,84 +214,46 @@ class RecordRedactor:
             metadata=_with_names(metadata, public_names, redacted_names),
         )
 
-    def _has_nothing_to_redact(self, context: Any, metadata: Any) -> bool:
-        """Return whether context and metadata of a run need no redaction."""
-        if context is None and metadata is None:
-            return True
+    def _has_harmless_fields(self, run: Run) -> bool:
+        ids = (run.id, run.session, run.parent, run.traceparent)
         texts: list[str] = []
-        if context is not None and type(context) is str:
-            texts.append(context)
-        elif context is not None:
-            return False
-        if not self._can_scan_fast or (metadata is not None and not self._fields_have_only_text(metadata, texts)):
-            return False
-        text = "\n".join(texts)
-        return len(text) <= 2 * MAX_FAST_CHARS and text.isascii() and not may_contain(text)
+        return (
+            run.agent is not None
+            and self._are_harmless(run.agent, run.version, run.environment)
+            and all(identifier is None or _id(identifier) is identifier for identifier in ids)
+            and (run.context is None or type(run.context) is str)
+            and (run.metadata is None or type(run.metadata) is dict)
+            and self._collect_value(run.context, texts)
+            and self._collect_value(run.metadata, texts)
+            and len(texts) <= MAX_FAST_TEXTS
+            and not (texts and self._redactor.find_changed_texts(texts))
+        )
+
+    def _are_harmless(self, *names: Any) -> bool:
+        return all(name is None or _is_harmless_name(name, self._redactor) for name in names)
 
     def redact_steps(self, batch: Sequence[Step]) -> list[Step]:
-        """Redact many steps. Most need none, which one scan of a batch shows."""
-        redacted_steps = list(batch)
-        numbers: list[int] = []
-        texts: list[str] = []
-        starts: list[int] = []
-        """The index of the first text of each of these steps."""
-        for number, step in enumerate(batch):
-            start = len(texts)
-            if self._can_scan_fast and self._has_only_text(step, texts):
-                numbers.append(number)
-                starts.append(start)
-            else:
-                del texts[start:]
-                redacted_steps[number] = self.redact_step(step)[0]
-        starts.append(len(texts))
-        for first in range(0, len(numbers), MAX_STEPS_PER_SCAN):
-            self._scan_steps(
-                redacted_steps, numbers, texts, starts, first, min(first + MAX_STEPS_PER_SCAN, len(numbers))
-            )
-        return redacted_steps
+        """Redact many steps. Most need none."""
+        steps = list(batch)
+        for index in self._find_changed(batch, self._collect_step_texts):
+            steps[index] = self.redact_step(batch[index])[0]
+        return steps
 
-    def _scan_steps(
-        self, redacted_steps: list[Step], numbers: list[int], texts: list[str], starts: list[int], first: int, last: int
-    ) -> None:
-        """Scan the texts of these steps together. After a hit, split the range; redact a single step."""
-        text = "\n".join(texts[starts[first] : starts[last]])
-        if len(text) <= 2 * MAX_FAST_CHARS and text.isascii() and not may_contain(text):
-            return
-        if last - first == 1:
-            redacted_steps[numbers[first]] = self.redact_step(redacted_steps[numbers[first]])[0]
-            return
-        count = last - first
-        size = max(1, count // 5 if len(text) <= 2 * MAX_FAST_CHARS else count * MAX_FAST_CHARS // len(text))
-        for start in range(first, last, size):
-            self._scan_steps(redacted_steps, numbers, texts, starts, start, min(start + size, last))
-
-    def _has_only_text(self, step: Step, texts: list[str]) -> bool:
-        """Return whether only the texts of a step can need redaction. Collects these texts."""
-        redactor = self._redactor
+    def _collect_step_texts(self, step: Step, texts: list[str]) -> bool:
         if step.recovery is not None or step.stop is not None or step.links:
             return False
-        if step.key is not None and not _is_harmless_name(step.key, redactor):
-            return False
-        if _id(step.run) is not step.run or not _is_harmless_name(step.name, redactor):
-            return False
-        if step.server is not None and not _is_harmless_name(step.server, redactor):
-            return False
-        if step.failure is not None and not self._failure_has_only_text(step.failure, texts):
-            return False
-        arguments, result, metadata = step.arguments, step.result, step.metadata
-        if arguments is not None and not self._fields_have_only_text(arguments, texts):
-            return False
-        if metadata is not None and not self._fields_have_only_text(metadata, texts):
-            return False
-        if type(result) is dict:
-            return self._fields_have_only_text(result, texts)
-        if type(result) is str:
-            texts.append(result)
-            return True
-        return result is None or _is_simple([result], texts)
+        return (
+            self._are_harmless(step.name, step.server, step.key)
+            and _id(step.run) is step.run
+            and (step.failure is None or self._collect_failure_texts(step.failure, texts))
+            and (step.arguments is None or type(step.arguments) is dict)
+            and (step.metadata is None or type(step.metadata) is dict)
+            and self._collect_value(step.arguments, texts)
+            and self._collect_value(step.metadata, texts)
+            and self._collect_value(step.result, texts)
+        )
 
-    def _failure_has_only_text(self, failure: Failure, texts: list[str]) -> bool:
-        """Return whether only the texts of a failure can need redaction. Collects these texts."""
+    def _collect_failure_texts(self, failure: Failure, texts: list[str]) -> bool:
         failure_texts = (failure.message, failure.detail, failure.hint, failure.code)
         if not _TEXT_TYPES.issuperset(map(type, failure_texts)):
             return False
@@ -315,35 +265,8 @@ class RecordRedactor:
             and _seconds(failure.confidence) is failure.confidence
             and type(failure.recoverable) is bool
             and _id(failure.fingerprint) is failure.fingerprint
-            and all(_is_harmless_name(evidence, self._redactor) for evidence in failure.evidence)
+            and self._are_harmless(*failure.evidence)
         )
-
-    def _fields_have_only_text(self, fields: Any, texts: list[str]) -> bool:
-        """Return whether only the texts of these fields can need redaction. Collects these texts."""
-        if type(fields) is not dict or len(fields) > MAX_FAST_ITEMS:
-            return False
-        for value in fields.values():
-            kind = type(value)
-            if kind is str:
-                texts.append(value)
-            elif kind is int:
-                if not -_MAX_EXACT_INTEGER <= value <= _MAX_EXACT_INTEGER:
-                    return False
-            elif kind is float:
-                if not math.isfinite(value):
-                    return False
-            elif kind not in IMMUTABLE_TYPES:
-                return False
-        # Cached: the same names usually occur together.
-        names = tuple(fields)
-        return names in self._harmless_name_sets or self._cache_harmless_names(names)
-
-    def _cache_harmless_names(self, names: tuple[Any, ...]) -> bool:
-        if not self._are_harmless_names(names):
-            return False
-        if len(self._harmless_name_sets) < MAX_CACHED_NAMES:
-            self._harmless_name_sets.add(names)
-        return True
 
     def redact_step(self, step: Step, next: Recovery | None = None) -> tuple[Step, Recovery | None]:
         """Redact a step, and the recovery planned after it."""
@@ -416,55 +339,6 @@ def build_steps(successes: Iterable[SuccessRecord]) -> list[Step]:
         )
         for success in successes
     ]  # fmt: skip
-
-
-def _columns(successes: Sequence[SuccessRecord]) -> list[list[Any]] | None:
-    """Return the values of calls of one template by column, or None if the calls differ in shape."""
-    first = successes[0]
-    has_dict_result = type(first.result) is dict
-    if len(successes) == 1:
-        return [
-            [
-                *first.positional,
-                *first.keywords.values(),
-                *(first.result.values() if has_dict_result else (first.result,)),
-            ]
-        ]
-    positional_values = [success.positional for success in successes]
-    keyword_values = [success.keywords for success in successes]
-    results = [success.result for success in successes]
-    sizes = {*map(len, positional_values)}, {*map(len, keyword_values)}, {type(result) is dict for result in results}
-    if any(len(size_set) > 1 for size_set in sizes) or (has_dict_result and len({*map(len, results)}) > 1):
-        return None
-    try:
-        # The sizes are equal and every name of the first call exists, so the names are the same.
-        columns = [[values[index] for values in positional_values] for index in range(len(first.positional))]
-        columns += [[values[name] for values in keyword_values] for name in first.keywords]
-        if not has_dict_result:
-            return [*columns, results]
-        columns += [[result[name] for result in results] for name in first.result]
-    except KeyError:
-        return None
-    if not _TEXT_TYPES.issuperset(
-        map(type, chain.from_iterable(results))
-    ):  # a key may equal a string without being one
-        return [*columns, results]
-    return columns
-
-
-def _is_simple(column: list[Any], texts: list[str]) -> bool:
-    """Return whether only the texts of these values can need redaction. Collects these texts."""
-    kinds = set(map(type, column))
-    if not IMMUTABLE_TYPES.issuperset(kinds):
-        return False
-    if str in kinds:
-        texts += column if len(kinds) == 1 else [value for value in column if type(value) is str]
-    if float in kinds and not all(math.isfinite(value) for value in column if type(value) is float):
-        return False
-    if int not in kinds:
-        return True
-    numbers = column if len(kinds) == 1 else [value for value in column if type(value) is int]
-    return min(numbers) >= -_MAX_EXACT_INTEGER and max(numbers) <= _MAX_EXACT_INTEGER
 
 
 def _redact_stop(

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from mulligan.redaction.lazy_regex import LazyRegex
-from mulligan.redaction.secret_names import word_set
+from mulligan.redaction.regex import LazyRegex
+from mulligan.redaction.secret_hints import BARRIER, word_set
 
 _FILES = word_set(
     "png jpg jpeg gif svg webp js mjs ts tsx jsx css json py html md txt yaml yml toml lock go rs java so dll exe"
@@ -53,12 +53,6 @@ LETTER_MARKS = _translation_table("x", {"0": "0123456789", "A": _CAPITALS, " ": 
 
 _MAX_UNSPLIT_CHARS = 160
 """Shorter texts are searched as a whole, which is as fast as in parts."""
-
-
-def may_contain(raw: bytes, spelt: str) -> bool:
-    """Return whether `find_numbers` or `find_lettered` could find anything."""
-    marked = " " + raw.translate(NUMBER_MARKS).decode()
-    return " 0000000" in marked or "00 00" in marked or "A00" in spelt or "A 00" in spelt
 
 
 def find_numbers(text: str, marked: str, findings: list[tuple[str, int, int]]) -> None:
@@ -125,7 +119,10 @@ def _classify_number(number: str, text: str, start: int) -> str:
         if kind := _classify_by_check_digits(number):
             is_named = kind == "card" and is_bare and _NAMED.search(text, max(0, start - 40), start)
             return "" if is_named else kind
-        if "card" in text[max(0, start - 24) : start].lower() and 12 <= sum(c.isdigit() for c in number) <= 19:
+        if (
+            "card" in text[max(0, start - 24) : start].rpartition(BARRIER)[2].lower()
+            and 12 <= sum(c.isdigit() for c in number) <= 19
+        ):
             return "card" if _passes_luhn(re.sub(r"\D", "", number)) else ""
         if not is_bare and _AMERICAN.fullmatch(number):
             return "phone"
@@ -258,21 +255,14 @@ def _is_aadhaar(digits: str, mark: str) -> bool:
     if mark not in " -:" or digits[0] in "01":
         return False
     check = 0
-    for index, digit in enumerate(reversed(digits)):
-        check = _dihedral(check, _permute_digit(index % 8, int(digit)))
+    for index, digit in enumerate(map(int, reversed(digits))):  # the algorithm of Verhoeff
+        for _ in range(index % 8):
+            digit = (1, 5, 7, 6, 2, 8, 3, 0, 9, 4)[digit]
+        if check < 5:
+            check = (check + digit) % 5 + (5 if digit >= 5 else 0)
+        else:
+            check = (check - digit) % 5 + (5 if digit < 5 else 0)
     return check == 0
-
-
-def _dihedral(a: int, b: int) -> int:
-    if a < 5:
-        return (a + b) % 5 + (5 if b >= 5 else 0) if b < 5 or a < 5 else 0
-    return (a - b) % 5 + (5 if b < 5 else 0)
-
-
-def _permute_digit(times: int, digit: int) -> int:
-    for _ in range(times):
-        digit = (1, 5, 7, 6, 2, 8, 3, 0, 9, 4)[digit]
-    return digit
 
 
 def _is_cpf(digits: str) -> bool:
@@ -314,29 +304,35 @@ _SHAPES: dict[tuple[int, ...], Callable[[str, str], bool]] = {
 }
 
 
+_SPANISH_LETTERS = "TRWAGMYFPDXBNJZSQVHLCKE"
+
+
 def _classify_spanish_or_finnish(number: str) -> str:
     if re.fullmatch(r"\d{8}-?[A-Z]", number):
-        return "national_id" if number[-1] == "TRWAGMYFPDXBNJZSQVHLCKE"[int(number[:8]) % 23] else ""
+        return "national_id" if number[-1] == _SPANISH_LETTERS[int(number[:8]) % 23] else ""
     if re.fullmatch(r"\d{6}[-+]\d{3}[A-Z]", number):
         check = "0123456789ABCDEFHJKLMNPRSTUVWXY"[int(number[:6] + number[7:10]) % 31]
         return "national_id" if number[-1] == check and 1 <= int(number[2:4]) <= 12 else ""
     return ""
 
 
-def _always(_: str) -> bool:
-    return True
+def _is_nie(number: str) -> bool:
+    return number[8] == _SPANISH_LETTERS[int(str("XYZ".index(number[0])) + number[1:8]) % 23]
+
+
+def _is_nric(number: str) -> bool:
+    letters = {"S": "JZIHGFEDCBA", "T": "GFEDCBAJZIH", "F": "XWUTRQPNMLK", "G": "RQPNMLKXWUT"}[number[0]]
+    return letters[_weighted_sum(number[1:8], "2765432") % 11] == number[8]
 
 
 _FORMS: tuple[tuple[LazyRegex, Callable[[str], bool]], ...] = (
-    (LazyRegex(r"[A-Z]{6}\d\d[ABCDEHLMPRST]\d\d[A-Z]\d{3}[A-Z]"), _always),  # Italy
-    (LazyRegex(r"[A-Z]{4}\d{6}[HM][A-Z]{5}[A-Z0-9]\d"), _always),  # Mexico
-    (LazyRegex(r"[A-Z]{3}[ABCFGHJLPT][A-Z]\d{4}[A-Z]"), _always),  # India
-    (
-        LazyRegex(r"(?!BG|GB|NK|KN|TN|NT|ZZ)[ABCEGHJ-PRSTW-Z][ABCEGHJ-NPRSTW-Z] ?\d\d ?\d\d ?\d\d ?[A-D]"),
-        _always,
-    ),
-    (LazyRegex(r"[XYZ]\d{7}[A-Z]"), lambda number: _is_nie(number)),
-    (LazyRegex(r"[STFG]\d{7}[A-Z]"), lambda number: _is_nric(number)),
+    (LazyRegex(r"[A-Z]{6}\d\d[ABCDEHLMPRST]\d\d[A-Z]\d{3}[A-Z]"), bool),  # Italy
+    (LazyRegex(r"[A-Z]{4}\d{6}[HM][A-Z]{5}[A-Z0-9]\d"), bool),  # Mexico
+    (LazyRegex(r"[A-Z]{3}[ABCFGHJLPT][A-Z]\d{4}[A-Z]"), bool),  # India
+    # United Kingdom
+    (LazyRegex(r"(?!BG|GB|NK|KN|TN|NT|ZZ)[ABCEGHJ-PRSTW-Z][ABCEGHJ-NPRSTW-Z] ?\d\d ?\d\d ?\d\d ?[A-D]"), bool),
+    (LazyRegex(r"[XYZ]\d{7}[A-Z]"), _is_nie),
+    (LazyRegex(r"[STFG]\d{7}[A-Z]"), _is_nric),
 )
 
 
@@ -357,15 +353,3 @@ def _match_lettered_forms(text: str) -> Iterator[tuple[str, int]]:
 
 def _is_iban(iban: str) -> bool:
     return iban[2:4].isdigit() and int("".join(str(int(c, 36)) for c in iban[4:] + iban[:4])) % 97 == 1
-
-
-def _is_nie(number: str) -> bool:
-    return (
-        number[0] in "XYZ"
-        and number[8] == "TRWAGMYFPDXBNJZSQVHLCKE"[int(str("XYZ".index(number[0])) + number[1:8]) % 23]
-    )
-
-
-def _is_nric(number: str) -> bool:
-    letters = {"S": "JZIHGFEDCBA", "T": "GFEDCBAJZIH", "F": "XWUTRQPNMLK", "G": "RQPNMLKXWUT"}.get(number[0])
-    return letters is not None and letters[_weighted_sum(number[1:8], "2765432") % 11] == number[8]

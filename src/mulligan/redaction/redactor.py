@@ -7,12 +7,11 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NoReturn
 
-from mulligan.redaction import secret_names as naming
-from mulligan.redaction.detect import SensitiveSpan, detect_sensitive
-from mulligan.redaction.lazy_regex import LazyRegex
 from mulligan.redaction.plain_data import escape_surrogates, truncate_text
+from mulligan.redaction.regex import LazyRegex, compile_user_pattern
+from mulligan.redaction.search import SensitiveSpan, find_in_texts, find_sensitive
+from mulligan.redaction.secret_hints import NUMERIC_KINDS, secret_kind, word_set
 from mulligan.redaction.text_sanitizer import MAX_QUOTED_CHARS, sanitize
-from mulligan.redaction.user_patterns import compile_user_pattern
 
 _PLACEHOLDER = LazyRegex(r"\[redacted [a-z0-9_]{1,40}\]|\[(?:str \d{1,9} chars|int|float)(?: #[0-9a-f]{12})?\]")
 _PLACEHOLDER_SPLIT = LazyRegex(rf"({_PLACEHOLDER.pattern})")
@@ -20,14 +19,12 @@ _MAX_TEXT_CHARS = 20_000
 """Longer than any text after truncation."""
 MAX_REPEATED_FINDINGS = 60
 """Findings in a record above which no second pass is made."""
-PERSONAL_KINDS = naming.word_set(
+PERSONAL_KINDS = word_set(
     """email phone card iban ssn national_id personal_number card_number account_number routing_number tax_id
     social_security passport_number"""
 )
 """Kinds of personal data, as opposed to credentials."""
-_COMMON = naming.word_set(
-    "true false none null undefined password secret token string example test bearer basic redacted"
-)
+_COMMON = word_set("true false none null undefined password secret token string example test bearer basic redacted")
 
 
 class Redactor:
@@ -42,16 +39,8 @@ class Redactor:
     only secrets are redacted: for a model, which may need an address or an account number.
     """
 
-    __slots__ = (
-        "_allowed",
-        "_base",
-        "_key",
-        "_known_secrets",
-        "_names",
-        "_patterns",
-        "_personal",
-        "_unredacted_arguments",
-        "level",
+    __slots__ = tuple(
+        "level _names _unredacted_arguments _patterns _allowed _key _personal _base _known_secrets".split()
     )
 
     level: Literal["local", "shared"]
@@ -111,8 +100,26 @@ class Redactor:
 
     def findings(self, text: str) -> list[SensitiveSpan]:
         """Return the findings in a text, in order and without overlaps."""
-        spans = detect_sensitive(text)
+        spans = find_sensitive(text)
         return self._without_overlaps(text, spans) if spans or self._patterns else []
+
+    def find_in_texts(self, texts: Iterable[str]) -> dict[str, list[SensitiveSpan]]:
+        """Return the findings of each text that has any, in order and without overlaps."""
+        spans_by_text = find_in_texts(texts)
+        if self._patterns:
+            spans_by_text = {text: spans_by_text.get(text, []) for text in texts}
+        return {
+            text: distinct_spans
+            for text, spans in spans_by_text.items()
+            if (distinct_spans := self._without_overlaps(text, spans))
+        }
+
+    def find_changed_texts(self, texts: Sequence[str]) -> set[str]:
+        """Return the texts that redaction changes at level `local`, each by itself."""
+        changed_texts = set(self.find_in_texts(texts))
+        if not all(map(str.isascii, texts)) or max(map(len, texts), default=0) >= _MAX_UNCUT_CHARS:
+            changed_texts.update(text for text in texts if _shorten(text) != text)
+        return changed_texts
 
     def _without_overlaps(self, text: str, spans: list[SensitiveSpan]) -> list[SensitiveSpan]:
         if not self._personal:
@@ -120,8 +127,6 @@ class Redactor:
         for kind, pattern in self._patterns:
             group = 1 if pattern.groups else 0
             spans += [(kind, *hit.span(group)) for hit in pattern.finditer(text) if hit[group]]
-        if not spans:
-            return []
         spans.sort(key=lambda span: (span[1], -span[2]))
         redacted_ranges = [hit.span() for hit in _PLACEHOLDER.finditer(text)] if "[" in text else []
         distinct_spans: list[SensitiveSpan] = []
@@ -129,21 +134,21 @@ class Redactor:
         for kind, start, stop in spans:
             if stop <= end or (redacted_ranges and any(a < stop and start < b for a, b in redacted_ranges)):
                 continue
-            if self._allowed and self._is_allowed(text[start:stop]):
-                continue
-            distinct_spans.append((kind, max(start, end), stop))
-            end = stop
+            if not self._allowed or not self._is_allowed(text[start:stop]):
+                distinct_spans.append((kind, max(start, end), stop))
+                end = stop
         return distinct_spans
 
     def text(self, text: str) -> str:
         """Return the redacted text. Texts over 10 KB are truncated in the middle."""
-        short = text if len(text) < 10_000 and text.isascii() else escape_surrogates(truncate_text(text))
-        spans = detect_sensitive(short)
-        distinct_spans = self._without_overlaps(short, spans) if spans or self._patterns else ()
-        if not distinct_spans and not self._known_secrets:  # fast path
+        short = text if len(text) < _MAX_UNCUT_CHARS and text.isascii() else _shorten(text)
+        spans = find_sensitive(short)
+        if spans or self._patterns:
+            spans = self._without_overlaps(short, spans)
+        if not spans and not self._known_secrets:  # fast path
             return short
         secrets = _RecordSecrets(self._known_secrets)
-        secrets.add_findings(text, short, distinct_spans)
+        secrets.add_findings(text, short, spans)
         redacted: str = self._redact_parts((text,), secrets)[0]
         return redacted
 
@@ -173,8 +178,20 @@ class Redactor:
 
     def _collect_secrets(self, parts: tuple[Any, ...]) -> _RecordSecrets:
         secrets = _RecordSecrets(self._known_secrets)
+        if len(parts) == 1 and type(parts[0]) is str:  # the common case
+            text = _shorten(parts[0])
+            secrets.add_findings(parts[0], text, self.findings(text))
+            return secrets
+        leaves: list[tuple[str, str]] = []
         for part in parts:
-            self._collect(part, "", secrets)
+            self._collect_leaves(part, "", leaves)
+        texts = {text: _shorten(text) for text, name in leaves if not name}
+        findings = self.find_in_texts(texts.values())
+        for text, name in leaves:
+            if name:
+                secrets.add(escape_surrogates(text), name)
+            elif text not in secrets.texts:
+                secrets.add_findings(text, texts[text], findings.get(texts[text], ()))
         return secrets
 
     def _redact_parts(self, parts: tuple[Any, ...], secrets: _RecordSecrets) -> tuple[Any, ...]:
@@ -208,7 +225,7 @@ class Redactor:
             return ""
         if self._names and (folded_name := _fold_name(name)) in self._names:
             return _label(folded_name)
-        kind = naming.secret_kind(name)
+        kind = secret_kind(name)
         return kind if self._personal or kind not in PERSONAL_KINDS else ""
 
     def _is_allowed(self, value: str) -> bool:
@@ -218,24 +235,22 @@ class Redactor:
         """Return whether a name makes this value secret: a count of tokens is not a token."""
         if type(value) is str:
             return bool(name and value.strip()) and not _PLACEHOLDER.fullmatch(value) and not self._is_allowed(value)
-        return bool(name) and type(value) in (int, float) and (name in naming.NUMERIC_KINDS or name in self._names)
+        return bool(name) and type(value) in (int, float) and (name in NUMERIC_KINDS or name in self._names)
 
-    def _collect(self, value: Any, name: str, secrets: _RecordSecrets) -> None:
-        """Collect all secrets in a value with their kind."""
+    def _collect_leaves(self, value: Any, name: str, leaves: list[tuple[str, str]]) -> None:
+        """Collect the texts in a value, each with an empty name, and the values that a name makes secret."""
         if self._is_secret_by_name(value, name):
-            secrets.add(escape_surrogates(str(value)), name)
+            leaves.append((str(value), name))
         elif type(value) is str:
-            if value not in secrets.texts:
-                text = escape_surrogates(truncate_text(value))
-                secrets.add_findings(value, text, self.findings(text))
+            leaves.append((value, ""))
         elif type(value) is dict:
             for key, inner in value.items():
                 if type(key) is str and not _is_harmless(key, self._base):
-                    self._collect(key, "", secrets)
-                self._collect(inner, name or self.secret_kind_of_name(key), secrets)
+                    leaves.append((key, ""))
+                self._collect_leaves(inner, name or self.secret_kind_of_name(key), leaves)
         elif isinstance(value, (list, tuple)):
             for inner in value:
-                self._collect(inner, name, secrets)
+                self._collect_leaves(inner, name, leaves)
 
     def _copy(self, value: Any, name: str, should_show_values: bool, secrets: _RecordSecrets) -> Any:
         if type(value) is dict:
@@ -268,7 +283,7 @@ class Redactor:
         return secrets.remove_secrets(text) if (text := str(value)) in secrets.values else value
 
     def _redact_in_text(self, text: str, secrets: _RecordSecrets) -> str:
-        text, spans = secrets.texts.get(text) or (escape_surrogates(truncate_text(text)), [])
+        text, spans = secrets.texts.get(text) or (_shorten(text), ())
         if not spans and not secrets.values:
             return text
         pieces, last = [], 0
@@ -355,6 +370,12 @@ class _RecordSecrets:
 
 
 _PLACEHOLDER_MARK = "\udfff"
+_MAX_UNCUT_CHARS = 10_000
+"""Characters of a text that is never cut."""
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) < _MAX_UNCUT_CHARS and text.isascii() else escape_surrogates(truncate_text(text))
 
 
 @functools.lru_cache(maxsize=2048)

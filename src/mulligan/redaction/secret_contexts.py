@@ -3,36 +3,33 @@
 from __future__ import annotations
 
 import functools
+import re
+from collections.abc import Callable
+from itertools import chain
+from typing import NamedTuple
 
-from mulligan.redaction import secret_names, value_heuristics
-from mulligan.redaction.lazy_regex import LazyRegex, Match
-
-# Every text with a finding contains one of these in lower case: in any text, in one with four consecutive digits, with
-# a colon, with a flag.
-_TRIGGER_WORDS = ("pass", "pwd", "secret", "token", "api", "access", "cred", "identified by", "bearer", "basic ")
-_WITH_DIGITS = (
-    "otp", "pin", "verification ", "security ", "recovery ", "backup ", "login ", "one-time ", "32:", "33:"
-)  # fmt: skip
-_WITH_COLONS = (":thin:", ":*:", "bundle_")
+from mulligan.redaction import secret_hints as hints
+from mulligan.redaction.regex import LazyRegex
+from mulligan.redaction.secret_hints import BARRIER, word_set
 
 # Words between a name and its value.
-_FILLERS = secret_names.word_set("is was are provided supplied given used value number header found received")
+_FILLERS = word_set("is was are provided supplied given used value number header found received")
 # Names that indicate a secret only if the value looks like one.
-_LOOSE = secret_names.word_set(
+_LOOSE = word_set(
     "key login access_id accessid signature sig session sid sso salt seed license licence dsn pat auth sas"
 )
-_DIGITS = secret_names.word_set("pin cvv cvc")
-_SIGNED = secret_names.word_set("signature sig sas")
-_PLAIN_KEYS = secret_names.word_set(
+_DIGITS = word_set("pin cvv cvc")
+_SIGNED = word_set("signature sig sas")
+_PLAIN_KEYS = word_set(
     """primary foreign sort partition cache public row map lookup idempotency object registry shift hot hash group join
     unique index dict json sorted range translation message event record bucket file s3 config setting option context
     property dedupe dedup composite candidate missing invalid unknown unexpected duplicate required the a an no this
     that each every by arrow enter escape any which wrong"""
 )
-_PASSWORD_KINDS = secret_names.word_set(
+_PASSWORD_KINDS = word_set(
     "password passwd passwort passphrase passcode pwd pass pw kennwort contrasena motdepasse credential"
 )
-_NO_VALUES = secret_names.word_set(
+_NO_VALUES = word_set(
     """string str text required optional password secret token value null none true false undefined nil any int number
     bool object array failed invalid incorrect expired missing wrong error not unknown denied empty hidden protected
     encrypted hashed disabled enabled default yes no basic bearer key api_key apikey type field input unauthorized
@@ -49,13 +46,11 @@ def _reversed_pattern(known_words: frozenset[str]) -> str:
     return "|".join(f"{first}(?:{'|'.join(endings)})" for first, endings in spelt.items())
 
 
-class _NameMeaning:
+class _NameMeaning(NamedTuple):
     """What a name says about its value. If that is uncertain, the value must look like a secret too."""
 
-    __slots__ = ("is_sure", "kind")
-
-    def __init__(self, kind: str, is_sure: bool) -> None:
-        self.kind, self.is_sure = kind, is_sure
+    kind: str
+    is_sure: bool
 
 
 @functools.lru_cache(maxsize=4096)
@@ -64,9 +59,9 @@ def _interpret_name(phrase: str) -> _NameMeaning | None:
     while len(parts) > 1 and parts[-1].lower() in _FILLERS:
         parts.pop()
     name = "_".join(parts[-3:])
-    if kind := secret_names.secret_kind(name):
+    if kind := hints.secret_kind(name):
         return _NameMeaning(kind, kind not in ("token", "auth"))
-    words = secret_names.split_name(name)
+    words = hints.split_name(name)
     for kind in ("_".join(words[-1:]), "_".join(words[-2:])):
         if kind in _LOOSE and not (kind == "key" and (len(words) < 2 or words[-2] in _PLAIN_KEYS)):
             return _NameMeaning(kind, False)
@@ -76,27 +71,25 @@ def _interpret_name(phrase: str) -> _NameMeaning | None:
 def _is_value(meaning: _NameMeaning, value: str, is_quoted: bool, is_assigned: bool) -> bool:
     """Return whether the value beside a secret's name is the secret itself and not a word about it."""
     kind = meaning.kind
-    if len(value) < 3 or value.lower() in _NO_VALUES or value_heuristics.is_placeholder(value):
+    if len(value) < 3 or value.lower() in _NO_VALUES or hints.is_placeholder(value):
         return False
-    if kind not in _PASSWORD_KINDS and value_heuristics.is_sequential(value):
+    if kind not in _PASSWORD_KINDS and hints.is_sequential(value):
         return False
     if value.isdigit():
-        return kind in secret_names.NUMERIC_KINDS
+        return kind in hints.NUMERIC_KINDS
     if kind in _DIGITS:
         return False
     if kind in _SIGNED and not is_assigned:  # a header: it is valid only for the call it signed
         return False
     if not meaning.is_sure:
-        return value_heuristics.is_random(value, 12) and not value_heuristics.is_code(value)
+        return hints.is_random(value, 12) and not hints.is_code(value)
     if kind in _PASSWORD_KINDS:
         if is_quoted:
             return not value.endswith((" ", ":")) and value.count(" ") <= 4
-        return (is_assigned and not value_heuristics.is_code(value)) or value_heuristics.looks_like_password(value)
+        return (is_assigned and not hints.is_code(value)) or hints.looks_like_password(value)
     min_chars = 12 if kind.endswith("key") else 6
-    return value_heuristics.is_random(value, max(10, min_chars)) or (
-        len(value) >= min_chars
-        and value_heuristics.has_letters_and_digits(value)
-        and not value_heuristics.is_code(value)
+    return hints.is_random(value, max(10, min_chars)) or (
+        len(value) >= min_chars and hints.has_letters_and_digits(value) and not hints.is_code(value)
     )
 
 
@@ -105,7 +98,7 @@ def _is_value(meaning: _NameMeaning, value: str, is_quoted: bool, is_assigned: b
 # character is twice as fast.
 _NAME = (
     r"(?=[a-z0-9_\"'\])`\\? ])[ \t\r\n\"'\])`\\?]{0,8}+(?:[0-9]{1,4}[_.\- ]?|)"
-    rf"(?:{_reversed_pattern(secret_names.SECRET_NAME_ENDINGS | secret_names.VALUE_FORM_WORDS | _LOOSE | _FILLERS)})"
+    rf"(?:{_reversed_pattern(hints.SECRET_NAME_ENDINGS | hints.VALUE_FORM_WORDS | _LOOSE | _FILLERS)})"
 )
 _COLON, _EQUALS = LazyRegex(":" + _NAME), LazyRegex("=" + _NAME)
 _SEPARATOR = LazyRegex(r"[:=](?!//|:[^:=])[:=]{0,3}>?")
@@ -118,10 +111,7 @@ _SCHEME = LazyRegex(r"\s{0,4}+\\?[\"']?(?i:bearer|basic|token|apikey|api-key|neg
 _COOKIE = LazyRegex(r"=([^\s;\"',=]{6,4000}+)")
 _URL = LazyRegex(r"://([^\s:/@\"'<>]{0,128}+):([^\s/\"'<>`]{1,256})@(?=[\w\[])|://([\w.~%+-]{16,256}+):?@(?=[\w\[])")
 _ELEMENT = LazyRegex(r">(?<=[\w\"'].)([^<>\s]{4,200}+)</")
-_BEARER = LazyRegex(r"bearer[ \t=:]{1,3}[\"']?([\w.~+/=-]{8,4000}+)")
-_BASIC = LazyRegex(r"basic[ \t]{1,3}[\"']?([a-z0-9+/]{8,400}+={0,2})")
 _FLAG = LazyRegex(r"-(?<![A-Za-z0-9_-].)-?([A-Za-z][A-Za-z0-9_-]{1,40}+)[ \t=]{1,2}[\"']?([^\s\"'`]{3,500}+)")
-_USER = LazyRegex(r"-(?<![\w-].)(?:u|-user|-proxy-user)[ =]?[\"']?[^\s:\"']{1,64}+:([^\s\"']{3,200}+)")
 _PAIRED = LazyRegex(
     r"[\s\"'\\]{1,12}+,?(?:[\"'\\]{1,3}([\w .-]{1,60}+)[\"'\\]{1,3}|([\w.-]{1,60}+))"
     r"\s{0,2}[:=]\s{0,2}[\"'\\]{0,3}(?:eman|yek)"
@@ -131,46 +121,77 @@ _SENTENCE = LazyRegex(
     r"(?:[ \t]{1,3}(?:is|was|are|(?:for|of) [\w.@-]{1,40}+|to|the|user|account|provided|using|with|set|now"
     r"|value|new|old|[\w.]{1,20}+@\S{1,60})){0,3}[ \t:=]{1,3}[\"'`(]?([^\s\"'`()]{4,200}+)"
 )
-_SHORT_FLAG_PASSWORD = LazyRegex(
-    r"(?:mysql(?:dump|admin)?|mariadb|sshpass|redis-cli|mongo(?:sh|dump)?|docker login|twine upload)[^\n|;&]{0,200}?"
-    r"[ \t]-[pa][ \t]?[\"']?([^\s\"'-][^\s\"']{3,100}+)"
-)
 _CODE = LazyRegex(r"(otp|passcode|pin|code)(?:[ \t]+(?:is|was|of))?[ \t:=#]{1,3}(\d{4,8})(?![\w.:/-])")
 _CODES = ("verification ", "security ", "recovery ", "backup ", "access ", "login ", "one-time ")
-_NAMELESS = LazyRegex(
-    # A line of .pgpass, an Oracle thin URL, a Terraform variable.
-    r":(?:5432|5433|6432|\*):[\w*-]{1,63}+:[\w*-]{1,63}+:([^\s:\"']{4,100}+)(?=\s|\Z)"
-    r"|:thin:[\w.$-]{1,60}+/([^\s@/\"']{3,100}+)@"
-    r"|variable \"[\w-]{0,60}?(?:password|secret|token|key)\"\s{0,3}\{[^{}]{0,300}?\bdefault\s{0,20}=\s{0,3}"
-    r"\"([^\"\n$]{4,200}+)\""
-)
-_BUNDLE = LazyRegex(r"BUNDLE_[A-Z_]{3,60}[\"']?\s{0,3}[:=]\s{0,3}[\"']?([^\s\"':]{1,100}+:[^\s\"']{1,100}+)")
-
-
-_COMMANDS = ("mysql", "mariadb", "sshpass", "redis-cli", "mongo", "docker", "twine")
 _SENTENCE_WORDS = ("pass", "pwd", "secret", "token", "api", "access", "credential", "identified by")
 
 
-def may_contain(text: str, lower_text: str, has_codes: bool) -> bool:
-    """Return whether `find_by_context` could find anything. Much faster, with many false positives."""
-    if any(map(lower_text.__contains__, _TRIGGER_WORDS)) or (
-        has_codes and any(map(lower_text.__contains__, _WITH_DIGITS))
-    ):
-        return True
-    if ":" in text:
-        if ("@" in text and "://" in text) or any(map(lower_text.__contains__, _WITH_COLONS)):
-            return True
-        if _COLON.search(lower_text[::-1]):
-            return True
-    if "=" in text and ('variable "' in lower_text or "bundle_" in lower_text or _EQUALS.search(lower_text[::-1])):
-        return True
-    if "<" in text and "</" in text:
-        return True
-    if "-" not in text:
+def _is_typed(value: str) -> bool:
+    return hints.looks_like_password(value) and not hints.is_placeholder(value)
+
+
+def _is_bearer(value: str) -> bool:
+    return hints.is_random(value, 8) and not hints.is_code(value)
+
+
+def _is_user_and_password(value: str) -> bool:
+    import binascii  # lazy: needed for texts with "basic" only
+
+    try:
+        user, colon, password = binascii.a2b_base64(value + "=" * (-len(value) % 4)).partition(b":")
+    except binascii.Error:
         return False
-    if "-u" in text or ((" -" in text or "\t-" in text) and any(map(lower_text.__contains__, _COMMANDS))):
-        return True
-    return " -" in text and any(_interpret_name(hit[1]) for hit in _FLAG.finditer(text))
+    return bool(colon and password) and (user + password).isascii() and bytes(user).decode("ascii").isprintable()
+
+
+class _Surrounding:
+    """Words around a secret: a pattern of what precedes them, the words, and what follows, with the value as a group.
+
+    A search for the words spares the pattern for most texts.
+    """
+
+    __slots__ = ("is_secret", "kind", "regex", "words")
+
+    def __init__(
+        self, words: str, after: str, kind: str, is_secret: Callable[[str], bool] = _is_typed, before: str = ""
+    ) -> None:
+        self.words, self.kind, self.is_secret = tuple(words.split("|")), kind, is_secret
+        self.regex = LazyRegex(f"{before}(?i:{'|'.join(map(re.escape, self.words))}){after}", re.ASCII)
+
+
+_FLAGS = (
+    _Surrounding(
+        "-u",
+        r"(?:ser)?[ =]?[\"']?[^\s:\"']{1,64}+:([^\s\"']{3,200}+)",
+        "password",
+        lambda value: not hints.is_placeholder(value),
+        before=r"(?<![\w-])-?(?:-proxy)?",
+    ),
+    _Surrounding(
+        "mysql|mariadb|sshpass|redis-cli|mongo|docker login|twine upload",
+        r"[^\n|;&]{0,200}?[ \t]-[pa][ \t]?[\"']?([^\s\"'-][^\s\"']{3,100}+)",
+        "password",
+    ),
+)
+_AUTHORIZATIONS = (
+    _Surrounding("bearer", r"[ \t=:]{1,3}[\"']?([\w.~+/=-]{8,4000}+)", "bearer", _is_bearer),
+    _Surrounding("basic", r"[ \t]{1,3}[\"']?([A-Za-z0-9+/]{8,400}+={0,2})", "basic_auth", _is_user_and_password),
+)
+# A line of .pgpass, an Oracle thin URL, a Terraform variable, a setting of Bundler: all with a colon or a sign.
+_ASSIGNMENTS = (
+    _Surrounding(":5432:|:5433:|:6432:|:*:", r"[\w*-]{1,63}+:[\w*-]{1,63}+:([^\s:\"']{4,100}+)(?=\s|\Z)", "password"),
+    _Surrounding(":thin:", r"[\w.$-]{1,60}+/([^\s@/\"']{3,100}+)@", "password"),
+    _Surrounding(
+        'variable "',
+        rf"[\w-]{{0,60}}?(?:password|secret|token|key)\"\s{{0,3}}\{{[^{{}}{BARRIER}]{{0,300}}?\bdefault\s{{0,20}}="
+        r"\s{0,3}\"([^\"\n$]{4,200}+)\"",
+        "password",
+    ),
+    _Surrounding(
+        "bundle_", r"[A-Z_]{3,60}[\"']?\s{0,3}[:=]\s{0,3}[\"']?([^\s\"':]{1,100}+:[^\s\"']{1,100}+)", "password", bool
+    ),
+)
+_ASSIGNMENT_WORDS = tuple(word for rule in _ASSIGNMENTS for word in rule.words)
 
 
 def find_by_context(text: str, lower_text: str, has_codes: bool, findings: list[tuple[str, int, int]]) -> None:
@@ -186,37 +207,28 @@ def find_by_context(text: str, lower_text: str, has_codes: bool, findings: list[
         backwards = lower_text[::-1]
         colon = _COLON.search(backwards) if has_colons else None
         equals = _EQUALS.search(backwards) if has_equals else None
-        if colon or equals:
-            _find_assigned(text, lower_text, _separator_positions(backwards, colon, equals), findings)
-    # Searching one character is twice as fast as two, and it is usually absent.
+        if colon or equals:  # most texts have none
+            hits = chain(_COLON.finditer(backwards), _EQUALS.finditer(backwards))
+            _find_assigned(text, sorted([len(text) - 1 - hit.start() for hit in hits]), findings)
+        for word in _ASSIGNMENT_WORDS:
+            if word in lower_text:
+                _find_surrounded(text, lower_text, _ASSIGNMENTS, findings)
+                break
+    # One character is found faster than two, and is usually absent.
     if "-" in text and (" -" in text or "-u" in text or "\t-" in text):
-        _find_flag_values(text, lower_text, findings)
+        for hit in _FLAG.finditer(text):
+            meaning = _interpret_name(hit[1])
+            if meaning and _is_value(meaning, hit[2], False, True):
+                findings.append((meaning.kind, *hit.span(2)))
+        _find_surrounded(text, lower_text, _FLAGS, findings)
     if "<" in text and "</" in text:
         for hit in _ELEMENT.finditer(text):
             _find_element_value(text, hit.start(), hit.span(1), findings)
-    if "bearer" in lower_text:
-        for hit in _BEARER.finditer(lower_text):
-            value = text[hit.start(1) : hit.end(1)]
-            if _is_covered(*hit.span(1), findings):
-                continue
-            if value_heuristics.is_random(value, 8) and not value_heuristics.is_code(value):
-                findings.append(("bearer", *hit.span(1)))
-    if "basic " in lower_text:
-        _find_basic_auth(text, lower_text, findings)
-    if (has_colons and ((has_codes and "43" in text) or ":*:" in text or ":thin:" in text)) or (
-        has_equals and 'variable "' in text
-    ):
-        findings += [
-            ("password", *hit.span(hit.lastindex or 0))
-            for hit in _NAMELESS.finditer(text)
-            if value_heuristics.looks_like_password(value := hit[hit.lastindex or 0])
-            and not value_heuristics.is_placeholder(value)
-        ]
-    if (has_colons or has_equals) and "BUNDLE_" in text:
-        findings += [("password", *hit.span(1)) for hit in _BUNDLE.finditer(text)]
+    if "bearer" in lower_text or "basic" in lower_text:
+        _find_surrounded(text, lower_text, _AUTHORIZATIONS, findings)
     if has_codes and ("code" in lower_text or "pin" in lower_text or "otp" in lower_text):
         _find_codes(lower_text, findings)
-    # Fragments of all words in `_SENTENCE_WORDS`, some shared: "access key", "credential", "identified by".
+    # Parts of all words in `_SENTENCE_WORDS`, some shared: "access key", "credential", "identified by".
     if (
         "key" in lower_text
         or "token" in lower_text
@@ -228,32 +240,37 @@ def find_by_context(text: str, lower_text: str, has_codes: bool, findings: list[
         _find_in_sentences(text, lower_text, findings)
 
 
-def _find_basic_auth(text: str, lower_text: str, findings: list[tuple[str, int, int]]) -> None:
-    findings += [
-        ("basic_auth", *hit.span(1))
-        for hit in _BASIC.finditer(lower_text)
-        if _is_user_and_password(text[hit.start(1) : hit.end(1)])
-    ]
+def _find_surrounded(
+    text: str, lower_text: str, rules: tuple[_Surrounding, ...], findings: list[tuple[str, int, int]]
+) -> None:
+    for rule in rules:
+        for word in rule.words:
+            if word in lower_text:
+                findings += [
+                    (rule.kind, *hit.span(1))
+                    for hit in rule.regex.finditer(text)
+                    if not _is_covered(*hit.span(1), findings) and rule.is_secret(hit[1])
+                ]
+                break
 
 
 def _find_in_sentences(text: str, lower_text: str, findings: list[tuple[str, int, int]]) -> None:
-    for trigger in _SENTENCE_WORDS:
-        position = lower_text.find(trigger) if trigger in lower_text else -1
+    for word in _SENTENCE_WORDS:
+        position = lower_text.find(word)
         while position >= 0:
-            if sentence := _SENTENCE.match(lower_text, position):
+            sentence = _SENTENCE.match(lower_text, position)
+            if sentence and not _is_cursor(lower_text, position, sentence[1]):
                 first, last = sentence.span(2)
                 value = text[first:last].rstrip(".,;:!?")
-                is_excluded = _is_covered(first, first + len(value), findings) or _is_cursor(
-                    lower_text, position, sentence[1]
-                )
-                if not is_excluded and _is_sentence_secret(sentence[1], value):
-                    findings.append((secret_names.secret_kind(sentence[1]) or "password", first, first + len(value)))
-            position = lower_text.find(trigger, position + len(trigger))
+                last = first + len(value)
+                if not _is_covered(first, last, findings) and _is_sentence_secret(sentence[1], value):
+                    findings.append((hints.secret_kind(sentence[1]) or "password", first, last))
+            position = lower_text.find(word, position + len(word))
 
 
 def _is_cursor(lower_text: str, position: int, word: str) -> bool:
     """Return whether a token is a list cursor: `nextPageToken`, `continuation_token`."""
-    return word == "token" and lower_text[max(0, position - 16) : position].rstrip("_- ").endswith(secret_names.CURSORS)
+    return word == "token" and lower_text[max(0, position - 16) : position].rstrip("_- ").endswith(hints.CURSORS)
 
 
 def _is_covered(start: int, end: int, findings: list[tuple[str, int, int]]) -> bool:
@@ -261,56 +278,23 @@ def _is_covered(start: int, end: int, findings: list[tuple[str, int, int]]) -> b
     return any(a <= start and end <= b for _, a, b in findings[-4:]) if findings else False
 
 
-def _find_flag_values(text: str, lower_text: str, findings: list[tuple[str, int, int]]) -> None:
-    if "-u" in text:
-        findings += [
-            ("password", *hit.span(1)) for hit in _USER.finditer(text) if not value_heuristics.is_placeholder(hit[1])
-        ]
-    if " -" in text:
-        for hit in _FLAG.finditer(text):
-            meaning = _interpret_name(hit[1])
-            if meaning and _is_value(meaning, hit[2], False, True):
-                findings.append((meaning.kind, *hit.span(2)))
-    if ("-p" in text or "-a" in text) and any(map(lower_text.__contains__, _COMMANDS)):
-        findings += [
-            ("password", *hit.span(1))
-            for hit in _SHORT_FLAG_PASSWORD.finditer(text)
-            if value_heuristics.looks_like_password(hit[1]) and not value_heuristics.is_placeholder(hit[1])
-        ]
-
-
 def _find_codes(lower_text: str, findings: list[tuple[str, int, int]]) -> None:
-    for word in ("otp", "passcode", "pin", "code"):
-        position = lower_text.find(word) if word in lower_text else -1
-        while position >= 0:
-            code = _CODE.match(lower_text, position)
-            if code and (
-                lower_text.endswith(_CODES, 0, position)
-                if word == "code"
-                else not lower_text[max(0, position - 1) : position].isalnum()
-            ):
-                findings.append((word, *code.span(2)))
-            position = lower_text.find(word, position + len(word))
+    for code in _CODE.finditer(lower_text):
+        position = code.start()
+        if code[1] == "code":
+            is_named = lower_text.endswith(_CODES, 0, position)
+        else:
+            is_named = not lower_text[max(0, position - 1) : position].isalnum()
+        if is_named:
+            findings.append((code[1], *code.span(2)))
 
 
-def _separator_positions(backwards: str, colon: Match | None, equals: Match | None) -> list[int]:
-    """Return the positions of separators after possible secret names, given the last match of each."""
-    last = len(backwards) - 1
-    return sorted(
-        last - hit.start()
-        for first, rule in ((colon, _COLON), (equals, _EQUALS))
-        if first
-        for hit in rule.finditer(backwards, first.start())
-    )
-
-
-def _find_assigned(text: str, lower_text: str, positions: list[int], findings: list[tuple[str, int, int]]) -> None:
-    size = len(lower_text)
+def _find_assigned(text: str, positions: list[int], findings: list[tuple[str, int, int]]) -> None:
     skip_until = 0
     for start in positions:
         if start < skip_until:  # inside cookies that were already read
             continue
-        separator = _SEPARATOR.match(lower_text, start)
+        separator = _SEPARATOR.match(text, start)
         if separator is None:
             continue
         end = separator.end()
@@ -328,11 +312,11 @@ def _find_assigned(text: str, lower_text: str, positions: list[int], findings: l
             continue
         if meaning.kind in ("cookie", "cookies"):
             line = text.find("\n", end, end + 4000)
-            skip_until = line if line > 0 else min(size, end + 4000)
+            skip_until = line if line > 0 else min(len(text), end + 4000)
             findings += [
                 ("cookie", *cookie.span(1))
                 for cookie in _COOKIE.finditer(text, end, skip_until)
-                if value_heuristics.is_random(cookie[1], 8)
+                if hints.is_random(cookie[1], 8)
             ]
             continue
         if scheme := _SCHEME.match(text, end):
@@ -368,9 +352,9 @@ def _find_element_value(text: str, start: int, span: tuple[int, int], findings: 
 def _find_url_credentials(text: str, findings: list[tuple[str, int, int]]) -> None:
     for hit in _URL.finditer(text):
         if hit[2] is None:
-            if value_heuristics.is_random(hit[3]):
+            if hints.is_random(hit[3]):
                 findings.append(("url_credential", *hit.span(3)))
-        elif hit[2].lower() not in _NO_VALUES and not value_heuristics.is_placeholder(hit[2]):
+        elif hit[2].lower() not in _NO_VALUES and not hints.is_placeholder(hit[2]):
             # Include the user name: some services put the secret there.
             findings.append(("url_credential", hit.start(1), hit.end(2)))
 
@@ -382,22 +366,12 @@ def _is_sentence_secret(word: str, value: str) -> bool:
     if len(value) < 24 and not any(map(str.isdigit, value)):  # fast path: a plain word
         return False
     if (
-        value_heuristics.is_placeholder(value)
-        or value_heuristics.is_code(value)
-        or (word[:3] not in _PASSWORDS and value_heuristics.is_sequential(value))
+        hints.is_placeholder(value)
+        or hints.is_code(value)
+        or (word[:3] not in _PASSWORDS and hints.is_sequential(value))
     ):
         return False
-    if value_heuristics.is_random(value):
+    if hints.is_random(value):
         return True
     kinds = sum((any(c.isdigit() for c in value), any(c.isalpha() for c in value), not value.isalnum()))
     return word[:3] in _PASSWORDS and len(value) >= 6 and kinds >= 2 and any(c.isdigit() for c in value)
-
-
-def _is_user_and_password(value: str) -> bool:
-    import binascii  # lazy: needed for texts with "basic" only
-
-    try:
-        user, colon, password = binascii.a2b_base64(value + "=" * (-len(value) % 4)).partition(b":")
-    except binascii.Error:
-        return False
-    return bool(colon and password) and (user + password).isascii() and bytes(user).decode("ascii").isprintable()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import re
 
-from mulligan.redaction import secret_names, value_heuristics
-from mulligan.redaction.lazy_regex import LazyRegex
+from mulligan.redaction import secret_hints as hints
+from mulligan.redaction.regex import LazyRegex
 
 # Provider, prefixes of its secrets, and pattern of the remainder. Lengths are as issued, with a margin where they have
 # varied: a pattern that is too wide hides identifiers, which are evidence.
@@ -185,7 +185,7 @@ _PREFIX_KEY_CHARS = 2
 """Characters of the lookup key. The shortest prefix has as many."""
 
 
-_SAMPLED = secret_names.word_set("google anthropic databricks")
+_SAMPLED = hints.word_set("google anthropic databricks")
 """Providers whose documentation contains sequential sample keys. For all others the format alone decides."""
 
 
@@ -246,7 +246,7 @@ def find_by_format(text: str, runs: bytes, start: int, findings: list[tuple[str,
                 if has_shapes is None:
                     has_shapes = "~" in text or "-us" in text or "_mmk" in text or ".atlasv1." in text
                 shaped = _SHAPES.match(text, first) if has_shapes or opening[0] in "MNO" else None
-                if shaped and not value_heuristics.is_placeholder(shaped[0]):
+                if shaped and not hints.is_placeholder(shaped[0]):
                     findings.append((shaped.lastgroup or "", *shaped.span()))
             elif size > 25 and opening[0] in "13" and _is_wallet(text[first:end]):
                 findings.append(("wallet", first, end))
@@ -255,7 +255,7 @@ def find_by_format(text: str, runs: bytes, start: int, findings: list[tuple[str,
         findings += [
             ("webhook", _address_start(text, hit.start()), hit.end())
             for hit in _HOOKS.finditer(text)
-            if not value_heuristics.is_placeholder(hit[0][-40:])
+            if not hints.is_placeholder(hit[0][-40:])
         ]
 
 
@@ -270,18 +270,18 @@ def _find_after_marker(text: str, start: int, findings: list[tuple[str, int, int
     if not kind or not text.startswith(prefix, start):
         return
     hit = _compile_format(prefix, body).match(text, start)
-    if hit and not value_heuristics.is_placeholder(hit[0][-40:]):
+    if hit and not hints.is_placeholder(hit[0][-40:]):
         marker_match = _compile_format("", rf"[\s\S]*?(?P<before>{before})").fullmatch(text[max(0, start - 18) : start])
         if marker_match:
             findings.append((kind, marker_match.start("before") + max(0, start - 18), hit.end()))
 
 
 def _looks_generated(kind: str, body: str, must_be_random: bool) -> bool:
-    if must_be_random and not value_heuristics.is_random(body):
+    if must_be_random and not hints.is_random(body):
         return False
-    if value_heuristics.is_placeholder(body) or value_heuristics.is_low_entropy(body):
+    if hints.is_placeholder(body) or hints.is_low_entropy(body):
         return False
-    return kind not in _SAMPLED or not value_heuristics.is_sequential(body)
+    return kind not in _SAMPLED or not hints.is_sequential(body)
 
 
 def _is_wallet(address: str) -> bool:

@@ -13,12 +13,13 @@ words = ["card was declined", "do_not_honor"]
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from mulligan.classify.kinds import TYPES
 from mulligan.classify.rules.matching import Rule, compile_rule_pattern
 from mulligan.core.failure import Kind, Remedy, SettingsError, TookEffect
+from mulligan.redaction.regex import iter_repetitions
 
 MAX_MATCHED_LINES, MAX_MATCHED_LINE_CHARS = 20, 200
 """Limits for matching a user-defined pattern: lines of a text, and characters of each line. Together with
@@ -130,47 +131,17 @@ def check_pattern(pattern: str, where: str = "rule") -> None:
         compile_rule_pattern(pattern)
     except (re.error, RecursionError, OverflowError) as error:
         raise SettingsError(f"{where}: {pattern!r} is not a regular expression: {error}.") from None
-    open_repetitions = 0
-    for after_group, max_repeats in _iter_quantifiers(pattern):
-        if after_group and max_repeats > 1:
-            raise SettingsError(
-                f"{where}: {pattern!r} repeats a group, which can take exponential time. "
-                "Repeat a set of characters instead, for example [a-z ]{0,80}, or write two rules."
-            )
-        open_repetitions += max_repeats > 16
-    if open_repetitions > 2:
+    repetitions = [(token, abs(maximum)) for token, _, maximum in iter_repetitions(pattern)]
+    if any(token == ")" and maximum > 1 for token, maximum in repetitions):
+        raise SettingsError(
+            f"{where}: {pattern!r} repeats a group, which can take exponential time. "
+            "Repeat a set of characters instead, for example [a-z ]{0,80}, or write two rules."
+        )
+    if sum(maximum > 16 for _, maximum in repetitions) > 2:
         raise SettingsError(
             f"{where}: {pattern!r} has more than two open repetitions, which can take too long. "
             "Put the fixed parts into words, or write two rules."
         )
-
-
-def _iter_quantifiers(pattern: str) -> Iterator[tuple[bool, int]]:
-    """Yield each quantifier: whether it follows a group, and its maximum."""
-    at, in_set, previous_char = 0, False, ""
-    while at < len(pattern):
-        character = pattern[at]
-        if character == "\\":
-            previous_char, at = "a", at + 2
-            continue
-        if in_set:
-            in_set = character != "]"
-            previous_char, at = "a", at + 1
-            continue
-        if character == "[":
-            in_set = True
-            at += 3 if pattern[at + 1 : at + 3] == "^]" else 2 if pattern[at + 1 : at + 2] == "]" else 1
-            continue
-        bounded_quantifier = re.compile(r"\{(\d*)(,?)(\d*)\}").match(pattern, at)
-        if character in "*+":
-            yield previous_char == ")", 1_000
-        elif character == "?" and previous_char not in ("", "(", "|"):
-            yield previous_char == ")", 1
-        elif bounded_quantifier and previous_char:
-            low, comma, high = bounded_quantifier.groups()
-            yield previous_char == ")", int(high or (1_000 if comma else low or 0))
-            at = bounded_quantifier.end() - 1
-        previous_char, at = character, at + 1
 
 
 def match_position(rule: Rule, text: str, tool: str) -> int:

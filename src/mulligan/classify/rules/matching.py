@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from functools import cache
 
 import msgspec
 
 from mulligan.core.failure import Kind, TookEffect
-from mulligan.redaction import lazy_regex
+from mulligan.redaction.regex import compile_regex, search_likely
 
 HEAD_CHARS, TAIL_CHARS = 8_192, 2_048
+_FLAGS = re.IGNORECASE | re.MULTILINE
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """A rule that matches if one of `words` occurs in the text and `pattern`, if set, matches.
-
-    The words are a fast path: a substring search excludes most rules, so most patterns are never compiled.
-    """
+    """A rule that matches if one of `words`, if any, occurs in the text and `pattern`, if set, matches."""
 
     name: str
     kind: Kind
@@ -34,25 +31,20 @@ class Rule(msgspec.Struct, frozen=True):
     """Whether the words are general: then they do not override a class that indicates wrong arguments."""
 
     def find_position(self, lower: str, text: str) -> int:
-        """Return the index where the rule matches, or -1."""
-        position = -1
-        for word in self.words:
-            position = lower.find(word)
-            if position >= 0:
-                break
+        """Return the index where the rule matches, or -1. A substring search excludes most rules quickly."""
+        position = next((at for word in self.words if (at := lower.find(word)) >= 0), -1)
         if self.words and position < 0:
             return -1
         if self.pattern:
-            match = compile_rule_pattern(self.pattern).search(text)
+            match = search_likely(self.pattern, text, lower, _FLAGS)
             if match is None:
                 return -1
             position = match.start()
         return -1 if self.unless and compile_rule_pattern(self.unless).search(text) else max(position, 0)
 
 
-@cache
 def compile_rule_pattern(pattern: str) -> re.Pattern[str]:
-    return lazy_regex.compile_regex(pattern, re.IGNORECASE | re.MULTILINE)
+    return compile_regex(pattern, _FLAGS)
 
 
 def match_rules(rules: Iterable[Rule], text: str, tool: str = "") -> Iterator[tuple[Rule, int]]:

@@ -6,16 +6,12 @@ order matters: providers reuse each other's words (a quota per minute is a rate 
 
 from __future__ import annotations
 
-import re
-from functools import cache
-
 from mulligan.classify import kinds as kinds
-from mulligan.classify.context_overflow import Overflow, parse_overflow
+from mulligan.classify.error_numbers import Overflow, parse_overflow
 from mulligan.classify.evidence import Evidence
 from mulligan.classify.rules import python
-from mulligan.classify.rules.matching import Rule, join_ends, match_rules
+from mulligan.classify.rules.matching import Rule, compile_rule_pattern, join_ends, match_rules
 from mulligan.core.failure import Kind
-from mulligan.redaction import lazy_regex
 
 __all__ = ["Overflow", "classify_model_failure", "is_model_failure", "parse_overflow"]
 
@@ -28,96 +24,75 @@ _REFUSED = (BAD, LENGTH, AUTH, QUOTA, POLICY, MISSING, LIMIT, GARBLED, CUT_OFF)
 _BROKEN = (DOWN, LENGTH, SLOW, LIMIT)
 
 STATUSES: dict[int, tuple[Kind, ...]] = {
-    400: _REFUSED,
-    401: (AUTH,),
-    402: (QUOTA,),
-    403: (AUTH, POLICY, QUOTA, LIMIT),
-    404: (MISSING, AUTH),
-    405: (BAD,),
-    408: (SLOW,),
-    409: (BAD, DOWN),
-    413: (LENGTH, BAD),
-    415: (BAD,),
-    422: (BAD, LENGTH, GARBLED),
-    424: (DOWN, BAD, LENGTH),
-    429: (LIMIT, QUOTA, LENGTH),
-    451: (POLICY,),
-    498: (LIMIT,),
-    500: _BROKEN,
-    502: (DOWN, SLOW),
-    503: (DOWN, LIMIT, SLOW),
-    504: (SLOW, DOWN),
-    520: (DOWN,),
-    521: (DOWN,),
-    522: (SLOW,),
-    524: (SLOW,),
-    529: (DOWN,),
+    int(status): allowed
+    for allowed, statuses in (
+        (_REFUSED, "400"),
+        ((AUTH,), "401"),
+        ((QUOTA,), "402"),
+        ((AUTH, POLICY, QUOTA, LIMIT), "403"),
+        ((MISSING, AUTH), "404"),
+        ((BAD,), "405 415"),
+        ((SLOW,), "408 522 524"),
+        ((BAD, DOWN), "409"),
+        ((LENGTH, BAD), "413"),
+        ((BAD, LENGTH, GARBLED), "422"),
+        ((DOWN, BAD, LENGTH), "424"),
+        ((LIMIT, QUOTA, LENGTH), "429"),
+        ((POLICY,), "451"),
+        ((LIMIT,), "498"),
+        (_BROKEN, "500"),
+        ((DOWN, SLOW), "502"),
+        ((DOWN, LIMIT, SLOW), "503"),
+        ((SLOW, DOWN), "504"),
+        ((DOWN,), "520 521 529"),
+    )
+    for status in statuses.split()
 }
 
 CLASSES: dict[str, tuple[Kind, ...]] = {
-    "ContextWindowExceededError": (LENGTH,),
-    "ContextLengthExceededError": (LENGTH,),
-    "ContextOverflowError": (LENGTH,),
-    "ContextWindowOverflowException": (LENGTH,),
-    "RequestTooLargeError": (LENGTH,),
-    "ContentPolicyViolationError": (POLICY,),
-    "ContentFilterFinishReasonError": (POLICY,),
-    "ContentFilterError": (POLICY,),
-    "BlockedPromptException": (POLICY,),
-    "StopCandidateException": (POLICY, CUT_OFF),
-    "GuardrailRaisedException": (POLICY,),
-    "LengthFinishReasonError": (CUT_OFF,),
-    "IncompleteOutputException": (CUT_OFF,),
-    "IncompleteToolCall": (CUT_OFF,),
-    "MaxTokensReachedException": (CUT_OFF,),
-    "OutputParserException": (GARBLED,),
-    "OutputParsingException": (GARBLED,),
-    "UnexpectedModelBehavior": (GARBLED, CUT_OFF, POLICY),
-    "ModelBehaviorError": (GARBLED,),
-    "ToolRetryError": (GARBLED,),
-    "APIResponseValidationError": (GARBLED,),
-    "JSONSchemaValidationError": (GARBLED,),
-    "InstructorRetryException": (GARBLED,),
-    "APITimeoutError": (SLOW,),
-    "Timeout": (SLOW,),
-    "DeadlineExceeded": (SLOW,),
-    "ModelTimeoutException": (SLOW,),
-    "RateLimitError": (LIMIT, QUOTA, LENGTH),
-    "TooManyRequestsError": (LIMIT, QUOTA),
-    "TooManyRequests": (LIMIT, QUOTA),
-    "ResourceExhausted": (LIMIT, QUOTA),
-    "ThrottlingException": (LIMIT,),
-    "ModelThrottledException": (LIMIT,),
-    "BudgetExceededError": (QUOTA,),
-    "PaymentRequiredError": (QUOTA,),
-    "ServiceQuotaExceededException": (QUOTA, LIMIT),
-    "AuthenticationError": (AUTH,),
-    "PermissionDeniedError": (AUTH, POLICY, QUOTA),
-    "ForbiddenError": (AUTH,),
-    "UnauthorizedError": (AUTH,),
-    "Unauthenticated": (AUTH,),
-    "PermissionDenied": (AUTH,),
-    "AccessDeniedException": (AUTH,),
-    "NotFoundError": (MISSING,),
-    "ModelNotFoundError": (MISSING,),
-    "NotFound": (MISSING,),
-    "OverloadedError": (DOWN,),
-    "ServiceUnavailableError": (DOWN, SLOW),
-    "ServiceUnavailable": (DOWN, SLOW),
-    "ModelNotReadyException": (DOWN,),
-    "ModelErrorException": (DOWN, LENGTH),
-    "InternalServerError": _BROKEN,
-    "InternalServerException": _BROKEN,
-    "ServerError": _BROKEN,
-    "BadGatewayError": (DOWN,),
-    "APIConnectionError": (DOWN, SLOW),
-    "ModelAPIError": (DOWN, SLOW, LIMIT, AUTH),
-    "BadRequestError": _REFUSED,
-    "InvalidRequestError": _REFUSED,
-    "UnsupportedParamsError": (BAD,),
-    "UnprocessableEntityError": (BAD, LENGTH, GARBLED),
-    "InvalidArgument": _REFUSED,
-    "ValidationException": _REFUSED,
+    name: allowed
+    for allowed, names in (
+        (
+            (LENGTH,),
+            "ContextWindowExceededError ContextLengthExceededError ContextOverflowError "
+            "ContextWindowOverflowException RequestTooLargeError",
+        ),
+        (
+            (POLICY,),
+            "ContentPolicyViolationError ContentFilterFinishReasonError ContentFilterError "
+            "BlockedPromptException GuardrailRaisedException",
+        ),
+        ((POLICY, CUT_OFF), "StopCandidateException"),
+        ((CUT_OFF,), "LengthFinishReasonError IncompleteOutputException IncompleteToolCall MaxTokensReachedException"),
+        (
+            (GARBLED,),
+            "OutputParserException OutputParsingException ModelBehaviorError ToolRetryError "
+            "APIResponseValidationError JSONSchemaValidationError InstructorRetryException",
+        ),
+        ((GARBLED, CUT_OFF, POLICY), "UnexpectedModelBehavior"),
+        ((SLOW,), "APITimeoutError Timeout DeadlineExceeded ModelTimeoutException"),
+        ((LIMIT, QUOTA, LENGTH), "RateLimitError"),
+        ((LIMIT, QUOTA), "TooManyRequestsError TooManyRequests ResourceExhausted"),
+        ((LIMIT,), "ThrottlingException ModelThrottledException"),
+        ((QUOTA,), "BudgetExceededError PaymentRequiredError"),
+        ((QUOTA, LIMIT), "ServiceQuotaExceededException"),
+        (
+            (AUTH,),
+            "AuthenticationError ForbiddenError UnauthorizedError Unauthenticated PermissionDenied "
+            "AccessDeniedException",
+        ),
+        ((AUTH, POLICY, QUOTA), "PermissionDeniedError"),
+        ((MISSING,), "NotFoundError ModelNotFoundError NotFound"),
+        ((DOWN,), "OverloadedError ModelNotReadyException BadGatewayError"),
+        ((DOWN, SLOW), "ServiceUnavailableError ServiceUnavailable APIConnectionError"),
+        ((DOWN, LENGTH), "ModelErrorException"),
+        (_BROKEN, "InternalServerError InternalServerException ServerError"),
+        ((DOWN, SLOW, LIMIT, AUTH), "ModelAPIError"),
+        (_REFUSED, "BadRequestError InvalidRequestError InvalidArgument ValidationException"),
+        ((BAD,), "UnsupportedParamsError"),
+        ((BAD, LENGTH, GARBLED), "UnprocessableEntityError"),
+    )
+    for name in names.split()
 }
 
 CODES: dict[str, Kind] = {
@@ -197,7 +172,7 @@ _RULES = (
         r"requests?[ _-]per[ _-](?:minute|second)",
         unless=r"per ?day(?![\s\S]{0,400}per ?minute)",
     ),
-    Rule("throttled by tokens", LIMIT, ("too many tokens",), r"too many tokens,? (?:please )?(?:wait|try|per)"),
+    Rule("throttled by tokens", LIMIT, pattern=r"too many tokens,? (?:please )?(?:wait|try|per)"),
     Rule(
         "out of quota",
         QUOTA,
@@ -212,16 +187,15 @@ _RULES = (
     Rule(
         "throttled",
         LIMIT,
-        ("rate", "too many requests", "throttl", "concurren", "requests per", "tokens per", "slow down"),
-        r"rate[ _-]?limit|too many (?:concurrent )?requests|throttl|(?:requests|tokens|calls|queries)[ _](?:per|"
-        r"/)[ _]?(?:min|sec|day|hour)|limit (?:of|on)? ?concurren|concurrency limit|request rate|slow down",
+        pattern=r"rate[ _-]?limit|too many (?:concurrent )?requests|throttl|(?:requests|tokens|calls|"
+        r"queries)[ _](?:per|/)[ _]?(?:min|sec|day|hour)|limit (?:of|on)? ?concurren|concurrency limit|request rate|"
+        r"slow down",
         unless=r"requested \d+[\s\S]{0,100}must be reduced|request too large",
     ),
     Rule(
         "wrong key",
         AUTH,
-        ("key", "auth", "token", "credential", "permission", "access", "sign", "forbidden", "not allowed", "country"),
-        r"(?:api[ _-]?key|access token|bearer token|x-api-key|credentials?|security token|signature|"
+        pattern=r"(?:api[ _-]?key|access token|bearer token|x-api-key|credentials?|security token|signature|"
         r"subscription key|auth token)s?\b[^.\n]{0,40}(?:not valid|invalid|incorrect|missing|expired|required|"
         r"not found|not provided|revoked|disabled|wrong|denied|not match|could not|leaked)|(?:invalid|incorrect|"
         r"missing|expired|wrong|no|unable to locate|not find) (?:\w{1,12} ){0,2}(?:api[ _-]?key|x-api-key|"
@@ -234,20 +208,7 @@ _RULES = (
     Rule(
         "content filter",
         POLICY,
-        (
-            "content",
-            "safety",
-            "policy",
-            "policies",
-            "flagged",
-            "moderation",
-            "blocked",
-            "guardrail",
-            "inappropriate",
-            "prohibited",
-            "recitation",
-        ),
-        r"content[ _-]?(?:management |filter|policy|moderation|filtering)|safety (?:system|reasons|filters?|"
+        pattern=r"content[ _-]?(?:management |filter|policy|moderation|filtering)|safety (?:system|reasons|filters?|"
         r"settings|concerns)|responsible ai|flagged|violat\w{1,4} (?:\w{1,10} ){0,4}polic|usage polic|moderation|"
         r"block(?:ed|_)? ?reason|(?:was|were|been) blocked|guardrail|inappropriate|prohibited[_ ]content|"
         r"recitation|harmful|terms of service",
@@ -255,10 +216,9 @@ _RULES = (
     Rule(
         "no such model",
         MISSING,
-        ("model", "deployment", "engine", "inference profile"),
-        r"\b(?:model|deployment|engine)s?\b[^.\n]{0,80}?(?:does not exist|do not exist|not found|is not available|"
-        r"no longer (?:available|supported)|has been (?:deprecated|retired|decommissioned|removed|shut)|"
-        r"(?:is )?deprecated|decommissioned|retired|not (?:a )?valid|is unknown|end of its life|"
+        pattern=r"\b(?:model|deployment|engine)s?\b[^.\n]{0,80}?(?:does not exist|do not exist|not found|"
+        r"is not available|no longer (?:available|supported)|has been (?:deprecated|retired|decommissioned|removed|"
+        r"shut)|(?:is )?deprecated|decommissioned|retired|not (?:a )?valid|is unknown|end of its life|"
         r"could not be found|doesn't exist|not exist|is not supported(?! with| for| by this| when)|"
         r"identifier is invalid)|(?:no such|unknown|unrecognized|invalid|unsupported) (?:model|deployment)|"
         r"not a valid model|try pulling it|model_not_found",
@@ -266,8 +226,7 @@ _RULES = (
     Rule(
         "cut off",
         CUT_OFF,
-        ("length", "max_tokens", "token limit", "cut off", "incomplete", "truncated"),
-        r"length limit was reached|finish[_ ]?reason\W{1,4}(?:length|max_tokens)|(?:output|response|completion|"
+        pattern=r"length limit was reached|finish[_ ]?reason\W{1,4}(?:length|max_tokens)|(?:output|response|completion|"
         r"generation)[^.\n]{0,30}(?:incomplete due to|truncated|cut off)[^.\n]{0,40}(?:max_tokens|token|length)?|"
         r"model token limit \(\d+\) exceeded|max_tokens (?:limit )?(?:was )?reached|"
         r"exceeded (?:the )?max(?:imum)? (?:output|completion) tokens",
@@ -275,8 +234,7 @@ _RULES = (
     Rule(
         "unreadable answer",
         GARBLED,
-        ("parse", "json", "tool call", "function", "output", "response", "schema"),
-        r"could not parse|failed to (?:parse|call a function|generate json)|(?:invalid|malformed)[ _](?:tool|"
+        pattern=r"could not parse|failed to (?:parse|call a function|generate json)|(?:invalid|malformed)[ _](?:tool|"
         r"function)[ _]call|malformed_function_call|output pars|invalid json (?:output|response|in)|(?:output|"
         r"response) (?:validation|did not match|does not match)|retries \(\d+\) for (?:output|result) validation|"
         r"unterminated string|unparsable|received empty model response|no (?:valid )?(?:json|tool call|"
@@ -286,30 +244,13 @@ _RULES = (
     Rule(
         "no answer in time",
         SLOW,
-        ("timed out", "timeout", "time-out", "time out", "deadline"),
-        r"timed? ?-?out|deadline (?:exceeded|expired)",
+        pattern=r"timed? ?-?out|deadline (?:exceeded|expired)",
     ),
     Rule(
         "overloaded",
         DOWN,
-        (
-            "overload",
-            "unavailable",
-            "capacity",
-            "high demand",
-            "internal",
-            "server",
-            "gateway",
-            "upstream",
-            "connection",
-            "loading",
-            "try again later",
-            "unreachable",
-            "busy",
-            "warming",
-        ),
-        r"overloaded|service (?:is )?(?:temporarily |currently )?unavailable|temporarily unavailable|(?:at|over|"
-        r"no|insufficient|out of|without) (?:\w{1,10} )?capacity|high demand|internal (?:server )?error|"
+        pattern=r"overloaded|service (?:is )?(?:temporarily |currently )?unavailable|temporarily unavailable|(?:at|"
+        r"over|no|insufficient|out of|without) (?:\w{1,10} )?capacity|high demand|internal (?:server )?error|"
         r"server(?: had an|_| is currently| is)? ?(?:error|overloaded|busy|disconnected|unavailable)|bad gateway|"
         r"no healthy upstream|upstream (?:connect|error|unavailable|request)|connection (?:error|refused|reset|"
         r"aborted|closed)|(?:model|currently) (?:is )?(?:currently )?loading|try again later|unreachable|"
@@ -363,31 +304,21 @@ _PACKAGES = (
 # Words that only model providers use. They decide if no tool was called, since a tool result may quote them.
 _MARKS = (
     r"^error code: \d{3} - |litellm|openai|anthropic|gemini|generativelanguage|vertex ?ai|bedrock|invokemodel|"
-    r"converse(?:stream)? operation"
-    r"|mistral|databricks|vllm|ollama|llama\.?cpp|cohere|groq|together ?ai|cerebras|openrouter|deepseek|"
-    r"hugging ?face|azure openai"
-    r"|\bgpt-\d|claude-|\bllama-?\d|\bo[134]-(?:mini|preview)|max_(?:completion_|new_|output_)?tokens|"
-    r"tool_use_id|tool_call_id|tool_calls"
-    r"|(?:system|assistant|thinking) (?:message|block|role|prompt)|messages?[.\[]\d|tokens per min|"
-    r"requests per min|\bT?RPM\b|\bTPM\b"
-    r"|input token count|context[ _](?:length|window)|invalid_request_error|insufficient_quota|rate_limit_e|"
-    r"overloaded_error"
-    r"|(?:this|the|requested|your) model\b|model `|model '|deployment for this resource|llm|completion tokens|"
-    r"api keys? (?:not valid|provided|expired)|x-api-key"
-    r"|rate limit reached for|exceeded your current quota|credit balance is too low|finish_?reason|"
-    r"content management policy"
-    r"|too many tokens, please wait|prompt is too long|api_key_invalid|resource_exhausted|for (?:output|"
-    r"result) validation|completionusage|length limit was reached|invalid_model|"
-    r"service_tier_capacity|invalid_request_prompt|resource has been exhausted"
+    r"converse(?:stream)? operation|mistral|databricks|vllm|ollama|llama\.?cpp|cohere|groq|together ?ai|cerebras|"
+    r"openrouter|deepseek|hugging ?face|azure openai|\bgpt-\d|claude-|\bllama-?\d|\bo[134]-(?:mini|preview)|"
+    r"max_(?:completion_|new_|output_)?tokens|tool_use_id|tool_call_id|tool_calls|(?:system|assistant|"
+    r"thinking) (?:message|block|role|prompt)|messages?[.\[]\d|tokens per min|requests per min|\bT?RPM\b|\bTPM\b|"
+    r"input token count|context[ _](?:length|window)|invalid_request_error|insufficient_quota|rate_limit_e|"
+    r"overloaded_error|(?:this|the|requested|your) model\b|model `|model '|deployment for this resource|llm|"
+    r"completion tokens|api keys? (?:not valid|provided|expired)|x-api-key|rate limit reached for|"
+    r"exceeded your current quota|credit balance is too low|finish_?reason|content management policy|"
+    r"too many tokens, please wait|prompt is too long|api_key_invalid|resource_exhausted|for (?:output|"
+    r"result) validation|completionusage|length limit was reached|invalid_model|service_tier_capacity|"
+    r"invalid_request_prompt|resource has been exhausted"
 )
 
 
 _BEDROCK = r"\b(?:InvokeModel|Converse|InvokeAgent)\w{0,30} operation|bedrock"
-
-
-@cache
-def _re(pattern: str) -> re.Pattern[str]:
-    return lazy_regex.compile_regex(pattern, re.IGNORECASE | re.MULTILINE)
 
 
 def is_model_failure(evidence: Evidence, is_envelope: bool = False) -> bool:
@@ -396,7 +327,9 @@ def is_model_failure(evidence: Evidence, is_envelope: bool = False) -> bool:
         return evidence.source == "model"
     if any(_is_provider(module) for module in evidence.modules):
         return True
-    if any(module.startswith("botocore") for module in evidence.modules) and _re(_BEDROCK).search(evidence.text):
+    if any(module.startswith("botocore") for module in evidence.modules) and compile_rule_pattern(_BEDROCK).search(
+        evidence.text
+    ):
         return True  # botocore serves all of AWS: the operation tells whether it was a model
     if any(name in CLASSES and name not in _SHARED_CLASS_NAMES for name in evidence.names):
         return True
@@ -405,7 +338,11 @@ def is_model_failure(evidence: Evidence, is_envelope: bool = False) -> bool:
     if evidence.modules - {"builtins"} and not is_envelope:
         return False  # a class of another client library
     provider_text = _excerpt_text(evidence)
-    return is_envelope or bool(_re(_MARKS).search(provider_text)) or parse_overflow(provider_text) is not None
+    return (
+        is_envelope
+        or bool(compile_rule_pattern(_MARKS).search(provider_text))
+        or parse_overflow(provider_text) is not None
+    )
 
 
 _SHARED_CLASS_NAMES = frozenset(

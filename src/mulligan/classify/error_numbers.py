@@ -1,17 +1,153 @@
-"""Context overflow: how each provider reports it, and the sizes it names.
+"""Numbers in error texts and headers: how long to wait, and by how much a conversation exceeds the context window.
 
-Similar errors need other remedies: throttling by tokens (retry), an answer limit set too high or an image that is too
-large (repair). Only this module tells them apart.
+Errors similar to an overflow need other remedies: throttling by tokens (retry), an answer limit set too high or an
+image that is too large (repair). Only `parse_overflow` tells them apart.
 """
 
 from __future__ import annotations
 
 import re
-from functools import cache
+from collections.abc import Mapping
 
 import msgspec
 
-from mulligan.redaction import lazy_regex
+from mulligan.redaction.regex import compile_regex, search_likely
+
+MAX_RETRY_AFTER_SECONDS = 7 * 24 * 3600.0
+"""A longer delay than a week is ignored as a mistake."""
+
+_SPAN = (
+    r"(\d{1,9}(?:\.\d{1,9})?)\s?(milliseconds?|msecs?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|"
+    r"days?|d)?(?![a-z])"
+)
+_RETRY_PATTERN = (
+    r"(?:try(?:ing)? (?:your request )?again|retry(?:ing)?|retry your request|wait|resets?|available|back off|expires?)"
+    r"(?: \w{1,12}){0,2}? (?:in|after|for|at least)(?: at least| about| another)? " + _SPAN
+)
+_WAIT_PATTERN = r"\bwait (?:at least |about |another )?" + _SPAN
+_FIELD = (
+    r"""["']?\bretry[-_ ]?(?:after|delay|in)(?:[-_ ]?(ms|milliseconds?|seconds?|secs?|s))?["']?"""
+    r"""\s{0,3}[:=]\s{0,3}["']?""" + _SPAN
+)
+
+
+def parse_retry_after(headers: Mapping[str, str], text: str = "", now: float | None = None) -> float | None:
+    """Return the seconds to wait from the headers (names in lower case), else from the text, else None.
+
+    A date is compared with the response's own `Date` header, so that a wrong local clock has no effect. Without that
+    header `now` or the clock is used.
+    """
+    for seconds in (_from_headers(headers, now), _from_text(text)):
+        if seconds is not None and 0 <= seconds <= MAX_RETRY_AFTER_SECONDS:
+            return round(seconds, 3)
+    return None
+
+
+def _from_headers(headers: Mapping[str, str], now: float | None) -> float | None:
+    for name in ("retry-after-ms", "x-ms-retry-after-ms", "x-retry-after-ms"):
+        if name in headers and (number := _float(headers[name])) is not None:
+            return number / 1000
+    for name in ("retry-after", "x-retry-after"):
+        if name in headers:
+            header_value = headers[name].strip()
+            number = _float(header_value)
+            if number is None:
+                number = _parse_span(header_value)
+            return number if number is not None else _seconds_until(header_value, headers, now)
+    resets = []
+    for name, value in headers.items():
+        if name.startswith(("x-ratelimit-reset", "ratelimit-reset", "anthropic-ratelimit")) and name.endswith(
+            ("reset", "reset-requests", "reset-tokens")
+        ):
+            remaining = headers.get(name.replace("reset", "remaining"))
+            if remaining is not None and _float(remaining) not in (0.0, None):
+                continue  # this rate limit is not the exhausted one
+            seconds = _parse_reset(value.strip(), headers, now)
+            if seconds is not None:
+                resets.append(seconds)
+    return max(resets) if resets else None
+
+
+def _parse_reset(reset_value: str, headers: Mapping[str, str], now: float | None) -> float | None:
+    number = _float(reset_value)
+    if number is None:
+        span = _parse_span(reset_value)
+        return span if span is not None else _seconds_until(reset_value, headers, now)
+    if number > 1e12:
+        number /= 1000
+    if number > 1e9:  # a timestamp, not a duration
+        return max(0.0, number - _now(headers, now))
+    return number
+
+
+def _from_text(text: str) -> float | None:
+    lower = text.lower()
+    if match := search_likely(_FIELD, text, lower):
+        unit = "ms" if (match.group(1) or "").startswith(("ms", "milli")) else match.group(3)
+        return _to_seconds(match.group(2), unit)
+    for pattern in (_RETRY_PATTERN, _WAIT_PATTERN):
+        if match := search_likely(pattern, text, lower):
+            span_seconds = _parse_span(text[match.start(1) : match.start(1) + 40])
+            return span_seconds if span_seconds is not None else _to_seconds(match.group(1), match.group(2))
+    return None
+
+
+def _parse_span(text: str) -> float | None:
+    """Parse a duration such as `6m0s`, `1h2m3.5s`, `7.66s` or `20 seconds` at the start of the text."""
+    total, at, has_match = 0.0, 0, False
+    while match := compile_regex(
+        r"\s?(\d{1,9}(?:\.\d{1,9})?)\s?(milliseconds?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|"
+        r"d)(?![a-z])"
+    ).match(text, at):
+        total += _to_seconds(match.group(1), match.group(2))
+        at, has_match = match.end(), True
+    return total if has_match else None
+
+
+def _to_seconds(number: str, unit: str | None) -> float:
+    unit = (unit or "s").lower()
+    if unit.startswith(("ms", "milli")):
+        return float(number) / 1000
+    return float(number) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[unit[0]]
+
+
+def _float(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if number == number and number >= 0 else None
+
+
+def _seconds_until(date: str, headers: Mapping[str, str], now: float | None) -> float | None:
+    timestamp = _parse_timestamp(date)
+    return None if timestamp is None else max(0.0, timestamp - _now(headers, now))
+
+
+def _now(headers: Mapping[str, str], now: float | None) -> float:
+    if now is not None:
+        return now
+    server_time = _parse_timestamp(headers.get("date", ""))
+    if server_time is not None:
+        return server_time
+    import time  # lazy: needed for a date without a Date header only
+
+    return time.time()
+
+
+def _parse_timestamp(date: str) -> float | None:
+    if not date:
+        return None
+    from datetime import UTC, datetime  # lazy: email and datetime cost 8 ms, and dates in headers are rare
+    from email.utils import parsedate_to_datetime
+
+    for parse in (parsedate_to_datetime, datetime.fromisoformat):
+        try:
+            parsed_time = parse(date)
+        except (ValueError, TypeError, IndexError, OverflowError):
+            continue
+        return (parsed_time if parsed_time.tzinfo else parsed_time.replace(tzinfo=UTC)).timestamp()
+    return None
 
 
 class Overflow(msgspec.Struct, frozen=True):
@@ -22,30 +158,6 @@ class Overflow(msgspec.Struct, frozen=True):
     answer: int = 0
     """Tokens of both sizes that are reserved for the answer, if reported."""
 
-
-@cache
-def _re(pattern: str) -> re.Pattern[str]:
-    return lazy_regex.compile_regex(pattern, re.IGNORECASE)
-
-
-# Every overflow text contains one of these. Other texts skip the patterns below.
-_TRIGGER_WORDS = (
-    "too long",
-    "too large",
-    "too many",
-    "context",
-    "token",
-    "maximum",
-    "longer than",
-    "max length",
-    "max_model_len",
-    "maxlength",
-    "length of the",
-    "input length",
-    "reduce the",
-    "payload size",
-    "request size",
-)
 
 _PHRASES = (
     # Names the context window.
@@ -61,9 +173,8 @@ _PHRASES = (
     r"too (?:large|long|big) for (?:\w{1,20} ){0,6}(?:context|maximum context)",
     r"(?:fit|fits) (?:\w{1,12} ){0,3}context (?:window|length|size)",
     # Names the input.
-    r"(?:prompt|input|inputs|messages?|conversation|query|"
-    r"request)(?: \([^)]{1,40}\))? (?:\w{1,10} ){0,2}?(?:is|are|was) too (?:long|large|big)\b(?! to (?:render|"
-    r"display))",
+    r"(?:prompt|input|inputs|messages?|conversation|query|request)(?: \([^)]{1,40}\))? (?:\w{1,10} ){0,2}?(?:is|are|"
+    r"was) too (?:long|large|big)\b(?! to (?:render|display))",
     r"(?:prompt|input) (?:is )?too long",
     r"input (?:is|was) too (?:long|large) for (?:the )?(?:requested |this )?model",
     r"input[ _]tokens?[ _]exceeded|input tokens exceed",
@@ -139,22 +250,22 @@ _REQUESTS = (
 def parse_overflow(text: str) -> Overflow | None:
     """Return the sizes of an overflow, or None if the text does not report one."""
     lower = text.lower()
-    if not any(word in lower for word in _TRIGGER_WORDS):
+    if not any(search_likely(phrase, text, lower) for phrase in _PHRASES):
         return None
-    if not any(_re(pattern).search(text) for pattern in _PHRASES):
-        return None
-    if any(_re(pattern).search(text) for pattern in _EXCLUSIONS) and not _re(_EXCLUSION_OVERRIDES).search(text):
+    if any(compile_regex(pattern).search(text) for pattern in _EXCLUSIONS) and not compile_regex(
+        _EXCLUSION_OVERRIDES
+    ).search(text):
         return None
     window = _find_size(_WINDOWS, text)
     requested = _find_size(_REQUESTS, text)
     answer = 0
-    split_match = _re(r"exceed context limit: (\d+) \+ (\d+) > (\d+)").search(text)
+    split_match = compile_regex(r"exceed context limit: (\d+) \+ (\d+) > (\d+)").search(text)
     if split_match:
         answer = int(split_match.group(2))
         requested, window = int(split_match.group(1)) + answer, int(split_match.group(3))
-    answer_match = _re(r"(\d{1,9}) (?:in|for) the (?:completion|output)|(\d{1,9}) (?:completion|output) tokens").search(
-        text
-    )
+    answer_match = compile_regex(
+        r"(\d{1,9}) (?:in|for) the (?:completion|output)|(\d{1,9}) (?:completion|output) tokens"
+    ).search(text)
     if answer_match and requested is not None:
         answer = int(answer_match.group(1) or answer_match.group(2))
         answer = answer if answer < requested else 0
@@ -165,7 +276,7 @@ def parse_overflow(text: str) -> Overflow | None:
 
 def _find_size(patterns: tuple[str, ...], text: str) -> int | None:
     for pattern in patterns:
-        for match in _re(pattern).finditer(text):
+        for match in compile_regex(pattern).finditer(text):
             number = next((int(re.sub(r"\D", "", group)) for group in match.groups() if group), 0)
             if number >= 100:  # a smaller number is an index or a count, not a window
                 return number

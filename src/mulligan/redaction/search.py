@@ -1,36 +1,53 @@
-"""Detection of secrets and personal data in free text: a fast check, then the specific finders."""
+"""The search for secrets and personal data: many texts in, findings out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
 
 from mulligan.redaction import personal_data, secret_contexts, secret_formats
-from mulligan.redaction.lazy_regex import LazyRegex
+from mulligan.redaction.regex import LazyRegex
+from mulligan.redaction.secret_hints import BARRIER
 
 SensitiveSpan = tuple[str, int, int]
 """Kind, start and end of a sensitive span in a text."""
 
-
-def may_contain(text: str) -> bool:
-    """Return whether anything could be found. Fast, with many false positives."""
-    raw = text.encode("ascii", "replace")
-    if (
-        raw.translate(secret_formats.RUN_TABLE).find(secret_formats.LONG_RUN) >= 0
-        or "@" in text
-        or "PRIVATE KEY" in text
-    ):
-        return True
-    spelt = raw.translate(personal_data.LETTER_MARKS).decode()
-    has_codes = False
-    if "0" in spelt:  # searching one character is thirty times as fast as two
-        if "00" in spelt and personal_data.may_contain(raw, spelt):
-            return True
-        has_codes = "0000" in spelt
-    return secret_contexts.may_contain(text, raw.lower().decode(), has_codes)
+MAX_JOINED_CHARS = 8_000
+"""Characters of texts that are searched together."""
+_SEPARATOR = f"\n{BARRIER} \n"
 
 
-def detect_sensitive(text: str) -> list[SensitiveSpan]:
-    """Return kind, start and end of all findings. They may overlap.
+def find_in_texts(texts: Iterable[str]) -> dict[str, list[SensitiveSpan]]:
+    """Return the findings of each text that has any. They may overlap.
+
+    Most texts have none, and starting a search costs as much as a hundred characters. So texts are searched together,
+    with a barrier between them that no finding crosses. Only those with a finding are then searched alone.
+    """
+    findings: dict[str, list[SensitiveSpan]] = {}
+    _search_group(list(dict.fromkeys(texts)), findings)
+    return findings
+
+
+def _search_group(group: list[str], findings: dict[str, list[SensitiveSpan]]) -> None:
+    if len(group) > 1 and sum(map(len, group)) > MAX_JOINED_CHARS:
+        middle = len(group) // 2
+        _search_group(group[:middle], findings)
+        _search_group(group[middle:], findings)
+        return
+    spans = find_sensitive(_SEPARATOR.join(group))
+    if len(group) == 1 and spans:
+        findings[group[0]] = spans
+    elif spans:
+        ends = list(accumulate(len(text) + len(_SEPARATOR) for text in group))
+        hits = {bisect_right(ends, position) for _, start, end in spans for position in (start, end - 1)}
+        for index in sorted(hits):
+            if own_spans := find_sensitive(group[index]):
+                findings[group[index]] = own_spans
+
+
+def find_sensitive(text: str) -> list[SensitiveSpan]:
+    """Return kind, start and end of all findings in one text. They may overlap.
 
     Each finder runs only if the text contains what its findings begin with.
     """
@@ -58,7 +75,8 @@ def detect_sensitive(text: str) -> list[SensitiveSpan]:
     return findings
 
 
-_HEADER = LazyRegex(r"-----(BEGIN|END) [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_MIN_KEY_CHARS = 40
+_HEADER = LazyRegex(rf"-----(BEGIN|END) [A-Z0-9 ]{{0,40}}PRIVATE KEY(?: BLOCK)?-----|\n{BARRIER} |\Z")
 _LINE = LazyRegex(r"[A-Za-z0-9+/=]{16,}+\s{0,4}")
 
 
@@ -72,15 +90,13 @@ def _find_private_keys(text: str) -> Iterator[SensitiveSpan]:
         if header[1] == "BEGIN":
             begin_line = begin_line or header
         elif begin_line is not None:
-            if header.start() - begin_line.end() > 40:
-                yield "private_key", begin_line.start(), header.end()
+            if header.start() - begin_line.end() > _MIN_KEY_CHARS:
+                yield "private_key", begin_line.start(), header.end() if header[1] else header.start()
             begin_line = None
-        else:
+        elif header[1]:
             start = header.start()
             for line in reversed(text[max(0, start - 8192) : start].splitlines(keepends=True)):
                 if not _LINE.fullmatch(line):
                     break
                 start -= len(line)
             yield "private_key", start, header.end()
-    if begin_line is not None and len(text) - begin_line.end() > 40:
-        yield "private_key", begin_line.start(), len(text)

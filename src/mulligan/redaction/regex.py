@@ -1,0 +1,170 @@
+"""Regular expressions: compiled on first use, searched by the words they require, and checked if a user wrote them."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator
+
+Match = re.Match[str]
+
+
+@functools.cache
+def compile_regex(pattern: str, flags: int = re.IGNORECASE) -> re.Pattern[str]:
+    """Compile a pattern from our source or from settings, once. Never pass one built from recorded text."""
+    return re.compile(pattern, flags)
+
+
+class LazyRegex:
+    """A regular expression that is compiled on first use: most processes import it without redacting.
+
+    Patterns must cost at most a constant per character: each begins with its rarest element, so that most text is
+    skipped quickly, and every repetition is bounded or possessive.
+    """
+
+    match: Callable[..., Match | None]
+    search: Callable[..., Match | None]
+    fullmatch: Callable[..., Match | None]
+    finditer: Callable[..., Iterator[Match]]
+    sub: Callable[..., str]
+    split: Callable[..., list[str]]
+    findall: Callable[..., list[str]]
+
+    def __init__(self, pattern: str, flags: int = 0) -> None:
+        self.pattern = pattern
+        self.flags = flags
+
+    def __getattr__(self, name: str) -> object:
+        compiled_regex = compile_regex(self.pattern, self.flags)
+        for method in ("match", "search", "fullmatch", "finditer", "sub", "split", "findall"):
+            setattr(self, method, getattr(compiled_regex, method))  # direct attributes from now on
+        return getattr(compiled_regex, name)
+
+
+_TOKEN = LazyRegex(
+    r"[^\\\[\](){}|*+?.^$]+|\((?:\?(?:P<\w+>|\(\w+\)|<?[=!]|[:>]|[aiLmsux-]+:|[^)]*\)))?|\[\^?\]?(?:\\.|[^\]\\])*\]"
+    r"|\\(?:x..|u....|\d+|.)|(?:[*+?]|\{\d+\}|\{\d*,\d*\})[?+]?|.",
+    re.DOTALL,
+)
+_UNBOUNDED = 1_000_000
+
+
+def iter_repetitions(pattern: str) -> Iterator[tuple[str, int, int]]:
+    """Yield the tokens of a valid pattern, each with the minimum and the maximum of its repetitions.
+
+    A token is a literal text, an escape, a set, a bar, or one end of a group. The repetitions of a group are at its
+    closing parenthesis. A possessive repetition has a negative maximum.
+    """
+    pending = ""
+    for token in _TOKEN.findall(pattern):
+        if token[0] not in "*+?{" or token == "{":
+            if pending:
+                yield pending, 1, 1
+            pending = token
+            continue
+        if len(pending) > 1 and pending[0] not in "([\\":  # only the last character is repeated
+            yield pending[:-1], 1, 1
+            pending = pending[-1]
+        yield pending, *_read_quantifier(token)
+        pending = ""
+    if pending:
+        yield pending, 1, 1
+
+
+@functools.cache
+def _read_quantifier(token: str) -> tuple[int, int]:
+    if token[0] == "{":
+        low, comma, high = token[1:].rstrip("?+}").partition(",")
+        minimum, maximum = int(low or 0), int(high or (_UNBOUNDED if comma else low))
+    else:
+        minimum, maximum = int(token[0] == "+"), 1 if token[0] == "?" else _UNBOUNDED
+    return minimum, -maximum if token[1:].endswith("+") else maximum
+
+
+@functools.cache
+def required_words(pattern: str) -> tuple[str, ...]:
+    """Return words in lower case of which every match of a pattern contains at least one, or an empty tuple.
+
+    A substring search for them is much faster than the pattern, and spares its compilation for most texts.
+    """
+    groups: list[tuple[str, list[set[str]], set[str], int]] = []
+    # The current group: its opening, the words of its finished alternatives, and those of the last one.
+    opening, branches, best, best_chars = "(", [], set[str](), 0
+    literal = ""
+    for token, minimum, maximum in iter_repetitions(f"(?:{pattern})"):
+        first = token[0]
+        if first not in "|()[.^$" and minimum:
+            literal += _read_escape(token) if first == "\\" else token.lower()
+            if len(literal) > best_chars or (len(literal) == best_chars and len(best) > 1):
+                best, best_chars = {literal}, len(literal)
+            if maximum == 1 and (first != "\\" or _read_escape(token)):
+                continue
+        literal = ""
+        if first == "|":
+            branches.append(best)
+            best, best_chars = set(), 0
+        elif first == "(" and token[-1] != ")":
+            groups.append((opening, branches, best, best_chars))
+            opening, branches, best, best_chars = token, [], set(), 0
+        elif first == ")":
+            branches.append(best)
+            words = set().union(*branches) if all(branches) and opening[-1] not in "=!)" else set()
+            opening, branches, best, best_chars = groups.pop()
+            chars = min(map(len, words)) if words and minimum else 0
+            # Long words are rare in texts, and few words are searched faster.
+            if chars > best_chars or (chars == best_chars and len(words) < len(best)):
+                best, best_chars = words, chars
+    return tuple(word for word in best if not any(part in word for part in best if len(part) < len(word)))
+
+
+def _read_escape(escape: str) -> str:
+    if escape[1] in "xu" and len(escape) > 2:
+        return chr(int(escape[2:], 16)).lower()
+    return "" if escape[1].isalnum() else escape[1:]
+
+
+def search_likely(pattern: str, text: str, lower: str, flags: int = re.IGNORECASE) -> Match | None:
+    """Search a pattern if one of the words that it requires is in the text. `lower` is the text in lower case."""
+    words = required_words(pattern)
+    return None if words and not any(map(lower.__contains__, words)) else compile_regex(pattern, flags).search(text)
+
+
+def compile_user_pattern(pattern: str) -> re.Pattern[str]:
+    """Compile a user-defined pattern. Raise ValueError if it is invalid or unsafe for untrusted text."""
+    if len(pattern) > 2000:
+        raise ValueError(
+            f"Pattern of {len(pattern)} characters is too long, the maximum is 2000. Split it into several patterns."
+        )
+    try:
+        expression = re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ValueError(f"{pattern!r} is not a valid regular expression: {error}.") from None
+    if _has_nested_repetition(pattern):
+        raise ValueError(
+            f"{pattern!r} has a nested repetition, which can take hours on some texts. Bound one of the two, as "
+            f"in (a{{1,20}})+, or make the inner one possessive, as in (a++)+."
+        )
+    return expression
+
+
+_MIN_UNBOUNDED_REPEATS = 256
+"""A repetition with at least this maximum counts as unbounded."""
+
+
+def _has_nested_repetition(pattern: str) -> bool:
+    openings, has_repetition = [""], [False]  # of each open group
+    for token, _, maximum in iter_repetitions(pattern):
+        is_repeated = False
+        if token[0] == "(" and not token.endswith(")"):
+            openings.append(token)
+            has_repetition.append(False)
+        elif token == ")" and len(openings) > 1:
+            # No backtracking into an atomic group or a possessive repetition: an outer one cannot split it again.
+            is_atomic = openings.pop() == "(?>" or maximum < 0
+            is_repeated = has_repetition.pop() and not is_atomic
+        if maximum >= _MIN_UNBOUNDED_REPEATS:
+            if is_repeated:
+                return True
+            is_repeated = True
+        has_repetition[-1] |= is_repeated
+    return False
