@@ -304,7 +304,7 @@ def test_tally_is_bounded_at_any_load_and_still_opens_the_circuit():
             if not played.call(is_bad):
                 break
         circuit = played.guard.circuits[""]
-        assert len(circuit.results._entries) <= MAX_WINDOW_ENTRIES
+        assert len(circuit.entries) <= MAX_WINDOW_ENTRIES
     assert played.is_open()
 
 

@@ -23,9 +23,8 @@ from mulligan.core.records import (
     Prerequisite,
 )
 from mulligan.recover.plan import AttemptMove, BackoffMove, QueryMove, RecoveryMoves, RecoveryQueries, plan_recovery
-from mulligan.recover.policy import Policy
-from mulligan.recover.repair import Suggestion, suggest
-from mulligan.recover.tool import EarlierCall, Tool
+from mulligan.recover.policy import EarlierCall, Policy, Suggestion, Tool
+from mulligan.recover.repair import suggest
 
 REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "no", fingerprint="f")
 SCHEMA = {

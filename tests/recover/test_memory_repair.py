@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import LAST_PATH_SEGMENT, RUN_SPECIFIC, Change, Fix, Prerequisite, Run, Step
-from mulligan.recover.repair import PrerequisiteCall, suggest
-from mulligan.recover.tool import EarlierCall, Tool
+from mulligan.recover.policy import EarlierCall, PrerequisiteCall, Tool
+from mulligan.recover.repair import suggest
 from mulligan.store.base import DEFAULT_TENANT, FixQuery
-from mulligan.store.memory import MemoryStore
+from mulligan.store.sqlite import MemoryStore
 
 REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "no", fingerprint="f")
 SCHEMA = {

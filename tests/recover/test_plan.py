@@ -21,8 +21,7 @@ from mulligan.recover.plan import (
     plan_recovery,
     select_tellable,
 )
-from mulligan.recover.policy import Policy
-from mulligan.recover.tool import Tool
+from mulligan.recover.policy import Policy, Tool
 
 SCHEMA = {"type": "object", "properties": {"k": {"type": "integer", "maximum": 10}}}
 PRECEDENT = Precedent(method="retry")

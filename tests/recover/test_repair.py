@@ -20,10 +20,9 @@ from mulligan.classify.kinds import (
 )
 from mulligan.core.failure import Failure, Kind, TookEffect
 from mulligan.core.privileged_arguments import is_privileged
-from mulligan.recover import error_bounds, history, schema
-from mulligan.recover.confidence import STRATEGY_CONFIDENCE
-from mulligan.recover.repair import MAX_SUGGESTIONS, Suggestion, suggest
-from mulligan.recover.tool import EarlierCall, Tool
+from mulligan.recover import error_repair, history, schema
+from mulligan.recover.policy import EarlierCall, Suggestion, Tool
+from mulligan.recover.repair import MAX_SUGGESTIONS, STRATEGY_CONFIDENCE, suggest
 
 ANY_NUMBER = {"type": "integer"}
 
@@ -572,9 +571,9 @@ def test_a_boolean_is_not_a_number_and_a_text_is_no_argument_to_bound():
 )
 def test_no_error_text_makes_the_search_for_a_bound_take_more_than_linear_time(filling, monkeypatch):
     # Were it quadratic, a text of this length would take hours.
-    monkeypatch.setattr(error_bounds, "MAX_SCANNED_CHARS", 400_000)
-    assert error_bounds.find_error_bound("top_k " + filling * (400_000 // len(filling)), {"top_k": 50}) is None
-    assert error_bounds.find_expected_values("top_k " + filling * (400_000 // len(filling)), {"top_k": 50}) == []
+    monkeypatch.setattr(error_repair, "MAX_SCANNED_CHARS", 400_000)
+    assert error_repair.find_error_bound("top_k " + filling * (400_000 // len(filling)), {"top_k": 50}) is None
+    assert error_repair.find_expected_values("top_k " + filling * (400_000 // len(filling)), {"top_k": 50}) == []
 
 
 def test_a_call_with_very_many_numbers_is_not_searched_for():

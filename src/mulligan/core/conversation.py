@@ -1,24 +1,27 @@
-"""Conversations in any provider's format: roles, texts, call and result ids, token estimates.
+"""Messages of every provider, parsed into `Message` and `Block` and rendered back.
 
-Supports OpenAI (chat and responses), Anthropic, Google, Bedrock, LangChain, pairs and plain texts, as dictionaries or
-objects. Nothing here changes its input.
+Supports OpenAI (chat and responses), Anthropic, Google, Bedrock, LiteLLM, LangChain, pairs and plain texts, as
+dictionaries or objects. Nothing here changes a message: changes are made on copies.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from mulligan.core.failure import SettingsError
 
 CONVERSATION_ARGUMENTS = ("messages", "contents", "input", "prompt", "conversation", "history")
 """Argument names that may hold a conversation."""
 INSTRUCTION_ARGUMENTS = ("system", "instructions", "system_prompt", "system_instruction")
 MAX_MESSAGE_PARTS = 5000
 """Maximum number of blocks or values of one message that are read."""
-IMAGE_TOKENS = 1000
-"""Estimated tokens of an image or file. The cost does not depend on the length of its data."""
 
 Role = Literal["system", "user", "assistant", "tool"]
+BlockType = Literal["text", "call", "result", "reasoning", "other"]
 Path = tuple[str | int, ...]
 
 _ROLES: dict[str, Role] = {
@@ -33,34 +36,13 @@ _ROLES: dict[str, Role] = {
     "function": "tool",
     "ipython": "tool",
 }
-_LABEL_FIELDS = frozenset({"type", "role", "cache_control", "mime_type", "mimeType", "status"})
-_BINARY_FIELDS = frozenset(
-    {"data", "image_url", "file_data", "inline_data", "inlineData", "bytes", "audio", "signature"}
-)
-_CONTENT_FIELDS = (
-    "content", "parts", "text", "tool_calls", "function", "function_call", "function_response", "output", "arguments",
-    "name", "input", "args", "response",
-)  # fmt: skip
-_STRUCTURE_FIELDS = (
-    frozenset(_CONTENT_FIELDS)
-    | _LABEL_FIELDS
-    | {"id", "tool_call_id", "tool_use_id", "call_id", "toolUseId", "summary"}
-)
-"""Field names that belong to the structure of a message, not to its content."""
-_RESULT_FIELDS = ("response", "json")
-"""Fields in which providers accept tool results as data."""
+_LISTS = (list, tuple)
+_CONTENT_TYPES = (str, list, tuple)
+_CONTENT_FIELDS = ("content", "parts", "output", "text", "output_text")
+"""Fields that hold the content of a message. The first that is not empty counts."""
 _TEXT_BLOCK_TYPES = ("text", "input_text", "output_text", "refusal")
-
-
-class TextSlot(NamedTuple):
-    """A text of a message and its path."""
-
-    path: Path
-    text: str
-    is_observation: bool
-    """Whether the text is a tool result."""
-    wrap: str = ""
-    """If the path holds data: the key under which a replacement text is stored."""
+_EXTRA_FIELDS = ("refusal", "audio", "images")
+"""Fields with which an OpenAI message answers in another form than text and calls."""
 
 
 def get_field(thing: Any, name: str | int) -> Any:
@@ -77,179 +59,291 @@ def get_field(thing: Any, name: str | int) -> Any:
         return None
 
 
+def _first_field(thing: Any, *names: str) -> tuple[str, Any]:
+    """Return the first of these members that is set, with its name."""
+    return next(((name, value) for name in names if (value := get_field(thing, name)) is not None), (names[0], None))
+
+
 def conversation_argument(arguments: Mapping[str, Any]) -> str | None:
     """Return the name of the argument that holds the conversation."""
     for name in CONVERSATION_ARGUMENTS:
         if name in arguments and isinstance(arguments[name], str | list | tuple | dict):
             return name
     for name, value in arguments.items():
-        if isinstance(value, list | tuple) and value and get_field(value[0], "role") is not None:
+        if isinstance(value, _LISTS) and value and get_field(value[0], "role") is not None:
             return name
     return None
 
 
-def role_of(message: Any) -> Role:
-    """Return the role of a message. Tool results have the role "tool", even in a message of the user."""
-    if isinstance(message, str):
-        return "user"
-    if _is_pair(message):
-        return _ROLES.get(message[0].lower(), "user")
-    label = get_field(message, "role")
-    if not isinstance(label, str):
-        label = get_field(message, "type")
-        if not isinstance(label, str):
-            return "user"
-        if label.endswith("_output"):
-            return "tool"
-        if label == "reasoning" or label.endswith("_call"):
-            return "assistant"
-    resolved_role = _ROLES.get(label.lower(), "user")
-    if (
-        resolved_role == "user"
-        and result_ids(message)
-        and not any(not slot.is_observation for slot in find_text_slots(message))
+# Parsing
+
+
+class TextSlot(NamedTuple):
+    """A replaceable text of a message and its path."""
+
+    path: Path
+    text: str
+    is_observation: bool = False
+    """Whether the text is a tool result."""
+    wrap: str = ""
+    """If the path holds data: the key under which a replacement text is stored."""
+
+
+class Block(NamedTuple):
+    """One part of a message."""
+
+    type: BlockType
+    path: Path
+    """Path of the value in the message."""
+    value: Any
+    """The text, the arguments of the call, the tool result, or the part itself, as the provider has it."""
+    id: Any = None
+    """Id of the call, or the tool's name for providers without ids."""
+    name: Any = None
+    """Name of the called tool."""
+    is_error: bool | None = None
+    """Whether the result is declared to be an error, if anything is declared."""
+    slots: tuple[TextSlot, ...] = ()
+    """Replaceable texts: what was written, and tool results."""
+
+
+class Message(NamedTuple):
+    """A message of any provider."""
+
+    source: Any
+    role: Role
+    """The author. Tool results have the role "tool", even in a message of the user."""
+    label: str
+    """The provider's own name of the role."""
+    blocks: tuple[Block, ...]
+
+    @property
+    def slots(self) -> list[TextSlot]:
+        return [slot for block in self.blocks for slot in block.slots]
+
+    @property
+    def texts(self) -> list[str]:
+        """Return the texts that the author wrote, without tool results."""
+        return [block.value for block in self.blocks if block.type == "text"]
+
+    @property
+    def calls(self) -> list[Block]:
+        return [block for block in self.blocks if block.type == "call"]
+
+    def ids(self, block_type: BlockType) -> list[str]:
+        """Return the ids of the calls, or of the calls whose results the message holds."""
+        ids = (block.id for block in self.blocks if block.type == block_type)
+        return list(dict.fromkeys(id for id in ids if isinstance(id, str) and id))
+
+    def render(self, texts: Iterable[tuple[TextSlot, str]]) -> Any:
+        """Return the message in its own form with other texts. Raises TypeError if an object cannot be copied."""
+        rendered = self.source
+        for slot, text in texts:
+            if text is not slot.text:
+                rendered = replace_at(rendered, slot.path, {slot.wrap: text} if slot.wrap else text)
+        return rendered
+
+
+def parse_message(source: Any, path: Path = ()) -> Message:
+    """Parse a message of any provider. Never raises: what is not recognized has no blocks.
+
+    `path` is the path of the message, which the paths of its blocks begin with.
+    """
+    if isinstance(source, str):
+        return Message(source, "user", "user", (_text_block(path, source),))
+    if isinstance(source, tuple) and len(source) == 2 and isinstance(source[0], str):
+        role = _ROLES.get(source[0].lower(), "user")
+        blocks = _parse_content(source[1], (*path, 1))
+        if role == "tool":
+            blocks = [_with_observations(Block("result", (*path, 1), source[1]), blocks)]
+        return Message(source, role, source[0], tuple(blocks))
+    label, item_type = get_field(source, "role"), get_field(source, "type")
+    item_type = item_type if isinstance(item_type, str) else ""
+    label = label if isinstance(label, str) else item_type
+    blocks = _parse_fields(source, item_type, path)
+    role = _ROLES.get(label.lower(), "user")
+    if role == "tool" or item_type == "tool" or item_type.endswith("_output"):
+        role = "tool" if role == "user" else role
+        texts = [block for block in blocks if block.type == "text"]
+        remaining = [block for block in blocks if block.type != "text"]
+        if texts or all(block.type != "result" for block in remaining):
+            blocks = [_with_observations(_build_result(source, path), texts), *remaining]
+    elif item_type == "reasoning" or item_type.endswith("_call"):
+        role = "assistant" if role == "user" else role
+    elif not blocks and label and label.lower() not in _ROLES:
+        blocks = [Block("other", path, source)]
+    elif role == "user" and any(block.type == "result" for block in blocks):
+        role = "user" if any(block.type == "text" and block.slots for block in blocks) else "tool"
+    return Message(source, role, label or "user", tuple(blocks))
+
+
+def parse_messages(sources: Iterable[Any]) -> list[Message]:
+    """Parse the messages of a conversation."""
+    return [parse_message(source) for source in sources]
+
+
+def _parse_fields(source: Any, item_type: str, path: Path) -> list[Block]:
+    if item_type == "reasoning":
+        return [Block("reasoning", path, source)]
+    if item_type.endswith("_call"):
+        name, value = _first_field(source, "arguments", "input")
+        id = get_field(source, "call_id") or get_field(source, "id")
+        return [Block("call", (*path, name), value, id, get_field(source, "name"))]
+    blocks: list[Block] = []
+    for name in _CONTENT_FIELDS:
+        content = get_field(source, name)
+        if isinstance(content, _CONTENT_TYPES) and content:
+            blocks += _parse_content(content, (*path, name))
+            break
+    calls = get_field(source, "tool_calls")
+    for number, call in enumerate(calls if isinstance(calls, _LISTS) else ()):
+        blocks.append(_parse_tool_call(call, (*path, "tool_calls", number)))
+    legacy = get_field(source, "function_call")
+    if isinstance(name := get_field(legacy, "name"), str):
+        blocks.append(Block("call", (*path, "function_call", "arguments"), get_field(legacy, "arguments"), name, name))
+    blocks += (Block("other", (*path, name), value) for name in _EXTRA_FIELDS if (value := get_field(source, name)))
+    return blocks
+
+
+def _text_block(path: Path, text: str) -> Block:
+    return Block("text", path, text, slots=(TextSlot(path, text),) if text else ())
+
+
+def _parse_content(content: Any, path: Path) -> list[Block]:
+    if isinstance(content, str):
+        return [_text_block(path, content)]
+    if not isinstance(content, _LISTS):
+        return []
+    return [_parse_block(part, (*path, number)) for number, part in enumerate(content[:MAX_MESSAGE_PARTS])]
+
+
+def _parse_block(part: Any, path: Path) -> Block:
+    if isinstance(part, str):
+        return _text_block(path, part)
+    part_type, text = get_field(part, "type"), get_field(part, "text")
+    part_type = part_type if isinstance(part_type, str) else ""
+    if isinstance(text, str) and (not part_type or part_type in _TEXT_BLOCK_TYPES):
+        return _text_block((*path, "text"), text)
+    if part_type == "tool_use":
+        return Block("call", (*path, "input"), get_field(part, "input"), get_field(part, "id"), get_field(part, "name"))
+    if part_type == "tool_result":
+        content, is_error = get_field(part, "content"), get_field(part, "is_error")
+        block = Block("result", (*path, "content"), content, get_field(part, "tool_use_id"), is_error=is_error)
+        return _with_observations(block, _parse_content(content, block.path))
+    if part_type in ("thinking", "reasoning"):
+        return Block("reasoning", path, part)
+    for name in ("toolUse", "tool_use", "function_call", "functionCall", "toolResult", "tool_result",
+                 "function_response", "functionResponse"):  # fmt: skip
+        member = get_field(part, name)
+        if member is not None and not isinstance(member, str):
+            return _parse_member(name, member, (*path, name))
+    if isinstance(part, Mapping) and part.get("json") is not None:
+        return Block("other", path, part, slots=(TextSlot(path, dump_json(part["json"]), wrap="text"),))
+    return Block("other", path, part)
+
+
+def _parse_member(name: str, member: Any, path: Path) -> Block:
+    """Parse the one member of a block of Bedrock or Google."""
+    id = get_field(member, "toolUseId") or get_field(member, "id") or get_field(member, "name")
+    field_name, value = _first_field(member, "input", "args", "content", "response")
+    path = (*path, field_name)
+    if name in ("toolUse", "tool_use", "function_call", "functionCall"):
+        return Block("call", path, value, id, get_field(member, "name"))
+    is_error = True if get_field(member, "status") == "error" else None
+    block = Block("result", path, value, id, is_error=is_error)
+    if field_name == "response" and isinstance(value, Mapping):
+        key, entry = next(iter(value.items())) if len(value) == 1 else ("", None)
+        if isinstance(entry, str):
+            return block._replace(slots=(TextSlot((*path, key), entry, True),))
+        return block._replace(slots=(TextSlot(path, dump_json(value), True, "result"),))
+    return _with_observations(block, _parse_content(value, path))
+
+
+def _parse_tool_call(call: Any, path: Path) -> Block:
+    """Parse a call of OpenAI (`function`, `custom`) or LangChain (`args`)."""
+    holder_name, holder = _first_field(call, "function", "custom")
+    if holder is None:
+        holder = call
+    else:
+        path = (*path, holder_name)
+    name, value = _first_field(holder, "arguments", "args", "input")
+    return Block("call", (*path, name), value, get_field(call, "id"), get_field(holder, "name"))
+
+
+def _build_result(source: Any, path: Path) -> Block:
+    """Return the content of a tool's message as one result."""
+    name, value = _first_field(source, *_CONTENT_FIELDS)
+    _, id = _first_field(source, "tool_call_id", "call_id", "name")
+    is_error = get_field(source, "is_error")
+    if not isinstance(is_error, bool):
+        is_error = True if get_field(source, "status") == "error" else None
+    return Block("result", (*path, name), value, id, is_error=is_error)
+
+
+def _with_observations(result: Block, blocks: Iterable[Block]) -> Block:
+    slots = (slot._replace(is_observation=True) for block in blocks for slot in block.slots)
+    return result._replace(slots=tuple(slots))
+
+
+class ModelAnswer(NamedTuple):
+    """A model's answer, with paths from its outermost object."""
+
+    blocks: tuple[Block, ...]
+    finish_reason: str
+
+
+def parse_answer(answer: Any) -> ModelAnswer | None:
+    """Parse an answer of OpenAI (chat and responses), Anthropic or Google, or return None."""
+    messages: list[tuple[Path, Any]]
+    if isinstance(choices := get_field(answer, "choices"), _LISTS) and choices:
+        message = get_field(choices[0], "message")
+        if message is None:
+            return None
+        messages, finish_reason = [(("choices", 0, "message"), message)], get_field(choices[0], "finish_reason")
+    elif isinstance(output := get_field(answer, "output"), _LISTS) and isinstance(
+        finish_reason := get_field(answer, "status"), str
     ):
-        return "tool"
-    return resolved_role
-
-
-def _is_pair(message: Any) -> bool:
-    return isinstance(message, tuple) and len(message) == 2 and isinstance(message[0], str)
-
-
-def _members(message: Any) -> Iterator[tuple[Path, Any]]:
-    """Yield the blocks of a message with their paths."""
-    for name in ("content", "parts", "output"):
-        blocks = get_field(message, name)
-        if isinstance(blocks, list | tuple):
-            yield from (((name, number), block) for number, block in enumerate(blocks[:MAX_MESSAGE_PARTS]))
-
-
-def _tool_part(block: Any, *names: str) -> tuple[str, Any]:
-    """Return the first of these members of a block that is not a text, with its name."""
-    for name in names:
-        part = get_field(block, name)
-        if part is not None and not isinstance(part, str):
-            return name, part
-    return "", None
-
-
-def find_text_slots(message: Any) -> list[TextSlot]:
-    """Return the replaceable texts of a message: what was written, and tool results."""
-    if isinstance(message, str):
-        return [TextSlot((), message, False)]
-    if _is_pair(message):
-        return [TextSlot((1,), message[1], message[0] in ("tool", "function"))] if isinstance(message[1], str) else []
-    role_name, message_type = get_field(message, "role"), get_field(message, "type")
-    is_tool = role_name in ("tool", "function", "ipython") or (
-        isinstance(message_type, str) and (message_type == "tool" or message_type.endswith("_output"))
-    )
-    text_slots = [
-        TextSlot((name,), text, is_tool)
-        for name in ("content", "output", "text", "parts")
-        if isinstance(text := get_field(message, name), str) and text
-    ]
-    for path, block in _members(message):
-        text_slots.extend(_block_slots(block, path, is_tool))
-    return text_slots
-
-
-def _block_slots(block: Any, path: Path, is_tool: bool) -> Iterator[TextSlot]:
-    if isinstance(block, str):
-        yield TextSlot(path, block, is_tool)
-        return
-    block_type = get_field(block, "type")
-    if (
-        isinstance(text := get_field(block, "text"), str)
-        and text
-        and (block_type in _TEXT_BLOCK_TYPES or not isinstance(block_type, str))
+        messages = [(("output", number), item) for number, item in enumerate(output)]
+        if finish_reason == "incomplete":
+            finish_reason = get_field(get_field(answer, "incomplete_details"), "reason")
+    elif isinstance(get_field(answer, "content"), _LISTS) and isinstance(
+        finish_reason := get_field(answer, "stop_reason"), str
     ):
-        yield TextSlot((*path, "text"), text, is_tool)
-    if block_type == "tool_result":
-        content = get_field(block, "content")
-        if isinstance(content, str):
-            yield TextSlot((*path, "content"), content, True)
-        elif isinstance(content, list | tuple):
-            for number, part in enumerate(content[:MAX_MESSAGE_PARTS]):
-                yield from _block_slots(part, (*path, "content", number), True)
-        return
-    name, result = _tool_part(block, "toolResult", "tool_result")
-    if name:
-        for number, part in enumerate(list(get_field(result, "content") or ())[:MAX_MESSAGE_PARTS]):
-            where = (*path, name, "content", number)
-            if isinstance(text := get_field(part, "text"), str):
-                yield TextSlot((*where, "text"), text, True)
-            elif (data := get_field(part, "json")) is not None:
-                yield TextSlot(where, _dump_json(data), True, "text")
-    name, result = _tool_part(block, "function_response", "functionResponse")
-    if name and isinstance(data := get_field(result, "response"), Mapping):
-        single_entry = next(iter(data.items())) if len(data) == 1 else ("", None)
-        if isinstance(single_entry[1], str):
-            yield TextSlot((*path, name, "response", single_entry[0]), single_entry[1], True)
-        else:
-            yield TextSlot((*path, name, "response"), _dump_json(data), True, "result")
+        messages = [((), answer)]
+    elif isinstance(candidates := get_field(answer, "candidates"), _LISTS) and candidates:
+        _, finish_reason = _first_field(candidates[0], "finish_reason", "finishReason")
+        finish_reason = getattr(finish_reason, "name", finish_reason)
+        messages = [(("candidates", 0, "content"), get_field(candidates[0], "content"))]
+    else:
+        return None
+    blocks = [block for path, message in messages for block in parse_message(message, path).blocks]
+    return ModelAnswer(tuple(blocks), str(finish_reason).lower())
 
 
-def _as_text(result: Any) -> str:
-    """Return a data result as the text a model reads; empty if it is text already."""
-    if not isinstance(result, Mapping) or (len(result) == 1 and isinstance(next(iter(result.values())), str)):
-        return ""
-    return _dump_json(result)
+_TOKEN_USAGE_FIELDS = {
+    "input": ("prompt_tokens", "input_tokens", "prompt_token_count", "promptTokenCount"),
+    "output": ("completion_tokens", "output_tokens", "candidates_token_count", "candidatesTokenCount"),
+}
 
 
-def _dump_json(data: Any) -> str:
-    import json  # lazy: few providers need it
-
-    try:
-        return json.dumps(data, ensure_ascii=False, default=str)
-    except (TypeError, ValueError, RecursionError):
-        return str(data)
-
-
-def call_ids(message: Any) -> list[str]:
-    """Return the ids of the calls in a message, or tool names for providers without ids."""
-    raw_ids: list[Any] = []
-    calls = get_field(message, "tool_calls")
-    if isinstance(calls, list | tuple):
-        raw_ids += [get_field(call, "id") for call in calls]
-    if isinstance(legacy := get_field(get_field(message, "function_call"), "name"), str):
-        raw_ids.append(legacy)
-    message_type = get_field(message, "type")
-    if isinstance(message_type, str) and message_type.endswith("_call"):
-        raw_ids.append(get_field(message, "call_id") or get_field(message, "id"))
-    for _, block in _members(message):
-        if get_field(block, "type") == "tool_use":
-            raw_ids.append(get_field(block, "id"))
-        for names in (("toolUse", "tool_use"), ("function_call", "functionCall")):
-            _, call = _tool_part(block, *names)
-            if call is not None:
-                raw_ids.append(get_field(call, "toolUseId") or get_field(call, "id") or get_field(call, "name"))
-    return _unique_ids(raw_ids)
+def read_token_usage(answer: Any) -> dict[str, int] | None:
+    """Return the token usage that an answer reports, as `input` and `output`."""
+    for usage in (get_field(answer, name) for name in ("usage", "usage_metadata", "usageMetadata")):
+        token_counts = {
+            name: count
+            for name, spellings in _TOKEN_USAGE_FIELDS.items()
+            for spelling in spellings
+            if type(count := get_field(usage, spelling)) is int and count >= 0
+        }
+        if token_counts:
+            return token_counts
+    return None
 
 
-def result_ids(message: Any) -> list[str]:
-    """Return the ids of the calls whose results a message holds."""
-    raw_ids: list[Any] = [get_field(message, "tool_call_id")]
-    message_type = get_field(message, "type")
-    if isinstance(message_type, str) and message_type.endswith("_output"):
-        raw_ids.append(get_field(message, "call_id"))
-    if get_field(message, "role") == "function" and get_field(message, "tool_call_id") is None:
-        raw_ids.append(get_field(message, "name"))
-    for _, block in _members(message):
-        if get_field(block, "type") == "tool_result":
-            raw_ids.append(get_field(block, "tool_use_id"))
-        for names in (("toolResult", "tool_result"), ("function_response", "functionResponse")):
-            _, result = _tool_part(block, *names)
-            if result is not None:
-                raw_ids.append(get_field(result, "toolUseId") or get_field(result, "id") or get_field(result, "name"))
-    return _unique_ids(raw_ids)
+# Exchanges
 
 
-def _unique_ids(values: list[Any]) -> list[str]:
-    return list(dict.fromkeys(value for value in values if isinstance(value, str) and value))
-
-
-def group_exchanges(messages: Sequence[Any]) -> list[range]:
+def group_exchanges(messages: Sequence[Message]) -> list[range]:
     """Group messages into exchanges: a model message with the results of its calls.
 
     Remove an exchange as a whole: providers reject a call without its result.
@@ -258,12 +352,12 @@ def group_exchanges(messages: Sequence[Any]) -> list[range]:
     open_calls: dict[str, list[int]] = {}
     before: Role | None = None
     for number, message in enumerate(messages):
-        current_role, answers = role_of(message), result_ids(message)
+        answers = message.ids("result")
         opener = [open_calls[call_id].pop() for call_id in answers if open_calls.get(call_id)]
         if parts and (
             opener
-            or (current_role == "tool" and before in ("assistant", "tool"))
-            or (current_role == before == "assistant")
+            or (message.role == "tool" and before in ("assistant", "tool"))
+            or (message.role == before == "assistant")
         ):
             first = min([*opener, parts[-1].start])
             while len(parts) > 1 and parts[-1].start > first:
@@ -271,24 +365,27 @@ def group_exchanges(messages: Sequence[Any]) -> list[range]:
             parts[-1] = range(parts[-1].start, number + 1)
         else:
             parts.append(range(number, number + 1))
-        for call_id in call_ids(message):
+        for call_id in message.ids("call"):
             open_calls.setdefault(call_id, []).append(parts[-1].start)
-        before = "tool" if answers else current_role
+        before = "tool" if answers else message.role
     return parts
 
 
-def find_unpaired(messages: Sequence[Any]) -> tuple[list[str], list[str]]:
+def find_unpaired(messages: Iterable[Message]) -> tuple[list[str], list[str]]:
     """Return the calls without a result, and the results without a call."""
     unanswered: list[str] = []
     unrequested: list[str] = []
     for message in messages:
-        for call_id in result_ids(message):
+        for call_id in message.ids("result"):
             if call_id in unanswered:
                 unanswered.remove(call_id)
             else:
                 unrequested.append(call_id)
-        unanswered.extend(call_ids(message))
+        unanswered.extend(message.ids("call"))
     return unanswered, unrequested
+
+
+# Rendering
 
 
 def replace_at(thing: Any, path: Path, value: Any) -> Any:
@@ -299,7 +396,7 @@ def replace_at(thing: Any, path: Path, value: Any) -> Any:
     inner = replace_at(get_field(thing, name), remaining_path, value) if remaining_path else value
     if isinstance(thing, Mapping):
         return {**thing, name: inner}
-    if isinstance(thing, list | tuple):
+    if isinstance(thing, _LISTS):
         twin = list(thing)
         twin[int(name)] = inner
         return type(thing)(twin)
@@ -321,117 +418,175 @@ def replace_at(thing: Any, path: Path, value: Any) -> Any:
 
 def user_message(messages: Sequence[Any], text: str) -> Any:
     """Build a user message in the format of this conversation."""
-    for message in reversed(messages):
-        if role_of(message) != "user" or result_ids(message) or (message_slots := find_text_slots(message)) == []:
+    for source in reversed(messages):
+        message = parse_message(source)
+        if message.role != "user" or message.ids("result") or not message.slots:
             continue
-        first = message_slots[0]
+        path = message.slots[0].path
         try:
-            if len(first.path) <= 1 or isinstance(message, tuple):
-                new_message = replace_at(message, first.path, text)
+            if len(path) <= 1 or isinstance(source, tuple):
+                new_message = replace_at(source, path, text)
             else:  # keep only this block in the new message
-                block = replace_at(get_field(get_field(message, first.path[0]), first.path[1]), first.path[2:], text)
-                new_message = replace_at(message, first.path[:1], [block])
+                block = replace_at(get_field(get_field(source, path[0]), path[1]), path[2:], text)
+                new_message = replace_at(source, path[:1], [block])
         except TypeError:
             continue
-        return (
-            {name: value for name, value in new_message.items() if name != "id"}
-            if isinstance(new_message, dict)
-            else new_message
-        )
+        if isinstance(new_message, dict):
+            return {name: value for name, value in new_message.items() if name != "id"}
+        return new_message
     form = next((message for message in messages if not isinstance(message, str)), None)
     if messages and form is None:
         return text
     if get_field(form, "parts") is not None:
         return {"role": "user", "parts": [{"text": text}]}
     blocks = get_field(form, "content")
-    if isinstance(blocks, list) and blocks and get_field(blocks[0], "type") is None and isinstance(blocks[0], Mapping):
+    if isinstance(blocks, list) and blocks and isinstance(blocks[0], Mapping) and get_field(blocks[0], "type") is None:
         return {"role": "user", "content": [{"text": text}]}  # Bedrock content blocks have no type
     return {"role": "user", "content": text}
 
 
-_TOKEN_PATTERN = r"[A-Za-z]{1,9}|[^\w\s]{1,2}|_|\n\s*|  +|[^\x00-\x7f]"
-_WORD_PIECES = re.compile(rf"\d{{1,3}}|{_TOKEN_PATTERN}")
-_DIGIT_PIECES = re.compile(rf"\d|{_TOKEN_PATTERN}")
-TOKENS_PER_PIECE = 1.02
-"""Average tokens per matched piece for common tokenizers, measured on prose, code, logs and JSON."""
-MAX_COUNTED_CHARS = 12_000
-"""Longer texts are estimated from three samples."""
+def to_text(result: Any) -> str:
+    """Return a tool's result as the text that a model reads."""
+    if isinstance(result, str):
+        return result
+    try:
+        return msgspec.json.encode(result, enc_hook=str).decode()
+    except Exception:  # noqa: BLE001 - objects of any class
+        return str(result)
 
 
-def count_word_tokens(text: str) -> float:
-    """Estimate the tokens of a text from word pieces, digit groups, punctuation and indentation."""
-    return _count_pieces(_WORD_PIECES, text)
+def dump_json(data: Any) -> str:
+    """Return data as JSON with the spaces that most clients write, or as its string."""
+    import json  # lazy: few providers need it
+
+    try:
+        return json.dumps(data, ensure_ascii=False, default=str)
+    except (TypeError, ValueError, RecursionError):
+        return str(data)
 
 
-def count_digit_tokens(text: str) -> float:
-    """Estimate the tokens of a text for tokenizers with one token per digit."""
-    return _count_pieces(_DIGIT_PIECES, text)
+# Agent loops
 
 
-def _count_pieces(pattern: re.Pattern[str], text: str) -> float:
-    if len(text) > MAX_COUNTED_CHARS:
-        third, middle = MAX_COUNTED_CHARS // 3, len(text) // 2
-        sample = text[:third] + text[middle : middle + third] + text[-third:]
-        return TOKENS_PER_PIECE * len(pattern.findall(sample)) * len(text) / len(sample)
-    return TOKENS_PER_PIECE * len(pattern.findall(text))
+CallResult = tuple[Any, Any, bool]
+"""The id of a call, its result, and whether it is a failure."""
 
 
-def count_letter_tokens(text: str) -> float:
-    """Estimate the tokens of a text as one per four characters."""
-    return len(text) / 4
+class MessageFormat:
+    """OpenAI's messages in an agent loop: `tool_calls`, answered by messages with the role `tool`."""
+
+    def format_tool(self, name: str, description: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the definition of a tool for the model."""
+        return {"type": "function", "function": {"name": name, "description": description, "parameters": dict(schema)}}
+
+    def add_results(self, messages: list[Any], results: Sequence[CallResult]) -> None:
+        """Append the results of the calls of a reply."""
+        for id, result, _ in results:
+            messages.append({"role": "tool", "tool_call_id": id, "content": to_text(result)})
+
+    def add_notice(self, messages: list[Any], notice: str) -> None:
+        """Append a note from mulligan."""
+        messages.append({"role": "user", "content": notice})
 
 
-def estimate_tokens(
-    value: Any, count_tokens: Callable[[str], float] = count_word_tokens, *, is_serialized: bool = False
-) -> float:
-    """Estimate the tokens of a message, a schema or a whole conversation.
+class AnthropicFormat(MessageFormat):
+    """Anthropic's content blocks: `tool_use`, answered by `tool_result` blocks in one user message."""
 
-    Most providers count the text that the model reads. `is_serialized` counts the request as JSON, with all names,
-    punctuation and escapes.
+    def format_tool(self, name: str, description: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+        return {"name": name, "description": description, "input_schema": dict(schema) or {"type": "object"}}
+
+    def add_results(self, messages: list[Any], results: Sequence[CallResult]) -> None:
+        blocks: list[dict[str, Any]] = []
+        for id, result, is_error in results:
+            block = {"type": "tool_result", "tool_use_id": id, "content": to_text(result)}
+            blocks.append(block | {"is_error": True} if is_error else block)
+        messages.append({"role": "user", "content": blocks})
+
+    def add_notice(self, messages: list[Any], notice: str) -> None:
+        last = messages[-1] if messages else None
+        # Append to the message with the results: some providers reject two user messages in a row.
+        if isinstance(last, dict) and last.get("role") == "user":
+            messages[-1] = {**last, "content": [*_to_blocks(last["content"]), {"type": "text", "text": notice}]}
+        else:
+            super().add_notice(messages, notice)
+
+
+OPENAI, ANTHROPIC = MessageFormat(), AnthropicFormat()
+STYLES = {"openai": OPENAI, "anthropic": ANTHROPIC}
+
+
+def choose_message_format(style: str | None, messages: Sequence[Any]) -> MessageFormat:
+    """Return the format for a style, or detect it from the messages."""
+    if style is not None and style not in STYLES:
+        raise SettingsError(f"Invalid style {style!r}. Use 'openai' or 'anthropic'.")
+    if style is not None:
+        return STYLES[style]
+    return ANTHROPIC if any(_has_tool_blocks(get_field(message, "content")) for message in messages) else OPENAI
+
+
+def _has_tool_blocks(content: Any) -> bool:
+    blocks = content if isinstance(content, _LISTS) else ()
+    return any(get_field(block, "type") in ("tool_use", "tool_result") for block in blocks)
+
+
+def _to_blocks(content: Any) -> list[Any]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReply:
+    """A model's reply in an agent loop: text, calls, and the message to append to the conversation."""
+
+    text: str
+    calls: Sequence[Block]
+    message: Any
+    message_format: MessageFormat
+
+
+def parse_reply(reply: Any, message_format: MessageFormat) -> ModelReply:
+    """Parse a reply: a text, an OpenAI completion or message, or an Anthropic message; object or dictionary."""
+    choices, source = get_field(reply, "choices"), reply
+    if isinstance(choices, _LISTS) and choices:
+        source, message_format = get_field(choices[0], "message"), OPENAI
+    elif not isinstance(reply, str):
+        content = get_field(reply, "content")
+        if not isinstance(content, _CONTENT_TYPES) and all(
+            get_field(reply, name) is None for name in ("role", "tool_calls")
+        ):
+            raise SettingsError(
+                f"Unsupported model reply of type {type(reply).__name__}. "
+                "Return a string, an OpenAI completion or message, or an Anthropic message."
+            )
+        has_blocks = isinstance(content, _LISTS) and not get_field(reply, "tool_calls")
+        is_anthropic = has_blocks and (
+            message_format is ANTHROPIC or get_field(reply, "stop_reason") is not None or _has_tool_blocks(content)
+        )
+        message_format = ANTHROPIC if is_anthropic else OPENAI
+    message = parse_message(source)
+    text = "\n".join(message.texts)
+    calls = [call for call in message.calls if call.path[0] != "function_call"]  # the legacy API has no call ids
+    if isinstance(reply, str) or (message_format is OPENAI and not isinstance(source, Mapping)):
+        source = {"role": "assistant", "content": text if isinstance(reply, str) else text or None}
+        if calls:
+            source["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.value}}
+                for call in calls
+            ]
+    elif message_format is ANTHROPIC:
+        source = {"role": "assistant", "content": list(get_field(source, "content"))}
+    return ModelReply(text, calls, source, message_format)
+
+
+def prepend_lessons(messages: Sequence[Any], lessons: str) -> list[Any]:
+    """Insert lessons after the system message, or into the first user message as a separate block.
+
+    Both providers accept that; some reject an additional system message.
     """
-    total = 0.0
-    pending = [value]
-    for _ in range(MAX_MESSAGE_PARTS * 20):
-        if not pending:
-            break
-        item = pending.pop()
-        if isinstance(item, str):
-            if item.startswith("data:") and len(item) > 1000:
-                total += IMAGE_TOKENS
-            else:
-                total += count_tokens(escape_json(item) if is_serialized else item)
-        elif isinstance(item, bytes):
-            total += IMAGE_TOKENS
-        elif isinstance(item, list | tuple):
-            total += count_tokens("[]") if is_serialized else 1
-            pending.extend(item[:MAX_MESSAGE_PARTS])
-        elif isinstance(item, bool | int | float):
-            total += count_tokens(str(item)) if is_serialized else 1
-        elif item is not None:
-            is_form = not isinstance(item, Mapping)
-            total += count_tokens("{}") if is_serialized else 0
-            for name, member in (_members_of(item) if is_form else item).items():
-                if is_serialized:
-                    total += count_tokens(f'"{name}": , ')
-                else:
-                    total += 0.4 if is_form or name in _STRUCTURE_FIELDS else len(str(name)) / 4 + 1
-                if name in _BINARY_FIELDS and not isinstance(member, int | float):
-                    total += IMAGE_TOKENS
-                elif not is_serialized and name in _RESULT_FIELDS and (data := _as_text(member)):
-                    total += count_tokens(data)
-                elif is_serialized or name not in _LABEL_FIELDS:
-                    pending.append(member)
-    return total
-
-
-_OBJECT_FIELDS = (*_CONTENT_FIELDS, "type", "role", "id", "tool_call_id", "tool_use_id", "call_id")
-
-
-def _members_of(thing: Any) -> dict[str, Any]:
-    """Return the fields of a message object under their names in a request."""
-    return {name: value for name in _OBJECT_FIELDS if (value := get_field(thing, name)) is not None}
-
-
-def escape_json(text: str) -> str:
-    """Return a text as a JSON string."""
-    return _dump_json(text)
+    for index, message in enumerate(messages):
+        role, content = get_field(message, "role"), get_field(message, "content")
+        if role in ("system", "developer"):
+            return [*messages[: index + 1], {"role": role, "content": lessons}, *messages[index + 1 :]]
+        if role == "user" and isinstance(message, Mapping) and isinstance(content, _CONTENT_TYPES):
+            blocks = [{"type": "text", "text": lessons}, *_to_blocks(content)]
+            return [*messages[:index], {**message, "content": blocks}, *messages[index + 1 :]]
+    return [{"role": "user", "content": lessons}, *messages]

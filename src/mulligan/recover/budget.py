@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from mulligan.core import fork_safety
@@ -71,83 +72,48 @@ class TokenBucket:
         self._tokens -= 1
 
 
-class ResultWindow:
-    """Results of one target in a sliding window.
+@dataclass(slots=True)
+class _WindowEntry:
+    """Results that arrived within a few milliseconds."""
+
+    first_at: float
+    last_at: float
+    good: int = 0
+    bad: int = 0
+
+
+class CircuitBreaker:
+    """Circuit breaker of one tool at one target, with its results in a sliding window.
 
     Results within `CIRCUIT_WINDOW_SECONDS / MAX_WINDOW_ENTRIES` seconds share an entry, which bounds memory at any
     load. If the window begins inside such an entry, its failures do not count, so that in doubt the circuit breaker
     stays closed.
     """
 
-    __slots__ = ("_entries", "bad", "good")
+    __slots__ = ("bad", "entries", "good", "open_seconds", "probe", "since", "successes_before", "until")
+
+    good: int
+    """Results in the window other than infrastructure failures."""
+    bad: int
+    """Infrastructure failures in the window."""
+    since: float
+    """When it last opened or closed. Earlier results do not count."""
+    successes_before: int
+    """The tool's success count at that time."""
+    until: float | None
+    """When a probe is allowed, or None while closed."""
+    open_seconds: float
+    probe: float | None
+    """When the probe was admitted, or None."""
 
     def __init__(self) -> None:
-        self._entries: deque[ResultWindowEntry] = deque()
-        self.good = 0
-        """Results other than infrastructure failures."""
-        self.bad = 0
-        """Infrastructure failures."""
+        self.entries: deque[_WindowEntry] = deque()
+        self.close(float("-inf"), 0)
 
-    def add_result(self, is_bad: bool, now: float) -> None:
-        """Count a result at its time."""
-        entry = self._entries[-1] if self._entries else None
-        if entry is None or now - entry.first_at >= CIRCUIT_WINDOW_SECONDS / MAX_WINDOW_ENTRIES:
-            entry = ResultWindowEntry(now)
-            self._entries.append(entry)
-        entry.first_at, entry.last_at = min(entry.first_at, now), max(entry.last_at, now)
-        if is_bad:
-            entry.bad += 1
-            self.bad += 1
-        else:
-            entry.good += 1
-            self.good += 1
-
-    def drop_before(self, start: float) -> None:
-        """Drop entries that are older than the start of the window."""
-        while self._entries and self._entries[0].last_at < start:
-            entry = self._entries.popleft()
-            self.good -= entry.good
-            self.bad -= entry.bad
-
-    def count_surely_within(self, start: float) -> tuple[int, int]:
-        """Return the good and bad results that are certain to be in the window. Call `drop_before` first."""
-        entry = self._entries[0] if self._entries else None
-        if entry is None or entry.first_at >= start:
-            return self.good, self.bad
-        return self.good - entry.good, self.bad - entry.bad
-
-    def clear(self) -> None:
-        """Drop all results."""
-        self._entries.clear()
+    def _restart(self, now: float, successes_before: int) -> None:
+        self.entries.clear()
         self.good = self.bad = 0
-
-
-class ResultWindowEntry:
-    """Results that arrived within a few milliseconds."""
-
-    __slots__ = ("bad", "first_at", "good", "last_at")
-
-    def __init__(self, now: float) -> None:
-        self.first_at = self.last_at = now
-        self.good = self.bad = 0
-
-
-class CircuitBreaker:
-    """Circuit breaker of one tool at one target."""
-
-    __slots__ = ("open_seconds", "probe", "results", "since", "successes_before", "until")
-
-    def __init__(self) -> None:
-        self.results = ResultWindow()
-        self.since = float("-inf")
-        """When it last opened or closed. Earlier results do not count."""
-        self.successes_before = 0
-        """The tool's success count at that time."""
-        self.until: float | None = None
-        """When a probe is allowed, or None while closed."""
-        self.open_seconds = CIRCUIT_OPEN_SECONDS
-        self.probe: float | None = None
-        """When the probe was admitted, or None."""
+        self.since, self.successes_before, self.probe = now, successes_before, None
 
     def open(self, now: float, successes_before: int) -> None:
         """Open for `open_seconds`."""
@@ -159,9 +125,30 @@ class CircuitBreaker:
         self._restart(now, successes_before)
         self.until, self.open_seconds = None, CIRCUIT_OPEN_SECONDS
 
-    def _restart(self, now: float, successes_before: int) -> None:
-        self.results.clear()
-        self.since, self.successes_before, self.probe = now, successes_before, None
+    def add_result(self, is_bad: bool, now: float) -> None:
+        """Count a result at its time."""
+        if not self.entries or now - self.entries[-1].first_at >= CIRCUIT_WINDOW_SECONDS / MAX_WINDOW_ENTRIES:
+            self.entries.append(_WindowEntry(now, now))
+        entry = self.entries[-1]
+        entry.first_at, entry.last_at = min(entry.first_at, now), max(entry.last_at, now)
+        entry.bad += is_bad
+        entry.good += not is_bad
+        self.bad += is_bad
+        self.good += not is_bad
+
+    def drop_before(self, start: float) -> None:
+        """Drop entries that are older than the start of the window."""
+        while self.entries and self.entries[0].last_at < start:
+            entry = self.entries.popleft()
+            self.good -= entry.good
+            self.bad -= entry.bad
+
+    def count_surely_within(self, start: float) -> tuple[int, int]:
+        """Return the good and bad results that are certain to be in the window. Call `drop_before` first."""
+        entry = self.entries[0] if self.entries else None
+        if entry is None or entry.first_at >= start:
+            return self.good, self.bad
+        return self.good - entry.good, self.bad - entry.bad
 
 
 class ToolLimits:
@@ -208,7 +195,7 @@ class ToolLimits:
         self._notes.append((now, self.successes))
 
     def count_success(self, now: float) -> None:
-        """Count a success without its target. The first-attempt hot path does the same inline."""
+        """Count a success without its target."""
         if now >= self.tick:
             self.note_successes(now)
         self.successes += 1
@@ -227,18 +214,13 @@ class ToolLimits:
 
     @staticmethod
     def _count_surely_before(start: float, successes: int, notes: deque[tuple[float, int]]) -> int:
-        earlier = later = None
-        for note in notes:
-            if note[0] > start:
-                later = note
-                break
-            earlier = note
+        earlier = next((note for note in reversed(notes) if note[0] <= start), None)
         if earlier is None:
             return 0  # the first success sets a mark, so there is none before it, or marks were dropped
         # Successes after a mark came within a second of it: the first later one sets the next mark.
         if start < earlier[0] + 1.0:
             return earlier[1]
-        return successes if later is None else later[1]
+        return next((count for at, count in notes if at > start), successes)
 
     def is_open(self, target: str, then: float) -> bool:
         """Return whether the circuit breaker will still be open at a time, as far as is known now."""
@@ -273,7 +255,7 @@ class ToolLimits:
         with _lock:
             circuit = self._find_circuit(target, now)
             if circuit.until is None:
-                circuit.results.add_result(is_bad, now)
+                circuit.add_result(is_bad, now)
                 if is_bad:
                     self._open_if_failing(circuit, now)
             elif (is_probe or is_let_through) and not is_bad:
@@ -301,14 +283,12 @@ class ToolLimits:
 
     def _drop_circuit(self, now: float) -> None:
         """Drop one circuit breaker to make space: a closed one without failures, else the oldest."""
-        spare = (
-            target for target, circuit in self.circuits.items() if circuit.until is None and not circuit.results.bad
-        )
+        spare = (target for target, circuit in self.circuits.items() if circuit.until is None and not circuit.bad)
         circuit = self.circuits.pop(next(spare, next(iter(self.circuits))))
         # Keep its successes as successes without a target.
-        if circuit.results.good:
+        if circuit.good:
             self.count_success(now)
-            self.successes += circuit.results.good - 1
+            self.successes += circuit.good - 1
 
     def _open_if_failing(self, circuit: CircuitBreaker, now: float) -> None:
         """Open a circuit breaker if enough results are certain and enough of them are failures.
@@ -317,14 +297,13 @@ class ToolLimits:
         this one, so it counts only against the ratio.
         """
         start = now - CIRCUIT_WINDOW_SECONDS
-        circuit.results.drop_before(start)
-        good, bad = circuit.results.count_surely_within(start)
+        circuit.drop_before(start)
+        good, bad = circuit.count_surely_within(start)
         since_restart = self.successes - circuit.successes_before
         min_successes, max_successes = (min(count, since_restart) for count in self._count_noted_successes(start))
         results = good + bad + (0 if self.has_targets else min_successes)
-        if results >= MIN_CIRCUIT_RESULTS and bad >= CIRCUIT_FAILURE_RATIO * (
-            bad + circuit.results.good + max_successes
-        ):
+        all_results = bad + circuit.good + max_successes
+        if results >= MIN_CIRCUIT_RESULTS and bad >= CIRCUIT_FAILURE_RATIO * all_results:
             circuit.open(now, self.successes)
 
     def expire_circuits(self, now: float) -> None:
@@ -333,10 +312,10 @@ class ToolLimits:
             start = now - CIRCUIT_WINDOW_SECONDS
             needs_admission_check = False
             for target, circuit in list(self.circuits.items()):
-                circuit.results.drop_before(start)
-                if circuit.until is not None or (target and circuit.results.bad):
+                circuit.drop_before(start)
+                if circuit.until is not None or (target and circuit.bad):
                     needs_admission_check = True
-                elif not circuit.results.good and not circuit.results.bad and circuit.since < start:
+                elif not circuit.good and not circuit.bad and circuit.since < start:
                     del self.circuits[target]
             self.needs_admission_check = needs_admission_check
 

@@ -8,48 +8,31 @@ change.
 
 from __future__ import annotations
 
+import json
+import re
+from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain, groupby
 from typing import Any
 
-from mulligan.core import conversation
 from mulligan.core.conversation import (
+    Message,
     TextSlot,
-    count_digit_tokens,
-    count_letter_tokens,
-    count_word_tokens,
-    escape_json,
-    estimate_tokens,
+    find_unpaired,
+    group_exchanges,
+    parse_messages,
+    user_message,
 )
-from mulligan.recover.context_windows import counts_digits
 from mulligan.recover.plan import QueryMove
-from mulligan.recover.shorten import MIN_SHORTENED_CHARS, is_shortened, shorten_text
+from mulligan.recover.tokens import TokenScale, estimate_tokens
 
 DEFAULT_COMPRESS_ABOVE_CHARS = 2000
 """A shorter tool result is left unchanged as long as a longer one can be shortened."""
-CONTEXT_FILL_RATIO = 0.955
-"""Share of the window that is filled: token counts are estimates, and a second overflow costs more than a few
-sentences."""
-FILL_RATIO_SLOPE = 0.2
-"""How fast that share falls the more our estimate differs from the provider's count."""
-JSON_TOKEN_RATIO = 0.94
-"""Tokens per piece of our estimate in JSON, where punctuation and escapes often share a token."""
-UNKNOWN_WINDOW_RATIO = 0.5
-"""Share of the conversation to keep if the window is unknown."""
 GAP_NOTE_TOKENS = 40.0
 """Tokens of the note that replaces removed exchanges."""
 SUMMARY_RATIO = 0.12
 """Share of the limit that summaries of removed exchanges may use."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """Sizes of a model's context window, in tokens."""
-
-    window: int | None = None
-    requested: int | None = None
-    answer: int = 0
-    """Tokens of both that are reserved for the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,67 +54,6 @@ class CompressionResult:
     fits: bool
 
 
-@dataclass(frozen=True, slots=True)
-class TokenScale:
-    """How a provider counts: by words or letters, with or without JSON escapes, and tokens per unit of our estimate."""
-
-    count: Callable[[str], float] = count_word_tokens
-    should_escape: bool = False
-    rate: float = 1.0
-
-    def __call__(self, text: str) -> float:
-        return self.rate * self.count(escape_json(text) if self.should_escape else text)
-
-    def count_slot(self, slot: TextSlot) -> float:
-        """Return the tokens of a text in its slot. Structured data in a slot has no escapes."""
-        return self.rate * self.count(slot.text) if slot.wrap else self(slot.text)
-
-    def count_value(self, value: Any) -> float:
-        """Return the tokens of a message or any other nested value."""
-        return self.rate * estimate_tokens(value, self.count, is_serialized=self.should_escape)
-
-    @property
-    def margin(self) -> float:
-        """Return the share of the window to fill: less, the more the provider's count differs from ours."""
-        return CONTEXT_FILL_RATIO * (1 - FILL_RATIO_SLOPE * min(max(abs(self.rate - 1) - 0.05, 0), 0.5))
-
-
-def calibrate_scale(sizes: Sizes, request: Any, model: object = None) -> TokenScale:
-    """Return the scale that best explains the provider's count of a request, given the model's name."""
-    count_tokens = count_digit_tokens if counts_digits(model) else count_word_tokens
-    if sizes.requested is None:
-        words = estimate_tokens(request, count_tokens)
-        rate = 1.0
-        if sizes.window is not None and sizes.window > sizes.answer and words > 0:
-            # The request exceeded the window, probably by little: conversations grow one message at a time.
-            rate = max(rate, 1.12 * (sizes.window - sizes.answer) / words)
-        return TokenScale(count_tokens, rate=rate if rate <= 4 else 1.0)
-    counted_tokens = sizes.requested - sizes.answer
-    # Choose the nearest scale. On a tie prefer the plain text as a tokenizer counts it.
-    nearest, off = TokenScale(count_tokens), 4.0
-    for doubt, (count, should_escape, usual) in enumerate(
-        (
-            (count_tokens, False, 1.0),
-            (count_tokens, True, JSON_TOKEN_RATIO),
-            (count_letter_tokens, True, 1.0),
-            (count_letter_tokens, False, 1.0),
-        )
-    ):
-        rate = counted_tokens / max(estimate_tokens(request, count, is_serialized=should_escape), 1.0)
-        distance = abs(rate / usual - 1) + 0.002 * doubt
-        if rate >= 0.2 and distance < off:  # otherwise it counted another unit, such as bytes
-            nearest, off = TokenScale(count, should_escape, rate), distance
-    return nearest
-
-
-def token_limit(sizes: Sizes, tokens: float, margin: float = CONTEXT_FILL_RATIO) -> float:
-    """Return the token limit of a request, given that one with `tokens` tokens was too long."""
-    if sizes.window is None or sizes.window <= sizes.answer:
-        return tokens * UNKNOWN_WINDOW_RATIO
-    fitting = margin * (sizes.window - sizes.answer)
-    return fitting if fitting < tokens else tokens * UNKNOWN_WINDOW_RATIO
-
-
 @dataclass(slots=True, eq=False)
 class _Text:
     """A text that may be shortened."""
@@ -142,58 +64,55 @@ class _Text:
     current: str
     is_summary: bool = False
 
-    def replace_text(self, text: str, weigh: TokenScale) -> float:
-        """Replace the text and return the change in tokens."""
-        before, self.current = self.tokens, text
-        self.tokens = weigh.count_slot(self.slot) if text is self.slot.text else weigh(text)
-        return self.tokens - before
+    @property
+    def is_changed(self) -> bool:
+        return self.current is not self.slot.text
 
 
-@dataclass(slots=True)
 class _Compressor:
     """State of one compression."""
 
-    messages: Sequence[Any]
-    limit: float
-    scale: TokenScale
-    total: float = 0.0
-    texts: list[_Text] = field(default_factory=list)
-    texts_by_message: dict[int, list[_Text]] = field(default_factory=dict)
-    """The same texts by the index of their message."""
-    exchanges: list[range] = field(default_factory=list)
-    overhead_tokens: list[float] = field(default_factory=list)
-    """Tokens of each message without its texts."""
-    protected: set[int] = field(default_factory=set)
-    removed_exchanges: dict[int, range] = field(default_factory=dict)
-    """Removed exchanges by the index of their first message."""
-    shortened_by: str = "structure"
-
-    def __post_init__(self) -> None:
-        for number, message in enumerate(self.messages):
-            message_texts = [
-                _Text(number, slot, self.scale.count_slot(slot), slot.text)
-                for slot in conversation.find_text_slots(message)
+    def __init__(self, messages: Sequence[Message], limit: float, scale: TokenScale) -> None:
+        self.messages = messages
+        self.limit = limit
+        self.scale = scale
+        self.total = 0.0
+        self.texts: list[list[_Text]] = []
+        """The texts of each message."""
+        self.overhead_tokens: list[float] = []
+        """Tokens of each message without its texts."""
+        self.removed: set[int] = set()
+        """Indexes of the removed messages."""
+        self.shortened_by = "structure"
+        for number, message in enumerate(messages):
+            texts = [
+                _Text(number, slot, scale.count_slot(slot), slot.text)
+                for slot in message.slots
                 if not slot.wrap or slot.is_observation
             ]
-            message_tokens = self.scale.count_value(message)
-            self.overhead_tokens.append(max(message_tokens - sum(text.tokens for text in message_texts), 0.0))
-            self.total += self.overhead_tokens[-1] + sum(text.tokens for text in message_texts)
-            self.texts.extend(message_texts)
-            self.texts_by_message[number] = message_texts
-        self.exchanges = conversation.group_exchanges(self.messages)
-        self.protected = _find_protected(self.messages, self.exchanges)
+            text_tokens = sum(text.tokens for text in texts)
+            self.texts.append(texts)
+            self.overhead_tokens.append(max(scale.count_value(message.source) - text_tokens, 0.0))
+            self.total += self.overhead_tokens[-1] + text_tokens
+        self.exchanges = group_exchanges(messages)
+        self.protected = _find_protected(messages, self.exchanges)
 
     def fits(self) -> bool:
         return self.total <= self.limit
+
+    def replace_text(self, text: _Text, new_text: str) -> None:
+        self.total -= text.tokens
+        text.current = new_text
+        text.tokens = self.scale(new_text) if text.is_changed else self.scale.count_slot(text.slot)
+        self.total += text.tokens
 
     def find_shortenable(self, numbers: range, *, observations: bool, min_chars: int) -> list[_Text]:
         """Return the texts of these messages that may be shortened, longest first."""
         candidates = [
             text
-            for text in self.texts
-            if text.message in numbers
-            and text.message not in self.protected
-            and not any(text.message in part for part in self.removed_exchanges.values())
+            for text in chain.from_iterable(self.texts[numbers.start : numbers.stop])
+            if text.message not in self.protected
+            and text.message not in self.removed
             and text.slot.is_observation == observations
             and len(text.slot.text) > min_chars
             and not is_shortened(text.slot.text)
@@ -209,117 +128,92 @@ class _Compressor:
         if not texts:
             return
         low, high = min_chars, max(len(text.slot.text) for text in texts)
-        at = _estimate_length(
-            texts, self.limit - self.total + sum(text.tokens for text in texts), min_chars, self.scale
-        )
+        available = self.limit - self.total + sum(text.tokens for text in texts)
+        length = self._estimate_length(texts, available, min_chars)
         for _ in range(9):
-            self._shorten_texts(texts, at)
+            self._shorten_texts(texts, length)
             if self.total > self.limit:
-                high = at
+                high = length
             elif self.total >= 0.985 * self.limit:
                 return
             else:
-                low = at
+                low = length
             if high - low <= max(low // 100, 8):
                 break
-            at = (low + high) // 2
+            length = (low + high) // 2
         self._shorten_texts(texts, low)
 
     def _shorten_texts(self, texts: list[_Text], length: int) -> None:
         for text in texts:
-            shortened_text = shorten_text(text.slot.text, length) if len(text.slot.text) > length else text.slot.text
-            if len(shortened_text) < len(text.slot.text) or length >= len(text.slot.text):
-                self.total += text.replace_text(
-                    shortened_text if len(shortened_text) <= len(text.slot.text) else text.slot.text, self.scale
-                )
+            original = text.slot.text
+            shortened = shorten_text(original, length)
+            if shortened is original or len(shortened) < len(original):
+                self.replace_text(text, shortened)
+
+    def _estimate_length(self, texts: list[_Text], available: float, min_chars: int) -> int:
+        """Estimate the common length at which these texts use the available tokens, at a constant token density."""
+        lengths = sorted(((len(text.slot.text), self.scale(text.slot.text)) for text in texts), reverse=True)
+        untouched_tokens = sum(tokens for _, tokens in lengths)
+        density = 0.0
+        for number, (length, tokens) in enumerate(lengths):
+            following = lengths[number + 1][0] if number + 1 < len(lengths) else min_chars
+            untouched_tokens -= tokens
+            density += tokens / max(length, 1)
+            level = (available - untouched_tokens) / density if density else 0
+            if level >= following:
+                return max(int(min(level, length)), min_chars)
+        return min_chars
 
     def remove_exchange(self, part: range) -> None:
-        if part.start in self.removed_exchanges:
-            return
-        self.total += GAP_NOTE_TOKENS * (1 - self._count_adjacent_removed(part)) - self._weight(part)
-        self.removed_exchanges[part.start] = part
+        if part.start not in self.removed:
+            self.total += self._gap_tokens(part) - self._weight(part)
+            self.removed.update(part)
 
     def restore_exchange(self, part: range) -> None:
-        del self.removed_exchanges[part.start]
-        self.total += self._weight(part) - GAP_NOTE_TOKENS * (1 - self._count_adjacent_removed(part))
+        self.removed.difference_update(part)
+        self.total += self._weight(part) - self._gap_tokens(part)
 
-    def _count_adjacent_removed(self, part: range) -> int:
-        """Return how many adjacent exchanges are removed too. Adjacent ones share one note."""
-        return sum(hole.stop == part.start or hole.start == part.stop for hole in self.removed_exchanges.values())
+    def _gap_tokens(self, part: range) -> float:
+        """Return the tokens of the note for a removed exchange. Adjacent removed exchanges share one note."""
+        return GAP_NOTE_TOKENS * (1 - (part.start - 1 in self.removed) - (part.stop in self.removed))
 
     def _weight(self, part: range) -> float:
-        return sum(
-            self.overhead_tokens[number] + sum(text.tokens for text in self.texts_by_message.get(number, ()))
-            for number in part
-        )
+        return sum(self.overhead_tokens[number] + sum(text.tokens for text in self.texts[number]) for number in part)
 
     def find_droppable(self, numbers: range) -> list[range]:
         return [
             part
             for part in self.exchanges
-            if part.start in numbers
-            and part.stop - 1 in numbers
-            and part.start not in self.removed_exchanges
-            and self.protected.isdisjoint(part)
+            if part.start in numbers and part.stop - 1 in numbers and self.protected.isdisjoint(part)
         ]
 
     def find_gaps(self) -> list[range]:
         """Return the removed ranges, adjacent ones merged."""
         gaps: list[range] = []
-        for part in sorted(self.removed_exchanges.values(), key=lambda part: part.start):
-            if gaps and gaps[-1].stop == part.start:
-                gaps[-1] = range(gaps[-1].start, part.stop)
+        for number in sorted(self.removed):
+            if gaps and gaps[-1].stop == number:
+                gaps[-1] = range(gaps[-1].start, number + 1)
             else:
-                gaps.append(part)
+                gaps.append(range(number, number + 1))
         return gaps
 
     def build_messages(self, summaries: dict[int, str]) -> list[Any]:
         new_messages: list[Any] = []
-        texts: dict[int, list[_Text]] = {}
-        for text in self.texts:
-            if text.current is not text.slot.text:
-                texts.setdefault(text.message, []).append(text)
-        holes = {hole.start: hole for hole in self.find_gaps()}
-        removed_numbers = {number for hole in holes.values() for number in hole}
+        sources = [message.source for message in self.messages]
+        gaps = {gap.start: gap for gap in self.find_gaps()}
         for number, message in enumerate(self.messages):
-            if number in holes:
-                new_messages.append(
-                    conversation.user_message(self.messages, _gap_note(len(holes[number]), summaries.get(number, "")))
-                )
-            if number not in removed_numbers:
-                new_messages.append(_apply_texts(message, texts.get(number, ())))
+            if number in gaps:
+                note = f"[mulligan: {len(gaps[number])} earlier messages were removed to fit the context window"
+                summary = summaries.get(number, "")
+                note += f". Summary: {summary}]" if summary else ".]"
+                new_messages.append(user_message(sources, note))
+            if number not in self.removed:
+                new_messages.append(message.render((text.slot, text.current) for text in self.texts[number]))
         return new_messages
 
 
-def _estimate_length(texts: list[_Text], available: float, min_chars: int, weigh: TokenScale) -> int:
-    """Estimate the common length at which these texts use the available tokens, assuming a constant token density."""
-    lengths = sorted(((len(text.slot.text), weigh(text.slot.text)) for text in texts), reverse=True)
-    total_tokens = sum(heavy for _, heavy in lengths)
-    for number, (length, _) in enumerate(lengths):
-        following = lengths[number + 1][0] if number + 1 < len(lengths) else min_chars
-        shortened_lengths = lengths[: number + 1]
-        untouched_tokens = total_tokens - sum(heavy for _, heavy in shortened_lengths)
-        density = sum(heavy / max(size, 1) for size, heavy in shortened_lengths)
-        level = (available - untouched_tokens) / density if density else 0
-        if level >= following:
-            return max(int(min(level, length)), min_chars)
-    return min_chars
-
-
-def _apply_texts(message: Any, texts: Iterable[_Text]) -> Any:
-    for text in texts:
-        value: Any = {text.slot.wrap: text.current} if text.slot.wrap else text.current
-        message = conversation.replace_at(message, text.slot.path, value)
-    return message
-
-
-def _gap_note(count: int, summary: str) -> str:
-    sentence = f"[mulligan: {count} earlier messages were removed to fit the context window"
-    return f"{sentence}. Summary: {summary}]" if summary else f"{sentence}.]"
-
-
-def _find_protected(messages: Sequence[Any], parts: list[range]) -> set[int]:
-    roles = [conversation.role_of(message) for message in messages]
+def _find_protected(messages: Sequence[Message], parts: list[range]) -> set[int]:
+    roles = [message.role for message in messages]
     protected_numbers = {number for number, role in enumerate(roles) if role == "system"}
     last_user_number = max((number for number, role in enumerate(roles) if role == "user"), default=None)
     if last_user_number is not None:
@@ -349,39 +243,40 @@ def fit_to_window(
     `summarise` shortens a text, `rewrite` a whole conversation, and `summarize_gap` summarizes removed messages. Each
     is called through a query move. One that fails is not called again.
     """
-    original_messages = messages
+    original = parsed = parse_messages(messages)
     by, steps = "structure", 0
     if rewrite is not None:
         rewritten = yield QueryMove(rewrite, (list(messages),))
-        if _is_valid_rewrite(rewritten, messages):
-            messages, by, steps = rewritten, "summariser", max(len(messages) - len(rewritten), 1)
-    compressor = yield from _run_ladder(messages, limit, threshold, scale, summarise)
+        if isinstance(rewritten, list | tuple) and rewritten:
+            candidate = parse_messages(rewritten)
+            if _is_valid_rewrite(candidate, original):
+                parsed, by, steps = candidate, "summariser", max(len(messages) - len(rewritten), 1)
+    compressor = yield from _run_ladder(parsed, limit, threshold, scale, summarise)
     summaries: dict[int, str] = {}
-    if summarize_gap is not None and compressor.removed_exchanges:
-        compressor = yield from _run_ladder(messages, limit * (1 - SUMMARY_RATIO), threshold, scale, None)
+    if summarize_gap is not None and compressor.removed:
+        compressor = yield from _run_ladder(parsed, limit * (1 - SUMMARY_RATIO), threshold, scale, None)
         summaries = yield from _summarize_gaps(compressor, summarize_gap, limit)
-    if by != "structure" and compressor.shortened_by == "structure":
-        compressor.shortened_by = by
     new_messages = compressor.build_messages(summaries)
+    texts = list(chain.from_iterable(compressor.texts))
     return CompressionResult(
-        messages=tuple(new_messages) if isinstance(original_messages, tuple) else new_messages,
-        steps=steps
-        + len(
-            {text.message for text in compressor.texts if text.current is not text.slot.text}
-            | _removed_numbers(compressor.removed_exchanges)
-        ),
-        chars_before=_count_chars(original_messages),
-        chars_after=_count_chars(new_messages),
-        tokens_before=round(scale.count_value(original_messages)),
+        messages=tuple(new_messages) if isinstance(messages, tuple) else new_messages,
+        steps=steps + len({text.message for text in texts if text.is_changed} | compressor.removed),
+        chars_before=_count_chars(original),
+        chars_after=_count_chars(parse_messages(new_messages)),
+        tokens_before=round(scale.count_value(messages)),
         tokens_after=round(compressor.total),
-        shortened_by=compressor.shortened_by,
-        shortened_texts=_find_shortened_texts(compressor),
+        shortened_by=by if compressor.shortened_by == "structure" else compressor.shortened_by,
+        shortened_texts=tuple(
+            (text.message, text.slot.text)
+            for text in texts
+            if text.slot.is_observation and (text.message in compressor.removed or text.is_changed)
+        ),
         fits=compressor.total <= limit,
     )
 
 
 def _run_ladder(
-    messages: Sequence[Any], limit: float, threshold: int, scale: TokenScale, summarise: Callable[[str], Any] | None
+    messages: Sequence[Message], limit: float, threshold: int, scale: TokenScale, summarise: Callable[[str], Any] | None
 ) -> Generator[QueryMove, Any, _Compressor]:
     """Run the compression steps as far as needed: on the older half first, then on the whole conversation."""
     compressor = _Compressor(messages, limit, scale)
@@ -393,19 +288,15 @@ def _run_ladder(
         (range(len(messages)), compressor.find_droppable(newer)),
     ):
         long = compressor.find_shortenable(numbers, observations=True, min_chars=threshold)
-        if summarise is not None:
-            for text in long:
-                if compressor.fits():
-                    break
-                summary = yield QueryMove(summarise, (text.slot.text,))
-                if not isinstance(summary, str):
-                    summarise = None
-                    break
-                if 0 < len(summary) < len(text.slot.text):
-                    compressor.shortened_by, text.is_summary = "summariser", True
-                    compressor.total += text.replace_text(
-                        f"[mulligan: summarized to fit the context window] {summary}", scale
-                    )
+        for text in long:
+            if summarise is None or compressor.fits():
+                break
+            summary = yield QueryMove(summarise, (text.slot.text,))
+            if not isinstance(summary, str):
+                summarise = None
+            elif 0 < len(summary) < len(text.slot.text):
+                compressor.shortened_by, text.is_summary = "summariser", True
+                compressor.replace_text(text, f"[mulligan: summarized to fit the context window] {summary}")
         if not compressor.fits():  # also if the summarizer failed, or its summaries are still too long
             _apply_rungs(compressor, numbers, parts, threshold, long)
         if compressor.fits():
@@ -417,11 +308,12 @@ def _apply_rungs(
     compressor: _Compressor, numbers: range, parts: list[range], threshold: int, long: list[_Text]
 ) -> None:
     """Apply the steps to one half, from the smallest loss to the largest."""
-    compressor.level_texts(long, min_chars=max(threshold // 5, MIN_SHORTENED_CHARS))
+    min_chars = max(threshold // 5, MIN_SHORTENED_CHARS)
+    compressor.level_texts(long, min_chars)
     if compressor.fits():
         return
     other_texts = compressor.find_shortenable(numbers, observations=False, min_chars=threshold)
-    compressor.level_texts(other_texts, min_chars=max(threshold // 5, MIN_SHORTENED_CHARS))
+    compressor.level_texts(other_texts, min_chars)
     for part in parts:
         if compressor.fits():
             break
@@ -432,68 +324,161 @@ def _apply_rungs(
 
 def _restore_freed(compressor: _Compressor, last: range, shortened_texts: list[_Text]) -> None:
     """Use the tokens freed by the last removal: restore that exchange shortened, or lengthen other texts."""
-    exchange_texts = [text for text in compressor.texts if text.message in last and not is_shortened(text.slot.text)]
+    exchange_texts = [text for number in last for text in compressor.texts[number] if not is_shortened(text.slot.text)]
     compressor.restore_exchange(last)
-    compressor.level_texts(exchange_texts, min_chars=MIN_SHORTENED_CHARS)
+    compressor.level_texts(exchange_texts, MIN_SHORTENED_CHARS)
     if not compressor.fits():
         for text in exchange_texts:
-            compressor.total += text.replace_text(text.slot.text, compressor.scale)
+            compressor.replace_text(text, text.slot.text)
         compressor.remove_exchange(last)
-    remaining_texts = [
-        text
-        for text in shortened_texts
-        if not any(text.message in part for part in compressor.removed_exchanges.values())
-    ]
-    compressor.level_texts(
-        [text for text in remaining_texts if text.current is not text.slot.text], min_chars=MIN_SHORTENED_CHARS
-    )
+    remaining_texts = [text for text in shortened_texts if text.is_changed and text.message not in compressor.removed]
+    compressor.level_texts(remaining_texts, MIN_SHORTENED_CHARS)
 
 
 def _summarize_gaps(
     compressor: _Compressor, summarize_gap: Callable[[str, int], Any], limit: float
 ) -> Generator[QueryMove, Any, dict[int, str]]:
     summaries: dict[int, str] = {}
-    spare = int(limit - compressor.total)
-    for hole in compressor.find_gaps():
-        size = 3 * spare // len(compressor.find_gaps())
-        if size < MIN_SHORTENED_CHARS:
-            break
+    gaps = compressor.find_gaps()
+    size = 3 * int(limit - compressor.total) // max(len(gaps), 1)
+    for gap in gaps if size >= MIN_SHORTENED_CHARS else ():
         lines = [
-            f"{conversation.role_of(compressor.messages[number])}: {shorten_text(slot.text, 1500)}"
-            for number in hole
-            for slot in conversation.find_text_slots(compressor.messages[number])
+            f"{compressor.messages[number].role}: {shorten_text(slot.text, 1500)}"
+            for number in gap
+            for slot in compressor.messages[number].slots
         ]
         summary = yield QueryMove(summarize_gap, (shorten_text("\n".join(lines), int(limit * 2)), size))
         if not isinstance(summary, str) or not summary.strip():
             break
-        summaries[hole.start] = shorten_text(summary.strip(), size)
-        compressor.total += compressor.scale(summaries[hole.start])
+        summaries[gap.start] = shorten_text(summary.strip(), size)
+        compressor.total += compressor.scale(summaries[gap.start])
         compressor.shortened_by = "model"
     return summaries
 
 
-def _is_valid_rewrite(rewritten: Any, messages: Sequence[Any]) -> bool:
+def _is_valid_rewrite(rewritten: Sequence[Message], messages: Sequence[Message]) -> bool:
     """Return whether a user's rewrite is a shorter conversation in which no call lost its result."""
-    if not isinstance(rewritten, list | tuple) or not rewritten:
+    after, before = (sum(estimate_tokens(message.source) for message in part) for part in (rewritten, messages))
+    if after >= before:
         return False
-    if sum(map(estimate_tokens, rewritten)) >= sum(map(estimate_tokens, messages)):
-        return False
-    before, after = conversation.find_unpaired(messages), conversation.find_unpaired(rewritten)
-    return set(after[0]) <= set(before[0]) and set(after[1]) <= set(before[1])
+    unpaired_before, unpaired_after = find_unpaired(messages), find_unpaired(rewritten)
+    return all(set(after) <= set(before) for before, after in zip(unpaired_before, unpaired_after, strict=True))
 
 
-def _removed_numbers(removed_exchanges: dict[int, range]) -> set[int]:
-    return {number for part in removed_exchanges.values() for number in part}
+def _count_chars(messages: Iterable[Message]) -> int:
+    return sum(len(slot.text) for message in messages for slot in message.slots)
 
 
-def _find_shortened_texts(compressor: _Compressor) -> tuple[tuple[int, str], ...]:
-    out = _removed_numbers(compressor.removed_exchanges)
-    return tuple(
-        (text.message, text.slot.text)
-        for text in compressor.texts
-        if text.slot.is_observation and (text.message in out or text.current is not text.slot.text)
-    )
+# Shortening of one text: structure stays, repeated lines are folded, both ends stay, and a mark states the cut.
+
+MIN_SHORTENED_CHARS = 160
+"""A shorter result is not worth its space."""
+MAX_PARSED_CHARS = 400_000
+"""Characters of JSON that are parsed. Of longer texts only the ends are retained."""
+_MARK = "[mulligan: shortened to fit the context window;"
+_MIN_FOLDED_LINES = 3
+"""Similar consecutive lines that are folded."""
 
 
-def _count_chars(messages: Sequence[Any]) -> int:
-    return sum(len(slot.text) for message in messages for slot in conversation.find_text_slots(message))
+def is_shortened(text: str) -> bool:
+    return _MARK in text
+
+
+def shorten_text(text: str, limit: int) -> str:
+    """Return at most `limit` characters of a text, or slightly more if the limit is below `MIN_SHORTENED_CHARS`."""
+    if len(text) <= limit:
+        return text
+    limit = max(limit, MIN_SHORTENED_CHARS)
+    if text.lstrip()[:1] in ("{", "[") and len(text) <= MAX_PARSED_CHARS:
+        outline = _outline_json(text, limit)
+        if outline is not None:
+            return outline
+    folded_text, lines = _fold_lines(text)
+    if len(folded_text) + 100 <= limit:
+        return f"{folded_text}\n{_MARK} {lines} repeated lines removed]"
+    return _keep_ends(folded_text, limit, len(text))
+
+
+def _outline_json(text: str, limit: int) -> str | None:
+    """Return the outline of a JSON text: keys as space permits, the first members of each list, and their number."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    mark = f"\n{_MARK} outline of {len(text):,} characters of JSON]"
+    available_chars = limit - len(mark)
+    if available_chars < 40:
+        return None
+    most_members = range(text.count(",") + 2)
+
+    best = ""
+    for chars in (4000, 1000, 300, 80, 24):
+
+        def render(members: int, chars: int = chars) -> str:
+            return json.dumps(_outline(value, members, chars), ensure_ascii=False, separators=(",", ":"))
+
+        fitting_count = bisect_right(most_members, available_chars, key=lambda members: len(render(members)))
+        if fitting_count:
+            best = max(best, render(fitting_count - 1), key=len)
+        if len(best) >= available_chars * 0.9:
+            break
+    return best + mark if len(best) >= min(available_chars * 0.3, 60) else None
+
+
+def _outline(value: Any, members: int, chars: int) -> Any:
+    if isinstance(value, str):
+        return value if len(value) <= chars else f"{value[: chars * 2 // 3]}... ({len(value)} characters)"
+    if isinstance(value, dict):
+        outline = {key: _outline(child, members, chars) for key, child in list(value.items())[: members + 8]}
+        if len(outline) < len(value):
+            outline["..."] = f"{len(value) - len(outline)} more keys"
+        return outline
+    if isinstance(value, list):
+        kept_items = [_outline(child, members, chars) for child in value[:members]]
+        if len(kept_items) < len(value):
+            kept_items.append(f"... {len(value) - len(kept_items)} more{_shape(value[members])}")
+        return kept_items
+    return value
+
+
+def _shape(value: Any) -> str:
+    if isinstance(value, dict):
+        return f" with {', '.join(list(value)[:12])}"
+    return "" if isinstance(value, str | None) else f" of {type(value).__name__}"
+
+
+_VARYING = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8,}|\d+", re.IGNORECASE)
+
+
+def _fold_lines(text: str) -> tuple[str, int]:
+    """Fold lines that differ only in numbers into the first and the last of them. Return the number removed."""
+    lines = text.split("\n")
+    if len(lines) < _MIN_FOLDED_LINES * 2:
+        return text, 0
+    folded_lines: list[str] = []
+    removed_count = 0
+    for _, group in groupby(lines, key=lambda line: _VARYING.sub("0", line[:400])):
+        similar = list(group)
+        if len(similar) > _MIN_FOLDED_LINES and similar[0].strip():
+            removed_count += len(similar) - 2
+            similar[1:-1] = [f"[... {len(similar) - 2} similar lines ...]"]
+        folded_lines += similar
+    folded_text = "\n".join(folded_lines)
+    return (folded_text, removed_count) if len(folded_text) < 0.9 * len(text) else (text, 0)
+
+
+def _keep_ends(text: str, limit: int, total: int) -> str:
+    """Return both ends, cut at line breaks if possible, so that a table retains its header."""
+    mark = f"\n{_MARK} {{}} of {total:,} characters removed]\n"
+    available_chars = max(limit - len(mark) - 8, 20)
+    head = available_chars * 3 // 5
+    tail = available_chars - head
+    first, last = text[:head], text[len(text) - tail :]
+    # Prefer whole lines if that costs little: half a table row is misleading.
+    line_break = first.rfind("\n", head - max(head // 20, 1))
+    if line_break > 0:
+        first = first[:line_break]
+    line_break = last.find("\n", 0, max(tail // 20, 1))
+    if line_break >= 0:
+        last = last[line_break + 1 :]
+    return first + mark.format(f"{total - len(first) - len(last):,}") + last

@@ -15,7 +15,7 @@ import msgspec
 
 from mulligan.core.failure import Failure, Remedy
 from mulligan.recover.budget import CIRCUIT_WINDOW_SECONDS
-from mulligan.recover.schema_cost import MAX_CALL_VALUES, measure_extent
+from mulligan.recover.schema import MAX_CALL_VALUES, measure_extent
 
 MAX_SPIRAL_HISTORY = 12
 """Unrecovered calls that are searched for a spiral."""

@@ -10,15 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from mulligan.core.calls import is_same_json, wilson_lower_bound
 from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import LAST_PATH_SEGMENT, REQUOTED, RUN_SPECIFIC, Change, Fix
-from mulligan.recover import history
-from mulligan.recover.coercion import is_empty
+from mulligan.recover.history import missing_value_candidates
+from mulligan.recover.policy import Arguments, EarlierCall
 from mulligan.recover.schema import CompiledSchema
-from mulligan.recover.tool import Arguments, EarlierCall
+from mulligan.recover.schema_repair import Draft, is_empty, is_number, parse_json_text
 
 APPROVED_CONFIDENCE = 0.9
 """Minimum confidence of a fix that an operator has approved."""
@@ -28,13 +26,11 @@ EXEMPLAR_CONFIDENCE = 0.5
 """Confidence of an untried fix that was derived from exemplars."""
 
 
-@dataclass(frozen=True, slots=True)
-class AppliedFix:
+@dataclass(slots=True, kw_only=True)
+class AppliedFix(Draft):
     """A fix applied to the current call."""
 
     fix: Fix
-    arguments: dict[str, Any]
-    changes: tuple[Change, ...] = ()
     prerequisites: tuple[tuple[str, dict[str, Any]], ...] = ()
     missing_arguments: tuple[str, ...] = ()
     """Arguments of prerequisites for which this run has no value."""
@@ -42,6 +38,12 @@ class AppliedFix:
     """Whether it sets a new value, beyond changing the form of the call's own."""
     has_unlisted_text: bool = False
     """Whether it sets a text that is not in the schema's enum."""
+
+    def __post_init__(self) -> None:
+        strategy = "exemplar" if self.fix.type == "exemplar" else "fix"
+        self.strategies = ("prerequisite" if self.prerequisites else strategy,)
+        self.source = "memory"
+        self.evidence = self._list_evidence()
 
     @property
     def id(self) -> str | None:
@@ -62,8 +64,7 @@ class AppliedFix:
             confidence *= 0.5
         return round(confidence * self.fix.similarity, 4)
 
-    @property
-    def evidence(self) -> tuple[str, ...]:
+    def _list_evidence(self) -> tuple[str, ...]:
         fix = self.fix
         if fix.type == "exemplar":
             return (f"modeled on the {fix.exemplars} latest successful calls, no trials yet",)
@@ -86,9 +87,7 @@ def apply_fixes(
             yield _apply_prerequisites(fix, arguments, earlier_calls)
         elif fix.type in ("change", "exemplar") and fix.changes:
             applied_fix = _apply_changes(fix, arguments, schema)
-            if applied_fix is not None and (
-                schema is None or schema.find_violations(applied_fix.arguments) in ([], None)
-            ):
+            if applied_fix is not None and (schema is None or schema.accepts(applied_fix.arguments)):
                 yield applied_fix
 
 
@@ -100,11 +99,8 @@ def _apply_prerequisites(fix: Fix, arguments: Arguments, earlier_calls: Sequence
         prerequisite_arguments = {
             name: value for name, value in prerequisite.arguments.items() if _is_shareable(name, value)
         }
-        unset_names = [
-            name
-            for name in (*prerequisite.arguments, *prerequisite.variable_arguments)
-            if name not in prerequisite_arguments
-        ]
+        names = (*prerequisite.arguments, *prerequisite.variable_arguments)
+        unset_names = [name for name in names if name not in prerequisite_arguments]
         for name in unset_names:
             value = _find_run_value(prerequisite.tool, name, arguments, earlier_calls)
             if value is None:
@@ -112,7 +108,9 @@ def _apply_prerequisites(fix: Fix, arguments: Arguments, earlier_calls: Sequence
             else:
                 prerequisite_arguments[name] = value
         prerequisites.append((prerequisite.tool, prerequisite_arguments))
-    return AppliedFix(fix, dict(arguments), (), tuple(prerequisites), tuple(missing_arguments))
+    return AppliedFix(
+        dict(arguments), fix=fix, prerequisites=tuple(prerequisites), missing_arguments=tuple(missing_arguments)
+    )
 
 
 def _is_shareable(name: str, value: Any) -> bool:
@@ -128,11 +126,8 @@ def _find_run_value(tool: str, name: str, arguments: Arguments, earlier_calls: S
             return call.arguments[name]
     if name in arguments:
         return arguments[name]
-    options = history.missing_value_candidates([name], earlier_calls)[name] if earlier_calls else []
+    options = missing_value_candidates([name], earlier_calls)[name] if earlier_calls else []
     return options[0][0] if options else None
-
-
-# Argument changes
 
 
 def _apply_changes(fix: Fix, arguments: Arguments, schema: CompiledSchema | None) -> AppliedFix | None:
@@ -141,42 +136,39 @@ def _apply_changes(fix: Fix, arguments: Arguments, schema: CompiledSchema | None
     has_new_value = has_unlisted_text = False
     for change in fix.changes:
         name = change.path
-        if "." in name and name not in new_arguments:
+        is_present = name in new_arguments
+        before = new_arguments.get(name)
+        if "." in name and not is_present:
             return None  # nested arguments are repaired by the schema only
         if change.operation == "rename":
-            target = change.after
+            after: Any = change.after
             if (
-                name not in new_arguments
-                or not isinstance(target, str)
-                or target in new_arguments
-                or not _allows_name(schema, target)
+                not is_present
+                or not isinstance(after, str)
+                or after in new_arguments
+                or not _allows_name(schema, after)
             ):
                 return None
-            new_arguments[target] = new_arguments.pop(name)
-            changes.append(Change(path=name, operation="rename", before=name, after=target, source="memory"))
-            continue
-        if change.operation == "drop":
-            if name not in new_arguments or not is_empty(new_arguments[name]):
+            new_arguments[after] = new_arguments.pop(name)
+            before = name
+        elif change.operation == "drop":
+            if not is_present or not is_empty(before):
                 return None  # a non-empty argument is never dropped
-            changes.append(Change(path=name, operation="drop", before=new_arguments.pop(name), source="memory"))
-            continue
-        before = new_arguments.get(name)
-        new_value = _convert_value(change, before, name in new_arguments, schema, can_show_to_model=fix.showable)
-        if new_value is None:
-            return None
-        (after,) = new_value
-        if is_same_json(before, after):
-            return None
-        sets_value = change.operation in ("substitute", "clamp", "default", "enum") and not _is_recased(before, after)
-        is_enum_member = after in _enum_members(schema, name) if isinstance(after, str) else True
-        has_new_value = has_new_value or sets_value
-        has_unlisted_text = has_unlisted_text or (sets_value and not is_enum_member)
-        new_arguments[name] = after
+            after = None
+            del new_arguments[name]
+        else:
+            new_value = _convert_value(change, before, is_present, schema, can_show_to_model=fix.showable)
+            if new_value is None or is_same_json(before, new_value[0]):
+                return None
+            after = new_arguments[name] = new_value[0]
+            if change.operation in ("substitute", "clamp", "default", "enum") and not _is_recased(before, after):
+                has_new_value = True
+                has_unlisted_text |= isinstance(after, str) and after not in _enum_members(schema, name)
         changes.append(Change(path=name, operation=change.operation, before=before, after=after, source="memory"))
     if not changes:
         return None
     return AppliedFix(
-        fix, new_arguments, tuple(changes), has_new_value=has_new_value, has_unlisted_text=has_unlisted_text
+        new_arguments, tuple(changes), fix=fix, has_new_value=has_new_value, has_unlisted_text=has_unlisted_text
     )
 
 
@@ -200,33 +192,28 @@ def _convert_value(
         case "cast":
             return _cast_value(before, after)
         case "parse":
-            return _parse_json(before)
+            parsed = parse_json_text(before) if isinstance(before, str) else None
+            return (parsed,) if isinstance(parsed, dict | list) else None
         case "wrap":
             return ([before],) if is_present and not isinstance(before, list) else None
         case "trim" if isinstance(before, str):
             return (before.rstrip("/").rpartition("/")[2] if after == LAST_PATH_SEGMENT else before.strip(),)
-    if after in (RUN_SPECIFIC, REQUOTED) or (not is_present and not _declares_name(schema, change.path)):
+    # An argument that the schema does not declare is never added.
+    is_declared = schema is not None and change.path in schema.properties
+    if after in (RUN_SPECIFIC, REQUOTED) or not (is_present or is_declared):
         return None
     if isinstance(after, bool):
-        return (after,) if not is_present or isinstance(before, bool | str) else None
-    if isinstance(after, int | float):
-        is_number = isinstance(before, int | float) and not isinstance(before, bool)
-        return (after,) if not is_present or is_number else None
-    if isinstance(after, str):
-        is_own = isinstance(before, str) and before.casefold() == after.casefold()
-        return (after,) if is_own or can_show_to_model or after in _enum_members(schema, change.path) else None
-    return None
-
-
-def _declares_name(schema: CompiledSchema | None, name: str) -> bool:
-    """Return whether the schema declares an argument. Undeclared ones are never added."""
-    return schema is not None and schema.schema is not None and name in schema.schema.get("properties", {})
+        is_allowed = not is_present or isinstance(before, bool | str)
+    elif isinstance(after, str):
+        is_allowed = can_show_to_model or _is_recased(before, after) or after in _enum_members(schema, change.path)
+    else:
+        is_allowed = is_number(after) and (not is_present or is_number(before))
+    return (after,) if is_allowed else None
 
 
 def _enum_members(schema: CompiledSchema | None, name: str) -> Sequence[Any]:
-    properties = (schema.schema or {}).get("properties", {}) if schema is not None else {}
-    described = properties.get(name) if isinstance(properties, Mapping) else None
-    members = described.get("enum", ()) if isinstance(described, Mapping) else ()
+    node = schema.properties.get(name) if schema is not None else None
+    members = node.get("enum", ()) if isinstance(node, Mapping) else ()
     return members if isinstance(members, list | tuple) else ()
 
 
@@ -237,20 +224,10 @@ def _cast_value(value: Any, to: Any) -> tuple[Any] | None:
                 return (int(float(value)),)
             case "number" if isinstance(value, str | int) and not isinstance(value, bool):
                 return (float(value),)
-            case "string" if isinstance(value, int | float) and not isinstance(value, bool):
+            case "string" if is_number(value):
                 return (str(value),)
             case "boolean" if isinstance(value, str) and value.strip().casefold() in ("true", "false"):
                 return (value.strip().casefold() == "true",)
     except (ValueError, OverflowError):
         return None
     return None
-
-
-def _parse_json(value: Any) -> tuple[Any] | None:
-    if not isinstance(value, str):
-        return None
-    try:
-        parsed = msgspec.json.decode(value)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None
-    return (parsed,) if isinstance(parsed, dict | list) else None

@@ -10,19 +10,10 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mulligan.core import conversation
+from mulligan.core.conversation import INSTRUCTION_ARGUMENTS, conversation_argument, user_message
 from mulligan.core.failure import Failure, Remedy, SettingsError
 from mulligan.core.records import Change, Recovery
-from mulligan.recover.compress import (
-    DEFAULT_COMPRESS_ABOVE_CHARS,
-    CompressionResult,
-    Sizes,
-    TokenScale,
-    calibrate_scale,
-    fit_to_window,
-    token_limit,
-)
-from mulligan.recover.context_windows import provider_of, window_of
+from mulligan.recover.compress import DEFAULT_COMPRESS_ABOVE_CHARS, CompressionResult, fit_to_window
 from mulligan.recover.plan import (
     BLOCKED,
     AttemptMove,
@@ -32,10 +23,11 @@ from mulligan.recover.plan import (
     RecoveryFailed,
     RecoveryMoves,
     RecoveryQueries,
+    StopMove,
     describe_attempts,
 )
-from mulligan.recover.policy import Policy
-from mulligan.recover.tool import Arguments, Tool
+from mulligan.recover.policy import Arguments, Policy, Tool
+from mulligan.recover.tokens import Sizes, calibrate_scale, provider_of, token_limit, window_of
 
 ANSWER_GIVEN = object()
 """Result of `Model.answer` if the user's function answered the call."""
@@ -50,9 +42,8 @@ ANSWER_LIMIT_ARGUMENTS = (
 MIN_ANSWER_TOKENS = 1024
 """Below this many tokens for the answer, the conversation is compressed instead."""
 
-OVERFLOW = frozenset({"context_length_exceeded"})
 OUTAGE = frozenset({"unavailable", "timeout", "rate_limit", "quota_exceeded"})
-RETIRED = frozenset({"not_found"})
+"""Failures that affect all models of a provider."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,29 +110,29 @@ def plan_model_recovery(
 ) -> RecoveryMoves:
     """Plan the attempts for one model call as a generator of moves.
 
-    Return `None` on success, else `RecoveryFailed`. Pure: the driver executes the moves, sync or async.
+    Return `None` on success, else `RecoveryFailed`. Pure: the player executes the moves, sync or async.
     """
-    model_recovery = _ModelRecovery(arguments, tool, policy.for_models(), queries, model)
-    failure: Failure | None = yield AttemptMove(arguments, has_substitute=model_recovery.has_substitute)
+    recovery = _ModelRecovery(arguments, tool, policy.for_models(), queries, model)
+    failure: Failure | None = yield AttemptMove(arguments, has_substitute=recovery.has_substitute)
     while failure is not None:
-        step = yield from model_recovery.next_attempt(failure)
-        reason = (
-            step
-            if isinstance(step, str)
-            else model_recovery.blocking_reason(step) or queries.take_retry_budget(failure)
-        )
-        if not reason and not isinstance(step, str):
-            yield BackoffMove(step.recovery)
-            reason = queries.admit_retry(step.arguments, step.function)
-        if reason or isinstance(step, str):
-            if model.answer is not None and model_recovery.can_answer(failure):
-                answer = yield QueryMove(model.answer, (model_recovery.arguments, failure))
-                if answer is ANSWER_GIVEN:
-                    return None
-            precedents = yield QueryMove(queries.lookup_precedents, (failure, reason, ()))
-            return RecoveryFailed(failure, reason, precedents or ())
-        model_recovery.take(step)
-        failure = yield AttemptMove(step.arguments, step.recovery, step.function)
+        step = yield from recovery.next_attempt(failure)
+        if isinstance(step, PlannedAttempt):
+            reason = recovery.blocking_reason(step) or queries.take_retry_budget(failure)
+            if not reason:
+                yield BackoffMove(step.recovery)
+                reason = queries.admit_retry(step.arguments, step.function)
+            if not reason:
+                recovery.arguments, recovery.function = step.arguments, step.function
+                failure = yield AttemptMove(step.arguments, step.recovery, step.function)
+                continue
+        else:
+            reason = step
+        if model.answer is not None and recovery.can_answer(failure):
+            answer = yield QueryMove(model.answer, (recovery.arguments, failure))
+            if answer is ANSWER_GIVEN:
+                return None
+        precedents = yield StopMove(queries.lookup_precedents, (failure, reason, ()))
+        return RecoveryFailed(failure, reason, precedents or ())
     return None
 
 
@@ -152,20 +143,23 @@ class _ModelRecovery:
         self, arguments: Arguments, tool: Tool, policy: Policy, queries: RecoveryQueries, model: Model
     ) -> None:
         self.arguments = arguments
+        self.function: Callable[..., Any] | None = None
         self._tool = tool
         self._policy = policy
         self._queries = queries
         self._model = model
         self._attempt_number = 1
-        self._function: Callable[..., Any] | None = None
         self._fallbacks = list(model.fallbacks)
         self._compressed = 0
-        self._has_refreshed = False
-        self._has_added_note = False
-        self._has_clamped = False
+        self._has_refreshed = self._has_added_note = self._has_clamped = False
 
-    def take(self, step: PlannedAttempt) -> None:
-        self.arguments, self._function = step.arguments, step.function
+    @property
+    def _model_name(self) -> Any:
+        return self.arguments.get("model", self._model.name)
+
+    def _attempt(self, recovery: Recovery, changed_arguments: Arguments | None = None) -> PlannedAttempt:
+        arguments = {**self.arguments, **changed_arguments} if changed_arguments else self.arguments
+        return PlannedAttempt(arguments, recovery, self.function)
 
     def blocking_reason(self, step: PlannedAttempt) -> str:
         return self._queries.blocking_reason(step.recovery.backoff_seconds, step.arguments, step.function)
@@ -188,15 +182,14 @@ class _ModelRecovery:
     def next_attempt(self, failure: Failure) -> AttemptMoves:
         """Return the next attempt, or the reason why there is none."""
         self._attempt_number += 1
+        is_repairing = self._tool.mode == "repair"
         if not failure.is_failure:
             return "the result is not a failure"
         if self._tool.mode == "observe":
             return 'the mode is "observe"'
         if BLOCKED in failure.evidence:
             # A circuit breaker of one model does not affect another model.
-            return (
-                failure.kind.code in OUTAGE and self._tool.mode == "repair" and self._use_fallback(failure)
-            ) or BLOCKED
+            return (failure.kind.code in OUTAGE and is_repairing and self._use_fallback(failure)) or BLOCKED
         if not failure.recoverable:
             return "the error is declared unrecoverable"
         if self._attempt_number > self._policy.attempts:
@@ -204,62 +197,62 @@ class _ModelRecovery:
         remaining = self._queries.seconds_left()
         if remaining is not None and remaining <= 0:
             return "the deadline has passed"
-        if failure.kind.type == "model" and self._tool.mode != "repair" and failure.remedy is not Remedy.RETRY:
+        if failure.kind.type == "model" and not is_repairing and failure.remedy is not Remedy.RETRY:
             return 'only mode="repair" allows more than a retry'
         return (yield from self._by_kind(failure))
 
     def _by_kind(self, failure: Failure) -> AttemptMoves:
-        code = failure.kind.code if failure.kind.type == "model" else ""
-        if code in OVERFLOW:
-            return (yield from self._handle_overflow(failure))
-        if code == "auth_error":
-            return (yield from self._refresh_credentials(failure))
-        if code in RETIRED:
-            return self._use_fallback(failure) or "a person must act"
-        if code == "quota_exceeded":
-            return self._use_fallback(failure) or "a retry cannot help: the account is out of credit or quota"
-        if code == "bad_request":
-            return (
-                self._clamp_answer_limit(failure) or self._append_note(failure) or "the provider rejected the request"
-            )
-        if code in ("invalid_output", "output_limit"):
-            return self._append_note(failure) or "the answer could not be used, also after a retry"
-        if code == "content_policy":
-            return "the provider's content filter blocked the request and would block a retry"
-        if code == "unknown":
-            return "the cause of the failure is unknown"
+        match failure.kind.code if failure.kind.type == "model" else "":
+            case "context_length_exceeded":
+                return (yield from self._handle_overflow(failure))
+            case "auth_error":
+                return (yield from self._refresh_credentials(failure))
+            case "not_found":
+                return self._use_fallback(failure) or "a person must act"
+            case "quota_exceeded":
+                return self._use_fallback(failure) or "a retry cannot help: the account is out of credit or quota"
+            case "bad_request":
+                step = self._clamp_answer_limit(failure) or self._append_note(failure)
+                return step or "the provider rejected the request"
+            case "invalid_output" | "output_limit":
+                return self._append_note(failure) or "the answer could not be used, also after a retry"
+            case "content_policy":
+                return "the provider's content filter blocked the request and would block a retry"
+            case "unknown":
+                return "the cause of the failure is unknown"
         if failure.remedy is Remedy.RETRY:
             return self._retry_later(failure)
         return "a person must act" if failure.remedy is Remedy.STOP else "the model must choose another action"
 
-    # Retries
-
     def _retry_later(self, failure: Failure) -> PlannedAttempt | str:
         seconds = self._policy.compute_backoff(self._attempt_number, failure.retry_after, self._queries.random())
-        remaining = self._queries.seconds_left()
-        substitute = self._use_fallback(failure, should_consume=False)
-        is_blocked = seconds is not None and self.blocking_reason(self._retry_step(seconds))
-        if substitute is not None and (seconds is None or is_blocked or self._attempt_number == self._policy.attempts):
-            return self._use_fallback(failure) or "no fallback model is available"
-        if seconds is None:
+        step = None
+        if seconds is not None:
+            step = self._attempt(Recovery(remedy=Remedy.RETRY, backoff_seconds=seconds))
+        is_last = self._attempt_number == self._policy.attempts
+        if step is None or is_last or self.blocking_reason(step):
+            fallback = self._use_fallback(failure)
+            if fallback is not None:
+                return fallback
+        if step is None:
             maximum = self._policy.max_backoff
             return f"Retry-After is {failure.retry_after:g} s, above the maximum backoff of {maximum:g} s"
-        if remaining is not None and seconds >= remaining:
+        remaining = self._queries.seconds_left()
+        if remaining is not None and step.recovery.backoff_seconds >= remaining:
             return "the deadline would pass before the next attempt"
-        return self._retry_step(seconds)
-
-    def _retry_step(self, seconds: float) -> PlannedAttempt:
-        return PlannedAttempt(self.arguments, Recovery(remedy=Remedy.RETRY, backoff_seconds=seconds), self._function)
+        return step
 
     # Context overflow
 
     def _handle_overflow(self, failure: Failure) -> AttemptMoves:
-        sizes = self._sizes(failure)
+        sizes = self._model.sizes(failure)
+        if sizes.window is None:
+            sizes = replace(sizes, window=window_of(self._model_name))
         clamped_attempt = self._shrink_answer(sizes)
         if clamped_attempt is not None:
             return clamped_attempt
         reason = "no argument is a conversation"
-        argument = conversation.conversation_argument(self.arguments)
+        argument = conversation_argument(self.arguments)
         if argument is not None and isinstance(self.arguments[argument], list | tuple):
             times = "once" if self._compressed == 1 else f"{self._compressed} times"
             reason = f"the conversation was compressed {times} and is still too long"
@@ -268,15 +261,11 @@ class _ModelRecovery:
             if self._compressed < self._model.max_compressions:
                 compression = yield from self._compress(argument, sizes)
                 if compression.fits and compression.steps:
-                    return self._compressed_step(argument, compression)
+                    self._model.on_compacted(compression)
+                    recovery = Recovery(remedy=Remedy.COMPRESS, source=compression.shortened_by)
+                    return self._attempt(recovery, {argument: compression.messages})
                 reason = "the system prompt, last turn and newest exchange alone exceed the context window"
-        return self._use_fallback(failure, tokens=self._required_tokens(sizes)) or reason
-
-    def _sizes(self, failure: Failure) -> Sizes:
-        sizes = self._model.sizes(failure)
-        if sizes.window is None:
-            sizes = replace(sizes, window=window_of(self.arguments.get("model", self._model.name)))
-        return sizes
+        return self._use_fallback(failure, tokens=self._required_tokens(argument, sizes)) or reason
 
     def _shrink_answer(self, sizes: Sizes) -> PlannedAttempt | None:
         """Lower the answer limit if the conversation alone fits. That costs less than compressing the conversation."""
@@ -289,18 +278,18 @@ class _ModelRecovery:
         return self._with_limit(name, available_tokens)
 
     def _compress(self, argument: str, sizes: Sizes) -> Generator[Move, Any, CompressionResult]:
-        model = self._model
-        messages = self.arguments[argument]
-        scale = self._scale(sizes, argument)
-        other_tokens = scale.count_value(self._counted_parts(argument)) - scale.count_value(messages)
+        model, messages = self._model, self.arguments[argument]
+        request = self._counted_parts(argument)
+        scale = calibrate_scale(sizes, request, self._model_name)
+        message_tokens = scale.count_value(messages)
+        other_tokens = scale.count_value(request) - message_tokens
         if not sizes.answer and sizes.requested is None:
             sizes = replace(sizes, answer=self._reserve(sizes))
-        limit = token_limit(sizes, other_tokens + scale.count_value(messages), scale.margin) - other_tokens
         self._compressed += 1
         return (
             yield from fit_to_window(
                 messages,
-                limit,
+                token_limit(sizes, other_tokens + message_tokens, scale.margin) - other_tokens,
                 threshold=model.compress_above_chars,
                 scale=scale,
                 summarise=model.summarise,
@@ -309,38 +298,26 @@ class _ModelRecovery:
             )
         )
 
-    def _scale(self, sizes: Sizes, argument: str) -> TokenScale:
-        return calibrate_scale(sizes, self._counted_parts(argument), self.arguments.get("model", self._model.name))
-
     def _counted_parts(self, argument: str) -> list[Any]:
         """Return the parts of a request that a provider counts: conversation, instructions and tools."""
-        names = (*conversation.INSTRUCTION_ARGUMENTS, "tools", "functions", "response_format")
+        names = (*INSTRUCTION_ARGUMENTS, "tools", "functions", "response_format")
         return [self.arguments[argument], *(self.arguments[name] for name in names if self.arguments.get(name))]
 
     def _reserve(self, sizes: Sizes) -> int:
         name = _answer_limit_argument(self.arguments)
-        if name is None or sizes.window is None:
-            return 0
-        return min(int(self.arguments[name]), sizes.window // 4)
+        return 0 if name is None or sizes.window is None else min(int(self.arguments[name]), sizes.window // 4)
 
-    def _compressed_step(self, argument: str, compression: CompressionResult) -> PlannedAttempt:
-        self._model.on_compacted(compression)
-        arguments = {**self.arguments, argument: compression.messages}
-        return PlannedAttempt(
-            arguments, Recovery(remedy=Remedy.COMPRESS, source=compression.shortened_by), self._function
-        )
-
-    def _required_tokens(self, sizes: Sizes) -> float:
+    def _required_tokens(self, argument: str | None, sizes: Sizes) -> float:
         """Return the tokens that a larger window must hold."""
         if sizes.requested is not None:
             return float(sizes.requested)
-        argument = conversation.conversation_argument(self.arguments)
-        request_tokens = (
-            self._scale(sizes, argument).count_value(self._counted_parts(argument)) if argument is not None else 0.0
-        )
+        request_tokens = 0.0
+        if argument is not None:
+            request = self._counted_parts(argument)
+            request_tokens = calibrate_scale(sizes, request, self._model_name).count_value(request)
         return max(1.1 * request_tokens, float(sizes.window or 0)) + self._reserve(sizes)
 
-    # Answer limit
+    # Answer limit, notes to the model, credentials
 
     def _clamp_answer_limit(self, failure: Failure) -> PlannedAttempt | None:
         """Clamp an answer limit that exceeds the model's to the bound that the error names."""
@@ -353,44 +330,30 @@ class _ModelRecovery:
     def _with_limit(self, name: str, limit: int) -> PlannedAttempt:
         self._has_clamped = True
         change = Change(path=name, operation="clamp", before=self.arguments[name], after=limit, source="error")
-        return PlannedAttempt(
-            {**self.arguments, name: limit},
-            Recovery(remedy=Remedy.REPAIR, changes=(change,), source="error"),
-            self._function,
-        )
-
-    # Notes to the model
+        return self._attempt(Recovery(remedy=Remedy.REPAIR, changes=(change,), source="error"), {name: limit})
 
     def _append_note(self, failure: Failure) -> PlannedAttempt | None:
         """Repeat the call with one note about the failure at the end of the conversation."""
-        argument = conversation.conversation_argument(self.arguments)
-        if self._has_added_note or argument is None:
-            return None
-        original_messages = self.arguments[argument]
-        note = self._model.describe_failure(failure)
-        messages: Any
-        if isinstance(original_messages, str):
-            messages = f"{original_messages}\n\n{note}"
-        elif isinstance(original_messages, list | tuple):
-            messages = [*original_messages, conversation.user_message(original_messages, note)]
-        else:
+        argument = conversation_argument(self.arguments)
+        messages = self.arguments[argument] if argument is not None else None
+        if argument is None or self._has_added_note or not isinstance(messages, str | list | tuple):
             return None
         self._has_added_note = True
-        return PlannedAttempt({**self.arguments, argument: messages}, Recovery(remedy=Remedy.REPLAN), self._function)
-
-    # Credentials
+        note = self._model.describe_failure(failure)
+        new_messages = (
+            f"{messages}\n\n{note}" if isinstance(messages, str) else [*messages, user_message(messages, note)]
+        )
+        return self._attempt(Recovery(remedy=Remedy.REPLAN), {argument: new_messages})
 
     def _refresh_credentials(self, failure: Failure) -> AttemptMoves:
         if self._model.refresh is None or self._has_refreshed:
             return "a person must act"
         self._has_refreshed = True
-        refreshed_arguments = yield QueryMove(self._model.refresh, (failure,))
-        if refreshed_arguments is None or refreshed_arguments is False:
+        refreshed = yield QueryMove(self._model.refresh, (failure,))
+        if refreshed is None or refreshed is False:
             return "refresh_auth returned no new credentials"
-        arguments = (
-            {**self.arguments, **refreshed_arguments} if isinstance(refreshed_arguments, Mapping) else self.arguments
-        )
-        return PlannedAttempt(arguments, Recovery(remedy=Remedy.REPAIR, source="refresh"), self._function)
+        changed_arguments = refreshed if isinstance(refreshed, Mapping) else None
+        return self._attempt(Recovery(remedy=Remedy.REPAIR, source="refresh"), changed_arguments)
 
     # Fallback models
 
@@ -398,15 +361,13 @@ class _ModelRecovery:
         self, failure: Failure, *, tokens: float = 0, should_consume: bool = True
     ) -> PlannedAttempt | None:
         """Return an attempt with the next fallback model that suits this kind of failure, or None."""
-        current_model = self.arguments.get("model", self._model.name)
+        current_model = self._model_name
         current_provider = provider_of(current_model)
-        for fallback in list(self._fallbacks):
+        for fallback in self._fallbacks:
             if tokens and not fallback.fits(tokens):
                 continue
-            if failure.kind.code in OUTAGE and isinstance(fallback.model, str):
-                fallback_provider = provider_of(fallback.model)
-                if current_provider and fallback_provider and current_provider == fallback_provider:
-                    continue  # the outage or spent quota affects the whole provider
+            if failure.kind.code in OUTAGE and current_provider and provider_of(fallback.model) == current_provider:
+                continue  # the outage or spent quota affects the whole provider
             change = Change(
                 path="model", operation="substitute", before=current_model, after=fallback.name, source="rule"
             )

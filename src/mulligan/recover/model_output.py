@@ -1,14 +1,23 @@
-"""Detection of unusable model output, and its repair if there is exactly one reading."""
+"""Unusable model output: its detection, and the repair of JSON that has exactly one reading.
+
+Repair libraries accept any text, and a guess at half an answer is worse than a new attempt. This module removes only
+text around JSON and repairs only what has exactly one reading.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from mulligan.core.conversation import Path, get_field, replace_at
-from mulligan.recover.model_json import repair_json
+import msgspec
 
+from mulligan.core.conversation import Path, get_field, parse_answer, replace_at
+
+MAX_REPAIRED_CHARS = 1_000_000
+"""Longer texts are parsed but not repaired."""
+MAX_JSON_DEPTH = 60
 _TRUNCATED_REASONS = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
 _COMPLETE_REASONS = frozenset(
     {"stop", "end_turn", "completed", "tool_calls", "tool_use", "eos", "stop_sequence", "function_call"}
@@ -34,24 +43,26 @@ def find_output_error(answer: Any, arguments: Mapping[str, Any]) -> OutputProble
         if not answer.strip():
             return OutputProblem("The answer is empty.", False)
         return _check_json((), answer, "", False) if wants_json(arguments) else None
-    parsed = _parse_answer(answer)
+    parsed = parse_answer(answer)
     if parsed is None:
         return _without_choices(answer)
     is_cut = parsed.finish_reason in _TRUNCATED_REASONS
-    for path, text, name in parsed.calls:
-        problem = _check_json(path, text, name, is_cut)
-        if problem is not None:
-            return problem
-    if not parsed.calls and not parsed.has_more:
-        if not parsed.text.strip():
-            if parsed.finish_reason in _COMPLETE_REASONS or is_cut:
-                return OutputProblem(
-                    "The answer is empty." if not is_cut else "The answer was cut off before it started.", is_cut
-                )
-            return None
-        if wants_json(arguments):
-            return _check_json(parsed.path, parsed.text, "", is_cut)
-    return None
+    for block in parsed.blocks:
+        if block.type == "call" and block.path[-1] == "arguments" and isinstance(block.value, str):
+            problem = _check_json(block.path, block.value, str(block.name or ""), is_cut)
+            if problem is not None:
+                return problem
+    if any(block.type not in ("text", "reasoning") for block in parsed.blocks):
+        return None
+    texts = [block for block in parsed.blocks if block.type == "text"]
+    text = "".join(block.value for block in texts)
+    if text.strip():
+        return (
+            _check_json(texts[0].path if len(texts) == 1 else (), text, "", is_cut) if wants_json(arguments) else None
+        )
+    if is_cut:
+        return OutputProblem("The answer was cut off before it started.", is_cut)
+    return OutputProblem("The answer is empty.", False) if parsed.finish_reason in _COMPLETE_REASONS else None
 
 
 _ERROR_ANSWER_KEYS = frozenset(
@@ -87,111 +98,6 @@ def repair_output(answer: Any, problem: OutputProblem) -> Any:
         return None
 
 
-class _ParsedAnswer(NamedTuple):
-    """The relevant parts of an answer."""
-
-    calls: list[tuple[Path, str, str]]
-    path: Path
-    text: str
-    finish_reason: str
-    has_more: bool
-    """Whether it contains anything other than text and calls with text arguments."""
-
-
-def _parse_answer(answer: Any) -> _ParsedAnswer | None:
-    choices = get_field(answer, "choices")
-    if isinstance(choices, list | tuple) and choices:
-        return _parse_chat(choices[0])
-    output = get_field(answer, "output")
-    if isinstance(output, list | tuple) and isinstance(get_field(answer, "status"), str):
-        return _parse_responses(output, answer)
-    content = get_field(answer, "content")
-    if isinstance(content, list | tuple) and isinstance(get_field(answer, "stop_reason"), str):
-        return _parse_blocks(content, str(get_field(answer, "stop_reason")), "content")
-    candidates = get_field(answer, "candidates")
-    if isinstance(candidates, list | tuple) and candidates:
-        finish_reason = get_field(candidates[0], "finish_reason") or get_field(candidates[0], "finishReason")
-        finish_reason = str(getattr(finish_reason, "name", finish_reason)).lower()
-        parts = get_field(get_field(candidates[0], "content"), "parts") or ()
-        parsed = _parse_blocks(list(parts), finish_reason, "parts")
-        return parsed._replace(path=("candidates", 0, "content", *parsed.path) if parsed.path else ())
-    return None
-
-
-def _parse_chat(choice: Any) -> _ParsedAnswer | None:
-    message = get_field(choice, "message")
-    if message is None:
-        return None
-    if (
-        type(content := get_field(message, "content")) is str
-        and content
-        and not (get_field(message, "tool_calls") or get_field(message, "function_call"))
-    ):
-        # Fast path for plain text answers.
-        return _ParsedAnswer(
-            [], ("choices", 0, "message", "content"), content, str(get_field(choice, "finish_reason")).lower(), False
-        )
-    calls: list[tuple[Path, str, str]] = []
-    has_more = False
-    here: Path = ("choices", 0, "message")
-    for number, call in enumerate(get_field(message, "tool_calls") or ()):
-        function = get_field(call, "function")
-        if isinstance(text := get_field(function, "arguments"), str):
-            name = str(get_field(function, "name") or "")
-            calls.append(((*here, "tool_calls", number, "function", "arguments"), text, name))
-        else:
-            has_more = True
-    if isinstance(text := get_field(get_field(message, "function_call"), "arguments"), str):
-        calls.append(
-            (
-                (*here, "function_call", "arguments"),
-                text,
-                str(get_field(get_field(message, "function_call"), "name") or ""),
-            )
-        )
-    content = get_field(message, "content")
-    has_more = has_more or bool(
-        get_field(message, "refusal") or get_field(message, "audio") or get_field(message, "images")
-    )
-    finish_reason = get_field(choice, "finish_reason")
-    text = content if isinstance(content, str) else ""
-    has_more = has_more or (content is not None and not isinstance(content, str))
-    return _ParsedAnswer(calls, (*here, "content"), text, str(finish_reason).lower(), has_more)
-
-
-def _parse_responses(output: Any, answer: Any) -> _ParsedAnswer:
-    calls: list[tuple[Path, str, str]] = []
-    path: Path = ()
-    texts: list[str] = []
-    has_more = False
-    for number, item in enumerate(output):
-        item_type = get_field(item, "type")
-        if item_type == "function_call" and isinstance(text := get_field(item, "arguments"), str):
-            calls.append((("output", number, "arguments"), text, str(get_field(item, "name") or "")))
-        elif item_type == "message":
-            for index, block in enumerate(get_field(item, "content") or ()):
-                if isinstance(text := get_field(block, "text"), str):
-                    path = path or ("output", number, "content", index, "text")
-                    texts.append(text)
-                else:
-                    has_more = True
-        elif item_type != "reasoning":
-            has_more = True
-    finish_reason = str(get_field(answer, "status"))
-    if finish_reason == "incomplete":
-        finish_reason = str(get_field(get_field(answer, "incomplete_details"), "reason"))
-    return _ParsedAnswer(calls, path if len(texts) == 1 else (), "".join(texts), finish_reason, has_more)
-
-
-def _parse_blocks(blocks: Any, finish_reason: str, name: str) -> _ParsedAnswer:
-    texts = [(number, text) for number, block in enumerate(blocks) if isinstance(text := get_field(block, "text"), str)]
-    has_more = any(
-        not isinstance(get_field(block, "text"), str) and get_field(block, "type") != "thinking" for block in blocks
-    )
-    path: Path = (name, texts[0][0], "text") if len(texts) == 1 else ()
-    return _ParsedAnswer([], path, "".join(text for _, text in texts), finish_reason, has_more)
-
-
 def wants_json(arguments: Mapping[str, Any]) -> bool:
     """Return whether the call requested JSON output only."""
     if not arguments:
@@ -223,3 +129,200 @@ def _check_json(path: Path, text: str, name: str, is_cut: bool) -> OutputProblem
         return OutputProblem(f"{subject} {were} cut off: the answer was too long.", True, path, text)
     are = "are not a JSON object" if is_call else "is not valid JSON"
     return OutputProblem(f"{subject} {are}.", False, path, text)
+
+
+# JSON written by models
+
+
+class ParsedArguments(NamedTuple):
+    """A model's arguments as an object, or the error why they are none."""
+
+    value: dict[str, Any] | None
+    defect: str = ""
+    """What was wrong with the text."""
+    error: str = ""
+
+
+def parse_arguments(arguments: Any) -> ParsedArguments:
+    """Parse the arguments of a call in any form into a dictionary."""
+    if isinstance(arguments, Mapping):
+        return ParsedArguments(dict(arguments))
+    if arguments is None:
+        return ParsedArguments({})
+    if not isinstance(arguments, str | bytes | bytearray):
+        return ParsedArguments(None, error="The arguments are not a JSON object.")
+    try:
+        text = arguments if isinstance(arguments, str) else bytes(arguments).decode()
+    except UnicodeDecodeError:
+        return ParsedArguments(None, error="The arguments are not a JSON object: they are not a string.")
+    if text.strip() in ("", "null"):
+        return ParsedArguments({})  # some models send this for no arguments
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        value = None
+    if isinstance(value, dict):
+        return ParsedArguments(value)
+    reading = _find_reading(text, is_object=True)
+    return (
+        ParsedArguments(None, error=_describe_error(text))
+        if reading is None
+        else ParsedArguments(reading.value, defect=reading.defect)
+    )
+
+
+def repair_json(text: str, *, is_object: bool = False) -> str | None:
+    """Return the only JSON that a text can represent, or None."""
+    if is_object and not text.strip():
+        return "{}"  # several models send this for a call without arguments
+    reading = _find_reading(text, is_object=is_object)
+    return None if reading is None else reading.text
+
+
+class _JsonReading(NamedTuple):
+    text: str
+    value: Any
+    defect: str
+    """What was wrong with the text."""
+
+
+def _find_reading(text: str, *, is_object: bool) -> _JsonReading | None:
+    """Return the only reading of a text, or None if there is none or more than one."""
+    if len(text) > MAX_REPAIRED_CHARS or _measure_depth(text) > MAX_JSON_DEPTH:
+        return None
+    readings: dict[str, _JsonReading] = {}
+    for defect, candidate in _candidates(text):
+        try:
+            value = _strict.decode(candidate)
+        except (ValueError, RecursionError):
+            continue
+        if is_object and isinstance(value, str) and value.lstrip()[:1] == "{":
+            inner = _find_reading(value, is_object=True)
+            if inner is None:
+                continue
+            defect, candidate, value = "encoded as JSON twice", inner.text, inner.value
+        if isinstance(value, dict) or (isinstance(value, list) and not is_object):
+            readings.setdefault(json.dumps(value, sort_keys=True), _JsonReading(candidate, value, defect))
+    return next(iter(readings.values())) if len(readings) == 1 else None
+
+
+def _candidates(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the text with common defects removed."""
+    inner, defect = text.strip().lstrip("\ufeff").strip(), "not strict JSON"
+    if inner[:1] not in ("{", "[", '"') and (fenced := _fenced(inner)) is not None:
+        inner, defect = fenced, "inside a code block"
+    elif inner[:1] not in ("{", "[", '"') or inner[-1:] not in ("}", "]", '"'):
+        # Text around one value. With two values the reading is ambiguous.
+        start = min((position for position in (inner.find("{"), inner.find("[")) if position >= 0), default=-1)
+        end = max(inner.rfind("}"), inner.rfind("]"))
+        if start < 0 or end <= start:
+            return
+        inner, defect = inner[start : end + 1], "surrounded by other text"
+    yield defect, inner
+    if (leading_object := _leading_object(inner)) is not None:
+        yield "followed by other text", leading_object
+    if (repaired := _repair_slips(inner)) is not None and repaired != inner:
+        yield defect, repaired
+
+
+_FENCE = "`" * 3
+_LANGUAGE = re.compile(r"[A-Za-z]{1,10}\s*(?=[{\[\"])")
+
+
+def _fenced(text: str) -> str | None:
+    """Return the content of the only code block in a text, or None."""
+    if text.startswith(_FENCE) and text.endswith(_FENCE) and len(text) > 2 * len(_FENCE):
+        block = text[len(_FENCE) : -len(_FENCE)]
+    elif len(parts := text.split(_FENCE, 3)) == 3:
+        block = parts[1]
+    else:
+        return None
+    return _LANGUAGE.sub("", block.strip(), count=1) if _LANGUAGE.match(block.strip()) else block.strip()
+
+
+_TRAILING_MARKS = re.compile(r"(?:\s|[}\])>;,`]|</?[a-zA-Z_|]{1,30}>|<\|[^|>]{0,40}\|>)+")
+
+
+def _leading_object(text: str) -> str | None:
+    """Return the object at the beginning, if only closing marks and template tags follow."""
+    if not text.startswith("{"):
+        return None
+    try:
+        _, end = _strict.raw_decode(text)
+    except (ValueError, RecursionError):
+        return None
+    return text[:end] if _TRAILING_MARKS.fullmatch(text, end) else None
+
+
+_TOKENS = re.compile(
+    r"""
+    "(?P<double>[^"\\]*(?:\\.[^"\\]*)*)"
+    | '(?P<single>[^'\\]*(?:\\.[^'\\]*)*)'
+    | (?P<comma>,)(?=\s*[}\]])
+    | (?P<word>[^\W\d_]\w*)
+    | (?P<open>["'])
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+_PYTHON = {"True": "true", "False": "false", "None": "null"}
+_ESCAPABLE = re.compile(r"""\\.|["\x00-\x1f]""", re.DOTALL)
+
+
+def _repair_slips(text: str) -> str | None:
+    """Repair trailing commas, single quotes, Python constants and raw line breaks in strings.
+
+    Return None if in doubt.
+    """
+    pieces: list[str] = []
+    at = 0
+    for token in _TOKENS.finditer(text):
+        pieces.append(text[at : token.start()])
+        at = token.end()
+        token_type = token.lastgroup
+        if token_type == "open":
+            return None  # unterminated: the continuation is unknown
+        if token_type == "word":
+            pieces.append(_PYTHON.get(token[0], token[0]))
+        elif token_type != "comma":
+            pieces.append(f'"{_ESCAPABLE.sub(_escape_match, token[0][1:-1])}"')
+    pieces.append(text[at:])
+    return "".join(pieces)
+
+
+def _escape_match(match: re.Match[str]) -> str:
+    sign = match[0]
+    if len(sign) == 2:
+        return "'" if sign == "\\'" else sign
+    return '\\"' if sign == '"' else f"\\u{ord(sign):04x}"
+
+
+def _reject_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not valid JSON")
+
+
+_strict = json.JSONDecoder(parse_constant=_reject_constant)
+
+
+def _measure_depth(text: str) -> int:
+    """Return the maximum nesting of brackets. Brackets inside strings count too, which is a safe overestimate."""
+    deepest = depth = 0
+    for bracket in re.finditer(r"[\[{}\]]", text):
+        depth += 1 if bracket[0] in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _describe_error(text: str) -> str:
+    """Describe the error and its position, so that the model can correct it."""
+    if _measure_depth(text) > MAX_JSON_DEPTH:
+        return "The arguments are not a JSON object: they are nested too deeply."
+    try:
+        value = _strict.decode(text)
+    except json.JSONDecodeError as error:
+        if error.pos >= len(text.rstrip()) - 1 or error.msg.startswith("Unterminated"):
+            return "The arguments are not a JSON object: the text is cut off. Write it again, shorter."
+        return f"The arguments are not a JSON object: {error.msg.lower()} at character {error.pos + 1}."
+    except (ValueError, RecursionError):
+        return "The arguments are not a JSON object: they contain values that JSON does not allow."
+    names = {list: "a list", str: "a text", bool: "true or false"}
+    return f"The arguments are not a JSON object, but {names.get(type(value), 'a number')}."

@@ -10,9 +10,7 @@ from mulligan.core.calls import TOOL_NAME_PATH, is_same_json
 from mulligan.core.failure import Failure, Remedy, TookEffect
 from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import Fix, Precedent, Recovery
-from mulligan.recover.policy import Policy
-from mulligan.recover.repair import PrerequisiteCall, Suggestion, suggest
-from mulligan.recover.tool import Arguments, EarlierCall, Tool
+from mulligan.recover.policy import Arguments, EarlierCall, Policy, PrerequisiteCall, Suggestion, Tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +40,12 @@ class QueryMove:
     arguments: tuple[Any, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class StopMove(QueryMove):
+    """The last move of a plan that stops. It looks up what recovered the same failure before."""
+
+
 Move = AttemptMove | BackoffMove | QueryMove
-
-
-def _no_earlier_calls() -> Sequence[EarlierCall]:
-    return ()
-
-
-def _no_changed_arguments() -> Sequence[str]:
-    return ()
 
 
 def _no_limit() -> float | None:
@@ -77,8 +72,8 @@ class RecoveryQueries:
     verify: Callable[[Arguments, Failure], object] | None = None
     """Called by a move. Returns `VERIFIED_EXECUTED`, the failure of a call that did not execute, or None if unknown."""
     random: Callable[[], float]
-    earlier_calls: Callable[[], Sequence[EarlierCall]] = _no_earlier_calls
-    changed_arguments: Callable[[], Sequence[str]] = _no_changed_arguments
+    earlier_calls: Callable[[], Sequence[EarlierCall]] = tuple
+    changed_arguments: Callable[[], Sequence[str]] = tuple
     """Returns the arguments that the attempt has modified in place."""
     seconds_left: Callable[[], float | None] = _no_limit
     """Seconds until the deadline."""
@@ -119,13 +114,13 @@ def plan_recovery(
 ) -> RecoveryMoves:
     """Plan the attempts for one call as a generator of moves. Return `None` on success, else `RecoveryFailed`.
 
-    Pure: the driver executes the moves, sync or async. `initial_repair` is the repair of a call that was rejected
+    Pure: the player executes the moves, sync or async. `initial_repair` is the repair of a call that was rejected
     before execution.
     """
     if initial_repair is not None:
         yield BackoffMove(initial_repair)
     failure: Failure | None = yield AttemptMove(arguments, initial_repair)
-    repair_queue = RepairQueue([arguments])
+    recovery = ToolRecovery(tool, policy, queries, [arguments])
     attempt = 1 if initial_repair is None else 2
     while failure is not None:
         if queries.verify is not None and needs_verification(failure, tool):
@@ -136,33 +131,20 @@ def plan_recovery(
             failure = verified_failure or failure
         attempt += 1
         if queries.lookup_fixes is not None and can_use_memory(failure, tool):
-            repair_queue.fixes = (yield QueryMove(queries.lookup_fixes, (failure, arguments))) or ()
-        step = choose_next_move(arguments, failure, attempt, tool, policy, queries, repair_queue)
-        reason = (
-            step
-            if isinstance(step, str)
-            else queries.blocking_reason(step[1].backoff_seconds)
-            or queries.take_retry_budget(failure, bool(step[1].changes))
-        )
-        if not reason and not isinstance(step, str):
-            yield BackoffMove(step[1])
-            reason = queries.admit_retry()
-            for prerequisite in repair_queue.prerequisites:
-                if not reason and queries.run_prerequisite is not None:
-                    prerequisite_error = yield QueryMove(queries.run_prerequisite, (prerequisite,))
-                    reason = (
-                        f"the prerequisite {prerequisite.tool} could not be called"
-                        if prerequisite_error is None
-                        else prerequisite_error
-                    )
-        if reason or isinstance(step, str):
-            if not isinstance(step, str):
-                repair_queue.undo_last(step[0])
-            suggestions = repair_queue.remaining_suggestions(arguments, failure, tool, policy, queries)
-            precedents = yield QueryMove(queries.lookup_precedents, (failure, reason, suggestions))
-            return RecoveryFailed(failure, reason, select_tellable(precedents or (), tool), suggestions)
-        arguments, recovery = step
-        failure = yield AttemptMove(arguments, recovery)
+            recovery.fixes = (yield QueryMove(queries.lookup_fixes, (failure, arguments))) or ()
+        match recovery.choose_next_attempt(arguments, failure, attempt):
+            case str(reason):
+                pass
+            case next_arguments, planned_recovery:
+                reason = yield from recovery.prepare_attempt(failure, planned_recovery)
+                if not reason:
+                    arguments = next_arguments
+                    failure = yield AttemptMove(arguments, planned_recovery)
+                    continue
+                recovery.undo_last(next_arguments)
+        suggestions = recovery.remaining_suggestions(arguments, failure)
+        precedents = yield StopMove(queries.lookup_precedents, (failure, reason, suggestions))
+        return RecoveryFailed(failure, reason, select_tellable(precedents or (), tool), suggestions)
     return None
 
 
@@ -212,65 +194,6 @@ VERIFIED_NOT_EXECUTED = "verify reported that the call did not execute"
 """Evidence on a failure that `verify` returned."""
 
 
-def choose_next_move(
-    arguments: Arguments,
-    failure: Failure,
-    attempt: int,
-    tool: Tool,
-    policy: Policy,
-    queries: RecoveryQueries,
-    repair_queue: RepairQueue,
-) -> tuple[Arguments, Recovery] | str:
-    """Return the arguments and recovery of the next attempt, or the reason why there is none."""
-    if not failure.is_failure:
-        return "the result is not a failure"
-    if tool.mode == "observe":
-        return 'the mode is "observe"'
-    if BLOCKED in failure.evidence:
-        return BLOCKED
-    if not failure.recoverable:
-        return "the error is declared unrecoverable"
-    can_prepare = tool.learn == "repair" and queries.run_prerequisite is not None and failure.remedy is Remedy.REPLAN
-    if failure.remedy not in (Remedy.RETRY, Remedy.REPAIR) and not can_prepare:
-        return NO_RETRY_REASONS[failure.remedy]
-    if not tool.is_retry_safe and failure.took_effect is not TookEffect.NO:
-        return UNKNOWN_OUTCOME
-    # Rejected arguments were not read. A refused connection does not prove that.
-    is_rejected = failure.took_effect is TookEffect.NO and failure.remedy is not Remedy.RETRY
-    if not is_rejected and any(map(_can_be_read_once, arguments.values())):
-        return CONSUMED_ITERATOR
-    if changed_names := queries.changed_arguments():
-        return (
-            f"the call modified its arguments ({', '.join(changed_names)}), "
-            "so a second attempt would get different input"
-        )
-    if attempt > policy.attempts:
-        return describe_attempts(policy.attempts)
-    seconds = policy.compute_backoff(attempt, failure.retry_after, queries.random())
-    if seconds is None:
-        return f"Retry-After is {failure.retry_after:g} s, above the maximum backoff of {policy.max_backoff:g} s"
-    remaining = queries.seconds_left()
-    if remaining is not None and seconds >= remaining:
-        return "the deadline would pass before the next attempt"
-    if failure.remedy is Remedy.RETRY:
-        # A retry would repeat a refused connection, but is safe if the check proved that the call did not execute.
-        if not tool.is_retry_safe and VERIFIED_NOT_EXECUTED not in failure.evidence:
-            return 'the tool is declared effects="once" and may have side effects'
-        return arguments, Recovery(remedy=Remedy.RETRY, backoff_seconds=seconds)
-    repair = repair_queue.next_repair(arguments, failure, tool, policy, queries)
-    if isinstance(repair, str):
-        return NO_RETRY_REASONS[failure.remedy] if failure.remedy is Remedy.REPLAN else repair
-    return repair.arguments, Recovery(
-        remedy=Remedy.REPAIR,
-        backoff_seconds=seconds,
-        changes=repair.changes,
-        source=repair.source,
-        fix_id=repair.fix_id,
-        confidence=repair.confidence,
-        prerequisites=tuple(prerequisite.tool for prerequisite in repair.prerequisites),
-    )
-
-
 def _can_be_read_once(value: Any) -> bool:
     """Return whether a value is an iterator, a generator or an open file. A database cursor can be executed again."""
     if isinstance(value, list | tuple):
@@ -284,9 +207,12 @@ def _is_iterator(value: Any) -> bool:
 
 
 @dataclass(slots=True)
-class RepairQueue:
-    """Suggested repairs of one call, and those that were attempted."""
+class ToolRecovery:
+    """State of the recovery of one call: its suggested repairs, and those that were attempted."""
 
+    tool: Tool
+    policy: Policy
+    queries: RecoveryQueries
     attempted_arguments: list[Arguments]
     alternatives: list[Suggestion] = field(default_factory=list)
     """Lower-ranked suggestions for the first arguments."""
@@ -300,19 +226,92 @@ class RepairQueue:
     attempted_fixes: set[str | None] = field(default_factory=set)
     """Prerequisite fixes that were attempted, each once."""
 
-    def next_repair(
-        self, arguments: Arguments, failure: Failure, tool: Tool, policy: Policy, queries: RecoveryQueries
-    ) -> Suggestion | str:
+    def choose_next_attempt(
+        self, arguments: Arguments, failure: Failure, attempt: int
+    ) -> tuple[Arguments, Recovery] | str:
+        """Return the arguments and recovery of the next attempt, or the reason why there is none."""
+        tool, policy, queries = self.tool, self.policy, self.queries
+        if not failure.is_failure:
+            return "the result is not a failure"
+        if tool.mode == "observe":
+            return 'the mode is "observe"'
+        if BLOCKED in failure.evidence:
+            return BLOCKED
+        if not failure.recoverable:
+            return "the error is declared unrecoverable"
+        can_prepare = (
+            tool.learn == "repair" and queries.run_prerequisite is not None and failure.remedy is Remedy.REPLAN
+        )
+        if failure.remedy not in (Remedy.RETRY, Remedy.REPAIR) and not can_prepare:
+            return NO_RETRY_REASONS[failure.remedy]
+        if not tool.is_retry_safe and failure.took_effect is not TookEffect.NO:
+            return UNKNOWN_OUTCOME
+        # Rejected arguments were not read. A refused connection does not prove that.
+        is_rejected = failure.took_effect is TookEffect.NO and failure.remedy is not Remedy.RETRY
+        if not is_rejected and any(map(_can_be_read_once, arguments.values())):
+            return CONSUMED_ITERATOR
+        if changed_names := queries.changed_arguments():
+            return (
+                f"the call modified its arguments ({', '.join(changed_names)}), "
+                "so a second attempt would get different input"
+            )
+        if attempt > policy.attempts:
+            return describe_attempts(policy.attempts)
+        seconds = policy.compute_backoff(attempt, failure.retry_after, queries.random())
+        if seconds is None:
+            return f"Retry-After is {failure.retry_after:g} s, above the maximum backoff of {policy.max_backoff:g} s"
+        remaining = queries.seconds_left()
+        if remaining is not None and seconds >= remaining:
+            return "the deadline would pass before the next attempt"
+        if failure.remedy is Remedy.RETRY:
+            # Whatever the error, a second execution is only safe if `verify` has proved that there was no first one.
+            if not tool.is_retry_safe and VERIFIED_NOT_EXECUTED not in failure.evidence:
+                return 'the tool is declared effects="once" and may have side effects'
+            return arguments, Recovery(remedy=Remedy.RETRY, backoff_seconds=seconds)
+        repair = self.next_repair(arguments, failure)
+        if isinstance(repair, str):
+            return NO_RETRY_REASONS.get(failure.remedy, repair)
+        return repair.arguments, Recovery(
+            remedy=Remedy.REPAIR,
+            backoff_seconds=seconds,
+            changes=repair.changes,
+            source=repair.source,
+            fix_id=repair.fix_id,
+            confidence=repair.confidence,
+            prerequisites=tuple(prerequisite.tool for prerequisite in repair.prerequisites),
+        )
+
+    def prepare_attempt(self, failure: Failure, recovery: Recovery) -> Generator[Move, Any, str]:
+        """Take the retry from the budgets, wait, and make the prerequisite calls. Return why no attempt follows."""
+        queries = self.queries
+        reason = queries.blocking_reason(recovery.backoff_seconds) or queries.take_retry_budget(
+            failure, bool(recovery.changes)
+        )
+        if reason:
+            return reason
+        yield BackoffMove(recovery)
+        reason = queries.admit_retry()
+        for prerequisite in self.prerequisites:
+            if not reason and queries.run_prerequisite is not None:
+                prerequisite_error = yield QueryMove(queries.run_prerequisite, (prerequisite,))
+                reason = (
+                    f"the prerequisite {prerequisite.tool} could not be called"
+                    if prerequisite_error is None
+                    else prerequisite_error
+                )
+        return reason
+
+    def next_repair(self, arguments: Arguments, failure: Failure) -> Suggestion | str:
         """Return the best repair not attempted yet, or the reason why there is none.
 
         If the last repair did not change the failure, the next alternative for the same arguments comes first. If it
         did, a repair of the new failure comes first.
         """
-        suggestions = self._suggest(arguments, failure, tool, policy, queries)
+        suggestions = self._suggest(arguments, failure)
         candidates = [
             suggestion
             for suggestion in suggestions
-            if suggestion.automatic and (queries.run_prerequisite is not None or not suggestion.prerequisites)
+            if suggestion.automatic and (self.queries.run_prerequisite is not None or not suggestion.prerequisites)
         ]
         is_same_failure = self.last_fingerprint is not None and self.last_fingerprint == failure.fingerprint
         queue = [*self.alternatives, *candidates] if is_same_failure else [*candidates, *self.alternatives]
@@ -342,31 +341,29 @@ class RepairQueue:
             return suggestion.fix_id in self.attempted_fixes
         return any(is_same_json(suggestion.arguments, attempted) for attempted in self.attempted_arguments)
 
-    def remaining_suggestions(
-        self, arguments: Arguments, failure: Failure, tool: Tool, policy: Policy, queries: RecoveryQueries
-    ) -> list[Suggestion]:
+    def remaining_suggestions(self, arguments: Arguments, failure: Failure) -> list[Suggestion]:
         """Return the suggestions that were not attempted, for the model or a person."""
-        if (
-            failure.remedy not in (Remedy.REPAIR, Remedy.REPLAN)
-            or tool.mode == "observe"
-            or BLOCKED in failure.evidence
-        ):
+        is_repairable = failure.remedy in (Remedy.REPAIR, Remedy.REPLAN) and BLOCKED not in failure.evidence
+        if not is_repairable or self.tool.mode == "observe":
             return []
-        suggestions = [*self._suggest(arguments, failure, tool, policy, queries), *self.alternatives]
         return [
             suggestion
-            for suggestion in suggestions
+            for suggestion in (*self._suggest(arguments, failure), *self.alternatives)
             if suggestion.prerequisites
             or not any(is_same_json(suggestion.arguments, attempted) for attempted in self.attempted_arguments[1:])
         ]
 
-    def _suggest(
-        self, arguments: Arguments, failure: Failure, tool: Tool, policy: Policy, queries: RecoveryQueries
-    ) -> list[Suggestion]:
+    def _suggest(self, arguments: Arguments, failure: Failure) -> list[Suggestion]:
         if self.cached_suggestions is None or self.cached_suggestions[0] is not failure:
-            earlier_calls = queries.earlier_calls()
+            from mulligan.recover.repair import suggest  # lazy: needed for failures only
+
             suggestions = suggest(
-                arguments, failure, tool, earlier_calls, min_confidence=policy.min_confidence, fixes=self.fixes
+                arguments,
+                failure,
+                self.tool,
+                self.queries.earlier_calls(),
+                min_confidence=self.policy.min_confidence,
+                fixes=self.fixes,
             )
             self.cached_suggestions = failure, suggestions
         return self.cached_suggestions[1]

@@ -1,14 +1,24 @@
-"""Recovery policy: attempts, backoff, retry budgets and confidence threshold."""
+"""What recovery works with: the policy, the tool, earlier calls of the run, and suggestions.
+
+These are apart from the rules in `repair.py`, which are imported at the first failure.
+"""
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from mulligan.core.failure import SettingsError
+from mulligan.core.records import Change, Effects, Fix, Outcome
 
 SpiralAction = Literal["report", "block"]
+Arguments = Mapping[str, Any]
+Mode = Literal["observe", "suggest", "repair"]
+Learn = Literal["off", "tell", "repair"]
+MAX_TOOL_KEY_CHARACTERS = 300
 
 _DEFAULT_MAX_BACKOFF_SECONDS = 30.0
 MODEL_MAX_BACKOFF_SECONDS = 90.0
@@ -43,24 +53,26 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     model; `block` also blocks it in a mulligan loop."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.attempts, int) and self.attempts < 1:
+            raise SettingsError(f"attempts must be at least 1, got {self.attempts}. attempts=1 turns recovery off.")
+        if isinstance(self.attempts, int) and self.attempts > 10:
+            raise SettingsError(f"attempts must be 10 or less to avoid retry storms, got {self.attempts}.")
         for name in ("attempts", "max_run_retries", "retry_budget_burst", "max_identical_failures"):
             number = getattr(self, name)
             if isinstance(number, bool) or not isinstance(number, int):
                 raise SettingsError(f"{name} must be a whole number, got {number!r}.")
-            if number < 0 and name != "attempts":
+            if number < 0:
                 raise SettingsError(f"{name} must be 0 or more, got {number}.")
-        if self.attempts < 1:
-            raise SettingsError(f"attempts must be at least 1, got {self.attempts}. attempts=1 turns recovery off.")
-        if self.attempts > 10:
-            raise SettingsError(f"attempts must be 10 or less to avoid retry storms, got {self.attempts}.")
-        for name in ("initial_backoff", "max_backoff"):
-            seconds = getattr(self, name)
-            if not _is_number(seconds) or not 0 <= seconds < float("inf"):
-                raise SettingsError(f"{name} must be a number of seconds, 0 or more, got {seconds!r}.")
-        if not _is_number(self.min_confidence) or not 0 <= self.min_confidence <= 1:
-            raise SettingsError(f"min_confidence must be a number from 0 to 1, got {self.min_confidence!r}.")
-        if not _is_number(self.retry_budget_ratio) or not 0 <= self.retry_budget_ratio <= 1:
-            raise SettingsError(f"retry_budget_ratio must be a number from 0 to 1, got {self.retry_budget_ratio!r}.")
+        for name, maximum, meaning in (
+            ("initial_backoff", None, "a number of seconds, 0 or more"),
+            ("max_backoff", None, "a number of seconds, 0 or more"),
+            ("min_confidence", 1, "a number from 0 to 1"),
+            ("retry_budget_ratio", 1, "a number from 0 to 1"),
+        ):
+            value = getattr(self, name)
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not 0 <= value < float("inf") or (maximum is not None and value > maximum):
+                raise SettingsError(f"{name} must be {meaning}, got {value!r}.")
         if not isinstance(self.circuit_breaker, bool):
             raise SettingsError(f"circuit_breaker must be true or false, got {self.circuit_breaker!r}.")
         if self.on_spiral not in get_args(SpiralAction):
@@ -92,5 +104,89 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return ceiling * (1 - random_value)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """What recovery knows about the function behind a call."""
+
+    name: str
+    server: str | None = None
+    """Server of the tool, if it runs in another program."""
+    effects: Effects = "once"
+    mode: Mode = "repair"
+    schema: Callable[[], Mapping[str, Any] | None] = field(default=lambda: None)
+    """Called on the first failure only: deriving a schema from a signature takes time."""
+    privileged: frozenset[str] = frozenset()
+    unprivileged: frozenset[str] = frozenset()
+    destructive: bool = False
+    """Declared by the developer, an operator or an annotation. Its arguments are never changed automatically."""
+    items: frozenset[str] = frozenset()
+    """Arguments that the developer declared to name items."""
+    learn: Learn = "tell"
+    """Use of memory: off, tell, or repair, which also runs promoted prerequisites."""
+    circuit_breaker: bool = False
+    """Whether its open circuit breaker also blocks first attempts, outside of a loop too."""
+    key: str = ""
+    """Identifies the tool among others with the same name. By default built from `server` and `name`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", make_tool_key(self.name, self.server, self.key))
+
+    @property
+    def recorded_key(self) -> str | None:
+        """Return the key to record, or None if only a bare name is known."""
+        return self.key if self.key != self.name else None
+
+    @property
+    def is_retry_safe(self) -> bool:
+        return self.effects != "once"
+
+
+def make_tool_key(name: str, server: str | None = None, function: str = "") -> str:
+    """Identify a tool: by its server and name, else by its function's `module:qualname`, else by its name alone."""
+    # The proxy calls its tools `server.name`.
+    key = f"{server}/{name.removeprefix(f'{server}.')}" if server and not function else function or name
+    return key[:MAX_TOOL_KEY_CHARACTERS]
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierCall:
+    """An earlier call of the same run, with its outcome."""
+
+    tool: str
+    arguments: Any = None
+    outcome: Outcome = "success"
+    result: Any = None
+    """The result, or the error text of a failed call."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrerequisiteCall:
+    """A call that must succeed before another."""
+
+    tool: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suggestion:
+    """A proposed call that replaces a failed one."""
+
+    tool: str
+    arguments: dict[str, Any]
+    prerequisites: tuple[PrerequisiteCall, ...] = ()
+    """Calls that must be made before it."""
+    changes: tuple[Change, ...] = ()
+    source: str = "schema"
+    """Origin of the suggestion: schema, error, run, memory or rule."""
+    confidence: float
+    strategy: str = ""
+    """The repair strategy: that of the change with the lowest confidence."""
+    evidence: tuple[str, ...] = ()
+    fix_id: str | None = None
+    """Id of the fix in memory, for `mulligan fixes show`."""
+    record: Fix | None = None
+    """The fix with this id."""
+    automatic: bool = False
+    """Whether safety rules, mode and policy allow it to be applied automatically."""
+    reason: str = ""
+    """Why it is not automatic."""

@@ -1,66 +1,105 @@
-"""Suggestions for a failed call: changes, their source, confidence, and whether they are applied automatically."""
+"""Suggestions for a failed call: changes, their source, confidence, and whether they are applied automatically.
+
+The confidence of a strategy is its success rate, which `evals/repair.py` measures on recorded failures and
+`evals/repair_perturbed.py` on calls broken on purpose. For strategies that are too rare to measure it is a cautious
+estimate. A repair of at most 0.80 is only suggested.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
+from mulligan.core.argument_comparison import differing_names
 from mulligan.core.calls import TOOL_NAME_PATH, is_same_json
 from mulligan.core.failure import Failure, Remedy, TookEffect
-from mulligan.core.links import differing_names
 from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import Change, Fix
-from mulligan.recover import history, memory_repair, path_repair
-from mulligan.recover.confidence import STRATEGY_CONFIDENCE, lowest_confidence
-from mulligan.recover.error_bounds import find_error_bound, find_expected_values
+from mulligan.recover.error_repair import find_error_bound, find_expected_values, suggest_rewrites
+from mulligan.recover.history import candidate_values, missing_value_candidates
+from mulligan.recover.memory_repair import MAX_HIDDEN_CONFIDENCE, AppliedFix, apply_fixes
 from mulligan.recover.names import match_tool_name, nearest_tool_names
-from mulligan.recover.schema import CompiledSchema, Path, SchemaViolation, compile_schema
-from mulligan.recover.schema_repair import SchemaRepair, repair_from_schema, unknown_arguments
-from mulligan.recover.tool import Arguments, EarlierCall, Tool
+from mulligan.recover.policy import Arguments, EarlierCall, PrerequisiteCall, Suggestion, Tool
+from mulligan.recover.schema import CompiledSchema, SchemaViolation, compile_schema
+from mulligan.recover.schema_repair import (
+    Draft,
+    Guess,
+    format_path,
+    repair_from_schema,
+    replace_at_path,
+    unknown_arguments,
+    value_at,
+)
 
-MAX_HIDDEN_CONFIDENCE = 0.45
-"""Maximum confidence of a suggestion that is not shown to a model."""
 MAX_SUGGESTIONS = 5
 """Maximum suggestions for one call."""
 Schema = Mapping[str, Any]
 ToolSchemas = Mapping[str, Schema | None]
 
+STRATEGY_CONFIDENCE: dict[str, float] = {
+    # Tool names
+    "tool junk": 0.85,
+    "tool spelling": 0.88,
+    "tool part": 0.85,
+    "tool other": 0.70,
+    "tool slip": 0.70,
+    "tool near": 0.50,
+    "tool fits": 0.45,
+    "tool nameless": 0.75,
+    "tool alone": 0.30,
+    "tool answered": 0.06,
+    # Argument names
+    "empty key": 0.97,
+    "drop empty": 0.92,
+    "rename spelling": 0.95,
+    "rename slip": 0.90,
+    "rename part": 0.60,
+    "rename only": 0.70,
+    "drop unknown": 0.70,
+    "unnest": 0.93,
+    "nest": 0.90,
+    "default": 0.90,
+    # Argument values
+    "cast": 0.95,
+    "cast name": 0.70,
+    "cast loose": 0.60,
+    "parse": 0.94,
+    "wrap": 0.92,
+    "split": 0.55,
+    "unwrap": 0.75,
+    "enum spelling": 0.95,
+    "enum slip": 0.88,
+    "enum part": 0.65,
+    "trim": 0.93,
+    "clamp": 0.90,
+    "bound in error": 0.85,
+    "expected in error": 0.50,
+    "rest in error": 0.35,
+    # Values from this run
+    "same id": 0.85,
+    "seen form": 0.60,
+    "same record": 0.50,
+    "answered": 0.30,
+    "near id": 0.38,
+    "filled": 0.40,
+    "only value": 0.25,
+    "beside": 0.15,
+    "one of several": 0.10,
+    "last part": 0.25,
+    "first part": 0.15,
+    "leave out": 0.10,
+    # From other runs: a fix with a record has its own confidence
+    "fix": 0.80,
+    "exemplar": 0.50,
+    "prerequisite": 0.80,
+}
 
-@dataclass(frozen=True, slots=True)
-class PrerequisiteCall:
-    """A call that must succeed before another."""
 
-    tool: str
-    arguments: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suggestion:
-    """A proposed call that replaces a failed one."""
-
-    tool: str
-    arguments: dict[str, Any]
-    prerequisites: tuple[PrerequisiteCall, ...] = ()
-    """Calls that must be made before it."""
-    changes: tuple[Change, ...] = ()
-    source: str = "schema"
-    """Origin of the suggestion: schema, error, run, memory or rule."""
-    confidence: float
-    strategy: str = ""
-    """The repair strategy: that of the change with the lowest confidence."""
-    evidence: tuple[str, ...] = ()
-    fix_id: str | None = None
-    """Id of the fix in memory, for `mulligan fixes show`."""
-    record: Fix | None = None
-    """The fix with this id."""
-    automatic: bool = False
-    """Whether safety rules, mode and policy allow it to be applied automatically."""
-    reason: str = ""
-    """Why it is not automatic."""
+def lowest_confidence(strategies: Iterable[str]) -> float:
+    """Return the confidence of a repair: the lowest of its strategies."""
+    return min((STRATEGY_CONFIDENCE[strategy] for strategy in strategies), default=0.0)
 
 
 def suggest(
@@ -89,73 +128,51 @@ def suggest(
 
 
 @dataclass(slots=True)
-class _Draft:
-    """A suggestion before the safety checks."""
-
-    arguments: dict[str, Any]
-    changes: tuple[Change, ...]
-    strategies: tuple[str, ...]
-    source: str
-    evidence: tuple[str, ...]
-    is_rejected: bool = False
-    """Whether the failed call did not execute: rejected by our own schema check, or an unknown tool."""
-    applied_fix: memory_repair.AppliedFix | None = None
-    """The applied fix, if the suggestion comes from memory."""
-
-
 class _SuggestionBuilder:
-    def __init__(
-        self,
-        arguments: Arguments,
-        failure: Failure,
-        tool: Tool,
-        earlier_calls: Sequence[EarlierCall],
-        tools: ToolSchemas,
-        min_confidence: float,
-        fixes: Sequence[Fix] = (),
-    ) -> None:
-        self.arguments = arguments
-        self.failure = failure
-        self.tool = tool
-        self.earlier_calls = earlier_calls
-        self.tools = tools
-        self.min_confidence = min_confidence
-        self.fixes = fixes
-        self.text = f"{failure.message}\n{failure.detail}"[:4000]
+    arguments: Arguments
+    failure: Failure
+    tool: Tool
+    earlier_calls: Sequence[EarlierCall]
+    tools: ToolSchemas
+    min_confidence: float
+    fixes: Sequence[Fix] = ()
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        self.text = f"{self.failure.message}\n{self.failure.detail}"[:4000]
 
     def build_suggestions(self) -> list[Suggestion]:
         """Return the suggestions, likeliest first. Memory only adds to the suggestions of rules.
 
         Equal suggestions are merged. The result is automatic if any of them is.
         """
-        suggestions = [self._to_suggestion(name, draft) for name, draft in self._iter_drafts()]
-        suggestions.sort(key=lambda suggestion: -suggestion.confidence)
-        by_rules = _without_duplicates([suggestion for suggestion in suggestions if suggestion.source != "memory"])[
-            :MAX_SUGGESTIONS
-        ]
+        suggestions = sorted(map(self._to_suggestion, self._iter_drafts()), key=_by_confidence)
+        by_rules = _without_duplicates([suggestion for suggestion in suggestions if suggestion.source != "memory"])
+        by_rules = by_rules[:MAX_SUGGESTIONS]
         by_memory = _without_duplicates([suggestion for suggestion in suggestions if suggestion.source == "memory"])
+        added: list[Suggestion] = []
         for suggestion in by_memory:
             equal = next((index for index, rule in enumerate(by_rules) if _is_same(rule, suggestion)), None)
+            if equal is None:
+                added.append(suggestion)
             # Keep the rule's own suggestion if it is automatic, so that memory does not delay it.
-            if equal is not None and not by_rules[equal].automatic and _rank(suggestion) > _rank(by_rules[equal]):
+            elif not by_rules[equal].automatic and _rank(suggestion) > _rank(by_rules[equal]):
                 by_rules[equal] = suggestion
-        added = [suggestion for suggestion in by_memory if not any(_is_same(rule, suggestion) for rule in by_rules)]
         remaining_slots = max(MAX_SUGGESTIONS - len(by_rules), 1)
-        return sorted([*by_rules, *added[:remaining_slots]], key=lambda suggestion: -suggestion.confidence)
+        return sorted([*by_rules, *added[:remaining_slots]], key=_by_confidence)
 
-    def _iter_drafts(self) -> Iterator[tuple[str, _Draft]]:
+    def _iter_drafts(self) -> Iterator[Draft]:
         if self.tools and self.tool.name not in self.tools:
             yield from self._draft_renamed_tools()
             return
         schema = self.tools.get(self.tool.name) or self.tool.schema()
-        for draft in self._draft_argument_repairs(compile_schema(schema) if schema else None):
-            yield self.tool.name, draft
-        for draft in self._draft_from_memory(compile_schema(schema) if schema else None):
-            yield self.tool.name, draft
+        compiled = compile_schema(schema) if schema else None
+        yield from self._draft_argument_repairs(compiled)
+        yield from apply_fixes(self.fixes, self.arguments, compiled, self.earlier_calls)
 
     # Tool names
 
-    def _draft_renamed_tools(self) -> Iterator[tuple[str, _Draft]]:
+    def _draft_renamed_tools(self) -> Iterator[Draft]:
         """Yield drafts with another tool name.
 
         C10: junk or case that leaves exactly one known name. Otherwise the most similar names, or the one tool that
@@ -163,10 +180,7 @@ class _SuggestionBuilder:
         """
         match = match_tool_name(self.tool.name, list(self.tools))
         if match is not None:
-            yield (
-                match.name,
-                self._draft_for_tool(match.name, f"tool {match.method}", "exactly one tool matches this name"),
-            )
+            yield self._draft_for_tool(match.name, f"tool {match.method}", "exactly one tool matches this name")
             return
         # Tools that accept the arguments come first: `get_order(order_id)` means `get_order_details`, not `get_user`.
         near = sorted(
@@ -174,12 +188,12 @@ class _SuggestionBuilder:
             key=lambda name: not self._accepts_arguments(self.tools[name]),
         )
         for name in near:
-            yield name, self._draft_for_tool(name, "tool near", "its name is the most similar")
+            yield self._draft_for_tool(name, "tool near", "its name is the most similar")
         if not near:
             fitting = [name for name, schema in list(self.tools.items())[:100] if self._accepts_arguments(schema)]
             if len(fitting) == 1:
                 strategy = "tool fits" if self.tool.name.strip() else "tool nameless"
-                yield fitting[0], self._draft_for_tool(fitting[0], strategy, "only this tool accepts these arguments")
+                yield self._draft_for_tool(fitting[0], strategy, "only this tool accepts these arguments")
 
     def _accepts_arguments(self, schema: Schema | None) -> bool:
         if not schema or not self.arguments:
@@ -187,28 +201,23 @@ class _SuggestionBuilder:
         compiled = compile_schema(schema)
         return compiled.find_violations(self.arguments) == [] and not unknown_arguments(self.arguments, compiled)
 
-    def _draft_for_tool(self, name: str, strategy: str, evidence: str) -> _Draft:
+    def _draft_for_tool(self, name: str, strategy: str, evidence: str) -> Draft:
         """Build the call with another tool name, with arguments repaired by that tool's schema."""
         renamed = Change(path=TOOL_NAME_PATH, operation="rename", before=self.tool.name, after=name, source="schema")
+        draft = Draft(dict(self.arguments), (renamed,), (strategy,), evidence=(evidence,), is_rejected=True, tool=name)
         schema = self.tools.get(name)
         compiled = compile_schema(schema) if schema else None
-        is_valid = compiled is None or not (
-            compiled.find_violations(self.arguments) or self._has_unknown_arguments(compiled)
-        )
-        repaired = None if compiled is None or is_valid else self._repair_from_schema(compiled)
-        if repaired is None:
-            strategies = (strategy,) if is_valid else (strategy, "tool alone")
-            if is_valid and strategy != "tool junk" and not self._blames_tool_name():
-                strategies = (strategy, "tool answered")
-            return _Draft(dict(self.arguments), (renamed,), strategies, "schema", (evidence,), is_rejected=True)
-        return _Draft(
-            repaired.arguments,
-            (renamed, *repaired.changes),
-            (strategy, *repaired.strategies),
-            "schema",
-            (evidence, *map(_describe_change, repaired.changes)),
-            is_rejected=True,
-        )
+        if compiled is None or (compiled.accepts(self.arguments) and not self._has_unknown_arguments(compiled)):
+            if strategy != "tool junk" and not self._blames_tool_name():
+                draft.strategies += ("tool answered",)
+        elif (repaired := self._repair_from_schema(compiled)) is None:
+            draft.strategies += ("tool alone",)
+        else:
+            draft.arguments = repaired.arguments
+            draft.changes += repaired.changes
+            draft.strategies += repaired.strategies
+            draft.evidence += repaired.evidence
+        return draft
 
     def _blames_tool_name(self) -> bool:
         """Return whether the error is about the tool name. Otherwise the tool was known: some servers rename dots."""
@@ -219,88 +228,18 @@ class _SuggestionBuilder:
 
     # Arguments
 
-    def _draft_argument_repairs(self, schema: CompiledSchema | None) -> Iterator[_Draft]:
+    def _draft_argument_repairs(self, schema: CompiledSchema | None) -> Iterator[Draft]:
         violations = schema.find_violations(self.arguments) if schema is not None else None
         if schema is not None and (violations or self._has_unknown_arguments(schema)):
             repaired = self._repair_from_schema(schema)
             if repaired is not None:
-                evidence = tuple(map(_describe_change, repaired.changes))
-                yield _Draft(
-                    repaired.arguments, repaired.changes, repaired.strategies, "schema", evidence, is_rejected=True
-                )
+                yield repaired
             yield from self._draft_missing_values(schema, violations or [])
             return  # a call that violates its schema fails whatever else is repaired
         yield from self._draft_from_error(schema)
         yield from self._draft_from_run(schema)
 
-    def _draft_from_error(self, schema: CompiledSchema | None) -> Iterator[_Draft]:
-        """Yield drafts from numbers in the error text.
-
-        S1: a bound is the only value that error text may supply automatically. Expected values are suggestions.
-        """
-        bound = find_error_bound(self.text, self.arguments)
-        if bound is not None and self._can_change(bound[1].path):
-            for draft in self._draft_error_value(*bound, "bound in error", schema):
-                yield draft
-                return
-        for path, change, is_shown in find_expected_values(self.text, self.arguments):
-            yield from self._draft_error_value(
-                path, change, "expected in error" if is_shown else "rest in error", schema
-            )
-
-    def _draft_error_value(
-        self, path: Path, change: Change, strategy: str, schema: CompiledSchema | None
-    ) -> Iterator[_Draft]:
-        new_arguments = path_repair.replace_at_path(self.arguments, path, change.after)
-        if self._fits_schema(new_arguments, path, schema):
-            yield _Draft(new_arguments, (change,), (strategy,), "error", (f"the error names {change.after}",))
-
-    def _draft_missing_values(self, schema: CompiledSchema, violations: Sequence[SchemaViolation]) -> Iterator[_Draft]:
-        """Yield drafts with missing arguments from earlier calls. They are never automatic.
-
-        Only if nothing else violates the schema.
-        """
-        if any(fault.rule != "required" or fault.path for fault in violations) or unknown_arguments(
-            self.arguments, schema
-        ):
-            return
-        required = next((fault.limit for fault in violations if isinstance(fault.limit, list)), [])
-        missing = [name for name in required if name not in self.arguments]
-        if not missing:
-            return
-        options = history.missing_value_candidates(missing, self.earlier_calls)
-        if not all(options.values()):
-            return
-        for at in range(max(map(len, options.values()))):
-            chosen_values = {name: values[min(at, len(values) - 1)] for name, values in options.items()}
-            new_arguments = {**self.arguments, **{name: value for name, (value, _) in chosen_values.items()}}
-            if schema.find_violations(new_arguments) == []:
-                changes = tuple(
-                    Change(path=name, operation="substitute", after=value, source="run")
-                    for name, (value, _) in chosen_values.items()
-                )
-                strategy = "filled" if at == 0 else "one of several"
-                yield _Draft(
-                    new_arguments,
-                    changes,
-                    (strategy,),
-                    "run",
-                    tuple(evidence_text for _, evidence_text in chosen_values.values()),
-                    is_rejected=True,
-                )
-
-    def _has_unknown_arguments(self, schema: CompiledSchema) -> bool:
-        """Return whether the call has arguments that the schema does not define and the failure is about them."""
-        unknown = unknown_arguments(self.arguments, schema)
-        if any(not name.strip(" \t\r\n'\"`") for name in unknown):
-            return True
-        return bool(unknown) and (
-            any(re.search(rf"(?<!\w){re.escape(name[:200])}(?!\w)", self.text) for name in unknown)
-            or re.search(_UNKNOWN, self.text, re.IGNORECASE) is not None
-            or re.search(_SYNTAX, self.text, re.IGNORECASE) is not None
-        )
-
-    def _repair_from_schema(self, schema: CompiledSchema) -> SchemaRepair | None:
+    def _repair_from_schema(self, schema: CompiledSchema) -> Draft | None:
         """Repair the arguments by the schema: certain repairs first, then uncertain ones."""
         is_about_names = self._has_unknown_arguments(schema)
         strict = is_about_names or bool(schema.find_violations(self.arguments))
@@ -312,44 +251,101 @@ class _SuggestionBuilder:
                 return repaired
         return None
 
-    def _fits_schema(self, new_arguments: dict[str, Any], path: Path, schema: CompiledSchema | None) -> bool:
-        """Return whether the schema accepts the new arguments, or only the changed one if others are not JSON."""
+    def _has_unknown_arguments(self, schema: CompiledSchema) -> bool:
+        """Return whether the call has arguments that the schema does not define and the failure is about them."""
+        unknown = unknown_arguments(self.arguments, schema)
+        if any(not name.strip(" \t\r\n'\"`") for name in unknown):
+            return True
+        return bool(unknown) and (
+            any(re.search(rf"(?<!\w){re.escape(name[:200])}(?!\w)", self.text) for name in unknown)
+            or re.search(_UNKNOWN, self.text, re.IGNORECASE) is not None
+        )
+
+    def _draft_missing_values(self, schema: CompiledSchema, violations: Sequence[SchemaViolation]) -> Iterator[Draft]:
+        """Yield drafts with missing arguments from earlier calls. They are never automatic.
+
+        Only if nothing else violates the schema.
+        """
+        if any(violation.rule != "required" or violation.path for violation in violations):
+            return
+        required = next((violation.limit for violation in violations if isinstance(violation.limit, list)), [])
+        missing = [name for name in required if name not in self.arguments]
+        options = missing_value_candidates(missing, self.earlier_calls) if missing else {}
+        if not options or not all(options.values()) or unknown_arguments(self.arguments, schema):
+            return
+        for at in range(max(map(len, options.values()))):
+            chosen_values = {name: values[min(at, len(values) - 1)] for name, values in options.items()}
+            new_arguments = {**self.arguments, **{name: value for name, (value, _) in chosen_values.items()}}
+            if schema.find_violations(new_arguments) == []:
+                changes = tuple(
+                    Change(path=name, operation="substitute", after=value, source="run")
+                    for name, (value, _) in chosen_values.items()
+                )
+                evidence = tuple(evidence_text for _, evidence_text in chosen_values.values())
+                strategy = "filled" if at == 0 else "one of several"
+                yield Draft(new_arguments, changes, (strategy,), "run", evidence, is_rejected=True)
+
+    # Values from the error text and from this run
+
+    def _draft_from_error(self, schema: CompiledSchema | None) -> Iterator[Draft]:
+        """Yield drafts from numbers in the error text.
+
+        S1: a bound is the only value that error text may supply automatically. Expected values are suggestions.
+        """
+        bound = find_error_bound(self.text, self.arguments)
+        if bound is not None and self._can_change(format_path(bound.path)) and self._fits_schema(bound, schema):
+            yield self._draft_guess(bound)
+            return
+        for guess in find_expected_values(self.text, self.arguments):
+            if self._fits_schema(guess, schema):
+                yield self._draft_guess(guess)
+
+    def _fits_schema(self, guess: Guess, schema: CompiledSchema | None) -> bool:
+        """Return whether the schema accepts a changed value. If other arguments are not JSON, only it is checked."""
         if schema is None:
             return True
+        new_arguments = replace_at_path(self.arguments, guess.path, guess.after)
         violations = schema.find_violations(new_arguments)
-        if violations is None and schema.schema:
+        if violations is None and schema.schema and isinstance(name := guess.path[0], str):
             keywords = ("$schema", "properties", "$defs", "definitions")
             parts = {key: schema.schema[key] for key in keywords if key in schema.schema}
-            violations = (
-                CompiledSchema(parts).find_violations({path[0]: new_arguments[path[0]]})
-                if isinstance(path[0], str)
-                else None
-            )
+            violations = CompiledSchema(parts).find_violations({name: new_arguments[name]})
         return violations == []
 
-    # Values from this run
+    def _draft_guess(self, guess: Guess) -> Draft:
+        try:
+            before = value_at(self.arguments, guess.path)
+        except (KeyError, IndexError, TypeError):
+            before = None
+        after = guess.after
+        if guess.source == "run" and type(before) is int and after.isdigit():
+            after = int(after)
+        change = Change(
+            path=format_path(guess.path), operation=guess.operation, before=before, after=after, source=guess.source
+        )
+        new_arguments = replace_at_path(self.arguments, guess.path, after)
+        return Draft(new_arguments, (change,), (guess.strategy,), guess.source, (guess.evidence,))
 
-    def _draft_from_run(self, schema: CompiledSchema | None) -> Iterator[_Draft]:
+    def _draft_from_run(self, schema: CompiledSchema | None) -> Iterator[Draft]:
         if self.failure.remedy is Remedy.RETRY or self.failure.kind.code in _UNRELATED_CODES:
             return
-        names = list((schema.schema or {}).get("properties", {})) if schema is not None else []
-        guesses = (
-            history.candidate_values(self.arguments, self.text, names, self.tool.name, self.earlier_calls)
-            if self.earlier_calls
-            else []
-        )
-        if self.failure.remedy is Remedy.STOP:  # a person must act, but should see a typing mistake
+        guesses: list[Guess] = []
+        if self.earlier_calls:
+            names = list(schema.properties) if schema is not None else []
+            guesses = candidate_values(self.arguments, self.text, names, self.tool.name, self.earlier_calls)
+        is_stopped = self.failure.remedy is Remedy.STOP
+        if is_stopped:  # a person must act, but should see a typing mistake
             guesses = [guess for guess in guesses if guess.strategy in ("same id", "near id")]
         items = self._find_item_arguments() if guesses else frozenset()
         for guess in guesses:
             if guess.path[0] in items and guess.strategy not in _SAME_VALUES:
                 continue  # the value of another item is no correction
-            yield from self._draft_substitution(guess.path, guess.after, guess.strategy, guess.evidence, schema)
-        if self.failure.remedy is Remedy.STOP:
-            return
+            draft = self._draft_guess(guess)
+            if schema is None or schema.accepts(draft.arguments):
+                yield draft
         required = (schema.schema or {}).get("required", ()) if schema is not None else None
-        for rewrite in path_repair.suggest_rewrites(self.arguments, self.text, required):
-            yield _Draft(rewrite.arguments, rewrite.changes, (rewrite.strategy,), "call", (rewrite.evidence,))
+        if not is_stopped:
+            yield from suggest_rewrites(self.arguments, self.text, required)
 
     def _find_item_arguments(self) -> frozenset[str]:
         """Return the arguments that name items: declared, or different in two successful calls of this tool."""
@@ -363,59 +359,27 @@ class _SuggestionBuilder:
                     names |= differing_names(first_arguments, call.arguments)
         return frozenset(names)
 
-    def _draft_substitution(
-        self, path: tuple[str | int, ...], after: Any, strategy: str, evidence: str, schema: CompiledSchema | None
-    ) -> Iterator[_Draft]:
-        change = history.build_change(self.arguments, history.Guess(path, after, strategy, evidence))
-        if isinstance(change.before, int) and not isinstance(change.before, bool) and str(after).isdigit():
-            after = int(after)
-            change = msgspec.structs.replace(change, after=after)
-        new_arguments = path_repair.replace_at_path(self.arguments, path, after)
-        if schema is None or schema.find_violations(new_arguments) in ([], None):
-            yield _Draft(new_arguments, (change,), (strategy,), "run", (evidence,))
-
-    # Fixes from other runs
-
-    def _draft_from_memory(self, schema: CompiledSchema | None) -> Iterator[_Draft]:
-        for applied_fix in (
-            memory_repair.apply_fixes(self.fixes, self.arguments, schema, self.earlier_calls) if self.fixes else ()
-        ):
-            strategy = (
-                "prerequisite"
-                if applied_fix.prerequisites
-                else "exemplar"
-                if applied_fix.fix.type == "exemplar"
-                else "fix"
-            )
-            yield _Draft(
-                applied_fix.arguments,
-                applied_fix.changes,
-                (strategy,),
-                "memory",
-                applied_fix.evidence,
-                applied_fix=applied_fix,
-            )
-
     # Safety checks
 
     def _can_change(self, path: str) -> bool:
         return not is_privileged(path, self.tool.privileged, self.tool.unprivileged)
 
-    def _to_suggestion(self, name: str, draft: _Draft) -> Suggestion:
-        confidence = lowest_confidence(draft.strategies) if draft.applied_fix is None else draft.applied_fix.confidence
-        if draft.source in ("error", "memory") and not self._is_approved(draft) and self._touches_privileged(draft):
-            confidence = min(
-                confidence, MAX_HIDDEN_CONFIDENCE
-            )  # the model sees the error text anyway, and a smaller payment is a different call
+    def _to_suggestion(self, draft: Draft) -> Suggestion:
+        fix = draft if isinstance(draft, AppliedFix) else None
+        confidence = lowest_confidence(draft.strategies) if fix is None else fix.confidence
+        is_approved = fix is not None and fix.fix.state == "approved"
+        if draft.source in ("error", "memory") and not is_approved and self._touches_privileged(draft):
+            # The model sees the error text anyway, and a smaller payment is a different call.
+            confidence = min(confidence, MAX_HIDDEN_CONFIDENCE)
         reason = self._not_automatic_reason(draft, confidence)
         return Suggestion(
-            tool=name,
+            tool=draft.tool or self.tool.name,
             arguments=draft.arguments,
-            prerequisites=_prerequisite_calls(draft),
+            prerequisites=() if fix is None else tuple(PrerequisiteCall(*call) for call in fix.prerequisites),
             changes=draft.changes,
             source=draft.source,
-            fix_id=draft.applied_fix.id if draft.applied_fix is not None else None,
-            record=draft.applied_fix.fix if draft.applied_fix is not None else None,
+            fix_id=None if fix is None else fix.id,
+            record=None if fix is None else fix.fix,
             confidence=confidence,
             strategy=min(draft.strategies, key=STRATEGY_CONFIDENCE.__getitem__),
             evidence=draft.evidence,
@@ -423,56 +387,55 @@ class _SuggestionBuilder:
             reason=reason,
         )
 
-    def _is_approved(self, draft: _Draft) -> bool:
-        return draft.applied_fix is not None and draft.applied_fix.fix.state == "approved"
-
-    def _touches_privileged(self, draft: _Draft) -> bool:
+    def _touches_privileged(self, draft: Draft) -> bool:
         """Return whether it changes a privileged argument, or any argument of a destructive tool."""
-        paths = [change.path for change in draft.changes if change.path != TOOL_NAME_PATH]
         is_protected = self.tool.destructive and draft.source == "memory"
-        return bool(paths) and (is_protected or not all(map(self._can_change, paths)))
+        return any(is_protected or not self._can_change(change.path) for change in draft.argument_changes)
 
-    def _not_automatic_reason(self, draft: _Draft, confidence: float) -> str:
+    def _not_automatic_reason(self, draft: Draft, confidence: float) -> str:
         """Return why a suggestion is not automatic, or an empty string."""
         tool, failure = self.tool, self.failure
+        fix = draft if isinstance(draft, AppliedFix) else None
         if tool.mode != "repair":
-            return 'the mode is "suggest"' if tool.mode == "suggest" else 'the mode is "observe"'
+            return f'the mode is "{tool.mode}"'
         if not failure.recoverable:
             return "the error is declared unrecoverable"
         if failure.remedy is Remedy.RETRY:
             return "a later retry may succeed"
         if failure.remedy is Remedy.STOP:
             return "a person must act"
-        if draft.applied_fix is not None and (reason := self._unproven_reason(draft.applied_fix)):
+        if fix is not None and (reason := self._unproven_reason(fix)):
             return reason
-        if draft.applied_fix is not None and draft.applied_fix.prerequisites:
-            return self._prerequisite_objection(draft.applied_fix, confidence)
-        argument_changes = [change for change in draft.changes if change.path != TOOL_NAME_PATH]
-        if tool.destructive and argument_changes:
+        is_prepared = fix is not None and bool(fix.prerequisites)
+        reason = self._prerequisite_objection(fix) if fix is not None and is_prepared else self._change_objection(draft)
+        if reason:
+            return reason
+        if not draft.is_rejected and not is_prepared and failure.remedy is not Remedy.REPAIR:
+            return "the model must choose another action"
+        if not draft.is_rejected and not tool.is_retry_safe and failure.took_effect is not TookEffect.NO:
+            return 'the call may have executed and the tool is declared effects="once"'
+        # SAFETY 2: automatic repairs exceed the threshold.
+        return "its confidence is too low" if confidence <= self.min_confidence else ""
+
+    def _change_objection(self, draft: Draft) -> str:
+        """Return why the changed arguments are not applied automatically, or an empty string."""
+        changes = draft.argument_changes
+        if changes and self.tool.destructive:
             return "the tool is declared destructive"
-        for change in argument_changes:
-            for path in _changed_names(change):
-                if not self._can_change(path):
-                    return f"{path} is a privileged argument"
+        changed_names = [name for change in changes for name in _changed_names(change)]
+        for name in changed_names:
+            if not self._can_change(name):
+                return f"{name} is a privileged argument"
         if draft.source == "error" and "bound in error" not in draft.strategies:
             return "of the numbers in an error, only a bound is applied automatically"
-        if draft.is_rejected and failure.kind.code in _ARGUMENTS_ACCEPTED_CODES and argument_changes:
+        if not changes or not draft.is_rejected:
+            return ""
+        if self.failure.kind.code in _ARGUMENTS_ACCEPTED_CODES:
             return "the failure is not a schema violation"
-        if draft.is_rejected and argument_changes and (name := self._find_blamed_argument()):
-            roots = {
-                path.partition(".")[0]
-                for change in argument_changes
-                for path in (*_changed_names(change), str(change.before))
-            }
-            if name not in roots:
-                return f"the error names {name}, which this repair does not change"
-        if not draft.is_rejected:
-            if failure.remedy is not Remedy.REPAIR:
-                return "the model must choose another action"
-            if not tool.is_retry_safe and failure.took_effect is not TookEffect.NO:
-                return 'the call may have executed and the tool is declared effects="once"'
-        if confidence <= self.min_confidence:  # SAFETY 2: automatic repairs exceed the threshold
-            return "its confidence is too low"
+        roots = {path.partition(".")[0] for path in (*changed_names, *(str(change.before) for change in changes))}
+        blamed_name = self._find_blamed_argument()
+        if blamed_name and blamed_name not in roots:
+            return f"the error names {blamed_name}, which this repair does not change"
         return ""
 
     def _find_blamed_argument(self) -> str:
@@ -482,7 +445,7 @@ class _SuggestionBuilder:
         }
         return blamed_names.pop() if len(blamed_names) == 1 and blamed_names <= self.arguments.keys() else ""
 
-    def _unproven_reason(self, applied_fix: memory_repair.AppliedFix) -> str:
+    def _unproven_reason(self, applied_fix: AppliedFix) -> str:
         """Return why a fix from memory is not automatic.
 
         SAFETY S3: it must be promoted or approved, for exactly this failure.
@@ -500,19 +463,19 @@ class _SuggestionBuilder:
             return "a value from memory needs approval by an operator"
         return ""
 
-    def _prerequisite_objection(self, applied_fix: memory_repair.AppliedFix, confidence: float) -> str:
+    def _prerequisite_objection(self, applied_fix: AppliedFix) -> str:
         """Return why prerequisite calls are not made automatically, if the operator allows them at all."""
         if applied_fix.missing_arguments:
             return f"this run contains no value for {applied_fix.missing_arguments[0]}"
         for tool, prerequisite_arguments in applied_fix.prerequisites:
             for name, value in prerequisite_arguments.items():
-                if is_privileged(name) and not self._is_from_this_run(value):
+                if self._is_from_this_run(value):
+                    continue
+                if is_privileged(name):
                     return f"{tool}.{name} is a privileged argument"
-                if not self._is_from_this_run(value) and any(isinstance(leaf, str) for leaf in _iter_leaves(value)):
+                if any(isinstance(leaf, str) for leaf in _iter_leaves(value)):
                     return f"{tool}.{name} would repeat a text of another run"
-        if not self.tool.is_retry_safe and self.failure.took_effect is not TookEffect.NO:
-            return 'the call may have executed and the tool is declared effects="once"'
-        return "its confidence is too low" if confidence <= self.min_confidence else ""
+        return ""
 
     def _is_from_this_run(self, value: Any) -> bool:
         run_arguments = [self.arguments, *(call.arguments for call in self.earlier_calls)]
@@ -535,6 +498,7 @@ def _iter_leaves(value: Any) -> Iterator[Any]:
 _UNKNOWN = (  # compiled on first use, like the others
     r"\b(?:unexpected|unknown|unrecogni[sz]ed|extra|additional|unsupported|undefined|no such|not permitted|invalid) "
     r"(?:keyword |named )?(?:argument|parameter|param|propert|field|key|input|option|attribute|name)"
+    r"|\binvalid syntax\b|\bSyntaxError\b|\bmalformed\b"
 )
 _ABOUT_NAME = (
     r"\b(?:unknown|no such|invalid|undefined|unrecogni[sz]ed|no) (?:tool|function|action|method|command)\b"
@@ -545,7 +509,6 @@ _BLAMED = (
     r"\b(?:parameter|argument|param|field|property)\b:? ?[`'\"]([A-Za-z_][\w\-]{0,60})[`'\"]"
     r"|[`'\"]([A-Za-z_][\w\-]{0,60})[`'\"] (?:parameter|argument|param|field|property)\b"
 )
-_SYNTAX = r"\binvalid syntax\b|\bSyntaxError\b|\bmalformed\b"
 _SAME_VALUES = frozenset({"same id", "seen form"})
 """Strategies that change only the form of the call's own value."""
 _UNRELATED_CODES = frozenset(
@@ -569,6 +532,10 @@ def _is_same(one: Suggestion, other: Suggestion) -> bool:
     )
 
 
+def _by_confidence(suggestion: Suggestion) -> float:
+    return -suggestion.confidence
+
+
 def _rank(suggestion: Suggestion) -> tuple[bool, float]:
     return suggestion.automatic, suggestion.confidence
 
@@ -579,33 +546,10 @@ def _without_duplicates(suggestions: Sequence[Suggestion]) -> list[Suggestion]:
     for suggestion in sorted(suggestions, key=_rank, reverse=True):
         if not any(_is_same(other, suggestion) for other in unique_suggestions):
             unique_suggestions.append(suggestion)
-    return sorted(unique_suggestions, key=lambda suggestion: -suggestion.confidence)
-
-
-def _prerequisite_calls(draft: _Draft) -> tuple[PrerequisiteCall, ...]:
-    return (
-        tuple(PrerequisiteCall(tool, arguments) for tool, arguments in draft.applied_fix.prerequisites)
-        if draft.applied_fix is not None
-        else ()
-    )
+    return sorted(unique_suggestions, key=_by_confidence)
 
 
 def _changed_names(change: Change) -> Iterator[str]:
     yield change.path
     if change.operation == "rename" and isinstance(change.after, str):
         yield change.after
-
-
-def _describe_change(change: Change) -> str:
-    """Describe a change in a few words, without its values."""
-    match change.operation:
-        case "rename":
-            return f"{change.path}: named {change.after} in the schema"
-        case "drop":
-            return f"{change.path}: not in the schema, or empty"
-        case "default":
-            return f"{change.path}: required, has a default"
-        case "clamp":
-            return f"{change.path}: outside its bounds"
-        case _:
-            return f"{change.path}: {change.operation}, as the schema requires"

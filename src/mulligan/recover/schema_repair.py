@@ -1,20 +1,23 @@
 """Repair of a call by the tool's schema alone: names, nesting and values, in rounds until the call validates.
 
 All violations must be repairable, since a partial repair would fail again. Every value comes from the call or the
-schema.
+schema. A value keeps its meaning: `020` is a name and not a number, a date stays as written, null is not a value.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
+
+from mulligan.core.calls import TOOL_NAME_PATH
+from mulligan.core.privileged_arguments import split_words
 from mulligan.core.records import Change, ChangeOperation, ValueSource
-from mulligan.recover import coercion
-from mulligan.recover.names import match_by_words, match_name
-from mulligan.recover.path_repair import replace_at_path
+from mulligan.recover.names import MAX_COMPARED_CHARS, match_by_words, match_name, normalize_name
 from mulligan.recover.schema import CompiledSchema, Path, SchemaViolation, resolve_reference
 
 MAX_REPAIR_ROUNDS = 6
@@ -24,35 +27,63 @@ MAX_VIOLATIONS = 200
 MAX_UNKNOWN_NAMES = 50
 """Names in one object that its schema does not define. More indicate a different call."""
 MAX_VALUE_DEPTH = 16
+MAX_PARSED_CHARS = 200_000
+"""Characters of a text that are parsed as JSON."""
+_LEADING_ZERO_WORDS = frozenset("zip zipcode postal postcode pin ssn code serial isbn ean".split())
+"""Words in a name that make leading zeros significant. A number has lost them."""
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaRepair:
-    """Repaired arguments that validate, with the changes."""
+@dataclass(slots=True)
+class Draft:
+    """A repaired call before the safety checks."""
 
     arguments: dict[str, Any]
-    changes: tuple[Change, ...]
-    strategies: tuple[str, ...]
+    changes: tuple[Change, ...] = ()
+    strategies: tuple[str, ...] = ()
+    source: str = "schema"
+    evidence: tuple[str, ...] = ()
+    is_rejected: bool = False
+    """Whether the failed call did not execute: rejected by our own schema check, or an unknown tool."""
+    tool: str = ""
+    """The tool to call instead of the one that was called."""
+
+    @property
+    def argument_changes(self) -> list[Change]:
+        return [change for change in self.changes if change.path != TOOL_NAME_PATH]
 
 
 def repair_from_schema(
     arguments: Mapping[str, Any], compiled: CompiledSchema, *, is_strict: bool = False, can_guess: bool = False
-) -> SchemaRepair | None:
+) -> Draft | None:
     """Repair all schema violations of a call. Return None if one cannot be repaired.
 
     `is_strict` treats arguments that the schema does not define as violations even if it allows them. `can_guess` also
     applies uncertain repairs, for suggestions.
     """
     repairer = _SchemaRepairer(arguments, compiled, is_strict, can_guess)
-    return repairer.build_result() if repairer.repair_all() else None
+    if not repairer.repair_all():
+        return None
+    changes, strategies = tuple(repairer.changes.values()), tuple(dict.fromkeys(repairer.strategies))
+    evidence = tuple(map(_describe_change, changes))
+    return Draft(repairer.values, changes, strategies, evidence=evidence, is_rejected=True)
+
+
+def _describe_change(change: Change) -> str:
+    """Describe a change in a few words, without its values."""
+    reasons = {
+        "rename": f"named {change.after} in the schema",
+        "drop": "not in the schema, or empty",
+        "default": "required, has a default",
+        "clamp": "outside its bounds",
+    }
+    return f"{change.path}: {reasons.get(change.operation, f'{change.operation}, as the schema requires')}"
 
 
 def unknown_arguments(arguments: Mapping[str, Any], compiled: CompiledSchema) -> list[str]:
     """Return the arguments that the schema neither defines nor explicitly allows."""
-    schema = compiled.schema
-    if not schema or not _forbids_unknown_names(schema):
+    if not compiled.schema or not _forbids_unknown_names(compiled.schema):
         return []
-    return [name for name in arguments if isinstance(name, str) and name not in schema.get("properties", {})]
+    return [name for name in arguments if isinstance(name, str) and name not in compiled.properties]
 
 
 def _forbids_unknown_names(node: Mapping[str, Any]) -> bool:
@@ -68,12 +99,54 @@ def format_path(path: Path) -> str:
     return ".".join(map(str, path))
 
 
+def value_at(root: Any, path: Path) -> Any:
+    for part in path:
+        root = root[part]
+    return root
+
+
+def replace_at_path(root: Any, path: Path, value: Any) -> Any:
+    """Return a copy of the root with another value at a path."""
+    if not path:
+        return value
+    head, remaining_path = path[0], path[1:]
+    if isinstance(head, int):
+        items = list(root)
+        items[head] = replace_at_path(items[head], remaining_path, value)
+        return items
+    return {**root, head: replace_at_path(root.get(head, {}), remaining_path, value)}
+
+
+class Guess(NamedTuple):
+    """A candidate value for one argument, from the error text or from this run."""
+
+    path: Path
+    after: Any
+    strategy: str
+    evidence: str
+    operation: ChangeOperation = "substitute"
+    source: ValueSource = "run"
+
+
+class _ObjectNames(NamedTuple):
+    """The names of one object, compared with its schema."""
+
+    path: Path
+    value: Mapping[str, Any]
+    properties: Mapping[str, Any]
+    unknown: list[str]
+    missing: list[str]
+    free: list[str]
+    """Names of the schema that the object does not use."""
+
+
 class _SchemaRepairer:
     def __init__(
         self, arguments: Mapping[str, Any], compiled: CompiledSchema, is_strict: bool, can_guess: bool
     ) -> None:
         self.values: Any = dict(arguments)
         self.compiled = compiled
+        self.root = compiled.schema or {}
         self.is_strict = is_strict
         self.can_guess = can_guess
         self.changes: dict[Path, Change] = {}
@@ -95,27 +168,20 @@ class _SchemaRepairer:
                 return False
         return self.list_violations() == []
 
-    def build_result(self) -> SchemaRepair:
-        return SchemaRepair(self.values, tuple(self.changes.values()), tuple(dict.fromkeys(self.strategies)))
-
     def list_violations(self) -> list[SchemaViolation] | None:
         violations = self.compiled.find_violations(self.values)
-        if violations is not None and self.is_strict and self.compiled.schema:
+        if violations is not None and self.is_strict:
             reported_paths = {violation.path for violation in violations if violation.rule == "additionalProperties"}
-            violations += [
-                violation
-                for violation in self._find_unknown_names(self.compiled.schema, self.values, ())
-                if violation.path not in reported_paths
-            ]
+            unknown_names = self._find_unknown_names(self.root, self.values, ())
+            violations += [violation for violation in unknown_names if violation.path not in reported_paths]
         return violations
 
     def _find_unknown_names(self, node: Any, value: Any, path: Path) -> Iterator[SchemaViolation]:
         """Yield a violation for each object with names that the schema does not define."""
-        node = resolve_reference(node, self.compiled.schema or {})
+        node = resolve_reference(node, self.root)
         if len(path) > MAX_VALUE_DEPTH:
             return
-        if isinstance(value, Mapping) and isinstance(node.get("properties"), Mapping):
-            properties = node["properties"]
+        if isinstance(value, Mapping) and isinstance(properties := node.get("properties"), Mapping):
             if _forbids_unknown_names(node) and any(name not in properties for name in value):
                 yield SchemaViolation(path, "additionalProperties", False, "unknown names", node)
             for name, inner in value.items():
@@ -130,18 +196,13 @@ class _SchemaRepairer:
     def repair_at(self, path: Path, violations: list[SchemaViolation]) -> bool:
         """Repair the violations at one path. Return whether something changed that the next round can validate."""
         try:
-            value = self.value_at(path)
+            value = value_at(self.values, path)
         except (KeyError, IndexError, TypeError):
             return True  # moved by an earlier repair in this round: the next round checks it
-        names = [
-            name_violation
-            for name_violation in violations
-            if name_violation.rule in ("required", "additionalProperties")
-        ]
-        if names:
-            if isinstance(value, Mapping) and isinstance(names[0].node, Mapping):
-                return self.repair_names(path, value, names[0].node)
-            return False
+        by_names = [violation for violation in violations if violation.rule in ("required", "additionalProperties")]
+        if by_names:
+            node = by_names[0].node
+            return isinstance(value, Mapping) and isinstance(node, Mapping) and self.repair_names(path, value, node)
         # Repair the first repairable violation: a string in place of a number also violates the number's other rules.
         for violation in violations:
             for coerced in self.candidates(violation, path, value):
@@ -149,65 +210,57 @@ class _SchemaRepairer:
                 return True
         return self.drop_if_empty(path, value)
 
-    def candidates(self, violation: SchemaViolation, path: Path, value: Any) -> Iterator[coercion.CoercedValue]:
+    def candidates(self, violation: SchemaViolation, path: Path, value: Any) -> Iterator[CoercedValue]:
+        rule, limit = violation.rule, violation.limit
         node = violation.node if isinstance(violation.node, Mapping) else {}
         name = next((part for part in reversed(path) if isinstance(part, str)), "")
-        if violation.rule == "type":
-            expected_types = violation.limit if isinstance(violation.limit, list) else [violation.limit]
-            enum = node.get("enum")
-            if isinstance(enum, list):  # enum members are more specific than the type
-                yield from coercion.match_enum(value, enum, self.can_guess)
-            for expected_type in expected_types:
-                yield from coercion.coerce_value(value, expected_type, node, name, self.can_guess)
-        elif violation.rule in ("enum", "const"):
-            members = violation.limit if violation.rule == "enum" else [violation.limit]
+        if rule == "type":
+            yield from self._coerce(value, limit, node, name)
+        elif rule in ("enum", "const"):
+            members = limit if rule == "enum" else [limit]
             if isinstance(members, list):
-                yield from coercion.match_enum(value, members, self.can_guess)
-        elif violation.rule in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
-            clamped = coercion.clamp(value, violation.rule, violation.limit, node)
-            if clamped is not None:
-                yield clamped
-        elif violation.rule == "pattern" and isinstance(value, str):
-            bare = coercion.strip_quotes(value)
-            if bare != value:
-                yield coercion.CoercedValue(bare, "trim", "trim")
-        elif violation.rule in ("anyOf", "oneOf") and isinstance(violation.limit, list):
-            yield from self.coerce_to_branch(violation.limit, path, value, name)
+                yield from match_enum(value, members, self.can_guess)
+        elif rule in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
+            yield from clamp(value, rule, limit, node)
+        elif rule == "pattern" and isinstance(value, str) and (bare := strip_quotes(value)) != value:
+            yield CoercedValue(bare, "trim", "trim")
+        elif rule in ("anyOf", "oneOf") and isinstance(limit, list):
+            yield from self._coerce_to_branch(limit, path, value, name)
 
-    def coerce_to_branch(
-        self, branches: list[Any], path: Path, value: Any, name: str
-    ) -> Iterator[coercion.CoercedValue]:
+    def _coerce(self, value: Any, types: Any, node: Mapping[str, Any], name: str) -> Iterator[CoercedValue]:
+        if isinstance(enum := node.get("enum"), list):  # enum members are more specific than the type
+            yield from match_enum(value, enum, self.can_guess)
+        for expected_type in types if isinstance(types, list) else [types]:
+            if isinstance(expected_type, str) and expected_type != "null":
+                yield from coerce_value(value, expected_type, name, self.can_guess)
+
+    def _coerce_to_branch(self, branches: list[Any], path: Path, value: Any, name: str) -> Iterator[CoercedValue]:
         """Yield a coercion that makes the value fit one of several schemas, if there is exactly one."""
-        fitting: list[coercion.CoercedValue] = []
+        fitting: list[CoercedValue] = []
         for branch in branches[:10]:
-            node = resolve_reference(branch, self.compiled.schema or {})
-            coerced_values: list[coercion.CoercedValue] = []
-            if isinstance(node.get("enum"), list):
-                coerced_values += coercion.match_enum(value, node["enum"], self.can_guess)
-            types = node.get("type")
-            for expected_type in types if isinstance(types, list) else [types]:
-                if isinstance(expected_type, str) and expected_type != "null":
-                    coerced_values += coercion.coerce_value(value, expected_type, node, name, self.can_guess)
+            node = resolve_reference(branch, self.root)
+            coerced_values = [*self._coerce(value, node.get("type"), node, name)]
             for rule in ("minimum", "maximum"):
-                if rule in node and (moved := coercion.clamp(value, rule, node[rule], node)) is not None:
-                    coerced_values.append(moved)
-            fitting += [coerced for coerced in coerced_values if self.fits_schema(path, coerced.after)]
-        kinds = {repr(coerced.after): coerced for coerced in reversed(fitting)}
-        if len(kinds) == 1:
+                coerced_values += clamp(value, rule, node.get(rule), node)
+            fitting += [coerced for coerced in coerced_values if self._fits_at(path, coerced.after)]
+        if len({repr(coerced.after) for coerced in fitting}) == 1:
             yield fitting[0]
-        elif kinds and self.can_guess:
+        elif fitting and self.can_guess:
             yield fitting[0]._replace(strategy="cast loose")
 
-    def fits_schema(self, path: Path, value: Any) -> bool:
+    def _fits_at(self, path: Path, value: Any) -> bool:
         violations = self.compiled.find_violations(replace_at_path(self.values, path, value))
         return violations is not None and not any(violation.path[: len(path)] == path for violation in violations)
 
     def drop_if_empty(self, path: Path, value: Any) -> bool:
         """Drop an optional, empty argument that the schema rejects."""
-        if not path or not isinstance(path[-1], str) or not coercion.is_empty(value):
+        if not path or not isinstance(path[-1], str) or not is_empty(value):
             return False
-        parent = self.node_at(path[:-1])
-        if parent is None or path[-1] in parent.get("required", ()):
+        parent = resolve_reference(self.root, self.root)
+        for part in path[:-1]:
+            inner = parent.get("items") if isinstance(part, int) else (parent.get("properties") or {}).get(part)
+            parent = resolve_reference(inner, self.root)
+        if not parent or path[-1] in parent.get("required", ()):
             return False
         self.drop(path, "drop empty")
         return True
@@ -218,133 +271,104 @@ class _SchemaRepairer:
         """Rename unknown arguments to the intended names and fill missing ones with defaults."""
         properties = node.get("properties")
         properties = properties if isinstance(properties, Mapping) else {}
-        unknown = (
-            [name for name in value if name not in properties] if _forbids_unknown_names(node) or self.is_strict else []
-        )
-        if node.get("additionalProperties", False) is not False and not self.is_strict:
-            unknown = []
+        undefined = [name for name in value if name not in properties]
+        unknown = undefined if self.is_strict or _forbids_unknown_names(node) else []
         missing = [name for name in node.get("required", ()) if name not in value]
         if (not unknown and not missing) or len(unknown) > MAX_UNKNOWN_NAMES:
             return False
-        if unknown and self.unnest(path, value, properties, unknown):
-            return True
-        if self.rename_matches(path, value, properties, unknown, missing):
-            return True
-        has_changes = False
-        for name in unknown:
-            if coercion.is_empty(value[name]):
-                is_stray = not str(name).strip(" \t\r\n'\"`_") or len(properties) == 0
-                self.drop((*path, name), "empty key" if is_stray else "drop empty")
-                has_changes = True
-        if has_changes:
-            return True
-        if unknown and self.nest(path, value, properties, unknown):
-            return True
-        # If the schema does not forbid unknown names, they are only candidates for missing ones.
-        if unknown and (self.can_guess and self.rename_guesses(path, value, properties, unknown, missing)):
-            return True
-        if missing and self.fill_defaults(path, properties, missing):
-            return True
-        if unknown and self.can_guess:
-            for name in unknown:
-                self.drop((*path, name), "drop unknown")
-            return True
-        return False
-
-    def rename_matches(
-        self,
-        path: Path,
-        value: Mapping[str, Any],
-        properties: Mapping[str, Any],
-        unknown: list[str],
-        missing: list[str],
-    ) -> bool:
-        """Rename an argument to a schema name if exactly one is similar and unused (SAFETY S1)."""
         free = [name for name in properties if name not in value]
-        candidates = unknown or ([name for name in value if name not in properties] if missing else [])
-        matches = {
-            name: match
-            for name in candidates
-            if (match := match_name(name, properties)) is not None and match.name in free
-        }
-        often = Counter(match.name for match in matches.values())
-        has_changes = False
-        for name, match in matches.items():
-            if often[match.name] == 1:
-                self.rename((*path, name), (*path, match.name), f"rename {match.method}")
-                has_changes = True
-        return has_changes
+        names = _ObjectNames(path, value, properties, unknown, missing, free)
+        repairs: list[Callable[[_ObjectNames], bool]] = [self.unnest, self.rename_matches, self.drop_empty, self.nest]
+        if self.can_guess:
+            repairs.append(self.rename_guesses)
+        repairs.append(self.fill_defaults)
+        if any(repair(names) for repair in repairs):
+            return True
+        for name in unknown if self.can_guess else ():
+            self.drop((*path, name), "drop unknown")
+        return bool(unknown) and self.can_guess
 
-    def unnest(self, path: Path, value: Mapping[str, Any], properties: Mapping[str, Any], unknown: list[str]) -> bool:
+    def unnest(self, names: _ObjectNames) -> bool:
         """Move arguments out of an unknown wrapper: `{"arguments": {"city": "Rome"}}`."""
+        path, value, properties, unknown = names.path, names.value, names.properties, names.unknown
         if len(value) != 1 or len(unknown) != 1:
             return False
         inner = value[unknown[0]]
         if isinstance(inner, str):
-            inner = coercion.parse_json_text(inner)
+            inner = parse_json_text(inner)
         if not isinstance(inner, Mapping) or not inner:
             return False
-        known_names = [name for name in inner if name in properties or match_name(str(name), properties)]
-        if len(known_names) < len(inner):
+        if not all(name in properties or match_name(str(name), properties) for name in inner):
             return False
-        self.values = replace_at_path(self.values, path, dict(inner)) if path else dict(inner)
+        self.values = replace_at_path(self.values, path, dict(inner))
         for name in inner:
-            outside = f"{format_path((*path, unknown[0]))}.{name}"
             # Record the inner name: the name of the wrapper carries no information.
-            change = Change(
-                path=format_path((*path, name)), operation="rename", before=outside, after=format_path((*path, name))
-            )
+            inner_path, outer_path = format_path((*path, name)), format_path((*path, unknown[0], name))
+            change = Change(path=inner_path, operation="rename", before=outer_path, after=inner_path)
             self.changes[(*path, name)] = change
         self.strategies.append("unnest")
         return True
 
-    def nest(self, path: Path, value: Mapping[str, Any], properties: Mapping[str, Any], unknown: list[str]) -> bool:
+    def rename_matches(self, names: _ObjectNames) -> bool:
+        """Rename an argument to a schema name if exactly one is similar and unused (SAFETY S1)."""
+        # If the schema does not forbid unknown names, they are only candidates for missing ones.
+        undefined = [name for name in names.value if name not in names.properties] if names.missing else []
+        matches = {
+            name: match
+            for name in names.unknown or undefined
+            if (match := match_name(name, names.properties)) is not None and match.name in names.free
+        }
+        often = Counter(match.name for match in matches.values())
+        unique = [(name, match) for name, match in matches.items() if often[match.name] == 1]
+        for name, match in unique:
+            self.rename((*names.path, name), (*names.path, match.name), f"rename {match.method}")
+        return bool(unique)
+
+    def drop_empty(self, names: _ObjectNames) -> bool:
+        empty_names = [name for name in names.unknown if is_empty(names.value[name])]
+        for name in empty_names:
+            is_stray = not str(name).strip(" \t\r\n'\"`_") or not names.properties
+            self.drop((*names.path, name), "empty key" if is_stray else "drop empty")
+        return bool(empty_names)
+
+    def nest(self, names: _ObjectNames) -> bool:
         """Move arguments into the object that defines them: `{"city": "Rome"}` for `{"place": {"city": "Rome"}}`."""
-        homes: dict[str, list[tuple[str, str]]] = {}
-        for name in unknown:
-            for home, node in properties.items():
-                inner = resolve_reference(node, self.compiled.schema or {}).get("properties")
-                member = value.get(home, {})
-                if isinstance(inner, Mapping) and isinstance(member, Mapping):
-                    match = str(name).removeprefix(f"{home}.")  # some models write the path: `place.city`
-                    if match in inner and match not in member:
-                        homes.setdefault(name, []).append((home, match))
-        if len(homes) < len(unknown) or any(len(matches) != 1 for matches in homes.values()):
+        homes: dict[str, list[tuple[str, str]]] = {name: [] for name in names.unknown}
+        for home, node in names.properties.items():
+            inner = resolve_reference(node, self.root).get("properties")
+            members = names.value.get(home, {})
+            if isinstance(inner, Mapping) and isinstance(members, Mapping):
+                for name in names.unknown:
+                    member = str(name).removeprefix(f"{home}.")  # some models write the path: `place.city`
+                    if member in inner and member not in members:
+                        homes[name].append((home, member))
+        if not homes or any(len(matches) != 1 for matches in homes.values()):
             return False
         for name, [(home, member)] in homes.items():
-            self.rename((*path, name), (*path, home, member), "nest")
+            self.rename((*names.path, name), (*names.path, home, member), "nest")
         return True
 
-    def rename_guesses(
-        self,
-        path: Path,
-        value: Mapping[str, Any],
-        properties: Mapping[str, Any],
-        unknown: list[str],
-        missing: list[str],
-    ) -> bool:
-        free = [name for name in properties if name not in value]
+    def rename_guesses(self, names: _ObjectNames) -> bool:
+        free = list(names.free)
         has_changes = False
-        for name in unknown:
-            shared = [
-                candidate for candidate in match_by_words(name, free) if not missing or candidate in missing
-            ] or match_by_words(name, free)
+        for name in names.unknown:
+            similar = match_by_words(name, free)
+            shared = [candidate for candidate in similar if candidate in names.missing] or similar
             if len(shared) == 1:
-                self.rename((*path, name), (*path, shared[0]), "rename part")
+                self.rename((*names.path, name), (*names.path, shared[0]), "rename part")
                 free.remove(shared[0])
                 has_changes = True
-        if not has_changes and len(unknown) == 1:
-            targets = missing if missing else free
-            if len(targets) == 1:
-                self.rename((*path, unknown[0]), (*path, targets[0]), "rename only")
-                has_changes = True
+        targets = names.missing or free
+        if not has_changes and len(names.unknown) == 1 and len(targets) == 1:
+            self.rename((*names.path, names.unknown[0]), (*names.path, targets[0]), "rename only")
+            has_changes = True
         return has_changes
 
-    def fill_defaults(self, path: Path, properties: Mapping[str, Any], missing: list[str]) -> bool:
-        for name in missing:
-            node = resolve_reference(properties.get(name), self.compiled.schema or {})
+    def fill_defaults(self, names: _ObjectNames) -> bool:
+        for name in names.missing:
+            node = resolve_reference(names.properties.get(name), self.root)
             enum = node.get("enum")
-            if "default" in node and node["default"] is not None:
+            if node.get("default") is not None:
                 after = node["default"]
             elif "const" in node:
                 after = node["const"]
@@ -352,60 +376,43 @@ class _SchemaRepairer:
                 after = enum[0]
             else:
                 return False
-            self.set_value((*path, name), after, "default", "default", "schema")
-        return True
+            self.set_value((*names.path, name), after, "default", "default", "schema")
+        return bool(names.missing)
 
-    # Paths
-
-    def value_at(self, path: Path) -> Any:
-        value = self.values
-        for part in path:
-            value = value[part]
-        return value
-
-    def node_at(self, path: Path) -> Mapping[str, Any] | None:
-        """Return the schema at a path, as far as it can be resolved."""
-        root = self.compiled.schema or {}
-        node: Any = resolve_reference(root, root)
-        for part in path:
-            inner = node.get("items") if isinstance(part, int) else (node.get("properties") or {}).get(part)
-            node = resolve_reference(inner, root)
-        return node if isinstance(node, Mapping) and node else None
+    # Changes
 
     def set_value(self, path: Path, after: Any, operation: ChangeOperation, strategy: str, source: ValueSource) -> None:
-        before: Any = None
-        earlier_change = self.changes.get(path)
-        if earlier_change is not None:
-            before = earlier_change.before
-        elif operation != "default":
-            before = self.value_at(path)
-        if earlier_change is not None and earlier_change.operation == "rename":
-            # Keep the rename as one change and record the value as another, at its current path.
-            path_of_value: Path = (*path, "")
-            before = self.value_at(path) if path_of_value not in self.changes else self.changes[path_of_value].before
-            self.changes[path_of_value] = Change(
-                path=format_path(path), operation=operation, before=before, after=after, source=source
-            )
-        else:
-            self.changes[path] = Change(
-                path=format_path(path), operation=operation, before=before, after=after, source=source
-            )
+        key, earlier = path, self.changes.get(path)
+        if earlier is not None and earlier.operation == "rename":
+            key = (*path, "")  # keep the rename as one change and record the value as another
+            earlier = self.changes.get(key)
+        before = earlier.before if earlier else None if operation == "default" else value_at(self.values, path)
+        self.changes[key] = Change(
+            path=format_path(path), operation=operation, before=before, after=after, source=source
+        )
         self.values = replace_at_path(self.values, path, after)
         self.strategies.append(strategy)
 
     def drop(self, path: Path, strategy: str) -> None:
-        self.changes[path] = Change(path=format_path(path), operation="drop", before=self.value_at(path))
-        self.values = _without_path(self.values, path)
+        parent = value_at(self.values, path[:-1])
+        self.changes[path] = Change(path=format_path(path), operation="drop", before=parent[path[-1]])
+        remaining = {name: value for name, value in parent.items() if name != path[-1]}
+        self.values = replace_at_path(self.values, path[:-1], remaining)
         self.strategies.append(strategy)
 
     def rename(self, path: Path, to: Path, strategy: str) -> None:
-        value = self.value_at(path)
-        target_text = to[-1] if path[:-1] == to[:-1] else format_path(to)
-        self.changes[to] = Change(path=format_path(path), operation="rename", before=path[-1], after=target_text)
-        if path[:-1] == to[:-1]:
-            self.values = _with_renamed_key(self.values, path, to[-1])
-        else:
-            self.values = replace_at_path(_without_path(self.values, path), to, value)
+        parent = value_at(self.values, path[:-1])
+        is_sibling = path[:-1] == to[:-1]
+        after = to[-1] if is_sibling else format_path(to)
+        self.changes[to] = Change(path=format_path(path), operation="rename", before=path[-1], after=after)
+        renamed = {
+            (to[-1] if name == path[-1] else name): value
+            for name, value in parent.items()
+            if is_sibling or name != path[-1]
+        }
+        self.values = replace_at_path(self.values, path[:-1], renamed)
+        if not is_sibling:
+            self.values = replace_at_path(self.values, to, parent[path[-1]])
         self.strategies.append(strategy)
 
 
@@ -417,15 +424,173 @@ def _group_by_path(violations: Iterable[SchemaViolation]) -> list[tuple[Path, li
     return sorted(violations_by_path.items(), key=lambda item: len(item[0]))
 
 
-def _without_path(root: Any, path: Path) -> Any:
-    head, remaining_path = path[0], path[1:]
-    if not remaining_path:
-        return {name: value for name, value in root.items() if name != head}
-    return replace_at_path(root, (head,), _without_path(root[head], remaining_path))
+# Coercion of one value to another type, spelling or bound without changing its meaning
 
 
-def _with_renamed_key(root: Any, path: Path, to: str | int) -> Any:
-    head, remaining_path = path[0], path[1:]
-    if not remaining_path:
-        return {(to if name == head else name): value for name, value in root.items()}
-    return replace_at_path(root, (head,), _with_renamed_key(root[head], remaining_path, to))
+class CoercedValue(NamedTuple):
+    """A coerced value and the strategy behind it."""
+
+    after: Any
+    operation: ChangeOperation
+    strategy: str
+    source: ValueSource = "call"
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_empty(value: Any) -> bool:
+    """Return whether a value is empty: null, an empty text, list or object, or text of quotes and brackets only."""
+    if value is None or (isinstance(value, list | tuple | Mapping) and not value):
+        return True
+    return isinstance(value, str) and len(value) <= 20 and not value.strip(" \t\r\n'\"`=:,{}[]()")
+
+
+def coerce_value(value: Any, expected_type: str, name: str, can_guess: bool = False) -> Iterator[CoercedValue]:
+    """Yield the value in the expected type, most certain first."""
+    if isinstance(value, str):
+        yield from _coerce_text(value, expected_type, can_guess)
+    elif expected_type == "integer" and isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        yield CoercedValue(int(value), "cast", "cast")
+    elif expected_type == "string" and isinstance(value, bool):
+        if can_guess:
+            yield CoercedValue(str(value).lower(), "cast", "cast loose")
+    elif expected_type == "string" and isinstance(value, int) and abs(value) < 10**18:
+        loses_zeros = any(word.casefold() in _LEADING_ZERO_WORDS for word in split_words(name[:MAX_COMPARED_CHARS]))
+        if not loses_zeros or can_guess:
+            yield CoercedValue(str(value), "cast", "cast name" if loses_zeros else "cast")
+    elif expected_type == "string" and isinstance(value, float) and can_guess and value == value:
+        yield CoercedValue(repr(value), "cast", "cast loose")
+    if isinstance(value, list) and len(value) == 1 and expected_type != "array" and can_guess:
+        yield CoercedValue(value[0], "cast", "unwrap")
+    elif isinstance(value, Mapping) and len(value) == 1 and expected_type not in ("array", "object"):
+        yield from _unwrap_single(value, name, can_guess)
+    if expected_type == "array":
+        yield from _wrap_in_list(value, can_guess)
+
+
+def _unwrap_single(value: Mapping[Any, Any], name: str, can_guess: bool) -> Iterator[CoercedValue]:
+    """Yield the one member of an object if a scalar is expected: `{"value": 5}`, and as a guess `{"$lt": 5}`.
+
+    A key equal to the argument's name or `value` carries no information. Any other may.
+    """
+    ((key, inner),) = value.items()
+    if is_empty(inner) or isinstance(inner, list | tuple | Mapping):
+        return
+    if isinstance(key, str) and normalize_name(key) in ("value", normalize_name(name)):
+        yield CoercedValue(inner, "cast", "unnest")
+    elif can_guess:
+        yield CoercedValue(inner, "cast", "unwrap")
+
+
+def _coerce_text(value: str, expected_type: str, can_guess: bool) -> Iterator[CoercedValue]:
+    if len(value) > MAX_PARSED_CHARS:
+        return
+    text = strip_quotes(value)
+    if expected_type == "integer" and re.fullmatch(r"0|-?[1-9][0-9]{0,17}", text):  # "020" is a name, not a number
+        yield CoercedValue(int(text), "cast", "cast")
+    elif expected_type == "integer" and can_guess and re.fullmatch(r"-?[1-9][0-9]{0,14}\.0{1,6}", text):
+        yield CoercedValue(int(text.partition(".")[0]), "cast", "cast loose")
+    elif expected_type == "number" and re.fullmatch(r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,15})?", text):
+        yield CoercedValue(float(text) if "." in text else int(text), "cast", "cast")
+    elif expected_type == "boolean" and text.casefold() in ("true", "false"):
+        yield CoercedValue(text.casefold() == "true", "cast", "cast")
+    elif expected_type == "boolean" and can_guess and text.casefold() in ("yes", "no"):
+        yield CoercedValue(text.casefold() == "yes", "cast", "cast loose")
+    elif expected_type in ("array", "object"):
+        parsed = parse_json_text(value)
+        if isinstance(parsed, list if expected_type == "array" else dict):
+            yield CoercedValue(parsed, "parse", "parse")
+        elif isinstance(parsed, dict):
+            yield CoercedValue([parsed], "parse", "wrap")
+
+
+def _wrap_in_list(value: Any, can_guess: bool) -> Iterator[CoercedValue]:
+    """Yield a single value as a list. A text with commas is ambiguous: it is split only if guessing is allowed."""
+    if isinstance(value, tuple):
+        yield CoercedValue(list(value), "cast", "cast")
+    elif isinstance(value, str):
+        parts = [part.strip() for part in re.split(r"[,;\n]", value.strip())]
+        if len(parts) == 1 and value.strip() and value.strip()[0] not in "[{":
+            yield CoercedValue([value], "wrap", "wrap")
+        elif can_guess and len(parts) > 1 and all(parts) and parts[0][0] not in "[{":
+            yield CoercedValue(parts, "parse", "split")
+    elif value is not None and not isinstance(value, list):
+        yield CoercedValue([value], "wrap", "wrap")
+
+
+def strip_quotes(text: str) -> str:
+    """Return a text without surrounding spaces and quotes."""
+    bare = text.strip()
+    while len(bare) >= 2 and bare[0] == bare[-1] and bare[0] in "\"'`":
+        bare = bare[1:-1].strip()
+    return bare
+
+
+def parse_json_text(text: str) -> Any:
+    """Parse a text as JSON or as a Python literal. Return None if it is neither."""
+    bare = text.strip()
+    if not bare or len(bare) > MAX_PARSED_CHARS or bare[0] not in "[{\"'`":
+        return None
+    fenced = re.fullmatch(r"```(?:json)?\s*(.*?)\s*```", bare, re.DOTALL)
+    for candidate in (fenced.group(1) if fenced else bare, _python_to_json(bare)):
+        try:
+            parsed = msgspec.json.decode(candidate)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            continue
+        if isinstance(parsed, str) and parsed != text:  # JSON inside a JSON string
+            return parse_json_text(parsed)
+        return parsed
+    return None
+
+
+def _python_to_json(text: str) -> str:
+    """Convert a Python list or dictionary literal to JSON, if no apostrophe can be mistaken for a quote."""
+    if '"' in text or re.search(r"\w'\w|\\(?![nt]|u[0-9a-fA-F]{4})", text):
+        return text
+    text = text.replace("'", '"')
+    for python, word in (("True", "true"), ("False", "false"), ("None", "null")):
+        text = re.sub(rf"(?<=[\[:,\s]){python}(?=\s*[\],}}])", word, text)
+    return text
+
+
+def match_enum(value: Any, members: list[Any], can_guess: bool = False) -> Iterator[CoercedValue]:
+    """Yield the enum member that a value spells differently."""
+    texts = [member for member in members if isinstance(member, str)]
+    if isinstance(value, str) and len(value) <= MAX_COMPARED_CHARS:
+        bare = strip_quotes(value)
+        if bare != value and bare in texts:
+            yield CoercedValue(bare, "trim", "trim")
+            return
+        match = match_name(bare, texts)
+        if match is not None:
+            yield CoercedValue(match.name, "enum", f"enum {match.method}", "schema")
+        elif can_guess:
+            for name in match_by_words(bare, texts)[:3]:
+                yield CoercedValue(name, "enum", "enum part", "schema")
+        for member in members:
+            if is_number(member) and str(member) == bare and re.fullmatch(r"-?[0-9]{1,15}(\.[0-9]{1,6})?", bare):
+                yield CoercedValue(member, "cast", "cast")
+    elif isinstance(value, bool):
+        same = [text for text in texts if text.casefold() == str(value).casefold()]
+        if len(same) == 1:
+            yield CoercedValue(same[0], "cast", "cast")
+    elif is_number(value) and abs(value) < 10**18 and str(value) in texts:
+        yield CoercedValue(str(value), "cast", "cast")
+
+
+def clamp(value: Any, rule: str, limit: Any, node: Mapping[str, Any]) -> Iterator[CoercedValue]:
+    """Yield a number moved to the bound that it violates, as the same type of number."""
+    if not is_number(value) or not is_number(limit) or value != value:
+        return
+    if rule in ("minimum", "maximum"):
+        yield CoercedValue(match_number_type(limit, value), "clamp", "clamp", "schema")
+    elif (isinstance(value, int) or node.get("type") == "integer") and limit == int(limit):
+        # No float is adjacent to an exclusive bound.
+        yield CoercedValue(int(limit) + (1 if rule == "exclusiveMinimum" else -1), "clamp", "clamp", "schema")
+
+
+def match_number_type(bound: float, value: float) -> float:
+    """Return a bound as the type of number used in the call, if it can be converted."""
+    return int(bound) if isinstance(value, int) and isinstance(bound, float) and bound.is_integer() else bound

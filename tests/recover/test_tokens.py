@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mulligan.recover.context_windows import provider_of, window_of
+from mulligan.recover.tokens import provider_of, window_of
 
 
 @pytest.mark.parametrize(

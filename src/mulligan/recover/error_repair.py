@@ -1,0 +1,225 @@
+"""Repairs from the error text: a number moved to the bound or the value that it names, and rewrites of what it shows.
+
+A bound is the only value that error text may supply automatically (SAFETY S1): it moves a number that is already in the
+call towards that bound. An expected value, such as a total, is only suggested, and so is another path, since a path
+names a destination.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from mulligan.core.records import Change, ChangeOperation
+from mulligan.recover.schema import Path
+from mulligan.recover.schema_repair import Draft, Guess, is_number, match_number_type
+
+# These patterns look at each character a bounded number of times. A number followed by a unit, a percent sign, a
+# thousands separator or a range is not a bound. They are compiled on first use.
+_NUMBER = r"(-?[0-9]{1,15}+(?:\.[0-9]{1,6}+)?)(?![\w/]| ?%|[.,:-][0-9])"
+_ALONE = rf"(?<![\w.,:/-]){_NUMBER}"
+_UPPER = (
+    rf"(?:at most|no more than|not exceed|cannot exceed|can't exceed|exceeds? (?:the )?(?:maximum|max|limit|cap)"
+    rf"(?: value)?(?: of| is|:)?|less than or equal to|(?:not|cannot|can't) (?:be )?(?:greater|more|higher|larger) than"
+    rf"|<=|(?:maximum|max|limit|cap)"
+    rf"(?: allowed)?(?: value)?(?: of| is|:| =|=)?) ?{_NUMBER}|{_ALONE} or (?:less|fewer|lower|below)"
+)
+_LOWER = (
+    rf"(?:at least|no less than|greater than or equal to|(?:not|cannot|can't) (?:be )?(?:less|lower|smaller) than|>="
+    rf"|(?:minimum|min)(?: allowed)?"
+    rf"(?: value)?(?: of| is|:| =|=)?) ?{_NUMBER}|{_ALONE} or (?:more|greater|higher|above)"
+)
+_BETWEEN = rf"between {_NUMBER} and {_NUMBER}"
+_EXPECTED = (
+    rf"\b(?:expected|required|requires|should be|must be|must equal|should equal|need to pay)"
+    rf"(?: (?:exactly|a|an|payment|amount|total|price|of|to|be|is)){{0,4}}:? ?[$€£]?{_NUMBER}"
+)
+_DUE = (
+    rf"\b(?:total|price|cost|sum|due)(?:[_ ](?:price|amount|cost|due))?[\"']?(?: is| of| was|:| =|=)? ?[$€£]?{_NUMBER}"
+)
+_GIVEN = (
+    rf"\b(?:paid|got|received|given|provided|but was|instead of|not"
+    rf"|(?:come|comes|sum|sums|add|adds|amounts)(?: up)? to)[\"']?(?: only|:)? ?[$€£]?{_NUMBER}"
+)
+_ANY = rf"(?<![\w.,:/-])[$€£]?{_NUMBER}"
+_MAX_AMOUNT_RATIO = 10
+"""Maximum ratio between the expected and the actual amount. A larger one is not a calculation mistake."""
+MAX_SCANNED_CHARS = 2000
+_MAX_SUMMANDS = 10
+"""Maximum length of a list whose numbers are added up."""
+_MAX_NUMERIC_ARGUMENTS = 50
+"""Numeric arguments searched for in an error text. Each costs one search."""
+
+
+def find_error_bound(error: str, arguments: Mapping[str, Any]) -> Guess | None:
+    """Return the one number moved to the bound that the error names, or None if number or bound is ambiguous."""
+    text = error[:MAX_SCANNED_CHARS]
+    numbers = _find_numbers(arguments)
+    paths = [path for path in numbers if _mentions(str(path[-1]), text)]
+    if not paths and not any(isinstance(name, str) and _contains_word(name, text) for name in _names_of(arguments)):
+        # Not mentioned by name, but by value: "50 is greater than the maximum of 10".
+        paths = [path for path, value in numbers.items() if _contains_word(_format_number(value), text)]
+    if len(paths) != 1:
+        return None  # not mentioned, or ambiguous
+    value = numbers[paths[0]]
+    bounds = {bound for bound in _iter_clamped_values(text, value) if bound != value}
+    if len(bounds) != 1:
+        return None
+    (bound,) = bounds
+    if isinstance(bound, float) and isinstance(value, int):
+        return None  # an integer would become a float
+    return _build_guess(paths[0], bound, "bound in error", "clamp")
+
+
+def find_expected_values(error: str, arguments: Mapping[str, Any]) -> list[Guess]:
+    """Return corrections to the value that an error expects, for suggestions only.
+
+    The error must show a number or a sum of the call: "total price is 350, but paid 300" for a call that pays 300, or
+    100 and 200. Which summand is wrong is unknown. The last one comes first, since it usually holds the remainder.
+    """
+    text = error[:MAX_SCANNED_CHARS]
+    numbers = _select_relevant_numbers(text, arguments)
+    expected_amounts, due_amounts, actual_amounts, all_amounts = (
+        {float(match[1]) for match in re.finditer(pattern, text, re.IGNORECASE)}
+        for pattern in (_EXPECTED, _DUE, _GIVEN, _ANY)
+    )
+    due_amounts -= expected_amounts
+    shown_paths = {amount: paths for amount in all_amounts if (paths := _find_amount_paths(numbers, amount))}
+    targets = (expected_amounts or due_amounts) - actual_amounts - shown_paths.keys()
+    if not expected_amounts:
+        shown_paths = {amount: paths for amount, paths in shown_paths.items() if amount in actual_amounts | due_amounts}
+    if len(targets) != 1 or len(shown_paths) != 1:
+        return []
+    (target,), ((amount, paths),) = targets, shown_paths.items()
+    if not _is_plausible(amount, target):
+        return []
+    strategy = "expected in error" if len(paths) == 1 else "rest in error"
+    values = {path: match_number_type(round(numbers[path] + target - amount, 2), numbers[path]) for path in paths}
+    return [_build_guess(path, values[path], strategy) for path in reversed(paths) if values[path] * target > 0]
+
+
+def _build_guess(path: Path, after: float, strategy: str, operation: ChangeOperation = "substitute") -> Guess:
+    return Guess(path, after, strategy, f"the error names {after}", operation, "error")
+
+
+def _find_amount_paths(numbers: Mapping[Path, float], amount: float) -> list[Path]:
+    """Return the path of the one number equal to an amount, or of the numbers of one list field that add up to it."""
+    equal = [path for path, value in numbers.items() if value == amount]
+    if equal:
+        return equal if len(equal) == 1 else []  # otherwise ambiguous
+    groups: dict[Path, list[Path]] = {}
+    for path in numbers:
+        groups.setdefault(tuple(part for part in path if isinstance(part, str)), []).append(path)
+    fitting = [
+        paths
+        for paths in groups.values()
+        if 1 < len(paths) <= _MAX_SUMMANDS and abs(sum(numbers[path] for path in paths) - amount) < 0.005
+    ]
+    return fitting[0] if len(fitting) == 1 else []
+
+
+def _is_plausible(one: float, other: float) -> bool:
+    return one != other and one * other > 0 and 1 / _MAX_AMOUNT_RATIO <= one / other <= _MAX_AMOUNT_RATIO
+
+
+def _select_relevant_numbers(text: str, arguments: Mapping[str, Any]) -> dict[Path, float]:
+    """Return the numbers that the text can refer to: those whose name it mentions, or all if it mentions none."""
+    numbers = _find_numbers(arguments)
+    names = {part for path in numbers for part in path if isinstance(part, str)}
+    names.update(name for name in _names_of(arguments) if isinstance(name, str))
+    mentioned_names = {name for name in names if _mentions(name[:200], text)}
+    return {path: value for path, value in numbers.items() if not mentioned_names or mentioned_names & set(path)}
+
+
+def _names_of(arguments: Mapping[str, Any]) -> list[str]:
+    return [*arguments][:_MAX_NUMERIC_ARGUMENTS]
+
+
+def _find_numbers(arguments: Mapping[str, Any]) -> dict[Path, float]:
+    """Return the numbers of a call that stand under a name by their paths, or nothing if there are too many."""
+    numbers = dict(_iter_numbers(arguments, ()))
+    return numbers if len(numbers) <= _MAX_NUMERIC_ARGUMENTS else {}
+
+
+def _iter_numbers(value: Any, path: Path) -> Iterator[tuple[Path, float]]:
+    if len(path) > 4:
+        return
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            if isinstance(name, str):
+                yield from _iter_numbers(inner, (*path, name))
+    elif isinstance(value, list):
+        for at, inner in enumerate(value[:20]):
+            if isinstance(inner, Mapping):
+                yield from _iter_numbers(inner, (*path, at))
+    elif is_number(value) and value == value:  # NaN compares with no bound
+        yield path, value
+
+
+def _mentions(name: str, text: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(name[:MAX_SCANNED_CHARS])}(?!\w)", text) is not None
+
+
+def _format_number(value: float) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value) if abs(value) < 10**15 else ""
+
+
+def _contains_word(word: str, text: str) -> bool:
+    return bool(word) and re.search(rf"(?<![\w.-]){re.escape(word[:200])}(?![\w-]|\.\d)", text) is not None
+
+
+def _iter_clamped_values(text: str, value: float) -> Iterator[float]:
+    for pattern, (has_upper, has_lower) in ((_BETWEEN, (True, True)), (_UPPER, (True, False)), (_LOWER, (False, True))):
+        for match in re.finditer(pattern, text, re.IGNORECASE):
+            bounds = [match_number_type(float(number), value) for number in match.groups() if number]
+            if bounds[0] <= bounds[-1]:
+                clamped = max(value, bounds[0]) if has_lower else value
+                yield min(clamped, bounds[-1]) if has_upper else clamped
+
+
+# Rewrites of a path, or of a call without one argument
+
+MAX_PATH_CHARS = 500
+_HTTP_ERROR_PATTERN = re.compile(r"\bHTTP\b|\b404\b(?: not found| client error| on /)", re.IGNORECASE)
+"""Errors of web servers. Their paths are URLs, so removing a folder makes no sense."""
+
+
+def suggest_rewrites(arguments: Mapping[str, Any], error: str, required: Collection[str] | None) -> Iterator[Draft]:
+    """Yield calls with the last or first segment of a path, and without the argument that the error shows.
+
+    `required` are the arguments that cannot be dropped, or None if unknown.
+    """
+    # A name is needed in at least one segment, unlike in those of a date or of `../..`.
+    slashed = {
+        name: value
+        for name, value in arguments.items()
+        if isinstance(value, str)
+        and "/" in value
+        and len(value) <= MAX_PATH_CHARS
+        and " " not in value
+        and value.strip("./0123456789")
+    }
+    is_web = any("://" in value for value in slashed.values()) or _HTTP_ERROR_PATTERN.search(error[:MAX_PATH_CHARS])
+    if slashed and not is_web:
+        yield _keep_segment(arguments, slashed, -1, "last part", "the file name without its folder")
+        shown_paths = {name: value for name, value in slashed.items() if value in error}
+        if 0 < len(shown_paths) < len(slashed):
+            yield _keep_segment(arguments, shown_paths, -1, "last part", "the file name without its folder")
+        yield _keep_segment(arguments, slashed, 0, "first part", "the folder only")
+    for name, value in arguments.items():
+        if required is not None and name not in required and isinstance(value, str) and value and value in error:
+            remaining_arguments = {key: kept_value for key, kept_value in arguments.items() if key != name}
+            change = Change(path=name, operation="drop", before=value)
+            evidence = f"{name} is optional and named in the error"
+            yield Draft(remaining_arguments, (change,), ("leave out",), "call", (evidence,))
+
+
+def _keep_segment(
+    arguments: Mapping[str, Any], slashed: Mapping[str, str], at: int, strategy: str, evidence: str
+) -> Draft:
+    after = {name: value.strip("/").split("/")[at] for name, value in slashed.items()}
+    changes = tuple(
+        Change(path=name, operation="substitute", before=value, after=after[name]) for name, value in slashed.items()
+    )
+    return Draft({**arguments, **after}, changes, (strategy,), "call", (evidence,))
