@@ -23,7 +23,7 @@ from mulligan.recover import plan
 from mulligan.recover.policy import Policy
 from mulligan.settings import Settings
 from mulligan.store.base import DEFAULT_TENANT, RunQuery
-from mulligan.store.memory import MemoryStore
+from mulligan.store.sqlite import MemoryStore
 from mulligan.testing import Sandbox, sandbox
 
 
@@ -326,18 +326,18 @@ def with_parts(**parts: Any) -> Mulligan:
 def mulligan_whose(part: str, monkeypatch: pytest.MonkeyPatch) -> Mulligan:
     """One with a part that raises whenever it is used."""
     match part:
-        case "classifier" | "recall" | "publish" | "timer" | "clock" | "chance" | "sleep" | "asleep":
+        case "classifier" | "lookup_precedents" | "publish" | "timer" | "clock" | "random" | "sleep" | "async_sleep":
             return with_parts(**{"classify" if part == "classifier" else part: broken})
         case "plan" | "Prompt.for_arguments" | "Prompt.note" | "Prompt.exception_note" | "Prompt.answer":
-            name = {"plan": "mulligan.recover.plan.choose_next_move"}.get(part, f"mulligan.prompt.{part}")
-            monkeypatch.setattr(name, broken)
+            choose = "mulligan.recover.plan.ToolRecovery.choose_next_attempt"
+            monkeypatch.setattr(choose if part == "plan" else f"mulligan.prompt.{part}", broken)
         case "redaction":
             monkeypatch.setattr("mulligan.core.events.redact_event", broken)
         case "store":
             return with_parts(opening=broken)
         case "schema":
-            monkeypatch.setattr("mulligan.recover.schema.find_violations", broken)
-            monkeypatch.setattr("mulligan.capture.annotations.annotation_to_schema", broken)
+            monkeypatch.setattr("mulligan.recover.schema.CompiledSchema.find_violations", broken)
+            monkeypatch.setattr("mulligan.capture.signature.annotation_to_schema", broken)
         case "recorder":
             mulligan = with_parts()
             assert mulligan._components is not None
@@ -354,8 +354,8 @@ def mulligan_whose(part: str, monkeypatch: pytest.MonkeyPatch) -> Mulligan:
 
 
 PARTS = (
-    "classifier recall publish chance sleep asleep plan Prompt.for_arguments Prompt.note Prompt.exception_note "
-    "Prompt.answer redaction store schema recorder listener"
+    "classifier lookup_precedents publish random sleep async_sleep plan Prompt.for_arguments Prompt.note "
+    "Prompt.exception_note Prompt.answer redaction store schema recorder listener"
 ).split()
 
 
@@ -444,7 +444,7 @@ def test_a_plan_that_cannot_even_begin_leaves_the_call_as_it_was(monkeypatch: py
         raise RuntimeError("a part of ours is broken")
         yield
 
-    monkeypatch.setattr("mulligan.capture.call_execution.plan_recovery", no_plan)
+    monkeypatch.setattr("mulligan.capture.call.plan_recovery", no_plan)
     mulligan = with_parts()
     calls: list[int] = []
     assert mulligan.tool(lambda n: calls.append(n))(1) is None

@@ -25,14 +25,15 @@ SYNC_NAMES = {
     "arun_loop": "run_loop",
     "acall": "call",
     "aload_lessons": "load_lessons",
-    "asleep": "sleep",
-    "aanswer_query": "answer_query",
+    "async_sleep": "sleep",
+    "_aanswer_query": "_answer_query",
+    "aopen": "open",
     "anext": "next",
     "asend": "send",
     "athrow": "throw",
     "aclose": "close",
     "astreaming": "streaming",
-    "_build_async_wrapper": "_build_sync_wrapper",
+    "build_async_wrapper": "build_sync_wrapper",
     "AsyncGenerator": "Generator",
     "StopAsyncIteration": "StopIteration",
 }
@@ -51,7 +52,7 @@ class AsIfSync(ast.NodeTransformer):
         if ast.get_docstring(node) is not None:
             node.body = node.body[1:]
         # An async generator has no value to return.
-        node.body = [each for each in node.body if ast.unparse(each) != "return flow.value"]
+        node.body = [each for each in node.body if ast.unparse(each) != "return state.value"]
         return self.generic_visit(node)
 
     def visit_Await(self, node: ast.Await) -> Any:
@@ -76,7 +77,7 @@ def as_if_sync(function: Callable[..., Any]) -> str:
     [
         (player_module.execute_plan, player_module.aexecute_plan),
         (stream.streaming, stream.astreaming),
-        (wrap.WrappedFunction._build_sync_wrapper, wrap.WrappedFunction._build_async_wrapper),
+        (wrap.build_sync_wrapper, wrap.build_async_wrapper),
         (loop.run_loop, loop.arun_loop),
     ],
     ids=["players", "streams", "first attempts", "loops"],

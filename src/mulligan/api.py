@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
 
 from mulligan import settings as settings_file
-from mulligan.build import Components
-from mulligan.capture import trace_context
-from mulligan.capture.context import LEARNS, MODES, NO_LIMITS, RECORDINGS, Kit, Limits, Recording
+from mulligan.build import Components, classify_lazily
+from mulligan.capture.context import LEARNS, MODES, NO_OPTIONS, RECORDINGS, CaptureContext, Recording, RunOptions
 from mulligan.capture.result_checks import Empty
-from mulligan.capture.run import ActiveRun, Correction
+from mulligan.capture.run import ActiveRun, Correction, current_run
 from mulligan.capture.signature import name_of
-from mulligan.capture.suggestions import SuggestionResult, suggest_repairs
-from mulligan.capture.turns import Tools, Turns
-from mulligan.capture.wrap import ToolOptions, WrappedFunction, wrap
-from mulligan.classify.classifier import classify
+from mulligan.capture.wrap import wrap
+from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction
 from mulligan.core import fork_safety
 from mulligan.core.events import EventStream, Listener, ListenerThread
 from mulligan.core.failure import Failure, MulliganError, SettingsError, require_choice
+from mulligan.core.log import log
 from mulligan.core.records import Effects, StepType
-from mulligan.learn.session import Session
 from mulligan.prompt import DEFAULT_LESSON_TOKENS
-from mulligan.recover.policy import Policy
-from mulligan.recover.tool import Learn, Mode
-from mulligan.redaction import Redactor
+from mulligan.recover.policy import Learn, Mode, Policy
 
 if TYPE_CHECKING:
-    from mulligan.capture.loop import LoopResult, Messages
+    from mulligan.capture import trace_context
+    from mulligan.capture.loop import LoopResult, Messages, Tools, Turns
+    from mulligan.capture.suggestions import SuggestionResult
+    from mulligan.learn.session import Session
     from mulligan.recover.model import Fallback
 
-log = logging.getLogger("mulligan")
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C")
 
@@ -56,7 +52,7 @@ class Mulligan:
         self._overrides = settings
         self._components: Components | None = None
         self._is_off = False
-        self._noop_context: Kit | None = None
+        self._noop_context: CaptureContext | None = None
         self._lock = threading.Lock()
         self._tools: dict[str, weakref.WeakSet[WrappedFunction]] = {}
         """The wrapped functions, by tool name."""
@@ -80,47 +76,47 @@ class Mulligan:
             Components(read)  # raises here on invalid settings, not at the first call
             self._overrides, self._is_off = overrides, not read.enabled
 
-    def _kit(self) -> Kit | None:
+    def _capture(self) -> CaptureContext | None:
         """Return the capture context, or None while mulligan is off.
 
         Wrapped functions call this on every call. It never raises: they must work with any settings.
         """
         parts = self._components
         if parts is not None:
-            return parts.kit
+            return parts.capture
         return None if self._is_off else self._build_components()
 
-    def _build_components(self) -> Kit | None:
+    def _build_components(self) -> CaptureContext | None:
         with self._lock:
             if self._components is None and not self._is_off:
                 try:
                     read = settings_file.load_settings(self._overrides)
                     if read.enabled:
-                        self._components = Components(read, tools=self._find_tool)
+                        self._components = Components(read, find_tool=self._find_tool)
                 except Exception as error:  # noqa: BLE001 - a missing folder or a locked file must not fail the call
                     message = str(error) if isinstance(error, MulliganError) else f"{type(error).__name__}: {error}"
                     # Pass calls through unrecorded: the unreadable settings may contain redaction rules.
                     log.warning("%s Until this is fixed, calls run without recording and recovery.", message)
                 self._is_off = self._components is None
-            return self._components.kit if self._components is not None else None
+            return self._components.capture if self._components is not None else None
 
-    def _context_or_noop(self) -> Kit:
+    def _context_or_noop(self) -> CaptureContext:
         """Return the capture context, or one that publishes nothing while mulligan is off.
 
         Runs, steps and turns then work as usual, but nothing is recorded.
         """
-        kit = self._kit()
-        if kit is None:
+        capture = self._capture()
+        if capture is None:
             with self._lock:
                 if self._noop_context is None:
-                    self._noop_context = Kit(
+                    self._noop_context = CaptureContext(
                         publish=lambda event: None,
-                        succeed=lambda success: None,
-                        classify=classify,
+                        publish_success=lambda success: None,
+                        classify=classify_lazily,
                         mode="observe",
                     )
-                kit = self._noop_context
-        return kit
+                capture = self._noop_context
+        return capture
 
     @overload
     def tool(self, function: F, /) -> F: ...
@@ -294,7 +290,7 @@ class Mulligan:
 
         `options` are those of `model`. The retries of the client are switched off, so that only one layer retries.
         """
-        from mulligan.capture import clients  # lazy: programs that wrap only functions do not need it
+        from mulligan.capture import client as clients  # lazy: programs that wrap only functions do not need it
 
         original_options = options
         if callable(refresh := options.get("refresh_auth")):
@@ -310,7 +306,7 @@ class Mulligan:
         return self._wrap(function, options)
 
     def _wrap(self, function: Any, options: ToolOptions) -> Any:
-        wrapper = wrap(function, self._kit, options)
+        wrapper = wrap(function, self._capture, options)
         wrapped = getattr(wrapper, "__mulligan__", None)
         if isinstance(wrapped, WrappedFunction) and not wrapped.signature.is_method:
             self._tools.setdefault(wrapped.name, weakref.WeakSet()).add(wrapped)
@@ -348,9 +344,12 @@ class Mulligan:
         ):
             if value is not None:
                 require_choice(name, value, choices)
-        if session is not None and not isinstance(session, str | Session):
-            raise SettingsError(f"session must be a mulligan.session() or its id, got {session!r}.")
-        kit = self._context_or_noop()
+        if session is not None and not isinstance(session, str):
+            from mulligan.learn.session import Session  # lazy: few programs track sessions
+
+            if not isinstance(session, Session):
+                raise SettingsError(f"session must be a mulligan.session() or its id, got {session!r}.")
+        capture = self._context_or_noop()
         record_fields: dict[str, Any] = {"version": version, "context": context, "metadata": metadata}
         if environment is not None:
             record_fields["environment"] = environment
@@ -359,16 +358,23 @@ class Mulligan:
                 self._event_stream().redact_session_id(session) if isinstance(session, str) else session.id
             )
         if traceparent is not None:
+            from mulligan.capture import trace_context  # lazy: few runs continue a trace
+
             origin = trace_context.parse_trace_headers(traceparent)
             record_fields["traceparent"] = origin.traceparent
             if origin.parent is not None:
                 record_fields["parent"] = origin.parent
         return ActiveRun(
-            kit, agent, limits=Limits(mode, record, learn) if mode or record or learn else NO_LIMITS, **record_fields
+            capture,
+            agent,
+            RunOptions(mode, record, learn) if mode or record or learn else NO_OPTIONS,
+            **record_fields,
         )
 
     def turns(self, limit: int = 10) -> Turns:
         """Limit an agent loop: `for turn in mulligan.turns(limit=10):`."""
+        from mulligan.capture.loop import Turns  # lazy: most programs have their own loop
+
         return Turns(self._context_or_noop, limit)
 
     @overload
@@ -437,6 +443,8 @@ class Mulligan:
         """
         if id is not None and not isinstance(id, str):
             raise SettingsError(f"The id of a session must be a string, got {id!r}.")
+        from mulligan.learn.session import Session  # lazy: few programs track sessions
+
         stream = self._event_stream()
         key_value_store = self._components.key_value_store if self._components is not None else None
         return Session(
@@ -447,19 +455,23 @@ class Mulligan:
         )
 
     def _event_stream(self) -> EventStream:
-        self._kit()
-        return self._components.stream if self._components is not None else EventStream(Redactor())
+        self._capture()
+        if self._components is not None:
+            return self._components.stream
+        from mulligan.redaction import Redactor  # lazy: needed while mulligan is off only
+
+        return EventStream(Redactor())
 
     def drain_notes(self) -> list[str]:
         """Return the notes about repairs in the current run, for the model, and clear them."""
-        kit = self._kit()
-        run = kit.current() if kit is not None else None
+        capture = self._capture()
+        run = current_run(capture) if capture is not None else None
         return run.drain_notes() if run is not None else []
 
     def classify_error(self, error: object = None, **evidence: Any) -> Failure:
         """Classify an error: an exception, response, result or text. Return a `Failure`. Never raises."""
-        self._kit()
-        return (self._components.classify if self._components is not None else classify)(error, **evidence)
+        self._capture()
+        return (self._components.classify if self._components is not None else classify_lazily)(error, **evidence)
 
     def suggest(
         self,
@@ -483,7 +495,9 @@ class Mulligan:
         wrapped function, which supplies its schema and options. `run` holds the earlier calls of the same run as
         dictionaries with tool, arguments, outcome, and result or error. `memory=False` ignores fixes from earlier runs.
         """
-        self._kit()
+        from mulligan.capture.suggestions import suggest_repairs  # lazy: few programs ask for suggestions
+
+        self._capture()
         parts = self._components
         wrapped = getattr(tool, "__mulligan__", None)
         if isinstance(wrapped, WrappedFunction):
@@ -530,7 +544,7 @@ class Mulligan:
             raise SettingsError(f"max_tokens must be an integer of 1 or more, got {max_tokens!r}.")
         requested_tools = [tools] if isinstance(tools, str) or callable(tools) else tools
         names = [tool if isinstance(tool, str) else _get_tool_name(tool) for tool in requested_tools]
-        self._kit()
+        self._capture()
         if self._components is None:
             return ""
         return self._components.render_lessons(names, max_tokens, include_proposed=include_proposed)

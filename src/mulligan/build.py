@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mulligan.capture.context import Kit
-from mulligan.classify.classifier import Classifier, classify
+from mulligan.capture.context import CaptureContext
+from mulligan.capture.run import current_run
+from mulligan.core import fork_safety
 from mulligan.core.events import EventStream
 from mulligan.core.failure import Failure, SettingsError
-from mulligan.learn import session as sessions
 from mulligan.prompt import Prompt
-from mulligan.record.key_value import RecorderKeyValueStore
-from mulligan.record.memory_lookup import MemoryLookup
+from mulligan.record.memory_lookup import MemoryLookup, RecorderKeyValueStore
 from mulligan.record.recorder import Recorder
 from mulligan.recover.budget import RetryBudget
 from mulligan.redaction import Redactor
 from mulligan.settings import Level, Settings
 from mulligan.store.base import Store
-from mulligan.store.store_location import StoreLocation
-from mulligan.store.urls import is_remote
+from mulligan.store.urls import StoreLocation, is_remote
 
 
 def build_redactor(
@@ -43,17 +41,26 @@ def build_redactor(
 def build_classifier(settings: Settings) -> Callable[..., Failure]:
     """Build the classifier function, including the user's kinds and rules."""
     if settings.kinds or settings.rules:
+        from mulligan.classify.classifier import Classifier
+
         return Classifier.from_settings({"kinds": settings.kinds, "rules": settings.rules}).classify
-    return classify
+    return classify_lazily
+
+
+def classify_lazily(error: object = None, **evidence: Any) -> Failure:
+    """Classify an error with the built-in rules, which are imported at the first failure."""
+    with fork_safety.import_lock:
+        from mulligan.classify.classifier import classify
+    return classify(error, **evidence)
 
 
 class Components:
     """The components of one `Mulligan`. Raises `SettingsError` for invalid settings.
 
-    `open_store` replaces the store, for sandboxes. `kit` overrides options of the capture context, such as the clock.
+    `open_store` replaces the store, for sandboxes. `capture` overrides options of the context, such as the clock.
     """
 
-    def __init__(self, settings: Settings, open_store: Callable[[], Store] | None = None, **kit: Any) -> None:
+    def __init__(self, settings: Settings, open_store: Callable[[], Store] | None = None, **capture: Any) -> None:
         self.settings = settings
         self.is_sandbox = open_store is not None
         redactor = build_redactor(settings)
@@ -72,14 +79,14 @@ class Components:
         )
         self.key_value_store = RecorderKeyValueStore(self.recorder, location.open_or_fallback if has_journal else None)
         self.recall = MemoryLookup(
-            self.recorder, location if has_journal else None, now=lambda: self.kit.now(), agent=self._current_agent
+            self.recorder, location if has_journal else None, now=lambda: self.capture.now(), agent=self._current_agent
         )
         self.stream.set_sink(self.recorder)
         context_options: dict[str, Any] = {
             "publish": self.stream.publish,
-            "succeed": self.stream.publish_success,
-            "keep": self.recorder.put_success,
-            "watchers": self.stream.listeners,
+            "publish_success": self.stream.publish_success,
+            "put_success": self.recorder.put_success,
+            "listeners": self.stream.listeners,
             "classify": self.classify,
             "prompt": Prompt(build_redactor(settings, "local", personal=False)),
             "policy": settings.policy,
@@ -87,19 +94,24 @@ class Components:
             "record": settings.record,
             "agent": settings.agent,
             "environment": settings.environment,
-            "recall": self.recall.precedents,
+            "lookup_precedents": self.recall.precedents,
             "item_arguments": self.recall.item_arguments,
-            "answered": lambda run: sessions.mark_model_turn(self.stream, run),
-            "fixes": self.recall.fixes,
-            "pitfalls": self.render_lessons,
+            "on_model_turn": self._mark_model_turn,
+            "lookup_fixes": self.recall.fixes,
+            "render_lessons": self.render_lessons,
             "learn": settings.learn,
             "budget": RetryBudget(settings.policy),
         }
-        self.kit = Kit(**context_options | kit)
+        self.capture = CaptureContext(**context_options | capture)
+
+    def _mark_model_turn(self, run: Any) -> None:
+        with fork_safety.import_lock:
+            from mulligan.learn.session import mark_model_turn  # lazy: tools alone have no turns
+        mark_model_turn(self.stream, run)
 
     def _current_agent(self) -> str:
-        run = self.kit.current()
+        run = current_run(self.capture)
         return run.record.agent if run is not None else self.settings.agent
 
     def render_lessons(self, tools: Sequence[str], max_tokens: int, *, include_proposed: bool = False) -> str:
-        return self.recall.render_lessons(self.kit.prompt, tools, max_tokens, include_proposed=include_proposed)
+        return self.recall.render_lessons(self.capture.prompt, tools, max_tokens, include_proposed=include_proposed)

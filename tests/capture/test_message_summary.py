@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mulligan.capture import message_summary
-from mulligan.capture.message_summary import MAX_ANSWER_CHARS, read_token_usage, shorten_answer, summarize_arguments
-from mulligan.core.conversation import CONVERSATION_ARGUMENTS
+from mulligan.capture.message_summary import MAX_ANSWER_CHARS, shorten_answer, summarize_arguments
+from mulligan.core.conversation import CONVERSATION_ARGUMENTS, read_token_usage
 
 SAID = "What is the weather in Oslo?"
 OPENAI = [
@@ -149,3 +149,5 @@ def test_a_long_answer_is_cut_and_one_without_a_text_is_kept_as_it_is() -> None:
     assert len(shorten_answer("word " * 5000)) < 2100
     called = {"choices": [{"message": {"content": None, "tool_calls": []}}]}
     assert shorten_answer(called) is called
+    pair = ("Rain.", "call_1")
+    assert shorten_answer(pair) is pair

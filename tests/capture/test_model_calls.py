@@ -19,7 +19,7 @@ from mulligan import Fallback, Policy
 from mulligan.core import conversation
 from mulligan.core.events import ContextCompacted, RecoveryPlanned
 from mulligan.core.failure import SettingsError
-from mulligan.recover.shorten import is_shortened
+from mulligan.recover.compress import is_shortened
 from mulligan.store.base import DEFAULT_TENANT, FixQuery
 from mulligan.testing import Sandbox, assert_sanitized
 from providers import TEXT, Provider, Wrong, tokens
@@ -105,7 +105,7 @@ def test_a_conversation_that_is_too_long_is_compressed_and_sent_again(
         sent = provider.requests[1][place]
         if says_sizes:  # then no more is lost than must be
             assert tokens(provider.requests[1]) > 0.85 * 18_000
-    assert conversation.find_unpaired(sent) == ([], [])
+    assert conversation.find_unpaired(conversation.parse_messages(sent)) == ([], [])
     assert sent[-1] == conversations.flat(messages[-1])
     (event,) = [event.compaction for event in played.events if isinstance(event, ContextCompacted)]
     assert event.attempt == 2

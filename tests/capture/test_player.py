@@ -380,7 +380,7 @@ def test_cancellation_during_a_wait_passes() -> None:
             waiting.set()
             await asyncio.Event().wait()
 
-        object.__setattr__(played.components.kit, "asleep", long)
+        object.__setattr__(played.components.capture, "async_sleep", long)
         tool = Scripted(ConnectionError("reset"), "never")
 
         @mulligan.tool(effects="none")
@@ -404,7 +404,7 @@ def test_an_interrupt_during_a_wait_passes() -> None:
         def interrupted(seconds: float) -> None:
             raise KeyboardInterrupt
 
-        object.__setattr__(played.components.kit, "sleep", interrupted)
+        object.__setattr__(played.components.capture, "sleep", interrupted)
         tool = Scripted(ConnectionError("reset"), "never")
         with pytest.raises(KeyboardInterrupt):
             mulligan.tool(effects="none")(tool)()
@@ -468,7 +468,7 @@ def test_what_worked_before_is_in_the_note(played: Sandbox) -> None:
 
 def test_that_question_is_asked_by_async_callers_too(played: Sandbox) -> None:
     asked: list[Callable[..., Any]] = []
-    object.__setattr__(played.components.kit, "recall", lambda *about: asked.append(about[0]) or ())
+    object.__setattr__(played.components.capture, "lookup_precedents", lambda *about: asked.append(about[0]) or ())
 
     @mulligan.tool
     async def book() -> None:

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mulligan
-from mulligan.capture.result_checks import TELLING, is_empty, is_error
-from mulligan.classify import tool_results
-from mulligan.classify.tool_results import is_error_result
+from mulligan.capture.result_checks import RESULT_STATUS_KEYS, is_empty, is_error
+from mulligan.classify import results as tool_results
+from mulligan.classify.results import is_error_result
 from mulligan.core.failure import SettingsError, TookEffect
 from mulligan.testing import Sandbox, assert_sanitized
 
@@ -224,7 +224,7 @@ def test_the_quick_look_lets_no_text_go_that_says_error(text: str) -> None:
 
 @given(
     st.dictionaries(
-        st.sampled_from([*TELLING, "message", "detail", "code", "data", "reason", "text", "result"]),
+        st.sampled_from([*RESULT_STATUS_KEYS, "message", "detail", "code", "data", "reason", "text", "result"]),
         st.sampled_from([True, False, None, 0, 1, "error", "failed", "no", [], [{"text": "Error: no"}], {"code": 5}]),
     )
 )

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.capture.annotations import annotation_to_schema
-from mulligan.capture.signature import Signature
+from mulligan.capture.signature import Signature, annotation_to_schema
 
 
 class Bound:

@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 
 import mulligan
 from mulligan.api import Mulligan
-from mulligan.capture.first_attempt import begin
+from mulligan.capture.call import begin_call
 from mulligan.core.failure import SettingsError
 from mulligan.core.fast_path import journal_values
 from mulligan.core.records import encode
-from mulligan.recover.tool import Tool
+from mulligan.recover.policy import Tool
 from mulligan.store.base import DEFAULT_TENANT, RunQuery
 from mulligan.testing import Sandbox, sandbox
 
@@ -511,9 +511,12 @@ def kept_of(args: Any, kwargs: Any, result: Any, **options: Any) -> list[tuple[A
             for _ in range(3):
                 tool(*args, **kwargs)
                 assert mine.flush(10)  # what may be told of a form is known once the first of its calls is kept
-        first = begin(tool.__mulligan__, mine._components.kit, args, kwargs)
-        if first is not None and first.made.is_immutable:  # noted in passing, it is what would be told of it otherwise
-            assert first.told == journal_values(first.rules.template, first.made.keywords, first.made.positional)
+        first = begin_call(tool.__mulligan__, mine._components.capture, args, kwargs)
+        if (
+            first.success_record is not None and first.success_record.is_immutable
+        ):  # the inlined encoding equals the other one
+            record = first.success_record
+            assert first.journal_values == journal_values(record.template, record.keywords, record.positional)
         (history,) = mine._components.recorder.store.runs(DEFAULT_TENANT, RunQuery())
         return [(step.name, step.seq, step.outcome, encode((step.arguments, step.result))) for step in history.steps]
 
@@ -762,7 +765,7 @@ def test_tool_key_names_the_server_of_a_tool_and_is_bounded() -> None:
 
 def test_guard_knows_whether_the_calls_of_a_tool_may_go_to_several_targets(played: Sandbox) -> None:
     def has_targets(function: Any, wrap: Any = mulligan.tool) -> bool:
-        is_aimed: bool = wrap(function).__mulligan__.rules(played.components.kit, None).guard.has_targets
+        is_aimed: bool = wrap(function).__mulligan__.rules(played.components.capture, None).tool_limits.has_targets
         return is_aimed
 
     def nothing() -> None: ...
@@ -777,7 +780,7 @@ def test_guard_knows_whether_the_calls_of_a_tool_may_go_to_several_targets(playe
 
 def test_tools_of_one_name_share_no_guard_and_wrappings_of_one_function_do(played: Sandbox) -> None:
     def guard_of(function: Any, **options: Any) -> Any:
-        return mulligan.tool(**options)(function).__mulligan__.rules(played.components.kit, None).guard
+        return mulligan.tool(**options)(function).__mulligan__.rules(played.components.capture, None).tool_limits
 
     def make_tool(place: str) -> Callable[[str], str]:
         def call(query: str) -> str:

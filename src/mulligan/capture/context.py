@@ -1,232 +1,200 @@
-"""What capture needs of the world, put together by `build.py` and given to every wrapper."""
+"""What capture uses of the other packages: `CaptureContext`, built by `build.py` and passed to every wrapper."""
 
 from __future__ import annotations
 
-import logging
-import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
-
-import msgspec
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from mulligan.core.events import AnyEvent
 from mulligan.core.failure import Failure, Kind
 from mulligan.core.fast_path import SuccessRecord
+from mulligan.core.log import log
 from mulligan.core.records import Fix, Precedent
 from mulligan.prompt import Prompt
 from mulligan.recover.budget import RetryBudget
-from mulligan.recover.policy import Policy
-from mulligan.recover.tool import Learn, Mode
+from mulligan.recover.policy import Learn, Mode, Policy
 
-if TYPE_CHECKING:
-    from mulligan.capture.run import ActiveRun
-
-log = logging.getLogger("mulligan")
 T = TypeVar("T")
 
 Recording = Literal["full", "shape", "off"]
-"""How much of a call is kept: everything that redaction lets pass, no texts, or nothing."""
+"""How much of a call is recorded: everything after redaction, no texts, or nothing."""
 RECORDINGS: tuple[Recording, ...] = ("off", "shape", "full")
 MODES: tuple[Mode, ...] = ("observe", "suggest", "repair")
-
-
-def strictest(order: tuple[T, ...], *given: T | None) -> T | None:
-    """The first in this order of those that were given."""
-    return next((each for each in order if each in given), None)
-
-
 LEARNS: tuple[Learn, ...] = ("off", "tell", "repair")
 
 
-class Limits(NamedTuple):
-    """What was said of a run, and so of every call in it."""
+def strictest(order: tuple[T, ...], *values: T | None) -> T | None:
+    """Return the value that comes first in this order, or None if all are None."""
+    return next((choice for choice in order if choice in values), None)
+
+
+class RunOptions(NamedTuple):
+    """The options of a run, which apply to every call in it."""
 
     mode: Mode | None = None
     record: Recording | None = None
     learn: Learn | None = None
 
-    def within(self, outer: Limits) -> Limits:
-        if outer is NO_LIMITS:
+    def within(self, outer: RunOptions) -> RunOptions:
+        if outer is NO_OPTIONS:
             return self
-        return Limits(
+        return RunOptions(
             strictest(MODES, self.mode, outer.mode),
             strictest(RECORDINGS, self.record, outer.record),
             strictest(LEARNS, self.learn, outer.learn),
         )
 
 
-NO_LIMITS = Limits()
+NO_OPTIONS = RunOptions()
 
 
-def _nothing_known(tool: str, key: str, failure: Failure, arguments: Mapping[str, Any]) -> Sequence[Precedent]:
+def _no_precedents(tool: str, key: str, failure: Failure, arguments: Mapping[str, Any]) -> Sequence[Precedent]:
     return ()
 
 
-async def _asleep(seconds: float) -> None:
-    import asyncio  # 30 ms, and only async callers come here; it is loaded by then
+async def _async_sleep(seconds: float) -> None:
+    import asyncio  # lazy: takes 30 ms, and async callers have loaded it
 
     await asyncio.sleep(seconds)
 
 
-class Here(msgspec.Struct, eq=False):
-    """Where something happens: in which run, inside which of its steps, and under which layer that retries.
+class ErrorGuard:
+    """Suppresses an internal error and logs it once for each part: the caller's work continues without that part."""
 
-    One layer retries. It is the place of a call itself, and open while the call is under way: a task it started may
-    outlive it, and is then on its own. (A struct, because one is made at every call.)
-    """
+    __slots__ = ("_context", "_part")
 
-    known_run: ActiveRun | None
-    """None where it is made when it is asked for."""
-    number: int | None
-    above: Here | None
-    """The layer around it."""
-    is_open: bool
-    """Whether it is a layer that retries itself, and under way."""
+    def __init__(self, context: CaptureContext, part: str) -> None:
+        self._context, self._part = context, part
 
-    @property
-    def run(self) -> ActiveRun:
-        assert self.known_run is not None
-        return self.known_run
+    def __enter__(self) -> None: ...
 
-    @property
-    def layer(self) -> Here | None:
-        """The layer that retries here, this place or one above it, while it is under way."""
-        layer = self if self.is_open else self.above
-        return layer if layer is not None and layer.is_open else None
+    def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._context.log_internal_error(self._part, error)
+        return True
+
+
+def _random() -> float:
+    import random  # lazy: needed for backoffs only
+
+    return random.random()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kit:
-    """A stream to publish on, how to classify, how hard to try, and a clock that tests can replace."""
+class CaptureContext:
+    """The event stream, the classifier, memory, the policy, and a clock that tests can replace."""
 
     publish: Callable[[AnyEvent], None]
-    succeed: Callable[[SuccessRecord], None]
-    keep: Keep | None = None
-    """The same where nobody wants to hear of it in the caller's time, without a detour; None where there is none."""
+    publish_success: Callable[[SuccessRecord], None]
+    put_success: PutSuccess | None = None
+    """Stores a success directly if no listener needs it; None without a recorder."""
     classify: Callable[..., Failure]
-    watchers: Sequence[object] = ()
-    """Who, beside the recorder, wants to hear of every beginning. Looked at, not asked: that is done at every call."""
+    listeners: Sequence[object] = ()
+    """The listeners of the event stream. Without any, start events are not published."""
     prompt: Prompt = field(default_factory=Prompt)
-    """What is said to a model, without what these settings hide."""
+    """Builds the texts for a model, redacted by the settings."""
     policy: Policy = field(default_factory=Policy)
     mode: Mode = "repair"
     record: Recording = "full"
     agent: str = ""
     environment: str | None = None
-    recall: Callable[[str, str, Failure, Mapping[str, Any]], Sequence[Precedent]] = _nothing_known
-    fixes: Known | None = None
-    """What memory knows to have helped; None where there is no memory."""
-    pitfalls: Callable[[Sequence[str], int], str] = lambda tools, budget: ""
-    """What a model should know of these tools, within so many tokens."""
-    answered: Callable[[str], None] = lambda run: None
-    """Told of a run whose model asks for tools: the session counts its turns, whether or not its model is wrapped."""
+    lookup_precedents: Callable[[str, str, Failure, Mapping[str, Any]], Sequence[Precedent]] = _no_precedents
+    lookup_fixes: LookupFixes | None = None
+    """Fixes from memory; None without a memory."""
+    render_lessons: Callable[[Sequence[str], int], str] = lambda tools, max_tokens: ""
+    """The lessons about these tools, within a token limit."""
+    on_model_turn: Callable[[str], None] = lambda run: None
+    """Called with a run whose model requests tools: the session counts its turns."""
     learn: Learn = "tell"
-    """How far memory goes."""
-    tools: Callable[[str], Any] | None = None
-    """The wrapped function of a name, where there is exactly one."""
+    find_tool: Callable[[str], Any] | None = None
+    """Returns the `WrappedFunction` with this name, if there is exactly one."""
     clock: Callable[[], float] = time.time
     timer: Callable[[], float] = time.perf_counter
     sleep: Callable[[float], None] = time.sleep
-    asleep: Callable[[float], Awaitable[None]] = _asleep
-    chance: Callable[[], float] = random.random
-    here: ContextVar[Here | None] = field(default_factory=lambda: ContextVar("mulligan_here", default=None))
+    async_sleep: Callable[[float], Awaitable[None]] = _async_sleep
+    random: Callable[[], float] = _random
+    current_scope: ContextVar[Any] = field(default_factory=lambda: ContextVar("mulligan_scope", default=None))
+    """The `CallScope` of this context, or None. `capture/run.py` reads it."""
     deadline: ContextVar[float | None] = field(default_factory=lambda: ContextVar("mulligan_deadline", default=None))
-    """When the calls around this one must be over, by `timer`."""
-    preparing: ContextVar[bool] = field(default_factory=lambda: ContextVar("mulligan_preparing", default=False))
-    """Whether we are in a call that a recipe asked for: that one follows no recipe of its own."""
+    """The deadline of the enclosing calls, by `timer`."""
+    in_prerequisite: ContextVar[bool] = field(
+        default_factory=lambda: ContextVar("mulligan_prerequisite", default=False)
+    )
+    """Whether the current call is a prerequisite. Such a call has no prerequisites of its own."""
     item_arguments: Callable[[str], Collection[str]] = lambda tool: ()
     """Arguments of a tool, by its key, that named items in earlier runs."""
     published_items: set[tuple[str, str]] = field(default_factory=set)
     """Tools and arguments that this process has published as items already."""
     budget: RetryBudget = field(default_factory=RetryBudget)
-    faults: set[str] = field(default_factory=set)
-    """Which of our own parts have failed, so that each is told once."""
-    others: dict[Recording, Kit] = field(default_factory=dict)
-    """The same kit for calls of which more or less is kept."""
+    logged_errors: set[str] = field(default_factory=set)
+    """The parts with an internal error: each is logged once."""
+    by_record_level: dict[Recording, CaptureContext] = field(default_factory=dict)
+    """The same context for calls of which more or less is recorded."""
 
-    def recording(self, record: Recording) -> Kit:
-        """The same kit for calls of which this much is kept."""
+    def recording(self, record: Recording) -> CaptureContext:
+        """Return the same context with another record level."""
         if record == self.record:
             return self
-        if record not in self.others:
-            self.others[record] = replace(self, record=record)
-        return self.others[record]
+        if record not in self.by_record_level:
+            self.by_record_level[record] = replace(self, record=record)
+        return self.by_record_level[record]
 
     def new_items(self, items: Mapping[str, Collection[str]]) -> dict[str, tuple[str, ...]] | None:
-        """Return the item arguments that this process has not published yet; None where there are none."""
-        fresh: dict[str, tuple[str, ...]] = {}
+        """Return the item arguments that this process has not published yet, or None."""
+        unpublished_items: dict[str, tuple[str, ...]] = {}
         for tool, arguments in items.items():
-            unpublished = tuple(name for name in arguments if (tool, name) not in self.published_items)
-            if unpublished:
+            if unpublished := tuple(name for name in arguments if (tool, name) not in self.published_items):
                 self.published_items.update((tool, name) for name in unpublished)
-                fresh[tool] = unpublished
-        return fresh or None
+                unpublished_items[tool] = unpublished
+        return unpublished_items or None
 
     @property
-    def is_silent(self) -> bool:
-        """Whether nothing is kept of what is told here."""
+    def is_recording_off(self) -> bool:
         return self.record == "off"
 
     def now(self) -> int:
-        """UTC milliseconds."""
+        """Return the time in UTC milliseconds."""
         return int(self.clock() * 1000)
 
-    def current(self) -> ActiveRun | None:
-        """The current run. One that has ended is nobody's: a task it left behind must not add to it."""
-        here = self.here.get()
-        return here.run if here is not None and here.run.is_open else None
+    def guard(self, part: str) -> ErrorGuard:
+        """Return a context manager that logs and suppresses an internal error of this part."""
+        return ErrorGuard(self, part)
 
-    def step_of(self, run: ActiveRun) -> int | None:
-        """The number of the step of this run that we are inside."""
-        here = self.here.get()
-        return here.number if here is not None and here.run is run else None
+    def publish_safely(self, event: AnyEvent) -> None:
+        """Publish an event. Never raises."""
+        if self.record != "off":
+            with self.guard("Publishing an event"):
+                self.publish(event)
 
-    def layer(self) -> Here | None:
-        """The layer above us that retries, if there is one: one layer retries, the others only record."""
-        here = self.here.get()
-        return here.layer if here is not None else None
-
-    def tell(self, event: AnyEvent) -> None:
-        """Publishes, and is never the failure."""
-        if self.record == "off":
-            return
-        try:
-            self.publish(event)
-        except Exception:  # noqa: BLE001 - the caller's work goes on, whoever listens
-            self.fault("Publishing an event")
-
-    def failure(self, error: object = None, *, source: str, **evidence: Any) -> Failure:
-        """Classifies, and is never the failure."""
-        try:
+    def classify_safely(self, error: object = None, *, source: str, **evidence: Any) -> Failure:
+        """Classify an error. Never raises."""
+        with self.guard("Classification"):
             return self.classify(error, source=source, **evidence)
-        except Exception:  # noqa: BLE001 - an error nobody can name is still an error
-            self.fault("Classification")
-            return Failure.of(Kind(source, "unknown"), type(error).__name__)
+        return Failure.of(Kind(source, "unknown"), type(error).__name__)
 
-    def fault(self, what: str) -> None:
-        """Logs the exception being handled as our own, once for each part that fails."""
-        if what not in self.faults:
-            self.faults.add(what)
-            log.exception("%s failed; the call continues without it (logged once)", what)
+    def log_internal_error(self, part: str, error: Exception | None = None) -> None:
+        """Log an internal error, by default the exception being handled, once for each part."""
+        if part not in self.logged_errors:
+            self.logged_errors.add(part)
+            log.error("%s failed; the call continues without it (logged once)", part, exc_info=error or True)
 
 
-Keep = Callable[[SuccessRecord, Sequence[Any] | None], None]
-"""Of a call that worked, and what `success.telling` makes of it, where that was done."""
-Known = Callable[[str, str, Failure, Mapping[str, Any], str], Sequence[Fix]]
-"""Of a tool's name and key, its failure, the arguments and the digest of its schema ("" where there is none)."""
-Source = Callable[[], Kit | None]
-"""Answers with the kit to use now, or None where everything passes through."""
+PutSuccess = Callable[[SuccessRecord, Sequence[Any] | None], None]
+"""Takes a success, and its `journal_values` if they are known."""
+LookupFixes = Callable[[str, str, Failure, Mapping[str, Any], str], Sequence[Fix]]
+"""Takes the name and key of a tool, its failure, the arguments and the digest of its schema ("" for none)."""
+CaptureSource = Callable[[], CaptureContext | None]
+"""Returns the context of a call, or None while mulligan is off."""
 
 
 def reset(variable: ContextVar[T], token: Token[T]) -> None:
-    """Takes a context variable back to what it was.
-
-    A coroutine or generator that is thrown away is closed wherever that happens, in a context that was never changed.
-    """
-    try:  # noqa: SIM105 - contextlib.suppress takes longer than all the rest of a call's end
+    """Reset a context variable. A discarded coroutine or generator is closed in another context, which never set it."""
+    try:  # noqa: SIM105 - contextlib.suppress takes longer than the rest of a call's end
         variable.reset(token)
     except ValueError:
         pass

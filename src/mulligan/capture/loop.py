@@ -1,32 +1,350 @@
-"""An agent loop: ask the model, execute its calls, return the results, until it makes no more calls.
+"""Agent loops: bounded turns whose failures are returned to the model, and a complete loop around a model.
 
-`Loop.conversation` yields the moves; two short drivers, sync and async, execute them.
+`Loop.conversation` yields the moves; two short players, sync and async, execute them.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mulligan.capture.call_execution import Attempts
-from mulligan.capture.context import Kit
-from mulligan.capture.message_formats import (
+from mulligan.capture.call import CallExecution, prepare_call
+from mulligan.capture.call_record import RepairedRequest
+from mulligan.capture.context import CaptureContext
+from mulligan.capture.message_summary import summarize_arguments
+from mulligan.capture.player import Invocation, aexecute_plan, execute_plan
+from mulligan.capture.run import ActiveRun, scope
+from mulligan.capture.signature import code_of, name_of
+from mulligan.capture.wrap import wrap
+from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction
+from mulligan.classify.kinds import TOOL_INVALID_ARGUMENTS, TOOL_UNKNOWN_TOOL
+from mulligan.core import calls
+from mulligan.core.conversation import (
     MessageFormat,
     ModelReply,
     choose_message_format,
     parse_reply,
     prepend_lessons,
 )
-from mulligan.capture.message_summary import summarize_arguments
-from mulligan.capture.run import ActiveRun, scope
-from mulligan.capture.signature import code_of
-from mulligan.capture.turns import NOTE_KEY, Tools, Turn, Turns, tools_by_name, wrapped_of
-from mulligan.capture.wrap import ToolOptions, WrappedFunction, wrap
-from mulligan.core.failure import Failure, SettingsError
-from mulligan.core.records import Status
+from mulligan.core.failure import AgentError, Failure, InfraError, Remedy, SettingsError
+from mulligan.core.records import Change, Recovery, Status
+from mulligan.prompt import CallReport, last_turn_notice
+from mulligan.recover import model_output, names
+from mulligan.recover.policy import Tool
+from mulligan.recover.repair import lowest_confidence
+
+Tools = Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]
+NOTE_KEY = "mulligan"
+"""The key under which mulligan adds notes to a tool's result."""
+
+
+class Turns:
+    """`for turn in mulligan.turns(limit=10):` ends after `limit` turns.
+
+    Outside a run, the loop is a run of its own with all its tool and model calls.
+    """
+
+    def __init__(self, source: Callable[[], CaptureContext], limit: int = 10) -> None:
+        if isinstance(limit, bool) or not isinstance(limit, int):
+            raise SettingsError(f"Invalid limit {limit!r}. Use a whole number of turns.")
+        if limit < 1:
+            raise SettingsError(f"Invalid limit {limit}. Use 1 or more turns.")
+        self.limit = limit
+        self.calls: list[CallExecution] = []
+        """The tool calls of all turns."""
+        self._source = source
+
+    def __iter__(self) -> Iterator[Turn]:
+        capture = self._source()
+        self.calls = []
+        with scope(capture) as run:
+            run.is_implicit = False
+            for number in range(1, self.limit + 1):
+                yield Turn(capture, run, number, self)
+
+    def report(self) -> str:
+        """Return which calls succeeded and which failed, for the final answer."""
+        recovered_calls: set[tuple[str, int]] = set()
+        for run in {call.run.id: call.run for call in self.calls}.values():
+            recovered_calls |= {(run.id, link.failed_call) for link in run.links()}
+        return self._source().prompt.report([self._report_call(call, recovered_calls) for call in self.calls])
+
+    @staticmethod
+    def _report_call(call: CallExecution, recovered_calls: set[tuple[str, int]]) -> CallReport:
+        failure = call.recovery_failed.failure if call.recovery_failed is not None else call.failure
+        return CallReport(
+            tool=call.tool.name,
+            failure=failure,
+            note=call.note,
+            has_effects=not call.tool.is_retry_safe,
+            is_recovered=failure is not None and (call.run.id, call.number or 0) in recovered_calls,
+            arguments=call.all_arguments,
+        )
+
+
+class Turn:
+    """One model response and its tool calls."""
+
+    def __init__(self, capture: CaptureContext, run: ActiveRun, number: int, turns: Turns) -> None:
+        self.number = number
+        self.is_last = number == turns.limit
+        self._capture = capture
+        self._run = run
+        self._turns = turns
+        self._has_calls = False
+
+    def __repr__(self) -> str:
+        return f"<turn {self.number} of {self._turns.limit}>"
+
+    @property
+    def notice(self) -> str:
+        """The note for the model in its last turn; otherwise empty."""
+        return last_turn_notice() if self.is_last else ""
+
+    def call(self, tools: Tools, name: str, arguments: Any = None) -> Any:
+        """Execute a tool call. Return its result, or the failure as an answer for the model. Raises `InfraError`."""
+        request = ToolRequest(self._capture, tools, name, arguments)
+        if request.is_async:
+            raise SettingsError(f"{request.name} is async: use `await turn.acall(...)`.")
+        # Use the run of the loop: a worker thread has no current run.
+        with scope(self._capture, self._run) as run:
+            call = self._register_call(request.prepare_call(run))
+            try:
+                result = execute_plan(call)
+            except InfraError:
+                raise
+            except Exception:  # noqa: BLE001 - classified and recorded; returned to the model
+                return request.failure_answer(call)
+        if inspect.iscoroutine(result):
+            result.close()
+            raise SettingsError(f"{request.name} returned a coroutine: use `await turn.acall(...)`.")
+        return request.to_answer(result, call)
+
+    async def acall(self, tools: Tools, name: str, arguments: Any = None) -> Any:
+        """Execute a call of an async tool, or of a sync tool in a thread. Otherwise like `call`."""
+        request = ToolRequest(self._capture, tools, name, arguments)
+        with scope(self._capture, self._run) as run:
+            call = self._register_call(request.prepare_call(run, _make_async if request.is_async else _make_threaded))
+            try:
+                result = await aexecute_plan(call)
+            except InfraError:
+                raise
+            except Exception:  # noqa: BLE001 - classified and recorded; returned to the model
+                return request.failure_answer(call)
+        return request.to_answer(result, call)
+
+    def _register_call(self, call: CallExecution) -> CallExecution:
+        if not self._has_calls:
+            self._has_calls = True
+            self._capture.on_model_turn(self._run.id)
+        call.turn = (id(self._turns), self.number)
+        call.answers_model = call.limits.can_block = True
+        self._turns.calls.append(call)
+        return call
+
+
+class ToolRequest:
+    """A tool call requested by a model: a tool name, and arguments of any form."""
+
+    def __init__(self, capture: CaptureContext, tools: Tools, name: str, arguments: Any) -> None:
+        self.capture = capture
+        self.tools = tools_by_name(tools)
+        self.requested_name = name if isinstance(name, str) else str(name)
+        self.name = self.requested_name
+        self._strategies: list[str] = []
+        """The repair strategies used, for the confidence."""
+        if (
+            isinstance(name, str)
+            and name not in self.tools
+            and (match := names.match_tool_name(name, list(self.tools)))
+        ):
+            self.name = match.name
+            self._strategies.append(f"tool {match.method}")
+        self.raw_arguments = arguments
+        self.parsed_arguments = model_output.parse_arguments(arguments)
+        if self.parsed_arguments.defect:
+            self._strategies.append("parse")
+        function = self.tools.get(self.name)
+        # A method that was wrapped in its class is wrapped as a function, so pass `self` explicitly.
+        self._args = (function.__self__,) if inspect.ismethod(function) and wrapped_of(function) else ()
+        self.wrapped = _wrap_tool(function, self.name, capture) if function is not None else None
+        self.is_async = self.wrapped is not None and self.wrapped.is_async
+
+    def prepare_call(
+        self, run: ActiveRun, adapt: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
+    ) -> CallExecution:
+        wrapped, arguments = self.wrapped, self.parsed_arguments.value
+        error = self._find_error()
+        if wrapped is None or arguments is None or (error is not None and not self.can_repair(wrapped, run)):
+            if wrapped is not None and self.name != self.requested_name:
+                wrapped = self.wrapped = None  # the name was corrected, but repairs are not allowed
+            rejecting = self._build_rejecting(error or self._unknown_tool_error(), wrapped)
+            call = prepare_call(rejecting, run.capture, run, (), self._displayed_arguments(), adapt=adapt)
+            call.tool = Tool(name=rejecting.name, mode="observe")  # memory may know what the model meant
+            return call
+        positional, keywords = wrapped.signature.split_arguments(arguments, self._args)
+        return prepare_call(
+            wrapped,
+            self.capture,
+            run,
+            tuple(positional),
+            keywords,
+            open_stream=list if wrapped.is_stream else _collect_stream if wrapped.is_async_stream else None,
+            adapt=adapt,
+            must_check=True,
+            repaired_request=None if error is None else self._build_repair(error, wrapped),
+        )
+
+    def _build_rejecting(self, error: AgentError, wrapped: WrappedFunction | None) -> WrappedFunction:
+        """Build a function in place of a tool that cannot be called."""
+
+        def reject(**arguments: Any) -> Any:
+            raise error
+
+        rejecting = WrappedFunction(reject, lambda: self.capture, ToolOptions(mode="observe"))
+        rejecting.name = rejecting.key = self.requested_name if wrapped is None else wrapped.name
+        return rejecting
+
+    def _find_error(self) -> AgentError | None:
+        """Return the error of the call as requested, if any."""
+        if self.name != self.requested_name or self.wrapped is None:
+            return self._unknown_tool_error()
+        if self.parsed_arguments.value is None:
+            return AgentError(self.parsed_arguments.error, code=TOOL_INVALID_ARGUMENTS.code)
+        if self.parsed_arguments.defect:
+            message = f"The arguments are not a plain JSON object: {self.parsed_arguments.defect}."
+            return AgentError(message, code=TOOL_INVALID_ARGUMENTS.code)
+        return None
+
+    def _unknown_tool_error(self) -> AgentError:
+        return AgentError(f"There is no tool {self.requested_name!r}.", code=TOOL_UNKNOWN_TOOL.code)
+
+    def can_repair(self, wrapped: WrappedFunction, run: ActiveRun) -> bool:
+        """Return whether a malformed request may be repaired and executed."""
+        policy = wrapped.options.policy or self.capture.policy
+        return (
+            wrapped.rules(self.capture, run.options).mode == "repair"
+            and policy.attempts > 1
+            and self._confidence > policy.min_confidence
+        )
+
+    @property
+    def _confidence(self) -> float:
+        return lowest_confidence(self._strategies)
+
+    def _build_repair(self, error: AgentError, wrapped: WrappedFunction) -> RepairedRequest:
+        changes = []
+        if (name := self.name) != (before := self.requested_name):
+            changes.append(
+                Change(path=calls.TOOL_NAME_PATH, operation="rename", before=before, after=name, source="call")
+            )
+        if self.parsed_arguments.defect:
+            parsed = self.parsed_arguments.value
+            changes.append(Change(path="", operation="parse", before=self.raw_arguments, after=parsed, source="call"))
+        policy = wrapped.options.policy or self.capture.policy
+        recovery = Recovery(
+            remedy=Remedy.REPAIR,
+            backoff_seconds=policy.compute_backoff(2, None, self.capture.random()) or 0.0,
+            changes=tuple(changes),
+            source="call",
+            confidence=self._confidence,
+        )
+        failure = self.capture.classify_safely(
+            error, source="tool", tool=self.requested_name, arguments=self._displayed_arguments()
+        )
+        return RepairedRequest(self.requested_name, self._displayed_arguments(), failure, recovery)
+
+    def _displayed_arguments(self) -> Mapping[str, Any]:
+        value = self.parsed_arguments.value
+        return value if value is not None and not self.parsed_arguments.defect else {"arguments": self.raw_arguments}
+
+    def failure_answer(self, call: CallExecution) -> dict[str, Any]:
+        """Return the failure as an answer for the model. Never raises."""
+        with self.capture.guard("Building an answer for the model"):
+            return self._build_answer(call)
+        return {"error": "tool/unknown", "code": "unknown", "message": "The call failed.", "recoverable": True}
+
+    def to_answer(self, result: Any, call: CallExecution) -> Any:
+        """Return the result, with a note block if the call failed or was repaired."""
+        if call.failure is None and not call.note:
+            return result
+        if call.failure is None:
+            block: dict[str, Any] = {"note": call.note}
+        else:
+            # The result contains the tool's own message, so it is not quoted again.
+            block = {name: value for name, value in self.failure_answer(call).items() if name != "message"}
+        if isinstance(result, dict) and NOTE_KEY not in result:
+            return {**result, NOTE_KEY: block}
+        return {"result": result, NOTE_KEY: block}
+
+    def _build_answer(self, call: CallExecution) -> dict[str, Any]:
+        recovery_failed = call.recovery_failed
+        failure = recovery_failed.failure if recovery_failed else call.failure
+        assert failure is not None
+        return call.prompt.answer(
+            failure,
+            tool=self.requested_name if self.wrapped is None else self.name,
+            precedents=recovery_failed.precedents[:3] if recovery_failed else (),
+            names=names.nearest_tool_names(self.requested_name, list(self.tools)) if self.wrapped is None else (),
+            shareable=self.wrapped.shareable_texts() if self.wrapped else (),
+            has_effects=not call.tool.is_retry_safe,
+            suggested=call.stop.suggestions if call.stop is not None else (),
+            spiral=call.stop.spiral if call.stop is not None else "",
+            repeat_note=call.limits.repeat_note,
+        )
+
+
+def _make_async(function: Callable[..., Any]) -> Callable[..., Any]:
+    async def awaited(*args: Any, **kwargs: Any) -> Any:
+        return await function(*args, **kwargs)
+
+    return awaited
+
+
+def _make_threaded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a sync function awaitable by a thread, so that it does not block the event loop."""
+
+    async def threaded(*args: Any, **kwargs: Any) -> Any:
+        import asyncio  # lazy: loaded by async callers
+
+        result = await asyncio.to_thread(lambda: function(*args, **kwargs))
+        return await result if inspect.isawaitable(result) else result
+
+    return threaded
+
+
+async def _collect_stream(stream: Any) -> list[Any]:
+    return [item async for item in stream]
+
+
+def tools_by_name(tools: Tools) -> dict[str, Callable[..., Any]]:
+    """Return the tools by the names that the model uses."""
+    pairs = tools.items() if isinstance(tools, Mapping) else ((_tool_name(tool), tool) for tool in tools)
+    functions: dict[str, Callable[..., Any]] = {}
+    for name, tool in pairs:
+        if not callable(tool):
+            raise SettingsError(f"Invalid tool {tool!r}. Use a function.")
+        if name in functions and functions[name] != tool:
+            raise SettingsError(f"Two tools are named {name!r}. Rename one: @mulligan.tool(name=...).")
+        functions[name] = tool
+    return functions
+
+
+def _tool_name(tool: Callable[..., Any]) -> str:
+    return wrapped.name if (wrapped := wrapped_of(tool)) else name_of(tool)
+
+
+def wrapped_of(function: Callable[..., Any]) -> WrappedFunction | None:
+    """Return the `WrappedFunction` of a wrapped function, or None."""
+    wrapped = getattr(function, "__mulligan__", None)
+    return wrapped if isinstance(wrapped, WrappedFunction) else None
+
+
+def _wrap_tool(function: Callable[..., Any], name: str, capture: CaptureContext) -> WrappedFunction:
+    return wrapped_of(function) or WrappedFunction(function, lambda: capture, ToolOptions(name=name))
+
 
 Model = Callable[..., Any]
 Messages = Sequence[Any] | str
@@ -53,32 +371,8 @@ class LoopResult:
         return self.text
 
 
-@dataclass(frozen=True, slots=True)
-class AskModel:
-    """Move: ask the model. The driver sends back its reply."""
-
-    arguments: tuple[Any, ...]
-    keywords: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class LoadLessons:
-    """Move: load the lessons about the tools, within a token limit. The driver sends back a text."""
-
-    tools: Sequence[str]
-    max_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class CallTool:
-    """Move: execute a call that the model requested. The driver sends back the answer for the model."""
-
-    turn: Turn
-    name: str
-    arguments: Any
-
-
-Conversation = Generator[LoadLessons | AskModel | CallTool, Any, LoopResult]
+Conversation = Generator[Invocation, Any, LoopResult]
+"""The functions to call, awaited by the async player. Each receives its result."""
 
 
 class Loop:
@@ -86,7 +380,7 @@ class Loop:
 
     def __init__(
         self,
-        kit: Kit,
+        capture: CaptureContext,
         model: Model,
         tools: Tools,
         messages: Messages,
@@ -98,14 +392,17 @@ class Loop:
             raise SettingsError(
                 f"Invalid model of type {type(model).__name__}. Use a function that takes messages and returns a reply."
             )
-        self.kit = kit
+        self.capture = capture
         self.tools = tools_by_name(tools)
-        self.turns = Turns(lambda: kit, limit)
+        self.turns = Turns(lambda: capture, limit)
         wrapped = wrapped_of(model)
         self.is_async = wrapped.is_async if wrapped else inspect.iscoroutinefunction(code_of(model))
         options = ToolOptions(name=getattr(model, "__name__", "") or "model", type="model", effects="none")
-        self.model = model if wrapped else wrap(model, lambda: kit, options)
-        self._reject_async_tools()
+        self.model = model if wrapped else wrap(model, lambda: capture, options)
+        self._wrapped_tools = {name: _wrap_tool(tool, name, capture) for name, tool in self.tools.items()}
+        for name, tool in self._wrapped_tools.items():
+            if tool.is_async and not self.is_async:
+                raise SettingsError(f"{name} is async and the model is not. Use an async model and await the loop.")
         self._takes_tools = _takes_tools(model)
         if not isinstance(messages, Sequence):
             raise SettingsError(
@@ -116,54 +413,44 @@ class Loop:
         self._message_format: MessageFormat = choose_message_format(style, self._messages)
         self._max_lesson_tokens = max_lesson_tokens
 
-    def _reject_async_tools(self) -> None:
-        for name, tool in self.tools.items():
-            wrapped = wrapped_of(tool)
-            if not self.is_async and (wrapped.is_async if wrapped else inspect.iscoroutinefunction(code_of(tool))):
-                raise SettingsError(f"{name} is async and the model is not. Use an async model and await the loop.")
-
-    def scope(self) -> AbstractContextManager[ActiveRun]:
-        return scope(self.kit)
-
     def conversation(self, run: ActiveRun) -> Conversation:
         """Yield the moves of the loop. Return its result."""
         run.is_implicit = False
         if self._max_lesson_tokens:
-            names = [wrapped.name if (wrapped := wrapped_of(tool)) else name for name, tool in self.tools.items()]
-            if text := (yield LoadLessons(names, self._max_lesson_tokens)):
+            names = [tool.name for tool in self._wrapped_tools.values()]
+            load = self._aload_lessons if self.is_async else self._load_lessons
+            if text := (yield Invocation(load, (names,), {})):
                 # set the context before adding lessons: it is the user's text
                 run.set_context_if_unset(summarize_arguments({"messages": self._messages})[1])
                 self._messages = prepend_lessons(self._messages, text)
         for turn in self.turns:
             if turn.notice:
                 self._message_format.add_notice(self._messages, turn.notice)
-            reply = parse_reply(
-                (yield AskModel((list(self._messages),), self._tool_arguments(turn))), self._message_format
-            )
+            answer = yield Invocation(self.model, (list(self._messages),), self._tool_arguments(turn))
+            reply = parse_reply(answer, self._message_format)
             self._message_format = reply.message_format
             self._messages.append(reply.message)
             if not reply.calls:
-                return self._build_result(run, turn, reply.text, self._describe_end(run, reply))
+                summary = "the model answered" if reply.text else "the model returned an empty answer"
+                return self._finish(run, turn, reply.text, summary)
             if not turn.is_last:
                 yield from self._answer_calls(turn, reply)
-        cause = self._first_unrecovered(run)
-        text = f"the limit of {self.turns.limit} turns is reached"
-        end_reason = f"{text}; {_describe_cause(cause)}" if cause else text
-        run.record_failure("orchestration", "max_retries_exceeded", end_reason)
-        return self._build_result(run, turn, reply.text, end_reason)
+        summary = f"the limit of {self.turns.limit} turns is reached"
+        return self._finish(run, turn, reply.text, summary, is_limit_reached=True)
 
-    def load_lessons(self, request: LoadLessons) -> str:
-        return self.kit.pitfalls(request.tools, request.max_tokens)
+    def _load_lessons(self, tools: Sequence[str]) -> str:
+        return self.capture.render_lessons(tools, self._max_lesson_tokens)
 
-    async def aload_lessons(self, request: LoadLessons) -> str:
+    async def _aload_lessons(self, tools: Sequence[str]) -> str:
         import asyncio  # lazy: only for async callers, which have loaded it
 
-        return await asyncio.to_thread(self.load_lessons, request)
+        return await asyncio.to_thread(self._load_lessons, tools)
 
-    def _answer_calls(self, turn: Turn, reply: ModelReply) -> Generator[CallTool, Any, None]:
+    def _answer_calls(self, turn: Turn, reply: ModelReply) -> Generator[Invocation, Any, None]:
         answers = []
         for call in reply.calls:
-            answer = yield CallTool(turn, call.name, call.arguments)
+            execute = turn.acall if self.is_async else turn.call
+            answer = yield Invocation(execute, (self.tools, call.name, call.value), {})
             is_error = isinstance(answer, dict) and ("recoverable" in answer or "recoverable" in _note_block(answer))
             answers.append((call.id, answer, is_error))
         self._message_format.add_results(self._messages, answers)
@@ -172,31 +459,38 @@ class Loop:
         """Return the `tools` argument for a model that accepts it; no tools in the last turn."""
         if not self._takes_tools:
             return {}
-        tools = {} if turn.is_last else {name: _wrap_tool(tool, name, self.kit) for name, tool in self.tools.items()}
-        definitions = [(name, tool.signature.description, tool.schema() or {}) for name, tool in tools.items()]
-        return {"tools": [self._message_format.format_tool(*definition) for definition in definitions]}
+        tools = {} if turn.is_last else self._wrapped_tools
+        format_tool = self._message_format.format_tool
+        return {
+            "tools": [
+                format_tool(name, tool.signature.description, tool.schema() or {}) for name, tool in tools.items()
+            ]
+        }
 
-    def _describe_end(self, run: ActiveRun, reply: ModelReply) -> str:
-        summary = "the model answered" if reply.text else "the model returned an empty answer"
-        cause = self._first_unrecovered(run)
-        return f"{summary}, although {_describe_cause(cause)}" if cause else summary
-
-    def _first_unrecovered(self, run: ActiveRun) -> tuple[Attempts, Failure] | None:
+    def _first_unrecovered(self, run: ActiveRun) -> tuple[CallExecution, Failure] | None:
         """Return the first unrecovered call with its failure."""
         recovered_calls = {link.failed_call for link in run.links()}
         for call in self.turns.calls:
-            failure = call.given_up.failure if call.given_up is not None else call.failure
-            if failure is not None and failure.is_failure and call.number not in recovered_calls:
+            failure = call.recovery_failed.failure if call.recovery_failed is not None else call.failure
+            if failure is not None and failure.is_failure and (call.number or 0) not in recovered_calls:
                 return call, failure
         return None
 
-    def _build_result(self, run: ActiveRun, turn: Turn, text: str, end_reason: str) -> LoopResult:
-        cause = self._first_unrecovered(run)
+    def _finish(
+        self, run: ActiveRun, turn: Turn, text: str, summary: str, *, is_limit_reached: bool = False
+    ) -> LoopResult:
+        unrecovered = self._first_unrecovered(run)
+        reason, cause = summary, None
+        if unrecovered is not None:
+            call, cause = unrecovered
+            reason += f"{';' if is_limit_reached else ', although'} {call.prompt.cause(call.tool.name, cause)}"
+        if is_limit_reached:
+            run.record_failure("orchestration", "max_retries_exceeded", reason)
         return LoopResult(
             text=text,
             status=run.status,
-            end_reason=end_reason,
-            cause=cause[1] if cause else None,
+            end_reason=reason,
+            cause=cause,
             turns=turn.number,
             report=self.turns.report(),
             run=run.id,
@@ -206,60 +500,45 @@ class Loop:
 
 def run_loop(loop: Loop) -> LoopResult:
     """Run a loop in this thread."""
-    with loop.scope() as run:
+    with scope(loop.capture) as run:
         moves, answer = loop.conversation(run), None
         while True:
             try:
                 move = moves.send(answer)
             except StopIteration as stop:
                 return stop.value  # type: ignore[no-any-return]
-            match move:
-                case AskModel():
-                    answer = loop.model(*move.arguments, **move.keywords)
-                case LoadLessons():
-                    answer = loop.load_lessons(move)
-                case CallTool():
-                    answer = move.turn.call(loop.tools, move.name, move.arguments)
+            answer = move.function(*move.args, **move.kwargs)
 
 
 async def arun_loop(loop: Loop) -> LoopResult:
     """Run a loop in this task."""
-    with loop.scope() as run:
+    with scope(loop.capture) as run:
         moves, answer = loop.conversation(run), None
         while True:
             try:
                 move = moves.send(answer)
             except StopIteration as stop:
                 return stop.value  # type: ignore[no-any-return]
-            match move:
-                case AskModel():
-                    answer = await loop.model(*move.arguments, **move.keywords)
-                case LoadLessons():
-                    answer = await loop.aload_lessons(move)
-                case CallTool():
-                    answer = await move.turn.acall(loop.tools, move.name, move.arguments)
+            answer = await move.function(*move.args, **move.kwargs)
 
 
 def start_loop(
-    kit: Kit, model: Model, tools: Tools, messages: Messages, limit: int, style: str | None, max_lesson_tokens: int = 0
+    capture: CaptureContext,
+    model: Model,
+    tools: Tools,
+    messages: Messages,
+    limit: int,
+    style: str | None,
+    max_lesson_tokens: int = 0,
 ) -> LoopResult | Awaitable[LoopResult]:
     """Run a loop to its end. With an async model, return an awaitable."""
-    loop = Loop(kit, model, tools, messages, limit, style, max_lesson_tokens)
+    loop = Loop(capture, model, tools, messages, limit, style, max_lesson_tokens)
     return arun_loop(loop) if loop.is_async else run_loop(loop)
-
-
-def _describe_cause(cause: tuple[Attempts, Failure]) -> str:
-    call, failure = cause
-    return call.words.cause(call.tool.name, failure)
 
 
 def _note_block(answer: Mapping[str, Any]) -> Mapping[str, Any]:
     block = answer.get(NOTE_KEY)
     return block if isinstance(block, Mapping) else {}
-
-
-def _wrap_tool(function: Callable[..., Any], name: str, kit: Kit) -> WrappedFunction:
-    return wrapped_of(function) or WrappedFunction(function, lambda: kit, ToolOptions(name=name))
 
 
 def _takes_tools(model: Model) -> bool:

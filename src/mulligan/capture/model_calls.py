@@ -4,41 +4,37 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from mulligan import prompt
 from mulligan.capture import message_summary
-from mulligan.capture.result_checks import Judge
+from mulligan.capture.call import CallExecution
+from mulligan.capture.context import CaptureContext
+from mulligan.capture.result_checks import ResultChecker
 from mulligan.capture.signature import code_of
-from mulligan.classify.context_overflow import parse_overflow
+from mulligan.capture.wrapped_function import WrappedFunction
+from mulligan.classify.error_numbers import parse_overflow
 from mulligan.classify.kinds import MODEL_INVALID_OUTPUT, MODEL_OUTPUT_LIMIT
 from mulligan.core import conversation
 from mulligan.core.events import ContextCompacted
-from mulligan.core.failure import Failure, SettingsError
+from mulligan.core.failure import Failure, Remedy, SettingsError
 from mulligan.core.fast_path import restore_value
-from mulligan.core.records import Compaction
+from mulligan.core.records import Compaction, Recovery
 from mulligan.recover import model_output
 from mulligan.recover.budget import target_of_model
-from mulligan.recover.compress import DEFAULT_COMPRESS_ABOVE_CHARS, CompressionResult, Sizes
+from mulligan.recover.compress import DEFAULT_COMPRESS_ABOVE_CHARS, CompressionResult
 from mulligan.recover.model import ANSWER_GIVEN, Fallback, Model, plan_model_recovery
 from mulligan.recover.plan import RecoveryMoves, RecoveryQueries
-from mulligan.recover.policy import Policy
-from mulligan.recover.tool import Arguments, Tool
+from mulligan.recover.policy import Arguments, Policy, Tool
+from mulligan.recover.tokens import Sizes
 from mulligan.redaction import to_plain_data
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from mulligan.capture.call_execution import Attempts
-    from mulligan.capture.context import Kit
-    from mulligan.capture.first_attempt import First
-    from mulligan.capture.wrap import WrappedFunction
 
 log = logging.getLogger("mulligan")
 
 OUTPUT_FORMAT_ARGUMENTS = frozenset({"response_format", "text", "config", "generation_config", "generationConfig"})
+FALLBACK_RECOVERY = Recovery(remedy=Remedy.REPLAN, source="fallback")
 MAX_PIECE_CHARS = 8000
 """Characters of removed text per stored piece. Recording would shorten longer pieces."""
 UNSUMMARIZED_ARGUMENTS = frozenset(
@@ -81,7 +77,7 @@ class ModelOptions:
                 raise SettingsError(f"{option} is async and {name} is not. Use a function that is not async.")
 
 
-class ModelJudge(Judge):
+class ModelResultChecker(ResultChecker):
     """Detects unusable answers of a model: empty, or invalid where a format was requested."""
 
     __slots__ = ()
@@ -93,29 +89,22 @@ class ModelJudge(Judge):
     def is_needed(self) -> bool:
         return True
 
-    def condemns(self, result: Any, first: First | Mapping[str, Any] | None = None) -> bool:
-        try:
-            if not isinstance(first, Mapping):
-                first = _output_format_arguments(first)
-            return model_output.find_output_error(result, first) is not None
-        except Exception:  # noqa: BLE001 - the answer may be any object; an unreadable one is not an error
-            return False
+    def is_failure(self, result: Any, arguments: Mapping[str, Any]) -> bool:
+        formats = {name: restore_value(arguments[name]) for name in OUTPUT_FORMAT_ARGUMENTS.intersection(arguments)}
+        return _find_output_error(result, formats) is not None
 
     def failure(
-        self, kit: Kit, result: Any, arguments: Mapping[str, Any], rejects: Collection[int] = ()
+        self, capture: CaptureContext, result: Any, arguments: Mapping[str, Any], rejects: Collection[int] = ()
     ) -> Failure | None:
-        try:
-            output_error = model_output.find_output_error(result, arguments)
-        except Exception:  # noqa: BLE001 - the answer may be any object; an unreadable one is not an error
-            return None
+        output_error = _find_output_error(result, arguments)
         if output_error is None:
             return None
         if output_error.provider_error is not None:
-            return kit.failure(
+            return capture.classify_safely(
                 {"error": to_plain_data(output_error.provider_error)}, source="model", tool=self._name, is_error=True
             )
         kind = MODEL_OUTPUT_LIMIT if output_error.is_cut else MODEL_INVALID_OUTPUT
-        classified = kit.failure(text=output_error.reason, source="model", tool=self._name)
+        classified = capture.classify_safely(text=output_error.reason, source="model", tool=self._name)
         return Failure.of(kind, output_error.reason, fingerprint=classified.fingerprint, evidence=("what it answered",))
 
     def repair(self, result: Any, arguments: Mapping[str, Any]) -> Any:
@@ -132,16 +121,18 @@ class ModelJudge(Judge):
         return result
 
 
-_NO_ARGUMENTS: Mapping[str, Any] = {}
+def _find_output_error(result: Any, arguments: Mapping[str, Any]) -> model_output.OutputProblem | None:
+    try:
+        return model_output.find_output_error(result, arguments)
+    except Exception:  # noqa: BLE001 - the answer may be any object; an unreadable one is not an error
+        return None
 
 
-def _output_format_arguments(first: First | None) -> Mapping[str, Any]:
-    """Return the arguments of a first attempt that define the output format."""
-    if first is None or OUTPUT_FORMAT_ARGUMENTS.isdisjoint(first.made.keywords):
-        return _NO_ARGUMENTS
-    return {
-        name: restore_value(value) for name, value in first.made.keywords.items() if name in OUTPUT_FORMAT_ARGUMENTS
-    }
+def add_model_recovery(wrapped: WrappedFunction) -> None:
+    """Make a wrapped function recover like a model."""
+    calls = ModelCalls(wrapped, wrapped.options.model)
+    wrapped.planner, wrapped.target_resolver = calls.plan, calls.resolve_target
+    wrapped.result_checker = ModelResultChecker(wrapped.name)
 
 
 class ModelCalls:
@@ -178,21 +169,21 @@ class ModelCalls:
         called.__name__ = getattr(function, "__name__", "fallback")
         return called
 
-    def aim(self, arguments: Arguments, function: Callable[..., Any] | None) -> str:
+    def resolve_target(self, arguments: Arguments, function: Callable[..., Any] | None) -> str:
         """Return the target of an attempt, for the circuit breaker. Each fallback function has its own."""
         if function is not None:
             return f"function {getattr(function, '__name__', id(function))}"
         name = arguments.get("model", self._wrapped.signature.default("model"))
         return target_of_model(arguments, getattr(self._wrapped.function, "endpoint", ""), name)
 
-    def recovery(
-        self, call: Attempts, arguments: Arguments, tool: Tool, policy: Policy, ask: RecoveryQueries
+    def plan(
+        self, call: CallExecution, arguments: Arguments, tool: Tool, policy: Policy, ask: RecoveryQueries
     ) -> RecoveryMoves:
         options = self.options
         summarise, rewrite = _split_compressor(options.compress)
         model = Model(
             sizes=_sizes,
-            describe_failure=lambda failure: call.words.retry_instruction(failure, limit=MAX_PROVIDER_MESSAGE_CHARS),
+            describe_failure=lambda failure: call.prompt.retry_instruction(failure, limit=MAX_PROVIDER_MESSAGE_CHARS),
             on_compacted=lambda compressed: _note_compaction(call, compressed),
             warn=lambda message: log.warning("%s: %s", tool.name, message),
             summarise=summarise,
@@ -226,13 +217,7 @@ class ModelCalls:
             positional, keywords = wrapped.signature.split_arguments({**other_arguments, conversation_name: messages})
             return wrapped.function(*positional, **keywords)
 
-        def summarize(text: str, limit: int) -> str:
-            return _answer_text(request_summary(text, limit))
-
-        async def asummarize(text: str, limit: int) -> str:
-            return _answer_text(await request_summary(text, limit))
-
-        return asummarize if wrapped.is_async else summarize
+        return convert_answer(request_summary, wrapped.function, _answer_text)
 
 
 MAX_PROVIDER_MESSAGE_CHARS = 600
@@ -282,16 +267,25 @@ def _split_compressor(
 
 def _make_refresher(refresh: Callable[..., Any]) -> Callable[[Failure], Any]:
     takes = _takes_arguments(refresh)
+    return convert_answer(lambda failure: refresh(failure) if takes else refresh(), refresh, _true_if_none)
 
-    def ask(failure: Failure) -> Any:
-        answer = refresh(failure) if takes else refresh()
-        return True if answer is None else answer
 
-    async def aask(failure: Failure) -> Any:
-        answer = await (refresh(failure) if takes else refresh())
-        return True if answer is None else answer
+def _true_if_none(answer: Any) -> Any:
+    return True if answer is None else answer
 
-    return aask if inspect.iscoroutinefunction(code_of(refresh)) else ask
+
+def convert_answer(
+    ask: Callable[..., Any], function: Callable[..., Any], convert: Callable[[Any], Any]
+) -> Callable[..., Any]:
+    """Return `ask` with its answer converted: async if the user's function is."""
+
+    async def aconverted(*args: Any) -> Any:
+        return convert(await ask(*args))
+
+    def converted(*args: Any) -> Any:
+        return convert(ask(*args))
+
+    return aconverted if inspect.iscoroutinefunction(code_of(function)) else converted
 
 
 def _takes_arguments(function: Callable[..., Any]) -> bool:
@@ -301,7 +295,7 @@ def _takes_arguments(function: Callable[..., Any]) -> bool:
         return False
 
 
-def _make_fallback(fallback: Callable[..., Any], call: Attempts) -> Callable[[Arguments, Failure], object]:
+def _make_fallback(fallback: Callable[..., Any], call: CallExecution) -> Callable[[Arguments, Failure], object]:
     """Adapt the user's fallback: it receives the failure, and the call's arguments that it names."""
 
     def bind_arguments(arguments: Arguments, failure: Failure) -> tuple[list[Any], dict[str, Any]]:
@@ -328,22 +322,22 @@ def _make_fallback(fallback: Callable[..., Any], call: Attempts) -> Callable[[Ar
             ]
         return positional, keywords
 
-    def ask(arguments: Arguments, failure: Failure) -> object:
-        started = call.kit.now(), call.kit.timer()
+    started = 0, 0.0
+
+    def ask(arguments: Arguments, failure: Failure) -> Any:
+        nonlocal started
+        started = call.capture.now(), call.capture.timer()
         positional, keywords = bind_arguments(arguments, failure)
-        call.answered_by(fallback(*positional, **keywords), *started)
+        return fallback(*positional, **keywords)
+
+    def use(answer: Any) -> object:
+        call.use_answer(answer, FALLBACK_RECOVERY, *started)
         return ANSWER_GIVEN
 
-    async def aask(arguments: Arguments, failure: Failure) -> object:
-        started = call.kit.now(), call.kit.timer()
-        positional, keywords = bind_arguments(arguments, failure)
-        call.answered_by(await fallback(*positional, **keywords), *started)
-        return ANSWER_GIVEN
-
-    return aask if inspect.iscoroutinefunction(code_of(fallback)) else ask
+    return convert_answer(ask, fallback, use)
 
 
-def _note_compaction(call: Attempts, compressed: CompressionResult) -> None:
+def _note_compaction(call: CallExecution, compressed: CompressionResult) -> None:
     """Prepare the compaction event, and store the removed text with the next attempt."""
     run = call.run.record
     call.step_metadata = {
@@ -356,15 +350,15 @@ def _note_compaction(call: Attempts, compressed: CompressionResult) -> None:
             "tokens_after": compressed.tokens_after,
         }
     }
-    if not call.keeps_shape_only and compressed.shortened_texts:
+    if not call.rules.value_recorder.is_shape and compressed.shortened_texts:
         call.step_metadata["cut"] = [
             {"message": number, "text": _split_text(text)} for number, text in compressed.shortened_texts
         ]
-    call.upcoming = ContextCompacted(
+    call.pending_event = ContextCompacted(
         Compaction(
             run=run.id,
             session=run.session,
-            attempt=call.made + 1,
+            attempt=call.attempt_count + 1,
             reason="overflow",
             steps=compressed.steps,
             chars_before=compressed.chars_before,

@@ -1,88 +1,97 @@
-"""Executes the moves of a recovery plan, sync and async."""
+"""Plays the moves of a call, sync and async."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Generator, Mapping
+from inspect import iscoroutinefunction
+from typing import Any, NamedTuple, Protocol
 
-from mulligan.recover.plan import AttemptMove, BackoffMove, Move, QueryMove
+from mulligan.capture.context import CaptureContext
+from mulligan.recover.plan import BackoffMove, QueryMove
 
-if TYPE_CHECKING:
-    from mulligan.capture.context import Kit
-    from mulligan.core.failure import Failure
+
+class Invocation(NamedTuple):
+    """Move that makes an attempt: call this function."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+Reply = tuple[Any, Exception | None]
+"""What a move returned, and what it raised."""
+CallMoves = Generator[Invocation | BackoffMove | QueryMove | None, Reply | None, None]
+"""The moves of a call, then None. Each receives its reply."""
 
 
 class PlannedCall(Protocol):
-    """A call as the players see it: it yields moves and receives the result of each."""
+    """A call as the players see it."""
 
-    kit: Kit
-    function: Callable[[Mapping[str, Any]], Any]
+    @property
+    def capture(self) -> CaptureContext: ...
 
-    def next(self, answer: Any) -> Move | None:
-        """Return the next move, or None when there are no more."""
+    def moves(self) -> CallMoves: ...
 
-    def started(self, move: AttemptMove) -> Mapping[str, Any]:
-        """Begin an attempt. Return the arguments to call the function with."""
+    def end_cancelled(self) -> None:
+        """Record that the call was interrupted."""
 
-    def succeeded(self, result: Any) -> Failure | None:
-        """End an attempt that returned. Return a failure if the result is one."""
-
-    def failed(self, error: Exception) -> Failure | None:
-        """End an attempt that raised."""
-
-    def cancelled(self) -> None:
-        """End an attempt that was interrupted."""
-
-    def planned(self, move: BackoffMove) -> float:
-        """Return the seconds to sleep."""
-
-    def answer_query(self, move: QueryMove) -> Any:
-        """Return the answer to a query of the plan."""
-
-    async def aanswer_query(self, move: QueryMove) -> Any:
-        """Return the answer to a query of the plan, which may be async."""
-
-    def ended(self) -> Any:
+    def end(self) -> Any:
         """Return the result of the call, or raise its exception."""
 
 
 def execute_plan(call: PlannedCall) -> Any:
-    """Execute a call and its recovery in this thread."""
-    answer: Any = None
-    while (move := call.next(answer)) is not None:
-        answer = None
-        try:
-            match move:
-                case AttemptMove():
-                    answer = call.succeeded(call.function(call.started(move)))
-                case BackoffMove():
-                    call.kit.sleep(call.planned(move))
-                case QueryMove():
-                    answer = call.answer_query(move)
-        except Exception as error:  # noqa: BLE001 - any error of the call is classified and recovered
-            answer = call.failed(error)
-        except BaseException:
-            call.cancelled()
-            raise
-    return call.ended()
+    """Make a call, and recover it if it fails, in this thread."""
+    moves = call.moves()
+    reply: Reply | None = None
+    try:
+        while (move := moves.send(reply)) is not None:
+            try:
+                match move:
+                    case Invocation(function, args, kwargs):
+                        reply = function(*args, **kwargs), None
+                    case BackoffMove():
+                        call.capture.sleep(move.recovery.backoff_seconds)
+                        reply = None
+                    case QueryMove():
+                        reply = _answer_query(move), None
+            except Exception as error:  # noqa: BLE001 - any error of the call is classified and recovered
+                reply = None, error
+    except BaseException:
+        call.end_cancelled()
+        raise
+    return call.end()
 
 
 async def aexecute_plan(call: PlannedCall) -> Any:
-    """Execute a call and its recovery in this task."""
-    answer: Any = None
-    while (move := call.next(answer)) is not None:
-        answer = None
-        try:
-            match move:
-                case AttemptMove():
-                    answer = call.succeeded(await call.function(call.started(move)))
-                case BackoffMove():
-                    await call.kit.asleep(call.planned(move))
-                case QueryMove():
-                    answer = await call.aanswer_query(move)
-        except Exception as error:  # noqa: BLE001 - any error of the call is classified and recovered
-            answer = call.failed(error)
-        except BaseException:
-            call.cancelled()
-            raise
-    return call.ended()
+    """Make a call, and recover it if it fails, in this task."""
+    moves = call.moves()
+    reply: Reply | None = None
+    try:
+        while (move := moves.send(reply)) is not None:
+            try:
+                match move:
+                    case Invocation(function, args, kwargs):
+                        reply = await function(*args, **kwargs), None
+                    case BackoffMove():
+                        await call.capture.async_sleep(move.recovery.backoff_seconds)
+                        reply = None
+                    case QueryMove():
+                        reply = await _aanswer_query(move), None
+            except Exception as error:  # noqa: BLE001 - any error of the call is classified and recovered
+                reply = None, error
+    except BaseException:
+        call.end_cancelled()
+        raise
+    return call.end()
+
+
+def _answer_query(move: QueryMove) -> Any:
+    return move.query(*move.arguments)
+
+
+async def _aanswer_query(move: QueryMove) -> Any:
+    if iscoroutinefunction(move.query):
+        return await move.query(*move.arguments)
+    import asyncio  # lazy: async callers have loaded it
+
+    return await asyncio.to_thread(move.query, *move.arguments)

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 from mulligan.capture.suggestions import MAX_EARLIER_CALLS, suggest_repairs
 from mulligan.core.calls import Call, group_attempts, is_same_json
 from mulligan.core.failure import Failure, Remedy
 from mulligan.core.records import Effects, Fix, History, Link, ReplayResult, Step, sort_steps
-from mulligan.recover.policy import Policy
-from mulligan.recover.repair import Suggestion
+from mulligan.recover.policy import Policy, Suggestion
 
 MAX_SHOWN_SUGGESTIONS = 3
 """Suggestions that would be shown to the model."""
-FixRecall = Callable[[str, str, Failure, Mapping[str, Any], str, str], Sequence[Fix]]
+FixRecall = Callable[..., Sequence[Fix]]
 """Looks up fixes by tool, tool key, failure, arguments and schema digest. The last argument is a run to exclude, so
 that a run cannot learn from itself."""
 Schemas = Mapping[str, Mapping[str, Any] | None]
@@ -45,39 +44,33 @@ def replay_failures(
     by_id = {call.id: call for call in calls}
     for call in calls:
         failed = next((step for step in call.steps if step.has_failed and step.failure is not None), None)
-        if failed is None or failed.type not in ("tool", "retrieval") or not isinstance(failed.arguments, Mapping):
+        if (
+            failed is None
+            or failed.failure is None
+            or failed.type not in ("tool", "retrieval")
+            or not isinstance(failed.arguments, Mapping)
+        ):
             continue
         link = links.get(call.id)
         recovering_call = by_id.get(link.recovering_call) if link is not None else None
         index = bisect_left(numbers, failed.seq)
         earlier_steps = steps[max(0, index - MAX_EARLIER_CALLS) : index]
-        yield _FailureReplay(failed, earlier_steps, link, recovering_call, calls, policy).replay(
+        yield _FailureReplay(failed, failed.failure, earlier_steps, link, recovering_call, calls, policy).replay(
             recall_fixes, tools or {}, effects
         )
 
 
+@dataclass(frozen=True, slots=True)
 class _FailureReplay:
     """The replay of one failed call."""
 
-    def __init__(
-        self,
-        failed: Step,
-        earlier_steps: list[Step],
-        link: Link | None,
-        recovering_call: Call | None,
-        calls: list[Call],
-        policy: Policy,
-    ) -> None:
-        self.failed, self.earlier_steps, self.link, self.recovering_call, self.calls, self.policy = (
-            failed,
-            earlier_steps,
-            link,
-            recovering_call,
-            calls,
-            policy,
-        )
-        assert failed.failure is not None
-        self.failure = failed.failure
+    failed: Step
+    failure: Failure
+    earlier_steps: list[Step]
+    link: Link | None
+    recovering_call: Call | None
+    calls: list[Call]
+    policy: Policy
 
     def replay(self, recall_fixes: FixRecall | None, tools: Schemas, effects: Effects | None) -> ReplayResult:
         failed = self.failed
@@ -109,7 +102,7 @@ class _FailureReplay:
             run=self.earlier_steps,
             effects=effects,
             policy=self.policy,
-            recall=None if recall_fixes is None else partial(_recall_excluding_run, recall_fixes, failed.run),
+            recall=None if recall_fixes is None else lambda *query: recall_fixes(*query, failed.run),
             key=failed.tool_key if failed.key or failed.server else "",
         )
         automatic_suggestion = next((suggestion for suggestion in advice.suggestions if suggestion.automatic), None)
@@ -163,12 +156,6 @@ class _FailureReplay:
             cost["calls"] = len(since)
             cost["tokens"] = sum(sum((step.tokens or {}).values()) for step in since)
         return cost
-
-
-def _recall_excluding_run(
-    recall_fixes: FixRecall, run: str, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str
-) -> Sequence[Fix]:
-    return recall_fixes(tool, key, failure, arguments, schema, run)
 
 
 def _is_same_call(call: Call, tool: str, arguments: Mapping[str, Any]) -> bool:

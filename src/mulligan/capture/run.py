@@ -7,15 +7,14 @@ import itertools
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Any, Self, get_args
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 import msgspec
 
-from mulligan.capture import trace_context
-from mulligan.capture.context import NO_LIMITS, Here, Kit, Limits, reset
+from mulligan.capture.context import NO_OPTIONS, CaptureContext, RunOptions, reset
 from mulligan.capture.run_judge import (
     RunJudge,
     enter_task,
@@ -23,7 +22,7 @@ from mulligan.capture.run_judge import (
     find_marked_calls,
     scope_of,
 )
-from mulligan.capture.value_recording import shapes
+from mulligan.capture.value_recording import ValueRecorder, shapes
 from mulligan.classify.kinds import KINDS, ORCHESTRATION_UNCAUGHT_EXCEPTION
 from mulligan.core import fork_safety
 from mulligan.core.events import RunEnded, RunStarted, StepEnded, StepStarted
@@ -31,11 +30,60 @@ from mulligan.core.failure import Failure, Kind, SettingsError
 from mulligan.core.fast_path import MAX_INLINE_CHARS, SuccessRecord, restore_value
 from mulligan.core.links import CallFacts, Receiver, RunProgress
 from mulligan.core.records import Link, Outcome, Run, Status, Step, StepType, new_id
-from mulligan.recover.loop_detection import LoopDetector
 from mulligan.recover.plan import BLOCKED
-from mulligan.recover.tool import EarlierCall
+from mulligan.recover.policy import EarlierCall
+
+if TYPE_CHECKING:
+    from mulligan.recover.loop_detection import LoopDetector
 
 Raised = type[BaseException] | None
+
+
+class CallScope(msgspec.Struct, eq=False):
+    """Where code runs: in which run, inside which step, and under which scope that retries.
+
+    Only one scope retries, while its call is in progress: a task that outlives the call is on its own.
+    """
+
+    known_run: ActiveRun | None
+    """None if the run is created on request."""
+    number: int | None
+    """The number of the enclosing step."""
+    outer: CallScope | None
+    """The enclosing scope that retries."""
+    is_retrying: bool
+    """Whether the call of this scope is retried, and in progress."""
+
+    @property
+    def run(self) -> ActiveRun:
+        assert self.known_run is not None
+        return self.known_run
+
+    @property
+    def retrying_scope(self) -> CallScope | None:
+        """The scope that retries here: this one or an enclosing one, while its call is in progress."""
+        scope = self if self.is_retrying else self.outer
+        return scope if scope is not None and scope.is_retrying else None
+
+
+def current_run(capture: CaptureContext) -> ActiveRun | None:
+    """Return the current run, if it is open: a task that it left behind must not add to it."""
+    call_scope: CallScope | None = capture.current_scope.get()
+    return call_scope.run if call_scope is not None and call_scope.run.is_open else None
+
+
+def current_step(capture: CaptureContext, run: ActiveRun) -> int | None:
+    """Return the number of the enclosing step of this run."""
+    call_scope: CallScope | None = capture.current_scope.get()
+    return call_scope.number if call_scope is not None and call_scope.run is run else None
+
+
+def retrying_scope(capture: CaptureContext) -> CallScope | None:
+    """Return the enclosing scope that retries, if any: inner calls are then only recorded."""
+    call_scope: CallScope | None = capture.current_scope.get()
+    return call_scope.retrying_scope if call_scope is not None else None
+
+
 _lock = threading.RLock()
 """Guards the state of all runs. One lock is enough: it is held only briefly. A forked child gets a new one."""
 
@@ -49,18 +97,18 @@ def _reset_lock_in_child() -> None:
     global _lock  # in the child, the thread that held it no longer exists
     _lock = threading.RLock()
     for call_scope in contextvars.copy_context().values():
-        if isinstance(call_scope, Here):
+        if isinstance(call_scope, CallScope):
             _mark_inherited(call_scope)
 
 
-def _mark_inherited(call_scope: Here) -> None:
+def _mark_inherited(call_scope: CallScope) -> None:
     """In a forked child: mark the enclosing runs as inherited from the parent process."""
     pending: list[object] = [call_scope]
     while pending:
-        here = pending.pop()
-        if isinstance(here, Here) and not here.run.is_inherited:
-            here.run.mark_inherited()
-            pending += [here.above, *(token.old_value for token in here.run._entered or ())]
+        scope = pending.pop()
+        if isinstance(scope, CallScope) and not scope.run.is_inherited:
+            scope.run.mark_inherited()
+            pending += [scope.outer, *(token.old_value for token in scope.run._entered or ())]
 
 
 fork_safety.run_in_child(_reset_lock_in_child)
@@ -97,7 +145,25 @@ def _is_interrupted(error: BaseException | None) -> bool:
     return error is not None and not isinstance(error, GeneratorExit)
 
 
-class ActiveRun:
+class AsyncScope:
+    """A context manager that does the same in `with` and `async with`."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> Self:
+        raise NotImplementedError
+
+    def __exit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.__exit__(kind, error, trace)
+
+
+class ActiveRun(AsyncScope):
     """A run in progress. Created by `mulligan.run`; wrapped calls inside it become its steps."""
 
     # Class-level defaults: every standalone call creates a run, so setting them per instance would be too slow.
@@ -117,8 +183,7 @@ class ActiveRun:
     """Created by the first call of the run."""
     item_scopes: ContextVar[tuple[Any, ...]] | None = None
     """Created by the first item scope of the run."""
-    _at_end: dict[str, Callable[[], None]] | None = None
-    _entered: list[Token[Here | None]] | None = None
+    _entered: list[Token[Any]] | None = None
     """One reset token for each open `with` of the run, in any thread."""
     _outer_trace: tuple[str, str | None] | None = None
     """The trace of the enclosing run. Not the run itself: a chain of runs would keep each other alive."""
@@ -127,29 +192,30 @@ class ActiveRun:
 
     def __init__(
         self,
-        kit: Kit,
+        capture: CaptureContext,
         agent: str = "",
-        limits: Limits = NO_LIMITS,
+        options: RunOptions = NO_OPTIONS,
         *,
         is_standalone: bool = False,
         **record_fields: Any,
     ) -> None:
-        here = None if is_standalone else kit.here.get()
-        if here is not None:
-            self._outer_trace = here.run.trace()
-            limits = limits.within(here.run.limits)
-            record_fields.setdefault("parent", here.run.id)
-            record_fields.setdefault("session", here.run.record.session)
-        record_fields.setdefault("environment", kit.environment)
-        self.limits: Limits = limits
-        self.kit = kit if limits.record is None else kit.recording(limits.record)
-        if self.kit.record == "shape":
+        call_scope: CallScope | None = None if is_standalone else capture.current_scope.get()
+        if call_scope is not None:
+            outer = call_scope.run
+            self._outer_trace = outer.trace()
+            options = options.within(outer.options)
+            record_fields.setdefault("parent", outer.id)
+            record_fields.setdefault("session", outer.record.session)
+        record_fields.setdefault("environment", capture.environment)
+        self.options: RunOptions = options
+        self.capture = capture if options.record is None else capture.recording(options.record)
+        if self.capture.record == "shape":
             record_fields.update(context=None, metadata=shapes(record_fields.get("metadata") or {}) or None)
         record_fields.setdefault("id", new_id())
-        record_fields.setdefault("started_at", kit.now())
+        record_fields.setdefault("started_at", capture.now())
         self.id: str = record_fields["id"]
         self.is_open = True
-        self.record: Run = Run(agent=agent or kit.agent, **record_fields)
+        self.record: Run = Run(agent=agent or capture.agent, **record_fields)
         self.numbers = itertools.count(1)
         self._notes: list[str] = []
         self._item_of_call: dict[int, tuple[Any, ...]] = {}
@@ -172,7 +238,9 @@ class ActiveRun:
     def headers(self) -> dict[str, str]:
         """The headers `traceparent` and `tracestate` for outgoing requests, which link the receiver's run to this
         one."""
-        return trace_context.build_trace_headers(self.id, *self.trace())
+        from mulligan.capture.trace_context import build_trace_headers  # lazy: few runs pass headers on
+
+        return build_trace_headers(self.id, *self.trace())
 
     @property
     def traceparent(self) -> str:
@@ -262,7 +330,7 @@ class ActiveRun:
         self._notes, self.recent, self.judge = [], None, None
         self._failed.clear()
         self.id = new_id()
-        self.record = msgspec.structs.replace(self.record, id=self.id, parent=parent, started_at=self.kit.now())
+        self.record = msgspec.structs.replace(self.record, id=self.id, parent=parent, started_at=self.capture.now())
         self.start()
 
     def add_note(self, note: str) -> None:
@@ -280,7 +348,7 @@ class ActiveRun:
         """Mark a step of your own: `with run.step("plan", "read the question"):`."""
         if type not in get_args(StepType) or type == "run":
             raise SettingsError(f"Invalid step type {type!r}. Use plan, tool, model, retrieval, respond or custom.")
-        return ActiveStep(self.kit, self, type, name, metadata)
+        return ActiveStep(self.capture, self, type, name, metadata)
 
     def record_failure(
         self, type: str, code: str, message: str = "", step: ActiveStep | None = None, **facts: Any
@@ -291,7 +359,7 @@ class ActiveRun:
         `Failure`, such as `status` or `hint`.
         """
         text = str(message)
-        classified = self.kit.failure(text=text, source=type, tool=step.name if step else self.record.agent)
+        classified = self.capture.classify_safely(text=text, source=type, tool=step.name if step else self.record.agent)
         kind = KINDS.get(f"{type}/{code}") or Kind(type, code)
         failure = Failure.of(kind, text, **{"fingerprint": classified.fingerprint, **facts})
         if step is None:
@@ -311,7 +379,7 @@ class ActiveRun:
             type=type,
             name=name,
             outcome=outcome_of(failure),
-            started_at=self.kit.now(),
+            started_at=self.capture.now(),
             failure=failure,
         )
 
@@ -324,11 +392,14 @@ class ActiveRun:
 
     def remember_success(self, success: SuccessRecord) -> None:
         """Remember a successful call: a later repair may take an id from it. Large results are dropped."""
-        self.note_item(success.seq)
-        result = success.result
-        if (type(result) is str and len(result) > MAX_INLINE_CHARS) or (
-            type(result) is msgspec.Raw and memoryview(result).nbytes > MAX_INLINE_CHARS
-        ):
+        if self.item_scopes is not None:
+            self.note_item(success.seq)
+        size = 0
+        if type(result := success.result) is str:
+            size = len(result)
+        elif type(result) is msgspec.Raw:
+            size = memoryview(result).nbytes
+        if size > MAX_INLINE_CHARS:
             success = msgspec.structs.replace(success, result=None)
         if self.recent is None:
             self.recent = deque(maxlen=MAX_REMEMBERED_CALLS)
@@ -340,27 +411,24 @@ class ActiveRun:
             return []
         with _lock:
             failed = [step for step in self._failed if step.type in TOOL_STEP_TYPES]
-        successes = tuple(self.recent or ())
-        if self.item_scopes is not None and (scopes := self.item_scopes.get()):
-            # Calls of another item are no evidence for this one.
-            failed = [step for step in failed if self._item_of_call.get(step.call, ()) in ((), scopes)]
-            successes = tuple(call for call in successes if self._item_of_call.get(call.seq, ()) in ((), scopes))
-        failed_numbers = {step.seq for step in failed}
-        numbered_calls = [(step.seq, _to_earlier_call(step)) for step in failed]
-        numbered_calls += [
-            (
+        calls = {
+            success.seq: (
                 success.seq,
                 EarlierCall(success.template.name, success.arguments, "success", restore_value(success.result)),
             )
-            for success in successes
-            if success.seq not in failed_numbers and success.template.type in TOOL_STEP_TYPES
-        ]
-        return [earlier_call for _, earlier_call in sorted(numbered_calls, key=lambda item: item[0])][
-            -MAX_REMEMBERED_CALLS:
-        ]
+            for success in tuple(self.recent or ())
+            if success.template.type in TOOL_STEP_TYPES
+        }
+        calls |= {step.seq: (step.call, _to_earlier_call(step)) for step in failed}
+        if self.item_scopes is not None and (scopes := self.item_scopes.get()):
+            # Calls of another item are no evidence for this one.
+            calls = {seq: call for seq, call in calls.items() if self._item_of_call.get(call[0], ()) in ((), scopes)}
+        return [calls[seq][1] for seq in sorted(calls)[-MAX_REMEMBERED_CALLS:]]
 
     def ensure_loop_detector(self) -> LoopDetector:
         """Return the loop detector, with the unrecovered calls of this run."""
+        with fork_safety.import_lock:
+            from mulligan.recover.loop_detection import LoopDetector  # lazy: needed after a failure only
         with _lock:
             if self.loop_detector is None:
                 self.loop_detector = LoopDetector()
@@ -391,60 +459,65 @@ class ActiveRun:
             self.retries += 1
             return True
 
-    def at_end(self, name: str, callback: Callable[[], None]) -> None:
-        """Call a function when the run ends, once per name."""
-        with _lock:
-            if self._at_end is None:
-                self._at_end = {}
-            self._at_end[name] = callback
-
     def set_context_if_unset(self, user_text: str | None) -> None:
         """Set the context to the user's text from the first model call, unless it is set."""
-        if user_text and self.record.context is None and self.kit.record == "full":
+        if user_text and self.record.context is None and self.capture.record == "full":
             self.record = msgspec.structs.replace(self.record, context=user_text)
 
     def publish_step(
         self,
         step: Step,
-        kit: Kit | None = None,
+        capture: CaptureContext | None = None,
+        facts: CallFacts | None = None,
+        **options: Any,
+    ) -> None:
+        """Publish a finished attempt with its recovery links. `options` are further arguments of `judge_step`.
+
+        `capture` is the capture context of the step, if it records less than the run.
+        """
+        capture = capture or self.capture
+        judged_step = self.judge_step(step, capture, facts, **options)
+        if judged_step is not None:
+            capture.publish_safely(StepEnded(judged_step))
+
+    def judge_step(
+        self,
+        step: Step,
+        capture: CaptureContext,
         facts: CallFacts | None = None,
         *,
         is_final: bool = True,
-        reduce: Callable[[Step], Step] | None = None,
-    ) -> None:
-        """Publish a finished attempt with its recovery links.
+        values: Mapping[str, Any] | None = None,
+        value_recorder: ValueRecorder | None = None,
+    ) -> Step | None:
+        """Judge a finished attempt. Return it with its links, or None if it is not published.
 
-        `kit` is the capture context of the step, if it records less than the run. `is_final` means that no further
-        attempt of the call follows. `reduce` removes what must not be recorded.
+        `is_final` means that no further attempt of the call follows. `values` are the arguments to judge by, if
+        `value_recorder` has reduced those of the step.
         """
-        kit = kit or self.kit
-        judged_step = self.judge_step(step, kit, facts, is_final=is_final)
-        if judged_step is not None:
-            kit.tell(StepEnded(judged_step if reduce is None else reduce(judged_step)))
-
-    def judge_step(self, step: Step, kit: Kit, facts: CallFacts | None = None, *, is_final: bool = True) -> Step | None:
-        """Judge a finished attempt. Return it with its links, or None if it is not published."""
+        if values is not None and value_recorder is not None:
+            whole_step = msgspec.structs.replace(step, arguments=dict(values))
+            judged_step = self.judge_step(whole_step, capture, facts, is_final=is_final)
+            if judged_step is None:
+                return None
+            links = value_recorder.links(judged_step.links)
+            return msgspec.structs.replace(judged_step, arguments=step.arguments, links=links)
         if (
             self.loop_detector is not None
             and step.outcome == "success"
             and step.type in TOOL_STEP_TYPES
-            and kit.layer() is None
+            and retrying_scope(capture) is None
         ):
             self.loop_detector.record_success()
-        if kit.is_silent and not self.kit.is_silent:
+        if capture.is_recording_off and not self.capture.is_recording_off:
             return None  # the status of a recorded run must not depend on unrecorded steps
         self.has_success = self.has_success or (step.outcome == "success" and step.type not in ("plan", "respond"))
         if not (self.has_failures or step.has_failed):
             return step  # a success before the first failure recovers nothing
         judge = self.ensure_judge()
-        if (
-            step.has_failed
-            and step.type in TOOL_STEP_TYPES
-            and not self.is_implicit
-            and step.tool_key not in judge.item_arguments
-        ):
-            # Query before taking the lock: a store may be slow, and other threads record meanwhile.
-            judge.item_arguments[step.tool_key] = self._find_item_arguments(step.tool_key)
+        if step.has_failed and self.needs_items(step):
+            with self.capture.guard("Looking up the arguments that name items"):
+                self.load_items(step.tool_key)  # before taking the lock: a store may be slow
         with _lock:
             self.has_failures = True
             if facts is None:
@@ -455,12 +528,16 @@ class ActiveRun:
                 self.note_item(step.call)
             return judge.judge(step, facts, is_final=is_final)
 
-    def _find_item_arguments(self, tool: str) -> Collection[str]:
-        try:
-            return self.kit.item_arguments(tool)
-        except Exception:  # noqa: BLE001 - without a readable store, no items are known
-            self.kit.fault("Looking up the arguments that name items")
-            return ()
+    def needs_items(self, step: Step) -> bool:
+        """Return whether it is still unknown which arguments of the step's tool name items."""
+        has_items = self.judge is not None and step.tool_key in self.judge.item_arguments
+        return step.type in TOOL_STEP_TYPES and not self.is_implicit and not has_items
+
+    def load_items(self, tool_key: str) -> None:
+        """Look up, once per run and tool, which arguments name items."""
+        item_arguments = self.ensure_judge().item_arguments
+        item_arguments[tool_key] = ()
+        item_arguments[tool_key] = self.capture.item_arguments(tool_key)
 
     def mark_reported(self, error: BaseException) -> bool:
         """Mark an exception as reported by a step. Return whether it was marked before.
@@ -479,7 +556,7 @@ class ActiveRun:
         """Start the run without making it the current one."""
         if not self.has_started:
             self.has_started = True
-            self.kit.tell(RunStarted(self.record))
+            self.capture.publish_safely(RunStarted(self.record))
         return self
 
     def finish(self, error: BaseException | None) -> None:
@@ -487,29 +564,27 @@ class ActiveRun:
             return  # the parent process ends it
         has_raised = isinstance(error, Exception)
         if has_raised and error is not None and not self.mark_reported(error):
-            failure = self.kit.failure(error, source="orchestration", tool=self.record.agent)
+            failure = self.capture.classify_safely(error, source="orchestration", tool=self.record.agent)
             if failure.kind.code == "unknown":
                 failure = Failure.of(ORCHESTRATION_UNCAUGHT_EXCEPTION, failure.message, fingerprint=failure.fingerprint)
             self.publish_step(self.record_child_failure("run", self.record.agent, failure))
         end = "raised" if has_raised else "abandoned" if _is_interrupted(error) and not self.is_implicit else "finished"
         self.is_open = False
-        for callback in (self._at_end or {}).values():
-            callback()
         judge = self.judge
         end_fields: dict[str, Any] = {}
         if judge is not None:
-            end_fields = {"withdrawn": judge.withdrawn, "items": self.kit.new_items(judge.items())}
-        self.record = msgspec.structs.replace(self.record, ended_at=self.kit.now(), end_reason=end, **end_fields)
-        self.kit.tell(RunEnded(self.record))
+            end_fields = {"withdrawn": judge.withdrawn, "items": self.capture.new_items(judge.items())}
+        self.record = msgspec.structs.replace(self.record, ended_at=self.capture.now(), end_reason=end, **end_fields)
+        self.capture.publish_safely(RunEnded(self.record))
 
     def as_current(self) -> CurrentRun:
         """Make the run the current one in this context: `with run.as_current():`."""
-        return CurrentRun(self.kit, self)
+        return CurrentRun(self.capture, self)
 
     def __enter__(self) -> Self:
         if self.is_inherited:
             self._become_child_run()
-        token = self.kit.here.set(Here(self, None, self.kit.layer(), is_open=False))
+        token = self.capture.current_scope.set(CallScope(self, None, retrying_scope(self.capture), is_retrying=False))
         enter_task()
         with _lock:
             if self._entered is None:
@@ -523,7 +598,7 @@ class ActiveRun:
             entered = self._entered or []
             for token in reversed(entered):
                 try:
-                    self.kit.here.reset(token)
+                    self.capture.current_scope.reset(token)
                 except ValueError:
                     continue  # of another thread or task
                 entered.remove(token)
@@ -533,107 +608,97 @@ class ActiveRun:
         if not entered:
             self.finish(error)
 
-    async def __aenter__(self) -> Self:
-        return self.__enter__()
 
-    async def __aexit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.__exit__(kind, error, trace)
+class _Addition(AsyncScope):
+    """Adds values to those of a context variable, until it exits."""
 
+    __slots__ = ("_token", "_values", "_variable")
 
-class ItemScope:
-    """One item of a loop, while its calls are made."""
-
-    __slots__ = ("_key", "_scopes", "_token")
-
-    def __init__(self, scopes: ContextVar[tuple[Any, ...]], key: Any) -> None:
-        self._scopes = scopes
-        self._key = str(key)[:1000]
+    def __init__(self, variable: ContextVar[tuple[Any, ...]], values: tuple[Any, ...]) -> None:
+        self._variable = variable
+        self._values = values
 
     def __enter__(self) -> Self:
-        self._token = self._scopes.set((*self._scopes.get(), self._key))
+        self._token = self._variable.set((*self._variable.get(), *self._values))
         return self
 
     def __exit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
-        reset(self._scopes, self._token)
+        reset(self._variable, self._token)
 
-    async def __aenter__(self) -> Self:
-        return self.__enter__()
 
-    async def __aexit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.__exit__(kind, error, trace)
+class ItemScope(_Addition):
+    """One item of a loop, while its calls are made."""
+
+    __slots__ = ()
+
+    def __init__(self, scopes: ContextVar[tuple[Any, ...]], key: Any) -> None:
+        super().__init__(scopes, (str(key)[:1000],))
 
 
 corrected_calls: ContextVar[tuple[tuple[str, int], ...]] = ContextVar("mulligan_correcting", default=())
 """The failed calls, each with its run, that the program says are being corrected."""
 
 
-class Correction:
+class Correction(_Addition):
     """`with mulligan.correcting(error):` links the next successful call to the one that raised the error."""
 
-    __slots__ = ("_calls", "_token")
+    __slots__ = ()
 
     def __init__(self, error: BaseException) -> None:
         if not isinstance(error, BaseException):
             raise SettingsError(f"Invalid argument {error!r:.80} of correcting. Pass the exception that a call raised.")
-        self._calls = find_marked_calls(error)
-
-    def __enter__(self) -> Self:
-        self._token = corrected_calls.set((*corrected_calls.get(), *self._calls))
-        return self
-
-    def __exit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
-        reset(corrected_calls, self._token)
-
-    async def __aenter__(self) -> Self:
-        return self.__enter__()
-
-    async def __aexit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.__exit__(kind, error, trace)
+        super().__init__(corrected_calls, tuple(find_marked_calls(error)))
 
 
 class CurrentRun:
     """Makes a run the current one. Not a `contextlib.contextmanager`: that modifies exceptions, and some are frozen."""
 
-    __slots__ = ("_kit", "_run", "_token")
+    __slots__ = ("_capture", "_run", "_token")
 
-    def __init__(self, kit: Kit, run: ActiveRun) -> None:
-        self._kit = kit
+    def __init__(self, capture: CaptureContext, run: ActiveRun) -> None:
+        self._capture = capture
         self._run = run
 
     def __enter__(self) -> ActiveRun:
-        self._token = self._kit.here.set(
-            Here(self._run, self._kit.step_of(self._run), self._kit.layer(), is_open=False)
+        self._token = self._capture.current_scope.set(
+            CallScope(
+                self._run, current_step(self._capture, self._run), retrying_scope(self._capture), is_retrying=False
+            )
         )
         return self._run
 
     def __exit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
-        reset(self._kit.here, self._token)
+        reset(self._capture.current_scope, self._token)
 
 
-def scope(kit: Kit, run: ActiveRun | None = None, limits: Limits = NO_LIMITS) -> ActiveRun | CurrentRun:
+def scope(
+    capture: CaptureContext, run: ActiveRun | None = None, options: RunOptions = NO_OPTIONS
+) -> ActiveRun | CurrentRun:
     """Return a context manager for the current run, the given run, or a new run for one call."""
-    current = kit.current() or (run if run is not None and run.is_open else None)
+    current = current_run(capture) or (run if run is not None and run.is_open else None)
     if current is not None:
-        return CurrentRun(kit, current)
-    implicit_run = ActiveRun(kit, limits=limits)
+        return CurrentRun(capture, current)
+    implicit_run = ActiveRun(capture, options=options)
     implicit_run.is_implicit = True
     return implicit_run
 
 
-class ActiveStep:
+class ActiveStep(AsyncScope):
     """A step marked by the user, in progress."""
 
-    def __init__(self, kit: Kit, run: ActiveRun, type: StepType, name: str, metadata: dict[str, Any]) -> None:
-        self._kit = kit
+    def __init__(
+        self, capture: CaptureContext, run: ActiveRun, type: StepType, name: str, metadata: dict[str, Any]
+    ) -> None:
+        self._capture = capture
         self.run = run
         self.type: StepType = type
         self.name = name
         self.metadata = metadata
-        self._shapes = kit.record == "shape"
+        self._shapes = capture.record == "shape"
         self.failure: Failure | None = None
         self.number: int | None = None
         self._step: Step | None = None
-        self._token: Token[Here | None] | None = None
+        self._token: Token[Any] | None = None
 
     def record_failure(self, type: str, code: str, message: str = "", **facts: Any) -> Failure:
         """Record a failure of this step without an exception."""
@@ -653,24 +718,26 @@ class ActiveStep:
             run=self.run.id,
             seq=self.number,
             call=self.number,
-            parent=self._kit.step_of(self.run),
+            parent=current_step(self._capture, self.run),
             type=self.type,
             name=self.name,
-            started_at=self._kit.now(),
+            started_at=self._capture.now(),
             metadata=self._stored_metadata(),
         )
-        self._started = self._kit.timer()
-        self._token = self._kit.here.set(Here(self.run, self.number, self._kit.layer(), is_open=False))
-        self._kit.tell(StepStarted(self._step))
+        self._started = self._capture.timer()
+        self._token = self._capture.current_scope.set(
+            CallScope(self.run, self.number, retrying_scope(self._capture), is_retrying=False)
+        )
+        self._capture.publish_safely(StepStarted(self._step))
         return self
 
     def __exit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._token is not None:
-            reset(self._kit.here, self._token)
+            reset(self._capture.current_scope, self._token)
         if isinstance(error, Exception):
             was_reported = self.run.mark_reported(error)
             if self.failure is None or not was_reported:
-                self.set_failure(self._kit.failure(error, source=self.type, tool=self.name))
+                self.set_failure(self._capture.classify_safely(error, source=self.type, tool=self.name))
         outcome: Outcome = "success"
         if self.failure is not None:
             outcome = outcome_of(self.failure)
@@ -683,16 +750,10 @@ class ActiveStep:
                     step,
                     outcome=outcome,
                     failure=self.failure,
-                    duration_seconds=self._kit.timer() - self._started,
+                    duration_seconds=self._capture.timer() - self._started,
                     metadata=self._stored_metadata(),
                 )
             )
 
     def _stored_metadata(self) -> dict[str, Any] | None:
         return (shapes(self.metadata) if self._shapes else self.metadata) or None
-
-    async def __aenter__(self) -> Self:
-        return self.__enter__()
-
-    async def __aexit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.__exit__(kind, error, trace)

@@ -17,20 +17,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from mulligan.core.argument_comparison import are_similar_texts, differing_names, has_long_text
 from mulligan.core.calls import TOOL_NAME_PATH, Call
 from mulligan.core.fast_path import CallTemplate
-from mulligan.core.links import (
-    CallFacts,
-    Candidate,
-    ItemTest,
-    OpenFailure,
-    Receiver,
-    RunProgress,
-    are_similar_texts,
-    differing_names,
-    differs_in,
-    has_long_text,
-)
+from mulligan.core.links import CallFacts, Candidate, ItemTest, OpenFailure, Receiver, RunProgress, differs_in
 from mulligan.core.records import Link, Run, Status, Step
 
 FAILED_CALLS = "__mulligan_calls__"

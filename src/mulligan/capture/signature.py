@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import collections.abc
+import dataclasses
+import enum
 import functools
 import inspect
+import re
+import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -125,8 +130,6 @@ class Signature:
     @property
     def description(self) -> str:
         """The first paragraph of the docstring."""
-        from mulligan.capture.annotations import parse_docstring  # lazy: needed only to offer tools to a model
-
         return parse_docstring(self._function)[0]
 
     def schema(self) -> dict[str, Any] | None:
@@ -150,9 +153,6 @@ class Signature:
             for parameter in parameters
             if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         ]
-        # lazy: takes 10 ms, needed only for failures and checked calls
-        from mulligan.capture.annotations import parse_docstring
-
         _, descriptions = parse_docstring(self._function)
         return {
             "type": "object",
@@ -166,8 +166,6 @@ class Signature:
 
 
 def _parameter_schema(parameter: inspect.Parameter, hints: Mapping[str, Any], description: str) -> dict[str, Any]:
-    from mulligan.capture.annotations import annotation_to_schema, with_default
-
     schema = with_default(annotation_to_schema(hints.get(parameter.name, parameter.annotation)), parameter.default)
     return {**schema, "description": description} if description and "description" not in schema else schema
 
@@ -209,3 +207,213 @@ def _is_method(function: Callable[..., Any], parameters: list[inspect.Parameter]
         return False
     is_inside_class = "." in name and not name.rpartition(".")[0].endswith("<locals>")
     return bool(is_inside_class and parameters and parameters[0].name in ("self", "cls"))
+
+
+# Annotations and docstrings as JSON schema. Unknown ones become `{}`: a stricter schema would reject valid calls.
+
+MAX_NESTED_CLASSES = 6
+"""Nesting depth of classes that are converted; deeper ones become `{}`."""
+MAX_ENUM_MEMBERS = 200
+"""Larger enums become `{}`."""
+MAX_DESCRIPTION_CHARS = 500
+"""Characters of a description."""
+
+_TYPES: dict[Any, str] = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
+_TYPES_BY_NAME = {"int": int, "float": float, "str": str, "bool": bool, "None": type(None), "list": list, "dict": dict}
+"""Types of annotations that remain strings because another annotation of the function cannot be resolved."""
+_LISTS = (list, tuple, set, frozenset, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
+_OBJECTS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+_BOUNDS = {
+    "ge": "minimum",
+    "le": "maximum",
+    "gt": "exclusiveMinimum",
+    "lt": "exclusiveMaximum",
+    "multiple_of": "multipleOf",
+}
+_LENGTHS = {"string": ("minLength", "maxLength"), "array": ("minItems", "maxItems")}
+
+
+def annotation_to_schema(annotation: Any, depth: int = 0) -> dict[str, Any]:
+    """Convert an annotation to JSON schema; `{}` if JSON cannot express it."""
+    if isinstance(annotation, str):
+        annotation = _TYPES_BY_NAME.get(annotation.strip(), Any)
+    origin = typing.get_origin(annotation)
+    type_args = typing.get_args(annotation)
+    if annotation is None:
+        return {"type": "null"}
+    if origin is typing.Annotated:
+        base = annotation_to_schema(type_args[0], depth)
+        return base | _constraints_to_schema(type_args[1:], base)
+    if origin is typing.Required or origin is typing.NotRequired:
+        return annotation_to_schema(type_args[0], depth)
+    if origin is typing.Literal:
+        return {"enum": list(type_args)} if all(type(member) in _TYPES for member in type_args) else {}
+    if origin is typing.Union or origin is types.UnionType:
+        return _union([annotation_to_schema(member, depth) for member in type_args])
+    if isinstance(annotation, typing.NewType):
+        return annotation_to_schema(annotation.__supertype__, depth)
+    kind = annotation if origin is None else origin
+    # Compare by identity: annotations may define their own equality.
+    if any(kind is list_type for list_type in _LISTS):
+        return _list(kind, type_args, depth)
+    if any(kind is object_type for object_type in _OBJECTS):
+        values = annotation_to_schema(type_args[1], depth) if len(type_args) == 2 else {}
+        return {"type": "object"} | ({"additionalProperties": values} if values else {})
+    return _class(annotation, depth) if isinstance(annotation, type) and origin is None else {}
+
+
+def _list(kind: Any, type_args: tuple[Any, ...], depth: int) -> dict[str, Any]:
+    if kind is tuple:
+        type_args = type_args[:1] if len(type_args) == 2 and type_args[1] is Ellipsis else ()
+    items = annotation_to_schema(type_args[0], depth) if type_args else {}
+    return {"type": "array"} | ({"items": items} if items else {})
+
+
+def _class(kind: type, depth: int) -> dict[str, Any]:
+    if kind in _TYPES:
+        return {"type": _TYPES[kind]}
+    if issubclass(kind, enum.Enum):
+        members = [member.value for member in kind]
+        return (
+            {"enum": members}
+            if len(members) <= MAX_ENUM_MEMBERS and all(type(value) in _TYPES for value in members)
+            else {}
+        )
+    if _is_text_class(kind):
+        return {"type": "string"}
+    if depth >= MAX_NESTED_CLASSES:
+        return {}
+    if callable(build_schema := getattr(kind, "model_json_schema", None)):  # pydantic models
+        return _inline_references(build_schema())
+    if typing.is_typeddict(kind):
+        hints = typing.get_type_hints(kind, include_extras=True)
+        required_keys = getattr(kind, "__required_keys__", ())
+        # String annotations are resolved only here: until Python 3.13 the class counts such keys as required.
+        origins = {name: typing.get_origin(hint) for name, hint in hints.items()}
+        optional = {name for name, origin in origins.items() if origin is typing.NotRequired}
+        required = [
+            name
+            for name in hints
+            if (name in required_keys or origins[name] is typing.Required) and name not in optional
+        ]
+        return _object({name: annotation_to_schema(hint, depth + 1) for name, hint in hints.items()}, required)
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind, include_extras=True)
+        fields = [field for field in dataclasses.fields(kind) if field.init]
+        missing = dataclasses.MISSING
+        required = [field.name for field in fields if field.default is missing and field.default_factory is missing]
+        return _object(
+            {field.name: annotation_to_schema(hints.get(field.name, Any), depth + 1) for field in fields}, required
+        )
+    return {}
+
+
+def _is_text_class(kind: type) -> bool:
+    import datetime  # lazy: rarely needed
+    import pathlib
+    import uuid
+
+    return issubclass(kind, (datetime.datetime, datetime.date, datetime.time, uuid.UUID, pathlib.PurePath))
+
+
+def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _union(members: list[dict[str, Any]]) -> dict[str, Any]:
+    if {} in members:
+        return {}
+    if all(set(member) == {"type"} for member in members):
+        return {"type": [member["type"] for member in members]}
+    return {"anyOf": members}
+
+
+def _constraints_to_schema(marks: tuple[Any, ...], base: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert constraints by duck typing: supports annotated-types and pydantic's Field without importing them."""
+    keywords: dict[str, Any] = {}
+    shortest, longest = _LENGTHS.get(str(base.get("type")), ("", ""))
+    for mark in marks:
+        if isinstance(mark, str):
+            keywords["description"] = mark.strip()[:MAX_DESCRIPTION_CHARS]
+            continue
+        description = getattr(mark, "description", None) or getattr(mark, "documentation", None)
+        if isinstance(description, str):
+            keywords["description"] = description.strip()[:MAX_DESCRIPTION_CHARS]
+        metadata = getattr(mark, "metadata", ())
+        for constraint in (mark, *(metadata if isinstance(metadata, list | tuple) else ())):
+            for name, word in _BOUNDS.items():
+                if _is_number(bound := getattr(constraint, name, None)):
+                    keywords[word] = bound
+            for name, word in (("min_length", shortest), ("max_length", longest)):
+                length = getattr(constraint, name, None)
+                if word and isinstance(length, int) and not isinstance(length, bool):
+                    keywords[word] = length
+            pattern = getattr(constraint, "pattern", None)
+            if isinstance(pattern, str) and base.get("type") == "string":
+                keywords["pattern"] = pattern
+    return keywords
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _inline_references(schema: Any, definitions: Mapping[str, Any] | None = None, depth: int = 0) -> dict[str, Any]:
+    """Inline the references of a class's own schema: they would be invalid inside the function's schema."""
+    definitions = schema.get("$defs", {}) if definitions is None else definitions
+    if depth > 4 * MAX_NESTED_CLASSES:
+        return {}
+    if isinstance(schema.get("$ref"), str):
+        return _inline_references(definitions.get(schema["$ref"].rpartition("/")[2], {}), definitions, depth + 1)
+    return {
+        name: _inline_value(value, definitions, depth + 1)
+        for name, value in schema.items()
+        if name not in ("$defs", "title")
+    }
+
+
+def _inline_value(value: Any, definitions: Mapping[str, Any], depth: int) -> Any:
+    if isinstance(value, Mapping):
+        return _inline_references(value, definitions, depth)
+    return [_inline_value(item, definitions, depth) for item in value] if isinstance(value, list) else value
+
+
+def with_default(schema: dict[str, Any], default: Any) -> dict[str, Any]:
+    """Add a default to the schema of a parameter, if JSON can express it."""
+    return {**schema, "default": default} if type(default) in _TYPES else schema
+
+
+_ARGUMENTS_HEADING = re.compile(r"^\s*(?:args|arguments|parameters|params)\s*:?\s*$", re.IGNORECASE)
+_ENTRY = re.compile(r"^\s+\*{0,2}(\w+)\s*(?:\([^)]{0,100}\))?\s*:\s+(\S.*)$")
+_FIELD = re.compile(r"^\s*:param\s+(?:[\w.\[\], |]{1,80}\s)?(\w+)\s*:\s*(.*)$")
+
+
+def parse_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    """Return the first paragraph of a docstring and the description of each parameter."""
+    text = getattr(function, "__doc__", None)
+    if not isinstance(text, str) or not text.strip():
+        return "", {}
+    lines = text.strip()[:20_000].splitlines()
+    first: list[str] = []
+    for line in lines:
+        if not line.strip() or _ARGUMENTS_HEADING.match(line) or _FIELD.match(line):
+            break
+        first.append(line.strip())
+    return " ".join(first)[:MAX_DESCRIPTION_CHARS], _parameters(lines)
+
+
+def _parameters(lines: list[str]) -> dict[str, str]:
+    """Parse Google style (`Args:` and indented lines) and Sphinx style (`:param name:`). Ignores continuation lines."""
+    descriptions: dict[str, str] = {}
+    is_inside = False
+    for line in lines:
+        if field := _FIELD.match(line):
+            descriptions[field[1]] = field[2].strip()[:MAX_DESCRIPTION_CHARS]
+        elif _ARGUMENTS_HEADING.match(line):
+            is_inside = True
+        elif is_inside and line.strip():
+            if entry := _ENTRY.match(line):
+                descriptions[entry[1]] = entry[2].strip()[:MAX_DESCRIPTION_CHARS]
+            elif line.rstrip().endswith(":"):
+                is_inside = False  # the next section starts
+    return descriptions

@@ -12,10 +12,8 @@ from mulligan.classify.classifier import classify
 from mulligan.classify.kinds import TOOL_INVALID_ARGUMENTS
 from mulligan.core.failure import Failure, Kind, Remedy, SettingsError, TookEffect, require_choice
 from mulligan.core.records import Effects, Fix, Outcome, Step
-from mulligan.recover.policy import Policy
-from mulligan.recover.repair import Suggestion, suggest
+from mulligan.recover.policy import EarlierCall, Mode, Policy, Suggestion, Tool
 from mulligan.recover.schema import compile_schema
-from mulligan.recover.tool import EarlierCall, Mode, Tool
 
 MAX_EARLIER_CALLS = 200
 """Earlier calls of a run that are considered, the latest."""
@@ -70,6 +68,8 @@ def suggest_repairs(
     """
     for name, value, choices in (("effects", effects or "once", get_args(Effects)), ("mode", mode, get_args(Mode))):
         require_choice(name, value, choices)
+    from mulligan.recover.repair import suggest  # lazy: needed for failures only
+
     failure = error if isinstance(error, Failure) else _failure(error, tool, arguments, classify)
     if isinstance(error, str) and match is not None:
         failure = match(tool, failure, error, arguments)

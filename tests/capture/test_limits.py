@@ -40,9 +40,9 @@ class Simulation:
         self.loop = asyncio.SelectorEventLoop(self._selector)
         self.loop.time = lambda: self._selector.skipped  # type: ignore[method-assign]
         self.rehearsal = Sandbox(policy=Policy(**policy), record="off")
-        kit = self.rehearsal.components.kit
+        kit = self.rehearsal.components.capture
         object.__setattr__(kit, "timer", lambda: self._selector.skipped)
-        object.__setattr__(kit, "asleep", asyncio.sleep)
+        object.__setattr__(kit, "async_sleep", asyncio.sleep)
         self.executed = 0
         self.begun = 0
 
@@ -390,8 +390,8 @@ def test_no_attempt_begins_after_the_deadline_and_no_wait_goes_beyond_it(timeout
         now += seconds
         slept.append(now)
 
-    kit = played.components.kit
-    for name, value in {"timer": lambda: now, "sleep": sleep, "chance": lambda: chance}.items():
+    kit = played.components.capture
+    for name, value in {"timer": lambda: now, "sleep": sleep, "random": lambda: chance}.items():
         object.__setattr__(kit, name, value)
 
     @played.mulligan.tool(effects="none", timeout=timeout)
@@ -409,7 +409,7 @@ def test_no_attempt_begins_after_the_deadline_and_no_wait_goes_beyond_it(timeout
 
 
 def test_where_a_wait_took_longer_than_it_should_no_attempt_follows_it(played: Sandbox) -> None:
-    kit = played.components.kit
+    kit = played.components.capture
     object.__setattr__(kit, "sleep", lambda seconds: played.backoffs.append(seconds + 60))
     executed: list[int] = []
 
@@ -514,9 +514,9 @@ def test_an_interrupt_leaves_wherever_it_comes(error: type[BaseException], where
     async def asleep(seconds: float) -> None:
         now("sleep")
 
-    kit = played.components.kit
+    kit = played.components.capture
     object.__setattr__(kit, "sleep", lambda seconds: now("sleep"))
-    object.__setattr__(kit, "asleep", asleep)
+    object.__setattr__(kit, "async_sleep", asleep)
     tool = played.mulligan.tool(name="work", verify=averify if is_async else verify)(awork if is_async else work)
 
     def drive() -> None:
@@ -781,7 +781,7 @@ def test_identical_failures_leave_a_tool_on_the_fast_path(played: Sandbox) -> No
         for _ in range(4):
             with pytest.raises(KeyError):
                 read("a.txt")
-        assert not read.__mulligan__.rules(played.components.kit, None).guard.needs_admission_check
+        assert not read.__mulligan__.rules(played.components.capture, None).tool_limits.needs_admission_check
 
 
 @pytest.mark.parametrize("spirals", ["report", "block"])
@@ -936,7 +936,7 @@ def test_circuit_breaker_option_that_cannot_be_meant_is_refused(wrap: Any, bad: 
 def test_circuit_of_real_calls_opens_only_by_the_rule_and_closes_by_any_success(events, attempts):
     played = Sandbox(policy=Policy(attempts=attempts), record="off")
     now = 0.0
-    object.__setattr__(played.components.kit, "timer", lambda: now)
+    object.__setattr__(played.components.capture, "timer", lambda: now)
 
     def work(is_bad: bool, seconds: float) -> str:
         nonlocal now
@@ -946,7 +946,7 @@ def test_circuit_of_real_calls_opens_only_by_the_rule_and_closes_by_any_success(
         return "ok"
 
     call = played.mulligan.tool(name="work")(work)
-    guard = call.__mulligan__.rules(played.components.kit, None).guard
+    guard = call.__mulligan__.rules(played.components.capture, None).tool_limits
     results: list[tuple[float, bool]] = []
     was_open = False
     for pause, is_bad, seconds in events:
@@ -1022,7 +1022,7 @@ def test_circuit_counts_every_result_at_its_end(attempts: int, seconds: float) -
     """Three failures of seven results open nothing, after idle time too; four of eight do, however long calls take."""
     played = Sandbox(policy=Policy(attempts=attempts))
     now = 0.0
-    object.__setattr__(played.components.kit, "timer", lambda: now)
+    object.__setattr__(played.components.capture, "timer", lambda: now)
 
     async def work(is_bad: bool) -> str:
         await asyncio.sleep(0)  # all are under way together, and end within a second
@@ -1031,7 +1031,7 @@ def test_circuit_counts_every_result_at_its_end(attempts: int, seconds: float) -
         return "ok"
 
     tool = played.mulligan.tool(name="work")(work)
-    guard = tool.__mulligan__.rules(played.components.kit, None).guard
+    guard = tool.__mulligan__.rules(played.components.capture, None).tool_limits
 
     async def call(*script: bool) -> None:
         nonlocal now

@@ -11,7 +11,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from mulligan.capture.model_stream import Opening
+from mulligan.capture.model_calls import convert_answer
+from mulligan.capture.stream import StreamOpener
 from mulligan.core.conversation import get_field
 from mulligan.core.failure import SettingsError
 
@@ -52,15 +53,12 @@ def wrap_client(client: Any, wrap: Wrapper, rewrap: Wrapper) -> Any:
         method = getattr(target, name)
         if hasattr(method, "__mulligan__"):
             raise SettingsError("This client is already wrapped. Use the wrapped client that wrap_client returned.")
-        endpoint = str(get_field(client_copy, "base_url") or "")
-        if path in STREAM_METHODS:
-            setattr(
-                target,
-                name,
-                _make_stream_opener(wrap(_set_name_and_endpoint(_as_stream_function(method), path, endpoint))),
-            )
-        else:
-            setattr(target, name, wrap(_set_name_and_endpoint(_as_plain_function(method), path, endpoint)))
+        is_stream = path in STREAM_METHODS
+        function = _as_function(method, _is_async(method), is_awaited=not is_stream)
+        function.__name__ = path  # every client has a method `create`
+        function.endpoint = str(get_field(client_copy, "base_url") or "")
+        recovering = wrap(function)
+        setattr(target, name, _make_stream_opener(recovering) if is_stream else recovering)
     for name in COPY_METHODS:
         if _takes_options(copy_method := get_field(client_copy, name)):
             setattr(client_copy, name, _wrap_copy_method(copy_method, rewrap))
@@ -99,17 +97,7 @@ def make_key_refresher(refresh: Callable[..., Any], client: Any) -> Callable[...
         return answer
 
     takes = bool(inspect.signature(refresh).parameters)
-    if inspect.iscoroutinefunction(refresh):
-
-        async def aask(failure: Any) -> Any:
-            return apply_key(await (refresh(failure) if takes else refresh()))
-
-        return aask
-
-    def ask(failure: Any) -> Any:
-        return apply_key(refresh(failure) if takes else refresh())
-
-    return ask
+    return convert_answer(lambda failure: refresh(failure) if takes else refresh(), refresh, apply_key)
 
 
 def _get_path(thing: Any, path: str) -> Any:
@@ -136,50 +124,35 @@ def _is_async(method: Any) -> bool:
     return inspect.iscoroutinefunction(inspect.unwrap(method)) or type(method.__self__).__name__.startswith("Async")
 
 
-def _as_stream_function(method: Any) -> Any:
-    """Return a function for the context manager, which is entered as part of the attempt."""
-    if not _is_async(method):
-        return _as_plain_function(method)
+def _as_function(method: Any, is_async: bool, *, is_awaited: bool = True, **defaults: Any) -> Any:
+    """Wrap a method in a plain function that shows whether it is async: client methods hide it behind a decorator.
+
+    `is_awaited` is False if an async client's method itself is not async. `defaults` are arguments to add.
+    """
+    if is_async:
+
+        @functools.wraps(method)
+        async def acall(*args: Any, **kwargs: Any) -> Any:
+            answer = method(*args, **(defaults | kwargs))
+            return await answer if is_awaited else answer
+
+        return acall
 
     @functools.wraps(method)
-    async def stream(*args: Any, **kwargs: Any) -> Any:
-        return method(*args, **kwargs)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return method(*args, **(defaults | kwargs))
 
-    return stream
+    return call
 
 
 def _make_stream_opener(recovering: Any) -> Any:
     """Return a method that returns a stream context manager, like the client's own."""
 
     @functools.wraps(recovering)
-    def stream(*args: Any, **kwargs: Any) -> Opening:
-        return Opening(recovering.__mulligan__, args, kwargs)
+    def stream(*args: Any, **kwargs: Any) -> StreamOpener:
+        return StreamOpener(recovering.__mulligan__, args, kwargs)
 
     return stream
-
-
-def _as_plain_function(method: Any) -> Any:
-    """Wrap a method in a plain function that shows whether it is async: client methods hide it behind a decorator."""
-    if _is_async(method):
-
-        @functools.wraps(method)
-        async def acreate(*args: Any, **kwargs: Any) -> Any:
-            return await method(*args, **kwargs)
-
-        return acreate
-
-    @functools.wraps(method)
-    def create(*args: Any, **kwargs: Any) -> Any:
-        return method(*args, **kwargs)
-
-    return create
-
-
-def _set_name_and_endpoint(function: Any, name: str, endpoint: str) -> Any:
-    """Set the full name, because every client has a method `create`, and the endpoint of its calls."""
-    function.__name__ = name
-    function.endpoint = endpoint
-    return function
 
 
 class LiteLLMFunctions:
@@ -194,24 +167,9 @@ class LiteLLMFunctions:
                 "Pass the litellm module."
             )
         for name in function_names:
-            setattr(self, name, wrap(_disable_retries(getattr(module, name), name)))
+            function = getattr(module, name)
+            # Its own retries are off, unless the caller sets them.
+            setattr(self, name, wrap(_as_function(function, name.startswith("a"), num_retries=0, max_retries=0)))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._module, name)
-
-
-def _disable_retries(function: Any, name: str) -> Any:
-    """Disable the retries of a LiteLLM function, unless the caller sets them."""
-    if name.startswith("a"):
-
-        @functools.wraps(function)
-        async def acall(*args: Any, **kwargs: Any) -> Any:
-            return await function(*args, **{"num_retries": 0, "max_retries": 0, **kwargs})
-
-        return acall
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **{"num_retries": 0, "max_retries": 0, **kwargs})
-
-    return call

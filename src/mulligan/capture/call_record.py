@@ -1,0 +1,491 @@
+"""What is recorded of a call: its attempts as steps, from the start of the first to the end of the last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import Token
+from typing import Any
+
+import msgspec
+
+from mulligan.capture import run as run_module
+from mulligan.capture.context import CaptureContext, reset
+from mulligan.capture.limits import CallLimits
+from mulligan.capture.run import ActiveRun, CallScope, CurrentRun, current_step, retrying_scope
+from mulligan.capture.run_judge import enter_task
+from mulligan.capture.value_recording import MUTABLE_TYPES, copy_arguments
+from mulligan.capture.wrapped_function import CallRules, WrappedFunction
+from mulligan.core.events import AnyEvent, StepEnded, StepStarted
+from mulligan.core.failure import Failure
+from mulligan.core.fast_path import (
+    IMMUTABLE_TYPES,
+    StandaloneRun,
+    SuccessRecord,
+    journal_values,
+    restore_value,
+    snapshot_value,
+)
+from mulligan.core.links import CallFacts
+from mulligan.core.records import Change, Outcome, Recovery, RecoveryStop, Step
+from mulligan.recover.plan import AttemptMove, RecoveryFailed
+from mulligan.recover.policy import Policy, PrerequisiteCall, Tool
+
+MAX_LEARNED_NAMES = 200
+"""Names beyond its own parameters that are remembered of a function that accepts any."""
+_UNPREPARED: Any = None
+"""The value of attributes that a call has only after `prepare`: most calls succeed at once and never need them."""
+
+
+class RepairedRequest(msgspec.Struct, frozen=True):
+    """A model's request that was rejected before anything could execute, and its repair."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    failure: Failure
+    recovery: Recovery
+
+
+class RecordedCall(CallScope, eq=False):
+    """The record of one call. It is also the scope of its first attempt.
+
+    `record_success` records a first attempt and builds nothing else: most calls end there.
+    """
+
+    wrapped: WrappedFunction
+    rules: CallRules
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    success_record: SuccessRecord | None = None
+    """What is recorded if the first attempt succeeds; None if the player makes the first attempt."""
+    journal_values: Sequence[Any] | None = None
+    is_standalone: bool = False
+    """Whether the call is outside any run. Its own run is created on request, which is rare."""
+    start_time: float = 0.0
+    ended_at: float | None = None
+    """When the function returned or raised: the time for classification does not count."""
+    result: Any = None
+    error: Exception | None = None
+    has_ended: bool = False
+    values: Mapping[str, Any] | None = None
+    """A copy of the arguments, if these are not recorded in full. Links are judged by it."""
+    facts: CallFacts | None = None
+    """What the run knew when the call started."""
+
+    is_prepared: bool = False
+    # From here on, the attributes of a call that a player makes.
+    arguments: Mapping[str, Any] = _UNPREPARED
+    """The arguments of the first attempt, by name."""
+    tool: Tool = _UNPREPARED
+    policy: Policy = _UNPREPARED
+    limits: CallLimits = _UNPREPARED
+    open_stream: Callable[[Any], Any] | None = None
+    """Converts the function's return value, if it is a stream."""
+    adapt: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
+    """Changes how the function is called, for example in a thread."""
+    repaired_request: RepairedRequest | None = None
+    must_check: bool = False
+    """Whether arguments are checked against the schema before each attempt."""
+    answers_model: bool = False
+    """Whether the answer goes to a model, which then needs no notes beside it."""
+    turn: tuple[int, int] | None = None
+    """The loop and the number of the model turn that requested the call."""
+    failure: Failure | None = None
+    """The failure of the last attempt."""
+    recovery_failed: RecoveryFailed | None = None
+    stop: RecoveryStop | None = None
+    note: str = ""
+    """The note for the model about a call that succeeded only after a repair."""
+    attempt_count: int = 0
+    attempt_arguments: Mapping[str, Any] = _UNPREPARED
+    """The arguments of the last attempt, by name."""
+    changes: tuple[Change, ...] = ()
+    """All repairs so far."""
+    backoffs: tuple[float, ...] = ()
+    prerequisites: tuple[PrerequisiteCall, ...] = ()
+    """The prerequisite calls that succeeded."""
+    replacement: Callable[..., Any] | None = None
+    """The function that this attempt calls instead of the wrapped one: that of another model."""
+    step_metadata: dict[str, Any] | None = None
+    """Metadata of the next attempt."""
+    pending_event: AnyEvent | None = None
+    """An event to publish before the next attempt."""
+    _last_call: tuple[tuple[Any, ...], Mapping[str, Any]] = _UNPREPARED
+    _scope: CallScope | None = None
+    """The scope of the attempt in progress."""
+    _context_tokens: tuple[Token[Any], Token[Any] | None] | None = None
+    """What restores the scope and the deadline."""
+    _attempt_start: float = 0.0
+    _step: Step | None = None
+    """The attempt in progress."""
+    _last_step: Step | None = None
+    """The last attempt that ended."""
+    _unpublished: tuple[Step, Any] | None = None
+    """A failed attempt with its result. It is published as soon as the next move is known."""
+    _planned: Recovery | None = None
+    """The recovery before the next attempt, until that starts."""
+    _is_cancelled: bool = False
+    _is_admitted: bool = False
+
+    @property
+    def capture(self) -> CaptureContext:
+        return self.rules.capture
+
+    @property
+    def run(self) -> ActiveRun:
+        """The run. That of a standalone call is created by calls inside it, or because it failed."""
+        if self.known_run is None:
+            assert self.success_record is not None
+            with run_module.lock():  # several tasks of the call may ask at once
+                if self.known_run is None:
+                    run = ActiveRun(
+                        self.capture,
+                        "",
+                        self.rules.run_options,
+                        is_standalone=True,
+                        id=self.success_record.run,
+                        started_at=int(self.success_record.started_at * 1000),
+                    )
+                    run.next_number()  # that of this call
+                    run.is_open = not self.has_ended
+                    if self.known_run is None:  # otherwise a signal handler has created it meanwhile
+                        self.known_run = run
+        assert self.known_run is not None
+        return self.known_run
+
+    def run_scope(self) -> ActiveRun | CurrentRun:
+        """Return a context manager for the run of this call. It ends the run of a standalone call."""
+        if self.is_standalone:
+            self.run.is_implicit = True
+            return self.run
+        return self.run.as_current()
+
+    def record_success(self, result: Any, start_time: float, token: Token[Any]) -> bool:
+        """Record that the first attempt returned. Return False if its result is a failure."""
+        rules, record = self.rules, self.success_record
+        capture = rules.capture
+        assert record is not None
+        try:
+            now = capture.timer()
+            if rules.result_checker is not None and rules.result_checker.is_failure(result, record.keywords):
+                self.start_time, self.ended_at, self.result = start_time, now, result
+                self._leave_first(token)
+                return False
+            if self.is_retrying or (rules.is_single and self.retrying_scope is None):
+                rules.tool_limits.count_success(now)
+            self.is_retrying = False
+            reset(capture.current_scope, token)
+            run = self.known_run
+            if not rules.is_recorded_in_full or (
+                run is not None and (self.is_standalone or run.has_failures or run.item_scopes is not None)
+            ):
+                self._record_success(result, now - start_time)
+                return True
+            record.duration_seconds = now - start_time
+            record.result = snapshot_value(result)
+            if run is None:
+                self.has_ended = True
+            else:
+                judge = run.judge or run.ensure_judge()
+                judge.note_success(record.template, record.positional, record.keywords)
+                run.remember_success(record)
+            put_success = capture.put_success
+            if put_success is None or capture.listeners:
+                capture.publish_success(record)
+            else:
+                put_success(record, self.journal_values)
+        except Exception as error:  # noqa: BLE001 - inlined guard: the call succeeded, unrecorded
+            capture.log_internal_error("Recording the end of a call", error)
+        return True
+
+    def _record_success(self, result: Any, seconds: float) -> None:
+        """Record a success in reduced form, in a run with failures, or with the end of its own run."""
+        rules, run, record = self.rules, self.known_run, self.success_record
+        assert record is not None
+        if rules.is_off and (run is None or not run.has_failures):
+            self.has_ended = True
+            if run is not None:
+                run.is_open = run.is_open and not self.is_standalone
+            return
+        run = run or self.run
+        tokens = self._count_tokens(record.seq, record.parent, result)
+        ends_run = self.is_standalone and not run.has_started
+        success = msgspec.structs.replace(
+            record,
+            duration_seconds=seconds,
+            result=snapshot_value(rules.value_recorder.result(result)),
+            standalone_run=StandaloneRun.from_run(run.record) if ends_run else None,
+            tokens=tokens,
+        )
+        step: Step | None = None
+        if run.has_failures:
+            step = msgspec.structs.replace(
+                self._first_step(), result=restore_value(success.result), duration_seconds=seconds, tokens=tokens
+            )
+            self.facts = self._complete_facts(
+                self.facts or CallFacts(failures_before=0, task=enter_task()), self.values or step.arguments
+            )
+            step = run.judge_step(
+                step, self.capture, self.facts, values=self.values, value_recorder=rules.value_recorder
+            )
+        if not self.is_standalone:
+            run.remember_success(success)
+            if record.template.type != "model":
+                values = self.values or record.arguments
+                run.note_success(rules.template.tool_key, values, run.scope_of_call(rules.items, values))
+        if step is not None and step.links:
+            self.capture.publish_safely(StepEnded(step))
+        elif not rules.is_off:
+            self.capture.publish_success(success)  # redacted on the recorder's thread
+        if ends_run:
+            run.is_open = False
+        elif self.is_standalone:
+            run.finish(None)
+
+    def keep_failure(self, error: Exception, start_time: float, token: Token[Any]) -> None:
+        """Keep what the first attempt raised for `moves`."""
+        self.error, self.start_time, self.ended_at = error, start_time, self.capture.timer()
+        self._leave_first(token)
+
+    def record_cancelled(self, error: BaseException, start_time: float, token: Token[Any]) -> None:
+        """Record that the first attempt was interrupted, which is no failure."""
+        with self.capture.guard("Recording a cancelled call"):
+            seconds = self.capture.timer() - start_time
+            self._leave_first(token)
+            self.run.start()
+            step = msgspec.structs.replace(self._first_step(), outcome="cancelled", duration_seconds=seconds)
+            self.run.publish_step(step, self.capture)
+            if self.is_standalone:
+                self.run.is_implicit = True
+                self.run.finish(error)
+
+    def _leave_first(self, token: Token[Any]) -> None:
+        self.is_retrying = False
+        reset(self.capture.current_scope, token)
+
+    def _first_step(self) -> Step:
+        assert self.success_record is not None
+        return self.success_record.to_step(self.rules.template.name, dict(self.success_record.arguments), None)
+
+    def _record_start(self, move: AttemptMove) -> None:
+        run, capture, tool = self.run, self.capture, self.tool
+        if self.facts is None:
+            self.facts = self._start_facts()
+        parent = current_step(capture, run)
+        number = 0 if self._is_left_out else run.next_number()
+        self.number = self.number or number
+        if move.recovery is not None:
+            self.changes += tuple(move.recovery.changes)
+        self.values = self.rules.value_recorder.values(move.arguments)
+        self._step = self._new_step(
+            number,
+            tool.name,
+            move.arguments,
+            attempt=self.attempt_count,
+            metadata=self.step_metadata,
+            recovery=self.rules.value_recorder.recovery(move.recovery),
+        )
+        outer = retrying_scope(capture)
+        is_retrying = outer is None and tool.mode != "observe" and self.policy.attempts > 1
+        self._scope = CallScope(run, number or parent, outer, is_retrying)
+        if self.pending_event is not None:
+            capture.publish_safely(self.pending_event)
+        self.step_metadata = self.pending_event = None
+        capture.publish_safely(StepStarted(self._step))
+        has_timeout = self.wrapped.options.timeout is not None
+        self._context_tokens = (
+            capture.current_scope.set(self._scope),
+            capture.deadline.set(self.limits.deadline) if has_timeout else None,
+        )
+        self._attempt_start = capture.timer()
+
+    @property
+    def _is_left_out(self) -> bool:
+        """Whether the call is not recorded although its run is."""
+        return self.rules.is_off and not self.run.capture.is_recording_off
+
+    def _start_facts(self) -> CallFacts:
+        facts = self.run.call_facts(turn=self.turn, receiver=self.wrapped.receiver(self.args))
+        return self._complete_facts(facts, self.arguments)
+
+    def _complete_facts(self, facts: CallFacts, arguments: Mapping[str, Any]) -> CallFacts:
+        options, items = self.wrapped.options, self.rules.items
+        return msgspec.structs.replace(
+            facts,
+            item=self.run.scope_of_call(items, arguments),
+            item_arguments=items,
+            privileged=tuple(options.privileged),
+            is_destructive=options.destructive,
+        )
+
+    def _new_step(self, number: int, name: str, arguments: Mapping[str, Any], **fields: Any) -> Step:
+        recorded, user_text = self.rules.value_recorder.arguments(arguments, self.replacement is not None)
+        self.run.set_context_if_unset(user_text)
+        return Step(
+            run=self.run.id,
+            seq=number,
+            call=self.number or number,
+            parent=current_step(self.capture, self.run),
+            type=self.wrapped.options.type,
+            name=name,
+            server=self.tool.server,
+            arguments=recorded,
+            started_at=self.capture.now(),
+            key=self.tool.recorded_key,
+            **fields,
+        )
+
+    def _count_tokens(self, number: int, parent: int | None, answer: Any) -> dict[str, int] | None:
+        value_recorder = self.rules.value_recorder
+        if not value_recorder.is_model:
+            return None
+        return self.run.deduplicate_tokens(number, parent, value_recorder.tokens(answer))
+
+    def _changed_arguments(self) -> list[str]:
+        """Return the arguments that the last attempt has modified in place.
+
+        They are neither restored nor replaced: the caller may hold them to receive values, and others may, too.
+        """
+        arguments, last, value_recorder = self.attempt_arguments, self._last_step, self.rules.value_recorder
+        if (
+            last is None
+            or last.attempt != self.attempt_count
+            or all(type(value) in IMMUTABLE_TYPES for value in arguments.values())
+        ):
+            return []
+        before = last.arguments if self.values is None else self.values
+        now = value_recorder.arguments(arguments)[0] if value_recorder.is_model else copy_arguments(arguments)
+        return [
+            name
+            for name, value in arguments.items()
+            if isinstance(value, MUTABLE_TYPES) and now.get(name) != before.get(name)
+        ]
+
+    def _leave(self) -> None:
+        if self._scope is not None:
+            self._scope.is_retrying = False
+        tokens, self._context_tokens = self._context_tokens, None
+        if tokens is not None:
+            reset(self.capture.current_scope, tokens[0])
+            if tokens[1] is not None:
+                reset(self.capture.deadline, tokens[1])
+
+    def _record_end(self, outcome: Outcome, result: Any) -> None:
+        step, self._step = self._step, None
+        ended_at = self.capture.timer() if self.ended_at is None else self.ended_at
+        if step is None:
+            return
+        with self.capture.guard("Recording the end of a call"):
+            if outcome != "cancelled":
+                self.limits.record_result(self.attempt_arguments, self.failure, self.replacement)
+            value_recorder = self.rules.value_recorder
+            failure = value_recorder.failure(self.failure, self.attempt_arguments)
+            self._last_step = msgspec.structs.replace(
+                step,
+                outcome=outcome,
+                failure=failure,
+                duration_seconds=ended_at - self._attempt_start,
+                tokens=self._count_tokens(step.seq, step.parent, result),
+                effects=None if failure is None else self.tool.effects,
+            )
+            self._unpublished = self._last_step, value_recorder.result(result)
+            if self.failure is None or outcome == "cancelled":
+                self._publish_ended(None)
+
+    def _publish_ended(self, stop: RecoveryStop | None) -> None:
+        """Publish the attempt that has ended, with the stop reason if it was the last."""
+        unpublished, self._unpublished = self._unpublished, None
+        if unpublished is None:
+            return
+        with self.capture.guard("Recording the end of a call"):
+            step, result = unpublished
+            ended = msgspec.structs.replace(step, result=result, stop=self.rules.value_recorder.stop(stop))
+            self._publish(ended, is_final=step.outcome != "failure" or stop is not None)
+
+    def _publish_skipped(self, stop: RecoveryStop | None) -> None:
+        """Publish why a planned attempt, whose backoff has passed, is not made after all."""
+        planned, self._planned = self._planned, None
+        if self._last_step is None or self.failure is None or not self._last_step.seq:
+            return
+        with self.capture.guard("Recording the stop reason"):
+            self._publish_addition(
+                outcome="cancelled",
+                result=None,
+                tokens=None,
+                metadata=None,
+                started_at=self.capture.now(),
+                duration_seconds=0.0,
+                recovery=self.rules.value_recorder.recovery(planned),
+                stop=self.rules.value_recorder.stop(stop),
+            )
+
+    def _publish_addition(self, **fields: Any) -> None:
+        """Publish a step that follows the last attempt and is none itself."""
+        if self._last_step is not None:
+            self._last_step = msgspec.structs.replace(
+                self._last_step, seq=self.run.next_number(), attempt=self.attempt_count + 1, failure=None, **fields
+            )
+            self._publish(self._last_step, is_final=True)
+
+    def _publish_rejected(self, request: RepairedRequest) -> None:
+        """Publish the request that was rejected before it became an attempt, so that what follows is its repair."""
+        self.attempt_count = 1
+        if self._is_left_out:
+            return
+        self.number = self.run.next_number()
+        failure = self.rules.value_recorder.failure(request.failure, request.arguments)
+        self._last_step = self._new_step(
+            self.number, request.name, request.arguments, outcome="failure", failure=failure
+        )
+        self.facts = self._start_facts()
+        self.run.publish_step(self._last_step, self.capture, self.facts, is_final=False)
+
+    def use_answer(self, answer: Any, recovery: Recovery, started_at: int, started: float) -> None:
+        """Use an answer that did not come from the function as the result, and record where it came from."""
+        self._publish_ended(None)
+        self.error, self.failure, self.result = None, None, answer
+        self._publish_addition(
+            outcome="success",
+            result=self.rules.value_recorder.result(answer),
+            started_at=started_at,
+            duration_seconds=self.capture.timer() - started,
+            recovery=recovery,
+        )
+
+    def _publish(self, step: Step, *, is_final: bool) -> None:
+        """Publish an attempt that has ended. Links are judged by its arguments, also if less is recorded of them."""
+        value_recorder, run = self.rules.value_recorder, self.run
+        run.publish_step(
+            step, self.capture, self.facts, is_final=is_final, values=self.values, value_recorder=value_recorder
+        )
+        if step.outcome == "success" and step.type != "model" and not run.is_implicit:
+            arguments = step.arguments if self.values is None else self.values
+            item = self.facts.item if self.facts is not None else ()
+            run.note_success(step.tool_key, arguments if isinstance(arguments, Mapping) else {}, item)
+
+
+def snapshot_arguments(call: RecordedCall, record: SuccessRecord) -> None:
+    """Store any arguments in the record of the first attempt, as they are now."""
+    wrapped, rules = call.wrapped, call.rules
+    template, signature, value_recorder = rules.template, wrapped.signature, rules.value_recorder
+    arguments: Mapping[str, Any] = signature.bind(call.args, call.kwargs)
+    user_text = None
+    if value_recorder.is_reduced:
+        call.values = value_recorder.values(arguments)
+        arguments, user_text = value_recorder.arguments(arguments)
+    elif (
+        signature.is_unrestricted
+        and template.lookup_name is not None
+        and len(template.recordable_names) < MAX_LEARNED_NAMES
+    ):
+        template.recordable_names = template.recordable_names.union(
+            name for name in call.kwargs if signature.can_name(name) and template.lookup_name(name)[:2] == (name, False)
+        )
+    record.positional = ()
+    call.journal_values = journal_values(template, arguments)
+    record.is_immutable = IMMUTABLE_TYPES.issuperset(map(type, arguments.values()))
+    if record.is_immutable or value_recorder.is_reduced:
+        record.keywords = dict(arguments)
+    else:
+        record.keywords = {name: snapshot_value(value) for name, value in arguments.items()}
+    if user_text is not None:
+        call.run.set_context_if_unset(user_text)

@@ -1,0 +1,348 @@
+"""A wrapped function: its options, its signature, and the rules for its calls."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import msgspec
+from msgspec.structs import force_setattr
+
+from mulligan.capture.context import (
+    LEARNS,
+    MODES,
+    NO_OPTIONS,
+    RECORDINGS,
+    CaptureContext,
+    CaptureSource,
+    Recording,
+    RunOptions,
+    strictest,
+)
+from mulligan.capture.limits import SchemaMismatchError, TargetResolver
+from mulligan.capture.result_checks import Empty, ResultChecker
+from mulligan.capture.run_judge import find_receiver
+from mulligan.capture.signature import Signature, code_of, name_of, qualified_name_of
+from mulligan.capture.value_recording import ValueRecorder
+from mulligan.core import fork_safety
+from mulligan.core.failure import SettingsError, require_choice
+from mulligan.core.fast_path import CallTemplate, StandaloneRun
+from mulligan.core.links import Receiver
+from mulligan.core.log import log
+from mulligan.core.records import Effects, Run, StepType
+from mulligan.recover.budget import TARGET_ARGUMENTS, ToolLimits
+from mulligan.recover.plan import RecoveryMoves
+from mulligan.recover.policy import Learn, Mode, Policy, Tool, make_tool_key
+
+TOOL_TYPES = ("tool", "model", "retrieval")
+NO_TOOL_LIMITS = ToolLimits(Policy())
+"""The limits of tools in observe mode: they are never retried."""
+Planner = Callable[..., RecoveryMoves]
+"""Plans the recovery of a model call: see `ModelCalls.plan`."""
+
+
+class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a wrapped function."""
+
+    name: str = ""
+    server: str | None = None
+    type: StepType = "tool"
+    effects: Effects = "once"
+    mode: Mode | None = None
+    record: Recording | None = None
+    detect_errors: bool = True
+    empty_result: Empty = "success"
+    schema: Mapping[str, Any] | None = None
+    privileged: Iterable[str] = ()
+    unprivileged: Iterable[str] = ()
+    destructive: bool = False
+    verify: Callable[..., Any] | None = None
+    rejection_statuses: Iterable[int] = ()
+    timeout: float | None = None
+    policy: Policy | None = None
+    items: Iterable[str] = ()
+    learn: Learn | None = None
+    circuit_breaker: bool = False
+    model: Any = None
+    """The `ModelOptions` of a model."""
+
+    def __post_init__(self) -> None:
+        for name, choices in (
+            ("effects", get_args(Effects)),
+            ("type", TOOL_TYPES),
+            ("mode", get_args(Mode)),
+            ("record", get_args(Recording)),
+            ("learn", get_args(Learn)),
+            ("empty_result", get_args(Empty)),
+        ):
+            value = getattr(self, name)
+            if value is not None or name not in ("mode", "record", "learn"):
+                require_choice(name, value, choices)
+        if self.empty_result == "failure" and self.type != "retrieval":
+            raise SettingsError(
+                f'Invalid empty_result="failure" with type={self.type!r}. Use it with type="retrieval".'
+            )
+        for name, is_valid, advice in (
+            ("name", isinstance(self.name, str), "Use a string."),
+            ("detect_errors", isinstance(self.detect_errors, bool), "Use True or False."),
+            ("circuit_breaker", isinstance(self.circuit_breaker, bool), "Use True or False."),
+            (
+                "verify",
+                self.verify is None or callable(self.verify),
+                "Use a function that takes the tool's arguments.",
+            ),
+            ("timeout", self.timeout is None or _is_timeout(self.timeout), "Use a number of seconds above 0."),
+        ):
+            if not is_valid:
+                raise SettingsError(f"Invalid {name} {getattr(self, name)!r}. {advice}")
+        for name, kind, advice in (
+            ("schema", Mapping, "Use a JSON schema as a dictionary."),
+            ("policy", Policy, "Use a mulligan.Policy."),
+        ):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, kind):
+                raise SettingsError(f"Invalid {name} of type {type(value).__name__}. {advice}")
+        statuses = _to_tuple(self.rejection_statuses)
+        if statuses is None or not all(type(status) is int and 100 <= status <= 599 for status in statuses):
+            raise SettingsError(
+                f"Invalid rejection_statuses {self.rejection_statuses!r}. "
+                "Use a set of HTTP statuses, for example {422}."
+            )
+        force_setattr(self, "rejection_statuses", frozenset(statuses))
+        for name in ("privileged", "unprivileged", "items"):
+            names = _to_tuple(getattr(self, name))
+            if names is None or not all(isinstance(argument, str) for argument in names):
+                raise SettingsError(
+                    f"Invalid {name} {getattr(self, name)!r}. Use a list of argument names, for example ['amount']."
+                )
+            force_setattr(self, name, names)
+
+
+def _to_tuple(values: Any) -> tuple[Any, ...] | None:
+    """Return the members of an option. None for a text: iterated by character, it would protect nothing."""
+    return None if isinstance(values, str | bytes) or not isinstance(values, Iterable) else tuple(values)
+
+
+def _is_timeout(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e9
+
+
+@dataclass(slots=True, eq=False)
+class CallRules:
+    """The effective rules for the calls of one function in runs with the same options."""
+
+    capture: CaptureContext
+    template: CallTemplate
+    standalone_run: StandaloneRun
+    """The shared run fields of standalone calls."""
+    tool_limits: ToolLimits
+    value_recorder: ValueRecorder
+    run_options: RunOptions = NO_OPTIONS
+    """The options of a run for one standalone call."""
+    mode: Mode = "observe"
+    learn: Learn = "tell"
+    is_off: bool = False
+    is_recorded_in_full: bool = True
+    """Whether calls are recorded in full, with unchanged values."""
+    is_retried: bool = False
+    is_single: bool = False
+    """Whether a call has only one attempt but is still counted by the circuit breaker."""
+    result_checker: ResultChecker | None = None
+    items: tuple[str, ...] = ()
+    """Arguments that are declared to name items."""
+
+
+class WrappedFunction:
+    """A function with the data for its recovery. Available as `__mulligan__` of the recovering function."""
+
+    def __init__(self, function: Callable[..., Any], get_capture: CaptureSource, options: ToolOptions) -> None:
+        code = code_of(function)
+        self.function = function
+        self.get_capture = get_capture
+        self.options = options
+        self.name = options.name or name_of(function)
+        self.key = self._make_key()
+        """The identity of the tool: see `Tool.key`."""
+        self.signature = Signature(function)
+        self.is_method = self.signature.is_method
+        for option in ("privileged", "unprivileged", "items"):
+            self._reject_unknown(option, getattr(options, option))
+        self.is_stream = inspect.isgeneratorfunction(code)
+        self.is_async_stream = inspect.isasyncgenfunction(code)
+        self.is_async = self.is_async_stream or inspect.iscoroutinefunction(code)
+        self.needs_precheck = options.schema is not None or options.timeout is not None
+        """Whether each call needs a check before it is made: a schema or a timeout."""
+        self.verify = options.verify
+        if self.verify is not None and inspect.iscoroutinefunction(code_of(self.verify)) and not self.is_async:
+            raise SettingsError(f"verify is async and {self.name} is not. Use a function that is not async.")
+        self.planner: Planner | None = None
+        """Plans the recovery instead of `plan_recovery`: that of a model."""
+        self.target_resolver: TargetResolver | None = None
+        self.result_checker = ResultChecker(options.type, self.name, options.detect_errors, options.empty_result)
+        self.default_rules: CallRules | None = None
+        """The rules of a call that needs no precheck, in a run without options of its own."""
+        self._rules: tuple[CaptureContext | None, dict[RunOptions | None, CallRules]] = (None, {})
+        self._tools: dict[tuple[Mode, Learn], Tool] = {}
+        self._shareable_texts: frozenset[str] | None = None
+        self._has_warned = False
+        """Whether the warning about an unusable schema was logged."""
+
+    def _make_key(self) -> str:
+        """Return the tool key. Functions wrapped several times are one tool."""
+        inner = getattr(self.function, "__mulligan__", None)
+        if isinstance(inner, WrappedFunction):
+            return inner.key
+        server = self.options.server
+        function = "" if server else qualified_name_of(self.function)
+        # Local functions of one factory share a qualified name, so add the tool name.
+        if "<locals>" in function and function.rpartition(".")[2] != self.name:
+            function = f"{function} {self.name}"
+        return make_tool_key(self.name, server, function)
+
+    def _reject_unknown(self, option: str, names: Iterable[str]) -> None:
+        """Raise `SettingsError` for unknown argument names: a misspelled one would silently protect nothing."""
+        schema = self.options.schema or {}
+        argument_names = (*self.signature.names, *(schema.get("properties") or {}))
+        for name in names:
+            if not self.signature.is_unrestricted and name.partition(".")[0] not in argument_names:
+                raise SettingsError(
+                    f"{option}: {self.name} has no argument {name!r}. "
+                    f"Its arguments are {', '.join(argument_names) or 'none'}."
+                )
+
+    def schema(self) -> Mapping[str, Any] | None:
+        return self.options.schema if self.options.schema is not None else self.signature.schema()
+
+    def tool(self, mode: Mode, learn: Learn = "tell") -> Tool:
+        """Return the tool as recovery sees it."""
+        tool = self._tools.get((mode, learn))
+        if tool is None:
+            tool = self._tools[mode, learn] = Tool(
+                name=self.name,
+                server=self.options.server,
+                key=self.key,
+                effects=self.options.effects,
+                mode=mode,
+                learn=learn,
+                schema=self.schema,
+                privileged=frozenset(self.options.privileged),
+                unprivileged=frozenset(self.options.unprivileged),
+                destructive=self.options.destructive,
+                items=frozenset(self.options.items),
+                circuit_breaker=self.options.circuit_breaker,
+            )
+        return tool
+
+    def receiver(self, args: tuple[Any, ...]) -> Receiver | None:
+        """Return what a call with these arguments depends on besides them."""
+        return find_receiver(self.function, self.owner(args))
+
+    def owner(self, args: tuple[Any, ...]) -> Any:
+        """Return the object whose method is called, or None."""
+        return args[0] if self.is_method and args else None
+
+    def check(self, arguments: Mapping[str, Any]) -> None:
+        """Raise `SchemaMismatchError`, before execution, if arguments violate the schema."""
+        try:
+            with fork_safety.import_lock:
+                from mulligan.recover import schema as schemas  # lazy: few calls are checked before they are made
+            schema = self.schema()
+            named_arguments = {name: value for name, value in arguments.items() if not name.startswith("*")}
+            violations = schemas.validate_or_none(named_arguments, schema) if schema else []
+            if violations is None and self.options.schema is not None and not self._has_warned:
+                self._has_warned = True
+                if reason := schemas.compile_schema(self.options.schema).unusable_reason():
+                    log.warning("The schema of %s is unusable, so arguments are not checked: %s", self.name, reason)
+        except Exception:  # noqa: BLE001 - arguments that cannot be checked are accepted
+            return
+        if violations:
+            summary = "; ".join(
+                f"{'.'.join(map(str, violation.path))}: {violation.message}" if violation.path else violation.message
+                for violation in violations[:5]
+            )
+            raise SchemaMismatchError(f"The arguments do not match the schema: {summary}.")
+
+    def rules(self, capture: CaptureContext, run_options: RunOptions | None) -> CallRules:
+        """Return the rules for a call in a run with these options; None stands for a call outside any run."""
+        cached = self._rules
+        if cached[0] is not capture:
+            cached = self._rules = (capture, {})
+        return cached[1].get(run_options) or self._build_rules(capture, run_options, cached[1])
+
+    def _build_rules(
+        self, capture: CaptureContext, run_options: RunOptions | None, cache: dict[RunOptions | None, CallRules]
+    ) -> CallRules:
+        options, outer = self.options, run_options or NO_OPTIONS
+        if run_options is None:
+            record = options.record or capture.record
+        else:  # the stricter one wins, and a step never records more than its run
+            record = strictest(RECORDINGS, options.record, outer.record or capture.record) or capture.record
+        mode = strictest(MODES, options.mode, outer.mode) or capture.mode
+        learn = strictest(LEARNS, options.learn, outer.learn) or capture.learn
+        policy = options.policy or capture.policy
+        tool_limits = NO_TOOL_LIMITS
+        if mode != "observe":
+            names = self.signature.names
+            has_targets = self.signature.takes_any_name or any(name in TARGET_ARGUMENTS for name in names)
+            tool_limits = capture.budget.limits_for(
+                self.key, policy, has_targets=options.model is not None or has_targets
+            )
+        is_model, is_shape, is_off = options.type == "model", record == "shape", record == "off"
+        template = CallTemplate(  # one per context, because redaction settings differ
+            options.type,
+            self.name,
+            self.signature.positional_names,
+            self.signature.keyword_names,
+            options.server,
+            self.key if self.key != self.name else None,
+        )
+        template.is_reduced = is_shape or is_model
+        value_recorder = ValueRecorder(
+            is_shape=is_shape,
+            is_model=is_model,
+            shareable_texts=self.shareable_texts,
+            model=self.signature.default("model"),
+        )
+        rules = CallRules(
+            capture.recording(record),
+            template,
+            StandaloneRun.from_run(Run(id="", agent=capture.agent, environment=capture.environment)),
+            tool_limits,
+            value_recorder,
+            run_options=NO_OPTIONS if record == capture.record else RunOptions(record=record),
+            mode=mode,
+            learn="off" if mode == "observe" else learn,  # observe mode must not use memory
+            is_off=is_off,
+            is_recorded_in_full=not (is_off or template.is_reduced or options.items),
+            is_retried=mode != "observe" and policy.attempts > 1,
+            is_single=mode != "observe" and policy.attempts == 1,
+            result_checker=self.result_checker if self.result_checker.is_needed else None,
+            items=tuple(options.items),
+        )
+        if run_options in (None, NO_OPTIONS) and options.record in (None, capture.record) and not self.needs_precheck:
+            self.default_rules = rules
+        cache[run_options] = rules
+        return rules
+
+    def shareable_texts(self) -> Collection[str]:
+        """Return the shareable texts of the schema: the members of its enums."""
+        if self._shareable_texts is None:
+            try:
+                self._shareable_texts = frozenset(enum_members(self.schema()))
+            except Exception:  # noqa: BLE001 - a schema may be any object
+                self._shareable_texts = frozenset()
+        return self._shareable_texts
+
+
+def enum_members(schema: Mapping[str, Any] | None) -> set[str]:
+    """Return the enum members of a tool's schema."""
+    properties = (schema or {}).get("properties", {})
+    return {
+        member
+        for property_schema in properties.values()
+        if isinstance(property_schema, Mapping)
+        for member in property_schema.get("enum", ())
+        if isinstance(member, str)
+    }
