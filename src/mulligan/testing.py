@@ -21,7 +21,7 @@ from mulligan.core import calls
 from mulligan.core.events import AnyEvent, StepEnded
 from mulligan.core.records import History, Step, encode
 from mulligan.store.base import DEFAULT_TENANT, RunQuery
-from mulligan.store.memory import MemoryStore
+from mulligan.store.sqlite import MemoryStore
 
 FLUSH_TIMEOUT_SECONDS = 60.0
 """Maximum wait for the in-memory store. Only a very busy machine needs more than a second."""
@@ -43,12 +43,12 @@ class Sandbox:
         self.components = Components(
             read,
             open_store=lambda: self.store,
-            tools=lambda name: self.mulligan._find_tool(name) or api.default._find_tool(name),
+            find_tool=lambda name: self.mulligan._find_tool(name) or api.default._find_tool(name),
             clock=lambda: 1_700_000_000 + self._now(),
             timer=self._now,
             sleep=self.backoffs.append,
-            asleep=self._async_sleep,
-            chance=lambda: 0.0,
+            async_sleep=self._async_sleep,
+            random=lambda: 0.0,
         )
         self.components.stream.add_listener(self.events.append, thread="caller")
         self.mulligan._components, self.mulligan._is_off = self.components if read.enabled else None, not read.enabled

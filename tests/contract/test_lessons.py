@@ -11,8 +11,17 @@ from stores import Writer
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, StoreError, TookEffect
 from mulligan.core.records import Lesson, Run, Step, lesson_id, pattern_id
-from mulligan.store import tool_schemas
-from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery, ForgetRequest, LessonQuery, Revocation, Store
+from mulligan.store.base import (
+    DAY,
+    DEFAULT_TENANT,
+    SCHEMA_KIND,
+    FixQuery,
+    ForgetRequest,
+    LessonQuery,
+    Revocation,
+    Store,
+    update_schema,
+)
 
 NOW = 100 * DAY
 INVALID = Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO)
@@ -372,13 +381,11 @@ def test_what_rests_on_somebody_who_was_revoked_is_gone_at_once(store, write):
 def test_a_lesson_is_stale_once_its_tool_has_another_schema(store, write):
     prove(write)
     (lesson,) = learned(store)
-    first = tool_schemas.update_entry(None, "digest-1", NOW)
-    store.put(DEFAULT_TENANT, tool_schemas.SCHEMA_KIND, "search", first)
+    first = update_schema(None, "digest-1", NOW)
+    store.put(DEFAULT_TENANT, SCHEMA_KIND, "search", first)
     assert store.lesson(DEFAULT_TENANT, lesson.id, NOW + 2).state == "active"
 
-    store.put(
-        DEFAULT_TENANT, tool_schemas.SCHEMA_KIND, "search", tool_schemas.update_entry(first, "digest-2", NOW + DAY)
-    )
+    store.put(DEFAULT_TENANT, SCHEMA_KIND, "search", update_schema(first, "digest-2", NOW + DAY))
 
     (stale,) = store.lessons(DEFAULT_TENANT, LessonQuery(now=NOW + 2 * DAY))
     assert (stale.state, stale.stale) == ("proposed", True)

@@ -57,7 +57,7 @@ from mulligan.store.base import (
     parse_items,
 )
 from mulligan.store.counters import StatsQuery
-from mulligan.store.text_erasure import ERASED_MARK
+from mulligan.store.erasure import ERASED_MARK
 
 TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "too slow", fingerprint="f-timeout")
 REJECTED = Failure.of(
@@ -694,7 +694,7 @@ def test_the_most_frequent_patterns_since_a_day_are_those_that_add_up_to_most(st
 def test_the_patterns_most_given_up_since_a_day_are_those_that_add_up_to_most(store, write, limit, share):
     """Of every so many failures one is given up, and the others are overcome."""
     events: list[AnyEvent] = [RunStarted(run("run_1", 0))]
-    given_up: Counter[str] = Counter()
+    unrecovered: Counter[str] = Counter()
     seq = 1
     for number in range(24):
         for place in range(1 + number * 7 % 11):
@@ -708,13 +708,13 @@ def test_the_patterns_most_given_up_since_a_day_are_those_that_add_up_to_most(st
             events.append(StepEnded(step(seq, failure=failure, **about)))
             if is_overcome := share == 1 or place % share:
                 events.append(StepEnded(step(seq + 1, seq, 2, **about)))
-            given_up[f"f-{number:02d}"] += not is_overcome
+            unrecovered[f"f-{number:02d}"] += not is_overcome
             seq += 2
     write(*events)
 
     told = [(each.fingerprint, each.unrecovered) for each in found(store, since=DAY, limit=limit, order="unrecovered")]
 
-    in_order = sorted(given_up.items(), key=lambda item: (-item[1], pattern_id("search", item[0])))
+    in_order = sorted(unrecovered.items(), key=lambda item: (-item[1], pattern_id("search", item[0])))
     assert told == in_order[:limit]
 
 
@@ -926,7 +926,7 @@ def counted(histories: list[History]) -> dict[str, Any]:
         "attempts": sum(len(g) for _, g in groups),
         "first_try": sum(g[-1].outcome == "success" for _, g in groups if not any(each.has_failed for each in g)),
         "recovered": len(overcome),
-        "given_up": len(failed) - len(overcome),
+        "unrecovered": len(failed) - len(overcome),
         "runs": Counter(derive_status(h.run, h.steps, h.links) for h in histories),
     }
 
@@ -955,8 +955,8 @@ def test_stats_count_what_was_begun_in_a_time_range(store, write):
 
     assert (stats.grain, stats.since) == ("hour", hour)
     assert stats.total.runs == {"recovered": 1, "partial": 1}
-    assert (stats.total.calls, stats.total.first_try, stats.total.given_up) == (2, 1, 1)
-    assert (stats.total.attempts, stats.total.waited) == (3, 1_500_000)
+    assert (stats.total.calls, stats.total.first_try, stats.total.unrecovered) == (2, 1, 1)
+    assert (stats.total.attempts, stats.total.backoff_micros) == (3, 1_500_000)
     assert {kind: each.failures for kind, each in stats.total.kinds.items()} == {"tool/timeout": 2}
 
 
@@ -1167,7 +1167,7 @@ def answers(store: Store, tenant: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def all_stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Store]]:
     # A server counts nothing itself: what is behind it is one of the others, and a question over the wire takes long.
-    stores = {name: STORES[name](tmp_path_factory.mktemp(name)) for name in ("memory", "sqlite")}
+    stores = {name: STORES[name](tmp_path_factory.mktemp(name)) for name in ("lists", "memory", "sqlite")}
     yield stores
     for store in stores.values():
         store.close()
@@ -1182,7 +1182,7 @@ def test_all_stores_give_the_same_answers(all_stores, published, forgotten):
 @pytest.fixture(scope="module")
 def with_postgres(all_stores, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Store]]:
     store = STORES["postgres"](tmp_path_factory.mktemp("postgres"))
-    yield {"memory": all_stores["memory"], "postgres": store}
+    yield {"lists": all_stores["lists"], "postgres": store}
     store.close()
 
 
@@ -1201,7 +1201,7 @@ def same_answers(all_stores: dict[str, Store], published: Any, forgotten: str) -
         was_there = store.forget(tenant, ForgetRequest(run=forgotten)) if forgotten else None
         told[name] = {"kept": kept, "forgotten": was_there, **answers(store, tenant)}
 
-    first = told["memory"]
+    first = told["lists"]
     for name, answer in told.items():
         assert answer == first, name
     for history in first["runs"]:

@@ -19,9 +19,8 @@ from mulligan.record import memory_lookup as memory
 from mulligan.record.memory_lookup import MemoryLookup
 from mulligan.record.recorder import Recorder
 from mulligan.redaction import Redactor
-from mulligan.store import tool_schemas
-from mulligan.store.base import DEFAULT_TENANT
-from mulligan.store.store_location import StoreLocation
+from mulligan.store.base import DEFAULT_TENANT, SCHEMA_KIND
+from mulligan.store.urls import StoreLocation
 
 NOW = 1_700_000_000_000
 TOO_MANY = Failure.of(
@@ -130,10 +129,10 @@ def test_what_was_proven_under_another_schema_is_taken_back_by_a_call_and_not_by
     fill(place)
     recall.read_fixes("search", KEY, TOO_MANY, {"k": 60}, "before")
     with closing(place.open()) as store:
-        assert store.keys(DEFAULT_TENANT, tool_schemas.SCHEMA_KIND) == []
+        assert store.keys(DEFAULT_TENANT, SCHEMA_KIND) == []
     recall.fixes("search", KEY, TOO_MANY, {"k": 60}, "before")
     with closing(place.open()) as store:
-        assert store.keys(DEFAULT_TENANT, tool_schemas.SCHEMA_KIND) == ["search"]
+        assert store.keys(DEFAULT_TENANT, SCHEMA_KIND) == ["search"]
 
 
 def test_precedents_are_those_of_the_store_that_the_recorder_writes_to(recall, recorder, place, monkeypatch):

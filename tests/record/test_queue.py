@@ -15,18 +15,19 @@ from types import FrameType
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stores import stored_seqs
 
 from mulligan.core.events import AnyEvent, EventStream, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, StoreError
 from mulligan.core.fast_path import SuccessRecord
 from mulligan.core.records import Run, Step
-from mulligan.record import backlog, journal_framing, queue
 from mulligan.record import journal as journals
-from mulligan.record.journal_recovery import recover_journals
+from mulligan.record import journal_import, queue
+from mulligan.record.journal_import import recover_journals
 from mulligan.record.recorder import Recorder
 from mulligan.redaction import Redactor
 from mulligan.store.base import DEFAULT_TENANT
-from mulligan.store.memory import MemoryStore
+from mulligan.store.sqlite import MemoryStore
 
 CAPACITY = 20
 
@@ -101,13 +102,13 @@ class Host:
         raise AssertionError("it never comes to an end")
 
     def kept(self) -> list[str]:
-        return [run for run in self.made if len(self.store._room(DEFAULT_TENANT).histories.steps_of(run)) == 1]
+        return [run for run in self.made if stored_seqs(self.store, run) == [1]]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def small():
     """Everything is small, so that little happens often."""
-    written = journal_framing.event_frame
+    written = journals.event_frame
 
     def writing(event: AnyEvent) -> bytes:
         if isinstance(event, StepEnded) and event.step.name == "unwritable":
@@ -119,9 +120,9 @@ def small():
         patch.setattr(queue, "JOURNAL_ROTATE_BYTES", 1500)
         patch.setattr(queue, "MAX_ROTATED_RECORDS", 10)
         patch.setattr(queue, "event_frame", writing)
-        patch.setattr(backlog, "BATCH_RECORDS", 7)
-        patch.setattr(backlog, "MAX_IMPORTED_BATCHES", 2)
-        patch.setattr(backlog, "MAX_JOURNAL_BYTES", 30_000)
+        patch.setattr(journal_import, "BATCH_RECORDS", 7)
+        patch.setattr(journal_import, "MAX_IMPORTED_BATCHES", 2)
+        patch.setattr(journal_import, "MAX_JOURNAL_BYTES", 30_000)
         patch.setattr(journals, "PREALLOCATED_BYTES", 1000)
         yield
 
@@ -224,7 +225,7 @@ def test_a_record_that_can_never_be_kept_holds_up_nothing_where_it_waits_in_a_jo
 def test_a_journal_that_cannot_be_begun_leaves_no_open_run_behind_for_others_to_end(tmp_path, monkeypatch):
     def on_a_full_disk(folder: Path) -> journals.Journal:
         journal = journals.Journal(folder)
-        journal.write(journal_framing.event_frame(RunStarted(Run(id="run_open", started_at=1))))
+        journal.write(journals.event_frame(RunStarted(Run(id="run_open", started_at=1))))
         monkeypatch.setattr(journal, "write", fails)
         made.append(journal.path)
         return journal

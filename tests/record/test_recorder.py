@@ -22,24 +22,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stores import stored_seqs
 
 from mulligan.core.events import AnyEvent, EventStream, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, StoreError
 from mulligan.core.fast_path import SuccessRecord
 from mulligan.core.records import Run, Step, encode
-from mulligan.record import backlog, queue, worker
 from mulligan.record import journal as journals
+from mulligan.record import journal_import, queue
 from mulligan.record import recorder as recording
-from mulligan.record.dropped_records import count_dropped
-from mulligan.record.journal import read_frames
-from mulligan.record.journal_framing import decode_events
-from mulligan.record.journal_recovery import recover_journals
+from mulligan.record.journal import decode_events, read_frames
+from mulligan.record.journal_import import count_dropped, recover_journals
 from mulligan.record.recorder import Recorder
 from mulligan.redaction import Redactor
 from mulligan.store import sqlite
 from mulligan.store.base import DEFAULT_TENANT
-from mulligan.store.memory import MemoryStore
-from mulligan.store.sqlite import SqliteConnection, SqliteStore
+from mulligan.store.sqlite import MemoryStore, SqliteConnection, SqliteStore
 
 PATIENCE = 30.0
 """Seconds until a wait that should have ended counts as a failed test."""
@@ -247,7 +245,7 @@ def test_beyond_its_capacity_the_oldest_are_dropped_and_counted(monkeypatch):
 
     assert recorder.flush(PATIENCE)
     assert recorder.dropped == 50
-    assert [each.seq for each in store._room(DEFAULT_TENANT).histories.steps_of("run_a")] == list(range(51, 151))
+    assert stored_seqs(store, "run_a") == list(range(51, 151))
 
 
 def test_listeners_are_told_of_what_was_kept_and_their_faults_are_logged_once(caplog):
@@ -450,7 +448,7 @@ def test_a_run_that_is_open_when_it_is_closed_may_go_on_and_end(place):
 
 def test_beyond_its_capacity_memory_spills_into_the_journal_and_is_caught_up(place, monkeypatch):
     monkeypatch.setattr(queue, "MAX_QUEUED_RECORDS", 100)
-    monkeypatch.setattr(backlog, "BATCH_RECORDS", 30)
+    monkeypatch.setattr(journal_import, "BATCH_RECORDS", 30)
     store = Balky(StoreError("away"))
     recorder = place.recorder(lambda: store)
     recorder(RunStarted(Run(id="run_a", started_at=5)))
@@ -460,7 +458,7 @@ def test_beyond_its_capacity_memory_spills_into_the_journal_and_is_caught_up(pla
     store.error = None
     recorder.put_success(success("run_a", 1001, alone=False))
     assert recorder.flush(PATIENCE)
-    assert [each.seq for each in store._room(DEFAULT_TENANT).histories.steps_of("run_a")] == list(range(1, 1002))
+    assert stored_seqs(store, "run_a") == list(range(1, 1002))
     assert recorder.dropped == 0
     recorder(RunEnded(Run(id="run_a", started_at=5, ended_at=9, end_reason="finished")))
     assert recorder.close(PATIENCE)
@@ -476,14 +474,14 @@ def size(path: Path) -> int:
 
 
 def kept_of(store: Any, runs: list[str]) -> list[str]:
-    return [run for run in runs if store._room(DEFAULT_TENANT).histories.steps_of(run)]
+    return [run for run in runs if stored_seqs(store, run)]
 
 
 def test_when_too_much_waits_the_oldest_successes_are_dropped_and_counted_and_failures_stay(place, monkeypatch, caplog):
-    monkeypatch.setattr(backlog, "MAX_JOURNAL_BYTES", 8000)
+    monkeypatch.setattr(journal_import, "MAX_JOURNAL_BYTES", 8000)
     monkeypatch.setattr(queue, "JOURNAL_ROTATE_BYTES", 500)
     monkeypatch.setattr(queue, "MAX_QUEUED_RECORDS", 10)
-    monkeypatch.setattr(worker, "BATCH_DELAY_SECONDS", 0.001)
+    monkeypatch.setattr(recording, "BATCH_DELAY_SECONDS", 0.001)
     store = Balky(StoreError("away"))
     recorder = place.recorder(lambda: store)
     for n in range(20):
@@ -505,9 +503,9 @@ def test_when_too_much_waits_the_oldest_successes_are_dropped_and_counted_and_fa
 
 
 def test_when_even_failures_are_too_many_the_oldest_go(place, monkeypatch):
-    monkeypatch.setattr(backlog, "MAX_JOURNAL_BYTES", 8000)
+    monkeypatch.setattr(journal_import, "MAX_JOURNAL_BYTES", 8000)
     monkeypatch.setattr(queue, "JOURNAL_ROTATE_BYTES", 500)
-    monkeypatch.setattr(worker, "BATCH_DELAY_SECONDS", 0.001)
+    monkeypatch.setattr(recording, "BATCH_DELAY_SECONDS", 0.001)
     store = Balky(StoreError("away"))
     recorder = place.recorder(lambda: store)
     for n in range(200):
@@ -540,10 +538,10 @@ def test_without_a_journal_memory_too_drops_the_oldest_successes_first(monkeypat
 
 
 def test_a_journal_that_was_laid_aside_is_adopted_when_its_process_is_killed(place, monkeypatch):
-    monkeypatch.setattr(backlog, "MAX_JOURNAL_BYTES", 100_000)
+    monkeypatch.setattr(journal_import, "MAX_JOURNAL_BYTES", 100_000)
     monkeypatch.setattr(queue, "JOURNAL_ROTATE_BYTES", 500)
-    monkeypatch.setattr(backlog, "JOURNALS_PER_LIMIT", 50)
-    monkeypatch.setattr(worker, "BATCH_DELAY_SECONDS", 0.001)
+    monkeypatch.setattr(journal_import, "JOURNALS_PER_LIMIT", 50)
+    monkeypatch.setattr(recording, "BATCH_DELAY_SECONDS", 0.001)
     recorder = place.recorder(lambda: Balky(StoreError("away")))
     for n in range(200):
         recorder.put_success(success(f"run_{n}"))
@@ -610,8 +608,8 @@ def test_a_journal_is_begun_anew_also_where_records_never_stop_coming(place, mon
 
 def test_records_of_many_threads_survive_that_journals_are_begun_anew_beneath_them(place, monkeypatch):
     monkeypatch.setattr(queue, "JOURNAL_ROTATE_BYTES", 1500)
-    monkeypatch.setattr(backlog, "BATCH_RECORDS", 20)
-    monkeypatch.setattr(worker, "BATCH_DELAY_SECONDS", 0.001)
+    monkeypatch.setattr(journal_import, "BATCH_RECORDS", 20)
+    monkeypatch.setattr(recording, "BATCH_DELAY_SECONDS", 0.001)
     recorder = place.recorder()
     together(6, lambda worker: [recorder.put_success(success(f"run_{worker}_{n}")) for n in range(300)])
     assert recorder.close(PATIENCE)
@@ -665,7 +663,7 @@ def test_every_thread_that_flushes_finds_its_own_record_kept(place):
 
 
 def test_no_wake_up_is_lost_however_records_and_sleep_meet(place, monkeypatch):
-    monkeypatch.setattr(worker, "BATCH_DELAY_SECONDS", 0.0)
+    monkeypatch.setattr(recording, "BATCH_DELAY_SECONDS", 0.0)
     recorder = recorder_to(MemoryStore())
     for n in range(1, 1501):
         recorder(step(n))
@@ -703,7 +701,7 @@ def test_a_clock_that_jumps_backwards_does_not_matter(place, monkeypatch):
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
 def test_a_signal_handler_may_record_in_the_middle_of_a_record(place, monkeypatch):
-    monkeypatch.setattr(backlog, "BATCH_RECORDS", 7)
+    monkeypatch.setattr(journal_import, "BATCH_RECORDS", 7)
     recorder = place.recorder()
     handled: list[int] = []
     numbers = itertools.count()
@@ -831,8 +829,8 @@ def in_sqlite(said: str, *statements: str) -> Callable[[pytest.MonkeyPatch, Faul
 def test_whichever_write_fails_no_caller_is_harmed_nothing_uncounted_is_missing_and_recording_goes_on(
     tmp_path, monkeypatch, install
 ):
-    monkeypatch.setattr(worker, "BATCH_DELAY_SECONDS", 0.001)
-    monkeypatch.setattr(backlog, "BATCH_RECORDS", 6)
+    monkeypatch.setattr(recording, "BATCH_DELAY_SECONDS", 0.001)
+    monkeypatch.setattr(journal_import, "BATCH_RECORDS", 6)
     monkeypatch.setattr(queue, "JOURNAL_ROTATE_BYTES", 900)
     monkeypatch.setattr(journals, "PREALLOCATED_BYTES", 600)
     k = 0
@@ -867,7 +865,7 @@ def test_whichever_write_fails_no_caller_is_harmed_nothing_uncounted_is_missing_
 
 @pytest.mark.durability
 def test_whichever_statement_of_a_large_batch_fails_all_of_it_is_kept_in_the_end_and_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(worker, "BATCH_DELAY_SECONDS", 0.001)
+    monkeypatch.setattr(recording, "BATCH_DELAY_SECONDS", 0.001)
     SqliteStore(tmp_path / "empty.db").close()
     count = sqlite.BATCH_SIZES[0] + sqlite.BATCH_SIZES[1] + 1
     k = 0
@@ -1042,7 +1040,7 @@ def test_a_store_that_hangs_does_not_keep_the_process_from_leaving(tmp_path):
         tmp_path,
         """
         import threading
-        from mulligan.store.memory import MemoryStore
+        from mulligan.store.sqlite import MemoryStore
 
         class Hanging(MemoryStore):
             def append(self, *args):

@@ -8,6 +8,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from list_store import ListStore
 
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
@@ -22,7 +23,6 @@ from mulligan.store.base import (
     Store,
     argument_types,
 )
-from mulligan.store.memory import MemoryStore
 from mulligan.store.sqlite import SqliteStore
 
 NOW = 100 * DAY
@@ -98,7 +98,7 @@ def answers(store: Store, agent: str, without: str) -> list[Any]:
 def test_every_store_remembers_the_same(history, times, agent, without, gone, revoked):
     """Each run is met some times, because once is chance."""
     with TemporaryDirectory() as folder:
-        stores: list[Store] = [MemoryStore(lambda: NOW), SqliteStore(Path(folder) / "a.db", lambda: NOW)]
+        stores: list[Store] = [ListStore(lambda: NOW), SqliteStore(Path(folder) / "a.db", lambda: NOW)]
         for store in stores:
             for number, run in enumerate(run for run in history for _ in range(times)):
                 store.append(DEFAULT_TENANT, events(number, run), f"journal_{number}", 1, run[3])

@@ -12,6 +12,7 @@ from mulligan.core.calls import diff_arguments
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import Link, Recovery, Run, Step, pattern_id
+from mulligan.store import rollups
 from mulligan.store.base import (
     DAY,
     DEFAULT_TENANT,
@@ -78,6 +79,8 @@ def ids(store: SqliteStore) -> list[str]:
 
 def tables(store: SqliteStore) -> dict[str, list[Any]]:
     """Everything that could be counted anew."""
+    with store.write_transaction(DEFAULT_TENANT) as writer:
+        rollups.fold(writer, DEFAULT_TENANT)
     derived = ("links", "run_callees", "run_failures", "patterns", "pattern_days", "pattern_agents", "rollups")
     with store.read_connection(DEFAULT_TENANT) as connection:
         told = {name: sorted(map(repr, connection.execute(f"SELECT * FROM {name}"))) for name in derived}

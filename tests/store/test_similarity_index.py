@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from list_store import ListStore
 from stores import STORES
 
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
@@ -18,7 +19,6 @@ from mulligan.core.records import Run, Step, pattern_id
 from mulligan.learn import similar
 from mulligan.store import similarity_index
 from mulligan.store.base import DEFAULT_TENANT, FixQuery, ForgetRequest, Store
-from mulligan.store.memory import MemoryStore
 from mulligan.store.sqlite import SqliteStore
 
 REJECTED = Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO)
@@ -146,7 +146,7 @@ sentences = st.lists(st.sampled_from(WORDS), min_size=2, max_size=7).map(" ".joi
 def test_the_answer_is_that_of_comparing_all_of_them(messages, texts):
     """A store in a list compares each with each, every time."""
     with TemporaryDirectory() as folder:
-        exhaustive, quick = MemoryStore(lambda: 1000), SqliteStore(Path(folder) / "a.db", lambda: 1000)
+        exhaustive, quick = ListStore(lambda: 1000), SqliteStore(Path(folder) / "a.db", lambda: 1000)
         half = len(messages) // 2
         for some in (messages[:half], messages[half:]):
             for store in (exhaustive, quick):
@@ -157,7 +157,7 @@ def test_the_answer_is_that_of_comparing_all_of_them(messages, texts):
 
 
 @pytest.mark.parametrize("tool", ["se\x00arch", "zoë \x1f"])
-@pytest.mark.parametrize("sort", ["memory", "sqlite", "postgres"])
+@pytest.mark.parametrize("sort", ["lists", "sqlite", "postgres"])
 def test_a_tool_of_any_name_has_its_own(sort, tool, tmp_path):
     store = STORES[sort](tmp_path)
     teach(store, [LIMIT], tool=tool)

@@ -5,6 +5,7 @@ What it has in common with every other store is in `tests/contract/test_store.py
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import os
 import sqlite3
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -22,7 +24,7 @@ from mulligan.core.records import Run, Step
 from mulligan.store import sqlite
 from mulligan.store.base import DAY, DEFAULT_TENANT, PatternQuery, RecallQuery, RunQuery, journals_of
 from mulligan.store.counters import StatsQuery
-from mulligan.store.sqlite import SqliteConnection, SqliteStore
+from mulligan.store.sqlite import MemoryStore, SqliteConnection, SqliteStore
 from mulligan.store.tables import APPLICATION, MIGRATIONS, PRE_RELEASE
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="rights of POSIX")
@@ -525,3 +527,39 @@ def test_who_makes_a_store_in_the_same_moment_as_another_is_not_turned_away(tmp_
         store.append(DEFAULT_TENANT, batch("run_a"), "j", 1)
         assert [history.run.id for history in store.runs(DEFAULT_TENANT, RunQuery())] == ["run_a"]
     assert Hasty.turned_away == 3
+
+
+def test_memory_store_is_shared_by_threads():
+    store = MemoryStore()
+
+    def write(number: int) -> None:
+        for offset in range(1, 21):
+            run = Run(id=f"run_{number}_{offset}", agent="helper", started_at=offset)
+            store.append(DEFAULT_TENANT, [RunStarted(run)], f"journal_{number}", offset)
+            assert store.run(DEFAULT_TENANT, run.id) is not None
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    store.close()
+    assert store.health(DEFAULT_TENANT).runs == 80
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_memory_store_is_copied_by_a_fork():
+    store = MemoryStore()
+    store.append(DEFAULT_TENANT, [RunStarted(Run(id="run_a"))], "journal", 1)
+    child = os.fork()
+    if not child:
+        store.append(DEFAULT_TENANT, [RunStarted(Run(id="run_b"))], "journal", 2)
+        os._exit(store.health(DEFAULT_TENANT).runs)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 2
+    assert store.health(DEFAULT_TENANT).runs == 1
+
+
+def test_memory_stores_have_separate_records():
+    first, second = MemoryStore(), MemoryStore()
+    first.put(DEFAULT_TENANT, "kind", "key", b"value")
+    assert second.get(DEFAULT_TENANT, "kind", "key") is None
+    with pytest.raises(StoreError, match="cannot be backed up"):
+        first.backup(Path("copy.db"))

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from mulligan.core.failure import SettingsError, StoreError
-from mulligan.store.memory import MemoryStore
-from mulligan.store.sqlite import SqliteStore
-from mulligan.store.store_location import StoreLocation
+from mulligan.store.sqlite import MemoryStore, SqliteStore
+from mulligan.store.urls import StoreLocation
 
 
 @pytest.fixture

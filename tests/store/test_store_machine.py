@@ -17,13 +17,14 @@ import postgres
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from list_store import ListStore
+from list_store.occurrences import Occurrence, find_occurrences
 
 from mulligan.core.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy
 from mulligan.core.links import derive_status, link_recoveries
 from mulligan.core.records import Compaction, History, Run, Step, pattern_id
-from mulligan.learn import patterns
-from mulligan.store import counters, retention, text_erasure
+from mulligan.store import counters, erasure, retention
 from mulligan.store.base import (
     DAY,
     DEFAULT_TENANT,
@@ -35,8 +36,7 @@ from mulligan.store.base import (
     Store,
 )
 from mulligan.store.counters import StatsQuery
-from mulligan.store.memory import MemoryStore
-from mulligan.store.sqlite import SqliteStore
+from mulligan.store.sqlite import MemoryStore, SqliteStore
 
 RUNS = ("run_a", "run_b", "run_c", "run_d")
 TOOLS = ("search", "fetch")
@@ -57,7 +57,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.compactions: dict[str, dict[int, Compaction]] = {}
         self.kept: dict[str, int] = {}
         self.cells: counters.Cells = {}
-        self.sightings: list[patterns.Occurrence] = []
+        self.sightings: list[Occurrence] = []
         """Counted of what was pruned."""
         self.into: dict[str, str] = {}
         self.muted: set[str] = set()
@@ -175,7 +175,7 @@ class StoreMachine(RuleBasedStateMachine):
                 counters.add(self.cells, counters.cells(left), -1)
                 self.steps[id] = {step.seq: step for step in left.steps}
             else:
-                self.sightings += patterns.find_occurrences(history)
+                self.sightings += find_occurrences(history)
                 self.lose(id)
 
     def lose(self, id: str) -> None:
@@ -203,7 +203,7 @@ class StoreMachine(RuleBasedStateMachine):
     def forget_a_text(self) -> None:
         self.store.forget(DEFAULT_TENANT, ForgetRequest(text="zebra-4711"))
         for id, steps in self.steps.items():
-            self.steps[id] = {seq: text_erasure.erase_text(step, "zebra-4711") for seq, step in steps.items()}
+            self.steps[id] = {seq: erasure.erase_text(step, "zebra-4711") for seq, step in steps.items()}
 
     def drop_decisions(self) -> None:
         known = self.counted()
@@ -246,7 +246,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def counted(self) -> dict[str, Counter[str]]:
         found: dict[str, Counter[str]] = {}
-        live = [each for history in self.histories() for each in patterns.find_occurrences(history)]
+        live = [each for history in self.histories() for each in find_occurrences(history)]
         for sighting in (*self.sightings, *live):
             counts = found.setdefault(sighting.pattern, Counter())
             counts["count"] += 1
@@ -302,6 +302,14 @@ class StoreMachine(RuleBasedStateMachine):
             id: (counts["count"], counts["overcome"]) for id, counts in expected.items()
         }
         assert {each.id for each in told if each.state == "muted"} == self.muted & expected.keys()
+
+
+class ListMachine(StoreMachine):
+    """The oracle of other tests does what it says, too."""
+
+    @initialize()
+    def make(self) -> None:
+        self.store = ListStore(self.clock)
 
 
 class MemoryMachine(StoreMachine):
@@ -400,6 +408,8 @@ few = settings(
     max_examples=25, stateful_step_count=30, deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )  # fmt: skip
+TestLists = ListMachine.TestCase
+TestLists.settings = few
 TestMemory = MemoryMachine.TestCase
 TestMemory.settings = few
 TestSqlite = SqliteMachine.TestCase

@@ -11,8 +11,7 @@ import pytest
 
 from mulligan.core.failure import SettingsError, StoreError
 from mulligan.store import urls
-from mulligan.store.memory import MemoryStore
-from mulligan.store.sqlite import SqliteStore
+from mulligan.store.sqlite import MemoryStore, SqliteStore
 
 
 @pytest.mark.parametrize("url", ["memory:", "memory://"])

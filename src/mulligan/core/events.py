@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
 
 from mulligan.core.fast_path import CallTemplate, SuccessRecord, restore_value
 from mulligan.core.record_redaction import RecordRedactor as RecordRedactor
-from mulligan.core.record_redaction import build_steps as build_steps
+from mulligan.core.record_redaction import build_steps
 from mulligan.core.records import Compaction, Lesson, Recovery, Run, Step
 from mulligan.redaction import Redactor
 
@@ -65,28 +65,6 @@ EVENTS: dict[str, type[Event]] = {
     str(event.__struct_config__.tag): event
     for event in (RunStarted, RunEnded, StepStarted, StepEnded, RecoveryPlanned, ContextCompacted, LessonLearned)
 }
-
-
-class StoredEvents(Sequence[AnyEvent]):
-    """Redacted events to store. Events of successful calls are built only when read."""
-
-    def __init__(self, records: Sequence[AnyEvent | SuccessRecord]) -> None:
-        self.records = records
-        """Events, or success records that need no redaction."""
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def __getitem__(self, index: Any) -> Any:
-        selected = self.records[index]
-        return list(map(_event, selected)) if isinstance(index, slice) else _event(selected)
-
-    def __iter__(self) -> Iterator[AnyEvent]:
-        return map(_event, self.records)
-
-
-def _event(record: AnyEvent | SuccessRecord) -> AnyEvent:
-    return StepEnded(*build_steps([record])) if isinstance(record, SuccessRecord) else record
 
 
 Listener = Callable[[AnyEvent], object]
@@ -158,24 +136,22 @@ class EventStream:
         """Return a call template with its journal prefixes."""
         return self._record_redactor.prepare_template(template)
 
-    def redact_batch(self, records: Sequence[AnyEvent | SuccessRecord]) -> StoredEvents:
-        """Redact queued records, in order. Success records without sensitive data stay as they are."""
-        steps, runs = self._record_redactor.redact_successes(
-            [record for record in records if type(record) is SuccessRecord]
-        )
-        if not steps and not runs:
-            return StoredEvents(records)
-        stored_records: list[AnyEvent | SuccessRecord] = []
+    def redact_batch(self, records: Sequence[AnyEvent | SuccessRecord]) -> list[AnyEvent]:
+        """Return the redacted events of queued records, in order."""
+        successes = [record for record in records if isinstance(record, SuccessRecord)]
+        redacted_steps, runs = self._record_redactor.redact_successes(successes)
+        steps = build_steps(successes)
+        events: list[AnyEvent] = []
         index = 0
         for record in records:
-            if type(record) is not SuccessRecord:
-                stored_records.append(record)
+            if not isinstance(record, SuccessRecord):
+                events.append(record)
                 continue
-            stored_records.append(StepEnded(steps[index]) if index in steps else record)
+            events.append(StepEnded(redacted_steps.get(index) or steps[index]))
             if index in runs:
-                stored_records.append(RunEnded(runs[index]))
+                events.append(RunEnded(runs[index]))
             index += 1
-        return StoredEvents(stored_records)
+        return events
 
     def publish(self, event: AnyEvent) -> None:
         if isinstance(event, StepStarted) and not self.listeners:

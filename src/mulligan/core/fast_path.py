@@ -3,6 +3,9 @@
 Most calls take this path. The caller stores arguments and result and copies only mutable values.
 """
 
+# Kept because publishing every call as a redacted event misses the limits of p50 0.25 and CPU 0.30 of an OpenTelemetry
+# span. `benchmarks/overhead.py`: p50 1.36 and CPU 0.68 without this path, p50 0.24 and CPU 0.21 with it.
+
 from __future__ import annotations
 
 import math
@@ -95,7 +98,7 @@ class StandaloneRun(msgspec.Struct, frozen=True, gc=False):
 
 
 class SuccessRecord(msgspec.Struct, eq=False, gc=False):
-    """A successful first attempt, with its values still unredacted.
+    """The first attempt of a call, with its values still unredacted. Stored as it is if the attempt succeeds.
 
     It is created when the call starts. `duration_seconds` and `result` are set when it ends; then it stays unchanged.
     """

@@ -147,7 +147,10 @@ class Step(Record, frozen=True, gc=False):
 
 
 class Run(Record, frozen=True):
-    """One piece of work by an agent. Its status is derived (`mulligan.core.links.derive_status`), never stored."""
+    """One piece of work by an agent.
+
+    Its status is not part of it: `links.derive_status` derives it from the steps, and a store caches it.
+    """
 
     id: str
     agent: str = ""

@@ -2,13 +2,15 @@
 
 Journals are stored beside the store. A file lock marks a living owner; the next process that opens the store recovers
 orphaned journals. A frame has a mark, payload type, length, checksum and payload. After a torn or damaged frame,
-reading continues at the next mark.
+reading continues at the next mark. A frame holds an event as JSON, or a successful call in a compact encoding without
+texts, because it is written before the call returns.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import mmap
 import os
 import struct
@@ -16,11 +18,16 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Annotated, Any, BinaryIO, NamedTuple
 
-from mulligan.core.records import new_id
+import msgspec
+
+from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
+from mulligan.core.fast_path import SuccessRecord, journal_values
+from mulligan.core.log import log
+from mulligan.core.records import Run, Step, StepType, decode, encode, new_id
 
 if sys.platform != "win32":
     import fcntl
@@ -35,6 +42,15 @@ UNNAMED_EXPIRY_SECONDS = 3600.0
 """Age after which an unnamed journal is a leftover of a process that died while creating it."""
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 """Maximum payload size. A larger length means a damaged frame."""
+EVENT_FRAME, SUCCESS_FRAME = 1, 4
+"""Frame types: an event as JSON, and a call that succeeded at the first attempt, in the compact encoding."""
+READ_CHUNK_BYTES = 1024 * 1024
+"""Bytes per read."""
+PREALLOCATED_BYTES = 1024 * 1024
+"""Bytes preallocated at a time."""
+MAX_CACHED_PREFIXES = 1000
+"""Call prefixes and run descriptions cached while frames are decoded."""
+CLOSE_ON_EXEC = getattr(os, "O_CLOEXEC", 0)
 
 
 class JournalFrame(NamedTuple):
@@ -58,7 +74,7 @@ class Journal:
     also uses them if records must survive a machine crash (`is_synced_to_disk`); the writer must then call `sync`.
     """
 
-    def __init__(self, folder: Path, is_synced_to_disk: bool = False, max_bytes: int = sys.maxsize) -> None:
+    def __init__(self, folder: Path, is_synced_to_disk: bool = False) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path = folder / f"{os.getpid()}-{new_id('j')}{JOURNAL_SUFFIX}"
         self.name = self.path.stem
@@ -75,14 +91,11 @@ class Journal:
         self.memory: mmap.mmap | None = None
         self._mapped_end = 0
         """End offset of the mapped memory."""
-        self._max_bytes = max_bytes
-        self.direct_write_end = 0
-        """Offset up to which the holder of the queue lock may write into the mapping directly."""
         try:
             _lock(self._file)
             if not is_synced_to_disk and _preallocate(self._file, PREALLOCATED_BYTES):
                 self.memory = mmap.mmap(self._file, PREALLOCATED_BYTES)
-                self._mapped_end, self.direct_write_end = PREALLOCATED_BYTES, min(PREALLOCATED_BYTES, max_bytes)
+                self._mapped_end = PREALLOCATED_BYTES
             unnamed.rename(self.path)
             if is_synced_to_disk:
                 _sync_folder_to_disk(folder)
@@ -124,7 +137,6 @@ class Journal:
         mapping = mmap.mmap(self._file, capacity)
         if self.memory is not None and capacity > self._mapped_end:  # a signal handler may have grown it
             mapping, self.memory, self._mapped_end = self.memory, mapping, capacity
-            self.direct_write_end = min(capacity, self._max_bytes)
         mapping.close()
 
     def _append(self, frame: bytes, start: int) -> None:
@@ -182,12 +194,6 @@ class Journal:
             self.abandon()
 
 
-READ_CHUNK_BYTES = 1024 * 1024
-"""Bytes per read."""
-PREALLOCATED_BYTES = 1024 * 1024
-"""Bytes preallocated at a time."""
-
-
 def sync_to_disk(file: int) -> None:
     """Flush a file to disk. On macOS only F_FULLFSYNC reaches the disk."""
     if sys.platform == "darwin":
@@ -217,9 +223,6 @@ def _preallocate(file: int, size: int) -> bool:
             return False
         raise
     return True
-
-
-CLOSE_ON_EXEC = getattr(os, "O_CLOEXEC", 0)
 
 
 def encode_frame(frame_type: int, payload: bytes) -> bytes:
@@ -270,6 +273,131 @@ def _iterate_frames(file: BinaryIO, offset: int) -> Iterator[JournalFrame]:
         skipped = (next_mark if next_mark >= 0 else max(index + 1, len(data) - len(FRAME_MARK) + 1)) - index
         offset += skipped
         index += skipped
+
+
+# Records as frames
+
+_pack = msgspec.msgpack.Encoder().encode
+_pack_header = FRAME_HEADER.pack
+_Number = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+_Seconds = Annotated[float, msgspec.Meta(gt=-(2**43), lt=2**43)]
+"""Range that every store supports; it excludes NaN."""
+_decode_success = msgspec.msgpack.Decoder(  # the fields that `success_frame` packs
+    tuple[msgspec.Raw, str, _Number, _Number | None, _Seconds, _Seconds, msgspec.Raw, list[Any]]
+).decode
+_decode_prefix = msgspec.msgpack.Decoder(tuple[StepType, str, list[str]]).decode
+_THREE_ITEM_MARK = _pack((0, 0, 0))[0]
+_decode_prefix_with_server = msgspec.msgpack.Decoder(tuple[StepType, str, list[str], str | None]).decode
+_decode_standalone_run = msgspec.msgpack.Decoder(tuple[str | None, str | None, str | None, str | None] | None).decode
+
+
+def event_frame(event: AnyEvent) -> bytes:
+    return encode_frame(EVENT_FRAME, encode(event))
+
+
+def success_frame(success: SuccessRecord, journal_form: Sequence[Any] | None = None) -> bytes:
+    """Encode a success without its texts: a prefix shared by all calls of its template, then the fields of this call.
+
+    `journal_form` is the result of `journal_values` if the caller has already computed it.
+    """
+    template, standalone_run = success.template, success.standalone_run
+    if journal_form is None:
+        journal_form = journal_values(template, success.keywords, success.positional)
+    facts = (
+        template.journal_prefixes[len(success.positional)],  # type: ignore[index] # None raises: the caller prepares the template
+        success.run,
+        success.seq,
+        success.parent,
+        success.started_at,
+        success.duration_seconds,
+        None if standalone_run is None else standalone_run.encoded,
+        journal_form,
+    )
+    try:
+        payload = _pack(facts)
+    except (OverflowError, TypeError):  # a number too large for the format is replaced by its type name
+        payload = _pack((*facts[:-1], [_fit_to_format(value) for value in journal_form or ()]))
+    # Inlined `encode_frame`: this runs in every call.
+    return _pack_header(FRAME_MARK, SUCCESS_FRAME, len(payload), zlib.crc32(payload, SUCCESS_FRAME)) + payload
+
+
+def _fit_to_format(value: Any) -> Any:
+    if isinstance(value, str):
+        return str.__str__(value)  # a str subclass: only the plain text can be packed
+    is_large = type(value) is int and not -(2**63) <= value < 2**64
+    return "int" if is_large else value
+
+
+def decode_events(frames: Iterable[JournalFrame]) -> Iterator[tuple[int, AnyEvent]]:
+    """Yield each record as an event, with the end offset of its frame. Undecodable frames are logged and skipped.
+
+    A standalone call is followed by the end event of its run.
+    """
+    for offset, frame_type, payload in frames:
+        try:
+            events = _decode_event(payload) if frame_type == EVENT_FRAME else _decode_success_events(payload)
+        except Exception as error:  # noqa: BLE001 - a damaged record must not block those after it
+            log.warning("Skipped a damaged journal record: %s", error)
+            continue
+        for event in events:
+            yield offset, event
+
+
+def _decode_event(payload: bytes) -> tuple[AnyEvent]:
+    event: AnyEvent = decode(payload, AnyEvent)  # type: ignore[arg-type]
+    if isinstance(event, RunStarted | RunEnded):
+        for timestamp in (event.run.started_at, event.run.ended_at or 0):
+            if abs(timestamp) >= 2**53:  # journal recovery would use it as the end of the run
+                raise ValueError("an invalid timestamp")
+    return (event,)
+
+
+def _decode_success_events(payload: bytes) -> Sequence[AnyEvent]:
+    """Decode a successful call as its step, and the end of its run if it was a standalone call."""
+    prefix, run, seq, parent, started, seconds, run_bytes, values = _decode_success(payload)
+    type, name, names, server = _load_prefix(bytes(prefix))
+    count = len(names)
+    arguments = {name: _restore_journal_value(value) for name, value in zip(names, values[:count], strict=True)}
+    extra_values = zip(values[count::2], values[count + 1 :: 2], strict=True)
+    arguments.update((name, _restore_journal_value(value)) for name, value in extra_values)
+    step = Step(
+        run=run, seq=seq, call=seq, parent=parent, type=type, name=name, server=server, arguments=arguments,
+        started_at=int(started * 1000), duration_seconds=seconds,
+    )  # fmt: skip
+    shared_run = _load_standalone_run(bytes(run_bytes))
+    if shared_run is None:
+        return (StepEnded(step),)
+    end = step.started_at + int(seconds * 1000)
+    ended = msgspec.structs.replace(shared_run, id=run, started_at=step.started_at, ended_at=end, end_reason="finished")
+    return StepEnded(step), RunEnded(ended)
+
+
+@functools.lru_cache(MAX_CACHED_PREFIXES)
+def _load_prefix(prefix: bytes) -> tuple[StepType, str, Sequence[str], str | None]:
+    """Return the type and name of a call, the names of its positional values, and its server."""
+    if prefix[0] == _THREE_ITEM_MARK:
+        return (*_decode_prefix(prefix), None)
+    return _decode_prefix_with_server(prefix)
+
+
+@functools.lru_cache(MAX_CACHED_PREFIXES)
+def _load_standalone_run(encoded_run: bytes) -> Run | None:
+    run_fields = _decode_standalone_run(encoded_run)
+    if run_fields is None:
+        return None
+    agent, environment, session, parent = run_fields
+    return Run(id="", agent=agent or "", environment=environment, session=session, parent=parent)
+
+
+def _restore_journal_value(value: Any) -> Any:
+    """Restore a value as far as `journal_values` encoded it: texts have only their length."""
+    if type(value) is list:
+        (length,) = value
+        return {"$str": length}
+    return {"$type": value} if type(value) is str else value
+
+
+# Journals of dead processes
 
 
 class OrphanedJournal:

@@ -1,10 +1,9 @@
-"""Memory lookups for a running call, through the recorder's store or a temporary one while it is not open."""
+"""Memory lookups and key-value entries, through the recorder's store or a temporary one while it is not open."""
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
-import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -14,13 +13,23 @@ from mulligan.core.failure import Failure, Kind, StoreError
 from mulligan.core.records import Fix, LinkMethod, Precedent
 from mulligan.prompt import Prompt
 from mulligan.record.recorder import Recorder
-from mulligan.store import tool_schemas
-from mulligan.store.base import DEFAULT_TENANT, ITEMS_KIND, FixQuery, PatternQuery, Store, parse_items
-from mulligan.store.store_location import StoreLocation
-from mulligan.store.urls import is_remote
+from mulligan.redaction.regex import LazyRegex
+from mulligan.store.base import (
+    DEFAULT_TENANT,
+    ITEMS_KIND,
+    SCHEMA_KIND,
+    AuditNote,
+    FixQuery,
+    KeyValueStore,
+    PatternQuery,
+    Store,
+    parse_items,
+    update_schema,
+)
+from mulligan.store.urls import StoreLocation, is_remote
 
 FLUSH_TIMEOUT_SECONDS = 0.25
-"""Seconds that a failed call waits until its own record is stored, before it queries memory."""
+"""Seconds that a failed call waits until its own record is stored and the store is open."""
 LOOKUP_TIMEOUT_SECONDS = 0.1
 """Time limit of a fix query. When it expires, the query returns what it has found so far."""
 DATABASE_TIMEOUT_SECONDS = 1.0
@@ -140,7 +149,7 @@ class MemoryLookup:
         self, prompt: Prompt, tools: Sequence[str], max_tokens: int, *, include_proposed: bool = False
     ) -> str:
         """Render the lessons for these tools; if the store is unavailable, only the introduction."""
-        from mulligan.learn.lessons.rendering import render_within_budget, select_lessons  # rarely needed
+        from mulligan.learn.lesson_rendering import render_within_budget, select_lessons  # rarely needed
 
         try:
             with self._open_store() as store:
@@ -181,11 +190,9 @@ class MemoryLookup:
     def _note_schema(self, store: Store, tool: str, digest: str) -> None:
         """Store the schema digest of a tool. A changed schema invalidates promotions under the earlier one."""
         if digest and self._schemas.get(tool) != digest:
-            entry = tool_schemas.update_entry(
-                store.get(DEFAULT_TENANT, tool_schemas.SCHEMA_KIND, tool), digest, self._now()
-            )
+            entry = update_schema(store.get(DEFAULT_TENANT, SCHEMA_KIND, tool), digest, self._now())
             if entry is not None:
-                store.put(DEFAULT_TENANT, tool_schemas.SCHEMA_KIND, tool, entry)
+                store.put(DEFAULT_TENANT, SCHEMA_KIND, tool, entry)
             self._schemas[tool] = digest
 
     def _find_fixes(
@@ -208,8 +215,55 @@ class MemoryLookup:
         return store.fixes(DEFAULT_TENANT, query)
 
 
+class RecorderKeyValueStore:
+    """Key-value store that uses the recorder's store, or opens one temporarily if there is none yet.
+
+    `open_store` is None where opening the store again would create a different one: in memory and in the test sandbox.
+    """
+
+    def __init__(self, recorder: Recorder, open_store: Callable[[], Store] | None) -> None:
+        self._recorder = recorder
+        self._open_store = open_store
+
+    def get(self, tenant: str, kind: str, key: str) -> bytes | None:
+        with self._borrow_store() as store:
+            return store.get(tenant, kind, key) if store is not None else None
+
+    def put(self, tenant: str, kind: str, key: str, value: bytes) -> None:
+        with self._borrow_store() as store:
+            if store is not None:
+                store.put(tenant, kind, key, value)
+
+    def compare_and_set(
+        self,
+        tenant: str,
+        kind: str,
+        key: str,
+        expected: bytes | None,
+        value: bytes,
+        audit_note: AuditNote | None = None,
+    ) -> bool:
+        with self._borrow_store() as store:
+            return store is None or store.compare_and_set(tenant, kind, key, expected, value, audit_note)
+
+    def keys(self, tenant: str, kind: str) -> list[str]:
+        with self._borrow_store() as store:
+            return store.keys(tenant, kind) if store is not None else []
+
+    @contextlib.contextmanager
+    def _borrow_store(self) -> Iterator[KeyValueStore | None]:
+        if self._recorder.store is None:
+            self._recorder.flush(FLUSH_TIMEOUT_SECONDS)
+        store = self._recorder.store
+        if store is not None or self._open_store is None:
+            yield store
+            return
+        with contextlib.closing(self._open_store()) as temporary_store:
+            yield temporary_store
+
+
 MAX_MATCHED_PATTERNS = 200
-_CLASS_NAME = re.compile(r"^\s*(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{0,80}:\s+")
+_CLASS_NAME = LazyRegex(r"^\s*(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{0,80}:\s+")
 
 
 def match_recorded_failure(

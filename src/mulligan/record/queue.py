@@ -5,6 +5,7 @@ Callers append to both. The recorder thread reads from memory, and from the jour
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -15,12 +16,9 @@ from typing import Any
 
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepStarted
 from mulligan.core.fast_path import CallTemplate, SuccessRecord
-from mulligan.record import backlog
-from mulligan.record.backlog import Backlog, import_batch
-from mulligan.record.dropped_records import DropCounter
-from mulligan.record.journal import Journal
-from mulligan.record.journal_framing import event_frame, success_frame
-from mulligan.record.signals import ProgressSignal
+from mulligan.record import journal_import
+from mulligan.record.journal import Journal, event_frame, success_frame
+from mulligan.record.journal_import import Backlog, DropCounter, import_batch
 from mulligan.store.base import Store
 
 MAX_QUEUED_RECORDS = 50_000
@@ -33,12 +31,66 @@ MAX_ROTATED_RECORDS = 2000
 """Records copied to a new journal while callers are blocked, about a millisecond."""
 
 
+# Wake-up signals between threads. A signal handler or finalizer may record at any point and then needs the queue lock.
+# Its holder must not wait for a lock that the interrupted code holds, as in `Event` and `Condition`, or both deadlock.
+
+
+class WakeSignal:
+    """One-shot wake-up signal that is safe to set from a signal handler.
+
+    `threading.Event.set` takes a non-reentrant lock, so a handler interrupting `set` would deadlock.
+    """
+
+    def __init__(self) -> None:
+        self._unset = threading.Lock()
+        self._unset.acquire()
+
+    def set(self) -> None:
+        with contextlib.suppress(RuntimeError):  # already set
+            self._unset.release()
+
+    def wait(self, timeout: float = -1) -> bool:
+        return self._unset.acquire(timeout=timeout)
+
+
+class ProgressSignal:
+    """Condition variable without a lock: wakes all waiting threads to check their predicates again."""
+
+    def __init__(self) -> None:
+        self._waiting_signals: deque[WakeSignal] = deque()
+
+    def notify_all(self) -> None:
+        """Wake all waiting threads. Call it after a change that may satisfy a predicate."""
+        with contextlib.suppress(IndexError):
+            while True:
+                self._waiting_signals.popleft().set()
+
+    def wait_until(self, predicate: Callable[[], bool], deadline: float) -> bool:
+        """Block until the predicate holds or the deadline passes. Return whether it holds.
+
+        The deadline is a time of the monotonic clock.
+        """
+        while not predicate():
+            signal = WakeSignal()
+            self._waiting_signals.append(signal)
+            try:
+                # Check again after registering: a notification between check and registration would be missed.
+                if not predicate() and not signal.wait(
+                    min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)
+                ):
+                    return predicate()
+            finally:
+                with contextlib.suppress(ValueError):  # already removed by notify_all
+                    self._waiting_signals.remove(signal)
+        return True
+
+
 QueuedRecord = tuple[int, AnyEvent | SuccessRecord]
 """Journal end offset (0 if not in a journal) and record. A plain tuple: creating one is part of every call."""
 
 
 class RecordQueue:
-    """Record queue with many producers that never block and one consumer that confirms stored records."""
+    """Record queue with many producers that never wait for the store and one consumer that confirms stored records."""
 
     def __init__(
         self,
@@ -107,44 +159,15 @@ class RecordQueue:
 
     def put_success(self, success: SuccessRecord, journal_form: Sequence[Any] | None = None) -> None:
         """Queue a success. `journal_form` is the result of `journal_values` if it is already computed."""
-        try:
-            frame = success_frame(success, journal_form)
-        except Exception:  # noqa: BLE001 - template not prepared yet; other errors recur in _build_frame
-            self._put(self._build_frame(success, journal_form), success)
-            return
-        # Inlined fast path of `_put` and `Journal.write`: function calls are a measurable part of this hot path.
-        size = len(frame)
-        is_queued = False
-        acquire, release = self._acquire, self._release  # locals are faster than attributes
-        acquire()
-        try:
-            journal = self.journal
-            if journal is not None:
-                start = journal.offset
-                end = start + size
-                if end <= journal.direct_write_end:
-                    journal.offset = end  # reserved first, as in Journal.write
-                    journal.memory[start:end] = frame  # type: ignore[index] # free > 0 implies a mapping
-                    self.queued.append((end, success))
-                    is_queued = True
-        finally:
-            release()
-        if not is_queued:
-            self._put(frame, success)
-        # Checked after queueing: a worker that becomes idle from now on sees the record.
-        elif self.is_worker_idle:
-            self.wake_worker()
-
-    def _build_frame(self, success: SuccessRecord, journal_form: Sequence[Any] | None) -> bytes | None:
-        """Build the frame of a success. Return `None` without a journal or if it cannot be encoded."""
-        if self._journal_folder is None:
-            return None
-        try:
-            self._prepare_template(success.template)
-            return success_frame(success, journal_form)
-        except Exception as error:  # noqa: BLE001 - the recorder thread decides whether it is storable
-            self.warn_rate_limited("frame", f"Cannot encode a record ({error})")
-            return None
+        frame = None
+        if self._journal_folder is not None:
+            try:
+                if success.template.journal_prefixes is None:
+                    self._prepare_template(success.template)
+                frame = success_frame(success, journal_form)
+            except Exception as error:  # noqa: BLE001 - the recorder thread decides whether it is storable
+                self.warn_rate_limited("frame", f"Cannot encode a record ({error})")
+        self._put(frame, success)
 
     def _put(self, frame: bytes | None, record: AnyEvent | SuccessRecord) -> None:
         # The frame is encoded before the lock is taken, to keep the critical section short.
@@ -155,7 +178,7 @@ class RecordQueue:
             if frame is not None:
                 journal = self.journal or self._begin_journal()
                 if journal is not None:
-                    if journal.offset > backlog.MAX_JOURNAL_BYTES and not self._has_room(journal, record):
+                    if journal.offset > journal_import.MAX_JOURNAL_BYTES and not self._has_room(journal, record):
                         self.drop_counter.dropped += 1
                         return
                     try:
@@ -184,7 +207,7 @@ class RecordQueue:
         self.warn_rate_limited(
             "full", f"Journal {journal.path} is full, dropping successes until the store is writable"
         )
-        return not isinstance(record, SuccessRecord) and journal.offset <= 2 * backlog.MAX_JOURNAL_BYTES
+        return not isinstance(record, SuccessRecord) and journal.offset <= 2 * journal_import.MAX_JOURNAL_BYTES
 
     def _begin_journal(self) -> Journal | None:
         """Create the journal of this process. Return `None` if that fails, and retry after a delay."""
@@ -200,7 +223,7 @@ class RecordQueue:
         return self.journal
 
     def new_journal(self, folder: Path) -> Journal:
-        return Journal(folder, self._fsync, backlog.MAX_JOURNAL_BYTES)
+        return Journal(folder, self._fsync)
 
     # Called by waiting threads
 
@@ -232,7 +255,7 @@ class RecordQueue:
             if self.is_behind:
                 return [], None, 0
             pop_oldest = self.queued.popleft
-            batch = self._in_flight = [pop_oldest() for _ in range(min(backlog.BATCH_RECORDS, len(self.queued)))]
+            batch = self._in_flight = [pop_oldest() for _ in range(min(journal_import.BATCH_RECORDS, len(self.queued)))]
             end_offset = max(map(itemgetter(0), batch), default=0)
             # Already imported from the journal with later records: ids prevent duplicates.
             if end_offset <= self._stored_offset:
@@ -278,7 +301,7 @@ class RecordQueue:
         if len(self.queued) > MAX_QUEUED_RECORDS:
             self._spill()
         journal = self.journal
-        if journal is None or journal.offset <= backlog.MAX_JOURNAL_BYTES // backlog.JOURNALS_PER_LIMIT:
+        if journal is None or journal.offset <= journal_import.MAX_JOURNAL_BYTES // journal_import.JOURNALS_PER_LIMIT:
             return
         if is_store_open and self._stored_offset + JOURNAL_ROTATE_BYTES > journal.offset:
             return  # the store keeps up: rotation will replace the journal

@@ -1,30 +1,35 @@
 """Recorder: writes each record to the journal before the call returns, and later, in batches, to the store.
 
 The journal survives a process crash; the store answers queries. The recorder thread moves records from one to the other
-and redacts successes on the way. It never blocks a caller.
+and redacts successes on the way. A caller never waits for the store.
 """
 
 from __future__ import annotations
 
 import atexit
+import functools
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mulligan.core import fork_safety
 from mulligan.core.events import AnyEvent, EventStream, LessonLearned
 from mulligan.core.failure import MulliganError
 from mulligan.core.records import encode, new_id
-from mulligan.learn.lessons.scheduler import ConsolidationScheduler
-from mulligan.record.journal_recovery import forget_removed_journals, recover_journals
-from mulligan.record.queue import QueuedRecord, RecordQueue
-from mulligan.record.unstorable import find_unstorable
-from mulligan.record.worker import Worker
+from mulligan.record import journal_import
+from mulligan.record.journal_import import find_unstorable, forget_removed_journals, recover_journals
+from mulligan.record.queue import QueuedRecord, RecordQueue, WakeSignal
 from mulligan.store.base import DEFAULT_TENANT, Store
 
+if TYPE_CHECKING:
+    from mulligan.learn.lessons import ConsolidationScheduler
+
+BATCH_DELAY_SECONDS = 0.05
+"""Delay between batches, so that many records share one transaction."""
 EXIT_FLUSH_SECONDS = 2.0
 """Maximum delay of process exit caused by the recorder."""
 MIN_STORE_RETRY_SECONDS, STORE_RETRY_FACTOR = 0.5, 5
@@ -32,6 +37,121 @@ MIN_STORE_RETRY_SECONDS, STORE_RETRY_FACTOR = 0.5, 5
 of the last attempt."""
 JOURNAL_RECOVERY_INTERVAL_SECONDS = 30.0
 """Delay before the next attempt to recover orphaned journals after a failed one."""
+
+
+FIRST_CONSOLIDATION_SECONDS = 1.0
+"""Delay of the first consolidation: most processes that record one call end sooner."""
+
+
+class Worker:
+    """Daemon thread that runs rounds while records are queued. The first record starts it."""
+
+    def __init__(self, queue: RecordQueue, run_round: Callable[[], bool]) -> None:
+        self._queue = queue
+        self._run_round = run_round
+        """Store one batch. Return whether there was progress."""
+        self.reset()
+
+    def reset(self) -> None:
+        """Return to the initial state. A forked child has only the thread that called fork."""
+        self.thread: threading.Thread | None = None
+        self._start_lock = threading.RLock()
+        self._wake_signal = WakeSignal()
+        self._flush_signal = WakeSignal()
+        self._flush_waiters: set[object] = set()
+        """One object per pending `flush` call."""
+        self._is_stopping = False
+
+    def wake_worker(self) -> None:
+        if self.thread is None:
+            self.start()
+        self._wake_signal.set()
+
+    def start(self) -> None:
+        if sys.is_finalizing():
+            # A thread started now never runs, and start() would block. The journal has the records.
+            return
+        with self._start_lock:
+            thread = threading.Thread(target=self._run, name="mulligan-recorder", daemon=True)
+            if self.thread is not None:  # checked last: a signal handler may have started one meanwhile
+                return
+            self.thread = thread
+            try:
+                thread.start()
+            except RuntimeError as error:  # interpreter shutdown, or too many threads
+                self.thread = None
+                self._queue.warn_rate_limited("thread", f"Recorder not running, records stay in the journal: {error}")
+
+    def flush(self, timeout: float) -> bool:
+        """Block until all queued records are stored or the timeout expires. Return whether all were stored."""
+        queue = self._queue
+        target_count = queue.total_queued
+        deadline = time.monotonic() + timeout
+        waiter = object()
+        self._flush_waiters.add(waiter)
+        try:
+            return self._wait_until_stored(target_count, deadline)
+        finally:
+            self._flush_waiters.discard(waiter)
+
+    def _wait_until_stored(self, target_count: int, deadline: float) -> bool:
+        queue = self._queue
+        while not queue.has_stored(target_count):
+            if self.thread is None:
+                self.start()
+            thread = self.thread
+            if thread is None or thread is threading.current_thread():
+                break  # a listener on this thread would wait for itself
+            self._flush_signal.set()
+            self._wake_signal.set()
+            if not queue.progress.wait_until(
+                functools.partial(self._is_stored_or_stopped, target_count, thread), deadline
+            ):
+                break
+        return queue.has_stored(target_count)
+
+    def _is_stored_or_stopped(self, target_count: int, thread: threading.Thread) -> bool:
+        return self._queue.has_stored(target_count) or self.thread is not thread
+
+    def stop(self, deadline: float) -> bool:
+        """Stop the thread by the deadline. Return whether it has ended.
+
+        A thread that is blocked in the store continues when it can.
+        """
+        with self._start_lock:  # a thread cannot be joined before it is started
+            thread = self.thread
+        if thread is None:
+            return True
+        self._is_stopping = True
+        self._flush_signal.set()
+        self._wake_signal.set()
+        thread.join(max(0.0, deadline - time.monotonic()))
+        self._is_stopping = False
+        return not thread.is_alive()
+
+    def _run(self) -> None:
+        queue = self._queue
+        try:
+            while not self._is_stopping:
+                queue.is_worker_idle = True
+                # Check after setting the idle flag: a record queued in between then wakes this thread.
+                if not queue.has_more:
+                    self._wake_signal.wait()
+                queue.is_worker_idle = False
+                if not self._flush_waiters and not self._is_stopping:
+                    self._flush_signal.wait(0)  # clear the signal of a finished flush: new records may wait for a batch
+                while queue.has_more and not self._is_stopping:
+                    if (
+                        len(queue.queued) < journal_import.BATCH_RECORDS
+                        and not queue.is_behind
+                        and not self._flush_waiters
+                    ):
+                        self._flush_signal.wait(BATCH_DELAY_SECONDS)
+                    if not self._run_round() and not self._is_stopping:
+                        self._flush_signal.wait(BATCH_DELAY_SECONDS)
+        finally:
+            self.thread, queue.is_worker_idle = None, True
+            queue.progress.notify_all()
 
 
 class Recorder:
@@ -66,7 +186,8 @@ class Recorder:
         """Monotonic time of the next write after a store rejected every record."""
         self._next_recovery_at = float("inf")
         """Monotonic time of the next attempt to recover orphaned journals."""
-        self._scheduler = ConsolidationScheduler()
+        self._scheduler: ConsolidationScheduler | None = None
+        self._first_consolidation_at = time.monotonic() + FIRST_CONSOLIDATION_SECONDS
         self._close_lock = threading.RLock()
         self._open_lock = threading.Lock()
         """Held while a store is imported and opened: a child forked meanwhile would deadlock on the import lock."""
@@ -165,6 +286,12 @@ class Recorder:
         """Consolidate lessons if the queue is empty."""
         if not self._should_consolidate or self.store is None or self.queue.has_more:
             return
+        if self._scheduler is None:
+            if time.monotonic() < self._first_consolidation_at:
+                return  # a short process never imports the rules of consolidation
+            with self._open_lock:
+                from mulligan.learn.lessons import ConsolidationScheduler
+            self._scheduler = ConsolidationScheduler(first_delay_seconds=0.0)
         self._scheduler.mark_changed(self._tenant)
         try:
             for _, lesson in self._scheduler.run_if_due(self.store):
@@ -194,7 +321,7 @@ class Recorder:
             self.queue.warn_rate_limited("adoption", f"Recovery of orphaned journals postponed: {error}")
 
     def _to_events(self, batch: Sequence[QueuedRecord]) -> Sequence[AnyEvent]:
-        """Return the redacted events of a batch, in order."""
+        """Return a batch as events, in order. Redacts the successes; events were redacted when they were published."""
         return self._stream.redact_batch([record for _, record in batch])
 
     def _store_drop_count(self, store: Store) -> None:

@@ -6,7 +6,7 @@ All methods are synchronous. Only the recorder's thread calls `append`; all othe
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -14,7 +14,7 @@ import msgspec
 
 from mulligan.classify.fingerprint import build_template
 from mulligan.core.events import AnyEvent
-from mulligan.core.failure import Failure
+from mulligan.core.failure import Failure, UnsupportedOperationError
 from mulligan.core.records import (
     Fix,
     FixState,
@@ -29,6 +29,8 @@ from mulligan.core.records import (
     Record,
     Run,
     Status,
+    decode,
+    encode,
 )
 from mulligan.store.audit import AuditEntry as AuditEntry
 from mulligan.store.audit import AuditNote as AuditNote
@@ -42,7 +44,8 @@ IMPORT_PREFIX = "import:"
 DAY = 24 * 60 * 60 * 1000
 """One day in milliseconds, the unit of all times here."""
 
-
+MIN_ERASED_CHARS = 4
+"""A shorter text occurs by chance in unrelated values, which erasing it would damage."""
 ITEMS_KIND = "items"
 """Kind of the key-value entries with the arguments of a tool that name items, by tool key."""
 MAX_ITEM_ARGUMENTS = 100
@@ -168,6 +171,19 @@ class ForgetRequest(Record, frozen=True):
     learned: int | None = None
     """Everything learned from runs that began before this time, in UTC milliseconds. The runs remain."""
 
+    def validate(self) -> str:
+        """Return the name of the field that is set. Raise unless it is exactly one, and its text is long enough."""
+        criteria = [name for name in self.__struct_fields__ if getattr(self, name) is not None]
+        if len(criteria) != 1:
+            raise UnsupportedOperationError(
+                "Select exactly one of run, tool, session, text or learned records to delete."
+            )
+        if self.text is not None and len(self.text) < MIN_ERASED_CHARS:
+            raise UnsupportedOperationError(
+                f"Text {self.text!r} is too short to delete safely. Use at least {MIN_ERASED_CHARS} characters."
+            )
+        return criteria[0]
+
 
 class ForgetResult(Record, frozen=True):
     """How many records were removed or changed by erasing."""
@@ -180,7 +196,7 @@ class ForgetResult(Record, frozen=True):
     lessons: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.runs or self.steps or self.patterns or self.key_value_entries or self.fixes or self.lessons)
+        return any(getattr(self, name) for name in self.__struct_fields__)
 
 
 class RecallQuery(Record, frozen=True):
@@ -481,3 +497,47 @@ class KeyValueStore(Protocol):
 @runtime_checkable
 class Store(RecordStore, LearningStore, MetricStore, KeyValueStore, Protocol):
     """The complete store interface. `tests/contract/test_store.py` tests every implementation."""
+
+
+# Schemas of tools. The recording process stores their digests as key-value entries, with the time of the last change:
+# promotions under another schema do not hold (SAFETY S3). The first schema of a tool is not a change.
+
+SCHEMA_KIND = "schema digest"
+"""Kind of the key-value entries; the key is the tool."""
+
+
+class SeenSchema(Record, frozen=True):
+    """The last schema of a tool."""
+
+    digest: str
+    since: int = 0
+    """When the schema replaced another one; 0 if it is the first."""
+
+
+def update_schema(stored: bytes | None, digest: str, now: int) -> bytes | None:
+    """Return the new entry of a tool whose schema changed, or None if it did not."""
+    before = _parse_schema(stored)
+    if before is not None and before.digest == digest:
+        return None
+    return encode(SeenSchema(digest=digest, since=0 if before is None else now))
+
+
+def schema_change_times(rows: Iterable[tuple[str, bytes]], query: FixQuery) -> dict[str, int]:
+    """Return, by tool, when its schema changed. Tools with an unchanged schema are omitted.
+
+    If the query names another schema than the last one seen, the schema counts as changed now.
+    """
+    changed_at: dict[str, int] = {}
+    for tool, stored in rows:
+        seen_schema = _parse_schema(stored)
+        if seen_schema is not None:
+            is_another = tool == query.tool and query.schema not in ("", seen_schema.digest)
+            changed_at[tool] = query.now if is_another else seen_schema.since
+    return {tool: at for tool, at in changed_at.items() if at}
+
+
+def _parse_schema(stored: bytes | None) -> SeenSchema | None:
+    try:
+        return None if stored is None else decode(stored, SeenSchema)
+    except msgspec.DecodeError:  # written by another version: treat it as missing
+        return None

@@ -6,7 +6,7 @@ Statements for one engine are in `sqlite.py` or `postgres/`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -56,9 +56,11 @@ class Lookup(msgspec.Struct, frozen=True):
     keys: tuple[str, ...]
     columns: tuple[str, ...]
     single_key_sql: str
+    is_locking: bool
+    """Whether the rows are locked against other writers, which only matters where writers are concurrent."""
 
     @classmethod
-    def of(cls, table: str, keys: str, columns: str) -> Lookup:
+    def of(cls, table: str, keys: str, columns: str, is_locking: bool = False) -> Lookup:
         """Build from space-separated names. A key name followed by `>=` matches that value and all greater ones."""
         key_names, column_names = tuple(keys.split()), tuple(columns.split())
         return cls(
@@ -66,6 +68,7 @@ class Lookup(msgspec.Struct, frozen=True):
             key_names,
             column_names,
             f"SELECT {', '.join(column_names)} FROM {table} WHERE {cls.where(key_names)}",
+            is_locking,
         )
 
     @staticmethod
@@ -91,6 +94,15 @@ class Rows(Protocol):
 class Connection(Protocol):
     """Database connection. One thread may use it at a time."""
 
+    is_exclusive: bool
+    """Whether no other process writes for the tenants of the current transaction."""
+
+    def lock(self, tenant: str, subject: str) -> None:
+        """Wait for other writers that have locked this subject of a tenant. The lock ends with the transaction."""
+
+    def try_lock(self, tenant: str, subject: str) -> bool:
+        """Lock a subject if no other writer has locked it. Return whether that succeeded."""
+
     def execute(self, sql: str, values: Sequence[Any] = ..., /) -> Rows: ...
 
     def executemany(self, sql: str, rows: Iterable[Sequence[Any]], /) -> object: ...
@@ -104,5 +116,28 @@ class Connection(Protocol):
     def look_up(self, lookup: Lookup, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """Return the rows for many keys. Each row starts with its key values."""
 
+    def execute_by_key(self, sql: str, keys: Sequence[str], values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Execute a query for each key, which is its parameter ?1. Each row starts with its key."""
+
     def put_successes(self, tenant: str, rows: Iterable[SuccessRow]) -> int:
         """Insert calls that succeeded at their first attempt. Return how many were new."""
+
+
+class RowReader:
+    """Reads rows through a connection that is borrowed for each query."""
+
+    def __init__(self, query: Callable[[Callable[[Connection], list[Any]]], list[Any]]) -> None:
+        """`query` calls a function with a connection."""
+        self._query = query
+
+    @classmethod
+    def of(cls, connection: Connection) -> RowReader:
+        """Build a reader that uses one connection for all queries."""
+        return cls(lambda ask: ask(connection))
+
+    def __call__(self, sql: str, values: Iterable[Any] = ()) -> list[Any]:
+        return self._query(lambda connection: connection.execute(sql, tuple(values)).fetchall())
+
+    def by_key(self, sql: str, keys: Sequence[str], values: Sequence[Any]) -> list[Any]:
+        """Read the rows of `Connection.execute_by_key`."""
+        return self._query(lambda connection: connection.execute_by_key(sql, keys, values)) if keys else []

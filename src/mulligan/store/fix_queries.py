@@ -1,31 +1,36 @@
-"""Database queries for fixes, operator decisions, revocations and reported votes."""
+"""Database queries for precedents and fixes, operator decisions, revocations and reported votes."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
+from mulligan.core import calls as core_calls
 from mulligan.core.links import judge_calls
-from mulligan.core.records import Fix, Run, Step, decode, encode
-from mulligan.learn import exemplars, fixes, prerequisites
+from mulligan.core.records import Fix, Link, Precedent, Run, Step, decode, encode, pattern_id
+from mulligan.learn import fixes, prerequisites, profiles
 from mulligan.learn.fixes import FixRecord, OperatorDecision, Trial, Vote
 from mulligan.learn.prerequisites import FixSummary, Row, load_record
 from mulligan.learn.profiles import Profile, build_profile
-from mulligan.store import fix_votes, row_encoding, tool_schemas
+from mulligan.store import fix_votes, row_encoding
 from mulligan.store.base import (
     ITEMS_KIND,
+    SCHEMA_KIND,
     ArgumentTypes,
     FixQuery,
+    RecallQuery,
     Revocation,
     RevokeResult,
     TrialReport,
     argument_types,
     parse_items,
+    schema_change_times,
 )
-from mulligan.store.connection import Connection, upsert
+from mulligan.store.connection import Connection, RowReader, upsert
 from mulligan.store.fix_votes import REPORTED, VOTE, RunTrials, mark_for_consolidation, recount_fix, vote_row, votes
 from mulligan.store.pattern_counts import id_of
 from mulligan.store.rows import BEFORE_FIRST_CALL
@@ -34,10 +39,6 @@ MAX_FIXES_PER_PATTERN = 64
 """Fixes that are read per pattern, last tried first."""
 MAX_RECOUNTED_VOTES = 500
 """Latest votes that are recounted after a schema change of the tool."""
-MAX_FIXES_PER_STATEMENT = 30
-"""Fixes whose votes one statement reads."""
-
-Read = fix_votes.Read
 _UPSERT_DECISION_SQL = upsert("fix_decisions", "tenant id", "body")
 _CONTEXT_SQL = (
     "SELECT 'verdict', id, NULL, NULL, NULL, body FROM fix_decisions WHERE tenant = ? "
@@ -46,25 +47,28 @@ _CONTEXT_SQL = (
     "UNION ALL SELECT 'schema', key, NULL, NULL, NULL, value FROM key_values WHERE tenant = ? AND kind = ?"
 )
 """All that an answer needs besides fix records: decisions, revocations, principals and schemas, in one statement."""
-FIXES_SQL = (
-    "SELECT pattern, last_tried_at, body FROM fixes WHERE tenant = ? AND pattern = ? "
-    "ORDER BY last_tried_at DESC LIMIT ?"
+_OWN_FIXES_SQL = (
+    " UNION ALL SELECT 'fix', NULL, NULL, last_tried_at, NULL, body FROM (SELECT last_tried_at, body FROM fixes "
+    "WHERE tenant = ? AND pattern = ? ORDER BY last_tried_at DESC LIMIT ?) AS own"
 )
-"""Fixes of one pattern, last tried first."""
-_OWN_FIXES_SQL = f" UNION ALL SELECT 'fix', NULL, NULL, last_tried_at, NULL, body FROM ({FIXES_SQL}) AS own"
 _STAMP_SQL = " UNION ALL SELECT 'stamp', NULL, NULL, stamp, NULL, NULL FROM tool_sketches WHERE tenant = ? AND tool = ?"
-_PATTERNS_WITH_FIX_SQL = (
-    "SELECT i.value FROM json_each(?) i WHERE NOT EXISTS (SELECT 1 FROM patterns p WHERE p.tenant = ? "
-    "AND p.id = i.value AND p.kind <> ? AND ? <> '') AND EXISTS (SELECT 1 FROM fixes f WHERE f.tenant = ? "
-    "AND f.pattern = i.value)"
+PATTERN_FIXES_SQL = (
+    "SELECT last_tried_at, body FROM fixes WHERE tenant = ?2 AND pattern = ?1 AND NOT EXISTS (SELECT 1 FROM patterns p "
+    "WHERE p.tenant = ?2 AND p.id = ?1 AND p.kind <> ?3 AND ?3 <> '') ORDER BY last_tried_at DESC LIMIT ?4"
 )
-"""The patterns of a list that have a fix and are of the given kind, if any."""
+"""Fixes of one pattern of the given kind, if any, last tried first. A pattern that is not stored is of every kind."""
 VOTES_SQL = (
-    "SELECT fix, at, run, body FROM votes WHERE tenant = ? AND fix = ? AND successful = 1 AND body IS NOT NULL "
-    "AND run <> ? ORDER BY at DESC, run DESC LIMIT ?"
+    "SELECT at, run, body FROM votes WHERE tenant = ?2 AND fix = ?1 AND successful = 1 AND body IS NOT NULL "
+    "AND run <> ?3 ORDER BY at DESC, run DESC LIMIT ?4"
 )
 """Latest successful votes for one fix with stored prerequisite calls, without those of one run."""
-UNREVOKED_SQL = (
+SUCCESSES_SQL = (
+    "SELECT seq, body FROM steps WHERE tenant = ?2 AND run = ?1 "
+    "AND seq > (SELECT max(seq) FROM steps WHERE tenant = ?2 AND run = ?1) - ?3 "
+    "AND name = ?4 AND outcome = 'success' AND length(body) < ?5 ORDER BY seq DESC LIMIT ?6"
+)
+"""Latest successful calls of a tool in one run."""
+_UNREVOKED_SQL = (
     "NOT EXISTS (SELECT 1 FROM revocations v WHERE v.tenant = u.tenant "
     f"AND (v.principal IS NULL OR v.principal = coalesce(nullif(r.principal, ''), '{fixes.LOCAL_PRINCIPAL}')) "
     "AND (v.tool IS NULL OR v.tool = u.name) AND (v.since IS NULL OR r.started_at >= v.since) "
@@ -189,15 +193,94 @@ def store_decision(writer: Connection, tenant: str, fix: str, approved: bool, at
     return True
 
 
-# Queries
+# Precedents
+
+MAX_READ_LINKS = 200
+"""Newest links that are read for one query."""
+_PRECEDENTS_SQL = (
+    "SELECT run, body, CAST(count AS BIGINT) FROM (SELECT run, body, NULL AS count FROM links WHERE tenant = ? "
+    "AND name = ? AND fingerprint = ? ORDER BY rowid DESC LIMIT ?) AS latest "
+    "UNION ALL SELECT 'runs', NULL, runs FROM patterns WHERE tenant = ? AND id = ? "
+    "UNION ALL SELECT 'revoked', NULL, 1 WHERE EXISTS (SELECT 1 FROM revocations WHERE tenant = ?) "
+    "UNION ALL SELECT 'own', NULL, 1 WHERE EXISTS (SELECT 1 FROM runs r CROSS JOIN run_failures m "
+    "ON m.tenant = r.tenant AND m.pattern = ? AND m.started_at = r.started_at AND m.run = r.id "
+    "WHERE r.tenant = ? AND r.id = ?)"
+)
+"""Latest links, runs of the pattern, whether revocations exist, and whether the querying run had the pattern."""
+METHOD_KEY = b'"method":'
+"""The JSON key after the position of a link. It cannot occur inside a text, because quotes are escaped there."""
+
+
+def find_precedents(read: RowReader, tenant: str, query: RecallQuery) -> list[Precedent]:
+    """Return what recovered a failure in earlier runs, with one statement."""
+    pattern = pattern_id(query.tool, query.fingerprint)
+    link_values = (tenant, query.tool, query.fingerprint, MAX_READ_LINKS)
+    rows = read(_PRECEDENTS_SQL, (*link_values, tenant, pattern, tenant, pattern, tenant, query.run))
+    links = [(run, body) for run, body, _ in rows if body is not None]
+    if not links:
+        return []
+    counts = {label: count for label, body, count in rows if body is None}
+    pattern_runs, own_runs = counts.get("runs", 0), counts.get("own", 0)
+    revocations = fix_votes.revocations(read, tenant) if "revoked" in counts else []
+    if revoked := _find_revoked_runs(read, tenant, query.tool, pattern, revocations):
+        links = [link for link in links if link[0] not in revoked]
+    other_runs = pattern_runs - len(revoked) - (0 if query.run in revoked else own_runs)
+    counted_runs = other_runs + any(run == query.run for run, _ in links)
+    return core_calls.rank_precedents(group_links(links), counted_runs, max(query.limit, 0))
+
+
+def group_links(links: Iterable[tuple[str, bytes]]) -> Iterator[tuple[int, Link]]:
+    """Yield one link of each shape with the number of runs that had it. Links with equal text are parsed once."""
+    links_by_text: dict[bytes, list[tuple[str, bytes]]] = {}
+    for run, body in links:
+        text = row_encoding.decompress(body)
+        links_by_text.setdefault(text.partition(METHOD_KEY)[2] or text, []).append((run, text))
+    shapes: dict[object, list[tuple[Link, list[tuple[str, bytes]]]]] = {}
+    for same in links_by_text.values():
+        link = decode(same[0][1], Link)
+        shapes.setdefault(core_calls.precedent_key(link), []).append((link, same))
+    for (link, same), *others in shapes.values():
+        if others:  # the earliest link represents its shape
+            same = [entry for _, entries in others for entry in entries] + same
+            link = min(
+                (decode(text, Link) for _, text in same), key=lambda candidate: (candidate.run, candidate.failed_call)
+            )
+        yield len({run for run, _ in same}) if len(same) > 1 else 1, link
+
+
+def _find_revoked_runs(
+    read: RowReader, tenant: str, tool: str, pattern: str, revocations: Sequence[Revocation]
+) -> set[str]:
+    """Return the runs of a pattern that were revoked."""
+    if not revocations:
+        return set()
+    run_rows = read(
+        "SELECT DISTINCT r.id, r.principal, r.started_at FROM run_failures m JOIN runs r "
+        "ON r.tenant = m.tenant AND r.id = m.run WHERE m.tenant = ? AND m.pattern = ?",
+        (tenant, pattern),
+    )
+    return {
+        run
+        for run, principal, started in run_rows
+        if any(fixes.is_revoked(revocation, principal, tool, started) for revocation in revocations)
+    }
+
+
+# Fixes
+
+FindSimilar = Callable[[RowReader, str, str, str, int], list[tuple[float, str]]]
+"""Find patterns of a tool with a fix and a similar message, most similar first.
+
+Arguments: reader, tenant, tool, message and the stamp of the stored sketches.
+"""
 
 
 def answer_query(
-    read: Read, tenant: str, query: FixQuery, clock: Callable[[], float], lookups: FixLookups
+    read: RowReader, tenant: str, query: FixQuery, clock: Callable[[], float], find_similar: FindSimilar
 ) -> list[Fix]:
     """Return the fixes for one failure and similar ones, for a tool, or all."""
     if query.fingerprint and query.tool is not None:
-        return _find_fixes_for_failure(read, tenant, query, clock, lookups)
+        return _find_fixes_for_failure(read, tenant, query, clock, find_similar)
     where, values = ("AND tool = ?", (query.tool,)) if query.tool is not None else ("", ())
     rows = read(f"SELECT pattern, body FROM fixes WHERE tenant = ? {where} ORDER BY last_tried_at DESC LIMIT 5000",
                 (tenant, *values))  # fmt: skip
@@ -211,7 +294,7 @@ def answer_query(
 
 
 def _find_fixes_for_failure(
-    read: Read, tenant: str, query: FixQuery, clock: Callable[[], float], lookups: FixLookups
+    read: RowReader, tenant: str, query: FixQuery, clock: Callable[[], float], find_similar: FindSimilar
 ) -> list[Fix]:
     """Return the fixes for one failure. Uses few statements: each one is a database round trip.
 
@@ -230,67 +313,51 @@ def _find_fixes_for_failure(
     groups = [(1.0, own_records)]
     if query.text and not own_records:
         stamp = next((row[3] for row in rows if row[0] == "stamp"), None)
-        similar_patterns = lookups.similar_patterns(read, tenant, tool, query.text, stamp) if stamp is not None else []
+        similar_patterns = find_similar(read, tenant, tool, query.text, stamp) if stamp is not None else []
         if similar_patterns and has_time():
-            groups += _load_similar_groups(read, tenant, similar_patterns, query, lookups)
+            groups += _load_similar_groups(read, tenant, similar_patterns, query)
     if any(records for _, records in groups):
-        return prerequisites.rank_fixes(
-            groups, query, _build_context(read, tenant, query, rows, lookups.samples, lookups.recent_runs)
-        )
+        return prerequisites.rank_fixes(groups, query, _build_context(read, tenant, query, rows))
     if not query.argument_types or not has_time():
         return []
-    return exemplars.suggest_from_exemplars(query, _load_exemplars(read, tenant, query, lookups.recent_runs))
+    return profiles.suggest_from_exemplars(query, _load_exemplars(read, tenant, query))
 
 
 def _load_similar_groups(
-    read: Read, tenant: str, similar_patterns: Sequence[tuple[float, str]], query: FixQuery, lookups: FixLookups
+    read: RowReader, tenant: str, similar_patterns: Sequence[tuple[float, str]], query: FixQuery
 ) -> list[tuple[float, list[Row]]]:
-    """Load the fix records of similar patterns of the failure's kind, each group with its similarity."""
+    """Load the fix records of the first few similar patterns that have any of the failure's kind."""
     rows_by_pattern: dict[str, list[tuple[int, bytes]]] = {}
-    for pattern, last, body in lookups.fixes(read, tenant, [pattern for _, pattern in similar_patterns], query.kind):
+    ids = [pattern for _, pattern in similar_patterns]
+    for pattern, last, body in read.by_key(PATTERN_FIXES_SQL, ids, (tenant, query.kind, MAX_FIXES_PER_PATTERN)):
         rows_by_pattern.setdefault(pattern, []).append((last, body))
     groups = []
-    for similarity, pattern in similar_patterns:
-        if rows := rows_by_pattern.get(pattern):
-            rows.sort(key=itemgetter(0), reverse=True)
-            groups.append(
-                (similarity, _exclude_run(read, tenant, [FixSummary.of(body) for _, body in rows], query.excluded_run))
-            )
+    with_fixes = [match for match in similar_patterns if match[1] in rows_by_pattern]
+    for similarity, pattern in with_fixes[: prerequisites.MAX_SIMILAR_PATTERNS]:
+        latest_first = sorted(rows_by_pattern[pattern], key=itemgetter(0), reverse=True)
+        records = [FixSummary.of(body) for _, body in latest_first]
+        groups.append((similarity, _exclude_run(read, tenant, records, query.excluded_run)))
     return groups
 
 
-def load_context(read: Read, tenant: str, query: FixQuery) -> prerequisites.FixContext:
+def load_context(read: RowReader, tenant: str, query: FixQuery) -> prerequisites.FixContext:
     """Load everything besides fix records that an answer needs."""
-    return _build_context(
-        read, tenant, query, _read_context_rows(read, tenant, query), find_successful_votes, find_recent_runs
-    )
+    return _build_context(read, tenant, query, _read_context_rows(read, tenant, query))
 
 
 def _read_context_rows(
-    read: Read, tenant: str, query: FixQuery, extra_sql: str = "", values: tuple[Any, ...] = ()
+    read: RowReader, tenant: str, query: FixQuery, extra_sql: str = "", values: tuple[Any, ...] = ()
 ) -> list[Any]:
     """Read the context rows, together with those of a further statement, in one round trip."""
     where, tool = (" AND key = ?", (query.tool,)) if query.tool is not None else ("", ())
-    return read(
-        _CONTEXT_SQL + where + extra_sql, (tenant, tenant, tenant, tenant, tool_schemas.SCHEMA_KIND, *tool, *values)
-    )
+    return read(_CONTEXT_SQL + where + extra_sql, (tenant, tenant, tenant, tenant, SCHEMA_KIND, *tool, *values))
 
 
-def _parse_revocations(rows: Iterable[Any]) -> list[Revocation]:
-    return [fix_votes.to_revocation(row[1:5]) for row in rows if row[0] == "revoked"]
-
-
-def _build_context(
-    read: Read,
-    tenant: str,
-    query: FixQuery,
-    rows: Sequence[Any],
-    find_votes: Callable[..., list[Any]],
-    find_runs: Callable[..., Iterator[RecentRun]],
-) -> prerequisites.FixContext:
+def _build_context(read: RowReader, tenant: str, query: FixQuery, rows: Sequence[Any]) -> prerequisites.FixContext:
     def load_samples(ids: Sequence[str]) -> dict[str, list[tuple[int, Any]]]:
         samples_by_fix: dict[str, list[tuple[int, Any]]] = {}
-        vote_rows = find_votes(read, tenant, list(dict.fromkeys(ids)), query.excluded_run)
+        values = (tenant, query.excluded_run, prerequisites.MAX_SAMPLES_PER_FIX)
+        vote_rows = read.by_key(VOTES_SQL, list(dict.fromkeys(ids)), values)
         for fix, at, _, body in sorted(vote_rows, key=itemgetter(1, 2), reverse=True):
             samples_by_fix.setdefault(fix, []).append((at, msgspec.json.decode(body)))
         return samples_by_fix
@@ -299,12 +366,12 @@ def _build_context(
         return record.recount(votes(read, tenant, record.id, since, query.excluded_run, MAX_RECOUNTED_VOTES))
 
     principals = {row[1]: row[3] for row in rows if row[0] == "principal"}
-    revocations = _parse_revocations(rows)
+    revocations = [fix_votes.to_revocation(row[1:5]) for row in rows if row[0] == "revoked"]
     decisions = {row[1]: decode(row[5], OperatorDecision) for row in rows if row[0] == "verdict"}
-    since = tool_schemas.schema_change_times([(row[1], row[5]) for row in rows if row[0] == "schema"], query)
+    since = schema_change_times([(row[1], row[5]) for row in rows if row[0] == "schema"], query)
 
     def load_profile(tool: str, key: str) -> Profile:
-        return build_profile(successful_arguments(read, tenant, tool, key, query.excluded_run, find_runs))
+        return build_profile(successful_arguments(read, tenant, tool, key, query.excluded_run))
 
     def load_items(tool: str, key: str) -> frozenset[str]:
         rows = read(
@@ -316,136 +383,83 @@ def _build_context(
     return prerequisites.FixContext(writers, decisions, load_samples, since, recount_since, load_profile, load_items)
 
 
+FIRST_READ_RUNS = 4
+"""Latest runs of a tool whose calls are read first. Usually they are sufficient."""
 MAX_PROFILED_CALLS = 64
 """Latest successful calls that make up a tool's profile."""
 
 
-def successful_arguments(
-    read: Read, tenant: str, tool: str, key: str, excluded_run: str, find_runs: Callable[..., Iterator[RecentRun]]
-) -> list[tuple[int, Any]]:
+def successful_arguments(read: RowReader, tenant: str, tool: str, key: str, excluded_run: str) -> list[tuple[int, Any]]:
     """Return the arguments of a tool's latest successful calls, with their run's start. Skip `excluded_run`."""
     calls: list[tuple[int, Any]] = []
-    for run in find_runs(read, tenant, tool):
+    for run in find_recent_runs(read, tenant, tool):
         if run.last_step is None or len(calls) >= MAX_PROFILED_CALLS:
             break
         if run.run == excluded_run:
             continue
-        for _, body in run.find_successes(run.last_step - exemplars.MAX_SCANNED_STEPS):
-            call = row_encoding.decode_body(body, exemplars.ExemplarArguments)
+        for _, body in run.successes:
+            call = row_encoding.decode_body(body, profiles.ExemplarArguments)
             if not key or call.key in (None, key):
                 calls.append((run.started_at, call.arguments))
     return calls[:MAX_PROFILED_CALLS]
 
 
-# Lookups that a database can replace by its own
-
-
-class FixLookups(msgspec.Struct, frozen=True):
-    """Lookups for a fix query: the portable ones of this module, or faster ones of a specific database."""
-
-    similar_patterns: Callable[[Read, str, str, str, int], list[tuple[float, str]]]
-    """Find patterns of a tool with a fix and a similar message, most similar first.
-
-    Arguments: read function, tenant, tool, message and the stamp of the stored sketches.
-    """
-    recent_runs: Callable[[Read, str, str], Iterator[RecentRun]]
-    fixes: Callable[[Read, str, Sequence[str], str], list[Any]]
-    samples: Callable[[Read, str, Sequence[str], str], list[Any]]
-
-
-def find_pattern_fixes(read: Read, tenant: str, patterns: Sequence[str], kind: str) -> list[Any]:
-    """Return the fixes of the first few patterns that have one and match the kind.
-
-    Each row is (pattern, last_tried_at, body). A pattern that is not stored matches every kind.
-    """
-    patterns_with_fix = {
-        pattern for (pattern,) in read(_PATTERNS_WITH_FIX_SQL, (encode(patterns).decode(), tenant, kind, kind, tenant))
-    }
-    chosen_patterns = [pattern for pattern in patterns if pattern in patterns_with_fix][
-        : prerequisites.MAX_SIMILAR_PATTERNS
-    ]
-    return _read_union(read, FIXES_SQL, [(tenant, pattern, MAX_FIXES_PER_PATTERN) for pattern in chosen_patterns])
-
-
-def find_successful_votes(read: Read, tenant: str, ids: Sequence[str], excluded_run: str) -> list[Any]:
-    """Return the latest successful votes of each fix that have prerequisite calls, without those of one run.
-
-    Each row is (fix, at, run, body).
-    """
-    rows: list[Any] = []
-    for start in range(0, len(ids), MAX_FIXES_PER_STATEMENT):
-        parameter_sets = [
-            (tenant, fix, excluded_run, prerequisites.MAX_SAMPLES_PER_FIX)
-            for fix in ids[start : start + MAX_FIXES_PER_STATEMENT]
-        ]
-        rows += _read_union(read, VOTES_SQL, parameter_sets)
-    return rows
-
-
-def _read_union(read: Read, sql: str, parameter_sets: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """Run a query for several parameter sets as one UNION ALL statement."""
-    if len(parameter_sets) < 2:
-        return [row for values in parameter_sets for row in read(sql, values)]
-    parts = (f"SELECT * FROM ({sql}) AS part_{index}" for index in range(len(parameter_sets)))
-    return read(" UNION ALL ".join(parts), [value for values in parameter_sets for value in values])
-
-
-class RecentRun(msgspec.Struct, frozen=True):
+class RecentRun(NamedTuple):
     """Recent run that used a tool."""
 
     run: str
     started_at: int
     last_step: int | None
     """Number of its last step; None without steps."""
-    find_successes: Callable[[int], list[Any]]
-    """Read the latest successful calls of the tool after a step, as (seq, body)."""
+    successes: list[tuple[int, bytes]]
+    """Its latest successful calls of the tool, as (seq, body)."""
 
 
-def find_recent_runs(read: Read, tenant: str, tool: str) -> Iterator[RecentRun]:
-    """Yield the latest runs that used a tool and are not revoked. Steps are read on demand."""
+def find_recent_runs(read: RowReader, tenant: str, tool: str) -> Iterator[RecentRun]:
+    """Yield the latest runs that used a tool and are not revoked. Calls are read for some runs at a time."""
     runs = read(
         "SELECT u.run, u.started_at, (SELECT max(seq) FROM steps s WHERE s.tenant = u.tenant "
         "AND s.run = u.run) FROM run_callees u JOIN runs r ON r.tenant = u.tenant AND r.id = u.run "
-        f"WHERE u.tenant = ? AND u.type = 'tool' AND u.name = ? AND {UNREVOKED_SQL} "
+        f"WHERE u.tenant = ? AND u.type = 'tool' AND u.name = ? AND {_UNREVOKED_SQL} "
         "ORDER BY u.started_at DESC, u.run DESC LIMIT ?",
-        (tenant, tool, exemplars.MAX_EXEMPLARS),
+        (tenant, tool, profiles.MAX_EXEMPLARS),
     )
-    for run, started, last in runs:
+    values = (tenant, profiles.MAX_SCANNED_STEPS, tool, profiles.MAX_BODY_BYTES, profiles.MAX_EXEMPLARS)
+    max_runs = FIRST_READ_RUNS
+    while runs:
+        # Several short runs at once, to save round trips; long ones one by one, to scan few steps.
+        step_counts = itertools.accumulate(last or 0 for _, _, last in runs[:max_runs])
+        size = max(1, sum(count <= profiles.MAX_SCANNED_STEPS for count in step_counts))
+        chunk, runs, max_runs = runs[:size], runs[size:], profiles.MAX_EXEMPLARS
+        calls: dict[str, list[tuple[int, bytes]]] = {}
+        for run, seq, body in read.by_key(SUCCESSES_SQL, [run for run, _, _ in chunk], values):
+            calls.setdefault(run, []).append((seq, body))
+        for run, started_at, last in chunk:
+            successes = sorted(calls.get(run, ()), key=itemgetter(0), reverse=True)
+            yield RecentRun(run, started_at, last, successes)
 
-        def find_successes(after: int, run: str = run) -> list[Any]:
-            return read(
-                "SELECT seq, body FROM steps WHERE tenant = ? AND run = ? AND seq > ? AND name = ? "
-                "AND outcome = 'success' AND length(body) < ? ORDER BY seq DESC LIMIT ?",
-                (tenant, run, after, tool, exemplars.MAX_BODY_BYTES, exemplars.MAX_EXEMPLARS),
-            )
 
-        yield RecentRun(run, started, last, find_successes)
-
-
-def _load_exemplars(
-    read: Read, tenant: str, query: FixQuery, find_runs: Callable[..., Iterator[RecentRun]]
-) -> list[ArgumentTypes]:
+def _load_exemplars(read: RowReader, tenant: str, query: FixQuery) -> list[ArgumentTypes]:
     """Return the argument types of a tool's latest successful calls.
 
     A long run is read from its end, so that the cost stays bounded.
     """
     shapes: list[ArgumentTypes] = []
-    remaining_steps = exemplars.MAX_SCANNED_STEPS
-    for recent_run in find_runs(read, tenant, query.tool):
+    remaining_steps = profiles.MAX_SCANNED_STEPS
+    for recent_run in find_recent_runs(read, tenant, query.tool or ""):
         last = recent_run.last_step
         if recent_run.run == query.excluded_run:
             continue
-        if remaining_steps <= 0 or len(shapes) >= exemplars.MAX_EXEMPLARS or last is None:
+        if remaining_steps <= 0 or len(shapes) >= profiles.MAX_EXEMPLARS or last is None:
             break
-        rows = recent_run.find_successes(last - remaining_steps)
+        bodies = [body for seq, body in recent_run.successes if seq > last - remaining_steps]
         remaining_steps -= last
-        shapes += [
-            argument_types(row_encoding.decode_body(body, exemplars.ExemplarArguments).arguments) for _, body in rows
-        ]
-    return exemplars.sample_by_shape(shapes)
+        shapes += [argument_types(row_encoding.decode_body(body, profiles.ExemplarArguments).arguments)
+                   for body in bodies]  # fmt: skip
+    return profiles.sample_by_shape(shapes)
 
 
-def _exclude_run(read: Read, tenant: str, records: Sequence[Row], run: str) -> list[Row]:
+def _exclude_run(read: RowReader, tenant: str, records: Sequence[Row], run: str) -> list[Row]:
     """Return the records recounted without the votes of one run."""
     if not run or not records:
         return list(records)
@@ -461,7 +475,7 @@ def _exclude_run(read: Read, tenant: str, records: Sequence[Row], run: str) -> l
     return [record for record in recounted_records if record.trials]
 
 
-def find_trial_reports(read: Read, tenant: str, fix: str, limit: int) -> list[TrialReport]:
+def find_trial_reports(read: RowReader, tenant: str, fix: str, limit: int) -> list[TrialReport]:
     """Return the stored trials of a fix, newest first."""
     rows = read(
         "SELECT run, principal, agent, at, successful, automatic FROM votes WHERE tenant = ? AND fix = ? "

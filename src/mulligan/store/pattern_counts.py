@@ -22,8 +22,10 @@ def size_class(count: int) -> int:
     return 10 * len(digits) + int(digits[0])
 
 
-SIZE_CLASS_SQL = "10 * length(CAST(occurrences AS TEXT)) + CAST(substr(CAST(occurrences AS TEXT), 1, 1) AS INTEGER)"
-"""The same as an SQL expression."""
+def size_class_sql(count: str) -> str:
+    """Return the size class of an SQL expression."""
+    return f"10 * length(CAST({count} AS TEXT)) + CAST(substr(CAST({count} AS TEXT), 1, 1) AS INTEGER)"
+
 
 AGENT_INSERT = Insert.of(
     "pattern_agents",
@@ -35,13 +37,16 @@ _DAY_INSERT = Insert.of(
     "tenant day id occurrences recovered size_class",
     "ON CONFLICT (tenant, day, id) DO UPDATE "
     "SET occurrences = pattern_days.occurrences + excluded.occurrences, recovered = pattern_days.recovered + "
-    "excluded.recovered",
+    f"excluded.recovered, size_class = {size_class_sql('pattern_days.occurrences + excluded.occurrences')}",
 )
 _PATTERN_RUN_INSERT = Insert.or_update("run_failures", "tenant pattern started_at run kind", "occurrences")
 _PATTERN_INSERT = Insert.of(
     "patterns",
     "tenant id tool fingerprint kind server message template occurrences recovered runs first_seen_at first_run "
     "first_seq last_seen_at",
+    "ON CONFLICT (tenant, id) DO UPDATE SET occurrences = patterns.occurrences + excluded.occurrences, "
+    "recovered = patterns.recovered + excluded.recovered, runs = patterns.runs + excluded.runs, last_seen_at = "
+    "CASE WHEN patterns.last_seen_at < excluded.last_seen_at THEN excluded.last_seen_at ELSE patterns.last_seen_at END",
 )
 _PATTERN_RUN_LOOKUP = Lookup.of("run_failures", "tenant pattern started_at run", "kind occurrences")
 _PATTERN_LOOKUP = Lookup.of("patterns", "tenant id", "first_seen_at first_run first_seq occurrences")
@@ -118,38 +123,23 @@ def sum_changes(changes: Iterable[CountedFailure]) -> tuple[dict[str, PatternDel
 def apply_deltas(writer: Connection, tenant: str, sums: dict[str, PatternDelta], runs: dict[str, int]) -> set[str]:
     """Add changes to the pattern rows, and to their run counts. Return the ids of patterns without occurrences."""
     stored_rows = {id: columns for _, id, *columns in writer.look_up(_PATTERN_LOOKUP, [(tenant, id) for id in sums])}
-    new: list[tuple[Any, ...]] = []
-    more: list[tuple[Any, ...]] = []
+    rows: list[tuple[Any, ...]] = []
     empty_ids: set[str] = set()
     for id, sum in sums.items():
-        count, run_count = sum.count, runs.get(id, 0)
+        run_count = runs.get(id, 0)
         *first, before = stored_rows.get(id, (None, 0))
-        if before + count <= 0 or (id not in stored_rows and sum.first is None):
+        if before + sum.count <= 0 or (id not in stored_rows and sum.first is None):
             empty_ids.add(id)
-        elif id not in stored_rows and sum.first is not None:
+            continue
+        description: tuple[Any, ...] = ("", None, "", "", 0, "", 0)  # an existing pattern has its own
+        if id not in stored_rows and sum.first is not None:
             description = _describe_first(sum.first)
-            values = (
-                sum.name,
-                sum.fingerprint,
-                *description[:4],
-                count,
-                sum.recovered,
-                run_count,
-                *description[4:],
-                sum.last,
-            )
-            new.append((tenant, id, *values))
-        elif count or sum.recovered or run_count:
-            more.append((count, sum.recovered, run_count, sum.last, sum.last, tenant, id))
-        if id in stored_rows and id not in empty_ids and sum.first is not None and order_of(sum.first) < tuple(first):
+        elif sum.first is not None and order_of(sum.first) < tuple(first):
             _set_first(writer, tenant, id, sum.first)
-    writer.put(_PATTERN_INSERT, new)
-    if more:
-        writer.executemany(
-            "UPDATE patterns SET occurrences = occurrences + ?, recovered = recovered + ?, runs = runs + ?, "
-            "last_seen_at = CASE WHEN last_seen_at < ? THEN ? ELSE last_seen_at END WHERE tenant = ? AND id = ?",
-            more,
-        )
+        if sum.count or sum.recovered or run_count:
+            counts = (sum.count, sum.recovered, run_count)
+            rows.append((tenant, id, sum.name, sum.fingerprint, *description[:4], *counts, *description[4:], sum.last))
+    writer.put(_PATTERN_INSERT, rows)
     if empty_keys := [(tenant, id) for id in empty_ids if id in stored_rows]:
         writer.executemany("DELETE FROM patterns WHERE tenant = ? AND id = ?", empty_keys)
     _add_parts(writer, tenant, sums)
@@ -222,12 +212,6 @@ def _add_days(writer: Connection, tenant: str, sums: dict[str, PatternDelta]) ->
         if count or recovered
     ]
     writer.put(_DAY_INSERT, [(*day, size_class(day[3])) for day in days])
-    # A separate statement, because the size class rarely changes: then its index is not written.
-    writer.executemany(
-        f"UPDATE pattern_days SET size_class = {SIZE_CLASS_SQL} "
-        f"WHERE tenant = ? AND day = ? AND id = ? AND size_class <> {SIZE_CLASS_SQL}",
-        [day[:3] for day in days],
-    )
     if less := [(tenant, day, id) for _, day, id, count, _ in days if count < 0]:
         writer.executemany(
             "DELETE FROM pattern_days WHERE tenant = ? AND day = ? AND id = ? AND occurrences <= 0", less

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -12,9 +12,9 @@ from mulligan.learn import patterns
 from mulligan.learn.patterns import PatternDecision
 from mulligan.store import row_encoding
 from mulligan.store.base import DAY, PatternQuery, RunQuery
+from mulligan.store.connection import RowReader
 from mulligan.store.pattern_counts import size_class
 
-Read = Callable[[str, Iterable[Any]], list[Any]]
 MAX_SORTED_ROWS = 1000
 """Rows that are read and sorted in Python. Above it, scanning from the newest row finds enough matches sooner."""
 
@@ -34,7 +34,7 @@ class _Where:
         return " AND ".join(self.conditions)
 
 
-def find_runs(read: Read, tenant: str, query: RunQuery, pattern_ids: set[str], limit: int) -> list[Run]:
+def find_runs(read: RowReader, tenant: str, query: RunQuery, pattern_ids: set[str], limit: int) -> list[Run]:
     """Return the runs that match the query, newest first. `pattern_ids` are the ids merged into `query.pattern`."""
     where = _Where("r.tenant = ?", tenant)
     start = "r.started_at", "r.id"
@@ -117,7 +117,7 @@ def _placeholders(values: Iterable[Any]) -> str:
     return ", ".join("?" for _ in values)
 
 
-def find_runs_by_prefix(read: Read, tenant: str, prefix: str, limit: int) -> list[Run]:
+def find_runs_by_prefix(read: RowReader, tenant: str, prefix: str, limit: int) -> list[Run]:
     """Return the runs whose id has this prefix, newest first."""
     condition = "tenant = ? AND id >= ? AND id < ? AND substr(id, 1, ?) = ?"
     values = (tenant, prefix, prefix + "\U0010ffff", len(prefix), prefix)
@@ -153,7 +153,7 @@ MAX_TOP_PATTERNS = 100
 """Up to this limit, the most frequent patterns are found from the top patterns of each day."""
 
 
-def find_patterns(read: Read, tenant: str, query: PatternQuery, can_fold_case: bool = True) -> list[Pattern]:
+def find_patterns(read: RowReader, tenant: str, query: PatternQuery, can_fold_case: bool = True) -> list[Pattern]:
     """Return the patterns that match the query, in its order.
 
     `can_fold_case` is whether the database can search text case-insensitively. The database filters patterns without
@@ -175,7 +175,7 @@ def find_patterns(read: Read, tenant: str, query: PatternQuery, can_fold_case: b
     ]
 
 
-def read_decisions(read: Read, tenant: str) -> dict[str, PatternDecision]:
+def read_decisions(read: RowReader, tenant: str) -> dict[str, PatternDecision]:
     rows = read("SELECT id, body FROM pattern_decisions WHERE tenant = ?", (tenant,))
     return {id: decode(body, PatternDecision) for id, body in rows}
 
@@ -185,7 +185,7 @@ def find_decided_ids(decisions: dict[str, PatternDecision]) -> set[str]:
     return {*decisions, *(decision.into for decision in decisions.values() if decision.into is not None)}
 
 
-def _select_patterns(read: Read, tenant: str, query: PatternQuery, more: int) -> list[Pattern]:
+def _select_patterns(read: RowReader, tenant: str, query: PatternQuery, more: int) -> list[Pattern]:
     if query.state in ("resolved", "muted") or query.limit <= 0:
         return []
     where = _Where("p.tenant = ?", tenant)
@@ -223,7 +223,7 @@ def _select_patterns(read: Read, tenant: str, query: PatternQuery, more: int) ->
     return [_pattern_from_row(row) for row in read(sql, (*values, *where.values, limit))]
 
 
-def _search_patterns(read: Read, tenant: str, query: PatternQuery, more: int) -> list[Pattern]:
+def _search_patterns(read: RowReader, tenant: str, query: PatternQuery, more: int) -> list[Pattern]:
     """Search the text in Python, for a database that cannot. Reads ever larger batches until enough match."""
     match_limit, count = query.limit + more, max(8 * (query.limit + more), MAX_SORTED_ROWS)
     while True:
@@ -235,7 +235,7 @@ def _search_patterns(read: Read, tenant: str, query: PatternQuery, more: int) ->
 
 
 def _build_counts_query(
-    read: Read, tenant: str, query: PatternQuery, where: _Where, limit: int
+    read: RowReader, tenant: str, query: PatternQuery, where: _Where, limit: int
 ) -> tuple[str, tuple[Any, ...]]:
     """Build the subquery that counts patterns since a day, limited to possible results where that is cheaper."""
     start = patterns.start_of_day(query.since or 0)
@@ -261,7 +261,7 @@ def _build_counts_query(
 
 
 def _build_frequent_query(
-    read: Read, tenant: str, where: _Where, days_json: str, days: range, limit: int, counts: str
+    read: RowReader, tenant: str, where: _Where, days_json: str, days: range, limit: int, counts: str
 ) -> tuple[str, tuple[Any, ...]] | None:
     """Build the subquery for patterns that can be among the most frequent of these days, or the most unrecovered.
 
@@ -306,7 +306,7 @@ def _pattern_from_row(row: tuple[Any, ...]) -> Pattern:
     )  # fmt: skip
 
 
-def load_unmerged(read: Read, tenant: str, ids: Iterable[str], since: int | None = None) -> list[Pattern]:
+def load_unmerged(read: RowReader, tenant: str, ids: Iterable[str], since: int | None = None) -> list[Pattern]:
     """Return the patterns as counted, before merges. With `since`, count only the days from then on."""
     sql = f"SELECT {_COLUMNS} FROM patterns WHERE tenant = ? AND id = ?"
     stored_patterns = [_pattern_from_row(row) for id in sorted(ids) for row in read(sql, (tenant, id))]
@@ -322,7 +322,9 @@ def load_unmerged(read: Read, tenant: str, ids: Iterable[str], since: int | None
     return period_patterns
 
 
-def _read_days(read: Read, tenant: str, id: str, pattern: Pattern, since: int | None) -> list[tuple[int, int, int]]:
+def _read_days(
+    read: RowReader, tenant: str, id: str, pattern: Pattern, since: int | None
+) -> list[tuple[int, int, int]]:
     first = patterns.start_of_day(pattern.first_seen_at if since is None else max(pattern.first_seen_at, since))
     days = range(first, pattern.last_seen_at + 1, DAY)[-MAX_SHOWN_DAYS:]
     return read(
@@ -332,7 +334,7 @@ def _read_days(read: Read, tenant: str, id: str, pattern: Pattern, since: int | 
     )
 
 
-def _with_agents_and_days(read: Read, tenant: str, pattern: Pattern, since: int | None) -> Pattern:
+def _with_agents_and_days(read: RowReader, tenant: str, pattern: Pattern, since: int | None) -> Pattern:
     """Return the pattern with its counts by agent and by day, including merged patterns."""
     ids = (pattern.id, *pattern.merged)
     agents = read(
@@ -347,7 +349,7 @@ def _with_agents_and_days(read: Read, tenant: str, pattern: Pattern, since: int 
     return msgspec.structs.replace(pattern, agents=dict(agents), days=dict(sorted(days.items())))
 
 
-def find_pattern(read: Read, tenant: str, id: str) -> Pattern | None:
+def find_pattern(read: RowReader, tenant: str, id: str) -> Pattern | None:
     """Return one pattern with its merged patterns and its newest examples."""
     full_id = resolve_id(read, tenant, id)
     if full_id is None:
@@ -377,7 +379,7 @@ def find_pattern(read: Read, tenant: str, id: str) -> Pattern | None:
     return patterns.limit_details(full, with_examples=True)
 
 
-def resolve_id(read: Read, tenant: str, id: str) -> str | None:
+def resolve_id(read: RowReader, tenant: str, id: str) -> str | None:
     """Return the pattern id with this prefix; None if there is none or the prefix is ambiguous."""
     sql = "SELECT id FROM patterns WHERE tenant = ? AND id >= ? AND id < ? ORDER BY id LIMIT 2"
     matching_ids = [matching_id for (matching_id,) in read(sql, (tenant, id, id + "\U0010ffff"))]

@@ -28,7 +28,7 @@ from mulligan.core.events import AnyEvent
 from mulligan.core.failure import SettingsError, StoreError
 from mulligan.core.records import Fix, History, Precedent, decode, encode, new_id
 from mulligan.redaction import sanitize
-from mulligan.store import text_erasure, wire_protocol
+from mulligan.store import wire_protocol
 from mulligan.store.base import (
     AuditNote,
     Batch,
@@ -135,14 +135,13 @@ class RemoteStore:
         if waits and self._monotonic() < self.away_until:
             raise StoreError(self._unavailable_reason)
         headers = {**self._headers, "Content-Type": content_type}
-        if len(body) > MIN_GZIP_BYTES and not self._is_near:
+        if len(body) > MIN_GZIP_BYTES and self._host not in ("127.0.0.1", "localhost", "::1"):
             body = gzip.compress(body, 1)
             headers["Content-Encoding"] = "gzip"
         for is_second in (False, True):
             thread_connection: _ThreadConnection | None = getattr(self._threads, "connection", None)
-            connection = (
-                thread_connection if thread_connection is not None and not is_second else self._connect()
-            ).connection
+            is_reused = thread_connection is not None and not is_second
+            connection = (thread_connection if is_reused and thread_connection else self._connect()).connection
             try:
                 connection.timeout = timeout
                 if connection.sock is not None:
@@ -151,16 +150,12 @@ class RemoteStore:
                 answer = connection.getresponse()
             except (OSError, http.client.HTTPException) as error:
                 self._drop()
-                if thread_connection is not None and not is_second and not isinstance(error, TimeoutError):
+                if is_reused and not isinstance(error, TimeoutError):
                     continue  # The server may have closed an idle connection; that does not make it unavailable.
                 reason = f"Cannot reach {self.url} ({_describe_error(error)}). Is `mulligan serve` running there?"
                 raise self._mark_unavailable(reason) from error
             break
         return answer
-
-    @property
-    def _is_near(self) -> bool:
-        return self._host in ("127.0.0.1", "localhost", "::1")
 
     def _connect(self) -> _ThreadConnection:
         self._drop()
@@ -190,9 +185,8 @@ class RemoteStore:
             data = answer.read()
         except (OSError, http.client.HTTPException) as error:
             self._drop()
-            raise self._mark_unavailable(
-                f"{self.url} sent an incomplete response ({_describe_error(error)})."
-            ) from error
+            reason = f"{self.url} sent an incomplete response ({_describe_error(error)})."
+            raise self._mark_unavailable(reason) from error
         status = answer.status
         if status == 200:
             self._miss_count, self.away_until = 0, 0.0
@@ -200,9 +194,8 @@ class RemoteStore:
         message = _parse_message(data)
         if 300 <= status < 400:
             redirect_url = sanitize(answer.getheader("Location", "") or "nowhere", 200)
-            raise self._mark_unavailable(
-                f"{self.url} redirects to {redirect_url} ({status}). Set MULLIGAN_STORE to that address"
-            )
+            reason = f"{self.url} redirects to {redirect_url} ({status}). Set MULLIGAN_STORE to that address"
+            raise self._mark_unavailable(reason)
         if not message and status not in (401, 403, 429) and status < 500:
             raise self._unexpected_response(status)
         message = message or "no reason given."
@@ -213,18 +206,17 @@ class RemoteStore:
             raise RecordRejectedError(f"{self.url} rejected the request: {message}")
         if status == 404:
             raise RecordRejectedError(f"Not found on {self.url}: {message}")
-        raise self._mark_unavailable(
-            f"{self.url} cannot store records at the moment ({status}: {message})", _retry_after(answer)
-        )
+        reason = f"{self.url} cannot store records at the moment ({status}: {message})"
+        raise self._mark_unavailable(reason, _retry_after(answer))
 
     def _unexpected_response(self, status: int) -> StoreError:
         """Build the error for a response that no mulligan server sent. The records remain in the journal."""
+        reason = (
+            f"{self.url} is not a mulligan server ({status}). Check the address and any proxy in front of the server."
+        )
         if status == 413:
-            return self._mark_unavailable(
-                f"A proxy in front of {self.url} rejects large requests (413). Allow 5 MB there."
-            )
-        problem = f"{self.url} is not a mulligan server ({status})"
-        return self._mark_unavailable(f"{problem}. Check the address and any proxy in front of the server.")
+            reason = f"A proxy in front of {self.url} rejects large requests (413). Allow 5 MB there."
+        return self._mark_unavailable(reason)
 
     def _ask(self, method: str, *args: Any) -> Any:
         """Call a method of `wire_protocol.METHODS`. An agent waits for key-value entries only briefly."""
@@ -305,13 +297,10 @@ class RemoteStore:
         self._ask("release", [self.remote_journal(journal) for journal in journals])
 
     def export(self, tenant: str, since: int = 0) -> Iterator[History]:
-        answer = self._request(
-            "/v1/export", encode({"since": since}), "application/json", QUERY_TIMEOUT_SECONDS, waits=False
-        )
-        thread_connection, self._threads.connection = (
-            self._threads.connection,
-            None,
-        )  # other requests must not use it while it is read
+        body = encode({"since": since})
+        answer = self._request("/v1/export", body, "application/json", QUERY_TIMEOUT_SECONDS, waits=False)
+        # Other requests must not use the connection while it is read.
+        thread_connection, self._threads.connection = self._threads.connection, None
         try:
             if answer.status != 200:
                 self._read(answer)
@@ -321,9 +310,7 @@ class RemoteStore:
             thread_connection.connection.close()
 
     def forget(self, tenant: str, request: ForgetRequest) -> ForgetResult:
-        text_erasure.validate_request(
-            request
-        )  # Check locally: a rejection by the server would look like a failed write.
+        request.validate()  # checked here: a rejection by the server would look like a failed write.
         return self._ask("forget", request)  # type: ignore[no-any-return]
 
     def erase(self, tenant: str) -> int:
@@ -358,14 +345,8 @@ class RemoteStore:
         return list(self._request_recall(wire_protocol.RecallRequest(fixes=query)).fixes)
 
     def record_outcome(self, tenant: str, fix: str, report: TrialReport) -> bool:
-        payload = wire_protocol.OutcomeReport(
-            fix_id=fix,
-            run=report.run,
-            successful=report.successful,
-            at=report.at,
-            agent=report.agent,
-            automatic=report.automatic,
-        )
+        fields = {name: value for name, value in msgspec.structs.asdict(report).items() if name != "principal"}
+        payload = wire_protocol.OutcomeReport(fix_id=fix, **fields)
         try:
             self._read(self._request("/v1/outcomes", encode(payload), "application/json", SEND_TIMEOUT_SECONDS))
         except RecordRejectedError:

@@ -1,18 +1,44 @@
-"""Retention rules: which runs have expired, and which steps survive sampling of successful calls.
+"""Retention: delete expired runs, sample successful calls, compress old steps.
 
-Metrics and patterns were counted when the records arrived; retention does not change them.
+The work is split into small transactions, so that other writers are not blocked for long. Rollups and pattern counters
+keep their values.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
 from zlib import crc32
 
 import msgspec
 
 from mulligan.core import calls
 from mulligan.core.links import derive_status
-from mulligan.core.records import History, Status, Step
-from mulligan.store.base import Retention
+from mulligan.core.records import History, Run, Status, Step
+from mulligan.store import counters, rollups, row_encoding
+from mulligan.store.base import Progress, PruneResult, Retention
+from mulligan.store.connection import Connection, Rows
+from mulligan.store.rollups import CounterChanges
+from mulligan.store.rows import (
+    STEP,
+    USED,
+    delete_pattern_runs,
+    delete_usages,
+    history_of,
+    read_meta,
+    remove_run,
+    replace_steps,
+    runs_since,
+    write_meta,
+)
+
+MAX_ROWS_PER_TRANSACTION = 1000
+"""Limit of deleted rows per transaction, which bounds how long other writers wait."""
+Using = Callable[..., contextlib.AbstractContextManager[Connection]]
+
+
+# Rules
 
 
 def is_expired(status: Status, stored_at: int, policy: Retention, now: int) -> bool:
@@ -34,18 +60,14 @@ def sample_run(history: History, rate: float) -> History | None:
     if status == "success":
         if _hash_fraction(history.run.id) >= rate:
             return None
-        return _with_steps(history, [_with_sample_rate(step, rate) for step in history.steps])
+        return msgspec.structs.replace(history, steps=tuple(_with_sample_rate(step, rate) for step in history.steps))
     required_seqs = _steps_to_keep(history)
-    steps = [
+    steps = tuple(
         step if step.seq in required_seqs else _with_sample_rate(step, rate)
         for step in history.steps
         if step.seq in required_seqs or _hash_fraction(f"{step.run}:{step.seq}") < rate
-    ]
-    return _with_steps(history, steps)
-
-
-def _with_steps(history: History, steps: list[Step]) -> History:
-    return msgspec.structs.replace(history, steps=tuple(steps))
+    )
+    return msgspec.structs.replace(history, steps=steps)
 
 
 def _with_sample_rate(step: Step, rate: float) -> Step:
@@ -84,3 +106,268 @@ def _steps_to_keep(history: History) -> set[int]:
 
 def _is_simple_success(step: Step) -> bool:
     return step.outcome == "success" and step.failure is None and step.type != "run"
+
+
+# Execution
+
+
+class PruneRound:
+    """One execution of a retention policy, for SQLite. Other databases measure their space in another way."""
+
+    def __init__(self, writing: Using, reading: Using, tenant: str, policy: Retention, now: int) -> None:
+        self._writing, self._reading = writing, reading
+        self._tenant, self._policy, self._now = tenant, policy, now
+        self.runs = self.steps = self.sampled = self.compressed = self.counters = 0
+
+    def total_bytes(self, connection: Connection) -> int:
+        """Return the size of the database in bytes."""
+        return _read_pragma(connection, "page_count") * _read_pragma(connection, "page_size")
+
+    def used_bytes(self, connection: Connection) -> int:
+        """Return the size in bytes without free space."""
+        free_bytes = _read_pragma(connection, "freelist_count") * _read_pragma(connection, "page_size")
+        return self.total_bytes(connection) - free_bytes
+
+    def on_run_removed(self, history: History) -> None:
+        """Record that a run was deleted, for databases that do not report free space immediately."""
+
+    def preview(self, progress: Progress | None = None) -> PruneResult:
+        with self._reading() as connection:
+            before = self.total_bytes(connection)
+            for row in self._iterate_old_runs(connection, self._oldest(), progress):
+                if self._is_expired(row):
+                    self.runs, self.steps = self.runs + 1, self.steps + _count_steps(connection, self._tenant, row[1])
+                elif self._is_sampled(row):
+                    self._count_sampled(row, self._history(connection, row))
+            self.counters = self._expire_hourly_rollups(connection, "SELECT count(*)").fetchone()[0]
+            excess = before - self._policy.max_size if self._policy.max_size is not None else 0
+            if excess > 0:
+                self._preview_size(connection, excess)
+        return self._build_result(before, before)
+
+    def _build_result(self, before: int, after: int) -> PruneResult:
+        return PruneResult(
+            runs=self.runs, steps=self.steps, sampled=self.sampled, compressed=self.compressed, counters=self.counters,
+            bytes_before=before, bytes_after=after,
+        )  # fmt: skip
+
+    def _oldest(self) -> int:
+        """Return the time before which a run can be old enough for any rule."""
+        ages = [self._policy.keep_failures, self._policy.keep_successes, self._policy.compress_after]
+        if self._policy.sample < 1:
+            ages.append(self._policy.sample_after)
+        return self._now - min((age for age in ages if age is not None), default=self._now)
+
+    def _iterate_old_runs(
+        self, connection: Connection, until: int, progress: Progress | None, after: int = 0
+    ) -> Iterator[Any]:
+        (total,) = connection.execute("SELECT count(*) FROM runs WHERE tenant = ?", (self._tenant,)).fetchone()
+        visited_count = 0
+        while rows := runs_since(connection, self._tenant, after):
+            for row in rows:
+                after, visited_count = row[0], visited_count + 1
+                if row[3] >= until:
+                    return
+                if not row[4] or self._policy.include_imported:
+                    yield row
+            if progress is not None:
+                progress(visited_count, total)
+
+    def _history(self, connection: Connection, row: Any) -> History:
+        return history_of(connection, self._tenant, row_encoding.decode_body(row[5], Run))
+
+    def _is_expired(self, row: Any) -> bool:
+        return is_expired(row[2], row[3], self._policy, self._now)
+
+    def _is_sampled(self, row: Any) -> bool:
+        return self._policy.sample < 1 and row[3] < self._now - self._policy.sample_after
+
+    def _is_cold(self, row: Any) -> bool:
+        return self._policy.compress_after is not None and row[3] < self._now - self._policy.compress_after
+
+    def _count_sampled(self, row: Any, history: History) -> History | None:
+        """Sample a run, count the removed steps and return the remaining history; None if nothing remains."""
+        remaining_history = sample_run(history, self._policy.sample)
+        self.sampled += len(history.steps) - (len(remaining_history.steps) if remaining_history is not None else 0)
+        return remaining_history
+
+    def perform(self, progress: Progress | None = None) -> PruneResult:
+        with self._reading() as connection:
+            before = self.total_bytes(connection)
+        self._by_age(progress)
+        if self._policy.max_size is not None:
+            self._by_size(self._policy.max_size)
+        with self._writing(self._tenant) as writer:
+            rollups.fold(writer, self._tenant)
+            self.counters = self._expire_hourly_rollups(writer, "DELETE").rowcount
+            self._forget_sessions(writer)
+            return self._build_result(before, self.used_bytes(writer))
+
+    def _forget_sessions(self, writer: Connection) -> None:
+        """Delete session entries that were inactive for longer than failed runs are retained.
+
+        Entries of coding agents contain the time of their last activity. For other sessions the time of the last
+        failure counts.
+        """
+        if self._policy.keep_failures is None:
+            return
+        until = self._now - self._policy.keep_failures
+        entries_sql = "SELECT key, value FROM key_values WHERE tenant = ? AND kind = ?"
+        hooks = {key: _read_last_activity(value) for key, value in writer.execute(entries_sql, (self._tenant, "hook"))}
+        expired_keys = {key for key, at in hooks.items() if at < until}
+        for key, value in writer.execute(entries_sql, (self._tenant, "session")):
+            if key not in hooks and _read_last_activity(value) < until:
+                expired_keys.add(key)
+        writer.executemany(
+            "DELETE FROM key_values WHERE tenant = ? AND kind IN ('session', 'hook') AND key = ?",
+            [(self._tenant, key) for key in expired_keys],
+        )
+
+    def _by_age(self, progress: Progress | None) -> None:
+        until = self._oldest()
+        after = 0
+        while True:
+            # A separate transaction per round, resuming after the last row: other writers get their turn in between.
+            with self._writing(self._tenant) as writer:
+                budget = MAX_ROWS_PER_TRANSACTION
+                is_done = True
+                # Skip runs that an earlier execution has sampled and compressed.
+                sampling_rule = f"{self._policy.sample} {self._policy.include_imported}"
+                earlier, _, last_rowid = read_meta(writer, self._tenant, "tidied").rpartition(" ")
+                tidied = int(last_rowid) if earlier == sampling_rule else 0
+                for row in self._iterate_old_runs(writer, until, None, after):
+                    if budget <= 0:
+                        is_done = False
+                        break
+                    after = row[0]
+                    if self._is_expired(row):
+                        budget -= self._remove(writer, self._history(writer, row))
+                    elif row[0] > tidied:
+                        budget -= self._tidy(writer, row)
+                        if self._is_cold(row) and (self._policy.sample >= 1 or self._is_sampled(row)):
+                            write_meta(writer, self._tenant, "tidied", f"{sampling_rule} {row[0]}")
+                (total,) = writer.execute("SELECT coalesce(max(rowid), 0) FROM runs").fetchone()
+            if progress is not None:
+                progress(total if is_done else after, total)
+            if is_done:
+                return
+
+    def _tidy(self, writer: Connection, row: Any) -> int:
+        """Sample and compress a run that is not expired. Return the approximate number of affected rows."""
+        rows = 1
+        if self._is_sampled(row):
+            history = self._history(writer, row)
+            remaining_history = self._count_sampled(row, history)
+            if remaining_history is None:
+                self._delete_run(writer, history)
+                return 1 + len(history.steps)
+            if remaining_history != history:
+                rows += len(history.steps)
+                self._note_horizon(writer, history)
+                delete_usages(writer, self._tenant, history)
+                replace_steps(writer, self._tenant, history.run.id, remaining_history.steps)
+                account = CounterChanges()
+                account.add_used_names(history.run, remaining_history.steps)
+                writer.put(USED, [(self._tenant, *usage_row) for usage_row in account.used_names])
+        if self._is_cold(row):
+            packed = self._pack(writer, row[1])
+            self.compressed, rows = self.compressed + packed, rows + packed
+        return rows
+
+    def _remove(self, writer: Connection, history: History) -> int:
+        self._delete_run(writer, history)
+        self.runs, self.steps = self.runs + 1, self.steps + len(history.steps)
+        return 1 + len(history.steps)
+
+    def _delete_run(self, writer: Connection, history: History) -> None:
+        self._note_horizon(writer, history)
+        self.on_run_removed(history)
+        delete_pattern_runs(writer, self._tenant, history)
+        remove_run(writer, self._tenant, history)
+
+    def _note_horizon(self, writer: Connection, history: History) -> None:
+        """Store the time up to which counters cover more than the remaining rows."""
+        self._note_until(writer, max([history.run.started_at, *(step.started_at for step in history.steps)]))
+
+    def _note_until(self, writer: Connection, last: int) -> None:
+        if last >= int(read_meta(writer, self._tenant, "pruned") or -1):
+            write_meta(writer, self._tenant, "pruned", str(last))
+
+    def _pack(self, writer: Connection, run: str) -> int:
+        """Compress the steps of a run. Return how many became smaller."""
+        run_key = (self._tenant, run)
+        rows = writer.execute(
+            f"SELECT {', '.join(STEP.columns)} FROM steps WHERE tenant = ? AND run = ? ORDER BY seq", run_key
+        ).fetchall()
+        packed = [(*row[:-1], row_encoding.compress(row[-1])) for row in rows]
+        count = sum(len(new[-1]) < len(old[-1]) for new, old in zip(packed, rows, strict=True))
+        if count:
+            # Delete and insert instead of updating in place, which would leave partly filled pages.
+            writer.execute("DELETE FROM steps WHERE tenant = ? AND run = ?", run_key)
+            writer.put(STEP, packed)
+        return count
+
+    def _by_size(self, size: int) -> None:
+        """Delete the oldest runs, successful ones first, until the used space fits the limit."""
+        for is_any in (False, True):
+            after = 0
+            while True:
+                with self._writing(self._tenant) as writer:
+                    if self.used_bytes(writer) <= size:
+                        return
+                    rows = runs_since(writer, self._tenant, after, 100)
+                    for rowid, _, status, _, imported, body in rows:
+                        after = rowid
+                        if (is_any or status == "success") and (not imported or self._policy.include_imported):
+                            self._remove(writer, history_of(writer, self._tenant, row_encoding.decode_body(body, Run)))
+                if not rows:
+                    break
+
+    def _preview_size(self, connection: Connection, excess: int) -> None:
+        """Estimate how many of the oldest runs have to go to save this many bytes."""
+        for is_any in (False, True):
+            for row in self._iterate_old_runs(connection, 2**62, None):
+                if excess <= 0:
+                    return
+                if (row[2] == "success") != is_any and not self._is_expired(row):
+                    run_key = (self._tenant, row[1])
+                    count, size = connection.execute(
+                        "SELECT count(*), coalesce(sum(length(body)), 0) FROM steps WHERE tenant = ? AND run = ?",
+                        run_key,
+                    ).fetchone()
+                    excess -= 300 + size + 200 * count
+                    self.runs, self.steps = self.runs + 1, self.steps + count
+
+    def _expire_hourly_rollups(self, connection: Connection, statement: str) -> Rows:
+        # A query by the hour may subtract the first hours of a day from its daily counters, so the hours of one extra
+        # day must remain.
+        min_age = counters.HOURS + counters.DAY
+        until = self._now - max(self._policy.keep_hourly, min_age) if self._policy.keep_hourly is not None else -(2**62)
+        sql = f"{statement} FROM rollups WHERE tenant = ? AND grain = 'hour' AND bucket < ?"
+        return connection.execute(sql, (self._tenant, until))
+
+
+def _read_pragma(connection: Connection, name: str) -> int:
+    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+
+
+def _count_steps(connection: Connection, tenant: str, run: str) -> int:
+    sql = "SELECT count(*) FROM steps WHERE tenant = ? AND run = ?"
+    return int(connection.execute(sql, (tenant, run)).fetchone()[0])
+
+
+class _SessionActivity(msgspec.Struct):
+    """The fields of a session entry that tell when the session was last active."""
+
+    at: int | None = None
+    failures: list[dict[str, Any]] = []
+
+
+def _read_last_activity(value: bytes) -> float:
+    """Return when a session was last active; infinity for an entry that cannot be parsed, so that it is retained."""
+    try:
+        last = msgspec.json.decode(value, type=_SessionActivity)
+        at = last.at if last.at is not None else last.failures[-1]["step"]["started_at"] if last.failures else None
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return float("inf")
+    return at if isinstance(at, int) else float("inf")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from mulligan.core.calls import Call, group_attempts
-from mulligan.core.fast_path import SuccessRecord
 from mulligan.core.links import RunProgress
 from mulligan.core.records import Compaction, History, Link, Run, Status, Step, encode
 from mulligan.store import counters, pattern_counts, row_encoding
@@ -25,7 +24,7 @@ RUN = Insert.of(
     "runs",
     "tenant id agent session started_at body version environment status stored_at imported failure_free principal",
 )
-STORED_RUN = Lookup.of("runs", "tenant id", "body status failure_free")
+_STORED_RUN = Lookup.of("runs", "tenant id", "body status failure_free", is_locking=True)
 USED = Insert.of("run_callees", "tenant type name started_at run")
 LINK = Insert.or_update("links", "tenant run failed_call", "name fingerprint body recovering_call")
 _OF_RUN = "2, at, body, '', 0 FROM compactions WHERE tenant = ? AND owner_type = 'run' AND owner = ?"
@@ -41,6 +40,36 @@ _HISTORY = (
 _NOTE = upsert("meta", "tenant key", "value")
 
 
+class StoredRun(NamedTuple):
+    """A run with the derived columns of its row."""
+
+    run: Run
+    status: Status
+    is_failure_free: bool = True
+    """Whether all of its calls succeeded at the first attempt."""
+
+
+def load_runs(writer: Connection, tenant: str, ids: Iterable[str]) -> dict[str, StoredRun]:
+    """Return the stored ones of these runs. Other writers cannot change them until the end of the transaction."""
+    rows = writer.look_up(_STORED_RUN, [(tenant, id) for id in sorted(ids)])  # sorted: no two writers deadlock
+    return {
+        id: StoredRun(row_encoding.decode_body(body, Run), status, bool(is_failure_free))
+        for _, id, body, status, is_failure_free in rows
+    }
+
+
+def update_runs(writer: Connection, tenant: str, runs: Sequence[Run]) -> None:
+    if runs:
+        writer.executemany(
+            "UPDATE runs SET agent = ?, session = ?, started_at = ?, body = ?, version = ?, environment = ? "
+            "WHERE tenant = ? AND id = ?",
+            [
+                (run.agent, run.session, run.started_at, encode(run), run.version, run.environment, tenant, run.id)
+                for run in runs
+            ],
+        )
+
+
 def step_row(tenant: str, step: Step) -> tuple[Any, ...]:
     kind = fingerprint = None
     if step.failure is not None and step.has_failed:
@@ -50,28 +79,12 @@ def step_row(tenant: str, step: Step) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def step_to_success_row(step: Step) -> SuccessRow:
+def success_row(step: Step) -> SuccessRow:
     compact_step = CompactStep(
         step.arguments, step.result, step.duration_seconds, step.parent, step.type, step.server, step.tokens,
         step.metadata, step.recovery, step.stop, step.sample_rate, step.effects, step.key, step.links,
     )  # fmt: skip
     return step.run, step.seq, step.name, step.started_at, compact_step
-
-
-def success_row(call: SuccessRecord) -> SuccessRow:
-    """Build the row of a successful call directly, without a `Step`: the most frequent case."""
-    form = call.template
-    compact_step = CompactStep(
-        call.arguments,
-        call.result,
-        call.duration_seconds,
-        call.parent,
-        form.type,
-        form.server,
-        call.tokens,
-        key=form.key,
-    )
-    return call.run, call.seq, form.stored_name, int(call.started_at * 1000), compact_step
 
 
 def run_row(tenant: str, run: Run, stored_at: int, is_imported: bool, principal: str) -> tuple[Any, ...]:

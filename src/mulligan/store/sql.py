@@ -10,7 +10,10 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from mulligan.core.events import AnyEvent
 from mulligan.core.records import Fix, History, Lesson, LessonSource, LessonVerdict, Pattern, Precedent, Run, encode
@@ -25,25 +28,33 @@ from mulligan.store.base import (
     Batch,
     ConsolidationResult,
     FixQuery,
+    ForgetRequest,
+    ForgetResult,
     LessonQuery,
     PatternCommand,
     PatternQuery,
     Progress,
+    PruneResult,
     RecallQuery,
+    Retention,
     Revocation,
     RevokeResult,
     RunQuery,
     TrialReport,
 )
-from mulligan.store.connection import Connection, upsert
+from mulligan.store.connection import Connection, RowReader, upsert
 from mulligan.store.counters import Stats, StatsQuery
 from mulligan.store.similarity_index import SketchCache
-from mulligan.store.writer import BatchWriter
+from mulligan.store.tables import TABLE_NAMES
+from mulligan.store.writer import BatchWriter, ConcurrentAppendError
+
+if TYPE_CHECKING:
+    from mulligan.store.retention import PruneRound
 
 READ_BATCH_RUNS = 500
 """Runs that one statement reads."""
 
-_UPSERT_OFFSET_SQL = upsert("journals", "tenant journal", "position")
+_ADVANCE_OFFSET_SQL = f"{upsert('journals', 'tenant journal', 'position')} WHERE journals.position < excluded.position"
 _UPSERT_DECISION_SQL = upsert("pattern_decisions", "tenant id", "body")
 _UPSERT_ENTRY_SQL = upsert("key_values", "tenant kind key", "value")
 
@@ -51,20 +62,23 @@ _UPSERT_ENTRY_SQL = upsert("key_values", "tenant kind key", "value")
 class DatabaseStore(abc.ABC):
     """Store with one write connection and several read connections."""
 
-    _is_remote = False
-    """Whether a round trip costs more than a larger statement."""
+    _can_fold_case = True
+    """Whether the database can search text case-insensitively."""
 
-    def __init__(self, clock: Callable[[], int]) -> None:
+    def __init__(self, clock: Callable[[], int], journals: Path | None = None) -> None:
+        """`journals` is the folder of local journals, from which erased records are removed, too."""
         self._clock = clock
+        self._journals = journals
         self._batch_writer = BatchWriter()
         self._sketch_cache = SketchCache()
 
     @abc.abstractmethod
     def write_transaction(self, *tenants: str) -> contextlib.AbstractContextManager[Connection]:
-        """Open a write transaction, exclusive for these tenants.
+        """Open a write transaction, exclusive for these tenants."""
 
-        Implementations call `BatchWriter.begin` first, so that its caches match the database.
-        """
+    def append_transaction(self, *tenants: str) -> contextlib.AbstractContextManager[Connection]:
+        """Open a transaction for batches, beside those of other processes where the database allows that."""
+        return self.write_transaction(*tenants)
 
     @abc.abstractmethod
     def read_connection(self, tenant: str) -> contextlib.AbstractContextManager[Connection]:
@@ -74,46 +88,50 @@ class DatabaseStore(abc.ABC):
         """Borrow a read connection for queries that tolerate slightly stale data."""
         return self.read_connection(tenant)
 
-    def read_rows(self, tenant: str, sql: str, values: Iterable[Any] = ()) -> list[Any]:
-        with self.read_connection(tenant) as connection:
-            return connection.execute(sql, tuple(values)).fetchall()
+    def _query(self, tenant: str, ask: Callable[[Connection], list[Any]], is_own: bool = False) -> list[Any]:
+        """Call a function with a read connection; with `is_own`, one that has the writes of this process."""
+        with self.read_connection(tenant) if is_own else self._reading_stale(tenant) as connection:
+            return ask(connection)
 
-    def row_reader(self, tenant: str) -> fix_queries.Read:
-        """Return a read function for several queries about one tenant."""
-        return partial(self.read_rows, tenant)
+    def read_rows(self, tenant: str, sql: str, values: Iterable[Any] = (), is_own: bool = False) -> list[Any]:
+        return self._query(tenant, lambda connection: connection.execute(sql, tuple(values)).fetchall(), is_own)
+
+    def row_reader(self, tenant: str) -> RowReader:
+        """Return a reader for several queries about one tenant."""
+        return RowReader(partial(self._query, tenant))
 
     def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int, principal: str = "") -> int:
-        with self.write_transaction(tenant) as writer:
-            return self._append(writer, tenant, batch, journal, offset, principal)
+        return self.append_all([Batch(tenant, batch, journal, offset, principal)])[0]
 
     def append_all(self, batches: Sequence[Batch]) -> list[int]:
-        with self.write_transaction(*{batch.tenant for batch in batches}) as writer:
-            return [self._append(writer, *batch) for batch in batches]
+        tenants = {batch.tenant for batch in batches}
+        try:
+            with self.append_transaction(*tenants) as writer:
+                return self._append_batches(writer, batches)
+        except ConcurrentAppendError:
+            with self.write_transaction(*tenants) as writer:
+                return self._append_batches(writer, batches)
 
-    def _append(
-        self, writer: Connection, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int,
-        principal: str,
-    ) -> int:  # fmt: skip
-        journal_key = (tenant, journal)
-        offset_row = writer.execute(
-            "SELECT position FROM journals WHERE tenant = ? AND journal = ?", journal_key
-        ).fetchone()
-        if offset <= (offset_row[0] if offset_row else 0):
-            return 0
-        writer.execute(_UPSERT_OFFSET_SQL, (*journal_key, offset))
-        is_imported = journal.startswith(IMPORT_PREFIX)
-        return self._batch_writer.append(writer, tenant, batch, self._clock(), is_imported, principal)
+    def _append_batches(self, writer: Connection, batches: Sequence[Batch]) -> list[int]:
+        counts = [0] * len(batches)
+        # By tenant: a batch waits for its tenant's turn, and no two processes may wait for each other.
+        for index in sorted(range(len(batches)), key=lambda index: batches[index].tenant):
+            tenant, events, journal, offset, principal = batches[index]
+            # Journal positions only grow: a batch that was applied before is skipped.
+            if offset > 0 and writer.execute(_ADVANCE_OFFSET_SQL, (tenant, journal, offset)).rowcount:
+                is_imported = journal.startswith(IMPORT_PREFIX)
+                counts[index] = self._batch_writer.append(writer, tenant, events, self._clock(), is_imported, principal)
+        return counts
 
     def offset(self, tenant: str, journal: str) -> int:
         rows = self.read_rows(
-            tenant, "SELECT position FROM journals WHERE tenant = ? AND journal = ?", (tenant, journal)
+            tenant, "SELECT position FROM journals WHERE tenant = ? AND journal = ?", (tenant, journal), is_own=True
         )
         return int(rows[0][0]) if rows else 0
 
     def journals(self, tenant: str) -> list[str]:
-        return [
-            journal for (journal,) in self.read_rows(tenant, "SELECT journal FROM journals WHERE tenant = ?", (tenant,))
-        ]
+        rows = self.read_rows(tenant, "SELECT journal FROM journals WHERE tenant = ?", (tenant,), is_own=True)
+        return [journal for (journal,) in rows]
 
     def release(self, tenant: str, journals: Sequence[str]) -> None:
         with self.write_transaction(tenant) as writer:
@@ -174,37 +192,89 @@ class DatabaseStore(abc.ABC):
             if len(run_rows) < READ_BATCH_RUNS:
                 return
 
+    def prune(
+        self, tenant: str, policy: Retention, now: int, dry_run: bool = False, progress: Progress | None = None
+    ) -> PruneResult:
+        pruner = self._prune_round_type()(
+            self.write_transaction, partial(self.read_connection, tenant), tenant, policy, now
+        )
+        if dry_run:
+            return pruner.preview(progress)
+        pruned = pruner.perform(progress)
+        with self.write_transaction(tenant) as writer:  # pruning itself uses many transactions
+            if pruned.runs or pruned.sampled:
+                summary = audit.format_counts(runs=pruned.runs, steps=pruned.steps + pruned.sampled)
+                self._insert_audit_entry(writer, tenant, "prune", detail=summary)
+            self._batch_writer.drop_cache()
+        self._release_space(now)
+        return pruned
+
+    def _prune_round_type(self) -> type[PruneRound]:
+        from mulligan.store.retention import PruneRound  # lazy import: write-only processes start faster
+
+        return PruneRound
+
+    def forget(self, tenant: str, request: ForgetRequest) -> ForgetResult:
+        from mulligan.store import erasure  # lazy import: write-only processes start faster
+
+        action = f"forget.{request.validate()}"
+        with self.write_transaction(tenant) as writer:
+            self._lift_time_limit(writer)
+            eraser = erasure.Eraser(writer, self._batch_writer, tenant, request)
+            forgotten = eraser.perform()
+            # The audit log tells how much was erased, never what.
+            counts = msgspec.structs.asdict(forgotten)
+            counts["notes"] = counts.pop("key_value_entries")
+            self._insert_audit_entry(writer, tenant, action, detail=audit.format_counts(**counts))
+        self._overwrite_erased()
+        if self._journals is not None:
+            erasure.scrub_journals(self._journals, request, eraser.removed_run_ids)
+        return forgotten
+
+    def erase(self, tenant: str) -> int:
+        with self.write_transaction(tenant) as writer:
+            self._batch_writer.drop_cache()
+            tables = (name for name in TABLE_NAMES if name != "audit")
+            erased = sum(writer.execute(f"DELETE FROM {name} WHERE tenant = ?", (tenant,)).rowcount for name in tables)
+            if erased:
+                self._insert_audit_entry(writer, tenant, "tenant.erase", detail=audit.format_counts(rows=erased))
+        self._overwrite_erased()
+        return erased
+
+    def _lift_time_limit(self, writer: Connection) -> None:  # noqa: B027 - one database needs it
+        """Allow statements of this transaction to scan whole tables."""
+
+    def _release_space(self, now: int) -> None:  # noqa: B027 - one database needs it
+        """Return the space of pruned rows to the system."""
+
+    def _overwrite_erased(self) -> None:  # noqa: B027 - one database needs it
+        """Remove erased rows from the files of the database."""
+
     def rebuild(self, tenant: str) -> None:
         """Recompute links, patterns and rollups from the stored rows."""
-        from mulligan.store import maintenance  # lazy import: write-only processes start faster
+        from mulligan.store.recount import rebuild  # lazy import: write-only processes start faster
 
         with self.write_transaction(tenant) as writer:
             self._batch_writer.drop_cache()
-            maintenance.rebuild(writer, tenant)
+            rebuild(writer, tenant)
+
+    def _count_records(self, tenant: str) -> tuple[int, int]:
+        """Count runs and steps, for `health`."""
+        sql = "SELECT (SELECT count(*) FROM runs WHERE tenant = ?1), (SELECT count(*) FROM steps WHERE tenant = ?1)"
+        ((runs, steps),) = self.read_rows(tenant, sql, (tenant,), is_own=True)
+        return runs, steps
 
     def recall(self, tenant: str, query: RecallQuery) -> list[Precedent]:
-        from mulligan.store import precedents  # lazy import: write-only processes start faster
-
-        return precedents.find_precedents(self.row_reader(tenant), tenant, query, in_one_query=self._is_remote)
+        return fix_queries.find_precedents(self.row_reader(tenant), tenant, query)
 
     def fixes(self, tenant: str, query: FixQuery) -> list[Fix]:
         with self._reading_stale(tenant) as connection:  # one connection for all of its short queries
-
-            def read(sql: str, values: Iterable[Any] = ()) -> list[Any]:
-                return connection.execute(sql, tuple(values)).fetchall()
-
-            return fix_queries.answer_query(read, tenant, query, time.monotonic, self._fix_lookups())
-
-    def _fix_lookups(self) -> fix_queries.FixLookups:
-        return fix_queries.FixLookups(
-            self._find_similar_patterns,
-            fix_queries.find_recent_runs,
-            fix_queries.find_pattern_fixes,
-            fix_queries.find_successful_votes,
-        )
+            return fix_queries.answer_query(
+                RowReader.of(connection), tenant, query, time.monotonic, self._find_similar_patterns
+            )
 
     def _find_similar_patterns(
-        self, read: fix_queries.Read, tenant: str, tool: str, text: str, stamp: int
+        self, read: RowReader, tenant: str, tool: str, text: str, stamp: int
     ) -> list[tuple[float, str]]:
         return self._sketch_cache.get_sketches(read, tenant, tool, stamp).nearest(text)
 
@@ -282,7 +352,7 @@ class DatabaseStore(abc.ABC):
         )
 
     def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
-        return queries.find_patterns(self.row_reader(tenant), tenant, query)
+        return queries.find_patterns(self.row_reader(tenant), tenant, query, self._can_fold_case)
 
     def pattern(self, tenant: str, id: str) -> Pattern | None:
         return queries.find_pattern(self.row_reader(tenant), tenant, id)
@@ -295,7 +365,7 @@ class DatabaseStore(abc.ABC):
             if (id := queries.resolve_id(self.row_reader(tenant), tenant, requested_id)) is not None
         ]
         with self.write_transaction(tenant) as writer:
-            decisions = queries.read_decisions(lambda sql, values: list(writer.execute(sql, tuple(values))), tenant)
+            decisions = queries.read_decisions(RowReader.of(writer), tenant)
             resolved_command = patterns.resolve_command(command, existing_ids, decisions)
             if resolved_command is None:
                 return None
@@ -315,7 +385,10 @@ class DatabaseStore(abc.ABC):
 
     def get(self, tenant: str, kind: str, key: str) -> bytes | None:
         rows = self.read_rows(
-            tenant, "SELECT value FROM key_values WHERE tenant = ? AND kind = ? AND key = ?", (tenant, kind, key)
+            tenant,
+            "SELECT value FROM key_values WHERE tenant = ? AND kind = ? AND key = ?",
+            (tenant, kind, key),
+            is_own=True,
         )
         return bytes(rows[0][0]) if rows else None
 
@@ -344,7 +417,7 @@ class DatabaseStore(abc.ABC):
 
     def keys(self, tenant: str, kind: str) -> list[str]:
         rows = self.read_rows(
-            tenant, "SELECT key FROM key_values WHERE tenant = ? AND kind = ? ORDER BY key", (tenant, kind)
+            tenant, "SELECT key FROM key_values WHERE tenant = ? AND kind = ? ORDER BY key", (tenant, kind), is_own=True
         )
         return [key for (key,) in rows]
 

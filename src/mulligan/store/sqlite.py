@@ -1,4 +1,4 @@
-"""SQLite store: one writer, on the recorder's thread, and one read connection per thread."""
+"""SQLite stores: in a file, with one writer and one read connection per thread; or in memory, with one connection."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import errno
 import functools
 import itertools
 import os
+import re
 import sqlite3
 import threading
 import time
@@ -17,24 +18,12 @@ from typing import Any, TypeVar
 
 from mulligan.core import fork_safety
 from mulligan.core.failure import StoreError
-from mulligan.core.records import History, encode_into
-from mulligan.store import audit
-from mulligan.store.base import (
-    DEFAULT_TENANT,
-    ForgetRequest,
-    ForgetResult,
-    Health,
-    Progress,
-    PruneResult,
-    Retention,
-    journals_of,
-    now,
-)
+from mulligan.core.records import encode_into
+from mulligan.store.base import DEFAULT_TENANT, Health, Progress, journals_of, now
 from mulligan.store.connection import Insert, Lookup
-from mulligan.store.network import detect_network_filesystem
 from mulligan.store.row_encoding import SuccessRow
 from mulligan.store.sql import DatabaseStore
-from mulligan.store.tables import APPLICATION, HALF, MIGRATIONS, PRE_RELEASE
+from mulligan.store.tables import APPLICATION, HALF, MIGRATIONS, PRE_RELEASE, check_version
 
 T = TypeVar("T")
 
@@ -47,9 +36,24 @@ VACUUM_BATCH_PAGES = 2000
 CHECKPOINT_TIMEOUT_SECONDS = 5.0
 """Seconds to wait until no reader uses the write-ahead log."""
 
+MOUNT_TABLE_PATH = Path("/proc/self/mountinfo")
+"""The mount table of Linux. On other systems the file does not exist, and every path counts as local."""
+NETWORK_FILESYSTEMS = frozenset(
+    "afs beegfs ceph cifs coda fuse.ceph fuse.glusterfs fuse.rclone fuse.s3fs fuse.sshfs glusterfs gpfs lustre "
+    "ncpfs nfs nfs4 orangefs smb2 smb3 smbfs".split()
+)
+
 
 class SqliteConnection(sqlite3.Connection):
     """SQLite connection that implements `connection.Connection`."""
+
+    is_exclusive = True
+
+    def lock(self, tenant: str, subject: str) -> None:
+        """Do nothing: a write transaction is exclusive."""
+
+    def try_lock(self, tenant: str, subject: str) -> bool:
+        return True
 
     def stream(self, sql: str, values: Sequence[Any]) -> Iterator[Any]:
         return self.execute(sql, values)
@@ -69,6 +73,9 @@ class SqliteConnection(sqlite3.Connection):
         for portion in self._portions([key[-1] for key in keys], 1):
             rows += [(*same, *row) for row in self.execute(_batch_lookup_sql(lookup, len(portion)), (*same, *portion))]
         return rows
+
+    def execute_by_key(self, sql: str, keys: Sequence[str], values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        return [(key, *row) for key in keys for row in self.execute(sql, (key, *values))]
 
     def put_successes(self, tenant: str, rows: Iterable[SuccessRow]) -> int:
         """Insert successful steps. Run and name are passed once per statement if all its rows share them."""
@@ -142,7 +149,7 @@ class _LazyConnection:
     """A lazily opened connection that one thread uses at a time."""
 
     def __init__(self, connect: Callable[[], SqliteConnection], *setup: str) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self._connect = connect
         self._setup = setup
         self._connection: SqliteConnection | None = None
@@ -176,7 +183,7 @@ class SqliteStore(DatabaseStore):
         self, path: Path, clock: Callable[[], int] = now, fsync: bool = False, progress: Progress | None = None
     ) -> None:
         """`progress` is called while a store of an earlier version is migrated."""
-        super().__init__(clock)
+        super().__init__(clock, journals_of(path))
         self.path = path
         self._threads = threading.local()
         # A commit survives a crash of the process. With `fsync` it also survives a crash of the machine, but waits for
@@ -187,19 +194,23 @@ class SqliteStore(DatabaseStore):
         self._adding = threading.Lock()
         """Held while a reader is added, and during a fork."""
         self._is_closed = False
-        if filesystem_type := detect_network_filesystem(path):
-            raise StoreError(
-                f"{path} is on a network file system ({filesystem_type}), "
-                "where unreliable locks can damage a store. Set MULLIGAN_HOME to a local folder."
-            )
         _stores.add(self)  # before a connection exists that a forked child could inherit
         with translate_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            _create_file(path)
-            with self.writer.lock:
-                _check_ownership(path)
+            self._create_file()
             with self.writer as writer:
                 prepare_database(writer, path, progress)
+
+    def _create_file(self) -> None:
+        """Create the file if it is missing. Raise StoreError if it cannot hold a store."""
+        if filesystem_type := detect_network_filesystem(self.path):
+            raise StoreError(
+                f"{self.path} is on a network file system ({filesystem_type}), "
+                "where unreliable locks can damage a store. Set MULLIGAN_HOME to a local folder."
+            )
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _create_file(self.path)
+        with self.writer.lock:
+            read_schema_version_at(self.path)
 
     def _connect(self) -> SqliteConnection:
         if self._is_closed:
@@ -227,8 +238,6 @@ class SqliteStore(DatabaseStore):
         with translate_errors(self.path), self.writer as writer:
             writer.execute("BEGIN IMMEDIATE")
             try:
-                (version,) = writer.execute("PRAGMA data_version").fetchone()
-                self._batch_writer.begin(writer, version)
                 yield writer
                 writer.execute("COMMIT")
             except BaseException:
@@ -237,65 +246,33 @@ class SqliteStore(DatabaseStore):
                     writer.execute("ROLLBACK")
                 raise
 
-    def prune(
-        self, tenant: str, policy: Retention, now: int, dry_run: bool = False, progress: Progress | None = None
-    ) -> PruneResult:
-        from mulligan.store import pruning  # rarely needed, and hooks must start fast
-
-        pruner = pruning.PruneRound(
-            self.write_transaction,
-            functools.partial(self.read_connection, tenant),
-            _FileSpaceMeter(),
-            tenant,
-            policy,
-            now,
-        )
-        if dry_run:
-            return pruner.preview(progress)
-        pruned = pruner.perform(progress)
-        with self.write_transaction(tenant) as writer:  # pruning itself uses many transactions
-            if pruned.runs or pruned.sampled:
-                summary = audit.format_counts(runs=pruned.runs, steps=pruned.steps + pruned.sampled)
-                self._insert_audit_entry(writer, tenant, "prune", detail=summary)
+    def _release_space(self, now: int) -> None:
+        """Return free pages to the file system in batches, outside of a transaction."""
         with translate_errors(self.path), self.writer as writer:
-            self._batch_writer.drop_cache()
-            _release_free_pages(writer)
-        return pruned
+            (free_pages,) = writer.execute("PRAGMA freelist_count").fetchone()
+            while free_pages:
+                before = free_pages
+                # Use executescript: execute() would free a single page.
+                writer.executescript(f"PRAGMA incremental_vacuum({VACUUM_BATCH_PAGES})")
+                (free_pages,) = writer.execute("PRAGMA freelist_count").fetchone()
+                if free_pages >= before:
+                    return
 
-    def forget(self, tenant: str, request: ForgetRequest) -> ForgetResult:
-        from mulligan.store import maintenance, text_erasure  # rarely needed, and hooks must start fast
-        from mulligan.store.journal_scrubbing import scrub_journals
-
-        text_erasure.validate_request(request)
-        with self.write_transaction(tenant) as writer:
-            eraser = maintenance.Eraser(writer, self._batch_writer, tenant, request)
-            forgotten = eraser.perform()
-            self._insert_audit_entry(
-                writer,
-                tenant,
-                f"forget.{text_erasure.get_criterion(request)}",
-                detail=maintenance.summarize_result(forgotten),
-            )
+    def _overwrite_erased(self) -> None:
+        """Copy the write-ahead log into the file and truncate it, as soon as no reader uses it."""
+        deadline = time.monotonic() + CHECKPOINT_TIMEOUT_SECONDS
         with translate_errors(self.path), self.writer as writer:
-            _checkpoint_wal(writer)
-        scrub_journals(journals_of(self.path), request, eraser.removed_run_ids)
-        return forgotten
-
-    def erase(self, tenant: str) -> int:
-        with self.write_transaction(tenant) as writer:
-            self._batch_writer.drop_cache()
-            erased = _erase(writer, tenant)
-            if erased:
-                self._insert_audit_entry(writer, tenant, "tenant.erase", detail=audit.format_counts(rows=erased))
-        with translate_errors(self.path), self.writer as writer:
-            _checkpoint_wal(writer)
-        return erased
+            while True:
+                busy, _, _ = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                if not busy or time.monotonic() > deadline:
+                    return
+                time.sleep(0.05)
 
     def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
         with translate_errors(to), self.read_connection(DEFAULT_TENANT) as connection:
-            from mulligan.store.copy import backup as backup_module  # rarely needed, and hooks must start fast
+            from mulligan.store.backup import back_up  # rarely needed, and hooks must start fast
 
-            backup_module.copy(connection, to, progress, replaces)
+            back_up(connection, to, progress, replaces)
         copy = SqliteStore(to)
         try:
             return copy.health(DEFAULT_TENANT)
@@ -304,16 +281,10 @@ class SqliteStore(DatabaseStore):
 
     def health(self, tenant: str) -> Health:
         (check_result,) = self.read_rows(tenant, "PRAGMA quick_check(1)")[0]
-        ((runs,),) = self.read_rows(tenant, "SELECT count(*) FROM runs WHERE tenant = ?", (tenant,))
-        ((steps,),) = self.read_rows(tenant, "SELECT count(*) FROM steps WHERE tenant = ?", (tenant,))
         is_healthy = check_result == "ok"
-        return Health(
-            where=str(self.path),
-            healthy=is_healthy,
-            runs=runs,
-            steps=steps,
-            detail="" if is_healthy else str(check_result),
-        )
+        detail = "" if is_healthy else str(check_result)
+        runs, steps = self._count_records(tenant)
+        return Health(where=str(self.path), healthy=is_healthy, runs=runs, steps=steps, detail=detail)
 
     def close(self) -> None:
         self._is_closed = True
@@ -321,10 +292,10 @@ class SqliteStore(DatabaseStore):
             with connection.lock:
                 connection.close()
 
-    def close_for_fork(self) -> list[threading.Lock]:
+    def close_for_fork(self) -> list[Any]:
         """Close all connections before a fork and return the held locks: SQLite's file locks do not survive a fork."""
         # The writer first: a thread that writes may also read, and then adds a reader.
-        locks = [self.writer.lock, self._adding]
+        locks: list[Any] = [self.writer.lock, self._adding]
         for lock in locks:
             lock.acquire()
         self.writer.close()
@@ -335,63 +306,71 @@ class SqliteStore(DatabaseStore):
         return locks
 
 
-def _erase(writer: sqlite3.Connection, tenant: str) -> int:
-    """Delete all rows of a tenant from every table except the audit log. Return their number."""
-    tables = writer.execute(
-        "SELECT t.name FROM sqlite_schema t JOIN pragma_table_info(t.name) c ON c.name = 'tenant' "
-        "WHERE t.type = 'table' AND t.name <> 'audit'"
-    ).fetchall()
-    return sum(writer.execute(f'DELETE FROM "{table}" WHERE tenant = ?', (tenant,)).rowcount for (table,) in tables)
+class MemoryStore(SqliteStore):
+    """Store in the memory of the process, for tests and for recovery without a file. A fork copies it.
+
+    All threads take turns with one connection, because another one would be another database.
+    """
+
+    def __init__(self, clock: Callable[[], int] = now) -> None:
+        super().__init__(Path(":memory:"), clock)
+        self._journals = None
+
+    def _create_file(self) -> None:
+        """Do nothing: there is no file."""
+
+    def _connect(self) -> SqliteConnection:
+        connection = super()._connect()
+        weakref.finalize(self, connection.close).atexit = False
+        return connection
+
+    @contextlib.contextmanager
+    def read_connection(self, tenant: str) -> Iterator[SqliteConnection]:
+        with translate_errors(self.path), self.writer as connection:
+            yield connection
+
+    def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
+        raise StoreError("A store in memory cannot be backed up. Use a file: --store sqlite:///PATH")
+
+    def close(self) -> None:
+        """Do nothing: the records live as long as the object."""
+
+    def close_for_fork(self) -> list[Any]:
+        """Hold the connection during a fork: the child gets a copy that is in no transaction."""
+        self.writer.lock.acquire()
+        return [self.writer.lock]
 
 
-def _checkpoint_wal(writer: sqlite3.Connection) -> bool:
-    """Copy the write-ahead log into the file and truncate it. Return whether no reader prevented that."""
-    deadline = time.monotonic() + CHECKPOINT_TIMEOUT_SECONDS
-    while True:
-        busy, _, _ = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        if not busy or time.monotonic() > deadline:
-            return not busy
-        time.sleep(0.05)
+def detect_network_filesystem(path: Path) -> str:
+    """Return the type of network file system that holds a path, or would hold it; empty if it is local or unknown."""
+    try:
+        lines = MOUNT_TABLE_PATH.read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return ""
+    real_path = os.path.realpath(path)
+    best_mount_point, filesystem_type = "", ""
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        fields = before.split(" ")
+        if len(fields) < 5 or not after:
+            continue
+        mount_point = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4])
+        is_inside_mount = real_path == mount_point or real_path.startswith(mount_point.rstrip("/") + "/")
+        # A later mount at the same point hides the earlier one.
+        if is_inside_mount and len(mount_point) >= len(best_mount_point):
+            best_mount_point, filesystem_type = mount_point, after.split(" ")[0]
+    return filesystem_type if filesystem_type in NETWORK_FILESYSTEMS else ""
 
 
-def _release_free_pages(writer: sqlite3.Connection) -> None:
-    """Return free pages to the file system in batches, outside of a transaction."""
-    (free_pages,) = writer.execute("PRAGMA freelist_count").fetchone()
-    while free_pages:
-        before = free_pages
-        # Use executescript: execute() would free a single page.
-        writer.executescript(f"PRAGMA incremental_vacuum({VACUUM_BATCH_PAGES})")
-        (free_pages,) = writer.execute("PRAGMA freelist_count").fetchone()
-        if free_pages >= before:
-            return
-
-
-class _FileSpaceMeter:
-    """Size of an SQLite file, from its page counts."""
-
-    def total_bytes(self, connection: sqlite3.Connection) -> int:
-        (pages,) = connection.execute("PRAGMA page_count").fetchone()
-        return int(pages) * _page_bytes(connection)
-
-    def used_bytes(self, connection: sqlite3.Connection) -> int:
-        (free,) = connection.execute("PRAGMA freelist_count").fetchone()
-        return self.total_bytes(connection) - int(free) * _page_bytes(connection)
-
-    def on_run_removed(self, history: History) -> None:
-        """Do nothing: the page counts show it."""
-
-
-def _page_bytes(connection: sqlite3.Connection) -> int:
-    (size,) = connection.execute("PRAGMA page_size").fetchone()
-    return int(size)
-
-
-def _check_ownership(path: Path) -> None:
-    """Raise StoreError for a file that is not a mulligan store, before anything is written to it."""
-    with contextlib.closing(sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None)) as connection:
+def read_schema_version_at(path: Path) -> int:
+    """Return the schema version of a file and write nothing. Raise StoreError if it is not a store or is newer."""
+    with (
+        translate_errors(path),
+        contextlib.closing(sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None)) as connection,
+    ):
         connection.execute("PRAGMA query_only=ON")
         connection.execute("BEGIN")  # one snapshot: another process may be creating the store
-        read_schema_version(connection, path)
+        return read_schema_version(connection, path)
 
 
 def _create_file(path: Path) -> None:
@@ -423,12 +402,7 @@ def read_schema_version(connection: sqlite3.Connection, path: Path) -> int:
         raise StoreError(f"{path} was written by a pre-release version; start a new store: {moves}")
     if owner != APPLICATION and (owner or version or tables):
         raise StoreError(f"{path} is a database of another program. Use another file: --store sqlite:///PATH")
-    if version > len(MIGRATIONS):
-        raise StoreError(
-            f"{path} was written by a newer mulligan (schema {version}; this version supports {len(MIGRATIONS)}). "
-            "It was not changed. Upgrade: pip install -U mulligan"
-        )
-    return int(version)
+    return check_version(version, path)
 
 
 def prepare_database(connection: SqliteConnection, path: Path, progress: Progress | None = None) -> None:

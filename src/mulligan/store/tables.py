@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+
+from mulligan.core.failure import StoreError
+
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         # `stored_at` is when a run was stored; `failure_free`, whether every call succeeded at its first attempt.
@@ -114,6 +119,9 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             value TEXT NOT NULL, summary BLOB NOT NULL, details BLOB,
             PRIMARY KEY (tenant, grain, slice, bucket, value)) WITHOUT ROWID
         """,
+        # Counters that are not added to the rollups yet, one row per batch.
+        "CREATE TABLE rollup_changes (tenant TEXT NOT NULL, id TEXT NOT NULL, body BLOB NOT NULL, "
+        "PRIMARY KEY (tenant, id)) WITHOUT ROWID",
         "CREATE TABLE principals (tenant TEXT NOT NULL, principal TEXT NOT NULL, last_seen_at BIGINT NOT NULL, "
         "PRIMARY KEY (tenant, principal)) WITHOUT ROWID",
         # Trials after a failure. The calls are calls or attempts of the run. The last three columns are hashes of
@@ -163,6 +171,9 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 )
 """The statements of each schema version. A later version adds a tuple; one that has been released is never edited."""
 
+TABLE_NAMES = tuple(re.findall(r"CREATE TABLE (\w+)", "\n".join(itertools.chain(*MIGRATIONS))))
+"""All tables, which both databases have. Each has a column `tenant`."""
+
 APPLICATION = 0x6D6C6731
 """Marks an SQLite file as a mulligan store ("mlg1"), so that databases of other programs are never changed."""
 
@@ -174,3 +185,13 @@ PRE_RELEASE = (0x6D756C67, 0x6D756C68)
 
 ORDERED = ("links", "runs")
 """Tables whose row order matters."""
+
+
+def check_version(version: int, where: object) -> int:
+    """Return the schema version of a store. Raise StoreError if this program does not know it."""
+    if version > len(MIGRATIONS):
+        raise StoreError(
+            f"{where} was written by a newer mulligan (schema {version}; this version supports {len(MIGRATIONS)}). "
+            "It was not changed. Upgrade: pip install -U mulligan"
+        )
+    return version

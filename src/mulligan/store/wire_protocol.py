@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from base64 import b64decode, b64encode
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
 
 from mulligan.core.failure import Kind
-from mulligan.core.records import Fix, History, Lesson, LessonSource, LessonVerdict, Pattern, Precedent, Record, Run
-from mulligan.store.base import (
-    AuditEntry,
-    AuditQuery,
-    ConsolidationResult,
-    FixQuery,
-    ForgetRequest,
-    ForgetResult,
-    Health,
-    LessonQuery,
-    PatternCommand,
-    PatternQuery,
-    PruneResult,
-    RecallQuery,
-    Retention,
-    Revocation,
-    RevokeResult,
-    RunQuery,
-    TrialReport,
-)
-from mulligan.store.counters import Stats, StatsQuery
-from mulligan.store.counters.histogram import Histogram
+from mulligan.core.records import Fix, Precedent, Record
+from mulligan.store.base import AuditNote, FixQuery, Progress, RecallQuery, Store
+from mulligan.store.counters import Histogram
 
 T = TypeVar("T")
 CONTENT_TYPE = "application/json"
@@ -47,38 +29,29 @@ class StoreMethod(NamedTuple):
     result_type: Any
 
 
-METHODS: dict[str, StoreMethod] = {
-    "offset": StoreMethod("ingest", (str,), int),
-    "journals": StoreMethod("ingest", (), list[str]),
-    "release": StoreMethod("ingest", (list[str],), None),
-    "ended_runs": StoreMethod("ingest", (list[str],), set[str]),
-    "get": StoreMethod("ingest", (str, str), bytes | None),
-    "put": StoreMethod("ingest", (str, str, bytes), None),
-    "compare_and_set": StoreMethod("ingest", (str, str, bytes | None, bytes), bool),
-    "keys": StoreMethod("ingest", (str,), list[str]),
-    "runs": StoreMethod("read", (RunQuery,), list[History]),
-    "run": StoreMethod("read", (str,), History | None),
-    "find": StoreMethod("read", (str, int), list[Run]),
-    "existing_runs": StoreMethod("read", (list[str],), set[str]),
-    "health": StoreMethod("read", (), Health),
-    "evidence": StoreMethod("read", (str, int), list[TrialReport]),
-    "patterns": StoreMethod("read", (PatternQuery,), list[Pattern]),
-    "pattern": StoreMethod("read", (str,), Pattern | None),
-    "lessons": StoreMethod("read", (LessonQuery,), list[Lesson]),
-    "lesson": StoreMethod("read", (str, int), Lesson | None),
-    "audit": StoreMethod("admin", (AuditQuery,), list[AuditEntry]),
-    "stats": StoreMethod("read", (StatsQuery,), Stats),
-    "prune": StoreMethod("admin", (Retention, int, bool), PruneResult),
-    "forget": StoreMethod("admin", (ForgetRequest,), ForgetResult),
-    "decide": StoreMethod("admin", (str, bool, int), bool),
-    "revoke": StoreMethod("admin", (Revocation,), RevokeResult),
-    "update_pattern": StoreMethod("admin", (PatternCommand,), Pattern | None),
-    "save_lesson": StoreMethod("admin", (Lesson,), bool),
-    "save_lessons": StoreMethod("admin", (list[Lesson],), list[bool]),
-    "remove_lessons": StoreMethod("admin", (LessonSource,), int),
-    "decide_lesson": StoreMethod("admin", (str, LessonVerdict, int), Lesson | None),
-    "consolidate": StoreMethod("admin", (int, None, int | None), ConsolidationResult),
+_METHOD_NAMES: dict[Literal["ingest", "read", "admin"], str] = {
+    "ingest": "offset journals release ended_runs get put compare_and_set keys",
+    "read": "runs run find existing_runs health evidence patterns pattern lessons lesson stats",
+    "admin": "audit prune forget decide revoke update_pattern save_lesson save_lessons remove_lessons decide_lesson "
+    "consolidate",
 }
+_LOCAL_TYPES = (Progress | None, AuditNote | None)
+"""Types of arguments that are not sent."""
+
+
+def _describe_method(role: Literal["ingest", "read", "admin"], name: str) -> StoreMethod:
+    """Read the types of a method from the `Store` protocol. The tenant is not sent: the token identifies it."""
+    method = getattr(Store, name)
+    hints = get_type_hints(method)
+    types = [hints[parameter] for parameter in list(inspect.signature(method).parameters)[2:]]
+    while types and types[-1] in _LOCAL_TYPES:
+        types.pop()
+    result_type = None if hints["return"] is type(None) else hints["return"]
+    return StoreMethod(role, tuple(None if type in _LOCAL_TYPES else type for type in types), result_type)
+
+
+METHODS = {name: _describe_method(role, name) for role, names in _METHOD_NAMES.items() for name in names.split()}
+"""The methods of `Store` that a server offers."""
 
 
 class RecallRequest(Record, frozen=True):

@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given
 from strict_decoding import run_leniently
 
+from mulligan.core.calls import group_attempts
 from mulligan.core.failure import Failure, Kind, Remedy
 from mulligan.core.links import link_recoveries
 from mulligan.core.records import Change, Compaction, History, Recovery, Run, Step, failure_identity
 from mulligan.store import counters
-from mulligan.store.counters import DAY, HOUR, Cell, Histogram, KindCell, Outline, Place, StatsQuery
-from mulligan.store.counters.packing import NUMBERS
+from mulligan.store.counters import DAY, HOUR, Cell, CounterKey, Histogram, KindCell, Outline, StatsQuery
+from mulligan.store.counters.counters import OUTLINE_NUMBERS
 
 TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "too slow", fingerprint="f-timeout")
 REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR), "k is 10 at most", fingerprint="f-k")
@@ -44,7 +45,7 @@ def total(*histories: History) -> Cell:
 
 def test_a_call_that_works_at_once():
     cell = total(history(step(1, duration_seconds=0.5, tokens={"input": 3, "output": 4})))
-    assert (cell.calls, cell.attempts, cell.first_try, cell.recovered, cell.given_up) == (1, 1, 1, 0, 0)
+    assert (cell.calls, cell.attempts, cell.first_try, cell.recovered, cell.unrecovered) == (1, 1, 1, 0, 0)
     assert list(counters.attempts(cell)) == [(1, 1, 1)]
     assert (cell.micros, len(cell.seconds), cell.tokens) == (500_000, 1, 7)
     assert cell.runs == {"success": 1}
@@ -60,12 +61,12 @@ def test_a_call_that_is_made_again_after_a_wait():
     )
     assert (cell.calls, cell.attempts, cell.first_try, cell.recovered, cell.repaired) == (1, 2, 0, 1, 0)
     assert list(counters.attempts(cell)) == [(1, 1, 0), (2, 1, 1)]
-    assert cell.overcome == {"retry": 1}
-    assert (cell.waited, cell.retrying) == (2_000_000, 1_000_000)
+    assert cell.recovered_by == {"retry": 1}
+    assert (cell.backoff_micros, cell.retry_micros) == (2_000_000, 1_000_000)
     assert cell.to_repair == Histogram.of(33_000_000)
     assert cell.runs == {"recovered": 1}
     timeout = cell.kinds["tool/timeout"]
-    assert (timeout.failures, timeout.calls, timeout.recovered, timeout.overcome) == (1, 1, 1, {"retry": 1})
+    assert (timeout.failures, timeout.calls, timeout.recovered, timeout.recovered_by) == (1, 1, 1, {"retry": 1})
     assert (timeout.micros, timeout.seconds) == (30_000_000, Histogram.of(30_000_000))
 
 
@@ -73,9 +74,9 @@ def test_a_call_that_is_made_again_after_a_wait():
 def test_a_call_whose_arguments_are_repaired_says_from_where(source):
     mended = Recovery(remedy=Remedy.REPAIR, changes=(CLAMPED,), source=source)
     cell = total(history(step(1, failure=REJECTED), step(2, 1, 2, recovery=mended)))
-    assert (cell.recovered, cell.repaired, cell.suggested, cell.hits) == (1, 1, 1, 1)
-    assert cell.overcome == {source: 1}
-    assert cell.wrong == {"k clamp": 1}
+    assert (cell.recovered, cell.repaired, cell.repair_attempts, cell.repair_successes) == (1, 1, 1, 1)
+    assert cell.recovered_by == {source: 1}
+    assert cell.changed_arguments == {"k clamp": 1}
 
 
 @pytest.mark.parametrize(
@@ -88,13 +89,14 @@ def test_a_call_whose_arguments_are_repaired_says_from_where(source):
     ],
 )
 def test_what_else_can_overcome_a_failure(after, means):
-    assert total(history(step(1, failure=TIMEOUT), step(2, 1, 2, recovery=after))).overcome == {means: 1}
+    assert total(history(step(1, failure=TIMEOUT), step(2, 1, 2, recovery=after))).recovered_by == {means: 1}
 
 
 def test_a_repair_that_did_not_help_is_no_hit():
     mended = Recovery(remedy=Remedy.REPAIR, changes=(CLAMPED,), source="schema")
     cell = total(history(step(1, failure=REJECTED), step(2, 1, 2, failure=REJECTED, recovery=mended)))
-    assert (cell.given_up, cell.suggested, cell.hits, cell.overcome, cell.wrong) == (1, 1, 0, {}, {})
+    assert (cell.unrecovered, cell.repair_attempts, cell.repair_successes) == (1, 1, 0)
+    assert (cell.recovered_by, cell.changed_arguments) == ({}, {})
     assert cell.runs == {"failure": 1}  # no call succeeded
 
 
@@ -106,14 +108,14 @@ def test_a_later_call_that_works_was_made_by_the_model_unless_it_says_otherwise(
             step(2, arguments={"k": 10, "q": "a"}, metadata=metadata),
         )
     )
-    assert (cell.calls, cell.recovered, cell.first_try, cell.given_up, cell.repaired) == (2, 1, 1, 0, 0)
-    assert cell.overcome == {means: 1}
-    assert cell.wrong == {"k substitute": 1}
+    assert (cell.calls, cell.recovered, cell.first_try, cell.unrecovered, cell.repaired) == (2, 1, 1, 0, 0)
+    assert cell.recovered_by == {means: 1}
+    assert cell.changed_arguments == {"k substitute": 1}
 
 
 def test_what_was_cancelled_is_a_call_and_neither_a_success_nor_a_failure():
     cell = total(history(step(1, outcome="cancelled")))
-    assert (cell.calls, cell.first_try, cell.recovered, cell.given_up, cell.kinds) == (1, 0, 0, 0, {})
+    assert (cell.calls, cell.first_try, cell.recovered, cell.unrecovered, cell.kinds) == (1, 0, 0, 0, {})
 
 
 def test_a_runs_own_failure_is_of_its_kind_and_no_call():
@@ -304,21 +306,21 @@ CELLS = st.builds(
     runs=st.dictionaries(st.sampled_from(["success", "failure"]), st.integers(1, 9), max_size=2),
     calls=st.integers(0, 9),
     micros=st.integers(0, 10**12),
-    made=st.dictionaries(st.integers(1, 3), st.integers(1, 9), max_size=2),
+    later_attempts=st.dictionaries(st.integers(1, 3), st.integers(1, 9), max_size=2),
     seconds=HISTOGRAMS,
-    wrong=st.dictionaries(st.sampled_from(["k cast", "q drop"]), st.integers(1, 5), max_size=2),
+    changed_arguments=st.dictionaries(st.sampled_from(["k cast", "q drop"]), st.integers(1, 5), max_size=2),
     kinds=st.dictionaries(
         st.sampled_from(["tool/timeout", "model/rate_limit"]),
         st.builds(
             KindCell,
             failures=st.integers(1, 9),
-            overcome=st.dictionaries(st.sampled_from(["retry", "model"]), st.integers(1, 9), max_size=2),
+            recovered_by=st.dictionaries(st.sampled_from(["retry", "model"]), st.integers(1, 9), max_size=2),
             seconds=HISTOGRAMS,
         ),
         max_size=2,
     ),
 )
-PLACES = st.builds(Place, st.just(0), st.sampled_from("xy"), *(st.just("") for _ in range(5)))
+PLACES = st.builds(CounterKey, st.just(0), st.sampled_from("xy"), *(st.just("") for _ in range(5)))
 MANY = st.dictionaries(PLACES, CELLS, max_size=2)
 
 
@@ -334,8 +336,8 @@ def test_what_was_added_can_be_taken_back(some, others):
 
 @given(st.lists(MANY, max_size=4), st.randoms())
 def test_the_order_of_adding_does_not_matter(many, chance):
-    first: dict[Place, Cell] = {}
-    second: dict[Place, Cell] = {}
+    first: dict[CounterKey, Cell] = {}
+    second: dict[CounterKey, Cell] = {}
     for each in many:
         counters.add(first, each)
     chance.shuffle(many)
@@ -362,7 +364,7 @@ def test_what_is_to_be_taken_away_can_wait_as_bytes(some, others):
 
 @given(st.lists(CELLS, min_size=1, max_size=4))
 def test_the_outline_of_many_is_that_of_their_sum(cells):
-    outline, total = counters.outline(map(counters.pack_outline, cells)), Cell()
+    outline, total = counters.sum_outlines(map(counters.pack_outline, cells)), Cell()
     for cell in cells:
         counters.merge(total, cell)
     for name in counters.Outline.__struct_fields__:
@@ -378,14 +380,15 @@ def test_parts_are_told_in_outline_unless_everything_is_wanted():
 def test_counters_of_a_newer_version_are_read_without_its_numbers():
     outline = msgspec.msgpack.encode([*msgspec.msgpack.decode(counters.pack_outline(Cell(calls=3))), 7])
     assert counters.unpack(outline) == Cell(calls=3)
-    assert counters.outline([outline, counters.pack_outline(Cell(calls=4))]).calls == 7
+    assert counters.sum_outlines([outline, counters.pack_outline(Cell(calls=4))]).calls == 7
 
 
 @pytest.mark.slow
 def test_counters_of_a_newer_version_are_read_without_its_fields_outside_of_tests():
     outline = counters.pack_outline(Cell(calls=3))
-    remainder = msgspec.msgpack.encode({"wrong": {"k clamp": 1}, "not_yet_known": {"a": 1}})
-    code = f"from mulligan.store import counters; print(counters.unpack({outline!r}, {remainder!r}).wrong)"
+    remainder = msgspec.msgpack.encode({"changed_arguments": {"k clamp": 1}, "not_yet_known": {"a": 1}})
+    unpacked = f"counters.unpack({outline!r}, {remainder!r})"
+    code = f"from mulligan.store import counters; print({unpacked}.changed_arguments)"
     assert run_leniently(code) == "{'k clamp': 1}\n"
 
 
@@ -393,12 +396,14 @@ def test_counters_of_an_earlier_version_had_fewer_numbers():
     seconds, runs, calls, *_ = msgspec.msgpack.decode(counters.pack_outline(Cell(calls=3)))
     outline = msgspec.msgpack.encode([seconds, runs, calls])
     assert counters.unpack(outline) == Cell(calls=3)
-    assert counters.outline([outline, counters.pack_outline(Cell(calls=4, tokens=2))]) == Outline(calls=7, tokens=2)
+    assert counters.sum_outlines([outline, counters.pack_outline(Cell(calls=4, tokens=2))]) == Outline(
+        calls=7, tokens=2
+    )
 
 
 def test_every_number_of_an_outline_is_packed():
     numbers = {field.name for field in msgspec.structs.fields(Outline) if field.type is int}
-    assert sorted(NUMBERS) == sorted(numbers)
+    assert sorted(OUTLINE_NUMBERS) == sorted(numbers)
 
 
 def test_an_outline_is_as_long_for_a_thousand_times_as_many_calls():
@@ -419,7 +424,9 @@ def test_the_quick_way_counts_a_success_as_the_long_way_does():
     one = step(1, duration_seconds=0.25, tokens={"input": 5})
     run = Run(id="r", agent="x", version="1", end_reason="finished")
     quick = counters.of_run(run, "success")
-    counters.of_success(run, one, quick)
+    successes = counters.SuccessCounter()
+    successes.add(run, [one], quick)
+    successes.count(quick)
     assert quick == counters.cells(History(run=run, steps=(one,)))
 
 
@@ -449,11 +456,11 @@ def test_many_successes_count_together_as_each_by_itself(given_):
         Run(id="t", agent="x", version="2"),
     ]
     together, apart = {}, {}
-    successes = counters.Successes()
+    successes = counters.SuccessCounter()
     for number, run in enumerate(runs):
         successes.add(run, steps[number::2], together)
         for each in steps[number::2]:
-            counters.of_success(run, each, apart)
+            counters.add(apart, counters.of_call(run, *group_attempts([each]), None, None))
     successes.count(together)
     assert together == apart
     successes.count(together)  # nothing is left to be counted

@@ -18,13 +18,13 @@ pytest.importorskip("psycopg", reason="psycopg is not installed: make test insta
 from mulligan.core.events import ContextCompacted, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy
 from mulligan.core.records import Compaction, Run, Step
-from mulligan.store import pruning
+from mulligan.store import retention
 from mulligan.store.base import DAY, DEFAULT_TENANT, IMPORT_PREFIX, FixQuery, PatternQuery, Retention, RunQuery
-from mulligan.store.copy.postgres_endpoint import PostgresSide
+from mulligan.store.copy import open_endpoint
+from mulligan.store.copy_endpoints import load_tables
 from mulligan.store.counters import StatsQuery
 from mulligan.store.postgres import partitions as postgres_days
-from mulligan.store.postgres import postgres_retention as postgres_retention
-from mulligan.store.postgres import row_security as postgres_security
+from mulligan.store.postgres import postgres_tables as postgres_security
 from mulligan.store.postgres.postgres_store import PostgresStore
 from mulligan.store.sql import DatabaseStore
 from mulligan.store.sqlite import SqliteStore
@@ -166,7 +166,7 @@ def test_a_day_that_is_over_goes_without_a_delete_and_all_else_is_as_in_sqlite(p
 
 
 def test_of_a_day_that_has_little_left_that_is_put_anew_and_the_rest_goes_without_a_delete(pair, monkeypatch):
-    monkeypatch.setattr(postgres_retention, "MIN_RUNS_PER_DAY_BATCH", 1)
+    monkeypatch.setattr(postgres_days, "MIN_RUNS_PER_DAY_BATCH", 1)
     pair.keep(0, *(event for n in range(40) for event in worked(f"run_{n:02}")), *failed("run_kept"))
     pair.keep(0, *worked("run_07"), tenant="acme")
     pair.keep(0, StepEnded(Step(run="run_not_begun", seq=1, call=1, name="search")))
@@ -226,7 +226,7 @@ def number_of(pair: Pair, day: int) -> int:
 
 
 def test_of_a_day_of_which_most_stays_the_few_that_go_are_deleted(pair, monkeypatch):
-    monkeypatch.setattr(postgres_retention, "MIN_RUNS_PER_DAY_BATCH", 1)
+    monkeypatch.setattr(postgres_days, "MIN_RUNS_PER_DAY_BATCH", 1)
     letters = random.Random(3)
     large = [failed(f"run_{n}") for n in range(100)]
     for events in large:
@@ -286,18 +286,18 @@ def test_a_day_that_somebody_reads_is_emptied_and_goes_the_next_time(pair):
 
 def test_what_is_being_copied_is_copied_as_it_was_when_the_copy_began(pair):
     pair.keep(0, *worked("run_a"), *failed("run_b"))
-    side = PostgresSide(pair.url, is_source=True)
+    side = open_endpoint(pair.url, is_source=True)
     try:
         assert pair.prune(Retention(keep_successes=DAY, keep_failures=DAY), day=4)[:2] == (2, 6)
-        steps = side.tables()["steps"]
-        assert side.count(steps, DEFAULT_TENANT) == len(list(side.rows(steps, DEFAULT_TENANT, ()))) == 6
+        steps = load_tables()["steps"]
+        assert side.count(steps, DEFAULT_TENANT) == len(list(side.rows(steps, DEFAULT_TENANT))) == 6
     finally:
         side.close()
 
 
 def test_a_day_of_very_many_runs_goes_some_at_a_time(pair, monkeypatch):
-    monkeypatch.setattr(postgres_retention, "MAX_RUNS_PER_TRANSACTION", 2)
-    monkeypatch.setattr(pruning.PruneRound, "_remove", None)  # and none by itself
+    monkeypatch.setattr(postgres_days, "MAX_RUNS_PER_TRANSACTION", 2)
+    monkeypatch.setattr(retention.PruneRound, "_remove", None)  # and none by itself
     pair.keep(0, *worked("run_a"), *failed("run_b"), *worked("run_c"))
     assert (
         pair.postgres.prune(
@@ -321,8 +321,8 @@ def test_whatever_is_kept_and_however_long_both_have_the_same_left(
     tmp_path, monkeypatch, kept, successes, failures, imports, at_once
 ):
     postgres.had()
-    monkeypatch.setattr(postgres_retention, "MIN_RUNS_PER_DAY_BATCH", 1)
-    monkeypatch.setattr(postgres_retention, "MAX_RUNS_PER_TRANSACTION", at_once)
+    monkeypatch.setattr(postgres_days, "MIN_RUNS_PER_DAY_BATCH", 1)
+    monkeypatch.setattr(postgres_days, "MAX_RUNS_PER_TRANSACTION", at_once)
     path = tmp_path / "a.db"
     for left in tmp_path.iterdir():
         left.unlink()

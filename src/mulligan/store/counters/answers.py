@@ -13,55 +13,65 @@ import msgspec
 from mulligan.core.records import History, Record, StepType
 from mulligan.store.counters.counters import (
     DAY,
+    EMPTY_CELL,
     HOUR,
-    NOTHING,
     Cell,
     Cells,
+    CounterKey,
+    Histogram,
     Outline,
-    Place,
     add,
     attempts,
+    filter_by_kind,
     merge,
-    only,
 )
 from mulligan.store.counters.counting import cells
-from mulligan.store.counters.histogram import Histogram
 
 HOURS = 3 * DAY
-"""How far back a question may be asked by the hour. Counters by the hour are needed a day longer than that."""
+"""How far back a query may have the grain of an hour. Hourly counters are needed a day longer than that."""
 Grain = Literal["hour", "day"]
 By = Literal["agent", "tool", "step", "kind", "model", "version", "environment", "attempt", "time"]
 Slice = Literal["all", "agent", "version", "environment", "model", "step", "place"]
-"""How a store keeps sums: of everything, of one value of one dimension, and of each place by itself."""
+"""Dimension of a rollup: the sum of everything, of one value of one dimension, and of each counter key."""
+TOOLS = ("tool", "retrieval")
+"""The types of steps that are tools."""
+_SEPARATOR = "\x1f"
+_SLICE_OF: dict[str, Slice] = {
+    "agent": "agent",
+    "version": "version",
+    "environment": "environment",
+    "model": "model",
+    "tool": "step",
+    "step": "step",
+}
 
-# Slices: in which sums a place is kept, and which sums answer a question
 
-_BETWEEN = "\x1f"
-
-
-def slices(place: Place) -> Iterator[tuple[Slice, str]]:
-    """The sums a place is part of, each by the slice and the value in it."""
+def slices(key: CounterKey) -> Iterator[tuple[Slice, str]]:
+    """Yield the rollups that contain a counter key, as slice and value."""
     yield "all", ""
-    yield "agent", place.agent
-    if place.version:
-        yield "version", _key(place.agent, place.version)
-    if place.environment:
-        yield "environment", place.environment
-    if place.model:
-        yield "model", place.model
-    if place.type:
-        yield "step", f"{place.type} {place.name}"
-    yield "place", _key(*place[1:])
+    yield "agent", key.agent
+    if key.version:
+        yield "version", _join(key.agent, key.version)
+    if key.environment:
+        yield "environment", key.environment
+    if key.model:
+        yield "model", key.model
+    if key.type:
+        yield "step", f"{key.type} {key.name}"
+    yield "place", _join(*key[1:])
 
 
-def _key(*parts: str) -> str:
-    return _BETWEEN.join(part.replace(_BETWEEN, " ") for part in parts)
+def _join(*parts: str) -> str:
+    value = _SEPARATOR.join(parts)
+    if value.count(_SEPARATOR) >= len(parts):
+        value = _SEPARATOR.join(part.replace(_SEPARATOR, " ") for part in parts)
+    return value
 
 
 class StatsQuery(Record, frozen=True):
-    """What is asked. Times are UTC milliseconds, and the clock is the asker's.
+    """Query on counters. Times are UTC milliseconds, by the clock of the caller.
 
-    The answer covers whole hours, or whole days (UTC) if it goes back more than three, and says which.
+    The answer covers whole hours, or whole days (UTC) if it goes back more than three. It says which.
     """
 
     now: int
@@ -77,11 +87,11 @@ class StatsQuery(Record, frozen=True):
     environment: str | None = None
     type: StepType | None = None
     detail: bool = False
-    """Whether the parts by agent, tool and the like are wanted with all that is in them, and not in outline."""
+    """Whether the parts by agent, tool and so on have all counters, not only the outline."""
 
 
 class Stats(Record, frozen=True):
-    """The answer: everything asked for in sum, and in parts if it was asked by something."""
+    """Answer to a query: the total, and its parts if the query has a dimension."""
 
     total: Cell
     parts: dict[str, Cell] = msgspec.field(default_factory=dict)
@@ -92,7 +102,7 @@ class Stats(Record, frozen=True):
 
 
 class BucketRange(msgspec.Struct, frozen=True):
-    """Buckets of one grain whose sums are read, and added or subtracted."""
+    """Buckets of one grain whose rollups are added or subtracted."""
 
     grain: Grain
     since: int | None
@@ -101,7 +111,7 @@ class BucketRange(msgspec.Struct, frozen=True):
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """Which sums are needed: of the grain, from and until a bucket, of a slice, of these values or of all."""
+    """The rollups that a query reads: a range of buckets of one grain, a slice, and some of its values or all."""
 
     grain: Grain
     since: int | None
@@ -109,206 +119,192 @@ class Reading(msgspec.Struct, frozen=True):
     slice: Slice
     values: tuple[str, ...] | None
     outline: bool = False
-    """Whether the outline of each sum is enough."""
+    """Whether the outlines are enough."""
     spans: tuple[BucketRange, ...] = ()
-    """How to come by it with few sums."""
+    """The ranges to read, with few rollups."""
 
 
 def readings(query: StatsQuery) -> tuple[Reading, Reading | None]:
-    """What is to be read for the total, and for the parts where those are other sums."""
-    span = _span(query)
-    asked = [name for name in ("agent", "tool", "model", "version", "environment", "type") if getattr(query, name)]
+    """Return what to read for the total, and for the parts if these are other rollups."""
+    span = _find_range(query)
+    filters = [name for name in ("agent", "tool", "model", "version", "environment", "type") if getattr(query, name)]
     if query.agent == "":
-        asked.append("agent")
-    slice, values = _narrowest(query, asked)
+        filters.append("agent")
+    slice, values = _narrowest_slice(query, filters)
     by = _SLICE_OF.get(query.by or "")
-    whole = Reading(*span, slice, values, spans=_spans(query, *span))
+    main = Reading(*span, slice, values, spans=_split_range(query, *span))
     if by is None:
-        return whole, None
-    if asked:
-        return msgspec.structs.replace(whole, slice="place", values=None), None
+        return main, None
+    if filters:
+        return msgspec.structs.replace(main, slice="place", values=None), None
     outline = not (query.detail or query.kind)
-    # Of a tool every counter is of a call. Elsewhere an outline may be empty, and what is left of a day seem nothing.
-    spans = _spans(query, *span, takes=query.by == "tool" or not outline)
-    return msgspec.structs.replace(whole, slice="all", values=("",)), Reading(*span, by, None, outline, spans)
+    # A tool has counters of calls only. Elsewhere an outline may be empty, and what remains of a day seem nothing.
+    spans = _split_range(query, *span, can_subtract=query.by == "tool" or not outline)
+    return msgspec.structs.replace(main, slice="all", values=("",)), Reading(*span, by, None, outline, spans)
 
 
-def _spans(
-    query: StatsQuery, grain: Grain, since: int | None, until: int | None, takes: bool = True
+def _find_range(query: StatsQuery) -> tuple[Grain, int | None, int | None]:
+    is_hourly = query.since is not None and query.since >= query.now - HOURS
+    length = HOUR if is_hourly else DAY
+    since = None if query.since is None else query.since // length * length
+    until = None if query.until is None else -(-query.until // length) * length
+    return "hour" if is_hourly else "day", since, until
+
+
+def _narrowest_slice(query: StatsQuery, filters: list[str]) -> tuple[Slice, tuple[str, ...] | None]:
+    match filters:
+        case []:
+            return "all", ("",)
+        case ["agent" | "model" | "environment" as name]:
+            return _SLICE_OF[name], (getattr(query, name) or "",)
+        case ["tool"]:
+            return "step", tuple(f"{type} {query.tool}" for type in TOOLS)
+        case ["agent", "version"]:
+            return "version", (_join(query.agent or "", query.version or ""),)
+        case _:
+            return "place", None
+
+
+def _split_range(
+    query: StatsQuery, grain: Grain, since: int | None, until: int | None, can_subtract: bool = True
 ) -> tuple[BucketRange, ...]:
-    """Hours, as far as possible by the sums of days; also of a day begun, if the hours before may be taken away.
+    """Split hours into days as far as possible; also a part of a day, if its other hours may be subtracted.
 
-    Not if it is asked by time; and nothing is taken if a kind is asked for, which may be at zero in all that is there.
+    Not for a query by time. Nothing is subtracted for a query by kind, which may be zero everywhere.
     """
     if grain == "day" or since is None or query.by == "time":
         return (BucketRange(grain, since, until),)
     first = -(-since // DAY) * DAY
     last = None if until is None else until // DAY * DAY
-    takes = takes and not query.kind
+    can_subtract = can_subtract and not query.kind
     if until is not None and last is not None:
         if last < first:  # all of it within a day
-            return tuple(_hours(since, until, takes))
-        edges = [*_hours(since, first, takes), *_hours(last, until, takes)]
+            return tuple(_split_day(since, until, can_subtract))
+        edges = [*_split_day(since, first, can_subtract), *_split_day(last, until, can_subtract)]
     else:
-        edges = _hours(since, first, takes)
+        edges = _split_day(since, first, can_subtract)
     days = [BucketRange("day", first, last)] if last is None or first < last else []
-    return tuple(sorted((*days, *edges), key=lambda span: -span.sign))  # nothing is taken before it was added
+    return tuple(sorted((*days, *edges), key=lambda span: -span.sign))  # nothing is subtracted before it was added
 
 
-def _hours(since: int, until: int, takes: bool) -> list[BucketRange]:
-    """Hours of one day: themselves, or the day without the others if those are fewer."""
+def _split_day(since: int, until: int, can_subtract: bool) -> list[BucketRange]:
+    """Return hours of one day, or the day without the other hours if these are fewer."""
     day = since // DAY * DAY
-    if not takes or until - since <= DAY // 2:
+    if not can_subtract or until - since <= DAY // 2:
         return [BucketRange("hour", since, until)] if since < until else []
-    others = (BucketRange("hour", start, end, -1) for start, end in ((day, since), (until, day + DAY)) if start < end)
-    return [BucketRange("day", day, day + DAY), *others]
-
-
-_SLICE_OF: dict[str, Slice] = {
-    "agent": "agent",
-    "version": "version",
-    "environment": "environment",
-    "model": "model",
-    "tool": "step",
-    "step": "step",
-}
-TOOLS = ("tool", "retrieval")
-"""The types of steps that are tools."""
-
-
-def _narrowest(query: StatsQuery, asked: list[str]) -> tuple[Slice, tuple[str, ...] | None]:
-    match asked:
-        case []:
-            return "all", ("",)
-        case ["agent"]:
-            return "agent", (query.agent or "",)
-        case ["model"]:
-            return "model", (query.model or "",)
-        case ["environment"]:
-            return "environment", (query.environment or "",)
-        case ["tool"]:
-            return "step", tuple(f"{type} {query.tool}" for type in TOOLS)
-        case ["agent", "version"]:
-            return "version", (_key(query.agent or "", query.version or ""),)
-        case _:
-            return "place", None
-
-
-def _span(query: StatsQuery) -> tuple[Grain, int | None, int | None]:
-    by_hour = query.since is not None and query.since >= query.now - HOURS
-    length = HOUR if by_hour else DAY
-    since = None if query.since is None else query.since // length * length
-    until = None if query.until is None else -(-query.until // length) * length
-    return "hour" if by_hour else "day", since, until
+    other_hours = ((day, since), (until, day + DAY))
+    removed = (BucketRange("hour", start, end, -1) for start, end in other_hours if start < end)
+    return [BucketRange("day", day, day + DAY), *removed]
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A sum as it is kept: the bucket is the hour or day it is of, in UTC milliseconds."""
+    """A stored rollup. The bucket is its hour or day, in UTC milliseconds."""
 
     bucket: int
     value: str
     cell: Outline
     sign: Literal[1, -1] = 1
-    """Whether it is added or, because it is part of a larger sum and not asked for, taken away."""
+    """Whether it is added, or subtracted from a larger rollup."""
 
 
-def answer(query: StatsQuery, whole: Iterable[Row], parts: Iterable[Row] = ()) -> Stats:
-    """The answer, from the sums that `readings` asked for."""
-    reading, separate = readings(query)
-    total, divided, taken = Cell(), dict[str, Cell](), set[str]()
-    for row in whole:
-        place = Place(0, *row.value.split(_BETWEEN)) if reading.slice == "place" else None
-        if place is not None and not _is_asked(query, place):
-            continue
-        cell = only(row.cell, query.kind) if query.kind else row.cell
-        merge(total, cell, row.sign)
-        if separate is None and query.by is not None:
-            if query.by in ("kind", "attempt"):
-                add(divided, _inside(query.by, cell), row.sign)
-            elif (label := str(row.bucket) if query.by == "time" else _label(query.by, place)) is not None:
-                merge(divided.setdefault(label, Cell()), cell, row.sign)
-                if row.sign < 0:
-                    taken.add(label)
-    for row in parts if separate is not None else ():
-        label = _labelled(query.by, row.value)
+def answer(query: StatsQuery, main_rows: Iterable[Row], part_rows: Iterable[Row] = ()) -> Stats:
+    """Answer a query from the rollups that `readings` selects."""
+    reading, parts_reading = readings(query)
+    total = Cell()
+    parts: dict[str, Cell] = {}
+    reduced_labels: set[str] = set()
+
+    def add_part(label: str | None, row: Row, cell: Outline) -> None:
         if label is not None:
-            known = divided.get(label)
-            if known is None:
-                known = divided[label] = Cell()
-            merge(known, only(row.cell, query.kind) if query.kind else row.cell, row.sign)
+            merge(parts.get(label) or parts.setdefault(label, Cell()), cell, row.sign)
             if row.sign < 0:
-                taken.add(label)
-    for label in taken:
-        if divided[label] == NOTHING:
-            del divided[label]
+                reduced_labels.add(label)
+
+    for row in main_rows:
+        key = CounterKey(0, *row.value.split(_SEPARATOR)) if reading.slice == "place" else None
+        if key is not None and not _matches(query, key):
+            continue
+        cell = filter_by_kind(row.cell, query.kind) if query.kind else row.cell
+        merge(total, cell, row.sign)
+        if parts_reading is not None or query.by is None:
+            continue
+        if query.by in ("kind", "attempt"):
+            add(parts, _split_cell(query.by, cell), row.sign)
+        else:
+            add_part(str(row.bucket) if query.by == "time" else _find_label(query.by, key), row, cell)
+    for row in part_rows if parts_reading is not None else ():
+        cell = filter_by_kind(row.cell, query.kind) if query.kind else row.cell
+        add_part(_label(query.by, row.value), row, cell)
+    for label in reduced_labels:
+        if parts[label] == EMPTY_CELL:
+            del parts[label]
     if query.by in _SLICE_OF and not (query.detail or query.kind):
-        divided = {label: _outlined(cell) for label, cell in divided.items()}
-    return Stats(total=total, parts=divided, by=query.by, grain=reading.grain, since=reading.since, until=reading.until)
+        for cell in parts.values():
+            _remove_details(cell)
+    return Stats(total=total, parts=parts, by=query.by, grain=reading.grain, since=reading.since, until=reading.until)
 
 
-def _outlined(cell: Cell) -> Cell:
-    cell.kinds, cell.made, cell.worked, cell.overcome, cell.wrong, cell.to_repair = {}, {}, {}, {}, {}, Histogram()
-    return cell
+def _remove_details(cell: Cell) -> None:
+    cell.kinds, cell.later_attempts, cell.later_successes = {}, {}, {}
+    cell.recovered_by, cell.changed_arguments, cell.to_repair = {}, {}, Histogram()
 
 
-def _is_asked(query: StatsQuery, place: Place) -> bool:
+def _matches(query: StatsQuery, key: CounterKey) -> bool:
     return (
-        (query.agent is None or place.agent == query.agent)
-        and (not query.version or place.version == query.version)
-        and (not query.environment or place.environment == query.environment)
-        and (not query.model or place.model == query.model)
-        and (not query.type or place.type == query.type)
-        and (not query.tool or (place.name == query.tool and place.type in TOOLS))
+        (query.agent is None or key.agent == query.agent)
+        and (not query.version or key.version == query.version)
+        and (not query.environment or key.environment == query.environment)
+        and (not query.model or key.model == query.model)
+        and (not query.type or key.type == query.type)
+        and (not query.tool or (key.name == query.tool and key.type in TOOLS))
     )
 
 
-def _label(by: By, place: Place | None) -> str | None:
-    """The part a place belongs to; None if it belongs to none, or to several that are inside its counters."""
-    if place is None or by not in _SLICE_OF:
+def _find_label(by: By, key: CounterKey | None) -> str | None:
+    """Return the part of a counter key; None if it has none."""
+    if key is None or by not in _SLICE_OF:
         return None
-    for slice, value in slices(place):
-        if slice == _SLICE_OF[by]:
-            return _labelled(by, value)
-    return None
+    values = (value for slice, value in slices(key) if slice == _SLICE_OF[by])
+    return next((_label(by, value) for value in values), None)
 
 
-def _labelled(by: By | None, value: str) -> str | None:
+def _label(by: By | None, value: str) -> str | None:
     if by == "tool":
         type, _, name = value.partition(" ")
         return name if type in TOOLS else None
-    return value.replace(_BETWEEN, " ") if by == "version" else value
+    return value.replace(_SEPARATOR, " ") if by == "version" else value
 
 
-def _inside(by: By, cell: Outline) -> dict[str, Cell]:
-    """Counters divided by what is inside them: a part for each kind, or for each number of an attempt."""
+def _split_cell(by: By, cell: Outline) -> dict[str, Cell]:
+    """Split counters by kind or by the number of an attempt."""
     if not isinstance(cell, Cell):
         return {}
     if by == "kind":
-        return {kind: only(cell, kind) for kind in cell.kinds}
-    if by == "attempt":
-        return {
-            str(number): Cell(attempts=made, made={number: made}, worked={number: worked} if worked else {})
-            for number, made, worked in attempts(cell)
-        }
-    return {}
+        return {kind: filter_by_kind(cell, kind) for kind in cell.kinds}
+    return {
+        str(number): Cell(
+            attempts=count, later_attempts={number: count}, later_successes={number: successes} if successes else {}
+        )
+        for number, count, successes in attempts(cell)
+    }
 
 
-def rows(places: Mapping[Place, Cell], reading: Reading) -> Iterator[Row]:
-    """The sums a store would keep of these places, as far as a reading asks for them."""
+def rows(cells_by_key: Mapping[CounterKey, Cell], reading: Reading) -> Iterator[Row]:
+    """Yield the rollups of these counters that a reading selects."""
     length = HOUR if reading.grain == "hour" else DAY
-    for place, cell in places.items():
-        start = place.hour // length * length
+    for key, cell in cells_by_key.items():
+        start = key.hour // length * length
         if (reading.since is None or start >= reading.since) and (reading.until is None or start < reading.until):
-            for slice, value in slices(place):
+            for slice, value in slices(key):
                 if slice == reading.slice and (reading.values is None or value in reading.values):
                     yield Row(start, value, cell)
 
 
 def stats(histories: Iterable[History], query: StatsQuery | None = None) -> Stats:
-    """The answer from the histories themselves; of all of them, if nothing is asked in particular."""
-    found: Cells = {}
+    """Answer a query from run histories; without a query, count all of them."""
+    total: Cells = {}
     for history in histories:
-        add(found, cells(history))
+        add(total, cells(history))
     query = query or StatsQuery(now=0)
-    whole, parts = readings(query)
-    return answer(query, rows(found, whole), rows(found, parts) if parts else ())
+    main_reading, parts_reading = readings(query)
+    return answer(query, rows(total, main_reading), rows(total, parts_reading) if parts_reading else ())

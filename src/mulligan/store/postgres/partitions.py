@@ -1,18 +1,30 @@
-"""Daily partitions of `steps`.
+"""Daily partitions of `steps`, and retention by day.
 
 A step is in the partition of the day on which the first record of its run arrived. So the steps of a run are together,
 no step is in two partitions, and an expired day is dropped as a whole. Partitions are created ahead; steps without one
 go to `steps_default`.
+
+Retention has the same result as run by run: rollups, patterns and fixes keep their counts; imported, younger and longer
+retained runs remain. If little remains of a day, it is copied to a new partition and the old one is dropped, because
+free space in a past day would never be reused. If most remains, or a long read holds the table, rows are deleted. Days
+with compressed steps are copied for the same reason.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import psycopg
 
-from mulligan.store.postgres import row_security
+from mulligan.core.failure import StoreError
+from mulligan.core.records import History, encode
+from mulligan.store.base import DAY, Progress
+from mulligan.store.connection import Connection
+from mulligan.store.postgres import postgres_tables
 from mulligan.store.postgres.postgres_tables import SCHEMA_LOCK_ID
+from mulligan.store.retention import PruneRound
 
 PARTITIONS_AHEAD_DAYS = 7
 """Days for which partitions are created ahead."""
@@ -26,13 +38,24 @@ STEP_OVERHEAD_BYTES = 200
 """Estimated size of a step in a partition and its indexes, without its body."""
 
 
+MAX_RUNS_PER_TRANSACTION = 100_000
+"""Limit of runs per transaction, for a few seconds of work: other writers of the tenant wait meanwhile."""
+MIN_RUNS_PER_DAY_BATCH = 100
+"""With fewer expired runs, a day that does not expire as a whole is pruned run by run, which is faster."""
+NO_CUTOFF_MS = -(2**62)
+_CONTENTION_ERRORS = (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable)
+_IS_EXPIRED_SQL = "imported <= ? AND stored_at < CASE WHEN status = 'success' THEN ? ELSE ? END"
+_RUN_TABLES = ("links", "orphaned_runs", "provisional_runs")
+"""Tables that refer to a run by a column `run` alone."""
+
+
 def partition_name(day: int) -> str:
     return f"steps_{day}"
 
 
-def create_partitions(connection: psycopg.Connection[Any], today: int) -> None:
-    """Create the partitions of today and the days ahead. Steps that are already in `steps_default` remain there."""
-    for day in range(today, today + PARTITIONS_AHEAD_DAYS + 1):
+def create_partitions(connection: psycopg.Connection[Any], days: Iterable[int], today: int) -> None:
+    """Create the missing partitions of these days. Steps that are already in `steps_default` remain there."""
+    for day in days:
         if connection.execute("SELECT to_regclass(%s)", (partition_name(day),)).fetchone() != (None,):
             continue
         try:
@@ -46,7 +69,7 @@ def create_partitions(connection: psycopg.Connection[Any], today: int) -> None:
                     f"CREATE TABLE IF NOT EXISTS {partition_name(day)} "
                     f"PARTITION OF steps FOR VALUES FROM ({day}) TO ({day + 1})"
                 )
-                row_security.enable_row_security(connection, partition_name(day))
+                postgres_tables.enable_row_security(connection, partition_name(day))
         except (psycopg.errors.CheckViolation, psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled):
             continue  # retried later; until then steps_default takes the steps
 
@@ -68,7 +91,7 @@ def drop_empty_partitions(connection: psycopg.Connection[Any], until: int) -> in
             break
         try:
             with connection.transaction():
-                row_security.set_all_tenants(connection)  # rows hidden by row security count
+                postgres_tables.set_all_tenants(connection)  # rows hidden by row security count
                 connection.execute(f"SET LOCAL lock_timeout = '{SHORT_LOCK_TIMEOUT}'")
                 if not _has_steps(connection, day):
                     connection.execute(f"LOCK TABLE ONLY steps, ONLY {partition_name(day)} IN ACCESS EXCLUSIVE MODE")
@@ -96,11 +119,6 @@ def remove_runs(connection: psycopg.Connection[Any], day: int, tenant: str, runs
     return _rewrite_partition(connection, day, tenant, f"WHERE NOT ({is_removed_sql})", (tenant,))
 
 
-def shrink_partition(connection: psycopg.Connection[Any], day: int, tenant: str) -> bool:
-    """Copy all steps of a day into a new partition, if at least half of the old one is free space."""
-    return _rewrite_partition(connection, day, tenant, "", ())
-
-
 def _rewrite_partition(
     connection: psycopg.Connection[Any], day: int, tenant: str, where: str, values: tuple[str, ...]
 ) -> bool:
@@ -110,7 +128,7 @@ def _rewrite_partition(
         with connection.transaction():
             connection.execute(f"SET LOCAL lock_timeout = '{REWRITE_LOCK_TIMEOUT}'")
             # Of all tenants: rows hidden by row security count, too.
-            row_security.set_all_tenants(connection)
+            postgres_tables.set_all_tenants(connection)
             connection.execute(f"LOCK TABLE ONLY {old} IN SHARE ROW EXCLUSIVE MODE")  # readers only
             count, size, max_bytes = connection.execute(
                 f"SELECT count(*), count(*) * {STEP_OVERHEAD_BYTES} + coalesce(sum(pg_column_size(p.body)), 0), "
@@ -134,8 +152,8 @@ def _rewrite_partition(
                         f"ALTER TABLE steps ATTACH PARTITION {old} FOR VALUES FROM ({day}) TO ({day + 1})"
                     )
                     connection.execute(f"ALTER TABLE {old} DROP CONSTRAINT of_day")
-                    row_security.enable_row_security(connection, old)
-            row_security.set_tenants(connection, (tenant,), is_local=True)
+                    postgres_tables.enable_row_security(connection, old)
+            postgres_tables.set_tenants(connection, (tenant,), is_local=True)
             return is_worth_it
     except (psycopg.errors.LockNotAvailable, psycopg.errors.InsufficientPrivilege):
         return False  # in use, or the role is not its owner
@@ -146,3 +164,124 @@ def _drop_partition(connection: psycopg.Connection[Any], old: str) -> None:
     connection.execute(f"SET LOCAL lock_timeout = '{SHORT_LOCK_TIMEOUT}'")
     connection.execute(f"LOCK TABLE ONLY steps, ONLY {old} IN ACCESS EXCLUSIVE MODE")
     connection.execute(f"DROP TABLE {old}")
+
+
+# Retention
+
+
+class PartitionPruneRound(PruneRound):
+    """One execution of a retention policy, day by day first."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._shrunk_days: set[int] = set()
+        """Days whose steps were compressed or sampled: their partitions contain free space."""
+        self._freed_bytes = 0
+        """Deleted bytes: PostgreSQL frees space only when it vacuums."""
+
+    def total_bytes(self, connection: Connection) -> int:
+        (size,) = connection.execute("SELECT pg_database_size(current_database())").fetchone()
+        return int(size)
+
+    def used_bytes(self, connection: Connection) -> int:
+        return max(self.total_bytes(connection) - self._freed_bytes, 0)
+
+    def on_run_removed(self, history: History) -> None:
+        # Estimated size of the rows and their index entries.
+        self._freed_bytes += 600 + sum(300 + len(encode(step)) for step in history.steps)
+
+    def _by_age(self, progress: Progress | None) -> None:
+        for day in self._days():
+            with _ignore_contention():  # what remains is pruned run by run, in small transactions
+                while self._prune_day(day):
+                    pass
+        super()._by_age(progress)
+        for day in sorted(self._shrunk_days):
+            # Without the tenant's write turn: others can write to all other days while this one is copied.
+            with _ignore_contention(), self._reading() as connection:
+                if day in list_partition_days(_raw_connection(connection)):
+                    # Copy all steps into a new partition, if at least half of the old one is free space.
+                    _rewrite_partition(_raw_connection(connection), day, self._tenant, "", ())
+
+    def _tidy(self, writer: Connection, row: Any) -> int:
+        before = self.compressed + self.sampled
+        rows = super()._tidy(writer, row)
+        if self.compressed + self.sampled > before:
+            self._shrunk_days.add(row[3] // DAY)
+        return rows
+
+    def _bounds(self) -> tuple[int, int, int]:
+        """Return whether imported runs expire, and the times before which successful and failed runs expire."""
+        ages = (self._policy.keep_successes, self._policy.keep_failures)
+        success_cutoff, failure_cutoff = (NO_CUTOFF_MS if age is None else self._now - age for age in ages)
+        return int(self._policy.include_imported), success_cutoff, failure_cutoff
+
+    def _days(self) -> list[int]:
+        """Return the days with a partition that have many expired runs, or only expired ones."""
+        with self._reading() as connection:
+            rows = connection.execute(
+                f"SELECT stored_at / {DAY} FROM runs WHERE tenant = ? GROUP BY 1 "
+                f"HAVING count(CASE WHEN {_IS_EXPIRED_SQL} THEN 1 END) >= least(count(*), ?) ORDER BY 1",
+                (self._tenant, *self._bounds(), MIN_RUNS_PER_DAY_BATCH),
+            ).fetchall()
+            parts = set(list_partition_days(_raw_connection(connection)))
+        return [day for (day,) in rows if day in parts]
+
+    def _prune_day(self, day: int) -> bool:
+        """Delete expired runs of a day with all their rows. Return whether there may be more."""
+        tenant = self._tenant
+        with self._writing(tenant) as writer:
+            writer.execute('CREATE TEMP TABLE going (run TEXT COLLATE "C", started_at BIGINT) ON COMMIT DROP')
+            writer.execute(
+                "INSERT INTO going SELECT id, started_at FROM runs "
+                f"WHERE tenant = ? AND stored_at / {DAY} = ? AND {_IS_EXPIRED_SQL} LIMIT ?",
+                (tenant, day, *self._bounds(), MAX_RUNS_PER_TRANSACTION),
+            )
+            writer.execute("ANALYZE going")
+            runs, latest = writer.execute("SELECT count(*), max(started_at) FROM going").fetchone()
+            if not runs:
+                return False
+            steps, last, size = writer.execute(
+                "SELECT count(*), max(p.started_at), coalesce(sum(length(p.body)), 0) "
+                f"FROM {partition_name(day)} p JOIN going g ON g.run = p.run WHERE p.tenant = ?",
+                (tenant,),
+            ).fetchone()
+            self._note_until(writer, max(latest, latest if last is None else last))
+            for table in ("run_failures", "run_callees"):
+                writer.execute(
+                    f"DELETE FROM {table} t USING going g WHERE t.tenant = ? AND t.started_at = g.started_at "
+                    "AND t.run = g.run",
+                    (tenant,),
+                )
+            for table in _RUN_TABLES:
+                writer.execute(f"DELETE FROM {table} t USING going g WHERE t.tenant = ? AND t.run = g.run", (tenant,))
+            writer.execute(
+                "DELETE FROM compactions t USING going g WHERE t.tenant = ? AND t.owner_type = 'run' "
+                "AND t.owner = g.run",
+                (tenant,),
+            )
+            writer.execute("DELETE FROM runs t USING going g WHERE t.tenant = ? AND t.id = g.run", (tenant,))
+            if not remove_runs(_raw_connection(writer), day, tenant, "going"):
+                writer.execute(
+                    f"DELETE FROM {partition_name(day)} p USING going g WHERE p.tenant = ? AND p.run = g.run",
+                    (tenant,),
+                )
+                self._freed_bytes += 300 * steps + size
+        self._freed_bytes += 600 * runs
+        self.runs, self.steps = self.runs + runs, self.steps + steps
+        return bool(runs == MAX_RUNS_PER_TRANSACTION)
+
+
+@contextlib.contextmanager
+def _ignore_contention() -> Iterator[None]:
+    """Ignore a timeout, a lock or a concurrent change."""
+    try:
+        yield
+    except StoreError as error:
+        if not isinstance(error.__cause__, _CONTENTION_ERRORS):
+            raise
+
+
+def _raw_connection(connection: Any) -> psycopg.Connection[Any]:
+    raw_connection: psycopg.Connection[Any] = connection.raw_connection
+    return raw_connection

@@ -19,8 +19,8 @@ from psycopg import Connection, RawCursor, RawServerCursor
 from mulligan.core.records import encode
 from mulligan.store.base import DAY
 from mulligan.store.connection import Insert, Lookup, Rows
-from mulligan.store.postgres import row_security
-from mulligan.store.postgres.value_encoding import COLUMN_TYPES, Column, register_adapters
+from mulligan.store.postgres import postgres_tables
+from mulligan.store.postgres.value_encoding import COLUMN_TYPES, Column, TextColumn, register_adapters
 from mulligan.store.row_encoding import SuccessRow
 from mulligan.store.rows import STEP
 
@@ -32,8 +32,9 @@ FETCH_BATCH_ROWS = 2000
 _JSON_EACH = re.compile(r"json_each\((\$\d+)\)(?: (?!CROSS|WHERE|ON|JOIN)(\w+))?")
 _NUMBER = re.compile(r"CAST\(((?:each_[ij]\.)?value) AS BIGINT\)")
 _FORCED = re.compile(r"CROSS JOIN (\w+ \w+) ON\b")
-_OF_RUN = re.compile(r"(\bsteps WHERE tenant = (\$\d+) AND run = (\$\d+))")
+_OF_RUN = re.compile(r"(\bsteps WHERE tenant = (\$\d+) AND run = (\$\d+|n\.key))")
 _OF_STEP = re.compile(r"(\bs\.run = (?:r\.id|u\.run))\b")
+_LOCK_ID = "hashtextextended(CAST(? AS text), hashtext(CAST(? AS text)))"
 _DAY = (
     "coalesce((SELECT stored_at FROM runs r WHERE r.tenant = n.tenant AND r.id = n.run), "
     f"(SELECT stored_at FROM orphaned_runs o WHERE o.tenant = n.tenant AND o.run = n.run), 0) / {DAY}"
@@ -49,7 +50,7 @@ def translate_sql(sql: str) -> str:
         marks = ", ".join(f"${number}" for number in range(1, len(STEP.columns) + 1))
         column_names = ", ".join(STEP.columns)
         return f"INSERT INTO steps ({column_names}, day) VALUES ({marks}, run_day($1, $2)) {STEP.conflict}"
-    sql = re.sub(r"\?", lambda _: f"${next(numbers)}", sql)
+    sql = re.sub(r"\?(\d*)", lambda mark: f"${mark[1] or next(numbers)}", sql)
     sql = re.sub(r"\b([ij])\.value\b", r"each_\1.value", _JSON_EACH.sub(partial(_render_members, sql), sql))
     sql = _NUMBER.sub(r"\1", sql)
     sql = _FORCED.sub(r"JOIN \1 ON", sql)
@@ -99,6 +100,7 @@ class PostgresConnection:
         self._streams = itertools.count()
         self._current_tenants: tuple[str, ...] | None = None
         self._use_count, self._planned_use_count = 0, 0
+        self.is_exclusive = False
 
     def replan_if_due(self) -> None:
         """Discard cached plans at growing intervals: a plan for an empty table does not suit a full one.
@@ -129,7 +131,23 @@ class PostgresConnection:
         else:
             local = "".join(f"; SET LOCAL {name} = '{value}'" for name, value in self._settings.items())
             self.raw_connection.execute(f"BEGIN{local}")  # one round trip
-        row_security.set_tenants(self.raw_connection, tenants, is_local=True)
+        postgres_tables.set_tenants(self.raw_connection, tenants, is_local=True)
+
+    def lock_tenants(self, tenants: Sequence[str], is_exclusive: bool) -> None:
+        """Lock tenants until the end of the transaction: batches share them, all other writes have them alone."""
+        function = "pg_advisory_xact_lock" if is_exclusive else "pg_advisory_xact_lock_shared"
+        for tenant in sorted(tenants):  # sorted, so that no two processes deadlock
+            self.execute(f"SELECT {function}({_LOCK_ID})", (tenant, "tenant"))
+        self.is_exclusive = is_exclusive
+
+    def lock(self, tenant: str, subject: str) -> None:
+        if not self.is_exclusive:
+            self.execute(f"SELECT pg_advisory_xact_lock({_LOCK_ID})", (tenant, subject))
+
+    def try_lock(self, tenant: str, subject: str) -> bool:
+        if self.is_exclusive:
+            return True
+        return bool(self.execute(f"SELECT pg_try_advisory_xact_lock({_LOCK_ID})", (tenant, subject)).fetchone()[0])
 
     @contextlib.contextmanager
     def for_tenants(self, *tenants: str) -> Iterator[PostgresConnection]:
@@ -142,12 +160,18 @@ class PostgresConnection:
         self.replan_if_due()
         if tenants != self._current_tenants:
             self._current_tenants = None
-            row_security.set_tenants(self.raw_connection, tenants, is_local=False)
+            postgres_tables.set_tenants(self.raw_connection, tenants, is_local=False)
             self._current_tenants = tenants
         yield self
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> Rows:
         return RawCursor(self.raw_connection).execute(translate_sql(sql), values, binary=True)
+
+    def execute_by_key(self, sql: str, keys: Sequence[str], values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Execute one statement for all keys, with a LATERAL join. A UNION would check row security for each part."""
+        query = re.sub(r"\?1\b", "n.key", sql)
+        lateral = f"SELECT n.key, f.* FROM unnest(CAST(?1 AS text[])) AS n (key) CROSS JOIN LATERAL ({query}) f"
+        return self.execute(lateral, (TextColumn(keys), *values)).fetchall()
 
     def executemany(self, sql: str, rows: Iterable[Sequence[Any]]) -> int:
         """Execute a statement for many rows in pipelined round trips."""
@@ -208,7 +232,7 @@ class PostgresConnection:
             where += f" AND t.day = {_DAY}"
         sql = (
             f"SELECT n.*, f.* FROM {{}} CROSS JOIN LATERAL (SELECT {column_list} FROM {lookup.table} t WHERE {where} "
-            "OFFSET 0) f"
+            f"OFFSET 0{' FOR NO KEY UPDATE' if lookup.is_locking else ''}) f"
         )
         statement = self._batch_statements[lookup] = _BatchStatement(
             self._column_types(lookup.table, names), names, sql

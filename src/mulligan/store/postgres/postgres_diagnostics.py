@@ -11,7 +11,7 @@ from mulligan.store.base import DAY
 from mulligan.store.diagnostics import Diagnostics, TableSize, find_pending_migration
 from mulligan.store.postgres.partitions import PARTITIONS_AHEAD_DAYS, list_partition_days
 from mulligan.store.postgres.pool import Pool, parse_url, redact_password, translate_errors
-from mulligan.store.postgres.postgres_tables import POSTGRES_TABLES, read_schema_version
+from mulligan.store.postgres.postgres_tables import POSTGRES_TABLES, is_enforced, list_tables, read_schema_version
 from mulligan.store.tables import MIGRATIONS
 
 MAX_REPLICA_LAG_SECONDS = 60.0
@@ -106,16 +106,15 @@ def _partition_facts(connection: psycopg.Connection[Any], now: int) -> dict[str,
 
 def _access_facts(connection: psycopg.Connection[Any]) -> dict[str, Any]:
     """Return whether row security isolates tenants for this role."""
-    rows = connection.execute(f"SELECT c.relname, c.relrowsecurity AND c.relforcerowsecurity {_TABLES}").fetchall()
-    guarded = {name: is_guarded for name, is_guarded in rows if name not in POSTGRES_TABLES}
-    passes = _fetch_value(connection, "SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user")
+    guarded = list_tables(connection)
+    is_any_guarded = any(guarded.values())
+    unguarded = sorted(name for name, is_guarded in guarded.items() if not is_guarded)
+    bypassed = "bypassed by this role" if is_any_guarded else "off"
     return {
         "role": _fetch_value(connection, "SELECT current_user"),
-        "row_security": "in force" if all(guarded.values()) and not passes
-        else "bypassed by this role" if any(guarded.values()) else "off",
-        "unguarded": sorted(name for name, is_guarded in guarded.items() if not is_guarded) if any(guarded.values())
-        else [],
-    }  # fmt: skip
+        "row_security": "in force" if is_enforced(connection) else bypassed,
+        "unguarded": unguarded if is_any_guarded else [],
+    }
 
 
 def _replication_facts(connection: psycopg.Connection[Any]) -> dict[str, Any]:

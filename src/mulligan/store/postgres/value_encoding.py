@@ -72,7 +72,7 @@ class _BinaryIntegerLoader(NumericBinaryLoader):
 _TEXT, _WHOLE, _BLOB = 25, 20, 17
 _HEAD = struct.Struct("!iiIii")
 _SIZE = struct.Struct("!i")
-_NOTHING = _SIZE.pack(-1)
+_NULL = _SIZE.pack(-1)
 
 
 class Column:
@@ -104,30 +104,37 @@ COLUMN_TYPES: dict[int, tuple[type[Column], str]] = {
 """Column types by PostgreSQL's type id."""
 
 
-def _array(of: int, values: Sequence[bytes | None]) -> bytes:
-    size = _SIZE.pack
-    parts: list[bytes] = [_HEAD.pack(1, None in values, of, len(values), 1)]
-    for value in values:
-        parts += (_NOTHING,) if value is None else (size(len(value)), value)
-    return b"".join(parts)
+def _array(of: int, members: Sequence[bytes]) -> bytes:
+    """Build an array of encoded members."""
+    return _HEAD.pack(1, _NULL in members, of, len(members), 1) + b"".join(members)
+
+
+def _member(value: bytes | None) -> bytes:
+    return _NULL if value is None else _SIZE.pack(len(value)) + value
 
 
 def _texts(values: Sequence[str | None]) -> bytes:
-    if _UNSTORABLE.search("".join([value for value in values if value])):
-        values = [value and escape_text(value) for value in values]
-    return _array(_TEXT, [None if value is None else value.encode() for value in values])
+    distinct = set(values)  # tenants and names repeat, so that most rows cost a lookup
+    is_escaped = _UNSTORABLE.search("".join(filter(None, distinct))) is not None
+    members = {
+        value: _member(None if value is None else (escape_text(value) if is_escaped else value).encode())
+        for value in distinct
+    }
+    return _array(_TEXT, [members[value] for value in values])
 
 
 def _wholes(values: Sequence[int | None]) -> bytes:
     if None in values:
-        return _array(_WHOLE, [None if value is None else value.to_bytes(8, "big", signed=True) for value in values])
+        return _array(
+            _WHOLE, [_member(None if value is None else value.to_bytes(8, "big", signed=True)) for value in values]
+        )
     count = len(values)
     members = chain.from_iterable(zip(repeat(8, count), values, strict=True))
     return _HEAD.pack(1, 0, _WHOLE, count, 1) + struct.pack("!" + "iq" * count, *members)
 
 
 def _blobs(values: Sequence[bytes | None]) -> bytes:
-    return _array(_BLOB, values)
+    return _array(_BLOB, list(map(_member, values)))
 
 
 def _dumper(number: int, packed: Callable[[Any], bytes]) -> type[Dumper]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
+from list_store.histories import Histories
 from mulligan.core import calls
 from mulligan.core.links import link_recoveries
 from mulligan.core.records import Fix, History, Link, Precedent, Run, Step, encode, pattern_id
-from mulligan.learn import exemplars, fixes, patterns, prerequisites, similar
+from mulligan.learn import fixes, patterns, prerequisites, profiles, similar
 from mulligan.learn.fixes import FixRecord, OperatorDecision, Trial, Vote
 from mulligan.learn.profiles import Profile, build_profile
-from mulligan.store import fix_queries, fix_votes, text_erasure, tool_schemas
+from mulligan.store import erasure, fix_queries, fix_votes
 from mulligan.store.base import (
     ITEMS_KIND,
     ArgumentTypes,
@@ -26,8 +27,8 @@ from mulligan.store.base import (
     TrialReport,
     argument_types,
     parse_items,
+    schema_change_times,
 )
-from mulligan.store.memory.histories import Histories
 
 
 class Votes:
@@ -105,15 +106,15 @@ class Votes:
             if vote.run == what.run or what.tool in (trial.step.name, *trial.action.tools):
                 continue
             if what.text is not None:
-                if what.text in vote.run or text_erasure.may_contain(encode(FixRecord.from_trial(trial)), what.text):
+                if what.text in vote.run or erasure.may_contain(encode(FixRecord.from_trial(trial)), what.text):
                     continue
                 trial = replace(
                     trial,
                     prerequisite_calls=()
-                    if text_erasure.may_contain(encode(trial.prerequisite_calls), what.text)
+                    if erasure.may_contain(encode(trial.prerequisite_calls), what.text)
                     else trial.prerequisite_calls,
                 )
-                vote = replace(vote, agent=vote.agent.replace(what.text, text_erasure.ERASED_MARK))
+                vote = replace(vote, agent=vote.agent.replace(what.text, erasure.ERASED_MARK))
             left.append((trial, vote))
         self._kept = left
         self._forget_verdicts()
@@ -157,12 +158,12 @@ class Votes:
             links += known
             if known or (run.id != question.run and any(has_met(step, question) for step in steps)):
                 seen.add(run.id)
-        return calls.group_precedents(links, len(seen))[: max(question.limit, 0)]
+        return group_precedents(links, len(seen))[: max(question.limit, 0)]
 
     def fixes(self, query: FixQuery, seen: Sequence[tuple[str, bytes]]) -> list[Fix]:
         """What is known to help, the likeliest first. `seen` are the schemas of tools, as they are on the shelf."""
         votes = [each for each in self.all() if not query.excluded_run or each[1].run != query.excluded_run]
-        groups = fixes.group_by_pattern(each for each in votes if query.tool in (None, each[0].step.name))
+        groups = group_by_pattern(each for each in votes if query.tool in (None, each[0].step.name))
         asked = [(1.0, each) for each in groups.values()]
         if query.fingerprint and query.tool is not None:
             own = groups.get(pattern_id(query.tool, query.fingerprint), [])
@@ -177,7 +178,7 @@ class Votes:
                 asked += [(likeness, groups[id]) for likeness, id in near[: prerequisites.MAX_SIMILAR_PATTERNS]]
 
         if not any(tallies for _, tallies in asked) and query.is_about_failure:
-            return exemplars.suggest_from_exemplars(query, self._worked(query)) if query.argument_types else []
+            return profiles.suggest_from_exemplars(query, self._worked(query)) if query.argument_types else []
 
         return prerequisites.rank_fixes(asked, query, self.known(votes, query, seen))
 
@@ -210,13 +211,13 @@ class Votes:
             return self._profile(tool, key, query.excluded_run)
 
         return prerequisites.FixContext(
-            crowd, self._verdicts, samples, tool_schemas.schema_change_times(seen, query), fresh, profile, self._items
+            crowd, self._verdicts, samples, schema_change_times(seen, query), fresh, profile, self._items
         )
 
     def _latest(self, tool: str) -> list[History]:
         """The latest runs that used a tool and were not revoked."""
         histories = self._histories.asked(RunQuery(tool=tool), set())
-        return [history for history in histories if not self._is_revoked(history.run, tool)][: exemplars.MAX_EXEMPLARS]
+        return [history for history in histories if not self._is_revoked(history.run, tool)][: profiles.MAX_EXEMPLARS]
 
     def _profile(self, tool: str, key: str, without: str) -> Profile:
         calls: list[tuple[int, Any]] = []
@@ -224,7 +225,7 @@ class Votes:
             if history.run.id == without:
                 continue
             worked = [step for step in reversed(history.steps) if step.name == tool and step.outcome == "success"]
-            matching = [step for step in worked[: exemplars.MAX_EXEMPLARS] if not key or step.key in (None, key)]
+            matching = [step for step in worked[: profiles.MAX_EXEMPLARS] if not key or step.key in (None, key)]
             calls += [(history.run.started_at, step.arguments) for step in matching]
         return build_profile(calls[: fix_queries.MAX_PROFILED_CALLS])
 
@@ -236,13 +237,13 @@ class Votes:
         tool = query.tool or ""
         found: list[ArgumentTypes] = []
         for history in self._latest(tool):
-            if len(found) >= exemplars.MAX_EXEMPLARS:
+            if len(found) >= profiles.MAX_EXEMPLARS:
                 break
             if history.run.id != query.excluded_run:
                 worked = [step for step in reversed(history.steps) if step.name == tool and step.outcome == "success"
-                          and len(encode(step)) < exemplars.MAX_BODY_BYTES]  # fmt: skip
-                found += [argument_types(step.arguments) for step in worked[: exemplars.MAX_EXEMPLARS]]
-        return exemplars.sample_by_shape(found)
+                          and len(encode(step)) < profiles.MAX_BODY_BYTES]  # fmt: skip
+                found += [argument_types(step.arguments) for step in worked[: profiles.MAX_EXEMPLARS]]
+        return profiles.sample_by_shape(found)
 
     def evidence(self, fix: str, limit: int) -> list[TrialReport]:
         votes = [(vote, trial.tried_call) for trial, vote in self.all() if trial.fix == fix]
@@ -263,3 +264,35 @@ def is_asked(call: calls.Call, question: RecallQuery) -> bool:
 def has_met(step: Step, question: RecallQuery) -> bool:
     failure = step.failure if step.has_failed else None
     return step.name == question.tool and failure is not None and failure.fingerprint == question.fingerprint
+
+
+def group_precedents(links: Iterable[Link], run_count: int) -> list[Precedent]:
+    """Group recovery links into precedents, the most frequent first. The same change in several runs is one
+    precedent."""
+    runs: dict[object, set[str]] = {}
+    first: dict[object, Link] = {}
+    for link in links:
+        shape = calls.precedent_key(link)
+        runs.setdefault(shape, set()).add(link.run)
+        # Choose the representative link independently of input order, so that two stores return the same precedents.
+        first[shape] = min(first.get(shape, link), link, key=lambda candidate: (candidate.run, candidate.failed_call))
+    return calls.rank_precedents([(len(runs[shape]), link) for shape, link in first.items()], run_count)
+
+
+def count_votes(votes: Iterable[tuple[Trial, Vote]]) -> dict[str, FixRecord]:
+    """Return fix records by fix id."""
+    votes_by_fix: dict[str, tuple[FixRecord, list[tuple[int, Vote]]]] = {}
+    for trial, vote in votes:
+        votes_by_fix.setdefault(trial.fix, (FixRecord.from_trial(trial), []))[1].append((trial.tried_call, vote))
+    return {
+        id: record.recount(fixes.select_counted_votes(numbered_votes))
+        for id, (record, numbered_votes) in votes_by_fix.items()
+    }
+
+
+def group_by_pattern(votes: Iterable[tuple[Trial, Vote]]) -> dict[str, list[FixRecord]]:
+    """Return fix records by pattern id, last tried first."""
+    groups: dict[str, list[FixRecord]] = {}
+    for record in sorted(count_votes(votes).values(), key=lambda record: -record.last_tried_at):
+        groups.setdefault(pattern_id(record.tool, record.fingerprint), []).append(record)
+    return groups

@@ -1,4 +1,4 @@
-"""What a question about a failure asks of PostgreSQL: the same as of every database, in fewer ways there and back."""
+"""What a question about a failure asks of PostgreSQL: many keys with one statement, in few ways there and back."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ pytest.importorskip("psycopg", reason="psycopg is not installed: make test insta
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy
 from mulligan.core.records import Run, Step, pattern_id
-from mulligan.learn import prerequisites
 from mulligan.store import fix_queries
 from mulligan.store.base import DEFAULT_TENANT, FixQuery, RecallQuery
-from mulligan.store.postgres import fix_lookup
 from mulligan.store.postgres.postgres_connection import PostgresConnection
 from mulligan.store.postgres.postgres_store import PostgresStore
 
@@ -54,36 +52,43 @@ def store() -> Iterator[PostgresStore]:
 IDS = [pattern_id("start", f"1:{pattern}") for pattern in range(PATTERNS)]  # the last of them was never met
 
 
+def one_by_one(store: PostgresStore, sql: str, keys: list[str], *values: Any) -> list[Any]:
+    with store.read_connection(DEFAULT_TENANT) as connection:
+        return [(key, *row) for key in keys for row in connection.execute(sql, (key, DEFAULT_TENANT, *values))]
+
+
+def together(store: PostgresStore, sql: str, keys: list[str], *values: Any) -> list[Any]:
+    return store.row_reader(DEFAULT_TENANT).by_key(sql, keys, (DEFAULT_TENANT, *values))
+
+
 @pytest.mark.parametrize("kind", ["", *map(str, KINDS), "tool/timeout"])
 @pytest.mark.parametrize("patterns", [[], IDS[:1], IDS, IDS[::-1], IDS[-1:], ["pat_unknown", *IDS[3:]]])
-def test_the_fixes_of_a_few_patterns_are_those_that_every_database_finds(store, patterns, kind, monkeypatch):
-    read = store.row_reader(DEFAULT_TENANT)
-    assert sorted(fix_lookup.find_pattern_fixes(read, DEFAULT_TENANT, patterns, kind)) == sorted(
-        fix_queries.find_pattern_fixes(read, DEFAULT_TENANT, patterns, kind)
-    )
-    monkeypatch.setattr(fix_queries, "MAX_FIXES_PER_PATTERN", 2)
-    few = fix_lookup.find_pattern_fixes(read, DEFAULT_TENANT, patterns, kind)
-    assert sorted(few) == sorted(fix_queries.find_pattern_fixes(read, DEFAULT_TENANT, patterns, kind))
-    assert len(few) <= 2 * 3
-
-
-def test_those_of_the_first_three_that_have_any_are_told(store):
-    found = fix_lookup.find_pattern_fixes(
-        store.row_reader(DEFAULT_TENANT), DEFAULT_TENANT, [IDS[-1], *IDS[5::-1]], str(KINDS[1])
-    )
-    assert list(dict.fromkeys(pattern for pattern, *_ in found)) == [IDS[5], IDS[3], IDS[1]]
+@pytest.mark.parametrize("limit", [2, 64])
+def test_the_fixes_of_several_patterns_are_those_of_each(store, patterns, kind, limit):
+    sql = fix_queries.PATTERN_FIXES_SQL
+    assert sorted(together(store, sql, patterns, kind, limit)) == sorted(one_by_one(store, sql, patterns, kind, limit))
 
 
 @pytest.mark.parametrize("without", ["", "run_1_0"])
-def test_what_was_called_is_told_by_the_same_votes_as_in_every_database(store, without, monkeypatch):
-    monkeypatch.setattr(prerequisites, "MAX_SAMPLES_PER_FIX", 2)
+def test_the_votes_for_several_fixes_are_those_for_each(store, without):
     read = store.row_reader(DEFAULT_TENANT)
     fixes = [id for (id,) in read("SELECT id FROM fixes WHERE tenant = ?", (DEFAULT_TENANT,))]
     assert len(fixes) > 20
     for ids in ([], fixes[:1], fixes, ["fix_unknown"]):
-        found = fix_lookup.find_successful_votes(read, DEFAULT_TENANT, ids, without)
-        assert sorted(found) == sorted(fix_queries.find_successful_votes(read, DEFAULT_TENANT, ids, without))
-    assert any(run == "run_1_0" for _, _, run, _ in fix_lookup.find_successful_votes(read, DEFAULT_TENANT, fixes, ""))
+        votes = together(store, fix_queries.VOTES_SQL, ids, without, 2)
+        assert sorted(votes) == sorted(one_by_one(store, fix_queries.VOTES_SQL, ids, without, 2))
+    votes = together(store, fix_queries.VOTES_SQL, fixes, without, 99)
+    assert any(run == "run_1_0" for _, _, run, _ in votes) is not bool(without)
+
+
+def test_the_calls_of_several_runs_are_those_of_each(store):
+    runs = [
+        run for (run,) in store.row_reader(DEFAULT_TENANT)("SELECT id FROM runs WHERE tenant = ?", [DEFAULT_TENANT])
+    ]
+    values = (1000, "start", 8192, 16)
+    calls = together(store, fix_queries.SUCCESSES_SQL, runs, *values)
+    assert sorted(calls) == sorted(one_by_one(store, fix_queries.SUCCESSES_SQL, runs, *values))
+    assert {run for run, _, _ in calls} == set(runs)
 
 
 def test_a_question_takes_three_ways_there_and_back_at_the_most(store, monkeypatch):

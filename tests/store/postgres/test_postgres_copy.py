@@ -10,14 +10,15 @@ from moving_house import both, copy, fill, killed_at, rows, write
 
 from mulligan.core.failure import StoreError
 from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery, PatternQuery, RecallQuery, Retention, RunQuery
-from mulligan.store.copy.store_copy import Move
+from mulligan.store.copy import StoreCopy
+from mulligan.store.copy_endpoints import load_tables
 from mulligan.store.counters import StatsQuery
 from mulligan.store.sqlite import SqliteStore
 from mulligan.store.urls import open_store
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed: make test installs it")
 
-from mulligan.store.postgres import row_security as postgres_security  # noqa: E402 - psycopg first
+from mulligan.store.postgres import postgres_tables as postgres_security  # noqa: E402 - psycopg first
 
 
 def test_every_row_of_every_table_goes_to_postgresql_and_comes_back(postgres_url, tmp_path):
@@ -34,7 +35,7 @@ def test_every_row_of_every_table_goes_to_postgresql_and_comes_back(postgres_url
 def test_both_databases_have_the_same_tables(postgres_url, tmp_path):
     SqliteStore(tmp_path / "a.db").close()
     with both(tmp_path / "a.db", postgres_url) as (sqlite, postgres):
-        assert sqlite.tables() == postgres.tables()
+        assert sqlite.table_names() == postgres.table_names() == set(load_tables())
 
 
 def test_texts_that_postgresql_has_no_room_for_arrive_and_are_compared(postgres_url, tmp_path):
@@ -50,8 +51,8 @@ def test_texts_that_postgresql_has_no_room_for_arrive_and_are_compared(postgres_
         writer.execute("DELETE FROM key_values WHERE key = 'az'")
     store.close()
     with both(first, postgres_url) as pair:
-        (differs,) = Move(*pair).compare().differences
-    assert (differs.missing, differs.changed, differs.extra) == (1, 1, 1)
+        (differs,) = StoreCopy(*pair).compare().differences
+    assert (differs.missing, differs.altered, differs.extra) == (1, 1, 1)
     again = copy(first, postgres_url)
     assert (again.put, again.removed) == (2, 2)
     copy(postgres_url, last)
@@ -107,7 +108,7 @@ def test_postgresql_is_copied_as_it_was_at_one_moment_and_later_what_is_new(post
         write(store, f"run_{n}")
     with both(postgres_url, tmp_path / "b.db") as pair:
         write(store, "run_meanwhile")
-        copied = Move(*pair).copy()
+        copied = StoreCopy(*pair).copy()
     assert not copied.differences
     with contextlib.closing(sqlite3.connect(tmp_path / "b.db")) as connection:
         assert connection.execute("SELECT count(*) FROM runs").fetchone() == (10,)

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from list_store.occurrences import Occurrence, PatternCounter, find_occurrences
 from mulligan.core.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
 from mulligan.core.links import derive_status, link_recoveries
 from mulligan.core.records import Compaction, History, Run, Step, pattern_id
 from mulligan.learn import patterns
-from mulligan.learn.patterns import Occurrence, PatternCounter
-from mulligan.store import counters, text_erasure
+from mulligan.store import counters, erasure
 from mulligan.store.base import ForgetRequest, RunQuery
 
 
@@ -117,7 +117,7 @@ class Histories:
         for sighting in self._pruned:
             found.setdefault(sighting.pattern, PatternCounter(sighting)).add(sighting, is_step_removed=True)
         for history in self.every():
-            for sighting in patterns.find_occurrences(history):
+            for sighting in find_occurrences(history):
                 found.setdefault(sighting.pattern, PatternCounter(sighting)).add(sighting)
         return found
 
@@ -138,7 +138,7 @@ class Histories:
             counters.add(self._counted, counters.cells(left), -1)
             self.steps[history.run.id] = {step.seq: step for step in left.steps}
             return
-        self._pruned.extend(patterns.find_occurrences(history))
+        self._pruned.extend(find_occurrences(history))
         self._remove(history.run.id)
 
     def _remove(self, id: str) -> tuple[int, int]:
@@ -169,10 +169,10 @@ class Histories:
             self.steps[id] = left
             return 0, len(steps) - len(left)
         if what.text is not None:
-            cleaned = {seq: text_erasure.erase_text(step, what.text) for seq, step in steps.items()}
+            cleaned = {seq: erasure.erase_text(step, what.text) for seq, step in steps.items()}
             changed = sum(cleaned[seq] != step for seq, step in steps.items())
             self.steps[id] = cleaned
-            if run is not None and (clean := text_erasure.erase_text(run, what.text)) != run:
+            if run is not None and (clean := erasure.erase_text(run, what.text)) != run:
                 self.runs[id] = clean
                 return 1, changed
             return 0, changed
@@ -186,7 +186,7 @@ class Histories:
         }
         if what.text is not None:
             text = what.text
-            left = (replace(each, step=text_erasure.erase_text(each.step, text)) for each in left)
+            left = (replace(each, step=erasure.erase_text(each.step, text)) for each in left)
         self._pruned = list(left)
 
 

@@ -1,4 +1,4 @@
-"""Lessons of the in-memory store. Counts are computed at query time."""
+"""Lessons of the store in lists. Counts are computed at query time."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from list_store.occurrences import PatternCounter
+from list_store.votes import group_by_pattern
 from mulligan.core.records import Fix, Lesson, LessonSource, LessonVerdict, encode
-from mulligan.learn import fixes, patterns, prerequisites
+from mulligan.learn import lessons as consolidation
+from mulligan.learn import patterns, prerequisites
 from mulligan.learn.fixes import Trial, Vote
-from mulligan.learn.lessons import consolidation
-from mulligan.learn.lessons.consolidation import LessonInputs, StoredLesson
-from mulligan.learn.patterns import PatternCounter
+from mulligan.learn.lessons import LessonInputs, StoredLesson
 from mulligan.prompt import Prompt
-from mulligan.store import text_erasure
+from mulligan.store import erasure
 from mulligan.store.base import FixQuery, ForgetRequest, LessonQuery
 
 
@@ -31,7 +32,7 @@ class TenantFacts(NamedTuple):
     """Return the arguments of a step, by run id and step number."""
 
 
-class MemoryLessons:
+class ListLessons:
     """Lessons of one tenant, held in memory."""
 
     def __init__(self) -> None:
@@ -46,7 +47,7 @@ class MemoryLessons:
     def find_lessons(self, facts: TenantFacts, query: LessonQuery) -> list[Lesson]:
         fix_query = FixQuery(tool=query.tool, now=query.now)
         records: dict[str, tuple[Fix, tuple[str, ...]]] = {}
-        for group in fixes.group_by_pattern(facts.votes).values():
+        for group in group_by_pattern(facts.votes).values():
             records.update(prerequisites.index_fixes(group, fix_query, facts.fix_context))
         candidates = []
         for stored_lesson in self._stored_lessons.values():
@@ -91,7 +92,7 @@ class MemoryLessons:
         """Update the lessons of all patterns. Return the number of patterns and the ids of changed lessons."""
         prompt = Prompt()
         changed_ids: list[str] = []
-        groups = fixes.group_by_pattern(facts.votes)
+        groups = group_by_pattern(facts.votes)
         for id, group in sorted(groups.items()):
             tally = facts.patterns.get(id)
             if tally is None:
@@ -125,7 +126,7 @@ class MemoryLessons:
             id: stored_lesson
             for id, stored_lesson in self._stored_lessons.items()
             if not (request.tool is not None and consolidation.mentions_tool(stored_lesson, request.tool))
-            and not (request.text is not None and text_erasure.may_contain(encode(stored_lesson), request.text))
+            and not (request.text is not None and erasure.may_contain(encode(stored_lesson), request.text))
             and (stored_lesson.lesson.source != "learned" or stored_lesson.lesson.edited)
         }
 

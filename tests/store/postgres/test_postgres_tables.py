@@ -12,6 +12,7 @@ import psycopg
 from mulligan.core.events import ContextCompacted, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, StoreError, TookEffect
 from mulligan.core.records import Compaction, Lesson, Run, Step
+from mulligan.store import rollups
 from mulligan.store.base import (
     DEFAULT_TENANT,
     Batch,
@@ -22,7 +23,7 @@ from mulligan.store.base import (
     RunQuery,
     now,
 )
-from mulligan.store.postgres import row_security as postgres_security
+from mulligan.store.postgres import postgres_tables as postgres_security
 from mulligan.store.postgres.postgres_store import PostgresStore
 
 OURS, THEIRS = "acme", "globex"
@@ -43,6 +44,8 @@ def fill(store: PostgresStore, tenant: str) -> None:
             RunEnded(Run(id=id, agent="a", started_at=run.started_at, ended_at=run.started_at + 5,
                          end_reason="finished", session="s")),
         ], f"journal_{id}", 1, "ann")  # fmt: skip
+    with store.write_transaction(tenant) as writer:
+        rollups.fold(writer, tenant)
     store.append(tenant, [StepEnded(Step(run="alone", seq=1, call=1, name="s"))], "journal_c", 1)  # an orphan
     store.append(tenant, [  # a run that goes on, with a provisional link
         RunStarted(Run(id="run_c", agent="a", started_at=now())),

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,9 +18,8 @@ from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, StoreError
 from mulligan.core.records import Run, Step
 from mulligan.store import counters
+from mulligan.store.backup import MIN_STALE_SECONDS, PARTIAL_INFIX
 from mulligan.store.base import DEFAULT_TENANT
-from mulligan.store.copy import backup
-from mulligan.store.copy.backup import PART, STALE
 from mulligan.store.counters import StatsQuery
 from mulligan.store.sqlite import SqliteStore
 
@@ -87,13 +86,12 @@ def test_a_copy_never_overwrites(store, tmp_path):
     assert other.read_bytes() == b"mine"
 
 
-def test_a_copy_that_fails_leaves_nothing(store, tmp_path, monkeypatch):
-    def broken(connection: sqlite3.Connection) -> Callable[..., None]:
+def test_a_copy_that_fails_leaves_nothing(store, tmp_path):
+    def broken(done: int, total: int) -> None:
         raise StoreError("the copy is not sound")
 
-    monkeypatch.setattr(backup, "build_page_callback", broken)
     with pytest.raises(StoreError, match="not sound"):
-        store.backup(tmp_path / "b.db")
+        store.backup(tmp_path / "b.db", broken)
     assert not list(tmp_path.glob("b.db*"))
     write(store, "run_a")  # and the store is as usable as before
     assert store.run(DEFAULT_TENANT, "run_a") is not None
@@ -158,7 +156,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next_copy_and_what_a_livin
             assert process.stdout.readline() == "copying\n"
         killed.send_signal(signal.SIGKILL)
         killed.wait()
-        for part in copies.glob(f"*{PART}*"):
+        for part in copies.glob(f"*{PARTIAL_INFIX}*"):
             os.utime(part, (1, 1))
         assert any(name.startswith("killed.db") for name in names(copies))
 
@@ -173,11 +171,11 @@ def test_what_a_killed_process_left_is_removed_by_the_next_copy_and_what_a_livin
 
 
 def test_what_is_just_begun_is_left_alone(store, tmp_path):
-    begun = tmp_path / f"c.db{PART}7-abcdef"
+    begun = tmp_path / f"c.db{PARTIAL_INFIX}7-abcdef"
     begun.touch()
     store.backup(tmp_path / "b.db")
     assert begun.exists()
-    long_ago = begun.stat().st_mtime - STALE - 1
+    long_ago = begun.stat().st_mtime - MIN_STALE_SECONDS - 1
     os.utime(begun, (long_ago, long_ago))
     store.backup(tmp_path / "d.db")
     assert not begun.exists()

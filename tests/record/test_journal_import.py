@@ -15,15 +15,21 @@ from mulligan.core.failure import Failure, Kind, StoreError
 from mulligan.core.fast_path import SuccessRecord
 from mulligan.core.record_redaction import RecordRedactor
 from mulligan.core.records import History, Run, Step
-from mulligan.record import journal_recovery
-from mulligan.record.dropped_records import count_dropped
-from mulligan.record.journal import Journal, encode_frame, read_frames
-from mulligan.record.journal_framing import EVENT_FRAME, SUCCESS_FRAME, decode_events, event_frame, success_frame
-from mulligan.record.journal_recovery import forget_removed_journals, recover_journals
+from mulligan.record import journal_import
+from mulligan.record.journal import (
+    EVENT_FRAME,
+    SUCCESS_FRAME,
+    Journal,
+    decode_events,
+    encode_frame,
+    event_frame,
+    read_frames,
+    success_frame,
+)
+from mulligan.record.journal_import import count_dropped, forget_removed_journals, recover_journals
 from mulligan.redaction import Redactor
 from mulligan.store.base import DEFAULT_TENANT, RunQuery
-from mulligan.store.memory import MemoryStore
-from mulligan.store.sqlite import SqliteStore
+from mulligan.store.sqlite import MemoryStore, SqliteStore
 
 
 def success(run: str, seq: int = 1, alone: bool = True, **arguments: Any) -> SuccessRecord:
@@ -196,7 +202,7 @@ class Dying(SqliteStore):
 
 @pytest.mark.parametrize("is_kept", [False, True])
 def test_wherever_adoption_is_cut_off_the_next_one_loses_nothing_and_doubles_nothing(tmp_path, monkeypatch, is_kept):
-    monkeypatch.setattr(journal_recovery, "BATCH_RECORDS", 3)
+    monkeypatch.setattr(journal_import, "BATCH_RECORDS", 3)
 
     def two_dead_processes(folder: Path) -> None:
         left(folder, *(in_short(success(f"run_{n}", query="x")) for n in range(10)))
@@ -245,14 +251,14 @@ def test_a_journal_of_a_newer_mulligan_is_left_for_it_and_the_others_are_adopted
 
 def test_a_journal_that_cannot_be_read_is_left_and_the_others_are_adopted(tmp_path, monkeypatch, caplog):
     first, _ = sorted([left(tmp_path, in_short(success("run_a"))), left(tmp_path, in_short(success("run_b")))])
-    really = journal_recovery.OrphanedJournal.frames
+    really = journal_import.OrphanedJournal.frames
 
     def broken(orphan: Any, start: int = 0) -> Any:
         if orphan.path == first:
             raise OSError(5, "Input/output error")
         return really(orphan, start)
 
-    monkeypatch.setattr(journal_recovery.OrphanedJournal, "frames", broken)
+    monkeypatch.setattr(journal_import.OrphanedJournal, "frames", broken)
     store = MemoryStore()
     assert recover_journals(store, DEFAULT_TENANT, tmp_path) == 2
     assert list(tmp_path.iterdir()) == [first]

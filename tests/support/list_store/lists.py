@@ -1,4 +1,4 @@
-"""MemoryStore: what every Store does, of what is in lists; each tenant has a room of its own."""
+"""ListStore: what every Store does, of what is in lists; each tenant has a room of its own."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ from collections.abc import Callable, Iterator, Sequence, Sized
 from pathlib import Path
 from threading import RLock
 
+from list_store.histories import Histories
+from list_store.list_lessons import ListLessons, TenantFacts
+from list_store.votes import Votes
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted
 from mulligan.core.failure import StoreError
 from mulligan.core.links import derive_status
 from mulligan.core.records import Fix, History, Lesson, LessonSource, LessonVerdict, Pattern, Precedent, Run
 from mulligan.learn import fixes, patterns
-from mulligan.learn.lessons.consolidation import MAX_LESSONS_PER_QUERY
+from mulligan.learn.lessons import MAX_LESSONS_PER_QUERY
 from mulligan.learn.patterns import PatternDecision
-from mulligan.store import audit, counters, retention, text_erasure, tool_schemas
+from mulligan.store import audit, counters, erasure, retention
 from mulligan.store.base import (
     IMPORT_PREFIX,
     ITEMS_KIND,
+    SCHEMA_KIND,
     AuditEntry,
     AuditNote,
     AuditQuery,
@@ -41,9 +45,6 @@ from mulligan.store.base import (
     now,
 )
 from mulligan.store.counters import Stats, StatsQuery
-from mulligan.store.memory.histories import Histories
-from mulligan.store.memory.memory_lessons import MemoryLessons, TenantFacts
-from mulligan.store.memory.votes import Votes
 
 QUICK = 1000
 """Runs of which lessons are made in the background."""
@@ -56,7 +57,7 @@ class _Room:
         self.histories = Histories()
         self.shelf: dict[tuple[str, str], bytes] = {}
         self.votes = Votes(self.histories, self.shelf)
-        self.lessons = MemoryLessons()
+        self.lessons = ListLessons()
         self.decisions: dict[str, PatternDecision] = {}
         self.offsets: dict[str, int] = {}
 
@@ -67,7 +68,7 @@ class _Room:
 
     def schemas(self) -> list[tuple[str, bytes]]:
         """Those that tools were seen with."""
-        return [(key, value) for (kind, key), value in self.shelf.items() if kind == tool_schemas.SCHEMA_KIND]
+        return [(key, value) for (kind, key), value in self.shelf.items() if kind == SCHEMA_KIND]
 
     def facts(self, tool: str | None, now: int) -> TenantFacts:
         """What lessons are made of and judged by."""
@@ -86,7 +87,7 @@ class _Room:
         return None if found is None else patterns.limit_details(found, with_examples=True)
 
 
-class MemoryStore:
+class ListStore:
     """Keeps everything for as long as the process lives."""
 
     def __init__(self, clock: Callable[[], int] = now) -> None:
@@ -195,7 +196,7 @@ class MemoryStore:
         return PruneResult(runs=runs, steps=steps, sampled=sampled)
 
     def forget(self, tenant: str, request: ForgetRequest) -> ForgetResult:
-        text_erasure.validate_request(request)
+        request.validate()
         if request.learned is not None:
             return self._forget_learned(tenant, request.learned)
         with self._lock:
@@ -203,9 +204,7 @@ class MemoryStore:
             before = set(room.histories.tallies())
             runs, steps = room.histories.forget(request)
             room.votes.forget(request)
-            gone = [
-                place for place, value in room.shelf.items() if text_erasure.should_forget_entry(*place, value, request)
-            ]
+            gone = [place for place, value in room.shelf.items() if erasure.should_forget_entry(*place, value, request)]
             for place in gone:
                 del room.shelf[place]
             lost = before - set(room.histories.tallies())
@@ -215,9 +214,9 @@ class MemoryStore:
             }
             if request.text is not None:
                 text, acts = request.text, self._audit.get(tenant, [])
-                self._audit[tenant] = [text_erasure.erase_text(act, text) for act in acts]
+                self._audit[tenant] = [erasure.erase_text(act, text) for act in acts]
             told = audit.format_counts(runs=runs, steps=steps, patterns=len(lost), notes=len(gone))
-            self._note(tenant, f"forget.{text_erasure.get_criterion(request)}", told=told)
+            self._note(tenant, f"forget.{request.validate()}", told=told)
         return ForgetResult(runs=runs, steps=steps, patterns=len(lost), key_value_entries=len(gone))
 
     def _forget_learned(self, tenant: str, until: int) -> ForgetResult:

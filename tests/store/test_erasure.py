@@ -1,4 +1,4 @@
-"""What was forgotten is gone from the journals of living processes too, and the rest of them is as it was."""
+"""Texts are erased from every field whose values mulligan does not define, and from the journals of processes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,28 @@ from pathlib import Path
 import pytest
 
 from mulligan.core.events import RunStarted, StepEnded
-from mulligan.core.records import Run, Step
-from mulligan.record.journal import Journal, read_frames
-from mulligan.record.journal_framing import decode_events, event_frame
+from mulligan.core.failure import Remedy
+from mulligan.core.records import Change, Recovery, Run, Step
+from mulligan.record.journal import Journal, decode_events, event_frame, read_frames
 from mulligan.store.base import DEFAULT_TENANT, ForgetRequest
-from mulligan.store.journal_scrubbing import scrub_journals
+from mulligan.store.erasure import ERASED_MARK, erase_text, scrub_journals
 from mulligan.store.sqlite import SqliteStore
+
+
+def test_text_is_erased_from_the_free_source_of_a_recovery() -> None:
+    recovery = Recovery(remedy=Remedy.REPAIR, source="memory of 4711-0815")
+    step = Step(run="run_1", seq=1, call=1, name="pay", started_at=0, recovery=recovery)
+    erased = erase_text(step, "4711-0815")
+    assert erased.recovery is not None
+    assert erased.recovery.source == f"memory of {ERASED_MARK}"
+
+
+def test_values_that_mulligan_defines_stay() -> None:
+    change = Change(path="k", operation="substitute", before="call me", after="call", source="call")
+    assert erase_text(change, "call") == Change(
+        path="k", operation="substitute", before=f"{ERASED_MARK} me", after=ERASED_MARK, source="call"
+    )
+
 
 SECRET = 'ze"bra-4711'
 
