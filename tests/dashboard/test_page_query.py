@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from mulligan.core.failure import SettingsError
 from mulligan.dashboard import formatting
-from mulligan.dashboard.page_query import FILTERS, UNNAMED_AGENT, PageQuery
+from mulligan.dashboard.page_query import UNNAMED_AGENT, PageQuery
+from mulligan.report.resources import PATTERN_SPEC, RUN_SPEC
 from mulligan.store.base import DAY
 
 HOUR = 3_600_000
@@ -74,15 +75,15 @@ def test_an_agent_without_a_name_can_be_asked_for():
 def test_a_type_alone_asks_for_all_its_kinds():
     question = asked(kind="tool")
     assert question.stats_query().kind == "tool"
-    assert question.run_query().kind == question.pattern_query().kind == "tool/"
-    assert asked(kind="tool/timeout").run_query().kind == "tool/timeout"
+    assert question.query(RUN_SPEC).kind == question.query(PATTERN_SPEC).kind == "tool/"
+    assert asked(kind="tool/timeout").query(RUN_SPEC).kind == "tool/timeout"
 
 
-@given(st.dictionaries(st.sampled_from([name for name in FILTERS if name not in ("status", "kind")]), words))
+@given(st.dictionaries(st.sampled_from(["agent", "tool", "model", "session"]), words))
 def test_a_link_asks_what_is_asked_here_and_nothing_else(filters):
     question = PageQuery.parse("/runs", {**filters, "range": "30d"}, NOW)
     there = followed(question.link("/patterns"))
-    assert there.filters == question.filters
+    assert there.filters == {name: value for name, value in question.filters.items() if name in ("agent", "tool")}
     assert there.since == question.since
     assert followed(question.link("/patterns", keep=False)).filters == {}
     for name in filters:
@@ -106,4 +107,9 @@ def test_a_name_leads_to_its_own_page_whatever_is_in_it(name):
 )
 def test_what_cannot_be_meant_is_refused(query):
     with pytest.raises(SettingsError):
-        PageQuery.parse("/", query, NOW)
+        PageQuery.parse("/runs", query, NOW)
+
+
+def test_a_link_drops_a_filter_that_means_something_else_there():
+    lessons = asked("/lessons", state="active", tool="search")
+    assert followed(lessons.link("/patterns")).filters == {"tool": "search"}

@@ -467,7 +467,7 @@ def test_lessons_are_listed_by_state_source_tool_and_words(week, person):
     assert everything == {taught.SEED, taught.WRITTEN, learned(week).id}
     assert listed("state=proposed") == {taught.SEED, taught.WRITTEN}
     assert listed("state=active") == everything - {taught.SEED, taught.WRITTEN}
-    assert listed("tool=git") == listed("q=push") == {taught.SEED}
+    assert listed("tool=git") == listed("text=push") == {taught.SEED}
     assert "No lessons match these filters." in words(person.get("/lessons?state=expired"))
     for wrong in ("state=new", "source=web"):
         assert person.get(f"/lessons?{wrong}").status == 400

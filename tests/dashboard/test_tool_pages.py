@@ -16,7 +16,7 @@ def fix(*changes: Change, worked: int = 5) -> Fix:
 
 
 def test_a_description_is_proposed_from_what_had_to_change_and_what_then_worked():
-    cell = Cell(wrong={"limit clamp": 9, "customer_id rename": 7, "tags wrap": 3})
+    cell = Cell(changed_arguments={"limit clamp": 9, "customer_id rename": 7, "tags wrap": 3})
     known = [
         fix(Change(path="limit", operation="clamp", after=25)),
         fix(Change(path="customer_id", operation="rename", after="customer")),
@@ -29,7 +29,7 @@ def test_a_description_is_proposed_from_what_had_to_change_and_what_then_worked(
 
 
 def test_a_value_that_belongs_to_a_run_is_not_proposed():
-    cell = Cell(wrong={"limit clamp": 9, "query substitute": 30})
+    cell = Cell(changed_arguments={"limit clamp": 9, "query substitute": 30})
     known = [fix(Change(path="limit", operation="clamp", after=RUN_SPECIFIC))]
     assert list(tool_pages.suggest_sentences("t", cell, known)) == ["State the minimum and maximum of `limit`."]
 

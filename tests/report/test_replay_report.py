@@ -36,7 +36,7 @@ def test_what_was_never_overcome_proves_nothing():
 
 def test_one_wrong_of_twenty_is_still_worth_it_and_one_of_ten_is_not():
     def worth(right: int) -> str:
-        return summary(*[("a", "repair", True)] * right, ("a", "repair", False)).tools["a"].worth
+        return summary(*[("a", "repair", True)] * right, ("a", "repair", False)).groups["tool"]["a"].worth
 
     assert (worth(19), worth(9)) == ("yes", "no")
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import Change, History, Link, LinkEvidence, Recovery, RecoveryStop, Run, Step
-from mulligan.report import link_evidence, run_text
+from mulligan.report import run_text, tables
+from mulligan.report.resources import RUN_SPEC
 
 NOW = 1_700_000_100_000
 TIMEOUT = Kind("tool", "timeout", Remedy.RETRY, TookEffect.UNKNOWN)
@@ -105,7 +106,7 @@ def test_a_check_that_was_asked_is_not_shown_as_a_wait():
 
 def test_a_run_without_an_agent_that_failed_itself_is_told_without_an_empty_name():
     own = msgspec.structs.replace(step(1, "failure"), type="run", name="")
-    assert text(run_text.render_runs([history(own)], NOW)).rstrip().endswith("tool/timeout")
+    assert text(RUN_SPEC.render_list([history(own)], NOW, None)).rstrip().endswith("tool/timeout")
 
 
 def test_a_failed_call_names_the_later_call_that_overcame_it_and_what_changed():
@@ -153,13 +154,13 @@ def test_a_run_that_is_still_going_says_so():
 def test_the_list_of_runs_names_the_failure_to_look_at_first():
     open_failure = step(1, "failure", name="pay")
     overcome = (step(2, "failure", call=2), step(3, call=2, attempt=2))
-    shown = text(run_text.render_runs([history(open_failure, *overcome)], NOW))
+    shown = text(RUN_SPEC.render_list([history(open_failure, *overcome)], NOW, None))
     assert shown.startswith("1 run: 1 partial. 1 of 2 failed calls recovered.")
     assert "tool/timeout in pay" in shown
 
 
 def test_columns_are_aligned_and_numbers_stand_right():
-    assert list(run_text.render_columns([("a", "1", "x"), ("bbb", "22", "y")], right=(1,))) == [
+    assert list(tables.render_columns([("a", "1", "x"), ("bbb", "22", "y")], right=(1,))) == [
         "  a     1  x",
         "  bbb  22  y",
     ]
@@ -183,7 +184,7 @@ def test_no_text_of_strangers_reaches_the_terminal_as_a_command(name, agent, mes
         ),
     )  # fmt: skip
     kept = history(hostile, agent=agent + "\r\n\x00", context=value)
-    for line in (*run_text.render_run(kept, NOW), *run_text.render_runs([kept], NOW)):
+    for line in (*run_text.render_run(kept, NOW), *RUN_SPEC.render_list([kept], NOW, None)):
         assert not any(
             character < " " or "\x7f" <= character <= "\x9f" or character in "\u202e\u2066" for character in line
         )
@@ -227,4 +228,4 @@ def test_an_attempt_at_the_same_call_needs_no_reason():
 
 
 def test_every_evidence_has_words():
-    assert set(link_evidence.EVIDENCE_TEXTS) == set(get_args(LinkEvidence))
+    assert set(run_text.EVIDENCE_TEXTS) == set(get_args(LinkEvidence))

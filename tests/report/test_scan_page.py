@@ -4,10 +4,11 @@ import re
 from html.parser import HTMLParser
 
 import msgspec
+from session_logs import find_failures
 
 from mulligan.core.records import to_builtins
-from mulligan.redaction import Redactor
-from mulligan.report.findings import (
+from mulligan.report.scan_page import render_page
+from mulligan.report.scan_report import (
     AgentFinding,
     DayFinding,
     Findings,
@@ -17,8 +18,6 @@ from mulligan.report.findings import (
     SpiralFinding,
     ToolFinding,
 )
-from mulligan.report.scan_page import render_page
-from mulligan.report.scan_report import scan_histories
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)><a href="javascript:alert(3)">\'{{7*7}}</style>'
 
@@ -128,7 +127,7 @@ def test_failures_of_which_nobody_knows_when_are_not_left_out_without_a_word():
 
 
 def test_nothing_found_is_a_page_too():
-    made = render_page(scan_histories([], Redactor()), 1_772_400_000_000)
+    made = render_page(find_failures([]), 1_772_400_000_000)
     parsed(made)
     assert "No tool calls found." in made
 

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-from session_logs import ClaudeCode, read, write
+from session_logs import ClaudeCode, find_failures, read, write
 
 from mulligan.core.records import Change, History, Link, Run, Step
 from mulligan.redaction import Redactor
 from mulligan.report import scan_text
-from mulligan.report.findings import Findings
 from mulligan.report.recovery_wording import describe_recovery
-from mulligan.report.scan_report import LogScan, scan_histories
+from mulligan.report.scan_report import Findings, LogScan
 
 MISSING = "File does not exist. Note: your current working directory is /home/ada/shop."
 REFUSED = "The user doesn't want to proceed with this tool use. The tool use was rejected."
@@ -15,7 +14,7 @@ SIBLING = "<tool_use_error>Cancelled: parallel tool call Bash(make) errored</too
 
 
 def found(tmp_path, *entries) -> Findings:
-    return scan_histories(read(write(tmp_path / "s.jsonl", *entries)), Redactor())
+    return find_failures(read(write(tmp_path / "s.jsonl", *entries)))
 
 
 def failing(log: ClaudeCode, id: str, second: float, text: str = MISSING, name: str = "Read", **input) -> list[object]:
@@ -35,11 +34,11 @@ def test_failures_are_counted_by_kind_tool_and_pattern_with_what_overcame_them(t
         *working(log, "toolu_2", 10, file_path="/home/ada/shop/src/main.py", limit=100),
         *failing(log, "toolu_3", 20, file_path="/elsewhere/entirely"),
     )
-    assert (result.sessions, result.calls, result.failures, result.recovered, result.unrecovered) == (1, 3, 2, 1, 1)
+    assert (result.sessions, result.calls, result.failures, result.recovered) == (1, 3, 2, 1)
     (kind,) = result.kinds
     assert (kind.kind, kind.failures, kind.recovered, kind.tool) == ("tool/file_not_found", 2, 1, "Read")
     (pattern,) = result.patterns
-    assert (pattern.failures, pattern.sessions, pattern.unrecovered) == (2, 1, 1)
+    assert (pattern.failures, pattern.sessions, pattern.recovered) == (2, 1, 1)
     (one,) = result.fixes
     assert (one.action, one.successes, one.failures) == ("different file_path", 1, 2)
     assert (one.before, one.after) == ("/home/ada/shop/srv/main.py", "/home/ada/shop/src/main.py")
@@ -181,5 +180,5 @@ def test_memory_does_not_grow_with_what_strangers_call_their_tools():
 
 
 def test_nothing_is_a_good_answer_too():
-    result = scan_histories([], Redactor())
+    result = find_failures([])
     assert list(scan_text.render_findings(result)) == ["No tool calls found."]

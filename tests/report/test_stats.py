@@ -20,9 +20,9 @@ def test_rates_are_of_what_came_to_an_end():
             first_try=80,
             recovered=15,
             repaired=5,
-            given_up=5,
-            suggested=8,
-            hits=6,
+            unrecovered=5,
+            repair_attempts=8,
+            repair_successes=6,
         )
     )
     assert (facts["total_runs"], facts["total_failures"], facts["success_rate"]) == (10, 1, 90.0)
@@ -59,11 +59,11 @@ def verdicts(one: Cell, other: Cell) -> dict[str, str]:
 
 
 def test_a_difference_is_told_only_if_chance_would_seldom_make_it():
-    old = Cell(calls=1000, first_try=800, given_up=200)
-    new = Cell(calls=1000, first_try=900, given_up=100)
+    old = Cell(calls=1000, first_try=800, unrecovered=200)
+    new = Cell(calls=1000, first_try=900, unrecovered=100)
     assert verdicts(old, new)["first-try success"] == "better"
     assert verdicts(new, old)["first-try success"] == "worse"
-    near = Cell(calls=1000, first_try=810, given_up=190)
+    near = Cell(calls=1000, first_try=810, unrecovered=190)
     assert verdicts(old, near)["first-try success"] == "no significant difference"
     few = Cell(calls=5, first_try=5)
     assert verdicts(old, few)["first-try success"] == "too few samples"
@@ -102,14 +102,14 @@ def test_a_timeout_that_is_well_set_or_seldom_met_is_left_alone():
 
 
 def test_an_argument_that_is_often_wrong_should_be_described():
-    tools = {"search": Cell(wrong={"k clamp": 12, "q substitute": 50, "z drop": 2})}
+    tools = {"search": Cell(changed_arguments={"k clamp": 12, "q substitute": 50, "z drop": 2})}
     assert told(tools=tools) == (
         "search: k was corrected in 12 calls (out of bounds). Document it in the tool's description."
     )
 
 
 def test_attempts_that_never_help_are_too_many():
-    total = Cell(made={1: 100, 2: 40, 3: 30}, worked={1: 60, 2: 20, 3: 1})
+    total = Cell(later_attempts={1: 100, 2: 40, 3: 30}, later_successes={1: 60, 2: 20, 3: 1})
     assert told(total) == "Attempt 3 succeeded 1 of 30 times: allow fewer attempts (Policy.attempts)."
 
 
@@ -122,7 +122,7 @@ def test_an_agent_that_leans_on_repairs():
 
 def test_limits_that_are_met_often():
     kinds = {
-        "model/rate_limit": KindCell(failures=30, calls=30, overcome={"retry": 28}),
+        "model/rate_limit": KindCell(failures=30, calls=30, recovered_by={"retry": 28}),
         "model/context_length_exceeded": KindCell(failures=6, calls=6),
     }
     advice = told(Cell(calls=300, kinds=kinds))
@@ -131,7 +131,7 @@ def test_limits_that_are_met_often():
 
 
 def test_repairs_that_seldom_work_and_failures_that_come_back_after_a_compaction():
-    advice = told(Cell(suggested=20, hits=4, repeats=7))
+    advice = told(Cell(repair_attempts=20, repair_successes=4, repeats=7))
     assert "Only 4 of 20 attempted repairs succeeded" in advice
     assert "7 failures repeated after a compaction" in advice
 

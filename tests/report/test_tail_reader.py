@@ -5,9 +5,9 @@ from __future__ import annotations
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
 from mulligan.core.records import Run, Step
 from mulligan.report import tail_reader
-from mulligan.report.tail_reader import TailReader
-from mulligan.store.base import DEFAULT_TENANT, RunQuery
-from mulligan.store.memory import MemoryStore
+from mulligan.report.tail_reader import StepQuery, TailReader
+from mulligan.store.base import DEFAULT_TENANT
+from mulligan.store.sqlite import MemoryStore
 
 NOW = 1_800_000_000_000
 
@@ -47,7 +47,7 @@ class Kept:
 
 
 def watching(limit: int = 3) -> TailReader:
-    return TailReader(RunQuery(since=NOW - 1, limit=limit))
+    return TailReader(StepQuery(), NOW - 1, limit)
 
 
 def told(found) -> list[str]:

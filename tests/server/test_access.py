@@ -9,7 +9,7 @@ from servers import Client, served
 
 from mulligan.core.failure import StoreError
 from mulligan.server.access import AccessRules
-from mulligan.server.token_groups import ROUTE_GROUPS
+from mulligan.server.routes import ROUTE_GROUPS
 from mulligan.store import wire_protocol
 
 OPEN = {"/healthz", "/readyz", "/openapi.json", "/docs", "/docs.css"}

@@ -10,7 +10,7 @@ import pytest
 import taught
 from servers import served
 
-from mulligan.learn.lessons import scheduler
+from mulligan.learn import lessons
 from mulligan.server.access import AccessRules
 from mulligan.store.base import DEFAULT_TENANT, LessonQuery
 from mulligan.store.remote import RemoteStore
@@ -167,8 +167,8 @@ def test_a_library_with_this_server_as_its_store_reads_and_decides_the_same(serv
 
 
 def test_a_server_makes_lessons_of_what_is_sent_to_it_while_nobody_waits(tmp_path, monkeypatch):
-    monkeypatch.setattr(scheduler, "FIRST_ROUND_DELAY_SECONDS", 0.0)
-    monkeypatch.setattr(scheduler, "ROUND_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(lessons, "FIRST_ROUND_DELAY_SECONDS", 0.0)
+    monkeypatch.setattr(lessons, "ROUND_INTERVAL_SECONDS", 0.0)
     with served(tmp_path, AccessRules(is_local=False), clock=lambda: NOW) as running:
         token = running.holding("ingest").token
         sender = RemoteStore(f"http://127.0.0.1:{running.port}", token, tmp_path / "spool")

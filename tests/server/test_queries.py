@@ -234,7 +234,7 @@ def test_the_documentation_can_be_read_by_people_and_programs(anybody):
 
 
 def test_every_route_for_others_is_documented(serving):
-    from mulligan.server.token_groups import ROUTE_GROUPS
+    from mulligan.server.routes import ROUTE_GROUPS
 
     told = serving.anybody().get("/openapi.json").json["paths"]
     ours = ("/v1/store/", "/v1/export", "/openapi.json", "/docs")  # of mulligan's own, and those that tell

@@ -7,12 +7,11 @@ import threading
 import pytest
 from servers import served
 
-from mulligan.server.errors import ApiError
-from mulligan.server.quotas import Quotas, day_of, load_usage
+from mulligan.server.limits import Quotas, day_of, load_usage
+from mulligan.server.responses import ApiError
 from mulligan.server.tenants import Tenant, with_quotas
 from mulligan.store.base import DAY
-from mulligan.store.memory import MemoryStore
-from mulligan.store.sqlite import SqliteStore
+from mulligan.store.sqlite import MemoryStore, SqliteStore
 
 NOON = 1_794_700_800_000
 

@@ -13,7 +13,7 @@ import pytest
 from servers import served
 
 from mulligan.server import group_commit, http_server, request_bodies
-from mulligan.server.rate_limits import RateLimiter
+from mulligan.server.limits import RateLimiter
 
 INGEST = ["/v1/runs", "/v1/steps", "/v1/failures", "/v1/batch", "/v1/traces", "/v1/logs", "/v1/metrics", "/v1/recall",
           "/v1/outcomes"]  # fmt: skip

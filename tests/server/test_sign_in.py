@@ -14,12 +14,12 @@ from servers import Client, Running, served
 
 from mulligan.core.failure import StoreError
 from mulligan.dashboard.pages import build_routes as pages
-from mulligan.server import sign_in as signing_in
+from mulligan.server import tokens as signing_in
 from mulligan.server.access import AccessRules
-from mulligan.server.errors import ApiError
-from mulligan.server.sign_in import COOKIE_HOURS, MAX_ADDRESS_FAILURES, SignInLimiter, SignInSessions
-from mulligan.server.tokens import Token, Tokens
-from mulligan.store.memory import MemoryStore
+from mulligan.server.limits import MAX_ADDRESS_FAILURES, SignInLimiter
+from mulligan.server.responses import ApiError
+from mulligan.server.tokens import COOKIE_HOURS, SignInSessions, Token, Tokens
+from mulligan.store.sqlite import MemoryStore
 
 BEYOND = AccessRules(is_local=False, hosts=frozenset({"localhost"}))
 RUN = {"id": "r", "agent": "their-agent", "end_reason": "finished", "steps": [{"name": "s"}]}

@@ -65,103 +65,85 @@ def render_stacked_bars(
     id: str, title: str, buckets: Sequence[Bucket], parts: Sequence[ChartSeries], noun: str
 ) -> Markup:
     """Render stacked bars with a legend and a table."""
-    totals = [sum(bucket.values[index] or 0 for bucket in buckets) for index in range(len(parts))]
-    legend = Markup("").join(
-        Markup('<li><svg class="swatch" viewBox="0 0 12 12" aria-hidden="true">{}</svg>{} <b>{}</b></li>').format(
-            _rect(0, 0, 12, 12, part.css_class), part.label, formatting.number(int(total))
-        )
+    totals = [sum(int(bucket.values[index] or 0) for bucket in buckets) for index in range(len(parts))]
+    legend = [
+        _legend_item(_rect(0, 0, 12, 12, part.css_class), part.label, Markup(" <b>{}</b>").format(f"{total:,}"))
         for part, total in zip(parts, totals, strict=True)
-    )
-    highest_total = max((sum(value or 0 for value in bucket.values) for bucket in buckets), default=0)
-    top, ticks = choose_scale(highest_total)
-    summary = ", ".join(f"{int(total):,} {part.label}" for part, total in zip(parts, totals, strict=True))
+    ]
+    top, ticks = choose_scale(max((sum(value or 0 for value in bucket.values) for bucket in buckets), default=0))
+    summary = ", ".join(f"{total:,} {part.label}" for part, total in zip(parts, totals, strict=True))
     body = [*_grid(ticks, top, lambda value: f"{value:,.0f}"), *_labels(buckets)]
-    slot_width = (CHART_WIDTH - LEFT_MARGIN) / max(1, len(buckets))
+    slot_width = _slot_width(buckets)
     bar_width = min(slot_width * 0.72, MAX_BAR_WIDTH)
     for index, bucket in enumerate(buckets):
         x, y = LEFT_MARGIN + slot_width * index + (slot_width - bar_width) / 2, float(PLOT_HEIGHT + TOP_MARGIN)
-        description = ", ".join(
-            f"{value:,.0f} {part.label}" for part, value in zip(parts, bucket.values, strict=True) if value
-        )
-        if not description:
-            continue
-        body.append(Markup("<g><title>{}: {}</title>").format(bucket.full_label, description))
-        for part, value in zip(parts, bucket.values, strict=True):
-            if value:
+        values = [(part, value) for part, value in zip(parts, bucket.values, strict=True) if value]
+        if values:
+            description = ", ".join(f"{value:,.0f} {part.label}" for part, value in values)
+            body.append(Markup("<g><title>{}: {}</title>").format(bucket.full_label, description))
+            for part, value in values:
                 height = PLOT_HEIGHT * value / top
                 y -= height
                 body.append(_rect(x, y, bar_width, height, part.css_class))
-        body.append(Markup("</g>"))
-    column_names = [part.label for part in parts]
-    return Markup('<ul class="legend">{}</ul>{}{}').format(
-        legend, _svg(id, title, f"{summary} {noun}.", body), render_table(buckets, column_names, "{:,.0f}")
-    )
+            body.append(Markup("</g>"))
+    svg = _svg(id, title, f"{summary} {noun}.", body)
+    return _figure(legend, svg, render_table(buckets, parts, lambda value: f"{value or 0:,.0f}"))
 
 
 def render_lines(id: str, title: str, buckets: Sequence[Bucket], parts: Sequence[ChartSeries]) -> Markup:
     """Render durations over time, one line per series. A line is interrupted where a bucket has too few values."""
+    legend = [
+        _legend_item(Markup('<path class="line {}" d="M0 6H12"/>').format(part.css_class), part.label) for part in parts
+    ]
     values = [value for bucket in buckets for value in bucket.values if value is not None]
-    legend = Markup("").join(
-        Markup(
-            '<li><svg class="swatch" viewBox="0 0 12 12" aria-hidden="true"><path class="line {}" d="M0 6H12"/></svg>{}'
-            "</li>"
-        ).format(part.css_class, part.label)
-        for part in parts
-    )
     top, ticks = choose_scale(max(values, default=0.0), unit=1e-6)
     body = [*_grid(ticks, top, lambda value: str(formatting.seconds(value)) if value else "0"), *_labels(buckets)]
-    slot_width = (CHART_WIDTH - LEFT_MARGIN) / max(1, len(buckets))
+    slot_width = _slot_width(buckets)
     for index, part in enumerate(parts):
         points = [
             None
-            if value is None
-            else (LEFT_MARGIN + slot_width * (number + 0.5), TOP_MARGIN + PLOT_HEIGHT - PLOT_HEIGHT * value / top)
-            for number, value in enumerate(bucket.values[index] for bucket in buckets)
+            if (value := bucket.values[index]) is None
+            else (
+                _format_coordinate(LEFT_MARGIN + slot_width * (number + 0.5)),
+                _format_coordinate(TOP_MARGIN + PLOT_HEIGHT - PLOT_HEIGHT * value / top),
+            )
+            for number, bucket in enumerate(buckets)
         ]
         for has_values, segment in itertools.groupby(points, lambda point: point is not None):
             if has_values:
-                path = "L".join(f"{_format_coordinate(x)} {_format_coordinate(y)}" for x, y in filter(None, segment))
+                path = "L".join(f"{x} {y}" for x, y in filter(None, segment))
                 body.append(Markup('<path class="line {}" d="M{}"/>').format(part.css_class, path))
         for point, bucket in zip(points, buckets, strict=True):
             if point is not None:
-                value = formatting.seconds(bucket.values[index])
-                body.append(
-                    Markup('<circle class="dot {}" cx="{}" cy="{}" r="2.5"><title>{}: {} {}</title></circle>').format(
-                        part.css_class,
-                        _format_coordinate(point[0]),
-                        _format_coordinate(point[1]),
-                        bucket.full_label,
-                        part.label,
-                        value,
-                    )
-                )
-    nonempty_buckets = [
-        Bucket(bucket.label, bucket.full_label, bucket.values)
-        for bucket in buckets
-        if any(v is not None for v in bucket.values)
-    ]
-    return Markup('<ul class="legend">{}</ul>{}{}').format(
-        legend,
-        _svg(id, title, "Duration of successful attempts in seconds.", body),
-        render_table(nonempty_buckets, [part.label for part in parts], None),
-    )
+                label = f"{bucket.full_label}: {part.label} {formatting.seconds(bucket.values[index])}"
+                dot = Markup('<circle class="dot {}" cx="{}" cy="{}" r="2.5"><title>{}</title></circle>')
+                body.append(dot.format(part.css_class, *point, label))
+    nonempty_buckets = [bucket for bucket in buckets if any(value is not None for value in bucket.values)]
+    svg = _svg(id, title, "Duration of successful attempts in seconds.", body)
+    return _figure(legend, svg, render_table(nonempty_buckets, parts, formatting.seconds))
 
 
-def render_table(buckets: Iterable[Bucket], column_names: Sequence[str], number_format: str | None) -> Markup:
+def _legend_item(mark: Markup, label: str, detail: Markup | str = "") -> Markup:
+    swatch = Markup('<svg class="swatch" viewBox="0 0 12 12" aria-hidden="true">{}</svg>').format(mark)
+    return Markup("<li>{}{}{}</li>").format(swatch, label, detail)
+
+
+def _figure(legend: Iterable[Markup], svg: Markup, table: Markup) -> Markup:
+    return Markup('<ul class="legend">{}</ul>{}{}').format(Markup("").join(legend), svg, table)
+
+
+def render_table(
+    buckets: Iterable[Bucket], parts: Sequence[ChartSeries], format_value: Callable[[float | None], str]
+) -> Markup:
     """Render the values of a chart as a table."""
     rows = Markup("").join(
         Markup('<tr><th scope="row">{}</th>{}</tr>').format(
             bucket.full_label,
-            Markup("").join(
-                Markup('<td class="n">{}</td>').format(
-                    formatting.seconds(value) if number_format is None else number_format.format(value or 0)
-                )
-                for value in bucket.values
-            ),
+            Markup("").join(Markup('<td class="n">{}</td>').format(format_value(value)) for value in bucket.values),
         )
         for bucket in buckets
     )
-    names = Markup("").join(Markup('<th class="n" scope="col">{}</th>').format(name) for name in column_names)
+    names = Markup("").join(Markup('<th class="n" scope="col">{}</th>').format(part.label) for part in parts)
     return Markup(
         '<details class="behind"><summary>Show as table</summary><table><thead><tr><th scope="col">Time (UTC)</th>{}'
         "</tr></thead><tbody>{}</tbody></table></details>"
@@ -174,16 +156,11 @@ def render_sparkline(counts: Sequence[int], label: str) -> Markup:
     if not highest_count:
         return formatting.NONE
     slot_width = 96 / max(len(counts), 1)
+    heights = [24 * count / highest_count for count in counts]
     bars = Markup("").join(
-        _rect(
-            index * slot_width,
-            24 - 24 * count / highest_count,
-            max(slot_width - 1.2, 0.8),
-            24 * count / highest_count,
-            "ok",
-        )
-        for index, count in enumerate(counts)
-        if count
+        _rect(index * slot_width, 24 - height, max(slot_width - 1.2, 0.8), height, "ok")
+        for index, height in enumerate(heights)
+        if height
     )
     description = f"{label}: {', '.join(f'{count:,}' for count in counts)}"
     return Markup('<svg class="spark" viewBox="0 0 96 24" role="img" aria-label="{}"><title>{}</title>{}</svg>').format(
@@ -243,16 +220,16 @@ def _grid(ticks: Sequence[float], top: float, format_value: Callable[[float], st
         )
 
 
+def _slot_width(buckets: Sequence[Bucket]) -> float:
+    return (CHART_WIDTH - LEFT_MARGIN) / max(1, len(buckets))
+
+
 def _labels(buckets: Sequence[Bucket]) -> Iterator[Markup]:
-    slot_width = (CHART_WIDTH - LEFT_MARGIN) / max(1, len(buckets))
     label_interval = max(1, -(-len(buckets) // MAX_AXIS_LABELS))
-    for index, bucket in enumerate(buckets):
-        if index % label_interval == 0:
-            yield Markup('<text class="tick mid" x="{}" y="{}">{}</text>').format(
-                _format_coordinate(LEFT_MARGIN + slot_width * (index + 0.5)),
-                PLOT_HEIGHT + TOP_MARGIN + 16,
-                bucket.label,
-            )
+    for index in range(0, len(buckets), label_interval):
+        x = _format_coordinate(LEFT_MARGIN + _slot_width(buckets) * (index + 0.5))
+        text = Markup('<text class="tick mid" x="{}" y="{}">{}</text>')
+        yield text.format(x, PLOT_HEIGHT + TOP_MARGIN + 16, buckets[index].label)
 
 
 def _rect(x: float, y: float, width: float, height: float, css_class: str) -> Markup:

@@ -11,6 +11,7 @@ from mulligan.core.events import RunEnded, StepEnded
 from mulligan.core.records import encode
 from mulligan.dashboard import formatting
 from mulligan.dashboard.page_query import PageQuery
+from mulligan.report.resources import STEP_SPEC
 from mulligan.report.tail_reader import START_LOOKBACK_MS, TailReader
 
 POLL_INTERVAL_SECONDS = 1.0
@@ -26,17 +27,7 @@ MAX_POLLS = 600
 
 
 def build_tail_reader(tenant: str, page_query: PageQuery) -> TailReader:
-    kind = page_query.filters.get("kind")
-    query = page_query.run_query(
-        kind=None, tool=None, status=None, since=page_query.now - START_LOOKBACK_MS, until=None, limit=MAX_POLLED_RUNS
-    )
-    return TailReader(
-        query,
-        tool=page_query.filters.get("tool"),
-        kind=f"{kind}/" if kind and "/" not in kind else kind,
-        is_failures_only=page_query.other_parameters.get("failures") == "1",
-        tenant=tenant,
-    )
+    return TailReader(page_query.query(STEP_SPEC), page_query.now - START_LOOKBACK_MS, MAX_POLLED_RUNS, tenant)
 
 
 async def stream_events(

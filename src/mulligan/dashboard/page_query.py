@@ -6,24 +6,33 @@ The URL holds the whole state of a page.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, get_args
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import msgspec
 from markupsafe import Markup, escape
 
 from mulligan.core.failure import SettingsError
-from mulligan.core.records import Status
 from mulligan.dashboard import formatting
-from mulligan.store.base import PatternQuery, RunQuery
-from mulligan.store.counters import DAY, HOUR, By, Grain, StatsQuery
+from mulligan.report.resources import RESOURCES, STATS_SPEC, STEP_SPEC, Parameter, ResourceSpec
+from mulligan.store.counters import DAY, HOUR, Grain, StatsQuery
 
 RANGES = {"24h": "last 24 hours", "7d": "last 7 days", "30d": "last 30 days"}
-FILTERS = ("agent", "tool", "kind", "model", "environment", "version", "status")
 UNNAMED_AGENT = "(no name)"
 """Filter value for agents without a name. An empty field means no filter."""
 MAX_VALUE_CHARS = 500
+
+
+def find_resource(path: str) -> ResourceSpec:
+    """Return the resource that a page lists. Pages without one filter metrics."""
+    section = path.split("/")[1]
+    return STEP_SPEC if section == "live" else RESOURCES.get(section, STATS_SPEC)
+
+
+def form_filters(resource: ResourceSpec) -> list[Parameter]:
+    """Return the filters with a form field. The period has its own fields."""
+    return [parameter for parameter in resource.filters if parameter.name not in ("since", "until")]
 
 
 class PageQuery(NamedTuple):
@@ -50,14 +59,27 @@ class PageQuery(NamedTuple):
             since, until = parse_date_range(first, last, now)
         else:
             raise SettingsError(f"Invalid range {span[:40]!r}. Use {', '.join(RANGES)}, or from and to.")
-        filters = {name: parameters.pop(name) for name in FILTERS if name in parameters}
-        if filters.get("status", "success") not in get_args(Status):
-            raise SettingsError(
-                f"Invalid status {filters['status'][:40]!r}. Use one of: {', '.join(get_args(Status))}."
-            )
-        if filters.get("kind", "").endswith("/"):
-            filters["kind"] = filters["kind"].rstrip("/")
+        filters = {}
+        for parameter in form_filters(find_resource(path)):
+            if text := parameters.pop(parameter.name, ""):
+                try:
+                    parameter.parse(text, now)
+                except ValueError as error:
+                    raise SettingsError(f"Invalid {parameter.name} {text[:40]!r}. Use {error}.") from None
+                filters[parameter.name] = text.rstrip("/") if parameter.type == "kind" else text
         return cls(now, path, span, since, until, filters, parameters)
+
+    @property
+    def resource(self) -> ResourceSpec:
+        return find_resource(self.path)
+
+    @property
+    def form_filters(self) -> list[Parameter]:
+        return form_filters(self.resource)
+
+    def narrow(self, **filters: str) -> PageQuery:
+        """Return the query with further filters."""
+        return self._replace(filters={**self.filters, **filters})
 
     # Labels and links
 
@@ -83,15 +105,20 @@ class PageQuery(NamedTuple):
         return "hour" if self.since >= self.now - 3 * DAY else "day"
 
     def link(self, path: str | None = None, *, keep: bool = True, **overrides: str | None) -> Markup:
-        """Return a link to a page with the same period and filters.
+        """Return a link to a page with the same period, and the same filters as far as it has them.
 
         Keyword arguments override parameters; `None` removes one.
         """
-        target = self.path if path is None else path
-        base, _, path_query = target.partition("?")
-        values: dict[str, str] = dict(self.filters) if keep else {}
+        base, _, path_query = (self.path if path is None else path).partition("?")
+        values: dict[str, str] = {}
         if path is None:
-            values |= self.other_parameters
+            values |= {**self.filters, **self.other_parameters}
+        elif keep:
+            choices = {parameter.name: parameter.choices for parameter in self.form_filters}
+            for parameter in form_filters(find_resource(base)):
+                # The state of a lesson is no state of a pattern.
+                if parameter.name in self.filters and choices.get(parameter.name, ()) == parameter.choices:
+                    values[parameter.name] = self.filters[parameter.name]
         if "range" not in overrides and "from" not in overrides:
             values |= self.time_parameters
         values |= {name: value for name, value in overrides.items() if value is not None}
@@ -122,22 +149,22 @@ class PageQuery(NamedTuple):
         dates: dict[str, Any] = {"range": None, "from": formatting.date(since), "to": formatting.date(until)}
         return self.link(**dates)
 
-    @property
-    def hidden_fields(self) -> Iterator[tuple[str, str]]:
-        """Hidden form fields that preserve the period."""
-        yield from self.time_parameters.items()
-
     # Store queries
 
-    @property
-    def agent(self) -> str | None:
-        agent_name = self.filters.get("agent")
-        return "" if agent_name == UNNAMED_AGENT else agent_name
+    def query(self, resource: ResourceSpec, **overrides: Any) -> Any:
+        """Build the store query of a resource from the period and the filters that it has."""
+        values = {
+            parameter.name: parameter.parse(self.filters[parameter.name], self.now)
+            for parameter in resource.filters
+            if parameter.name in self.filters
+        }
+        if values.get("agent") == UNNAMED_AGENT:
+            values["agent"] = ""
+        return resource.build_query({"now": self.now, "since": self.since, "until": self.until, **values}, **overrides)
 
-    def stats_query(self, by: By | None = None, **overrides: Any) -> StatsQuery:
-        fields: dict[str, Any] = {name: self.filters.get(name) for name in FILTERS if name not in ("agent", "status")}
-        fields |= {"now": self.now, "since": self.since, "until": self.until, "by": by, "agent": self.agent}
-        return StatsQuery(**(fields | overrides))
+    def stats_query(self, by: str | None = None, **overrides: Any) -> StatsQuery:
+        query: StatsQuery = self.query(STATS_SPEC, by=by, **overrides)
+        return query
 
     def previous_stats_query(self, **overrides: Any) -> StatsQuery:
         """Return the query for the preceding period of equal length."""
@@ -156,22 +183,6 @@ class PageQuery(NamedTuple):
         length = HOUR if self.grain == "hour" else DAY
         end = min(self.until, self.period_end) if self.until is not None else self.period_end
         return range(self.since // length * length, max(end, self.since + 1), length)
-
-    def run_query(self, **overrides: Any) -> RunQuery:
-        fields: dict[str, Any] = dict(self.filters) | {"agent": self.agent, "since": self.since, "until": self.until}
-        if fields.get("kind") and "/" not in fields["kind"]:
-            fields["kind"] += "/"
-        return RunQuery(**(fields | overrides))
-
-    def pattern_query(self, **overrides: Any) -> PatternQuery:
-        kind = self.filters.get("kind")
-        fields: dict[str, Any] = {
-            "tool": self.filters.get("tool"),
-            "kind": f"{kind}/" if kind and "/" not in kind else kind,
-            "agent": self.agent,
-            "since": self.since,
-        }
-        return PatternQuery(**(fields | overrides))
 
 
 def _period_start(span: str, now: int) -> int:

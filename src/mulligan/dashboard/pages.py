@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import gzip
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, get_args
 
 import jinja2
 from markupsafe import Markup, escape
@@ -14,34 +15,24 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute
 
 from mulligan.core.failure import SettingsError
-from mulligan.dashboard import (
-    assets,
-    audit_page,
-    compare_page,
-    fix_pages,
-    formatting,
-    health_page,
-    lesson_pages,
-    live,
-    overview_page,
-    pattern_pages,
-    run_pages,
-    search_page,
-    sign_in_pages,
-    tool_pages,
-)
-from mulligan.dashboard.forms import read_form as form_of
-from mulligan.dashboard.page_query import FILTERS, RANGES, PageQuery
-from mulligan.server.access import Caller, protected_route, sign_in_url
-from mulligan.server.app import Server
-from mulligan.server.sign_in import COOKIE_HOURS
+from mulligan.dashboard import formatting, live, memory_pages, overview_pages, run_pages, sign_in_pages, tool_pages
+from mulligan.dashboard.page_query import RANGES, PageQuery
+from mulligan.dashboard.sign_in_pages import read_form
+from mulligan.report.resources import STATS_SPEC
+from mulligan.server.access import Caller, sign_in_url
+from mulligan.server.app import Endpoint, Server
+from mulligan.server.tokens import COOKIE_HOURS
 from mulligan.store.base import DEFAULT_TENANT, Store
+from mulligan.store.counters import By
 
-Endpoint = Callable[[Request], Awaitable[Response]]
 View = Callable[[Store, str, PageQuery], dict[str, Any]]
 DetailView = Callable[[Store, str, PageQuery, str], dict[str, Any] | None]
 MAX_FILTER_CHOICES = 200
 """Limit of values offered by a filter."""
+FOLDER = Path(__file__).parent / "static"
+TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+MIN_COMPRESSED_BYTES = 600
+"""Smaller responses do not gain from compression."""
 NAV = (
     ("/", "Overview", "o"), ("/patterns", "Patterns", "p"), ("/runs", "Runs", "r"), ("/tools", "Tools", "t"),
     ("/agents", "Agents", "a"), ("/lessons", "Lessons", "e"), ("/fixes", "Fixes", "f"), ("/compare", "Compare", "c"),
@@ -54,11 +45,35 @@ def build_routes(server: Server) -> Iterable[BaseRoute]:
     return list(Dashboard(server).routes())
 
 
+class Asset(NamedTuple):
+    type: str
+    content: bytes
+    gzipped: bytes
+    digest: str
+
+
+def load_assets(folder: Path = FOLDER) -> dict[str, Asset]:
+    assets_by_name = {}
+    for path in sorted(folder.iterdir()):
+        if path.suffix in TYPES:
+            data = path.read_bytes()
+            digest = hashlib.sha256(data).hexdigest()[:12]
+            assets_by_name[path.name] = Asset(TYPES[path.suffix], data, gzip.compress(data, 9, mtime=0), digest)
+    return assets_by_name
+
+
+def compress_if_accepted(data: bytes, accepted: str) -> tuple[bytes, dict[str, str]]:
+    """Compress a response body if the browser accepts gzip and the body is large enough. Return it with its headers."""
+    if len(data) < MIN_COMPRESSED_BYTES or "gzip" not in accepted:
+        return data, {"Vary": "Accept-Encoding"}
+    return gzip.compress(data, 4, mtime=0), {"Vary": "Accept-Encoding", "Content-Encoding": "gzip"}
+
+
 class Templates:
     """Jinja environment that sanitizes every value that is not `Markup`."""
 
     def __init__(self) -> None:
-        self.assets = assets.load_assets()
+        self.assets = load_assets()
         self._environment = jinja2.Environment(
             loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
             autoescape=True,
@@ -71,7 +86,6 @@ class Templates:
         self._environment.globals |= {
             "nav": NAV,
             "ranges": RANGES,
-            "filters": FILTERS,
             "asset": lambda name: f"/static/{name}?v={self.assets[name].digest}",
             **{name: getattr(formatting, name) for name in (
                 "text", "line", "data", "brief", "number", "count", "percent", "seconds", "ago", "size", "date",
@@ -96,76 +110,66 @@ class Dashboard:
 
         Reading requires the role `read`, decisions `admin`; static files and sign-in are public.
         """
-        guard = functools.partial(protected_route, self._server)
-        lists: dict[str, tuple[str, View, str, DetailView]] = {
-            "runs": ("runs", run_pages.runs, "run", run_pages.run),
-            "patterns": ("patterns", pattern_pages.patterns, "pattern", pattern_pages.pattern),
-            "tools": ("tools", tool_pages.tools, "tool", tool_pages.tool),
-            "agents": ("agents", tool_pages.agents, "agent", tool_pages.agent),
-            "lessons": ("lessons", lesson_pages.lessons, "lesson", lesson_pages.lesson),
-            "fixes": ("fixes", fix_pages.fixes, "fix", fix_pages.fix),
+        route = self._server.route
+        sections: dict[str, tuple[View, str, DetailView]] = {
+            "runs": (run_pages.runs, "run", run_pages.run),
+            "patterns": (memory_pages.patterns, "pattern", memory_pages.pattern),
+            "tools": (tool_pages.tools, "tool", tool_pages.tool),
+            "agents": (tool_pages.agents, "agent", tool_pages.agent),
+            "lessons": (memory_pages.lessons, "lesson", memory_pages.lesson),
+            "fixes": (memory_pages.fixes, "fix", memory_pages.fix),
         }
-        yield guard("/", self._page("overview", overview_page.overview), "read", "GET")
-        for section, (list_template, view, detail_template, detail_view) in lists.items():
-            yield guard(f"/{section}", self._list(list_template, view, detail_template, detail_view), "read", "GET")
-            yield guard(f"/{section}/{{name:path}}", self._detail(detail_template, detail_view), "read", "GET")
-        yield guard("/compare", self._page("compare", compare_page.compare), "read", "GET")
-        yield guard("/search", self._page("search", search_page.search), "read", "GET")
-        yield guard("/live", self._page("live", lambda store, tenant, page_query: {}), "read", "GET")
-        yield guard("/live/events", self._live, "read", "GET")
-        yield guard("/choices", self._page("choices", choices), "read", "GET")
-        yield guard("/health", self._page("health", self._health), "read", "GET")
-        yield guard("/audit", self._page("audit", audit_page.audit), "admin", "GET")
-        yield guard("/patterns/{name}", self._decide(pattern_pages.apply_command, "patterns"), "admin", "POST")
-        yield guard("/fixes/{name}", self._decide(fix_pages.decide, "fixes"), "admin", "POST")
-        yield guard("/lessons/{name}", self._decide(lesson_pages.decide, "lessons"), "admin", "POST")
-        yield guard("/static/{name}", self._asset, "nothing", "GET")
-        sign = sign_in_pages.SignInPages(self._server, self._sign_in)
-        yield guard(sign_in_pages.SIGN_IN_PATH, sign.show, "nothing", "GET")
-        yield guard(sign_in_pages.SIGN_IN_PATH, sign.sign_in, "nothing", "POST")
-        yield guard(sign_in_pages.SIGN_OUT_PATH, sign.sign_out, "nothing", "POST")
+        pages: dict[str, View] = {
+            "compare": overview_pages.compare,
+            "search": overview_pages.search,
+            "live": lambda store, tenant, page_query: {},
+            "choices": choices,
+            "health": self._health,
+        }
+        decisions = {
+            "patterns": memory_pages.apply_command,
+            "fixes": memory_pages.decide_fix,
+            "lessons": memory_pages.decide_lesson,
+        }
+        yield route("/", self._page("overview", overview_pages.overview), "read")
+        yield route("/audit", self._page("audit", overview_pages.audit), "admin")
+        yield route("/live/events", self._live, "read")
+        for name, view in pages.items():
+            yield route(f"/{name}", self._page(name, view), "read")
+        for section, change in decisions.items():
+            yield route(f"/{section}/{{name}}", self._decide(change, section), "admin", "POST")
+        for section, (view, detail_template, detail_view) in sections.items():
+            page = self._page(section, view, detail_template, detail_view)
+            yield route(f"/{section}", page, "read")
+            yield route(f"/{section}/{{name:path}}", page, "read")
+        yield route("/static/{name}", self._asset, "nothing")
+        sign_in = sign_in_pages.SignInPages(self._server, self._sign_in)
+        yield route(sign_in_pages.SIGN_IN_PATH, sign_in.show, "nothing")
+        yield route(sign_in_pages.SIGN_IN_PATH, sign_in.sign_in, "nothing", "POST")
+        yield route(sign_in_pages.SIGN_OUT_PATH, sign_in.sign_out, "nothing", "POST")
 
     # Pages
 
-    def _page(self, template: str, view: View) -> Endpoint:
+    def _page(self, template: str, view: View, detail_template: str = "", detail: DetailView | None = None) -> Endpoint:
+        """Build a page. A name selects a detail page: in the path, or as a parameter if it is not safe in a path."""
+
         async def page(request: Request) -> Response:
-            return await self._render_response(request, template, view)
+            name = request.path_params.get("name", request.query_params.get("name"))
+            if detail is None or name is None:
+                return await self._render_response(request, template, view)
+
+            def detail_view(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
+                context = detail(store, tenant, page_query, name)
+                if context is None:
+                    raise _NotFoundError(detail_template, name)
+                return context
+
+            return await self._render_response(request, detail_template, detail_view)
 
         return page
 
     def _health(self, store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
-        return health_page.health(store, tenant, page_query, self._server.tenants.settings_for(tenant).retention)
-
-    def _list(self, list_template: str, view: View, detail_template: str, detail_view: DetailView) -> Endpoint:
-        """Build a list page. A `name` parameter selects a detail page, for names that are not safe in a path."""
-
-        async def page(request: Request) -> Response:
-            if "name" in request.query_params:
-                return await self._render_response(
-                    request,
-                    detail_template,
-                    self._bind_view(detail_template, detail_view, request.query_params["name"]),
-                )
-            return await self._render_response(request, list_template, view)
-
-        return page
-
-    def _detail(self, template: str, detail_view: DetailView) -> Endpoint:
-        async def page(request: Request) -> Response:
-            return await self._render_response(
-                request, template, self._bind_view(template, detail_view, request.path_params["name"])
-            )
-
-        return page
-
-    def _bind_view(self, item_type: str, detail_view: DetailView, name: str) -> View:
-        def view(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
-            context = detail_view(store, tenant, page_query, name)
-            if context is None:
-                raise _NotFoundError(item_type, name)
-            return context
-
-        return view
+        return overview_pages.health(store, tenant, self._server.tenants.settings_for(tenant).retention)
 
     async def _render_response(self, request: Request, template: str, view: View) -> Response:
         home = escape(f"{request.url.scheme}://{request.url.netloc}")
@@ -203,7 +207,7 @@ class Dashboard:
         return self._response(request, body, status)
 
     def _response(self, request: Request, body: bytes, status: int) -> Response:
-        data, headers = assets.compress_if_accepted(body, request.headers.get("accept-encoding", ""))
+        data, headers = compress_if_accepted(body, request.headers.get("accept-encoding", ""))
         # Not no-referrer: browsers would send our forms with the origin "null", which is rejected.
         headers |= {"Cache-Control": "no-store", "Referrer-Policy": "same-origin"}
         return Response(data, status, headers, "text/html; charset=utf-8")
@@ -212,7 +216,7 @@ class Dashboard:
 
     def _decide(self, change: Callable[[Store, str, int, str, dict[str, str]], Any], section: str) -> Endpoint:
         async def decide(request: Request) -> Response:
-            form = await form_of(request)
+            form = await read_form(request)
             name = request.path_params["name"]
             now = self._server.clock()
             try:
@@ -223,15 +227,11 @@ class Dashboard:
                 body, status = self._render_error(request.url.path, now, "Invalid decision", str(error), 400)
                 return self._response(request, body, status)
             if not result:
-                body, status = self._render_error(
-                    request.url.path, now, "Not found", "It no longer exists. Reload the list.", 404
-                )
+                message = "It no longer exists. Reload the list."
+                body, status = self._render_error(request.url.path, now, "Not found", message, 404)
                 return self._response(request, body, status)
-            target = (
-                formatting.detail_path("patterns", form["back"])
-                if form.get("back")
-                else formatting.detail_path(section, name)
-            )
+            target_section, target_name = ("patterns", form["back"]) if form.get("back") else (section, name)
+            target = formatting.detail_path(target_section, target_name)
             query = request.url.query
             return RedirectResponse(f"{target}?{query}" if query and "?" not in target else target, 303)
 
@@ -254,11 +254,10 @@ class Dashboard:
         asset = self._templates.assets.get(request.path_params["name"])
         if asset is None:
             return Response("File not found.", 404, media_type="text/plain")
-        accepts_gzip = "gzip" in request.headers.get("accept-encoding", "")
         headers = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
-        if accepts_gzip:
-            headers["Content-Encoding"] = "gzip"
-        return Response(asset.gzipped if accepts_gzip else asset.content, 200, headers, asset.type)
+        if "gzip" not in request.headers.get("accept-encoding", ""):
+            return Response(asset.content, 200, headers, asset.type)
+        return Response(asset.gzipped, 200, headers | {"Content-Encoding": "gzip"}, asset.type)
 
 
 class _NotFoundError(Exception):
@@ -270,9 +269,8 @@ class _NotFoundError(Exception):
 def choices(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     """Return the values of each filter. Browsers request them when the filters are opened."""
     values_by_filter: dict[str, list[str]] = {}
-    for name in ("agent", "tool", "kind", "model", "environment", "version"):
-        unfiltered_query = page_query._replace(filters={})
-        parts = store.stats(tenant, unfiltered_query.stats_query(by=name)).parts
+    for name in (parameter.name for parameter in STATS_SPEC.filters if parameter.name in get_args(By)):
+        parts = store.stats(tenant, page_query._replace(filters={}).stats_query(by=name)).parts
         values = {label.rpartition(" ")[2] if name == "version" else label for label in parts}
         values_by_filter[name] = sorted(value for value in values if value and formatting.is_display_safe(value))[
             :MAX_FILTER_CHOICES

@@ -1,24 +1,57 @@
-"""Runs page: a filtered, paginated list, and the detail page of one run."""
+"""Run pages: a filtered, paginated list, and one run with a lane per call and the details of each attempt."""
 
 from __future__ import annotations
 
-from typing import Any
+import keyword
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
 
 from mulligan.core import calls
-from mulligan.core.failure import SettingsError
-from mulligan.core.records import History
-from mulligan.dashboard import timeline
-from mulligan.dashboard.overview_page import empty_state
+from mulligan.core.calls import TOOL_NAME_PATH, Call
+from mulligan.core.failure import SettingsError, TookEffect
+from mulligan.core.links import derive_status
+from mulligan.core.records import VERIFY, Change, History, Link, Recovery, Step, encode, pattern_id
+from mulligan.dashboard import formatting
+from mulligan.dashboard.metric_cards import empty_state
 from mulligan.dashboard.page_query import PageQuery
+from mulligan.prompt import Prompt
 from mulligan.report import run_text
+from mulligan.report.resources import RUN_SPEC
+from mulligan.store import counters
 from mulligan.store.base import Store
 
+OUTCOME_MARKS = {"success": "✓", "failure": "✕", "cancelled": "\u2013", "blocked": "\u2013"}
 RUNS_PER_PAGE = 25
+CALLS_PER_PAGE = 100
+"""Limit of calls per page."""
+TOOK_EFFECT_LABELS = {
+    TookEffect.NO: "no: rejected before execution",
+    TookEffect.YES: "yes: executed",
+    TookEffect.UNKNOWN: "unknown: may have executed",
+}
+REMEDY_LABELS = {
+    "retry": "retry after a backoff",
+    "repair": "repair the arguments",
+    "compress": "compress the conversation",
+    "replan": "replan: return the failure to the model",
+    "stop": "stop: a person must act",
+}
+SOURCE_LABELS = {
+    "call": "failed call",
+    "run": "this run",
+    "schema": "tool schema",
+    "rule": "operator's rule",
+    "memory": "memory (earlier success)",
+    "error": "bound stated in the error",
+}
 
 
 def runs(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     before = _parse_cursor(page_query.other_parameters.get("before", ""))
-    histories = store.runs(tenant, page_query.run_query(limit=RUNS_PER_PAGE + 1, before=before))
+    histories = store.runs(tenant, page_query.query(RUN_SPEC, limit=RUNS_PER_PAGE + 1, before=before))
     more = None
     if len(histories) > RUNS_PER_PAGE:
         histories = histories[:RUNS_PER_PAGE]
@@ -55,7 +88,7 @@ def run(store: Store, tenant: str, page_query: PageQuery, id: str) -> dict[str, 
     page = page_query.other_parameters.get("page", "1")
     if not page.isascii() or not page.isdigit() or len(page) > 9 or int(page) < 1:
         raise SettingsError(f"Invalid page {page[:20]!r}. Use a number from 1.")
-    return timeline.build_run_page(history, int(page) - 1)
+    return build_run_page(history, int(page) - 1)
 
 
 def _parse_cursor(text: str) -> tuple[int, str] | None:
@@ -65,3 +98,271 @@ def _parse_cursor(text: str) -> tuple[int, str] | None:
     if not started.isascii() or not started.isdigit() or len(started) > 15:
         raise SettingsError(f"Invalid before {text[:40]!r}. Use the link to older runs on /runs.")
     return int(started), id
+
+
+class Frame(NamedTuple):
+    """Start and end of a run in UTC milliseconds."""
+
+    begin: int
+    end: int
+
+    @classmethod
+    def of(cls, history: History) -> Frame:
+        starts = [step.started_at for step in history.steps if step.started_at]
+        ends = [step.started_at + int(step.duration_seconds * 1000) for step in history.steps if step.started_at]
+        begin = min([history.run.started_at or min(starts, default=0), *starts])
+        return cls(begin, max([history.run.ended_at or begin, begin + 1, *ends]))
+
+    def to_percent(self, timestamp: float) -> float:
+        """Convert a timestamp to a percentage of the frame."""
+        return min(100.0, max(0.0, 100 * (timestamp - self.begin) / (self.end - self.begin)))
+
+
+def render_lane(call: Call, frame: Frame) -> Markup:
+    """Render the attempts of a call on the run's time axis. Marks and colors both show the outcome."""
+    bars, labels = [], []
+    for step in call.steps:
+        if step.is_skipped:
+            continue
+        start_percent = min(frame.to_percent(step.started_at), 98.6)
+        width_percent = max(
+            1.4,
+            min(frame.to_percent(step.started_at + step.duration_seconds * 1000) - start_percent, 100 - start_percent),
+        )
+        css_class = "lost" if step.has_failed else "quietly" if step.outcome != "success" else "ok"
+        if css_class == "ok" and call.has_failed:
+            css_class = "won"
+        label = f"attempt {step.attempt}: {step.outcome} after {formatting.seconds(step.duration_seconds)}"
+        labels.append(label)
+        bars.append(
+            Markup(
+                '<g><title>{}</title><rect class="lane-{}" x="{:.2f}%" y="1" width="{:.2f}%" height="16" rx="3"/>'
+                '<text class="mark-{}" x="{:.2f}%" y="13">{}</text></g>'
+            ).format(
+                label,
+                css_class,
+                start_percent,
+                width_percent,
+                css_class,
+                start_percent + width_percent / 2,
+                OUTCOME_MARKS[step.outcome],
+            )
+        )
+    return Markup('<svg class="lane" height="18" width="100%" role="img" aria-label="{}">{}</svg>').format(
+        f"{formatting.line(call.name or call.first.type, 60)}: {'; '.join(labels) or 'not executed'}",
+        Markup("").join(bars),
+    )
+
+
+def build_run_page(history: History, page: int = 0) -> dict[str, Any]:
+    """Build the template context of the run page."""
+    all_calls = calls.group_attempts(history.steps)
+    agent_calls = [call for call in all_calls if call.first.type != "run"]
+    links = {link.failed_call: link for link in history.links}
+    numbers = {call.id: number for number, call in enumerate(agent_calls, start=1)}
+    by_id = {call.id: call for call in all_calls}
+    frame = Frame.of(history)
+    failed = [call for call in agent_calls if call.has_failed]
+    recovered_calls = [call for call in failed if call.has_succeeded or call.id in links]
+    page_calls = all_calls[page * CALLS_PER_PAGE : (page + 1) * CALLS_PER_PAGE]
+    return {
+        "run": history.run,
+        "status": derive_status(history.run, history.steps, history.links),
+        "is_running": history.run.end_reason is None,
+        "lasted": (frame.end - frame.begin) / 1000 if history.run.end_reason is not None else None,
+        "calls": len(agent_calls),
+        "attempts": sum(not step.is_skipped for call in agent_calls for step in call.steps),
+        "failures": sum(step.has_failed for call in agent_calls for step in call.steps),
+        "failed": len(failed),
+        "recovered": len(recovered_calls),
+        "recovering": sum(call.recovery_seconds for call in failed),
+        "backoff": sum(call.backoff_seconds for call in agent_calls),
+        "ticks": [(frame.end - frame.begin) / 1000 * share for share in (0, 0.25, 0.5, 0.75, 1)],
+        "lanes": [_build_lane(call, frame, numbers, links.get(call.id), by_id) for call in page_calls],
+        "page_number": page + 1,
+        "pages": -(-len(all_calls) // CALLS_PER_PAGE),
+        "compactions": [
+            compaction for compaction in history.compactions if counters.is_within(compaction, history.run)
+        ],
+    }
+
+
+def _build_lane(
+    call: Call, frame: Frame, numbers: dict[int, int], link: Link | None, by_id: dict[int, Call]
+) -> dict[str, Any]:
+    later_link = link if link is not None and link.failed_call != link.recovering_call else None
+    later_call = by_id.get(later_link.recovering_call) if later_link is not None else None
+    successful_call = call if call.has_succeeded else later_call
+    recovery_seconds = seconds_to_success(call, successful_call) if call.has_failed else None
+    changes = call.changes or (later_link.changes if later_link is not None else ())
+    stop = call.last.stop
+    is_tool = call.first.type in ("tool", "retrieval")
+    return {
+        "number": numbers.get(call.id),
+        "id": f"call-{call.id}",
+        "name": call.name,
+        "type": call.first.type,
+        "server": call.first.server,
+        "lane": render_lane(call, frame),
+        "attempts": list(map(_build_attempt, call.steps)) if _needs_details(call) else [],
+        "took": recovery_seconds,
+        "has_failed": call.has_failed,
+        "outcome": "failure of the run itself" if call.first.type == "run" else call.outcome_label,
+        "by": numbers.get(later_link.recovering_call) if later_link is not None else None,
+        "by_id": f"call-{later_link.recovering_call}" if later_link is not None else None,
+        "linked": run_text.describe_evidence(later_link) if later_link is not None else "",
+        "intermediate_tools": later_link.intermediate_tools
+        if later_link is not None and not later_link.changes
+        else (),
+        "changes": list(map(describe_change, changes)),
+        "by_model": bool(later_link is not None and later_link.changes),
+        "arguments": call.first.arguments,
+        "working_arguments": successful_call.last.arguments
+        if successful_call is not None and call.has_failed
+        else None,
+        "result": call.last.result if call.has_succeeded else None,
+        "messages": _messages_to_model(call) if is_tool else [],
+        "suggestions": list(map(_describe_suggestion, stop.suggestions)) if stop else [],
+        "reason": stop.reason if stop else "",
+        "spiral": stop.spiral if stop else "",
+        "case": render_test_case(call, successful_call) if call.has_failed and is_tool else "",
+        "fixes": sorted({step.recovery.fix_id for step in call.steps if step.recovery and step.recovery.fix_id}),
+    }
+
+
+def seconds_to_success(call: Call, successful_call: Call | None) -> float | None:
+    """Return the seconds from the first attempt of a call to the end of the attempt that succeeded."""
+    if successful_call is None:
+        return None
+    last = successful_call.last
+    return (last.started_at - call.first.started_at) / 1000 + last.duration_seconds
+
+
+def _needs_details(call: Call) -> bool:
+    return call.has_failed or len(call.steps) > 1 or call.last.outcome != "success"
+
+
+def _build_attempt(step: Step) -> dict[str, Any]:
+    failure = step.failure
+    return {
+        "number": step.attempt,
+        "mark": OUTCOME_MARKS[step.outcome],
+        "look": "lost" if step.has_failed else "won" if step.outcome == "success" else "quietly",
+        "outcome": "not executed" if step.is_skipped else step.outcome,
+        "duration_seconds": step.duration_seconds,
+        "after": _describe_recovery(step.recovery) if step.recovery is not None else "",
+        "confidence": step.recovery.confidence if step.recovery is not None and step.recovery.changes else None,
+        "failure": failure,
+        "kind": str(failure.kind) if failure is not None else "",
+        "remedy": REMEDY_LABELS[failure.remedy.value] if failure is not None else "",
+        "took_effect": TOOK_EFFECT_LABELS[failure.took_effect] if failure is not None else "",
+        "pattern": pattern_id(step.name, failure.fingerprint) if failure is not None and failure.fingerprint else "",
+    }
+
+
+def _describe_recovery(recovery: Recovery) -> str:
+    """Describe the recovery action before an attempt."""
+    if recovery.source == VERIFY:
+        return "verified: the call had executed"
+    phrases = []
+    if recovery.changes:
+        phrases.append(f"repair, source: {SOURCE_LABELS.get(recovery.source, recovery.source or 'call')}")
+    elif recovery.remedy.value == "compress":
+        phrases.append("conversation compressed")
+    elif recovery.source == "fallback":
+        phrases.append("fallback model")
+    else:
+        phrases.append("retry")
+    if recovery.backoff_seconds:
+        phrases.append(f"backoff {formatting.seconds(recovery.backoff_seconds)}")
+    return ", ".join(phrases)
+
+
+def describe_change(argument_change: Change, is_learned: bool = False) -> dict[str, Any]:
+    """Describe one argument change for a table. A learned change usually has no value before."""
+    before: Markup | None = formatting.brief(argument_change.before)
+    after: Markup | None = formatting.brief(argument_change.after)
+    name: Any = "tool name" if argument_change.path == TOOL_NAME_PATH else argument_change.path or "all arguments"
+    if argument_change.operation == "drop":
+        after = None
+    elif is_learned and argument_change.before is None:
+        before = Markup("any value")
+    elif argument_change.operation in ("substitute", "default") and argument_change.before is None:
+        before = None
+    return {
+        "name": name, "operation": argument_change.operation, "before": before, "after": after,
+        "source": SOURCE_LABELS.get(argument_change.source, argument_change.source),
+        "is_name": argument_change.operation == "rename" and argument_change.path != TOOL_NAME_PATH,
+    }  # fmt: skip
+
+
+def _describe_suggestion(recovery: Recovery) -> dict[str, Any]:
+    return {
+        "changes": [describe_change(argument_change) for argument_change in recovery.changes],
+        "source": SOURCE_LABELS.get(recovery.source, recovery.source),
+        "confidence": recovery.confidence,
+    }
+
+
+def _messages_to_model(call: Call) -> list[tuple[str, Markup]]:
+    """Return what the model received about the call: the failure message, or the note about repaired arguments."""
+    prompt = Prompt().for_arguments(call.last.arguments, call.first.arguments)
+    if call.has_succeeded:
+        if not call.changes:
+            return []
+        return [("note", formatting.text(prompt.note(call.name, call.changes)))]
+    failure = call.failure
+    if failure is None:
+        return []
+    ending = call.last.stop
+    answer = prompt.answer(
+        failure,
+        tool=call.name,
+        has_effects=call.last.effects not in ("none", "idempotent"),
+        suggested=ending.suggestions if ending else (),
+        spiral=ending.spiral if ending else "",
+    )
+    return [(name, formatting.text(_to_text(value))) for name, value in answer.items()]
+
+
+def _to_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return "\n".join(map(str, value)) if isinstance(value, Sequence) else str(value).lower()
+
+
+def render_test_case(call: Call, successful_call: Call | None) -> Markup:
+    """Render the failed call as a test of the tool. The user completes the import of the tool."""
+    failure = call.failure
+    name = re.sub(r"\W+", "_", call.name, flags=re.ASCII).strip("_").lower() or "tool"
+    if name[0].isdigit() or keyword.iskeyword(name):
+        name = f"tool_{name}"
+    lines = [
+        "from mulligan.testing import sandbox",
+        "",
+        f"from your_package import {name}  # the function decorated with @mulligan.tool",
+        "",
+        "",
+        f"def test_{name}_of_{re.sub(r'[^a-z0-9]+', '_', call.first.run.lower())[:20]}():",
+        f"    # {formatting.line(failure.kind if failure else 'failed', 60).unescape()}: "
+        f"{_ascii(failure.message if failure else '')}",
+        "    with sandbox(mode='repair') as played:",
+        f"        {name}(**{_python_literal(call.first.arguments)})",
+    ]
+    if successful_call is not None:
+        lines += ["    assert played.calls[0].has_succeeded"]
+        if successful_call.last.arguments != call.first.arguments:
+            lines += [f"    assert played.steps[-1].arguments == {_python_literal(successful_call.last.arguments)}"]
+    else:
+        lines += [f"    assert played.steps[-1].failure.kind != {str(failure.kind) if failure else ''!r}"]
+    return Markup("{}").format("\n".join(lines))
+
+
+def _ascii(message: str) -> str:
+    return formatting.line(message, 100).unescape().encode("ascii", "replace").decode()
+
+
+def _python_literal(value: Any) -> str:
+    import json  # Imported here because only test cases need it: stored values are JSON, tests are Python.
+
+    return ascii(json.loads(encode(value))) if value is not None else "{}"

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from mulligan.dashboard.forms import read_form
 from mulligan.server.access import cookie_name, error_response, safe_redirect_path
 from mulligan.server.app import Server
-from mulligan.server.errors import ApiError
-from mulligan.server.sign_in import COOKIE_HOURS
-from mulligan.server.tokens import ROLE_PERMISSIONS
+from mulligan.server.request_bodies import BODY_TIMEOUT_SECONDS
+from mulligan.server.responses import ApiError, body_timeout
+from mulligan.server.tokens import COOKIE_HOURS, ROLE_PERMISSIONS
 
 RenderSignIn = Callable[[Request, str, int], Response]
+MAX_FORM_BYTES = 64 * 1024
+"""Limit of a form body."""
 SIGN_IN_PATH, SIGN_OUT_PATH = "/sign-in", "/sign-out"
 
 
@@ -91,3 +94,22 @@ def _require_same_origin(request: Request) -> None:
 def _is_https(request: Request) -> bool:
     """Return whether the browser used TLS, to this server or to a reverse proxy."""
     return "https" in (request.url.scheme, request.headers.get("x-forwarded-proto", ""))
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """Read the fields of a URL-encoded form. Return no fields if it is too large or malformed."""
+    body = b""
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
+            async for part in request.stream():
+                body += part
+                if len(body) > MAX_FORM_BYTES:
+                    return {}
+    except TimeoutError:
+        raise body_timeout(BODY_TIMEOUT_SECONDS) from None
+    if not request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+        return {}
+    try:
+        return dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=50))
+    except ValueError:  # More fields than any of our forms has.
+        return {}

@@ -8,10 +8,12 @@ from typing import Any
 
 from mulligan.core.calls import TOOL_NAME_PATH
 from mulligan.core.records import LAST_PATH_SEGMENT, RUN_SPECIFIC, Fix
-from mulligan.dashboard import formatting, lesson_pages, metric_cards, run_pages
-from mulligan.dashboard.overview_page import build_pattern_row, empty_state
+from mulligan.dashboard import formatting, memory_pages, metric_cards, run_pages
+from mulligan.dashboard.memory_pages import build_pattern_row
+from mulligan.dashboard.metric_cards import empty_state
 from mulligan.dashboard.page_query import PageQuery
 from mulligan.report import stats as stats_report
+from mulligan.report.resources import PATTERN_SPEC, RUN_SPEC
 from mulligan.report.tables import format_count
 from mulligan.store.base import FixQuery, Store
 from mulligan.store.counters import Cell, percentile
@@ -64,34 +66,42 @@ def tools(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     }
 
 
+def _corrected_arguments(cell: Cell) -> list[dict[str, Any]]:
+    """Return the most frequently corrected arguments of a tool."""
+    return [
+        {
+            "path": path,
+            "argument": "(tool name)" if path == TOOL_NAME_PATH else path,
+            "change": operation,
+            "operation": stats_report.CHANGE_REASONS.get(operation, operation),
+            "calls": calls,
+        }
+        for path, operation, calls in stats_report.list_corrected_arguments(cell)[:MAX_WRONG_ARGUMENTS]
+    ]
+
+
 def _most_corrected_arguments(
     store: Store, tenant: str, page_query: PageQuery, rows: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return the most frequently corrected arguments of all tools, with a sentence for the tool's description."""
-    recovered_tools = sorted(
-        (tool_row for tool_row in rows if tool_row["recovered"]), key=lambda tool_row: -tool_row["recovered"]
-    )[:MAX_CORRECTED_TOOLS]
+    recovered = sorted((row for row in rows if row["recovered"]), key=lambda row: -row["recovered"])
     arguments: list[dict[str, Any]] = []
-    for name in (tool_row["name"] for tool_row in recovered_tools):
-        cell = store.stats(
-            tenant, page_query._replace(filters={**page_query.filters, "tool": name}).stats_query()
-        ).total
-        if not cell.wrong:
-            continue
-        working_values = _working_values(store.fixes(tenant, FixQuery(tool=name, now=page_query.now, limit=MAX_FIXES)))
-        arguments += [
-            {
-                "tool": name,
-                "argument": "(tool name)" if path == TOOL_NAME_PATH else path,
-                "operation": stats_report.CHANGE_REASONS.get(operation, operation),
-                "calls": calls,
-                "sentence": formatting.text(_suggest_sentence(name, path, operation, working_values), 400),
-            }
-            for path, operation, calls in stats_report.list_corrected_arguments(cell)[:MAX_WRONG_ARGUMENTS]
-        ]
-    return sorted(arguments, key=lambda argument: (-argument["calls"], argument["tool"], argument["argument"]))[
-        :MAX_WRONG_ARGUMENTS
-    ]
+    for tool in (row["name"] for row in recovered[:MAX_CORRECTED_TOOLS]):
+        wrong = _corrected_arguments(store.stats(tenant, page_query.narrow(tool=tool).stats_query()).total)
+        if wrong:
+            values = _working_values(store.fixes(tenant, FixQuery(tool=tool, now=page_query.now, limit=MAX_FIXES)))
+            arguments += [
+                argument
+                | {
+                    "tool": tool,
+                    "sentence": formatting.text(
+                        _suggest_sentence(tool, argument["path"], argument["change"], values), 400
+                    ),
+                }
+                for argument in wrong
+            ]
+    arguments.sort(key=lambda argument: (-argument["calls"], argument["tool"], argument["argument"]))
+    return arguments[:MAX_WRONG_ARGUMENTS]
 
 
 def agents(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
@@ -99,52 +109,37 @@ def agents(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     rows = metric_cards.metric_rows(agent_stats.parts.items())
     return {
         "empty": empty_state(store, tenant, page_query) if not rows else None,
-        "rows": [agent_row | {"statuses": agent_row["cell"].runs} for agent_row in rows],
+        "rows": rows,
         "leaning": list(stats_report.build_advice(Cell(), {}, agent_stats.parts)),
     }
 
 
 def tool(store: Store, tenant: str, page_query: PageQuery, name: str) -> dict[str, Any] | None:
-    narrowed = page_query._replace(filters={**page_query.filters, "tool": name})
+    narrowed = page_query.narrow(tool=name)
     series = store.stats(tenant, narrowed.stats_query(by="time"))
     cell = series.total
-    patterns = store.patterns(tenant, narrowed.pattern_query(order="unrecovered", limit=MAX_SHOWN_PATTERNS))
-    lesson_rows = lesson_pages.lesson_rows_for_tool(store, tenant, name, page_query.now, MAX_SHOWN_LESSONS)
+    patterns = store.patterns(tenant, narrowed.query(PATTERN_SPEC, order="unrecovered", limit=MAX_SHOWN_PATTERNS))
+    lesson_rows = memory_pages.lesson_rows_for_tool(store, tenant, name, page_query.now, MAX_SHOWN_LESSONS)
     has_data = cell.calls or patterns or lesson_rows  # A lesson can exist for a tool that was never called here.
-    if not has_data and not store.runs(tenant, narrowed.run_query(limit=1, since=None, until=None)):
+    if not has_data and not store.runs(tenant, narrowed.query(RUN_SPEC, limit=1, since=None, until=None)):
         return None
     agents = store.stats(tenant, narrowed.stats_query(by="agent", detail=True))
     before = store.stats(tenant, narrowed.previous_stats_query()).total
-    wrong = [
-        {
-            "argument": path,
-            "operation": stats_report.CHANGE_REASONS.get(operation, operation),
-            "calls": calls,
-            "is_name": path == TOOL_NAME_PATH,
-        }
-        for path, operation, calls in stats_report.list_corrected_arguments(cell)[:MAX_WRONG_ARGUMENTS]
-    ]
-    fix_query = FixQuery(tool=name, now=page_query.now, limit=MAX_FIXES)
+    wrong = _corrected_arguments(cell)
+    fixes = store.fixes(tenant, FixQuery(tool=name, now=page_query.now, limit=MAX_FIXES)) if wrong else []
+    sentences = suggest_sentences(name, cell, fixes)
     return {
         "name": name,
-        "cell": cell,
-        "cards": metric_cards.cards(narrowed, cell, before),
-        "chart": metric_cards.outcomes(narrowed, series),
-        "latency": metric_cards.latency(narrowed, series),
-        "kinds": metric_cards.kinds(cell),
-        "failures": sum(kind.failures for kind in cell.kinds.values()),
+        **metric_cards.metric_context(narrowed, series, before),
         "patterns": [build_pattern_row(store, tenant, page_query, pattern) for pattern in patterns],
         "agents": metric_cards.metric_rows(agents.parts.items()),
         "wrong": wrong,
         "lessons": lesson_rows,
-        "sentence": formatting.text(" ".join(suggest_sentences(name, cell, store.fixes(tenant, fix_query))), 2000)
-        if wrong
-        else None,
+        "sentence": formatting.text(" ".join(sentences), 2000) if wrong else None,
         "vague": [pattern for pattern in patterns if is_vague(pattern.message)],
         "timeouts": list(_timeouts(cell)),
-        "advice": [formatting.text(advice_line) for advice_line in stats_report.build_advice(Cell(), {name: cell}, {})],
+        "advice": list(map(formatting.text, stats_report.build_advice(Cell(), {name: cell}, {}))),
         "attempts": stats_report.count_by_attempt(cell),
-        "means": metric_cards.recovery_methods(cell),
         "narrowed": narrowed,
     }
 
@@ -205,41 +200,35 @@ def _timeouts(cell: Cell) -> Iterator[dict[str, Any]]:
 
 def agent(store: Store, tenant: str, page_query: PageQuery, name: str) -> dict[str, Any] | None:
     display_name = name or "(no name)"
-    narrowed = page_query._replace(filters={**page_query.filters, "agent": display_name})
+    narrowed = page_query.narrow(agent=display_name)
     series = store.stats(tenant, narrowed.stats_query(by="time"))
     cell = series.total
-    recent = store.runs(tenant, narrowed.run_query(limit=MAX_RECENT_RUNS))
-    if not recent and not cell.calls and not store.runs(tenant, narrowed.run_query(limit=1, since=None, until=None)):
+    recent = store.runs(tenant, narrowed.query(RUN_SPEC, limit=MAX_RECENT_RUNS))
+    if (
+        not recent
+        and not cell.calls
+        and not store.runs(tenant, narrowed.query(RUN_SPEC, limit=1, since=None, until=None))
+    ):
         return None
     before = store.stats(tenant, narrowed.previous_stats_query()).total
     tool_stats = store.stats(tenant, narrowed.stats_query(by="tool", detail=True))
     versions = store.stats(tenant, narrowed.stats_query(by="version"))
+    patterns = store.patterns(tenant, narrowed.query(PATTERN_SPEC, order="unrecovered", limit=MAX_SHOWN_PATTERNS))
+    succeeded = cell.first_try + cell.recovered
+    successful_calls = format_count(succeeded, "successful call")
     return {
         "name": display_name,
-        "cell": cell,
-        "cards": metric_cards.cards(narrowed, cell, before),
-        "chart": metric_cards.outcomes(narrowed, series),
-        "latency": metric_cards.latency(narrowed, series),
-        "kinds": metric_cards.kinds(cell),
-        "failures": sum(counters.failures for counters in cell.kinds.values()),
-        "patterns": [
-            build_pattern_row(store, tenant, page_query, pattern)
-            for pattern in store.patterns(tenant, narrowed.pattern_query(order="unrecovered", limit=MAX_SHOWN_PATTERNS))
-        ],
+        **metric_cards.metric_context(narrowed, series, before),
+        "patterns": [build_pattern_row(store, tenant, page_query, pattern) for pattern in patterns],
         "tools": metric_cards.metric_rows(tool_stats.parts.items()),
         "versions": [
             version_row | {"version": _version(name, version_row["name"])}
             for version_row in metric_cards.metric_rows(versions.parts.items())
         ],
-        "means": metric_cards.recovery_methods(cell),
         "costs": metric_cards.costs(cell),
         "recent": [run_pages.build_run_row(history) for history in recent],
-        "advice": [
-            formatting.text(advice_line)
-            for advice_line in stats_report.build_advice(Cell(), tool_stats.parts, {name: cell})
-        ],
-        "repaired_share": f"{formatting.percent(cell.repaired, cell.first_try + cell.recovered)} of "
-        f"{format_count(cell.first_try + cell.recovered, 'successful call')}",
+        "advice": list(map(formatting.text, stats_report.build_advice(Cell(), tool_stats.parts, {name: cell}))),
+        "repaired_share": f"{formatting.percent(cell.repaired, succeeded)} of {successful_calls}",
         "narrowed": narrowed,
     }
 

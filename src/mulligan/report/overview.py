@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mulligan.report import stats as stats_report
+from mulligan.report.stats import CHANGE_REASONS
 from mulligan.report.tables import (
     Fact,
     TableColumn,
@@ -43,37 +44,28 @@ def format_period(stats: Stats) -> str:
 
 def render_headline(stats: Stats, kind: str | None = None) -> Iterator[str]:
     """Render the summary sentences. With `kind`, summarize only the calls with that kind of failure."""
-    counters = stats.total
+    counters, period = stats.total, format_period(stats)
     if kind is not None:
-        outcome_text = (
-            ""
-            if not counters.calls
-            else f"; {counters.recovered:,} of these recovered, {counters.given_up:,} unrecovered"
-        )
-        yield (
-            f"{format_count(counters.attempts, 'failure')} of {kind} in {format_count(counters.calls, 'call')} "
-            f"{format_period(stats)}{outcome_text}."
-        )
+        outcomes = f"; {counters.recovered:,} of these recovered, {counters.unrecovered:,} unrecovered"
+        failures = f"{format_count(counters.attempts, 'failure')} of {kind} in {format_count(counters.calls, 'call')}"
+        yield f"{failures} {period}{outcomes if counters.calls else ''}."
         return
     runs = sum(counters.runs.values())
     if runs:
-        status_counts = ", ".join(
-            f"{counters.runs[status]:,} {status}"
-            for status in ("success", "recovered", "partial", "failure")
-            if counters.runs.get(status)
-        )
-        running_text = f" ({counters.running:,} still running)" if counters.running else ""
-        yield f"{format_count(runs, 'run')} {format_period(stats)}: {status_counts}{running_text}."
+        counts = [(status, counters.runs.get(status)) for status in ("success", "recovered", "partial", "failure")]
+        statuses = ", ".join(f"{count:,} {status}" for status, count in counts if count)
+        running = f" ({counters.running:,} still running)" if counters.running else ""
+        yield f"{format_count(runs, 'run')} {period}: {statuses}{running}."
     if counters.calls:
         finished, failed = stats_report.finished_calls(counters), stats_report.failed_calls(counters)
         yield (
-            f"{format_count(counters.calls, 'call')}{'' if runs else ' ' + format_period(stats)}: "
+            f"{format_count(counters.calls, 'call')}{'' if runs else f' {period}'}: "
             f"{format_share(counters.first_try, finished)} first-try success, "
             f"{format_share(counters.first_try + counters.recovered, finished)} final success; "
             f"{counters.recovered:,} of {format_count(failed, 'failed call')} recovered."
         )
     if not runs and not counters.calls:
-        yield f"No runs or calls {format_period(stats)}."
+        yield f"No runs or calls {period}."
 
 
 def render_overview(stats: Stats, tools: Stats, agents: Stats, series: Stats, width: int | None) -> Iterator[str]:
@@ -84,41 +76,28 @@ def render_overview(stats: Stats, tools: Stats, agents: Stats, series: Stats, wi
         return
     yield ""
     yield from render_pairs(_metric_rows(cell), width)
-    if cell.kinds:
-        yield from _render_section("Failures by kind", render_kinds(cell, width), width)
-    if cell.overcome:
-        yield from _render_section(
-            "Recovery methods", render_columns(_recovery_rows(cell), right=(1, 2), width=width), width
-        )
-    if cell.made:
-        yield from _render_section(
-            "Success by attempt", render_table(ATTEMPT_COLUMNS, stats_report.count_by_attempt(cell), width), width
-        )
     failing = {name: part for name, part in tools.parts.items() if stats_report.failed_calls(part)}
-    if failing:
-        yield from _render_section(
-            "Failures by tool", render_by_dimension(failing, "tool", 5, width, more="mulligan stats --by tool"), width
-        )
-    corrected_arguments = rank_corrected_arguments(tools.parts)
-    if corrected_arguments:
-        yield from _render_section(
-            "Corrected arguments",
-            render_table(CORRECTED_ARGUMENT_COLUMNS, corrected_arguments[:5], width),
-            width,
-        )
-    if len(series.parts) > 1:
-        yield from _render_section(f"Failed calls by {series.grain}", render_over_time(series, width), width)
+    tool_lines = render_by_dimension(failing, "tool", 5, width, more="mulligan stats --by tool")
+    corrected = rank_corrected_arguments(tools.parts)[:5]
     advice = stats_report.build_advice(cell, tools.parts, agents.parts)
-    if advice:
-        yield from _render_section(
-            "Recommendations", (part for sentence in advice for part in _render_item(sentence, width)), width
-        )
-
-
-def _render_section(title: str, lines: Iterable[str], width: int | None) -> Iterator[str]:
-    yield ""
-    yield style_heading(title, width)
-    yield from lines
+    sections: tuple[tuple[str, object, Iterable[str]], ...] = (
+        ("Failures by kind", cell.kinds, render_kinds(cell, width)),
+        ("Recovery methods", cell.recovered_by, render_columns(_recovery_rows(cell), right=(1, 2), width=width)),
+        (
+            "Success by attempt",
+            cell.later_attempts,
+            render_table(ATTEMPT_COLUMNS, stats_report.count_by_attempt(cell), width),
+        ),
+        ("Failures by tool", failing, tool_lines),
+        ("Corrected arguments", corrected, render_table(CORRECTED_ARGUMENT_COLUMNS, corrected, width)),
+        (f"Failed calls by {series.grain}", len(series.parts) > 1, render_over_time(series, width)),
+        ("Recommendations", advice, (part for sentence in advice for part in _render_item(sentence, width))),
+    )
+    for title, content, lines in sections:
+        if content:
+            yield ""
+            yield style_heading(title, width)
+            yield from lines
 
 
 def _render_item(text: str, width: int | None) -> Iterator[str]:
@@ -131,18 +110,17 @@ def _metric_rows(cell: Cell) -> Iterator[tuple[str, str]]:
     if failed:
         yield "recovered calls", f"{format_share(cell.recovered, failed)} ({cell.recovered:,} of {failed:,} failed)"
         yield "repaired calls", f"{format_share(cell.repaired, failed)} ({cell.repaired:,} of {failed:,} failed)"
-    if cell.suggested:
-        yield (
-            "successful repairs",
-            f"{format_share(cell.hits, cell.suggested)} ({cell.hits:,} of {cell.suggested:,} attempted)",
-        )
+    if cell.repair_attempts:
+        share = format_share(cell.repair_successes, cell.repair_attempts)
+        yield "successful repairs", f"{share} ({cell.repair_successes:,} of {cell.repair_attempts:,} attempted)"
     repair = stats_report.percentile_summary(cell.to_repair)
     if repair["sample_size"]:
         yield "time to recovery", _format_percentiles(repair)
     if cell.seconds:
         yield "latency", _format_percentiles(stats_report.percentile_summary(cell.seconds))
-    if cell.waited or cell.retrying:
-        cost = f"backoff {format_duration(cell.waited / 1e6)}, retries {format_duration(cell.retrying / 1e6)}"
+    if cell.backoff_micros or cell.retry_micros:
+        backoff, retries = format_duration(cell.backoff_micros / 1e6), format_duration(cell.retry_micros / 1e6)
+        cost = f"backoff {backoff}, retries {retries}"
         tokens = f", {cell.recovery_tokens:,} of {cell.tokens:,} tokens" if cell.recovery_tokens else ""
         yield "cost of recovery", cost + tokens
     if cell.repeats:
@@ -189,8 +167,8 @@ KIND_COLUMNS = (
 
 
 def _recovery_rows(cell: Cell) -> Iterator[tuple[str, ...]]:
-    total = sum(cell.overcome.values())
-    for method, number in sorted(cell.overcome.items(), key=lambda item: (-item[1], item[0])):
+    total = sum(cell.recovered_by.values())
+    for method, number in sorted(cell.recovered_by.items(), key=lambda item: (-item[1], item[0])):
         yield stats_report.RECOVERY_METHODS.get(method, method), f"{number:,}", format_share(number, total)
 
 
@@ -213,9 +191,7 @@ CORRECTED_ARGUMENT_COLUMNS = (
     TableColumn("tool", lambda fact: to_line(fact["tool"], 40), priority=9),
     TableColumn("argument", lambda fact: to_line(fact["argument"], 40), priority=9),
     TableColumn("calls", lambda fact: f"{fact['calls']:,}", True, 9),
-    TableColumn(
-        "problem", lambda fact: str(stats_report.CHANGE_REASONS.get(fact["operation"], fact["operation"])), priority=8
-    ),
+    TableColumn("problem", lambda fact: str(CHANGE_REASONS.get(fact["operation"], fact["operation"])), priority=8),
 )
 
 
@@ -230,16 +206,9 @@ def render_over_time(series: Stats, width: int | None) -> Iterator[str]:
     rows = [("", "calls", "failed", "", "")]
     for start, failed, finished in shares:
         length = round(max_bar_length * failed / finished / max_failure_rate) if finished and max_failure_rate else 0
+        bar = "#" * max(length, int(failed > 0 and max_bar_length > 0))
         when = time.strftime(time_format, time.gmtime(start / 1000))
-        rows.append(
-            (
-                when,
-                f"{finished:,}",
-                f"{failed:,}",
-                format_share(failed, finished),
-                "#" * max(length, int(failed > 0 and max_bar_length > 0)),
-            )
-        )
+        rows.append((when, f"{finished:,}", f"{failed:,}", format_share(failed, finished), bar))
     yield from render_columns(rows, right=(1, 2, 3), width=width)
     if len(parts) > len(latest):
         yield f"  and {len(parts) - len(latest):,} earlier: mulligan stats --by time"
@@ -258,9 +227,8 @@ def render_by_dimension(
     rows = rank_parts(parts, dimension)
     if is_single_kind:
         rows = [fact for fact in rows if fact["attempts"]]
-    yield from render_table(
-        columns_for_dimension(dimension, when, is_single_kind), limit_rows(rows, dimension, limit), width
-    )
+    columns = columns_for_dimension(dimension, when, is_single_kind)
+    yield from render_table(columns, limit_rows(rows, dimension, limit), width)
     if len(rows) > limit:
         remainder_label = "earlier" if dimension == "time" else "more"
         yield f"  and {len(rows) - limit:,} {remainder_label}: {more or f'--limit {len(rows)}'}"
@@ -304,28 +272,21 @@ def columns_for_dimension(dimension: str, when: str, is_single_kind: bool = Fals
         return KIND_COLUMNS
     if dimension == "attempt":
         return ATTEMPT_COLUMNS
-    if is_single_kind:
-        name = TableColumn(dimension, lambda fact: _format_name(fact[dimension], dimension, when), priority=9)
-        return (name, FAILURES_COLUMN, *KIND_COLUMNS[2:5])
-    return (
-        TableColumn(dimension, lambda fact: _format_name(fact[dimension], dimension, when), priority=9),
-        TableColumn("calls", lambda fact: f"{fact['calls']:,}", True, 8),
-        TableColumn("first try", lambda fact: _format_rate(fact["first_try_rate"]), True, 6),
-        TableColumn("final success", lambda fact: _format_rate(fact["final_success_rate"]), True, 7),
-        TableColumn("recovered", lambda fact: f"{fact['recovered']:,}", True, 5),
-        TableColumn("repaired", lambda fact: f"{fact['repaired']:,}", True, 3),
-        TableColumn("unrecovered", lambda fact: f"{fact['unrecovered']:,}", True, 8),
-        TableColumn("p50", lambda fact: _format_percentile(fact["latency_seconds"], "p50"), True, 2),
-        TableColumn("p95", lambda fact: _format_percentile(fact["latency_seconds"], "p95"), True, 4),
-        TableColumn(
-            "backoff",
-            lambda fact: format_duration(fact["backoff_seconds"]) if fact["backoff_seconds"] else "-",
-            True,
-            1,
-        ),
-    )
+    name = TableColumn(dimension, lambda fact: _format_name(fact[dimension], dimension, when), priority=9)
+    return (name, FAILURES_COLUMN, *KIND_COLUMNS[2:5]) if is_single_kind else (name, *METRIC_COLUMNS)
 
 
+METRIC_COLUMNS = (
+    TableColumn("calls", lambda fact: f"{fact['calls']:,}", True, 8),
+    TableColumn("first try", lambda fact: _format_rate(fact["first_try_rate"]), True, 6),
+    TableColumn("final success", lambda fact: _format_rate(fact["final_success_rate"]), True, 7),
+    TableColumn("recovered", lambda fact: f"{fact['recovered']:,}", True, 5),
+    TableColumn("repaired", lambda fact: f"{fact['repaired']:,}", True, 3),
+    TableColumn("unrecovered", lambda fact: f"{fact['unrecovered']:,}", True, 8),
+    TableColumn("p50", lambda fact: _format_percentile(fact["latency_seconds"], "p50"), True, 2),
+    TableColumn("p95", lambda fact: _format_percentile(fact["latency_seconds"], "p95"), True, 4),
+    TableColumn("backoff", lambda fact: _format_backoff(fact["backoff_seconds"]), True, 1),
+)
 ATTEMPT_COLUMNS = (
     TableColumn("attempt", lambda fact: format_attempt(int(fact["attempt"])), priority=9),
     TableColumn("count", lambda fact: f"{fact['attempts']:,}", True, 9),
@@ -342,6 +303,10 @@ def _format_name(value: str, dimension: str, when: str) -> str:
 
 def _format_rate(percent: float | None) -> str:
     return format_share(round(percent * 100), 10_000) if percent is not None else "-"
+
+
+def _format_backoff(seconds: float) -> str:
+    return format_duration(seconds) if seconds else "-"
 
 
 def _format_percentile(times: Mapping[str, Any], name: str) -> str:

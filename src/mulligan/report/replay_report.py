@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -14,6 +14,7 @@ MIN_AGREEMENT_RATIO = 0.95
 """Minimum ratio of repairs equal to the recovering call for automatic repair to be worthwhile."""
 MAX_ROWS = 15
 """Maximum number of tools and of kinds in the output."""
+DIFFERENT = "repaired_differently"
 RepairWorth = Literal["yes", "no", "unknown", "nothing"]
 
 
@@ -98,69 +99,56 @@ class ReplaySummary:
 
     def __init__(self) -> None:
         self.total = ReplayCounts()
-        self.tools: dict[str, ReplayCounts] = {}
-        self.kinds: dict[str, ReplayCounts] = {}
-        self.sources: dict[str, ReplayCounts] = {}
+        self.groups: dict[str, dict[str, ReplayCounts]] = {"tool": {}, "kind": {}, "source": {}}
         self.runs = 0
 
     def add(self, replayed: Iterable[ReplayResult]) -> None:
         self.runs += 1
         for result in replayed:
             self.total.add(result)
-            self.tools.setdefault(result.tool, ReplayCounts()).add(result)
-            self.kinds.setdefault(result.kind, ReplayCounts()).add(result)
-            if result.source:
-                self.sources.setdefault(result.source, ReplayCounts()).add(result)
+            for dimension, groups in self.groups.items():
+                if name := getattr(result, dimension):
+                    groups.setdefault(name, ReplayCounts()).add(result)
+
+    def rank(self, dimension: str) -> list[tuple[str, ReplayCounts]]:
+        """Return the counts of a dimension, the most recoverable failures first."""
+        groups = self.groups[dimension]
+        return sorted(groups.items(), key=lambda item: (-item[1].recoverable, -item[1].failures, item[0]))
 
     def to_facts(self) -> dict[str, Any]:
-        return {
-            "runs": self.runs,
-            **self.total.to_facts(),
-            "verdict": describe_verdict(self),
-            "tools": [{"tool": name, **counts.to_facts()} for name, counts in _rank_counts(self.tools)],
-            "kinds": [{"kind": name, **counts.to_facts()} for name, counts in _rank_counts(self.kinds)],
-            "sources": [{"source": name, **counts.to_facts()} for name, counts in _rank_counts(self.sources)],
+        groups = {
+            f"{dimension}s": [{dimension: name, **counts.to_facts()} for name, counts in self.rank(dimension)]
+            for dimension in self.groups
         }
-
-
-def _rank_counts(sums: Mapping[str, ReplayCounts]) -> list[tuple[str, ReplayCounts]]:
-    return sorted(sums.items(), key=lambda item: (-item[1].recoverable, -item[1].failures, item[0]))
+        return {"runs": self.runs, **self.total.to_facts(), "verdict": describe_verdict(self), **groups}
 
 
 def describe_verdict(summary: ReplaySummary) -> str:
     """Describe whether `mode=repair` is worthwhile, and for which tools."""
-    groups: dict[RepairWorth, list[str]] = {"yes": [], "no": [], "unknown": [], "nothing": []}
-    for name, counts in _rank_counts(summary.tools):
-        groups[counts.worth].append(name)
-    sentences = []
-    if groups["yes"]:
-        group_counts = [summary.tools[name] for name in groups["yes"]]
-        correct_count, failures = (
-            sum(counts.repaired for counts in group_counts),
-            sum(counts.failures for counts in group_counts),
-        )
-        different_count = sum(counts.repaired_differently for counts in group_counts)
-        sentences.append(
-            f"Use mode=repair for {_join_names(groups['yes'])}: {correct_count} of {format_count(failures, 'failure')} "
+    tools: dict[RepairWorth, dict[str, ReplayCounts]] = {"yes": {}, "no": {}, "unknown": {}, "nothing": {}}
+    for name, counts in summary.rank("tool"):
+        tools[counts.worth][name] = counts
+
+    def total(worth: RepairWorth, field: str) -> int:
+        return sum(getattr(counts, field) for counts in tools[worth].values())
+
+    sentences = ["The recording shows no benefit of mode=repair."]
+    if tools["yes"]:
+        failures, different_count = format_count(total("yes", "failures"), "failure"), total("yes", DIFFERENT)
+        sentences = [
+            f"Use mode=repair for {_join_names(list(tools['yes']))}: {total('yes', 'repaired')} of {failures} "
             f"would be repaired like the recorded recovery, {different_count or 'none'} differently."
-        )
-    else:
-        sentences.append("The recording shows no benefit of mode=repair.")
-    if groups["no"]:
-        group_counts = [summary.tools[name] for name in groups["no"]]
-        different_count, repair_count = (
-            sum(counts.repaired_differently for counts in group_counts),
-            sum(counts.repaired + counts.repaired_differently for counts in group_counts),
-        )
+        ]
+    if tools["no"]:
+        different_count = total("no", DIFFERENT)
+        repairs = format_count(total("no", "repaired") + different_count, "repair")
         sentences.append(
-            f"Keep mode=suggest for {_join_names(groups['no'])}: {different_count} of "
-            f"{format_count(repair_count, 'repair')} {'differs' if different_count == 1 else 'differ'} "
-            "from the recorded recovery."
+            f"Keep mode=suggest for {_join_names(list(tools['no']))}: {different_count} of {repairs} "
+            f"{'differs' if different_count == 1 else 'differ'} from the recorded recovery."
         )
-    if groups["unknown"]:
-        sentences.append(
-            f"No verdict for {_join_names(groups['unknown'])}: the failures that would be repaired never recovered."
-        )
+    if tools["unknown"]:
+        names = _join_names(list(tools["unknown"]))
+        sentences.append(f"No verdict for {names}: the failures that would be repaired never recovered.")
     return " ".join(sentences)
 
 
@@ -183,27 +171,17 @@ def render_summary(summary: ReplaySummary, width: int | None) -> Iterator[str]:
     )
     yield ""
     verifiable_count = total.suggested - total.suggested_unverified
-    rows = [
+    expectation_note = f"no recorded recovery; about {total.expected:.0f} expected to succeed"
+    retry_note = f"same call succeeded later; {total.retried_without_success} more failed or unconfirmed"
+    suggestion_note = f"recorded recovery among the first 3 for {total.suggested_correctly} of {verifiable_count}"
+    for name, number, note in (
         ("repaired", total.repaired, "same call as the recorded recovery"),
         ("repaired differently", total.repaired_differently, "differs from the recorded recovery"),
-        (
-            "repaired, unconfirmed",
-            total.repaired_unverified,
-            f"no recorded recovery; about {total.expected:.0f} expected to succeed",
-        ),
-        (
-            "retried",
-            total.retried,
-            f"same call succeeded later; {total.retried_without_success} more failed or unconfirmed",
-        ),
-        (
-            "suggested to the model",
-            total.suggested,
-            f"recorded recovery among the first 3 for {total.suggested_correctly} of {verifiable_count}",
-        ),
+        ("repaired, unconfirmed", total.repaired_unverified, expectation_note),
+        ("retried", total.retried, retry_note),
+        ("suggested to the model", total.suggested, suggestion_note),
         ("no remedy", total.no_action, ""),
-    ]
-    for name, number, note in rows:
+    ):
         yield f"  {name:<22}{number:>7,}   {note}".rstrip()
     moves = total.repairs + total.retried + total.retried_without_success
     if moves:
@@ -214,26 +192,20 @@ def render_summary(summary: ReplaySummary, width: int | None) -> Iterator[str]:
             f"Saved until the recorded recovery: {format_count(total.calls, 'call')}{tokens}, "
             f"{format_duration(total.saved_seconds)}."
         )
-    for heading, counts_by_name in (("tool", summary.tools), ("kind", summary.kinds)):
+    for heading in ("tool", "kind"):
         yield ""
         titles = ("failures", "repaired", "different", "unconfirmed", "retried", "suggested", heading)
-        table_rows = [_build_row(name, counts) for name, counts in _rank_counts(counts_by_name)[:MAX_ROWS]]
-        yield from render_columns([titles, *table_rows], right=range(6), width=width)
-        if len(counts_by_name) > MAX_ROWS:
-            yield f"  and {format_count(len(counts_by_name) - MAX_ROWS, heading)} more: use --json for all."
+        ranked = summary.rank(heading)
+        rows = [titles, *(_build_row(name, counts) for name, counts in ranked[:MAX_ROWS])]
+        yield from render_columns(rows, right=range(6), width=width)
+        if len(ranked) > MAX_ROWS:
+            yield f"  and {format_count(len(ranked) - MAX_ROWS, heading)} more: use --json for all."
     yield ""
     yield describe_verdict(summary)
 
 
 def _build_row(name: str, counts: ReplayCounts) -> tuple[str, ...]:
-    suggested_text = (
-        f"{counts.suggested_correctly} of {counts.suggested - counts.suggested_unverified}" if counts.suggested else "-"
-    )
-    numbers = (
-        counts.failures,
-        counts.repaired,
-        counts.repaired_differently,
-        counts.repaired_unverified,
-        counts.retried,
-    )
-    return (*(f"{number:,}" for number in numbers), suggested_text, to_line(name, 60))
+    verified_count = counts.suggested - counts.suggested_unverified
+    suggested_text = f"{counts.suggested_correctly} of {verified_count}" if counts.suggested else "-"
+    fields = ("failures", "repaired", DIFFERENT, "repaired_unverified", "retried")
+    return (*(f"{getattr(counts, field):,}" for field in fields), suggested_text, to_line(name, 60))

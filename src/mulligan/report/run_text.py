@@ -5,41 +5,56 @@ Untrusted text is sanitized, because terminals execute escape sequences.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, get_args
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
 
 from mulligan.core import calls
 from mulligan.core.failure import Remedy
 from mulligan.core.links import derive_status
-from mulligan.core.records import VERIFY, Change, EndReason, History, Link, Recovery, RecoveryStop, Run, Status, Step
-from mulligan.report.link_evidence import describe_evidence
-from mulligan.report.tables import TableColumn, render_pairs, render_table, wrap_text
-from mulligan.report.tables import format_age as format_age
-from mulligan.report.tables import format_count as format_count
-from mulligan.report.tables import format_duration as format_duration
-from mulligan.report.tables import render_columns as render_columns
-from mulligan.report.tables import to_line as to_line
-from mulligan.store import counters
-from mulligan.store.counters import Cell
+from mulligan.core.records import (
+    VERIFY,
+    Change,
+    EndReason,
+    Fix,
+    History,
+    Link,
+    LinkEvidence,
+    Recovery,
+    RecoveryStop,
+    Run,
+    Step,
+)
+from mulligan.report.tables import (
+    format_age,
+    format_count,
+    format_duration,
+    format_timestamp,
+    render_pairs,
+    to_line,
+    wrap_text,
+)
+from mulligan.store.base import Store, TrialReport
 
+MAX_EXPLAINED_RUNS = 20
+"""Latest runs of a fix that are read to explain it."""
+PROVISIONAL = "provisional until the run ends"
+EVIDENCE_TEXTS: dict[LinkEvidence, str] = {
+    "same_arguments": "same arguments",
+    "same_values": "same values in another form",
+    "missing_arguments": "the error names the missing argument",
+    "conversation": "same conversation continued",
+    "attempt": "another attempt at the same call",
+    "handler": "made in the error handler",
+    "model_turn": "the model's next turn",
+    "next_call": "the tool's next call in the log",
+    "stated_limit": "the error states the limit",
+    "tool_result": "the value came from a tool result",
+    "same_text": "corrected text",
+    "explicit": "marked by the program",
+}
+EXECUTION_TEXTS = {"no": "not executed", "yes": "executed", "unknown": "may have executed"}
 OUTCOME_MARKS = {"success": "+", "failure": "x", "cancelled": "-", "blocked": "-"}
-
-
-def render_runs(histories: Sequence[History], now: int, width: int | None = None) -> Iterator[str]:
-    """Render a summary and one line per run."""
-    totals = counters.stats(histories).total
-    status_counts = ", ".join(
-        f"{totals.runs[status]} {status}" for status in get_args(Status) if totals.runs.get(status)
-    )
-    failed = _count_failed_calls(totals)
-    recovered_text = f" {totals.recovered} of {format_count(failed, 'failed call')} recovered." if failed else ""
-    yield f"{format_count(len(histories), 'run')}: {status_counts}.{recovered_text}"
-    yield ""
-    yield from render_table(_columns(now), map(to_facts, histories), width)
-
-
-CSV_COLUMNS = ("id", "status", "running", "agent", "version", "environment", "calls", "attempts", "started_at", "worst")
 
 
 def to_facts(history: History) -> dict[str, Any]:
@@ -88,28 +103,12 @@ def to_summary(history: History) -> dict[str, Any]:
     }
 
 
-def _columns(now: int) -> tuple[TableColumn, ...]:
-    return (
-        TableColumn("run", lambda fact: fact["id"][:12], priority=9, needs_full_width=True),
-        TableColumn("status", lambda fact: fact["status"] + _end_suffix(fact["end_reason"]), priority=8),
-        TableColumn("calls", lambda fact: str(fact["calls"]), True, 4),
-        TableColumn("attempts", lambda fact: str(fact["attempts"]), True, 2),
-        TableColumn("when", lambda fact: format_age(fact["started_at"], now), priority=6),
-        TableColumn("agent", lambda fact: to_line(fact["agent"] or "-", 24), priority=5),
-        TableColumn("worst failure", lambda fact: to_line(fact["worst"] or "-", 60), priority=7),
-    )
-
-
-def _count_failed_calls(totals: Cell) -> int:
-    return totals.recovered + totals.given_up
-
-
 def format_status(history: History) -> str:
     status = derive_status(history.run, history.steps, history.links)
-    return status + _end_suffix(history.run.end_reason)
+    return status + end_suffix(history.run.end_reason)
 
 
-def _end_suffix(end: EndReason | None) -> str:
+def end_suffix(end: EndReason | None) -> str:
     """Return the status suffix of a run that is running or abandoned."""
     return ", running" if end is None else ", abandoned" if end == "abandoned" else ""
 
@@ -163,23 +162,12 @@ def _describe_result(
 
 def _detail_rows(run_record: Run, now: int) -> Iterator[tuple[str, str]]:
     yield "agent", to_line(run_record.agent or "-")
-    if run_record.version:
-        yield "version", to_line(run_record.version)
-    if run_record.environment:
-        yield "environment", to_line(run_record.environment)
-    if run_record.context:
-        yield "context", to_line(run_record.context)
-    if run_record.parent:
-        yield "parent", to_line(run_record.parent)
-    if run_record.traceparent:
-        yield "trace", to_line(run_record.traceparent)
-    when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(run_record.started_at / 1000))
-    lasted = (
-        f", lasted {format_duration((run_record.ended_at - run_record.started_at) / 1000)}"
-        if run_record.ended_at
-        else ""
-    )
-    yield "started", f"{when} ({format_age(run_record.started_at, now)}){lasted}"
+    for name in ("version", "environment", "context", "parent", "traceparent"):
+        if value := getattr(run_record, name):
+            yield "trace" if name == "traceparent" else name, to_line(value)
+    started_at, ended_at = run_record.started_at, run_record.ended_at
+    lasted = f", lasted {format_duration((ended_at - started_at) / 1000)}" if ended_at else ""
+    yield "started", f"{format_timestamp(started_at)} UTC ({format_age(started_at, now)}){lasted}"
 
 
 MAX_BAR_CHARS = 30
@@ -204,9 +192,9 @@ class TimelineFrame(NamedTuple):
 def _render_call(call: calls.Call, numbers: dict[int, int], link: Link | None, frame: TimelineFrame) -> Iterator[str]:
     is_recovered = link is not None and link.failed_call != link.recovering_call
     recovering_number = numbers.get(link.recovering_call, link.recovering_call) if link is not None else 0
-    ending = (
-        _describe_recovering_call(link, recovering_number) if link is not None and is_recovered else call.outcome_label
-    )
+    ending = call.outcome_label
+    if link is not None and is_recovered:
+        ending = f"recovered by {'the model in ' if link.method == 'agent' else ''}call {recovering_number}"
     if call.last.stop is not None and not is_recovered:
         # The stop reason is the most important fact, so it is part of the first line.
         ending = f"unrecovered: {to_line(call.last.stop.reason, 160)}"
@@ -235,15 +223,6 @@ def _render_call(call: calls.Call, numbers: dict[int, int], link: Link | None, f
         yield frame.indent_text(f"> calls in between: {to_line(', '.join(link.intermediate_tools))}")
     if link is not None and is_recovered:
         yield frame.indent_text(f"> linked because: {describe_evidence(link)}")
-
-
-def _describe_recovering_call(link: Link, recovering_number: int) -> str:
-    """Describe which later call recovered an unrecovered call, and whether the model made it."""
-    return (
-        f"recovered by the model in call {recovering_number}"
-        if link.method == "agent"
-        else f"recovered by call {recovering_number}"
-    )
 
 
 def _render_stop(stop: RecoveryStop, frame: TimelineFrame, is_recovered: bool) -> Iterator[str]:
@@ -275,9 +254,7 @@ def _describe_attempt(step: Step, is_last: bool) -> str:
         return "not executed"
     if step.failure is None:
         return duration_text if step.outcome == "success" else f"{duration_text}  {step.outcome}"
-    execution_text = {"no": "not executed", "yes": "executed", "unknown": "may have executed"}[
-        step.failure.took_effect.value
-    ]
+    execution_text = EXECUTION_TEXTS[step.failure.took_effect.value]
     # Omit retry and repair after the last attempt: they would read as if they had been done.
     remedy = "" if is_last and step.failure.remedy in (Remedy.RETRY, Remedy.REPAIR) else step.failure.remedy.value
     return f"{duration_text}  {step.failure.kind}, {execution_text}" + (f", remedy: {remedy}" if remedy else "")
@@ -308,3 +285,35 @@ def _describe_change(change: Change) -> str:
     if change.before is None and change.after is not None:  # the argument was missing
         return f"{to_line(change.path, 40)}={after}"
     return f"{to_line(change.path, 40)} {before} -> {after}"
+
+
+# Evidence of recovery links
+
+
+def describe_evidence(link: Link) -> str:
+    """Describe why both calls of a recovery link have the same intent."""
+    reasons = [EVIDENCE_TEXTS[evidence] for evidence in link.evidence] or ["not recorded"]
+    if link.provisional:
+        reasons.append(PROVISIONAL)
+    return ", ".join(reasons)
+
+
+def explain_trials(store: Store, tenant: str, fix: Fix, trials: Iterable[TrialReport]) -> dict[str, str]:
+    """Return the evidence of the links behind a fix, by run. Only the latest runs are read."""
+    reasons: dict[str, str] = {}
+    for trial in islice(trials, MAX_EXPLAINED_RUNS):
+        history = store.run(tenant, trial.run)
+        if history is not None and (links := _links_of(history, fix)):
+            reasons[trial.run] = "; ".join(dict.fromkeys(map(describe_evidence, links)))
+    return reasons
+
+
+def _links_of(history: History, fix: Fix) -> list[Link]:
+    """Return the links whose failed call has the tool and fingerprint of a fix."""
+    failed_calls = {
+        call.id
+        for call in calls.group_attempts(history.steps)
+        if call.name == fix.tool
+        and any(step.failure is not None and step.failure.fingerprint == fix.fingerprint for step in call.steps)
+    }
+    return [link for link in history.links if link.failed_call in failed_calls]

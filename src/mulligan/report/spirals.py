@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
+from dataclasses import dataclass
+
 from mulligan.core.failure import Failure
 from mulligan.core.records import History, Link, Run, Step
 
@@ -15,25 +18,24 @@ MAX_PAUSE_SECONDS = 300.0
 """Longest gap that counts as lost time: after a longer one, the user was away."""
 
 
+@dataclass(slots=True)
 class SessionSpiral:
     """One strategy that failed repeatedly in one session."""
 
-    __slots__ = ("call", "first", "last", "link", "run", "seconds", "size")
-
-    def __init__(self, run: Run, step: Step) -> None:
-        self.run = run
-        self.first = self.last = step
-        self.call = step.call
-        self.size = 1
-        self.seconds = step.duration_seconds
-        self.link: Link | None = None
+    run: Run
+    first: Step
+    last: Step
+    seconds: float
+    size: int = 1
+    link: Link | None = None
 
 
 class SpiralCollector:
     """Collector of the worst spirals of many sessions, with bounded memory."""
 
     def __init__(self) -> None:
-        self._ranked_spirals: list[tuple[int, float, int, str, SessionSpiral]] = []
+        self._worst: list[tuple[int, float, int, SessionSpiral]] = []
+        self._spiral_count = 0
 
     def add(self, history: History, links: dict[int, Link]) -> None:
         open_spirals: dict[tuple[str, str, str], SessionSpiral] = {}
@@ -43,40 +45,28 @@ class SpiralCollector:
                 continue
             key = _strategy_key(step, failure)
             spiral = open_spirals.get(key)
-            if spiral is not None and _is_concurrent(spiral.last, step):
-                continue  # concurrent calls: the agent had not seen the first failure yet
-            if (
-                spiral is not None
-                and step.seq - spiral.last.seq <= MAX_CALLS_BETWEEN_FAILURES
-                and not _is_recovered_before(spiral, step, links)
-            ):
-                spiral.size += 1
+            if spiral is None or not _continues(spiral, step, links):
+                if spiral is not None:
+                    self._add_finished(spiral, links)
+                open_spirals[key] = SessionSpiral(history.run, step, step, step.duration_seconds)
+            elif not _is_concurrent(spiral.last, step):
                 gap = (step.started_at - spiral.last.started_at) / 1000
                 spiral.seconds += gap if 0 < gap <= MAX_PAUSE_SECONDS else step.duration_seconds
+                spiral.size += 1
                 spiral.last = step
-                spiral.call = step.call
-                continue
-            if spiral is not None:
-                self._add_finished(spiral, links)
-            open_spirals[key] = SessionSpiral(history.run, step)
         for spiral in open_spirals.values():
             self._add_finished(spiral, links)
 
     def _add_finished(self, spiral: SessionSpiral, links: dict[int, Link]) -> None:
-        if spiral.size < MIN_SPIRAL_FAILURES:
-            return
-        spiral.link = links.get(spiral.call)
-        entry = (spiral.size, spiral.seconds, -len(self._ranked_spirals), spiral.run.id, spiral)
-        self._ranked_spirals.append(entry)
-        if len(self._ranked_spirals) > 4 * MAX_SPIRALS:
-            self._ranked_spirals = sorted(self._ranked_spirals, key=lambda ranked: ranked[:4], reverse=True)[
-                :MAX_SPIRALS
-            ]
+        if spiral.size >= MIN_SPIRAL_FAILURES:
+            spiral.link = links.get(spiral.last.call)
+            self._spiral_count += 1
+            heapq.heappush(self._worst, (spiral.size, spiral.seconds, -self._spiral_count, spiral))
+            if len(self._worst) > MAX_SPIRALS:
+                heapq.heappop(self._worst)
 
     def worst_spirals(self) -> list[SessionSpiral]:
-        return [
-            entry[-1] for entry in sorted(self._ranked_spirals, key=lambda entry: entry[:4], reverse=True)[:MAX_SPIRALS]
-        ]
+        return [spiral for *_, spiral in sorted(self._worst, key=lambda entry: entry[:3], reverse=True)]
 
 
 _TARGET_ARGUMENTS = ("file_path", "path", "notebook_path", "filename", "file", "url", "query")
@@ -106,14 +96,17 @@ def _command_prefix(command: str) -> str:
 
 
 def _is_concurrent(earlier: Step, later: Step) -> bool:
-    """Return whether the later step started before the earlier one ended."""
+    """Return whether the later step started before the earlier one ended: the agent had not seen its failure yet."""
     return (
         bool(earlier.started_at and later.started_at)
         and later.started_at < earlier.started_at + earlier.duration_seconds * 1000
     )
 
 
-def _is_recovered_before(spiral: SessionSpiral, step: Step, links: dict[int, Link]) -> bool:
-    """Return whether the last failure of a spiral recovered before this step."""
-    link = links.get(spiral.call)
-    return link is not None and link.recovering_call < step.seq and step.call != spiral.call
+def _continues(spiral: SessionSpiral, step: Step, links: dict[int, Link]) -> bool:
+    """Return whether a failure belongs to a spiral: it is near the last one, which had not recovered before it."""
+    link = links.get(spiral.last.call)
+    is_recovered = link is not None and link.recovering_call < step.seq and step.call != spiral.last.call
+    return _is_concurrent(spiral.last, step) or (
+        step.seq - spiral.last.seq <= MAX_CALLS_BETWEEN_FAILURES and not is_recovered
+    )

@@ -6,7 +6,7 @@ Advice needs a minimum sample size, and every sentence names its sample size.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from mulligan.core.calls import TOOL_NAME_PATH
@@ -58,12 +58,12 @@ def to_percent(part: int, total: int) -> float | None:
 
 def finished_calls(cell: Cell) -> int:
     """Return the number of calls that succeeded or failed; cancelled and blocked calls are excluded."""
-    return cell.first_try + cell.recovered + cell.given_up
+    return cell.first_try + cell.recovered + cell.unrecovered
 
 
 def failed_calls(cell: Cell) -> int:
     """Return the number of calls with at least one failed attempt."""
-    return cell.recovered + cell.given_up
+    return cell.recovered + cell.unrecovered
 
 
 def to_facts(cell: Cell) -> dict[str, Any]:
@@ -80,23 +80,23 @@ def to_facts(cell: Cell) -> dict[str, Any]:
         "first_try": cell.first_try,
         "recovered": cell.recovered,
         "repaired": cell.repaired,
-        "unrecovered": cell.given_up,
+        "unrecovered": cell.unrecovered,
         "attempts": cell.attempts,
         "first_try_rate": to_percent(cell.first_try, finished_calls(cell)),
         "final_success_rate": to_percent(cell.first_try + cell.recovered, finished_calls(cell)),
         "recovered_rate": to_percent(cell.recovered, failed_calls(cell)),
         "repaired_rate": to_percent(cell.repaired, failed_calls(cell)),
-        "repairs": cell.suggested,
-        "repairs_succeeded": cell.hits,
-        "repair_success_rate": to_percent(cell.hits, cell.suggested),
+        "repairs": cell.repair_attempts,
+        "repairs_succeeded": cell.repair_successes,
+        "repair_success_rate": to_percent(cell.repair_successes, cell.repair_attempts),
         "latency_seconds": percentile_summary(cell.seconds, cell.micros),
         "time_to_recovery_seconds": percentile_summary(cell.to_repair),
-        "backoff_seconds": cell.waited / 1e6,
-        "retry_seconds": cell.retrying / 1e6,
+        "backoff_seconds": cell.backoff_micros / 1e6,
+        "retry_seconds": cell.retry_micros / 1e6,
         "tokens": cell.tokens,
         "recovery_tokens": cell.recovery_tokens,
         "repeats_after_compaction": cell.repeats,
-        "recovered_by": dict(sorted(cell.overcome.items(), key=lambda item: (-item[1], item[0]))),
+        "recovered_by": dict(sorted(cell.recovered_by.items(), key=lambda item: (-item[1], item[0]))),
         "kinds": {kind: to_kind_facts(kind_counters) for kind, kind_counters in rank_kinds(cell)},
         "by_attempt": count_by_attempt(cell),
         "corrected_arguments": [
@@ -143,8 +143,8 @@ def to_kind_facts(kind: KindCell) -> dict[str, Any]:
         "calls": kind.calls,
         "recovered": kind.recovered,
         "repaired": kind.repaired,
-        "unrecovered": kind.given_up,
-        "recovered_by": dict(sorted(kind.overcome.items(), key=lambda item: (-item[1], item[0]))),
+        "unrecovered": kind.unrecovered,
+        "recovered_by": dict(sorted(kind.recovered_by.items(), key=lambda item: (-item[1], item[0]))),
         "seconds_before": percentile_summary(kind.seconds, kind.micros),
     }
 
@@ -155,7 +155,7 @@ def rank_kinds(cell: Cell) -> list[tuple[str, KindCell]]:
 
 def list_corrected_arguments(cell: Cell) -> list[tuple[str, str, int]]:
     """Return arguments that changed before a call succeeded: path, operation, calls; most frequent first."""
-    corrections = ((*key.rpartition(" ")[::2], calls) for key, calls in cell.wrong.items())
+    corrections = ((*key.rpartition(" ")[::2], calls) for key, calls in cell.changed_arguments.items())
     return sorted(corrections, key=lambda correction: (-correction[2], correction[0], correction[1]))
 
 
@@ -175,102 +175,61 @@ class StatDifference(NamedTuple):
     verdict: str
 
 
-def compare_stats(baseline: Cell, candidate: Cell) -> list[StatDifference]:
-    """Compare the candidate with the baseline. Only significant differences are called better or worse."""
-    rates = [
-        (
-            "first-try success",
-            baseline.first_try,
-            finished_calls(baseline),
-            candidate.first_try,
-            finished_calls(candidate),
-            True,
-        ),
-        (
-            "final success",
-            *(
-                _count_successes(baseline),
-                finished_calls(baseline),
-                _count_successes(candidate),
-                finished_calls(candidate),
-            ),
-            True,
-        ),
-        (
-            "recovered calls",
-            baseline.recovered,
-            failed_calls(baseline),
-            candidate.recovered,
-            failed_calls(candidate),
-            True,
-        ),
-        (
-            "repaired, of successful calls",
-            baseline.repaired,
-            _count_successes(baseline),
-            candidate.repaired,
-            _count_successes(candidate),
-            False,
-        ),
-        ("runs without failure", *_count_successful_runs(baseline), *_count_successful_runs(candidate), True),
-    ]
-    differences = [StatDifference("calls", f"{baseline.calls:,}", f"{candidate.calls:,}", "")]
-    for name, part, total, second, second_total, is_higher_better in rates:
-        if total or second_total:
-            verdict = _compare_rates(part, total, second, second_total, is_higher_better)
-            differences.append(
-                StatDifference(name, format_share(part, total), format_share(second, second_total), verdict)
-            )
-    for name, fraction in (("p50 latency", 0.5), ("p95 latency", 0.95)):
-        first, then = percentile(baseline.seconds, fraction), percentile(candidate.seconds, fraction)
-        differences.append(
-            StatDifference(
-                name, format_time(first, len(baseline.seconds)), format_time(then, len(candidate.seconds)), ""
-            )
-        )
-    for kind in sorted(
-        baseline.kinds.keys() | candidate.kinds.keys(), key=lambda kind: (-_count_failures(candidate, kind), kind)
-    )[:5]:
-        part, second = _count_calls(baseline, kind), _count_calls(candidate, kind)
-        verdict = _compare_rates(part, baseline.calls, second, candidate.calls, False)
-        differences.append(
-            StatDifference(
-                f"calls with {kind}",
-                format_share(part, baseline.calls),
-                format_share(second, candidate.calls),
-                verdict,
-            )
-        )
-    return differences
-
-
 def _count_successes(cell: Cell) -> int:
     return cell.first_try + cell.recovered
 
 
-def _count_successful_runs(cell: Cell) -> tuple[int, int]:
-    runs = sum(cell.runs.values())
-    return runs - cell.runs.get("failure", 0), runs
+def _count_successful_runs(cell: Cell) -> int:
+    return sum(cell.runs.values()) - cell.runs.get("failure", 0)
 
 
-def _count_failures(cell: Cell, kind: str) -> int:
-    return cell.kinds[kind].failures if kind in cell.kinds else 0
+COMPARED_RATES: tuple[tuple[str, Callable[[Cell], int], Callable[[Cell], int], bool], ...] = (
+    ("first-try success", lambda cell: cell.first_try, finished_calls, True),
+    ("final success", _count_successes, finished_calls, True),
+    ("recovered calls", lambda cell: cell.recovered, failed_calls, True),
+    ("repaired, of successful calls", lambda cell: cell.repaired, _count_successes, False),
+    ("runs without failure", _count_successful_runs, lambda cell: sum(cell.runs.values()), True),
+)
+"""Name, part, total, and whether a higher rate is better."""
 
 
-def _count_calls(cell: Cell, kind: str) -> int:
-    return cell.kinds[kind].calls if kind in cell.kinds else 0
+def compare_stats(baseline: Cell, candidate: Cell) -> list[StatDifference]:
+    """Compare the candidate with the baseline. Only significant differences are called better or worse."""
+    cells = (baseline, candidate)
+    differences = [StatDifference("calls", f"{baseline.calls:,}", f"{candidate.calls:,}", "")]
+    differences += [
+        _compare_rates(name, (part(baseline), total(baseline)), (part(candidate), total(candidate)), is_higher_better)
+        for name, part, total, is_higher_better in COMPARED_RATES
+        if total(baseline) or total(candidate)
+    ]
+    for name, fraction in (("p50 latency", 0.5), ("p95 latency", 0.95)):
+        before, after = (format_time(percentile(cell.seconds, fraction), len(cell.seconds)) for cell in cells)
+        differences.append(StatDifference(name, before, after, ""))
+
+    def count(cell: Cell, kind: str, field: str) -> int:
+        return getattr(cell.kinds[kind], field) if kind in cell.kinds else 0
+
+    kinds = baseline.kinds.keys() | candidate.kinds.keys()
+    for kind in sorted(kinds, key=lambda kind: (-count(candidate, kind, "failures"), kind))[:5]:
+        first, second = ((count(cell, kind, "calls"), cell.calls) for cell in cells)
+        differences.append(_compare_rates(f"calls with {kind}", first, second, False))
+    return differences
 
 
-def _compare_rates(part: int, total: int, second: int, second_total: int, is_higher_better: bool) -> str:
+def _compare_rates(
+    name: str, first: tuple[int, int], second: tuple[int, int], is_higher_better: bool
+) -> StatDifference:
     """Compare two rates with a two-proportion z-test, given enough cases of both."""
-    if min(total, second_total) < 2 * MIN_SAMPLE_SIZE:
-        return "too few samples"
-    pooled = (part + second) / (total + second_total)
-    error = math.sqrt(pooled * (1 - pooled) * (1 / total + 1 / second_total))
-    difference = second / second_total - part / total
-    if not error or abs(difference) / error < MIN_STANDARD_ERRORS:
-        return "no significant difference"
-    return "better" if (difference > 0) is is_higher_better else "worse"
+    (part, total), (other_part, other_total) = first, second
+    verdict = "too few samples"
+    if min(total, other_total) >= 2 * MIN_SAMPLE_SIZE:
+        pooled = (part + other_part) / (total + other_total)
+        error = math.sqrt(pooled * (1 - pooled) * (1 / total + 1 / other_total))
+        difference = other_part / other_total - part / total
+        verdict = "better" if (difference > 0) is is_higher_better else "worse"
+        if not error or abs(difference) / error < MIN_STANDARD_ERRORS:
+            verdict = "no significant difference"
+    return StatDifference(name, format_share(*first), format_share(*second), verdict)
 
 
 # Advice
@@ -285,9 +244,10 @@ def build_advice(total: Cell, tools: Mapping[str, Cell], agents: Mapping[str, Ce
         *_advise_on_retries(total),
         *_advise_on_repair_reliance(agents),
     ]
-    if total.suggested >= 2 * MIN_SAMPLE_SIZE and total.hits < total.suggested / 2:
+    if total.repair_attempts >= 2 * MIN_SAMPLE_SIZE and total.repair_successes < total.repair_attempts / 2:
         sentences.append(
-            f"Only {total.hits:,} of {total.suggested:,} attempted repairs succeeded: raise the confidence threshold "
+            f"Only {total.repair_successes:,} of {total.repair_attempts:,} attempted repairs succeeded: raise the "
+            "confidence threshold "
             "(Policy.min_confidence)."
         )
     if total.repeats >= MIN_SAMPLE_SIZE:
@@ -328,7 +288,7 @@ def _advise_on_limits(total: Cell) -> Iterator[str]:
         if kind_counters.calls < MIN_SAMPLE_SIZE:
             continue
         if code == "rate_limit" and kind_counters.calls >= total.calls / 50:
-            recovered_by_retry = kind_counters.overcome.get("retry", 0)
+            recovered_by_retry = kind_counters.recovered_by.get("retry", 0)
             yield (
                 f"{kind_counters.calls:,} of {format_count(total.calls, 'call')} failed with {kind}; "
                 f"retries recovered {recovered_by_retry:,}. Make fewer concurrent calls or request a higher limit."
@@ -362,13 +322,10 @@ def _advise_on_arguments(tools: Mapping[str, Cell]) -> Iterator[str]:
 
 def _advise_on_retries(total: Cell) -> Iterator[str]:
     """Yield advice on attempts that rarely succeed."""
-    for number, attempt_count in sorted(total.made.items()):
-        success_count = total.worked.get(number, 0)
-        if (
-            number > 1
-            and attempt_count >= 2 * MIN_SAMPLE_SIZE
-            and success_count < attempt_count * MIN_ATTEMPT_SUCCESS_RATIO
-        ):
+    for number, attempt_count in sorted(total.later_attempts.items()):
+        success_count = total.later_successes.get(number, 0)
+        is_retry = number > 1 and attempt_count >= 2 * MIN_SAMPLE_SIZE
+        if is_retry and success_count < attempt_count * MIN_ATTEMPT_SUCCESS_RATIO:
             yield (
                 f"Attempt {number} succeeded {success_count:,} of {format_count(attempt_count, 'time')}: "
                 "allow fewer attempts (Policy.attempts)."

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import csv
 import io
+import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from mulligan.core.records import to_builtins
 from mulligan.redaction import sanitize
 
 MAX_LINE_CHARS = 100
 """Maximum length of untrusted text in one line."""
 DIM = "2"
+SHOWN_ID_CHARS = 12
+"""Characters of an id in a list: short enough to type, long enough to be unique."""
 MIN_TEXT_WIDTH = 10
 """Minimum width of a text column that is still readable."""
 
@@ -32,8 +36,18 @@ def trusted_line(text: object) -> str:
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(text))
 
 
+def to_facts(record: Any, *names: str) -> dict[str, Any]:
+    """Return a record as JSON. The named fields are present even if they have their defaults."""
+    return {name: getattr(record, name) for name in names} | dict(to_builtins(record))
+
+
 def format_count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    """Format a number with its noun, in the plural unless it is one."""
+    if number == 1:
+        return f"1 {noun}"
+    if noun.endswith("x"):
+        return f"{number:,} {noun}es"
+    return f"{number:,} {noun[:-1]}ies" if noun.endswith("ry") else f"{number:,} {noun}s"
 
 
 def format_duration(seconds: float) -> str:
@@ -54,6 +68,10 @@ def format_age(then: int, now: int) -> str:
         if number:
             return f"{number} {unit}{'s' if unit == 'day' and number > 1 else ''} ago"
     return f"{seconds} s ago"
+
+
+def format_timestamp(millis: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(millis / 1000))
 
 
 def format_share(part: int, total: int) -> str:
@@ -93,10 +111,15 @@ def render_table(columns: Sequence[TableColumn], facts: Iterable[Fact], width: i
     widths = [max(display_width(row[index]) for row in rows) for index in shown_indexes]
     if width is not None:
         shown_indexes = _fit_columns(columns, widths, width)
+    right = [index for index in shown_indexes if columns[index].is_right_aligned]
     for number, row in enumerate(rows):
-        cells = [pad_text(row[index], widths[index], columns[index].is_right_aligned) for index in shown_indexes]
-        text = ("  " + "  ".join(cells)).rstrip()
+        text = _align_row(row, widths, right, shown_indexes)
         yield text if number else style_heading(text, width, DIM)
+
+
+def _align_row(row: Sequence[str], widths: Sequence[int], right: Sequence[int], indexes: Iterable[int]) -> str:
+    cells = (pad_text(row[index], widths[index], index in right) for index in indexes)
+    return f"  {'  '.join(cells)}".rstrip()
 
 
 def _fit_columns(columns: Sequence[TableColumn], widths: list[int], width: int) -> list[int]:
@@ -139,11 +162,7 @@ def render_columns(rows: Iterable[Sequence[str]], right: Sequence[int] = (), wid
         return
     widths = [max(display_width(row[index]) for row in table_rows) for index in range(len(table_rows[0]))]
     for row in table_rows:
-        cells = [
-            pad_text(cell, cell_width, index in right)
-            for index, (cell, cell_width) in enumerate(zip(row, widths, strict=True))
-        ]
-        text = ("  " + "  ".join(cells)).rstrip()
+        text = _align_row(row, widths, right, range(len(widths)))
         yield text if width is None else truncate(text, width)
 
 

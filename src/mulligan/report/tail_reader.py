@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from mulligan.core.events import RunEnded, StepEnded
-from mulligan.core.records import History, Step
+from mulligan.core.records import History, Record, Step
 from mulligan.store.base import DEFAULT_TENANT, RunQuery, Store
 
 START_LOOKBACK_MS = 3_600_000
@@ -21,19 +21,38 @@ MAX_OPEN_RUNS = 50
 """Maximum number of open runs that are polled although they are no longer among the newest."""
 
 
+class StepQuery(Record, frozen=True):
+    """Filters for attempts as they end: of their run, and of the attempt itself."""
+
+    agent: str | None = None
+    session: str | None = None
+    environment: str | None = None
+    version: str | None = None
+    model: str | None = None
+    tool: str | None = None
+    kind: str | None = None
+    """`tool/timeout`, or `tool/` for all kinds of a type."""
+    failures: bool = False
+
+    def matches(self, step: Step) -> bool:
+        """Return whether an attempt of a matching run matches."""
+        if (self.failures and not step.has_failed) or (self.tool is not None and step.name != self.tool):
+            return False
+        if self.kind is None:
+            return True
+        failure_kind = str(step.failure.kind) if step.failure is not None else ""
+        return failure_kind.startswith(self.kind) if self.kind.endswith("/") else failure_kind == self.kind
+
+
 class TailReader:
     """Reader that reports each attempt and each end of a run once, ordered by end time."""
 
-    def __init__(
-        self,
-        query: RunQuery,
-        tool: str | None = None,
-        kind: str | None = None,
-        is_failures_only: bool = False,
-        tenant: str = DEFAULT_TENANT,
-    ) -> None:
+    def __init__(self, query: StepQuery, since: int, limit: int = RUNS_PER_POLL, tenant: str = DEFAULT_TENANT) -> None:
         self._query = query
-        self._tool, self._kind, self._is_failures_only = tool, kind, is_failures_only
+        self._run_query = RunQuery(
+            agent=query.agent, session=query.session, environment=query.environment, version=query.version,
+            model=query.model, since=since, limit=limit,
+        )  # fmt: skip
         self._tenant = tenant
         self._reported_steps: dict[str, set[int]] = {}
         """Reported step numbers by run id; 0 stands for the end of the run."""
@@ -62,7 +81,7 @@ class TailReader:
 
     def _read_newest(self, store: Store) -> Iterator[History]:
         """Yield the newest runs, and older pages until a known run or the limit."""
-        query, read_count = self._query, 0
+        query, read_count = self._run_query, 0
         while read_count < MAX_NEW_RUNS_PER_POLL:
             page = store.runs(self._tenant, query)
             yield from page
@@ -84,18 +103,8 @@ class TailReader:
 
     def _events(self, history: History) -> Iterator[tuple[int, StepEnded | RunEnded]]:
         for step in history.steps:
-            if self._matches_filters(step):
+            if self._query.matches(step):
                 yield step.started_at + int(step.duration_seconds * 1000), StepEnded(step)
         run = history.run
-        if run.end_reason is not None and not (self._is_failures_only or self._tool or self._kind):
+        if run.end_reason is not None and not (self._query.failures or self._query.tool or self._query.kind):
             yield run.ended_at or run.started_at, RunEnded(run)
-
-    def _matches_filters(self, step: Step) -> bool:
-        if self._is_failures_only and not step.has_failed:
-            return False
-        if self._tool is not None and step.name != self._tool:
-            return False
-        if self._kind is None:
-            return True
-        failure_kind = str(step.failure.kind) if step.failure is not None else ""
-        return failure_kind.startswith(self._kind) if self._kind.endswith("/") else failure_kind == self._kind

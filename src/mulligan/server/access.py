@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import ipaddress
-import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Callable
+from html import escape
+from typing import Literal, NamedTuple
 from urllib.parse import quote
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
-from starlette.routing import Route
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mulligan.server.errors import ApiError
-from mulligan.server.sign_in import SignInSessions
-from mulligan.server.tokens import ROLE_PERMISSIONS, Token, Tokens
-from mulligan.store import audit
+from mulligan.server.responses import ApiError
+from mulligan.server.tokens import Token, Tokens
 from mulligan.store.base import DEFAULT_TENANT
 
-log = logging.getLogger("mulligan")
-
 RequiredRole = Literal["nothing", "ingest", "read", "admin"]
-Endpoint = Callable[[Request], Awaitable[Response]]
 SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -114,107 +108,24 @@ def cookie_name(request: Request) -> str:
     return f"mulligan_{(request.scope.get('server') or ('', 0))[1]}"
 
 
-class AccessState(Protocol):
-    """Part of the server that decides who may call it: rules, credentials and quotas."""
-
-    rules: AccessRules
-    tokens: Tokens
-    sessions: SignInSessions
-    browser_sessions: BrowserSessions
-    clock: Callable[[], int]
-
-    @property
-    def is_stale(self) -> bool:
-        """Return whether tokens or tenants must be reloaded."""
-
-    def refresh(self) -> None:
-        """Reload tokens, tenants and signed-out sessions from the store."""
-
-    async def run_in_reader(self, function: Callable[[], None]) -> None:
-        """Call a blocking function on a reader thread."""
-
-    async def charge_quotas(self, caller: Caller, **amounts: int) -> None:
-        """Charge the amounts to the tenant's quotas. Raise `ApiError` if a quota is exhausted."""
-
-
-def authorize(request: Request, required_role: RequiredRole, server: AccessState) -> Caller:
-    """Authenticate the request and check its role. Raise `ApiError` with the missing credential or role."""
-    rules, now = server.rules, server.clock()
-    authorization = request.headers.get("authorization")
-    if authorization is not None:
-        identified_caller = _authenticate_token(authorization, server.tokens, now)
-    elif (cookie := request.cookies.get(server.sessions.cookie_name)) and (
-        token := server.sessions.find_token(cookie, now)
-    ):
-        identified_caller = _caller_for_token(token)
-    elif (cookie := request.cookies.get(cookie_name(request))) and (
-        browser_caller := server.browser_sessions.find(cookie)
-    ):
-        identified_caller = browser_caller
-    elif rules.is_open or (required_role == "ingest" and rules.is_local):
-        identified_caller = Caller()
-    else:
-        raise _unauthorized(
-            "No credentials. Open the URL that `mulligan serve` printed, or send a token: "
-            "Authorization: Bearer TOKEN (create one: mulligan token create)."
-        )
-    if required_role not in ROLE_PERMISSIONS[identified_caller.role]:
-        raise ApiError(
-            403,
-            "forbidden",
-            f"The role {identified_caller.role} is not sufficient. Use a token with the role {required_role}.",
-        )
-    return identified_caller
-
-
-def _authenticate_token(authorization: str, tokens: Tokens, now: int) -> Caller:
+def authenticate_token(authorization: str, tokens: Tokens, now: int) -> Caller:
+    """Return the caller of an Authorization header. Raise `ApiError` unless its token is active."""
     scheme, _, secret = authorization.partition(" ")
     token = tokens.find_by_secret(secret.strip()) if scheme.lower() == "bearer" else None
     if token is None:
-        raise _unauthorized("Unknown token. Send it as: Authorization: Bearer TOKEN")
+        raise unauthorized("Unknown token. Send it as: Authorization: Bearer TOKEN")
     state = token.state(now)
     if state != "active":
-        raise _unauthorized(f"This token is {state}. Create a new one: mulligan token create")
-    return _caller_for_token(token)
+        raise unauthorized(f"This token is {state}. Create a new one: mulligan token create")
+    return caller_for_token(token)
 
 
-def _caller_for_token(token: Token) -> Caller:
+def caller_for_token(token: Token) -> Caller:
     return Caller(token.tenant, token.writer, token.role, token.id, token.principal or token.name or token.id)
 
 
-def _unauthorized(message: str) -> ApiError:
+def unauthorized(message: str) -> ApiError:
     return ApiError(401, "unauthorised", message, headers={"WWW-Authenticate": 'Bearer realm="mulligan"'})
-
-
-def protected_route(
-    server: AccessState, path: str, endpoint: Endpoint, required_role: RequiredRole, *methods: str
-) -> Route:
-    """Build a route that authenticates first. The endpoint reads `request.state.caller`."""
-
-    async def guarded(request: Request) -> Response:
-        try:
-            if required_role != "nothing":
-                if server.is_stale:
-                    await server.run_in_reader(server.refresh)
-                request.state.caller = current_caller = authorize(request, required_role, server)
-                await server.charge_quotas(current_caller, requests=1)
-                audit.set_actor(
-                    audit.Actor(
-                        current_caller.name or "dashboard",
-                        "api" if "/v1/" in path else "page",
-                        current_caller.token,
-                    )
-                )
-            return await endpoint(request)
-        except ApiError as error:
-            return error_response(request, error)
-        except Exception:
-            log.exception("Internal error at %s %s", request.method, path)
-            return error_response(request, ApiError(500, "fault", "Internal server error. See the server's log."))
-
-    # An id may contain slashes, and escaped slashes arrive here decoded.
-    full_path = path.replace("{id}", "{id:path}")
-    return Route(full_path, guarded, methods=list(methods or ("GET",)), name=f"{(methods or ('GET',))[0]} {path}")
 
 
 def error_response(request: Request, error: ApiError) -> Response:
@@ -223,7 +134,7 @@ def error_response(request: Request, error: ApiError) -> Response:
         if error.status == 401:
             link_html = _SIGN_IN_LINK.format(next=sign_in_url(_requested_path(request)))
             refresh_html = _REFRESH_META if _is_cross_site_navigation(request) else ""
-        page = _ERROR_PAGE.format(message=_escape_html(error.message), way=link_html, again=refresh_html)
+        page = _ERROR_PAGE.format(message=escape(error.message, quote=False), way=link_html, again=refresh_html)
         return HTMLResponse(page, error.status, error.headers)
     return JSONResponse(error.facts, error.status, error.headers)
 
@@ -268,25 +179,6 @@ def safe_redirect_path(target_path: str) -> str:
         and target_path.isprintable()
     )
     return quote(target_path, safe="/?&=%+:;,@!$'()*~") if is_safe_path and len(target_path) < 2000 else "/"
-
-
-def _escape_html(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def entry_routes(server: AccessState) -> Iterable[Route]:
-    """Build the route of the one-time URL."""
-
-    async def enter(request: Request) -> Response:
-        cookie = server.browser_sessions.redeem_ticket(request.path_params["ticket"])
-        if cookie is None:
-            message = "This one-time URL is used or not from this server. Open the latest URL of `mulligan serve`."
-            raise ApiError(403, "used", message)
-        answer = RedirectResponse("/", 303)
-        answer.set_cookie(cookie_name(request), cookie, httponly=True, samesite="strict", path="/")
-        return answer
-
-    return [protected_route(server, f"{ENTRY_PATH}/{{ticket}}", enter, "nothing")]
 
 
 class AccessMiddleware:

@@ -7,7 +7,7 @@ import contextlib
 import contextvars
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -16,27 +16,26 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Match, Route
 
 from mulligan.core.events import AnyEvent
 from mulligan.core.failure import StoreError, UnsupportedOperationError
 from mulligan.server import access
-from mulligan.server.access import AccessMiddleware, AccessRules, BrowserSessions, Caller
-from mulligan.server.errors import ApiError, invalid, store_unavailable
+from mulligan.server.access import AccessMiddleware, AccessRules, BrowserSessions, Caller, RequiredRole
 from mulligan.server.group_commit import Committer
-from mulligan.server.payload_conversion import PayloadConverter
+from mulligan.server.limits import Quotas, RateLimiter, SignInLimiter
+from mulligan.server.payloads import PayloadConverter
 from mulligan.server.prune_scheduler import Pruner
-from mulligan.server.quotas import Quotas
-from mulligan.server.rate_limits import RateLimiter
-from mulligan.server.sign_in import SignInLimiter, SignInSessions
-from mulligan.server.tenant_queries import TenantQueries
+from mulligan.server.responses import ApiError, internal_error, invalid, store_unavailable
 from mulligan.server.tenants import MEASURES
-from mulligan.server.tokens import Tokens
+from mulligan.server.tokens import ROLE_PERMISSIONS, SignInSessions, Tokens
+from mulligan.store import audit
 from mulligan.store.base import Batch, Store
 
 log = logging.getLogger("mulligan")
 
+Endpoint = Callable[[Request], Awaitable[Response]]
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -88,9 +87,60 @@ class Server:
         self.tenants.refresh()
         self.sessions.load()
 
-    def queries_for(self, caller: Caller) -> TenantQueries:
-        """Return the queries of the caller's tenant, used by the API and the dashboard."""
-        return TenantQueries(self.store, caller.tenant, self.clock())
+    def route(self, path: str, endpoint: Endpoint, required_role: RequiredRole, *methods: str) -> Route:
+        """Build a route that authenticates first. The endpoint reads `request.state.caller`."""
+
+        async def guarded(request: Request) -> Response:
+            try:
+                if required_role != "nothing":
+                    if self.is_stale:
+                        await self.run_in_reader(self.refresh)
+                    request.state.caller = caller = self._authorize(request, required_role)
+                    await self.charge_quotas(caller, requests=1)
+                    via: audit.Via = "api" if "/v1/" in path else "page"
+                    audit.set_actor(audit.Actor(caller.name or "dashboard", via, caller.token))
+                return await endpoint(request)
+            except ApiError as error:
+                return access.error_response(request, error)
+            except Exception:
+                log.exception("Internal error at %s %s", request.method, path)
+                return access.error_response(request, internal_error())
+
+        # An id may contain slashes, and escaped slashes arrive here decoded.
+        full_path, used_methods = path.replace("{id}", "{id:path}"), methods or ("GET",)
+        return Route(full_path, guarded, methods=list(used_methods), name=f"{used_methods[0]} {path}")
+
+    def _authorize(self, request: Request, required_role: RequiredRole) -> Caller:
+        """Authenticate the request and check its role. Raise `ApiError` with the missing credential or role."""
+        now, cookies = self.clock(), request.cookies
+        authorization = request.headers.get("authorization")
+        if authorization is not None:
+            caller = access.authenticate_token(authorization, self.tokens, now)
+        elif token := self.sessions.find_token(cookies.get(self.sessions.cookie_name, ""), now):
+            caller = access.caller_for_token(token)
+        elif browser_caller := self.browser_sessions.find(cookies.get(access.cookie_name(request), "")):
+            caller = browser_caller
+        elif self.rules.is_open or (required_role == "ingest" and self.rules.is_local):
+            caller = Caller()
+        else:
+            raise access.unauthorized(
+                "No credentials. Open the URL that `mulligan serve` printed, or send a token: "
+                "Authorization: Bearer TOKEN (create one: mulligan token create)."
+            )
+        if required_role not in ROLE_PERMISSIONS[caller.role]:
+            message = f"The role {caller.role} is not sufficient. Use a token with the role {required_role}."
+            raise ApiError(403, "forbidden", message)
+        return caller
+
+    async def enter(self, request: Request) -> Response:
+        """Exchange the ticket of a one-time URL for a cookie."""
+        cookie = self.browser_sessions.redeem_ticket(request.path_params["ticket"])
+        if cookie is None:
+            message = "This one-time URL is used or not from this server. Open the latest URL of `mulligan serve`."
+            raise ApiError(403, "used", message)
+        answer = RedirectResponse("/", 303)
+        answer.set_cookie(access.cookie_name(request), cookie, httponly=True, samesite="strict", path="/")
+        return answer
 
     async def run_in_reader(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a blocking function on a reader thread, so that the event loop stays free.
@@ -191,10 +241,11 @@ def build_app(
         return access.error_response(request, api_error)
 
     async def handle_internal_error(request: Request, error: Exception) -> Response:
-        return access.error_response(request, ApiError(500, "fault", "Internal server error. See the server's log."))
+        return access.error_response(request, internal_error())
 
+    entry_route = server.route(f"{access.ENTRY_PATH}/{{ticket}}", server.enter, "nothing")
     return Starlette(
-        routes=[*access.entry_routes(server), *(route for group in groups for route in group(server))],
+        routes=[entry_route, *(route for group in groups for route in group(server))],
         middleware=[Middleware(AccessMiddleware, rules=server.rules, log_request=log_request)],
         exception_handlers={HTTPException: handle_http_error, Exception: handle_internal_error},
         lifespan=lifespan,

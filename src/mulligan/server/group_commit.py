@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from mulligan.core.events import AnyEvent, LessonLearned
 from mulligan.core.failure import StoreError
-from mulligan.learn.lessons.scheduler import ConsolidationScheduler
-from mulligan.server.errors import ApiError, rate_limited, store_unavailable
+from mulligan.learn.lessons import ConsolidationScheduler
+from mulligan.server.responses import ApiError, internal_error, rate_limited, store_unavailable
 from mulligan.store.base import Batch, Store
 
 log = logging.getLogger("mulligan")
@@ -173,7 +173,7 @@ def _to_api_error(error: Exception) -> ApiError:
         log.warning("%s", error)
         return store_unavailable("The store is not writable. No record of this request was stored. Retry later.")
     log.error("Batch not stored", exc_info=error)
-    return ApiError(500, "fault", "Not stored: internal server error. See the server's log.")
+    return internal_error("Not stored: internal server error. See the server's log.")
 
 
 def resolve_batch(pending_batch: _PendingBatch, result: int | ApiError) -> None:

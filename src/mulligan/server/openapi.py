@@ -1,57 +1,52 @@
-"""GET /openapi.json and /docs: the API description, derived from the types and parameters that the routes use."""
+"""The API description for /openapi.json and /docs, derived from the types and parameters that the routes use."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
-from starlette.routing import BaseRoute
+from starlette.responses import Response
 
 from mulligan import __version__
 from mulligan.core.events import AnyEvent
 from mulligan.core.failure import Kind
-from mulligan.server import lesson_routes
-from mulligan.server.access import protected_route
-from mulligan.server.app import Server
-from mulligan.server.lesson_routes import LessonDecisionPayload
+from mulligan.report.resources import MAX_TIMESTAMP_MS, Parameter
 from mulligan.server.payloads import (
     BatchPayload,
     FailurePayload,
     FailurePayloads,
+    LessonDecisionPayload,
     RunPayload,
     RunPayloads,
     StepPayload,
     StepPayloads,
 )
-from mulligan.server.queries import QUERY_ENDPOINTS
-from mulligan.server.responses import json_response
 from mulligan.store import wire_protocol
+from mulligan.store.base import Store
+
+Answer = Callable[[Store, str, dict[str, Any], Request], Response]
+"""Function that answers a query for a tenant with the values of its parameters."""
+
+
+class QueryEndpoint(NamedTuple):
+    """Declaration of one query endpoint."""
+
+    path: str
+    summary: str
+    parameters: tuple[Parameter, ...]
+    answer: Answer
+    response_schema: str
+    """Name of the response schema."""
+    has_csv: bool = False
+    """Whether the response is also available as CSV."""
+    role: Literal["read", "admin"] = "read"
+
 
 SCHEMA_REFERENCE = "#/components/schemas/{name}"
-STORED_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "required": ["new"],
-    "properties": {
-        "new": {"type": "integer", "minimum": 0, "description": "Number of new records."},
-        "offset": {"type": "integer"},
-        "runs": {"type": "array", "items": {"type": "string"}},
-    },
-}
-ERROR_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "required": ["error", "message"],
-    "properties": {
-        "error": {"type": "string", "description": "Error code for programs."},
-        "message": {"type": "string", "description": "Message for people."},
-        "field": {"type": "string", "description": "Path of the invalid field in the request."},
-        "code": {"type": "integer"},
-    },
-}
+LESSON_PATH = "/v1/lessons/{id}"
 STATUSES = {
     400: "Invalid request. field and message name the cause.",
     401: "Missing, unknown, expired or revoked token.",
@@ -64,62 +59,69 @@ STATUSES = {
     429: "Rate limit or quota exceeded. Retry after Retry-After.",
     503: "Store unavailable. Retry after Retry-After.",
 }
-REQUESTS: tuple[tuple[str, str, Any, Any], ...] = (
+ALL_STATUSES = (401, 403, 421, 503)
+BODY_STATUSES = (400, 408, 413, 415, 429)
+RECALL_SUMMARY = "Return what recovered the same failure in earlier runs"
+OUTCOME_SUMMARY = "Report the outcome of a fix whose calls are not stored here"
+REQUESTS: tuple[tuple[str, str, Any, str], ...] = (
     ("/v1/runs", "Send runs with their steps and failures", RunPayloads, "Stored"),
     ("/v1/steps", "Send steps of runs", StepPayloads, "Stored"),
     ("/v1/failures", "Send failures of steps or runs", FailurePayloads, "Stored"),
     ("/v1/batch", "Send events in the format of mulligan's journal", BatchPayload, "Stored"),
-    (
-        "/v1/recall",
-        "Return what recovered the same failure in earlier runs",
-        wire_protocol.RecallRequest,
-        "RecallResponse",
-    ),
-    (
-        "/v1/outcomes",
-        "Report the outcome of a fix whose calls are not stored here",
-        wire_protocol.OutcomeReport,
-        "Outcome",
-    ),
-    (
-        lesson_routes.PATH,
-        "Approve, disable or revoke a lesson",
-        LessonDecisionPayload,
-        "Lesson",
-    ),
+    ("/v1/recall", RECALL_SUMMARY, wire_protocol.RecallRequest, "RecallResponse"),
+    ("/v1/outcomes", OUTCOME_SUMMARY, wire_protocol.OutcomeReport, "Outcome"),
+    (LESSON_PATH, "Approve, disable or revoke a lesson", LessonDecisionPayload, "Lesson"),
 )
+DOCUMENTED_PAYLOADS = (
+    RunPayload, StepPayload, FailurePayload, BatchPayload, wire_protocol.RecallRequest, wire_protocol.OutcomeReport,
+    LessonDecisionPayload,
+)  # fmt: skip
 OTLP = (
     ("/v1/traces", "Send OpenTelemetry traces", "resourceSpans"),
     ("/v1/logs", "Send OpenTelemetry logs with calls", "resourceLogs"),
     ("/v1/metrics", "Accept OpenTelemetry metrics without storing them", "resourceMetrics"),
 )
-REQUIRED_FIELDS = {"Audit": ("audit", "next", "now"),
-         "Runs": ("runs", "next", "now"), "Patterns": ("patterns", "next", "now"), "Fixes": ("fixes", "next", "now"),
-         "Lessons": ("lessons", "next", "now"), "Lesson": ("id", "tool", "state", "source"),
-         "Parts": ("next", "now"), "Run": ("id", "status", "calls", "run"), "Pattern": ("id", "kind", "occurrences"),
-         "Stats": ("total", "total_runs", "total_failures", "success_rate", "failure_breakdown")}  # fmt: skip
-
-
-ID_PARAMETER: dict[str, Any] = {
-    "name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1},
+LIST_SCHEMAS = {
+    "runs": "Runs", "patterns": "Patterns", "fixes": "Fixes", "lessons": "Lessons", "tools": "Parts",
+    "agents": "Parts", "audit": "Audit",
 }  # fmt: skip
-
-
-def build_routes(server: Server) -> Iterable[BaseRoute]:
-    async def openapi(request: Request) -> Response:
-        return json_response(build_document())
-
-    async def docs(request: Request) -> Response:
-        return HTMLResponse(render_page())
-
-    async def style(request: Request) -> Response:
-        return Response(CSS, media_type="text/css")
-
-    return [
-        protected_route(server, "/openapi.json", openapi, "nothing"),
-        protected_route(server, "/docs", docs, "nothing"),
-        protected_route(server, "/docs.css", style, "nothing"),
-    ]
+"""Response schemas of the lists, by resource."""
+REQUIRED_FIELDS: dict[str, tuple[str, ...]] = {
+    **{schema: (name, "next", "now") for name, schema in LIST_SCHEMAS.items()},
+    "Parts": ("next", "now"),
+    "Lesson": ("id", "tool", "state", "source"),
+    "Run": ("id", "status", "calls", "run"),
+    "Pattern": ("id", "kind", "occurrences"),
+    "Stats": ("total", "total_runs", "total_failures", "success_rate", "failure_breakdown"),
+    "Outcome": ("stored",),
+    "Health": ("status",),
+}
+SCHEMAS: dict[str, Any] = {
+    "Stored": {
+        "type": "object",
+        "required": ["new"],
+        "properties": {
+            "new": {"type": "integer", "minimum": 0, "description": "Number of new records."},
+            "offset": {"type": "integer"},
+            "runs": {"type": "array", "items": {"type": "string"}},
+        },
+    },
+    "Error": {
+        "type": "object",
+        "required": ["error", "message"],
+        "properties": {
+            "error": {"type": "string", "description": "Error code for programs."},
+            "message": {"type": "string", "description": "Message for people."},
+            "field": {"type": "string", "description": "Path of the invalid field in the request."},
+            "code": {"type": "integer"},
+        },
+    },
+    "Exported": {"type": "object", "properties": {"partialSuccess": {"type": "object"}}},
+    **{name: {"type": "object", "required": list(fields)} for name, fields in REQUIRED_FIELDS.items()},
+}
+ID_PARAMETER = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+TEXT: dict[str, Any] = {"schema": {"type": "string"}}
 
 
 def _schema_hook(type: type) -> dict[str, Any]:
@@ -128,63 +130,61 @@ def _schema_hook(type: type) -> dict[str, Any]:
     raise NotImplementedError(str(type))
 
 
-@cache
-def build_document() -> dict[str, Any]:
+def parameter_schema(parameter: Parameter) -> dict[str, Any]:
+    """Return the JSON schema of a parameter."""
+    schema: dict[str, Any]
+    match parameter.type:
+        case "choice":
+            schema = {"type": "string", "enum": list(parameter.choices)}
+        case "count":
+            schema = {"type": "integer", "minimum": 1, "maximum": parameter.maximum}
+        case "clock":
+            schema = {"type": "integer", "minimum": 0, "maximum": MAX_TIMESTAMP_MS}
+        case "flag":
+            schema = {"type": "boolean"}
+        case "moment":
+            schema = {"type": "string", "examples": ["24h", "7d", "2026-01-31"], "maxLength": 1000}
+        case _:
+            schema = {"type": "string", "maxLength": 1000}
+    return schema | ({"default": parameter.default} if parameter.default is not None else {})
+
+
+def build_document(endpoints: Iterable[QueryEndpoint]) -> dict[str, Any]:
     """Build the OpenAPI 3.1 document."""
     types = [payload_type for _, _, payload_type, _ in REQUESTS]
     types += [RunPayload, StepPayload, FailurePayload, AnyEvent, wire_protocol.RecallResponse]
-    request_schemas, schemas = msgspec.json.schema_components(
-        types, schema_hook=_schema_hook, ref_template=SCHEMA_REFERENCE
-    )
-    schemas = dict(schemas)
-    schemas_by_path = {path: schema for (path, *_), schema in zip(REQUESTS, request_schemas, strict=False)}
-    schemas |= {"Stored": STORED_SCHEMA, "Error": ERROR_SCHEMA, "Outcome": {"type": "object", "required": ["stored"]}}
-    schemas |= {
-        name: {"type": "object", "required": list(required_fields)} for name, required_fields in REQUIRED_FIELDS.items()
-    }
+    bodies, schemas = msgspec.json.schema_components(types, schema_hook=_schema_hook, ref_template=SCHEMA_REFERENCE)
     paths: dict[str, Any] = {}
-    for path, summary, _, response_schema in REQUESTS:
-        missing = (404,) if path == "/v1/outcomes" or "{" in path else ()
-        body = {"required": True, "content": {"application/json": {"schema": schemas_by_path[path]}}}
-        paths[path] = {
-            "post": _operation(summary, path, "post", response_schema, (400, 408, 413, 415, 429, *missing))
-            | {"requestBody": body}
-        }
-        if "{id}" in path:
-            paths[path]["post"]["parameters"] = [ID_PARAMETER]
+    for (path, summary, _, schema), body in zip(REQUESTS, bodies, strict=False):
+        statuses = (*BODY_STATUSES, 404) if path in ("/v1/outcomes", LESSON_PATH) else BODY_STATUSES
+        content = {"application/json": {"schema": body}}
+        paths.setdefault(path, {})["post"] = _operation(summary, path, "post", schema, statuses, content)
     for path, summary, field in OTLP:
-        types_of = {
-            "application/json": {
-                "schema": {"type": "object", "required": [field], "properties": {field: {"type": "array"}}}
-            },
-            "application/x-protobuf": {"schema": {"type": "string", "format": "binary"}},
-        }
-        operation = _operation(summary, path, "post", "Exported", (400, 408, 413, 415, 429))
+        export = {"type": "object", "required": [field], "properties": {field: {"type": "array"}}}
+        content = {"application/json": {"schema": export}, "application/x-protobuf": BINARY}
+        operation = _operation(summary, path, "post", "Exported", BODY_STATUSES, content)
         for status in ("200", "400", "429", "503"):
-            binary_content = {"schema": {"type": "string", "format": "binary"}}
-            operation["responses"].get(status, {}).setdefault("content", {})["application/x-protobuf"] = binary_content
-        paths[path] = {"post": operation | {"requestBody": {"required": True, "content": types_of}}}
-    schemas["Exported"] = {"type": "object", "properties": {"partialSuccess": {"type": "object"}}}
-    for query in QUERY_ENDPOINTS:
-        missing = (404,) if "{" in query.path else ()
-        operation = _operation(query.summary, query.path, "get", query.response_schema, (400, *missing))
+            operation["responses"][status]["content"]["application/x-protobuf"] = BINARY
+        paths[path] = {"post": operation}
+    for endpoint in endpoints:
+        missing = [404] if "{" in endpoint.path else []
+        operation = _operation(endpoint.summary, endpoint.path, "get", endpoint.response_schema, [400, *missing])
         operation["parameters"] = [
-            {"name": parameter.name, "in": "query", "description": parameter.description, "schema": parameter.schema}
-            for parameter in query.parameters
-        ]
-        if "{id}" in query.path:
-            operation["parameters"].append(ID_PARAMETER)
-        if query.has_csv:
-            operation["responses"]["200"]["content"]["text/csv"] = {"schema": {"type": "string"}}
-        paths.setdefault(query.path, {})["get"] = operation
-    prometheus_response = {
-        "200": {"description": "Prometheus text.", "content": {"text/plain": {"schema": {"type": "string"}}}}
-    }
-    paths["/metrics"] = {"get": _operation("Metrics for Prometheus", "/metrics", "get", "Stats", ())}
-    paths["/metrics"]["get"]["responses"] |= prometheus_response
+            {
+                "name": parameter.name,
+                "in": "query",
+                "description": parameter.description,
+                "schema": parameter_schema(parameter),
+            }
+            for parameter in endpoint.parameters
+        ] + operation.get("parameters", [])
+        if endpoint.has_csv:
+            operation["responses"]["200"]["content"]["text/csv"] = TEXT
+        paths.setdefault(endpoint.path, {})["get"] = operation
+    paths["/metrics"] = {"get": _operation("Metrics for Prometheus", "/metrics", "get", "Stats")}
+    paths["/metrics"]["get"]["responses"]["200"] = {"description": "Prometheus text.", "content": {"text/plain": TEXT}}
     for path, summary in (("/healthz", "Liveness of the process"), ("/readyz", "Readiness of the store")):
-        paths[path] = {"get": _operation(summary, path, "get", "Health", ()) | {"security": []}}
-    schemas["Health"] = {"type": "object", "required": ["status"]}
+        paths[path] = {"get": _operation(summary, path, "get", "Health") | {"security": []}}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -194,24 +194,33 @@ def build_document() -> dict[str, Any]:
         },
         "security": [{"token": []}, {}],
         "paths": paths,
-        "components": {"schemas": schemas, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+        "components": {
+            "schemas": {**schemas, **SCHEMAS},
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
     }
 
 
-def _operation(summary: str, path: str, method: str, response_schema: str, statuses: tuple[int, ...]) -> dict[str, Any]:
-    error = {"application/json": {"schema": {"$ref": SCHEMA_REFERENCE.format(name="Error")}}}
-    responses: dict[str, Any] = {
-        "200": {
-            "description": "Stored." if method == "post" else "Response.",
-            "content": {"application/json": {"schema": {"$ref": SCHEMA_REFERENCE.format(name=response_schema)}}},
-        }
-    }
-    for status in sorted({*statuses, 401, 403, 421, 503}):
-        responses[str(status)] = {"description": STATUSES[status], "content": dict(error)}
+def _operation(
+    summary: str, path: str, method: str, schema: str, statuses: Sequence[int] = (), content: Any = None
+) -> dict[str, Any]:
+    reference = {"schema": {"$ref": SCHEMA_REFERENCE.format(name=schema)}}
+    description = "Stored." if method == "post" else "Response."
+    responses: dict[str, Any] = {"200": {"description": description, "content": {"application/json": reference}}}
+    for status in sorted({*statuses, *ALL_STATUSES}):
+        error = {"schema": {"$ref": SCHEMA_REFERENCE.format(name="Error")}}
+        responses[str(status)] = {"description": STATUSES[status], "content": {"application/json": error}}
         if status in (429, 503):
             responses[str(status)]["headers"] = {"Retry-After": {"schema": {"type": "integer"}}}
     name = path.strip("/").replace("/", "_").replace("{", "").replace("}", "").replace(".", "_")
-    return {"summary": summary.rstrip("."), "operationId": f"{method}_{name}", "responses": responses}
+    operation: dict[str, Any] = {
+        "summary": summary.rstrip("."),
+        "operationId": f"{method}_{name}",
+        "responses": responses,
+    }
+    if "{id}" in path:
+        operation["parameters"] = [ID_PARAMETER]
+    return operation | ({"requestBody": {"required": True, "content": content}} if content else {})
 
 
 CSS = """
@@ -223,48 +232,37 @@ th, td { text-align: left; padding: .15rem 1rem .15rem 0; vertical-align: top; }
 """
 
 
-@cache
-def render_page() -> str:
+def render_page(document: dict[str, Any]) -> str:
     """Render the OpenAPI document as an HTML page without scripts."""
-    api_document = build_document()
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
         "<title>mulligan API</title><link rel=stylesheet href=/docs.css><main><h1>mulligan API</h1>",
-        f"<p>{escape(api_document['info']['description'])} As <a href=/openapi.json>OpenAPI 3.1</a>.</p>",
+        f"<p>{escape(document['info']['description'])} As <a href=/openapi.json>OpenAPI 3.1</a>.</p>",
     ]
-    for path, methods in api_document["paths"].items():
-        for method, definition in methods.items():
-            parts.append(
-                f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{escape(definition['summary'])}.</p>"
-            )
-            if body := definition.get("requestBody"):
-                content_links = [
-                    _media_type_link(kind, media_type["schema"]) for kind, media_type in body["content"].items()
-                ]
-                parts.append(f"<p>Send {' or '.join(content_links)}.</p>")
-            if parameters := definition.get("parameters"):
-                rows = "".join(
-                    f"<tr><td><code>{escape(parameter['name'])}</code><td>{escape(_describe_type(parameter['schema']))}"
-                    f"<td>{escape(parameter.get('description', ''))}"
-                    for parameter in parameters
-                )
-                parts.append(f"<div><table><tr><th>Parameter<th>Type<th>Description{rows}</table></div>")
-            parts.append(f"<p>Responses: {', '.join(definition['responses'])}.</p>")
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            parts.append(f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{escape(operation['summary'])}.</p>")
+            if body := operation.get("requestBody"):
+                links = [_media_type_link(kind, media_type["schema"]) for kind, media_type in body["content"].items()]
+                parts.append(f"<p>Send {' or '.join(links)}.</p>")
+            if parameters := operation.get("parameters"):
+                rows = [(item["name"], item["schema"], item.get("description", "")) for item in parameters]
+                parts.append(_render_rows(rows, "<tr><th>Parameter<th>Type<th>Description"))
+            parts.append(f"<p>Responses: {', '.join(operation['responses'])}.</p>")
     parts.append("<h1>Request bodies</h1>")
-    for payload_type in (
-        RunPayload, StepPayload, FailurePayload, BatchPayload, wire_protocol.RecallRequest, wire_protocol.OutcomeReport,
-        LessonDecisionPayload,
-    ):  # fmt: skip
-        schema_name = payload_type.__name__
-        definition = api_document["components"]["schemas"][schema_name]
-        rows = "".join(
-            f"<tr><td><code>{escape(name)}</code><td>{escape(_describe_type(property_schema))}"
-            f"<td>{escape(property_schema.get('description', ''))}"
-            for name, property_schema in definition["properties"].items()
-        )
-        parts.append(f"<h2 id={schema_name}>{schema_name}</h2><p>{escape(definition.get('description', ''))}</p>")
-        parts.append(f"<div><table>{rows}</table></div>")
+    for name in (payload_type.__name__ for payload_type in DOCUMENTED_PAYLOADS):
+        schema = document["components"]["schemas"][name]
+        rows = [(field, value, value.get("description", "")) for field, value in schema["properties"].items()]
+        parts.append(f"<h2 id={name}>{name}</h2><p>{escape(schema.get('description', ''))}</p>{_render_rows(rows)}")
     return "".join([*parts, "</main>"])
+
+
+def _render_rows(rows: Iterable[tuple[str, dict[str, Any], str]], head: str = "") -> str:
+    cells = (
+        f"<tr><td><code>{escape(name)}</code><td>{escape(_describe_type(schema))}<td>{escape(description)}"
+        for name, schema, description in rows
+    )
+    return f"<div><table>{head}{''.join(cells)}</table></div>"
 
 
 def _media_type_link(kind: str, schema: dict[str, Any]) -> str:

@@ -1,21 +1,65 @@
-"""Payload types: runs, steps and failures as programs in any language send them, with limits."""
+"""Payloads: runs, steps and failures as programs in any language send them, and their conversion into records.
+
+A failure without a kind is classified. Everything is redacted before it is stored.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import hashlib
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from mulligan.core.events import AnyEvent
-from mulligan.core.records import EndReason, Outcome, StepType
+from mulligan.capture.run import outcome_of
+from mulligan.classify.kinds import KINDS
+from mulligan.core.events import (
+    AnyEvent,
+    ContextCompacted,
+    RecordRedactor,
+    RunEnded,
+    RunStarted,
+    StepEnded,
+    redact_all,
+)
+from mulligan.core.failure import Failure, Kind
+from mulligan.core.links import attach_links, link_recoveries
+from mulligan.core.records import (
+    EndReason,
+    History,
+    LessonVerdict,
+    Outcome,
+    Run,
+    Step,
+    StepType,
+    encode,
+    new_id,
+)
+from mulligan.redaction import Redactor
+from mulligan.server.entries import load_or_create_key
+from mulligan.server.responses import invalid
+from mulligan.server.tenants import Tenant, Tenants
+from mulligan.store.base import Batch, KeyValueStore
 
+FIRST_FAILURE_SEQ = 2**30
+"""First step number for failures sent without a step, above all regular step numbers."""
+STEP_NUMBER_LIMIT = 2**31
+MAX_TOKEN_COUNT = 2**40
+COPIED_RUN_FIELDS = ("agent", "version", "environment", "session", "parent", "traceparent", "context", "metadata")
+COPIED_STEP_FIELDS = ("parent", "type", "name", "server", "arguments", "result", "duration_seconds")
 MAX_BODY_ITEMS = 10_000
 """Limit of items in one list of a body."""
 YEAR_9999 = 253_402_300_799_999
 Id = Annotated[str, Meta(min_length=1, max_length=200, description="Opaque id chosen by the sender.")]
 Name = Annotated[str, Meta(max_length=200)]
 Trace = Annotated[str, Meta(pattern="^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")]
+T = TypeVar("T")
+Items = Annotated[list[T], Meta(max_length=MAX_BODY_ITEMS)]
+Attempt = Annotated[int, Meta(ge=1, le=1000)]
+Offset = Annotated[int, Meta(ge=1, le=2**62)]
 Number = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Timestamp = Annotated[int, Meta(ge=0, le=YEAR_9999, description="UTC milliseconds.")]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
@@ -31,9 +75,7 @@ class FailurePayload(Payload, frozen=True):
     """A failure. Without a code, its message is classified."""
 
     run: Annotated[Id | None, Meta(description="Id of the run. Required outside a run.")] = None
-    step: Annotated[Number | None, Meta(description="seq of the failed step. Without it, the run itself failed.")] = (
-        None
-    )
+    step: Annotated[Number | None, Meta(description="seq of the failed step. Default: the run itself failed.")] = None
     id: Annotated[Id | None, Meta(description="Deduplication id: failures with the same id count once.")] = None
     type: Annotated[Word, Meta(description="tool, model, retrieval or orchestration.")] = ""
     code: Annotated[Word, Meta(description="Code of the kind, for example timeout.")] = ""
@@ -50,18 +92,11 @@ class StepPayload(Payload, frozen=True):
     """One attempt of a call."""
 
     run: Annotated[Id | None, Meta(description="Id of the run. Required outside a run.")] = None
-    seq: Annotated[
-        Number | None,
-        Meta(description="Number within the run, from 1. Required outside a run; default: position in steps."),
-    ] = None
-    call: Annotated[
-        Number | None,
-        Meta(description="seq of the call's first attempt. Without it, the step is a call of its own."),
-    ] = None
-    attempt: Annotated[
-        Annotated[int, Meta(ge=1, le=1000)] | None,
-        Meta(description="Attempt number within the call. Counted by default."),
-    ] = None
+    seq: Annotated[Number | None, Meta(description="Number from 1. Required outside a run; default: position.")] = None
+    call: Annotated[Number | None, Meta(description="seq of the call's first attempt. Default: a call of its own.")] = (
+        None
+    )
+    attempt: Annotated[Attempt | None, Meta(description="Attempt number within the call. Counted by default.")] = None
     parent: Annotated[Number | None, Meta(description="seq of the enclosing step.")] = None
     type: StepType = "tool"
     name: Annotated[Name, Meta(description="Name of the tool, model or step.")] = ""
@@ -72,19 +107,14 @@ class StepPayload(Payload, frozen=True):
     started_at: Annotated[Timestamp | None, Meta(description="UTC milliseconds. Default: start of the run.")] = None
     duration_seconds: Annotated[Seconds, Meta(description="Duration in seconds.")] = 0.0
     failure: Annotated[FailurePayload | None, Meta(description="Failure of this attempt.")] = None
-    tokens: Annotated[
-        dict[Name, Count] | None, Meta(description="Token counts by type, for example input and output.")
-    ] = None
+    tokens: Annotated[dict[Name, Count] | None, Meta(description="Token counts by type: input, output.")] = None
     metadata: Annotated[dict[str, Any] | None, Meta(description="Further data to store.")] = None
 
 
 class RunPayload(Payload, frozen=True):
     """One run of an agent, complete or in progress."""
 
-    id: Annotated[
-        Id | None,
-        Meta(description="Run id: records with the same id belong to one run. Default: created and returned."),
-    ] = None
+    id: Annotated[Id | None, Meta(description="Run id, shared by its records. Default: created and returned.")] = None
     agent: Annotated[Name, Meta(description="Name of the agent.")] = ""
     version: Annotated[Name | None, Meta(description="Version of the agent.")] = None
     environment: Annotated[Name | None, Meta(description="For example production or staging.")] = None
@@ -93,19 +123,11 @@ class RunPayload(Payload, frozen=True):
     traceparent: Annotated[Trace | None, Meta(description="W3C traceparent of the calling span.")] = None
     context: Annotated[str | None, Meta(description="Task description.")] = None
     metadata: Annotated[dict[str, Any] | None, Meta(description="Further data. The key model names the model.")] = None
-    started_at: Annotated[
-        Timestamp | None, Meta(description="UTC milliseconds. Default: start of the first step, else now.")
-    ] = None
-    ended_at: Annotated[
-        Timestamp | None, Meta(description="UTC milliseconds. Without ended_at and end_reason, the run is in progress.")
-    ] = None
-    end_reason: Annotated[EndReason | None, Meta(description="End reason. Default: finished, if ended_at is set.")] = (
-        None
-    )
-    steps: Annotated[list[StepPayload], Meta(max_length=MAX_BODY_ITEMS, description="Steps in start order.")] = []
-    failures: Annotated[
-        list[FailurePayload], Meta(max_length=MAX_BODY_ITEMS, description="Failures of the run or of its steps.")
-    ] = []
+    started_at: Annotated[Timestamp | None, Meta(description="Default: start of the first step, else now.")] = None
+    ended_at: Annotated[Timestamp | None, Meta(description="Without it and end_reason, the run is in progress.")] = None
+    end_reason: Annotated[EndReason | None, Meta(description="Default: finished, if ended_at is set.")] = None
+    steps: Annotated[Items[StepPayload], Meta(description="Steps in start order.")] = []
+    failures: Annotated[Items[FailurePayload], Meta(description="Failures of the run or of its steps.")] = []
 
 
 class BatchPayload(Payload, frozen=True):
@@ -113,17 +135,271 @@ class BatchPayload(Payload, frozen=True):
 
     client: Annotated[Name, Meta(description="Id of the client: one journal folder on one machine.")]
     journal: Annotated[str, Meta(min_length=1, max_length=200, description="Name of the journal.")]
-    offset: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=2**62,
-            description="Journal offset after these events. A batch up to a stored offset has no effect.",
-        ),
+    offset: Annotated[Offset, Meta(description="Offset after these events. Up to a stored offset, it has no effect.")]
+    events: Items[AnyEvent]
+
+
+class LessonDecisionPayload(Payload, frozen=True):
+    """Decision about a lesson. `revoke` also revokes the lesson's fix."""
+
+    verdict: LessonVerdict
+
+
+RunPayloads = RunPayload | Items[RunPayload]
+StepPayloads = StepPayload | Items[StepPayload]
+FailurePayloads = FailurePayload | Items[FailurePayload]
+
+
+# Conversion
+
+
+class PayloadConverter:
+    """Converter from payloads to records, with the tenants' redaction rules."""
+
+    def __init__(
+        self,
+        classify: Callable[..., Failure],
+        build_redactor: Callable[[bytes, Tenant], Redactor],
+        key_value_store: KeyValueStore,
+    ) -> None:
+        self.classify = classify
+        self.tenants = Tenants(key_value_store)
+        self._build_redactor = build_redactor
+        self._key_value_store = key_value_store
+        self._redactors: dict[str, tuple[Tenant, RecordRedactor]] = {}
+        self._journal = new_id("journal")
+        self._offset = 0
+        self._lock = threading.Lock()
+
+    def record_redactor(self, tenant: str) -> RecordRedactor:
+        """Return the redactor of a tenant, with its own unredacted arguments and its own key.
+
+        The key makes equal values comparable within one tenant, but not across tenants.
+        """
+        settings = self.tenants.settings_for(tenant)
+        redactor_settings, redactor = self._redactors.get(tenant, (None, None))
+        if redactor is None or redactor_settings != settings:
+            key = load_or_create_key(self._key_value_store, tenant, "key", "export")
+            redactor = RecordRedactor(self._build_redactor(key, settings))
+            self._redactors[tenant] = (settings, redactor)
+        return redactor
+
+    def build_journal_batch(self, tenant: str, principal: str, payload: BatchPayload) -> Batch:
+        """Build the redacted batch for a journal chunk from a client."""
+        journal = f"remote:{payload.client}:{payload.journal}"
+        return Batch(tenant, self._redact(tenant, payload.events), journal, payload.offset, principal)
+
+    def build_event_batch(self, tenant: str, principal: str, events: Sequence[AnyEvent]) -> Batch:
+        """Build the redacted batch for events without a journal.
+
+        Run id and step number identify each event, so sending it again has no further effect.
+        """
+        linked_events = link_complete_runs(events)
+        with self._lock:
+            self._offset += 1
+            return Batch(tenant, self._redact(tenant, linked_events), self._journal, self._offset, principal)
+
+    def _redact(self, tenant: str, events: Sequence[AnyEvent]) -> list[AnyEvent]:
+        return redact_all(events, self.record_redactor(tenant))
+
+    # Payloads of other programs
+
+    def convert_run(self, payload: RunPayload, now: int, path_prefix: str = "") -> tuple[str, list[AnyEvent]]:
+        """Convert a run with its steps and failures. Return the run's id and its events."""
+        if payload.ended_at is not None and payload.started_at is not None and payload.ended_at < payload.started_at:
+            raise invalid("Invalid ended_at: before started_at.", f"{path_prefix}ended_at")
+        step_starts = [step.started_at for step in payload.steps if step.started_at is not None]
+        earliest_start = min(step_starts) if step_starts else now
+        if payload.ended_at is not None:
+            earliest_start = min(earliest_start, payload.ended_at)  # A run must not end before its first step starts.
+        run = Run(
+            id=payload.id or new_id(),
+            started_at=payload.started_at if payload.started_at is not None else earliest_start,
+            ended_at=payload.ended_at if payload.ended_at is not None else (now if payload.end_reason else None),
+            end_reason=payload.end_reason or ("finished" if payload.ended_at is not None else None),
+            **{name: getattr(payload, name) for name in COPIED_RUN_FIELDS},
+        )
+        events: list[AnyEvent] = [RunStarted(run) if run.end_reason is None else RunEnded(run)]
+        attempts: dict[int, int] = {}
+        names: dict[int, tuple[StepType, str]] = {}
+        calls: dict[int, int] = {}
+        for number, step in enumerate(payload.steps, start=1):
+            item_path = f"{path_prefix}steps[{number - 1}]."
+            if step.run is not None and step.run != run.id:
+                raise invalid(f"Invalid run: this item belongs to run {run.id!r}. Omit run.", f"{item_path}run")
+            converted_step = self._convert_step(step, run.id, step.seq or number, run.started_at, item_path, attempts)
+            if converted_step.seq in names:
+                raise invalid(f"Duplicate seq {converted_step.seq}. Each step needs its own number.", f"{item_path}seq")
+            names[converted_step.seq] = (converted_step.type, converted_step.name)
+            calls[converted_step.seq] = converted_step.call
+            events.append(StepEnded(converted_step))
+        for number, call in enumerate(calls.values()):
+            if calls.get(call, call) != call:  # Otherwise attempts of different calls would be grouped into one call.
+                message = f"Invalid call {call}: that step is a later attempt. Use its call, {calls[call]}."
+                raise invalid(message, f"{path_prefix}steps[{number}].call")
+        for number, failure in enumerate(payload.failures):
+            item_path = f"{path_prefix}failures[{number}]."
+            if failure.run is not None and failure.run != run.id:
+                raise invalid(f"Invalid run: this item belongs to run {run.id!r}. Omit run.", f"{item_path}run")
+            if failure.step is not None and failure.step not in names:
+                raise invalid(f"No step {failure.step} in this run.", f"{item_path}step")
+            failed_step = names.get(failure.step or 0, ("run", run.agent))
+            events.append(StepEnded(self.build_failure_step(failure, run.id, failed_step, run.started_at)))
+        return run.id, events
+
+    def convert_step(self, payload: StepPayload, now: int, path_prefix: str = "") -> StepEnded:
+        if payload.run is None:
+            raise invalid("Missing run: the id of the run that the step belongs to.", f"{path_prefix}run")
+        if payload.seq is None:
+            raise invalid("Missing seq: the number of the step within its run.", f"{path_prefix}seq")
+        return StepEnded(self._convert_step(payload, payload.run, payload.seq, now, path_prefix, {}))
+
+    def _convert_step(
+        self, payload: StepPayload, run: str, seq: int, default_start: int, path_prefix: str, attempts: dict[int, int]
+    ) -> Step:
+        call = payload.call or seq
+        if call > seq:
+            raise invalid(
+                f"Invalid call {call}. Use the seq of the call's first attempt, at most {seq}.", f"{path_prefix}call"
+            )
+        attempts[call] = attempts.get(call, 0) + 1
+        attempt = payload.attempt or (attempts[call] if call == seq or attempts[call] > 1 else 2)
+        failure = None
+        if payload.failure is not None or payload.outcome == "failure":
+            failure_payload = payload.failure or FailurePayload()
+            failure = self.convert_failure(failure_payload, payload.type, payload.name, payload.arguments)
+        if failure is not None and payload.outcome not in (None, outcome_of(failure)):
+            raise invalid(
+                f"Outcome {payload.outcome!r} contradicts the failure. Omit it, or send {outcome_of(failure)!r}.",
+                f"{path_prefix}outcome",
+            )
+        return Step(
+            run=run,
+            seq=seq,
+            call=call,
+            attempt=attempt,
+            outcome=outcome_of(failure) if failure is not None else payload.outcome or "success",
+            started_at=payload.started_at if payload.started_at is not None else default_start,
+            failure=failure,
+            tokens=dict(payload.tokens) if payload.tokens else None,
+            metadata=_with_model(payload),
+            **{name: getattr(payload, name) for name in COPIED_STEP_FIELDS},
+        )
+
+    def convert_failure(self, payload: FailurePayload, source: StepType, tool: str, arguments: Any = None) -> Failure:
+        """Return the failure with its given kind, or classify its message."""
+        classified = self.classify(
+            text=payload.message,
+            tool=tool,
+            source=payload.type or (source if source != "run" else "orchestration"),
+            is_error=True,
+            arguments=arguments if isinstance(arguments, dict) else None,
+            exception=payload.exception or None,
+            status=payload.status,
+        )
+        if not payload.code:
+            return classified
+        type = payload.type or classified.kind.type
+        kind = KINDS.get(f"{type}/{payload.code}") or Kind(type, payload.code)
+        return Failure.of(
+            kind,
+            payload.message,
+            detail=payload.detail,
+            status=payload.status,
+            retry_after=payload.retry_after if payload.retry_after is not None else classified.retry_after,
+            fingerprint=classified.fingerprint,
+        )
+
+    def build_failure_step(
+        self, payload: FailurePayload, run: str, failed_step: tuple[StepType, str], default_start: int
+    ) -> Step:
+        """Build a step that carries only a failure.
+
+        Its number is a hash of the failure, so a repeat maps to the same step.
+        """
+        type, name = failed_step
+        name = payload.name if payload.name is not None else name
+        identity = encode(payload) if payload.id is None else payload.id.encode("utf-8", "surrogatepass")
+        digest = hashlib.blake2b(run.encode("utf-8", "surrogatepass") + b"\n" + identity, digest_size=4).digest()
+        seq = FIRST_FAILURE_SEQ + int.from_bytes(digest, "big") % FIRST_FAILURE_SEQ
+        failure = self.convert_failure(payload, type, name)
+        return Step(
+            run=run, seq=seq, call=seq, parent=payload.step, type=type, name=name, outcome=outcome_of(failure),
+            started_at=payload.started_at if payload.started_at is not None else default_start, failure=failure,
+        )  # fmt: skip
+
+
+def link_complete_runs(events: Sequence[AnyEvent]) -> list[AnyEvent]:
+    """Link the recoveries of runs that arrived completely, before redaction hides their values.
+
+    The store links the calls of runs that arrive in pieces. It sees only redacted values and therefore matches equal
+    arguments only.
+    """
+    ended = {event.run.id: event.run for event in events if isinstance(event, RunEnded)}
+    steps: dict[str, list[Step]] = {}
+    for event in events:
+        if isinstance(event, StepEnded) and event.step.run in ended and event.step.seq < FIRST_FAILURE_SEQ:
+            steps.setdefault(event.step.run, []).append(event.step)
+    linked_steps: dict[tuple[str, int], Step] = {}
+    for id, run_steps in steps.items():
+        is_complete = sorted(step.seq for step in run_steps) == list(range(1, len(run_steps) + 1))
+        if is_complete and any(step.has_failed for step in run_steps):
+            run = ended[id]
+            history = attach_links(
+                History(run=run, steps=tuple(run_steps), links=tuple(link_recoveries(run_steps, run)))
+            )
+            linked_steps.update(((id, step.seq), step) for step in history.steps)
+    return [
+        StepEnded(linked_steps.get((event.step.run, event.step.seq), event.step))
+        if isinstance(event, StepEnded)
+        else event
+        for event in events
     ]
-    events: Annotated[list[AnyEvent], Meta(max_length=MAX_BODY_ITEMS)]
 
 
-RunPayloads = RunPayload | Annotated[list[RunPayload], Meta(max_length=MAX_BODY_ITEMS)]
-StepPayloads = StepPayload | Annotated[list[StepPayload], Meta(max_length=MAX_BODY_ITEMS)]
-FailurePayloads = FailurePayload | Annotated[list[FailurePayload], Meta(max_length=MAX_BODY_ITEMS)]
+def _with_model(payload: StepPayload) -> dict[str, Any] | None:
+    """Return the metadata with the model's name.
+
+    A model step usually carries it as its name, and metrics filter by it.
+    """
+    if payload.type != "model" or not payload.name or "model" in (payload.metadata or {}):
+        return payload.metadata
+    return {**(payload.metadata or {}), "model": payload.name}
+
+
+def check_events(events: Sequence[AnyEvent]) -> None:
+    """Reject implausible timestamps, numbers and ids, because one of them would distort all counters."""
+    for index, event in enumerate(events):
+        for is_valid, message, field in _checks(event):
+            if not is_valid:
+                raise invalid(message, f"events[{index}].{field}")
+
+
+INVALID_TIME = "Invalid time. Use UTC milliseconds, and seconds for durations."
+INVALID_TOKENS = f"Invalid token count. Use 0 to {MAX_TOKEN_COUNT:,}."
+INVALID_ID = "Invalid id. Use 1 to 200 characters."
+
+
+def _checks(event: AnyEvent) -> Iterator[tuple[bool, str, str]]:
+    """Yield what must hold for an event, with the message and the field if it does not."""
+    if isinstance(event, StepEnded):
+        step = event.step
+        numbers = (step.seq, step.call, step.attempt)
+        is_numbered = all(0 < number < STEP_NUMBER_LIMIT for number in numbers)
+        yield is_numbered, "Invalid seq, call or attempt. Use numbers from 1.", "step.seq"
+        is_timed = 0 <= step.started_at <= YEAR_9999 and 0 <= step.duration_seconds <= 1e9
+        yield is_timed, INVALID_TIME, "step.started_at"
+        is_counted = all(0 <= count <= MAX_TOKEN_COUNT for count in (step.tokens or {}).values())
+        yield is_counted, INVALID_TOKENS, "step.tokens"
+        backoff_seconds = step.recovery.backoff_seconds if step.recovery is not None else 0.0
+        yield 0 <= backoff_seconds <= 1e9, INVALID_TIME, "step.recovery.backoff_seconds"
+        yield 0 < len(step.run) <= 200, INVALID_ID, "step.run"
+        is_sampled = math.isfinite(step.sample_rate) and 0 < step.sample_rate <= 1
+        yield is_sampled, "Invalid sample rate. Use a number above 0 and at most 1.", "step.sample_rate"
+    elif isinstance(event, RunStarted | RunEnded):
+        run = event.run
+        is_timed = 0 <= run.started_at <= YEAR_9999 and 0 <= (run.ended_at or 0) <= YEAR_9999
+        yield is_timed, INVALID_TIME, "run.started_at"
+        yield 0 < len(run.id) <= 200, INVALID_ID, "run.id"
+    elif isinstance(event, ContextCompacted):
+        yield 0 <= event.compaction.at <= YEAR_9999, INVALID_TIME, "compaction.at"

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from mulligan.core.failure import StoreError
 from mulligan.core.records import Record, decode, encode, new_id
+from mulligan.server.entries import SERVER_ENTRY_KIND, SERVER_TENANT
 from mulligan.server.tenants import Tenants
-from mulligan.server.tokens import SERVER_ENTRY_KIND, SERVER_TENANT
 from mulligan.store.audit import Actor, set_actor
 from mulligan.store.base import DAY, PruneResult, Store
 

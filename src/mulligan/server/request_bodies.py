@@ -11,11 +11,12 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from mulligan.core.records import decode, encode
-from mulligan.server.errors import ApiError, body_timeout, invalid, too_large
+from mulligan.server.responses import ApiError, body_timeout, invalid, too_large
 from mulligan.transcripts.log_lines import replace_invalid_unicode
 
 T = TypeVar("T")
 
+JSON = "application/json"
 MAX_BODY_BYTES = 5 * 1024 * 1024
 """Limit of a request body as sent."""
 MAX_INFLATED_BYTES = 20 * 1024 * 1024
@@ -68,6 +69,11 @@ async def read_body(request: Request, *accepted: str) -> bytes:
     if inflater is not None:
         inflater.check_complete()
     return b"".join(parts)
+
+
+async def read_json(request: Request, type: type[T]) -> T:
+    """Read a JSON body into a record."""
+    return parse_json(await read_body(request, JSON), type)
 
 
 def content_type(request: Request) -> str:

@@ -7,7 +7,6 @@ defaults.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
@@ -15,8 +14,8 @@ import msgspec
 from msgspec.structs import replace
 
 from mulligan.core.failure import SettingsError
-from mulligan.core.records import Record, decode, encode
-from mulligan.server.tokens import REFRESH_INTERVAL_SECONDS, SERVER_ENTRY_KIND, SERVER_TENANT
+from mulligan.core.records import Record, encode
+from mulligan.server.entries import CachedRecords
 from mulligan.store import base
 from mulligan.store.audit import build_entry
 from mulligan.store.base import DAY, DEFAULT_TENANT, AuditNote, KeyValueStore, Retention
@@ -54,19 +53,19 @@ class Tenant(Record, frozen=True):
         return Retention(**ages)
 
 
-class Tenants:
-    """Tenants of a store, cached for a second because every request needs them."""
+class Tenants(CachedRecords[Tenant]):
+    """Tenants of a store. `local` always exists."""
 
-    def __init__(self, key_value_store: KeyValueStore, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._key_value_store = key_value_store
-        self._monotonic = monotonic
-        self._cached_tenants: dict[str, Tenant] = {}
-        self._read_at = float("-inf")
+    def __init__(self, key_value_store: KeyValueStore) -> None:
+        super().__init__(key_value_store, TENANTS_KEY, Tenant)
+        self._tenants_by_name: dict[str, Tenant] = {}
 
-    def load_all(self) -> list[Tenant]:
-        """Return the tenants with settings, sorted by name."""
-        stored_value = self._key_value_store.get(SERVER_TENANT, SERVER_ENTRY_KIND, TENANTS_KEY)
-        return decode(stored_value, list[Tenant]) if stored_value else []
+    def _cache(self, records: Sequence[Tenant]) -> None:
+        self._tenants_by_name = {tenant.name: tenant for tenant in records}
+
+    def settings_for(self, name: str) -> Tenant:
+        """Return the settings of a tenant as of the last refresh."""
+        return self._tenants_by_name.get(name) or Tenant(name)
 
     def load_all_with_default(self) -> list[Tenant]:
         """Return all tenants, including `local`."""
@@ -74,19 +73,16 @@ class Tenants:
         return [tenants_by_name[name] for name in sorted(tenants_by_name)]
 
     def find(self, name: str) -> Tenant | None:
-        """Read a tenant from the store. `local` always exists."""
-        return next(
-            (tenant for tenant in self.load_all() if tenant.name == name),
-            Tenant(name) if name == DEFAULT_TENANT else None,
-        )
+        """Read a tenant from the store."""
+        return _find_tenant(self.load_all(), name)
 
     def create(self, tenant: Tenant) -> None:
         def add_tenant(tenants: list[Tenant]) -> list[Tenant]:
-            if any(existing_tenant.name == tenant.name for existing_tenant in tenants) or tenant.name == DEFAULT_TENANT:
+            if _find_tenant(tenants, tenant.name) is not None:
                 raise SettingsError(
                     f"Tenant {tenant.name!r} already exists. Change it: mulligan tenant set {tenant.name}"
                 )
-            return [*tenants, tenant]
+            return _sort_by_name([*tenants, tenant])
 
         self._change(add_tenant, lambda: _build_audit_note("tenant.create", Tenant(tenant.name), tenant))
 
@@ -95,13 +91,11 @@ class Tenants:
         result: list[Tenant] = []
 
         def replace_tenant(tenants: list[Tenant]) -> list[Tenant]:
-            current_tenant = next(
-                (tenant for tenant in tenants if tenant.name == name), Tenant(name) if name == DEFAULT_TENANT else None
-            )
+            current_tenant = _find_tenant(tenants, name)
             if current_tenant is None:
                 raise unknown_tenant(name)
             result[:] = [current_tenant, change(current_tenant)]
-            return [*(tenant for tenant in tenants if tenant.name != name), result[1]]
+            return _sort_by_name([*(tenant for tenant in tenants if tenant.name != name), result[1]])
 
         self._change(replace_tenant, lambda: _build_audit_note("tenant.set", *result))
         return result[1]
@@ -119,30 +113,14 @@ class Tenants:
         self._change(drop_tenant, lambda: _build_audit_note("tenant.remove", removed[0], removed[0]))
         return removed[0]
 
-    def _change(self, update: Callable[[list[Tenant]], list[Tenant]], build_note: Callable[[], AuditNote]) -> None:
-        for _ in range(100):
-            stored_value = self._key_value_store.get(SERVER_TENANT, SERVER_ENTRY_KIND, TENANTS_KEY)
-            updated = sorted(
-                update(decode(stored_value, list[Tenant]) if stored_value else []), key=lambda tenant: tenant.name
-            )
-            if self._key_value_store.compare_and_set(
-                SERVER_TENANT, SERVER_ENTRY_KIND, TENANTS_KEY, stored_value, encode(updated), build_note()
-            ):
-                return
-        raise SettingsError("The tenants were not changed: too many concurrent changes. Try again.")
 
-    @property
-    def is_stale(self) -> bool:
-        return self._monotonic() - self._read_at > REFRESH_INTERVAL_SECONDS
+def _find_tenant(tenants: Sequence[Tenant], name: str) -> Tenant | None:
+    default = Tenant(name) if name == DEFAULT_TENANT else None
+    return next((tenant for tenant in tenants if tenant.name == name), default)
 
-    def refresh(self) -> None:
-        read_at = self._monotonic()
-        self._cached_tenants = {tenant.name: tenant for tenant in self.load_all()}
-        self._read_at = read_at
 
-    def settings_for(self, name: str) -> Tenant:
-        """Return the settings of a tenant as of the last refresh."""
-        return self._cached_tenants.get(name) or Tenant(name)
+def _sort_by_name(tenants: list[Tenant]) -> list[Tenant]:
+    return sorted(tenants, key=lambda tenant: tenant.name)
 
 
 def _build_audit_note(do: str, before: Tenant, after: Tenant) -> AuditNote:

@@ -1,18 +1,30 @@
-"""API tokens: role, tenant and principal of a caller. The store holds only their hashes."""
+"""API tokens and sign-in sessions: role, tenant and principal of a caller. The store holds only hashes.
+
+A token of role read or admin is exchanged for a signed cookie. All processes of one store share the signing key, so no
+process stores sessions. A cookie is valid as long as its token is. The store lists signed-out cookies until their
+expiry.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 import os
-import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 from msgspec.structs import replace
 
-from mulligan.core.failure import SettingsError
+from mulligan.core.failure import SettingsError, StoreError
 from mulligan.core.records import Record, decode, encode, new_id
+from mulligan.server.entries import (
+    SERVER_ENTRY_KIND,
+    SERVER_TENANT,
+    CachedRecords,
+    load_or_create_key,
+    update_entry,
+)
 from mulligan.store.audit import build_entry
 from mulligan.store.base import DEFAULT_TENANT, AuditNote, KeyValueStore
 
@@ -24,11 +36,12 @@ ROLE_PERMISSIONS: dict[str, frozenset[str]] = {
     "admin": frozenset({"ingest", "read", "admin"}),
 }
 """Permissions of each role."""
-SERVER_TENANT = ""
-"""Tenant of entries that belong to the server itself."""
-SERVER_ENTRY_KIND, TOKENS_KEY = "server", "tokens"
-REFRESH_INTERVAL_SECONDS = 1.0
-"""Time until tokens are read again. A revoked token stops working within it."""
+TOKENS_KEY = "tokens"
+COOKIE_SECRET_KEY, SIGNED_OUT_KEY = "cookies", "signed-out"
+COOKIE_HOURS = 12
+"""Lifetime of a cookie in hours."""
+MAX_SIGNED_OUT_COOKIES = 10_000
+"""Limit of stored signed-out cookies. Above it the ones that expire first are dropped."""
 
 
 class Token(Record, frozen=True):
@@ -59,19 +72,17 @@ class Token(Record, frozen=True):
         return self.principal or self.id
 
 
-class Tokens:
-    """Tokens of a store, cached for a second because every request needs them."""
+class Tokens(CachedRecords[Token]):
+    """Tokens of a store."""
 
-    def __init__(self, key_value_store: KeyValueStore, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._key_value_store = key_value_store
-        self._monotonic = monotonic
+    def __init__(self, key_value_store: KeyValueStore) -> None:
+        super().__init__(key_value_store, TOKENS_KEY, Token)
         self._tokens_by_hash: dict[str, Token] = {}
         self._tokens_by_id: dict[str, Token] = {}
-        self._read_at = float("-inf")
 
-    def load_all(self) -> list[Token]:
-        stored_value = self._key_value_store.get(SERVER_TENANT, SERVER_ENTRY_KIND, TOKENS_KEY)
-        return decode(stored_value, list[Token]) if stored_value else []
+    def _cache(self, records: Sequence[Token]) -> None:
+        self._tokens_by_hash = {token.hash: token for token in records}
+        self._tokens_by_id = {token.id: token for token in records}
 
     def create(
         self, role: Role, now: int, *, name: str = "", tenant: str = DEFAULT_TENANT, principal: str = "",
@@ -85,9 +96,8 @@ class Tokens:
             principal=principal, created_at=now, expires_at=expires,
         )  # fmt: skip
         detail = f"role {role}{f', {name}' if name else ''}{', expires' if expires is not None else ''}"
-        self._change(
-            lambda tokens: [*tokens, token], AuditNote(tenant, build_entry("token.create", now, token.id, detail))
-        )
+        note = AuditNote(tenant, build_entry("token.create", now, token.id, detail))
+        self._change(lambda tokens: [*tokens, token], lambda: note)
         return token, secret
 
     def revoke(self, prefix: str, now: int) -> Token:
@@ -103,14 +113,10 @@ class Tokens:
         if matching_token.revoked_at is not None:
             return matching_token
         revoked_token = replace(matching_token, revoked_at=now)
-        note = AuditNote(
-            matching_token.tenant, build_entry("token.revoke", now, matching_token.id, matching_token.name)
-        )
+        entry = build_entry("token.revoke", now, matching_token.id, matching_token.name)
         self._change(
-            lambda current_tokens: [
-                revoked_token if token.id == matching_token.id else token for token in current_tokens
-            ],
-            note,
+            lambda tokens: [revoked_token if token.id == matching_token.id else token for token in tokens],
+            lambda: AuditNote(matching_token.tenant, entry),
         )
         return revoked_token
 
@@ -122,33 +128,9 @@ class Tokens:
             revoked_tokens[:] = [token for token in tokens if token.tenant == tenant and token.revoked_at is None]
             return [replace(token, revoked_at=now) if token in revoked_tokens else token for token in tokens]
 
-        self._change(
-            revoke_active, AuditNote(tenant, build_entry("token.revoke", now, detail="all tokens of the tenant"))
-        )
+        note = AuditNote(tenant, build_entry("token.revoke", now, detail="all tokens of the tenant"))
+        self._change(revoke_active, lambda: note)
         return revoked_tokens
-
-    def _change(self, update: Callable[[list[Token]], list[Token]], note: AuditNote) -> None:
-        for _ in range(100):
-            stored_value = self._key_value_store.get(SERVER_TENANT, SERVER_ENTRY_KIND, TOKENS_KEY)
-            updated = update(decode(stored_value, list[Token]) if stored_value else [])
-            if self._key_value_store.compare_and_set(
-                SERVER_TENANT, SERVER_ENTRY_KIND, TOKENS_KEY, stored_value, encode(updated), note
-            ):
-                return
-        raise SettingsError("The tokens were not changed: too many concurrent changes. Try again.")
-
-    @property
-    def is_stale(self) -> bool:
-        return self._monotonic() - self._read_at > REFRESH_INTERVAL_SECONDS
-
-    def refresh(self) -> None:
-        read_at = self._monotonic()
-        tokens = self.load_all()
-        self._tokens_by_hash, self._tokens_by_id = (
-            {token.hash: token for token in tokens},
-            {token.id: token for token in tokens},
-        )
-        self._read_at = read_at
 
     def find_by_secret(self, secret: str) -> Token | None:
         """Return the token with this secret as of the last refresh, even if it is expired or revoked."""
@@ -162,3 +144,69 @@ class Tokens:
 def hash_secret(secret: str) -> str:
     # 160 random bits cannot be guessed, so a fast hash is sufficient.
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class SignInSessions:
+    """Signed cookies of one store."""
+
+    def __init__(self, key_value_store: KeyValueStore, tokens: Tokens) -> None:
+        self._key_value_store = key_value_store
+        self._tokens = tokens
+        self._key = b""
+        self.signed_out: dict[str, int] = {}
+        """Hashes of signed-out cookies with their expiry times."""
+
+    def load(self) -> None:
+        """Load the signed-out cookies and the signing key from the store. Create the key if there is none."""
+        stored_value = self._key_value_store.get(SERVER_TENANT, SERVER_ENTRY_KIND, SIGNED_OUT_KEY)
+        self.signed_out = _decode_signed_out(stored_value)
+        self._key = self._key or load_or_create_key(
+            self._key_value_store, SERVER_TENANT, SERVER_ENTRY_KIND, COOKIE_SECRET_KEY
+        )
+
+    @property
+    def cookie_name(self) -> str:
+        """Cookie name: the same for all processes of a store, different for other stores on the host."""
+        return f"mulligan_{hashlib.blake2b(self._key, digest_size=4, person=b'cookie name').hexdigest()}"
+
+    def create_cookie(self, token: Token, now: int) -> str:
+        until = now + COOKIE_HOURS * 3_600_000
+        return f"{token.id}.{until}.{self._sign(token, until)}"
+
+    def find_token(self, cookie: str, now: int) -> Token | None:
+        """Return the token of a cookie if signature, age and token are valid."""
+        id, _, remainder = cookie.partition(".")
+        until, _, signature = remainder.partition(".")
+        token = self._tokens.find_by_id(id) if self._key else None
+        if token is None or not (until.isascii() and until.isdecimal() and len(until) < 16):
+            return None
+        is_signature_valid = hmac.compare_digest(
+            signature.encode("utf-8", "replace"), self._sign(token, int(until)).encode()
+        )
+        if not is_signature_valid or now >= int(until) or hash_secret(signature) in self.signed_out:
+            return None
+        return token if token.state(now) == "active" else None
+
+    def sign_out(self, cookie: str, now: int) -> None:
+        """Invalidate a cookie, here at once and in other processes within a second."""
+        if self.find_token(cookie, now) is None:
+            return
+        _, until, signature = cookie.split(".")
+
+        def add_cookie(stored_value: bytes | None) -> bytes:
+            signed_out = {mark: end for mark, end in _decode_signed_out(stored_value).items() if end > now}
+            signed_out[hash_secret(signature)] = int(until)
+            if len(signed_out) > MAX_SIGNED_OUT_COOKIES:
+                del signed_out[min(signed_out, key=signed_out.__getitem__)]
+            self.signed_out = signed_out
+            return encode(signed_out)
+
+        if not update_entry(self._key_value_store, SERVER_TENANT, SIGNED_OUT_KEY, add_cookie):
+            raise StoreError("Sign-out failed: too many concurrent sign-outs. Try again.")
+
+    def _sign(self, token: Token, until: int) -> str:
+        return hmac.digest(self._key, f"{token.id}.{until}.{token.hash}".encode(), "sha256").hex()
+
+
+def _decode_signed_out(stored_value: bytes | None) -> dict[str, int]:
+    return decode(stored_value, dict[str, int]) if stored_value else {}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from spans import BEGUN, Made, as_protobuf, attribute, field
 
-from mulligan.server.otlp import protobuf
+from mulligan.server import protobuf
 
 FACTS = st.dictionaries(
     st.sampled_from(["gen_ai.tool.name", "gen_ai.operation.name", "input.value", "http.response.status_code", "other"]),
@@ -81,9 +81,7 @@ def test_the_real_message_reads_the_same():
 
 def test_an_attribute_of_any_sort_is_passed_over_without_harm():
     array = field(1, b"gen_ai.tool.name") + field(2, field(5, field(1, field(1, b"x"))))
-    facts: dict[str, object] = {}
-    protobuf.add_attribute(array, 0, len(array), facts)
-    assert facts == {"gen_ai.tool.name": None}
-    plain = attribute("gen_ai.tool.name", 3.5)
-    protobuf.add_attribute(plain, 0, len(plain), facts)
-    assert facts == {"gen_ai.tool.name": 3.5}
+    assert protobuf.read_attribute(array, 0, len(array)) == ("gen_ai.tool.name", None)
+    for value in (3.5, "", "a", "b" * 125, "c" * 126, "d" * 300):
+        plain = attribute("gen_ai.tool.name", value)
+        assert protobuf.read_attribute(plain, 0, len(plain)) == ("gen_ai.tool.name", value)

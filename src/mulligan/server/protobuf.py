@@ -15,11 +15,12 @@ from mulligan.transcripts.otlp import READ_ATTRIBUTES, Span
 _WANTED = {name.encode(): name for name in READ_ATTRIBUTES}
 _fixed64 = struct.Struct("<Q").unpack_from
 _double = struct.Struct("<d").unpack_from
-_ZERO_ID = bytes(16)
-DEPTH = 8
+_ID_FIELDS = (1, 2, 4)
+"""Trace, span and parent span."""
 MAX_CACHED_ATTRIBUTE_BYTES = 64
 """Attributes up to this size are cached by their bytes: most recur in many spans of an export."""
 
+_Field = tuple[int, int, int]
 _Fact = tuple[str, Any]
 """An attribute: its name and its value."""
 
@@ -46,7 +47,7 @@ def parse_spans(data: bytes) -> tuple[list[Span], int]:
     attribute_cache: dict[bytes, _Fact | None] = {}
     try:
         for resource, scope, end in _iter_scopes(data):
-            for number, start, stop in _iter_fields(data, scope, end):
+            for number, start, stop in _read_fields(data, scope, end):
                 if number == 2:
                     span = _parse_span(data, start, stop, resource, attribute_cache)
                     if span is None:
@@ -63,7 +64,7 @@ def parse_logs(data: bytes) -> list[LogRecord]:
     for resource, scope, end in _iter_scopes(data):
         log_records += [
             _parse_log(data, start, stop, resource)
-            for number, start, stop in _iter_fields(data, scope, end)
+            for number, start, stop in _read_fields(data, scope, end)
             if number == 2
         ]
     return log_records
@@ -71,56 +72,49 @@ def parse_logs(data: bytes) -> list[LogRecord]:
 
 def _iter_scopes(data: bytes) -> Iterator[tuple[dict[str, Any], int, int]]:
     """Yield each scope of an export with the attributes of its resource. Traces and logs have the same layout."""
-    for number, start, end in _iter_fields(data, 0, len(data)):
+    for number, start, end in _read_fields(data, 0, len(data)):
         if number != 1:
             continue
         resource: dict[str, Any] = {}
         scopes: list[tuple[int, int]] = []
-        for inner, first, last in _iter_fields(data, start, end):
+        for inner, first, last in _read_fields(data, start, end):
             if inner == 1:
-                for field_number, begin, stop in _iter_fields(data, first, last):
+                for field_number, begin, stop in _read_fields(data, first, last):
                     if field_number == 1:
-                        add_attribute(data, begin, stop, resource)
+                        _add_attribute(resource, read_attribute(data, begin, stop))
             elif inner == 2:
                 scopes.append((first, last))
         for first, last in scopes:
             yield resource, first, last
 
 
-def _iter_fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the number of each field with start and end of its value. For a varint, start is the value itself."""
+def _read_fields(data: bytes, at: int, end: int) -> list[_Field]:
+    """Return the number of each field with start and end of its value. For a varint, start is the value itself."""
+    fields: list[_Field] = []
     while at < end:
-        number, start, stop, at = _read_field(data, at, end)
-        yield number, start, stop
-
-
-def _read_field(data: bytes, at: int, end: int) -> tuple[int, int, int, int]:
-    """Return the next field as above, and the index after it."""
-    tag = data[at]
-    at += 1
-    if tag > 127:
-        tag, at = _read_varint(data, at - 1, end)
-    kind = tag & 7
-    if kind == 2:
-        if at >= end:
-            raise MalformedProtobufError("truncated field")
-        size = data[at]
+        tag = data[at]
         at += 1
-        if size > 127:
-            size, at = _read_varint(data, at - 1, end)
-        stop = at + size
-        if stop > end:
+        if tag > 127:
+            tag, at = _read_varint(data, at - 1, end)
+        kind = tag & 7
+        if kind == 0:
+            value, at = _read_varint(data, at, end)
+            fields.append((tag >> 3, value, -1))
+            continue
+        if kind == 2:
+            size = data[at] if at < end else 128
+            at += 1
+            if size > 127:
+                size, at = _read_varint(data, at - 1, end)
+        elif kind == 1 or kind == 5:
+            size = 8 if kind == 1 else 4
+        else:
+            raise MalformedProtobufError(f"unknown wire type {kind}")
+        if at + size > end:
             raise MalformedProtobufError("field exceeds its message")
-        return tag >> 3, at, stop, stop
-    if kind == 0:
-        value, at = _read_varint(data, at, end)
-        return tag >> 3, value, -1, at
-    if kind == 1 or kind == 5:
-        stop = at + (8 if kind == 1 else 4)
-        if stop > end:
-            raise MalformedProtobufError("truncated number")
-        return tag >> 3, at, stop, stop
-    raise MalformedProtobufError(f"unknown wire type {kind}")
+        fields.append((tag >> 3, at, at + size))
+        at += size
+    return fields
 
 
 def _read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
@@ -136,29 +130,25 @@ def _read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
         shift += 7
 
 
-def add_attribute(data: bytes, at: int, end: int, facts: dict[str, Any], should_keep_all: bool = False) -> None:
-    """Add an attribute to the facts if it is a relevant one."""
-    fact = _read_attribute(data, at, end, should_keep_all)
-    if fact is not None:
-        facts[fact[0]] = fact[1]
-
-
-def _read_attribute(data: bytes, at: int, end: int, should_keep_all: bool = False) -> _Fact | None:
-    # Fast path for the usual layout: a short key, then the value.
-    if at + 2 < end and data[at] == 0x0A and (size := data[at + 1]) < 128 and not should_keep_all:
-        key_end = at + 2 + size
+def read_attribute(data: bytes, at: int, end: int, should_keep_all: bool = False) -> _Fact | None:
+    """Return an attribute if it is a relevant one."""
+    # Fast path for the usual layout: a short key, then a string.
+    if (
+        not should_keep_all
+        and at + 2 < end
+        and data[at] == 0x0A
+        and data[at + 1] < 128
+        and (key_end := at + 2 + data[at + 1]) < end
+    ):
         wanted_name = _WANTED.get(data[at + 2 : key_end])
-        if wanted_name is None and key_end < end:
+        if wanted_name is None:
             return None
-        if wanted_name is not None and key_end + 1 < end and data[key_end] == 0x12:
-            size, start = data[key_end + 1], key_end + 2
-            if size > 127:
-                size, start = _read_varint(data, key_end + 1, end)
-            if start + size == end:
-                return wanted_name, _read_value(data, start, end)
+        text = key_end + 4
+        if text <= end and data[key_end] == 0x12 and data[key_end + 2] == 0x0A and text + data[text - 1] == end:
+            return wanted_name, data[text:end].decode("utf-8", "replace")
     name: str | None = None
-    value: tuple[int, int] | None = None
-    for number, start, stop in _iter_fields(data, at, end):
+    value: Any = None
+    for number, start, stop in _read_fields(data, at, end):
         if number == 1:
             key = data[start:stop]
             name = key.decode("utf-8", "replace") if should_keep_all else _WANTED.get(key)
@@ -170,13 +160,7 @@ def _read_attribute(data: bytes, at: int, end: int, should_keep_all: bool = Fals
 
 
 def _read_value(data: bytes, at: int, end: int) -> Any:
-    if at + 1 < end and data[at] == 0x0A:  # fast path: a string
-        size, start = data[at + 1], at + 2
-        if size > 127:
-            size, start = _read_varint(data, at + 1, end)
-        if start + size == end:
-            return data[start:end].decode("utf-8", "replace")
-    for number, start, stop in _iter_fields(data, at, end):
+    for number, start, stop in _read_fields(data, at, end):
         if number == 1:
             return data[start:stop].decode("utf-8", "replace")
         if number == 2:
@@ -188,86 +172,63 @@ def _read_value(data: bytes, at: int, end: int) -> Any:
     return None
 
 
+def _add_attribute(facts: dict[str, Any], fact: _Fact | None) -> None:
+    if fact is not None:
+        facts[fact[0]] = fact[1]
+
+
 def _parse_span(
     data: bytes, at: int, end: int, resource: dict[str, Any], attribute_cache: dict[bytes, _Fact | None]
 ) -> Span | None:
-    # Inlined instead of calling `_iter_fields`: with a dozen fields in each of thousands of spans, the generator would
-    # take half of the total time.
-    trace = id = parent = b""
+    ids: dict[int, bytes] = {}
+    times: dict[int, int] = {}
     name = message = ""
-    started = ended = 0
     has_failed = False
     facts: dict[str, Any] = {}
     events: list[tuple[str, dict[str, Any]]] = []
-    while at < end:
-        tag = data[at]
-        if tag > 127 or tag & 7 != 2:
-            if tag == 0x39 or tag == 0x41:
-                if at + 9 > end:
-                    raise MalformedProtobufError("truncated number")
-                (timestamp,) = _fixed64(data, at + 1)
-                started, ended = (timestamp, ended) if tag == 0x39 else (started, timestamp)
-                at += 9
-            elif (tag == 0x30 or tag == 0x50) and at + 2 <= end and data[at + 1] < 128:
-                at += 2  # the kind, or the number of dropped attributes
-            elif tag == 0x85 and at + 6 <= end and data[at + 1] == 0x01:
-                at += 6  # flags
-            else:
-                number, _, _, at = _read_field(data, at, end)
-                if number == 7 or number == 8:
-                    raise MalformedProtobufError("invalid timestamp")
-            continue
-        size = data[at + 1]
-        start = at + 2
-        if size > 127:
-            size, start = _read_varint(data, at + 1, end)
-        at = start + size
-        if at > end:
-            raise MalformedProtobufError("field exceeds its message")
-        if tag == 0x4A:
-            if size > MAX_CACHED_ATTRIBUTE_BYTES:
-                fact = _read_attribute(data, start, at)
-            elif (piece := data[start:at]) in attribute_cache:
+    for number, start, stop in _read_fields(data, at, end):
+        if number == 9:
+            piece = data[start:stop]
+            if len(piece) > MAX_CACHED_ATTRIBUTE_BYTES:
+                fact = read_attribute(piece, 0, len(piece))
+            elif piece in attribute_cache:
                 fact = attribute_cache[piece]
             else:
-                fact = attribute_cache[piece] = _read_attribute(piece, 0, size)
+                fact = attribute_cache[piece] = read_attribute(piece, 0, len(piece))
             if fact is not None:
                 facts[fact[0]] = fact[1]
-        elif tag == 0x0A:
-            trace = data[start:at]
-        elif tag == 0x12:
-            id = data[start:at]
-        elif tag == 0x22:
-            parent = data[start:at]
-        elif tag == 0x2A:
-            name = data[start:at].decode("utf-8", "replace")
-        elif tag == 0x7A:
-            if size == 2 and data[start] == 0x18 and data[start + 1] < 128:
-                has_failed = data[start + 1] == 2
-                continue
-            for inner, first, last in _iter_fields(data, start, at):
+        elif number in _ID_FIELDS:
+            ids[number] = data[start:stop]
+        elif number == 5:
+            name = data[start:stop].decode("utf-8", "replace")
+        elif number == 7 or number == 8:
+            if stop - start != 8:
+                raise MalformedProtobufError("invalid timestamp")
+            (times[number],) = _fixed64(data, start)
+        elif number == 15:
+            for inner, first, last in _read_fields(data, start, stop):
                 if inner == 2:
                     message = data[first:last].decode("utf-8", "replace")
                 elif inner == 3:
                     has_failed = first == 2
-        elif tag == 0x5A:
-            events.append(_parse_event(data, start, at))
-        elif tag == 0x3A or tag == 0x42:
-            raise MalformedProtobufError("invalid timestamp")
-    if len(trace) != 16 or len(id) != 8 or trace == _ZERO_ID or id == _ZERO_ID[:8]:
+        elif number == 11:
+            events.append(_parse_event(data, start, stop))
+    trace, id, parent = (ids.get(number, b"") for number in _ID_FIELDS)
+    if len(trace) != 16 or len(id) != 8 or not any(trace) or not any(id):
         return None
-    parent_id = parent.hex() if parent.strip(b"\0") else ""
-    return Span(trace.hex(), id.hex(), parent_id, name, started, ended, facts, has_failed, message, events, resource)
+    parent_id = parent.hex() if any(parent) else ""
+    begin, finish = times.get(7, 0), times.get(8, 0)
+    return Span(trace.hex(), id.hex(), parent_id, name, begin, finish, facts, has_failed, message, events, resource)
 
 
 def _parse_event(data: bytes, at: int, end: int) -> tuple[str, dict[str, Any]]:
     name = ""
     facts: dict[str, Any] = {}
-    for number, start, stop in _iter_fields(data, at, end):
+    for number, start, stop in _read_fields(data, at, end):
         if number == 2:
             name = data[start:stop].decode("utf-8", "replace")
         elif number == 3:
-            add_attribute(data, start, stop, facts)
+            _add_attribute(facts, read_attribute(data, start, stop))
     return name, facts
 
 
@@ -275,9 +236,9 @@ def _parse_log(data: bytes, at: int, end: int, resource: dict[str, Any]) -> LogR
     name = body = ""
     timestamp = observed = 0
     facts: dict[str, Any] = {}
-    for number, start, stop in _iter_fields(data, at, end):
+    for number, start, stop in _read_fields(data, at, end):
         if number == 6:
-            add_attribute(data, start, stop, facts, should_keep_all=True)
+            _add_attribute(facts, read_attribute(data, start, stop, should_keep_all=True))
         elif (number == 1 or number == 11) and stop - start == 8:
             (nanoseconds,) = _fixed64(data, start)
             if number == 1:

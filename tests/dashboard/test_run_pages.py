@@ -16,7 +16,7 @@ from mulligan.core import calls
 from mulligan.core.failure import Failure, Remedy
 from mulligan.core.links import link_recoveries
 from mulligan.core.records import Change, History, Link, Recovery, Run, Step
-from mulligan.dashboard import timeline
+from mulligan.dashboard import run_pages
 
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)
 REJECTED = Failure.of(KINDS["tool/invalid_arguments"], "k must be at most 10", fingerprint="f")
@@ -37,21 +37,21 @@ def repaired(name: str = "search", run: str = "run_a", message: str = "k must be
 
 
 def test_attempts_are_drawn_to_scale():
-    (lane,) = timeline.build_run_page(repaired())["lanes"]
+    (lane,) = run_pages.build_run_page(repaired())["lanes"]
     bars = re.findall(r'class="lane-(\w+)" x="([\d.]+)%" y="1" width="([\d.]+)%"', lane["lane"])
     assert bars == [("lost", "0.00", "50.00"), ("won", "75.00", "25.00")]
     assert lane["took"] == 4.0
 
 
 def test_it_says_what_the_model_was_told():
-    (lane,) = timeline.build_run_page(repaired())["lanes"]
+    (lane,) = run_pages.build_run_page(repaired())["lanes"]
     ((name, said),) = lane["messages"]
     assert name == "note"
     assert "search was called with k 50" in said
 
 
 def test_where_the_values_of_a_repair_come_from_is_said():
-    (lane,) = timeline.build_run_page(repaired())["lanes"]
+    (lane,) = run_pages.build_run_page(repaired())["lanes"]
     assert [(each["name"], str(each["before"]), str(each["after"]), each["source"]) for each in lane["changes"]] == [
         ("k", "50", "10", "tool schema")
     ]
@@ -61,10 +61,10 @@ def test_where_the_values_of_a_repair_come_from_is_said():
 def test_a_test_case_is_python_whatever_strangers_wrote(name, run, message, arguments):
     history = repaired(name, run, message, k=50)
     failed = calls.group_attempts(history.steps)[0]
-    told = timeline.render_test_case(failed, failed).unescape()
+    told = run_pages.render_test_case(failed, failed).unescape()
     compile(told, "case", "exec")
     other = Step(run=run, seq=1, call=1, name=name, arguments=arguments, outcome="failure", failure=REJECTED)
-    compile(timeline.render_test_case(calls.Call(steps=(other,)), None).unescape(), "case", "exec")
+    compile(run_pages.render_test_case(calls.Call(steps=(other,)), None).unescape(), "case", "exec")
     assert told.count("\n") < 20
 
 
@@ -75,7 +75,7 @@ def test_a_clock_that_is_wrong_leaves_every_bar_within_the_lane(moments, began):
         for number, (started, seconds) in enumerate(moments, 1)
     )
     history = History(run=Run(id="r", started_at=began, ended_at=began + 5, end_reason="finished"), steps=steps)
-    for lane in timeline.build_run_page(history)["lanes"]:
+    for lane in run_pages.build_run_page(history)["lanes"]:
         for left, wide in re.findall(r'x="(-?[\d.]+)%" y="1" width="(-?[\d.]+)%"', lane["lane"]):
             assert 0 <= float(left) <= 98.61
             assert 0 < float(wide) <= 100
@@ -98,7 +98,7 @@ def test_a_later_call_is_shown_with_why_it_belongs_to_the_failed_one(end, words)
     link = Link(
         run="run_a", failed_call=1, recovering_call=2, method="agent", evidence=evidence, provisional=end is None
     )
-    failed, worked = timeline.build_run_page(History(run=Run(id="run_a", end_reason=end), steps=steps, links=(link,)))[
+    failed, worked = run_pages.build_run_page(History(run=Run(id="run_a", end_reason=end), steps=steps, links=(link,)))[
         "lanes"
     ]
     assert (failed["by"], failed["linked"]) == (2, words)
@@ -106,5 +106,5 @@ def test_a_later_call_is_shown_with_why_it_belongs_to_the_failed_one(end, words)
 
 
 def test_attempts_at_one_call_need_no_reason():
-    (lane,) = timeline.build_run_page(repaired())["lanes"]
+    (lane,) = run_pages.build_run_page(repaired())["lanes"]
     assert lane["linked"] == ""

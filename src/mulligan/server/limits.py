@@ -1,14 +1,16 @@
-"""Daily quotas per tenant, shared by all processes of one store.
+"""Limits of callers: records per second, failed sign-ins per minute, and daily quotas of tenants.
 
-Each process reserves a hundredth of the quota at a time from one counter in the store and spends it locally. The total
-therefore never exceeds the quota, with any number of processes. What a killed process had reserved stays unused until
-the next day.
+Quotas are shared by all processes of one store. Each process reserves a hundredth of the quota at a time from one
+counter in the store and spends it locally. The total therefore never exceeds the quota, with any number of processes.
+What a killed process had reserved stays unused until the next day.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
@@ -16,9 +18,9 @@ from typing import NamedTuple
 import msgspec
 
 from mulligan.core.records import Record, decode, encode
-from mulligan.server.errors import quota_exceeded, request_exceeds_quota, store_unavailable
+from mulligan.server.entries import SERVER_ENTRY_KIND, update_entry
+from mulligan.server.responses import ApiError, rate_limited, store_unavailable
 from mulligan.server.tenants import MEASURES, Measure, Tenant
-from mulligan.server.tokens import SERVER_ENTRY_KIND
 from mulligan.store.base import DAY, KeyValueStore
 
 USAGE_KEY = "usage"
@@ -28,6 +30,14 @@ MAX_USAGE_DAYS = 31
 """Days of usage that the store holds."""
 MAX_RETRY_AFTER_SECONDS = 3600
 """Upper limit of Retry-After: an operator may raise the quota before the day ends."""
+DEFAULT_RECORDS_PER_SECOND = 20_000
+"""Sustained records per second of one caller: several times what one process records."""
+BURST_SECONDS = 10
+"""Burst size as seconds of the sustained rate, for records queued while the server was unavailable."""
+MAX_TRACKED_CALLERS = 10_000
+MAX_ADDRESS_FAILURES, MAX_TOTAL_FAILURES = 10, 100
+"""Limits of failed sign-ins per minute: from one address, and in total."""
+FAILURE_WINDOW_SECONDS = 60.0
 
 
 class Usage(Record, frozen=True):
@@ -77,7 +87,8 @@ class Quotas:
         """Reserve the missing amounts in the store and spend them. Raise `ApiError` if the quota is exhausted."""
         for name, amount in amounts.items():
             if amount > tenant.quotas.get(name, amount):
-                raise request_exceeds_quota(name, tenant.quotas[name])
+                message = f"The request exceeds the daily quota of {tenant.quotas[name]:,} {name}. Send less at once."
+                raise ApiError(413, "too_large", message)  # not 429, because a retry can never succeed
         while not self.spend_reserved(tenant, amounts, now):
             with self._lock:
                 remaining = dict(self._remaining_today(tenant.name, now))
@@ -95,11 +106,10 @@ class Quotas:
                     name for name, amount in amounts.items() if name in missing and remaining.get(name, 0) < amount
                 ]
             if exhausted and not self.spend_reserved(tenant, amounts, now):
-                raise quota_exceeded(
-                    exhausted[0],
-                    tenant.quotas[exhausted[0]],
-                    min(MAX_RETRY_AFTER_SECONDS, (DAY - now % DAY) // 1000 + 1),
-                )
+                message = f"The daily quota of {tenant.quotas[exhausted[0]]:,} {exhausted[0]} is exhausted."
+                seconds = min(MAX_RETRY_AFTER_SECONDS, (DAY - now % DAY) // 1000 + 1)
+                headers = {"Retry-After": str(seconds)}
+                raise ApiError(429, "quota", f"{message} It resets at 00:00 UTC.", headers=headers)
             if exhausted:
                 return
 
@@ -133,26 +143,88 @@ class Quotas:
     def _update_usage(
         self, tenant: str, day: str, choose_amounts: Callable[[Mapping[str, int]], dict[Measure, int]]
     ) -> dict[Measure, int]:
-        """Update a day's usage with compare-and-set. Return the added amounts."""
-        for _ in range(1000):
-            stored_value = self._key_value_store.get(tenant, SERVER_ENTRY_KIND, USAGE_KEY)
+        """Add amounts to a day's usage. Return the added amounts."""
+        added: dict[Measure, int] = {}
+
+        def add_amounts(stored_value: bytes | None) -> bytes | None:
             days = dict((decode(stored_value, Usage) if stored_value else Usage()).days)
             used_amounts = days.get(day, {})
-            added = choose_amounts(used_amounts)
+            added.clear()
+            added.update(choose_amounts(used_amounts))
             if not any(added.values()):
-                return added
-            days[day] = {
-                name: used_amounts.get(name, 0) + added.get(name, 0)
-                for name in MEASURES
-                if name in {*used_amounts, *added}
-            }
-            updated_usage = Usage(days=dict(sorted(days.items())[-MAX_USAGE_DAYS:]))
-            if self._key_value_store.compare_and_set(
-                tenant, SERVER_ENTRY_KIND, USAGE_KEY, stored_value, encode(updated_usage)
-            ):
-                return added
-        raise store_unavailable("The quota could not be updated: too many concurrent updates. Retry later.")
+                return None
+            names = [name for name in MEASURES if name in {*used_amounts, *added}]
+            days[day] = {name: used_amounts.get(name, 0) + added.get(name, 0) for name in names}
+            return encode(Usage(days=dict(sorted(days.items())[-MAX_USAGE_DAYS:])))
+
+        if not update_entry(self._key_value_store, tenant, USAGE_KEY, add_amounts):
+            raise store_unavailable("The quota could not be updated: too many concurrent updates. Retry later.")
+        return added
 
 
 def _refund_amounts(remaining: Mapping[Measure, int], used_amounts: Mapping[str, int]) -> dict[Measure, int]:
     return {name: -min(amount, used_amounts.get(name, 0)) for name, amount in remaining.items()}
+
+
+class _CallerBuckets:
+    """Token bucket per caller. The least recently used ones are dropped above a limit."""
+
+    def __init__(self, capacity: float, rate: float, monotonic: Callable[[], float]) -> None:
+        self._capacity, self._rate, self._monotonic = capacity, rate, monotonic
+        self._buckets: OrderedDict[object, tuple[float, float]] = OrderedDict()
+
+    def remaining(self, caller: object) -> float:
+        now = self._monotonic()
+        tokens, at = self._buckets.get(caller, (self._capacity, now))
+        return min(self._capacity, tokens + (now - at) * self._rate)
+
+    def retry_after(self, caller: object) -> int:
+        """Return the seconds until a token is available, at least 1."""
+        return max(1, math.ceil((1 - self.remaining(caller)) / self._rate))
+
+    def take(self, caller: object, tokens: float) -> None:
+        self._buckets[caller] = (self.remaining(caller) - tokens, self._monotonic())
+        self._buckets.move_to_end(caller)
+        while len(self._buckets) > MAX_TRACKED_CALLERS:
+            self._buckets.popitem(last=False)
+
+
+class RateLimiter:
+    """Rate limit of records per caller, with bursts."""
+
+    def __init__(
+        self, rate: float = DEFAULT_RECORDS_PER_SECOND, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._buckets = _CallerBuckets(rate * BURST_SECONDS, rate, monotonic)
+
+    def take(self, tenant: str, principal: str, records: int) -> None:
+        """Take tokens for the records or raise `ApiError`. A caller with tokens left may overdraw by one body."""
+        caller = (tenant, principal)
+        if self._buckets.remaining(caller) <= 0:
+            raise rate_limited(self._buckets.retry_after(caller))
+        self._buckets.take(caller, records)
+
+
+class SignInLimiter:
+    """Rate limit for failed sign-ins: from one address, and in total.
+
+    Each process counts for itself: tokens have 160 random bits.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._by_address, self._total = (
+            _CallerBuckets(limit, limit / FAILURE_WINDOW_SECONDS, monotonic)
+            for limit in (MAX_ADDRESS_FAILURES, MAX_TOTAL_FAILURES)
+        )
+
+    def check(self, address: str) -> None:
+        """Raise `ApiError` with Retry-After if there were too many failures."""
+        for buckets, caller in ((self._by_address, address), (self._total, "")):
+            if buckets.remaining(caller) < 1:
+                message = "Too many failed sign-ins. Wait a minute and try again."
+                headers = {"Retry-After": str(buckets.retry_after(caller))}
+                raise ApiError(429, "busy", message, headers=headers)
+
+    def record_failure(self, address: str) -> None:
+        self._by_address.take(address, 1)
+        self._total.take("", 1)

@@ -1,0 +1,393 @@
+"""Pages of what was learned: patterns, fixes and lessons, with evidence and the operator's decisions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, get_args
+
+import msgspec
+
+from mulligan.core import calls
+from mulligan.core.calls import Call
+from mulligan.core.failure import SettingsError
+from mulligan.core.links import derive_status
+from mulligan.core.records import (
+    Fix,
+    FixState,
+    History,
+    Lesson,
+    LessonVerdict,
+    Pattern,
+    PatternPeriod,
+    PatternState,
+    Step,
+    pattern_id,
+)
+from mulligan.dashboard import charts, formatting, run_pages
+from mulligan.dashboard.metric_cards import empty_state
+from mulligan.dashboard.page_query import PageQuery
+from mulligan.prompt import Prompt
+from mulligan.report.memory_text import describe_action, describe_use, is_automatic, not_automatic_reason
+from mulligan.report.resources import FIX_SPEC, LESSON_SPEC, PATTERN_SPEC
+from mulligan.report.run_text import explain_trials
+from mulligan.store.base import DAY, FixQuery, LessonQuery, PatternCommand, RecallQuery, RunQuery, Store
+
+MAX_SHOWN_PATTERNS = 50
+MAX_EXAMPLE_RUNS = 20
+"""Newest runs of a pattern that are read for examples, recovery times and versions."""
+MAX_SHOWN_FIXES = 100
+MAX_SEARCHED_FIXES = 100_000
+MAX_SHOWN_LESSONS = 100
+SPARK_DAYS, TREND_DAYS = 7, 30
+"""Days of the small chart in a list, and of the trend chart."""
+ORDERS = {
+    "unrecovered": "most unrecovered first",
+    "occurrences": "most frequent first",
+    "last_seen": "latest occurrence first",
+    "first_seen": "newest pattern first",
+}
+COMMANDS = ("mute", "unmute", "resolve", "reopen", "merge", "split")
+FIX_STATES: dict[FixState, str] = {
+    "proposed": "succeeded in some runs; not promoted yet",
+    "promoted": "promoted after enough successful runs",
+    "approved": "approved by a person",
+    "demoted": "failed twice in a row",
+    "expired": "not used for 30 days",
+    "paused": "used or failing unusually often; a person should check it",
+    "revoked": "revoked by a person",
+}
+SHOWN_FIRST: tuple[FixState, ...] = ("approved", "promoted", "proposed", "paused", "demoted", "expired", "revoked")
+"""Order in which a fix of a pattern is shown: applied automatically first."""
+LESSON_STATES = {
+    "proposed": "neither promoted nor approved: not shown to models",
+    "active": "promoted, or approved by a person: shown to models",
+    "disabled": "disabled by a person",
+    "expired": "not used for too long",
+}
+SEED_DESCRIPTION = "shown to models after active lessons, as general advice not yet seen here"
+LESSON_SOURCES = {
+    "learned": "learned from recovered failures",
+    "file": "written by a person",
+    "seed": "ships with mulligan; not seen here, not counted as evidence",
+}
+
+
+# Patterns
+
+
+def patterns(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
+    order = page_query.other_parameters.get("order", "unrecovered")
+    if order not in ORDERS:
+        raise SettingsError(f"Invalid order {order[:40]!r}. Use one of: {', '.join(ORDERS)}.")
+    matches = store.patterns(tenant, page_query.query(PATTERN_SPEC, order=order, limit=MAX_SHOWN_PATTERNS))
+    return {
+        "empty": empty_state(store, tenant, page_query) if not matches else None,
+        "rows": [build_pattern_row(store, tenant, page_query, pattern) for pattern in matches],
+        "failures": sum(pattern.occurrences for pattern in matches),
+        "order": order,
+        "orders": ORDERS,
+        "state": page_query.filters.get("state"),
+        "states": get_args(PatternState),
+        "is_cut": len(matches) == MAX_SHOWN_PATTERNS,
+    }
+
+
+def build_pattern_row(store: Store, tenant: str, page_query: PageQuery, pattern: Pattern) -> dict[str, Any]:
+    """Build the row of a pattern in a list, with its recent trend and best fix."""
+    query = FixQuery(tool=pattern.tool, fingerprint=pattern.fingerprint, now=page_query.now, limit=3)
+    counts = [count for _, count in _daily_occurrences(pattern, page_query.now, SPARK_DAYS)]
+    return {
+        "pattern": pattern,
+        "spark": charts.render_sparkline(counts, f"Occurrences by day, last {SPARK_DAYS} days"),
+        "recovered": formatting.percent(pattern.recovered, pattern.occurrences),
+        "fix": min(
+            store.fixes(tenant, query),
+            key=lambda fix: (SHOWN_FIRST.index(fix.state), -fix.successes, fix.id),
+            default=None,
+        ),
+    }
+
+
+def _daily_occurrences(pattern: Pattern, now: int, day_count: int) -> list[tuple[int, int]]:
+    """Return the last days, including today, with their occurrences."""
+    today = now // DAY * DAY
+    return [(day, pattern.days.get(day, 0)) for day in range(today - (day_count - 1) * DAY, today + 1, DAY)]
+
+
+def pattern(store: Store, tenant: str, page_query: PageQuery, id: str) -> dict[str, Any] | None:
+    stored_pattern = store.pattern(tenant, id)
+    if stored_pattern is None:
+        return None
+    tool, fingerprint, now = stored_pattern.tool, stored_pattern.fingerprint, page_query.now
+    newest = store.runs(tenant, RunQuery(pattern=stored_pattern.id, limit=MAX_EXAMPLE_RUNS))
+    occurrences = [(history, call) for history in newest for call in _find_matching_calls(history, stored_pattern)]
+    recovery_times = sorted(filter(None, (_recovery_seconds(history, call) for history, call in occurrences)))
+    days = _daily_occurrences(stored_pattern, now, TREND_DAYS)
+    buckets = [charts.Bucket(str(formatting.day(day)), formatting.date(day), [count]) for day, count in days]
+    series = [charts.ChartSeries("failures", "occurrences", "ok")]
+    title = f"Occurrences by day, last {TREND_DAYS} days"
+    stored_fixes = store.fixes(tenant, FixQuery(tool=tool, fingerprint=fingerprint, now=now, limit=20))
+    precedents = store.recall(tenant, RecallQuery(tool=tool, fingerprint=fingerprint)) if not stored_fixes else []
+    other_query = page_query.query(
+        PATTERN_SPEC, tool=tool, kind=None, since=None, state=None, text=None, new_since=None, limit=MAX_SHOWN_PATTERNS
+    )
+    messages = sorted({step.failure.message for _, call in occurrences for step in call.steps if step.failure})
+    return {
+        "pattern": stored_pattern,
+        "recovered": formatting.percent(stored_pattern.recovered, stored_pattern.occurrences),
+        "p50": recovery_times[len(recovery_times) // 2] if recovery_times else None,
+        "p95": recovery_times[int(len(recovery_times) * 0.95)] if len(recovery_times) >= 20 else None,
+        "sample_size": len(recovery_times),
+        "trend": charts.render_stacked_bars("trend", title, buckets, series, "occurrences"),
+        "recent": sum(count for _, count in days),
+        "fixes": list(map(build_fix_row, stored_fixes)),
+        "lessons": _lesson_rows(store, tenant, LessonQuery(tool=tool, fingerprint=fingerprint, now=now)),
+        "precedents": [formatting.text(Prompt().precedent(precedent)) for precedent in precedents],
+        "differences": _differences(occurrences),
+        "examples": [_example(history, stored_pattern) for history in newest],
+        "versions": _count_names(history.run.version or "(no version)" for history in newest),
+        "environments": _count_names(history.run.environment or "(no environment)" for history in newest),
+        "variables": messages[:5] if len(messages) > 1 else [],
+        "others": [other for other in store.patterns(tenant, other_query) if other.id != stored_pattern.id],
+    }
+
+
+def _find_matching_calls(history: History, pattern: Pattern) -> list[Call]:
+    """Return the calls of a run that failed with this pattern."""
+    return [
+        call
+        for call in calls.group_attempts(history.steps)
+        if any(step.has_failed and _has_pattern(step, pattern) for step in call.steps)
+    ]
+
+
+def _has_pattern(step: Step, pattern: Pattern) -> bool:
+    ids = (pattern.id, *pattern.merged)
+    return step.failure is not None and pattern_id(step.name, step.failure.fingerprint) in ids
+
+
+def _recovery_seconds(history: History, call: Call) -> float | None:
+    """Return the seconds from the first attempt to the success, by an attempt or a later call."""
+    successful_call: Call | None = call
+    if not call.has_succeeded:
+        ids = [link.recovering_call for link in history.links if link.failed_call == call.id][:1]
+        successful_call = next((later for later in calls.group_attempts(history.steps) if later.id in ids), None)
+    return run_pages.seconds_to_success(call, successful_call)
+
+
+def _differences(occurrences: list[tuple[History, Call]]) -> list[dict[str, Any]]:
+    """Return the argument changes of the newest recovered call, followed by unchanged arguments."""
+    for history, call in occurrences:
+        linked = next((link.changes for link in history.links if link.failed_call == call.id), ())
+        changes = call.changes or linked
+        if changes:
+            same = set(call.first.arguments or ()) if isinstance(call.first.arguments, dict) else set()
+            same -= {change.path for change in changes}
+            return [run_pages.describe_change(change) for change in changes] + [
+                {"name": name, "operation": "", "before": None, "after": None, "is_same": True}
+                for name in sorted(same)[:8]
+            ]
+    return []
+
+
+def _example(history: History, pattern: Pattern) -> dict[str, Any]:
+    matching_calls = _find_matching_calls(history, pattern)
+    failed = [step for call in matching_calls for step in call.steps if _has_pattern(step, pattern)]
+    return {
+        "run": history.run,
+        "status": derive_status(history.run, history.steps, history.links),
+        "failed": len(failed),
+        "message": failed[-1].failure.message if failed and failed[-1].failure else "",
+        "at": failed[0].started_at if failed else history.run.started_at,
+        "call": f"call-{matching_calls[0].id}" if matching_calls else "",
+    }
+
+
+def _count_names(names: Iterable[str]) -> list[tuple[str, int]]:
+    return sorted(Counter(names).items(), key=lambda item: (-item[1], item[0]))
+
+
+def apply_command(store: Store, tenant: str, now: int, id: str, form: dict[str, str]) -> Pattern | None:
+    """Apply an operator's command from the pattern's form."""
+    action = form.get("action", "")
+    if action not in COMMANDS:
+        raise SettingsError(f"Invalid command {action[:40]!r}. Use one of: {', '.join(COMMANDS)}.")
+    target_id = form.get("part") or id if action == "split" else id
+    into = form.get("into") or None
+    if action == "merge":
+        target_pattern, current_pattern = store.pattern(tenant, into) if into else None, store.pattern(tenant, id)
+        if target_pattern is None:
+            raise SettingsError(f"Pattern {(into or '')[:40]!r} not found. Choose the pattern to merge into.")
+        if current_pattern is not None and target_pattern.id == current_pattern.id:
+            raise SettingsError(f"{id[:40]!r} and {(into or '')[:40]!r} are already one pattern. Choose another one.")
+    command = PatternCommand(action=action, pattern=target_id, into=into, at=now)  # type: ignore[arg-type]
+    return store.update_pattern(tenant, command)
+
+
+# Fixes
+
+
+def fixes(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
+    matches = store.fixes(tenant, page_query.query(FIX_SPEC, limit=MAX_SHOWN_FIXES))
+    return {
+        "rows": [
+            build_fix_row(fix) | {"pattern": pattern_id(fix.tool, fix.fingerprint), "standing": _describe_state(fix)}
+            for fix in matches
+        ],
+        "applied": sum(map(is_automatic, matches)),
+        "shown": sum(fix.showable for fix in matches),
+        "state": page_query.filters.get("state"),
+        "states": FIX_STATES,
+        "is_cut": len(matches) == MAX_SHOWN_FIXES,
+    }
+
+
+def build_fix_row(fix: Fix) -> dict[str, Any]:
+    """Build the row of a fix."""
+    return {
+        "fix": fix,
+        "action": formatting.line(describe_action(fix), 300),
+        "changes": [run_pages.describe_change(change, is_learned=True) for change in fix.changes],
+        "confidence": calls.wilson_lower_bound(fix.successes, fix.trials),
+    }
+
+
+def _describe_state(fix: Fix) -> str:
+    """Describe the state of a fix: whether it is applied automatically, and if not, the reason."""
+    if fix.state not in ("promoted", "approved"):
+        return FIX_STATES[fix.state]
+    reason = not_automatic_reason(fix)
+    return f"{FIX_STATES[fix.state]}: {f'not applied automatically: {reason}' if reason else 'applied automatically'}"
+
+
+def fix(store: Store, tenant: str, page_query: PageQuery, id: str) -> dict[str, Any] | None:
+    all_fixes = store.fixes(tenant, FixQuery(now=page_query.now, limit=MAX_SEARCHED_FIXES))
+    matches = [candidate for candidate in all_fixes if candidate.id == id] or [
+        candidate for candidate in all_fixes if candidate.id.startswith(id)
+    ]
+    if len(matches) != 1:
+        return None
+    (stored_fix,) = matches
+    evidence = store.evidence(tenant, stored_fix.id)
+    query = LessonQuery(
+        tool=stored_fix.tool, fingerprint=stored_fix.fingerprint, now=page_query.now, limit=MAX_SHOWN_LESSONS
+    )
+    return build_fix_row(stored_fix) | {
+        "pattern": store.pattern(tenant, pattern_id(stored_fix.tool, stored_fix.fingerprint)),
+        "evidence": evidence,
+        "reasons": explain_trials(store, tenant, stored_fix, evidence),
+        "lesson": next(
+            (row for row in _lesson_rows(store, tenant, query) if row["lesson"].fix_id == stored_fix.id), None
+        ),
+        "standing": _describe_state(stored_fix),
+        "uses": list(describe_use(stored_fix)),
+        "unapplied": not_automatic_reason(msgspec.structs.replace(stored_fix, state="approved")),
+    }
+
+
+def decide_fix(store: Store, tenant: str, now: int, id: str, form: dict[str, str]) -> bool:
+    """Approve or revoke a fix from its form."""
+    action = form.get("action", "")
+    if action not in ("approve", "revoke"):
+        raise SettingsError(f"Invalid decision {action[:40]!r}. Use approve or revoke.")
+    return store.decide(tenant, id, approved=action == "approve", at=now)
+
+
+# Lessons
+
+
+def lessons(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
+    matches = store.lessons(tenant, page_query.query(LESSON_SPEC, limit=MAX_SHOWN_LESSONS))
+    return {
+        "rows": list(map(build_lesson_row, matches)),
+        "active": sum(lesson.state == "active" for lesson in matches),
+        "seeds": sum(lesson.source == "seed" for lesson in matches),
+        "state": page_query.filters.get("state"),
+        "states": LESSON_STATES,
+        "source": page_query.filters.get("source"),
+        "sources": LESSON_SOURCES,
+        "is_narrow": bool(page_query.filters),
+        "is_cut": len(matches) == MAX_SHOWN_LESSONS,
+    }
+
+
+def build_lesson_row(lesson: Lesson) -> dict[str, Any]:
+    """Build the row of a lesson in a list."""
+    is_new_seed = lesson.is_seed and lesson.state == "proposed"
+    return {
+        "lesson": lesson,
+        "means": SEED_DESCRIPTION if is_new_seed else LESSON_STATES[lesson.state],
+        "mistake": formatting.line(lesson.mistake or lesson.error or "(no message)", 200),
+        "correction": formatting.line(lesson.correction or "(no correction)", 200),
+        "effect": _compare_periods(lesson),
+    }
+
+
+def _lesson_rows(store: Store, tenant: str, query: LessonQuery) -> list[dict[str, Any]]:
+    return list(map(build_lesson_row, store.lessons(tenant, query)))
+
+
+def lesson_rows_for_tool(store: Store, tenant: str, tool: str, now: int, limit: int) -> list[dict[str, Any]]:
+    return _lesson_rows(store, tenant, LessonQuery(tool=tool, now=now, limit=limit))
+
+
+def _compare_periods(lesson: Lesson) -> dict[str, Any] | None:
+    """Compare the daily occurrences of the pattern before and after activation. Return `None` without data for both."""
+    periods = before, after = lesson.stats_before, lesson.stats_after
+    if not before.days or not after.days:
+        return None
+    rate_before, rate_after = _daily_rate(before), _daily_rate(after)
+    return {
+        "was": _format_rate(rate_before),
+        "now": _format_rate(rate_after),
+        # An increase is not marked as bad, because the number of calls is unknown here.
+        "look": "good" if rate_after < rate_before else "",
+        "change": f"{'less' if rate_after < rate_before else 'as' if rate_after == rate_before else 'more'} often",
+        "recovered": [
+            formatting.percent(period.recovered, period.occurrences) if period.occurrences else formatting.NONE
+            for period in periods
+        ],
+    }
+
+
+def _daily_rate(period: PatternPeriod) -> float:
+    return period.occurrences / period.days if period.days else 0.0
+
+
+def _format_rate(daily_rate: float) -> str:
+    return f"{daily_rate:.1f}" if daily_rate < 10 else f"{daily_rate:,.0f}"
+
+
+def lesson(store: Store, tenant: str, page_query: PageQuery, id: str) -> dict[str, Any] | None:
+    stored_lesson = store.lesson(tenant, id, page_query.now)
+    if stored_lesson is None:
+        return None
+    periods = {"before": stored_lesson.stats_before, "after": stored_lesson.stats_after}
+    highest_rate = max(map(_daily_rate, periods.values())) or 1.0
+    return {
+        **build_lesson_row(stored_lesson),
+        "pattern": store.pattern(tenant, stored_lesson.pattern) if stored_lesson.pattern else None,
+        "changes": [run_pages.describe_change(change, is_learned=True) for change in stored_lesson.changes],
+        "sentence": formatting.text(Prompt().lesson_sentence(stored_lesson)),
+        "evidence": store.evidence(tenant, stored_lesson.fix_id) if stored_lesson.fix_id else [],
+        "spans": [
+            {
+                "name": name,
+                "span": period,
+                "rate": _format_rate(_daily_rate(period)),
+                "bar": charts.render_bar(_daily_rate(period) / highest_rate),
+            }
+            for name, period in periods.items()
+        ],
+        "states": LESSON_STATES,
+        "sources": LESSON_SOURCES,
+    }
+
+
+def decide_lesson(store: Store, tenant: str, now: int, id: str, form: dict[str, str]) -> Lesson | None:
+    """Apply an operator's decision from the lesson's form."""
+    verdict = form.get("action", "")
+    if verdict not in get_args(LessonVerdict):
+        raise SettingsError(f"Invalid decision {verdict[:40]!r}. Use one of: {', '.join(get_args(LessonVerdict))}.")
+    return store.decide_lesson(tenant, id, verdict, now)  # type: ignore[arg-type]

@@ -1,0 +1,300 @@
+"""Text about what was learned: patterns, fixes and lessons. Untrusted text is sanitized."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mulligan.core.calls import TOOL_NAME_PATH
+from mulligan.core.privileged_arguments import is_privileged
+from mulligan.core.records import (
+    LAST_PATH_SEGMENT,
+    REQUOTED,
+    RUN_SPECIFIC,
+    Change,
+    Fix,
+    Lesson,
+    Pattern,
+    PatternPeriod,
+    Precedent,
+    to_builtins,
+)
+from mulligan.redaction import sanitize
+from mulligan.report.tables import (
+    SHOWN_ID_CHARS,
+    format_age,
+    format_count,
+    format_share,
+    render_columns,
+    render_pairs,
+    style_heading,
+    to_facts,
+    to_line,
+)
+from mulligan.store.base import TrialReport
+from mulligan.store.counters import DAY
+
+MAX_DAYS = 14
+MAX_BAR_CHARS = 30
+LESSON_SOURCES = {"learned": "learned here", "file": "imported from a file", "seed": "seed lesson"}
+
+
+def _format_agents(agents: Mapping[str, int]) -> str:
+    ranked = sorted(agents.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{to_line(name or '(no name)', 40)} {number:,}" for name, number in ranked)
+
+
+# Patterns
+
+
+def pattern_facts(pattern: Pattern) -> dict[str, Any]:
+    names = "occurrences recovered unrecovered runs first_seen_at last_seen_at state reopened"
+    return dict(to_builtins(pattern)) | {name: getattr(pattern, name) for name in names.split()}
+
+
+def render_pattern(pattern: Pattern, precedents: Sequence[Precedent], now: int, width: int | None) -> Iterator[str]:
+    """Render one pattern: summary, message template, occurrences by day, recoveries and example runs."""
+    yield (
+        f"{pattern.id} {pattern.state}: {to_line(pattern.kind, 60)} in {to_line(pattern.tool or 'no tool', 60)}, "
+        f"{format_count(pattern.occurrences, 'failure')} in {format_count(pattern.runs, 'run')}, "
+        f"{pattern.recovered:,} recovered, {pattern.unrecovered:,} unrecovered."
+    )
+    yield ""
+    yield from render_pairs(_pattern_rows(pattern, now), width)
+    days = _count_by_day(pattern, now)
+    if len(days) > 1:
+        yield ""
+        yield style_heading("Occurrences by day", width)
+        highest = max(1, *(number for _, number in days))
+        rows = [
+            (day, f"{number:,}", "#" * max(round(MAX_BAR_CHARS * number / highest), int(number > 0)))
+            for day, number in days
+        ]
+        yield from render_columns(rows, right=(1,), width=width)
+    yield ""
+    yield style_heading("What recovered it", width)
+    if not precedents:
+        yield "  nothing yet"
+    else:
+        from mulligan.prompt import Prompt  # only for details: lists start faster without it
+
+        prompt = Prompt()
+        yield from (
+            line for precedent in precedents for line in render_pairs([("-", prompt.precedent(precedent))], width)
+        )
+    if pattern.examples:
+        yield ""
+        yield style_heading("Example runs", width)
+        for example in pattern.examples:
+            age = format_age(example.started_at, now)
+            yield f"  mulligan show {example.run[:SHOWN_ID_CHARS]}  step {example.seq}, {age}"
+
+
+def _pattern_rows(pattern: Pattern, now: int) -> Iterator[tuple[str, str]]:
+    if pattern.message:
+        yield "first message", to_line(pattern.message, 400)
+    if pattern.template:
+        yield "message template", to_line(pattern.template, 400)
+    yield "first seen", format_age(pattern.first_seen_at, now)
+    yield "last seen", format_age(pattern.last_seen_at, now)
+    if pattern.agents:
+        yield "agents", _format_agents(pattern.agents)
+    if pattern.server:
+        yield "server", to_line(pattern.server, 80)
+    if pattern.reopened:
+        yield "reopened", f"{format_count(pattern.reopened, 'time')} after it was resolved"
+    if pattern.merged:
+        yield "merged patterns", ", ".join(pattern.merged)
+
+
+def _count_by_day(pattern: Pattern, now: int) -> list[tuple[str, int]]:
+    """Return the occurrences of each day, from the first day with one, for at most two weeks."""
+    today = now // DAY * DAY
+    first = max(min(filter(None, pattern.days), default=today), today - (MAX_DAYS - 1) * DAY)
+    return [
+        (time.strftime("%Y-%m-%d", time.gmtime(day / 1000)), pattern.days.get(day, 0))
+        for day in range(first, today + 1, DAY)
+    ]
+
+
+# Fixes
+
+
+def fix_facts(fix: Fix) -> dict[str, Any]:
+    return to_facts(fix, "trials", "successes", "imported", "state", "type") | {"action": describe_action(fix)}
+
+
+def describe_action(fix: Fix) -> str:
+    """Describe the action of a fix in a few words."""
+    if fix.type == "retry":
+        return "retry the same call later"
+    if fix.type == "prerequisite":
+        sequence = "first call " + ", then ".join(
+            _format_call(call.tool, call.arguments, call.variable_arguments) for call in fix.prerequisites
+        )
+        names = ", ".join(sanitize(change.path, 40) for change in fix.changes)
+        return f"{sequence}, then use its {names}" if names else sequence
+    return ", ".join(map(_describe_change, fix.changes))
+
+
+def _format_call(tool: str, arguments: dict[str, Any], open: Sequence[str]) -> str:
+    texts = [f"{name}={_format_value(value)}" for name, value in arguments.items()] + [f"{name}=..." for name in open]
+    return f"{sanitize(tool, 60)}({sanitize(', '.join(texts), 120)})"
+
+
+def _format_value(value: Any) -> str:
+    return repr(value) if not isinstance(value, str) else value
+
+
+def _describe_change(change: Change) -> str:
+    path = sanitize(change.path, 40)
+    if change.path == TOOL_NAME_PATH:
+        return f"call {sanitize(str(change.after), 40)} instead"
+    match change.operation:
+        case "rename":
+            return f"rename {path} to {sanitize(str(change.after), 40)}"
+        case "drop":
+            return f"omit {path} if it is empty"
+        case "cast":
+            return f"cast {path} to {sanitize(str(change.after), 20)}"
+        case "parse" | "wrap":
+            return f"{change.operation} {path}"
+        case "trim":
+            return f"trim {path} to its last segment" if change.after == LAST_PATH_SEGMENT else f"trim {path}"
+    if change.after == RUN_SPECIFIC:
+        return f"use a different {path}"
+    return f"{path}={sanitize(_format_value(change.after), 40)}"
+
+
+def not_automatic_reason(fix: Fix) -> str:
+    """Return why a fix can never be applied automatically; empty if only its state decides."""
+    if fix.type == "prerequisite":
+        if fix.changes:
+            return "only the caller can read the value from the tool result"
+        return 'prerequisites are called automatically only with learn = "repair"'
+    if fix.type == "retry":
+        return "the kind and the tool's effects decide whether a call is retried"
+    if any(change.after == RUN_SPECIFIC for change in fix.changes):
+        return "the value was specific to one run and is not stored"
+    privileged = [change.path for change in fix.changes if change.path != TOOL_NAME_PATH and is_privileged(change.path)]
+    if privileged:
+        return f"{sanitize(privileged[0], 40)} is a privileged argument"
+    if fix.state != "approved" and any(map(_sets_value, fix.changes)):
+        return "a remembered value needs approval by a person"
+    return ""
+
+
+def _sets_value(change: Change) -> bool:
+    """Return whether a change sets a remembered value instead of converting the value of the call."""
+    converted = (RUN_SPECIFIC, LAST_PATH_SEGMENT, REQUOTED)
+    return change.operation in ("substitute", "clamp", "default") and change.after not in converted
+
+
+def is_automatic(fix: Fix) -> bool:
+    """Return whether a fix is applied automatically. Safety checks can still prevent it for a single call."""
+    return fix.state in ("promoted", "approved") and not not_automatic_reason(fix)
+
+
+def describe_use(fix: Fix) -> Iterator[tuple[str, str]]:
+    """Yield label and text rows: whether a fix is applied automatically and shown to models, or why not."""
+    reason = not_automatic_reason(fix) or f"state is {fix.state}"
+    yield "applied", "automatically" if is_automatic(fix) else f"no: {reason}"
+    yield "shown", "to models" if fix.showable else f"no: {sanitize(fix.hidden_reason or 'not shown to models', 120)}"
+
+
+def render_fix(
+    fix: Fix, evidence: Sequence[TrialReport], reasons: Mapping[str, str], now: int, width: int | None
+) -> Iterator[str]:
+    """Render a fix with its trials. `reasons` explain, by run, why its calls are linked."""
+    yield f"{sanitize(fix.tool, 60)}: {describe_action(fix)}"
+    yield ""
+    sources = f"confirmed by {format_count(fix.principals, 'source')} on {format_count(fix.days, 'day')}"
+    imported = f"; {format_count(fix.imported, 'trial')} imported" if fix.imported else ""
+    yield f"  trials   {fix.successes} of {fix.trials} succeeded; {sources}{imported}"
+    yield f"  state    {fix.state}" + (f": {sanitize(fix.reason, 120)}" if fix.reason else "")
+    for name, use in describe_use(fix):
+        yield f"  {name:<7}  {use}"
+    yield ""
+    rows = [("run", "outcome", "applied", "principal", "agent", "time", "linked because")]
+    rows += [
+        (
+            sanitize(trial.run, 30),
+            "success" if trial.successful else "failure",
+            "automatically" if trial.automatic else "",
+            sanitize(trial.principal, 20),
+            sanitize(trial.agent, 30),
+            format_age(trial.at, now),
+            reasons.get(trial.run, ""),
+        )
+        for trial in evidence
+    ]
+    yield from render_columns(rows, width=width)
+
+
+# Lessons
+
+
+def lesson_facts(lesson: Lesson) -> dict[str, Any]:
+    names = "trials successes confidence occurrences helped_runs unhelped_runs state stale source active_since"
+    return to_facts(lesson, *names.split(), "last_tried_at")
+
+
+def render_lesson(lesson: Lesson, now: int, width: int | None) -> Iterator[str]:
+    """Render one lesson: texts, evidence and effect."""
+    tool, kind = to_line(lesson.tool or "any tool", 60), to_line(lesson.kind or "any failure", 60)
+    yield f"{lesson.id} {lesson.state}: {tool}, {kind}"
+    yield ""
+    texts = {name: getattr(lesson, name) for name in ("mistake", "correction", "error")}
+    texts |= {"fails": lesson.failing_example, "works": lesson.working_example}
+    yield from render_pairs(
+        [(name, to_line(text, 900)) for name, text in texts.items() if text or name in ("mistake", "correction")], width
+    )
+    yield ""
+    yield style_heading("Evidence", width)
+    yield from render_pairs(_evidence_rows(lesson, now), width)
+    if lesson.active_since:
+        yield ""
+        yield style_heading("Effect", width)
+        yield from render_pairs(_effect_rows(lesson, now), width)
+
+
+def _evidence_rows(lesson: Lesson, now: int) -> Iterator[tuple[str, str]]:
+    if lesson.trials:
+        yield (
+            "successes",
+            f"{lesson.successes:,} of {format_count(lesson.trials, 'run')}, "
+            f"success rate at least {100 * lesson.confidence:.0f} % (lower 90 % bound), "
+            f"last trial {format_age(lesson.last_tried_at, now)}",
+        )
+    else:
+        yield "successes", "no trials yet"
+    if lesson.occurrences:
+        yield "occurrences", f"{lesson.occurrences:,}"
+    if lesson.agents:
+        yield "agents", _format_agents(lesson.agents)
+    yield "state", lesson.state + (f": {to_line(lesson.reason, 200)}" if lesson.reason else "")
+    author = "written by a person" if lesson.edited else "generated from a template"
+    origin = f", from {to_line(lesson.origin, 200)}" if lesson.origin else ""
+    yield "text", f"{author}; {LESSON_SOURCES[lesson.source]}{origin}"
+    if lesson.fix_id:
+        yield "fix", f"mulligan fixes show {to_line(lesson.fix_id, 30)}"
+    if lesson.pattern:
+        yield "pattern", f"mulligan patterns show {to_line(lesson.pattern, 30)}"
+
+
+def _effect_rows(lesson: Lesson, now: int) -> Iterator[tuple[str, str]]:
+    yield "activated", format_age(lesson.active_since, now)
+    affected_runs = lesson.helped_runs + lesson.unhelped_runs
+    helped = f"recovered in {lesson.helped_runs:,} of {format_count(affected_runs, 'run')} with this failure"
+    yield "runs helped", f"{helped} since activation" if affected_runs else "no occurrences since activation"
+    yield "before", _format_period(lesson.stats_before)
+    yield "after", _format_period(lesson.stats_after)
+
+
+def _format_period(period: PatternPeriod) -> str:
+    if not period.days:
+        return "no full day yet"
+    occurrences = f"{format_count(period.occurrences, 'occurrence')} in {format_count(period.days, 'day')}"
+    recovered = format_share(period.recovered, period.occurrences)
+    return f"{occurrences} ({period.occurrences / period.days:.1f} per day), {recovered} recovered"

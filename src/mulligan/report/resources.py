@@ -1,0 +1,399 @@
+"""Resources: the filters, columns and descriptions of everything that mulligan lists, declared once.
+
+Command options, API parameters, OpenAPI, CSV, tables and the filter forms of the dashboard are derived from here. A
+filter is one line: its name is a field of the resource's query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from mulligan.core.failure import SettingsError
+from mulligan.core.records import (
+    STEP_TYPES,
+    Fix,
+    FixState,
+    History,
+    Lesson,
+    LessonSource,
+    LessonState,
+    Pattern,
+    PatternState,
+    Status,
+)
+from mulligan.report import memory_text, overview, run_text
+from mulligan.report.stats import CSV_COLUMNS
+from mulligan.report.tables import (
+    SHOWN_ID_CHARS,
+    Fact,
+    TableColumn,
+    format_age,
+    format_count,
+    format_share,
+    format_timestamp,
+    render_table,
+    to_facts,
+    to_line,
+)
+from mulligan.report.tail_reader import StepQuery
+from mulligan.report.time_parsing import ACCEPTED_FORMATS, parse_time
+from mulligan.store import counters
+from mulligan.store.base import AuditQuery, FixQuery, LessonQuery, PatternQuery, RunQuery, Store
+from mulligan.store.counters import By, StatsQuery
+
+ParameterType = Literal["text", "choice", "kind", "moment", "flag", "count", "clock", "cursor"]
+MAX_TIMESTAMP_MS = 253_402_300_799_999
+
+
+class Parameter(msgspec.Struct, frozen=True):
+    """One parameter of a query: a command option, a parameter of the API, and a form field of the dashboard."""
+
+    name: str
+    description: str
+    type: ParameterType = "text"
+    choices: tuple[str, ...] = ()
+    default: Any = None
+    maximum: int = 1000
+
+    def parse(self, text: str, now: int) -> Any:
+        """Parse the text of a parameter. Raise `ValueError` with the accepted values."""
+        match self.type:
+            case "choice":
+                if text not in self.choices:
+                    raise ValueError(f"one of: {', '.join(self.choices)}")
+            case "count":
+                if not (_is_number(text, 9) and 1 <= int(text) <= self.maximum):
+                    raise ValueError(f"a whole number from 1 to {self.maximum:,}")
+                return int(text)
+            case "clock":
+                if not (_is_number(text, 15) and int(text) <= MAX_TIMESTAMP_MS):
+                    raise ValueError("a time in UTC milliseconds")
+                return int(text)
+            case "flag":
+                if text not in ("true", "false"):
+                    raise ValueError("true or false")
+                return text == "true"
+            case "kind":
+                if not text.strip("/"):
+                    raise ValueError("a kind such as tool/timeout or a type such as tool")
+                return text.rstrip("/")
+            case "moment":
+                if _is_number(text, 15) and len(text) >= 12 and int(text) <= MAX_TIMESTAMP_MS:
+                    return int(text)
+                try:
+                    return parse_time(text, now)
+                except ValueError:
+                    raise ValueError(f"{ACCEPTED_FORMATS}, or UTC milliseconds") from None
+        return text
+
+
+def _is_number(text: str, max_digits: int) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= max_digits
+
+
+class ResourceSpec(msgspec.Struct):
+    """One kind of thing that is listed."""
+
+    name: str
+    summary: str
+    query: type[msgspec.Struct]
+    filters: tuple[Parameter, ...]
+    csv_columns: tuple[str, ...] = ()
+    """Facts in CSV, in order. A dotted name selects a nested one."""
+    columns: tuple[TableColumn, ...] = ()
+    """Columns in a terminal. The rows have the time of the query as `now`."""
+    to_facts: Callable[[Any], dict[str, Any]] = dict
+    """Return one record as a row of JSON and CSV."""
+    summarize: Callable[[Sequence[Any]], str] = lambda records: ""
+    """Return the first line of a list in a terminal."""
+    options: tuple[Parameter, ...] = ()
+    """Parameters that select nothing: the order, the dimension."""
+    role: Literal["read", "admin"] = "read"
+
+    def build_query(self, values: Mapping[str, Any], **overrides: Any) -> Any:
+        """Build the query for parsed values by parameter name. `None` means no filter; other names are ignored."""
+        fields = {name: value for name, value in values.items() if value is not None} | overrides
+        since, until, kind = (fields.get(name) for name in ("since", "until", "kind"))
+        if since is not None and until is not None and since >= until:
+            raise SettingsError("Invalid period: since is not before until. Change one of them.")
+        if kind and "/" not in kind and self.query is not StatsQuery:
+            fields["kind"] = f"{kind}/"  # The type of a kind: metrics take it without a slash.
+        return self.query(**{name: fields[name] for name in self.query.__struct_fields__ if name in fields})
+
+    def read(self, store: Store, tenant: str, query: Any) -> list[Any]:
+        """Return the records that match a query."""
+        if isinstance(query, StatsQuery):
+            by: Any = self.name.removesuffix("s")
+            return overview.rank_parts(store.stats(tenant, msgspec.structs.replace(query, by=by)).parts, by)
+        return list(getattr(store, self.name)(tenant, query))
+
+    def render_list(self, records: Sequence[Any], now: int, width: int | None) -> Iterator[str]:
+        """Render a summary and one row per record for a terminal."""
+        if headline := self.summarize(records):
+            yield headline
+            yield ""
+        yield from render_table(self.columns, [self.to_facts(record) | {"now": now} for record in records], width)
+
+
+# Parameters
+
+AGENT = Parameter("agent", "Only this agent.")
+TOOL = Parameter("tool", "Only this tool.")
+KIND = Parameter("kind", "Only failures of this kind (tool/timeout) or type (tool).", "kind")
+MODEL = Parameter("model", "Only this model.")
+VERSION = Parameter("version", "Only this version of the agent.")
+ENVIRONMENT = Parameter("environment", "Only this environment.")
+SESSION = Parameter("session", "Only this session.")
+SINCE = Parameter("since", "Start of the period: an age (24h, 7d), a date, UTC milliseconds, or all.", "moment")
+UNTIL = Parameter("until", "End of the period, in the same formats.", "moment")
+WEEK = msgspec.structs.replace(SINCE, default="7d")
+METRIC_FILTERS = (
+    WEEK, UNTIL, AGENT, TOOL, KIND, MODEL, VERSION, ENVIRONMENT,
+    Parameter("type", "Only steps of this type.", "choice", STEP_TYPES),
+)  # fmt: skip
+PATTERN_ORDERS = ("occurrences", "unrecovered", "last_seen", "first_seen")
+
+
+def _without(name: str) -> tuple[Parameter, ...]:
+    """Return the filters of metrics without the one that the rows are about."""
+    return tuple(parameter for parameter in METRIC_FILTERS if parameter.name != name)
+
+
+# Cells of terminal tables
+
+
+def _text(name: str, limit: int, missing: str = "") -> Callable[[Fact], str]:
+    return lambda row: to_line(row.get(name) or missing, limit)
+
+
+def _number(name: str) -> Callable[[Fact], str]:
+    return lambda row: f"{row[name]:,}"
+
+
+def _age(name: str) -> Callable[[Fact], str]:
+    return lambda row: format_age(row.get(name, 0), row["now"])
+
+
+def _id(row: Fact) -> str:
+    return str(row["id"][:SHOWN_ID_CHARS])
+
+
+def _lesson_successes(row: Fact) -> str:
+    if not row["trials"]:
+        return "seed" if row["source"] == "seed" else "-"
+    return f"{row['successes']:,} of {row['trials']:,}"
+
+
+def _helped_runs(row: Fact) -> str:
+    affected_runs = row["helped_runs"] + row["unhelped_runs"]
+    return f"{row['helped_runs']:,} of {affected_runs:,}" if affected_runs else "-"
+
+
+# First lines of lists
+
+
+def _summarize_runs(histories: Sequence[History]) -> str:
+    totals = counters.stats(histories).total
+    statuses = ", ".join(f"{totals.runs[status]} {status}" for status in get_args(Status) if totals.runs.get(status))
+    failed = totals.recovered + totals.unrecovered
+    recovered = f" {totals.recovered} of {format_count(failed, 'failed call')} recovered." if failed else ""
+    return f"{format_count(len(histories), 'run')}: {statuses}.{recovered}"
+
+
+def _summarize_patterns(patterns: Sequence[Pattern]) -> str:
+    failures = sum(pattern.occurrences for pattern in patterns)
+    recovered = format_share(sum(pattern.recovered for pattern in patterns), failures)
+    return f"{format_count(len(patterns), 'pattern')}, {format_count(failures, 'failure')}, {recovered} recovered."
+
+
+def _summarize_fixes(fixes: Sequence[Fix]) -> str:
+    showable, automatic = sum(fix.showable for fix in fixes), sum(map(memory_text.is_automatic, fixes))
+    return f"{format_count(len(fixes), 'fix')}: {showable} shown to models, {automatic} applied automatically."
+
+
+def _summarize_lessons(lessons: Sequence[Lesson]) -> str:
+    return f"{format_count(len(lessons), 'lesson')}, {sum(lesson.state == 'active' for lesson in lessons)} active."
+
+
+# Resources
+
+RUN_SPEC = ResourceSpec(
+    "runs",
+    "List runs, newest first.",
+    RunQuery,
+    (
+        AGENT,
+        Parameter("status", "Only runs with this status.", "choice", get_args(Status)),
+        TOOL,
+        KIND,
+        Parameter("pattern", "Only runs with a failure of this pattern."),
+        MODEL,
+        VERSION,
+        ENVIRONMENT,
+        SESSION,
+        SINCE,
+        UNTIL,
+    ),
+    tuple("id status running agent version environment calls attempts started_at worst".split()),
+    (
+        TableColumn("run", _id, priority=9, needs_full_width=True),
+        TableColumn("status", lambda row: row["status"] + run_text.end_suffix(row["end_reason"]), priority=8),
+        TableColumn("calls", _number("calls"), True, 4),
+        TableColumn("attempts", _number("attempts"), True, 2),
+        TableColumn("when", _age("started_at"), priority=6),
+        TableColumn("agent", _text("agent", 24, "-"), priority=5),
+        TableColumn("worst failure", _text("worst", 60, "-"), priority=7),
+    ),
+    run_text.to_facts,
+    _summarize_runs,
+)
+STEP_SPEC = ResourceSpec(
+    "steps",
+    "Print attempts as they end.",
+    StepQuery,
+    (
+        AGENT,
+        TOOL,
+        KIND,
+        MODEL,
+        VERSION,
+        ENVIRONMENT,
+        SESSION,
+        Parameter("failures", "Only failed attempts.", "flag"),
+    ),
+)
+PATTERN_SPEC = ResourceSpec(
+    "patterns",
+    "List failure patterns.",
+    PatternQuery,
+    (
+        Parameter("state", "Only patterns in this state. Default: all except muted.", "choice", get_args(PatternState)),
+        TOOL,
+        KIND,
+        AGENT,
+        Parameter("text", "Text in the tool name, kind or message."),
+        SINCE,
+        Parameter("new_since", "Only patterns first seen since this time.", "moment"),
+    ),
+    tuple(
+        "id tool kind state occurrences recovered unrecovered runs first_seen_at last_seen_at message template".split()
+    ),
+    (
+        TableColumn("pattern", _id, priority=9, needs_full_width=True),
+        TableColumn("occurrences", _number("occurrences"), True, 9),
+        TableColumn("unrecovered", _number("unrecovered"), True, 6),
+        TableColumn("last seen", _age("last_seen_at"), True, 5),
+        TableColumn("state", lambda row: row["state"] + (" (reopened)" if row["reopened"] else ""), False, 4, True),
+        TableColumn("tool", _text("tool", 40, "-"), priority=8),
+        TableColumn("kind", _text("kind", 60), priority=7),
+        TableColumn("message", _text("message", 80, "-"), priority=3),
+    ),
+    memory_text.pattern_facts,
+    _summarize_patterns,
+    (Parameter("order", "Sort field, highest first.", "choice", PATTERN_ORDERS, PATTERN_ORDERS[0]),),
+)
+FIX_SPEC = ResourceSpec(
+    "fixes",
+    "List fixes.",
+    FixQuery,
+    (TOOL, Parameter("state", "Only fixes in this state.", "choice", get_args(FixState))),
+    tuple("id tool type state trials successes principals days last_tried_at action reason".split()),
+    (
+        TableColumn("fix", lambda row: row["id"], priority=9, needs_full_width=True),
+        TableColumn("state", lambda row: row["state"], priority=8, needs_full_width=True),
+        TableColumn("shown", lambda row: "yes" if row.get("showable") else "no", priority=3),
+        TableColumn("successes", lambda row: f"{row['successes']} of {row['trials']}", False, 6, True),
+        TableColumn("last trial", _age("last_tried_at"), priority=4),
+        TableColumn("tool", _text("tool", 30), priority=7),
+        TableColumn("action", lambda row: row["action"], priority=9),
+    ),
+    memory_text.fix_facts,
+    _summarize_fixes,
+)
+LESSON_SPEC = ResourceSpec(
+    "lessons",
+    "List lessons, highest confidence first.",
+    LessonQuery,
+    (
+        TOOL,
+        KIND,
+        Parameter("agent", "Agent whose own lessons are listed first."),
+        Parameter("text", "Text in the tool, kind or lesson, or a similar error message."),
+        Parameter("state", "Only lessons in this state.", "choice", get_args(LessonState)),
+        Parameter("source", "Only lessons of this source.", "choice", get_args(LessonSource)),
+    ),
+    (
+        *"id tool kind state source mistake correction trials successes occurrences".split(),
+        *"helped_runs unhelped_runs last_tried_at reason".split(),
+    ),
+    (
+        TableColumn("lesson", _id, priority=9, needs_full_width=True),
+        TableColumn("state", lambda row: "stale" if row["stale"] else row["state"], False, 8, True),
+        TableColumn("successes", _lesson_successes, priority=6, needs_full_width=True),
+        TableColumn("occurrences", _number("occurrences"), True, 4),
+        TableColumn("helped", _helped_runs, priority=3, needs_full_width=True),
+        TableColumn("last trial", _age("last_tried_at"), True, 2),
+        TableColumn("tool", _text("tool", 30, "any"), priority=7),
+        TableColumn("correction", _text("correction", 160), priority=9),
+    ),
+    memory_text.lesson_facts,
+    _summarize_lessons,
+)
+STATS_SPEC = ResourceSpec(
+    "stats",
+    "Return failures, recoveries, costs and recommendations.",
+    StatsQuery,
+    METRIC_FILTERS,
+    CSV_COLUMNS,
+    options=(Parameter("by", "Dimension that splits the metrics.", "choice", get_args(By)),),
+)
+TOOL_SPEC = ResourceSpec(
+    "tools", "List metrics by tool, most unrecovered calls first.", StatsQuery, _without("tool"), ("tool", *CSV_COLUMNS)
+)
+AGENT_SPEC = ResourceSpec(
+    "agents",
+    "List metrics by agent, most unrecovered calls first.",
+    StatsQuery,
+    _without("agent"),
+    ("agent", *CSV_COLUMNS),
+)
+AUDIT_COLUMNS = ("at", "by", "via", "token", "action", "target", "detail", "id")
+AUDIT_SPEC = ResourceSpec(
+    "audit",
+    "List the audit log, newest first.",
+    AuditQuery,
+    (
+        Parameter("by", "Only changes by this user."),
+        Parameter("action", "Only this action (fix.approve), or all with this prefix (fix.)."),
+        SINCE,
+        UNTIL,
+    ),
+    AUDIT_COLUMNS,
+    (
+        TableColumn("time (UTC)", lambda row: format_timestamp(row["at"]), priority=9, needs_full_width=True),
+        TableColumn("user", _text("by", 30), priority=8),
+        TableColumn("via", _text("via", 20), priority=3),
+        TableColumn("action", _text("action", 40), priority=9),
+        TableColumn("subject", _text("target", 40), priority=7),
+        TableColumn("detail", _text("detail", 80), priority=5),
+    ),
+    lambda entry: to_facts(entry, *AUDIT_COLUMNS),
+    role="admin",
+)
+RESOURCES = {
+    resource.name: resource
+    for resource in (
+        RUN_SPEC,
+        STEP_SPEC,
+        STATS_SPEC,
+        PATTERN_SPEC,
+        FIX_SPEC,
+        LESSON_SPEC,
+        TOOL_SPEC,
+        AGENT_SPEC,
+        AUDIT_SPEC,
+    )
+}

@@ -1,1 +1,0 @@
-"""OTLP ingest: traces and logs of other programs become runs."""

@@ -1,0 +1,313 @@
+"""Routes of the API: GET /v1/... as JSON or CSV, decisions about lessons, metrics, health and documentation."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import BaseRoute
+
+from mulligan import __version__
+from mulligan.core.failure import SettingsError
+from mulligan.core.records import to_builtins
+from mulligan.report import memory_text, overview, prometheus, run_text
+from mulligan.report import stats as stats_report
+from mulligan.report.resources import RESOURCES, STATS_SPEC, Parameter, ResourceSpec
+from mulligan.server import ingest, memory_routes, openapi, opentelemetry
+from mulligan.server.app import RouteGroup, Server
+from mulligan.server.openapi import QueryEndpoint
+from mulligan.server.payloads import LessonDecisionPayload
+from mulligan.server.request_bodies import read_json
+from mulligan.server.responses import csv_response, invalid, json_response, not_found, store_unavailable
+from mulligan.store.base import DEFAULT_TENANT, RecallQuery, Store
+from mulligan.store.counters import StatsQuery
+
+MAX_PARAMETER_CHARS = 1000
+MAX_OFFSET = 100_000
+NOW = Parameter("now", "Reference time of ages, in UTC milliseconds. Default: the server's clock.", "clock")
+FORMAT = Parameter("format", "Response format.", "choice", ("json", "csv"))
+CURSOR = Parameter("cursor", "Start of the next page: the value of next in the previous response.", "cursor")
+LIMIT = Parameter("limit", "Maximum number of rows.", "count", default=50)
+PROMETHEUS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+# Endpoints
+
+
+def query_endpoints() -> list[QueryEndpoint]:
+    """Return the query endpoints: a list of each resource, its details, and the metrics."""
+    lists = [
+        QueryEndpoint(
+            f"/v1/{name}",
+            RESOURCES[name].summary,
+            (*RESOURCES[name].options, *RESOURCES[name].filters, NOW, LIMIT, CURSOR, FORMAT),
+            _list_answer(RESOURCES[name]),
+            schema,
+            has_csv=True,
+            role=RESOURCES[name].role,
+        )
+        for name, schema in openapi.LIST_SCHEMAS.items()
+    ]
+    parameters = (*STATS_SPEC.options, *STATS_SPEC.filters, NOW, FORMAT)
+    return [
+        *lists,
+        QueryEndpoint("/v1/stats", STATS_SPEC.summary, parameters, answer_stats, "Stats", has_csv=True),
+        QueryEndpoint("/v1/runs/{id}", "Return one run with all attempts of all calls.", (), answer_run, "Run"),
+        QueryEndpoint(
+            "/v1/patterns/{id}", "Return one pattern and its earlier recoveries.", (), answer_pattern, "Pattern"
+        ),
+        QueryEndpoint("/v1/lessons/{id}", "Return one lesson with its evidence.", (), answer_lesson, "Lesson"),
+    ]
+
+
+def build_routes(server: Server) -> Iterable[BaseRoute]:
+    routes = [
+        server.route(endpoint.path, _query_route(server, endpoint), endpoint.role) for endpoint in query_endpoints()
+    ]
+
+    async def decide_lesson(request: Request) -> Response:
+        payload = await read_json(request, LessonDecisionPayload)
+        tenant, id = request.state.caller.tenant, request.path_params["id"]
+        lesson = await server.run_in_reader(server.store.decide_lesson, tenant, id, payload.verdict, server.clock())
+        if lesson is None:
+            raise _unknown("lesson")
+        return json_response(memory_text.lesson_facts(lesson))
+
+    async def metrics(request: Request) -> Response:
+        text = await server.run_in_reader(_render_metrics, server, request.state.caller.tenant)
+        return Response(text, media_type=PROMETHEUS_TYPE, headers={"Cache-Control": "no-store"})
+
+    async def healthz(request: Request) -> Response:
+        return json_response({"status": "ok", "version": __version__})
+
+    async def readyz(request: Request) -> Response:
+        if server.is_stopping:
+            raise store_unavailable("The server is shutting down.")
+        await server.run_in_reader(server.store.get, DEFAULT_TENANT, "server", "ready")
+        if server.committer.has_recent_write_failure:
+            raise store_unavailable("The store is not writable. See the server's log.")
+        return json_response({"status": "ok", "waiting_bytes": server.committer.pending_bytes})
+
+    async def document(request: Request) -> Response:
+        return json_response(api_document())
+
+    async def docs(request: Request) -> Response:
+        return HTMLResponse(openapi.render_page(api_document()))
+
+    async def style(request: Request) -> Response:
+        return Response(openapi.CSS, media_type="text/css")
+
+    return [
+        *routes,
+        server.route(openapi.LESSON_PATH, decide_lesson, "admin", "POST"),
+        server.route("/metrics", metrics, "read"),
+        server.route("/healthz", healthz, "nothing"),
+        server.route("/readyz", readyz, "nothing"),
+        server.route("/openapi.json", document, "nothing"),
+        server.route("/docs", docs, "nothing"),
+        server.route("/docs.css", style, "nothing"),
+    ]
+
+
+ROUTE_GROUPS: tuple[RouteGroup, ...] = (
+    build_routes, ingest.build_routes, opentelemetry.build_routes, memory_routes.build_routes,
+)  # fmt: skip
+"""Route groups of the API. The `serve` command adds the dashboard."""
+
+
+@cache
+def api_document() -> dict[str, Any]:
+    """Return the OpenAPI document of all routes."""
+    return openapi.build_document(query_endpoints())
+
+
+def _query_route(server: Server, endpoint: QueryEndpoint) -> Callable[[Request], Any]:
+    async def answer_query(request: Request) -> Response:
+        values = read_parameters(request, endpoint.parameters, server.clock())
+        try:
+            return await server.run_in_reader(
+                endpoint.answer, server.store, request.state.caller.tenant, values, request
+            )
+        except SettingsError as error:
+            raise invalid(str(error), "since") from None
+
+    return answer_query
+
+
+def _list_answer(resource: ResourceSpec) -> openapi.Answer:
+    """Build the function that answers with one page of a list. Its cursor is the last row, or an offset."""
+    is_keyset = "before" in resource.query.__struct_fields__
+
+    def answer(store: Store, tenant: str, values: dict[str, Any], request: Request) -> Response:
+        limit, cursor, start, fields = values["limit"], values["cursor"], 0, dict[str, Any]()
+        if cursor and is_keyset:
+            at, id = decode_cursor(cursor, 2)
+            fields["before"] = (int(at), id)
+        elif cursor:
+            start = min(int(decode_cursor(cursor, 1)[0]), MAX_OFFSET)
+        query = resource.build_query(values, limit=start + limit + 1, **fields)
+        records = resource.read(store, tenant, query)[start:]
+        rows = list(map(resource.to_facts, records[:limit]))
+        next_cursor = None
+        if len(records) > limit:
+            last = rows[-1]
+            position = (last.get("started_at", last.get("at")), last["id"]) if is_keyset else (start + limit,)
+            next_cursor = encode_cursor(*position)
+        if not wants_csv(request, values):
+            return json_response({resource.name: rows, "next": next_cursor, "now": values["now"]})
+        next_url = request.url.include_query_params(cursor=next_cursor)
+        link = {"Link": f'<{next_url.path}?{next_url.query}>; rel="next"'} if next_cursor else None
+        return csv_response(rows, resource.csv_columns, link)
+
+    return answer
+
+
+def answer_run(store: Store, tenant: str, values: dict[str, Any], request: Request) -> Response:
+    """Answer with a run by its id or an unambiguous prefix of it."""
+    id = request.path_params["id"]
+    history = store.run(tenant, id)
+    if history is None and len(matches := store.find(tenant, id, limit=2)) == 1:
+        history = store.run(tenant, matches[0].id)
+    if history is None:
+        raise _unknown("run")
+    return json_response(run_text.to_summary(history) | to_builtins(history))
+
+
+def answer_pattern(store: Store, tenant: str, values: dict[str, Any], request: Request) -> Response:
+    pattern = store.pattern(tenant, request.path_params["id"])
+    if pattern is None:
+        raise _unknown("pattern")
+    precedents = store.recall(tenant, RecallQuery(tool=pattern.tool, fingerprint=pattern.fingerprint))
+    return json_response(memory_text.pattern_facts(pattern) | {"precedents": to_builtins(precedents)})
+
+
+def answer_lesson(store: Store, tenant: str, values: dict[str, Any], request: Request) -> Response:
+    lesson = store.lesson(tenant, request.path_params["id"], values["now"])
+    if lesson is None:
+        raise _unknown("lesson")
+    evidence = store.evidence(tenant, lesson.fix_id) if lesson.fix_id else []
+    return json_response(memory_text.lesson_facts(lesson) | {"evidence": to_builtins(evidence)})
+
+
+def _unknown(noun: str) -> Exception:
+    return not_found(f"No {noun} with this id, or several ids start with it. Use the full id.")
+
+
+def answer_stats(store: Store, tenant: str, values: dict[str, Any], request: Request) -> Response:
+    query = STATS_SPEC.build_query(values)
+    stats = store.stats(tenant, query)
+    if wants_csv(request, values):
+        if query.by is None:
+            raise invalid("CSV needs a dimension. Add by, for example by=tool.", "by")
+        return csv_response(overview.rank_parts(stats.parts, query.by), [query.by, *STATS_SPEC.csv_columns])
+    facts = overview.build_answer(stats)
+    total = facts["total"]
+    response: dict[str, Any] = {
+        "now": query.now,
+        **{name: total[name] for name in ("total_runs", "total_failures", "success_rate")},
+        "failure_breakdown": {kind: counts["failures"] for kind, counts in total["kinds"].items()},
+        "unrecovered_breakdown": {
+            kind: counts["unrecovered"] for kind, counts in total["kinds"].items() if counts["unrecovered"]
+        },
+        **facts,
+    }
+    if query.by is None and query.kind is None:
+
+        def read_parts(by: str, **fields: Any) -> Any:
+            return store.stats(tenant, msgspec.structs.replace(query, by=by, **fields)).parts
+
+        response["series"] = overview.rank_parts(read_parts("time"), "time")
+        response["most_failing_step"] = _most_failing_step(overview.rank_parts(read_parts("step"), "step"))
+        tools, agents = read_parts("tool", detail=True), read_parts("agent")
+        response["advice"] = stats_report.build_advice(stats.total, tools, agents)
+    return json_response(response)
+
+
+def _most_failing_step(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    failing = (row for row in rows if row["recovered"] or row["unrecovered"])
+    return next(({name: row[name] for name in ("step", "calls", "recovered", "unrecovered")} for row in failing), None)
+
+
+def _render_metrics(server: Server, tenant: str) -> str:
+    query = StatsQuery(now=server.clock())
+    tools = server.store.stats(tenant, msgspec.structs.replace(query, by="tool"))
+    lines = [*prometheus.render_metrics(server.store.stats(tenant, query).total, tools)]
+    committer = server.committer
+    if tenant == DEFAULT_TENANT:  # These count all tenants, so only the operator may see them.
+        lines += prometheus.render_gauges(
+            (
+                ("mulligan_server_records", "Records stored since the server started.", committer.stored_records),
+                (
+                    "mulligan_server_transactions",
+                    "Store transactions since the server started.",
+                    committer.transactions,
+                ),
+                (
+                    "mulligan_server_waiting_bytes",
+                    "Request bytes received and not stored yet.",
+                    committer.pending_bytes,
+                ),
+            )
+        )
+    return "\n".join(lines) + "\n"
+
+
+# Parameters
+
+
+def read_parameters(request: Request, parameters: Iterable[Parameter], clock: int) -> dict[str, Any]:
+    """Parse the query parameters of a request by name. Raise `ApiError` for unknown, repeated or invalid ones."""
+    parameters_by_name = {parameter.name: parameter for parameter in parameters}
+    texts = {name: parameter.default for name, parameter in parameters_by_name.items() if parameter.type == "moment"}
+    seen_names: set[str] = set()
+    for name, text in request.query_params.multi_items():
+        if name not in parameters_by_name:
+            raise invalid(f"Unknown parameter {name[:80]!r}. Use: {', '.join(parameters_by_name)}.", name[:80])
+        if name in seen_names:
+            raise invalid(f"Duplicate parameter {name}. Send it once.", name)
+        if len(text) > MAX_PARAMETER_CHARS:
+            raise invalid(f"Parameter {name} exceeds {MAX_PARAMETER_CHARS:,} characters.", name)
+        seen_names.add(name)
+        texts[name] = text
+    values: dict[str, Any] = {name: parameter.default for name, parameter in parameters_by_name.items()}
+    values["now"] = clock
+    # Parse `now` first, because relative times depend on it.
+    for name in sorted(texts, key=lambda name: name != "now"):
+        if texts[name] is None:
+            continue
+        try:
+            values[name] = parameters_by_name[name].parse(texts[name], values["now"])
+        except ValueError as error:
+            raise invalid(f"Invalid {name} {texts[name][:80]!r}. Use {error}.", name) from None
+    return values
+
+
+def encode_cursor(*parts: object) -> str:
+    return base64.urlsafe_b64encode("\n".join(map(str, parts)).encode()).decode().rstrip("=")
+
+
+def decode_cursor(text: str, parts: int) -> list[str]:
+    try:
+        fields = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode().split("\n", parts - 1)
+    except (binascii.Error, ValueError):
+        fields = []
+    if len(fields) != parts or not (fields[0].isascii() and fields[0].isdecimal() and len(fields[0]) < 17):
+        raise invalid(
+            "Invalid cursor. Use the value of next from the previous response, or omit it to start from the beginning.",
+            "cursor",
+        )
+    return fields
+
+
+def wants_csv(request: Request, values: Mapping[str, Any]) -> bool:
+    """Return whether the response should be CSV: by the `format` parameter, else by the Accept header."""
+    if values.get("format"):
+        return bool(values["format"] == "csv")
+    accepted = request.headers.get("accept", "")
+    return "text/csv" in accepted and "json" not in accepted
