@@ -13,7 +13,7 @@ from mulligan import __version__
 from mulligan.cli import COMMANDS, SECTIONS, options
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
 from mulligan.core.records import Run, Step
-from mulligan.record.dropped_records import add_dropped
+from mulligan.record.journal_import import add_dropped
 from mulligan.store.base import DEFAULT_TENANT
 from mulligan.store.sqlite import SqliteStore
 

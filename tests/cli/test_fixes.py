@@ -15,7 +15,8 @@ import pytest
 from mulligan.core.events import RunEnded, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import Change, Fix, Run, Step
-from mulligan.report.fix_report import not_automatic_reason, render_list
+from mulligan.report.memory_text import not_automatic_reason
+from mulligan.report.resources import FIX_SPEC
 from mulligan.store.base import DEFAULT_TENANT
 from mulligan.store.sqlite import SqliteStore
 
@@ -126,13 +127,13 @@ AMOUNT = Change(path="amount", operation="cast", after="integer")
 def test_a_fix_that_no_state_lets_be_applied_says_why_and_is_not_counted(about, why):
     fix = Fix(**({"id": "fix_1", "tool": "weather", "fingerprint": "f", "state": "promoted"} | about))
     assert not_automatic_reason(fix) == why
-    assert next(render_list([fix], 0, None)) == "1 fix: 0 shown to models, 0 applied automatically."
+    assert next(FIX_SPEC.render_list([fix], 0, None)) == "1 fix: 0 shown to models, 0 applied automatically."
 
 
 @pytest.mark.parametrize(("change", "state"), [(CAST, "promoted"), (VALUE, "approved")])
 def test_a_promoted_form_and_an_approved_value_are_applied(change, state):
     fix = Fix(id="fix_1", tool="weather", fingerprint="f", changes=(change,), state=state, showable=True)
-    assert next(render_list([fix], 0, None)) == "1 fix: 1 shown to models, 1 applied automatically."
+    assert next(FIX_SPEC.render_list([fix], 0, None)) == "1 fix: 1 shown to models, 1 applied automatically."
 
 
 @pytest.mark.learning

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from mulligan.cli import clients
 from mulligan.cli.config_edits import Edit, json_edit, read_json
-from mulligan.cli.install import CLAUDE_CODE
 from mulligan.core.failure import SettingsError
 
 ROOT = Path(__file__).parents[2]
@@ -215,9 +215,9 @@ def test_the_folders_that_the_agents_are_told_of_are_used(home, types, monkeypat
 
 def test_the_plugin_is_told_of_the_same_events():
     plugin = json.loads((ROOT / "plugins/claude-code/hooks/hooks.json").read_text())
-    assert plugin["hooks"].keys() == CLAUDE_CODE.events.keys()
+    assert plugin["hooks"].keys() == clients.AGENTS["claude-code"].hook_events.keys()
     for event, (entry,) in plugin["hooks"].items():
-        assert entry.get("matcher") == CLAUDE_CODE.events[event]
+        assert entry.get("matcher") == clients.AGENTS["claude-code"].hook_events[event]
         assert "mulligan-hook claude-code" in entry["hooks"][0]["command"]
     market = json.loads((ROOT / ".claude-plugin/marketplace.json").read_text())
     assert (ROOT / market["plugins"][0]["source"] / ".claude-plugin/plugin.json").exists()

@@ -15,9 +15,7 @@ from hostile_repository import HostileRepository
 from mcp_client import FAKE, Connection
 
 import mulligan
-from mulligan.cli import entries
-from mulligan.cli.clients import CLIENTS
-from mulligan.cli.install import CLAUDE_CODE, CODEX, GEMINI, settings_path
+from mulligan.cli.clients import AGENTS, MCP_CLIENTS, SCRIPT, settings_path
 from mulligan.core.records import encode
 from mulligan.settings import config_folder
 from mulligan.store.base import DEFAULT_TENANT, RunQuery
@@ -102,10 +100,10 @@ def run_session(agent: str, command: str, repository: HostileRepository, environ
     return answer
 
 
-@pytest.mark.parametrize("agent", [CLAUDE_CODE, CODEX, GEMINI], ids=lambda agent: agent.name)
+@pytest.mark.parametrize("agent", AGENTS.values(), ids=AGENTS)
 def test_hook_of_an_agent_runs_nothing_of_a_repository(types, store, repository, agent):
     assert types("install", agent.name)[0] == 0
-    hooks = json.loads(settings_path(agent, project=False).read_text())["hooks"]
+    hooks = json.loads(settings_path(agent, agent.hook_file, project=False).read_text())["hooks"]
     (command,) = {handler["command"] for items in hooks.values() for item in items for handler in item["hooks"]}
     answer = run_session(agent.name, command, repository, {**os.environ, **repository.variables})
     repository.check_untouched()
@@ -148,8 +146,8 @@ def test_plugin_runs_no_program_of_a_relative_path(store, repository, tmp_path):
 
 def write_server(client: str) -> Path:
     """Write the settings of a client that starts one server of the user's; their path."""
-    known = CLIENTS[client]
-    path = known.user()
+    known = MCP_CLIENTS[client]
+    path = settings_path(known, known.server_file, project=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     if known.file_format == "json":
         path.write_text(json.dumps({known.servers_key: {"fake": {"command": sys.executable, "args": SERVER}}}))
@@ -165,8 +163,8 @@ def write_server(client: str) -> Path:
 
 def read_entry(client: str, server: str) -> list[str]:
     """Read the command by which a client starts a server."""
-    known = CLIENTS[client]
-    text = known.user().read_text()
+    known = MCP_CLIENTS[client]
+    text = settings_path(known, known.server_file, project=False).read_text()
     if known.file_format == "yaml":
         lines = [line.strip() for line in text.splitlines()]
         words = [line.partition(" ")[2] for line in lines if line.startswith(("cmd: ", "- "))]
@@ -186,7 +184,7 @@ def call_failing_tool(entry: list[str], repository: HostileRepository, environme
         connection.close()
 
 
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", MCP_CLIENTS)
 def test_proxied_server_of_a_client_runs_nothing_of_a_repository(types, store, repository, client):
     write_server(client)
     assert types("install", "proxy", "--client", client, "--server", "fake")[0] == 0
@@ -195,7 +193,7 @@ def test_proxied_server_of_a_client_runs_nothing_of_a_repository(types, store, r
     assert read_failures(store) == ["fake.fail"]
 
 
-@pytest.mark.parametrize("client", [name for name, client in CLIENTS.items() if client.file_format != "yaml"])
+@pytest.mark.parametrize("client", [name for name, client in MCP_CLIENTS.items() if client.file_format != "yaml"])
 def test_question_server_of_a_client_runs_nothing_of_a_repository(types, store, repository, client):
     """What it answers is tested where the `mcp` package is: in tests/mcp/test_installed_entry.py."""
     assert types("install", "mcp-server", "--client", client)[0] == 0
@@ -247,7 +245,7 @@ def test_proxied_server_of_a_user_installation_runs_nothing_of_a_repository(user
     write_server("cursor")
     install_as_user(user_python, "proxy", "--client", "cursor", "--server", "fake")
     entry = read_entry("cursor", "fake")
-    assert entry[:3] == [user_python, "-ESP", str(entries.SCRIPT)]
+    assert entry[:3] == [user_python, "-ESP", str(SCRIPT)]
     call_failing_tool(entry, repository, {**os.environ, **repository.variables})
     repository.check_untouched()
     assert read_failures(store) == ["fake.fail"]
@@ -255,7 +253,9 @@ def test_proxied_server_of_a_user_installation_runs_nothing_of_a_repository(user
 
 def test_hook_of_a_user_installation_runs_nothing_of_a_repository(user_python, store, repository):
     install_as_user(user_python, "claude-code")
-    hooks = json.loads(settings_path(CLAUDE_CODE, project=False).read_text())["hooks"]
+    hooks = json.loads(
+        settings_path(AGENTS["claude-code"], AGENTS["claude-code"].hook_file, project=False).read_text()
+    )["hooks"]
     command = hooks["SessionEnd"][0]["hooks"][0]["command"]
     assert command.startswith(user_python)
     answer = run_session("claude-code", command, repository, {**os.environ, **repository.variables})
@@ -294,5 +294,5 @@ def test_hostile_repository_runs_what_is_started_carelessly(user_python, reposit
 
 
 def test_entry_starts_the_package_that_installed_it():
-    assert entries.SCRIPT.is_file()
-    assert Path(mulligan.__file__).parent in entries.SCRIPT.parents
+    assert SCRIPT.is_file()
+    assert Path(mulligan.__file__).parent in SCRIPT.parents

@@ -14,7 +14,7 @@ import pytest
 from mulligan.core.events import RunEnded, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import Lesson, Run, Step, lesson_id
-from mulligan.learn.seeds import corpus
+from mulligan.learn import seeds
 from mulligan.store.base import DAY, DEFAULT_TENANT
 from mulligan.store.sqlite import SqliteStore
 
@@ -106,7 +106,7 @@ def test_what_is_no_lesson_yet_is_told_with_what_it_takes(tmp_path):
 
 
 def test_a_seed_that_is_not_in_the_store_is_told_with_how_it_comes_there(store):
-    seed = corpus.seeds()["git-no-upstream"].id
+    seed = seeds.load_seeds()["git-no-upstream"].id
     done = mulligan("lessons", "disable", seed, "--store", store)
     assert done.returncode == 2
     assert done.stderr == f"error: {seed} is a seed lesson that is not in the store yet. Install it: mulligan seed\n"

@@ -97,7 +97,7 @@ def test_something_new_is_bad_news(store):
     assert "=fetch" in new.stdout
     assert "search" not in new.stdout
     nothing = typed("--since", "10m")
-    assert (nothing.returncode, nothing.stdout) == (0, "No new patterns within 10m.\n")
+    assert (nothing.returncode, nothing.stdout) == (0, "No new patterns in this period.\n")
     assert json.loads(typed("--since", "10m", "--json").stdout) == []
 
 

@@ -1,4 +1,4 @@
-"""The progress line of commands that read a long input."""
+"""The progress of commands that read a long input."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ import sys
 
 import pytest
 
-from mulligan.cli.progress import show_read_progress
+from mulligan.cli.options import show_read_progress
 
 MEGABYTE = 1024 * 1024
-
-
-CLEAR_LINE = "\r\x1b[K"
 
 
 class Terminal(io.StringIO):
@@ -32,33 +29,19 @@ def read_output(label: str, total_bytes: int, bytes_read: int, stderr: io.String
         return output.getvalue()
 
 
-def test_a_long_input_shows_its_share_and_the_line_is_removed():
+def test_a_long_input_shows_its_share():
     output = read_output("reading a.jsonl", 4 * MEGABYTE, MEGABYTE)
-
-    assert output == f"{CLEAR_LINE}reading a.jsonl: 1.0 MB of 4.0 MB (25 %){CLEAR_LINE}"
-
-
-def test_an_input_of_unknown_size_shows_no_share():
-    assert read_output("reading", 0, 3 * MEGABYTE) == f"{CLEAR_LINE}reading: 3.0 MB{CLEAR_LINE}"
+    assert "reading a.jsonl" in output
+    assert " 25%" in output
 
 
 def test_an_input_that_grew_shows_at_most_100_percent():
-    assert "(100 %)" in read_output("reading", MEGABYTE, 2 * MEGABYTE)
+    assert "100%" in read_output("reading", MEGABYTE, 2 * MEGABYTE)
 
 
-def test_an_error_removes_the_line():
-    with (
-        contextlib.redirect_stderr(Terminal()) as terminal,
-        contextlib.suppress(OSError),
-        show_read_progress("reading", 0) as report_bytes,
-    ):
-        report_bytes(MEGABYTE)
-        raise OSError
-    assert terminal.getvalue() == f"{CLEAR_LINE}reading: 1.0 MB{CLEAR_LINE}"
-
-
-def test_a_short_input_shows_nothing():
-    assert read_output("reading", 4 * MEGABYTE, MEGABYTE - 1) == ""
+@pytest.mark.parametrize("total_bytes", [0, MEGABYTE - 1])
+def test_an_input_that_is_short_or_of_unknown_size_shows_nothing(total_bytes):
+    assert read_output("reading", total_bytes, total_bytes) == ""
 
 
 def test_a_pipe_shows_nothing():
@@ -66,11 +49,10 @@ def test_a_pipe_shows_nothing():
 
 
 def test_a_file_name_cannot_control_the_terminal():
-    _, line, _ = read_output(f"reading \x1b[2J\x07{'x' * 200}", 0, MEGABYTE).split(CLEAR_LINE)
-
-    assert line.startswith("reading x")
-    assert line.isprintable()
-    assert len(line) < 80
+    output = read_output(f"reading \x1b[2J\x07{'x' * 200}", MEGABYTE, MEGABYTE)
+    assert "\x1b[2J" not in output
+    assert "\x07" not in output
+    assert "x" * 45 not in output
 
 
 @pytest.mark.slow
@@ -87,11 +69,10 @@ def test_a_terminal_shows_the_progress_of_reading_a_log(tmp_path, command):
         stderr=child,
     )
     os.close(child)
-    seen = b""
+    output = b""
     with contextlib.suppress(OSError):  # the end of a terminal
         while chunk := os.read(parent, 4096):
-            seen += chunk
+            output += chunk
     os.close(parent)
     assert process.wait(30) == 0
-    assert b"of 1.9 MB (" in seen
-    assert seen.endswith(b"\r\x1b[K")
+    assert b"100%" in output

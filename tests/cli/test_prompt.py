@@ -13,7 +13,7 @@ import taught
 
 import mulligan
 from mulligan import settings
-from mulligan.cli.sections import BEGIN, END
+from mulligan.cli.prompt import BEGIN, END
 from mulligan.core.failure import SettingsError
 from mulligan.prompt import Prompt, estimate_prompt_tokens, section_title, skill_front_matter
 from mulligan.store.urls import open_store

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.cli.sections import BEGIN, END, replace_section
+from mulligan.cli.prompt import BEGIN, END, replace_section
 from mulligan.core.failure import SettingsError
 
 ANY = st.text(st.characters(codec="utf-8") | st.sampled_from("\r\n<!->`# "), max_size=200)

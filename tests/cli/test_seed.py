@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mulligan import settings
-from mulligan.learn.seeds.corpus import seeds
+from mulligan.learn.seeds import load_seeds
 from mulligan.store.base import DEFAULT_TENANT, AuditQuery, FixQuery, LessonQuery
 from mulligan.store.sqlite import SqliteStore
 
@@ -35,21 +35,21 @@ def told(store, *arguments):
 def test_seeds_are_put_into_a_store_once_and_are_no_evidence(store):
     first = mulligan("--store", store)
     assert first.returncode == 0
-    assert first.stdout.startswith(f"{len(seeds())} seed lessons in {store}: {len(seeds())} new")
-    assert told(store) == {"new": 0, "updated": 0, "same": len(seeds()), "edited": 0, "store": store}
+    assert first.stdout.startswith(f"{len(load_seeds())} seed lessons in {store}: {len(load_seeds())} new")
+    assert told(store) == {"new": 0, "updated": 0, "same": len(load_seeds()), "edited": 0, "store": store}
     kept = SqliteStore(Path(store))
     assert {each.source for each in kept.lessons(DEFAULT_TENANT, LessonQuery(limit=1000))} == {"seed"}
     assert kept.lessons(DEFAULT_TENANT, LessonQuery(state="active")) == []
     assert kept.fixes(DEFAULT_TENANT, FixQuery()) == []
     (act,) = kept.audit(DEFAULT_TENANT, AuditQuery())  # one person did one thing
-    assert (act.action, act.target, act.detail) == ("lesson.write", "seed", f"{len(seeds())} lessons")
+    assert (act.action, act.target, act.detail) == ("lesson.write", "seed", f"{len(load_seeds())} lessons")
     kept.close()
 
 
 def test_an_upgrade_brings_newer_words_and_keeps_what_people_said(store):
     told(store)
     kept = SqliteStore(Path(store))
-    old, disabled = seeds()["git-no-upstream"], seeds()["http-404"]
+    old, disabled = load_seeds()["git-no-upstream"], load_seeds()["http-404"]
     with kept.write_transaction() as writer:  # as an earlier version of mulligan left it
         (body,) = writer.execute("SELECT body FROM lessons WHERE id = ?", (old.id,)).fetchone()
         written = body.replace(old.correction.encode(), b"Push it somehow.")
@@ -66,9 +66,9 @@ def test_an_upgrade_brings_newer_words_and_keeps_what_people_said(store):
 def test_the_list_needs_no_store_and_makes_none(store, tmp_path):
     done = mulligan("--list", "--store", store)
     assert done.returncode == 0
-    assert done.stdout.startswith(f"{len(seeds())} seed lessons shipped with mulligan, without evidence")
+    assert done.stdout.startswith(f"{len(load_seeds())} seed lessons shipped with mulligan, without evidence")
     (row,) = (each for each in done.stdout.splitlines() if "git-push-fetch-first" in each)
-    assert row.split()[0] == seeds()["git-push-fetch-first"].id[:12], "the id that mulligan lessons takes"
+    assert row.split()[0] == load_seeds()["git-push-fetch-first"].id[:12], "the id that mulligan lessons takes"
     assert not list(tmp_path.glob("*.db"))
     (one,) = (each for each in told(store, "--list") if each["name"] == "git-push-fetch-first")
     assert (one["stored"], one["active"], one["kind"]) == (False, True, "tool/execution_failed")
@@ -77,10 +77,10 @@ def test_the_list_needs_no_store_and_makes_none(store, tmp_path):
 
 def test_removed_seeds_are_out_of_use_until_they_are_put_back(store):
     told(store)
-    assert told(store, "--remove")["removed"] == len(seeds())
+    assert told(store, "--remove")["removed"] == len(load_seeds())
     assert {each["active"] for each in told(store, "--list")} == {False}
     assert "Seed lessons are disabled" in mulligan("--list", "--store", store).stdout
-    assert told(store)["new"] == len(seeds())
+    assert told(store)["new"] == len(load_seeds())
     assert {each["active"] for each in told(store, "--list")} == {True}
 
 
@@ -102,7 +102,7 @@ def test_explain_tells_what_is_known_of_a_program(tmp_path):
         assert done.returncode == 0
         return done.stdout
 
-    seed = seeds()["git-unrelated-histories"]
+    seed = load_seeds()["git-unrelated-histories"]
     assert seed.correction in explained()
     assert json.loads(explained("--json"))["seed_lesson"]["id"] == seed.id
     kept = SqliteStore(Path(settings.load_settings().store_url))

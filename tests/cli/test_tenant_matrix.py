@@ -11,7 +11,7 @@ import logging
 import re
 import time
 import types as python_types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Union, get_args, get_origin
 from urllib.parse import quote, urlencode
 
@@ -27,12 +27,10 @@ from two_tenants import CANARY, NUMBER, OURS, Ids, everything, ours, run, theirs
 from mulligan.classify.classifier import classify
 from mulligan.cli import COMMANDS
 from mulligan.dashboard.pages import build_routes as pages
-from mulligan.mcp.knowledge import Knowledge
-from mulligan.mcp.mcp_tools import TOOLS, InvalidToolCallError
-from mulligan.prompt.mcp_messages import McpMessages
-from mulligan.server import openapi
+from mulligan.mcp.knowledge import TOOLS, InvalidToolCallError, Knowledge
+from mulligan.prompt import Prompt
 from mulligan.server.app import build_app
-from mulligan.server.token_groups import ROUTE_GROUPS
+from mulligan.server.routes import ROUTE_GROUPS, api_document
 from mulligan.store import wire_protocol
 from mulligan.store.base import DEFAULT_TENANT
 from mulligan.store.remote import RemoteStore
@@ -106,7 +104,7 @@ def test_the_canaries_are_where_they_are_looked_for(world):
 
 def test_every_question_of_the_documentation_has_a_route(world):
     documented = {
-        (method.upper(), path) for path, methods in openapi.build_document()["paths"].items() for method in methods
+        (method.upper(), path) for path, methods in api_document()["paths"].items() for method in methods
         if path not in NOBODYS
     }  # fmt: skip
     assert documented <= {(method, path.replace(":path}", "}")) for method, path in world.routes}
@@ -129,7 +127,7 @@ def test_a_filter_with_another_tenants_names_finds_what_a_filter_with_nobodys_fi
     """Every parameter that the documentation has, and every field of a page's address, with every id."""
     documented = {
         path: [each["name"] for each in about["get"].get("parameters", ()) if each["in"] == "query"]
-        for path, about in openapi.build_document()["paths"].items()
+        for path, about in api_document()["paths"].items()
         if "get" in about
     }
     fields = (
@@ -225,7 +223,7 @@ def sample(type: Any, id: str, fills: bool) -> Any:
         return sample(next(each for each in get_args(type) if each is not python_types.NoneType), id, fills)
     if origin is dict:
         return {}
-    if origin in (list, tuple):
+    if origin in (list, tuple, Sequence):
         return [sample(get_args(type)[0], id, fills)]
     if origin is not None and all(isinstance(each, str) for each in get_args(type)):
         return get_args(type)[0]  # one of some words
@@ -311,10 +309,8 @@ def decided(client: Client, path: str, id: str, do: str) -> Answer:
     """What a person says of one thing: in the form of a page, or as JSON."""
     where, said = path.partition("{")[0] + quote(id, safe=""), {"action": do, "into": id, "part": id}
     if path.startswith("/v1/"):
-        (takes,) = openapi.build_document()["paths"][path.replace(":path}", "}")]["post"]["requestBody"][
-            "content"
-        ].values()
-        schema = openapi.build_document()["components"]["schemas"][takes["schema"]["$ref"].rpartition("/")[2]]
+        (takes,) = api_document()["paths"][path.replace(":path}", "}")]["post"]["requestBody"]["content"].values()
+        schema = api_document()["components"]["schemas"][takes["schema"]["$ref"].rpartition("/")[2]]
         return client.post(where, {name: said.get(name, do) for name in schema["properties"]})
     return client.post(where, body=urlencode(said).encode(), Content_Type="application/x-www-form-urlencoded")
 
@@ -475,7 +471,7 @@ def test_an_agent_that_asks_for_one_tenant_is_told_nothing_of_another(world):
     for ids in (world.ids, world.ids.never()):
         store = RemoteStore(f"http://127.0.0.1:{world.running.port}", world.them.token)
         knowledge = Knowledge(
-            lambda store=store: store, McpMessages(), classify, now=lambda: int(time.time() * 1000), session=ids.session
+            lambda store=store: store, Prompt(), classify, now=lambda: int(time.time() * 1000), session=ids.session
         )
         asked = {"tool": ids.tool, "error": "k is too small", "fix": ids.fix, "successful": True, "arguments": {"k": 9}}
         for tool in TOOLS.values():

@@ -95,7 +95,7 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe.jsonl")
     with pytest.raises(UnreadableFileError, match="not a regular file"):
         LogLines(tmp_path / "pipe.jsonl")
-    with pytest.raises(UnreadableFileError, match="folder"):
+    with pytest.raises(UnreadableFileError, match="directory"):
         LogLines(tmp_path)
     with pytest.raises(UnreadableFileError, match="No such file"):
         LogLines(tmp_path / "absent.jsonl")

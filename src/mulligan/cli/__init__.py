@@ -35,7 +35,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
         "consolidate": ("lessons", "consolidate", "Turn fixes into lessons."),
         "seed": ("seed", "seed", "Install the lessons that ship with mulligan."),
         "prompt": ("prompt", "prompt", "Render lessons about tools as text or into a file."),
-        "mcp": ("mcp", "mcp", "Run an MCP server that answers questions about failures."),
+        "mcp": ("proxy", "mcp", "Run an MCP server that answers questions about failures."),
     },
     "Analyze a failure": {
         "classify": ("classify", "classify", "Classify an error and name its remedy."),
@@ -48,7 +48,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
         "token": ("token", "token", "Create, list or revoke server tokens."),
         "tenant": ("tenant", "tenant", "Manage tenants, retention and quotas."),
         "audit": ("audit", "audit", "Show the audit log."),
-        "env": ("env", "env", "Print OpenTelemetry exporter settings for a server."),
+        "env": ("configuration", "env", "Print OpenTelemetry exporter settings for a server."),
     },
     "Maintain the store": {
         "doctor": ("doctor", "doctor", "Check the installation and the store."),
@@ -61,8 +61,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
         "forget": ("maintenance", "forget", "Delete matching records permanently."),
     },
     "Configuration": {
-        "settings": ("settings", "settings", "Show the effective settings."),
-        "completion": ("completion", "completion", "Print shell completion."),
+        "settings": ("configuration", "settings", "Show the effective settings."),
+        "completion": ("configuration", "completion", "Print shell completion."),
     },
 }
 """Command name to module, function and one-line help. The help page imports no command module."""

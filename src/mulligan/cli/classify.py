@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
 import click
@@ -16,9 +16,9 @@ from mulligan.cli.options import as_json, terminal_width
 from mulligan.core.failure import Failure, Remedy
 from mulligan.core.records import Lesson
 from mulligan.redaction import sanitize
-from mulligan.report.tables import format_count, render_columns, render_pairs
+from mulligan.report.tables import format_count, render_columns, render_pairs, to_line
 
-_MAX_TEXT_BYTES = 64 * 1024 * 1024
+MAX_LINE_BYTES = 64 * 1024 * 1024
 """Limit for one text or one line. The classifier reads only both ends, but must find them."""
 
 _REMEDY_SENTENCES = {
@@ -28,9 +28,16 @@ _REMEDY_SENTENCES = {
     Remedy.REPLAN: "report the failure to the model, which must change its plan",
     Remedy.STOP: "stop, a person must act first",
 }
+_TOOK_EFFECT_TEXTS = {
+    "no": "no, the call did not execute", "yes": "yes", "unknown": "unknown, it may have executed",
+}  # fmt: skip
 
 _SOURCES = ("tool", "model", "retrieval", "orchestration")
-_FIELDS: dict[str, tuple[type | tuple[type, ...], str]] = {
+_EXAMPLE = '{"text": "Connection refused"}'
+
+FieldTypes = Mapping[str, tuple[type, str]]
+"""Fields of a JSON object, each with its type and the description of it."""
+_FIELDS: FieldTypes = {
     "text": (str, "a string"),
     "tool": (str, "a string"),
     "source": (str, "a string"),
@@ -71,64 +78,80 @@ def classify(
     Reads the error text from FILE or standard input. With --jsonl, reads one JSON object per line; an unreadable line
     is answered with an object that has the field "error". Exits 1 if no line is readable.
     """
-    with _open_input(file) as stream:
+    with open_input(file, "classify", "an error text", "build.log") as stream:
         if jsonl:
             if tool or source or status or exception:
                 raise click.UsageError(
                     "--jsonl excludes --tool, --source, --status and --exception. Put these fields into each line."
                 )
-            is_any_read = _classify_lines(_read_lines(stream), as_json, show_fingerprint)
-            sys.exit(0 if is_any_read else 1)
-        text = stream.read(_MAX_TEXT_BYTES).decode("utf-8", "replace")
+            sys.exit(0 if _classify_lines(read_lines(stream), as_json, show_fingerprint) else 1)
+        text = stream.read(MAX_LINE_BYTES).decode("utf-8", "replace")
     if not text.strip():
         raise click.UsageError(
             "The input is empty. Pipe an error text in, or name a file: `mulligan classify build.log`."
         )
-    error_fields = {"text": text, "tool": tool, "source": source, "status": status, "exception": exception}
-    failure = _build_classifier()(**error_fields)
+    failure = _build_classifier()(text=text, tool=tool, source=source, status=status, exception=exception)
+    facts = _facts(failure, None, show_fingerprint)
     seed_lesson = _find_seed_lesson(failure, tool or "")
+    if seed_lesson is not None:
+        texts = {"mistake": sanitize(seed_lesson.mistake), "correction": sanitize(seed_lesson.correction)}
+        facts["seed_lesson"] = {"id": seed_lesson.id, **texts}
     if as_json:
-        facts = _facts(failure, error_fields, show_fingerprint)
-        if seed_lesson is not None:
-            facts["seed_lesson"] = {
-                "id": seed_lesson.id,
-                "mistake": sanitize(seed_lesson.mistake),
-                "correction": sanitize(seed_lesson.correction),
-            }
         click.echo(json.dumps(facts, ensure_ascii=False))
-        return
-    for line in _describe_failure(failure, error_fields, show_fingerprint, seed_lesson):
-        click.echo(line)
+    else:
+        for line in _describe_failure(failure, facts):
+            click.echo(line)
 
 
-def _find_seed_lesson(failure: Failure, tool: str) -> Lesson | None:
-    """Return the seed lesson about this failure, unless it is disabled in the store."""
-    from mulligan.cli.options import open_existing_store
-    from mulligan.learn.seeds import corpus  # only for a single text
-    from mulligan.store.base import DEFAULT_TENANT
-
-    if not corpus.find_matching_seeds(None, DEFAULT_TENANT, tool, failure):
-        return None
-    return next(
-        iter(
-            corpus.find_matching_seeds(
-                open_existing_store(settings_file.load_settings()), DEFAULT_TENANT, tool, failure
-            )
-        ),
-        None,
-    )
-
-
-def _open_input(file: str | None) -> IO[bytes]:
+def open_input(file: str | None, command: str, content: str, example_name: str) -> IO[bytes]:
+    """Open the named file or standard input. A terminal as standard input is an error."""
     if file is None and sys.stdin.isatty():
-        raise click.UsageError("No input. Pipe an error text in, or name a file: `mulligan classify build.log`.")
+        raise click.UsageError(f"No input. Pipe {content} in, or name a file: `mulligan {command} {example_name}`.")
     try:
         return click.open_file(file or "-", "rb")
     except OSError as error:
         message = f"Cannot read {sanitize(str(file), 200)!r}: {error.strerror}."
         if any(letter.isspace() for letter in str(file)):
-            message += " To classify the text itself, pipe it in: echo TEXT | mulligan classify"
+            message += f" To {command} the text itself, pipe it in: echo TEXT | mulligan {command}"
         raise click.UsageError(message) from None
+
+
+def read_lines(stream: IO[bytes]) -> Iterator[bytes]:
+    while line := stream.readline(MAX_LINE_BYTES):
+        yield line
+
+
+def parse_object(line: bytes, example: str) -> dict[str, Any]:
+    """Parse a line. Raise ValueError with the reason if it is not a JSON object."""
+    try:
+        parsed = json.loads(line)
+    except (ValueError, RecursionError):
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise ValueError(f"not a JSON object; expected one such as {example}")
+    return parsed
+
+
+def pick_fields(parsed: Mapping[str, Any], field_types: FieldTypes) -> dict[str, Any]:
+    """Return these fields without null values. Raise ValueError if one has another type."""
+    fields = {name: parsed[name] for name in field_types if parsed.get(name) is not None}
+    for name, value in fields.items():
+        expected_type, description = field_types[name]
+        if not isinstance(value, expected_type) or (expected_type is int and isinstance(value, bool)):
+            raise ValueError(f'"{name}" must be {description}')
+    return fields
+
+
+def _find_seed_lesson(failure: Failure, tool: str) -> Lesson | None:
+    """Return the seed lesson about this failure, unless it is disabled in the store."""
+    from mulligan.cli.options import open_existing_store
+    from mulligan.learn import seeds  # only for a single text
+    from mulligan.store.base import DEFAULT_TENANT
+
+    if not seeds.find_matching_seeds(None, DEFAULT_TENANT, tool, failure):
+        return None
+    store = open_existing_store(settings_file.load_settings())
+    return next(iter(seeds.find_matching_seeds(store, DEFAULT_TENANT, tool, failure)), None)
 
 
 def _build_classifier() -> Callable[..., Failure]:
@@ -137,90 +160,51 @@ def _build_classifier() -> Callable[..., Failure]:
     return Classifier.from_settings({"kinds": settings.kinds, "rules": settings.rules}).classify
 
 
-def _read_lines(stream: IO[bytes]) -> Iterator[bytes]:
-    while line := stream.readline(_MAX_TEXT_BYTES):
-        yield line
-
-
-def _classify_lines(lines: Iterator[bytes], as_json: bool, should_show_fingerprint: bool) -> bool:
+def _classify_lines(lines: Iterator[bytes], as_json: bool, should_show_template: bool) -> bool:
     """Classify each line and print the result in order. An unreadable line prints an `error` instead.
 
     Return False if every line was unreadable.
     """
     rows: list[tuple[str, ...]] = []
-    number = unreadable_count = 0
+    unreadable_count = 0
     classify_error = _build_classifier()
     for number, line in enumerate(lines, 1):
         try:
-            error_fields = _parse_error_line(line)
+            fields = _parse_error_line(line)
+            failure = classify_error(**fields)
         except ValueError as error:
             unreadable_count += 1
-            if as_json:
-                click.echo(json.dumps({"error": f"line {number}: {error}"}))
+            facts = {"error": f"line {number}: {error}"}
             rows.append((str(number), "error", "", "", "", str(error)))
-            continue
-        failure = classify_error(**error_fields)
+        else:
+            facts = _facts(failure, fields.get("arguments"), should_show_template)
+            message = to_line(facts["template" if should_show_template else "message"], 100)
+            confidence = f"{failure.confidence:.2f}"
+            rows.append((str(number), facts["kind"], facts["remedy"], facts["took_effect"], confidence, message))
         if as_json:
-            click.echo(json.dumps(_facts(failure, error_fields, should_show_fingerprint), ensure_ascii=False))
-            continue
-        confidence = f"{failure.confidence:.2f}"
-        message = sanitize(
-            build_template(failure.message, error_fields.get("arguments"))
-            if should_show_fingerprint
-            else failure.message,
-            100,
-        )
-        message = " ".join(message.split())
-        rows.append(
-            (str(number), str(failure.kind), failure.remedy.value, failure.took_effect.value, confidence, message)
-        )
-    is_any_read = not number or unreadable_count < number
-    if as_json:
-        return is_any_read
-    click.echo(
-        f"{format_count(len(rows), 'line')}, {unreadable_count} unreadable."
-        if unreadable_count
-        else f"{format_count(len(rows), 'line')}."
-    )
-    if rows:
-        click.echo()
-        head = (
-            "line",
-            "kind",
-            "remedy",
-            "took effect",
-            "confidence",
-            "template" if should_show_fingerprint else "message",
-        )
-        for row in render_columns([head, *rows], right=(0, 4)):
-            click.echo(row)
-    return is_any_read
+            click.echo(json.dumps(facts, ensure_ascii=False))
+    if not as_json:
+        unreadable_note = f", {unreadable_count} unreadable" if unreadable_count else ""
+        click.echo(f"{format_count(len(rows), 'line')}{unreadable_note}.")
+        if rows:
+            titles = ("line", "kind", "remedy", "took effect", "confidence")
+            titled_rows = [(*titles, "template" if should_show_template else "message"), *rows]
+            click.echo("\n".join(["", *render_columns(titled_rows, right=(0, 4))]))
+    return not rows or unreadable_count < len(rows)
 
 
 def _parse_error_line(line: bytes) -> dict[str, Any]:
     """Return the arguments of `classify`. Raise ValueError with the reason if the line is invalid."""
-    try:
-        parsed = json.loads(line)
-    except (ValueError, RecursionError):
-        raise ValueError('not a JSON object; expected one such as {"text": "Connection refused"}') from None
-    if not isinstance(parsed, dict):
-        raise ValueError('not a JSON object; expected one such as {"text": "Connection refused"}')
+    parsed = parse_object(line, _EXAMPLE)
     if parsed.get("text") is None:
         raise ValueError('missing field "text"')
-    error_fields = {}
-    for name, (expected_type, description) in _FIELDS.items():
-        value = parsed.get(name)
-        if value is None:
-            continue
-        if not isinstance(value, expected_type) or (expected_type is int and isinstance(value, bool)):
-            raise ValueError(f'"{name}" must be {description}')
-        error_fields[name] = value
-    if error_fields.get("source", "tool") not in _SOURCES:
+    fields = pick_fields(parsed, _FIELDS)
+    if fields.get("source", "tool") not in _SOURCES:
         raise ValueError(f'"source" must be one of {", ".join(_SOURCES)}')
-    return error_fields
+    return fields
 
 
-def _facts(failure: Failure, error_fields: dict[str, Any], should_show_fingerprint: bool) -> dict[str, Any]:
+def _facts(failure: Failure, arguments: Any, should_show_template: bool) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "kind": str(failure.kind),
         "type": failure.kind.type,
@@ -233,37 +217,26 @@ def _facts(failure: Failure, error_fields: dict[str, Any], should_show_fingerpri
         "message": sanitize(failure.message),
         "hint": sanitize(failure.hint),
     }
-    if should_show_fingerprint:
-        facts["template"] = sanitize(build_template(failure.message, error_fields.get("arguments")))
+    if should_show_template:
+        facts["template"] = sanitize(build_template(failure.message, arguments))
     return facts
 
 
-def _describe_failure(
-    failure: Failure, error_fields: dict[str, Any], should_show_fingerprint: bool, seed_lesson: Lesson | None = None
-) -> Iterator[str]:
+def _describe_failure(failure: Failure, facts: dict[str, Any]) -> Iterator[str]:
     yield f"{failure.kind}: {_REMEDY_SENTENCES[failure.remedy]}."
     yield ""
-    rows = [
-        ("message", sanitize(failure.message) or "(empty)"),
-        ("hint", sanitize(failure.hint)),
-        *(
-            [("seed lesson", f"{sanitize(seed_lesson.mistake)} {sanitize(seed_lesson.correction)} [{seed_lesson.id}]")]
-            if seed_lesson is not None
-            else []
-        ),
-        (
-            "took effect",
-            {"no": "no, the call did not execute", "yes": "yes", "unknown": "unknown, it may have executed"}[
-                failure.took_effect.value
-            ],
-        ),
+    rows = [("message", facts["message"] or "(empty)"), ("hint", facts["hint"])]
+    if seed := facts.get("seed_lesson"):
+        rows.append(("seed lesson", f"{seed['mistake']} {seed['correction']} [{seed['id']}]"))
+    rows += [
+        ("took effect", _TOOK_EFFECT_TEXTS[facts["took_effect"]]),
         ("confidence", f"{failure.confidence:.2f}"),
-        ("evidence", ", ".join(sanitize(evidence_text, 200) for evidence_text in failure.evidence) or "none"),
+        ("evidence", ", ".join(facts["evidence"]) or "none"),
         ("fingerprint", failure.fingerprint),
     ]
     if failure.retry_after is not None:
         rows.append(("retry after", f"{failure.retry_after:g} s, as requested by the service"))
-    if should_show_fingerprint:
+    if "template" in facts:
         rows.append(("template", f"fingerprint version {VERSION}: kind, tool and this text"))
-        rows.append(("", sanitize(build_template(failure.message, error_fields.get("arguments"))) or "nothing"))
+        rows.append(("", facts["template"] or "nothing"))
     yield from render_pairs(((name, " ".join(value.split())) for name, value in rows), terminal_width())

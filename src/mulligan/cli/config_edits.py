@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import itertools
 import json
 import os
 import re
@@ -35,14 +36,9 @@ class Edit(NamedTuple):
 
     def to_diff(self) -> str:
         """Return the change as a unified diff. Empty if nothing changes."""
-        lines = difflib.unified_diff(
-            (self.before or "").splitlines(),
-            (self.after or "").splitlines(),
-            str(self.path) if self.before is not None else os.devnull,
-            str(self.path) if self.after is not None else os.devnull,
-            lineterm="",
-        )
-        return "\n".join(lines)
+        before, after = (self.before or "").splitlines(), (self.after or "").splitlines()
+        names = [str(self.path) if text is not None else os.devnull for text in (self.before, self.after)]
+        return "\n".join(difflib.unified_diff(before, after, names[0], names[1], lineterm=""))
 
     def apply(self, *, should_back_up: bool = True, mode: int = 0o600) -> Path | None:
         """Write the new text and return the path of the backup, or None if there is no backup.
@@ -69,16 +65,14 @@ class Edit(NamedTuple):
         if self.before is None:
             return None
         stem = f"{path.name}.before-mulligan-{time.strftime('%Y%m%dT%H%M%S')}"
-        for number in range(1, 1000):
+        for number in itertools.count(1):
             backup_path = path.with_name(stem if number == 1 else f"{stem}-{number}")
-            try:
+            with contextlib.suppress(FileExistsError):
                 descriptor = os.open(backup_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, path.stat().st_mode & 0o777)
-            except FileExistsError:
-                continue
-            with open(descriptor, "wb") as file:
-                file.write(path.read_bytes())
-            return backup_path
-        raise SettingsError(f"Too many backups next to {path}. Remove some: {stem}-*")
+                with open(descriptor, "wb") as file:
+                    file.write(path.read_bytes())
+                break
+        return backup_path
 
 
 def _replace(path: Path, text: str, new: int) -> None:
@@ -101,19 +95,13 @@ def _replace(path: Path, text: str, new: int) -> None:
 def read_text(path: Path) -> str | None:
     """Return the text of a settings file, or None if it does not exist."""
     try:
-        if path.is_dir():
-            raise SettingsError(f"{path} is a folder, not a settings file. Nothing was changed.")
-        if path.stat().st_size > MAX_FILE_BYTES:
+        if path.stat().st_size > MAX_FILE_BYTES and path.is_file():
             raise SettingsError(f"{path} is too large for a settings file. Nothing was changed.")
-        data = path.read_bytes()
+        return path.read_bytes().decode()
     except FileNotFoundError:
         return None
-    except NotADirectoryError:
-        raise SettingsError(f"A parent of {path} is not a folder. Nothing was changed.") from None
     except OSError as error:
         raise SettingsError(f"Cannot read {path} ({error.strerror or error}). Nothing was changed.") from None
-    try:
-        return data.decode()
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path} is not UTF-8 text ({error}). Fix it first; nothing was changed.") from None
 
@@ -152,18 +140,12 @@ def json_edit(path: Path, before: str | None, value: dict[str, Any]) -> Edit:
     try:
         if before is not None and before.strip() and json.loads(before) == value:
             return Edit(path, before, before)
-        after = json.dumps(value, indent=_detect_indent(before or ""), ensure_ascii=False) + "\n"
+        indent = re.search(r"^([ \t]{1,8})\S", before or "", re.MULTILINE)
+        after = json.dumps(value, indent=indent[1] if indent else 2, ensure_ascii=False) + "\n"
         after.encode()
     except ValueError as error:
         raise SettingsError(f"Cannot write the content of {path} back ({error}). Edit it by hand.") from None
     return Edit(path, before, after)
-
-
-def _detect_indent(text: str) -> int | str:
-    indent_match = re.search(r"^([ \t]{1,8})\S", text, re.MULTILINE)
-    if indent_match is None:
-        return 2
-    return indent_match[1] if "\t" in indent_match[1] else len(indent_match[1])
 
 
 def read_toml(path: Path) -> tuple[str | None, dict[str, Any]]:

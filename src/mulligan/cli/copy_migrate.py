@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
 import click
+import msgspec
 
 from mulligan.cli.options import (
     as_json,
@@ -15,13 +17,21 @@ from mulligan.cli.options import (
     show_progress_bar,
     store_option,
 )
-from mulligan.core.failure import SettingsError
+from mulligan.core.failure import SettingsError, StoreError
+from mulligan.core.records import Record
 from mulligan.report.tables import format_count, to_line
-from mulligan.store.copy import schema_migration
-from mulligan.store.copy import store_copy as moving
-from mulligan.store.copy.schema_migration import Plan
-from mulligan.store.copy.store_copy import Copied, Difference, Move
-from mulligan.store.urls import is_postgres, is_remote, may_have_records, redact_password, sqlite_path
+from mulligan.store import sqlite
+from mulligan.store.copy import CopyResult, Difference, StoreCopy, open_endpoint
+from mulligan.store.tables import MIGRATIONS
+from mulligan.store.urls import (
+    is_postgres,
+    is_remote,
+    may_have_records,
+    open_store,
+    redact_password,
+    require_psycopg,
+    sqlite_path,
+)
 
 
 @click.command(
@@ -50,17 +60,13 @@ def copy(source: str, to: str, tenant: str | None, renamed: str | None, check: b
     _recover_journals(source)
     if check and not may_have_records(to):
         raise SettingsError(f"Store {to} does not exist. Copy it first: mulligan copy FROM TO")
-    origin = moving.opened(source, is_source=True)
-    try:
-        destination = moving.opened(to, is_source=False)
-        try:
-            with show_progress_bar("comparing" if check else "copying") as report_progress:
-                move = Move(origin, destination, tenant, renamed, report_progress)
-                copied = move.compare() if check else move.copy()
-        finally:
-            destination.close()
-    finally:
-        origin.close()
+    with (
+        contextlib.closing(open_endpoint(source, is_source=True)) as origin,
+        contextlib.closing(open_endpoint(to, is_source=False)) as destination,
+        show_progress_bar("comparing" if check else "copying") as report_progress,
+    ):
+        store_copy = StoreCopy(origin, destination, tenant, renamed, report_progress)
+        copied = store_copy.compare() if check else store_copy.copy()
     _print_copy_result(copied, check, as_json)
     sys.exit(1 if copied.differences else 0)
 
@@ -100,14 +106,9 @@ def _recover_journals(source: str) -> None:
     store.close()
 
 
-def _print_copy_result(copied: Copied, check: bool, as_json: bool) -> None:
+def _print_copy_result(copied: CopyResult, check: bool, as_json: bool) -> None:
     if as_json:
-        facts = {name: getattr(copied, name) for name in copied.__struct_fields__}
-        differences = [
-            {name: getattr(difference, name) for name in difference.__struct_fields__}
-            for difference in copied.differences
-        ]
-        print_json(facts | {"differences": differences, "same": not differences})
+        print_json(msgspec.to_builtins(copied) | {"same": not copied.differences})
         return
     for difference in copied.differences:
         click.echo(_describe_difference(difference))
@@ -129,7 +130,7 @@ def _print_copy_result(copied: Copied, check: bool, as_json: bool) -> None:
 
 
 def _describe_difference(difference: Difference) -> str:
-    parts = [(difference.missing, "missing"), (difference.changed, "changed"), (difference.extra, "only in TO")]
+    parts = [(difference.missing, "missing"), (difference.altered, "changed"), (difference.extra, "only in TO")]
     summary = ", ".join(f"{number:,} {state}" for number, state in parts if number)
     tenant_note = f" of {to_line(difference.tenant, 60)!r}" if difference.tenant else ""
     return f"{difference.table}{tenant_note}: {summary}\n" + "\n".join(
@@ -150,19 +151,50 @@ def migrate(dry_run: bool, store: str | None, as_json: bool) -> None:
     if is_remote(url):
         raise SettingsError(f"{url} is a server. Migrate its store on the server's machine.")
     _check_copyable(url)
-    if dry_run:
-        plan = schema_migration.plan(url)
-    else:
+    plan = _plan_migration(url)
+    if not dry_run:
         with show_progress_bar("migrating the store") as report_progress:
-            plan = schema_migration.migrate(url, report_progress)
+            open_store(url, progress=report_progress).close()
+        after = _plan_migration(url)
+        if after.is_due:
+            raise StoreError(f"{after.where} still has schema {after.schema} instead of {after.newest}.")
     if as_json:
-        print_json({name: getattr(plan, name) for name in plan.__struct_fields__} | {"dry_run": dry_run})
+        print_json(msgspec.structs.asdict(plan) | {"dry_run": dry_run})
     else:
         click.echo(_describe_plan(plan, dry_run))
     sys.exit(1 if dry_run and plan.is_due else 0)
 
 
-def _describe_plan(plan: Plan, dry_run: bool) -> str:
+class MigrationPlan(Record, frozen=True):
+    """What a migration of one store would do."""
+
+    where: str
+    schema: int
+    """The schema version of the store; 0 if it is empty or does not exist."""
+    newest: int
+    statements: int
+    """Number of SQL statements that the migration executes."""
+
+    @property
+    def is_due(self) -> bool:
+        return self.schema < self.newest
+
+
+def _plan_migration(url: str) -> MigrationPlan:
+    """Return the plan for a store and change nothing. Raise StoreError if it is newer than this version or no store."""
+    if is_postgres(url):
+        require_psycopg()
+        from mulligan.store.postgres.postgres_diagnostics import read_schema_version_at  # the extra
+
+        where, version = redact_password(url), read_schema_version_at(url)
+    else:
+        path = sqlite_path(url)
+        where, version = str(path), sqlite.read_schema_version_at(path) if path.exists() else 0
+    statements = sum(map(len, MIGRATIONS[version:]))
+    return MigrationPlan(where=where, schema=version, newest=len(MIGRATIONS), statements=statements)
+
+
+def _describe_plan(plan: MigrationPlan, dry_run: bool) -> str:
     if not plan.is_due:
         return f"{plan.where} is up to date (schema {plan.schema})."
     summary = format_count(plan.statements, "statement")

@@ -14,10 +14,9 @@ import click
 from mulligan import __version__
 from mulligan.cli.options import as_json, load_settings, now_ms, print_json, print_lines, store_option, terminal_width
 from mulligan.core.failure import StoreError
-from mulligan.record.dropped_records import count_dropped, read_hook_errors
 from mulligan.record.journal import NewerJournalError, find_orphaned, read_frames
-from mulligan.report import run_text
-from mulligan.report.tables import format_age, format_count, render_pairs
+from mulligan.record.journal_import import count_dropped, read_hook_errors
+from mulligan.report.tables import format_age, format_count, render_pairs, to_line
 from mulligan.settings import Settings, hook_folder
 from mulligan.store import diagnostics
 from mulligan.store.base import DEFAULT_TENANT, RunQuery, Store
@@ -118,14 +117,8 @@ def _journal_facts(folder: Path) -> dict[str, int]:
 
 
 def _hook_facts() -> dict[str, Any]:
-    hook_errors = read_hook_errors(hook_folder())
-    if not hook_errors.error_count:
-        return {"hook_faults": 0}
-    return {
-        "hook_faults": hook_errors.error_count,
-        "hook_fault": hook_errors.last_error,
-        "hook_fault_at": hook_errors.at,
-    }
+    count, last_error, at = read_hook_errors(hook_folder())
+    return {"hook_faults": count, **({"hook_fault": last_error, "hook_fault_at": at} if count else {})}
 
 
 def _problems(facts: dict[str, Any]) -> list[str]:
@@ -134,7 +127,7 @@ def _problems(facts: dict[str, Any]) -> list[str]:
         problems.append(f"The store cannot be used: {facts['detail']}")
     if facts["orphaned_records"]:
         problems.append(
-            f"{run_text.format_count(facts['orphaned_records'], 'record')} in orphaned journals of killed "
+            f"{format_count(facts['orphaned_records'], 'record')} in orphaned journals of killed "
             "processes. Run `mulligan runs` to import them."
         )
     if facts["newer_journals"]:
@@ -142,13 +135,13 @@ def _problems(facts: dict[str, Any]) -> list[str]:
     if facts["hook_faults"]:
         last = format_age(facts["hook_fault_at"], now_ms())
         problems.append(
-            f"{run_text.format_count(facts['hook_faults'], 'hook error')}: events of coding agents "
-            f"were not stored, the last one {last} ({run_text.to_line(facts['hook_fault'])}). After "
+            f"{format_count(facts['hook_faults'], 'hook error')}: events of coding agents "
+            f"were not stored, the last one {last} ({to_line(facts['hook_fault'])}). After "
             f"fixing the cause, reset the count: rm '{hook_folder()}/faults'*"
         )
     problems += facts.get("engine_problems", ())
     if facts.get("dropped"):
-        problems.append(f"{run_text.format_count(facts['dropped'], 'record')} could not be stored and were dropped.")
+        problems.append(f"{format_count(facts['dropped'], 'record')} could not be stored and were dropped.")
     return problems
 
 
@@ -172,7 +165,7 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         "detail": facts.get("detail", "") if facts["healthy"] is not False else "",  # shown in the first line instead
     }
     # The store's address contains no password and is shown unchanged. Everything else may be untrusted text.
-    return [(name, text if name == "store" and text.isprintable() else run_text.to_line(text, 300))
+    return [(name, text if name == "store" and text.isprintable() else to_line(text, 300))
             for name, text in rows.items() if text]  # fmt: skip
 
 

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from mulligan.cli.groups import CommandGroup
+from mulligan.cli.lists import item_options, open_store_of, print_list, read_list, resource_options
 from mulligan.cli.options import (
-    as_json,
-    limit_option,
     load_settings,
     now_ms,
-    open_existing_store,
     parse_time_option,
     print_json,
     print_lines,
-    require_store,
-    store_option,
     terminal_width,
 )
 from mulligan.core.failure import SettingsError
-from mulligan.core.records import Fix, FixState, to_builtins
-from mulligan.report import fix_report
-from mulligan.report.link_evidence import explain_trials
+from mulligan.core.records import Fix, to_builtins
+from mulligan.report import memory_text
+from mulligan.report.resources import FIX_SPEC
+from mulligan.report.run_text import explain_trials
 from mulligan.report.tables import format_count
 from mulligan.store.base import DEFAULT_TENANT, FixQuery, Revocation, Store
 
 MAX_LISTED_FIXES = 100_000
-STATES = ("proposed", "promoted", "approved", "demoted", "expired", "paused", "revoked")
 
 
 @click.group(
@@ -36,32 +34,19 @@ STATES = ("proposed", "promoted", "approved", "demoted", "expired", "paused", "r
     epilog="Examples:\n\n  mulligan fixes --tool search\n\n  mulligan fixes show fix_8f2c\n\n  "
     "mulligan fixes approve fix_8f2c\n\n  mulligan fixes revoke --principal ann --since 2d",
 )
-@click.option("--tool", help="Only fixes for this tool.")
-@click.option("--state", type=click.Choice(STATES), help="Only fixes in this state.")
-@limit_option
-@store_option
-@as_json
+@resource_options(FIX_SPEC)
 @click.pass_context
 def fixes(
-    context: click.Context, /, tool: str | None, state: FixState | None, limit: int, store: str | None, as_json: bool
+    context: click.Context, /, limit: int, as_csv: bool, store: str | None, as_json: bool, **filters: Any
 ) -> None:
     """List fixes: what turned failures into successes, how often, and whether it is shown to models or applied."""
     if context.invoked_subcommand is not None:
         context.obj = store
         return
-    existing_store = open_existing_store(load_settings(store))
-    query = FixQuery(tool=tool, state=state, now=now_ms(), limit=limit)
-    matching_fixes = existing_store.fixes(DEFAULT_TENANT, query) if existing_store is not None else []
-    if as_json:
-        print_json([fix_report.to_facts(fix) for fix in matching_fixes])
-    elif matching_fixes:
-        print_lines(fix_report.render_list(matching_fixes, now_ms(), terminal_width()))
-    else:
-        click.echo("No fixes yet: no failure has recovered." if not (tool or state) else "No fix matches.")
-
-
-def _open_store(context: click.Context, store: str | None) -> Store:
-    return require_store(load_settings(store or context.obj))
+    _, matches = read_list(FIX_SPEC, load_settings(store), limit, filters)
+    if not print_list(FIX_SPEC, matches, limit, as_json, as_csv):
+        has_filters = any(value is not None for value in filters.values())
+        click.echo("No fix matches." if has_filters else "No fixes yet: no failure has recovered.")
 
 
 def _find_fix(store: Store, id: str) -> Fix:
@@ -74,50 +59,38 @@ def _find_fix(store: Store, id: str) -> Fix:
 
 @fixes.command(epilog="Examples:\n\n  mulligan fixes show fix_8f2c --json")
 @click.argument("fix")
-@store_option
-@as_json
-@click.pass_context
+@item_options
 def show(context: click.Context, fix: str, store: str | None, as_json: bool) -> None:
     """Show one fix: its action, whether it is applied and shown to models, its counts, and the runs behind it."""
-    existing_store = _open_store(context, store)
+    existing_store = open_store_of(context, store)
     stored_fix = _find_fix(existing_store, fix)
     evidence = existing_store.evidence(DEFAULT_TENANT, stored_fix.id)
     if as_json:
-        print_json(fix_report.to_facts(stored_fix) | {"evidence": to_builtins(evidence)})
+        print_json(memory_text.fix_facts(stored_fix) | {"evidence": to_builtins(evidence)})
     else:
-        print_lines(
-            fix_report.render_detail(
-                stored_fix,
-                evidence,
-                explain_trials(existing_store, DEFAULT_TENANT, stored_fix, evidence),
-                now_ms(),
-                terminal_width(),
-            )
-        )
+        reasons = explain_trials(existing_store, DEFAULT_TENANT, stored_fix, evidence)
+        print_lines(memory_text.render_fix(stored_fix, evidence, reasons, now_ms(), terminal_width()))
 
 
 @fixes.command(epilog="Examples:\n\n  mulligan fixes approve fix_8f2c")
 @click.argument("fix")
-@store_option
-@as_json
-@click.pass_context
+@item_options
 def approve(context: click.Context, fix: str, store: str | None, as_json: bool) -> None:
     """Apply a fix automatically from now on, whatever its counts. Safety rules still hold."""
-    existing_store = _open_store(context, store)
-    stored_fix = _find_fix(existing_store, fix)
-    existing_store.decide(DEFAULT_TENANT, stored_fix.id, approved=True, at=now_ms())
-    _print_decision(_find_fix(existing_store, stored_fix.id), as_json)
+    _decide(open_store_of(context, store), fix, True, as_json)
 
 
-def _print_decision(fix: Fix, as_json: bool) -> None:
+def _decide(store: Store, id: str, approved: bool, as_json: bool) -> None:
+    """Approve or revoke a fix and print it."""
+    stored_fix = _find_fix(store, id)
+    store.decide(DEFAULT_TENANT, stored_fix.id, approved=approved, at=now_ms())
+    fix = _find_fix(store, stored_fix.id)
     if as_json:
-        print_json(fix_report.to_facts(fix))
-    else:
-        reason = fix_report.not_automatic_reason(fix) if fix.state == "approved" else ""
-        click.echo(
-            f"{fix.id} is {fix.state}: {fix_report.describe_action(fix)}"
-            + (f" (not applied: {reason})" if reason else "")
-        )
+        print_json(memory_text.fix_facts(fix))
+        return
+    reason = memory_text.not_automatic_reason(fix) if fix.state == "approved" else ""
+    not_applied = f" (not applied: {reason})" if reason else ""
+    click.echo(f"{fix.id} is {fix.state}: {memory_text.describe_action(fix)}{not_applied}")
 
 
 @fixes.command(
@@ -128,9 +101,7 @@ def _print_decision(fix: Fix, as_json: bool) -> None:
 @click.option("--principal", help="All trials that this principal recorded; it is ignored from now on.")
 @click.option("--tool", help="All fixes for this tool.")
 @click.option("--since", "past", metavar="2d", help="All trials in runs since this time: 24h, 7d, a date.")
-@store_option
-@as_json
-@click.pass_context
+@item_options
 def revoke(
     context: click.Context,
     fix: str | None,
@@ -147,11 +118,9 @@ def revoke(
     is_bulk = any(criterion is not None for criterion in (principal, tool, past))
     if (fix is None) == (not is_bulk):
         raise click.UsageError("Nothing selected. Name one fix, or use --principal, --tool or --since.")
-    existing_store = _open_store(context, store)
+    existing_store = open_store_of(context, store)
     if fix is not None:
-        stored_fix = _find_fix(existing_store, fix)
-        existing_store.decide(DEFAULT_TENANT, stored_fix.id, approved=False, at=now_ms())
-        _print_decision(_find_fix(existing_store, stored_fix.id), as_json)
+        _decide(existing_store, fix, False, as_json)
         return
     since = parse_time_option(past)
     until = None if principal is not None and tool is None and since is None else now_ms() + 1
@@ -161,7 +130,5 @@ def revoke(
     if as_json:
         print_json(revoked)
     else:
-        changed_fixes = f"{format_count(revoked.fixes, 'fix')} changed".replace("fixs", "fixes")
-        click.echo(
-            f"Revoked {format_count(revoked.votes, 'trial')} in {format_count(revoked.runs, 'run')}; {changed_fixes}."
-        )
+        trials = f"{format_count(revoked.votes, 'trial')} in {format_count(revoked.runs, 'run')}"
+        click.echo(f"Revoked {trials}; {format_count(revoked.fixes, 'fix')} changed.")

@@ -8,7 +8,7 @@ import hashlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -23,17 +23,16 @@ from mulligan.cli.options import (
     open_existing_store,
     parse_time_option,
     print_json,
+    show_read_progress,
     store_option,
 )
-from mulligan.cli.progress import show_read_progress
 from mulligan.core.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded, redact_event
 from mulligan.core.failure import SettingsError
 from mulligan.core.links import attach_links
 from mulligan.core.records import History, Step, encode
 from mulligan.hooks.state import HOOK_STATE_KIND, run_id_prefix
 from mulligan.redaction import Redactor
-from mulligan.report import run_text
-from mulligan.settings import Settings
+from mulligan.report import tables
 from mulligan.store.base import DEFAULT_TENANT, Store
 from mulligan.store.urls import is_remote, open_store, redact_password
 from mulligan.transcripts import call_rows as rows
@@ -62,8 +61,8 @@ class Importer:
         self.skipped = 0
         """Files that were imported in part or in full before."""
         self.hooked_sessions: set[str] = set()
-        """Sessions that hooks have recorded already. Importing their logs would count every call twice."""
-        self._hook_recorded_cache: dict[tuple[str, str], bool] = {}
+        """Sessions that hooks have recorded already."""
+        self._checked_sessions: set[tuple[str, str]] = set()
 
     def import_histories(
         self, lines: LogLines, format: formats.Format, reading: ReaderState, should_skip_stored: bool = False
@@ -81,7 +80,7 @@ class Importer:
         next_offset = stored_offset
         for history in format.read(lines, reading):
             if len(batch) >= BATCH_RECORDS and lines.offset > next_offset:
-                self._append(batch, journal, next_offset)
+                self.new += self._store.append(DEFAULT_TENANT, batch, journal, next_offset)
                 batch = []
             next_offset = lines.offset
             yield history
@@ -90,35 +89,36 @@ class Importer:
             if next_offset > stored_offset and not self._is_hooked(format.name, history.run.session):
                 batch += self.build_events(history, is_export=format.name == mulligan_export.NAME)
         if batch or lines.offset > max(next_offset, stored_offset):
-            self._append(batch, journal, max(next_offset, lines.offset))
+            self.new += self._store.append(DEFAULT_TENANT, batch, journal, max(next_offset, lines.offset))
 
     def _is_hooked(self, format: str, session: str | None) -> bool:
+        """Return whether hooks recorded this session: importing its log would count every call twice."""
         agent = HOOK_AGENTS_BY_FORMAT.get(format)
         if agent is None or not session:
             return False
-        if (agent, session) not in self._hook_recorded_cache:
+        if (agent, session) not in self._checked_sessions:
             from mulligan.store.remote import RemoteStore  # imported only where it is needed
 
-            # The session state outlives a pruned run.
-            is_recorded = self._store.get(DEFAULT_TENANT, HOOK_STATE_KIND, session) is not None
-            if not is_recorded and not isinstance(self._store, RemoteStore):
-                # Skipped for a remote store: hooks write to a local file, and an ingest token cannot read.
-                is_recorded = bool(self._store.find(DEFAULT_TENANT, run_id_prefix(agent, session), limit=1))
-            self._hook_recorded_cache[agent, session] = is_recorded
-        if self._hook_recorded_cache[agent, session]:
-            self.hooked_sessions.add(session)
-        return self._hook_recorded_cache[agent, session]
+            self._checked_sessions.add((agent, session))
+            # The session state outlives a pruned run. Runs are not read from a remote store: hooks write to a local
+            # file, and an ingest token cannot read.
+            if self._store.get(DEFAULT_TENANT, HOOK_STATE_KIND, session) is not None or (
+                not isinstance(self._store, RemoteStore)
+                and self._store.find(DEFAULT_TENANT, run_id_prefix(agent, session), limit=1)
+            ):
+                self.hooked_sessions.add(session)
+        return session in self.hooked_sessions
 
     def hooked_note(self) -> str:
         """Return a sentence about skipped sessions, or an empty text."""
         if not self.hooked_sessions:
             return ""
-        number = run_text.format_count(len(self.hooked_sessions), "session")
+        number = tables.format_count(len(self.hooked_sessions), "session")
         were = "was" if len(self.hooked_sessions) == 1 else "were"
         return f"{number} {were} not imported: hooks have recorded the same calls, which would be counted twice."
 
-    def _append(self, batch: list[AnyEvent], journal: str, mark: int) -> None:
-        self.new += self._store.append(DEFAULT_TENANT, batch, journal, mark)
+    def to_facts(self) -> dict[str, int]:
+        return {"runs": self.runs, "steps": self.steps, "new": self.new, "hooked": len(self.hooked_sessions)}
 
     def build_events(self, history: History, is_export: bool) -> Iterator[AnyEvent]:
         if self._redactor.level == "shared" or self._hides_linked_values(history):
@@ -167,47 +167,37 @@ def import_(files: tuple[str, ...], format_name: str | None, store: str | None, 
     run the same command to resume. Secrets are redacted before anything is stored.
     """
     settings = load_settings(store)
-    writable_store = _open_writable_store(settings)
+    if settings.store_url.startswith("memory:"):
+        raise SettingsError("A store in memory is lost when the command ends. Name a file: --store PATH")
+    writable_store = open_store(settings.store_url, settings.fsync, settings.token)
     reading = ReaderState(build_classifier(settings), keeps_results=True)
     importer = Importer(writable_store, build_redactor(settings))
     try:
         for file in files:
-            _import_file(Path(file), format_name, importer, reading)
+            with open_log(Path(file), "reading", format_name) as (lines, format, report_progress):
+                for _ in importer.import_histories(lines, format, reading, should_skip_stored=True):
+                    report_progress(lines.bytes_read)
     except KeyboardInterrupt:
         click.echo(
-            f"Interrupted. {run_text.format_count(importer.new, 'record')} stored so far. Run the same command "
+            f"Interrupted. {tables.format_count(importer.new, 'record')} stored so far. Run the same command "
             "to resume.",
             err=True,
         )
         raise
     finally:
         writable_store.close()
-    facts = {
-        "runs": importer.runs,
-        "steps": importer.steps,
-        "new": importer.new,
-        "hooked": len(importer.hooked_sessions),
-    }
+    where = redact_password(settings.store_url)
     if as_json:
-        print_json(
-            {
-                **facts,
-                "lines": reading.line_count,
-                "unknown": reading.unrecognized_lines,
-                "store": redact_password(settings.store_url),
-            }
-        )
+        counts = {"lines": reading.line_count, "unknown": reading.unrecognized_lines, "store": where}
+        print_json(importer.to_facts() | counts)
         return
     if importer.new:
-        runs, steps = run_text.format_count(importer.runs, "run"), run_text.format_count(importer.steps, "step")
-        click.echo(
-            f"{runs} with {steps} read, {run_text.format_count(importer.new, 'new record')} in "
-            f"{redact_password(settings.store_url)}."
-        )
+        runs, steps = tables.format_count(importer.runs, "run"), tables.format_count(importer.steps, "step")
+        click.echo(f"{runs} with {steps} read, {tables.format_count(importer.new, 'new record')} in {where}.")
     elif importer.hooked_sessions and not importer.skipped:
         click.echo("Nothing was imported.")
     elif importer.runs or importer.skipped:
-        click.echo(f"Nothing new: everything is already in {redact_password(settings.store_url)}.")
+        click.echo(f"Nothing new: everything is already in {where}.")
     else:
         click.echo("The file contains no runs." if len(files) == 1 else "The files contain no runs.")
     if left_out := importer.hooked_note():
@@ -215,14 +205,18 @@ def import_(files: tuple[str, ...], format_name: str | None, store: str | None, 
     if reading.unrecognized_lines:
         were = "was" if reading.unrecognized_lines == 1 else "were"
         click.echo(
-            f"{run_text.format_count(reading.unrecognized_lines, 'line')} could not be read and {were} skipped.",
+            f"{tables.format_count(reading.unrecognized_lines, 'line')} could not be read and {were} skipped.",
             err=True,
         )
     if not (importer.runs or importer.skipped):
         sys.exit(1)
 
 
-def _import_file(path: Path, format_name: str | None, importer: Importer, reading: ReaderState) -> None:
+@contextlib.contextmanager
+def open_log(
+    path: Path, action: str, format_name: str | None = None
+) -> Iterator[tuple[LogLines, formats.Format, Callable[[int], None]]]:
+    """Open a log to read it in a format, detected by default, and to report the bytes read."""
     try:
         with LogLines(path) as lines:
             format = formats.FORMATS[format_name] if format_name else formats.detect_log_format(lines)
@@ -230,19 +224,12 @@ def _import_file(path: Path, format_name: str | None, importer: Importer, readin
                 raise UnreadableFileError(
                     f"unknown format, none of {', '.join(sorted(formats.FORMATS))}. Name it with --format"
                 )
-            with show_read_progress(f"reading {path.name}", lines.size) as report_progress:
-                for _ in importer.import_histories(lines, format, reading, should_skip_stored=True):
-                    report_progress(lines.bytes_read)
+            with show_read_progress(f"{action} {path.name}", lines.size) as report_progress:
+                yield lines, format, report_progress
             if lines.read_error:
-                click.echo(f"warning: {path}: {lines.read_error}. Runs before this point were imported.", err=True)
+                click.echo(f"warning: {path}: {lines.read_error}. Runs before this point were read.", err=True)
     except UnreadableFileError as error:
         raise SettingsError(f"{path}: {error}.".replace("..", ".")) from None
-
-
-def _open_writable_store(settings: Settings) -> Store:
-    if settings.store_url.startswith("memory:"):
-        raise SettingsError("A store in memory is lost when the command ends. Name a file: --store PATH")
-    return open_store(settings.store_url, settings.fsync, settings.token)
 
 
 @click.command(
@@ -278,9 +265,7 @@ def export(
     )
     since = parse_time_option(past)
     runs = steps = 0
-    header = mulligan_export.Header(
-        mulligan="export", version=mulligan_export.VERSION, level=level, exported=now_ms(), since=since
-    )
+    header = mulligan_export.Header("export", mulligan_export.VERSION, level, now_ms(), since)
     with _open_output(output) as file:
         file.write(encode(header) + b"\n")
         for history in existing_store.export(DEFAULT_TENANT, since or 0):
@@ -290,7 +275,7 @@ def export(
     if as_json:
         click.echo(encode({"runs": runs, "steps": steps, "level": level, "output": output}).decode(), err=True)
     elif output:
-        counts = f"{run_text.format_count(runs, 'run')} with {run_text.format_count(steps, 'step')}"
+        counts = f"{tables.format_count(runs, 'run')} with {tables.format_count(steps, 'step')}"
         click.echo(f"{counts} written to {output}, level {level}.", err=True)
 
 
@@ -330,11 +315,9 @@ def _open_output(output: str | None) -> Iterator[IO[bytes]]:
         sys.stdout.buffer.flush()
         return
     path = Path(output)
+    name = ""
     try:
         handle, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
-    except OSError as error:
-        raise SettingsError(f"Cannot write {path} ({error.strerror}). Name another file with -o.") from None
-    try:
         with os.fdopen(handle, "wb") as file:
             if path.name.endswith(".gz"):
                 with gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0) as gzip_file:
@@ -342,9 +325,9 @@ def _open_output(output: str | None) -> Iterator[IO[bytes]]:
             else:
                 yield file
         os.replace(name, path)
-    except OSError as error:
-        Path(name).unlink(missing_ok=True)
-        raise SettingsError(f"Cannot write {path} ({error.strerror}).") from None
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
+    except BaseException as error:
+        if name:
+            Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise SettingsError(f"Cannot write {path} ({error.strerror}). Name another file with -o.") from None
         raise

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import copy
-import os
 import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
 import mulligan
-from mulligan.cli import clients, mcp_server_config
+from mulligan.cli import clients
+from mulligan.cli.clients import AGENTS, MCP_CLIENTS, Client, settings_path
 from mulligan.cli.config_edits import Edit, json_edit, read_json, read_toml
 from mulligan.cli.groups import CommandGroup
 from mulligan.cli.options import as_json, print_json
@@ -31,73 +31,32 @@ EXAMPLES = (
 )
 
 
-class Agent(NamedTuple):
-    """Coding agent and the hook events to install."""
-
-    name: str
-    """Argument of `mulligan-hook`."""
-    display_name: str
-    events: Mapping[str, str | None]
-    """Hook events, each with an optional matcher."""
-    timeout_units_per_second: int = 1
-    """Units of the agent's timeout setting: 1 for seconds, 1000 for milliseconds."""
-    next_step: str = ""
-    """One-time instruction for the user."""
-
-
-CLAUDE_CODE = Agent(
-    "claude-code",
-    "Claude Code",
-    {"PostToolUseFailure": None, "PostToolBatch": None, "SessionStart": "compact", "SessionEnd": None},
-    next_step="Restart open sessions to apply this.",
-)
-CODEX = Agent(
-    "codex",
-    "Codex",
-    {"PostToolUse": None, "SessionStart": "compact", "SessionEnd": None},
-    next_step=("Codex runs a hook only after you trust it: start codex, type /hooks and trust the hooks of mulligan."),
-)
-GEMINI = Agent(
-    "gemini",
-    "Gemini CLI",
-    {"AfterTool": None, "BeforeAgent": None, "PreCompress": None, "SessionEnd": None},
-    timeout_units_per_second=1000,
-    next_step="Restart open sessions to apply this.",
-)
-
-
-def build_hook_command(agent: Agent) -> str:
+def build_hook_command(agent: str) -> str:
     """Build the shell command of a hook. If Python or the package is missing, the command succeeds without output.
 
     The interpreter starts without `site` and runs `start.py` by its path, which takes a third of the time. `-E` and
     `-P` prevent imports from cloned repositories, in which agents run hooks.
     """
     start = Path(mulligan.__file__).parent / "hooks" / "start.py"
-    return f"{shlex.quote(sys.executable)} -ESP {shlex.quote(str(start))} {agent.name} 2>/dev/null || :"
+    return f"{shlex.quote(sys.executable)} -ESP {shlex.quote(str(start))} {agent} 2>/dev/null || :"
 
 
 HOOK_COMMAND_PATTERN = re.compile(r"\bmulligan-hook\b|\bmulligan[/\\](?:serve[/\\])?hooks[/\\]")
 
 
-def add_hooks(settings: Mapping[str, Any], agent: Agent, path: Path) -> dict[str, Any]:
+def _add_hooks(settings: Mapping[str, Any], agent: Client, path: Path) -> dict[str, Any]:
     """Return the settings with our hooks, each once, next to existing hooks."""
-    new_settings = remove_hooks(settings, path)
+    new_settings = _remove_hooks(settings, path)
     hooks = new_settings.setdefault("hooks", {})
-    for event, matcher in agent.events.items():
-        entry: dict[str, Any] = {"matcher": matcher} if matcher else {}
+    for event, matcher in agent.hook_events.items():
         seconds = SESSION_END_TIMEOUT_SECONDS if event == "SessionEnd" else HOOK_TIMEOUT_SECONDS
-        entry["hooks"] = [
-            {
-                "type": "command",
-                "command": build_hook_command(agent),
-                "timeout": seconds * agent.timeout_units_per_second,
-            }
-        ]
-        hooks.setdefault(event, []).append(entry)
+        timeout = seconds * agent.timeout_units_per_second
+        handler = {"type": "command", "command": build_hook_command(agent.name), "timeout": timeout}
+        hooks.setdefault(event, []).append({**({"matcher": matcher} if matcher else {}), "hooks": [handler]})
     return new_settings
 
 
-def remove_hooks(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def _remove_hooks(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Return the settings without our hooks and otherwise unchanged."""
     new_settings = copy.deepcopy(dict(settings))
     hooks = new_settings.get("hooks", {})
@@ -107,10 +66,10 @@ def remove_hooks(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
         remaining_entries = [
             remaining_entry for entry in entries if (remaining_entry := _remove_hook_commands(entry)) is not None
         ]
-        if remaining_entries != entries:
+        if remaining_entries:
             hooks[event] = remaining_entries
-            if not remaining_entries:
-                del hooks[event]
+        elif entries:
+            del hooks[event]
     if not hooks and settings.get("hooks"):
         del new_settings["hooks"]
     return new_settings
@@ -131,91 +90,58 @@ def _remove_hook_commands(entry: Any) -> Any:
     return {**entry, "hooks": remaining_handlers} if remaining_handlers else None
 
 
-def settings_path(agent: Agent, project: bool) -> Path:
-    """Return the settings file of an agent. For a project, prefer the file that is not committed."""
-    if project:
-        here = Path.cwd()
-        return {
-            "claude-code": here / ".claude" / "settings.local.json",
-            "codex": here / ".codex" / "hooks.json",
-            "gemini": here / ".gemini" / "settings.json",
-        }[agent.name]
-    return {
-        "claude-code": _config_folder("CLAUDE_CONFIG_DIR", ".claude") / "settings.json",
-        "codex": _config_folder("CODEX_HOME", ".codex") / "hooks.json",
-        "gemini": Path.home() / ".gemini" / "settings.json",
-    }[agent.name]
-
-
-def _config_folder(variable: str, default_name: str) -> Path:
-    configured_folder = os.environ.get(variable)
-    return Path(configured_folder).expanduser() if configured_folder else Path.home() / default_name
-
-
-def _setup_warnings(agent: Agent) -> list[str]:
+def _setup_warnings(agent: Client) -> list[str]:
     """Return warnings about other settings that disable hooks."""
-    if agent is not CODEX:
+    if agent.name != "codex":
         return []
-    config = _config_folder("CODEX_HOME", ".codex") / "config.toml"
-    _, codex_settings = read_toml(config)
-    features = codex_settings.get("features", {})
+    config = clients.agent_folder("CODEX_HOME", ".codex") / "config.toml"
+    features = read_toml(config)[1].get("features", {})
     if isinstance(features, dict) and (features.get("hooks") is False or features.get("codex_hooks") is False):
         return [f"{config} turns hooks off. Remove that line from its [features]."]
     return []
 
 
-def apply_edit(
-    edit: Edit,
-    dry_run: bool,
-    as_json: bool,
-    success_message: str,
-    unchanged_message: str,
-    next_steps: list[str] | None = None,
-    **facts: Any,
-) -> None:
-    """Show an edit, apply it unless this is a dry run, and print the result and the next steps."""
-    backup_path = edit.apply() if edit.has_changes and not dry_run else None
-    if as_json:
-        print_json(
-            facts
-            | {
-                "file": str(edit.path),
-                "changed": edit.has_changes,
-                "dry_run": dry_run,
-                "difference": edit.to_diff(),
-                "backup": str(backup_path) if backup_path else None,
-                "then": next_steps or [],
-            }
-        )
+def _apply(edit: Edit, options: Mapping[str, Any], success_message: str, *next_steps: str, **facts: Any) -> None:
+    """Apply an edit unless the options ask for a dry run, and print it with the next steps."""
+    backup_path = edit.apply() if edit.has_changes and not options["dry_run"] else None
+    if options["as_json"]:
+        facts |= {
+            "file": str(edit.path),
+            "changed": edit.has_changes,
+            "dry_run": options["dry_run"],
+            "difference": edit.to_diff(),
+            "backup": str(backup_path) if backup_path else None,
+            "then": next_steps,
+        }
+        print_json(facts)
         return
     if not edit.has_changes:
-        click.echo(unchanged_message)
+        parent = click.get_current_context().parent
+        is_removal = parent is not None and parent.command is uninstall
+        click.echo(f"{'Not' if is_removal else 'Already'} installed: nothing to change in {edit.path}.")
         return
-    for diff_line in edit.to_diff().splitlines():
+    for line in edit.to_diff().splitlines():
         # Lines keep their layout so that the diff stays readable, but control characters are removed.
-        click.echo(
-            "".join(
-                letter if letter.isprintable() or letter == "\t" else " " for letter in diff_line[:MAX_DIFF_LINE_CHARS]
-            )
-        )
+        shown_line = line[:MAX_DIFF_LINE_CHARS]
+        click.echo("".join(letter if letter.isprintable() or letter == "\t" else " " for letter in shown_line))
     click.echo("")
-    click.echo(f"Dry run: {edit.path} was not changed." if dry_run else success_message)
+    click.echo(f"Dry run: {edit.path} was not changed." if options["dry_run"] else success_message)
     if backup_path is not None:
         click.echo(f"Backup of the old file: {backup_path}")
-    for instruction in next_steps or () if not dry_run else ():
+    for instruction in next_steps if not options["dry_run"] else ():
         click.echo(instruction)
 
 
 def _add_common_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    for option in (
-        as_json,
-        click.option("--dry-run", is_flag=True, help="Show the change without writing it."),
-        click.option(
-            "--project", is_flag=True, help="Edit the settings of the project in this folder, not your user settings."
-        ),
-    ):
-        function = option(function)
-    return function
+    project_help = "Edit the settings of the project in this folder, not your user settings."
+    function = click.option("--dry-run", is_flag=True, help="Show the change without writing it.")(as_json(function))
+    return click.option("--project", is_flag=True, help=project_help)(function)
+
+
+_client_option = click.option(
+    "--client", type=click.Choice(list(MCP_CLIENTS)), required=True, help="MCP client whose settings are edited."
+)
+_server_option = click.option("--server", metavar="NAME", help="Name of the server in these settings.")
 
 
 @click.group(cls=CommandGroup, epilog=EXAMPLES.format("install"))
@@ -231,48 +157,22 @@ def uninstall() -> None:
     """Remove from a program's settings what `mulligan install` added, and nothing else."""
 
 
-def _install(agent: Agent, project: bool, dry_run: bool, as_json: bool) -> None:
-    path = settings_path(agent, project)
-    warnings = _setup_warnings(agent)
-    before, settings = read_json(path)
-    edit = json_edit(path, before, add_hooks(settings, agent, path))
-    apply_edit(
-        edit,
-        dry_run,
-        as_json,
-        f"Hooks installed: mulligan records failed calls of {agent.display_name} and reminds it of them "
-        "after a compaction.",
-        f"Already installed: nothing to change in {path}.",
-        [*warnings, agent.next_step],
-        agent=agent.name,
-    )
-
-
-def _uninstall(agent: Agent, project: bool, dry_run: bool, as_json: bool) -> None:
-    path = settings_path(agent, project)
-    before, settings = read_json(path)
-    edit = json_edit(path, before, remove_hooks(settings, path)) if settings else Edit(path, before, before)
-    apply_edit(
-        edit,
-        dry_run,
-        as_json,
-        f"Hooks removed from {agent.display_name}. Recorded sessions stay: mulligan sessions",
-        f"Not installed: nothing to change in {path}.",
-        agent=agent.name,
-    )
-
-
-def _register_agent(agent: Agent, where: str) -> None:
+def _register_agent(agent: Client) -> None:
     """Register `mulligan install AGENT` and `mulligan uninstall AGENT`."""
 
     @install.command(
         agent.name,
-        help=f"Install hooks that keep failures of {agent.display_name} across compactions. Edits {where}.",
+        help=f"Install hooks that keep failures of {agent.display_name} across compactions. Edits {agent.hooks_help}.",
         epilog=f"Examples:\n\n  mulligan install {agent.name}\n\n  mulligan install {agent.name} --project --dry-run",
     )
     @_add_common_options
-    def _(project: bool, dry_run: bool, as_json: bool) -> None:
-        _install(agent, project, dry_run, as_json)
+    def _(project: bool, **options: bool) -> None:
+        path = settings_path(agent, agent.hook_file, project)
+        warnings = _setup_warnings(agent)
+        before, settings = read_json(path)
+        edit = json_edit(path, before, _add_hooks(settings, agent, path))
+        message = f"Hooks installed: mulligan records failed calls of {agent.display_name} and reminds it of them"
+        _apply(edit, options, f"{message} after a compaction.", *warnings, agent.next_step, agent=agent.name)
 
     @uninstall.command(
         agent.name,
@@ -280,8 +180,16 @@ def _register_agent(agent: Agent, where: str) -> None:
         epilog=f"Examples:\n\n  mulligan uninstall {agent.name}\n\n  mulligan uninstall {agent.name} --dry-run",
     )
     @_add_common_options
-    def _(project: bool, dry_run: bool, as_json: bool) -> None:
-        _uninstall(agent, project, dry_run, as_json)
+    def _(project: bool, **options: bool) -> None:
+        path = settings_path(agent, agent.hook_file, project)
+        before, settings = read_json(path)
+        edit = json_edit(path, before, _remove_hooks(settings, path)) if settings else Edit(path, before, before)
+        message = f"Hooks removed from {agent.display_name}. Recorded sessions stay: mulligan sessions"
+        _apply(edit, options, message, agent=agent.name)
+
+
+for _agent in AGENTS.values():
+    _register_agent(_agent)
 
 
 @install.command(
@@ -289,10 +197,8 @@ def _register_agent(agent: Agent, where: str) -> None:
     epilog="Examples:\n\n  mulligan install proxy --client claude-desktop --server git\n\n"
     "  mulligan install proxy --client cursor --server files --repair --pin --dry-run",
 )
-@click.option(
-    "--client", type=click.Choice(list(clients.CLIENTS)), required=True, help="MCP client whose settings are edited."
-)
-@click.option("--server", metavar="NAME", help="Name of the server in these settings.")
+@_client_option
+@_server_option
 @click.option("--repair", is_flag=True, help="Apply automatic repairs: see mulligan proxy --help.")
 @click.option(
     "--pin",
@@ -302,103 +208,58 @@ def _register_agent(agent: Agent, where: str) -> None:
 @click.option("--inject-lessons", is_flag=True, help="Add active lessons and promoted fixes to tool descriptions.")
 @click.option("--trust-annotations", is_flag=True, help="Trust the server's annotations of side effects.")
 @_add_common_options
-def _install_proxy(
-    client: str, server: str | None, project: bool, dry_run: bool, as_json: bool, **proxy_options: bool
-) -> None:
+def _install_proxy(client: str, server: str | None, project: bool, dry_run: bool, as_json: bool, **flags: bool) -> None:
     """Put `mulligan proxy` in front of an MCP server in a client's settings."""
-    mcp_client = clients.CLIENTS[client]
-    path = clients.config_path(mcp_client, project)
-    server_name = _require_server_name(mcp_client, path, server)
-    flags = [f"--{name.replace('_', '-')}" for name, is_given in proxy_options.items() if is_given]
-    edit = clients.plan_edit(
-        mcp_client, path, server_name, lambda start: clients.wrap_with_proxy(start, server_name, flags)
-    )
-    apply_edit(
-        edit,
-        dry_run,
-        as_json,
-        f"Calls to {server_name} from {mcp_client.display_name} now go through mulligan.",
-        f"Already installed: nothing to change in {path}.",
-        [f"Restart {mcp_client.display_name} to apply this."],
-        client=client,
-        server=server_name,
-    )
+    mcp_client, path, name = _find_server(client, server, project)
+    words = [f"--{flag.replace('_', '-')}" for flag, is_set in flags.items() if is_set]
+    edit = clients.plan_edit(mcp_client, path, name, lambda start: clients.wrap_with_proxy(start, name, words))
+    message = f"Calls to {name} from {mcp_client.display_name} now go through mulligan."
+    next_step = f"Restart {mcp_client.display_name} to apply this."
+    _apply(edit, {"dry_run": dry_run, "as_json": as_json}, message, next_step, client=client, server=name)
 
 
 @uninstall.command("proxy", epilog="Examples:\n\n  mulligan uninstall proxy --client claude-desktop --server git")
-@click.option(
-    "--client", type=click.Choice(list(clients.CLIENTS)), required=True, help="MCP client whose settings are edited."
-)
-@click.option("--server", metavar="NAME", help="Name of the server in these settings.")
+@_client_option
+@_server_option
 @_add_common_options
-def _uninstall_proxy(client: str, server: str | None, project: bool, dry_run: bool, as_json: bool) -> None:
+def _uninstall_proxy(client: str, server: str | None, project: bool, **options: bool) -> None:
     """Remove `mulligan proxy` from in front of an MCP server."""
-    mcp_client = clients.CLIENTS[client]
-    path = clients.config_path(mcp_client, project)
-    server_name = _require_server_name(mcp_client, path, server)
-    edit = clients.plan_edit(mcp_client, path, server_name, lambda start: clients.unwrap_proxy(start) or start)
-    apply_edit(
-        edit,
-        dry_run,
-        as_json,
-        f"{mcp_client.display_name} starts {server_name} directly again.",
-        f"Not installed: nothing to change in {path}.",
-        [f"Restart {mcp_client.display_name} to apply this."],
-        client=client,
-        server=server_name,
-    )
-
-
-_client_option = click.option(
-    "--client", type=click.Choice(list(clients.CLIENTS)), required=True, help="MCP client whose settings are edited."
-)
+    mcp_client, path, name = _find_server(client, server, project)
+    edit = clients.plan_edit(mcp_client, path, name, lambda start: clients.unwrap_proxy(start) or start)
+    message = f"{mcp_client.display_name} starts {name} directly again."
+    next_step = f"Restart {mcp_client.display_name} to apply this."
+    _apply(edit, options, message, next_step, client=client, server=name)
 
 
 @install.command("mcp-server", epilog="Examples:\n\n  mulligan install mcp-server --client claude-code\n\n"
                  "  mulligan install mcp-server --client cursor --project --dry-run")  # fmt: skip
 @_client_option
 @_add_common_options
-def _install_mcp_server(client: str, project: bool, dry_run: bool, as_json: bool) -> None:
+def _install_mcp_server(client: str, project: bool, **options: bool) -> None:
     """Add `mulligan mcp` to the servers of a client, so that its agent can query failure memory."""
-    mcp_client = clients.CLIENTS[client]
-    path = clients.config_path(mcp_client, project)
-    apply_edit(
-        mcp_server_config.plan_addition(mcp_client, path),
-        dry_run,
-        as_json,
-        f"{mcp_client.display_name} can now query mulligan about failures.",
-        f"Already installed: nothing to change in {path}.",
-        [f"Restart {mcp_client.display_name} to apply this. Required: pip install 'mulligan[mcp]'"],
-        client=client,
-        server=mcp_server_config.SERVER_NAME,
-    )
+    mcp_client = MCP_CLIENTS[client]
+    edit = clients.plan_addition(mcp_client, settings_path(mcp_client, mcp_client.server_file, project))
+    message = f"{mcp_client.display_name} can now query mulligan about failures."
+    next_step = f"Restart {mcp_client.display_name} to apply this. Required: pip install 'mulligan[mcp]'"
+    _apply(edit, options, message, next_step, client=client, server=clients.SERVER_NAME)
 
 
 @uninstall.command("mcp-server", epilog="Examples:\n\n  mulligan uninstall mcp-server --client claude-code")
 @_client_option
 @_add_common_options
-def _uninstall_mcp_server(client: str, project: bool, dry_run: bool, as_json: bool) -> None:
+def _uninstall_mcp_server(client: str, project: bool, **options: bool) -> None:
     """Remove `mulligan mcp` from the servers of a client."""
-    mcp_client = clients.CLIENTS[client]
-    path = clients.config_path(mcp_client, project)
-    apply_edit(
-        mcp_server_config.plan_removal(mcp_client, path),
-        dry_run,
-        as_json,
-        f"Removed: {mcp_client.display_name} no longer starts mulligan mcp.",
-        f"Not installed: nothing to change in {path}.",
-        client=client,
-        server=mcp_server_config.SERVER_NAME,
-    )
+    mcp_client = MCP_CLIENTS[client]
+    edit = clients.plan_removal(mcp_client, settings_path(mcp_client, mcp_client.server_file, project))
+    message = f"Removed: {mcp_client.display_name} no longer starts mulligan mcp."
+    _apply(edit, options, message, client=client, server=clients.SERVER_NAME)
 
 
-def _require_server_name(client: clients.Client, path: Path, server_name: str | None) -> str:
-    if server_name is not None:
-        return server_name
-    server_names = ", ".join(map(str, clients.read_servers(client, path))) or "none"
-    raise SettingsError(f"Missing --server. Servers in {path}: {server_names}.")
-
-
-_register_agent(CLAUDE_CODE, "~/.claude/settings.json, or .claude/settings.local.json of a project")
-_register_agent(CODEX, "hooks.json in ~/.codex, or in .codex of a project")
-_register_agent(GEMINI, "settings.json in ~/.gemini, or in .gemini of a project")
+def _find_server(client: str, server: str | None, project: bool) -> tuple[Client, Path, str]:
+    """Return the client, its settings file and the name of the server, which is required."""
+    mcp_client = MCP_CLIENTS[client]
+    path = settings_path(mcp_client, mcp_client.server_file, project)
+    if server is None:
+        names = ", ".join(map(str, clients.read_servers(mcp_client, path)[2])) or "none"
+        raise SettingsError(f"Missing --server. Servers in {path}: {names}.")
+    return mcp_client, path, server

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 import tempfile
@@ -16,38 +15,41 @@ import msgspec
 
 from mulligan.build import build_redactor
 from mulligan.cli.groups import CommandGroup
+from mulligan.cli.lists import (
+    filter_options,
+    import_function,
+    item_options,
+    open_store_of,
+    print_list,
+    read_list,
+    resource_options,
+)
 from mulligan.cli.options import (
     as_json,
-    kind_option,
-    limit_option,
     load_settings,
     now_ms,
     open_existing_store,
     print_json,
     print_lines,
-    require_store,
     show_progress_bar,
     store_option,
     store_option_suffix,
     terminal_width,
-    warn_if_truncated,
 )
 from mulligan.core.events import LessonLearned, redact_event
 from mulligan.core.failure import LessonFileError, SettingsError
-from mulligan.core.records import Lesson, LessonState, LessonVerdict, to_builtins
-from mulligan.learn.lessons import lesson_files as lesson_files
-from mulligan.learn.lessons.consolidation import MIN_SUCCESSFUL_RUNS, TEXT_FIELDS, reword_lesson
-from mulligan.learn.seeds import corpus
+from mulligan.core.records import Lesson, LessonVerdict
+from mulligan.learn import lesson_files, seeds
+from mulligan.learn.lessons import MIN_SUCCESSFUL_RUNS, TEXT_FIELDS, reword_lesson
 from mulligan.prompt import Prompt
-from mulligan.report import lesson_report
-from mulligan.report.tables import format_count, to_line
+from mulligan.report import memory_text
+from mulligan.report.resources import LESSON_SPEC
+from mulligan.report.tables import format_count, to_facts, to_line
 from mulligan.settings import Settings
-from mulligan.store.base import DEFAULT_TENANT, ConsolidationResult, LessonQuery, Store
+from mulligan.store.base import DEFAULT_TENANT, ConsolidationResult, Store
 from mulligan.store.urls import open_store, redact_password
 
 MAX_EXPORTED_LESSONS = 5000
-STATES = ("proposed", "active", "disabled", "expired")
-SOURCES = ("learned", "file", "seed")
 
 
 @click.group(
@@ -57,45 +59,20 @@ SOURCES = ("learned", "file", "seed")
     epilog="Examples:\n\n  mulligan lessons --state active\n\n  mulligan lessons show les_8f2c\n\n  "
     "mulligan lessons approve les_8f2c\n\n  mulligan lessons export lessons/",
 )
-@click.option("--tool", help="Only lessons about this tool.")
-@click.option("--state", type=click.Choice(STATES), help="Only lessons in this state.")
-@click.option(
-    "--source",
-    type=click.Choice(SOURCES),
-    help="Only lessons from this source: learned here, imported from files, or seeds.",
-)
-@click.option("--text", default="", help="Only lessons that contain this text, or are about a similar error.")
-@kind_option("Only lessons about this kind of failure, or this type.")
-@limit_option
-@store_option
-@as_json
+@resource_options(LESSON_SPEC)
 @click.pass_context
 def lessons(
-    context: click.Context,
-    /,
-    tool: str | None,
-    state: LessonState | None,
-    source: Any,
-    text: str,
-    kind: str | None,
-    limit: int,
-    store: str | None,
-    as_json: bool,
+    context: click.Context, /, limit: int, as_csv: bool, store: str | None, as_json: bool, **filters: Any
 ) -> None:
     """List lessons: the mistake, its correction, and the evidence."""
     if context.invoked_subcommand is not None:
         context.obj = store
         return
     settings = load_settings(store)
-    existing_store = open_existing_store(settings)
-    query = LessonQuery(tool=tool, state=state, source=source, text=text, kind=kind, now=now_ms(), limit=limit)
-    matching_lessons = existing_store.lessons(DEFAULT_TENANT, query) if existing_store is not None else []
-    if as_json:
-        print_json([lesson_report.to_facts(lesson) for lesson in matching_lessons])
-    elif matching_lessons:
-        print_lines(lesson_report.render_list(matching_lessons, now_ms(), terminal_width()))
-        warn_if_truncated(len(matching_lessons), limit)
-    elif tool or state or source or text or kind:
+    existing_store, matches = read_list(LESSON_SPEC, settings, limit, filters)
+    if print_list(LESSON_SPEC, matches, limit, as_json, as_csv):
+        return
+    if any(value is not None for value in filters.values()):
         click.echo("No lesson matches.")
     else:
         click.echo(f"No lessons yet. {_explain_missing_lessons(settings, existing_store is not None, store)}")
@@ -113,14 +90,10 @@ def _explain_missing_lessons(settings: Settings, has_store: bool, store: str | N
     )
 
 
-def _settings(context: click.Context, store: str | None) -> Settings:
-    return load_settings(store or context.obj)
-
-
 def _find_lesson(store: Store, id: str) -> Lesson:
     lesson = store.lesson(DEFAULT_TENANT, id, now_ms())
     if lesson is None:
-        if len(id) > len("les_") and any(seed.id.startswith(id) for seed in corpus.seeds().values()):
+        if len(id) > len("les_") and any(seed.id.startswith(id) for seed in seeds.load_seeds().values()):
             raise SettingsError(f"{id} is a seed lesson that is not in the store yet. Install it: mulligan seed")
         raise SettingsError(f"No lesson matches {id!r}, or several start with it. List lessons: mulligan lessons")
     return lesson
@@ -128,7 +101,7 @@ def _find_lesson(store: Store, id: str) -> Lesson:
 
 def _print_lesson(lesson: Lesson, as_json: bool) -> None:
     if as_json:
-        print_json(lesson_report.to_facts(lesson))
+        print_json(memory_text.lesson_facts(lesson))
     else:
         reason = f" ({to_line(lesson.reason, 100)})" if lesson.reason else ""
         click.echo(f"{lesson.id} is {lesson.state}{reason}: {to_line(lesson.correction, 200)}")
@@ -136,16 +109,14 @@ def _print_lesson(lesson: Lesson, as_json: bool) -> None:
 
 @lessons.command(epilog="Examples:\n\n  mulligan lessons show les_8f2c --json")
 @click.argument("lesson")
-@store_option
-@as_json
-@click.pass_context
+@item_options
 def show(context: click.Context, lesson: str, store: str | None, as_json: bool) -> None:
     """Show one lesson: its text, its evidence, and the daily counts before and after its activation."""
-    stored_lesson = _find_lesson(require_store(_settings(context, store)), lesson)
+    stored_lesson = _find_lesson(open_store_of(context, store), lesson)
     if as_json:
-        print_json(lesson_report.to_facts(stored_lesson))
+        print_json(memory_text.lesson_facts(stored_lesson))
     else:
-        print_lines(lesson_report.render_detail(stored_lesson, now_ms(), terminal_width()))
+        print_lines(memory_text.render_lesson(stored_lesson, now_ms(), terminal_width()))
 
 
 def _add_decision_command(name: LessonVerdict, help: str) -> None:
@@ -153,11 +124,9 @@ def _add_decision_command(name: LessonVerdict, help: str) -> None:
 
     @lessons.command(name, help=help, epilog=f"Examples:\n\n  mulligan lessons {name} les_8f2c")
     @click.argument("lesson")
-    @store_option
-    @as_json
-    @click.pass_context
+    @item_options
     def command(context: click.Context, lesson: str, store: str | None, as_json: bool) -> None:
-        existing_store = require_store(_settings(context, store))
+        existing_store = open_store_of(context, store)
         updated_lesson = existing_store.decide_lesson(
             DEFAULT_TENANT, _find_lesson(existing_store, lesson).id, name, now_ms()
         )
@@ -177,9 +146,7 @@ _add_decision_command("revoke", "Disable a lesson and revoke the fix behind it."
 @click.argument("lesson")
 @click.option("--mistake", help="New text of the mistake.")
 @click.option("--correction", help="New text of the correction.")
-@store_option
-@as_json
-@click.pass_context
+@item_options
 def edit(
     context: click.Context,
     lesson: str,
@@ -189,8 +156,7 @@ def edit(
     as_json: bool,
 ) -> None:
     """Edit the text of a lesson, in your editor or with these options. Its evidence does not change."""
-    settings = _settings(context, store)
-    existing_store = require_store(settings)
+    settings, existing_store = load_settings(store or context.obj), open_store_of(context, store)
     stored_lesson = _find_lesson(existing_store, lesson)
     if mistake is None and correction is None:
         edited_lesson = _edit_interactively(stored_lesson)
@@ -236,36 +202,19 @@ def _redact_lesson(lesson: Lesson, settings: Settings) -> Lesson:
     epilog="Examples:\n\n  mulligan lessons export lessons/\n\n  mulligan lessons export lessons/ --state active"
 )
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--tool", help="Only lessons about this tool.")
-@click.option("--state", type=click.Choice(STATES), help="Only lessons in this state.")
-@click.option(
-    "--source",
-    type=click.Choice(SOURCES),
-    help="Only lessons from this source: learned here, imported from files, or seeds.",
-)
-@store_option
-@as_json
-@click.pass_context
-def export(
-    context: click.Context,
-    folder: Path,
-    tool: str | None,
-    state: LessonState | None,
-    source: Any,
-    store: str | None,
-    as_json: bool,
-) -> None:
+@filter_options(LESSON_SPEC)
+@item_options
+def export(context: click.Context, folder: Path, store: str | None, as_json: bool, **filters: Any) -> None:
     """Export each lesson to its own file, for version control and review."""
-    existing_store = require_store(_settings(context, store))
-    query = LessonQuery(tool=tool, state=state, source=source, now=now_ms(), limit=MAX_EXPORTED_LESSONS)
+    existing_store = open_store_of(context, store)
+    query = LESSON_SPEC.build_query(filters, now=now_ms(), limit=MAX_EXPORTED_LESSONS)
     matching_lessons = existing_store.lessons(DEFAULT_TENANT, query)
     written_count, unchanged_count = lesson_files.write_folder(folder, matching_lessons)
     if as_json:
         print_json({"folder": str(folder), "written": written_count, "same": unchanged_count})
     else:
-        click.echo(
-            f"{format_count(written_count, 'file')} written to {to_line(folder, 300)}, {unchanged_count:,} unchanged."
-        )
+        files = f"{format_count(written_count, 'file')} written to {to_line(folder, 300)}"
+        click.echo(f"{files}, {unchanged_count:,} unchanged.")
 
 
 @lessons.command(
@@ -273,9 +222,7 @@ def export(
 )
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--replace", is_flag=True, help="Use the file's text if both sides have changed.")
-@store_option
-@as_json
-@click.pass_context
+@item_options
 def import_(context: click.Context, folder: Path, replace: bool, store: str | None, as_json: bool) -> None:
     """Import lessons from files, as proposed lessons without evidence. If one file is invalid, nothing is imported.
 
@@ -288,10 +235,9 @@ def import_(context: click.Context, folder: Path, replace: bool, store: str | No
         for problem in problems[:50]:
             click.echo(f"error: {to_line(problem, 500)}", err=True)
         more = f", {len(problems) - 50} more not shown" if len(problems) > 50 else ""
-        raise LessonFileError(
-            f"Cannot read {format_count(len(problems), 'file')} in {folder}{more}. Nothing was imported."
-        )
-    settings = _settings(context, store)
+        files = format_count(len(problems), "file")
+        raise LessonFileError(f"Cannot read {files} in {folder}{more}. Nothing was imported.")
+    settings = load_settings(store or context.obj)
     opened_store = open_store(settings.store_url, settings.fsync, settings.token)
     names_by_result: dict[str, list[str]] = {"new": [], "edited": [], "same": [], "older": [], "conflict": []}
     for file in loaded_files:
@@ -332,18 +278,14 @@ def _print_import(
     if as_json:
         print_json({"folder": str(folder), **names_by_result, "replaced": replace, "rivals": rivals})
         return
-    parts = [
-        f"{format_count(len(names_by_result['new']), 'new lesson')}",
-        f"{len(names_by_result['edited']):,} updated",
-        f"{len(names_by_result['same']):,} unchanged",
-    ]
-    click.echo(f"{', '.join(parts)}. Review the proposed ones: mulligan lessons --state proposed{where}")
+    new, edited, same = (len(names_by_result[result]) for result in ("new", "edited", "same"))
+    counts = f"{format_count(new, 'new lesson')}, {edited:,} updated, {same:,} unchanged"
+    click.echo(f"{counts}. Review the proposed ones: mulligan lessons --state proposed{where}")
     for name in names_by_result["older"]:
         click.echo(f"{to_line(name, 200)} has an older text than the store; the store's text stays.")
+    kept_note = "neither was changed; use the file's text with --replace"
+    resolution = "the file's text was used" if replace else kept_note
     for name in names_by_result["conflict"]:
-        resolution = (
-            "the file's text was used" if replace else "neither was changed; use the file's text with --replace"
-        )
         click.echo(f"conflict: {to_line(name, 200)} changed both in the file and in the store: {resolution}.")
     for left_id, right_id in rivals:
         click.echo(f"note: {left_id} and {right_id} give different corrections for the same failure.")
@@ -363,7 +305,7 @@ def consolidate(reword: str | None, store: str | None, as_json: bool) -> None:
 
     This also runs in the background, in small parts, while agents work.
     """
-    model = _load_rewording_model(reword) if reword else None
+    model = import_function("--reword", reword) if reword else None
     settings = load_settings(store)
     existing_store = open_existing_store(settings)
     if existing_store is None:
@@ -374,25 +316,14 @@ def consolidate(reword: str | None, store: str | None, as_json: bool) -> None:
     cpu_seconds = time.process_time() - cpu_started
     reworded_count = _reword_lessons(existing_store, consolidation, model, settings) if model is not None else 0
     if as_json:
-        lessons = [lesson_report.to_facts(lesson) for lesson in consolidation.lessons]
-        print_json(
-            {
-                **to_builtins(consolidation),
-                "patterns": consolidation.patterns,
-                "lessons": lessons,
-                "reworded": reworded_count,
-                "cpu": cpu_seconds,
-            }
-        )
+        lessons = [memory_text.lesson_facts(lesson) for lesson in consolidation.lessons]
+        counts = {"reworded": reworded_count, "cpu": cpu_seconds}
+        print_json(to_facts(consolidation, "patterns") | {"lessons": lessons} | counts)
         return
     active = sum(lesson.state == "active" for lesson in consolidation.lessons)
-    click.echo(
-        (
-            f"{format_count(consolidation.patterns, 'pattern')} checked: "
-            f"{format_count(len(consolidation.lessons), 'lesson')} new or changed, {active} active."
-        )
-        + (f" {reworded_count} reworded." if reworded_count else "")
-    )
+    lessons_text = f"{format_count(len(consolidation.lessons), 'lesson')} new or changed, {active} active."
+    reworded = f" {reworded_count} reworded." if reworded_count else ""
+    click.echo(f"{format_count(consolidation.patterns, 'pattern')} checked: {lessons_text}{reworded}")
     if consolidation.lessons:
         click.echo(f"List them: mulligan lessons{store_option_suffix(store)}")
     elif consolidation.patterns:
@@ -400,23 +331,6 @@ def consolidate(reword: str | None, store: str | None, as_json: bool) -> None:
             f"A lesson needs a fix that succeeded in {MIN_SUCCESSFUL_RUNS} or more runs, and in at least half "
             "of the runs with the failure."
         )
-
-
-def _load_rewording_model(name: str) -> Callable[[str], str]:
-    """Import MODULE:FUNCTION from the working directory or an installed package."""
-    module, colon, function = name.partition(":")
-    sys.path.insert(0, os.getcwd())
-    try:
-        rewording_model = getattr(importlib.import_module(module), function) if colon and function else None
-    except (ImportError, AttributeError, ValueError) as error:
-        raise SettingsError(f"Cannot import --reword {name!r}: {error}. Use MODULE:FUNCTION.") from None
-    finally:
-        sys.path.pop(0)
-    if not callable(rewording_model):
-        raise SettingsError(
-            f"--reword {name!r} is not a function. Use MODULE:FUNCTION with a function that takes a text."
-        )
-    return rewording_model  # type: ignore[no-any-return]
 
 
 def _reword_lessons(

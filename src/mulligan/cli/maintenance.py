@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import click
+import msgspec
 
 from mulligan.cli.options import (
     as_json,
@@ -121,9 +122,7 @@ def prune(
                 prune_result, existing_store.prune(name, policy, now_ms(), dry_run, report_progress)
             )
     if as_json:
-        print_json(
-            {"dry_run": dry_run, **{name: getattr(prune_result, name) for name in prune_result.__struct_fields__}}
-        )
+        print_json({"dry_run": dry_run, **msgspec.structs.asdict(prune_result)})
         return
     verb = "Would delete" if dry_run else "Deleted"
     run_summary = f"{format_count(prune_result.runs, 'run')} with {format_count(prune_result.steps, 'step')}"
@@ -192,7 +191,7 @@ def forget(
         )
     forget_result = existing_store.forget(DEFAULT_TENANT, ForgetRequest(**{name: value}))
     if as_json:
-        print_json({name: getattr(forget_result, name) for name in forget_result.__struct_fields__})
+        print_json(msgspec.structs.asdict(forget_result))
     elif not forget_result:
         click.echo("No match. Nothing was deleted.")
     else:
@@ -221,7 +220,7 @@ def _forget_learned(store: Store, yes: bool, as_json: bool) -> NoReturn:
         _confirm("Delete all fixes and learned lessons? Runs and patterns stay.")
     forget_result = store.forget(DEFAULT_TENANT, ForgetRequest(learned=now_ms()))
     if as_json:
-        print_json({name: getattr(forget_result, name) for name in forget_result.__struct_fields__})
+        print_json(msgspec.structs.asdict(forget_result))
     elif not forget_result:
         click.echo("No fixes or lessons yet. Nothing was deleted.")
     else:

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 import click
 
 from mulligan import settings as settings_file
-from mulligan.classify.kinds import KINDS, TYPES
 from mulligan.core.failure import SettingsError, StoreError
 from mulligan.core.records import encode
-from mulligan.record.journal_recovery import recover_journals
+from mulligan.record.journal_import import recover_journals
+from mulligan.redaction import sanitize
 from mulligan.report import time_parsing
 from mulligan.report.tables import wrap_text
 from mulligan.settings import Settings
@@ -25,12 +25,12 @@ from mulligan.store.base import DEFAULT_TENANT, Progress, Store
 from mulligan.store.urls import is_postgres, is_remote, journals_of, local_path, open_store, redact_password
 
 F = TypeVar("F", bound=Callable[..., Any])
+MIN_SHOWN_BYTES = 1024 * 1024
+"""Smaller inputs finish before their progress is useful."""
+MAX_PROGRESS_LABEL_CHARS = 44
+"""A longer label could wrap the line of a progress bar."""
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-csv_option = click.option("--csv", "as_comma", is_flag=True, help="Print the rows as CSV.")
-limit_option = click.option(
-    "--limit", default=20, show_default=True, type=click.IntRange(1, 10_000), help="Maximum number of rows."
-)
 
 
 def store_option(function: F) -> F:
@@ -39,25 +39,6 @@ def store_option(function: F) -> F:
         metavar="URL",
         help="Use another store than the settings: a path, postgresql://HOST/DATABASE, or a server's address.",
     )(function)
-
-
-def kind_option(help: str, after: str = "/") -> Callable[[F], F]:
-    """Return the option `--kind`. For a type without a code, the value is the type followed by `after`."""
-
-    def check_kind(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
-        if text is None:
-            return None
-        if text.rstrip("/") in TYPES:
-            return text.rstrip("/") + after
-        if "/" in text:
-            return text  # a custom kind, or one of another version
-        matching_kinds = [kind for kind in KINDS if kind.partition("/")[2] == text] or ["tool/timeout"]
-        examples = " or ".join(matching_kinds)
-        raise SettingsError(
-            f"Invalid --kind {text!r}. Use a type and a code, such as {examples}, or a type, such as tool."
-        )
-
-    return click.option("--kind", callback=check_kind, help=help)
 
 
 def load_settings(store: str | None) -> Settings:
@@ -129,6 +110,18 @@ def show_progress_bar(label: str) -> Iterator[Progress]:
         yield report_progress
 
 
+@contextlib.contextmanager
+def show_read_progress(label: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
+    """Show the progress of reading an input of this size. Yield the function to call with the bytes read so far."""
+    with show_progress_bar(sanitize(label, MAX_PROGRESS_LABEL_CHARS)) as report_progress:  # it may name a file
+
+        def report_bytes(bytes_read: int) -> None:
+            if total_bytes >= MIN_SHOWN_BYTES:
+                report_progress(bytes_read, total_bytes)
+
+        yield report_bytes
+
+
 def now_ms() -> int:
     return int(time.time() * 1000)
 
@@ -144,14 +137,6 @@ def parse_time_option(text: str | None, option: str = "--since") -> int | None:
 def terminal_width() -> int | None:
     """Return the columns of the terminal, or None if stdout is no terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-
-
-def warn_if_truncated(row_count: int, limit: int) -> None:
-    """Warn on stderr that a list may be incomplete, because it reached the limit."""
-    if row_count == limit:
-        click.echo(
-            f"\nOnly the first {limit:,} are listed and counted. For more: --limit {min(10 * limit, 10_000)}", err=True
-        )
 
 
 def print_json(value: object) -> None:

@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from typing import Any, Literal
 
 import click
 
 from mulligan.cli.groups import CommandGroup
+from mulligan.cli.lists import import_function, item_options, open_store_of, print_list, read_list, resource_options
 from mulligan.cli.options import (
-    as_json,
-    csv_option,
-    kind_option,
-    limit_option,
     load_settings,
     now_ms,
-    open_existing_store,
-    parse_time_option,
     print_json,
     print_lines,
-    require_store,
-    store_option,
     store_option_suffix,
     terminal_width,
-    warn_if_truncated,
 )
 from mulligan.core.failure import SettingsError
 from mulligan.core.records import Fix, Pattern, to_builtins
-from mulligan.learn import related_patterns as related_patterns_module
-from mulligan.report import fix_report, pattern_report
-from mulligan.report.tables import format_count, render_columns, render_csv, to_line
-from mulligan.store.base import DEFAULT_TENANT, FixQuery, PatternCommand, PatternQuery, RecallQuery, Store
+from mulligan.learn.similar import find_related
+from mulligan.report import memory_text
+from mulligan.report.resources import PATTERN_SPEC
+from mulligan.report.tables import SHOWN_ID_CHARS, format_count, render_columns, to_line
+from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery, PatternCommand, RecallQuery, Store
 
 EXAMPLES = """Examples:
 
@@ -49,86 +41,40 @@ EXAMPLES = """Examples:
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True, epilog=EXAMPLES, subcommand_metavar="[COMMAND]")
-@click.option(
-    "--since",
-    "past",
-    metavar="7d",
-    help="Only patterns that occurred since this time, counted from then: 24h, 7d, a date.",
-)
-@click.option(
-    "--new", is_flag=True, help="Only patterns that first occurred within --since (1d); exits 1 if there are any."
-)
-@click.option(
-    "--state",
-    type=click.Choice(["new", "active", "resolved", "muted"]),
-    help="Only patterns in this state. Default: all but muted.",
-)
-@click.option("--tool", help="Only patterns of this tool.")
-@kind_option("Only patterns of this kind, such as tool/timeout, or of a type, such as tool.")
-@click.option("--agent", help="Only patterns that occurred in runs of this agent.")
-@click.option("--text", help="Only patterns with this text in their tool, kind or message.")
-@click.option(
-    "--order",
-    type=click.Choice(["occurrences", "unrecovered", "last_seen", "first_seen"]),
-    default="occurrences",
-    show_default=True,
-)
-@limit_option
-@csv_option
-@store_option
-@as_json
+@click.option("--new", is_flag=True, help="Only patterns first seen within --since (1d); exits 1 if there are any.")
+@resource_options(PATTERN_SPEC)
 @click.pass_context
 def patterns(
-    context: click.Context,
-    /,
-    past: str | None,
-    new: bool,
-    as_comma: bool,
-    store: str | None,
-    as_json: bool,
-    **filters: Any,
+    context: click.Context, /, new: bool, limit: int, as_csv: bool, store: str | None, as_json: bool, **filters: Any
 ) -> None:
     """List patterns: failures with the same cause, counted together."""
     if context.invoked_subcommand is not None:
         context.obj = store
         return
     settings = load_settings(store)
-    since = parse_time_option(past or ("1d" if new else None))
-    query = PatternQuery(since=None if new else since, new_since=since if new else None, **filters)
-    existing_store = open_existing_store(settings)
-    matching_patterns = existing_store.patterns(DEFAULT_TENANT, query) if existing_store is not None else []
-    if as_json:
-        print_json([pattern_report.to_facts(pattern) for pattern in matching_patterns])
-    elif as_comma:
-        print_lines(
-            render_csv((pattern_report.to_facts(pattern) for pattern in matching_patterns), pattern_report.CSV_COLUMNS)
-        )
-    elif matching_patterns:
-        print_lines(pattern_report.render_list(matching_patterns, now_ms(), terminal_width()))
-        warn_if_truncated(len(matching_patterns), query.limit)
-        click.echo(
-            "\n"
-            "Show one: mulligan patterns show "
-            f"{matching_patterns[0].id[: pattern_report.SHOWN_ID_CHARS]}{store_option_suffix(store)}",
-            err=True,
-        )
-    else:
-        click.echo(_explain_missing_patterns(new, past, settings.store_url, existing_store is not None))
-    sys.exit(1 if new and matching_patterns else 0)
-
-
-def _explain_missing_patterns(new: bool, past: str | None, url: str, has_store: bool) -> str:
-    if not has_store:
-        return (
-            f"Store {url} does not exist yet.\nWrap a function with @mulligan.tool and call it, or try: mulligan demo"
-        )
+    since = filters["since"]
     if new:
-        return f"No new patterns within {past or '1d'}."
-    return "No pattern matches." if past is None else f"No pattern occurred within {past}."
+        filters |= {"since": None, "new_since": since if since is not None else now_ms() - DAY}
+    existing_store, matches = read_list(PATTERN_SPEC, settings, limit, filters)
+    if not print_list(PATTERN_SPEC, matches, limit, as_json, as_csv):
+        if existing_store is None:
+            click.echo(f"Store {settings.store_url} does not exist yet.")
+            click.echo("Wrap a function with @mulligan.tool and call it, or try: mulligan demo")
+        elif new:
+            click.echo("No new patterns in this period.")
+        else:
+            click.echo("No pattern matches." if since is None else "No pattern occurred in this period.")
+    elif not (as_json or as_csv):
+        id = matches[0].id[:SHOWN_ID_CHARS]
+        click.echo(f"\nShow one: mulligan patterns show {id}{store_option_suffix(store)}", err=True)
+    sys.exit(1 if new and matches else 0)
 
 
-def _open_store(context: click.Context, store: str | None) -> Store:
-    return require_store(load_settings(store or context.obj))
+def _find_pattern(store: Store, id: str) -> Pattern:
+    pattern = store.pattern(DEFAULT_TENANT, id)
+    if pattern is None:
+        raise _unknown_pattern_error(id)
+    return pattern
 
 
 def _unknown_pattern_error(id: str) -> SettingsError:
@@ -148,9 +94,7 @@ def _unknown_pattern_error(id: str) -> SettingsError:
 @click.option(
     "--limit", default=10, show_default=True, type=click.IntRange(1, 1000), help="Maximum number of patterns."
 )
-@store_option
-@as_json
-@click.pass_context
+@item_options
 def similar(
     context: click.Context, pattern: str, embedder: str | None, limit: int, store: str | None, as_json: bool
 ) -> None:
@@ -158,31 +102,21 @@ def similar(
 
     A fix of a similar pattern may help: try it, or count both as one with `mulligan patterns merge`.
     """
-    existing_store = _open_store(context, store)
-    stored_pattern = existing_store.pattern(DEFAULT_TENANT, pattern)
-    if stored_pattern is None:
-        raise _unknown_pattern_error(pattern)
-    related_patterns = related_patterns_module.find_related(
-        existing_store,
-        DEFAULT_TENANT,
-        stored_pattern,
-        limit,
-        _load_embedder(embedder) if embedder else None,
-        embedder or "",
-    )
+    existing_store = open_store_of(context, store)
+    stored_pattern = _find_pattern(existing_store, pattern)
+    embed = import_function("--embedder", embedder, "embed") if embedder else None
     rows = [
-        (similarity, related_pattern, _find_best_fix(existing_store, related_pattern))
-        for similarity, related_pattern in related_patterns
+        (similarity, related, _find_best_fix(existing_store, related))
+        for similarity, related in find_related(
+            existing_store, DEFAULT_TENANT, stored_pattern, limit, embed, embedder or ""
+        )
     ]
     if as_json:
         print_json(
             [
-                {
-                    "similarity": round(similarity, 4),
-                    **pattern_report.to_facts(related_pattern),
-                    "fix": fix_report.to_facts(best) if best else None,
-                }
-                for similarity, related_pattern, best in rows
+                {"similarity": round(similarity, 4), **memory_text.pattern_facts(related)}
+                | {"fix": memory_text.fix_facts(fix) if fix else None}
+                for similarity, related, fix in rows
             ]
         )
         return
@@ -190,160 +124,98 @@ def similar(
         click.echo("No similar pattern.")
         return
     click.echo(f"{format_count(len(rows), 'similar pattern')}.\n")
-    table = [
-        (f"{similarity:.0%}", related_pattern.id[: pattern_report.SHOWN_ID_CHARS], to_line(related_pattern.tool, 30),
-         fix_report.describe_action(best) if best else "-",
-         to_line(related_pattern.template or related_pattern.message, 80))
-        for similarity, related_pattern, best in rows
-    ]  # fmt: skip
-    print_lines(
-        render_columns(
-            [("similarity", "pattern", "tool", "fix", "message template"), *table], right=(0,), width=terminal_width()
+    table = [("similarity", "pattern", "tool", "fix", "message template")]
+    table += [
+        (
+            f"{similarity:.0%}",
+            related.id[:SHOWN_ID_CHARS],
+            to_line(related.tool, 30),
+            memory_text.describe_action(fix) if fix else "-",
+            to_line(related.template or related.message, 80),
         )
-    )
+        for similarity, related, fix in rows
+    ]
+    print_lines(render_columns(table, right=(0,), width=terminal_width()))
 
 
 def _find_best_fix(store: Store, pattern: Pattern) -> Fix | None:
-    matching_fixes = store.fixes(
-        DEFAULT_TENANT, FixQuery(tool=pattern.tool, fingerprint=pattern.fingerprint, now=now_ms(), limit=1)
-    )
-    return matching_fixes[0] if matching_fixes else None
-
-
-def _load_embedder(function_path: str) -> related_patterns_module.Embedder:
-    module, _, function = function_path.partition(":")
-    try:
-        sys.path.insert(0, "")  # like `python -m`: allows modules of the working directory
-        embedder = getattr(importlib.import_module(module), function or "embed")
-    except (ImportError, AttributeError, ValueError) as error:
-        raise SettingsError(f"Cannot import --embedder {function_path!r} ({error}). Use MODULE:FUNCTION.") from None
-    finally:
-        sys.path.remove("")
-    if not callable(embedder):
-        raise SettingsError(f"--embedder {function_path!r} is not a function. Use MODULE:FUNCTION.")
-    return embedder  # type: ignore[no-any-return]
+    query = FixQuery(tool=pattern.tool, fingerprint=pattern.fingerprint, now=now_ms(), limit=1)
+    return next(iter(store.fixes(DEFAULT_TENANT, query)), None)
 
 
 @patterns.command(epilog="Examples:\n\n  mulligan patterns show pat_8f2c --json")
 @click.argument("pattern")
-@store_option
-@as_json
-@click.pass_context
+@item_options
 def show(context: click.Context, pattern: str, store: str | None, as_json: bool) -> None:
     """Show one pattern: its message template, its occurrences and its fixes.
 
     PATTERN is an id or any unambiguous prefix.
     """
-    existing_store = _open_store(context, store)
-    stored_pattern = existing_store.pattern(DEFAULT_TENANT, pattern)
-    if stored_pattern is None:
-        raise _unknown_pattern_error(pattern)
+    existing_store = open_store_of(context, store)
+    stored_pattern = _find_pattern(existing_store, pattern)
     precedents = existing_store.recall(
         DEFAULT_TENANT, RecallQuery(tool=stored_pattern.tool, fingerprint=stored_pattern.fingerprint)
     )
     if as_json:
-        print_json(pattern_report.to_facts(stored_pattern) | {"precedents": to_builtins(precedents)})
+        print_json(memory_text.pattern_facts(stored_pattern) | {"precedents": to_builtins(precedents)})
     else:
-        print_lines(pattern_report.render_detail(stored_pattern, precedents, now_ms(), terminal_width()))
+        print_lines(memory_text.render_pattern(stored_pattern, precedents, now_ms(), terminal_width()))
 
 
-def _decide(
-    context: click.Context,
-    do: Literal["mute", "unmute", "resolve", "reopen", "merge", "split"],
-    ids: tuple[str, ...],
-    store: str | None,
-    as_json: bool,
-    into: str | None = None,
-) -> None:
-    existing_store = _open_store(context, store)
+PatternAction = Literal["mute", "unmute", "resolve", "reopen", "merge", "split"]
+
+
+def _decide(store: Store, action: PatternAction, ids: tuple[str, ...], as_json: bool, into: str | None = None) -> None:
     for id in (*ids, *([into] if into else [])):  # check all before any is changed
-        if do != "split" and existing_store.pattern(DEFAULT_TENANT, id) is None:
-            raise _unknown_pattern_error(id)
+        if action != "split":
+            _find_pattern(store, id)
     updated_patterns: list[Pattern] = []
     for id in ids:
-        updated_pattern = existing_store.update_pattern(
-            DEFAULT_TENANT, PatternCommand(action=do, pattern=id, into=into, at=now_ms())
-        )
+        command = PatternCommand(action=action, pattern=id, into=into, at=now_ms())
+        updated_pattern = store.update_pattern(DEFAULT_TENANT, command)
         if updated_pattern is None:
             raise _unknown_pattern_error(id)
         updated_patterns.append(updated_pattern)
     if as_json:
-        print_json([pattern_report.to_facts(pattern) for pattern in updated_patterns])
+        print_json(list(map(memory_text.pattern_facts, updated_patterns)))
         return
-    for pattern_id, pattern in zip(ids, updated_patterns, strict=True):
-        click.echo(_describe_decision(do, pattern, pattern_id))
+    for id, pattern in zip(ids, updated_patterns, strict=True):
+        click.echo(_describe_decision(action, pattern, id))
 
 
-def _describe_decision(do: str, pattern: Pattern, pattern_id: str) -> str:
-    if do == "resolve":
-        return f"{pattern.id} is resolved. It reopens at the next occurrence."
-    if do == "merge":
-        summary = f"{pattern.id} now has {format_count(pattern.occurrences, 'occurrence')}."
-        return f"{summary} To undo: mulligan patterns split {pattern_id}"
-    if do == "split":
-        return f"{pattern.id} is separate again, with {format_count(pattern.occurrences, 'occurrence')}."
+def _describe_decision(action: PatternAction, pattern: Pattern, id: str) -> str:
+    occurrences = format_count(pattern.occurrences, "occurrence")
+    match action:
+        case "resolve":
+            return f"{pattern.id} is resolved. It reopens at the next occurrence."
+        case "merge":
+            return f"{pattern.id} now has {occurrences}. To undo: mulligan patterns split {id}"
+        case "split":
+            return f"{pattern.id} is separate again, with {occurrences}."
     return f"{pattern.id} is {pattern.state}."
-
-
-patterns_argument = click.argument("pattern", nargs=-1, required=True)
-
-
-@patterns.command()
-@patterns_argument
-@store_option
-@as_json
-@click.pass_context
-def mute(context: click.Context, pattern: tuple[str, ...], store: str | None, as_json: bool) -> None:
-    """Hide patterns from lists and alerts."""
-    _decide(context, "mute", pattern, store, as_json)
-
-
-@patterns.command()
-@patterns_argument
-@store_option
-@as_json
-@click.pass_context
-def unmute(context: click.Context, pattern: tuple[str, ...], store: str | None, as_json: bool) -> None:
-    """Show muted patterns in lists and alerts again."""
-    _decide(context, "unmute", pattern, store, as_json)
-
-
-@patterns.command()
-@patterns_argument
-@store_option
-@as_json
-@click.pass_context
-def resolve(context: click.Context, pattern: tuple[str, ...], store: str | None, as_json: bool) -> None:
-    """Mark patterns as resolved; they reopen at the next occurrence."""
-    _decide(context, "resolve", pattern, store, as_json)
-
-
-@patterns.command()
-@patterns_argument
-@store_option
-@as_json
-@click.pass_context
-def reopen(context: click.Context, pattern: tuple[str, ...], store: str | None, as_json: bool) -> None:
-    """Reopen resolved patterns."""
-    _decide(context, "reopen", pattern, store, as_json)
 
 
 @patterns.command()
 @click.argument("pattern")
 @click.argument("into")
-@store_option
-@as_json
-@click.pass_context
+@item_options
 def merge(context: click.Context, pattern: str, into: str, store: str | None, as_json: bool) -> None:
     """Count PATTERN as part of INTO from now on, including earlier occurrences."""
-    _decide(context, "merge", (pattern,), store, as_json, into)
+    _decide(open_store_of(context, store), "merge", (pattern,), as_json, into)
 
 
-@patterns.command()
-@patterns_argument
-@store_option
-@as_json
-@click.pass_context
-def split(context: click.Context, pattern: tuple[str, ...], store: str | None, as_json: bool) -> None:
-    """Separate patterns that were merged into others."""
-    _decide(context, "split", pattern, store, as_json)
+def _add_decision_command(action: PatternAction, help: str) -> None:
+    """Register the command that applies this decision to patterns."""
+
+    @patterns.command(action, help=help)
+    @click.argument("pattern", nargs=-1, required=True)
+    @item_options
+    def command(context: click.Context, pattern: tuple[str, ...], store: str | None, as_json: bool) -> None:
+        _decide(open_store_of(context, store), action, pattern, as_json)
+
+
+_add_decision_command("mute", "Hide patterns from lists and alerts.")
+_add_decision_command("unmute", "Show muted patterns in lists and alerts again.")
+_add_decision_command("resolve", "Mark patterns as resolved; they reopen at the next occurrence.")
+_add_decision_command("reopen", "Reopen resolved patterns.")
+_add_decision_command("split", "Separate patterns that were merged into others.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,13 @@ from typing import Any
 import click
 
 from mulligan.build import build_redactor
-from mulligan.cli import sections
 from mulligan.cli.config_edits import Edit, read_text
 from mulligan.cli.options import as_json as json_option
 from mulligan.cli.options import load_settings, now_ms, open_existing_store, print_json, store_option
 from mulligan.core.failure import SettingsError
-from mulligan.learn.lessons.rendering import RenderedLessons, render_within_budget, select_lessons
+from mulligan.learn.lesson_rendering import RenderedLessons, render_within_budget, select_lessons
 from mulligan.prompt import DEFAULT_LESSON_TOKENS, Prompt, estimate_prompt_tokens, section_title, skill_front_matter
+from mulligan.report.tables import format_count
 from mulligan.settings import Settings
 from mulligan.store.base import DEFAULT_TENANT
 from mulligan.store.urls import is_remote
@@ -71,7 +72,8 @@ def prompt(
     """
     if check and path is None:
         raise click.UsageError("--check needs a file. Add one, for example: --file AGENTS.md")
-    form = form or _format_for_path(path)
+    if form is None:
+        form = "text" if path is None else "skill" if path.name.lower() == "skill.md" else "agents-md"
     if path is not None and form == "text":
         raise click.UsageError("--file needs --format skill or agents-md. For plain text, remove --file.")
     settings = load_settings(store)
@@ -81,15 +83,9 @@ def prompt(
     if form == "text":
         _print_rendered(rendered, rendered.text, as_json, budget)
     elif path is None:
-        _print_rendered(rendered, front + sections.replace_section("", body, "section").rstrip("\n"), as_json, budget)
+        _print_rendered(rendered, front + replace_section("", body, "section").rstrip("\n"), as_json, budget)
     else:
         _update_file(rendered, path, front, body, check, as_json)
-
-
-def _format_for_path(path: Path | None) -> str:
-    if path is None:
-        return "text"
-    return "skill" if path.name.lower() == "skill.md" else "agents-md"
 
 
 def _render_lessons(
@@ -104,7 +100,7 @@ def _render_lessons(
 
     def wrap(text: str) -> str:
         # Count the front matter even if the file has it already. Otherwise a second run would fit more lessons.
-        return front + sections.replace_section("", f"{section_title()}\n\n{text}", "section")
+        return front + replace_section("", f"{section_title()}\n\n{text}", "section")
 
     min_tokens = estimate_prompt_tokens(wrap(""))
     if min_tokens > budget:
@@ -141,26 +137,22 @@ def _warn_left_out(rendered: RenderedLessons, as_json: bool) -> None:
 
 def _update_file(rendered: RenderedLessons, path: Path, front: str, body: str, check: bool, as_json: bool) -> None:
     before = read_text(path.resolve())
-    edit = Edit(path, before, sections.replace_section(before or front, body, str(path)))
+    edit = Edit(path, before, replace_section(before or front, body, str(path)))
     if edit.has_changes and not check:
         edit.apply(should_back_up=False, mode=_default_file_mode())
     if as_json:
         print_json({"file": str(path), "changes": edit.has_changes, "written": edit.has_changes and not check,
                     **_facts(rendered, body)})  # fmt: skip
     elif not edit.has_changes:
-        click.echo(f"{path} is up to date: {_format_lesson_count(rendered)}.")
+        click.echo(f"{path} is up to date: {format_count(len(rendered.lesson_ids), 'lesson')}.")
     elif check:
         click.echo(edit.to_diff())
         click.echo(f"{path} is not up to date. Run the same command without --check to write it.", err=True)
     else:
-        click.echo(f"Updated {path}: {_format_lesson_count(rendered)}.")
+        click.echo(f"Updated {path}: {format_count(len(rendered.lesson_ids), 'lesson')}.")
     _warn_left_out(rendered, as_json)
     if check and edit.has_changes:
         sys.exit(1)
-
-
-def _format_lesson_count(rendered: RenderedLessons) -> str:
-    return f"{len(rendered.lesson_ids)} lesson{'' if len(rendered.lesson_ids) == 1 else 's'}"
 
 
 def _default_file_mode() -> int:
@@ -168,3 +160,62 @@ def _default_file_mode() -> int:
     mask = os.umask(0o077)
     os.umask(mask)
     return 0o666 & ~mask
+
+
+# Marked section in a file that people edit: find it, replace it, change nothing else. Damaged marks raise an error that
+# names the line.
+
+BEGIN = "<!-- mulligan:begin, written by `mulligan prompt`: text between these two lines is replaced -->"
+END = "<!-- mulligan:end -->"
+
+_MARK = re.compile(r"<!--\s{0,9}mulligan:(begin|end)\b")
+_MARK_LINE = re.compile(r"[ \t]{0,9}<!--\s{0,9}mulligan:(?:begin|end)\b(?:(?!-->|<!--).){0,300}-->\s{0,9}")
+
+
+def replace_section(text: str, body: str, name: str) -> str:
+    """Return the text with a new body in its marked section. Append the section if there is none.
+
+    All other text stays unchanged, and the section uses the file's line endings. `name` is the file's name for errors.
+    """
+    if _MARK.search(body):
+        raise ValueError("A section must not contain its own marks.")
+    lines = text.split("\n")
+    marks = _find_marks(lines, name)
+    ending = "\r\n" if (lines[marks[0]].endswith("\r") if marks else "\r\n" in text) else "\n"
+    section = ending.join([BEGIN, *body.strip("\n").split("\n"), END])
+    if marks is None:
+        before = text if not text or text.endswith("\n") else f"{text}{ending}"
+        gap = ending if before.strip() and not before.endswith(ending * 2) else ""
+        return f"{before}{gap}{section}{ending}"
+    first, last = marks
+    tail = "\r" if lines[last].endswith("\r") else ""
+    return "\n".join([*lines[:first], section + tail, *lines[last + 1 :]])
+
+
+def _find_marks(lines: list[str], name: str) -> tuple[int, int] | None:
+    """Return the line numbers of the begin and the end mark, or None if the text has no marks."""
+    marks: dict[str, list[int]] = {"begin": [], "end": []}
+    problem = ""
+    for number, line in enumerate(lines):
+        if mark := _MARK.search(line):
+            marks[mark[1]].append(number)
+            if not _MARK_LINE.fullmatch(line):
+                problem = f"the mulligan:{mark[1]} mark in line {number + 1} shares its line with other text"
+                break
+    begins, ends = marks.values()
+    if not begins and not ends:
+        return None
+    for title, numbers in marks.items():
+        if not problem and len(numbers) > 1:
+            where = " and ".join(str(number + 1) for number in numbers[:3])
+            problem = f"{len(numbers)} mulligan:{title} marks, in lines {where}"
+    if not problem and not (begins and ends):
+        present, missing = ("begin", "end") if begins else ("end", "begin")
+        problem = f"mulligan:{present} in line {(begins or ends)[0] + 1} has no mulligan:{missing}"
+    if not problem and begins[0] > ends[0]:
+        problem = f"mulligan:end in line {ends[0] + 1} precedes mulligan:begin in line {begins[0] + 1}"
+    if problem:
+        raise SettingsError(
+            f"{name}: {problem}. Fix the marks, or remove them all to get a new section; nothing was changed."
+        )
+    return begins[0], ends[0]

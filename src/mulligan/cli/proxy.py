@@ -1,4 +1,4 @@
-"""mulligan proxy and mulligan proxy accept."""
+"""mulligan proxy, mulligan proxy accept and mulligan mcp. The proxy must start quickly, so imports are local."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 
 from mulligan.cli.groups import CommandGroup
 from mulligan.core.failure import SettingsError
-from mulligan.proxy.process import start_server_process
+from mulligan.proxy import start_server_process
 
 SESSION_VARIABLES = ("CLAUDE_CODE_SESSION_ID", "CODEX_SESSION_ID", "GEMINI_SESSION_ID")
 """Environment variables in which agents pass the session id to their servers."""
@@ -21,6 +21,11 @@ RUNNER_PROGRAMS = frozenset(
     {"npx", "uvx", "node", "python", "python3", "uv", "bunx", "bun", "deno", "docker", "pipx", "npm"}
 )
 """Programs that only launch the server."""
+_store_option = click.option(
+    "--store",
+    metavar="URL",
+    help="Use another store than the settings: a path, postgresql://HOST/DATABASE, or a server's address.",
+)
 
 
 class ProxyGroup(CommandGroup):
@@ -75,11 +80,7 @@ class ProxyGroup(CommandGroup):
 )
 @click.option("--no-restart", is_flag=True, help="Exit when the server exits, instead of restarting it.")
 @click.option("--session", metavar="ID", envvar=list(SESSION_VARIABLES), help="Session id for the calls.")
-@click.option(
-    "--store",
-    metavar="URL",
-    help="Use another store than the settings: a path, postgresql://HOST/DATABASE, or a server's address.",
-)
+@_store_option
 @click.pass_context
 def proxy(ctx: click.Context, /, mode: str | None, repair: bool, store: str | None, **proxy_options: Any) -> None:
     """Run an MCP server behind a proxy that records, explains and, where it is safe, repairs its tool calls."""
@@ -106,17 +107,20 @@ def _run(command: list[str], mode: Any, store: str | None, proxy_options: dict[s
             "starts the server after --."
         ) from None
     # Imported after the server's start, so that both load at the same time.
-    from mulligan import settings as settings_file
-    from mulligan.proxy.proxy_rules import ProxyOptions
-    from mulligan.proxy.start_server import serve
+    from mulligan.proxy.tool_calls import serve
+    from mulligan.proxy.tools import ProxyOptions
+    from mulligan.settings import Settings
 
-    settings = _settings(store)
-    name = proxy_options["name"] or server_name_from_command(command)
-    if settings is None or not settings.enabled:
+    settings = Settings(enabled=False)
+    try:
+        settings = _load_user_settings(store)
+    except SettingsError as error:
+        click.echo(f"mulligan: {error} Until this is fixed, calls are forwarded without being recorded.", err=True)
+    if not settings.enabled:
         # Without valid settings nothing is recorded: the unreadable file may define redaction rules.
-        settings, mode = settings_file.Settings(store="memory:", record="off"), "observe"
+        settings, mode = Settings(store="memory:", record="off"), "observe"
     options = ProxyOptions(
-        name=name,
+        name=proxy_options["name"] or server_name_from_command(command),
         mode=mode or settings.mode,
         should_trust_annotations=proxy_options["trust_annotations"],
         should_pin=proxy_options["pin"],
@@ -130,15 +134,11 @@ def _run(command: list[str], mode: Any, store: str | None, proxy_options: dict[s
     return serve(options, settings, command, os.environ, process)
 
 
-def _settings(store: str | None) -> Any:
-    """Read the user settings only: project files and the server may be untrusted."""
-    from mulligan import settings as settings_file
+def _load_user_settings(store: str | None) -> Any:
+    """Read the user settings only: a project's settings file is part of untrusted code."""
+    from mulligan.settings import load_settings
 
-    try:
-        return settings_file.load_settings({"store": store} if store else {}, of_user=True)
-    except SettingsError as error:
-        click.echo(f"mulligan: {error} Until this is fixed, calls are forwarded without being recorded.", err=True)
-        return None
+    return load_settings({"store": store} if store else {}, of_user=True)
 
 
 def server_name_from_command(command: list[str]) -> str:
@@ -154,16 +154,12 @@ def server_name_from_command(command: list[str]) -> str:
 
 
 @proxy.command(
-    epilog="Examples:\n\n  mulligan proxy accept\n\n  mulligan proxy accept git\n\n  mulligan proxy accept git git_log",
+    epilog="Examples:\n\n  mulligan proxy accept\n\n  mulligan proxy accept git\n\n  mulligan proxy accept git git_log"
 )
 @click.argument("server", required=False)
 @click.argument("tools", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Accept all pending tools.")
-@click.option(
-    "--store",
-    metavar="URL",
-    help="Use another store than the settings: a path, postgresql://HOST/DATABASE, or a server's address.",
-)
+@_store_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def accept(server: str | None, tools: tuple[str, ...], everything: bool, store: str | None, as_json: bool) -> None:
     """Review and accept tool definitions that are new or have changed since they were pinned.
@@ -171,13 +167,11 @@ def accept(server: str | None, tools: tuple[str, ...], everything: bool, store: 
     Without SERVER, lists pending tools of all servers; with SERVER, shows their changes; with tools or --all, accepts
     them.
     """
-    from mulligan import settings as settings_file  # local imports: the proxy must start quickly
     from mulligan.cli.options import open_existing_store, print_json, print_lines
     from mulligan.proxy import pins
     from mulligan.store.base import DEFAULT_TENANT
 
-    settings = settings_file.load_settings({"store": store} if store else {}, of_user=True)
-    existing_store = open_existing_store(settings)
+    existing_store = open_existing_store(_load_user_settings(store))
     pins_by_server = pins.load_all_pins(existing_store) if existing_store is not None else {}
     if server is not None and server not in pins_by_server:
         server_names = ", ".join(sorted(pins_by_server)) or "none yet"
@@ -215,32 +209,70 @@ def _facts(server_pins: Any) -> dict[str, Any]:
 
 
 def _describe_waiting(pins_by_server: dict[str, Any], has_one_server: bool) -> Iterator[str]:
-    from mulligan.report.run_text import to_line
+    from mulligan.report.tables import to_line
 
-    waiting = {name: server_pins for name, server_pins in pins_by_server.items() if server_pins.waiting}
-    waiting_count = sum(len(server_pins.waiting) for server_pins in waiting.values())
+    waiting_count = sum(len(server_pins.waiting) for server_pins in pins_by_server.values())
     if not waiting_count:
         yield "No pending tools."
         return
     yield f"{waiting_count} pending {'tool' if waiting_count == 1 else 'tools'}."
-    for name, server_pins in waiting.items():
+    for name, server_pins in pins_by_server.items():
+        if not server_pins.waiting:
+            continue
         yield ""
         for tool, pin in server_pins.waiting.items():
             before = server_pins.accepted.get(tool)
             yield f"  {name}  {to_line(tool, 80)}  {'new' if before is None else 'changed'}"
             if has_one_server:
-                old = before.definition if before is not None else {}
-                for part in sorted({*old, *pin.definition}):
-                    if part not in ("name", "_meta", "icons") and old.get(part) != pin.definition.get(part):
-                        if part in old:
-                            yield f"    - {part}: {to_line(_to_text(old[part]), 2000)}"
-                        if part in pin.definition:
-                            yield f"    + {part}: {to_line(_to_text(pin.definition[part]), 2000)}"
+                yield from _describe_change(before.definition if before is not None else {}, pin.definition)
         yield ""
         yield f"To accept: mulligan proxy accept {name}{' --all' if has_one_server else ''}"
 
 
-def _to_text(value: Any) -> str:
+def _describe_change(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
     from mulligan.core.records import encode
+    from mulligan.report.tables import to_line
 
-    return value if isinstance(value, str) else encode(value).decode()
+    for part in sorted({*old, *new} - {"name", "_meta", "icons"}):
+        for sign, definition, compared in (("-", old, new), ("+", new, old)):
+            if part in definition and definition[part] != compared.get(part):
+                value = definition[part]
+                text = value if isinstance(value, str) else encode(value).decode()
+                yield f"    {sign} {part}: {to_line(text, 2000)}"
+
+
+@click.command(
+    epilog="Examples:\n\n  mulligan mcp\n\n  mulligan install mcp-server --client claude-code\n\n"
+    "  claude mcp add mulligan -- mulligan mcp"
+)
+@_store_option
+def mcp(store: str | None) -> None:
+    """Run an MCP server on stdio that answers an agent's questions about failures.
+
+    Its tools are known_failures, suggest_fix, recent_failures and record_outcome. An MCP client starts it, and it exits
+    with the client.
+    """
+    from mulligan.mcp.mcp_server import serve  # needs the mcp extra: fail before the store is opened
+
+    # isort: split
+    from mulligan.build import build_classifier, build_redactor
+    from mulligan.cli.options import now_ms, open_existing_store
+    from mulligan.core.records import new_id
+    from mulligan.mcp.knowledge import Knowledge
+    from mulligan.prompt import Prompt
+
+    settings = _load_user_settings(store)
+    opened_stores: list[Any] = []
+
+    def current_store() -> Any:
+        """Return the store as soon as it exists. A read must not create files."""
+        if not opened_stores and settings.enabled and (existing_store := open_existing_store(settings)) is not None:
+            opened_stores.append(existing_store)
+        return opened_stores[0] if opened_stores else None
+
+    answers = Prompt(build_redactor(settings, "local", personal=False))
+    session = next((os.environ[name] for name in SESSION_VARIABLES if os.environ.get(name)), new_id("mcp"))
+    knowledge = Knowledge(
+        current_store, answers, build_classifier(settings), now=now_ms, session=session[:200], policy=settings.policy
+    )
+    serve(knowledge, answers.instructions())

@@ -14,9 +14,9 @@ from typing import IO, Any, Literal
 
 import click
 
-from mulligan.cli.options import as_json
-from mulligan.cli.progress import show_read_progress
+from mulligan.cli.options import as_json, show_read_progress
 from mulligan.redaction import Redactor
+from mulligan.report.tables import format_count
 
 _MAX_LINE_BYTES = 64 * 1024 * 1024
 """Limit for one line. A longer line is processed in parts."""
@@ -85,21 +85,16 @@ def redact(
     kind_counts: Counter[str] = Counter()
     with show_read_progress("Redacting", _input_bytes()) as report_bytes:
         lines = _decode_lines(sys.stdin.buffer, report_bytes)
-        unreadable_count = (
-            _redact_objects(lines, redactor, everything, kind_counts)
-            if jsonl
-            else _redact_texts(lines, redactor, kind_counts)
-        )
+        unreadable_count = 0
+        if jsonl:
+            unreadable_count = _redact_objects(lines, redactor, everything, kind_counts)
+        else:
+            for text in _join_private_keys(lines):
+                _write_text(_redact_text(text, redactor, kind_counts))
     if report or as_json:
         _print_report(kind_counts, unreadable_count, as_json)
     if unreadable_count:
         raise SystemExit(1)
-
-
-def _redact_texts(lines: Iterator[str], redactor: Redactor, kind_counts: Counter[str]) -> int:
-    for text in _join_private_keys(lines):
-        _write_text(_redact_text(text, redactor, kind_counts))
-    return 0
 
 
 def _join_private_keys(lines: Iterator[str]) -> Iterator[str]:
@@ -199,15 +194,12 @@ def _write_text(text: str) -> None:
 
 
 def _print_report(kind_counts: Counter[str], unreadable_count: int, as_json: bool) -> None:
+    counts = dict((+kind_counts).most_common())
     if as_json:
-        click.echo(json.dumps({"found": dict((+kind_counts).most_common()), "unreadable": unreadable_count}), err=True)
+        click.echo(json.dumps({"found": counts, "unreadable": unreadable_count}), err=True)
         return
-    kind_counts = +kind_counts
-    total = sum(kind_counts.values())
-    summary = f"{total:,} found." if total else "Nothing found."
-    lines = "1 line" if unreadable_count == 1 else f"{unreadable_count:,} lines"
-    click.echo(f"{summary} {lines} could not be read." if unreadable_count else summary, err=True)
-    if total:
-        click.echo(err=True)
-    for kind, times in kind_counts.most_common():
-        click.echo(f"  {times:>7,}  {kind}", err=True)
+    summary = f"{sum(counts.values()):,} found." if counts else "Nothing found."
+    if unreadable_count:
+        summary += f" {format_count(unreadable_count, 'line')} could not be read."
+    rows = [f"  {times:>7,}  {kind}" for kind, times in counts.items()]
+    click.echo("\n".join([summary, *(["", *rows] if rows else [])]), err=True)

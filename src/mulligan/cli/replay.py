@@ -6,7 +6,6 @@ import contextlib
 import json
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -15,7 +14,7 @@ import click
 
 from mulligan.build import build_classifier, build_redactor
 from mulligan.capture.replay import FixRecall, replay_failures
-from mulligan.cli.import_export import Importer
+from mulligan.cli.import_export import Importer, open_log
 from mulligan.cli.options import (
     as_json,
     load_settings,
@@ -24,23 +23,19 @@ from mulligan.cli.options import (
     parse_time_option,
     print_json,
     print_lines,
+    show_progress_bar,
     store_option,
     terminal_width,
 )
-from mulligan.cli.progress import show_read_progress
 from mulligan.core.failure import Failure, SettingsError
 from mulligan.core.records import Effects, Fix, History, to_builtins
 from mulligan.report import replay_report as report
 from mulligan.settings import Settings
 from mulligan.store.base import DEFAULT_TENANT, FixQuery, Store
 from mulligan.store.urls import open_store
-from mulligan.transcripts import formats
-from mulligan.transcripts.log_lines import LogLines, UnreadableFileError
 from mulligan.transcripts.run_builder import ReaderState
 
 SQLITE_HEADER = b"SQLite format 3\x00"
-REPORT_INTERVAL_SECONDS = 0.2
-"""Interval between two progress updates."""
 
 
 @click.command(
@@ -135,47 +130,23 @@ def _select_histories(
     file: str | None, store: Store | None, settings: Settings, since: int | None
 ) -> Iterator[History]:
     if file is not None:
-        for history in _read_histories(Path(file), settings):
-            if since is None or history.run.started_at >= since:
-                yield history
+        path = Path(file)
+        if _is_store(path):
+            raise SettingsError(f"{path} is a store, not a log. Replay it with --store {path}")
+        reading = ReaderState(build_classifier(settings), keeps_results=True)
+        with open_log(path, "replaying") as (lines, format, report_bytes):
+            for history in format.read(lines, reading):
+                if since is None or history.run.started_at >= since:
+                    yield history
+                report_bytes(lines.bytes_read)
         return
     assert store is not None
     total_runs = store.health(DEFAULT_TENANT).runs if sys.stderr.isatty() else 0
-    reported_at = 0.0
-    for number, history in enumerate(store.export(DEFAULT_TENANT, since or 0), 1):
-        yield history
-        if total_runs > 1000 and time.monotonic() - reported_at > REPORT_INTERVAL_SECONDS:
-            reported_at = time.monotonic()
-            click.echo(f"\r\x1b[Kreplaying: {number:,} of {total_runs:,} runs", nl=False, err=True)
-    if reported_at:
-        click.echo("\r\x1b[K", nl=False, err=True)
-
-
-@contextlib.contextmanager
-def _open_log(path: Path) -> Iterator[tuple[LogLines, formats.Format]]:
-    try:
-        with LogLines(path) as lines:
-            format = formats.detect_log_format(lines)
-            if format is None:
-                raise UnreadableFileError(f"unknown format, none of {', '.join(sorted(formats.FORMATS))}")
-            yield lines, format
-            if lines.read_error:
-                click.echo(f"warning: {path}: {lines.read_error}.", err=True)
-    except UnreadableFileError as error:
-        raise SettingsError(f"{path}: {error}.".replace("..", ".")) from None
-
-
-def _read_histories(path: Path, settings: Settings) -> Iterator[History]:
-    if _is_store(path):
-        raise SettingsError(f"{path} is a store, not a log. Replay it with --store {path}")
-    reading = ReaderState(build_classifier(settings), keeps_results=True)
-    with (
-        _open_log(path) as (lines, format),
-        show_read_progress(f"replaying {path.name}", lines.size) as report_progress,
-    ):
-        for history in format.read(lines, reading):
+    with show_progress_bar("replaying") as report_progress:
+        for number, history in enumerate(store.export(DEFAULT_TENANT, since or 0), 1):
             yield history
-            report_progress(lines.bytes_read)
+            if total_runs > 1000 and number % 100 == 0:
+                report_progress(number, total_runs)
 
 
 def _is_store(path: Path) -> bool:
@@ -198,14 +169,10 @@ def _open_memory(path: Path, settings: Settings) -> Iterator[Store]:
         contextlib.closing(open_store(str(Path(folder) / "memory.db"))) as learned_store,
     ):
         importer = Importer(learned_store, build_redactor(settings))
-        with (
-            _open_log(path) as (lines, format),
-            show_read_progress(f"learning from {path.name}", lines.size) as report_progress,
-        ):
-            for _ in importer.import_histories(
-                lines, format, ReaderState(build_classifier(settings), keeps_results=True)
-            ):
-                report_progress(lines.bytes_read)
+        reading = ReaderState(build_classifier(settings), keeps_results=True)
+        with open_log(path, "learning from") as (lines, format, report_bytes):
+            for _ in importer.import_histories(lines, format, reading):
+                report_bytes(lines.bytes_read)
         yield learned_store
 
 
@@ -223,16 +190,15 @@ def _read_schemas(file: str) -> dict[str, Mapping[str, Any] | None]:
     if isinstance(document, dict) and isinstance(document.get("tools"), list):
         document = document["tools"]
     if isinstance(document, list):
-        named_tools = [(_tool_name(tool), tool) for tool in document]
-        if all(isinstance(name, str) for name, _ in named_tools):
-            return {str(name): tool for name, tool in named_tools}
-    elif isinstance(document, dict) and all(isinstance(schema, dict) for schema in document.values()):
+        document = {_tool_name(tool): tool for tool in document}
+    if isinstance(document, dict) and all(
+        isinstance(name, str) and isinstance(schema, dict) for name, schema in document.items()
+    ):
         return document
     raise SettingsError(f"{file} has another layout. --tools needs {expected_format}.")
 
 
-def _tool_name(tool: Any) -> Any:
-    if not isinstance(tool, dict):
-        return None
-    inner = tool.get("function")
-    return inner.get("name") if isinstance(inner, dict) else tool.get("name")
+def _tool_name(tool: Any) -> str | None:
+    definition = tool.get("function", tool) if isinstance(tool, dict) else None
+    name = definition.get("name") if isinstance(definition, dict) else None
+    return name if isinstance(name, str) else None

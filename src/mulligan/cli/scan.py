@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,19 +22,18 @@ from mulligan.cli.options import (
     parse_time_option,
     print_json,
     print_lines,
+    show_read_progress,
     store_option,
     terminal_width,
 )
-from mulligan.cli.progress import show_read_progress
 from mulligan.core.failure import SettingsError
 from mulligan.core.records import History, to_builtins
 from mulligan.redaction import Redactor
-from mulligan.report import run_text, scan_text
-from mulligan.report.findings import Findings
+from mulligan.report import scan_text, tables
 from mulligan.report.scan_page import render_page
-from mulligan.report.scan_report import LogScan
+from mulligan.report.scan_report import Findings, LogScan
 from mulligan.store.urls import open_store
-from mulligan.transcripts import formats, log_locations
+from mulligan.transcripts import formats
 from mulligan.transcripts.log_lines import LogLines, UnreadableFileError
 from mulligan.transcripts.run_builder import ReaderState
 
@@ -45,13 +47,12 @@ class LogScanner:
     def __init__(self, paths: tuple[str, ...], since: int | None) -> None:
         self.since = since
         self.unreadable: list[tuple[Path, str]] = []
-        self.locations = [
-            log_locations.LogLocation("", Path(path)) for path in paths
-        ] or log_locations.default_locations(os.environ, Path.home())
+        self.locations = [formats.LogLocation("", Path(path)) for path in paths]
+        self.locations = self.locations or formats.default_locations(os.environ, Path.home())
         self.files = list(self._find_files(has_explicit_paths=bool(paths)))
         self.total_bytes = sum(size for _, size in self.files)
-        self.files_read = 0
-        self.formats: dict[str, int] = {}
+        self.formats: Counter[str] = Counter()
+        """Files that were read, by format."""
         self.other_files = 0
         """Files that are not logs."""
 
@@ -62,12 +63,8 @@ class LogScanner:
                     f"{location.folder} does not exist. Name a file or a folder, or leave PATH out to search the "
                     "default folders."
                 )
-            paths = (
-                log_locations.find_log_files(location.folder, self.unreadable)
-                if location.folder.is_dir()
-                else [location.folder]
-            )
-            for path in paths:
+            is_folder = location.folder.is_dir()
+            for path in formats.find_log_files(location.folder, self.unreadable) if is_folder else [location.folder]:
                 try:
                     file_status = path.stat()
                 except OSError as error:
@@ -88,18 +85,7 @@ class LogScanner:
             for path, size in self.files:
                 try:
                     with LogLines(path) as lines:
-                        format = formats.detect_log_format(lines)
-                        if format is None:
-                            self._count_unrecognized(lines)
-                            continue
-                        self.files_read += 1
-                        self.formats[format.title] = self.formats.get(format.title, 0) + 1
-                        histories = (
-                            importer.import_histories(lines, format, reading)
-                            if importer
-                            else format.read(lines, reading)
-                        )
-                        for history in histories:
+                        for history in self._read_file(lines, reading, importer):
                             if self.since is None or (history.run.ended_at or history.run.started_at) >= self.since:
                                 yield history
                             report_progress(bytes_done + lines.bytes_read)
@@ -111,11 +97,13 @@ class LogScanner:
                 bytes_done += size
                 report_progress(bytes_done)
 
-    def _count_unrecognized(self, lines: LogLines) -> None:
-        if lines.read_error:
-            self.unreadable.append((lines.path, lines.read_error))
-        else:
-            self.other_files += 1
+    def _read_file(self, lines: LogLines, reading: ReaderState, importer: Importer | None) -> Iterable[History]:
+        format = formats.detect_log_format(lines)
+        if format is None:
+            self.other_files += not lines.read_error
+            return ()
+        self.formats[format.title] += 1
+        return importer.import_histories(lines, format, reading) if importer else format.read(lines, reading)
 
 
 @click.command(
@@ -141,18 +129,19 @@ def scan(
     settings = load_settings(store)
     redactor = build_redactor(settings)
     logs = LogScanner(paths, parse_time_option(past))
-    if html:
-        _check_html_path(html)
-    import_store = open_store(settings.store_url, settings.fsync, settings.token) if keeps else None
-    importer = Importer(import_store, redactor) if import_store is not None else None
+    if html and (Path(html).is_dir() or not Path(html).absolute().parent.is_dir()):
+        raise SettingsError(f"Invalid --html {html!r}. Name a file in an existing folder.")
     reading = ReaderState(build_classifier(settings), keeps_results=keeps)
-    scan_totals = LogScan()
-    try:
+    importer, scan_totals = None, LogScan()
+    with contextlib.ExitStack() as closing:
+        if keeps:
+            store_url = settings.store_url
+            import_store = closing.enter_context(
+                contextlib.closing(open_store(store_url, settings.fsync, settings.token))
+            )
+            importer = Importer(import_store, redactor)
         for history in logs.histories(reading, importer):
             scan_totals.add(history)
-    finally:
-        if import_store is not None:
-            import_store.close()
     findings = scan_totals.build_findings(redactor)
     if html:
         _write_page(html, render_page(findings, now_ms(), _describe_input(logs, reading)))
@@ -172,8 +161,8 @@ def _describe_input(logs: LogScanner, reading: ReaderState) -> str:
     """Return a sentence about the files that were read."""
     kinds = ", ".join(f"{number:,} of {format_name}" for format_name, number in sorted(logs.formats.items()))
     size = f"{logs.total_bytes / 1e6:,.1f} MB" if logs.total_bytes < 1e9 else f"{logs.total_bytes / 1e9:,.1f} GB"
-    lines = run_text.format_count(reading.line_count, "line")
-    return f"{run_text.format_count(logs.files_read, 'log')} read ({kinds or 'none'}), {size}, {lines}"
+    lines = tables.format_count(reading.line_count, "line")
+    return f"{tables.format_count(logs.formats.total(), 'log')} read ({kinds or 'none'}), {size}, {lines}"
 
 
 def _facts(
@@ -181,7 +170,7 @@ def _facts(
 ) -> dict[str, Any]:
     facts: dict[str, Any] = to_builtins(findings)
     facts["read"] = {
-        "files": logs.files_read,
+        "files": logs.formats.total(),
         "bytes": logs.total_bytes,
         "lines": reading.line_count,
         "unknown": reading.unrecognized_lines,
@@ -191,90 +180,69 @@ def _facts(
         "unreadable": [{"path": redactor.text(str(path)), "reason": reason} for path, reason in logs.unreadable],
     }
     if importer is not None:
-        facts["imported"] = {name: getattr(importer, name) for name in ("runs", "steps", "new")}
-        facts["imported"]["hooked"] = len(importer.hooked_sessions)
+        facts["imported"] = importer.to_facts()
     return facts
 
 
 def _print_nothing_found(logs: LogScanner, paths: tuple[str, ...], past: str | None) -> None:
     """Print the searched locations and what to do."""
-    if logs.files_read:
-        click.echo(f"No calls found in {run_text.format_count(logs.files_read, 'log')}.")
+    if logs.formats:
+        click.echo(f"No calls found in {tables.format_count(logs.formats.total(), 'log')}.")
     else:
         click.echo("No session logs found" + (f" of the last {past}." if past else "."))
-    click.echo("")
-    click.echo("Searched folders:")
+    click.echo("\nSearched folders:")
     for location in logs.locations:
         state = "no logs" if location.folder.exists() else "does not exist"
         description = f"{location.agent}, {state}" if location.agent else state
-        click.echo(f"  {run_text.to_line(location.folder, 200)}  ({description})")
+        click.echo(f"  {tables.to_line(location.folder, 200)}  ({description})")
     _print_notes(logs, None)
     click.echo("")
     if past:
         click.echo("To search further back, remove --since.")
-    if not paths:
-        click.echo("To search another folder: mulligan scan PATH")
-        click.echo("No logs yet? Try: mulligan demo")
-    else:
+    if paths:
         click.echo(f"Supported formats: {', '.join(log_format.title for log_format in formats.FORMATS.values())}.")
+    else:
+        click.echo("To search another folder: mulligan scan PATH\nNo logs yet? Try: mulligan demo")
 
 
 def _print_notes(logs: LogScanner, reading: ReaderState | None) -> None:
     """Print unreadable files and lines on stderr."""
     notes = []
     if reading is not None and reading.unrecognized_lines:
-        notes.append(
-            f"{run_text.format_count(reading.unrecognized_lines, 'line')} of {reading.line_count:,} could not be read."
-        )
+        unreadable = tables.format_count(reading.unrecognized_lines, "line")
+        notes.append(f"{unreadable} of {reading.line_count:,} could not be read.")
     for path, reason in logs.unreadable[:MAX_NAMED_FILES]:
-        notes.append(f"Not read: {run_text.to_line(path, 200)} ({run_text.to_line(reason, 100)})")
+        notes.append(f"Not read: {tables.to_line(path, 200)} ({tables.to_line(reason, 100)})")
     if len(logs.unreadable) > MAX_NAMED_FILES:
         notes.append(f"{len(logs.unreadable) - MAX_NAMED_FILES:,} more files were not read; --json names them all.")
     if notes:
-        click.echo("", err=True)
-        for note in notes:
-            click.echo(note, err=True)
+        click.echo("\n".join(["", *notes]), err=True)
 
 
 def _print_next_steps(html: str | None, importer: Importer | None, paths: tuple[str, ...], store: str) -> None:
     """Print suggested next commands on stderr: they are not part of the result."""
     click.echo("", err=True)
     if html:
-        click.echo(f"Page written to {run_text.to_line(html, 200)}.", err=True)
+        click.echo(f"Page written to {tables.to_line(html, 200)}.", err=True)
     if importer is not None:
-        new = run_text.format_count(importer.new, "record")
-        click.echo(f"Imported: {new} new in {run_text.to_line(store, 200)}. See: mulligan stats", err=True)
+        new = tables.format_count(importer.new, "record")
+        click.echo(f"Imported: {new} new in {tables.to_line(store, 200)}. See: mulligan stats", err=True)
         if left_out := importer.hooked_note():
             click.echo(left_out, err=True)
-    command_text = " ".join(["mulligan scan", *(_quote_path(path) for path in paths)])
-    rows = [] if html else [(f"{command_text} --html report.html", "write the full report as a page")]
-    rows += (
-        []
-        if importer is not None
-        else [(f"{command_text} --import", "import it, so that memory can use these recoveries")]
-    )
+    command_text = tables.to_line(shlex.join(["mulligan", "scan", *paths]), 200)
+    rows = []
+    if not html:
+        rows.append((f"{command_text} --html report.html", "write the full report as a page"))
+    if importer is None:
+        rows.append((f"{command_text} --import", "import it, so that memory can use these recoveries"))
     if rows:
-        click.echo("Next:", err=True)
-        for row in run_text.render_columns(rows):
-            click.echo(row, err=True)
+        click.echo("\n".join(["Next:", *tables.render_columns(rows)]), err=True)
 
 
 def _truncate_lines(lines: Iterable[str], columns: int | None) -> Iterator[str]:
     """Truncate table lines to the terminal. The widest column is the last."""
     for line in lines:
         yield line if columns is None or len(line) <= columns or line[:1] != " " else f"{line[: columns - 3]}..."
-
-
-def _quote_path(path: str) -> str:
-    import shlex  # needed once
-
-    return run_text.to_line(shlex.quote(path), 80)
-
-
-def _check_html_path(html: str) -> None:
-    path = Path(html)
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise SettingsError(f"Invalid --html {html!r}. Name a file in an existing folder.")
 
 
 def _write_page(html: str, text: str) -> None:

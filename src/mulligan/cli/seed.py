@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import contextlib
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -18,12 +19,9 @@ from mulligan.cli.options import (
     terminal_width,
 )
 from mulligan.core.failure import SettingsError
-from mulligan.core.records import Lesson
-from mulligan.learn.seeds import corpus
-from mulligan.report.lesson_report import SHOWN_ID_CHARS
-from mulligan.report.run_text import to_line
-from mulligan.report.tables import TableColumn, format_count, render_table
-from mulligan.store.base import DEFAULT_TENANT
+from mulligan.learn import seeds
+from mulligan.report.tables import SHOWN_ID_CHARS, TableColumn, format_count, render_table, to_line
+from mulligan.store.base import DEFAULT_TENANT, Store
 from mulligan.store.urls import open_store, redact_password
 
 
@@ -48,53 +46,47 @@ def seed(lists: bool, removes: bool, store: str | None, as_json: bool) -> None:
     if settings.store_url.startswith("memory:") and not lists:
         raise SettingsError("A store in memory is lost when the command ends. Name a file: --store PATH")
     if lists:
-        opened_store = open_existing_store(settings)
-        stored_seeds = (
-            {lesson.id: lesson for lesson in corpus.list_stored_seeds(opened_store, DEFAULT_TENANT)}
-            if opened_store is not None
-            else {}
-        )
-        is_off = opened_store is not None and corpus.is_disabled(opened_store, DEFAULT_TENANT)
-        _print_seeds(
-            {name: stored_seeds.get(lesson.id, lesson) for name, lesson in corpus.seeds().items()},
-            stored_seeds.keys(),
-            is_off,
-            as_json,
-        )
+        _print_seeds(open_existing_store(settings), as_json)
         return
     where = redact_password(settings.store_url)
-    opened_store = open_store(settings.store_url, settings.fsync, token=settings.token)
-    try:
+    with contextlib.closing(open_store(settings.store_url, settings.fsync, token=settings.token)) as opened_store:
         if removes:
-            removed_count = corpus.remove_seeds(opened_store, DEFAULT_TENANT)
-            removed = f"{format_count(removed_count, 'seed lesson')} removed from {where}."
-            message = f"{removed} No seed lesson is used until you run mulligan seed."
+            removed_count = seeds.remove_seeds(opened_store, DEFAULT_TENANT)
+            message = (
+                f"{format_count(removed_count, 'seed lesson')} removed from {where}. No seed lesson is used until you "
+                "run mulligan seed."
+            )
             facts = {"removed": removed_count}
         else:
-            install_result = corpus.install_seeds(opened_store, DEFAULT_TENANT)
+            install_result = seeds.install_seeds(opened_store, DEFAULT_TENANT)
             message = (
-                f"{format_count(len(corpus.seeds()), 'seed lesson')} in {where}: {install_result.new} new, "
+                f"{format_count(len(seeds.load_seeds()), 'seed lesson')} in {where}: {install_result.new} new, "
                 f"{install_result.updated} updated, {install_result.same} unchanged, {install_result.edited} edited "
                 f"by you. List them: mulligan seed --list{store_option_suffix(store)}"
             )
             facts = install_result._asdict()
-    finally:
-        opened_store.close()
     if as_json:
         print_json(facts | {"store": where})
     else:
         print_lines([message])
 
 
-def _print_seeds(seeds_by_name: Mapping[str, Lesson], stored: Collection[str], is_off: bool, as_json: bool) -> None:
+def _print_seeds(store: Store | None, as_json: bool) -> None:
+    stored_seeds = {lesson.id: lesson for lesson in seeds.list_stored_seeds(store, DEFAULT_TENANT)} if store else {}
+    is_off = store is not None and seeds.is_disabled(store, DEFAULT_TENANT)
+    facts = []
+    for name, shipped_lesson in seeds.load_seeds().items():
+        lesson = stored_seeds.get(shipped_lesson.id, shipped_lesson)
+        is_active = not is_off and lesson.state != "disabled"
+        lesson_facts = {field: getattr(lesson, field) for field in _LESSON_FIELDS}
+        state_facts = {"state": lesson.state, "stored": lesson.id in stored_seeds, "active": is_active}
+        facts.append({"name": name, **lesson_facts, **state_facts})
     if as_json:
-        print_json([_facts(name, lesson, lesson.id in stored, is_off) for name, lesson in seeds_by_name.items()])
+        print_json(facts)
         return
-    seed_count = len(seeds_by_name)
-    head = f"{format_count(seed_count, 'seed lesson')} shipped with mulligan, without evidence from this store."
-    state = "Seed lessons are disabled. Enable them: mulligan seed" if is_off else ""
-    facts = [_facts(name, lesson, lesson.id in stored, is_off) for name, lesson in seeds_by_name.items()]
-    print_lines([head, *([state] if state else []), "", *render_table(_COLUMNS, facts, terminal_width())])
+    head = f"{format_count(len(facts), 'seed lesson')} shipped with mulligan, without evidence from this store."
+    state = ["Seed lessons are disabled. Enable them: mulligan seed"] if is_off else []
+    print_lines([head, *state, "", *render_table(_COLUMNS, facts, terminal_width())])
 
 
 def _state(fact: Mapping[str, Any]) -> str:
@@ -109,21 +101,6 @@ _COLUMNS = (
     TableColumn("mistake", lambda fact: to_line(fact["mistake"], 200), priority=9),
 )
 _LESSON_FIELDS = (
-    "id",
-    "tool",
-    "kind",
-    "fingerprint",
-    "mistake",
-    "correction",
-    "error",
-    "failing_example",
-    "working_example",
-    "origin",
-    "edited",
-)
-
-
-def _facts(name: str, seed: Lesson, is_stored: bool, is_off: bool) -> dict[str, object]:
-    lesson_facts: dict[str, object] = {field: getattr(seed, field) for field in _LESSON_FIELDS}
-    is_active = not is_off and seed.state != "disabled"
-    return {"name": name, **lesson_facts, "state": seed.state, "stored": is_stored, "active": is_active}
+    "id", "tool", "kind", "fingerprint", "mistake", "correction", "error", "failing_example", "working_example",
+    "origin", "edited",
+)  # fmt: skip

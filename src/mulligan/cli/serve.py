@@ -15,15 +15,15 @@ import click
 import msgspec
 
 from mulligan.build import build_classifier, build_redactor
-from mulligan.cli.env import DEFAULT_URL
+from mulligan.cli.configuration import DEFAULT_URL
 from mulligan.cli.options import load_settings, now_ms, store_option
 from mulligan.core.events import AnyEvent
 from mulligan.core.failure import MissingExtraError, SettingsError
-from mulligan.record.journal_recovery import recover_journals
+from mulligan.record.journal_import import recover_journals
 from mulligan.redaction import Redactor
 from mulligan.report.alerts import Alerts
 from mulligan.server.tenants import Tenant, Tenants
-from mulligan.settings import Level, Settings
+from mulligan.settings import Level
 from mulligan.store.base import DAY, DEFAULT_TENANT, Store
 from mulligan.store.urls import is_remote, journals_of, local_path, open_store, redact_password
 
@@ -78,6 +78,13 @@ def serve(
         raise MissingExtraError(
             "The server needs Starlette, uvicorn and Jinja. Install them: pip install 'mulligan[server]'"
         ) from None
+    from mulligan.dashboard.pages import build_routes as pages
+    from mulligan.server.access import ENTRY_PATH, AccessRules
+    from mulligan.server.app import Server, build_app
+    from mulligan.server.payloads import PayloadConverter
+    from mulligan.server.prune_scheduler import Pruner
+    from mulligan.server.routes import ROUTE_GROUPS
+
     is_local = http_server.is_loopback(host) and not names
     if open_to_all and not is_local:
         raise SettingsError(
@@ -87,23 +94,7 @@ def serve(
     if is_remote(settings.store_url):
         raise SettingsError(f"{settings.store_url} is a server itself. Name a store: --store PATH")
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
-    alerts = {"command": alert_command, "webhook": alert_webhook}
-    _serve(settings, host, port, opens, names, level, logs, open_to_all, is_local, alerts, prunes)
-
-
-def _serve(
-    settings: Settings, host: str, port: int, opens: bool, names: tuple[str, ...], level: Level | None, logs: bool,
-    open_to_all: bool, is_local: bool, alerts: dict[str, Any], prunes: bool,
-) -> None:  # fmt: skip
-    from mulligan.dashboard.pages import build_routes as pages
-    from mulligan.server import http_server
-    from mulligan.server.access import ENTRY_PATH, AccessRules
-    from mulligan.server.app import Server, build_app
-    from mulligan.server.payload_conversion import PayloadConverter
-    from mulligan.server.prune_scheduler import Pruner
-    from mulligan.server.token_groups import ROUTE_GROUPS
-
-    store = open_store(settings.store_url, settings.fsync)
+    opened_store = open_store(settings.store_url, settings.fsync)
     redaction_level: Level = level or ("shared" if not is_local else settings.level)
 
     def redactor(key: bytes, tenant: Tenant) -> Redactor:
@@ -120,15 +111,16 @@ def _serve(
         is_local=is_local,
         is_open=open_to_all,
     )
-    intake = PayloadConverter(build_classifier(settings), redactor, store)
+    intake = PayloadConverter(build_classifier(settings), redactor, opened_store)
     server_urls: dict[str, Any] = {}
 
     def announce(ticket: str) -> None:
         click.echo(f"For another browser, open once: {server_urls['at']}{ENTRY_PATH}/{ticket}", err=True)
 
-    pruner = Pruner(store, log_line=lambda line: click.echo(line, err=True)) if prunes else None
-    on_stored = _build_alert_listener(store, alerts, intake.tenants, server_urls)
-    server = Server(store, intake, rules=rules, announce=announce, on_stored=on_stored, pruner=pruner)
+    pruner = Pruner(opened_store, log_line=lambda line: click.echo(line, err=True)) if prunes else None
+    alerts = {"command": alert_command, "webhook": alert_webhook}
+    on_stored = _build_alert_listener(opened_store, alerts, intake.tenants, server_urls)
+    server = Server(opened_store, intake, rules=rules, announce=announce, on_stored=on_stored, pruner=pruner)
     if not is_local and not any(token.state(now_ms()) == "active" for token in server.tokens.load_all()):
         server.close()
         raise SettingsError(
@@ -137,7 +129,7 @@ def _serve(
         )
     sock = http_server.bind_socket(host, port)
     if not settings.store_url.startswith("memory:"):
-        recover_journals(store, DEFAULT_TENANT, journals_of(local_path(settings.store_url, settings.folder)))
+        recover_journals(opened_store, DEFAULT_TENANT, journals_of(local_path(settings.store_url, settings.folder)))
     is_on_all_interfaces = ipaddress.ip_address(sock.getsockname()[0]).is_unspecified
     loopback_address = "::1" if ":" in sock.getsockname()[0] else "127.0.0.1"
     name, port = loopback_address if is_on_all_interfaces else host, sock.getsockname()[1]

@@ -8,9 +8,9 @@ import click
 import msgspec
 
 from mulligan.cli.groups import CommandGroup
+from mulligan.cli.lists import item_options, limit_option, warn_if_truncated
 from mulligan.cli.options import (
     as_json,
-    limit_option,
     load_settings,
     now_ms,
     open_existing_store,
@@ -18,7 +18,6 @@ from mulligan.cli.options import (
     print_lines,
     store_option,
     terminal_width,
-    warn_if_truncated,
 )
 from mulligan.core.failure import SettingsError
 from mulligan.learn import tracker
@@ -60,30 +59,24 @@ def sessions(context: click.Context, /, agent: str | None, limit: int, store: st
         context.obj = store
         return
     existing_store = open_existing_store(load_settings(store))
-    rows = (
-        [_facts(existing_store, id) for id in existing_store.keys(DEFAULT_TENANT, SESSION_KIND)]
-        if existing_store is not None
-        else []
-    )
+    ids = existing_store.keys(DEFAULT_TENANT, SESSION_KIND) if existing_store is not None else []
+    rows = [_facts(existing_store, id) for id in ids if existing_store is not None]
     rows = [row for row in rows if agent is None or row["agent"] == agent]
-    rows.sort(key=lambda row: (row["at"], row["session"]), reverse=True)
+    rows = sorted(rows, key=lambda row: (row["at"], row["session"]), reverse=True)[:limit]
     if as_json:
-        print_json(rows[:limit])
-        return
-    if not rows:
+        print_json(rows)
+    elif rows:
+        failures = sum(row["failures"] for row in rows)
+        click.echo(f"{format_count(len(rows), 'session')}, {format_count(failures, 'tracked failure')}.\n")
+        print_lines(render_table(COLUMNS, rows, terminal_width()))
+        warn_if_truncated(len(rows), limit)
+    else:
         click.echo("No sessions." if agent is None else f"No sessions of {to_line(agent)}.")
-        return
-    failures = sum(row["failures"] for row in rows[:limit])
-    click.echo(f"{format_count(len(rows[:limit]), 'session')}, {format_count(failures, 'tracked failure')}.\n")
-    print_lines(render_table(COLUMNS, rows[:limit], terminal_width()))
-    warn_if_truncated(len(rows[:limit]), limit)
 
 
 @sessions.command(epilog="Examples:\n\n  mulligan sessions show bc15e4d3\n\n  mulligan sessions show bc15e4d3 --json")
 @click.argument("session")
-@store_option
-@as_json
-@click.pass_context
+@item_options
 def show(context: click.Context, session: str, store: str | None, as_json: bool) -> None:
     """Show one session: its tracked failures, and the reminder for the model after a compaction.
 
@@ -98,25 +91,22 @@ def show(context: click.Context, session: str, store: str | None, as_json: bool)
         )
     facts = _facts(existing_store, matching_ids[0])
     session_tracker = _tracker(existing_store, matching_ids[0])
-    failure_facts = [_failure_facts(failure) for failure in (*session_tracker.failures, *session_tracker.pending)]
+    failures = [_failure_facts(failure) for failure in (*session_tracker.failures, *session_tracker.pending)]
     rates = [{"calls": interval.calls, "failed": interval.failed} for interval in session_tracker.intervals]
     if as_json:
-        print_json(facts | {"remembered": failure_facts, "rates": rates, "reminder": session_tracker.reminder})
+        print_json(facts | {"remembered": failures, "rates": rates, "reminder": session_tracker.reminder})
         return
     agent = f" of {to_line(facts['agent'])}" if facts["agent"] else ""
-    click.echo(
-        f"{to_line(facts['session'])}{agent}: {format_count(facts['turns'], 'turn')}, "
-        f"{format_count(len(failure_facts), 'tracked failure')}, "
-        f"{format_count(facts['compactions'], 'compaction')}."
-    )
-    for failure in failure_facts:
+    numbers = ((facts["turns"], "turn"), (len(failures), "tracked failure"), (facts["compactions"], "compaction"))
+    click.echo(f"{to_line(facts['session'])}{agent}: {', '.join(format_count(*number) for number in numbers)}.")
+    for failure in failures:
         times = f", {failure['total']} times" if failure["total"] > 1 else ""
         click.echo(f"\n  {to_line(failure['kind'])} in {to_line(failure['tool'])}, turn {failure['turn']}{times}")
         click.echo(f"    {to_line(failure['message'], 160)}")
         for fix_text, success_count in failure["recoveries"].items():
             click.echo(f"    recovered {success_count} of {failure['total']} times: {to_line(fix_text, 160)}")
-    for number, rate in enumerate(rates):
-        when = "since the last" if number == len(rates) - 1 else f"before the {number + 1}."
+    for number, rate in enumerate(rates, start=1):
+        when = "since the last" if number == len(rates) else f"before the {number}."
         if len(rates) > 1 and rate["calls"]:
             click.echo(f"\n  {rate['failed']} of {rate['calls']} calls failed {when} compaction")
     if warning := session_tracker.rate_increase():

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import IO, Any, get_args
+from typing import Any, get_args
 
 import click
 
 from mulligan.capture.suggestions import SuggestionResult, suggest_repairs
 from mulligan.classify.classifier import Classifier
+from mulligan.cli.classify import FieldTypes, open_input, parse_object, pick_fields, read_lines
 from mulligan.cli.options import as_json as json_option
 from mulligan.cli.options import load_settings, now_ms, open_existing_store, store_option
 from mulligan.core.failure import Failure, SettingsError
-from mulligan.core.records import Change, Effects, Fix
+from mulligan.core.records import Effects, Fix
 from mulligan.record.memory_lookup import match_recorded_failure
-from mulligan.recover.repair import Suggestion
-from mulligan.recover.tool import Mode
+from mulligan.recover.policy import Mode, Suggestion
 from mulligan.redaction import sanitize
-from mulligan.report.run_text import format_count, render_columns
+from mulligan.report.tables import format_count, render_columns
 from mulligan.store.base import DEFAULT_TENANT, FixQuery, Store
-
-_MAX_LINE_BYTES = 64 * 1024 * 1024
-"""Limit for one line."""
 
 _EXAMPLE = '{"tool": "search", "arguments": {"topK": "5"}, "error": "...", "schema": {...}}'
 
@@ -55,89 +52,45 @@ def suggest(file: str | None, no_memory: bool, store: str | None, as_json: bool)
     classify = Classifier.from_settings({"kinds": settings.kinds, "rules": settings.rules}).classify
     is_table = not as_json and sys.stdout.isatty()
     rows: list[tuple[str, ...]] = []
-    number = unreadable_count = 0
-    with _open_input(file) as stream:
-        for number, line in enumerate(_read_lines(stream), 1):
+    unreadable_count = 0
+    with open_input(file, "suggest", "failed calls", "failed.jsonl") as stream:
+        for number, line in enumerate(read_lines(stream), 1):
             failed_call: dict[str, Any] = {}
             try:
-                failed_call = _parse_object(line)
-                recall = _build_fix_lookup(existing_store, failed_call) if existing_store is not None else None
-                match = (
-                    partial(match_recorded_failure, existing_store, DEFAULT_TENANT)
-                    if existing_store is not None
-                    else None
-                )
-                advice = suggest_repairs(
-                    **_parse_failed_call(failed_call),
-                    classify=classify,
-                    policy=settings.policy,
-                    recall=recall,
-                    match=match,
-                )
+                failed_call = parse_object(line, _EXAMPLE)
+                memory: dict[str, Any] = {}
+                if existing_store is not None:
+                    memory = {
+                        "recall": _build_fix_lookup(existing_store, failed_call.get("agent")),
+                        "match": partial(match_recorded_failure, existing_store, DEFAULT_TENANT),
+                    }
+                keyword_arguments = _parse_failed_call(failed_call) | memory
+                advice = suggest_repairs(**keyword_arguments, classify=classify, policy=settings.policy)
+                answer, row = _facts(advice), _build_row(number, advice)
             except (ValueError, SettingsError) as error:
                 unreadable_count += 1
                 error_text = sanitize(str(error), 300)
-                if not is_table:
-                    _print_json_line({**_id(failed_call), "error": f"line {number}: {error_text}"})
-                rows.append((str(number), "error", "", "", error_text))
-                continue
+                answer = {"error": f"line {number}: {error_text}"}
+                row = (str(number), "error", "", "", error_text)
+            rows.append(row)
             if not is_table:
-                _print_json_line({**_id(failed_call), **facts(advice)})
-            else:
-                rows.append(_build_row(number, advice))
+                _print_json_line({"id": failed_call.get("id"), **answer})
     if is_table:
         _print_table(rows, unreadable_count)
-    sys.exit(1 if number and unreadable_count == number else 0)
+    sys.exit(1 if rows and unreadable_count == len(rows) else 0)
 
 
-def _build_fix_lookup(store: Store, failed_call: dict[str, Any]) -> Callable[..., Sequence[Fix]]:
-    agent = failed_call.get("agent")
-
+def _build_fix_lookup(store: Store, agent: Any) -> Callable[..., Sequence[Fix]]:
     def recall(tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
-        query_options = {
-            "agent": agent if isinstance(agent, str) else "",
-            "schema": schema,
-            "now": now_ms(),
-            "key": key,
-        }
-        return (
-            store.fixes(DEFAULT_TENANT, FixQuery.for_failure(tool, failure, arguments, **query_options))
-            if failure.fingerprint
-            else ()
-        )
+        if not failure.fingerprint:
+            return ()
+        options = {"agent": agent if isinstance(agent, str) else "", "schema": schema, "now": now_ms(), "key": key}
+        return store.fixes(DEFAULT_TENANT, FixQuery.for_failure(tool, failure, arguments, **options))
 
     return recall
 
 
-def _open_input(file: str | None) -> IO[bytes]:
-    if file is None and sys.stdin.isatty():
-        raise click.UsageError("No input. Pipe failed calls in, or name a file: `mulligan suggest failed.jsonl`.")
-    try:
-        return click.open_file(file or "-", "rb")
-    except OSError as error:
-        raise click.UsageError(f"Cannot read {sanitize(str(file), 200)!r}: {error.strerror}.") from None
-
-
-def _read_lines(stream: IO[bytes]) -> Iterator[bytes]:
-    while line := stream.readline(_MAX_LINE_BYTES):
-        yield line
-
-
-def _parse_object(line: bytes) -> dict[str, Any]:
-    try:
-        parsed = json.loads(line)
-    except (ValueError, RecursionError):
-        raise ValueError(f"not a JSON object; expected one such as {_EXAMPLE}") from None
-    if not isinstance(parsed, dict):
-        raise ValueError(f"not a JSON object; expected one such as {_EXAMPLE}")
-    return parsed
-
-
-def _id(failed_call: dict[str, Any]) -> dict[str, Any]:
-    return {"id": failed_call.get("id")}
-
-
-_FIELDS: dict[str, tuple[type, str]] = {
+_FIELDS: FieldTypes = {
     "schema": (dict, "a JSON schema"),
     "tools": (dict, "an object of schemas by name"),
     "history": (list, "a list of earlier calls"),
@@ -158,26 +111,17 @@ def _parse_failed_call(failed_call: dict[str, Any]) -> dict[str, Any]:
         raise ValueError('"tool" must be the name of a tool')
     if failed_call.get("error") is None:
         raise ValueError('missing field "error"')
-    keyword_arguments: dict[str, Any] = {
-        "tool": failed_call["tool"],
-        "error": failed_call["error"],
-        "arguments": _parse_arguments(failed_call),
-    }
-    for name, (expected_type, description) in _FIELDS.items():
-        value = failed_call.get(name)
-        if value is None:
-            continue
-        if not isinstance(value, expected_type):
-            raise ValueError(f'"{name}" must be {description}')
-        if name == "effects" and value == "repeatable":
-            value = "idempotent"  # its earlier name
-        if isinstance(value, list) and name != "history" and not all(isinstance(entry, str) for entry in value):
-            raise ValueError(f'"{name}" must be {description}')
-        keyword_arguments[_KEYWORDS.get(name, name)] = value
-    tools = keyword_arguments.get("tools", {})
-    if not all(schema is None or isinstance(schema, dict) for schema in tools.values()):
-        raise ValueError('"tools" must be an object of schemas by name')
-    return keyword_arguments
+    fields = pick_fields(failed_call, _FIELDS)
+    for name in ("privileged", "unprivileged", "released"):
+        if not all(isinstance(entry, str) for entry in fields.get(name, ())):
+            raise ValueError(f'"{name}" must be {_FIELDS[name][1]}')
+    if not all(schema is None or isinstance(schema, dict) for schema in fields.get("tools", {}).values()):
+        raise ValueError(f'"tools" must be {_FIELDS["tools"][1]}')
+    if fields.get("effects") == "repeatable":
+        fields["effects"] = "idempotent"  # its earlier name
+    keyword_arguments = {_KEYWORDS.get(name, name): value for name, value in fields.items()}
+    call = {"tool": failed_call["tool"], "error": failed_call["error"], "arguments": _parse_arguments(failed_call)}
+    return keyword_arguments | call
 
 
 def _parse_arguments(failed_call: dict[str, Any]) -> dict[str, Any]:
@@ -195,7 +139,7 @@ def _parse_arguments(failed_call: dict[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-def facts(advice: SuggestionResult) -> dict[str, Any]:
+def _facts(advice: SuggestionResult) -> dict[str, Any]:
     return {
         "kind": str(advice.kind),
         "suggestions": [_suggestion_facts(suggestion) for suggestion in advice.suggestions],
@@ -212,22 +156,15 @@ def _suggestion_facts(suggestion: Suggestion) -> dict[str, Any]:
         "confidence": round(suggestion.confidence, 2),
         "source": suggestion.source,
         "strategy": suggestion.strategy,
-        "changes": [_change_facts(change) for change in suggestion.changes],
+        "changes": [
+            {name: getattr(change, name) for name in ("path", "operation", "before", "after", "source")}
+            for change in suggestion.changes
+        ],
         "evidence": [sanitize(evidence_text, 200) for evidence_text in suggestion.evidence],
         "fix_id": suggestion.fix_id,
         "automatic": suggestion.automatic,
         "reason": suggestion.reason,
     }
-
-
-def _change_facts(change: Change) -> dict[str, Any]:
-    change_facts: dict[str, Any] = {
-        "path": change.path,
-        "operation": change.operation,
-        "before": change.before,
-        "after": change.after,
-    }
-    return {**change_facts, "source": change.source}
 
 
 def _print_json_line(answer: dict[str, Any]) -> None:
@@ -258,6 +195,5 @@ def _print_table(rows: list[tuple[str, ...]], unreadable_count: int) -> None:
         f"{format_count(suggestion_count, 'suggestion')} for {format_count(len(rows), 'line')}{unreadable_note}."
     )
     if rows:
-        click.echo()
-        for line in render_columns([("line", "kind", "confidence", "automatic", "call"), *rows], right=(0, 2)):
-            click.echo(line)
+        titled_rows = [("line", "kind", "confidence", "automatic", "call"), *rows]
+        click.echo("\n".join(["", *render_columns(titled_rows, right=(0, 2))]))

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from mulligan import logging
-from mulligan.cli.options import (
-    as_json,
-    kind_option,
-    load_settings,
-    now_ms,
-    open_existing_store,
-    store_option,
-    terminal_width,
-)
+from mulligan.cli.lists import filter_options
+from mulligan.cli.options import as_json, load_settings, now_ms, open_existing_store, store_option, terminal_width
 from mulligan.core.events import RunEnded, StepEnded
 from mulligan.core.records import encode
+from mulligan.report.resources import STEP_SPEC
 from mulligan.report.tables import truncate
-from mulligan.report.tail_reader import RUNS_PER_POLL, START_LOOKBACK_MS, TailReader
-from mulligan.store.base import RunQuery
+from mulligan.report.tail_reader import START_LOOKBACK_MS, TailReader
 from mulligan.store.urls import is_networked, redact_password, sqlite_path
 
 POLL_INTERVAL_SECONDS = 0.5
@@ -30,10 +23,7 @@ POLL_INTERVAL_SECONDS = 0.5
 
 
 @click.command(epilog="Examples:\n\n  mulligan tail --failures\n\n  mulligan tail --tool search --json | jq .step.name")
-@click.option("--agent", help="Only attempts of this agent.")
-@click.option("--tool", help="Only attempts of this tool.")
-@kind_option("Only failures of this kind, such as tool/timeout, or of a type, such as tool.")
-@click.option("--failures", is_flag=True, help="Only failed attempts.")
+@filter_options(STEP_SPEC)
 @click.option(
     "--lines",
     default=10,
@@ -43,15 +33,7 @@ POLL_INTERVAL_SECONDS = 0.5
 )
 @store_option
 @as_json
-def tail(
-    agent: str | None,
-    tool: str | None,
-    kind: str | None,
-    failures: bool,
-    lines: int,
-    store: str | None,
-    as_json: bool,
-) -> NoReturn:
+def tail(lines: int, store: str | None, as_json: bool, **filters: Any) -> NoReturn:
     """Print every attempt as it ends, until you press Ctrl-C. With --json, one JSON object per line."""
     settings = load_settings(store)
     existing_store = open_existing_store(settings)
@@ -59,8 +41,7 @@ def tail(
         click.echo(f"Store {redact_password(settings.store_url)} does not exist yet; waiting for it.", err=True)
     url = settings.store_url
     path = None if url.startswith("memory:") or is_networked(url) else sqlite_path(url)
-    since = now_ms() - START_LOOKBACK_MS
-    tail_reader = TailReader(RunQuery(agent=agent, since=since, limit=RUNS_PER_POLL), tool, kind, failures)
+    tail_reader = TailReader(STEP_SPEC.build_query(filters), now_ms() - START_LOOKBACK_MS)
     previous_stamp: object = None
     is_first = True
     while True:
@@ -69,10 +50,9 @@ def tail(
         if existing_store is not None and (stamp is None or stamp != previous_stamp):
             previous_stamp = stamp
             new_events = tail_reader.poll(existing_store)
-            for event, agent_name in (
-                new_events[len(new_events) - lines if lines < len(new_events) else 0 :] if is_first else new_events
-            ):
-                _print_event(event, agent_name, as_json)
+            skipped = max(0, len(new_events) - lines) if is_first else 0
+            for event, agent in new_events[skipped:]:
+                _print_event(event, agent, as_json)
             is_first = False
         time.sleep(POLL_INTERVAL_SECONDS)
 

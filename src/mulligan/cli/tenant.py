@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import msgspec
 
 from mulligan.cli.groups import CommandGroup
+from mulligan.cli.lists import add_options
 from mulligan.cli.options import (
     as_json,
     load_settings,
@@ -24,10 +24,10 @@ from mulligan.cli.options import (
     terminal_width,
 )
 from mulligan.core.failure import SettingsError
-from mulligan.core.records import to_builtins
 from mulligan.report.alerts import Alerts
-from mulligan.report.tables import format_age, format_count, render_columns, to_line
-from mulligan.server import quotas
+from mulligan.report.tables import format_age, format_count, render_columns, to_facts, to_line
+from mulligan.server import limits
+from mulligan.server.entries import REFRESH_INTERVAL_SECONDS
 from mulligan.server.tenants import (
     MEASURES,
     RETENTION_FIELDS,
@@ -39,12 +39,29 @@ from mulligan.server.tenants import (
     with_quotas,
     with_retention_days,
 )
-from mulligan.server.tokens import REFRESH_INTERVAL_SECONDS, Token, Tokens
+from mulligan.server.tokens import Token, Tokens
 from mulligan.store.base import DAY, DEFAULT_TENANT, Store
 from mulligan.store.urls import is_remote, open_store
 
-F = TypeVar("F", bound=Callable[..., Any])
 _FACTORS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
+TENANT_OPTIONS = (
+    ("note", "TEXT", "Note about the tenant."),
+    ("keep-failures", "DAYS", "Days to keep failed runs; `forever` or `default` (90)."),
+    ("keep-successes", "DAYS", "Days to keep successful runs; `forever` or `default` (30)."),
+    ("keep-hourly", "DAYS", "Days to keep hourly rollups; `forever` or `default` (35)."),
+    ("requests", "N", "Requests per day, such as 500k, or `unlimited`."),
+    ("records", "N", "Records per day, such as 2m, or `unlimited`."),
+    ("bytes", "N", "Bytes per day, such as 5g, or `unlimited`."),
+    ("unredacted-arguments", "NAMES", "Arguments stored with their values, separated by commas."),
+    ("alert-command", "CMD", "Run this command for each alert of this tenant."),
+    ("alert-webhook", "URL", "Post alerts of this tenant to this URL."),
+)
+tenant_options = add_options(
+    *(click.option(f"--{name}", metavar=metavar, help=help) for name, metavar, help in TENANT_OPTIONS),
+    store_option,
+    as_json,
+)
+"""Options that define a tenant."""
 
 
 @click.group(
@@ -61,64 +78,23 @@ def tenant() -> None:
     """
 
 
-def _add_tenant_options(function: F) -> F:
-    """Add the options that define a tenant."""
-    for option in reversed((
-        click.option("--note", help="Note about the tenant."),
-        click.option("--keep-failures", metavar="DAYS", help="Days to keep failed runs; `forever` or `default` (90)."),
-        click.option(
-            "--keep-successes", metavar="DAYS", help="Days to keep successful runs; `forever` or `default` (30)."
-        ),
-        click.option("--keep-hourly", metavar="DAYS", help="Days to keep hourly rollups; `forever` or `default` (35)."),
-        click.option("--requests", metavar="N", help="Requests per day, such as 500k, or `unlimited`."),
-        click.option("--records", metavar="N", help="Records per day, such as 2m, or `unlimited`."),
-        click.option("--bytes", "bytes_", metavar="N", help="Bytes per day, such as 5g, or `unlimited`."),
-        click.option(
-            "--unredacted-arguments", metavar="NAMES", help="Arguments stored with their values, separated by commas."
-        ),
-        click.option("--alert-command", metavar="CMD", help="Run this command for each alert of this tenant."),
-        click.option("--alert-webhook", metavar="URL", help="Post alerts of this tenant to this URL."),
-    )):  # fmt: skip
-        function = option(function)
-    return function
-
-
-def _apply_options(
-    tenant: Tenant,
-    note: str | None,
-    requests: str | None,
-    records: str | None,
-    bytes_: str | None,
-    unredacted_arguments: str | None,
-    alert_command: str | None,
-    alert_webhook: str | None,
-    **retention_texts: str | None,
-) -> Tenant:
+def _apply_options(tenant: Tenant, options: dict[str, str | None]) -> Tenant:
     """Apply the given options to a tenant. Raise an error for invalid values."""
-    ages = {name: text for name in RETENTION_FIELDS if (text := retention_texts.get(name)) is not None}
+    texts = {name: text for name, text in options.items() if text is not None}
+    ages = {name: texts[name] for name in RETENTION_FIELDS if name in texts}
     default_fields = [name for name, text in ages.items() if text == "default"]
     days = {name: _parse_days(name, text) for name, text in ages.items() if text != "default"}
-    quota_texts = dict(zip(MEASURES, (requests, records, bytes_), strict=True))
-    limits: dict[Measure, int | None] = {
-        name: _parse_amount(name, text) for name, text in quota_texts.items() if text is not None
-    }
+    limits: dict[Measure, int | None] = {name: _parse_amount(name, texts[name]) for name in MEASURES if name in texts}
+    fields: dict[str, Any] = {name: texts[name] for name in ("alert_command", "alert_webhook") if name in texts}
+    if "note" in texts:
+        fields["note"] = to_line(texts["note"], 200)
+    if "unredacted_arguments" in texts:
+        names = {name.strip() for name in texts["unredacted_arguments"].split(",")}
+        fields["unredacted_arguments"] = tuple(sorted(names - {""}))
     tenant = with_quotas(with_retention_days(tenant, days, default_fields), limits)
-    if note is not None:
-        tenant = msgspec.structs.replace(tenant, note=to_line(note, 200))
-    if unredacted_arguments is not None:
-        names = tuple(sorted({name.strip() for name in unredacted_arguments.split(",") if name.strip()}))
-        tenant = msgspec.structs.replace(tenant, unredacted_arguments=names)
-    if alert_command is not None:
-        tenant = msgspec.structs.replace(tenant, alert_command=alert_command)
-    if alert_webhook is not None:
-        tenant = msgspec.structs.replace(tenant, alert_webhook=alert_webhook)
+    tenant = msgspec.structs.replace(tenant, **fields)
     if tenant.alert_command or tenant.alert_webhook:
-        try:
-            Alerts(command=tenant.alert_command, webhook=tenant.alert_webhook)
-        except ValueError as error:
-            raise SettingsError(
-                f"Invalid --alert-command {tenant.alert_command!r} ({error}). Quote it as for a shell."
-            ) from None
+        Alerts(command=tenant.alert_command, webhook=tenant.alert_webhook)  # raises for an invalid one
     return tenant
 
 
@@ -164,12 +140,10 @@ def _open_store(store: str | None) -> Store:
     "--unredacted-arguments query,path --keep-failures 180"
 )
 @click.argument("name")
-@_add_tenant_options
-@store_option
-@as_json
-def create(name: str, store: str | None, as_json: bool, **tenant_options: Any) -> None:
+@tenant_options
+def create(name: str, store: str | None, as_json: bool, **options: Any) -> None:
     """Create a tenant. To give it access: mulligan token create --tenant NAME."""
-    new_tenant = _apply_options(Tenant(name=_check_name(name), created_at=now_ms()), **tenant_options)
+    new_tenant = _apply_options(Tenant(name=_check_name(name), created_at=now_ms()), options)
     url = _local_store_url(store)
     if url.startswith("memory:"):
         raise SettingsError("A store in memory is lost when the command ends. Name a file: --store PATH")
@@ -191,15 +165,13 @@ def list_(store: str | None, as_json: bool) -> None:
     """List all tenants, including those that only a token names."""
     _local_store_url(store)
     existing_store = open_existing_store(load_settings(store))
-    stored_tenants = {
-        tenant.name: tenant for tenant in (Tenants(existing_store).load_all() if existing_store is not None else [])
-    }
-    tokens = Tokens(existing_store).load_all() if existing_store is not None else []
-    token_tenants = {token.tenant for token in tokens}
-    tenants = [
-        stored_tenants.get(name) or Tenant(name=name)
-        for name in sorted({DEFAULT_TENANT, *stored_tenants, *token_tenants})
-    ]
+    stored_tenants: dict[str, Tenant] = {}
+    tokens: list[Token] = []
+    if existing_store is not None:
+        stored_tenants = {tenant.name: tenant for tenant in Tenants(existing_store).load_all()}
+        tokens = Tokens(existing_store).load_all()
+    names = sorted({DEFAULT_TENANT, *stored_tenants, *(token.tenant for token in tokens)})
+    tenants = [stored_tenants.get(name) or Tenant(name=name) for name in names]
     if as_json:
         print_json([_facts(tenant) | {"tokens": _count_active_tokens(tokens, tenant.name)} for tenant in tenants])
         return
@@ -225,7 +197,7 @@ def show(name: str, store: str | None, as_json: bool) -> None:
     if tenant_record is None and not tokens:
         raise unknown_tenant(name)
     tenant_record = tenant_record or Tenant(name=name)
-    usage_today = quotas.load_usage(existing_store, name).days.get(quotas.day_of(now_ms()), {})
+    usage_today = limits.load_usage(existing_store, name).days.get(limits.day_of(now_ms()), {})
     health = existing_store.health(name)
     active_tokens = _count_active_tokens(tokens, name)
     if as_json:
@@ -239,13 +211,10 @@ def show(name: str, store: str | None, as_json: bool) -> None:
         ("stored", f"{format_count(health.runs, 'run')}, {format_count(health.steps, 'step')}"),
         ("tokens", f"{active_tokens} active"),
         *(
-            (f"{measure} per day", f"{tenant_record.quotas[measure]:,}, {usage_today.get(measure, 0):,} used today")
-            for measure in tenant_record.quotas
+            (f"{measure} per day", f"{limit:,}, {usage_today.get(measure, 0):,} used today")
+            for measure, limit in tenant_record.quotas.items()
         ),
-        *(
-            (retention_field.replace("_", " "), _format_age(getattr(retention, retention_field)))
-            for retention_field in RETENTION_FIELDS
-        ),
+        *((name.replace("_", " "), _format_age(getattr(retention, name))) for name in RETENTION_FIELDS),
         ("unredacted arguments", ", ".join(tenant_record.unredacted_arguments) or "-"),
         ("alerts", ", ".join(filter(None, (tenant_record.alert_command, tenant_record.alert_webhook))) or "-"),
     ]
@@ -259,14 +228,12 @@ def show(name: str, store: str | None, as_json: bool) -> None:
     "  mulligan tenant set acme --unredacted-arguments query,path --alert-webhook https://chat.example.com/hook",
 )
 @click.argument("name")
-@_add_tenant_options
-@store_option
-@as_json
-def set_(name: str, store: str | None, as_json: bool, **tenant_options: Any) -> None:
+@tenant_options
+def set_(name: str, store: str | None, as_json: bool, **options: Any) -> None:
     """Change the settings of a tenant. A server applies them within a second."""
-    if all(value is None for value in tenant_options.values()):
+    if all(value is None for value in options.values()):
         raise click.UsageError("Nothing to change. Pass an option, such as --records 2m.")
-    updated_tenant = Tenants(_open_store(store)).set(name, lambda before: _apply_options(before, **tenant_options))
+    updated_tenant = Tenants(_open_store(store)).set(name, lambda before: _apply_options(before, options))
     if as_json:
         print_json(_facts(updated_tenant))
     else:
@@ -311,21 +278,10 @@ def remove(name: str, yes: bool, store: str | None, as_json: bool) -> None:
 
 
 def _facts(tenant: Tenant) -> dict[str, Any]:
-    retention = tenant.retention
-    defaults = {
-        "note": "",
-        "quotas": {},
-        "unredacted_arguments": [],
-        "alert_command": "",
-        "alert_webhook": "",
-        "created_at": 0,
-    }
-    tenant_facts: dict[str, Any] = {**defaults, **to_builtins(tenant)}
-    ages = {
-        retention_field: None if (age := getattr(retention, retention_field)) is None else age // DAY
-        for retention_field in RETENTION_FIELDS
-    }
-    return tenant_facts | {"retention_days": ages}
+    names = ("note", "quotas", "unredacted_arguments", "alert_command", "alert_webhook", "created_at")
+    ages = {name: getattr(tenant.retention, name) for name in RETENTION_FIELDS}
+    days = {name: None if age is None else age // DAY for name, age in ages.items()}
+    return to_facts(tenant, *names) | {"retention_days": days}
 
 
 def _format_age(millis: int | None) -> str:

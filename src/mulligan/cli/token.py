@@ -102,20 +102,11 @@ def list_(store: str | None, as_json: bool) -> None:
     if not tokens:
         click.echo("No tokens. Create one: mulligan token create --role ingest")
         return
-    rows = [("token", "role", "state", "tenant", "created", "expires (UTC)", "name")]
-    rows += [
-        (
-            token.id,
-            token.role,
-            token.state(now_ms()),
-            to_line(token.tenant, 30),
-            format_age(token.created_at, now_ms()),
-            _format_expiry(token),
-            to_line(token.name, 60),
-        )
-        for token in tokens
-    ]
-    print_lines(render_columns(rows, width=terminal_width()))
+    rows = [(token.id, token.role, token.state(now_ms()), to_line(token.tenant, 30),
+             format_age(token.created_at, now_ms()), _format_expiry(token), to_line(token.name, 60))
+            for token in tokens]  # fmt: skip
+    titles = ("token", "role", "state", "tenant", "created", "expires (UTC)", "name")
+    print_lines(render_columns([titles, *rows], width=terminal_width()))
 
 
 @token.command(epilog="Examples:\n\n  mulligan token revoke tok_8f2c")

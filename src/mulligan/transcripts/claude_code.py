@@ -7,21 +7,20 @@ with `is_error` have failed. The calls of a subagent are a separate run, in the 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import PurePath
 from typing import Any
 
 import msgspec
 
 from mulligan.core.records import History
-from mulligan.transcripts.log_lines import LogLines, decode_line, is_object
-from mulligan.transcripts.run_builder import ReaderState, RunBuilder, split_server, to_milliseconds
+from mulligan.transcripts.log_lines import LogLines
+from mulligan.transcripts.run_builder import ReaderState, RunBuilder, derive_run_id, to_milliseconds
 
 NAME = "claude-code"
 MAX_OPEN_RUNS = 64
 """Runs of one file that are built at the same time."""
 
 
-class _Block(msgspec.Struct, gc=False):
+class _LoggedBlock(msgspec.Struct, gc=False):
     type: str = ""
     id: str = ""
     name: str = ""
@@ -33,7 +32,7 @@ class _Block(msgspec.Struct, gc=False):
 
 
 class _ClaudeMessage(msgspec.Struct, gc=False):
-    content: list[_Block] | str | None = None
+    content: list[_LoggedBlock] | str | None = None
     model: str | None = None
 
 
@@ -68,36 +67,30 @@ def recognizes(head: bytes) -> bool:
 
 def read(lines: LogLines, state: ReaderState) -> Iterator[History]:
     runs: dict[tuple[str, str], RunBuilder] = {}
-    for line in lines:
-        state.line_count += 1
-        if not may_hold_calls(line):
-            if not is_object(line):
-                state.unrecognized_lines += 1
-                continue
-            # Of plain messages, only the first of a session and the first after an error are needed.
-            wants_talk = not runs or next(reversed(runs.values())).needs_text
-            if not wants_talk or not (b'"user"' in line or b'"assistant"' in line):
-                continue
-        entry = decode_line(line, _decoder)
-        if entry is None:
-            state.unrecognized_lines += 1
-            continue
+
+    def is_needed(line: bytes) -> bool:
+        # Of plain messages, only the first of a session and the first after an error are needed.
+        return may_hold_calls(line) or (
+            (not runs or next(reversed(runs.values())).needs_text) and (b'"user"' in line or b'"assistant"' in line)
+        )
+
+    for entry in state.decode_lines(lines, _decoder, is_needed):
         if not entry.session:
             continue
         key = (entry.session, entry.agent or ("sidechain" if entry.is_side else ""))
         run = runs.get(key)
         if run is None:
             if len(runs) >= MAX_OPEN_RUNS:
-                yield from _build_histories(runs.pop(next(iter(runs))))
+                yield from runs.pop(next(iter(runs))).build_histories()
             run = runs[key] = RunBuilder(state, NAME, *key)
             if key[1]:
-                run.parent = RunBuilder(state, NAME, entry.session, "").id
+                run.parent = derive_run_id(NAME, entry.session, "")
                 run.agent = f"{NAME} subagent"
             run.version = entry.version
-            run.project = PurePath(entry.cwd.replace("\\", "/")).name if entry.cwd else ""
+            run.set_project(entry.cwd)
         _add_entry(entry, run, state)
     for run in runs.values():
-        yield from _build_histories(run)
+        yield from run.build_histories()
 
 
 def may_hold_calls(line: bytes) -> bool:
@@ -110,22 +103,14 @@ def may_hold_calls(line: bytes) -> bool:
     )
 
 
-def _build_histories(run: RunBuilder) -> Iterator[History]:
-    history = run.build_history()
-    if history is not None:
-        yield history
-
-
 def _add_entry(entry: _ClaudeLine, run: RunBuilder, state: ReaderState) -> None:
     timestamp = to_milliseconds(entry.timestamp)
     if entry.type == "system":
         if entry.subtype == "compact_boundary":
-            compaction = entry.compaction
-            run.add_compaction(
-                timestamp, (compaction and compaction.trigger) or "", compaction.tokens if compaction else None
-            )
+            compaction = entry.compaction or _CompactMetadata()
+            run.add_compaction(timestamp, compaction.trigger or "", compaction.tokens)
         elif entry.subtype == "api_error" and bytes(entry.error):
-            run.model_failed(bytes(entry.error).decode("utf-8", "replace")[:8192], timestamp)
+            run.model_failed(bytes(entry.error).decode("utf-8", "replace"), timestamp)
         return
     message = entry.message
     if message is None:
@@ -134,19 +119,18 @@ def _add_entry(entry: _ClaudeLine, run: RunBuilder, state: ReaderState) -> None:
         run.model = message.model
     content = message.content
     if isinstance(content, str):
-        content = [_Block(type="text", text=content)]
+        content = [_LoggedBlock(type="text", text=content)]
     for block in content or ():
         if block.type == "tool_use":
             run.model_answered(timestamp)
-            name, server = split_server(block.name)
-            run.start_call(block.id, name, block.input, timestamp, server=server)
+            run.start_call(block.id, block.name, block.input, timestamp)
             if block.id.startswith("toolu_") and state.is_copy(block.id):
                 run.discard_call(block.id)
         elif block.type == "tool_result":
             run.end_call(block.tool_use_id, block.content, block.is_error is True, timestamp)
         elif block.type == "text" and block.text:
             if entry.is_api_error:
-                run.model_failed(block.text[:8192], timestamp)
+                run.model_failed(block.text, timestamp)
             elif entry.type == "assistant":
                 run.model_answered(timestamp)
             elif not entry.is_summary and not entry.is_meta:

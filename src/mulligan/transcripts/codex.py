@@ -6,46 +6,31 @@ around its output, a failed MCP call by its result. Before version 0.30, a line 
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterator
-from pathlib import PurePath
 from typing import Any
 
 import msgspec
 
 from mulligan.core.records import History
-from mulligan.transcripts.log_lines import LogLines, decode_line, decode_raw, is_object
-from mulligan.transcripts.run_builder import ReaderState, RunBuilder, to_milliseconds
+from mulligan.transcripts.log_lines import LogLines, decode_raw, parse_json
+from mulligan.transcripts.run_builder import ReaderState, RunBuilder, first_text, to_milliseconds
 
 NAME = "codex"
 _FAILURE_HINTS = (b"xit", b"rror", b"ail", b"eject", b"success", b"unsupported")
 """Byte sequences of results that may be failures."""
 _EXIT = re.compile(r"^(?:Exit code: |Process exited with code )(-?\d{1,5})", re.MULTILINE)
+_ERROR_PREFIXES = (
+    "error", "failed to", "execution error", "exec_command failed", "apply_patch verification failed", "unsupported",
+)  # fmt: skip
+_GENERATED_PREFIXES = ("<", "# AGENTS")
+"""Prefixes of user messages that Codex generates."""
 _USER_REJECTIONS = ("rejected by user", "user rejected", "user declined", "denied by user", "aborted by user")
 
 
-class _Action(msgspec.Struct, gc=False):
-    command: Any = None
-
-
-class _Item(msgspec.Struct, gc=False):
-    type: str = ""
-    id: str = ""
-    command: Any = None
-    exit_code: int | None = None
-    status: str | None = None
-    aggregated_output: msgspec.Raw = msgspec.Raw()
-    stderr: msgspec.Raw = msgspec.Raw()
-    server: str = ""
-    tool: str = ""
-    result: msgspec.Raw = msgspec.Raw()
-    error: msgspec.Raw = msgspec.Raw()
-    content: msgspec.Raw = msgspec.Raw()
-    text: str = ""
-
-
 class _CodexPayload(msgspec.Struct, gc=False):
+    """A response item, an event, or the item that an event completes."""
+
     type: str = ""
     id: str | None = None
     call_id: str = ""
@@ -53,15 +38,16 @@ class _CodexPayload(msgspec.Struct, gc=False):
     namespace: str | None = None
     arguments: Any = None
     input: Any = None
-    action: _Action | None = None
+    action: Any = None
+    command: Any = None
     output: msgspec.Raw = msgspec.Raw()
-    status: Any = None
     exit_code: int | None = None
     success: bool | None = None
     aggregated_output: msgspec.Raw = msgspec.Raw()
     stderr: msgspec.Raw = msgspec.Raw()
     result: msgspec.Raw = msgspec.Raw()
-    item: _Item | None = None
+    error: msgspec.Raw = msgspec.Raw()
+    item: _CodexPayload | None = None
     cwd: str | None = None
     cli_version: str | None = None
     model: str | None = None
@@ -71,15 +57,15 @@ class _CodexPayload(msgspec.Struct, gc=False):
     history_start: int | None = msgspec.field(default=None, name="subagent_history_start_ordinal")
 
 
-class _CodexLine(msgspec.Struct, gc=False):
-    type: str = ""
+class _CodexLine(_CodexPayload, gc=False):
+    """A line. Before version 0.30, it is the payload itself."""
+
     timestamp: str | None = None
     ordinal: int | None = None
     payload: _CodexPayload | None = None
 
 
 _decoder = msgspec.json.Decoder(_CodexLine)
-_bare = msgspec.json.Decoder(_CodexPayload)
 
 
 def recognizes(head: bytes) -> bool:
@@ -95,42 +81,31 @@ def read(lines: LogLines, state: ReaderState) -> Iterator[History]:
     run = RunBuilder(state, NAME, lines.path.name)
     first_ordinal = 0
     """The ordinal of the subagent's first line. Earlier lines are a copy of its parent's log."""
-    for line in lines:
-        state.line_count += 1
-        if not _may_hold_calls(line) and not (run.needs_text and b'"user' in line):
-            if not is_object(line):
-                state.unrecognized_lines += 1
-            continue
-        entry = decode_line(line, _decoder)
-        if entry is None:
-            state.unrecognized_lines += 1
-            continue
-        payload = entry.payload
-        if payload is None:
-            payload = decode_line(line, _bare)
-            if payload is None:
-                state.unrecognized_lines += 1
-                continue
-            entry.type = "response_item" if payload.type else "session_meta"
+
+    def is_needed(line: bytes) -> bool:
+        return _KINDS.search(line, 0, 4096) is not None or (run.needs_text and b'"user' in line)
+
+    for entry in state.decode_lines(lines, _decoder, is_needed):
+        payload: _CodexPayload = entry.payload or entry
+        type = entry.type if entry.payload else "response_item" if entry.type else "session_meta"
+        timestamp = to_milliseconds(entry.timestamp)
         if entry.ordinal is not None and 0 < entry.ordinal < first_ordinal:
             continue
-        if entry.type == "session_meta":
+        if type == "session_meta":
             if payload.id and not run.calls:
                 run = RunBuilder(state, NAME, payload.id)
                 run.version = payload.cli_version
-                run.project = PurePath(payload.cwd.replace("\\", "/")).name if payload.cwd else ""
+                run.set_project(payload.cwd)
                 first_ordinal = payload.history_start or 0
-        elif entry.type == "turn_context":
+        elif type == "turn_context":
             run.model = payload.model or run.model
-        elif entry.type == "compacted":
-            run.add_compaction(to_milliseconds(entry.timestamp))
-        elif entry.type == "response_item":
-            _add_item(payload, run, to_milliseconds(entry.timestamp))
-        elif entry.type == "event_msg":
-            _add_event(payload, run, to_milliseconds(entry.timestamp))
-    history = run.build_history()
-    if history is not None:
-        yield history
+        elif type == "compacted":
+            run.add_compaction(timestamp)
+        elif type == "response_item":
+            _add_item(payload, run, timestamp)
+        elif type == "event_msg":
+            _add_event(payload, run, timestamp)
+    yield from run.build_histories()
 
 
 _KINDS = re.compile(
@@ -140,30 +115,23 @@ _KINDS = re.compile(
 """Line types that may hold calls."""
 
 
-def _may_hold_calls(line: bytes) -> bool:
-    return _KINDS.search(line, 0, 4096) is not None
-
-
 def _add_item(payload: _CodexPayload, run: RunBuilder, timestamp: int) -> None:
     match payload.type:
         case "function_call" | "custom_tool_call":
             run.model_answered(timestamp)
             arguments = payload.arguments if payload.arguments is not None else payload.input
             server = None
-            name = payload.name
-            if name.startswith("mcp__"):
-                server, _, name = name[5:].partition("__")
-            elif payload.namespace and payload.namespace.startswith("mcp__"):
-                server = payload.namespace[5:].removesuffix("__")
-            run.start_call(payload.call_id, name, _parse_arguments(arguments), timestamp, server=server or None)
+            if payload.namespace and payload.namespace.startswith("mcp__") and not payload.name.startswith("mcp__"):
+                server = payload.namespace[5:].removesuffix("__") or None
+            run.start_call(payload.call_id, payload.name, _parse_arguments(arguments), timestamp, server=server)
         case "local_shell_call":
-            command = payload.action.command if payload.action else None
+            command = payload.action.get("command") if isinstance(payload.action, dict) else None
             run.start_call(payload.call_id or payload.id or "", "local_shell", {"command": command}, timestamp)
         case "function_call_output" | "custom_tool_call_output":
             _add_output(payload, run, timestamp)
         case "message":
             if payload.role == "user":
-                run.set_context(_first_text(payload.content))
+                run.set_context(first_text(payload.content, _GENERATED_PREFIXES))
             run.note_time(timestamp)
         case "compaction" | "context_compaction":
             run.add_compaction(timestamp)
@@ -172,12 +140,8 @@ def _add_item(payload: _CodexPayload, run: RunBuilder, timestamp: int) -> None:
 def _parse_arguments(arguments: Any) -> Any:
     if not isinstance(arguments, str):
         return arguments
-    if arguments[:1] == "{":
-        try:
-            return msgspec.json.decode(arguments)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            pass  # not valid JSON: keep the model's text
-    return {"input": arguments}
+    parsed = parse_json(arguments)
+    return parsed if isinstance(parsed, dict) else {"input": arguments}
 
 
 def _add_output(payload: _CodexPayload, run: RunBuilder, timestamp: int) -> None:
@@ -190,9 +154,8 @@ def _add_output(payload: _CodexPayload, run: RunBuilder, timestamp: int) -> None
         return
     output = decode_raw(payload.output)
     has_failed = False
-    if isinstance(output, str) and output[:1] == "{":
-        with contextlib.suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
-            output = msgspec.json.decode(output)  # otherwise a text that starts like an object
+    if isinstance(output, str):
+        output = parse_json(output)
     if isinstance(output, dict):
         metadata = output.get("metadata")
         code = metadata.get("exit_code") if isinstance(metadata, dict) else None
@@ -209,16 +172,7 @@ def _has_failed(text: str) -> bool:
     if match:
         return match[1] != "0"
     start = text[:200].casefold()
-    return start.startswith(
-        (
-            "error",
-            "failed to",
-            "execution error",
-            "exec_command failed",
-            "apply_patch verification failed",
-            "unsupported",
-        )
-    ) or any(word in start for word in _USER_REJECTIONS)
+    return start.startswith(_ERROR_PREFIXES) or any(word in start for word in _USER_REJECTIONS)
 
 
 def _add_event(payload: _CodexPayload, run: RunBuilder, timestamp: int) -> None:
@@ -228,44 +182,42 @@ def _add_event(payload: _CodexPayload, run: RunBuilder, timestamp: int) -> None:
         case "item_completed" if payload.item is not None:
             _add_completed_item(payload.item, run, timestamp)
         case "exec_command_end":
-            _add_command_result(payload.call_id, payload.exit_code, payload, run, timestamp)
+            _add_command_result(payload.call_id, payload, run, timestamp)
         case "mcp_tool_call_end":
-            result = decode_raw(payload.result)
-            _add_mcp_result(payload.call_id, result, run, timestamp)
+            _add_mcp_result(payload.call_id, decode_raw(payload.result), run, timestamp)
         case "patch_apply_end" if payload.success is False:
             message = decode_raw(payload.stderr) or "the patch was not applied"
             run.end_call(payload.call_id, message, True, timestamp)
         case "error" | "stream_error":
             text = payload.message if isinstance(payload.message, str) else ""
-            run.model_failed(text[:8192], timestamp)
+            run.model_failed(text, timestamp)
         case "context_compacted":
             run.add_compaction(timestamp)
 
 
-def _add_completed_item(item: _Item, run: RunBuilder, timestamp: int) -> None:
+def _add_completed_item(item: _CodexPayload, run: RunBuilder, timestamp: int) -> None:
+    id = item.id or ""
     match item.type:
         case "CommandExecution" | "commandExecution":
-            if not run.is_pending(item.id) and item.exit_code is not None:
+            if not run.is_pending(id) and item.exit_code is not None:
                 # Executed by a script of the model, so the log has no call for it.
                 command = " ".join(map(str, item.command)) if isinstance(item.command, list) else item.command
-                run.start_call(item.id, "shell", {"command": command}, timestamp)
-            _add_command_result(item.id, item.exit_code, item, run, timestamp)
+                run.start_call(id, "shell", {"command": command}, timestamp)
+            _add_command_result(id, item, run, timestamp)
         case "McpToolCall" | "mcpToolCall":
-            _add_mcp_result(item.id, decode_raw(item.result) or decode_raw(item.error), run, timestamp)
+            _add_mcp_result(id, decode_raw(item.result) or decode_raw(item.error), run, timestamp)
         case "UserMessage":
-            run.set_context(_first_text(item.content))
+            run.set_context(first_text(item.content, _GENERATED_PREFIXES))
         case "ContextCompaction" | "contextCompaction":
             run.add_compaction(timestamp)
 
 
-def _add_command_result(
-    id: str, code: int | None, record: _CodexPayload | _Item, run: RunBuilder, timestamp: int
-) -> None:
+def _add_command_result(id: str, record: _CodexPayload, run: RunBuilder, timestamp: int) -> None:
     """Add the exit code of a command. Its completion event precedes the result."""
-    if code:
+    if record.exit_code:
         output = decode_raw(record.aggregated_output) or decode_raw(record.stderr) or ""
-        run.end_call(id, f"Exit code: {code}\n{output}", True, timestamp)
-    elif code == 0:
+        run.end_call(id, f"Exit code: {record.exit_code}\n{output}", True, timestamp)
+    elif record.exit_code == 0:
         run.end_call(id, record.aggregated_output, False, timestamp)
 
 
@@ -277,11 +229,3 @@ def _add_mcp_result(id: str, result: Any, run: RunBuilder, timestamp: int) -> No
             inner = result.get("Ok", result)
             has_failed = isinstance(inner, dict) and (inner.get("isError") or inner.get("is_error")) is True
             run.end_call(id, inner.get("content") if isinstance(inner, dict) else inner, has_failed, timestamp)
-
-
-def _first_text(content: msgspec.Raw) -> str:
-    value = decode_raw(content)
-    if isinstance(value, list):
-        texts = (block.get("text") for block in value if isinstance(block, dict))
-        value = next((text for text in texts if isinstance(text, str) and not text.startswith(("<", "# AGENTS"))), "")
-    return value if isinstance(value, str) else ""

@@ -14,7 +14,7 @@ import msgspec
 
 from mulligan.core.records import History
 from mulligan.transcripts.log_lines import LogLines, decode_line, decode_raw
-from mulligan.transcripts.run_builder import ReaderState, RunBuilder, split_server, to_milliseconds
+from mulligan.transcripts.run_builder import ReaderState, RunBuilder, first_text, to_milliseconds
 
 NAME = "gemini-cli"
 _COMPRESSED = re.compile(r"(?:chat history|context) (?:was |has been )?compressed", re.IGNORECASE)
@@ -52,39 +52,17 @@ def read(lines: LogLines, state: ReaderState) -> Iterator[History]:
     run = RunBuilder(state, NAME, lines.path.name)
     finished_ids: set[str] = set()
     """Calls that were read with their result: a message is written again as it grows."""
-    for line in _messages(lines, state):
-        message = decode_line(line, _decoder)
-        if message is None:
-            state.unrecognized_lines += 1
-            continue
-        if message.session and not run.calls:
-            run = RunBuilder(state, NAME, message.session, message.kind or "")
-            if message.kind == "subagent":
-                run.agent = f"{NAME} subagent"
-        _add_message(message, run, finished_ids, state.keeps_results)
-    history = run.build_history()
-    if history is not None:
-        yield history
-
-
-def _messages(lines: LogLines, state: ReaderState) -> Iterator[bytes]:
-    """Yield the messages, from separate lines or from one document."""
-    if not lines.path.name.removesuffix(".gz").endswith(".jsonl"):
-        data = lines.read_all()
-        document = decode_line(data, _decoder) if data else None
-        if document is not None:
-            state.line_count += 1
-            yield msgspec.json.encode({"sessionId": document.session, "kind": document.kind})
-            for message in document.messages or ():
-                yield bytes(message)
-            return
-        if data is None:
-            state.unrecognized_lines += 1
-            return
-        lines.head(0)  # not one document: read it line by line from the start
-    for line in lines:
-        state.line_count += 1
-        yield line
+    for entry in state.decode_document(lines, _decoder):
+        for message in (entry, *(decode_line(bytes(raw), _decoder) for raw in entry.messages or ())):
+            if message is None:
+                state.unrecognized_lines += 1
+                continue
+            if message.session and not run.calls:
+                run = RunBuilder(state, NAME, message.session, message.kind or "")
+                if message.kind == "subagent":
+                    run.agent = f"{NAME} subagent"
+            _add_message(message, run, finished_ids, state.keeps_results)
+    yield from run.build_histories()
 
 
 def _add_message(message: _GeminiMessage, run: RunBuilder, finished_ids: set[str], keeps_results: bool) -> None:
@@ -92,14 +70,14 @@ def _add_message(message: _GeminiMessage, run: RunBuilder, finished_ids: set[str
     run.note_time(timestamp)
     text = ""
     if message.type != "gemini" and (message.type != "user" or not run.context):
-        text = _text(decode_raw(message.content))
+        text = first_text(message.content)
     if message.type == "user":
         run.set_context(text)
     elif message.type == "gemini":
         run.model = message.model or run.model
         run.model_answered(timestamp)
     elif message.type == "error" and text:
-        run.model_failed(text[:8192], timestamp)
+        run.model_failed(text, timestamp)
     elif message.type == "info" and _COMPRESSED.search(text[:300]):
         run.add_compaction(timestamp)
     for call in message.calls or ():
@@ -107,8 +85,7 @@ def _add_message(message: _GeminiMessage, run: RunBuilder, finished_ids: set[str
             continue  # still in progress: it will be written again
         finished_ids.add(call.id)
         ended = to_milliseconds(call.timestamp) or timestamp
-        name, server = split_server(call.name)
-        run.start_call(call.id, name, call.args, timestamp, server=server)
+        run.start_call(call.id, call.name, call.args, timestamp)
         if call.status == "cancelled":
             run.end_call(call.id, None, False, ended, outcome="blocked")
         else:
@@ -128,10 +105,3 @@ def _unwrap_response(result: Any) -> Any:
             inner = inner.get("error") or inner.get("output") or inner.get("text") or inner
         responses.append(inner)
     return responses[0] if len(responses) == 1 else responses
-
-
-def _text(content: Any) -> str:
-    if isinstance(content, list):
-        texts = (block.get("text") if isinstance(block, dict) else block for block in content[:20])
-        content = next((text for text in texts if isinstance(text, str)), "")
-    return content if isinstance(content, str) else ""

@@ -5,6 +5,7 @@ Opens only regular files: a pipe could block forever, and a device might never e
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 import re
@@ -46,30 +47,20 @@ class LogLines:
         """Why reading ended before the end of the file."""
         try:
             # Non-blocking: opening a pipe would otherwise block before its type can be checked.
-            descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
-        except OSError as error:
-            raise UnreadableFileError(error.strerror or type(error).__name__) from None
-        try:
-            file_status = os.fstat(descriptor)
+            flags = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+            self._raw = open(path, "rb", _BUFFER, opener=lambda name, mode: os.open(name, mode | flags))  # noqa: SIM115
+            file_status = os.fstat(self._raw.fileno())
             if not stat.S_ISREG(file_status.st_mode):
-                raise UnreadableFileError(
-                    "it is a folder" if stat.S_ISDIR(file_status.st_mode) else "it is not a regular file"
-                )
-            self.size = file_status.st_size
-            self.modified_at = int(file_status.st_mtime * 1000)
-            self._raw: IO[bytes] = os.fdopen(descriptor, "rb", buffering=_BUFFER)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        self._file: IO[bytes] | gzip.GzipFile = self._raw
-        try:
+                self._raw.close()
+                raise UnreadableFileError("it is not a regular file")
             magic = self._raw.read(2)
             self._raw.seek(0)
         except OSError as error:
-            self.close()
             raise UnreadableFileError(error.strerror or type(error).__name__) from None
-        if magic == _MAGIC:
-            self._file = gzip.GzipFile(fileobj=self._raw, mode="rb")
+        self.size = file_status.st_size
+        self.modified_at = int(file_status.st_mtime * 1000)
+        is_gzip = magic == _MAGIC
+        self._file: IO[bytes] | gzip.GzipFile = gzip.GzipFile(fileobj=self._raw, mode="rb") if is_gzip else self._raw
 
     def __enter__(self) -> LogLines:
         return self
@@ -85,29 +76,34 @@ class LogLines:
         """Bytes of the file that were read, for a progress bar."""
         return min(self._raw.tell(), self.size) if not self._raw.closed else self.size
 
+    @contextlib.contextmanager
+    def _record_error(self) -> Iterator[None]:
+        """Record why the file cannot be read, and end reading."""
+        try:
+            yield
+        except EOFError:
+            self.read_error = "the gzip file is truncated"
+        except (OSError, zlib.error) as error:
+            self.read_error = getattr(error, "strerror", None) or f"it is damaged ({error})"
+
     def head(self, limit: int = 32 * 1024) -> bytes:
         """Return the beginning of the file, to detect its format."""
-        try:
+        beginning = b""
+        with self._record_error():
             beginning = self._file.read(limit)
             self._file.seek(0)
-        except (OSError, EOFError, zlib.error) as error:
-            self.read_error = _describe_error(error)
-            return b""
-        return beginning
+        return beginning if not self.read_error else b""
 
     def read_all(self) -> bytes | None:
         """Return the whole content, or None if it is too large."""
-        try:
+        with self._record_error():
             self._file.seek(0)
             data = self._file.read(MAX_DOCUMENT_BYTES + 1)
-        except (OSError, EOFError, zlib.error) as error:
-            self.read_error = _describe_error(error)
-            return None
-        if len(data) > MAX_DOCUMENT_BYTES:
+            if len(data) <= MAX_DOCUMENT_BYTES:
+                self.offset = len(data)
+                return data
             self.read_error = f"a document of more than {MAX_DOCUMENT_BYTES // 1024 // 1024} MB"
-            return None
-        self.offset = len(data)
-        return data
+        return None
 
     def skip(self, offset: int) -> None:
         """Start after this many bytes, counted like `offset`."""
@@ -115,40 +111,20 @@ class LogLines:
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield every line that is neither empty nor too long, including an unterminated last line."""
-        readline = self._file.readline
-        offset = 0
-        try:
-            if self._start_offset:
-                offset = self.offset = self._file.seek(self._start_offset)
-        except (OSError, EOFError, zlib.error) as error:
-            self.read_error = _describe_error(error)
-            return
-        is_inside = False
-        while True:
-            try:
-                line = readline(MAX_LINE_BYTES)
-            except (OSError, EOFError, zlib.error) as error:
-                self.read_error = _describe_error(error)
-                return
-            if not line:
-                return
-            offset += len(line)
-            has_ended = line.endswith(b"\n")
-            if is_inside or (not has_ended and len(line) >= MAX_LINE_BYTES):
-                self.skipped_lines += not is_inside
-                is_inside = not has_ended
-                continue
-            self.offset = offset
-            if len(line) > 2:  # shorter than an empty object
-                yield line
-
-
-def _describe_error(error: BaseException) -> str:
-    if isinstance(error, EOFError):
-        return "the gzip file is truncated"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return f"it is damaged ({error})"
+        with self._record_error():
+            readline = self._file.readline
+            offset = self.offset = self._file.seek(self._start_offset) if self._start_offset else 0
+            is_inside = False
+            while line := readline(MAX_LINE_BYTES):
+                offset += len(line)
+                has_ended = line.endswith(b"\n")
+                if is_inside or (not has_ended and len(line) >= MAX_LINE_BYTES):
+                    self.skipped_lines += not is_inside
+                    is_inside = not has_ended
+                    continue
+                self.offset = offset
+                if len(line) > 2:  # shorter than an empty object
+                    yield line
 
 
 _SURROGATE_ESCAPES = re.compile(
@@ -198,3 +174,11 @@ def decode_raw(value: Any) -> Any:
 
 
 _any: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+
+
+def parse_json(value: Any) -> Any:
+    """Parse a text that is a JSON object or list. Return any other value unchanged."""
+    if isinstance(value, str) and value[:1] in ("{", "["):
+        parsed = decode_line(value.encode("utf-8", "replace"), _any)
+        return parsed if parsed is not None else value
+    return value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 
@@ -31,7 +30,6 @@ class Header(msgspec.Struct, omit_defaults=True):
 
 
 _header = msgspec.json.Decoder(Header)
-_any: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
 def recognizes(head: bytes) -> bool:

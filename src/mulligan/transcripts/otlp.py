@@ -16,40 +16,45 @@ import msgspec
 from mulligan.core.calls import diff_arguments
 from mulligan.core.failure import Failure, Remedy
 from mulligan.core.records import History, Recovery, Step, StepType, digest
-from mulligan.transcripts.log_lines import LogLines, decode_leniently, decode_line
+from mulligan.transcripts.log_lines import LogLines, decode_leniently, parse_json
 from mulligan.transcripts.run_builder import ReaderState, RunBuilder, bound_arguments
 
 NAME = "otlp"
 MAX_HELD_SPANS = 50_000
 """Spans in memory at the same time. Beyond that, the oldest trace is considered complete."""
-_TYPES: dict[str, StepType] = {
-    "execute_tool": "tool",
-    "tools/call": "tool",
-    "TOOL": "tool",
-    "chat": "model",
-    "text_completion": "model",
-    "generate_content": "model",
-    "embeddings": "model",
-    "LLM": "model",
-    "EMBEDDING": "model",
-    "retrieval": "retrieval",
-    "RETRIEVER": "retrieval",
-    "plan": "plan",
+_OPERATIONS: dict[StepType, tuple[str, ...]] = {
+    "tool": ("execute_tool", "tools/call", "TOOL"),
+    "model": ("chat", "text_completion", "generate_content", "embeddings", "LLM", "EMBEDDING"),
+    "retrieval": ("retrieval", "RETRIEVER"),
+    "plan": ("plan",),
 }
+_TYPES = {operation: type for type, operations in _OPERATIONS.items() for operation in operations}
 _AGENT_OPERATIONS = ("invoke_agent", "invoke_workflow", "create_agent", "AGENT", "CHAIN")
 
 
-READ_ATTRIBUTES = frozenset(
-    """
-    gen_ai.operation.name mcp.method.name openinference.span.kind gen_ai.agent.name agent.name gen_ai.workflow.name
-    gen_ai.agent.version gen_ai.conversation.id session.id mcp.session.id input.value output.value gen_ai.request.model
-    gen_ai.response.model llm.model_name gen_ai.tool.name tool.name mcp.tool.name gen_ai.tool.call.arguments
-    gen_ai.tool.call.result mcp.server.name server.address error.type exception.type exception.message
-    http.response.status_code mulligan.operation.id gen_ai.tool.call.id tool.id service.name service.version
-    deployment.environment.name deployment.environment gen_ai.usage.input_tokens gen_ai.usage.output_tokens
-    llm.token_count.prompt llm.token_count.completion
-    """.split()
-)
+_ATTRIBUTES = {
+    "operation": ("gen_ai.operation.name", "mcp.method.name", "openinference.span.kind"),
+    "agent": ("gen_ai.agent.name", "agent.name", "gen_ai.workflow.name"),
+    "agent_version": ("gen_ai.agent.version",),
+    "session": ("gen_ai.conversation.id", "session.id", "mcp.session.id"),
+    "context": ("input.value",),
+    "model": ("gen_ai.request.model", "gen_ai.response.model", "llm.model_name"),
+    "tool": ("gen_ai.tool.name", "tool.name", "mcp.tool.name"),
+    "server": ("mcp.server.name", "server.address"),
+    "call_id": ("mulligan.operation.id", "gen_ai.tool.call.id", "tool.id"),
+    "arguments": ("gen_ai.tool.call.arguments", "input.value"),
+    "result": ("gen_ai.tool.call.result", "output.value"),
+    "error": ("exception.message", "gen_ai.tool.call.result", "output.value"),
+    "error_class": ("error.type", "exception.type"),
+    "status": ("http.response.status_code", "error.type"),
+    "input_tokens": ("gen_ai.usage.input_tokens", "llm.token_count.prompt"),
+    "output_tokens": ("gen_ai.usage.output_tokens", "llm.token_count.completion"),
+    "service": ("service.name",),
+    "service_version": ("service.version",),
+    "environment": ("deployment.environment.name", "deployment.environment"),
+}
+"""Attributes of spans, exceptions and resources by their meaning, the preferred name first."""
+READ_ATTRIBUTES = frozenset(name for names in _ATTRIBUTES.values() for name in names)
 """The attributes that are read. Other readers may skip all others."""
 
 
@@ -69,13 +74,13 @@ class Span(msgspec.Struct, gc=False):
     resource: dict[str, Any] = {}
 
 
-class _Value(msgspec.Struct, gc=False):
-    text: str | None = msgspec.field(default=None, name="stringValue")
-    flag: bool | None = msgspec.field(default=None, name="boolValue")
-    integer: Any = msgspec.field(default=None, name="intValue")
-    number: Any = msgspec.field(default=None, name="doubleValue")
-    items: Any = msgspec.field(default=None, name="arrayValue")
-    fields: Any = msgspec.field(default=None, name="kvlistValue")
+class _Value(msgspec.Struct, gc=False, rename="camel"):
+    string_value: str | None = None
+    bool_value: bool | None = None
+    int_value: Any = None
+    double_value: Any = None
+    array_value: Any = None
+    kvlist_value: Any = None
 
 
 class _Attribute(msgspec.Struct, gc=False):
@@ -93,16 +98,32 @@ class _Status(msgspec.Struct, gc=False):
     message: str = ""
 
 
-class _JsonSpan(msgspec.Struct, gc=False):
-    trace: str = msgspec.field(default="", name="traceId")
-    id: str = msgspec.field(default="", name="spanId")
-    parent: str | None = msgspec.field(default=None, name="parentSpanId")
+class _JsonSpan(msgspec.Struct, gc=False, rename="camel"):
+    trace_id: str = ""
+    span_id: str = ""
+    parent_span_id: str | None = None
     name: str = ""
-    start: Any = msgspec.field(default=0, name="startTimeUnixNano")
-    end: Any = msgspec.field(default=0, name="endTimeUnixNano")
+    start_time_unix_nano: Any = 0
+    end_time_unix_nano: Any = 0
     attributes: list[_Attribute] = []
     events: list[_SpanEvent] = []
     status: _Status | None = None
+
+    def to_span(self, resource: dict[str, Any]) -> Span:
+        status = self.status or _Status()
+        return Span(
+            trace=self.trace_id,
+            id=self.span_id,
+            parent=self.parent_span_id or "",
+            name=self.name,
+            start=_parse_integer(self.start_time_unix_nano),
+            end=_parse_integer(self.end_time_unix_nano),
+            facts=_attributes(self.attributes),
+            has_failed=status.code in (2, "2", "STATUS_CODE_ERROR"),
+            message=status.message,
+            events=[(event.name, _attributes(event.attributes)) for event in self.events],
+            resource=resource,
+        )
 
 
 class _ScopeSpans(msgspec.Struct, gc=False):
@@ -113,37 +134,20 @@ class _Resource(msgspec.Struct, gc=False):
     attributes: list[_Attribute] = []
 
 
-class _ResourceSpans(msgspec.Struct, gc=False):
+class _ResourceSpans(msgspec.Struct, gc=False, rename="camel"):
     resource: _Resource | None = None
-    scopes: list[_ScopeSpans] = msgspec.field(default_factory=list, name="scopeSpans")
+    scope_spans: list[_ScopeSpans] = []
 
 
-class _TraceExport(msgspec.Struct, gc=False):
-    spans: list[_ResourceSpans] = msgspec.field(name="resourceSpans")
+class _TraceExport(msgspec.Struct, gc=False, rename="camel"):
+    resource_spans: list[_ResourceSpans]
 
     def __iter__(self) -> Iterator[Span]:
-        for group in self.spans:
+        for group in self.resource_spans:
             resource = _attributes(group.resource.attributes) if group.resource else {}
-            for scope in group.scopes:
+            for scope in group.scope_spans:
                 for span in scope.spans:
-                    yield _span(span, resource)
-
-
-def _span(span: _JsonSpan, resource: dict[str, Any]) -> Span:
-    status = span.status
-    return Span(
-        span.trace,
-        span.id,
-        span.parent or "",
-        span.name,
-        _nanoseconds(span.start),
-        _nanoseconds(span.end),
-        _attributes(span.attributes),
-        status is not None and status.code in (2, "2", "STATUS_CODE_ERROR"),
-        status.message if status is not None else "",
-        [(event.name, _attributes(event.attributes)) for event in span.events],
-        resource,
-    )
+                    yield span.to_span(resource)
 
 
 _decoder = msgspec.json.Decoder(_TraceExport)
@@ -161,7 +165,7 @@ def recognizes(head: bytes) -> bool:
 def read(lines: LogLines, state: ReaderState) -> Iterator[History]:
     traces: dict[str, list[Span]] = {}
     span_count = 0
-    for export in _exports(lines, state):
+    for export in state.decode_document(lines, _decoder):
         for span in export:
             traces.setdefault(span.trace, []).append(span)
             span_count += 1
@@ -174,32 +178,11 @@ def read(lines: LogLines, state: ReaderState) -> Iterator[History]:
         yield from _build_histories(trace, trace_spans, state)
 
 
-def _exports(lines: LogLines, state: ReaderState) -> Iterator[_TraceExport]:
-    """Yield one export per line, or one document that spans several lines."""
-    for number, line in enumerate(lines):
-        state.line_count += 1
-        export = decode_line(line, _decoder)
-        if export is not None:
-            yield export
-            continue
-        if number == 0:
-            data = lines.read_all()
-            export = decode_line(data, _decoder) if data else None
-            if export is not None:
-                yield export
-                return
-            lines.head(0)
-            next(iter(lines), None)
-        state.unrecognized_lines += 1
-
-
 def _build_histories(trace: str, trace_spans: list[Span], state: ReaderState) -> Iterator[History]:
     run = Trace(state, trace)
     for span in sort_spans(trace_spans):
         run.add(span)
-    history = run.builder.build_history()
-    if history is not None:
-        yield history
+    yield from run.builder.build_histories()
 
 
 def sort_spans(trace_spans: list[Span]) -> list[Span]:
@@ -228,7 +211,7 @@ class Trace:
         started, ended = span.start // 1_000_000, span.end // 1_000_000
         run.note_time(started)
         run.note_time(ended)
-        operation = _first_text(facts, "gen_ai.operation.name", "mcp.method.name", "openinference.span.kind") or ""
+        operation = _find_text(facts, "operation") or ""
         type = _TYPES.get(operation) or _TYPES.get(span.name.partition(" ")[0])
         if type is None:
             if operation in _AGENT_OPERATIONS or not span.parent:
@@ -240,21 +223,22 @@ class Trace:
         if type == "model":
             run.model = name
         key = _call_key(span, type, name)
-        arguments, failure = _arguments_and_failure(span, type, name, self._state)
+        arguments: Any = None
+        if type != "model":
+            arguments = parse_json(_find_text(facts, "arguments"))
+        failure = _classify(span, type, name, arguments, self._state)
+        arguments = bound_arguments(arguments)
         before = self.last.get(key)
         call, attempt, recovery = self.seq, 1, None
         if before is not None and before.has_failed and before.name == name:
             argument_changes = diff_arguments(before.arguments, arguments)
             backoff_seconds = max(0.0, (started - before.started_at) / 1000 - before.duration_seconds)
-            recovery = Recovery(
-                remedy=Remedy.REPAIR if argument_changes else Remedy.RETRY,
-                backoff_seconds=backoff_seconds,
-                changes=argument_changes,
-            )
+            remedy = Remedy.REPAIR if argument_changes else Remedy.RETRY
+            recovery = Recovery(remedy=remedy, backoff_seconds=backoff_seconds, changes=argument_changes)
             call, attempt = before.call, before.attempt + 1
         result = None
         if self._state.keeps_results and failure is None and type != "model":
-            result = bound_arguments(_parse_json(_first_text(facts, "gen_ai.tool.call.result", "output.value")))
+            result = bound_arguments(parse_json(_find_text(facts, "result")))
         step = Step(
             run=run.id,
             seq=self.seq,
@@ -262,7 +246,7 @@ class Trace:
             attempt=attempt,
             type=type,
             name=name,
-            server=_first_text(facts, "mcp.server.name", "server.address"),
+            server=_find_text(facts, "server"),
             arguments=arguments,
             outcome="success" if failure is None else "failure" if failure.is_failure else "cancelled",
             result=result,
@@ -281,14 +265,10 @@ class Trace:
 
 def _call_key(span: Span, type: str, name: str) -> str:
     """Return a short key that the attempts of one call share."""
-    facts = span.facts
-    for mark in _CALL_ID_ATTRIBUTES:
-        if mark in facts and isinstance(id := facts[mark], str):
+    for mark in _ATTRIBUTES["call_id"]:
+        if mark in span.facts and isinstance(id := span.facts[mark], str):
             return _hash_key(f"{mark}\n{id}")
     return _parent_key(span.parent, type, name)
-
-
-_CALL_ID_ATTRIBUTES = ("mulligan.operation.id", "gen_ai.tool.call.id", "tool.id")
 
 
 @lru_cache(maxsize=1024)
@@ -311,102 +291,73 @@ def encode_id(id: str) -> str:
 
 def _apply_run_span(span: Span, run: RunBuilder) -> None:
     facts, resource = span.facts, span.resource
-    agent = _first_text(facts, "gen_ai.agent.name", "agent.name", "gen_ai.workflow.name")
     if not span.parent or run.agent == NAME:
-        run.agent = agent or _first_text(resource, "service.name") or run.agent
-        run.version = _first_text(facts, "gen_ai.agent.version") or _first_text(resource, "service.version")
-        run.environment = _first_text(resource, "deployment.environment.name", "deployment.environment")
-        run.session = _first_text(facts, "gen_ai.conversation.id", "session.id", "mcp.session.id") or run.session
-        run.set_context(_first_text(facts, "input.value") or "")
+        run.agent = _find_text(facts, "agent") or _find_text(resource, "service") or run.agent
+        run.version = _find_text(facts, "agent_version") or _find_text(resource, "service_version")
+        run.environment = _find_text(resource, "environment")
+        run.session = _find_text(facts, "session") or run.session
+        run.set_context(_find_text(facts, "context") or "")
     if not span.parent and span.has_failed:
         run.has_raised = True
 
 
 def _name(span: Span, type: StepType) -> str:
-    facts = span.facts
     if type == "model":
-        return _first_text(facts, "gen_ai.request.model", "gen_ai.response.model", "llm.model_name") or "model"
-    return (
-        _first_text(facts, "gen_ai.tool.name", "tool.name", "mcp.tool.name") or span.name.partition(" ")[2] or span.name
-    )
+        return _find_text(span.facts, "model") or "model"
+    return _find_text(span.facts, "tool") or span.name.partition(" ")[2] or span.name
 
 
-def _arguments_and_failure(span: Span, type: StepType, name: str, state: ReaderState) -> tuple[Any, Failure | None]:
-    """Return the shortened arguments of a call and its failure."""
-    facts = span.facts
-    arguments = (
-        _parse_json(_first_text(facts, "gen_ai.tool.call.arguments", "input.value")) if type != "model" else None
-    )
+def _classify(span: Span, type: StepType, name: str, arguments: Any, state: ReaderState) -> Failure | None:
     if not span.has_failed:
-        return bound_arguments(arguments), None
-    message, kind = _error_text_and_class(span)
-    failure = state.classify(
-        text=message,
+        return None
+    text, exception = _error_text_and_class(span)
+    return state.classify(
+        text=text,
         tool=name,
         source=type,
         is_error=True,
         arguments=arguments if isinstance(arguments, dict) else None,
-        exception=kind,
-        status=_status(facts),
+        exception=exception,
+        status=_status(span.facts),
     )
-    return bound_arguments(arguments), failure
 
 
 def _error_text_and_class(span: Span) -> tuple[str, str | None]:
     """Return the error text of a failed span and the class of its exception."""
-    facts, text = span.facts, span.message
-    kind = _first_text(facts, "error.type", "exception.type")
+    text, kind = span.message, _find_text(span.facts, "error_class")
     for name, attributes in span.events:
         if name == "exception":
-            text = _first_text(attributes, "exception.message") or text
-            kind = _first_text(attributes, "exception.type") or kind
-    if not text:
-        text = _first_text(facts, "exception.message", "gen_ai.tool.call.result", "output.value") or kind or ""
+            text = _find_text(attributes, "error") or text
+            kind = _find_text(attributes, "error_class") or kind
+    text = text or _find_text(span.facts, "error") or kind or ""
     is_class = bool(kind) and ("." in str(kind) or (str(kind).isidentifier() and str(kind)[:1].isupper()))
     return text[:16_384], kind if is_class else None
 
 
 def _status(facts: dict[str, Any]) -> int | None:
-    status = facts.get("http.response.status_code", facts.get("error.type"))
+    status = next((facts[name] for name in _ATTRIBUTES["status"] if name in facts), None)
     status = int(status) if isinstance(status, str) and status.isdigit() and len(status) == 3 else status
     return status if isinstance(status, int) and 400 <= status < 600 else None
 
 
 def _tokens(facts: dict[str, Any]) -> dict[str, int] | None:
     counts = {}
-    for name, attribute, fallback_attribute in _TOKEN_ATTRIBUTES:
-        count = facts.get(attribute)
-        if type(count) is not int:
-            count = facts.get(fallback_attribute)
-        if type(count) is int and 0 < count < 2**40:
+    for name in ("input", "output"):
+        candidates = (facts.get(attribute) for attribute in _ATTRIBUTES[f"{name}_tokens"])
+        count = next((candidate for candidate in candidates if type(candidate) is int), 0)
+        if 0 < count < 2**40:
             counts[name] = count
     return counts or None
 
 
-_TOKEN_ATTRIBUTES = (
-    ("input", "gen_ai.usage.input_tokens", "llm.token_count.prompt"),
-    ("output", "gen_ai.usage.output_tokens", "llm.token_count.completion"),
-)
-
-
-def _parse_json(raw: Any) -> Any:
-    if isinstance(raw, str) and raw[:1] in ("{", "["):
-        value = decode_line(raw.encode("utf-8", "replace"), _any)
-        return value if value is not None else raw
-    return raw
-
-
-_any: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
-
-
-def _first_text(facts: dict[str, Any], *names: str) -> str | None:
-    for name in names:
+def _find_text(facts: dict[str, Any], meaning: str) -> str | None:
+    for name in _ATTRIBUTES[meaning]:
         if name in facts and (value := facts[name]) and isinstance(value, str):
             return value
     return None
 
 
-def _nanoseconds(value: Any) -> int:
+def _parse_integer(value: Any) -> int:
     try:
         return max(0, min(int(value), 2**63 - 1))
     except (TypeError, ValueError, OverflowError):
@@ -416,17 +367,13 @@ def _nanoseconds(value: Any) -> int:
 def _attributes(attributes: list[_Attribute]) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     for attribute in attributes:
-        value = attribute.value
-        if value is None:
+        if (value := attribute.value) is None:
             continue
-        if value.text is not None:
-            facts[attribute.key] = value.text
-        elif value.flag is not None:
-            facts[attribute.key] = value.flag
-        elif value.integer is not None:
-            facts[attribute.key] = _nanoseconds(value.integer)
-        elif value.number is not None:
-            facts[attribute.key] = value.number
+        if value.string_value is not None:
+            facts[attribute.key] = value.string_value
+        elif value.int_value is not None:
+            facts[attribute.key] = _parse_integer(value.int_value)
         else:
-            facts[attribute.key] = value.items if value.items is not None else value.fields
+            others = (value.bool_value, value.double_value, value.array_value, value.kvlist_value)
+            facts[attribute.key] = next((other for other in others if other is not None), None)
     return facts

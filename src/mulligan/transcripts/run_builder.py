@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from pathlib import PurePath
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -20,7 +22,7 @@ from mulligan.core.failure import Failure
 from mulligan.core.links import link_recoveries
 from mulligan.core.records import Compaction, History, Outcome, Run, Step, StepType
 from mulligan.redaction.plain_data import escape_surrogates, to_plain_data, truncate_text
-from mulligan.transcripts.log_lines import decode_raw
+from mulligan.transcripts.log_lines import LogLines, decode_line, decode_raw, is_object
 
 FORMAT_KEY = "format"
 """The metadata key of a run for the log format."""
@@ -32,6 +34,10 @@ MAX_CALLS_WITH_ARGUMENTS = 20_000
 """Calls of a run whose arguments are kept. Later ones keep them only if they fail."""
 MAX_REMEMBERED_IDS = 1_000_000
 """Call ids that are remembered, to skip the copies that a resumed session has in its log."""
+MAX_ERROR_CHARS = 8192
+"""Characters of the error of a model that are classified."""
+
+T = TypeVar("T")
 
 
 class ReaderState:
@@ -62,27 +68,56 @@ class ReaderState:
             self._seen_ids.add(id_hash)
         return False
 
+    def decode_lines(
+        self, lines: LogLines, decoder: msgspec.json.Decoder[T], is_needed: Callable[[bytes], bool] | None = None
+    ) -> Iterator[T]:
+        """Yield the value of each line and count the others. Lines that are not needed are not decoded."""
+        for line in lines:
+            self.line_count += 1
+            if is_needed is not None and not is_needed(line):
+                self.unrecognized_lines += not is_object(line)
+            elif (value := decode_line(line, decoder)) is not None:
+                yield value
+            else:
+                self.unrecognized_lines += 1
 
+    def decode_document(self, lines: LogLines, decoder: msgspec.json.Decoder[T]) -> Iterator[T]:
+        """Yield the value of each line, or of the whole file if its first line has none."""
+        for number, line in enumerate(lines):
+            self.line_count += 1
+            value = decode_line(line, decoder)
+            if value is None and number == 0:
+                data = lines.read_all()
+                value = decode_line(data, decoder) if data else None
+                if value is not None:
+                    yield value
+                    return
+                lines.head(0)  # not a document: continue after the first line
+                next(iter(lines), None)
+            if value is not None:
+                yield value
+            else:
+                self.unrecognized_lines += 1
+
+
+@dataclass(slots=True)
 class _Pending:
-    __slots__ = ("arguments", "name", "seq", "server", "started", "type")
-
-    def __init__(self, seq: int, name: str, type: StepType, server: str | None, arguments: Any, started: int) -> None:
-        self.seq = seq
-        self.name = name
-        self.type = type
-        self.server = server
-        self.arguments = arguments
-        self.started = started
+    seq: int
+    name: str
+    type: StepType
+    server: str | None
+    arguments: Any
+    started: int
 
 
 class RunBuilder:
     """Builds one run from a log. `key` identifies it: reading the same log again gives the same run id."""
 
-    def __init__(self, state: ReaderState, format: str, *key: str, agent: str = "", id: str | None = None) -> None:
+    def __init__(self, state: ReaderState, format: str, *key: str) -> None:
         self._state = state
         self.format = format
-        self.id = id or derive_run_id(format, *key)
-        self.agent = agent or format
+        self.id = derive_run_id(format, *key)
+        self.agent = format
         self.version: str | None = None
         self.session: str | None = key[0] if key else None
         self.parent: str | None = None
@@ -121,17 +156,17 @@ class RunBuilder:
         if not self.context and text and not text.startswith(("<", "Caveat:")):
             self.context = text[:MAX_CONTEXT_CHARS].strip()
 
+    def set_project(self, folder: str | None) -> None:
+        """Name the project after the last part of its folder, of any operating system."""
+        self.project = PurePath(folder.replace("\\", "/")).name if folder else ""
+
     def start_call(
-        self,
-        id: str,
-        name: str,
-        arguments: Any,
-        timestamp: int = 0,
-        *,
-        type: StepType = "tool",
-        server: str | None = None,
+        self, id: str, name: str, arguments: Any, timestamp: int = 0, type: StepType = "tool", server: str | None = None
     ) -> None:
-        """Start a call. It becomes a step when its result is read."""
+        """Start a call, of a server if it is named `mcp__SERVER__TOOL`. It becomes a step when its result is read."""
+        if server is None and name.startswith("mcp__"):
+            server, _, tool = name[5:].partition("__")
+            name, server = (tool, server) if server and tool else (name, None)
         self._seq += 1
         self.note_time(timestamp)
         self._pending[id] = _Pending(self._seq, name, type, server, arguments, timestamp)
@@ -148,30 +183,19 @@ class RunBuilder:
         self._pending.pop(id, None)
 
     def end_call(
-        self,
-        id: str,
-        answer: Any = None,
-        has_failed: bool = False,
-        timestamp: int = 0,
-        *,
-        seconds: float | None = None,
-        outcome: Outcome | None = None,
-        **evidence: Any,
-    ) -> bool:
-        """End a call with its result. Return whether the call was pending. `evidence` helps classify a failure."""
+        self, id: str, answer: Any = None, has_failed: bool = False, timestamp: int = 0, outcome: Outcome | None = None
+    ) -> None:
+        """End a pending call with its result, or with an outcome that the log states."""
         call = self._pending.pop(id, None)
         if call is None:
-            return False
+            return
         self.note_time(timestamp)
-        if seconds is None:
-            seconds = max(0, timestamp - call.started) / 1000 if timestamp and call.started else 0.0
         failure = None
         if has_failed and outcome is None:
-            failure = self._classify(call.type, call.name, call.arguments, answer, evidence)
+            failure = self._classify(call, _answer_text(answer))
             outcome = outcome_of(failure)
             self._has_failed = self._has_failed or outcome == "failure"
         is_held = outcome not in (None, "success") or len(self._steps) < MAX_CALLS_WITH_ARGUMENTS
-        result = _answer_text(answer) if self._state.keeps_results and failure is None and answer is not None else None
         step = Step(
             run=self.id,
             seq=call.seq,
@@ -181,15 +205,14 @@ class RunBuilder:
             server=call.server,
             arguments=bound_arguments(call.arguments) if is_held else None,
             outcome=outcome or "success",
-            result=result,
+            result=_answer_text(answer) if self._state.keeps_results and not failure and answer is not None else None,
             started_at=call.started,
-            duration_seconds=seconds,
+            duration_seconds=max(0, timestamp - call.started) / 1000 if timestamp and call.started else 0.0,
             failure=failure,
         )
         self._steps.append(step)
         if failure is not None and self._state.on_failure is not None:
             self._state.on_failure(id, step)
-        return True
 
     def add_step(self, step: Step, timestamp: int = 0) -> None:
         """Add a step that the log holds completely."""
@@ -199,28 +222,17 @@ class RunBuilder:
         self._has_failed = self._has_failed or step.has_failed
         self._steps.append(step)
 
-    def _classify(self, type: StepType, name: str, arguments: Any, answer: Any, evidence: Mapping[str, Any]) -> Failure:
-        text = _answer_text(answer)
-        failure = self._state.classify(
-            text=text,
-            tool=name,
-            source=type,
-            is_error=True,
-            arguments=arguments if isinstance(arguments, dict) else None,
-            **evidence,
-        )
-        if len(failure.detail) > MAX_VALUE_CHARS:
-            failure = msgspec.structs.replace(
-                failure, detail=truncate_text(failure.detail, MAX_VALUE_CHARS * 3 // 4, MAX_VALUE_CHARS // 4)
-            )
-        return failure
+    def _classify(self, call: _Pending, text: str) -> Failure:
+        arguments = call.arguments if isinstance(call.arguments, dict) else None
+        failure = self._state.classify(text=text, tool=call.name, source=call.type, is_error=True, arguments=arguments)
+        return msgspec.structs.replace(failure, detail=_shorten(failure.detail))
 
-    def model_failed(self, text: str, timestamp: int = 0, **evidence: Any) -> None:
+    def model_failed(self, text: str, timestamp: int = 0) -> None:
         """Add a failed model call. The model's next answer recovers it."""
         name = self._awaits_model or self.model or "model"
         id = f"model {self._seq}"
         self.start_call(id, name, None, timestamp, type="model")
-        self.end_call(id, text, True, timestamp, **evidence)
+        self.end_call(id, text[:MAX_ERROR_CHARS], True, timestamp)
         self._awaits_model = name
 
     def model_answered(self, timestamp: int = 0) -> None:
@@ -233,22 +245,18 @@ class RunBuilder:
     def add_compaction(self, timestamp: int, reason: str = "", tokens: int | None = None) -> None:
         """Add a compaction. Some logs record it twice in a row."""
         self.note_time(timestamp)
-        if not timestamp or (self._compactions and self._compactions[-1].steps == self._seq):
-            return
-        self._compactions.append(
-            Compaction(
-                run=self.id, session=self.session, at=timestamp, reason=reason, steps=self._seq, tokens_before=tokens
-            )
-        )
+        if timestamp and not (self._compactions and self._compactions[-1].steps == self._seq):
+            compaction = Compaction(run=self.id, session=self.session, at=timestamp, reason=reason, steps=self._seq)
+            self._compactions.append(msgspec.structs.replace(compaction, tokens_before=tokens))
 
-    def build_history(self) -> History | None:
-        """Build the run so far; None if it has no calls."""
+    def build_histories(self) -> Iterator[History]:
+        """Build the run so far. Yield nothing if it has no calls."""
         if not self._steps:
-            return None
+            return
         steps = sorted(self._steps, key=lambda step: step.seq)
         run = self.build_run()
         links = link_recoveries(steps, run) if self._has_failed else []
-        return History(run=run, steps=tuple(steps), links=tuple(links), compactions=tuple(self._compactions))
+        yield History(run=run, steps=tuple(steps), links=tuple(links), compactions=tuple(self._compactions))
 
     def build_run(self) -> Run:
         """Build the run record."""
@@ -275,15 +283,6 @@ def derive_run_id(*key: str) -> str:
     """Derive a run id from a key, the same whenever the same log is read."""
     digest = hashlib.sha256("\n".join(key).encode("utf-8", "replace")).digest()
     return f"run_{base64.b32encode(digest[:10]).decode().lower()}"
-
-
-def split_server(name: str) -> tuple[str, str | None]:
-    """Split `mcp__SERVER__TOOL` into tool and server."""
-    if name.startswith("mcp__"):
-        server, _, tool = name[5:].partition("__")
-        if server and tool:
-            return tool, server
-    return name, None
 
 
 def to_milliseconds(timestamp: object) -> int:
@@ -318,8 +317,8 @@ def bound_arguments(value: Any) -> Any:
 _SMALL_TYPES = frozenset({int, bool, type(None)})
 
 
-def _shorten(text: str) -> str:
-    return text if len(text) <= MAX_VALUE_CHARS else truncate_text(text, MAX_VALUE_CHARS * 3 // 4, MAX_VALUE_CHARS // 4)
+def _shorten(text: str, limit: int = MAX_VALUE_CHARS) -> str:
+    return text if len(text) <= limit else truncate_text(text, limit * 3 // 4, limit // 4)
 
 
 def _answer_text(answer: Any) -> str:
@@ -332,8 +331,13 @@ def _answer_text(answer: Any) -> str:
         return ""
     if not isinstance(answer, str):
         answer = msgspec.json.encode(to_plain_data(answer, chars=8 * MAX_VALUE_CHARS)).decode()
-    return _keep_ends(answer)
+    return _shorten(answer, 4 * MAX_VALUE_CHARS)
 
 
-def _keep_ends(text: str) -> str:
-    return text if len(text) <= 4 * MAX_VALUE_CHARS else truncate_text(text, 3 * MAX_VALUE_CHARS, MAX_VALUE_CHARS)
+def first_text(content: Any, skipped_prefixes: tuple[str, ...] = ()) -> str:
+    """Return the first text of a message, which may be a list of content blocks."""
+    content = decode_raw(content)
+    if isinstance(content, list):
+        texts = (block.get("text") if isinstance(block, dict) else block for block in content[:20])
+        return next((text for text in texts if isinstance(text, str) and not text.startswith(skipped_prefixes)), "")
+    return content if isinstance(content, str) else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -31,7 +32,7 @@ from mulligan.core.events import AnyEvent, RecoveryPlanned, StepEnded
 from mulligan.core.failure import StoreError
 from mulligan.core.records import Lesson
 from mulligan.prompt import Prompt
-from mulligan.report.run_text import format_duration, render_columns, to_line
+from mulligan.report.tables import format_duration, render_columns, to_line
 from mulligan.store import counters as counters_module
 from mulligan.store.base import DEFAULT_TENANT, LessonQuery, RunQuery
 from mulligan.store.counters import Cell
@@ -94,9 +95,8 @@ def demo(fast: bool, as_json: bool) -> None:
     click.echo(f"\n  {summary}: no payment was repeated after its timeout.")
     narrator.title("Next")
     command = _command()
-    click.echo(f"  {command} show {passes[-1].run[:12]} --store {store_path}")
-    click.echo(f"  {command} runs --store {store_path}")
-    click.echo(f"  {command} lessons --store {store_path}")
+    for words in (f"show {passes[-1].run[:12]}", "runs", "lessons"):
+        click.echo(f"  {command} {words} --store {store_path}")
     click.echo(f"  {command} serve --open --store {store_path}{_dashboard_hint()}")
     click.echo("\nIn your own code: put @mulligan.tool above a function, then run `mulligan runs`.")
 
@@ -108,13 +108,11 @@ def _demonstrate_lesson(
     tool = "search_docs"
     narrator.title("A fix that succeeded in three runs becomes a lesson")
     mulligan.flush()
-    store = open_store(str(store_path))
-    try:
+    with contextlib.closing(open_store(str(store_path))) as store:
         store.consolidate(DEFAULT_TENANT, now_ms())
-        lessons = store.lessons(DEFAULT_TENANT, LessonQuery(tool=tool, now=now_ms()))
-        if not lessons:
+        lesson = next(iter(store.lessons(DEFAULT_TENANT, LessonQuery(tool=tool, now=now_ms()))), None)
+        if lesson is None:
             return None, ""
-        lesson = lessons[0]
         narrator.say(f"       {lesson.id[:12]} {tool}: {to_line(lesson.correction, 90)}", fg="cyan")
         narrator.say(
             f"       succeeded in {lesson.successes} of {lesson.trials} runs; stays proposed until it is promoted "
@@ -122,19 +120,12 @@ def _demonstrate_lesson(
         )
         store.decide_lesson(DEFAULT_TENANT, lesson.id, "approve", now_ms())
         narrator.say("     > approved by the demo, as you would with: mulligan lessons approve", fg="yellow")
-    finally:
-        store.close()
     lesson_text = mulligan.render_lessons([tool])
     lesson_line = next((text_line for text_line in reversed(lesson_text.splitlines()) if "top_k" in text_line), "")
     narrator.title("Fourth run: the prompt starts with the lesson")
     narrator.say(f'     " {to_line(lesson_line, 160)}', fg="cyan")
-    run_pass(
-        mulligan,
-        tools_by_name,
-        build_informed_script(lesson_text),
-        "How long do deliveries take?",
-        narrator.narrate_call,
-    )
+    script = build_informed_script(lesson_text)
+    run_pass(mulligan, tools_by_name, script, "How long do deliveries take?", narrator.narrate_call)
     return lesson, lesson_line
 
 
@@ -207,16 +198,11 @@ class Narrator:
     def on_event(self, event: AnyEvent) -> None:
         match event:
             case StepEnded(step) if step.type == "tool" and step.failure is not None:
-                self.say(
-                    f"     x {step.failure.kind} after {format_duration(step.duration_seconds)}: "
-                    f"{to_line(step.failure.message, 80)}",
-                    fg="red",
-                )
+                duration = format_duration(step.duration_seconds)
+                self.say(f"     x {step.failure.kind} after {duration}: {to_line(step.failure.message, 80)}", fg="red")
             case StepEnded(step) if step.type == "tool":
-                self.say(
-                    f"     + succeeded in {format_duration(step.duration_seconds)}: {to_line(step.result, 70)}",
-                    fg="green",
-                )
+                duration = format_duration(step.duration_seconds)
+                self.say(f"     + succeeded in {duration}: {to_line(step.result, 70)}", fg="green")
                 if step.recovery is not None and step.recovery.changes:
                     self.say(f'     " {Prompt().note(step.name, step.recovery.changes)}', fg="cyan")
             case RecoveryPlanned(_, recovery) if recovery.changes:
@@ -226,8 +212,6 @@ class Narrator:
                 self.say(f"     > repair: {change_text} ({recovery.confidence:.0%} confidence)", fg="yellow")
             case RecoveryPlanned(_, recovery):
                 self.say(f"     > retry after a backoff of {format_duration(recovery.backoff_seconds)}", fg="yellow")
-            case _:
-                return
 
     def print_answer(self, result: PassResult) -> None:
         self.say(f"\n     The agent's answer: {result.answer}  [{result.run[:12]} {result.status}]")
@@ -266,8 +250,8 @@ def _facts(result: PassResult, counters: Cell) -> dict[str, Any]:
         "turns": result.turns,
         "failed_attempts": _failed_attempts(counters),
         "recovered": counters.recovered,
-        "unrecovered": counters.given_up,
-        "backoff_seconds": counters.waited / 1e6,
+        "unrecovered": counters.unrecovered,
+        "backoff_seconds": counters.backoff_micros / 1e6,
         "kinds": {kind: kind_counters.failures for kind, kind_counters in counters.kinds.items()},
     }
 

@@ -1,6 +1,6 @@
 """Local HTTP service that fails in five ways, and the agent's tools that call it.
 
-The service is real, so the demo can count which requests were repeated.
+The service is real, so the demo can count the payments that were repeated.
 """
 
 from __future__ import annotations
@@ -28,18 +28,16 @@ ANSWER_TIMEOUT_SECONDS = 30.0
 
 
 class DemoService:
-    """HTTP service of the demo. It records its requests and payments."""
+    """HTTP service of the demo. It records its payments."""
 
     def __init__(self) -> None:
         self.payments: list[str] = []
-        self.requests: list[str] = []
         self._busy: set[str] = set()
         self._release = threading.Event()
         service = self
 
         class RequestHandler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                service.requests.append(self.path)
                 service.answer(self)
 
             do_POST = do_GET  # noqa: N815 - the name is http.server's
