@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0.dev0"
 
-_LAZY_CLASSES = {
+_MODULES_OF_CLASSES = {
     "AgentError": "core.failure",
     "Event": "core.events",
     "Failure": "core.failure",
@@ -50,24 +50,6 @@ _LAZY_CLASSES = {
     "Remedy": "core.failure",
     "Store": "store.base",
 }
-_LAZY_FUNCTIONS = (
-    "configure",
-    "correcting",
-    "classify_error",
-    "flush",
-    "add_listener",
-    "loop",
-    "model",
-    "drain_notes",
-    "render_lessons",
-    "run",
-    "session",
-    "suggest",
-    "tool",
-    "turns",
-    "wrap_client",
-)
-
 __all__ = [
     "AgentError",
     "Event",
@@ -100,14 +82,12 @@ __all__ = [
 if not TYPE_CHECKING:  # Hidden from type checkers: with `__getattr__`, they would accept every misspelled name.
 
     def __getattr__(name):
+        if name not in __all__:
+            raise AttributeError(f"module 'mulligan' has no attribute {name!r}")
         import importlib  # the import system has loaded it already
 
-        if name in _LAZY_CLASSES:
-            value = getattr(importlib.import_module(f"mulligan.{_LAZY_CLASSES[name]}"), name)
-        elif name in _LAZY_FUNCTIONS:
-            value = getattr(importlib.import_module("mulligan.api").default, name)
-        else:
-            raise AttributeError(f"module 'mulligan' has no attribute {name!r}")
+        module = importlib.import_module(f"mulligan.{_MODULES_OF_CLASSES.get(name, 'api')}")
+        value = getattr(module if name in _MODULES_OF_CLASSES else module.default, name)
         globals()[name] = value
         return value
 

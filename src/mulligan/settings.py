@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -21,19 +21,29 @@ Learn = Literal["off", "tell", "repair"]
 
 POLICY_NAMES = Policy.__struct_fields__
 """Policy settings are set like all others: `attempts = 2`, `MULLIGAN_ATTEMPTS=2`."""
+STRICTNESS = {"level": ("shared", "local"), "record": ("off", "shape", "full"), "learn": ("off", "tell", "repair")}
+"""Settings that a project file can only tighten, the strictest value first."""
 NOT_FOR_PROJECTS = ("redact_ignore", "unredacted_arguments", "tools")
 """Settings that a project file cannot set. Its author is not the user: it may tighten redaction, never loosen it."""
-TOOL_RULES: dict[str, tuple[Any, ...]] = {
+
+
+def _is_list_of_strings(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+TOOL_CHOICES = {
     "effects": ("none", "idempotent", "once"),
-    "mode": ("observe", "suggest", "repair"),
-    "record": ("full", "shape", "off"),
-    "learn": ("off", "tell", "repair"),
-    "privileged": (list,),
-    "unprivileged": (list,),
-    "destructive": (bool,),
-    "timeout": (int, float),
+    "mode": get_args(Mode),
+    "record": get_args(Recording),
+    "learn": get_args(Learn),
 }
-"""The options of a tool, with their choices or types."""
+TOOL_TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "privileged": ("a list of strings", _is_list_of_strings),
+    "unprivileged": ("a list of strings", _is_list_of_strings),
+    "destructive": ("true or false", lambda value: isinstance(value, bool)),
+    "timeout": ("a number of seconds", lambda value: type(value) in (int, float) and 0 <= value < 1e9),
+}
+"""Options of a tool with choices, and the others with their type and check."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,51 +130,45 @@ def load_settings(
     `of_user` is for hooks, proxy and `mulligan mcp`, which other programs start in any folder: it ignores project
     files, and the mode is suggest unless the user sets another.
     """
-    environ = os.environ if environment is None else environment
-    merged: dict[str, Any] = {}
     user = user_file if user_file is not None else config_folder() / "mulligan.toml"
-    merged.update(_check_values(_read_toml(user), str(user)))
+    merged = _check_values(_read_toml(user), str(user))
     project = None if of_user else _find_project_file(folder if folder is not None else _current_folder())
     if project is not None:
         path, values = project
-        values = _check_values(values, str(path))
-        for name in NOT_FOR_PROJECTS:
-            if name in values:
-                raise SettingsError(
-                    f"{path}: a project file cannot set {name}, which would weaken redaction or safety. Set it in "
-                    f"{user} or as MULLIGAN_{name.upper()}."
-                )
-        is_remote_store = values.get("store", "").lower().startswith(("http", "postgres"))
-        for name, is_elsewhere in (("store", is_remote_store), ("token", True)):
-            if name in values and is_elsewhere:
-                raise SettingsError(
-                    f"{path}: a project file cannot send records to a server. Set {name} in {user} or as "
-                    f"MULLIGAN_{name.upper()}."
-                )
-        orders = {"level": ("shared", "local"), "record": ("off", "shape", "full"), "learn": ("off", "tell", "repair")}
-        for name, strictest_first in orders.items():
-            order = strictest_first.index
-            if name in values and name in merged and order(values[name]) > order(merged[name]):
-                raise SettingsError(f"{path}: a project file cannot loosen {name}. Remove the line, or edit {user}.")
-        if values.get("learn") == "repair" and merged.get("learn") != "repair":
-            raise SettingsError(
-                f'{path}: a project file cannot set learn = "repair", which runs calls that memory suggests. '
-                f"Set it in {user} or as MULLIGAN_LEARN."
-            )
-        if values.get("level") == "local":
-            del values["level"]  # the store may require shared, and a project cannot loosen that either
-        for name in ("redact_names", "redact_patterns"):
-            if name in values:
-                values[name] = (*merged.get(name, ()), *values[name])
-        _merge_tables(merged, values)
-        merged.update(values)
-    merged.update(_check_values(dict(_from_environment(environ)), "the environment"))
-    values, policy = check_overrides(arguments or {})
-    _merge_tables(merged, values)
-    merged.update(values)
+        _merge(merged, _check_project(_check_values(values, str(path)), merged, path, user))
+    environ = os.environ if environment is None else environment
+    merged |= _check_values(dict(_from_environment(environ)), "the environment")
+    overrides, policy = check_overrides(arguments or {})
+    _merge(merged, overrides)
     if of_user:
         merged.setdefault("mode", "suggest")
     return _build_settings(merged, policy)
+
+
+def _check_project(values: dict[str, Any], user_values: Mapping[str, Any], path: Path, user: Path) -> dict[str, Any]:
+    """Return the settings of a project file. Raise `SettingsError` if it loosens what protects the user."""
+
+    def reject(name: str, reason: str, change: str = "") -> None:
+        change = change or f"Set {name} in {user} or as MULLIGAN_{name.upper()}."
+        raise SettingsError(f"{path}: a project file cannot {reason}. {change}")
+
+    for name in NOT_FOR_PROJECTS:
+        if name in values:
+            reject(name, f"set {name}, which would weaken redaction or safety")
+    if "token" in values or values.get("store", "").lower().startswith(("http", "postgres")):
+        reject("token" if "token" in values else "store", "send records to a server")
+    for name, strictest_first in STRICTNESS.items():
+        order = strictest_first.index
+        if name in values and name in user_values and order(values[name]) > order(user_values[name]):
+            reject(name, f"loosen {name}", f"Remove the line, or edit {user}.")
+    if values.get("learn") == "repair" and user_values.get("learn") != "repair":
+        reject("learn", 'set learn = "repair", which runs calls that memory suggests')
+    if values.get("level") == "local":
+        del values["level"]  # the store may require shared, and a project cannot loosen that either
+    for name in ("redact_names", "redact_patterns"):
+        if name in values:
+            values[name] = (*user_values.get(name, ()), *values[name])
+    return values
 
 
 def check_overrides(arguments: Mapping[str, Any], where: str = "configure") -> tuple[dict[str, Any], Policy | None]:
@@ -179,23 +183,21 @@ def check_overrides(arguments: Mapping[str, Any], where: str = "configure") -> t
     return _check_values(overrides, where), policy
 
 
-def _merge_tables(merged: Mapping[str, Any], values: dict[str, Any]) -> None:
-    """Add kinds, rules and tools to the existing ones. Rules of the more specific source run first."""
-    if "kinds" in values:
-        values["kinds"] = {**merged.get("kinds", {}), **values["kinds"]}
+def _merge(merged: dict[str, Any], values: dict[str, Any]) -> None:
+    """Add the values of a more specific source. Its rules run before the existing ones, its tables are added."""
+    for name in ("kinds", "tools"):
+        if name in values:
+            values[name] = {**merged.get(name, {}), **values[name]}
     if "rules" in values:
         values["rules"] = (*values["rules"], *merged.get("rules", ()))
-    if "tools" in values:
-        values["tools"] = {**merged.get("tools", {}), **values["tools"]}
+    merged.update(values)
 
 
 def _build_settings(merged: dict[str, Any], policy: Policy | None) -> Settings:
     fields = {name: merged.pop(name) for name in POLICY_NAMES if name in merged}
-    if policy is None:
-        policy = Policy(**fields)
     if merged.get("store", "").lower().startswith("postgres"):
         merged.setdefault("level", "shared")  # several people read such a store (SAFETY 3)
-    return Settings(**merged, policy=policy)
+    return Settings(**merged, policy=policy or Policy(**fields))
 
 
 def _check_values(values: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -203,16 +205,14 @@ def _check_values(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _check_value(name: str, value: Any, where: str) -> Any:
-    if name == "kinds" and isinstance(value, Mapping):
-        return dict(value)
     if name == "rules" and isinstance(value, list | tuple):
         return tuple(value)
-    if name == "tools" and isinstance(value, Mapping):
-        return {tool: _check_tool_options(tool, rule, where) for tool, rule in value.items()}
+    if name in ("kinds", "tools") and isinstance(value, Mapping):
+        is_tools = name == "tools"
+        return {key: _check_tool_options(key, item, where) if is_tools else item for key, item in value.items()}
     if name in TABLE_NAMES:
-        raise SettingsError(
-            f"{where}: {name} must be a {'list of tables' if name == 'rules' else 'table'}, got {value!r}."
-        )
+        description = "a list of tables" if name == "rules" else "a table"
+        raise SettingsError(f"{where}: {name} must be {description}, got {value!r}.")
     if name not in SETTING_NAMES:
         import difflib  # lazy: needed only for errors
 
@@ -220,11 +220,11 @@ def _check_value(name: str, value: Any, where: str) -> Any:
         near = difflib.get_close_matches(name, setting_names, n=1)
         suggestion = f"Did you mean {near[0]}?" if near else f"Available settings: {', '.join(setting_names)}."
         raise SettingsError(f"{where}: unknown setting {name!r}. {suggestion}")
-    kind = _CONVERTERS[name]
+    convert, description = _CONVERTERS[name]
     try:
-        converted = kind(value)
-    except (TypeError, ValueError):
-        raise SettingsError(f"{where}: {name} must be {_TYPE_DESCRIPTIONS[kind]}, got {value!r}.") from None
+        converted = convert(value)
+    except (TypeError, ValueError, KeyError):
+        raise SettingsError(f"{where}: {name} must be {description}, got {value!r}.") from None
     try:
         _build_settings({name: converted}, None)  # checked alone, so that the error names the source of the value
     except SettingsError as error:
@@ -238,23 +238,18 @@ def _check_tool_options(tool: str, rule: Any, where: str) -> dict[str, Any]:
     if not isinstance(rule, Mapping):
         raise SettingsError(f"{location} must be a table, got {rule!r}.")
     for name, value in rule.items():
-        choices = TOOL_RULES.get(name)
-        if choices is None:
-            raise SettingsError(f"{location}: unknown option {name!r}. Options: {', '.join(TOOL_RULES)}.")
-        if isinstance(choices[0], str):
+        if name in TOOL_CHOICES:
             try:
-                require_choice(name, value, choices)
+                require_choice(name, value, TOOL_CHOICES[name])
             except SettingsError as error:
                 raise SettingsError(f"{location}: {error}") from None
-        elif (
-            not isinstance(value, choices)
-            or (isinstance(value, bool) and bool not in choices)
-            or (choices[0] is int and not 0 <= value < 1e9)
-        ):
-            description = {list: "a list of strings", bool: "true or false"}.get(choices[0], "a number of seconds")
-            raise SettingsError(f"{location}: {name} must be {description}, got {value!r}.")
-        elif isinstance(value, list) and not all(isinstance(item, str) for item in value):
-            raise SettingsError(f"{location}: {name} must be a list of strings, got {value!r}.")
+        elif name in TOOL_TYPES:
+            description, is_valid = TOOL_TYPES[name]
+            if not is_valid(value):
+                raise SettingsError(f"{location}: {name} must be {description}, got {value!r}.")
+        else:
+            names = ", ".join((*TOOL_CHOICES, *TOOL_TYPES))
+            raise SettingsError(f"{location}: unknown option {name!r}. Options: {names}.")
     return dict(rule)
 
 
@@ -286,36 +281,22 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-def _parse_switch(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    return {
-        "true": True, "1": True, "on": True, "false": False, "0": False, "off": False, "": False,
-    }[_text(value).casefold()]  # fmt: skip
-
-
 def _boolean(value: Any) -> bool:
-    try:
-        return _parse_switch(value)
-    except KeyError:
-        raise ValueError from None
+    return value if isinstance(value, bool) else _SWITCHES[_text(value).casefold()]
 
 
-_TYPE_DESCRIPTIONS: dict[Any, str] = {
-    _text: "a string",
-    _texts: "a list of strings",
-    _integer: "an integer",
-    _number: "a number",
-    _boolean: "true or false",
+_SWITCHES = {"true": True, "1": True, "on": True, "false": False, "0": False, "off": False, "": False}
+_TYPES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "tuple[str, ...]": (_texts, "a list of strings"),
+    "int": (_integer, "an integer"),
+    "float": (_number, "a number"),
+    "bool": (_boolean, "true or false"),
 }
-_CONVERTERS: dict[str, Any] = {
-    **dict.fromkeys(("store", "token", "home", "agent", "environment", "mode", "record", "level"), _text),
-    **dict.fromkeys(("learn", "on_spiral"), _text),
-    **dict.fromkeys(("redact_names", "redact_patterns", "redact_ignore", "unredacted_arguments"), _texts),
-    **dict.fromkeys(("initial_backoff", "max_backoff", "min_confidence", "retry_budget_ratio"), _number),
-    **dict.fromkeys(("attempts", "max_run_retries", "retry_budget_burst", "max_identical_failures"), _integer),
-    **dict.fromkeys(("enabled", "circuit_breaker", "fsync"), _boolean),
+_CONVERTERS = {
+    name: _TYPES.get(annotation, (_text, "a string"))
+    for name, annotation in {**Settings.__annotations__, **Policy.__annotations__}.items()
 }
+"""Converter and description of each setting, by its annotation. All other types are strings with choices."""
 
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -353,7 +334,7 @@ def _find_project_file(folder: Path | None) -> tuple[Path, dict[str, Any]] | Non
             return project_file, _read_toml(project_file)
         pyproject_file = directory / "pyproject.toml"
         if _is_file(pyproject_file):
-            tools = _read_toml(pyproject_file).get("tool", {})
+            tools = _read_toml(pyproject_file, mention=b"mulligan").get("tool", {})
             if isinstance(tools, dict) and "mulligan" in tools:
                 if not isinstance(tools["mulligan"], dict):
                     raise SettingsError(
@@ -370,13 +351,16 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def _read_toml(path: Path, mention: bytes = b"") -> dict[str, Any]:
+    """Read a TOML file, unless it is missing or does not mention this name."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise SettingsError(f"Cannot read {path} ({error.strerror}).") from None
+    if mention not in data:
+        return {}
     import tomllib  # lazy: takes 10 ms, and most users have no file
 
     try:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from mulligan.hooks import fast_filter, main
+from mulligan.hooks import main, session_files
 
 
 def test_what_went_wrong_in_a_tool_is_kept_with_its_kind(agent):
@@ -240,7 +240,7 @@ def test_whatever_is_sent_nothing_is_said_and_nothing_leaves_the_folder(home, da
     try:
         said = main.handle_event("claude-code", data)
     except Exception as error:  # noqa: BLE001 - whatever it is
-        fast_filter.record_internal_error("claude-code", error)  # as main does
+        session_files.record_internal_error("claude-code", error)  # as main does
         said = b""
     assert said == b""
     assert set(home.parent.iterdir()) == before
@@ -258,11 +258,11 @@ def test_a_tool_whose_arguments_speak_of_tools_is_counted_right(agent):
     assert [each.name for each in agent.run().steps] == ["call"]
 
 
-def test_the_two_stages_agree_on_where_things_are(home, monkeypatch):
+def test_early_exit_and_settings_agree_on_the_folder(home, monkeypatch):
     from mulligan.settings import hook_folder
 
-    assert fast_filter.hooks_folder() == str(hook_folder())
+    assert session_files.hooks_folder() == str(hook_folder())
     monkeypatch.delenv("MULLIGAN_HOME")
-    assert fast_filter.hooks_folder() == str(hook_folder())
+    assert session_files.hooks_folder() == str(hook_folder())
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
-    assert fast_filter.hooks_folder() == str(hook_folder())
+    assert session_files.hooks_folder() == str(hook_folder())

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import mulligan
-from mulligan.cli.install import CLAUDE_CODE, CODEX, GEMINI, build_hook_command
+from mulligan.cli.clients import AGENTS
+from mulligan.cli.install import build_hook_command
 from mulligan.learn import tracker
 from mulligan.store.base import DEFAULT_TENANT, RunQuery
 from mulligan.store.sqlite import SqliteStore
@@ -40,7 +41,7 @@ COMPACT = json.dumps({"session_id": "s1", "cwd": "/src/shop", "hook_event_name":
 
 def begun(home: Path, shell: str = "") -> subprocess.Popen[str]:
     return subprocess.Popen(
-        ["sh", "-c", shell or build_hook_command(CLAUDE_CODE)],
+        ["sh", "-c", shell or build_hook_command("claude-code")],
         env={"PATH": os.environ["PATH"], "HOME": str(home), "MULLIGAN_HOME": str(home)},
         cwd=home.parent,
         stdin=subprocess.PIPE,
@@ -63,7 +64,7 @@ def loud(shell: str) -> str:
 
 
 def test_the_command_that_is_installed_keeps_a_failure_and_reminds_of_it(tmp_path):
-    shell = loud(build_hook_command(CLAUDE_CODE))
+    shell = loud(build_hook_command("claude-code"))
     assert ended(begun(tmp_path, shell), failing()) == ""
     told = json.loads(ended(begun(tmp_path, shell), COMPACT))
     assert "part1" in told["hookSpecificOutput"]["additionalContext"]
@@ -109,7 +110,7 @@ def test_a_hook_that_is_broken_is_silent_and_counted(tmp_path, breaks, types, mo
     home.mkdir()
     breaks(home)
     home = home / "blocked" if breaks is no_folder else home
-    shell = loud(build_hook_command(CLAUDE_CODE))
+    shell = loud(build_hook_command("claude-code"))
     assert ended(begun(home, shell), failing()) == ""
     assert ended(begun(home, shell), COMPACT) == ""
     if breaks is no_folder:
@@ -127,7 +128,7 @@ def test_a_hook_that_is_broken_is_silent_and_counted(tmp_path, breaks, types, mo
 def test_what_was_uninstalled_does_not_disturb_the_agent(tmp_path, what):
     copy = tmp_path / "lib" / "mulligan"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    shell = build_hook_command(CLAUDE_CODE).replace(str(PACKAGE), str(copy))
+    shell = build_hook_command("claude-code").replace(str(PACKAGE), str(copy))
     assert ended(begun(tmp_path, shell), failing()) == ""
     if what == "the interpreter":
         shell = shell.replace(sys.executable, str(tmp_path / "gone" / "python"))
@@ -140,17 +141,17 @@ def test_what_was_uninstalled_does_not_disturb_the_agent(tmp_path, what):
 
 def test_a_hook_that_is_given_nonsense_is_silent(tmp_path):
     for event in ("", "{", "\0" * 100, json.dumps([]), "x" * 100_000):
-        assert ended(begun(tmp_path, loud(build_hook_command(CLAUDE_CODE))), event) == ""
+        assert ended(begun(tmp_path, loud(build_hook_command("claude-code"))), event) == ""
 
 
 def test_a_hook_without_an_agent_says_how_it_is_called(tmp_path):
-    done = begun(tmp_path, loud(build_hook_command(CLAUDE_CODE)).replace(" claude-code", " nobody"))
+    done = begun(tmp_path, loud(build_hook_command("claude-code")).replace(" claude-code", " nobody"))
     said, complained = done.communicate("{}", timeout=60)
     assert (done.returncode, said) == (1, "")  # 2 would stop an agent
     assert "mulligan-hook claude-code|codex|gemini" in complained
 
 
-@pytest.mark.parametrize("agent", [CLAUDE_CODE, CODEX, GEMINI], ids=lambda agent: agent.name)
+@pytest.mark.parametrize("agent", AGENTS)
 def test_nothing_to_do_imports_next_to_nothing(tmp_path, agent):
     called = {"tool_name": "Read", "tool_use_id": "t1", "tool_input": {}, "tool_response": "fine"}
     events = {
@@ -160,28 +161,11 @@ def test_nothing_to_do_imports_next_to_nothing(tmp_path, agent):
     }
     shell = loud(build_hook_command(agent)).replace(" -ESP ", " -ESP -X importtime ")
     process = begun(tmp_path, shell)
-    said, told = process.communicate(json.dumps({"session_id": "s1", **events[agent.name]}), timeout=60)
+    said, told = process.communicate(json.dumps({"session_id": "s1", **events[agent]}), timeout=60)
     assert (process.returncode, said) == (0, "")
     loaded = {line.rpartition("|")[2].strip() for line in told.splitlines()}
     assert {name for name in loaded if name.startswith("mulligan")} == {
-        "mulligan", "mulligan.hooks", "mulligan.hooks.fast_filter",
-        "mulligan.hooks.main",
+        "mulligan", "mulligan.hooks", "mulligan.hooks.main", "mulligan.hooks.session_files",
     }  # fmt: skip
     assert not loaded & {"json", "re", "typing", "sqlite3", "msgspec", "site", "enum"}
     assert (tmp_path / "hooks" / "s1.calls").read_text().endswith(" Read:t1\n")
-
-
-def test_expressions_are_kept_for_the_next_process_and_nothing_of_the_event_with_them(tmp_path):
-    ended(begun(tmp_path), failing(1).replace("make part", "deploy --to kestrel-7 part"))
-    (kept,) = (tmp_path / "hooks").glob("expressions.*")
-    data = kept.read_bytes()
-    assert kept.stat().st_mode & 0o777 == 0o600
-    assert b"(?" in data
-    assert not any(word in data for word in (b"kestrel", b"shop", b"toolu", b"part1", b"s1"))
-    before = kept.stat().st_mtime_ns
-    ended(begun(tmp_path), failing(2).replace("make part", "deploy --to kestrel-7 part"))
-    assert kept.stat().st_mtime_ns == before  # nothing was missing, so nothing was written
-    kept.write_bytes(data[: len(data) // 2])
-    ended(begun(tmp_path), failing(3))
-    assert kept.stat().st_size > len(data) // 2
-    assert not (tmp_path / "hooks" / "faults").exists()

@@ -13,13 +13,12 @@ from mulligan.classify.classifier import classify
 from mulligan.core.events import RunEnded, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import Run, Step
-from mulligan.learn.seeds import corpus
-from mulligan.mcp.knowledge import Knowledge
-from mulligan.mcp.mcp_tools import TOOLS, InvalidToolCallError, check_arguments
-from mulligan.prompt.mcp_messages import McpMessages
+from mulligan.learn import seeds
+from mulligan.mcp.knowledge import TOOLS, InvalidToolCallError, Knowledge
+from mulligan.prompt import Prompt
 from mulligan.redaction.text_sanitizer import find_unsafe_text
 from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery
-from mulligan.store.memory import MemoryStore
+from mulligan.store.sqlite import MemoryStore
 
 NOW = 100 * DAY
 INVALID = Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO)
@@ -30,7 +29,7 @@ def failing(message: str = "k is 10 at most, got 50", fingerprint: str = "f-k") 
 
 
 def asking(store: MemoryStore | None, session: str = "mcp_1") -> Knowledge:
-    return Knowledge(lambda: store, McpMessages(), classify, now=lambda: NOW, session=session)
+    return Knowledge(lambda: store, Prompt(), classify, now=lambda: NOW, session=session)
 
 
 def filled(failure: Failure | None = None, tool: str = "search", runs: int = 3) -> MemoryStore:
@@ -88,7 +87,7 @@ def test_a_seed_is_told_as_what_it_is_and_not_where_it_was_removed():
     told = asking(store).call("suggest_fix", asked)
     assert "git push -u origin HEAD" in told
     assert "general advice, not yet seen in this project" in told
-    corpus.remove_seeds(store, DEFAULT_TENANT)
+    seeds.remove_seeds(store, DEFAULT_TENANT)
     assert "origin HEAD" not in asking(store).call("suggest_fix", asked)
 
 
@@ -163,7 +162,7 @@ def test_no_number_of_words_of_models_promotes_what_nobody_else_saw():
 
 
 def test_seeds_keep_no_record():
-    seed = corpus.seeds()["git-src-refspec"]
+    seed = seeds.load_seeds()["git-src-refspec"]
     assert "Nothing recorded" in asking(MemoryStore()).call("record_outcome", {"id": seed.id, "successful": True})
     assert asking(None).read_resource(f"mulligan://lessons/{seed.id}")
 
@@ -182,7 +181,7 @@ def test_every_tool_says_what_it_takes(name):
     assert all("description" in each for each in spec.properties.values())
     for argument, bad in (("unheard_of", 1), *((each, ["\ud800"]) for each in spec.properties)):
         with pytest.raises(InvalidToolCallError):
-            check_arguments(spec, {"tool": "x", "error": "y", "id": "fix_0000", "successful": True} | {argument: bad})
+            spec.check_arguments({"tool": "x", "error": "y", "id": "fix_0000", "successful": True} | {argument: bad})
 
 
 @settings(max_examples=60, deadline=None)

@@ -32,15 +32,14 @@ from mulligan.core.records import (
     Recovery,
     Step,
 )
-from mulligan.learn.lessons.rendering import render_within_budget
-from mulligan.prompt.mcp_messages import McpMessages
-from mulligan.recover.compress import fit_to_window
-from mulligan.recover.shorten import shorten_text
+from mulligan.learn.lesson_rendering import render_within_budget
+from mulligan.prompt import Prompt, failure_messages, lesson_messages
+from mulligan.recover.compress import fit_to_window, shorten_text
 from mulligan.redaction import find_unsafe_text
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "prompt.md"
 
-WORDS = McpMessages()
+WORDS = Prompt()
 SOURCE = pathlib.Path(prompt.__file__).parent
 TIMEOUT = classify(TimeoutError("no answer in 30 s"), source="tool", tool="forecast")
 REFUSED = classify(
@@ -435,13 +434,36 @@ def test_every_sentence_is_on_the_page():
     finally:
         sys.settrace(before)
     sentences = _sentences()
-    assert len({file for file, _ in sentences}) > 3
+    assert {file for file, _ in sentences} == {"failure_messages.py", "lesson_messages.py", "session_messages.py"}
     missing = {
         f"{name}, {file}:{line}"
         for (file, line), name in sentences.items()
         if not reached & {(file, line), (file, line + 1), (file, line + 2)}
     }
     assert not missing
+
+
+TABLES = {
+    "suggested": failure_messages.SUGGESTION_PHRASES,
+    "repaired": failure_messages.REPAIR_PHRASES,
+    "mistakes": lesson_messages.MISTAKE_PHRASES,
+    "corrections": lesson_messages.CORRECTION_PHRASES,
+}
+
+
+def _phrases() -> dict[tuple[str, str], list[str]]:
+    """Return the phrases of the tables, by table and operation."""
+    phrases: dict[tuple[str, str], list[str]] = {}
+    for name, table in TABLES.items():
+        for key, phrase in table.items():
+            phrases.setdefault((name, key[0] if isinstance(key, tuple) else key), []).append(phrase)
+    return phrases
+
+
+@pytest.mark.parametrize(("table", "operation"), _phrases())
+def test_every_operation_of_a_table_is_on_the_page(table, operation):
+    patterns = [re.sub(r"\\{\w*\\}", ".+", re.escape(phrase)) for phrase in _phrases()[table, operation]]
+    assert any(re.search(pattern, text, re.IGNORECASE) for pattern in patterns for text in EXAMPLES.values())
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.proxy.message_framing import TRUNCATED_HEAD_BYTES, LineBuffer, Outlet
+from mulligan.proxy.server import TRUNCATED_HEAD_BYTES, LineBuffer, Outlet
 
 
 @given(st.binary(max_size=200).map(lambda data: data.replace(b"a", b"\n")), st.lists(st.integers(0, 200), max_size=8))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Collection
+
+from mulligan.redaction.regex import LazyRegex
 
 PRIVILEGED_WORDS: dict[str, str] = {
     "identity": (
@@ -39,7 +40,7 @@ _QUANTITY_WORDS = frozenset({"tokens"})
 MAX_NAME_CHARS = 200
 """Characters of an argument name that are read. Longer names count as privileged."""
 
-_WORD_BOUNDARY = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=[A-Za-z])(?=[0-9])")
+_WORD_BOUNDARY = LazyRegex(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|(?<=[A-Za-z])(?=[0-9])")
 
 
 def split_words(name: str) -> list[str]:

@@ -6,21 +6,28 @@ import gc
 import os
 import sys
 
-from mulligan.hooks import fast_filter
+from mulligan.hooks import session_files
 
-TYPE_CHECKING = False  # importing typing or types would slow down the first stage
+TYPE_CHECKING = False  # importing typing would slow down the early exit
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
     from types import ModuleType
-    from typing import Any
 else:
     ModuleType = type(sys)
 
 AGENTS = ("claude-code", "codex", "gemini")
 MAX_EVENT_BYTES = 32_000_000
 """Limit of an event. A larger one is ignored."""
-LAZY_MODULES = ("ipaddress", "textwrap", "msgspec.inspect", "msgspec.toml", "msgspec.yaml")
-"""Modules that dependencies import but rarely use: a sixth of the second stage's load time."""
+UNUSED_MODULES = (
+    "ipaddress",
+    "platform",
+    "textwrap",
+    "urllib.parse",
+    "msgspec.inspect",
+    "msgspec.toml",
+    "msgspec.yaml",
+)
+"""Modules that dependencies import but rarely use."""
 
 
 def main() -> None:
@@ -32,13 +39,13 @@ def main() -> None:
     try:
         data = _read_stdin()
         if should_process(agent, data):
-            save_regex_cache = _speed_up_process()
+            gc.disable()  # no garbage outlives this process
+            _find_packages()
             response = _process_event(agent, data)
             while response:
                 response = response[os.write(1, response) :]
-            save_regex_cache()
     except BaseException as error:  # noqa: BLE001 - a hook must not fail
-        fast_filter.record_internal_error(agent, error)
+        session_files.record_internal_error(agent, error)
     os._exit(0)  # skips the interpreter's shutdown, which would double the run time
 
 
@@ -47,80 +54,86 @@ def handle_event(agent: str, data: bytes) -> bytes:
     return _process_event(agent, data) if should_process(agent, data) else b""
 
 
-def should_process(agent: str, data: bytes) -> bool:
-    """Return whether the second stage must process the event."""
-    disabling_values = ("off", "0", "false")
-    is_off = any(os.environ.get(name, "").lower() in disabling_values for name in ("MULLIGAN", "MULLIGAN_ENABLED"))
-    return not is_off and os.environ.get("MULLIGAN_RECORD") != "off" and fast_filter.needs_processing(agent, data)
-
-
 def _process_event(agent: str, data: bytes) -> bytes:
     from mulligan.hooks import event_processing  # takes 40 ms
 
     return event_processing.process_event(agent, data)
 
 
-def _speed_up_process() -> Callable[[], None]:
-    """Apply speed-ups for a process that lives 0.1 seconds. Return the function that saves the regex cache."""
-    gc.disable()  # no garbage outlives this process
-    _find_packages()
-    from mulligan.hooks.regex_cache import RegexCache
-    from mulligan.redaction import lazy_regex
+def should_process(agent: str, data: bytes) -> bool:
+    """Return whether an event needs the store, by its bytes. If not, append its successful calls to a file.
 
-    regex_cache = RegexCache()
-    lazy_regex.set_compiler(regex_cache)
-    return regex_cache.save
-
-
-class _LazyModule(ModuleType):
-    """Module that is imported when an attribute is first used."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)  # the import system probes for these
-        if sys.modules.get(self.__name__) is self:
-            del sys.modules[self.__name__]
-        return getattr(__import__(self.__name__, fromlist=[name]), name)
-
-
-def _find_packages() -> None:
-    """Make the dependencies importable without the modules that they import and we do not need."""
-    if "msgspec" in sys.modules:
-        return
-    for name in LAZY_MODULES:
-        sys.modules.setdefault(name, _LazyModule(name))
-    # msgspec imports typing_extensions if it is installed. uuid needs only the name of the system from platform.
-    sys.modules["typing_extensions"] = None  # type: ignore[assignment]
-    platform: Any = ModuleType("platform")
-    platform.system = lambda: os.uname().sysname
-    sys.modules.setdefault("platform", platform)
-    # pathlib needs one function of urllib.parse, for file URLs, which we do not use.
-    parse: Any = ModuleType("urllib.parse")
-    parse.quote_from_bytes = _quote_from_bytes
-    sys.modules.setdefault("urllib.parse", parse)
-    try:
-        import pathlib  # noqa: F401 - must happen while the replacements are in place
-
-        try:
-            import msgspec
-        except ImportError:
-            import site  # rarely needed: dependencies are usually installed next to us
-
-            # `site` reads this variable in spite of -E and executes files in that folder, which a repository may
-            # control.
-            os.environ.pop("PYTHONUSERBASE", None)
-            site.main()
-            import msgspec  # noqa: F401 - as above
-    finally:
-        for name, stand_in in (("platform", platform), ("urllib.parse", parse)):
-            if sys.modules[name] is stand_in:
-                del sys.modules[name]
+    A failure, a compaction and the end of a session need it, and so does the success of a tool whose last call failed.
+    """
+    disabling_values = ("off", "0", "false")
+    if any(os.environ.get(name, "").lower() in disabling_values for name in ("MULLIGAN", "MULLIGAN_ENABLED")):
+        return False
+    if not data or os.environ.get("MULLIGAN_RECORD") == "off":
+        return False
+    event, session = find_field(data, b"hook_event_name"), find_field(data, b"session_id")
+    if not session or not event:
+        return True  # perhaps formatted differently
+    match event:
+        case b"SessionStart":
+            return find_field(data, b"source") == b"compact"
+        case b"PreCompress":
+            return find_field(data, b"trigger") == b"manual" or session_files.has_new_snapshot(
+                session, find_field(data, b"transcript_path")
+            )
+        case b"SessionEnd":
+            return session_files.has_session_files(session)
+        case b"BeforeAgent":
+            return b"*" in session_files.read_open_tools(session)
+        case b"PostToolUseFailure":
+            return True
+        case b"PostToolUse" | b"PostToolBatch" | b"AfterTool":
+            calls = _parse_calls(data)
+            if not calls or _may_have_failed(agent, event, data):
+                return True
+            open_tools = session_files.read_open_tools(session)
+            if b"*" in open_tools or any(name in open_tools for name, _ in calls):
+                return True
+            session_files.append_calls(session, calls)
+    return False
 
 
-def _quote_from_bytes(*arguments: Any) -> str:
-    from urllib.parse import quote_from_bytes
+def _may_have_failed(agent: str, event: bytes, data: bytes) -> bool:
+    if agent == "claude-code":
+        # PostToolUseFailure reports errors inside a tool. Errors before execution and rejections by a person appear
+        # only in the responses of a batch.
+        marks = (b"<tool_use_error>", b'"The user doesn', b'"Claude requested p', b'"Permission to use ')
+        return event == b"PostToolBatch" and any(mark in data for mark in marks)
+    if agent == "codex":
+        id, log = find_field(data, b"tool_use_id"), find_field(data, b"transcript_path")
+        return find_field(data, b"tool_name") == b"Bash" and session_files.find_exit_code(id, log) != 0
+    if b'"error":' in data and b'"error":null' not in data:
+        return True
+    _, mark, code = data.partition(b"Exit Code: ")
+    return bool(mark) and not code.startswith((b"0", b"(none)"))
 
-    return quote_from_bytes(*arguments)
+
+def _parse_calls(data: bytes) -> list[tuple[bytes, bytes]]:
+    """Return tool and id of each call, or an empty list if the bytes alone do not show them."""
+    names, ids = list(_find_values(data, b"tool_name")), list(_find_values(data, b"tool_use_id"))
+    ids = ids or [b"-"] * len(names)  # an agent that sends no ids
+    is_safe = all(value and session_files.SAFE_BYTES.issuperset(value) for value in (*names, *ids))
+    return list(zip(names, ids, strict=True)) if is_safe and len(names) == len(ids) else []
+
+
+def find_field(data: bytes, name: bytes) -> bytes:
+    """Return the first string value of this name. Empty if it is absent or contains escapes."""
+    return next(_find_values(data, name), b"")
+
+
+def _find_values(data: bytes, name: bytes) -> Iterator[bytes]:
+    key = b'"' + name + b'":'
+    index = data.find(key)
+    while index >= 0:
+        index += len(key)
+        text = data[index : index + 1024].lstrip()
+        value, quote, _ = text[1:].partition(b'"')
+        yield value if text[:1] == b'"' and quote and b"\\" not in value else b""
+        index = data.find(key, index)
 
 
 def _read_stdin() -> bytes:
@@ -131,3 +144,29 @@ def _read_stdin() -> bytes:
         if size <= MAX_EVENT_BYTES:
             parts.append(part)
     return b"".join(parts) if size <= MAX_EVENT_BYTES else b""
+
+
+class _LazyModule(ModuleType):
+    """Module that is imported when an attribute is first used."""
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)  # the import system probes for these
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(__import__(self.__name__, fromlist=[name]), name)
+
+
+def _find_packages() -> None:
+    """Make msgspec importable. It is usually installed next to us, so that the interpreter needs no `site`."""
+    sys.modules.setdefault("typing_extensions", None)  # type: ignore[arg-type] # msgspec imports it if it can
+    for name in UNUSED_MODULES:
+        sys.modules.setdefault(name, _LazyModule(name))
+    try:
+        import msgspec  # noqa: F401 - imported for the side effect
+    except ImportError:
+        import site
+
+        # `site` reads this variable in spite of -E and executes files in that folder, which a repository may control.
+        os.environ.pop("PYTHONUSERBASE", None)
+        site.main()

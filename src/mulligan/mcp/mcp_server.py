@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from mulligan import __version__
 from mulligan.core.failure import MissingExtraError, StoreError
-from mulligan.mcp.knowledge import Knowledge
-from mulligan.mcp.mcp_tools import TOOLS, InvalidToolCallError
+from mulligan.mcp.knowledge import TOOLS, InvalidToolCallError, Knowledge, ToolSpec
 
 try:
     import mcp_types as types
@@ -24,7 +21,6 @@ except ImportError:
         "mulligan mcp needs the mcp package, version 2. Install it: pip install 'mulligan[mcp]'"
     ) from None
 
-T = TypeVar("T")
 TEXT = "text/plain"
 NOT_FOUND = -32002
 """MCP's error code for a missing resource."""
@@ -42,12 +38,14 @@ async def _serve(server: Any) -> None:
 
 
 def build_server(knowledge: Knowledge, instructions: str) -> Any:
+    """Build the server. Its handlers answer in threads: the store is synchronous, and requests may be concurrent."""
+
     async def list_tools(ctx: Any, params: Any) -> Any:
-        return types.ListToolsResult(tools=[_tool(name) for name in TOOLS])
+        return types.ListToolsResult(tools=[_tool(spec) for spec in TOOLS.values()])
 
     async def call_tool(ctx: Any, params: Any) -> Any:
         try:
-            answer_text = await _run_in_thread(partial(knowledge.call, params.name, params.arguments))
+            answer_text = await asyncio.to_thread(knowledge.call, params.name, params.arguments)
         except InvalidToolCallError as bad:
             return _answer(knowledge.format_refusal(str(bad)), is_error=True)
         except StoreError as broken:
@@ -55,7 +53,7 @@ def build_server(knowledge: Knowledge, instructions: str) -> Any:
         return _answer(answer_text)
 
     async def list_resources(ctx: Any, params: Any) -> Any:
-        entries = await _run_in_thread(knowledge.list_resources)
+        entries = await asyncio.to_thread(knowledge.list_resources)
         resources = [
             types.Resource(uri=uri, name=name, description=description, mime_type=TEXT)
             for uri, name, description in entries
@@ -72,7 +70,7 @@ def build_server(knowledge: Knowledge, instructions: str) -> Any:
     async def read_resource(ctx: Any, params: Any) -> Any:
         uri = str(params.uri)
         try:
-            text = await _run_in_thread(partial(knowledge.read_resource, uri))
+            text = await asyncio.to_thread(knowledge.read_resource, uri)
         except StoreError as broken:
             raise MCPError(-32603, knowledge.format_refusal(f"Cannot read the store: {broken}")) from None
         if text is None:
@@ -92,13 +90,7 @@ def build_server(knowledge: Knowledge, instructions: str) -> Any:
     )
 
 
-async def _run_in_thread(function: Callable[[], T]) -> T:
-    # The store is synchronous, and a client may send concurrent requests.
-    return await asyncio.to_thread(function)
-
-
-def _tool(name: str) -> Any:
-    spec = TOOLS[name]
+def _tool(spec: ToolSpec) -> Any:
     hints = types.ToolAnnotations(
         title=spec.title,
         read_only_hint=spec.is_read_only,
@@ -106,7 +98,7 @@ def _tool(name: str) -> Any:
         idempotent_hint=True,
         open_world_hint=False,
     )
-    return types.Tool(name=name, description=spec.description, input_schema=spec.schema, annotations=hints)
+    return types.Tool(name=spec.name, description=spec.description, input_schema=spec.schema, annotations=hints)
 
 
 def _answer(text: str, is_error: bool = False) -> Any:

@@ -31,6 +31,6 @@ __all__ = [
 
 
 class Prompt(LessonMessages, SessionMessages):
-    """All messages: about one call, about a run or session, and about lessons."""
+    """All messages: about one call, about a run or session, about lessons, and of the MCP server."""
 
     __slots__ = ()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from mulligan.core.calls import TOOL_NAME_PATH
 from mulligan.core.failure import Failure, TookEffect
 from mulligan.core.records import LAST_PATH_SEGMENT, REQUOTED, RUN_SPECIFIC, Change, Precedent, Prerequisite, Recovery
-from mulligan.prompt.sanitizer import MAX_LISTED_CHANGES, MAX_NAME_CHARS, MAX_PATH_CHARS, Sanitizer, strip_quote_marks
+from mulligan.prompt.sanitizer import MAX_LISTED_CHANGES, MAX_PATH_CHARS, Sanitizer, strip_quote_marks
 from mulligan.redaction import sanitize
 
 MIN_SHOWN_CONFIDENCE = 0.5
@@ -39,15 +40,15 @@ class FailureMessages(Sanitizer):
         members. No other text of an earlier run is repeated.
         """
         payload: dict[str, Any] = {
-            "error": self._line(failure.kind, MAX_NAME_CHARS),
-            "code": self._code(failure.code) or self._line(failure.kind.code, MAX_NAME_CHARS),
+            "error": self._label(failure.kind),
+            "code": self._code(failure.code) or self._label(failure.kind.code),
             "message": self._quote(failure.message, tool),
             "hint": self._hint(failure),
             "recoverable": failure.recoverable,
         }
         if failure.took_effect is TookEffect.UNKNOWN and has_effects:
             payload["outcome"] = "unknown: the call may have executed. Check before you repeat it."
-        suggestions = [f"Did you mean {self._line(name, MAX_NAME_CHARS)}?" for name in names]
+        suggestions = [f"Did you mean {self._label(name)}?" for name in names]
         suggestions += self.suggestions(suggested[:MAX_LISTED_CHANGES])
         suggestions += [self.precedent(precedent, shareable) for precedent in precedents]
         suggestions += [note for note in (repeat_note, spiral) if note]
@@ -66,35 +67,38 @@ class FailureMessages(Sanitizer):
         return [self.suggestion(recovery) for recovery in recoveries if recovery.confidence >= MIN_SHOWN_CONFIDENCE]
 
     def suggestion(self, recovery: Recovery) -> str:
-        """Describe a repair that was not made. Its values come from the model's call or the schema, so they may be
-        shown."""
-        text = "; ".join(self._suggest_change(change) for change in recovery.changes[:MAX_LISTED_CHANGES])
+        """Describe a repair that was not made. Its values come from the model's call or the schema."""
+        text = "; ".join(
+            self._describe_change(change, SUGGESTION_PHRASES) for change in recovery.changes[:MAX_LISTED_CHANGES]
+        )
         # A number from the error text that is no bound is untrusted, so name its source.
         is_from_error = any(
             change.source == "error" and change.operation == "substitute" for change in recovery.changes
         )
         source_note = " (from the error text)" if is_from_error else ""
-        return f"{text[:1].upper()}{text[1:]}{source_note}." if text else "Retry the same call later."
+        return f"{capitalize(text)}{source_note}." if text else "Retry the same call later."
 
-    def _suggest_change(self, change: Change) -> str:
-        """Describe a change of the model's own call as an instruction, with its values."""
-        path = self._line(change.path, MAX_PATH_CHARS)
+    def _describe_change(self, change: Change, phrases: Mapping[str, str]) -> str:
+        """Describe a change of the model's own call, with its values."""
         before, after = self._display_value(change.before), self._display_value(change.after)
+        path = self._line(change.path, MAX_PATH_CHARS)
         if change.path == TOOL_NAME_PATH:
-            return f"call {after} instead of {before}"
-        if change.operation == "rename":
-            return f"rename the argument `{path}` to `{after}`"
-        if not change.path and change.operation == "parse":
-            return "pass the arguments as a JSON object"
-        if kind := self._secret_kind(change.path):
-            return f"use a different {path or kind}"
-        if change.operation == "drop":
-            return f"omit {path}"
-        if before == after:  # only the type changed
-            return f"pass {path} as {_TYPE_NAMES.get(type(change.after), 'another type')} {after}"
-        if change.before is None and change.after is not None:  # the argument was missing
-            return f"set {path}={after}"
-        return f"change {path} from {before} to {after}"
+            case = "tool"
+        elif change.operation == "rename":
+            case = "rename"
+        elif not change.path and change.operation == "parse":
+            case = "parse"
+        elif secret_kind := self._secret_kind(change.path):
+            case, path = "secret", path or secret_kind
+        elif change.operation == "drop":
+            case = "drop"
+        elif before == after:  # only the type changed
+            case, after = "cast", f"{_TYPE_NAMES.get(type(change.after), 'another type')} {after}"
+        elif change.before is None and change.after is not None:  # the argument was missing
+            case = "set"
+        else:
+            case = "replace"
+        return phrases[case].format(path=path, before=before, after=after)
 
     def hint(self, precedents: Sequence[Precedent]) -> str:
         """Return the hint after a failure in a coding agent: what recovered it in earlier sessions in this folder."""
@@ -106,15 +110,12 @@ class FailureMessages(Sanitizer):
         runs = count_runs(precedent.successes, precedent.occurrences)
         if 0 < precedent.similarity < 1:
             runs += ", for a similar failure"
-        if precedent.method == "prerequisite" and precedent.changes:
-            sources = " and ".join(
-                name for name in map(self._name, precedent.intermediate_tools[:MAX_LISTED_CHANGES]) if name
-            )
-            names = " and ".join(
-                name for name in (self._name(change.path) for change in precedent.changes[:MAX_LISTED_CHANGES]) if name
-            )
-            if sources and names:
-                return f"In earlier runs this recovered the call: call {sources} first, then use its {names} ({runs})."
+        tools = self._names(precedent.intermediate_tools)
+        names = self._names(change.path for change in precedent.changes)
+        is_prerequisite = precedent.method == "prerequisite"
+        if is_prerequisite and tools and names:
+            instruction = f"call {' and '.join(tools)} first, then use its {' and '.join(names)}"
+            return f"In earlier runs this recovered the call: {instruction} ({runs})."
         if precedent.shareable:
             shareable = {*shareable, *(change.after for change in precedent.changes if isinstance(change.after, str))}
         if precedent.changes:
@@ -122,20 +123,15 @@ class FailureMessages(Sanitizer):
             if not precedent.similarity:
                 return f"Based on successful calls of this tool: {phrases}."
             return f"In earlier runs this recovered the call: {phrases} ({runs})."
-        if precedent.method == "prerequisite" and precedent.prerequisites:
-            calls = [
-                phrase
-                for prerequisite in precedent.prerequisites[:MAX_LISTED_CHANGES]
-                if (phrase := self._describe_prerequisite(prerequisite, shareable))
-            ]
-            if calls:
-                return f"In earlier runs the same call succeeded after {', then '.join(calls)} ({runs})."
-        tool_names = ", ".join(
-            name for name in map(self._name, precedent.intermediate_tools[:MAX_LISTED_CHANGES]) if name
-        )
-        if precedent.method == "prerequisite" and tool_names:
-            return f"In earlier runs the same call succeeded after {tool_names} ({runs})."
+        if is_prerequisite:
+            calls = ", then ".join(self._describe_prerequisites(precedent.prerequisites, shareable))
+            if calls or tools:
+                return f"In earlier runs the same call succeeded after {calls or ', '.join(tools)} ({runs})."
         return f"In earlier runs a later retry of the same call succeeded ({runs})."
+
+    def _names(self, names: Iterable[Any]) -> list[str]:
+        """Return the first names that may be shown."""
+        return [name for name in map(self._name, islice(names, MAX_LISTED_CHANGES)) if name]
 
     def change(self, change: Change, shareable: Collection[str] = ()) -> str:
         """Describe one changed argument. Texts of other runs are mentioned, not repeated."""
@@ -151,21 +147,19 @@ class FailureMessages(Sanitizer):
             return f"rename {path or 'an argument'} to {self._name(change.after) or 'another name'}"
         if change.operation == "drop":
             return f"omit {path or 'an argument'}"
-        text = change.after if isinstance(change.after, str) else None
-        if path and (
-            words := _CHANGE_PHRASES.get((change.operation, text)) or _CHANGE_PHRASES.get((change.operation, None))
-        ):
-            return words.format(path)
-        if (
-            path
-            and text not in (RUN_SPECIFIC, LAST_PATH_SEGMENT, REQUOTED)
-            and self._is_shareable(path, change.after, shareable)
-        ):
+        if path and (phrase := find_phrase(_CHANGE_PHRASES, change)):
+            return phrase.format(path)
+        is_placeholder = change.after in (RUN_SPECIFIC, LAST_PATH_SEGMENT, REQUOTED)
+        if path and not is_placeholder and self._is_shareable(path, change.after, shareable):
             return f"{path}={self._display_value(change.after)}"
         return ""
 
-    def _describe_prerequisite(self, call: Prerequisite, shareable: Collection[str]) -> str:
-        """Describe a prerequisite call. Texts of other runs are mentioned, not repeated."""
+    def _describe_prerequisites(self, calls: Sequence[Prerequisite], shareable: Collection[str] = ()) -> list[str]:
+        """Describe prerequisite calls. Texts of other runs are mentioned, not repeated."""
+        phrases = (self._describe_call(call, shareable) for call in calls[:MAX_LISTED_CHANGES])
+        return [phrase for phrase in phrases if phrase]
+
+    def _describe_call(self, call: Prerequisite, shareable: Collection[str] = ()) -> str:
         shown_arguments = [
             # Omit even the placeholder for a secret: it looks like a secret and would be redacted.
             name
@@ -179,49 +173,23 @@ class FailureMessages(Sanitizer):
 
     def note(self, tool: str, changes: Iterable[Change]) -> str:
         """Return the note about a repair. Without it, the model would only see the call that it made."""
-        phrases = [self._describe_change(change) for change in changes]
+        phrases = [self._describe_change(change, REPAIR_PHRASES) for change in changes]
         more = f" and {len(phrases) - MAX_LISTED_CHANGES} more" if len(phrases) > MAX_LISTED_CHANGES else ""
         return (
-            f"mulligan: {self._line(tool, MAX_NAME_CHARS)} was called with "
+            f"mulligan: {self._label(tool)} was called with "
             f"{', '.join(phrases[:MAX_LISTED_CHANGES])}{more}; the original arguments were rejected."
         )
 
-    def _describe_change(self, change: Change) -> str:
-        if change.path == TOOL_NAME_PATH:
-            return f"the tool name {self._display_value(change.before)} -> {self._display_value(change.after)}"
-        if not change.path and change.operation == "parse":
-            return "the arguments as JSON"
-        path = self._line(change.path, MAX_PATH_CHARS)
-        if change.operation == "rename":
-            return f"{path} renamed to {self._display_value(change.after)}"
-        if kind := self._secret_kind(change.path):
-            return f"a different {path or kind}"
-        if change.operation == "drop":
-            return f"{path} omitted"
-        before, after = self._display_value(change.before), self._display_value(change.after)
-        if before == after:  # only the type changed
-            return f"{path} as {_TYPE_NAMES.get(type(change.after), 'another type')} {after}"
-        if change.before is None and change.after is not None:  # the argument was missing
-            return f"{path}={after}"
-        return f"{path} {before} -> {after}"
-
     def prerequisites_made(self, tool: str, prerequisites: Sequence[Prerequisite]) -> str:
         """Return the note about prerequisites that were called after a failure."""
-        phrases = [
-            phrase for prerequisite in prerequisites if (phrase := self._describe_prerequisite(prerequisite, ()))
-        ] or [f"{len(prerequisites)} other calls"]
+        phrases = [phrase for phrase in map(self._describe_call, prerequisites) if phrase]
+        phrases = phrases or [f"{len(prerequisites)} other calls"]
         noun = "prerequisites" if len(prerequisites) > 1 else "prerequisite"
-        return (
-            f"mulligan: {self._line(tool, MAX_NAME_CHARS)} was retried after its missing {noun} "
-            f"{', then '.join(phrases)}."
-        )
+        return f"mulligan: {self._label(tool)} was retried after its missing {noun} {', then '.join(phrases)}."
 
     def verified_note(self, tool: str) -> str:
         """Return the note about a call that executed although its answer was lost."""
-        return (
-            f"mulligan: the response of {self._line(tool, MAX_NAME_CHARS)} was lost; "
-            "a check confirmed that the call succeeded."
-        )
+        return f"mulligan: the response of {self._label(tool)} was lost; a check confirmed that the call succeeded."
 
     def ignored_arguments(self, tool: str, names: Sequence[str], likely_names: Mapping[str, str]) -> str:
         """Return the note about unknown arguments: most servers ignore them silently, so the call seems correct."""
@@ -235,19 +203,19 @@ class FailureMessages(Sanitizer):
         hint = f" Did you mean {', '.join(likely_phrases)}?" if likely_phrases else ""
         noun = "arguments" if len(names) > 1 else "argument"
         unknown_arguments = f"unknown {noun} {ignored_names}{more}"
-        return f"mulligan: {self._line(tool, MAX_NAME_CHARS)} may have ignored the {unknown_arguments}.{hint}"
+        return f"mulligan: {self._label(tool)} may have ignored the {unknown_arguments}.{hint}"
 
     def definition_changed(self, tool: str, server: str) -> str:
         """Explain that a call was blocked until a person accepts the tool's definition."""
         return (
-            f"{self._line(tool, MAX_NAME_CHARS)} was not called: its definition is new or has changed. "
-            f"A person must review it first: mulligan proxy accept {self._line(server, MAX_NAME_CHARS)}"
+            f"{self._label(tool)} was not called: its definition is new or has changed. "
+            f"A person must review it first: mulligan proxy accept {self._label(server)}"
         )
 
     def circuit_open(self, tool: str, seconds: float) -> str:
         """Explain that a call was blocked by an open circuit breaker."""
         return (
-            f"{self._line(tool, MAX_NAME_CHARS)} was not called: its circuit breaker is open after repeated "
+            f"{self._label(tool)} was not called: its circuit breaker is open after repeated "
             f"failures. Retry in {max(seconds, 0.1):.1f} s."
         )
 
@@ -255,8 +223,8 @@ class FailureMessages(Sanitizer):
         """Explain that a call was blocked because it failed before with the same arguments."""
         times = "twice" if count == 2 else f"{count} times"
         return (
-            f"{self._line(tool, MAX_NAME_CHARS)} was not called: it failed {times} in this run with the same "
-            f"arguments, each time with {self._line(failure.kind, MAX_NAME_CHARS)}."
+            f"{self._label(tool)} was not called: it failed {times} in this run with the same "
+            f"arguments, each time with {self._label(failure.kind)}."
         )
 
     def identical_failure_note(self, count: int) -> str:
@@ -283,7 +251,7 @@ class FailureMessages(Sanitizer):
         label = "Stopped" if attempts > 1 else "Not retried" if attempts else "Not called"
         # The run's id is random, and may look like a secret.
         where = strip_quote_marks(" ".join(sanitize(" ".join(run.split()), 12).split()))
-        kind = self._line(failure.kind, MAX_NAME_CHARS)
+        kind = self._label(failure.kind)
         text = f"mulligan: {kind} {attempt_text} ({seconds:.1f} s{backoff_text}). {label}: {stop_reason}."
         return f"{text} Details: mulligan show {where}" if where else text
 
@@ -293,6 +261,37 @@ def count_runs(successes: int, trials: int) -> str:
     return f"{successes} of {trials} runs" if trials > 1 else "1 run"
 
 
+def capitalize(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def find_phrase(phrases: Mapping[tuple[str, Any], str], change: Change) -> str:
+    """Return the phrase for the operation and value of a change, else for the operation alone, else an empty text."""
+    text = change.after if isinstance(change.after, str) else None
+    return phrases.get((change.operation, text)) or phrases.get((change.operation, None), "")
+
+
+SUGGESTION_PHRASES = {
+    "tool": "call {after} instead of {before}",
+    "rename": "rename the argument `{path}` to `{after}`",
+    "parse": "pass the arguments as a JSON object",
+    "secret": "use a different {path}",
+    "drop": "omit {path}",
+    "cast": "pass {path} as {after}",
+    "set": "set {path}={after}",
+    "replace": "change {path} from {before} to {after}",
+}
+REPAIR_PHRASES = {
+    "tool": "the tool name {before} -> {after}",
+    "rename": "{path} renamed to {after}",
+    "parse": "the arguments as JSON",
+    "secret": "a different {path}",
+    "drop": "{path} omitted",
+    "cast": "{path} as {after}",
+    "set": "{path}={after}",
+    "replace": "{path} {before} -> {after}",
+}
+"""Phrases for a change of the model's own call: as an instruction, and as what was done."""
 _CHANGE_PHRASES: dict[tuple[str, Any], str] = {
     ("cast", "integer"): "{} as an integer",
     ("cast", "number"): "{} as a number",

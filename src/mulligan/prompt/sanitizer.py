@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from mulligan.redaction import MAX_QUOTED_CHARS, quote_untrusted, to_plain_data
-from mulligan.redaction.lazy_regex import LazyRegex
+from mulligan.redaction.regex import LazyRegex
 
 if TYPE_CHECKING:
     from typing import Self
@@ -53,10 +53,11 @@ class Sanitizer:
         # Join lines first: a secret may be split over two lines.
         return strip_quote_marks(" ".join(self._redactor.text_for_display(" ".join(text.split()), limit).split()))
 
+    def _label(self, name: str) -> str:
+        return self._line(name, MAX_NAME_CHARS)
+
     def _quote(self, text: str, tool: str, limit: int = MAX_QUOTED_CHARS) -> str:
-        return quote_untrusted(
-            self._redactor.text_for_display(text, limit), author=self._line(tool, MAX_NAME_CHARS) or "tool"
-        )
+        return quote_untrusted(self._redactor.text_for_display(text, limit), author=self._label(tool) or "tool")
 
     def _sentence(self, text: str) -> str:
         """Return a person's text on one line that cannot end a quotation, open a code block or start a heading."""
@@ -69,9 +70,8 @@ class Sanitizer:
         value = to_plain_data(value)  # first: a huge number or a custom repr may raise
         if isinstance(value, str):
             return self._line(value, MAX_VALUE_CHARS)
-        return self._line(
-            repr(self._redactor.value(value)), MAX_VALUE_CHARS
-        )  # redacts by the names inside the value too
+        # Redacts by the names inside the value too.
+        return self._line(repr(self._redactor.value(value)), MAX_VALUE_CHARS)
 
     def _name(self, name: Any) -> str:
         """Return a name from another run if it has the form of a name; a sentence would be untrusted text."""
@@ -81,7 +81,7 @@ class Sanitizer:
 
     def _code(self, code: str) -> str:
         """Return an error code if it has the form of a code; a sentence belongs into the quotation."""
-        return code if CODE.fullmatch(code) and self._line(code, MAX_NAME_CHARS) == code else ""
+        return code if CODE.fullmatch(code) and self._label(code) == code else ""
 
     def _secret_kind(self, path: str) -> str:
         """Return the kind of secret if any name on the path indicates one, as in `credentials.user`."""
@@ -89,11 +89,8 @@ class Sanitizer:
 
     def _is_shareable(self, path: str, value: Any, shareable: Collection[str]) -> bool:
         """Return whether a value of another run may be shown."""
-        return _is_shareable_value(value, shareable) and not self._secret_kind(path)
-
-
-def _is_shareable_value(value: Any, shareable: Collection[str]) -> bool:
-    return value is None or isinstance(value, bool | int | float) or (isinstance(value, str) and value in shareable)
+        is_shareable = value in shareable if isinstance(value, str) else isinstance(value, bool | int | float | None)
+        return is_shareable and not self._secret_kind(path)
 
 
 def strip_quote_marks(text: str) -> str:

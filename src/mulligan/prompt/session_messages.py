@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,7 +16,6 @@ from mulligan.prompt.sanitizer import (
     CODE,
     MAX_LISTED_CALLS,
     MAX_LISTED_CHANGES,
-    MAX_NAME_CHARS,
     MAX_PATH_CHARS,
     estimate_prompt_tokens,
 )
@@ -53,21 +52,18 @@ class SessionMessages(FailureMessages):
         lines += [f"- {report.note.removeprefix('mulligan: ')}" for report in reports if report.note][:MAX_LISTED_CALLS]
         for report in failed_reports[-MAX_LISTED_CALLS:]:
             assert report.failure is not None
-            outcome = (
-                "; it may have executed"
-                if report.failure.took_effect is TookEffect.UNKNOWN and report.has_effects
-                else ""
-            )
+            is_uncertain = report.failure.took_effect is TookEffect.UNKNOWN and report.has_effects
+            outcome = "; it may have executed" if is_uncertain else ""
             sanitizer = self.for_arguments(*report.arguments)
             quoted_message = sanitizer._quote(sanitizer._line(report.failure.message, 160), report.tool)
-            tool, kind = self._line(report.tool, MAX_NAME_CHARS), self._line(report.failure.kind, MAX_NAME_CHARS)
+            tool, kind = self._label(report.tool), self._label(report.failure.kind)
             lines.append(f"- {tool} failed with {kind}{outcome}: {quoted_message}")
         return "\n".join(lines)
 
     def cause(self, tool: str, failure: Failure) -> str:
         """Describe the root cause of an unsuccessful loop, as a clause."""
         quoted_message = self._quote(self._line(failure.message, 160), tool) if failure.message else ""
-        tool_name, kind = self._line(tool, MAX_NAME_CHARS), self._line(failure.kind, MAX_NAME_CHARS)
+        tool_name, kind = self._label(tool), self._label(failure.kind)
         return f"{tool_name} failed with {kind}{': ' if quoted_message else ''}{quoted_message}"
 
     def spiral(self, tools: Sequence[str], kind: str, count: int, *, is_same: bool = False) -> str:
@@ -76,7 +72,7 @@ class SessionMessages(FailureMessages):
         manner = "in a row" if is_same else "with varied arguments"
         return (
             f"mulligan: the same approach failed {count} times {manner} "
-            f"({names}: {self._line(kind, MAX_NAME_CHARS)}). Choose a different approach."
+            f"({names}: {self._label(kind)}). Choose a different approach."
         )
 
     def reminder(self, failures: Sequence[Mapping[str, Any]]) -> str:
@@ -100,18 +96,14 @@ class SessionMessages(FailureMessages):
 
     def _reminder_line(self, failure: Mapping[str, Any], limit: int) -> _ReminderLine:
         times = f", {failure['occurrences']} times" if failure["occurrences"] > 1 else ""
-        kind, tool = self._line(failure["kind"], MAX_NAME_CHARS), self._line(failure["tool"], MAX_PATH_CHARS) or "tool"
+        kind, tool = self._label(failure["kind"]), self._line(failure["tool"], MAX_PATH_CHARS) or "tool"
         line = f"- {kind} in {tool} (turn {failure['turn']}{times})"
         untrusted_chars = len(tool) + (0 if CODE.fullmatch(kind) else len(kind))
         # The subject is untrusted like the message, so both are in one quotation.
         subject, message = (" ".join(str(failure.get(name) or "").split()) for name in ("subject", "message"))
         summary = self._line(message, limit)
         if subject and subject not in summary:
-            summary = (
-                f"{self._line(subject, max(limit, MAX_PATH_CHARS))}: {summary}"
-                if summary
-                else self._line(subject, max(limit, MAX_PATH_CHARS))
-            )
+            summary = ": ".join(filter(None, (self._line(subject, max(limit, MAX_PATH_CHARS)), summary)))
         if limit:
             line += f": {quote_untrusted(summary, author=tool)}"
             untrusted_chars += len(summary)
@@ -128,27 +120,23 @@ class SessionMessages(FailureMessages):
 
         Empty if that is no instruction: another value, or a change of a privileged argument.
         """
-        if (
-            was_reread
-            and link.method in ("agent", "prerequisite")
-            and all(change.path != TOOL_NAME_PATH for change in link.changes)
-        ):
+        paths = [change.path for change in link.changes]
+        if was_reread and link.method in ("agent", "prerequisite") and TOOL_NAME_PATH not in paths:
             return "read the file again first"
         if link.changes:
-            if any(change.path != TOOL_NAME_PATH and is_privileged(change.path) for change in link.changes):
+            if any(path != TOOL_NAME_PATH and is_privileged(path) for path in paths):
                 return ""
             advice = [self.change_instruction(change) for change in link.changes[:MAX_LISTED_CHANGES]]
             return "; ".join(advice) if all(advice) else ""
         if link.method in ("repair", "agent"):
             return ""  # compression or a continued conversation: not an action that the model can repeat
-        tool_names = ", ".join(name for name in map(self._name, link.intermediate_tools[-MAX_LISTED_CHANGES:]) if name)
+        tool_names = ", ".join(self._names(link.intermediate_tools[-MAX_LISTED_CHANGES:]))
         return f"the same call after {tool_names}" if link.method == "prerequisite" and tool_names else "a later retry"
 
     def summarizer_note(self, failures: Sequence[tuple[str, str]]) -> str:
         """Tell a summarizer which failures to omit, because the reminder lists them; empty if there are none."""
         labels = dict.fromkeys(
-            f"{self._line(kind, MAX_NAME_CHARS)} in {self._line(tool, MAX_PATH_CHARS) or 'tool'}"
-            for kind, tool in failures
+            f"{self._label(kind)} in {self._line(tool, MAX_PATH_CHARS) or 'tool'}" for kind, tool in failures
         )
         if not labels:
             return ""
@@ -159,7 +147,7 @@ class SessionMessages(FailureMessages):
         )
 
 
-class _ReminderLine(msgspec.Struct, frozen=True):
+class _ReminderLine(NamedTuple):
     text: str
     untrusted_chars: int
     """Untrusted characters of the line, names included."""

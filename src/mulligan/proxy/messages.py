@@ -1,17 +1,21 @@
-"""JSON-RPC messages, decoded only as far as needed, and the few that the proxy writes."""
+"""JSON-RPC messages: decoded only as far as needed, and those that the proxy writes.
+
+The server's content stays unchanged, byte for byte. All text that the proxy adds comes from `prompt/`.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import Raw
 
 from mulligan.redaction import to_plain_data
 
 Id = int | str | float | None
-EMPTY_RAW = msgspec.Raw()
+EMPTY_RAW = Raw()
 META_PREFIX = "mulligan/"
 """Prefix of the keys that we add to `_meta`."""
 CLIENT_INFO_KEY = "io.modelcontextprotocol/clientInfo"
@@ -19,6 +23,9 @@ CLIENT_INFO_KEY = "io.modelcontextprotocol/clientInfo"
 PROTOCOL_VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
 NO_ANSWER_CODE = -32000
 """Error code of our answer if the server gave none."""
+MAX_ANSWER_SIZE = 65_536
+"""Characters of a text that are recorded, and bytes above which structured content is not decoded."""
+_ID = re.compile(rb'"id"\s{0,9}:\s{0,9}(-?[0-9]{1,18}|"[^"\\]{0,200}")')
 
 
 class Envelope(msgspec.Struct, gc=False):
@@ -26,9 +33,9 @@ class Envelope(msgspec.Struct, gc=False):
 
     id: Id | msgspec.UnsetType = msgspec.UNSET
     method: str | msgspec.UnsetType = msgspec.UNSET
-    params: msgspec.Raw = EMPTY_RAW
-    result: msgspec.Raw = EMPTY_RAW
-    error: msgspec.Raw = EMPTY_RAW
+    params: Raw = EMPTY_RAW
+    result: Raw = EMPTY_RAW
+    error: Raw = EMPTY_RAW
 
 
 class LooseEnvelope(Envelope, gc=False):
@@ -50,16 +57,14 @@ class ClientInfo(msgspec.Struct):
     version: str | None = None
 
 
-class InitializeParams(msgspec.Struct):
+class Params(msgspec.Struct):
+    """Parameters that the proxy reads in other messages."""
+
     client: ClientInfo = msgspec.field(default_factory=ClientInfo, name="clientInfo")
-
-
-class CancelledParams(msgspec.Struct):
     request: Id = msgspec.field(default=None, name="requestId")
-
-
-class ProgressParams(msgspec.Struct):
     token: Id = msgspec.field(default=None, name="progressToken")
+    uri: Any = ""
+    cursor: Any = None
 
 
 class ContentBlock(msgspec.Struct):
@@ -74,8 +79,7 @@ class ToolResult(msgspec.Struct):
 
     content: list[ContentBlock] | None = None
     is_error: bool | None = msgspec.field(default=None, name="isError")
-    structured: msgspec.Raw = msgspec.field(default=EMPTY_RAW, name="structuredContent")
-    type: str | None = msgspec.field(default=None, name="resultType")
+    structured: Raw = msgspec.field(default=EMPTY_RAW, name="structuredContent")
 
 
 class ErrorObject(msgspec.Struct):
@@ -84,19 +88,24 @@ class ErrorObject(msgspec.Struct):
     data: Any = None
 
 
+class ProtocolResponseError(Exception):
+    """Protocol error in the server's answer."""
+
+    def __init__(self, raw: Raw) -> None:
+        error = decode_error(raw)
+        super().__init__(error.message)
+        self.error = {"code": error.code, "message": error.message, "data": error.data}
+
+
 _envelope = msgspec.json.Decoder(Envelope)
-_batch_decoder = msgspec.json.Decoder(list[Envelope])
+_batch = msgspec.json.Decoder(list[Envelope])
 _call = msgspec.json.Decoder(ToolCall)
 _result = msgspec.json.Decoder(ToolResult)
 _error = msgspec.json.Decoder(ErrorObject)
-_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_items = msgspec.json.Decoder(list[msgspec.Raw])
 encode = msgspec.json.Encoder().encode
-decode_result = _result.decode
-decode_error_object = _error.decode
-decode_members = _members.decode
+decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 """Decode an object but leave its values encoded, so that they are written back unchanged."""
-decode_items = _items.decode
+decode_items = msgspec.json.Decoder(list[Raw]).decode
 
 
 def decode_envelope(line: bytes) -> Envelope:
@@ -117,29 +126,25 @@ def _decode_loosely(line: bytes) -> Envelope:
         parsed = json.loads(line)
         if not isinstance(parsed, dict):
             raise msgspec.ValidationError("not an object")
-        parts = {
-            name: msgspec.Raw(encode(to_plain_data(parsed[name])))
-            for name in ("params", "result", "error")
-            if name in parsed
-        }
-        header_fields = {name: to_plain_data(parsed[name]) for name in ("id", "method") if name in parsed}
-        header = msgspec.convert(header_fields, Envelope)
+        members = {name: to_plain_data(parsed[name]) for name in Envelope.__struct_fields__ if name in parsed}
+        header = msgspec.convert({name: members.pop(name) for name in ("id", "method") if name in members}, Envelope)
+        parts = {name: Raw(encode(value)) for name, value in members.items()}
         return LooseEnvelope(header.id, header.method, **parts)
+    except msgspec.ValidationError:
+        raise
     except (ValueError, TypeError, RecursionError) as error:
-        if isinstance(error, msgspec.ValidationError):
-            raise
         raise msgspec.DecodeError(str(error)) from None
 
 
 def decode_batch(line: bytes) -> list[Envelope]:
     """Decode a batch of messages, which one protocol version allowed. Return an empty list for anything else."""
     try:
-        return _batch_decoder.decode(line)
+        return _batch.decode(line)
     except (msgspec.DecodeError, RecursionError):
         return []
 
 
-def decode_tool_call(params: msgspec.Raw) -> ToolCall | None:
+def decode_tool_call(params: Raw) -> ToolCall | None:
     """Decode a tool call. Return None if it is invalid: the server reports the error."""
     try:
         return _call.decode(params)
@@ -147,15 +152,19 @@ def decode_tool_call(params: msgspec.Raw) -> ToolCall | None:
         return None
 
 
-def decode_or_default(type: type[Any], raw: msgspec.Raw) -> Any:
-    """Decode a part of a message, or return the default of the type if it does not match."""
+def decode_params(params: Raw) -> Params:
+    """Decode the parameters of another message, or return the defaults if they do not match."""
     try:
-        return msgspec.json.decode(raw, type=type)
+        return msgspec.json.decode(params, type=Params)
     except (msgspec.DecodeError, RecursionError):
-        return type()
+        return Params()
 
 
-_ID = re.compile(rb'"id"\s{0,9}:\s{0,9}(-?[0-9]{1,18}|"[^"\\]{0,200}")')
+def decode_error(raw: Raw) -> ErrorObject:
+    try:
+        return _error.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return ErrorObject(message=bytes(raw)[:MAX_ANSWER_SIZE].decode("utf-8", "replace"))
 
 
 def find_id(line: bytes) -> Id:
@@ -169,32 +178,98 @@ def find_id(line: bytes) -> Id:
 
 def is_utf8(line: bytes) -> bool:
     """Return whether the line is valid UTF-8, as the protocol requires."""
-    if line.isascii():
-        return True
     try:
-        line.decode()
+        return line.isascii() or bool(line.decode())
     except UnicodeDecodeError:
         return False
-    return True
 
 
-def build_answer(id: Id, result: Any) -> bytes:
-    return encode({"jsonrpc": "2.0", "id": id, "result": result}) + b"\n"
+def to_function_result(raw: Raw) -> Any:
+    """Convert an answer to the value that a function would return, so that it can be classified and recorded."""
+    try:
+        result = _result.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return _convert_unusual_result(raw)
+    blocks = result.content or []
+    texts = [_truncate(block.text) for block in blocks if block.text is not None]
+    if result.is_error:
+        return {"isError": True, "content": [{"type": "text", "text": text} for text in texts]}
+    if len(blocks) == 1 and texts:
+        return texts[0]
+    if result.structured != EMPTY_RAW and memoryview(result.structured).nbytes <= MAX_ANSWER_SIZE:
+        return msgspec.json.decode(result.structured)
+    return {"content": [{"type": block.type, "text": _truncate(block.text)} for block in blocks]} if blocks else None
 
 
-def build_error(id: Id, code: int | float, message: str, data: Any = None) -> bytes:
+def _convert_unusual_result(raw: Raw) -> Any:
+    """Convert an answer that does not match the protocol. Only one marked as an error is kept."""
+    try:
+        members = msgspec.json.decode(raw, type=dict) if memoryview(raw).nbytes <= MAX_ANSWER_SIZE else {}
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    if members.get("isError") is not True:
+        return None
+    return {"isError": True, "content": [{"type": "text", "text": _truncate(str(members.get("content", "")))}]}
+
+
+def _truncate(text: str | None) -> str | None:
+    if text is None or len(text) <= MAX_ANSWER_SIZE:
+        return text
+    return f"{text[:MAX_ANSWER_SIZE]} [{len(text) - MAX_ANSWER_SIZE} more]"
+
+
+# Messages of the proxy
+
+
+def build_message(**members: Any) -> bytes:
+    """Build a request (`id`, `method`, `params`), a notification (no `id`) or an answer (`id`, `result` or `error`)."""
+    return encode({"jsonrpc": "2.0", **members}) + b"\n"
+
+
+def build_error(id: Id, message: str, code: int | float = NO_ANSWER_CODE, data: Any = None) -> bytes:
     error = {"code": code, "message": message} | ({} if data is None else {"data": data})
-    return encode({"jsonrpc": "2.0", "id": id, "error": error}) + b"\n"
-
-
-def build_request(id: Id, method: str, params: Any) -> bytes:
-    return encode({"jsonrpc": "2.0", "id": id, "method": method, "params": params}) + b"\n"
-
-
-def build_notification(method: str, params: Mapping[str, Any]) -> bytes:
-    return encode({"jsonrpc": "2.0", "method": method, "params": params}) + b"\n"
+    return build_message(id=id, error=error)
 
 
 def replace_id(line: bytes, id: Id) -> bytes:
     """Return the same message with another id."""
     return encode({**decode_members(line), "id": id}) + b"\n"
+
+
+def add_notes(id: Id, result: Raw, notes: Sequence[str], metadata: Mapping[str, Any]) -> bytes:
+    """Return a result with notes about the call."""
+    return _append_blocks(id, result, notes, "note", {"notes": list(notes), **metadata})
+
+
+def add_failure_block(id: Id, result: Raw, block: Mapping[str, Any], metadata: Mapping[str, Any]) -> bytes:
+    """Return a failed result with our failure block after the server's content."""
+    return _append_blocks(id, result, [_block_text(block)], "failure", {**block, **metadata})
+
+
+def build_failure_answer(id: Id, block: Mapping[str, Any], metadata: Mapping[str, Any], is_stateless: bool) -> bytes:
+    """Return a failure as the answer to a request that the server did not answer."""
+    result = {"isError": True, **({"resultType": "complete"} if is_stateless else {})}
+    return add_failure_block(id, Raw(encode(result)), block, metadata)
+
+
+def add_block_to_error(id: Id, raw: Raw, block: Mapping[str, Any], metadata: Mapping[str, Any]) -> bytes:
+    """Return a protocol error with our failure block: appended to its message, which a model sees, and in its data."""
+    error = decode_error(raw)
+    data = error.data if isinstance(error.data, dict) else {} if error.data is None else {"data": error.data}
+    block_text = _block_text({name: value for name, value in block.items() if name != "message"})
+    data = {**data, "mulligan": {**block, **metadata}}
+    return build_error(id, f"{error.message}\n{block_text}", error.code, data)
+
+
+def _block_text(block: Mapping[str, Any]) -> str:
+    return encode({"mulligan": block}).decode()
+
+
+def _append_blocks(id: Id, result: Raw, texts: Sequence[str], key: str, value: Any) -> bytes:
+    members: dict[str, Any] = dict(decode_members(result))
+    content = decode_items(members["content"]) if "content" in members else []
+    meta = decode_members(members["_meta"]) if members.get("_meta", b"null") != b"null" else {}
+    blocks = [{"type": "text", "text": text} for text in texts]
+    return build_message(
+        id=id, result={**members, "content": [*content, *blocks], "_meta": {**meta, META_PREFIX + key: value}}
+    )

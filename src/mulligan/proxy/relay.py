@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import os
-import stat
 import subprocess
 import sys
-import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
-from mulligan.proxy import messages
-from mulligan.proxy.message_framing import READ_CHUNK_BYTES, Outlet, Source
-from mulligan.proxy.messages import NO_ANSWER_CODE, Envelope, Id
-from mulligan.proxy.process import start_server_process
-from mulligan.proxy.proxy_rules import ProxyOptions
-from mulligan.proxy.server import RestartBackoff, ServerProcess
+from mulligan.proxy import messages, start_server_process
+from mulligan.proxy.messages import Envelope, Id, build_error, build_message, decode_params
+from mulligan.proxy.server import Outlet, ServerProcess, Source, make_watchable, restart_delay
+from mulligan.proxy.tools import ProxyOptions
 
 UNSET = msgspec.UNSET
-CANCELLED = "cancelled"
-"""Method of a cancelled request, whose late answer is forwarded."""
 MAX_LATE_ANSWERS = 1000
 """Limit of cancelled requests whose late answers are forwarded."""
 MAX_REPORTED_PROBLEMS = 5
 """Limit of reported problems in a server's output."""
-REPLAYED_REQUESTS = {"logging/setLevel": "", "resources/subscribe": "uri"}
-"""Requests to repeat after a restart, with the parameter that distinguishes them."""
+REPLAYED_REQUESTS = ("logging/setLevel", "resources/subscribe")
+"""Requests to repeat after a restart."""
 
 
 class InvalidAnswerError(ValueError):
@@ -36,66 +31,20 @@ class InvalidAnswerError(ValueError):
 
 
 class PendingRequest:
-    """Request that waits for its answer."""
+    """Request that waits for its answer, or for the error that there will be none."""
 
-    __slots__ = ("deadline", "timeout")
-
-    def __init__(self) -> None:
-        self.timeout = 0.0
-        self.deadline = 0.0
-
-    def handle_answer(self, envelope: Envelope, line: bytes) -> None:
-        raise NotImplementedError
-
-    def handle_no_answer(self, error: Exception) -> None:
-        """Handle a failure: there will be no answer."""
-        raise NotImplementedError
-
-
-class ForwardedRequest(PendingRequest):
-    """Client request that is forwarded unchanged."""
-
-    __slots__ = ("_id", "_on_answer", "_relay", "method")
+    __slots__ = ("deadline", "handle_answer", "handle_no_answer", "timeout")
 
     def __init__(
-        self, relay: Relay, id: Id, method: str, on_answer: Callable[[Envelope, bytes], None] | None = None
+        self,
+        handle_answer: Callable[[Envelope, bytes], None],
+        handle_no_answer: Callable[[Exception], None],
+        timeout: float = 0.0,
     ) -> None:
-        super().__init__()
-        self._relay = relay
-        self._id = id
-        self.method = method
-        self._on_answer = on_answer
-
-    def handle_answer(self, envelope: Envelope, line: bytes) -> None:
-        if self._on_answer is None:
-            self._relay.client.write(line)
-        else:
-            self._on_answer(envelope, line)
-
-    def handle_no_answer(self, error: Exception) -> None:
-        if self.method == CANCELLED:
-            return
-        self._relay.client.write(messages.build_error(self._id, NO_ANSWER_CODE, f"{self.method}: {error}"))
-        if isinstance(error, TimeoutError):  # only the first message has a time limit: the server did not start
-            self._relay.finish(1, str(error))
-
-
-class InternalRequest(PendingRequest):
-    """Request of our own to a restarted server."""
-
-    __slots__ = ("_on_answer", "_relay")
-
-    def __init__(self, relay: Relay, on_answer: Callable[[Envelope], None]) -> None:
-        super().__init__()
-        self._relay = relay
-        self._on_answer = on_answer
-
-    def handle_answer(self, envelope: Envelope, line: bytes) -> None:
-        self._on_answer(envelope)
-
-    def handle_no_answer(self, error: Exception) -> None:
-        if isinstance(error, TimeoutError):
-            self._relay.restart(f"{error}")
+        self.handle_answer = handle_answer
+        self.handle_no_answer = handle_no_answer
+        self.timeout = timeout
+        self.deadline = 0.0
 
 
 class ToolCallHandler(Protocol):
@@ -127,8 +76,8 @@ class Relay:
     ) -> None:
         self.loop = loop
         self.options = options
-        self.calls: ToolCallHandler | None = None
-        """Handler of tool calls. If None, they are forwarded like other requests."""
+        self.calls: ToolCallHandler
+        """Set before the event loop reads the first message."""
         self.pending: dict[Id, PendingRequest] = {}
         self.finished: asyncio.Future[int] = loop.create_future()
         self._command = command
@@ -136,9 +85,11 @@ class Relay:
         self._server_requests: set[Id] = set()
         """Requests of the server that the client has not answered."""
         self._tokens: dict[Id, PendingRequest] = {}
-        self._restarts = RestartBackoff()
+        self._restart_count = 0
+        """Restarts in a row without an answer."""
+        self._late_answers: deque[tuple[Id, PendingRequest]] = deque()
+        """Cancelled requests whose late answers are forwarded."""
         self._has_answered = False
-        self._is_ready = True
         self._queue: list[tuple[bytes, PendingRequest | None]] = []
         """Messages that wait for the restarted server."""
         self._handshake: bytes | None = None
@@ -169,7 +120,7 @@ class Relay:
         except msgspec.DecodeError:
             for batch_item in messages.decode_batch(line):
                 if batch_item.id is not UNSET and batch_item.method is not UNSET:
-                    self.pending.setdefault(batch_item.id, ForwardedRequest(self, batch_item.id, batch_item.method))
+                    self.pending.setdefault(batch_item.id, self._forwarded(batch_item.id, batch_item.method))
             self.send(line)
             return
         method = envelope.method
@@ -180,42 +131,45 @@ class Relay:
             self._forward_notification(method, envelope, line)
         elif envelope.id in self.pending:
             self.send(line)  # duplicate id: client and server must match the answers
-        elif method != "tools/call" or self.calls is None or not self.calls.begin(envelope, line):
-            self._forward_request(method, envelope, line)
+        elif method != "tools/call" or not self.calls.begin(envelope, line):
+            self._forward_request(envelope.id, method, envelope, line)
 
     def _forward_notification(self, method: str, envelope: Envelope, line: bytes) -> None:
-        if method == "notifications/cancelled" and self.calls is not None:
-            cancelled: messages.CancelledParams = messages.decode_or_default(messages.CancelledParams, envelope.params)
-            if self.calls.cancel(cancelled.request, line):
+        if method == "notifications/cancelled":
+            if self.calls.cancel(decode_params(envelope.params).request, line):
                 return
         elif method == "notifications/initialized":
             self._initialized = line
         self.send(line)
 
-    def _forward_request(self, method: str, envelope: Envelope, line: bytes) -> None:
-        id = None if envelope.id is UNSET else envelope.id
-        entry = ForwardedRequest(self, id, method)
+    def _forward_request(self, id: Id, method: str, envelope: Envelope, line: bytes) -> None:
+        entry = self._forwarded(id, method)
         if method in ("initialize", "server/discover"):
             if method == "initialize":
                 self._handshake = line
-                if self.calls is not None:
-                    self.calls.set_client(envelope.params)
+                self.calls.set_client(envelope.params)
             entry.timeout = self.options.start_timeout
-        elif method == "tools/list" and self.calls is not None:
-            entry = ForwardedRequest(self, id, method, self.calls.build_list_handler(envelope.params))
-        elif method in REPLAYED_REQUESTS or method == "resources/unsubscribe":
-            self._track_replayed_request(method, envelope.params, line)
+        elif method == "tools/list":
+            entry.handle_answer = self.calls.build_list_handler(envelope.params)
+        elif method in REPLAYED_REQUESTS:
+            self._replayed_lines[method, str(decode_params(envelope.params).uri)] = line
+        elif method == "resources/unsubscribe":
+            self._replayed_lines.pop(("resources/subscribe", str(decode_params(envelope.params).uri)), None)
         self.expect(id, entry)
         self.send(line, entry)
 
-    def _track_replayed_request(self, method: str, params: msgspec.Raw, line: bytes) -> None:
-        name = REPLAYED_REQUESTS.get(method, "uri")
-        parameters = messages.decode_or_default(dict, params)
-        key = (method.replace("unsubscribe", "subscribe"), str(parameters.get(name, "")))
-        if method in REPLAYED_REQUESTS:
-            self._replayed_lines[key] = line
-        else:
-            self._replayed_lines.pop(key, None)
+    def _forwarded(self, id: Id, method: str) -> PendingRequest:
+        """Build the entry of a client request that is forwarded unchanged."""
+
+        def handle_no_answer(error: Exception) -> None:
+            self.client.write(build_error(id, f"{method}: {error}"))
+            if isinstance(error, TimeoutError):  # only the first message has a time limit: the server did not start
+                self.finish(1, str(error))
+
+        return PendingRequest(self._forward_answer, handle_no_answer)
+
+    def _forward_answer(self, envelope: Envelope, line: bytes) -> None:
+        self.client.write(line)
 
     def _handle_client_exit(self) -> None:
         self.finish(0)
@@ -224,7 +178,7 @@ class Relay:
 
     def send(self, line: bytes, entry: PendingRequest | None = None) -> None:
         # Messages for a server that has ended wait for the next one.
-        if self._is_ready and self.server is not None and not self.server.has_ended:
+        if self._ready.is_set() and self.server is not None and not self.server.has_ended:
             self.server.outlet.write(line)
         else:
             self._queue.append((line, entry))
@@ -276,23 +230,23 @@ class Relay:
             self._unqueue(entry)
             entry.handle_no_answer(TimeoutError(f"no answer in {entry.timeout:g} s"))
         if self.server is not None and self.server.has_ended:
-            self.server._handle_output_closed()  # a child process keeps the output open
+            self.server.handle_output_closed()  # a child process keeps the output open
         shortest = min((entry.timeout for entry in self.pending.values() if entry.timeout), default=None)
         if shortest is not None:
             self._schedule_expiry(shortest)
 
     def cancel_request(self, id: Id, reason: str) -> None:
         """Tell the server that a request is cancelled."""
-        self.send(messages.build_notification("notifications/cancelled", {"requestId": id, "reason": reason}))
+        self.send(build_message(method="notifications/cancelled", params={"requestId": id, "reason": reason}))
 
     def forward_late_answer(self, id: Id) -> None:
         """Forward a late answer to a cancelled request."""
-        cancelled_ids = [
-            key for key, entry in self.pending.items() if type(entry) is ForwardedRequest and entry.method == CANCELLED
-        ]
-        if len(cancelled_ids) >= MAX_LATE_ANSWERS:
-            self.pending.pop(cancelled_ids[0], None)
-        self.pending[id] = ForwardedRequest(self, id, CANCELLED)
+        if len(self._late_answers) >= MAX_LATE_ANSWERS:
+            oldest_id, oldest = self._late_answers.popleft()
+            if self.pending.get(oldest_id) is oldest:
+                del self.pending[oldest_id]
+        entry = self.pending[id] = PendingRequest(self._forward_answer, lambda error: None)
+        self._late_answers.append((id, entry))
 
     # From the server
 
@@ -312,8 +266,7 @@ class Relay:
             if envelope.id is not UNSET:
                 self._server_requests.add(envelope.id)
             elif self._tokens and envelope.method == "notifications/progress":
-                progress: messages.ProgressParams = messages.decode_or_default(messages.ProgressParams, envelope.params)
-                entry = self._tokens.get(progress.token)
+                entry = self._tokens.get(decode_params(envelope.params).token)
                 if entry is not None:
                     entry.deadline = self.loop.time() + entry.timeout
             self.client.write(line)
@@ -325,7 +278,7 @@ class Relay:
                 self._report_problem("answered an unknown or already answered request", line)
                 return
             self._has_answered = True
-            self._restarts.reset()
+            self._restart_count = 0
             entry.handle_answer(envelope, line)
 
     def _handle_invalid_line(self, line: bytes) -> None:
@@ -335,9 +288,8 @@ class Relay:
         id = messages.find_id(line)
         entry = None if id is None else self.pending.pop(id, None)
         if entry is not None:
-            entry.handle_no_answer(
-                InvalidAnswerError("Invalid JSON in the response of the server: not UTF-8, or not JSON")
-            )
+            message = "Invalid JSON in the response of the server: not UTF-8, or not JSON"
+            entry.handle_no_answer(InvalidAnswerError(message))
         else:
             self._report_problem("wrote a line that is not a JSON-RPC message", line)
 
@@ -363,10 +315,11 @@ class Relay:
         if self.server is not None:
             self.server.end()
             self.server = None
-        self._is_ready = False
         self._ready.clear()
         self._server_requests.clear()
-        delay = self._restarts.next_delay() if self.options.should_restart and self._has_answered else None
+        can_restart = self.options.should_restart and self._has_answered
+        delay = restart_delay(self._restart_count) if can_restart else None
+        self._restart_count += 1
         queued = {id(entry) for _, entry in self._queue}
         unanswered = {key: entry for key, entry in self.pending.items() if id(entry) not in queued}
         self.pending = {key: entry for key, entry in self.pending.items() if id(entry) in queued}
@@ -391,12 +344,19 @@ class Relay:
             self._mark_ready()
             return
         id = self.new_id()
-        entry = InternalRequest(self, self._finish_handshake)
-        entry.timeout = self.options.start_timeout
-        self.expect(id, entry)
+        self.expect(id, self._internal(self._finish_handshake, self.options.start_timeout))
         self.server.outlet.write(messages.replace_id(self._handshake, id))
 
-    def _finish_handshake(self, envelope: Envelope) -> None:
+    def _internal(self, handle_answer: Callable[[Envelope, bytes], None], timeout: float = 0.0) -> PendingRequest:
+        """Build the entry of a request of our own to a restarted server."""
+
+        def handle_no_answer(error: Exception) -> None:
+            if isinstance(error, TimeoutError):
+                self.restart(f"{error}")
+
+        return PendingRequest(handle_answer, handle_no_answer, timeout)
+
+    def _finish_handshake(self, envelope: Envelope, line: bytes) -> None:
         if envelope.error != messages.EMPTY_RAW:
             self.restart("the restarted server rejected the handshake")
             return
@@ -405,13 +365,12 @@ class Relay:
             self.server.outlet.write(self._initialized)
         for line in self._replayed_lines.values():
             id = self.new_id()
-            self.pending[id] = InternalRequest(self, lambda envelope: None)
+            self.pending[id] = self._internal(lambda envelope, line: None)
             self.server.outlet.write(messages.replace_id(line, id))
         self._mark_ready()
 
     def _mark_ready(self) -> None:
         assert self.server is not None
-        self._is_ready = True
         self._ready.set()
         queue, self._queue = self._queue, []
         for line, _ in queue:
@@ -429,7 +388,7 @@ class Relay:
             return
         self.finished.set_result(code)
         self._end_reason = reason
-        self._ready.set()
+        self._ready.set()  # recoveries that wait for a restart give up
         if reason:
             self.print_message(f"{reason}; closing the connection")
             pending, self.pending = self.pending, {}
@@ -444,18 +403,3 @@ class Relay:
         while not self.client.is_empty and self.loop.time() < deadline:
             await asyncio.sleep(0.01)
         self.client.release()
-
-
-def make_watchable(fd: int) -> int:
-    """Return a descriptor that an event loop can watch. A thread copies a regular file to a pipe."""
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        return fd
-    out, into = os.pipe()
-
-    def fill() -> None:
-        while data := os.read(fd, READ_CHUNK_BYTES):
-            os.write(into, data)
-        os.close(into)
-
-    threading.Thread(target=fill, daemon=True).start()
-    return out

@@ -1,15 +1,26 @@
-"""Process of the MCP server, and the backoff of its restarts."""
+"""Pipes to the client and the server, and the server's process with the backoff of its restarts."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
+import stat
 import subprocess
+import threading
+from asyncio import AbstractEventLoop
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
-from mulligan.proxy.message_framing import Outlet, Source
-
+READ_CHUNK_BYTES = 262_144
+"""Size of one read."""
+MAX_MESSAGE_BYTES = 268_435_456
+"""Limit of one message. A longer one is truncated and thus invalid."""
+TRUNCATED_HEAD_BYTES = 1000
+"""Start of a truncated message that is kept: it may contain the id of its request."""
+MAX_WAITING_BYTES = 8_388_608
+"""Queued output above which the source is paused."""
 INITIAL_RESTART_SECONDS = 0.5
 """Delay before the first restart. It doubles with each one."""
 MAX_RESTART_SECONDS = 30.0
@@ -21,24 +32,174 @@ EXIT_GRACE_SECONDS = 0.2
 """Time for a server to exit after it closed its input or output. Then it is killed."""
 
 
-class RestartBackoff:
-    """Backoff of restarts."""
+class LineBuffer:
+    """Buffer that splits incoming bytes into lines."""
 
-    def __init__(self) -> None:
-        self.restart_count = 0
+    def __init__(self, max_bytes: int = MAX_MESSAGE_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._is_too_long = False
 
-    def next_delay(self) -> float | None:
-        """Return the delay in seconds, or None if no restarts remain."""
-        self.restart_count += 1
-        return (
-            None
-            if self.restart_count > MAX_RESTARTS
-            else min(MAX_RESTART_SECONDS, INITIAL_RESTART_SECONDS * 2 ** (self.restart_count - 1))
-        )
+    def feed(self, data: bytes) -> list[bytes]:
+        """Add bytes and return the lines that are complete, each with its line end."""
+        if not self._parts and data.find(b"\n") == len(data) - 1:
+            return [data]  # the usual case: one read is one message
+        *complete_lines, partial_line = data.split(b"\n")
+        lines = []
+        for line in complete_lines:
+            self._add(line)
+            lines.append(b"".join(self._parts) + b"\n")
+            self._parts, self._size, self._is_too_long = [], 0, False
+        self._add(partial_line)
+        return lines
 
-    def reset(self) -> None:
-        """Reset the count after an answer."""
-        self.restart_count = 0
+    def _add(self, part: bytes) -> None:
+        if not part or self._is_too_long:
+            return
+        self._parts.append(part)
+        self._size += len(part)
+        if self._size > self._max_bytes:
+            self._parts = [b"".join(self._parts)[:TRUNCATED_HEAD_BYTES]]
+            self._is_too_long = True
+
+
+class Source:
+    """Non-blocking reader of a descriptor. It can be paused."""
+
+    def __init__(self, loop: AbstractEventLoop, fd: int, on_line: Callable[[bytes], None], on_end: Callable[[], None]):
+        self._loop = loop
+        self._fd = fd
+        self._lines = LineBuffer()
+        self._on_line = on_line
+        self._on_end = on_end
+        self._is_open = True
+        loop.add_reader(fd, self._read)
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._fd, READ_CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            self._on_end()
+            return
+        for line in self._lines.feed(data):
+            self._on_line(line)
+
+    def pause(self) -> None:
+        if self._is_open:
+            self._loop.remove_reader(self._fd)
+
+    def resume(self) -> None:
+        if self._is_open:
+            self._loop.add_reader(self._fd, self._read)
+
+    def close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._loop.remove_reader(self._fd)
+
+
+class Outlet:
+    """Non-blocking writer of a descriptor. It queues what the descriptor does not accept."""
+
+    def __init__(self, loop: AbstractEventLoop, fd: int, on_broken: Callable[[], None]) -> None:
+        self._loop = loop
+        self._fd = fd
+        self._on_broken = on_broken
+        self._waiting: deque[memoryview] = deque()
+        self._size = 0
+        self.source: Source | None = None
+        """Source that is paused while the queue is too long."""
+        self.is_broken = False
+        # Pipes and sockets only: terminals and files are shared with other programs and accept writes anyway.
+        self._was_blocking = os.get_blocking(fd)
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+            os.set_blocking(fd, False)
+
+    def write(self, data: bytes) -> None:
+        if self.is_broken:
+            return
+        is_first = not self._waiting
+        self._waiting.append(memoryview(data))
+        self._size += len(data)
+        if is_first:
+            self._write_waiting()
+            if self._waiting:
+                self._loop.add_writer(self._fd, self._drain)
+        if self._size > MAX_WAITING_BYTES and self.source is not None:
+            self.source.pause()
+
+    def _drain(self) -> None:
+        self._write_waiting()
+        if not self._waiting and not self.is_broken:
+            self._loop.remove_writer(self._fd)
+            if self.source is not None:
+                self.source.resume()
+
+    def _write_waiting(self) -> None:
+        """Write until the queue is empty or the descriptor accepts no more."""
+        while self._waiting:
+            part = self._waiting[0]
+            try:
+                bytes_sent = os.write(self._fd, part)
+            except BlockingIOError:
+                return
+            except OSError:
+                self._break()
+                return
+            self._size -= bytes_sent
+            if bytes_sent < len(part):
+                self._waiting[0] = part[bytes_sent:]
+                return
+            self._waiting.popleft()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._waiting
+
+    def _break(self) -> None:
+        """Stop writing because the reader closed the pipe."""
+        self.is_broken = True
+        self.release()
+        if self.source is not None:
+            self.source.resume()
+        self._on_broken()
+
+    def release(self) -> None:
+        """Discard the queue and restore the descriptor's blocking mode."""
+        self._loop.remove_writer(self._fd)
+        self._waiting.clear()
+        self._size = 0
+        with suppress(OSError):  # closed already
+            os.set_blocking(self._fd, self._was_blocking)
+
+
+def make_watchable(fd: int) -> int:
+    """Return a descriptor that an event loop can watch. A thread copies a regular file to a pipe."""
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    out, into = os.pipe()
+
+    def fill() -> None:
+        while data := os.read(fd, READ_CHUNK_BYTES):
+            os.write(into, data)
+        os.close(into)
+
+    threading.Thread(target=fill, daemon=True).start()
+    return out
+
+
+def restart_delay(restart_count: int) -> float | None:
+    """Return the seconds before this restart in a row without an answer, from 0. None if no restarts remain."""
+    if restart_count >= MAX_RESTARTS:
+        return None
+    return min(MAX_RESTART_SECONDS, INITIAL_RESTART_SECONDS * (1 << restart_count))
 
 
 class ServerProcess:
@@ -46,7 +207,7 @@ class ServerProcess:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        loop: AbstractEventLoop,
         process: subprocess.Popen[bytes],
         on_line: Callable[[bytes], None],
         on_exit: Callable[[ServerProcess], None],
@@ -61,10 +222,9 @@ class ServerProcess:
         """Whether the running server closed its input."""
         self._stdin = process.stdin.fileno()
         self.outlet = Outlet(loop, self._stdin, self._handle_input_closed)
-        loop.add_reader(
-            self._stdin, self._handle_input_closed
-        )  # never readable: reports only that the other end closed
-        self.source = Source(loop, process.stdout.fileno(), on_line, self._handle_output_closed)
+        # Never readable: reports only that the other end closed.
+        loop.add_reader(self._stdin, self._handle_input_closed)
+        self.source = Source(loop, process.stdout.fileno(), on_line, self.handle_output_closed)
 
     @property
     def has_ended(self) -> bool:
@@ -91,7 +251,7 @@ class ServerProcess:
         self.is_input_closed = True
         self._loop.call_later(EXIT_GRACE_SECONDS, self._handle_exit)
 
-    def _handle_output_closed(self) -> None:
+    def handle_output_closed(self) -> None:
         """Handle the end of the output."""
         self._loop.call_later(0.0 if self.has_ended else EXIT_GRACE_SECONDS, self._handle_exit)
 
@@ -118,10 +278,8 @@ class ServerProcess:
     def _close_pipes(self) -> None:
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
-                try:  # noqa: SIM105 - contextlib is not needed for this
+                with suppress(OSError):  # unwritten data for a closed reader
                     pipe.close()
-                except OSError:
-                    pass  # unwritten data for a closed reader
 
     async def stop(self) -> int | None:
         """Stop the server as the protocol says: close its input, then SIGTERM, then SIGKILL."""
@@ -149,7 +307,3 @@ class ServerProcess:
             await asyncio.sleep(pause)
             pause = min(0.05, 2 * pause)
         return True
-
-    def signal(self, number: int) -> None:
-        if not self.has_ended:
-            os.kill(self.process.pid, number)

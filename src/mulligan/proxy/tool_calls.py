@@ -4,40 +4,74 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable
-from typing import Any
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
 from mulligan.build import Components
-from mulligan.capture.call_execution import Attempts
-from mulligan.capture.call_guard import Unfit
-from mulligan.capture.context import Here, Kit
-from mulligan.capture.first_attempt import First, begin
+from mulligan.capture.call import CallExecution, begin_call, prepare_call
+from mulligan.capture.context import CaptureContext
+from mulligan.capture.limits import SchemaMismatchError
+from mulligan.capture.loop import ToolRequest
 from mulligan.capture.player import aexecute_plan
-from mulligan.capture.run import ActiveRun, scope
-from mulligan.capture.turns import ToolRequest
+from mulligan.capture.run import ActiveRun, CallScope, scope
 from mulligan.classify.kinds import TOOL_PERMISSION_DENIED
 from mulligan.core.calls import TOOL_NAME_PATH
 from mulligan.core.failure import Failure
-from mulligan.proxy import messages, response_notes
-from mulligan.proxy.messages import CLIENT_INFO_KEY, PROTOCOL_VERSION_KEY, Envelope, Id, LooseEnvelope, ToolCall
-from mulligan.proxy.proxy_rules import ProxyOptions
+from mulligan.proxy import messages
+from mulligan.proxy.messages import Envelope, Id, LooseEnvelope, ProtocolResponseError, ToolCall, to_function_result
 from mulligan.proxy.relay import PendingRequest, Relay
-from mulligan.proxy.tool_answers import Answer, ProtocolResponseError, decode_error, to_function_result
 from mulligan.proxy.tool_listing import ToolListing
-from mulligan.proxy.tools import ServerTool, ServerTools
+from mulligan.proxy.tools import ProxyOptions, ServerTool, ServerTools
 from mulligan.recover import names as names_module
 from mulligan.recover.repair import suggest
+from mulligan.settings import Settings
 
 UNSET = msgspec.UNSET
 IDLE_RUN_SECONDS = 1800.0
 """Idle time after which the next call starts a new run: some connections last for days."""
 MAX_REMEMBERED_STEPS = 200
 """Number of steps that the connection's run remembers."""
+SWITCH_INTERVAL_SECONDS = 0.0001
+"""Switch interval of threads while the proxy runs."""
+FINAL_ANSWER_SECONDS = 2.0
+"""Time for pending calls to be answered after the server has ended."""
 
 current_call: contextvars.ContextVar[ToolCallRequest] = contextvars.ContextVar("calling")
 """Client call that the current attempt belongs to."""
+
+
+def serve(
+    options: ProxyOptions,
+    settings: Settings,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    process: subprocess.Popen[bytes],
+) -> int:
+    """Run the proxy in front of a started server until client or server ends. Return the exit code."""
+
+    async def run() -> int:
+        loop = asyncio.get_running_loop()
+        components = Components(settings, mode=options.mode)
+        relay = Relay(loop, options, command, environment, process)
+        calls = relay.calls = ToolCallRelay(relay, components, options)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, relay.finish, 128 + number)
+        try:
+            code = await relay.finished
+            await calls.close(FINAL_ANSWER_SECONDS if code == 1 else 0.0)
+            await relay.close()
+        finally:
+            components.recorder.close()
+        return code
+
+    # The recorder thread computes for milliseconds at a time. Messages must not wait that long for the GIL.
+    sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+    return asyncio.run(run())
 
 
 class ToolCallRelay:
@@ -45,9 +79,9 @@ class ToolCallRelay:
 
     def __init__(self, relay: Relay, components: Components, options: ProxyOptions) -> None:
         self.relay = relay
-        self.kit: Kit = components.kit
+        self.capture: CaptureContext = components.capture
         self.options = options
-        self.tools = ServerTools(options, self.kit, build_remote_function)
+        self.tools = ServerTools(options, self.capture, build_remote_function)
         self.active_calls: dict[Id, ToolCallRequest] = {}
         self.run: ActiveRun | None = None
         self._listing = ToolListing(relay, components, self.tools)
@@ -58,7 +92,7 @@ class ToolCallRelay:
 
     def set_client(self, params: msgspec.Raw) -> None:
         """Store the client's name and version from its first message."""
-        self._client = messages.decode_or_default(messages.InitializeParams, params).client
+        self._client = messages.decode_params(params).client
 
     def build_list_handler(self, params: msgspec.Raw) -> Callable[[Envelope, bytes], None]:
         return self._listing.build_answer_handler(params)
@@ -74,13 +108,13 @@ class ToolCallRelay:
             tool = self.tools.get_tool(tool_call.name, is_verbatim=isinstance(envelope, LooseEnvelope))
             call = ToolCallRequest(self, id, tool_call, tool, line, self.prepare_context(tool_call))
         except Exception:  # noqa: BLE001 - the call is forwarded without a record
-            self.kit.fault("reading a tool call")
+            self.capture.log_internal_error("reading a tool call")
             return False
         self.active_calls[id] = call
         try:
             call.begin()
         except Exception:  # noqa: BLE001 - the call is forwarded without a record
-            self.kit.fault("starting a tool call")
+            self.capture.log_internal_error("starting a tool call")
             self.active_calls.pop(id, None)
             return False
         return True
@@ -101,13 +135,13 @@ class ToolCallRelay:
     def _begin_run(self, tool_call: ToolCall) -> None:
         self.end_run()
         client = self._client
-        client_info = (tool_call.meta or {}).get(CLIENT_INFO_KEY)
+        client_info = (tool_call.meta or {}).get(messages.CLIENT_INFO_KEY)
         if not client.name and isinstance(client_info, dict):
             client = msgspec.convert(
                 {key: client_info.get(key) for key in ("name", "version")}, messages.ClientInfo, strict=False
             )
         self.run = ActiveRun(
-            self.kit,
+            self.capture,
             client.name or "",
             is_standalone=True,
             version=client.version,
@@ -117,7 +151,7 @@ class ToolCallRelay:
         self.run.is_logged = True
         self.run.start()
         self._base = contextvars.Context()
-        self._base.run(self.kit.here.set, Here(self.run, None, None, is_open=False))
+        self._base.run(self.capture.current_scope.set, CallScope(self.run, None, None, is_retrying=False))
 
     def end_run(self) -> None:
         if self.run is not None:
@@ -153,26 +187,16 @@ def build_remote_function(name: str) -> Callable[..., Any]:
     return call
 
 
-class ToolCallRequest(PendingRequest):
-    """Tool call of the client. It receives the answer to its first attempt directly."""
+class Answer(NamedTuple):
+    """Answer of the server to one attempt, with the raw line."""
 
-    __slots__ = (
-        "_attempt_start",
-        "_calls",
-        "_context",
-        "_first",
-        "_id",
-        "_in_flight",
-        "_last",
-        "_line",
-        "_relay",
-        "_task",
-        "_token",
-        "_was_cancelled",
-        "_was_sent",
-        "tool",
-        "tool_call",
-    )  # fmt: skip
+    id: Id
+    envelope: Envelope
+    line: bytes
+
+
+class ToolCallRequest:
+    """Tool call of the client. It receives the answer to its first attempt directly."""
 
     def __init__(
         self,
@@ -183,13 +207,12 @@ class ToolCallRequest(PendingRequest):
         line: bytes,
         context: contextvars.Context,
     ) -> None:
-        super().__init__()
         self._calls = calls
         self._relay = calls.relay
         self._id = id
         self._line = line
         self._context = context
-        self._first: First | None = None
+        self._first: CallExecution | None = None
         self._attempt_start: tuple[float, Any] = (0.0, None)
         """Start time of the first attempt and the token that restores its scope."""
         self._last: Answer | None = None
@@ -217,7 +240,7 @@ class ToolCallRequest(PendingRequest):
         if tool.wrapped.options.mode == "repair":
             if has_non_object_arguments or (tool.definition is None and calls.tools.names):
                 repairable_request = ToolRequest(
-                    calls.kit, calls.tools.recovering_functions(), tool_call.name, tool_call.arguments
+                    calls.capture, calls.tools.recovering_functions(), tool_call.name, tool_call.arguments
                 )
                 run = calls.run
                 if (
@@ -232,66 +255,65 @@ class ToolCallRequest(PendingRequest):
                 return
         if has_non_object_arguments:
             tool = self.tool = calls.tools.get_tool(tool_call.name, is_verbatim=True)
-        first = self._context.run(begin, tool.wrapped, calls.kit, (), {**self._arguments})
-        if first is None:
-            self._task = calls.start_task(self._recover(), self._context)
+        first = self._context.run(begin_call, tool.wrapped, calls.capture, (), {**self._arguments})
+        if first.success_record is None:
+            self._task = calls.start_task(self._recover(first), self._context)
             return
         self._first = first
-        self._attempt_start = calls.kit.timer(), self._context.run(calls.kit.here.set, first)
+        self._attempt_start = calls.capture.timer(), self._context.run(calls.capture.current_scope.set, first)
         self._was_sent = True
-        self._relay.expect(self._id, self, self._token)
-        self._relay.send(self._line, self)
+        entry = PendingRequest(self._handle_first_answer, self._handle_no_first_answer, self.timeout)
+        self._relay.expect(self._id, entry, self._token)
+        self._relay.send(self._line, entry)
 
     def _needs_repair_first(self) -> bool:
         """Return whether a call with effects="once" violates its schema and an automatic repair is known.
 
         Only a call that was never sent has certainly not executed. Without a repair, the server decides.
         """
-        wrapped, kit, run = self.tool.wrapped, self._calls.kit, self._calls.run
+        wrapped, capture, run = self.tool.wrapped, self._calls.capture, self._calls.run
         if wrapped.options.effects != "once" or run is None:
             return False
         try:
             wrapped.check(self._arguments)
-        except Unfit as error:
-            failure = kit.failure(error, source="tool", tool=wrapped.name, arguments=self._arguments)
+        except SchemaMismatchError as error:
+            failure = capture.classify_safely(error, source="tool", tool=wrapped.name, arguments=self._arguments)
             tool = wrapped.tool("repair")
             suggestions = suggest(
-                self._arguments, failure, tool, run.earlier_calls(), min_confidence=kit.policy.min_confidence
+                self._arguments, failure, tool, run.earlier_calls(), min_confidence=capture.policy.min_confidence
             )
             return any(suggestion.automatic for suggestion in suggestions)
         return False
 
     # The first attempt
 
-    def handle_answer(self, envelope: Envelope, line: bytes) -> None:
+    def _handle_first_answer(self, envelope: Envelope, line: bytes) -> None:
         first = self._first
         assert first is not None
         self._last = Answer(self._id, envelope, line)
         self._relay.stop_waiting(self._id, self._token)
         try:
             if envelope.error != messages.EMPTY_RAW:
-                self._context.run(
-                    first.failed, ProtocolResponseError(decode_error(envelope.error)), *self._attempt_start
-                )
-            elif self._context.run(first.succeeded, to_function_result(envelope.result), *self._attempt_start):
+                self._context.run(first.keep_failure, ProtocolResponseError(envelope.error), *self._attempt_start)
+            elif self._context.run(first.record_success, to_function_result(envelope.result), *self._attempt_start):
                 del self._calls.active_calls[self._id]
-                self._relay.client.write(self._forwarded_answer())
+                self._relay.client.write(self._render_success(self._last, [], {}))
                 return
         except Exception:  # noqa: BLE001 - the answer is forwarded without a record
-            self._calls.kit.fault("reading an answer")
+            self._calls.capture.log_internal_error("reading an answer")
             self._calls.active_calls.pop(self._id, None)
             self._relay.client.write(line)
             return
         self._task = self._calls.start_task(self._recover(first), self._context)
 
-    def handle_no_answer(self, error: Exception) -> None:
+    def _handle_no_first_answer(self, error: Exception) -> None:
         first = self._first
         assert first is not None
         self._relay.stop_waiting(self._id, self._token)
         if isinstance(error, TimeoutError):
             self._relay.cancel_request(self._id, "timed out")
             error = TimeoutError(f"{self.tool.name} did not answer in {self.timeout:g} s.")
-        self._context.run(first.failed, error, *self._attempt_start)
+        self._context.run(first.keep_failure, error, *self._attempt_start)
         self._task = self._calls.start_task(self._recover(first), self._context)
 
     def cancel(self, line: bytes) -> bool:
@@ -313,24 +335,26 @@ class ToolCallRequest(PendingRequest):
         """Record the call as cancelled: the client no longer waits."""
         self._calls.active_calls.pop(self._id, None)
         if self._first is not None and self._task is None:
-            self._context.run(self._first.cancelled, asyncio.CancelledError(), *self._attempt_start)
+            self._context.run(self._first.record_cancelled, asyncio.CancelledError(), *self._attempt_start)
 
     # Recovery
 
     async def _recover(
-        self, first: First | None = None, *, is_checked: bool = False, tool_request: ToolRequest | None = None
+        self, first: CallExecution | None = None, *, is_checked: bool = False, tool_request: ToolRequest | None = None
     ) -> None:
         current_call.set(self)
-        kit, wrapped = self._calls.kit, self.tool.wrapped
-        attempts: Attempts | None = None
+        capture, wrapped = self._calls.capture, self.tool.wrapped
+        attempts: CallExecution | None = None
         error: Exception | None = None
         try:
-            with first.scope() if first is not None else scope(kit, self._calls.run) as run:
-                if tool_request is not None:
+            with first.run_scope() if first is not None else scope(capture, self._calls.run) as run:
+                if first is not None:
+                    attempts = first
+                elif tool_request is not None:
                     attempts = tool_request.prepare_call(run)
                 else:
-                    attempts = wrapped.prepare_call(kit, run, (), self._arguments, first=first, should_check=is_checked)
-                attempts.is_answered = True
+                    attempts = prepare_call(wrapped, capture, run, (), self._arguments, must_check=is_checked)
+                attempts.answers_model = True
                 try:
                     await aexecute_plan(attempts)
                 except Exception as raised:  # noqa: BLE001 - recorded already; rendered for the model below
@@ -355,15 +379,19 @@ class ToolCallRequest(PendingRequest):
                 "name": name,
                 "arguments": arguments,
             }
-            line = messages.build_request(id, "tools/call", params)
+            line = messages.build_message(id=id, method="tools/call", params=params)
         self._was_sent = True
-        entry = AttemptRequest(relay.loop.create_future())
-        entry.timeout = self.timeout
+        answer: asyncio.Future[tuple[Envelope, bytes]] = relay.loop.create_future()
+        entry = PendingRequest(
+            lambda envelope, line: None if answer.done() else answer.set_result((envelope, line)),
+            lambda error: None if answer.done() else answer.set_exception(error),
+            self.timeout,
+        )
         self._last, self._in_flight = None, id
         relay.expect(id, entry, self._token)
         relay.send(line, entry)
         try:
-            envelope, line = await entry.future
+            envelope, line = await answer
         except TimeoutError:
             relay.cancel_request(id, "timed out")
             raise TimeoutError(f"{name} did not answer in {self.timeout:g} s.") from None
@@ -377,7 +405,7 @@ class ToolCallRequest(PendingRequest):
                 relay.stop_waiting(id, self._token)
         self._last = Answer(id, envelope, line)
         if envelope.error != messages.EMPTY_RAW:
-            raise ProtocolResponseError(decode_error(envelope.error))
+            raise ProtocolResponseError(envelope.error)
         return to_function_result(envelope.result)
 
     async def _answer_blocked_tool(self) -> None:
@@ -388,35 +416,22 @@ class ToolCallRequest(PendingRequest):
             self._task = None
             self.begin()
             return
-        message = self._calls.kit.prompt.definition_changed(self.tool.name, self._calls.options.name)
+        message = self._calls.capture.prompt.definition_changed(self.tool.name, self._calls.options.name)
         failure = Failure.of(TOOL_PERMISSION_DENIED, message, hint="Continue without this tool.", recoverable=False)
         run = self._calls.run
         if run is not None:
             run.publish_step(run.record_child_failure("tool", self.tool.wrapped.name, failure))
         self._calls.active_calls.pop(self._id, None)
-        block = self._calls.kit.prompt.answer(failure, tool=self.tool.name)
-        self._relay.client.write(response_notes.build_failure_answer(self._id, block, {}, self._is_stateless))
+        block = self._calls.capture.prompt.answer(failure, tool=self.tool.name)
+        self._relay.client.write(self._build_failure_answer(block, {}))
 
     # Answers to the client
-
-    @property
-    def _is_stateless(self) -> bool:
-        return PROTOCOL_VERSION_KEY in (self.tool_call.meta or {})
-
-    def _forwarded_answer(self) -> bytes:
-        """Return the server's answer unchanged, or with a note about ignored arguments."""
-        assert self._last is not None
-        note = self._ignored_arguments_note()
-        return (
-            self._last.line if not note else response_notes.add_notes(self._id, self._last.envelope.result, [note], {})
-        )
 
     def _ignored_arguments_note(self) -> str:
         names = self.tool.arguments
         arguments = self.tool_call.arguments
-        if names is None or type(arguments) is not dict or names.issuperset(arguments):
-            return ""
-        if self.tool.wrapped.options.mode == "observe":
+        is_observed = self.tool.wrapped.options.mode == "observe"
+        if is_observed or names is None or type(arguments) is not dict or names.issuperset(arguments):
             return ""
         unknown_arguments = self._calls.tools.find_unknown_arguments(self.tool, arguments)
         if not unknown_arguments:
@@ -425,61 +440,69 @@ class ToolCallRequest(PendingRequest):
         likely_names = {
             name: match.name for name in unknown_arguments if (match := names_module.match_name(name, free)) is not None
         }
-        return self._calls.kit.prompt.ignored_arguments(self.tool.name, unknown_arguments, likely_names)
+        return self._calls.capture.prompt.ignored_arguments(self.tool.name, unknown_arguments, likely_names)
 
-    def _render_answer_safely(self, attempts: Attempts | None, error: Exception | None) -> bytes:
+    def _render_answer_safely(self, attempts: CallExecution | None, error: Exception | None) -> bytes:
         try:
             return self._render_answer(attempts, error)
         except Exception:  # noqa: BLE001 - the client must get an answer
-            self._calls.kit.fault("rendering an answer")
+            self._calls.capture.log_internal_error("rendering an answer")
         if self._last is not None and self._last.id == self._id:
             return self._last.line
-        return messages.build_error(self._id, messages.NO_ANSWER_CODE, f"{self.tool.name} failed.")
+        return messages.build_error(self._id, f"{self.tool.name} failed.")
 
-    def _render_answer(self, attempts: Attempts | None, error: Exception | None) -> bytes:
+    def _render_answer(self, attempts: CallExecution | None, error: Exception | None) -> bytes:
         last = self._last
         failure = attempts.failure if attempts is not None else None
+        metadata = {}
+        if attempts is not None:
+            metadata = {"run": attempts.run.id, "call": attempts.number, "attempts": attempts.attempt_count}
         if attempts is None or failure is None:
             if last is None:
-                return messages.build_error(self._id, messages.NO_ANSWER_CODE, f"{self.tool.name} failed: {error}")
-            notes = [attempts.words.note(self.tool.name, attempts.changes)] if attempts and attempts.changes else []
-            if not notes:
-                note = self._ignored_arguments_note()
-                notes = [note] if note else []
-            if notes:
-                return response_notes.add_notes(self._id, last.envelope.result, notes, self._build_metadata(attempts))
-            return last.line if last.id == self._id else messages.build_answer(self._id, last.envelope.result)
+                return messages.build_error(self._id, f"{self.tool.name} failed: {error}")
+            notes = [attempts.prompt.note(self.tool.name, attempts.changes)] if attempts and attempts.changes else []
+            return self._render_success(last, notes, metadata)
         is_verbatim = attempts.tool.mode == "observe" or not failure.is_failure
         block = self._build_failure_block(attempts, failure)
         if error is None and last is not None:
             if is_verbatim:
-                return last.line if last.id == self._id else messages.build_answer(self._id, last.envelope.result)
-            return response_notes.add_failure_block(
-                self._id, last.envelope.result, block, self._build_metadata(attempts)
-            )
+                return self._with_original_id(last)
+            return messages.add_failure_block(self._id, last.envelope.result, block, metadata)
         if isinstance(error, ProtocolResponseError) and last is not None:
             if is_verbatim and last.id == self._id:
                 return last.line
-            return response_notes.add_block_to_error(
-                self._id, last.envelope.error, block, self._build_metadata(attempts)
-            )
-        return response_notes.build_failure_answer(self._id, block, self._build_metadata(attempts), self._is_stateless)
+            return messages.add_block_to_error(self._id, last.envelope.error, block, metadata)
+        return self._build_failure_answer(block, metadata)
 
-    def _build_metadata(self, attempts: Attempts | None) -> dict[str, Any]:
-        if attempts is None:
-            return {}
-        return {"run": attempts.run.id, "call": attempts.number, "attempts": attempts.made}
+    def _render_success(self, last: Answer, notes: list[str], metadata: dict[str, Any]) -> bytes:
+        """Return the server's answer unchanged, or with notes about repaired or ignored arguments."""
+        if not notes and (note := self._ignored_arguments_note()):
+            notes = [note]
+        return (
+            messages.add_notes(self._id, last.envelope.result, notes, metadata)
+            if notes
+            else self._with_original_id(last)
+        )
 
-    def _build_failure_block(self, attempts: Attempts, failure: Failure) -> dict[str, Any]:
+    def _with_original_id(self, last: Answer) -> bytes:
+        if last.id == self._id:
+            return last.line
+        return messages.build_message(id=self._id, result=last.envelope.result)
+
+    def _build_failure_answer(self, block: dict[str, Any], metadata: dict[str, Any]) -> bytes:
+        is_stateless = messages.PROTOCOL_VERSION_KEY in (self.tool_call.meta or {})
+        return messages.build_failure_answer(self._id, block, metadata, is_stateless)
+
+    def _build_failure_block(self, attempts: CallExecution, failure: Failure) -> dict[str, Any]:
         """Build the description of the failure for the model, as after any other call."""
-        given_up = attempts.given_up
+        recovery_failed = attempts.recovery_failed
         tool_names = self._calls.tools.names
-        offered = attempts.ending.suggestions if attempts.ending is not None else ()
+        offered = attempts.stop.suggestions if attempts.stop is not None else ()
         is_unknown = bool(tool_names) and self.tool_call.name not in tool_names
-        return attempts.words.answer(
+        return attempts.prompt.answer(
             failure,
             tool=self.tool.name,
-            precedents=given_up.precedents[:3] if given_up else (),
+            precedents=recovery_failed.precedents[:3] if recovery_failed else (),
             names=names_module.nearest_tool_names(self.tool_call.name, tool_names) if is_unknown else (),
             shareable=self.tool.wrapped.shareable_texts(),
             has_effects=not attempts.tool.is_retry_safe,
@@ -488,24 +511,6 @@ class ToolCallRequest(PendingRequest):
                 for suggestion in offered
                 if all(change.path != TOOL_NAME_PATH for change in suggestion.changes)
             ],  # in `names`
-            spiral=attempts.ending.spiral if attempts.ending is not None else "",
-            repeat_note=attempts.guarding.repeat_note,
+            spiral=attempts.stop.spiral if attempts.stop is not None else "",
+            repeat_note=attempts.limits.repeat_note,
         )
-
-
-class AttemptRequest(PendingRequest):
-    """Attempt of a recovery. Its future receives the answer."""
-
-    __slots__ = ("future",)
-
-    def __init__(self, future: asyncio.Future[tuple[Envelope, bytes]]) -> None:
-        super().__init__()
-        self.future = future
-
-    def handle_answer(self, envelope: Envelope, line: bytes) -> None:
-        if not self.future.done():
-            self.future.set_result((envelope, line))
-
-    def handle_no_answer(self, error: Exception) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)

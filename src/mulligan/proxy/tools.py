@@ -1,34 +1,88 @@
-"""Tools of the server: definitions, pins, and the options of their calls."""
+"""Tools of the server: definitions, pins, and the options of their calls from the user's settings."""
 
 from __future__ import annotations
 
 import dataclasses
-import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import msgspec
 
-from mulligan.capture.context import Kit
-from mulligan.capture.result_checks import Judge
-from mulligan.capture.wrap import ToolOptions, WrappedFunction
+from mulligan.capture.context import MODES, CaptureContext, strictest
+from mulligan.capture.result_checks import ResultChecker
+from mulligan.capture.wrap import build_wrapper
+from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction
 from mulligan.classify.kinds import TOOL_UNKNOWN_TOOL
 from mulligan.core.failure import Failure, TookEffect
-from mulligan.proxy import description_lessons, pins
-from mulligan.proxy.messages import decode_items, decode_members, encode
+from mulligan.core.records import Effects
+from mulligan.proxy import pins
+from mulligan.proxy.messages import decode_items, decode_members
 from mulligan.proxy.pins import Pins, ToolListFinding
-from mulligan.proxy.proxy_rules import ProxyOptions, build_tool_options, tool_timeout
+from mulligan.recover.policy import Mode
 from mulligan.recover.schema import compile_schema
 from mulligan.recover.schema_repair import unknown_arguments
 
+DEFAULT_TIMEOUT_SECONDS = 300.0
+"""Default time limit of a call without an answer or progress."""
 MAX_TOOL_NAMES = 1000
 """Limit of tools that are tracked by name: models invent names without end."""
 OTHER_TOOL_NAME = "?"
 """Name under which all further tools are recorded."""
-_DEFINITION = msgspec.json.Decoder(dict[str, Any])
+decode_definition = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-class UnlistedResultChecker(Judge):
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyOptions:
+    """Options of one proxy."""
+
+    name: str
+    """Name of the server in records."""
+    mode: Mode = "suggest"
+    should_trust_annotations: bool = False
+    should_pin: bool = False
+    should_inject_lessons: bool = False
+    timeout: float = DEFAULT_TIMEOUT_SECONDS
+    """Seconds. 0 means no limit."""
+    start_timeout: float = 120.0
+    """Seconds for the answer to the first message. 0 means no limit."""
+    should_restart: bool = True
+    session: str | None = None
+    rules: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    """Rules of the user's settings, by `server.tool`, `server.*` or `*`."""
+
+    def merge_rules(self, tool: str) -> dict[str, Any]:
+        """Merge the rules for a tool. The most specific rule wins."""
+        merged_rule: dict[str, Any] = {}
+        for key in ("*", f"{self.name}.*", f"{self.name}.{tool}"):
+            merged_rule.update(self.rules.get(key, {}))
+        return merged_rule
+
+
+def build_tool_options(
+    options: ProxyOptions, tool: str, annotations: Mapping[str, Any], *, is_pinned: bool
+) -> ToolOptions:
+    """Build the options of one tool. Nothing is repaired while its definition differs from the pin."""
+    effects: Effects = "once"
+    if options.should_trust_annotations:
+        is_idempotent = annotations.get("idempotentHint") is True
+        effects = "none" if annotations.get("readOnlyHint") is True else "idempotent" if is_idempotent else "once"
+    rule = options.merge_rules(tool)
+    mode: Mode = rule.get("mode", options.mode)
+    return ToolOptions(
+        name=f"{options.name}.{tool}",
+        server=options.name,
+        effects=rule.get("effects") or effects,
+        mode=mode if is_pinned else strictest(MODES, mode, "suggest"),
+        record=rule.get("record"),
+        learn=rule.get("learn"),
+        privileged=rule.get("privileged", ()),
+        unprivileged=rule.get("unprivileged", ()),
+        # Trusted without a flag: this hint can only restrict repairs.
+        destructive=rule.get("destructive", annotations.get("destructiveHint") is True),
+    )
+
+
+class UnlistedResultChecker(ResultChecker):
     """Result checker for a tool name that the server did not list: an unknown tool error means that nothing executed.
 
     For a listed tool the same text proves nothing: it may forward calls to another tool.
@@ -37,9 +91,9 @@ class UnlistedResultChecker(Judge):
     __slots__ = ()
 
     def failure(
-        self, kit: Kit, result: Any, arguments: Mapping[str, Any], rejects: Collection[int] = ()
+        self, capture: CaptureContext, result: Any, arguments: Mapping[str, Any], rejects: Collection[int] = ()
     ) -> Failure | None:
-        failure = super().failure(kit, result, arguments, rejects)
+        failure = super().failure(capture, result, arguments, rejects)
         if failure is not None and failure.kind == TOOL_UNKNOWN_TOOL:
             return msgspec.structs.replace(failure, took_effect=TookEffect.NO)
         return failure
@@ -52,7 +106,7 @@ class RemoteTool(WrappedFunction):
 
     def mark_unlisted(self) -> None:
         """Mark a tool that is missing in the server's list."""
-        self._judge = UnlistedResultChecker(
+        self.result_checker = UnlistedResultChecker(
             self.options.type, self.name, self.options.detect_errors, self.options.empty_result
         )
 
@@ -66,7 +120,15 @@ class ServerTool:
 
     __slots__ = ("arguments", "definition", "is_blocked", "name", "timeout", "wrapped")
 
-    def __init__(self, name: str, wrapped: RemoteTool, timeout: float, definition: Mapping[str, Any] | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        wrapped: RemoteTool,
+        timeout: float,
+        definition: Mapping[str, Any] | None,
+        *,
+        is_blocked: bool,
+    ) -> None:
         self.name = name
         self.wrapped = wrapped
         self.timeout = timeout
@@ -75,19 +137,21 @@ class ServerTool:
         properties = (wrapped.schema() or {}).get("properties")
         self.arguments: frozenset[str] | None = frozenset(properties) if isinstance(properties, dict) else None
         """Argument names in the schema. None if it lists none."""
-        self.is_blocked = False
+        self.is_blocked = is_blocked
         """Whether calls are blocked until a person accepts the tool."""
 
 
 class ServerTools:
     """Tools of one server."""
 
-    def __init__(self, options: ProxyOptions, kit: Kit, remote: Callable[[str], Callable[..., Any]]) -> None:
+    def __init__(
+        self, options: ProxyOptions, capture: CaptureContext, remote: Callable[[str], Callable[..., Any]]
+    ) -> None:
         self.options = options
         self.pins = Pins()
         self.has_loaded_pins = False
         """Whether the stored pins are loaded. Nothing is repaired before."""
-        self._kit = kit
+        self._capture = capture
         self._remote = remote
         """Builds the function that calls a tool."""
         self._tools_by_name: dict[tuple[str, bool], ServerTool] = {}
@@ -116,11 +180,11 @@ class ServerTools:
     @property
     def names(self) -> list[str]:
         """Names of the listed tools that are not blocked."""
-        return [name for name in self._listed_definitions if not self._is_blocked(name)]
+        return [name for name in self._listed_definitions if not self.is_blocked(name)]
 
     def recovering_functions(self) -> dict[str, Callable[..., Any]]:
         """Return the listed tools as functions with recovery."""
-        return {name: self.get_tool(name).wrapped.build_wrapper() for name in self.names}
+        return {name: build_wrapper(self.get_tool(name).wrapped) for name in self.names}
 
     def _build_tool(self, name: str, definition: dict[str, Any] | None, is_verbatim: bool) -> ServerTool:
         annotations = (definition or {}).get("annotations")
@@ -129,20 +193,15 @@ class ServerTools:
             self.options, name, annotations if isinstance(annotations, dict) else {}, is_pinned=is_settled
         )
         if is_verbatim:
-            call_options = dataclasses.replace(call_options, mode="observe")
-        wrapped = self._wrap_tool(name, call_options, definition or {})
+            call_options = msgspec.structs.replace(call_options, mode="observe")
+        wrapped = RemoteTool(self._remote(name), lambda: self._capture, call_options)
+        wrapped.definition = definition or {}
         if definition is None and self._listed_definitions:
             wrapped.mark_unlisted()
-        tool = ServerTool(name, wrapped, tool_timeout(self.options, name), definition)
-        tool.is_blocked = self._is_blocked(name)
-        return tool
+        timeout = float(self.options.merge_rules(name).get("timeout", self.options.timeout))
+        return ServerTool(name, wrapped, timeout, definition, is_blocked=self.is_blocked(name))
 
-    def _wrap_tool(self, name: str, call_options: ToolOptions, definition: Mapping[str, Any]) -> RemoteTool:
-        remote_tool = RemoteTool(self._remote(name), lambda: self._kit, call_options)
-        remote_tool.definition = definition
-        return remote_tool
-
-    def _is_blocked(self, name: str) -> bool:
+    def is_blocked(self, name: str) -> bool:
         return self.options.should_pin and name in self.pins.waiting
 
     def set_pins(self, stored_pins: Pins) -> None:
@@ -153,7 +212,8 @@ class ServerTools:
 
     def process_list(self, result: msgspec.Raw, now: int, *, is_complete: bool) -> list[ToolListFinding]:
         """Process a tool list and return the new findings about it."""
-        definitions = self._decode_definitions(result)
+        definitions = [decode_definition(raw) for raw in decode_items(decode_members(result)["tools"])]
+        definitions = [definition for definition in definitions if isinstance(definition.get("name"), str)]
         if is_complete:
             self._listed_definitions = {}
         for definition in definitions:
@@ -163,56 +223,3 @@ class ServerTools:
         new_findings = [finding for finding in findings if finding not in self._reported]
         self._reported.update(new_findings[:MAX_TOOL_NAMES])
         return new_findings
-
-    @staticmethod
-    def _decode_definitions(result: msgspec.Raw) -> list[dict[str, Any]]:
-        definitions = []
-        for raw in decode_items(decode_members(result)["tools"]):
-            definition = _DEFINITION.decode(raw)
-            if isinstance(definition.get("name"), str):
-                definitions.append(definition)
-        return definitions
-
-    def build_client_list(self, result: msgspec.Raw, lessons: Mapping[str, Sequence[str]]) -> dict[str, Any] | None:
-        """Return the tool list for the client, or None if it is unchanged."""
-        result_members: dict[str, Any] = dict(decode_members(result))
-        client_tools: list[Any] = []
-        budget = description_lessons.DescriptionBudget(self._kit.prompt)
-        is_changed = False
-        names: set[str] = set()
-        for raw in decode_items(result_members["tools"]):
-            name = _DEFINITION.decode(raw).get("name")
-            is_duplicate = self.options.should_pin and name in names
-            names.add(str(name))
-            if is_duplicate or self._is_blocked(str(name)):
-                is_changed = True
-                continue
-            new_definition = budget.add_lessons(decode_members(raw), lessons.get(str(name), ()))
-            is_changed = is_changed or new_definition is not None
-            client_tools.append(raw if new_definition is None else new_definition)
-        return {**result_members, "tools": client_tools} if is_changed else None
-
-
-def report_findings(options: ProxyOptions, findings: Sequence[ToolListFinding]) -> None:
-    """Print findings on standard error, which MCP clients show or log."""
-    from mulligan.report.run_text import to_line  # only needed for findings
-
-    sentences = {
-        "new": "has a new tool",
-        "changed": "changed the definition of a tool",
-        "removed": "removed a tool",
-        "twice": "lists a tool name twice, the first one is used",
-        "shadows": "has a tool with the same name as another server",
-    }
-    for finding in findings:
-        more = f" ({to_line(finding.detail, 200)})" if finding.detail else ""
-        waits = options.should_pin and finding.type in ("new", "changed")
-        blocked_note = f"; blocked. Review and accept it: mulligan proxy accept {options.name}" if waits else ""
-        message = (
-            f"{to_line(options.name, 80)} {sentences[finding.type]}: {to_line(finding.tool, 80)}{more}{blocked_note}"
-        )
-        print(f"mulligan: {message}.", file=sys.stderr, flush=True)
-
-
-def encode_list(list_result: dict[str, Any]) -> msgspec.Raw:
-    return msgspec.Raw(encode(list_result))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mulligan.proxy.proxy_rules import ProxyOptions, build_tool_options
+from mulligan.proxy.tools import ProxyOptions, build_tool_options
 
 
 def test_rule_of_a_tool_sets_how_its_memory_is_used() -> None:

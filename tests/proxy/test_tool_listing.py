@@ -14,7 +14,7 @@ from mulligan.core.events import RunEnded, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import Run, Step
 from mulligan.prompt import Prompt, estimate_prompt_tokens
-from mulligan.proxy.description_lessons import MAX_SERVER_TOKENS, MAX_TOOL_TOKENS, DescriptionBudget
+from mulligan.proxy.tool_listing import MAX_SERVER_TOKENS, MAX_TOOL_TOKENS, DescriptionBudget
 from mulligan.store.base import DEFAULT_TENANT, FixQuery
 from mulligan.store.urls import open_store
 
@@ -114,7 +114,7 @@ def test_no_more_is_added_than_the_budget_allows():
         told = budget.add_lessons(definition, lessons)
         if told is None:
             break
-        text = msgspec.json.decode(told["description"])
+        text = told["description"]
         assert estimate_prompt_tokens(text) <= MAX_TOOL_TOKENS + 60
         added += estimate_prompt_tokens(text)
     else:

@@ -1,0 +1,217 @@
+"""Events of the coding agents, in one format for all.
+
+Claude Code: PostToolUseFailure reports an error inside a tool. An error before execution, such as an edit whose text
+is not found or invalid arguments, appears only in PostToolBatch, between marks.
+
+Codex: the event does not say whether a command failed; the exit code is in the session log. Rejected calls and errors
+of MCP servers trigger no hook: they are read from the log at a compaction.
+
+Gemini CLI: a tool's response says whether it failed; a shell's response contains the exit code. PreCompress comes
+before each model call, and only the log shows a compression. Its hook cannot return text, so the reminder follows with
+the next prompt or tool result.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from mulligan.core.records import Step
+from mulligan.hooks import session_files
+
+MAX_HEAD_BYTES = 262_144
+MAX_HEAD_LINES = 50
+"""Start of a session log that is searched for the user's first prompt, in lines."""
+REJECTION_PREFIXES = ("The user doesn't want to", "Claude requested permissions to", "Permission to use ")
+"""First words of Claude Code's response to a call that a person or a permission rule rejected."""
+REJECTION_ERROR_TYPES = ("invalid_tool_params", "tool_not_registered")
+"""Gemini CLI's error types of a call that was rejected before execution."""
+
+EventType = Literal["calls", "compacting", "compacted", "prompted", "ended"]
+"""`compacting` comes before a compaction, when no text can be returned. `prompted` allows text to be returned."""
+
+EVENT_TYPES: dict[str, dict[str, EventType]] = {
+    "claude-code": {
+        "PostToolUseFailure": "calls",
+        "PostToolBatch": "calls",
+        "SessionStart": "compacted",
+        "SessionEnd": "ended",
+    },
+    "codex": {"PostToolUse": "calls", "SessionStart": "compacted", "SessionEnd": "ended"},
+    "gemini": {"AfterTool": "calls", "BeforeAgent": "prompted", "PreCompress": "compacting", "SessionEnd": "ended"},
+}
+
+
+class AgentCall(msgspec.Struct, frozen=True, kw_only=True):
+    """Tool call of a coding agent with its result."""
+
+    id: str
+    name: str
+    server: str | None = None
+    arguments: Any = None
+    error: str | None = None
+    """Error text if the call failed."""
+    duration_seconds: float = 0.0
+    is_interrupted: bool = False
+    """Whether a person interrupted the call."""
+    is_rejected: bool = False
+    """Whether the call was rejected before execution."""
+
+
+class AgentEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Event of a coding agent."""
+
+    agent: str
+    type: EventType
+    name: str
+    """Name of the event in the agent. The response repeats it."""
+    session: str
+    folder: str
+    log: str
+    """Path of the session log."""
+    calls: tuple[AgentCall, ...] = ()
+
+    @property
+    def ends_turn(self) -> bool:
+        """Whether a batch of calls has ended and the model is called next."""
+        return self.type == "calls" and self.name != "PostToolUseFailure"
+
+
+def parse_event(agent: str, event: Mapping[str, Any]) -> AgentEvent | None:
+    """Return the event, or None if there is nothing to do. Events are not validated by the agents."""
+    name = _text(event.get("hook_event_name"))
+    event_type = EVENT_TYPES[agent].get(name)
+    if event_type is None or (event_type == "compacted" and event.get("source") != "compact"):
+        return None
+    log = _text(event.get("transcript_path"))
+    raw_calls: Any = [event] if event_type == "calls" else ()
+    if name == "PostToolBatch":
+        raw_calls = event.get("tool_calls")
+    return AgentEvent(
+        agent=agent,
+        type=event_type,
+        name=name,
+        session=_text(event.get("session_id")),
+        folder=_text(event.get("cwd")),
+        log=log,
+        calls=tuple(
+            _parse_call(name, raw_call, log)
+            for raw_call in (raw_calls if isinstance(raw_calls, list) else ())
+            if isinstance(raw_call, dict)
+        ),
+    )
+
+
+def _parse_call(event_name: str, raw_call: Mapping[str, Any], log: str) -> AgentCall:
+    name, server = split_tool_name(_text(raw_call.get("tool_name")))
+    id, response, error, is_rejected = _text(raw_call.get("tool_use_id")), raw_call.get("tool_response"), None, False
+    match event_name:
+        case "PostToolUseFailure":
+            error = _text(raw_call.get("error")) or "failed"
+        case "PostToolBatch":
+            error = _find_marked_error(_text(response).lstrip())
+        case "PostToolUse" if name == "Bash":
+            code = session_files.find_exit_code(id.encode("utf-8", "replace"), log.encode("utf-8", "replace"))
+            error = f"Exit code {code}\n{_text(response)}" if code else None
+        case "AfterTool" if isinstance(response, dict):
+            error = _find_gemini_error(response)
+            details = response.get("error")
+            is_rejected = isinstance(details, dict) and details.get("type") in REJECTION_ERROR_TYPES
+    milliseconds = raw_call.get("duration_ms")
+    return AgentCall(
+        id=id,
+        name=name,
+        server=server,
+        arguments=raw_call.get("tool_input"),
+        error=error,
+        duration_seconds=milliseconds / 1000 if isinstance(milliseconds, int | float) and milliseconds >= 0 else 0.0,
+        is_interrupted=raw_call.get("is_interrupt") is True,
+        is_rejected=is_rejected,
+    )
+
+
+def _find_marked_error(response: str) -> str | None:
+    """Return the error between the marks, or the text of a rejection. None if the call was executed."""
+    if response.startswith("<tool_use_error>"):
+        return response.removeprefix("<tool_use_error>").rpartition("</tool_use_error>")[0] or response
+    return response if response.startswith(REJECTION_PREFIXES) else None
+
+
+def _find_gemini_error(response: Mapping[str, Any]) -> str | None:
+    content = _content_text(response.get("llmContent")) or _content_text(response.get("returnDisplay"))
+    content = content.strip().removeprefix("<untrusted_context>").removesuffix("</untrusted_context>").strip()
+    if error := response.get("error"):
+        return _text(error.get("message") if isinstance(error, dict) else error) or content or "failed"
+    code = re.search(r"^Exit Code: (\d{1,5})\s*$", content, re.MULTILINE)
+    return content if code and int(code[1]) else None
+
+
+def _content_text(content: Any) -> str:
+    parts = content if isinstance(content, list) else [content]
+    return "\n".join(_text(part.get("text") if isinstance(part, dict) else part) for part in parts[:50])
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def split_tool_name(name: str) -> tuple[str, str | None]:
+    """Split `mcp__SERVER__TOOL` into tool and server. Other names have no server."""
+    if name.startswith("mcp__"):
+        server, _, tool = name[5:].partition("__")
+        if server and tool:
+            return tool, server
+    return name, None
+
+
+def join_tool_name(step: Step) -> str:
+    """Return the name of a tool as the agent writes it."""
+    return f"mcp__{step.server}__{step.name}" if step.server else step.name
+
+
+def build_response(
+    event: AgentEvent, message: str, replacement: tuple[str, Mapping[str, Any]] | None = None
+) -> dict[str, Any]:
+    """Build a response with a message for the model. A replacement is executed in place of a failed call."""
+    output: dict[str, Any] = {"hookEventName": event.name, "additionalContext": message}
+    if replacement is not None:
+        output["tailToolCallRequest"] = {"name": replacement[0], "args": dict(replacement[1])}
+    return {"hookSpecificOutput": output}
+
+
+# Session logs
+
+
+def find_user_prompt(log: str) -> str:
+    """Return the user's first prompt from the session log of Claude Code or Codex."""
+    for line in _read_log_head(log):
+        message = line.get("message") or line.get("payload")
+        if not isinstance(message, dict) or line.get("isMeta"):
+            continue
+        if "user" not in (line.get("type"), message.get("role")):
+            continue
+        content = message.get("content")
+        for part in content if isinstance(content, list) else [{"text": content}]:
+            prompt = _text(part.get("text")) if isinstance(part, dict) else ""
+            if prompt and not prompt.startswith(("<", "# AGENTS")):
+                return prompt
+    return ""
+
+
+def _read_log_head(log: str) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects in the first lines of a log."""
+    try:
+        with open(log, "rb") as file:
+            head = file.read(MAX_HEAD_BYTES)
+    except OSError:
+        return
+    for line in head.split(b"\n")[:MAX_HEAD_LINES]:
+        try:
+            entry = msgspec.json.decode(line)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            continue  # truncated, or not JSON
+        if isinstance(entry, dict):
+            yield entry

@@ -1,0 +1,253 @@
+"""Memory of failures for one session: recovery links from its log, and hints. Imported only after a failure.
+
+A hook sees one call at a time, and most successes only by name. Whether a success corrected an earlier call depends on
+all calls of the session, so the log decides. Without a log, only calls with equal arguments are linked.
+
+A hint is a fix that worked in this folder, or a lesson; in mode `repair` also the repaired call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mulligan.classify.fingerprint import build_template
+from mulligan.core.calls import wilson_lower_bound
+from mulligan.core.failure import Failure, Remedy
+from mulligan.core.links import link_recoveries
+from mulligan.core.records import RUN_SPECIFIC, Effects, Fix, Lesson, Link, Precedent, Step
+from mulligan.hooks.state import HookState
+from mulligan.learn.tracker import TrackedFailure, is_read_only
+from mulligan.prompt import Prompt
+from mulligan.settings import Settings
+from mulligan.store.base import DEFAULT_TENANT, FixQuery, LessonQuery
+from mulligan.store.sqlite import SqliteStore
+
+LOOKUP_TIMEOUT_SECONDS = 0.05
+"""Time limit of a memory lookup. It then returns the fixes found so far."""
+MAX_LINKED_LOG_BYTES = 32 * 1024 * 1024
+"""A longer log is not read for links: the agent waits for its hook."""
+LOG_FORMATS = {"gemini": "gemini-cli"}
+"""Transcript format of an agent's log, unless it has the agent's name."""
+PROMOTED_STATES = ("promoted", "approved")
+MIN_SUCCESSFUL_RUNS = 3
+"""Sessions in this folder in which a fix must have succeeded before it is shown, unless it is promoted."""
+MIN_SUCCESS_RATE = 0.5
+"""Minimum of the Wilson lower bound of the success rate in this folder: 3 of 3 give 0.65, 3 of 5 give 0.34."""
+MAX_PRECEDENTS = 2
+MAX_LESSONS = 5
+MAX_SEEDS = 1000
+"""Limit of seed lessons that are compared."""
+
+
+# Recovery links
+
+
+def read_log(
+    agent: str, log: str, classify: Callable[..., Failure], *, for_links: bool = False
+) -> tuple[list[Step], list[tuple[str, Step]]]:
+    """Return the calls in a session log, and the failed ones each with its id. Both are empty if it is unreadable."""
+    from mulligan.transcripts.formats import FORMATS  # only after a failure, and at a compaction of Codex
+    from mulligan.transcripts.log_lines import LogLines, UnreadableFileError
+    from mulligan.transcripts.run_builder import ReaderState
+
+    steps: list[Step] = []
+    failed: list[tuple[str, Step]] = []
+    reading = ReaderState(classify, keeps_results=for_links, on_failure=lambda id, step: failed.append((id, step)))
+    try:
+        if log and (not for_links or Path(log).stat().st_size <= MAX_LINKED_LOG_BYTES):
+            with LogLines(Path(log)) as lines:
+                for history in FORMATS[LOG_FORMATS.get(agent, agent)].read(lines, reading):
+                    if history.run.parent is None:  # skips the runs of subagents
+                        steps = list(history.steps)
+    except (UnreadableFileError, OSError):
+        pass  # the failures that hooks reported are known without the log
+    return steps, failed
+
+
+def link_success(
+    success: Step,
+    arguments: Any,
+    failures: Iterable[TrackedFailure],
+    log_steps: Callable[[], Sequence[Step]],
+    redact: Callable[[Step], Step],
+) -> tuple[Link, ...]:
+    """Return the links from remembered failures to a success of the same tool.
+
+    `success` is redacted, `arguments` are not. `log_steps` reads the session's log.
+    """
+    candidates = [
+        failure
+        for failure in failures
+        if failure.is_open and failure.step.run == success.run and failure.step.tool_key == success.tool_key
+    ]
+    same = [failure for failure in candidates if failure.step.arguments == success.arguments]
+    if same:
+        return (_link_same(same[-1], success),)
+    if not candidates or not isinstance(arguments, dict):
+        return ()
+    link, failed = _link_by_log(success, arguments, log_steps())
+    if link is None or failed is None:
+        return ()
+    failed_arguments = redact(failed).arguments
+    match = next((failure for failure in reversed(candidates) if failure.step.arguments == failed_arguments), None)
+    if match is None:
+        return ()
+    session_link = msgspec.structs.replace(
+        link, run=success.run, failed_call=match.step.call, recovering_call=success.call, provisional=False
+    )
+    return redact(msgspec.structs.replace(success, links=(session_link,))).links
+
+
+def _link_same(failure: TrackedFailure, success: Step) -> Link:
+    cause = failure.step.failure
+    needs_time = cause is not None and cause.remedy is Remedy.RETRY
+    tools = () if needs_time else tuple(failure.successes_since)
+    return Link(
+        run=success.run,
+        failed_call=failure.step.call,
+        recovering_call=success.call,
+        method="prerequisite" if tools else "retry",
+        intermediate_tools=tools,
+        evidence=("same_arguments",),
+    )
+
+
+def _link_by_log(
+    success: Step, arguments: dict[str, Any], steps: Sequence[Step]
+) -> tuple[Link, Step | None] | tuple[None, None]:
+    """Link the success as the last call of the log. Return its link and the failed step."""
+    calls = list(steps)
+    is_logged = bool(calls) and calls[-1].name == success.name and calls[-1].arguments == arguments
+    if not is_logged or calls[-1].outcome != "success":
+        seq = calls[-1].seq + 1 if calls else 1
+        run = calls[-1].run if calls else success.run
+        last = msgspec.structs.replace(
+            success, run=run, seq=seq, call=seq, arguments=arguments, links=(), key=None, started_at=0
+        )
+        calls = [*(calls[:-1] if is_logged else calls), last]
+    for link in link_recoveries(calls):
+        if link.recovering_call == calls[-1].call:
+            return link, next((step for step in reversed(calls) if step.call == link.failed_call), None)
+    return None, None
+
+
+# Hints
+
+
+class Hints:
+    """Memory lookup for the failures of one session."""
+
+    def __init__(self, store: SqliteStore, prompt: Prompt, settings: Settings, now: int, state: HookState) -> None:
+        self._store, self._prompt, self._settings = store, prompt, settings
+        self._now, self._state = now, state
+
+    def build_hint(self, step: Step) -> str:
+        """Return fixes that worked before, else a lesson about the failure, else an empty text."""
+        fixes = self._find_fixes(step) if self._settings.learn != "off" else []
+        precedents = [precedent for fix in fixes if (precedent := self._to_precedent(fix)) is not None]
+        return self._prompt.hint(precedents[:MAX_PRECEDENTS]) or self._find_lesson_hint(step)
+
+    def _find_lesson_hint(self, step: Step) -> str:
+        """Return the best lesson about this failure that a person wrote and approved, or a seed lesson.
+
+        Learned lessons are left out: nothing learned in one folder is shown in another.
+        """
+        failure = step.failure
+        if failure is None or not failure.fingerprint:
+            return ""
+        query = LessonQuery(
+            tool=step.name, fingerprint=failure.fingerprint, agent=self._state.agent, now=self._now, limit=MAX_LESSONS
+        )
+        lessons = self._store.lessons(DEFAULT_TENANT, query)
+        trusted_lessons = (lesson for lesson in lessons if lesson.is_trusted and lesson.source != "learned")
+        lesson = next(trusted_lessons, None) or self._find_seed(step.name, failure)
+        return self._prompt.lesson_hint(lesson) if lesson is not None else ""
+
+    def _find_seed(self, tool: str, failure: Failure) -> Lesson | None:
+        """Return the stored seed lesson whose phrase matches the failure. Reading the seed files would be too slow."""
+        seeds = self._store.lessons(DEFAULT_TENANT, LessonQuery(source="seed", now=self._now, limit=MAX_SEEDS))
+        if not seeds:
+            return None
+        from mulligan.learn.seeds import match_seeds  # few stores have seed lessons
+
+        return next(iter(match_seeds((seed for seed in seeds if seed.is_trusted), tool, failure)), None)
+
+    def find_replacement_call(self, step: Step) -> tuple[dict[str, Any], str] | None:
+        """Return arguments repaired by a promoted fix, and a note about it. None unless the mode is `repair`."""
+        if self._settings.mode != "repair" or step.failure is None or not isinstance(step.arguments, Mapping):
+            return None
+        from mulligan.recover.memory_repair import apply_fixes  # needed in mode `repair` only
+        from mulligan.recover.policy import Tool
+        from mulligan.recover.repair import suggest
+
+        effects: Effects = "none" if is_read_only(step) else "once"
+        tool_info = Tool(
+            name=step.name,
+            key=step.tool_key,
+            effects=effects,
+            mode="repair",
+            schema=lambda: None,
+            learn=self._settings.learn,
+        )
+        fixes = self._find_fixes(step)
+        min_confidence = self._settings.policy.min_confidence
+        suggestions = suggest(step.arguments, step.failure, tool_info, (), min_confidence=min_confidence, fixes=fixes)
+        # A rule may suggest the same call as an approved or promoted fix. It is made because of the fix.
+        approved = [fix for fix in fixes if fix.state in PROMOTED_STATES]
+        repaired_arguments = [
+            repair.arguments for repair in apply_fixes(approved, step.arguments, None, ()) if not repair.prerequisites
+        ]
+        for best in suggestions:
+            is_from_memory = best.source == "memory" or best.arguments in repaired_arguments
+            if best.automatic and not best.prerequisites and is_from_memory:
+                if best.tool != step.name:
+                    return None
+                return best.arguments, self._prompt.note(step.name, best.changes)
+        return None
+
+    def _find_fixes(self, step: Step) -> list[Fix]:
+        failure = step.failure
+        if failure is None or not failure.fingerprint:
+            return []
+        arguments = step.arguments if isinstance(step.arguments, Mapping) else None
+        query = FixQuery(
+            tool=step.name,
+            key=step.tool_key,
+            fingerprint=failure.fingerprint,
+            text=build_template(failure.message, arguments),
+            agent=self._state.agent,
+            now=self._now,
+            timeout_seconds=LOOKUP_TIMEOUT_SECONDS,
+        )
+        return self._store.fixes(DEFAULT_TENANT, query)
+
+    def _to_precedent(self, fix: Fix) -> Precedent | None:
+        """Return a fix with its counts in this folder. None if they do not suffice or the fix has nothing to show."""
+        is_run_specific = fix.changes and all(change.after == RUN_SPECIFIC for change in fix.changes)
+        if fix.type == "retry" or not fix.showable or is_run_specific:
+            return None
+        trials = [
+            trial
+            for trial in self._store.evidence(DEFAULT_TENANT, fix.id)
+            if trial.run.endswith(self._state.folder_suffix) and trial.run != self._state.run
+        ]
+        tried_runs = {trial.run for trial in trials}
+        successful_runs = {trial.run for trial in trials if trial.successful}
+        success_rate = wilson_lower_bound(len(successful_runs), len(tried_runs))
+        is_proven = fix.state in PROMOTED_STATES and successful_runs
+        has_worked_here = len(successful_runs) >= MIN_SUCCESSFUL_RUNS and success_rate >= MIN_SUCCESS_RATE
+        if fix.state == "revoked" or not (is_proven or has_worked_here):
+            return None
+        return Precedent(
+            method="prerequisite" if fix.type == "prerequisite" else "agent",
+            changes=fix.changes,
+            intermediate_tools=tuple(prerequisite.tool for prerequisite in fix.prerequisites),
+            prerequisites=fix.prerequisites,
+            successes=len(successful_runs),
+            occurrences=len(tried_runs),
+            shareable=True,
+        )
