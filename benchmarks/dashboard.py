@@ -26,6 +26,7 @@ TARGET = 150.0
 """Milliseconds of CPU for the overview of ten million calls."""
 BYTES = 100_000
 """That a browser loads for the overview, with everything the page names."""
+MIN_CALLS = 100_000
 PAGES = {
     "overview, 7 days": "/",
     "overview, 24 hours": "/?range=24h",
@@ -87,6 +88,8 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="leave the stores there, and use those that are")
     parser.add_argument("--rounds", type=int, default=7)
     given = parser.parse_args()
+    if min(given.calls) < MIN_CALLS:
+        parser.error(f"--calls must be at least {MIN_CALLS:,}: in fewer, not every tool and agent of the pages occurs.")
     folder = given.folder or Path(tempfile.mkdtemp(prefix="mulligan-dashboard-"))
     missed = False
     try:

@@ -27,8 +27,8 @@ from mulligan.store import counters, pattern_counts, rollups, rows
 from mulligan.store.base import DEFAULT_TENANT
 from mulligan.store.counters import DAY, HOUR, Cells
 from mulligan.store.pattern_counts import CountedFailure, PatternDelta
+from mulligan.store.rollups import RunSlice
 from mulligan.store.sqlite import SqliteConnection, SqliteStore
-from mulligan.store.writer import slice_history
 
 AGENTS = 10
 TOOLS = 20
@@ -194,7 +194,7 @@ class Block:
         counted: Cells = {}
         for made in self.histories:
             counters.add(counted, counters.cells(made))
-            part = slice_history(made)
+            part = RunSlice.of_history(made)
             seen += (each for call in part.calls for each in part.to_counted_failures(call, 1))
             self._add_rows(made)
         self.sums: Sums = {}
@@ -220,7 +220,7 @@ class Block:
             _, id, *row, _, body = rows.step_row(DEFAULT_TENANT, moved)
             body_pieces: list[str | None]
             if step.outcome == "success" and step.attempt == 1:  # its body says neither its run nor when it was
-                body_pieces = [encode(rows.step_to_success_row(moved)[-1]).decode(), None]
+                body_pieces = [encode(rows.success_row(moved)[-1]).decode(), None]
             else:
                 body_pieces = [*_pieces(body, '{"run":"run_000000', step.started_at)]
             self.rows["steps"].append((number, id[10:], *row, step.started_at, *body_pieces))

@@ -1,11 +1,11 @@
-"""What a hook of a coding agent costs, beside `python -c pass`: each stage alone, and the mean of a recorded mix.
+"""What a hook of a coding agent costs, beside `python -c pass`: with and without something to store, and a mean.
 
     python benchmarks/hook.py              25 rounds
     python benchmarks/hook.py --rounds 50
 
 Each case is a fresh process, as an agent starts it. Cases alternate, so that a busy machine slows all of them alike;
 byte code is compiled beforehand, as an installer would have done. The mix is that of the sessions in ../shared/data,
-played through the first stage, with a store that fills as it would; where they are absent, the shares that were found
+played through the early exit, with a store that fills as it would; where they are absent, the shares that were found
 there are used. Exit 1 if a target is missed.
 """
 
@@ -26,29 +26,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT.parent / "shared" / "data" / "calls-dev.jsonl.gz"
 SOURCE = ROOT / "src"
-START = SOURCE / "mulligan" / "hooks" / "start.py"
 sys.path.insert(0, str(SOURCE))
 
 FOUND = 0.15
 """The share of events that opened the store, where it cannot be counted here."""
-FIRST, SECOND, SLOWEST, MEAN = 1.3, 6.0, 1000.0, 2.0
+EARLY, STORED, SLOWEST, MEAN = 1.5, 8.0, 1000.0, 2.0
 """Targets: times `python -c pass` in CPU; the third in milliseconds by the clock."""
 
 
 @dataclass
 class Mix:
-    """Events of recorded sessions by the stage that they need."""
+    """Events of recorded sessions by whether they need the store."""
 
-    first: list[bytes] = field(default_factory=list)
-    second: list[bytes] = field(default_factory=list)
+    early: list[bytes] = field(default_factory=list)
+    stored: list[bytes] = field(default_factory=list)
 
     @property
     def share(self) -> float:
         """Of events that open the store."""
-        return len(self.second) / (len(self.first) + len(self.second))
+        return len(self.stored) / (len(self.early) + len(self.stored))
 
 
 def events() -> Iterator[bytes]:
@@ -78,17 +79,18 @@ def _event(session: str, name: str, **fields: Any) -> bytes:
 
 
 def played(home: Path) -> Mix:
-    """The whole mix, played in this process: which stage each event needs depends on what was there before."""
+    """The whole mix, played in this process: whether an event needs the store depends on earlier ones."""
     os.environ["MULLIGAN_HOME"] = str(home)
-    from mulligan.hooks import event_processing, fast_filter
+    from mulligan.hooks import event_processing
+    from mulligan.hooks.main import should_process
 
     mix = Mix()
     for event in events():
-        if fast_filter.needs_processing("claude-code", event):
+        if should_process("claude-code", event):
             event_processing.process_event("claude-code", event)
-            mix.second.append(event)
+            mix.stored.append(event)
         else:
-            mix.first.append(event)
+            mix.early.append(event)
     return mix
 
 
@@ -98,9 +100,18 @@ def made_up() -> Mix:
     for number in range(20):
         about = {"tool_input": {"command": f"make part{number}"}, "tool_use_id": f"toolu_{number}"}
         said = f"Exit code 2\nmake: *** [part{number}] Error 2"
-        mix.first.append(_event("a", "PostToolBatch", tool_calls=[{"tool_name": "Read", **about, "tool_response": ""}]))
-        mix.second.append(_event("b", "PostToolUseFailure", tool_name="Bash", **about, error=said))
+        mix.early.append(_event("a", "PostToolBatch", tool_calls=[{"tool_name": "Read", **about, "tool_response": ""}]))
+        mix.stored.append(_event("b", "PostToolUseFailure", tool_name="Bash", **about, error=said))
     return mix
+
+
+def installed(home: Path) -> Path:
+    """A folder as pip leaves it, with mulligan next to its dependency: an editable install would start `site` first."""
+    folder = home / "site-packages"
+    folder.mkdir()
+    (folder / "mulligan").symlink_to(SOURCE / "mulligan")
+    (folder / "msgspec").symlink_to(Path(msgspec.__file__).parent)
+    return folder
 
 
 def cost(command: list[str], given: bytes, home: Path) -> tuple[float, float]:
@@ -131,11 +142,13 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         mix = played(home) if DATA.exists() else made_up()
-        hook = [sys.executable, "-ESP", str(START), "claude-code"]
+        hook = [sys.executable, "-ESP", str(installed(home) / "mulligan" / "hooks" / "start.py"), "claude-code"]
         bare: list[float] = []
         first: list[float] = []
         second: list[tuple[float, float]] = []
-        samples = zip(spread(mix.first, rounds), spread(mix.second, rounds), strict=True)
+        # Only failures: an end of a session whose files are removed already would exit early.
+        failures = [event for event in mix.stored if b"PostToolUseFailure" in event]
+        samples = zip(spread(mix.early, rounds), spread(failures, rounds), strict=True)
         for number, (easy, hard) in enumerate(samples):
             fresh = hard.replace(b'"toolu_', f'"toolu_{number}_'.encode())  # or it would be known already
             bare.append(cost([sys.executable, "-c", "pass"], b"", home)[0])
@@ -153,13 +166,13 @@ def main() -> int:
     print("| | CPU ms | times `python -c pass` | target |")
     print("| --- | --- | --- | --- |")
     print(f"| python -c pass | {unit:.1f} | 1.00 | |")
-    print(f"| nothing to keep | {easy_cpu:.1f} | {easy_cpu / unit:.2f} | {FIRST} |")
-    print(f"| something to keep | {hard_cpu:.1f} | {hard_cpu / unit:.2f} | {SECOND} |")
+    print(f"| nothing to store | {easy_cpu:.1f} | {easy_cpu / unit:.2f} | {EARLY} |")
+    print(f"| something to store | {hard_cpu:.1f} | {hard_cpu / unit:.2f} | {STORED} |")
     print(f"| mean of the mix | {mean:.1f} | {mean / statistics.mean(bare):.2f} | {MEAN} |")
     print(f"\n{share:.1%} of the events open the store; the slowest took {slowest:.0f} ms by the clock.")
     is_met = (
-        easy_cpu <= FIRST * unit
-        and hard_cpu <= SECOND * unit
+        easy_cpu <= EARLY * unit
+        and hard_cpu <= STORED * unit
         and mean <= MEAN * statistics.mean(bare)
         and slowest < SLOWEST
     )

@@ -21,7 +21,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"
 import psycopg
 
 from mulligan.store.counters import DAY
-from mulligan.store.postgres import row_security
+from mulligan.store.postgres import postgres_tables
 from mulligan.store.postgres.postgres_store import PostgresStore
 from mulligan.store.sqlite import SqliteStore
 from mulligan.store.tables import ORDERED
@@ -84,7 +84,7 @@ def copy(path: Path, url: str, owner: str, now: int, show: Callable[[str], None]
             made.execute(
                 f"CREATE TABLE IF NOT EXISTS steps_{day} PARTITION OF steps FOR VALUES FROM ({day}) TO ({day + 1})"
             )
-        row_security.enable_row_security(made)
+        postgres_tables.enable_row_security(made)
         made.execute("RESET ROLE")
         tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%' ORDER BY name"
         for (table,) in source.execute(tables).fetchall():

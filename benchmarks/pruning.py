@@ -29,9 +29,9 @@ from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy
 from mulligan.core.records import Run, Step
 from mulligan.store.base import DAY, DEFAULT_TENANT, Retention
-from mulligan.store.postgres.postgres_retention import PartitionPruneRound
-from mulligan.store.postgres.postgres_store import PostgresStore, _DatabaseSpaceMeter
-from mulligan.store.pruning import PruneRound
+from mulligan.store.postgres.partitions import PartitionPruneRound
+from mulligan.store.postgres.postgres_store import PostgresStore
+from mulligan.store.retention import PruneRound
 
 TODAY = 20_000
 RUN = 5
@@ -39,7 +39,13 @@ RUN = 5
 BATCH = 500
 """Runs that come at a time."""
 LATE = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "no answer after 3 s", fingerprint="f-late")
-WAYS = {"run by run": PruneRound, "as a whole": PartitionPruneRound}
+
+
+class RunByRun(PartitionPruneRound):
+    _by_age = PruneRound._by_age
+
+
+WAYS = {"run by run": RunByRun, "as a whole": PartitionPruneRound}
 POLICIES = {
     "what failed stays": Retention(keep_successes=30 * DAY, keep_failures=90 * DAY, compress_after=None),
     "nothing stays": Retention(keep_successes=30 * DAY, keep_failures=30 * DAY, compress_after=None),
@@ -81,7 +87,6 @@ def pruned(url: str, way: type[PruneRound], policy: Retention) -> dict[str, floa
         round = way(
             store.write_transaction,
             partial(store.read_connection, DEFAULT_TENANT),
-            _DatabaseSpaceMeter(),
             DEFAULT_TENANT,
             policy,
             now,

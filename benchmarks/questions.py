@@ -2,7 +2,8 @@
 
     python benchmarks/questions.py [--calls 1000000 10000000] [--folder DIR] [--keep] [--json]
     python benchmarks/questions.py --store postgresql    the same in PostgreSQL: on a server of its own, or at a URL
-    python benchmarks/questions.py --append 40           how many calls a second PostgreSQL and SQLite take in
+    python benchmarks/questions.py --append 40           how many calls a second PostgreSQL and SQLite take in, and two
+                                                         writers of one tenant in PostgreSQL beside one
 
 A store is filled in bulk (`filling.py`) with a month of calls. Ten million take some minutes and some gigabytes, which
 are removed afterwards. Then each question is asked in turn, by every way, for as many rounds; what is told is the
@@ -233,6 +234,63 @@ def appended(where: str, batches: int) -> dict[str, list[float]]:
     return rates
 
 
+def written(url: str, first: int, batches: int, begin: Any, results: Any) -> None:
+    """One writer of PostgreSQL in a process of its own: its calls, CPU of client and server, start and end."""
+    import recall
+
+    from mulligan.store.postgres.postgres_store import PostgresStore
+
+    chance = random.Random(first)
+    starts = range(first, first + batches * recall.BATCH, recall.BATCH)
+    events = [
+        [event for number in range(start, start + recall.BATCH) for event in recall.run(chance, number)]
+        for start in starts
+    ]
+    store = PostgresStore(url, clock=lambda: recall.NOW)
+    store.append(DEFAULT_TENANT, list(recall.run(chance, first + 10**7)), f"first {first}", 1)
+    assert store.writer is not None
+    server = Path(f"/proc/{store.writer.raw_connection.info.backend_pid}/schedstat")
+    begin.wait()
+    spent, served, start = time.process_time(), int(server.read_text().split()[0]), time.perf_counter()
+    for number, batch in enumerate(events):
+        store.append(DEFAULT_TENANT, batch, f"{first} {number}", 1)
+    client, end = time.process_time() - spent, time.perf_counter()
+    calls = sum(isinstance(event, StepEnded) for batch in events for event in batch)
+    results.put((calls, client, (int(server.read_text().split()[0]) - served) / 1e9, start, end))
+    store.close()
+
+
+def together(where: str, batches: int, rounds: int = 3) -> Iterator[str]:
+    """One writer and two of one tenant, in turn: calls a second, and CPU a call of client and server."""
+    import multiprocessing
+
+    import postgres_store
+
+    context = multiprocessing.get_context("fork")
+    with postgres_store.server(where) as url:
+        measured: dict[int, list[tuple[float, float, float]]] = {1: [], 2: []}
+        for number in range(rounds + 1):
+            for writers, figures in measured.items():
+                begin, results = context.Barrier(writers), context.Queue()
+                starts = [(number * 9 + writers * 3 + each) * 10**8 for each in range(writers)]
+                arguments = [(url, start, batches if number else 2, begin, results) for start in starts]
+                processes = [context.Process(target=written, args=each) for each in arguments]
+                for process in processes:
+                    process.start()
+                each = [results.get() for _ in processes]
+                for process in processes:
+                    process.join()
+                calls, client, server = (sum(one[place] for one in each) for place in range(3))
+                took = max(one[4] for one in each) - min(one[3] for one in each)
+                if number:  # the first round warms up
+                    figures.append((calls / took, client / calls * 1e6, server / calls * 1e6))
+    for writers, figures in measured.items():
+        rate, client, server = map(statistics.median, zip(*figures, strict=True))
+        yield f"PostgreSQL, writers {writers}: {rate:,.0f} calls a second, CPU us a call {client:.1f} + {server:.1f}"
+    ratios = [two[0] / one[0] for one, two in zip(measured[1], measured[2], strict=True)]
+    yield f"two writers of one tenant over one: {statistics.median(ratios):.2f}"
+
+
 def show(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -295,8 +353,11 @@ def main() -> None:
     parser.add_argument("--append", type=int, metavar="BATCHES", help="instead: how fast PostgreSQL and SQLite take in")
     given = parser.parse_args()
     if given.append:
-        for name, rates in appended("postgresql" if given.store == "sqlite" else given.store, given.append).items():
+        where = "postgresql" if given.store == "sqlite" else given.store
+        for name, rates in appended(where, given.append).items():
             print(f"{name}: {statistics.median(rates):,.0f} calls a second are taken in")
+        for line in together(where, max(1, given.append // 4)):
+            print(line, flush=True)
         return
     folder = given.folder or Path(tempfile.mkdtemp(prefix="mulligan-questions-"))
     found: dict[int, dict[str, Any]] = {}

@@ -17,8 +17,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "src"))
 
 from mulligan.classify.kinds import TOOL_INVALID_ARGUMENTS
 from mulligan.core.failure import Failure
+from mulligan.recover.policy import Tool
 from mulligan.recover.repair import suggest
-from mulligan.recover.tool import Tool
 
 TARGET = 200.0
 """Microseconds, at the median over all sorts of faults."""

@@ -239,6 +239,8 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--batches", type=int, default=20, help=f"of {ITEMS} items each")
     count = options.parse_args().batches
+    if count < 2:
+        options.error("--batches must be at least 2: the first batch only warms the server up.")
     if not Path("/proc/self/smaps_rollup").exists():
         print("error: this benchmark reads /proc, which is not here.", file=sys.stderr)
         sys.exit(2)

@@ -23,7 +23,7 @@ PAGE = ROOT / "docs" / "classification-figures.md"
 sys.path.insert(0, str(ROOT / "src"))
 
 from mulligan.classify.classifier import classify  # noqa: E402
-from mulligan.classify.context_overflow import parse_overflow  # noqa: E402
+from mulligan.classify.error_numbers import parse_overflow  # noqa: E402
 
 LOOKED_AT = ("claude-code-sessions", "bfcl-multi-turn", "litellm-tests", "sdk-over-mock:openai", "provoked:requests")
 """Sources that were read while the rules were written. Every other one was opened once, when they were finished."""

@@ -20,7 +20,8 @@ sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "src")]
 import conversations  # noqa: E402 - found where the tests have it
 
 from mulligan.core import conversation  # noqa: E402
-from mulligan.recover.compress import CompressionResult, Sizes, calibrate_scale, fit_to_window, token_limit  # noqa: E402
+from mulligan.recover.compress import CompressionResult, fit_to_window  # noqa: E402
+from mulligan.recover.tokens import Sizes, calibrate_scale, token_limit  # noqa: E402
 
 RATIOS = (1.02, 1.2, 1.5, 2, 3)
 """How many times too long."""
@@ -32,7 +33,7 @@ def letters(messages: Any) -> int:
 
 
 def content(messages: Any) -> int:
-    return sum(len(slot.text) for message in messages for slot in conversation.find_text_slots(message)) // 4 + len(
+    return sum(len(slot.text) for message in messages for slot in conversation.parse_message(message).slots) // 4 + len(
         messages
     )
 
@@ -60,7 +61,7 @@ def tokenizers() -> dict[str, Callable[[Any], int]]:
 
     def counter(count: Callable[[str], int]) -> Callable[[Any], int]:
         def counted(messages: Any) -> int:
-            told = [slot.text for message in messages for slot in conversation.find_text_slots(message)]
+            told = [slot.text for message in messages for slot in conversation.parse_message(message).slots]
             return sum(map(count, told)) + 8 * len(messages)
 
         return counted
@@ -96,7 +97,9 @@ def main() -> int:
                 window = int(requested / random.Random(seed).choice(RATIOS))
                 made = compressed(messages, Sizes(window=window, requested=requested)).messages
                 shares.append(counter(made) / window)
-                paired += conversation.find_unpaired(made) == conversation.find_unpaired(messages)
+                paired += conversation.find_unpaired(conversation.parse_messages(made)) == conversation.find_unpaired(
+                    conversation.parse_messages(messages)
+                )
             cured = sum(share <= 1 for share in shares)
             mean, least = sum(shares) / count, min(shares)
             all_cured, all_made, worst = all_cured + cured, all_made + count, min(worst, mean)

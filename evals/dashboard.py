@@ -77,7 +77,7 @@ def pages(store: object) -> list[str]:
     for section, name in one.items():
         there = formatting.detail_path(section, name)
         found += [f"/{section}?{days}", f"{there}{'&' if '?' in there else '?'}{days}"]
-    found += [f"/runs?{days}&status=partial", f"/patterns?{days}&q=not", f"/choices?{days}", f"/search?q={tool[:6]}"]
+    found += [f"/runs?{days}&status=partial", f"/patterns?{days}&text=not", f"/choices?{days}", f"/search?q={tool[:6]}"]
     return [*found, f"/compare?{days}&by=agent", f"/compare?{days}&by=tool", "/compare?by=time", "/health", "/live"]
 
 

@@ -31,7 +31,7 @@ from mulligan.store.sqlite import SqliteStore  # noqa: E402
 
 def by_hand(histories: list[History]) -> dict[str, Any]:
     """The plainest count of the steps themselves."""
-    told: dict[str, Any] = dict.fromkeys(("calls", "attempts", "first_try", "recovered", "given_up"), 0)
+    told: dict[str, Any] = dict.fromkeys(("calls", "attempts", "first_try", "recovered", "unrecovered"), 0)
     kinds: Counter[str] = Counter()
     tools: dict[str, Counter[str]] = defaultdict(Counter)
     for history in histories:
@@ -46,9 +46,10 @@ def by_hand(histories: list[History]) -> dict[str, Any]:
             if attempts[0].type == "run":
                 continue
             worked = attempts[-1].outcome == "success"
-            ending = (
-                ("first_try" if worked else "") if not failed else "recovered" if worked or id in linked else "given_up"
-            )
+            if failed:
+                ending = "recovered" if worked or id in linked else "unrecovered"
+            else:
+                ending = "first_try" if worked else ""
             told["calls"] += 1
             told["attempts"] += len(attempts)
             if ending:
@@ -115,12 +116,12 @@ def main() -> int:
     differing = [name for name in counted if name not in ("kinds", "tools") and counted[name] != getattr(total, name)]
     if counted["kinds"] != {kind: cell.failures for kind, cell in total.kinds.items()}:
         differing.append("kinds")
-    names = ("calls", "first_try", "recovered", "given_up")
+    names = ("calls", "first_try", "recovered", "unrecovered")
     tools = {tool: {name: getattr(cell, name) for name in names if getattr(cell, name)} for tool, cell in parts.items()}
     if counted["tools"] != tools:
         differing.append("tools")
     print(f"figures that differ from a count by hand: {', '.join(differing) or 'none'}")
-    told = ", ".join(f"{name.replace('given_up', 'unrecovered')} {counted[name]:,}" for name in names)
+    told = ", ".join(f"{name} {counted[name]:,}" for name in names)
     print(f"{told}; {sum(counted['kinds'].values()):,} failures of {len(counted['kinds'])} kinds, {len(tools)} tools")
     return int(bool(wrong or differing))
 

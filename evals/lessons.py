@@ -31,7 +31,7 @@ from repair_worlds import told
 from mulligan.capture.suggestions import suggest_repairs
 from mulligan.core.calls import TOOL_NAME_PATH
 from mulligan.core.records import Fix, Lesson, Prerequisite
-from mulligan.recover.repair import PrerequisiteCall, Suggestion
+from mulligan.recover.policy import PrerequisiteCall, Suggestion
 from mulligan.store.base import DEFAULT_TENANT, LessonQuery
 from mulligan.store.sqlite import SqliteStore
 

@@ -35,7 +35,7 @@ from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure
 from mulligan.core.records import Fix, Run, Step, pattern_id
 from mulligan.learn import similar
-from mulligan.recover.repair import Suggestion
+from mulligan.recover.policy import Suggestion
 from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery
 from mulligan.store.sqlite import SqliteStore
 

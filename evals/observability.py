@@ -79,7 +79,7 @@ def told(folder: Path) -> dict[str, int]:
     total = store.stats(DEFAULT_TENANT, StatsQuery(now=now())).total
     patterns = store.patterns(DEFAULT_TENANT, PatternQuery(limit=100))
     store.close()
-    counts = {"failed calls": total.recovered + total.given_up, "recovered calls": total.recovered}
+    counts = {"failed calls": total.recovered + total.unrecovered, "recovered calls": total.recovered}
     return {**total.runs, **counts, "patterns": len(patterns)}
 
 

@@ -33,7 +33,6 @@ from mulligan import prompt  # noqa: E402
 from mulligan.classify.classifier import classify  # noqa: E402
 from mulligan.classify.kinds import KINDS  # noqa: E402
 from mulligan.redaction import MAX_QUOTED_CHARS, Redactor, find_unsafe_text, quote_untrusted, sanitize  # noqa: E402
-from mulligan.redaction.detect import may_contain  # noqa: E402
 
 
 def main() -> None:
@@ -202,20 +201,19 @@ def _cost(rows: list[dict[str, Any]]) -> None:
         "recorded calls, 200 bytes +": [text for text in calls if len(text) >= 200][:800],
         "recorded calls in 4 KB": _blocks(iter(calls)),
     }
-    print(f"{'us per KB, median':<30}{'prefilter':>10}{'redact':>8}{'12 regexes':>12}{'ratio':>7}{'clean':>8}")
+    print(f"{'us per KB, median':<30}{'redact':>18}{'12 regexes':>12}{'ratio':>7}{'clean':>8}")
     for name, blocks in corpora.items():
-        steps: tuple[Callable[[str], object], ...] = (may_contain, redactor.text, _floor, sanitize)
+        steps: tuple[Callable[[str], object], ...] = (redactor.text, _floor, sanitize)
         for text in blocks[:50]:
             redactor.text(text)  # compiled by now, as in any process that has redacted before
-        taken: list[list[float]] = [[], [], [], []]
+        taken: list[list[float]] = [[], [], []]
         for text in blocks:  # one beside the other, so that what else the machine does meets them alike
             for place, step in enumerate(steps):
                 taken[place].append(_seconds(step, text) * 1e6 / (len(text) / 1024))
-        quick, redact, floor, shown = map(statistics.median, taken)
-        print(f"{name:<30}{quick:>10.1f}{redact:>8.0f}{floor:>12.0f}{redact / floor:>7.2f}{shown:>8.0f}")
+        redact, floor, shown = map(statistics.median, taken)
+        print(f"{name:<30}{redact:>18.0f}{floor:>12.0f}{redact / floor:>7.2f}{shown:>8.0f}")
         if name == "rows":
             _promise("redaction of a row, median", redact, " us per KB", most=150)
-            _promise("prefilter of a row, median", quick, " us per KB", most=10)
     print()
     print(f"{'us a text':<30}{'redact':>18}{'12 regexes':>12}")
     for text in ("ok", "No such file or directory.", "The search found 12 of 40 files in src/app, none newer."):
@@ -258,7 +256,7 @@ def _blocks(texts: Iterator[str]) -> list[str]:
 
 
 def _seconds(step: Callable[[str], object], text: str, clock: Callable[[], float] = time.perf_counter) -> float:
-    """The best of three goes, less what the clock itself takes: half as long as the prefilter does."""
+    """The best of three goes, less what the clock itself takes."""
     best = own = math.inf
     for _ in range(3):
         start = clock()

@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from mulligan.classify.classifier import classify  # noqa: E402
 from mulligan.core.records import History  # noqa: E402
-from mulligan.learn import read_only_calls, tracker  # noqa: E402
+from mulligan.learn import tracker  # noqa: E402
 from mulligan.prompt.sanitizer import MAX_PATH_CHARS, estimate_prompt_tokens  # noqa: E402
 from mulligan.redaction import sanitize  # noqa: E402
 from mulligan.transcripts.call_rows import read  # noqa: E402
@@ -59,9 +59,7 @@ def cuts(history: History) -> list[Cut]:
             if what in met:
                 here = tracker.from_json(tracker.to_json(known))
                 here.compact()
-                found.append(
-                    Cut(history, str(failure.kind), step.name, read_only_calls.is_empty_lookup(step), here.reminder)
-                )
+                found.append(Cut(history, str(failure.kind), step.name, tracker.is_empty_lookup(step), here.reminder))
             met.add(what)
         known.observe_step(step)
         known.mark_turn()

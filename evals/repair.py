@@ -47,9 +47,8 @@ from repair_worlds import told
 from mulligan.capture.suggestions import SuggestionResult, suggest_repairs
 from mulligan.classify.classifier import classify
 from mulligan.core.failure import Remedy
-from mulligan.recover.repair import Suggestion
-from mulligan.recover.schema import validate_or_none
-from mulligan.recover.schema_dialects import to_json_schema
+from mulligan.recover.policy import Suggestion
+from mulligan.recover.schema import to_json_schema, validate_or_none
 
 
 def main() -> None:

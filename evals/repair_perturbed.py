@@ -29,7 +29,7 @@ import repair_worlds as worlds  # noqa: E402
 from mulligan.capture.suggestions import suggest_repairs  # noqa: E402
 from mulligan.classify.classifier import classify  # noqa: E402
 from mulligan.core.privileged_arguments import is_privileged  # noqa: E402
-from mulligan.recover.schema_dialects import to_json_schema  # noqa: E402
+from mulligan.recover.schema import to_json_schema  # noqa: E402
 
 Call = tuple[str, dict[str, Any], dict[str, Any]]
 """Tool, arguments, schema."""

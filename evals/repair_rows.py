@@ -16,8 +16,8 @@ sys.path.insert(0, str(ROOT / "src"))
 
 import repair_worlds as worlds  # noqa: E402
 
-from mulligan.recover.coercion import is_empty  # noqa: E402
-from mulligan.recover.repair import Suggestion  # noqa: E402
+from mulligan.recover.policy import Suggestion  # noqa: E402
+from mulligan.recover.schema_repair import is_empty  # noqa: E402
 
 Row = dict[str, Any]
 

@@ -19,7 +19,7 @@ DATA = ROOT.parent / "shared" / "data" / "calls-dev.jsonl.gz"
 PAGE = ROOT / "docs" / "classification-figures.md"
 sys.path.insert(0, str(ROOT / "src"))
 
-from mulligan.classify.tool_results import is_error_result  # noqa: E402
+from mulligan.classify.results import is_error_result  # noqa: E402
 
 
 def main() -> int:

@@ -15,8 +15,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 from mulligan.classify.classifier import classify
-from mulligan.learn.seeds.corpus import seeds
-from mulligan.learn.seeds.seed_matching import match_seeds
+from mulligan.learn.seeds import load_seeds, match_seeds
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -27,13 +26,13 @@ def main() -> None:
     given = asked.parse_args()
     if not DATA.exists():
         sys.exit(f"{DATA} is not here: this evaluation reads recorded failures that are not part of the project.")
-    names = {each.id: name for name, each in seeds().items()}
+    names = {each.id: name for name, each in load_seeds().items()}
     total: Counter[str] = Counter()
     found: dict[str, Counter[str]] = defaultdict(Counter)
     for dataset, tool, text, source in rows():
         total[dataset] += 1
         failure = classify(source=source, tool=tool, text=text, is_error=True)
-        for seed in match_seeds(seeds().values(), tool, failure):
+        for seed in match_seeds(load_seeds().values(), tool, failure):
             found[dataset][names[seed.id]] += 1
             if given.show in (names[seed.id], "all"):
                 print(f"  {dataset:<12} {tool[:20]:<20} {names[seed.id]:<28} {' '.join(text.split())[:160]}")

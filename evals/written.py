@@ -16,7 +16,7 @@ from typing import Any
 ROOT = pathlib.Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
-from mulligan.recover.model_json import repair_json  # noqa: E402 - found where the source is
+from mulligan.recover.model_output import repair_json  # noqa: E402 - found where the source is
 
 WORDS = "Oslo rain it's 7 o'clock true, null {a} [b] say \\ tab\tend: 12 caf\u00e9".split(" ")
 

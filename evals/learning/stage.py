@@ -306,12 +306,12 @@ class Stage:
             self.mulligan._components.recorder.close()
         self.mulligan._components = Components(
             read,
-            tools=self.mulligan._find_tool,
+            find_tool=self.mulligan._find_tool,
             clock=self.clock.time,
             timer=self.clock.time,
             sleep=self.clock.sleep,
-            asleep=self.clock.sleep_async,
-            chance=lambda: 0.5,
+            async_sleep=self.clock.sleep_async,
+            random=lambda: 0.5,
         )
 
     def close(self) -> None:
