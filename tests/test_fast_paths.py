@@ -16,16 +16,16 @@ import pytest
 from session_logs import ClaudeCode
 from struct_filler import encoded_fields, fill
 
-from mulligan.cli import entries, install
+from mulligan.cli import clients, install
 from mulligan.core import records
 from mulligan.core.events import ContextCompacted, StepEnded
 from mulligan.core.records import Change, Compaction, Link, Step, decode, encode
-from mulligan.hooks import fast_filter
+from mulligan.hooks import main as hook_main
 from mulligan.learn.patterns import PatternDecision
-from mulligan.record import journal_framing
+from mulligan.record import journal
 from mulligan.server import request_bodies as api_bodies
 from mulligan.server.payloads import BatchPayload
-from mulligan.store import journal_scrubbing, precedents, row_encoding, rows
+from mulligan.store import erasure, fix_queries, row_encoding, rows
 from mulligan.transcripts import claude_code, formats, mulligan_export
 
 
@@ -49,12 +49,12 @@ def successful_step(**fields: Any) -> Step:
 def test_links_that_differ_only_in_where_they_are_share_the_rest_of_their_bytes() -> None:
     links = [fill(Link, run=f"run_{number}", failed_call=number, recovering_call=number + 1) for number in (1, 2)]
     texts = [encode(link) for link in links]
-    remainders = {text.partition(precedents.METHOD_KEY)[2] for text in texts}
+    remainders = {text.partition(fix_queries.METHOD_KEY)[2] for text in texts}
     assert len(remainders) == 1
-    assert remainders != {b""}, f"{precedents.METHOD_KEY!r} is not in {texts[0]!r}"
-    assert all(text.count(precedents.METHOD_KEY) >= 1 for text in texts)
+    assert remainders != {b""}, f"{fix_queries.METHOD_KEY!r} is not in {texts[0]!r}"
+    assert all(text.count(fix_queries.METHOD_KEY) >= 1 for text in texts)
     fields = Link.__struct_encode_fields__
-    assert fields.index(precedents.METHOD_KEY.decode().strip('":')) == 3, (
+    assert fields.index(fix_queries.METHOD_KEY.decode().strip('":')) == 3, (
         "only run, failed_call and recovering_call may stand before it"
     )
 
@@ -66,7 +66,7 @@ def test_links_in_the_same_words_are_decoded_once(monkeypatch: pytest.MonkeyPatc
         decoded.append(data)
         return decode(data, type)
 
-    monkeypatch.setattr(precedents, "decode", count)
+    monkeypatch.setattr(fix_queries, "decode", count)
     change = Change(path="k", operation="clamp", before=50, after=10)
     links = [
         (
@@ -75,7 +75,7 @@ def test_links_in_the_same_words_are_decoded_once(monkeypatch: pytest.MonkeyPatc
         )
         for number in range(1, 6)
     ]
-    assert [count for count, _ in precedents.group_links(links)] == [5]
+    assert [count for count, _ in fix_queries.group_links(links)] == [5]
     assert len(decoded) == 1
 
 
@@ -85,8 +85,8 @@ def test_step_bodies_begin_with_the_mark_of_a_whole_step() -> None:
 
 
 def test_short_bodies_never_begin_with_the_mark_of_a_whole_step() -> None:
-    *_, filled = rows.step_to_success_row(successful_step())
-    *_, empty = rows.step_to_success_row(Step(run="run_a", seq=1, call=1))
+    *_, filled = rows.success_row(successful_step())
+    *_, empty = rows.success_row(Step(run="run_a", seq=1, call=1))
     assert not encode(filled).startswith(row_encoding.FULL_STEP_PREFIX)
     assert not encode(empty).startswith(row_encoding.FULL_STEP_PREFIX)
     assert encoded_fields(row_encoding.CompactStep) <= encoded_fields(Step)
@@ -94,7 +94,7 @@ def test_short_bodies_never_begin_with_the_mark_of_a_whole_step() -> None:
 
 def test_short_bodies_hold_every_field_that_the_columns_do_not() -> None:
     step = successful_step()
-    *columns, remainder = rows.step_to_success_row(step)
+    *columns, remainder = rows.success_row(step)
     assert set(msgspec.json.decode(encode(remainder))) == encoded_fields(row_encoding.CompactStep)
     assert row_encoding.decode_step(*columns, encode(remainder)) == step
     assert row_encoding.decode_step(*columns, encode(step)) == step
@@ -123,9 +123,9 @@ def test_merged_patterns_are_found_by_the_name_of_the_field() -> None:
 
 def test_forgotten_frames_decode_to_an_empty_event() -> None:
     event = ContextCompacted(Compaction())
-    assert encode(event) == journal_scrubbing.EMPTY_EVENT
-    frame = journal_framing.JournalFrame(0, journal_framing.EVENT_FRAME, journal_scrubbing.EMPTY_EVENT.ljust(200))
-    assert [record for _, record in journal_framing.decode_events([frame])] == [event]
+    assert encode(event) == erasure.EMPTY_EVENT
+    frame = journal.JournalFrame(0, journal.EVENT_FRAME, erasure.EMPTY_EVENT.ljust(200))
+    assert [record for _, record in journal.decode_events([frame])] == [event]
 
 
 def test_batches_of_our_own_client_take_the_short_way() -> None:
@@ -162,9 +162,9 @@ def hook_event(name: str, **fields: Any) -> bytes:
 
 def test_hooks_read_fields_of_agents_by_bytes() -> None:
     data = hook_event("PostToolUse", tool_use_id="t1")
-    assert fast_filter.find_field(data, b"hook_event_name") == b"PostToolUse"
-    assert fast_filter.find_field(data, b"session_id") == b"s-1"
-    assert fast_filter.find_field(data, b"tool_name") == b"Bash"
+    assert hook_main.find_field(data, b"hook_event_name") == b"PostToolUse"
+    assert hook_main.find_field(data, b"session_id") == b"s-1"
+    assert hook_main.find_field(data, b"tool_name") == b"Bash"
 
 
 @pytest.mark.parametrize(
@@ -178,11 +178,11 @@ def test_hooks_read_fields_of_agents_by_bytes() -> None:
     ],
 )
 def test_hooks_leave_early_where_nothing_failed(data: bytes, needs_more: bool) -> None:
-    assert fast_filter.needs_processing("claude-code", data) is needs_more
+    assert hook_main.should_process("claude-code", data) is needs_more
 
 
-@pytest.mark.parametrize("agent", [install.CLAUDE_CODE, install.CODEX, install.GEMINI], ids=lambda agent: agent.name)
-def test_hook_commands_name_a_file_and_are_recognized(agent: install.Agent) -> None:
+@pytest.mark.parametrize("agent", clients.AGENTS)
+def test_hook_commands_name_a_file_and_are_recognized(agent: str) -> None:
     command = install.build_hook_command(agent)
     (path,) = [word for word in shlex.split(command) if word.endswith(".py")]
     assert Path(path).is_file()
@@ -190,7 +190,7 @@ def test_hook_commands_name_a_file_and_are_recognized(agent: install.Agent) -> N
 
 
 def test_start_scripts_are_recognized_by_their_path() -> None:
-    assert entries.SCRIPT_PATTERN.search(str(entries.SCRIPT))
-    assert entries.parse_mulligan_arguments(entries.StartCommand("python", ("-ESP", str(entries.SCRIPT), "proxy"))) == (
+    assert clients.SCRIPT_PATTERN.search(str(clients.SCRIPT))
+    assert clients.parse_mulligan_arguments(clients.StartCommand("python", ("-ESP", str(clients.SCRIPT), "proxy"))) == (
         "proxy",
     )

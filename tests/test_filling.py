@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
-from mulligan.store import counters
+from mulligan.store import counters, rollups
 from mulligan.store.base import DEFAULT_TENANT
 from mulligan.store.counters import DAY, HOUR
 from mulligan.store.sqlite import SqliteStore
@@ -56,6 +56,8 @@ def test_a_store_filled_in_bulk_is_what_its_writer_keeps_of_the_same_calls(filli
         for history in histories:
             batch += [RunStarted(history.run), *(StepEnded(step) for step in history.steps), RunEnded(history.run)]
         store.append(DEFAULT_TENANT, batch, "journal", hour.number + 1)
+    with store.write_transaction(DEFAULT_TENANT) as writer:
+        rollups.fold(writer, DEFAULT_TENANT)
     store.close()
 
     bulk, written = kept(tmp_path / "bulk.db"), kept(tmp_path / "written.db")

@@ -25,7 +25,7 @@ from mulligan.cli import cli
 from mulligan.core import events, records
 from mulligan.core.failure import Failure
 from mulligan.core.records import Lesson, Record, decode, encode, to_builtins
-from mulligan.server import queries
+from mulligan.server import routes
 from mulligan.store import wire_protocol
 from mulligan.store.base import (
     DEFAULT_TENANT,
@@ -57,9 +57,9 @@ STORED = {
         name: getattr(importlib.import_module(module), name)
         for module, names in {
             "mulligan.learn.fixes": "FixAction FixRecord OperatorDecision",
-            "mulligan.learn.lessons.consolidation": "StoredLesson",
+            "mulligan.learn.lessons": "StoredLesson",
             "mulligan.learn.patterns": "PatternDecision",
-            "mulligan.store.tool_schemas": "SeenSchema",
+            "mulligan.store.base": "SeenSchema",
             "mulligan.learn.tracker": "Tracker",
             "mulligan.store.audit": "AuditEntry",
             "mulligan.store.row_encoding": "CompactStep",
@@ -67,7 +67,7 @@ STORED = {
             "mulligan.hooks.state": "HookState",
             "mulligan.server.tokens": "Token",
             "mulligan.server.tenants": "Tenant",
-            "mulligan.server.quotas": "Usage",
+            "mulligan.server.limits": "Usage",
             "mulligan.server.payloads": "RunPayload StepPayload FailurePayload BatchPayload",
             "mulligan.proxy.pins": "Pins",
         }.items()
@@ -362,7 +362,7 @@ def test_query_routes_keep_their_json(
 ) -> None:
     ids, person = find_ids(filled_store), golden_server.person()
     covered = {route.partition("?")[0].format(id="", **dict.fromkeys(ids._fields, "{id}")) for route in QUERIES}
-    assert {query.path for query in queries.QUERY_ENDPOINTS} <= covered
+    assert {query.path for query in routes.query_endpoints()} <= covered
     document = {}
     for route in (*QUERIES, *UNKNOWN):
         answer = person.get(route.format(**ids._asdict()))

@@ -17,8 +17,8 @@ import mulligan
 
 SOURCE = Path(mulligan.__file__).parent
 
-RECORDS = ("core.records", "core.failure", "core.calls", "core.links", "core.stated_limits", "core.fork_safety",
-           "core.privileged_arguments")  # fmt: skip
+RECORDS = ("core.records", "core.failure", "core.calls", "core.links", "core.argument_comparison", "core.stated_limits",
+           "core.fork_safety", "core.privileged_arguments")  # fmt: skip
 """What failures, records and links are: the part of `core` that publishes nothing."""
 CONTRACT = ("store.base", "store.counters", "core", "redaction")
 """What a store promises, in the words of `core`. The rules of learning know it, and every store builds on those."""
@@ -138,7 +138,6 @@ FLOORS_OF_THEIR_OWN = {
     "store.audit": "store.base",
     "store.counters": "store.counters",
     "record.journal": "record.journal",
-    "record.journal_framing": "record.journal",
 }
 """Modules that stand below the package they belong to."""
 
@@ -162,14 +161,6 @@ def is_allowed(one: Import) -> bool:
 @functools.cache
 def all_imports() -> list[Import]:
     return [one for name, path in MODULES.items() for one in imports(name, path.read_text())]
-
-
-REMAINING_CYCLES = {
-    ("capture.context", "capture.run"),
-    ("capture.call_execution", "capture.first_attempt", "capture.model_calls", "capture.model_stream",
-     "capture.prerequisite_calls", "capture.stream", "capture.wrap"),
-}  # fmt: skip
-"""Cycles closed by imports for types. The path of one call is to be rewritten as a whole, and ends them; no others."""
 
 
 def find_cycles(imports: Iterable[Import]) -> set[tuple[str, ...]]:
@@ -220,13 +211,9 @@ def test_the_table_allows_nothing_upwards():
             assert order.index(room(each)) > order.index(who), f"{who} may import {each}"
 
 
-def test_no_modules_import_each_other_at_run_time():
-    assert find_cycles(one for one in all_imports() if not one.is_for_types) == set()
-
-
-def test_no_modules_import_each_other_for_types_except_the_listed():
-    """Two modules that need each other's types are one module to a reader. A listed cycle that is gone is a failure."""
-    assert find_cycles(all_imports()) == REMAINING_CYCLES
+def test_no_modules_import_each_other():
+    """For types neither: two modules that need each other's types are one module to a reader."""
+    assert find_cycles(all_imports()) == set()
 
 
 def test_only_what_people_start_imports_what_wires_the_parts():
@@ -247,7 +234,7 @@ def test_only_what_people_start_imports_what_wires_the_parts():
         "import mulligan.core.events as heard",
         "def f():\n    from mulligan.core.events import Stream",
         "class A:\n    def f(self):\n        import mulligan.capture.wrap",
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from mulligan.capture.context import Kit",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from mulligan.capture.context import Source",
         "TYPE_CHECKING = False\nif TYPE_CHECKING:\n    import mulligan.api",
         "try:\n    from mulligan import prompt\nexcept ImportError:\n    pass",
         "import importlib\nimportlib.import_module('mulligan.cli')",

@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 from colours import contrast, luminance
-from session_logs import ClaudeCode, read, write
+from session_logs import ClaudeCode, find_failures, read, write
 
-from mulligan.redaction import Redactor
 from mulligan.report.scan_page import render_page
-from mulligan.report.scan_report import scan_histories
 
 pytestmark = pytest.mark.browser
 
@@ -46,10 +44,12 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for attempt in range(4):
             id = f"toolu_{number}_{attempt}"
             entries.append(log.call(id, text, attempt * 10, **{text: text, "command": text}))
-            entries.append(log.result(id, f"{text} not found {text}", attempt * 10 + 1, is_error=attempt < 3))
+            entries.append(
+                log.result(id, f"{text} not found {text}", attempt * 10 + 1, is_error=attempt < 3 or not number)
+            )  # one stays unrecovered
         histories += read(write(folder / f"{number}.jsonl", *entries))
     path = folder / "page.html"
-    path.write_text(render_page(scan_histories(histories, Redactor()), 1_772_400_000_000, TEXTS[0]), encoding="utf-8")
+    path.write_text(render_page(find_failures(histories), 1_772_400_000_000, TEXTS[0]), encoding="utf-8")
     return path
 
 

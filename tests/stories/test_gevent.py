@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mulligan.record.journal_recovery import recover_journals
+from mulligan.record.journal_import import recover_journals
 from mulligan.store.base import DEFAULT_TENANT, journals_of
 from mulligan.store.sqlite import SqliteStore
 

@@ -94,7 +94,7 @@ def test_a_killed_server_loses_and_doubles_nothing_and_the_agents_only_wait(tmp_
     stats = with_all.stats(DEFAULT_TENANT, StatsQuery(now=0))
     assert stats == counters.stats(histories, StatsQuery(now=0))
     assert stats.total.calls == PROCESSES * CALLS
-    assert stats.total.given_up == PROCESSES * CALLS // 5
+    assert stats.total.unrecovered == PROCESSES * CALLS // 5
     assert (
         sum(derive_status(each.run, each.steps, each.links) == "success" for each in histories) == stats.total.first_try
     )

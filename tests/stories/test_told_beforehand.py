@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from mulligan.cli.sections import BEGIN, END
+from mulligan.cli.prompt import BEGIN, END
 from mulligan.prompt import estimate_prompt_tokens
 from mulligan.testing import assert_sanitized
 

@@ -23,8 +23,7 @@ from mulligan.core.events import AnyEvent, ContextCompacted, RunEnded, RunStarte
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import Change, Compaction, Link, Recovery, RecoveryStop, Run, Step, encode
 from mulligan.learn.tracker import Tracker
-from mulligan.store import tool_schemas
-from mulligan.store.base import DAY, DEFAULT_TENANT
+from mulligan.store.base import DAY, DEFAULT_TENANT, SCHEMA_KIND, update_schema
 from mulligan.store.sqlite import SqliteStore
 
 FOLDER = Path(__file__).parent.parent / "golden"
@@ -167,9 +166,9 @@ def fill_store(path: Path) -> None:
     try:
         store.put(
             DEFAULT_TENANT,
-            tool_schemas.SCHEMA_KIND,
+            SCHEMA_KIND,
             "forecast",
-            tool_schemas.update_entry(None, "digest-1", NOW - 20 * DAY) or b"",
+            update_schema(None, "digest-1", NOW - 20 * DAY) or b"",
         )
         batches = [*map(repaired_run, range(6)), unrecovered_run()]
         store.put(DEFAULT_TENANT, "session", "session-1", encode(track_session(batches)))

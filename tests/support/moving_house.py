@@ -16,9 +16,8 @@ from mulligan.core.events import AnyEvent, ContextCompacted, RunEnded, RunStarte
 from mulligan.core.failure import Failure, Kind, Remedy
 from mulligan.core.records import Compaction, Run, Step
 from mulligan.store.base import DEFAULT_TENANT
-from mulligan.store.copy import endpoints
-from mulligan.store.copy import store_copy as moving
-from mulligan.store.copy.store_copy import Copied, Move
+from mulligan.store.copy import CopyResult, StoreCopy, open_endpoint
+from mulligan.store.copy_endpoints import NOTE_KEY
 from mulligan.store.sqlite import SqliteStore
 
 TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "too slow", fingerprint="f-slow")
@@ -44,15 +43,15 @@ def both(source: Path | str, to: Path | str) -> Iterator[tuple[Any, Any]]:
     with contextlib.ExitStack() as opened:
         found = []
         for path, is_source in ((source, True), (to, False)):
-            side = moving.opened(str(path), is_source)
+            side = open_endpoint(str(path), is_source)
             opened.callback(side.close)
             found.append(side)
         yield found[0], found[1]
 
 
-def copy(source: Path | str, to: Path | str, *tenant: str) -> Copied:
+def copy(source: Path | str, to: Path | str, *tenant: str) -> CopyResult:
     with both(source, to) as pair:
-        return Move(*pair, *tenant).copy()
+        return StoreCopy(*pair, *tenant).copy()
 
 
 def rows(path: Path, is_numbered: bool = True) -> dict[str, list[Any]]:
@@ -63,7 +62,7 @@ def rows(path: Path, is_numbered: bool = True) -> dict[str, list[Any]]:
         for name in names:
             number = "rowid, " if is_numbered and name in ("runs", "links") else ""
             found[name] = sorted(connection.execute(f"SELECT {number}* FROM {name}"), key=repr)
-        found["meta"] = [row for row in found["meta"] if row[1] != endpoints.OWN]
+        found["meta"] = [row for row in found["meta"] if row[1] != NOTE_KEY]
     return found
 
 
@@ -90,16 +89,14 @@ def value(type: str, place: int) -> Any:
 
 KILLED = """
     import os, signal, sys
-    from mulligan.store.copy import store_copy as moving
-    moving.CHUNK = 5
+    from mulligan.store import copy
+    copy.BATCH_ROWS = 5
     at = int(sys.argv[3])
     def told(done, of):
         if done >= at:
             os.kill(os.getpid(), signal.SIGKILL)
-    source, to = moving.opened(sys.argv[1], True), moving.opened(sys.argv[2], False)
-    move = moving.Move(source, to, progress=told)
-    move._tell = lambda rows=1: (setattr(move, "_done", move._done + rows), told(move._done, move._all))
-    move.copy()
+    source, to = copy.open_endpoint(sys.argv[1], True), copy.open_endpoint(sys.argv[2], False)
+    copy.StoreCopy(source, to, progress=told).copy()
 """
 
 

@@ -20,8 +20,8 @@ from mulligan.redaction import Redactor
 from mulligan.server import http_server
 from mulligan.server.access import AccessRules
 from mulligan.server.app import RouteGroup, Server, build_app
-from mulligan.server.payload_conversion import PayloadConverter
-from mulligan.server.token_groups import ROUTE_GROUPS
+from mulligan.server.payloads import PayloadConverter
+from mulligan.server.routes import ROUTE_GROUPS
 from mulligan.store.base import Store
 from mulligan.store.sqlite import SqliteStore
 

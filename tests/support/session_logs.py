@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from mulligan.core.records import History
+from mulligan.redaction import Redactor
+from mulligan.report.scan_report import Findings, LogScan
 from mulligan.transcripts.formats import detect_log_format
 from mulligan.transcripts.log_lines import LogLines
 from mulligan.transcripts.run_builder import ReaderState
@@ -18,6 +21,14 @@ def read(path: Path, reading: ReaderState | None = None) -> list[History]:
         format = detect_log_format(lines)
         assert format is not None, "nobody knows this file"
         return list(format.read(lines, reading or ReaderState()))
+
+
+def find_failures(histories: Iterable[History]) -> Findings:
+    """Return the findings of a scan of these runs."""
+    scan = LogScan()
+    for history in histories:
+        scan.add(history)
+    return scan.build_findings(Redactor())
 
 
 def write(path: Path, *entries: Any) -> Path:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from list_store import ListStore
+
 from mulligan.core.events import AnyEvent
 from mulligan.store.base import DEFAULT_TENANT, Store
-from mulligan.store.memory import MemoryStore
-from mulligan.store.sqlite import SqliteStore
+from mulligan.store.sqlite import MemoryStore, SqliteStore
 
 
 def behind_a_server(folder: Path) -> Store:
@@ -27,11 +28,20 @@ def in_postgres(folder: Path) -> Store:
 
 
 STORES: dict[str, Callable[[Path], Store]] = {
+    "lists": lambda folder: ListStore(),
     "memory": lambda folder: MemoryStore(),
     "sqlite": lambda folder: SqliteStore(folder / "mulligan.db"),
     "postgres": in_postgres,
     "remote": behind_a_server,
 }
+
+
+def stored_seqs(store: SqliteStore, run: str) -> list[int]:
+    """The numbers of a run's steps, also where the run itself has not arrived."""
+    rows = store.read_rows(
+        DEFAULT_TENANT, "SELECT seq FROM steps WHERE tenant = ? AND run = ? ORDER BY seq", (DEFAULT_TENANT, run)
+    )
+    return [seq for (seq,) in rows]
 
 
 class Writer:

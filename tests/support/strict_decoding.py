@@ -21,7 +21,7 @@ FOREIGN_MODULES = frozenset(
         "mulligan.transcripts.codex",
         "mulligan.transcripts.gemini",
         "mulligan.transcripts.otlp",  # OpenTelemetry exports
-        "mulligan.server.otlp.otlp_logs",
+        "mulligan.server.opentelemetry",
         "mulligan.proxy.messages",  # MCP messages of any client and server
     }
 )
@@ -32,8 +32,8 @@ FOREIGN_CLASSES = frozenset(
     }
 )
 PARTIAL_VIEWS = {
-    "mulligan.learn.exemplars:ExemplarArguments": ("mulligan.core.records:Step",),
-    "mulligan.store.pruning:_SessionActivity": (
+    "mulligan.learn.profiles:ExemplarArguments": ("mulligan.core.records:Step",),
+    "mulligan.store.retention:_SessionActivity": (
         "mulligan.learn.tracker:Tracker",
         "mulligan.hooks.state:HookState",
     ),

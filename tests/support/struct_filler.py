@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union
 import msgspec
 
 from mulligan.core.failure import Kind, MissingExtraError
-from mulligan.store.counters.histogram import Histogram
+from mulligan.store.counters import Histogram
 
 T = TypeVar("T")
 KIND = Kind("tool", "timeout")

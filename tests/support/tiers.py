@@ -34,11 +34,11 @@ FILES = {
         "stories/test_server_killed.py",
     ),
     "learning": (
-        "cli/test_lessons.py", "cli/test_seed.py", "proxy/test_description_lessons.py", "server/test_lesson_routes.py",
+        "cli/test_lessons.py", "cli/test_seed.py", "proxy/test_tool_listing.py", "server/test_lesson_routes.py",
         "stories/test_memory.py", "stories/test_told_beforehand.py",
     ),
     "postgres": (
-        "cli/test_postgres_upkeep.py", "store/copy/test_postgres_endpoint.py", "stories/test_postgres.py",
+        "cli/test_postgres_upkeep.py", "store/postgres/test_postgres_copy.py", "stories/test_postgres.py",
         "test_postgres_server.py",
     ),
     "safety": (
@@ -49,7 +49,8 @@ FILES = {
     "slow": (
         "cli/test_mcp_server_config.py", "cli/test_replay.py", "cli/test_several_servers.py", "cli/test_stats.py",
         "cli/test_tail.py", "dashboard/test_pages.py", "hooks/test_main.py", "proxy/test_relay.py",
-        "proxy/test_tool_calls.py", "server/test_ingest.py", "server/test_opentelemetry.py", "server/test_queries.py",
+        "proxy/test_tool_calls.py", "report/test_resources.py", "server/test_ingest.py", "server/test_opentelemetry.py",
+        "server/test_queries.py",
         "store/test_remote.py",
     ),
 }  # fmt: skip
