@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -75,7 +76,7 @@ def compare_arguments(
             continue
         if change.operation in FORM_OPERATIONS or _is_same_in_other_form(old, new, text):
             continue
-        if old is None and leaf_of(path) not in _names_at(before, path):
+        if old is None and not _has_argument(before, path):
             if says_missing(text, leaf_of(path)):
                 has_additions = True
                 continue
@@ -164,11 +165,12 @@ def _parts(path: str) -> list[str]:
     return [part for part in path.replace("\\", "/").split("/") if part not in ("", ".", "~")]
 
 
-def _names_at(arguments: Mapping[str, Any], path: str) -> Collection[str]:
+def _has_argument(arguments: Mapping[str, Any], path: str) -> bool:
     container: Any = arguments
-    for part in path.split(".")[:-1]:
+    *parents, name = path.split(".")
+    for part in parents:
         container = container.get(part) if isinstance(container, Mapping) else None
-    return container.keys() if isinstance(container, Mapping) else ()
+    return isinstance(container, Mapping) and name in container
 
 
 def differing_names(first: Mapping[str, Any], second: Mapping[str, Any]) -> set[str]:
@@ -207,16 +209,9 @@ def are_similar_texts(first: Any, second: Any) -> bool:
 
 def text_similarity(first: str, second: str) -> float:
     """Return the share of words that two long texts have in common, in any order."""
-    left, right = _word_counts(first), _word_counts(second)
-    total = sum(left.values()) + sum(right.values())
-    return 2 * sum(min(count, right.get(word, 0)) for word, count in left.items()) / total if total else 0.0
-
-
-def _word_counts(text: str) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for word in text[:20_000].split():
-        counts[word] = counts.get(word, 0) + 1
-    return counts
+    left, right = Counter(first[:20_000].split()), Counter(second[:20_000].split())
+    total = left.total() + right.total()
+    return 2 * (left & right).total() / total if total else 0.0
 
 
 def is_word_of(word: str, text: str) -> bool:
@@ -359,9 +354,8 @@ def _conversation_names(arguments: Any) -> Iterator[str]:
     if isinstance(arguments, Mapping):
         for name, value in arguments.items():
             messages = value if isinstance(value, list) else [value]
-            if messages and all(_is_message(message) for message in messages[:MAX_COMPARED_MESSAGES]):
+            if messages and all(
+                isinstance(message, Mapping) and ("role" in message or message.keys() >= {"count", "each"})
+                for message in messages[:MAX_COMPARED_MESSAGES]
+            ):
                 yield name
-
-
-def _is_message(value: Any) -> bool:
-    return isinstance(value, Mapping) and ("role" in value or value.keys() >= {"count", "each"})

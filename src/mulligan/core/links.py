@@ -16,9 +16,10 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from mulligan.core.argument_comparison import (
     FORM_OPERATIONS,
@@ -41,14 +42,7 @@ from mulligan.core.argument_comparison import (
     scalars,
     values_of,
 )
-from mulligan.core.calls import (
-    TOOL_NAME_PATH,
-    Call,
-    group_attempts,
-    is_retry,
-    is_same_json,
-    similarity,
-)
+from mulligan.core.calls import TOOL_NAME_PATH, Call, group_attempts, is_retry, is_same_json, similarity
 from mulligan.core.failure import Remedy
 from mulligan.core.privileged_arguments import names_identity_or_money
 from mulligan.core.records import Change, History, Link, LinkEvidence, LinkMethod, Run, Status, Step
@@ -142,7 +136,7 @@ SAME_ARGUMENTS_ONLY = CallFacts(task=())
 """Facts of an otherwise unknown call: it recovers a failure only with the same arguments."""
 
 
-class Candidate(NamedTuple):
+class PossibleCorrection(msgspec.Struct, frozen=True):
     """A call that may correct a failed one, with the arguments whose values it changes."""
 
     call: Call
@@ -157,11 +151,11 @@ class Candidate(NamedTuple):
     """The failed call that it is compared with."""
 
 
-ItemTest = Callable[[Candidate], bool]
+ItemTest = Callable[[PossibleCorrection], bool]
 """Returns whether other calls of the run show that a changed argument names an item."""
 
 
-def has_no_items(candidate: Candidate) -> bool:
+def has_no_items(candidate: PossibleCorrection) -> bool:
     """Item test for a caller that knows of no other calls."""
     return False
 
@@ -249,22 +243,10 @@ class RunProgress(msgspec.Struct, frozen=True):
         A link of a failed call leads to a re-issue that failed too: it closes nothing and shows what was tried.
         `withdrawn` are calls whose links turned out to be wrong. `is_final` says that the run has ended.
         """
-        if call.has_succeeded:
-            return self._after_success(call, facts, is_item, withdrawn, is_final)
-        if not call.has_failed:
-            return self, []
-        if call.first.type == "run":
-            return msgspec.structs.replace(self, failed=self.failed + 1, has_own_failure=True), []
-        return self._after_failure(call, facts)
-
-    def _after_success(
-        self,
-        call: Call,
-        facts: CallFacts | None,
-        is_item: ItemTest,
-        withdrawn: Collection[int],
-        is_final: bool,
-    ) -> tuple[RunProgress, list[Link]]:
+        if not call.has_succeeded:
+            if call.has_failed and call.first.type == "run":
+                return replace(self, failed=self.failed + 1, has_own_failure=True), []
+            return self._after_failure(call, facts) if call.has_failed else (self, [])
         has_failed = call.has_failed
         links = [_link_attempts(call)] if has_failed else []
         has_success = self.has_success or call.first.type not in _STAGES
@@ -273,8 +255,8 @@ class RunProgress(msgspec.Struct, frozen=True):
         if not self.open:
             if not has_failed and has_success == self.has_success:
                 return self, links
-            counts = {"failed": failed, "recovered": recovered, "has_success": has_success}
-            return msgspec.structs.replace(self, has_own_failure=has_own_failure, **counts), links
+            counts: dict[str, Any] = {"failed": failed, "recovered": recovered, "has_success": has_success}
+            return replace(self, has_own_failure=has_own_failure, **counts), links
         match = self._find_recovered(call, facts, is_item, withdrawn)
         remaining = self.open
         if match is not None:
@@ -292,11 +274,8 @@ class RunProgress(msgspec.Struct, frozen=True):
             success = RecentSuccess(call.id, call.name, compact_arguments(call.last.arguments))
             recent = (*self.recent[1 - MAX_RECENT_SUCCESSES :], success)
         latest_calls = {**self.latest_calls, call.first.tool_key: call.id} if remaining else {}
-        delivered = self.delivered
-        return (
-            RunProgress(remaining, failed, recovered, has_own_failure, has_success, recent, latest_calls, delivered),
-            links,
-        )
+        flags = (has_own_failure, has_success)
+        return RunProgress(remaining, failed, recovered, *flags, recent, latest_calls, self.delivered), links
 
     def _after_failure(self, call: Call, facts: CallFacts | None) -> tuple[RunProgress, list[Link]]:
         links: list[Link] = []
@@ -319,7 +298,7 @@ class RunProgress(msgspec.Struct, frozen=True):
         values = frozenset(scalars(call.last.arguments))
         failure = OpenFailure(call, facts or LOGGED, self.delivered, intent, members, previous, values)
         latest_calls = {**self.latest_calls, call.first.tool_key: call.id}
-        progress = msgspec.structs.replace(
+        progress = replace(
             self,
             open=(*remaining[1 - MAX_OPEN_FAILURES :], failure),
             failed=self.failed + 1,
@@ -333,29 +312,25 @@ class RunProgress(msgspec.Struct, frozen=True):
         self, call: Call, facts: CallFacts | None, is_item: ItemTest, withdrawn: Collection[int]
     ) -> Match | None:
         """Return the one open failure whose intent this call carries out."""
-        is_withdrawn = call.id in withdrawn
-        carried = tuple(link for link in call.last.links if not (is_withdrawn and link.provisional))
-        linked = {link.failed_call: link for link in carried}
-        decided_failures = [failure for failure in self.open if failure.call.last.links_decided]
+        links = [link for link in call.last.links if not (link.provisional and call.id in withdrawn)]
+        carried = {link.failed_call: link for link in links}
+        for failure in reversed(self.open):
+            if failure.call.last.links_decided and failure.call.id in carried:
+                return Match.from_link(failure, carried)
         unjudged = [failure for failure in self.open if not failure.call.last.links_decided]
-        for failure in reversed(decided_failures):
-            if failure.call.id in linked:
-                return Match.from_link(failure, linked[failure.call.id], carried)
-        if not unjudged:
-            return None if facts is None else self._judge(call, facts, self.open, is_item)
-        return self._judge(call, facts or LOGGED, unjudged, is_item)
+        if unjudged:
+            return self._judge(call, facts or LOGGED, unjudged, is_item)
+        return self._judge(call, facts, self.open, is_item) if facts is not None else None
 
     def _follow_intent(self, match: Match, call: Call, facts: CallFacts, is_item: ItemTest) -> list[Match]:
         """Return a match with the earlier failures of its intent, as long as no argument names an item."""
         matches = [match]
         intent = self._intent_of(match.failure)
         if match.carried:
-            linked = {link.failed_call: link for link in match.carried}
-            decided_failures = [failure for failure in intent[1:] if failure.call.last.links_decided]
             return matches + [
-                Match.from_link(failure, linked[failure.call.id], match.carried)
-                for failure in decided_failures
-                if failure.call.id in linked
+                Match.from_link(failure, match.carried)
+                for failure in intent[1:]
+                if failure.call.last.links_decided and failure.call.id in match.carried
             ]
         calls = tuple(number for failure in intent for number in failure.failed_calls)
         for failure in intent[1:]:
@@ -365,10 +340,9 @@ class RunProgress(msgspec.Struct, frozen=True):
             comparison = compare_arguments(before, after, failure.call.failure)
             if comparison is None:
                 break
-            paths = (*comparison.item_paths, *comparison.doubtful)
-            texts = tuple(path for path in comparison.values if path not in comparison.item_paths)
+            paths, texts = (*comparison.item_paths, *comparison.doubtful), _find_changed_texts(comparison)
             is_changed = bool(paths or texts)
-            if is_changed and is_item(Candidate(call, facts, paths, texts, calls, failure.call.id)):
+            if is_changed and is_item(PossibleCorrection(call, facts, paths, texts, calls, failure.call.id)):
                 break
             matches.append(_match_changes(failure, call, match.evidence, is_provisional=is_changed))
         return matches
@@ -417,18 +391,18 @@ class RunProgress(msgspec.Struct, frozen=True):
             evidence: LinkEvidence = "missing_arguments" if comparison.has_additions else "same_values"
             # A longer or shorter path may belong to another file of the same name.
             is_doubtful = bool(comparison.doubtful)
-            candidate = Candidate(call, facts, comparison.doubtful, (), failure.failed_calls, failure.call.id)
+            candidate = PossibleCorrection(call, facts, comparison.doubtful, (), failure.failed_calls, failure.call.id)
             if is_doubtful and is_item(candidate):
                 return None
             return _match_changes(failure, call, (evidence,), is_provisional=is_doubtful)
         if any(root_of(path) in facts.item_arguments for path in comparison.values):
             return None
         evidences = self._find_evidence(failure, call, facts, comparison)
-        if not evidences:
-            return None
-        texts = tuple(path for path in comparison.values if path not in comparison.item_paths)
-        calls = tuple(number for failure in self._intent_of(failure) for number in failure.failed_calls)
-        if is_item(Candidate(call, facts, comparison.item_paths, texts, calls, failure.call.id)):
+        calls = tuple(number for member in self._intent_of(failure) for number in member.failed_calls)
+        candidate = PossibleCorrection(
+            call, facts, comparison.item_paths, _find_changed_texts(comparison), calls, failure.call.id
+        )
+        if not evidences or is_item(candidate):
             return None
         return _match_changes(failure, call, evidences, is_provisional=True)
 
@@ -436,23 +410,19 @@ class RunProgress(msgspec.Struct, frozen=True):
         self, failure: OpenFailure, call: Call, facts: CallFacts, comparison: Comparison
     ) -> tuple[LinkEvidence, ...]:
         """Return the evidence that the new values serve the same intent; empty if any value is unsupported."""
-        supported: dict[str, LinkEvidence] = {}
-        for path, (old, new) in comparison.values.items():
-            support = _find_value_support(failure, path, old, new)
-            if support is not None:
-                supported[path] = support
-        unsupported = [path for path in comparison.values if path not in supported]
-        if len(unsupported) > 1:
-            return ()
+        supported = {
+            path: support
+            for path, (old, new) in comparison.values.items()
+            if (support := _find_value_support(failure, old, new)) is not None
+        }
         call_evidence = self._find_call_evidence(failure, call, facts, comparison)
-        evidences = dict.fromkeys((*call_evidence, *supported.values()))
-        if unsupported and not call_evidence:
-            return ()
+        if len(comparison.values) - len(supported) > bool(call_evidence):
+            return ()  # the evidence of a call supports one value
         for path in comparison.values:
             is_sensitive = names_identity_or_money(path) and not is_rejected_argument(failure.call.failure, path)
             if is_sensitive and "handler" not in call_evidence and supported.get(path) != "tool_result":
                 return ()
-        return tuple(evidences)
+        return tuple(dict.fromkeys((*call_evidence, *supported.values())))
 
     def _find_call_evidence(
         self, failure: OpenFailure, call: Call, facts: CallFacts, comparison: Comparison
@@ -474,7 +444,7 @@ _KEPT_VALUES = frozenset({"same_arguments", "same_values", "missing_arguments", 
 _RANKS: dict[str, int] = {"same_arguments": 0, "same_values": 1, "missing_arguments": 2, "conversation": 2}
 
 
-class Match(NamedTuple):
+class Match(msgspec.Struct, frozen=True):
     """An open failure and why a call re-issues it."""
 
     failure: OpenFailure
@@ -483,14 +453,14 @@ class Match(NamedTuple):
     evidence: tuple[LinkEvidence, ...]
     is_provisional: bool
     tools: tuple[str, ...]
-    carried: tuple[Link, ...] = ()
-    """The links that the recording process decided."""
+    carried: Mapping[int, Link] = {}
+    """Links that the recording process decided, by failed call."""
 
     @classmethod
-    def from_link(cls, failure: OpenFailure, link: Link, carried: tuple[Link, ...]) -> Match:
-        return cls(
-            failure, link.method, link.changes, link.evidence, link.provisional, link.intermediate_tools, carried
-        )
+    def from_link(cls, failure: OpenFailure, carried: Mapping[int, Link]) -> Match:
+        link = carried[failure.call.id]
+        tools = link.intermediate_tools
+        return cls(failure, link.method, link.changes, link.evidence, link.provisional, tools, carried)
 
     @property
     def keeps_values(self) -> bool:
@@ -502,39 +472,35 @@ class Match(NamedTuple):
         if self.carried:
             # Clients are untrusted: link only calls of this intent, and only to this call.
             intent = frozenset(self.failure.failed_calls)
+            position: dict[str, Any] = {"run": call.first.run, "recovering_call": call.id}
             return [
-                msgspec.structs.replace(
-                    link, run=call.first.run, recovering_call=call.id, provisional=link.provisional and not is_final
-                )
-                for link in {link.failed_call: link for link in self.carried}.values()
+                replace(link, **position, provisional=link.provisional and not is_final)
+                for link in self.carried.values()
                 if link.failed_call in intent
             ]
-        links = {failed: self._link(failed, call, is_final) for failed in self.failure.failed_calls}
+        links = {
+            failed: Link(
+                run=call.first.run,
+                failed_call=failed,
+                recovering_call=call.id,
+                method=self.method,
+                changes=self.changes if failed == self.failure.call.id else (),
+                intermediate_tools=self.tools,
+                evidence=self.evidence,
+                provisional=self.is_provisional and not is_final,
+            )
+            for failed in self.failure.failed_calls
+        }
         tools = self.tools
         for member in reversed(self.failure.members):
             tools = tuple(dict.fromkeys((*member.tools, *tools)))[:MAX_INTERMEDIATE_TOOLS]
-            links[member.call.id] = self._link_member(member, call, tools, is_final)
+            link, changes = links[member.call.id], _diff_reissue(member.call, call)
+            if self.method not in ("retry", "prerequisite") or changes:
+                link = replace(link, method="agent", changes=changes)
+            else:
+                link = replace(link, method="prerequisite" if tools else "retry", intermediate_tools=tools)
+            links[member.call.id] = link
         return list(links.values())
-
-    def _link(self, failed: int, call: Call, is_final: bool) -> Link:
-        is_last = failed == self.failure.call.id
-        return Link(
-            run=call.first.run,
-            failed_call=failed,
-            recovering_call=call.id,
-            method=self.method,
-            changes=self.changes if is_last else (),
-            intermediate_tools=self.tools,
-            evidence=self.evidence,
-            provisional=self.is_provisional and not is_final,
-        )
-
-    def _link_member(self, member: IntentMember, call: Call, tools: tuple[str, ...], is_final: bool) -> Link:
-        link = self._link(member.call.id, call, is_final)
-        reissue_changes = _diff_reissue(member.call, call)
-        if self.method not in ("retry", "prerequisite") or reissue_changes:
-            return msgspec.structs.replace(link, method="agent", changes=reissue_changes)
-        return msgspec.structs.replace(link, method="prerequisite" if tools else "retry", intermediate_tools=tools)
 
 
 def _may_be_reissue(failure: OpenFailure, call: Call, facts: CallFacts) -> bool:
@@ -614,10 +580,8 @@ def _match_conversation(failure: OpenFailure, call: Call) -> Match | None:
     """Match a model call that continues the conversation of the failed one."""
     if not continues_conversation(failure.call.last.arguments, call.last.arguments):
         return None
-    argument_changes = diff_calls(failure.call.last, call.last)
-    return Match(
-        failure, "agent", argument_changes, ("conversation",), False, failure.tools_since if argument_changes else ()
-    )
+    changes = diff_calls(failure.call.last, call.last)
+    return Match(failure, "agent", changes, ("conversation",), False, failure.tools_since if changes else ())
 
 
 def _match_changes(
@@ -629,7 +593,7 @@ def _match_changes(
     for change in reissue_changes:
         tools = _find_sources(change.after, failure, leaf_of(change.path)) if change.operation == "substitute" else []
         sources |= dict.fromkeys(tools)
-        marked.append(msgspec.structs.replace(change, source="run") if tools else change)
+        marked.append(replace(change, source="run") if tools else change)
     return Match(failure, "agent", tuple(marked), evidence, is_provisional, tuple(sources) or failure.tools_since)
 
 
@@ -646,10 +610,15 @@ def _is_renamed_away(failed: Call, call: Call, comparison: Comparison) -> bool:
     return failed.name != call.name and bool(comparison.values)
 
 
+def _find_changed_texts(comparison: Comparison) -> tuple[str, ...]:
+    """Return the paths of arguments whose long text changed."""
+    return tuple(path for path in comparison.values if path not in comparison.item_paths)
+
+
 # Support for new values
 
 
-def _find_value_support(failure: OpenFailure, path: str, old: Any, new: Any) -> LinkEvidence | None:
+def _find_value_support(failure: OpenFailure, old: Any, new: Any) -> LinkEvidence | None:
     cause = failure.call.failure
     text = f"{cause.message}\n{cause.detail}"[:4000] if cause is not None else ""
     if supports_value(text, old, new):
@@ -683,13 +652,13 @@ def _note_success(failure: OpenFailure, call: Call, values: frozenset[str]) -> O
         results = (*results[1 - MAX_RESULTS :], (first.name, result_text(call.last.result)))
     if tools is failure.tools_since and results is failure.results:
         return failure
-    return msgspec.structs.replace(failure, tools_since=tools, results=results)
+    return replace(failure, tools_since=tools, results=results)
 
 
 # Items
 
 
-def differs_in(candidate: Candidate, steps: Iterable[Step]) -> bool:
+def differs_in(candidate: PossibleCorrection, steps: Iterable[Step]) -> bool:
     """Item test: return whether another call of the tool has another value, or a similar text, in a changed argument.
 
     Redacted values count as different, because equal ones cannot be recognized.
@@ -701,16 +670,13 @@ def differs_in(candidate: Candidate, steps: Iterable[Step]) -> bool:
     roots = {root_of(path) for path in candidate.paths}
     texts = {root_of(path): arguments.get(root_of(path)) for path in candidate.texts}
     for step in steps:
-        if step.call == candidate.call.id or step.tool_key != last.tool_key or not isinstance(step.arguments, Mapping):
-            continue
         other = step.arguments
-        if step.outcome == "success" and any(
-            not is_certainly_same(arguments.get(root), other.get(root)) for root in roots
-        ):
+        if step.call == candidate.call.id or step.tool_key != last.tool_key or not isinstance(other, Mapping):
+            continue
+        is_success, is_reissued = step.outcome == "success", step.call in candidate.intent
+        if is_success and any(not is_certainly_same(arguments.get(root), other.get(root)) for root in roots):
             return True
-        if step.call not in candidate.intent and any(
-            are_similar_texts(text, other.get(root)) for root, text in texts.items()
-        ):
+        if not is_reissued and any(are_similar_texts(text, other.get(root)) for root, text in texts.items()):
             return True
     return False
 
@@ -749,24 +715,22 @@ def find_refuted(steps: Iterable[Step]) -> tuple[int, ...]:
     """
     calls = group_attempts(steps)
     others = [step for call in calls for step in call.steps]
-    return tuple(call.id for call in calls if any(differs_in(candidate, others) for candidate in _provisional(call)))
+    return tuple(
+        call.id
+        for call in calls
+        if any(differs_in(candidate, others) for candidate in _iter_provisional_corrections(call))
+    )
 
 
-def _provisional(call: Call) -> Iterator[Candidate]:
-    links = call.last.links
-    intent = tuple(link.failed_call for link in links)
-    for link in links:
-        if link.provisional and call.has_succeeded:
-            value_changes = [
-                change
-                for change in link.changes
-                if change.operation not in FORM_OPERATIONS and change.path != TOOL_NAME_PATH
-            ]
-            texts = [
-                change.path for change in value_changes if is_long_text(change.before) and is_long_text(change.after)
-            ]
-            paths = [change.path for change in value_changes if change.path not in texts]
-            yield Candidate(call, LOGGED, tuple(paths), tuple(texts), intent, link.failed_call)
+def _iter_provisional_corrections(call: Call) -> Iterator[PossibleCorrection]:
+    intent = tuple(link.failed_call for link in call.last.links)
+    for link in call.last.links if call.has_succeeded else ():
+        if link.provisional:
+            changes = [change for change in link.changes
+                       if change.operation not in FORM_OPERATIONS and change.path != TOOL_NAME_PATH]  # fmt: skip
+            texts = tuple(change.path for change in changes if all(map(is_long_text, (change.before, change.after))))
+            paths = tuple(change.path for change in changes if change.path not in texts)
+            yield PossibleCorrection(call, LOGGED, paths, texts, intent, link.failed_call)
 
 
 def attach_links(history: History) -> History:
@@ -779,12 +743,12 @@ def attach_links(history: History) -> History:
         if link.failed_call != link.recovering_call and link.recovering_call in last_steps:
             links.setdefault(last_steps[link.recovering_call], []).append(link)
     steps = [
-        msgspec.structs.replace(step, links_decided=step.has_failed, links=tuple(links.get(step.seq, ())))
+        replace(step, links_decided=step.has_failed, links=tuple(links.get(step.seq, ())))
         if step.has_failed or step.seq in links
         else step
         for step in history.steps
     ]
-    return msgspec.structs.replace(history, steps=tuple(steps))
+    return replace(history, steps=tuple(steps))
 
 
 def judge_calls(
@@ -805,9 +769,8 @@ def judge_calls(
 
 def _link_attempts(call: Call) -> Link:
     """Link a call to its own last attempt."""
-    prerequisites = tuple(
-        dict.fromkeys(name for step in call.steps if step.recovery for name in step.recovery.prerequisites)
-    )
+    names = (name for step in call.steps if step.recovery for name in step.recovery.prerequisites)
+    prerequisites = tuple(dict.fromkeys(names))
     method: LinkMethod = "retry" if all(is_retry(step.recovery) for step in call.steps) else "repair"
     if not call.changes and prerequisites:
         method = "prerequisite"

@@ -29,6 +29,14 @@ _LOWER = (
 _ABOVE = rf"(?:greater|more|higher|larger) than {_NUMBER}|(?<![<>=])> ?{_NUMBER}"
 _BELOW = rf"(?:less|fewer|lower|smaller) than {_NUMBER}|(?<![<>=])< ?{_NUMBER}"
 _BETWEEN = rf"between {_NUMBER} and {_NUMBER}|{_NUMBER} ?(?:to|-|\.\.) ?{_NUMBER}"
+_BOUNDS = (
+    (_BETWEEN, True, False),
+    (_UPPER, False, False),
+    (_LOWER, True, False),
+    (_ABOVE, True, True),
+    (_BELOW, False, True),
+)
+"""Patterns of bounds, whether each is a lower one, and whether it is excluded."""
 _NEGATION = r"(?:not|cannot|can't|no) (?:be )?$"
 _LIST = (
     r"\b(?:one of|any of|allowed|valid|supported|available|accepted|permitted|possible|options?|choices?|choose from|"
@@ -63,11 +71,13 @@ def says_missing(text: str, name: str) -> bool:
 def unnamed_words(text: str, words: Sequence[str]) -> list[str]:
     """Return the words of a value that an error text does not name as separate words."""
     scanned = text[:MAX_SCANNED_CHARS]
-    return [word for word in words if not _is_named(scanned, word.strip("'\"`,;"))]
+    bare_words = ((word, word.strip("'\"`,;")) for word in words)
+    return [word for word, bare in bare_words if len(bare) < 2 or not contains_word(scanned, bare)]
 
 
-def _is_named(text: str, word: str) -> bool:
-    return len(word) > 1 and re.search(rf"(?<!\w){re.escape(word[:200])}(?!\w)", text) is not None
+def contains_word(text: str, word: str) -> bool:
+    """Return whether a text contains this word, or these words, as separate ones."""
+    return re.search(rf"(?<!\w){re.escape(word[:200])}(?!\w)", text) is not None
 
 
 def supports_value(text: str, old: Any, new: Any) -> bool:
@@ -77,7 +87,7 @@ def supports_value(text: str, old: Any, new: Any) -> bool:
         return False
     sizes = _measure_values(old, new, scanned)
     if sizes is not None and any(
-        not _satisfies(sizes[0], bound) and _satisfies(sizes[1], bound) for bound in _find_bounds(scanned)
+        not _satisfies(sizes[0], bound) and _satisfies(sizes[1], bound) for bound in _list_bounds(scanned)
     ):
         return True
     return _is_listed(scanned, old, new)
@@ -104,24 +114,23 @@ Bound = tuple[float, float, bool]
 """Lowest and highest value, and whether both are excluded."""
 
 
+@lru_cache(maxsize=CACHED_TEXTS)
+def _list_bounds(text: str) -> tuple[Bound, ...]:
+    """Return the bounds in a text. Cached: every later call is compared with an open failure."""
+    return tuple(_find_bounds(text))
+
+
 def _find_bounds(text: str) -> Iterator[Bound]:
     infinity = float("inf")
-    for match in re.finditer(_BETWEEN, text, re.IGNORECASE):
-        low, high = (float(number) for number in match.groups() if number is not None)
-        if low <= high:
-            yield low, high, False
-    for match in re.finditer(_UPPER, text, re.IGNORECASE):
-        yield -infinity, float(match.group(1) or match.group(2)), False
-    for match in re.finditer(_LOWER, text, re.IGNORECASE):
-        yield float(match.group(1) or match.group(2)), infinity, False
-    for match in re.finditer(_ABOVE, text, re.IGNORECASE):
-        number = float(match.group(1) or match.group(2))
-        if not re.search(_NEGATION, text[max(0, match.start() - 12) : match.start()], re.IGNORECASE):
-            yield number, infinity, True
-    for match in re.finditer(_BELOW, text, re.IGNORECASE):
-        number = float(match.group(1) or match.group(2))
-        if not re.search(_NEGATION, text[max(0, match.start() - 12) : match.start()], re.IGNORECASE):
-            yield -infinity, number, True
+    for pattern, has_lower, is_exclusive in _BOUNDS:
+        for match in re.finditer(pattern, text, re.IGNORECASE):
+            numbers = [float(number) for number in match.groups() if number is not None]
+            is_negated = re.search(_NEGATION, text[max(0, match.start() - 12) : match.start()], re.IGNORECASE)
+            if len(numbers) == 2:
+                if numbers[0] <= numbers[1]:
+                    yield numbers[0], numbers[1], False
+            elif not (is_exclusive and is_negated):
+                yield (numbers[0], infinity, is_exclusive) if has_lower else (-infinity, numbers[0], is_exclusive)
 
 
 def _satisfies(value: float, bound: Bound) -> bool:

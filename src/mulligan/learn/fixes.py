@@ -17,10 +17,8 @@ import msgspec
 from mulligan.core import calls
 from mulligan.core.argument_comparison import diff_calls
 from mulligan.core.calls import Call, wilson_lower_bound
-from mulligan.core.failure import Failure
 from mulligan.core.links import MAX_RECENT_SUCCESSES, RecentSuccess, RunProgress
-from mulligan.core.privileged_arguments import is_privileged
-from mulligan.core.privileged_arguments import split_words as split_words
+from mulligan.core.privileged_arguments import is_privileged, split_words
 from mulligan.core.records import (
     LAST_PATH_SEGMENT,
     REQUOTED,
@@ -48,7 +46,6 @@ MAX_CHANGES_PER_FIX = 4
 MAX_RECENT_VOTES = 20
 MAX_SHOWN_AGENTS = 10
 """Agents listed with a fix: those with the most successes."""
-HOUR_MS = DAY // 24
 FixActionType = Literal["change", "prerequisite", "retry"]
 
 
@@ -109,81 +106,58 @@ def find_trials(before: RunProgress, call: Call, links: Iterable[Link]) -> list[
     """
     if not (before.open or len(call.steps) > 1):
         return []
-    trials = list(_trials_of_attempts(call))
+    trials = [_trial_of_attempts(attempt, later) for attempt, later in pairwise(call.steps)]
     failures = {failure.call.id: failure.call for failure in before.open}
     failures |= {member.call.id: member.call for failure in before.open for member in failure.members}
     for link in links:
-        failed = failures.get(link.failed_call)
         is_conversation = link.method == "agent" and not link.changes  # the conversation continued: no action to repeat
-        if failed is None or link.failed_call == call.id or link.provisional or is_conversation:
-            continue
-        trial = _trial_of_link(before, failed, call, link)
-        if trial is not None:
-            trials.append(trial)
-    return trials
+        if link.failed_call in failures and link.failed_call != call.id and not (link.provisional or is_conversation):
+            trials.append(_trial_of_link(before, failures[link.failed_call], call, link))
+    return [trial for trial in trials if trial is not None]
 
 
-def _trials_of_attempts(call: Call) -> Iterable[Trial]:
-    for attempt, later in pairwise(call.steps):
-        recovery = later.recovery
-        if not _has_fingerprint(attempt) or later.outcome not in ("success", "failure"):
-            continue
-        if recovery is not None and not (recovery.changes or recovery.prerequisites or calls.is_retry(recovery)):
-            continue  # the recovery did not change the call, so it is not repeatable
-        changes = recovery.changes if recovery is not None else diff_calls(attempt, later)
-        action = (
-            FixAction(type="prerequisite", tools=recovery.prerequisites)
-            if recovery is not None and recovery.prerequisites
-            else to_action(changes)
-        )
-        if action is None:
-            continue
-        actor: TrialActor = "caller"
-        if recovery is not None and (recovery.changes or recovery.prerequisites):
-            actor = "rule" if recovery.fix_id is None else "fix"
-        successful = later.outcome == "success"
-        content, old_value, other_values = _hash_trial(attempt, later, changes)
-        yield Trial(
-            attempt.seq,
-            later.seq,
-            attempt,
-            action,
-            successful,
-            later.started_at,
-            actor,
-            (),
-            content,
-            old_value,
-            other_values,
-        )
+def _trial_of_attempts(attempt: Step, later: Step) -> Trial | None:
+    recovery = later.recovery
+    if not _has_fingerprint(attempt) or later.outcome not in ("success", "failure"):
+        return None
+    if recovery is not None and not (recovery.changes or recovery.prerequisites or calls.is_retry(recovery)):
+        return None  # the recovery did not change the call, so it is not repeatable
+    changes = recovery.changes if recovery is not None else diff_calls(attempt, later)
+    actor: TrialActor = "caller"
+    if recovery is not None and (recovery.changes or recovery.prerequisites):
+        actor = "rule" if recovery.fix_id is None else "fix"
+    action = to_action(changes)
+    if recovery is not None and recovery.prerequisites:
+        action = FixAction(type="prerequisite", tools=recovery.prerequisites)
+    if action is None:
+        return None
+    return Trial(
+        attempt.seq, later.seq, attempt, action, later.outcome == "success", later.started_at, actor, (),
+        *_hash_trial(attempt, later, changes),
+    )  # fmt: skip
 
 
 def _trial_of_link(before: RunProgress, failed: Call, call: Call, link: Link) -> Trial | None:
     step = next((attempt for attempt in reversed(failed.steps) if attempt.has_failed), failed.last)
     if not _has_fingerprint(step):
         return None
-    calls_between: tuple[RecentSuccess, ...] = ()
+    calls_between: list[RecentSuccess] = []
     action = to_action(link.changes, link.intermediate_tools)
     if action is RETRY_ACTION and link.method == "prerequisite":
-        calls_between = tuple(success for success in before.recent if success.call > failed.id)
         if len(before.recent) == MAX_RECENT_SUCCESSES and before.recent[0].call > failed.id:
             return None  # the list of recent calls is full: earlier prerequisites may be missing from it
-        latest = {success.name: success for success in calls_between}
-        calls_between = tuple(sorted(latest.values(), key=lambda success: success.call))
+        latest = {success.name: success for success in before.recent if success.call > failed.id}
+        calls_between = sorted(latest.values(), key=lambda success: success.call)
         if calls_between:
             action = FixAction(type="prerequisite", tools=tuple(success.name for success in calls_between))
-    if action is None or (not call.has_succeeded and not _is_same_failure(step.failure, call.failure)):
+    is_same_failure = step.failure and call.failure and step.failure.fingerprint == call.failure.fingerprint
+    if action is None or not (call.has_succeeded or is_same_failure):
         return None  # a different failure means that this one was passed: no vote against the action
-    prerequisite_calls = tuple((success.name, success.arguments) for success in calls_between)
-    content, old_value, other_values = _hash_trial(failed.last, call.last, link.changes)
     return Trial(
-        failed.id, call.id, step, action, call.has_succeeded, call.last.started_at, "caller", prerequisite_calls,
-        content, old_value, other_values,
+        failed.id, call.id, step, action, call.has_succeeded, call.last.started_at, "caller",
+        tuple((success.name, success.arguments) for success in calls_between),
+        *_hash_trial(failed.last, call.last, link.changes),
     )  # fmt: skip
-
-
-def _is_same_failure(failure: Failure | None, later: Failure | None) -> bool:
-    return failure is not None and later is not None and failure.fingerprint == later.fingerprint
 
 
 def _hash_trial(failed: Step, later: Step, changes: Sequence[Change]) -> tuple[str, str, str]:
@@ -192,8 +166,8 @@ def _hash_trial(failed: Step, later: Step, changes: Sequence[Change]) -> tuple[s
     roots = {change.path.partition(".")[0] for change in changes}
     old = [arguments.get(root) for root in sorted(roots)]
     others = {name: value for name, value in sorted(arguments.items()) if name not in roots}
-    content = hash_value((failed.arguments, later.arguments))
-    return content, hash_value(old[0] if len(old) == 1 else old) if old else "", hash_value(others)
+    old_value = hash_value(old[0] if len(old) == 1 else old) if old else ""
+    return hash_value((failed.arguments, later.arguments)), old_value, hash_value(others)
 
 
 def hash_value(value: Any) -> str:
@@ -231,24 +205,24 @@ def to_action(changes: Sequence[Change], sources: Sequence[str] = ()) -> FixActi
 
 def to_shareable(change: Change) -> Change:
     """Return the change as other runs can apply it: argument and operation, without run-specific values."""
-    before, after = change.before, change.after
-    match change.operation:
+    path, operation, before, after = change.path, change.operation, change.before, change.after
+    match operation:
         case "rename":
-            return Change(path=change.path, operation="rename", after=after)
-        case "drop" | "parse" | "wrap":
-            return Change(path=change.path, operation=change.operation)
-        case "trim":
-            return Change(path=change.path, operation="trim")
+            return Change(path=path, operation=operation, after=after)
+        case "drop" | "parse" | "wrap" | "trim":
+            return Change(path=path, operation=operation)
         case "cast":
-            return Change(path=change.path, operation="cast", after=_type_name(after))
-    is_last_segment = isinstance(before, str) and "/" in before and after == before.rstrip("/").rpartition("/")[2]
-    if is_last_segment and after:
-        return Change(path=change.path, operation="trim", after=LAST_PATH_SEGMENT)
+            return Change(path=path, operation=operation, after=_TYPE_NAMES.get(type(after), "other"))
+    if isinstance(before, str) and "/" in before and after and after == before.rstrip("/").rpartition("/")[2]:
+        return Change(path=path, operation="trim", after=LAST_PATH_SEGMENT)
     if _is_requoted(before, after):
-        return Change(path=change.path, operation="substitute", after=REQUOTED)
-    if change.source != "run" and not change.privileged and is_shareable(change.path, after):
-        return Change(path=change.path, operation=change.operation, after=after)
-    return Change(path=change.path, operation="substitute", after=RUN_SPECIFIC)
+        return Change(path=path, operation="substitute", after=REQUOTED)
+    if change.source != "run" and not change.privileged and is_shareable(path, after):
+        return Change(path=path, operation=operation, after=after)
+    return Change(path=path, operation="substitute", after=RUN_SPECIFIC)
+
+
+_TYPE_NAMES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
 
 def _is_requoted(before: Any, after: Any) -> bool:
@@ -268,21 +242,12 @@ _RUN_SPECIFIC_NAMES = frozenset(
 
 def is_shareable(path: str, value: Any) -> bool:
     """Return whether a value may be repeated in another run: a setting, not an identifier, amount, path or text."""
-    if is_privileged(path) or _is_run_specific(path.rpartition(".")[2]):
+    words = [word.casefold() for word in split_words(path.rpartition(".")[2])]
+    # `per_page` is a size, not a page.
+    is_run_specific = bool(words) and words[0] != "per" and words[-1] in _RUN_SPECIFIC_NAMES
+    if is_privileged(path) or is_run_specific:
         return False
     return value is None or isinstance(value, bool | int | float) or _is_word(value)
-
-
-def _is_run_specific(name: str) -> bool:
-    words = [word.casefold() for word in split_words(name)]
-    if words[:1] == ["per"]:
-        return False  # `per_page` is a size, not a page
-    return bool(words) and words[-1] in _RUN_SPECIFIC_NAMES
-
-
-def _type_name(value: Any) -> str:
-    names = {bool: "boolean", int: "integer", float: "number", str: "string"}
-    return names.get(type(value), "other")
 
 
 def _is_word(value: Any) -> bool:
@@ -430,15 +395,11 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
         On the day of its first automatic application: more than 20 within an hour. Later: more than a fifth of the
         last 20 votes failed.
         """
-        is_new = at - self.first_applied_at < DAY
-        if (
-            is_new
-            and len(self.recent_applied_at) > MAX_RECENT_VOTES
-            and self.recent_applied_at[-1] - self.recent_applied_at[0] < HOUR_MS
-        ):
-            return at
+        if at - self.first_applied_at < DAY:
+            applied_at = self.recent_applied_at
+            return at if len(applied_at) > MAX_RECENT_VOTES and applied_at[-1] - applied_at[0] < DAY // 24 else 0
         failed = sum(not successful for _, _, successful, _ in self.recent)
-        return at if not is_new and len(self.recent) == MAX_RECENT_VOTES and failed > MAX_RECENT_VOTES // 5 else 0
+        return at if len(self.recent) == MAX_RECENT_VOTES and failed > MAX_RECENT_VOTES // 5 else 0
 
     @property
     def last_tried_at(self) -> int:
@@ -463,8 +424,8 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
 def is_revoked(revocation: Revocation, principal: str, tool: str, started_at: int) -> bool:
     """Return whether a revocation covers a principal's run, started at this time, for this tool."""
     return (
-        (revocation.principal is None or revocation.principal == principal)
-        and (revocation.tool is None or revocation.tool == tool)
+        revocation.principal in (None, principal)
+        and revocation.tool in (None, tool)
         and (revocation.since is None or started_at >= revocation.since)
         and (revocation.until is None or started_at < revocation.until)
     )
@@ -472,12 +433,7 @@ def is_revoked(revocation: Revocation, principal: str, tool: str, started_at: in
 
 def revokes_principal(revocation: Revocation) -> bool:
     """Return whether a revocation covers all records of a principal."""
-    return (
-        revocation.principal is not None
-        and revocation.tool is None
-        and revocation.since is None
-        and revocation.until is None
-    )
+    return revocation.principal is not None and revocation == Revocation(principal=revocation.principal)
 
 
 def select_counted_votes(votes: Iterable[tuple[int, Vote]]) -> list[Vote]:
@@ -506,11 +462,9 @@ class OperatorDecision(Record, frozen=True):
 
 def apply_decision(before: OperatorDecision, approved: bool, at: int) -> OperatorDecision:
     """Return the decision after an operator approved or revoked the fix. The new decision wins over clock skew."""
-    return (
-        OperatorDecision(approved=max(at, before.revoked + 1))
-        if approved
-        else OperatorDecision(revoked=max(at, before.approved + 1))
-    )
+    if approved:
+        return OperatorDecision(approved=max(at, before.revoked + 1))
+    return OperatorDecision(revoked=max(at, before.approved + 1))
 
 
 class Writers(msgspec.Struct, frozen=True):
@@ -532,15 +486,10 @@ def find_writers(last_written_at: Mapping[str, int], revocations: Sequence[Revoc
 
     Imported logs and fully revoked principals are excluded.
     """
-    excluded = {
-        IMPORT_PRINCIPAL,
-        *(revocation.principal for revocation in revocations if revokes_principal(revocation)),
-    }
-    counted_writers = {name: at for name, at in last_written_at.items() if name not in excluded}
-    return Writers(
-        total=max(1, len(counted_writers)),
-        active=frozenset(name for name, at in counted_writers.items() if at >= now - EXPIRY_MS),
-    )
+    excluded = {IMPORT_PRINCIPAL, *(rule.principal for rule in revocations if revokes_principal(rule))}
+    writers = {name: at for name, at in last_written_at.items() if name not in excluded}
+    active = frozenset(name for name, at in writers.items() if at >= now - EXPIRY_MS)
+    return Writers(total=max(1, len(writers)), active=active)
 
 
 MIN_SUCCESSES = 5
@@ -569,24 +518,6 @@ def fix_state(
         return "approved", ""
     reason = _missing_for_promotion(record, writers)
     return ("proposed", reason) if reason else ("promoted", "")
-
-
-def fix_state_after_schema_change(
-    state: tuple[FixState, str],
-    since: int,
-    fresh_record: FixRecord,
-    writers: Writers,
-    now: int,
-    decision: OperatorDecision | None = None,
-) -> tuple[FixState, str]:
-    """Return the state after the tool's schema changed at `since`. Only `fresh_record`, the later trials, counts."""
-    if state[0] not in ("promoted", "approved") or (decision is not None and decision.approved >= since):
-        return state
-    return (
-        state
-        if fix_state(fresh_record, writers, now)[0] == "promoted"
-        else ("demoted", "the tool's schema has changed since then")
-    )
 
 
 def _missing_for_promotion(record: FixRecord, writers: Writers) -> str:

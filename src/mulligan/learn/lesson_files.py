@@ -112,11 +112,9 @@ def describe_evidence(lesson: Lesson) -> str:
     """Describe the evidence for a lesson in this store, for reviewers."""
     if not lesson.trials:
         return ""
-    agents_suffix = f" by {len(lesson.agents)} agents" if len(lesson.agents) > 1 else ""
-    return (
-        f"{lesson.state}, succeeded in {lesson.successes} of {lesson.trials} runs; "
-        f"{lesson.occurrences} occurrences{agents_suffix}"
-    )
+    agents = f" by {len(lesson.agents)} agents" if len(lesson.agents) > 1 else ""
+    successes = f"succeeded in {lesson.successes} of {lesson.trials} runs"
+    return f"{lesson.state}, {successes}; {lesson.occurrences} occurrences{agents}"
 
 
 def render_toml(value: Any) -> str:
@@ -273,27 +271,20 @@ def load_folder(folder: Path) -> LessonFolder:
         names = sorted(entry.name for entry in os.scandir(folder))
     except OSError as error:
         raise LessonFileError(f"Cannot read the folder {folder} ({error.strerror}).") from None
-    names = [file_name for file_name in names if file_name.lower().endswith(".md") and not file_name.startswith(".")]
-    names = [file_name for file_name in names if file_name.lower() != "readme.md"]
+    names = [name for name in names if re.fullmatch(r"(?!\.|readme\.md$).*\.md", name, re.IGNORECASE | re.DOTALL)]
     if len(names) > MAX_FILES:
         raise LessonFileError(f"{folder} contains {len(names):,} files. The maximum is {MAX_FILES:,} lessons.")
-    lesson_files: list[LessonFile] = []
+    files_by_id: dict[str, LessonFile] = {}
     errors: list[str] = []
-    file_name_by_id: dict[str, str] = {}
     for name in names:
         try:
-            lesson_file = parse_lesson_file(_read_bytes(folder, name), name)
+            file = parse_lesson_file(_read_bytes(folder, name), name)
+            first = files_by_id.setdefault(file.lesson.id, file)
+            if first is not file:
+                raise LessonFileError(f"{name}:1: Duplicate id {file.lesson.id}, also in {first.name}.")
         except LessonFileError as error:
             errors.append(str(error))
-            continue
-        if lesson_file.lesson.id in file_name_by_id:
-            errors.append(
-                f"{name}:1: Duplicate id {lesson_file.lesson.id}, also in {file_name_by_id[lesson_file.lesson.id]}."
-            )
-            continue
-        file_name_by_id[lesson_file.lesson.id] = name
-        lesson_files.append(lesson_file)
-    return LessonFolder(lesson_files, errors)
+    return LessonFolder(list(files_by_id.values()), errors)
 
 
 def _read_bytes(folder: Path, name: str) -> bytes:
@@ -304,10 +295,8 @@ def _read_bytes(folder: Path, name: str) -> bytes:
                 raise LessonFileError(f"{name}:1: Not a regular file.")
             return file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        is_link = (folder / name).is_symlink()
-        raise LessonFileError(
-            f"{name}:1: {'Symbolic links are not followed' if is_link else error.strerror}."
-        ) from None
+        reason = "Symbolic links are not followed" if (folder / name).is_symlink() else error.strerror
+        raise LessonFileError(f"{name}:1: {reason}.") from None
 
 
 FileComparison = Literal["new", "same", "edited", "older", "conflict"]

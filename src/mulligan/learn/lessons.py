@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
+from msgspec.structs import replace
 
 from mulligan.core.calls import TOOL_NAME_PATH, wilson_lower_bound
 from mulligan.core.failure import UnsupportedOperationError
@@ -29,7 +30,7 @@ from mulligan.core.records import (
     lesson_id,
     pattern_id,
 )
-from mulligan.learn import patterns, similar
+from mulligan.learn import patterns
 from mulligan.learn.fixes import EXPIRY_MS, OperatorDecision
 from mulligan.prompt import Prompt
 from mulligan.redaction import sanitize
@@ -84,35 +85,21 @@ class LessonInputs(msgspec.Struct, frozen=True):
 def update_lessons(inputs: LessonInputs, now: int, prompt: Prompt) -> list[StoredLesson]:
     """Return the lessons of a pattern that are new, have changed advice, or became active."""
     lessons_by_id = dict(inputs.stored_lessons)
-    changed_ids: dict[str, None] = {}
+    changed_lessons: dict[str, StoredLesson] = {}
     if inputs.best_fix is not None:
-        new_lesson = build_lesson(inputs.best_fix, inputs.pattern, inputs.example_arguments, prompt)
-        existing = lessons_by_id.get(new_lesson.id) if new_lesson.correction else None
-        if new_lesson.correction and (
-            existing is None or (not existing.lesson.edited and _has_different_advice(existing.lesson, new_lesson))
-        ):
-            created = existing.lesson.created_at if existing is not None else now
-            new_lesson = msgspec.structs.replace(new_lesson, created_at=created or now)
-            lessons_by_id[new_lesson.id] = (
-                StoredLesson(lesson=new_lesson)
-                if existing is None
-                else msgspec.structs.replace(existing, lesson=new_lesson)
+        lesson = build_lesson(inputs.best_fix, inputs.pattern, inputs.example_arguments, prompt)
+        stored = lessons_by_id.get(lesson.id) or StoredLesson(lesson=replace(lesson, created_at=now, correction=""))
+        if lesson.correction and not stored.lesson.edited and _has_different_advice(stored.lesson, lesson):
+            changed_lessons[lesson.id] = replace(
+                stored, lesson=replace(lesson, created_at=stored.lesson.created_at or now)
             )
-            changed_ids[new_lesson.id] = None
     fixes = {fix.id: fix for fix in inputs.fixes}
-    for id, stored_lesson in lessons_by_id.items():
-        fix = fixes.get(stored_lesson.lesson.fix_id)
-        if (
-            not stored_lesson.active_since
-            and fix is not None
-            and _is_promoted(fix)
-            and stored_lesson.decision not in ("disable", "revoke")
-        ):
-            if not helps_enough_runs(fix, inputs.pattern.runs):
-                continue
-            lessons_by_id[id] = msgspec.structs.replace(stored_lesson, active_since=now)
-            changed_ids[id] = None
-    return [lessons_by_id[id] for id in changed_ids]
+    for id, stored in (lessons_by_id | changed_lessons).items():
+        fix = fixes.get(stored.lesson.fix_id)
+        is_allowed = not stored.active_since and stored.decision not in ("disable", "revoke")
+        if is_allowed and _is_promoted(fix) and helps_enough_runs(fix, inputs.pattern.runs):
+            changed_lessons[id] = replace(stored, active_since=now)
+    return list(changed_lessons.values())
 
 
 def qualifies_as_lesson(fix: Fix, pattern_runs: int) -> bool:
@@ -120,15 +107,14 @@ def qualifies_as_lesson(fix: Fix, pattern_runs: int) -> bool:
 
     `pattern_runs` is the number of runs in which the pattern occurred.
     """
-    if fix.type not in ("change", "prerequisite") or fix.state == "revoked" or not fix.showable:
-        return False
-    if (
-        fix.successes < MIN_SUCCESSFUL_RUNS
-        or fix.successes < MIN_SUCCESS_RATIO * fix.trials
-        or not helps_enough_runs(fix, pattern_runs)
-    ):
-        return False
-    return fix.type == "prerequisite" or any(map(_is_instructive, fix.changes))
+    return (
+        fix.type in ("change", "prerequisite")
+        and fix.state != "revoked"
+        and fix.showable
+        and fix.successes >= max(MIN_SUCCESSFUL_RUNS, MIN_SUCCESS_RATIO * fix.trials)
+        and helps_enough_runs(fix, pattern_runs)
+        and (fix.type == "prerequisite" or any(map(_is_instructive, fix.changes)))
+    )
 
 
 def helps_enough_runs(fix: Fix, pattern_runs: int) -> bool:
@@ -139,20 +125,20 @@ def _is_instructive(change: Change) -> bool:
     """Return whether a change is useful advice: not an unspecified value, and not a dropped argument."""
     if change.path == TOOL_NAME_PATH or change.operation in ("rename", "cast", "parse", "wrap", "trim", "enum"):
         return True
-    if change.operation == "drop":
-        return False
-    return change.after is None or isinstance(change.after, bool | int | float)
+    return change.operation != "drop" and _is_scalar(change.after)
+
+
+def _is_scalar(value: Any) -> bool:
+    """Return whether a value is null, a boolean or a number, so that it contains no text of a run."""
+    return value is None or isinstance(value, bool | int | float)
 
 
 def to_shareable_change(change: Change) -> Change:
     """Return the change with only shareable values: texts of a run are replaced by a placeholder."""
     after = change.after
     is_name = isinstance(after, str) and (change.operation in ("rename", "cast") or change.path == TOOL_NAME_PATH)
-    if not (
-        is_name or after is None or isinstance(after, bool | int | float) or after in (RUN_SPECIFIC, LAST_PATH_SEGMENT)
-    ):
-        after = RUN_SPECIFIC
-    return msgspec.structs.replace(change, before=None, after=after)
+    is_shareable = is_name or _is_scalar(after) or after == LAST_PATH_SEGMENT
+    return replace(change, before=None, after=after if is_shareable else RUN_SPECIFIC)
 
 
 def build_lesson(fix: Fix, pattern: Pattern, arguments: Mapping[str, Any] | None, prompt: Prompt) -> Lesson:
@@ -187,22 +173,16 @@ def _apply_changes(arguments: Mapping[str, Any], changes: Sequence[Change]) -> d
     """Apply changes to example arguments. Run-specific values become a placeholder."""
     working_arguments = dict(arguments)
     for change in changes:
-        name = change.path
+        name, after = change.path, change.after
         if name == TOOL_NAME_PATH:
             continue
-        if change.operation == "rename" and isinstance(change.after, str):
-            working_arguments = {
-                change.after if key == name else key: value for key, value in working_arguments.items()
-            }
+        if change.operation == "rename" and isinstance(after, str):
+            working_arguments = {after if key == name else key: value for key, value in working_arguments.items()}
         elif change.operation == "drop":
             working_arguments.pop(name, None)
         elif "." not in name:
-            is_shareable = change.after is None or isinstance(change.after, bool | int | float)
-            working_arguments[name] = (
-                change.after
-                if is_shareable and change.operation not in ("cast", "parse", "wrap", "trim")
-                else RUN_SPECIFIC
-            )
+            is_shareable_value = _is_scalar(after) and change.operation not in ("cast", "parse", "wrap", "trim")
+            working_arguments[name] = after if is_shareable_value else RUN_SPECIFIC
     return working_arguments
 
 
@@ -240,36 +220,24 @@ def normalize_submission(submission: Lesson) -> Lesson:
 
     Raise an error if a required text is missing or the id is invalid.
     """
-    if submission.source == "learned":
-        submission = msgspec.structs.replace(submission, source="file")
-    texts = {name: sanitize_lesson_text(getattr(submission, name)) for name in TEXT_FIELDS}
+    texts: dict[str, Any] = {name: sanitize_lesson_text(getattr(submission, name)) for name in TEXT_FIELDS}
     if not texts["mistake"] or not texts["correction"]:
         raise UnsupportedOperationError(f"Lesson {submission.id} is incomplete. Give both a mistake and a correction.")
     if not re.fullmatch(r"les_[0-9a-f]{12}", submission.id):
         raise UnsupportedOperationError(
             f"Invalid lesson id {submission.id[:40]!r}. Use les_ and 12 hexadecimal digits."
         )
-    tool, kind, fingerprint, fix = (
-        sanitize_line(text) for text in (submission.tool, submission.kind, submission.fingerprint, submission.fix_id)
-    )
+    line_fields = ("tool", "kind", "fingerprint", "fix_id", "origin")
+    lines: dict[str, Any] = {name: sanitize_line(getattr(submission, name)) for name in line_fields}
     return Lesson(
         id=submission.id,
-        tool=tool,
-        kind=kind,
-        fingerprint=fingerprint,
-        fix_id=fix,
-        pattern=pattern_id(tool, fingerprint) if fingerprint else "",
-        mistake=texts["mistake"],
-        correction=texts["correction"],
-        error=texts["error"],
-        failing_example=texts["failing_example"],
-        working_example=texts["working_example"],
+        pattern=pattern_id(lines["tool"], lines["fingerprint"]) if lines["fingerprint"] else "",
         changes=tuple(map(to_shareable_change, submission.changes)),
         prerequisites=submission.prerequisites,
         edited=submission.edited or submission.source != "seed",
-        source=submission.source,
-        origin=sanitize_line(submission.origin),
+        source="file" if submission.source == "learned" else submission.source,
         created_at=submission.created_at,
+        **texts | lines,
     )
 
 
@@ -277,26 +245,24 @@ def merge_submission(existing: StoredLesson | None, submission: Lesson, now: int
     """Merge a submitted lesson into the stored one. Return `None` if nothing changes."""
     new = normalize_submission(submission)
     if existing is None:
-        return StoredLesson(lesson=msgspec.structs.replace(new, created_at=new.created_at or now))
+        return StoredLesson(lesson=replace(new, created_at=new.created_at or now))
     old = existing.lesson
     if new.source == "seed" and not new.edited:
         # A seed of a newer version replaces an unedited seed, but never texts that a person wrote.
-        new = msgspec.structs.replace(new, created_at=old.created_at)
+        new = replace(new, created_at=old.created_at)
         is_unedited_seed = old.source == "seed" and not old.edited
-        return msgspec.structs.replace(existing, lesson=new) if is_unedited_seed and new != old else None
+        return replace(existing, lesson=new) if is_unedited_seed and new != old else None
     if all(getattr(old, name) == getattr(new, name) for name in TEXT_FIELDS):
         return None
     texts = {name: getattr(new, name) for name in TEXT_FIELDS}
     # An approval covers the approved texts only: changed texts need a new approval.
     decision, since = ("", 0) if existing.decision == "approve" else (existing.decision, existing.active_since)
-    return msgspec.structs.replace(
-        existing, lesson=msgspec.structs.replace(old, **texts, edited=True), decision=decision, active_since=since
-    )
+    return replace(existing, lesson=replace(old, **texts, edited=True), decision=decision, active_since=since)
 
 
 def apply_decision(stored_lesson: StoredLesson, verdict: LessonVerdict, at: int) -> StoredLesson:
     since = (stored_lesson.active_since or at) if verdict == "approve" else 0
-    return msgspec.structs.replace(stored_lesson, decision=verdict, decided_at=at, active_since=since)
+    return replace(stored_lesson, decision=verdict, decided_at=at, active_since=since)
 
 
 def mentions_tool(stored_lesson: StoredLesson, tool: str) -> bool:
@@ -323,83 +289,55 @@ class LessonBasis(msgspec.Struct, frozen=True):
 
 def determine_state(stored_lesson: StoredLesson, basis: LessonBasis, now: int) -> tuple[LessonState, str, bool]:
     """Return the state of a lesson, the reason if it is not active, and whether it is stale."""
-    fix, pattern_runs, schema_changed_at, operator_decision = (
-        basis.fix,
-        basis.pattern_runs,
-        basis.schema_changed_at,
-        basis.operator_decision,
-    )
+    fix, operator_decision, lesson = basis.fix, basis.operator_decision, stored_lesson.lesson
     is_approved = stored_lesson.decision == "approve"
+    approved_at = stored_lesson.decided_at if is_approved else 0
     if stored_lesson.decision in ("disable", "revoke"):
-        return (
-            "disabled",
-            "disabled by a person" if stored_lesson.decision == "disable" else "revoked by a person",
-            False,
-        )
-    if operator_decision is not None and operator_decision.revoked > max(
-        operator_decision.approved, stored_lesson.decided_at if is_approved else 0
-    ):
+        return "disabled", f"{stored_lesson.decision}d by a person", False
+    if operator_decision is not None and operator_decision.revoked > max(operator_decision.approved, approved_at):
         return "disabled", "its fix was revoked", False
-    is_promoted = _is_promoted(fix)
-    stale = (
-        bool(schema_changed_at)
-        and not is_promoted
-        and (stored_lesson.decided_at if is_approved else stored_lesson.active_since or stored_lesson.lesson.created_at)
-        < schema_changed_at
-    )
-    if stale:
-        return "proposed", "the tool's schema has changed since then", True
-    if is_promoted and fix is not None and not is_approved and not helps_enough_runs(fix, pattern_runs):
-        return (
-            "proposed",
-            f"its fix succeeded in {fix.successes} of {pattern_runs} runs with this pattern; most recovered otherwise",
-            False,
-        )
-    if is_promoted and fix is not None and not is_approved and fix.state != "approved" and not fix.showable:
-        return "proposed", fix.hidden_reason, False
-    if is_promoted:
+    if _is_promoted(fix):
+        if not is_approved and not helps_enough_runs(fix, basis.pattern_runs):
+            runs = f"{fix.successes} of {basis.pattern_runs} runs with this pattern"
+            return "proposed", f"its fix succeeded in {runs}; most recovered otherwise", False
+        if not is_approved and fix.state != "approved" and not fix.showable:
+            return "proposed", fix.hidden_reason, False
         return "active", "", False
+    if (approved_at if is_approved else stored_lesson.active_since or lesson.created_at) < basis.schema_changed_at:
+        return "proposed", "the tool's schema has changed since then", True
     if is_approved:
-        unused = (
-            stored_lesson.lesson.fix_id
-            and max(stored_lesson.decided_at, fix.last_tried_at if fix is not None else 0) < now - EXPIRY_MS
-        )
-        return ("expired", "not used for 30 days", False) if unused else ("active", "", False)
+        is_unused = lesson.fix_id and max(approved_at, fix.last_tried_at if fix is not None else 0) < now - EXPIRY_MS
+        return ("expired", "not used for 30 days", False) if is_unused else ("active", "", False)
     if fix is None:
         return "proposed", "not approved, and without trials in this store", False
     return ("expired" if fix.state == "expired" else "proposed"), fix.reason, False
 
 
-def _is_promoted(fix: Fix | None) -> bool:
+def _is_promoted(fix: Fix | None) -> TypeGuard[Fix]:
     return fix is not None and fix.state in ("promoted", "approved")
 
 
 def is_orphaned(stored_lesson: StoredLesson, fix: Fix | None) -> bool:
     """Return whether the fix of a learned lesson no longer exists and no person edited or decided on the lesson."""
-    return (
-        stored_lesson.lesson.source == "learned"
-        and fix is None
-        and not stored_lesson.decision
-        and not stored_lesson.lesson.edited
-    )
+    lesson = stored_lesson.lesson
+    return lesson.source == "learned" and fix is None and not stored_lesson.decision and not lesson.edited
 
 
 def with_state(stored_lesson: StoredLesson, basis: LessonBasis, now: int) -> Lesson:
     """Return the lesson with its state and the counts of its fix."""
-    lesson_state, reason, stale = determine_state(stored_lesson, basis, now)
-    fix = basis.fix
-    trials, successes = (fix.trials, fix.successes) if fix is not None else (0, 0)
-    return msgspec.structs.replace(
+    state, reason, stale = determine_state(stored_lesson, basis, now)
+    fix = basis.fix or Fix(id="", tool="", fingerprint="")
+    return replace(
         stored_lesson.lesson,
-        state=lesson_state,
+        state=state,
         reason=reason,
         stale=stale,
-        trials=trials,
-        successes=successes,
-        confidence=round(wilson_lower_bound(successes, trials), 3),
+        trials=fix.trials,
+        successes=fix.successes,
+        confidence=round(wilson_lower_bound(fix.successes, fix.trials), 3),
         active_since=stored_lesson.active_since,
-        last_tried_at=fix.last_tried_at if fix is not None else 0,
-        agents=fix.agents if fix is not None else {},
+        last_tried_at=fix.last_tried_at,
+        agents=fix.agents,
     )
 
 
@@ -418,7 +356,7 @@ def _mentions_text(lesson: Lesson, text: str) -> bool:
     texts = (lesson.tool, lesson.kind, *(getattr(lesson, name) for name in TEXT_FIELDS))
     if text.casefold() in "\n".join(texts).casefold():
         return True
-    return similar.sketch_similarity(similar.sketch(text), similar.sketch(lesson.error)) >= similar.MIN_SIMILARITY
+    return patterns.sketch_similarity(patterns.sketch(text), patterns.sketch(lesson.error)) >= patterns.MIN_SIMILARITY
 
 
 _STATE_ORDER = ("active", "proposed", "expired", "disabled")
@@ -444,20 +382,16 @@ def count_periods(
     activation_day = patterns.start_of_day(active_since)
     begin = max(patterns.start_of_day(first_seen_at), activation_day - EFFECT_PERIOD_DAYS * DAY)
     end = min(patterns.start_of_day(now), activation_day + EFFECT_PERIOD_DAYS * DAY)
-    before = [sums for day, sums in days.items() if begin <= day < activation_day]
-    after = [sums for day, sums in days.items() if activation_day < day <= end]
-    return (
-        PatternPeriod(
-            days=max(0, activation_day - begin) // DAY,
-            occurrences=sum(occurrences for occurrences, _ in before),
-            recovered=sum(recovered for _, recovered in before),
-        ),
-        PatternPeriod(
-            days=max(0, end - activation_day) // DAY,
-            occurrences=sum(occurrences for occurrences, _ in after),
-            recovered=sum(recovered for _, recovered in after),
-        ),
-    )
+
+    def count(first: int, last: int) -> PatternPeriod:
+        sums = [counts for day, counts in days.items() if first <= day <= last]
+        return PatternPeriod(
+            days=max(0, last - first + DAY) // DAY,
+            occurrences=sum(occurrences for occurrences, _ in sums),
+            recovered=sum(recovered for _, recovered in sums),
+        )
+
+    return count(begin, activation_day - DAY), count(activation_day + DAY, end)
 
 
 # Reworded by a model
@@ -480,15 +414,13 @@ def reword_lesson(lesson: Lesson, model: RewordModel, prompt: Prompt) -> Lesson 
     if match is None:
         return None
     mistake, correction = (sanitize_lesson_text(" ".join(part.split())) for part in match.groups())
-    allowed_values = extract_values(
-        f"{lesson.mistake} {lesson.correction} {lesson.failing_example} {lesson.working_example}"
-    )
+    examples = f"{lesson.failing_example} {lesson.working_example}"
+    allowed_values = extract_values(f"{lesson.mistake} {lesson.correction} {examples}")
     if not mistake or not correction or not extract_values(f"{mistake} {correction}") <= allowed_values:
         return None
-    required_values = extract_values(lesson.correction)
-    if not required_values <= extract_values(correction):
+    if not extract_values(lesson.correction) <= extract_values(correction):
         return None  # a missing value makes the correction useless
-    return msgspec.structs.replace(lesson, mistake=mistake, correction=correction)
+    return replace(lesson, mistake=mistake, correction=correction)
 
 
 def extract_values(text: str) -> frozenset[str]:

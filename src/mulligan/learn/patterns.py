@@ -1,18 +1,28 @@
-"""Failure patterns: the failures of one tool and fingerprint, and the decisions of people about a pattern.
+"""Failure patterns: the failures of one tool and fingerprint, decisions of people about them, and similar patterns.
 
 Plain functions of records; the counters are in `store/pattern_counts.py`.
+
+A text's three-byte pieces are hashed to the bits of one large integer, its sketch. Comparing two sketches takes one
+operation on two integers, so that all patterns of a tool can be compared while a call waits
+(`python evals/memory.py --alike` compares it with `difflib`). `find_related` searches the patterns of all tools, for
+people. An embedder of theirs may supply vectors instead; a pattern's vector is stored as a key-value entry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import math
+from array import array
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from operator import mul, truediv
+from zlib import crc32
 
 import msgspec
 
 from mulligan.classify.fingerprint import build_template
-from mulligan.core.failure import UnsupportedOperationError
-from mulligan.core.records import Example, Pattern, PatternState, Record, Step
-from mulligan.store.base import DAY, PatternCommand, PatternQuery
+from mulligan.core.failure import StoreError, UnsupportedOperationError
+from mulligan.core.records import Pattern, PatternState, Record, Step
+from mulligan.store.base import DAY, PatternCommand, PatternQuery, Store
 
 MAX_SHOWN_AGENTS = 10
 MAX_SHOWN_EXAMPLES = 5
@@ -52,16 +62,13 @@ class PatternDecision(Record, frozen=True):
 def apply_command(command: PatternCommand, before: PatternDecision, current: Pattern) -> PatternDecision:
     """Return the decision after a command. `current` is the pattern before the command."""
     match command.action:
-        case "mute":
-            return PatternDecision(state="muted", at=command.at, reopened=current.reopened, into=before.into)
-        case "resolve":
-            return PatternDecision(state="resolved", at=command.at, reopened=current.reopened, into=before.into)
+        case "mute" | "resolve":
+            state: PatternState = "muted" if command.action == "mute" else "resolved"
+            return PatternDecision(state=state, at=command.at, reopened=current.reopened, into=before.into)
         case "unmute" | "reopen":
             return PatternDecision(reopened=current.reopened, into=before.into)
-        case "merge":
-            return PatternDecision(state=before.state, at=before.at, reopened=before.reopened, into=command.into)
-        case "split":
-            return PatternDecision(state=before.state, at=before.at, reopened=before.reopened)
+        case "merge" | "split":
+            return msgspec.structs.replace(before, into=command.into if command.action == "merge" else None)
 
 
 def resolve_command(
@@ -104,8 +111,9 @@ def complete_id(id: str, existing_ids: Collection[str]) -> str | None:
 def limit_details(pattern: Pattern, with_examples: bool = False) -> Pattern:
     """Return the pattern with its most frequent agents and, on request, its newest examples."""
     agents = dict(sorted(pattern.agents.items(), key=lambda item: (-item[1], item[0]))[:MAX_SHOWN_AGENTS])
-    examples = sorted(pattern.examples, key=_newest)[:MAX_SHOWN_EXAMPLES] if with_examples else ()
-    return msgspec.structs.replace(pattern, agents=agents, examples=tuple(examples))
+    newest = sorted(pattern.examples, key=lambda example: (-example.started_at, example.run, example.seq))
+    examples = tuple(newest[:MAX_SHOWN_EXAMPLES]) if with_examples else ()
+    return msgspec.structs.replace(pattern, agents=agents, examples=examples)
 
 
 def find_merge_root(id: str, decisions: Mapping[str, PatternDecision]) -> str:
@@ -122,53 +130,39 @@ def find_merge_root(id: str, decisions: Mapping[str, PatternDecision]) -> str:
 def merge_patterns(parts: Iterable[Pattern], decisions: Mapping[str, PatternDecision]) -> list[Pattern]:
     """Combine merged patterns and set the state of each resulting pattern."""
     patterns_by_id = {part.id: part for part in parts}
-    groups: dict[str, list[Pattern]] = {
-        id: [part] for id, part in patterns_by_id.items() if find_merge_root(id, decisions) == id
-    }
+    root_ids = {id: find_merge_root(id, decisions) for id in patterns_by_id}
+    groups: dict[str, list[Pattern]] = {id: [part] for id, part in patterns_by_id.items() if root_ids[id] == id}
     for id, part in patterns_by_id.items():
-        root_id = find_merge_root(id, decisions)
-        if root_id != id:
+        if root_ids[id] != id:
             # The target of a merge may have been deleted; then the merged pattern counts separately.
-            groups.setdefault(root_id if root_id in patterns_by_id else id, []).append(part)
+            groups.setdefault(root_ids[id] if root_ids[id] in patterns_by_id else id, []).append(part)
     return [_merge_group(id, group, decisions.get(id, PatternDecision())) for id, group in groups.items()]
 
 
 def _merge_group(id: str, group: list[Pattern], decision: PatternDecision) -> Pattern:
     first, last = min(part.first_seen_at for part in group), max(part.last_seen_at for part in group)
     main = next(part for part in group if part.id == id)
-    agents: dict[str, int] = {}
-    days: dict[int, int] = {}
+    agents: Counter[str] = Counter()
+    days: Counter[int] = Counter()
     for part in group:
-        for agent, count in part.agents.items():
-            agents[agent] = agents.get(agent, 0) + count
-        for day, count in part.days.items():
-            days[day] = days.get(day, 0) + count
+        agents.update(part.agents)
+        days.update(part.days)
     state, is_reopened = _state(decision, first, last)
-    return Pattern(
-        id=id,
-        tool=main.tool,
-        server=main.server,
-        fingerprint=main.fingerprint,
-        kind=main.kind,
-        message=main.message,
-        template=main.template,
+    return msgspec.structs.replace(
+        main,
         occurrences=sum(part.occurrences for part in group),
         recovered=sum(part.recovered for part in group),
         unrecovered=sum(part.unrecovered for part in group),
         runs=sum(part.runs for part in group),
         first_seen_at=first,
         last_seen_at=last,
-        agents=agents,
+        agents=dict(agents),
         examples=tuple(example for part in group for example in part.examples),
         days=dict(sorted(days.items())),
         state=state,
         reopened=decision.reopened + is_reopened,
         merged=tuple(sorted(part.id for part in group if part.id != id)),
     )
-
-
-def _newest(example: Example) -> tuple[int, str, int]:
-    return -example.started_at, example.run, example.seq
 
 
 def _state(decision: PatternDecision, first: int, last: int) -> tuple[PatternState, bool]:
@@ -210,3 +204,135 @@ def sort_patterns(patterns: Iterable[Pattern], query: PatternQuery) -> list[Patt
     field = {"last_seen": "last_seen_at", "first_seen": "first_seen_at"}.get(query.order, query.order)
     ordered_patterns = sorted(patterns, key=lambda pattern: (-getattr(pattern, field), pattern.id))
     return ordered_patterns[: max(query.limit, 0)]
+
+
+# Similar texts
+
+
+SKETCH_BITS = 1024
+PIECE_BYTES = 3
+MAX_SKETCH_CHARS = 400
+"""Characters of a text that are used."""
+MIN_SIMILARITY = 0.5
+"""Minimum similarity at which failures of one tool and kind share fixes (`evals/memory.py --alike`)."""
+
+
+_BIT = tuple(1 << position for position in range(SKETCH_BITS))
+
+
+def sketch(text: str) -> int:
+    """Return the sketch of a text, with one bit per hashed piece."""
+    normalized = f"  {' '.join(text[:MAX_SKETCH_CHARS].casefold().split())} ".encode("utf-8", "replace")
+    positions = {
+        crc32(normalized[start : start + PIECE_BYTES]) % SKETCH_BITS
+        for start in range(len(normalized) - PIECE_BYTES + 1)
+    }
+    return sum(map(_BIT.__getitem__, positions))
+
+
+def pack(bits: int) -> bytes:
+    return bits.to_bytes(SKETCH_BITS // 8, "little")
+
+
+def unpack(data: bytes) -> int:
+    return int.from_bytes(data, "little")
+
+
+def sketch_similarity(left: int, right: int) -> float:
+    """Return the similarity of two sketches from 0 to 1, as the cosine of their bit sets."""
+    if not left or not right:
+        return 0.0
+    return float((left & right).bit_count() / (left.bit_count() * right.bit_count()) ** 0.5)
+
+
+class Sketches:
+    """Named sketches, prepared for comparison with new texts."""
+
+    def __init__(self, sketches: Iterable[tuple[str, int]]) -> None:
+        pairs = [(name, bits) for name, bits in sketches if bits]
+        self._names = [name for name, _ in pairs]
+        self._bits = [bits for _, bits in pairs]
+        self._sizes = [bits.bit_count() for bits in self._bits]
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def nearest(self, text: str, limit: int = 8, threshold: float = MIN_SIMILARITY) -> list[tuple[float, str]]:
+        """Return similarities and names, the most similar first; possibly none."""
+        query_bits = sketch(text)
+        # Rank without square roots, which keeps the order; compute the exact similarity only for the best.
+        shared = list(map(int.bit_count, map(query_bits.__and__, self._bits)))
+        ranks = list(map(truediv, map(mul, shared, shared), self._sizes))
+        best = sorted(ranks, reverse=True)[:limit]
+        min_rank = max(0.99 * threshold * threshold * query_bits.bit_count(), best[-1] if len(best) == limit else 0.0)
+        near = [index for index, rank in enumerate(ranks) if rank >= min_rank]
+        matches = [(sketch_similarity(query_bits, self._bits[index]), self._names[index]) for index in near]
+        matches = [match for match in matches if match[0] >= threshold]
+        return sorted(matches, key=lambda match: (-match[0], match[1]))[:limit]
+
+
+def nearest(
+    text: str, sketches: Iterable[tuple[str, int]], limit: int = 8, threshold: float = MIN_SIMILARITY
+) -> list[tuple[float, str]]:
+    """Compare a text with sketches that are used once."""
+    return Sketches(sketches).nearest(text, limit, threshold)
+
+
+# Related patterns
+
+
+Embedder = Callable[[str], Iterable[float]]
+MAX_COMPARED_PATTERNS = 5000
+"""Patterns that are compared: those with the most occurrences."""
+VECTOR_KIND = "vector"
+MAX_EMBEDDED_CHARS = 2000
+"""Longer message templates are truncated for the embedder."""
+
+
+def find_related(
+    store: Store, tenant: str, pattern: Pattern, limit: int = 10, embed: Embedder | None = None, name: str = ""
+) -> list[tuple[float, Pattern]]:
+    """Return other patterns with their similarity, most similar first.
+
+    `name` identifies the embedder: its vectors are stored under this name.
+    """
+    patterns = store.patterns(tenant, PatternQuery(limit=MAX_COMPARED_PATTERNS))
+    other_patterns = [other for other in patterns if other.id != pattern.id]
+    if embed is None:
+        own_sketch, min_similarity = sketch(_match_text(pattern)), MIN_SIMILARITY
+        ranked = [(sketch_similarity(own_sketch, sketch(_match_text(other))), other) for other in other_patterns]
+    else:
+        own_vector, min_similarity = _load_vector(store, tenant, pattern, embed, name), 0.0
+        ranked = [
+            (_cosine(own_vector, _load_vector(store, tenant, other, embed, name)), other) for other in other_patterns
+        ]
+    ranked.sort(key=lambda match: (-match[0], match[1].id))
+    return [match for match in ranked[: max(limit, 0)] if match[0] > 0 and match[0] >= min_similarity]
+
+
+def _match_text(pattern: Pattern) -> str:
+    return pattern.template or pattern.message
+
+
+def _load_vector(store: Store, tenant: str, pattern: Pattern, embed: Embedder, name: str) -> Sequence[float]:
+    """Return the stored unit vector of a pattern, or compute and store it."""
+    kind = f"{VECTOR_KIND} {name}"
+    stored_bytes = store.get(tenant, kind, pattern.id)
+    if stored_bytes is not None and len(stored_bytes) % 4 == 0:
+        stored_vector = array("f")
+        stored_vector.frombytes(stored_bytes)
+        return stored_vector
+    try:
+        vector = array("f", embed(_match_text(pattern)[:MAX_EMBEDDED_CHARS]))
+    except Exception as error:
+        raise StoreError(f"The embedder {name} failed: {type(error).__name__}: {error}") from error
+    norm = math.sqrt(sum(component * component for component in vector))
+    if not vector or not math.isfinite(norm):
+        raise StoreError(f"The embedder {name} returned no vector for {pattern.id}.")
+    unit_vector = array("f", (component / (norm or 1.0) for component in vector))
+    store.put(tenant, kind, pattern.id, unit_vector.tobytes())
+    return unit_vector
+
+
+def _cosine(left: Sequence[float], right: Sequence[float]) -> float:
+    return sum(map(float.__mul__, left, right)) if len(left) == len(right) else 0.0

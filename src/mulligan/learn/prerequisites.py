@@ -7,21 +7,22 @@ smallest set of calls that was sufficient on its own is the prerequisite; runs w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from itertools import islice
-from operator import itemgetter
-from typing import Any, Literal
+from operator import and_, or_
+from typing import Any
 
 import msgspec
 
 from mulligan.core.records import Fix, FixState, Prerequisite, decode, encode
 from mulligan.learn.fixes import (
+    MAX_RECENT_VOTES,
     FixAction,
     FixRecord,
     OperatorDecision,
     Writers,
     fix_state,
-    fix_state_after_schema_change,
     to_fix,
     top_agents,
 )
@@ -80,70 +81,45 @@ class SupportedFix(msgspec.Struct, frozen=True):
     trials: int
 
     @classmethod
-    def of(cls, own_row: Row, supporting_rows: Sequence[Row]) -> SupportedFix:
-        if len(supporting_rows) == 1:
-            return cls(own_row, supporting_rows, own_row.successes, own_row.trials)
-        return cls(
-            own_row,
-            supporting_rows,
-            sum([row.successes for row in supporting_rows]),
-            sum([row.trials for row in supporting_rows]),
-        )
+    def of(cls, own_row: Row, rows: Sequence[Row]) -> SupportedFix:
+        return cls(own_row, rows, sum([row.successes for row in rows]), sum([row.trials for row in rows]))
 
     def has_helped(self, agent: str) -> bool:
         """Return whether the fix counts as successful for this agent."""
-        for row in self.supporting_rows:
-            if agent in row.agents:
-                return agent in top_agents(_counts(self.supporting_rows, "agents"))
-        return False
+        rows = self.supporting_rows
+        return any(agent in row.agents for row in rows) and agent in top_agents(_sum_counts(row.agents for row in rows))
 
 
-def find_prerequisites(tallies: Sequence[Row], min_successes: int = 1) -> list[SupportedFix]:
+def find_prerequisites(rows: Sequence[Row], min_successes: int = 1) -> list[SupportedFix]:
     """Return the prerequisites of one pattern with at least this many successes, in no particular order.
 
     To avoid comparing all pairs of sets, each call maps to a bit mask of the rows that contain it. The rows that
     contain all calls of a set are the intersection of these masks.
     """
-    call_sets = [candidate for candidate in tallies if _is_set_of_calls(candidate)]
+    call_sets = [row for row in rows if _is_set_of_calls(row)]
     rows_by_call: dict[str, int] = {}
-    row_bit = 1
-    for row in call_sets:
+    for index, row in enumerate(call_sets):
         for name in row.action.tools:
-            rows_by_call[name] = rows_by_call.get(name, 0) | row_bit
-        row_bit <<= 1
-    all_rows = row_bit - 1
-    sufficient: dict[int, tuple[int, Row]] = {}
-    """By the mask of the rows that contain a set of calls: the rows with exactly this set, and the first of them."""
-    row_bit = 1
-    for row in call_sets:
-        names = row.action.tools
-        if row.successes and len(names) <= MAX_PREREQUISITE_CALLS:
-            supersets = all_rows
-            for name in names:
-                supersets &= rows_by_call[name]
-            if supersets == row_bit and row.successes < min_successes:
-                pass  # no run made additional calls
+            rows_by_call[name] = rows_by_call.get(name, 0) | 1 << index
+    sufficient: dict[int, tuple[int, list[Row]]] = {}
+    """By the mask of the rows that contain a set of calls: the rows with exactly this set, as mask and list."""
+    for index, row in enumerate(call_sets):
+        if row.successes and 0 < len(row.action.tools) <= MAX_PREREQUISITE_CALLS:
+            supersets = reduce(and_, [rows_by_call[name] for name in row.action.tools])
             # Otherwise a coincidence: nearly all successful runs needed additional calls.
-            elif supersets == row_bit or row.successes >= MIN_SUPPORT * sum(
-                [superset.successes for superset in _select_rows(supersets, call_sets)]
-            ):
-                same, first = sufficient.get(supersets, (0, None))
-                sufficient[supersets] = same | row_bit, row if first is None else min(first, row, key=_length_order)
-        row_bit <<= 1
-    extended_sets = 0
-    for supersets, (same, _) in sufficient.items():
-        extended_sets |= supersets ^ same
+            if row.successes >= MIN_SUPPORT * sum([other.successes for other in _select_rows(supersets, call_sets)]):
+                mask, same_rows = sufficient.get(supersets, (0, []))
+                sufficient[supersets] = mask | 1 << index, [*same_rows, row]
     # If a smaller set was sufficient, the additional calls of a larger set are irrelevant.
-    prerequisites = [
-        SupportedFix.of(row, _select_rows(superset_rows, call_sets))
-        for superset_rows, (same, row) in sufficient.items()
-        if not same & extended_sets
+    extended_sets = reduce(or_, [supersets ^ mask for supersets, (mask, _) in sufficient.items()], 0)
+    supported_fixes = [
+        SupportedFix.of(
+            min(same_rows, key=lambda row: (len(row.action.tools), row.id)), _select_rows(supersets, call_sets)
+        )
+        for supersets, (mask, same_rows) in sufficient.items()
+        if not mask & extended_sets
     ]
-    return (
-        [prerequisite for prerequisite in prerequisites if prerequisite.successes >= min_successes]
-        if min_successes > 1
-        else prerequisites
-    )
+    return [fix for fix in supported_fixes if fix.successes >= min_successes]
 
 
 def _select_rows(row_bits: int, rows: Sequence[Row]) -> list[Row]:
@@ -156,44 +132,35 @@ def _select_rows(row_bits: int, rows: Sequence[Row]) -> list[Row]:
     return selected_rows
 
 
-def _length_order(row: Row) -> tuple[int, str]:
-    return len(row.action.tools), row.id
-
-
 def _merge_records(own_record: FixRecord, records: Sequence[FixRecord]) -> FixRecord:
     """Return the combined record of a set of calls, over all runs that made these calls and possibly others."""
-    return FixRecord(
-        id=own_record.id,
-        tool=own_record.tool,
-        fingerprint=own_record.fingerprint,
-        action=own_record.action,
-        key=own_record.key,
+    distinct_trials = {
+        f"{record.id} {content}": trial for record in records for content, trial in record.distinct_trials.items()
+    }
+    return msgspec.structs.replace(
+        own_record.recount(()),
         trials=sum(record.trials for record in records),
         successes=sum(record.successes for record in records),
         imported=sum(record.imported for record in records),
-        principals=_counts(records, "principals"),
-        agents=_counts(records, "agents"),
-        days=sorted({day for record in records for day in record.days})[-20:],
-        recent=sorted(vote for record in records for vote in record.recent)[-20:],
-        distinct_trials={
-            f"{record.id} {content}": proof for record in records for content, proof in record.distinct_trials.items()
-        },
+        principals=_sum_counts(record.principals for record in records),
+        agents=_sum_counts(record.agents for record in records),
+        days=sorted({day for record in records for day in record.days})[-MAX_RECENT_VOTES:],
+        recent=sorted(vote for record in records for vote in record.recent)[-MAX_RECENT_VOTES:],
+        distinct_trials=distinct_trials,
     )
 
 
-def _counts(rows: Sequence[Row], of: Literal["principals", "agents"]) -> dict[str, int]:
-    sums: dict[str, int] = {}
-    for row in rows:
-        counts: dict[str, int] = getattr(row, of)
-        for name, count in counts.items():
-            sums[name] = sums.get(name, 0) + count
-    return sums
+def _sum_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    sums: Counter[str] = Counter()
+    for row_counts in counts:
+        sums.update(row_counts)
+    return dict(sums)
 
 
-def build_prerequisites(form: FixAction, samples: Samples) -> tuple[Prerequisite, ...]:
+def build_prerequisites(action: FixAction, samples: Samples) -> tuple[Prerequisite, ...]:
     """Return the calls of a prerequisite with the arguments that were constant; the others vary between runs."""
     prerequisites = []
-    for name in _order(form, samples):
+    for name in _order(action, samples):
         argument_sets = [arguments for sample in samples for tool, arguments in sample if tool == name]
         constant: dict[str, Any] = {}
         varying: list[str] = []
@@ -201,12 +168,13 @@ def build_prerequisites(form: FixAction, samples: Samples) -> tuple[Prerequisite
         for arguments in argument_sets:
             for key, value in arguments.items():
                 values_by_argument.setdefault(key, []).append(value)
-        min_occurrences, min_runs = CONSTANT_SHARE * len(argument_sets), min(MIN_SUPPORTING_RUNS, len(argument_sets))
+        min_occurrences = CONSTANT_SHARE * len(argument_sets)
         for key, values in values_by_argument.items():
             if len(values) < min_occurrences:
                 continue  # most runs omitted it
             value, times = _most_common_value(values)
-            if times >= min_occurrences and times >= min_runs and value is not None and _is_shareable(value):
+            is_constant = times >= max(min_occurrences, min(MIN_SUPPORTING_RUNS, len(argument_sets)))
+            if is_constant and value is not None and _is_shareable(value):
                 constant[key] = value
             else:
                 varying.append(key)
@@ -214,46 +182,24 @@ def build_prerequisites(form: FixAction, samples: Samples) -> tuple[Prerequisite
     return tuple(prerequisites)
 
 
-def _order(form: FixAction, samples: Samples) -> list[str]:
+def _order(action: FixAction, samples: Samples) -> list[str]:
     """Return the call names in their most frequent order."""
-    call_names = set(form.tools)
-    orders = Counter(
-        names
-        for sample in samples
-        if call_names <= set(names := tuple(tool for tool, _ in sample if tool in call_names))
-    )
-    return list(orders.most_common(1)[0][0]) if orders else list(form.tools)
+    orders = Counter(tuple(tool for tool, _ in sample if tool in action.tools) for sample in samples)
+    complete = [names for names, _ in orders.most_common() if set(action.tools) <= set(names)]
+    return list(complete[0] if complete else action.tools)
 
 
 def _most_common_value(values: Sequence[Any]) -> tuple[Any, int]:
     """Return the most frequent value and its count. Equal numbers match across types, and lists match in any order."""
-    if len(values) == 1:
-        return values[0], 1
-    kinds = set(map(type, values))
-    keys: Sequence[Any]
-    if kinds == {str}:
-        keys = values
-    elif kinds <= {int, float}:
-        keys = list(map(float, values))
-    else:
-        keys = [encode(_key(value)) for value in values]
-    counts: dict[Any, int] = {}
-    for key in keys:
-        counts[key] = counts.get(key, 0) + 1
-    key, times = max(counts.items(), key=itemgetter(1))
-    return next(
-        value for value, value_key in zip(reversed(values), reversed(keys), strict=True) if value_key == key
-    ), times
+    keys = [value if type(value) is str else encode(_key(value)) for value in values]
+    [(key, times)] = Counter(keys).most_common(1)
+    return next(value for value, own_key in zip(reversed(values), reversed(keys), strict=True) if own_key == key), times
 
 
 def _key(value: Any) -> Any:
-    if isinstance(value, bool):
-        return str(value)
     if isinstance(value, int | float):
-        return float(value)
-    if isinstance(value, list):
-        return sorted(str(_key(item)) for item in value)
-    return value
+        return str(value) if isinstance(value, bool) else float(value)
+    return sorted(str(_key(item)) for item in value) if isinstance(value, list) else value
 
 
 def _is_shareable(value: Any) -> bool:
@@ -282,59 +228,37 @@ class FixContext(msgspec.Struct, frozen=True):
     """Return the arguments of a tool that name items, by its name and key."""
 
 
+JudgedFix = tuple[Fix, SupportedFix]
+
+
 def rank_fixes(groups: Sequence[tuple[float, Sequence[Row]]], query: FixQuery, context: FixContext) -> list[Fix]:
     """Return fixes and prerequisites with their counts, the most likely first. All stores share this ranking."""
-    tool_groups = [(similarity, [row for row in rows if _matches_tool(row, query)]) for similarity, rows in groups]
-    ranked_fixes = _rank_by_likelihood(tool_groups, query)
-    rows = [row for _, group in tool_groups for row in group]
-    judged_fixes = (
-        judged_fix
-        for similarity, supported_fix in ranked_fixes
-        if (judged_fix := _judge_fix(similarity, supported_fix, query, context, rows)) is not None
-    )
+    # A row without a key may belong to any tool of that name.
+    tool_groups = [
+        (similarity, [row for row in rows if not query.key or row.key in ("", query.key)])
+        for similarity, rows in groups
+    ]
+    judged_fixes = _judge_in_order(tool_groups, query, context)
     return _add_prerequisites(list(islice(judged_fixes, max(query.limit, 0))), context)
 
 
-def _matches_tool(row: Row, query: FixQuery) -> bool:
-    """Return whether a row belongs to the queried tool. A row without a key may belong to any tool of that name."""
-    return not query.key or not row.key or row.key == query.key
-
-
 def index_fixes(
-    tallies: Sequence[FixRecord], query: FixQuery, context: FixContext
+    rows: Sequence[FixRecord], query: FixQuery, context: FixContext
 ) -> dict[str, tuple[Fix, tuple[str, ...]]]:
     """Return the fixes of one pattern by id, each with the ids of the records that its counts come from."""
-    judged_fixes = (
-        _judge_fix(1.0, supported_fix, query, context, tallies) for supported_fix in _find_supported_fixes(tallies)
-    )
     return {
-        judged_fix[0].id: (judged_fix[0], tuple(row.id for row in judged_fix[1].supporting_rows))
-        for judged_fix in judged_fixes
-        if judged_fix is not None
+        fix.id: (fix, tuple(row.id for row in supported_fix.supporting_rows))
+        for fix, supported_fix in _judge_in_order([(1.0, rows)], query, context)
     }
 
 
 def find_best_fix(
-    tallies: Sequence[FixRecord], query: FixQuery, context: FixContext, qualifies: Callable[[Fix], bool]
+    rows: Sequence[FixRecord], query: FixQuery, context: FixContext, qualifies: Callable[[Fix], bool]
 ) -> tuple[list[Fix], Fix | None]:
     """Return the fixes of one pattern without prerequisites, and the most likely qualifying fix including them."""
-    every = (
-        _judge_fix(similarity, supported_fix, query, context, tallies)
-        for similarity, supported_fix in _rank_by_likelihood([(1.0, tallies)], query)
-    )
-    judged_fixes = [judged_fix for judged_fix in every if judged_fix is not None]
-    best_fix = next((judged_fix for judged_fix in judged_fixes if qualifies(judged_fix[0])), None)
-    return [fix for fix, _ in judged_fixes], _add_prerequisites([best_fix], context)[
-        0
-    ] if best_fix is not None else None
-
-
-def _find_supported_fixes(tallies: Sequence[Row], min_successes: int = 1) -> list[SupportedFix]:
-    """Return the fixes of one pattern, prerequisites included."""
-    single_fixes = [
-        SupportedFix.of(row, (row,)) for row in tallies if not _is_set_of_calls(row) and row.successes >= min_successes
-    ]
-    return [*single_fixes, *find_prerequisites(tallies, min_successes)]
+    judged_fixes = list(_judge_in_order([(1.0, rows)], query, context))
+    best_fixes = [judged_fix for judged_fix in judged_fixes if qualifies(judged_fix[0])][:1]
+    return [fix for fix, _ in judged_fixes], next(iter(_add_prerequisites(best_fixes, context)), None)
 
 
 def _is_set_of_calls(row: Row) -> bool:
@@ -342,32 +266,32 @@ def _is_set_of_calls(row: Row) -> bool:
     return row.action.type == "prerequisite" and not row.action.changes
 
 
-def _rank_by_likelihood(
-    groups: Sequence[tuple[float, Sequence[Row]]], query: FixQuery
-) -> list[tuple[float, SupportedFix]]:
-    """Sort by likelihood, the most likely first. A single success against another failure counts as chance."""
-    scored_fixes = [
-        (similarity, supported_fix)
-        for similarity, tallies in groups
-        for supported_fix in _find_supported_fixes(tallies, 1 if similarity >= 1 else MIN_SUPPORTING_RUNS)
-    ]
+def _judge_in_order(
+    groups: Sequence[tuple[float, Sequence[Row]]], query: FixQuery, context: FixContext
+) -> Iterator[JudgedFix]:
+    """Yield the fixes that the query does not exclude, the most likely first."""
+    scored_fixes: list[tuple[float, SupportedFix]] = []
+    for similarity, rows in groups:
+        min_successes = 1 if similarity >= 1 else MIN_SUPPORTING_RUNS  # one success against another failure is chance
+        single_rows = [row for row in rows if not _is_set_of_calls(row) and row.successes >= min_successes]
+        supported_fixes = [SupportedFix.of(row, (row,)) for row in single_rows]
+        supported_fixes += find_prerequisites(rows, min_successes)
+        scored_fixes += [(similarity, supported_fix) for supported_fix in supported_fixes]
 
     def order(scored_fix: tuple[float, SupportedFix]) -> tuple[float, bool, int, int, str]:
-        similarity, supported_fix = scored_fix
-        return (
-            -similarity,
-            not supported_fix.has_helped(query.agent),
-            -supported_fix.successes,
-            supported_fix.trials,
-            supported_fix.own_row.id,
-        )
+        similarity, fix = scored_fix
+        return -similarity, not fix.has_helped(query.agent), -fix.successes, fix.trials, fix.own_row.id
 
-    return sorted(scored_fixes, key=order)
+    all_rows = [row for _, rows in groups for row in rows]
+    for similarity, supported_fix in sorted(scored_fixes, key=order):
+        fix = _judge_fix(similarity, supported_fix, query, context, all_rows)
+        if fix is not None:
+            yield fix, supported_fix
 
 
 def _judge_fix(
     similarity: float, supported_fix: SupportedFix, query: FixQuery, context: FixContext, rows: Sequence[Row]
-) -> tuple[Fix, SupportedFix] | None:
+) -> Fix | None:
     """Return a fix with its counts; None if the query excludes it. `rows` also hold the fixes of similar patterns."""
     parts = list(map(load_record, supported_fix.supporting_rows))
     own_record = next(part for part in parts if part.id == supported_fix.own_row.id)
@@ -385,7 +309,7 @@ def _judge_fix(
     if query.showable and (hidden_reason or state in ("revoked", "demoted", "paused", "expired")):
         return None
     fix = to_fix(record, (state, reason), similarity)
-    return msgspec.structs.replace(fix, showable=not hidden_reason, hidden_reason=hidden_reason), supported_fix
+    return msgspec.structs.replace(fix, showable=not hidden_reason, hidden_reason=hidden_reason)
 
 
 def _peers(record: FixRecord, rows: Sequence[Row]) -> list[FixRecord]:
@@ -399,39 +323,38 @@ def _peers(record: FixRecord, rows: Sequence[Row]) -> list[FixRecord]:
         if row.key == record.key
         and (any(change.path in paths for change in row.action.changes) if paths else not row.action.changes)
     )
-    peer_records = [tally for row in similar_rows if (tally := load_record(row)).fingerprint == record.fingerprint]
-    return [record, *(tally for tally in peer_records if tally.id != record.id)]
+    peers = [peer for peer in map(load_record, similar_rows) if peer.fingerprint == record.fingerprint]
+    return [record, *(peer for peer in peers if peer.id != record.id)]
 
 
-def _add_prerequisites(judged_fixes: Sequence[tuple[Fix, SupportedFix]], context: FixContext) -> list[Fix]:
-    """Add the prerequisite calls to the selected fixes, with one read for all of them."""
-    sources = {
-        fix.id: _sources(supported_fix.own_row, supported_fix.supporting_rows)
-        for fix, supported_fix in judged_fixes
-        if supported_fix.own_row.action.type == "prerequisite"
-    }
+def _add_prerequisites(judged_fixes: Sequence[JudgedFix], context: FixContext) -> list[Fix]:
+    """Add the prerequisite calls to the selected fixes, with one read for all of them.
+
+    The runs of the fix itself supply the arguments, and those of the most frequent fixes with additional calls.
+    """
+    sources: dict[str, list[str]] = {}
+    for fix, supported_fix in judged_fixes:
+        if fix.type == "prerequisite":
+            rows = sorted(supported_fix.supporting_rows, key=lambda row: (row.id != fix.id, -row.successes, row.id))
+            sources[fix.id] = [row.id for row in rows[:MAX_SOURCE_FIXES]]
     samples_by_fix = context.samples([id for ids in sources.values() for id in ids]) if sources else {}
     fixes = []
     for fix, supported_fix in judged_fixes:
         if fix.id in sources:
-            fix_samples = [sample for id in sources[fix.id] for sample in samples_by_fix.get(id, ())]
-            latest = [calls for _, calls in sorted(fix_samples, key=lambda sample: -sample[0])]
+            samples = [sample for id in sources[fix.id] for sample in samples_by_fix.get(id, ())]
+            latest = [calls for _, calls in sorted(samples, key=lambda sample: -sample[0])]
             fix = msgspec.structs.replace(fix, prerequisites=build_prerequisites(supported_fix.own_row.action, latest))
         fixes.append(fix)
     return fixes
 
 
-def _sources(tally: Row, parts: Sequence[Row]) -> list[str]:
-    """Return the fixes whose runs supply the arguments: its own, then the most frequent with additional calls."""
-    others = sorted((part for part in parts if part.id != tally.id), key=lambda part: (-part.successes, part.id))
-    return [tally.id, *(part.id for part in others[: MAX_SOURCE_FIXES - 1])]
-
-
 def _state(record: FixRecord, parts: Sequence[FixRecord], query: FixQuery, context: FixContext) -> tuple[FixState, str]:
+    """Return the state of a fix and the reason. After a schema change of the tool, only later trials count."""
     decision = context.decisions.get(record.id)
     state = fix_state(record, context.writers, query.now, decision)
     since = context.schema_changed_at.get(record.tool)
-    if since is None or state[0] not in ("promoted", "approved"):
+    if since is None or state[0] not in ("promoted", "approved") or (decision and decision.approved >= since):
         return state
     fresh = _merge_records(record, [context.recount_since(part, since) for part in parts])
-    return fix_state_after_schema_change(state, since, fresh, context.writers, query.now, decision)
+    is_confirmed = fix_state(fresh, context.writers, query.now)[0] == "promoted"
+    return state if is_confirmed else ("demoted", "the tool's schema has changed since then")

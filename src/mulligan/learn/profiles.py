@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -29,7 +30,7 @@ MAX_SETTING_VALUES = 8
 MIN_PROFILED_CALLS = 4
 """From this number of successful calls on, a setting must also repeat its values."""
 LAST_CORRECTIONS = 3
-_FORMS = frozenset({"cast", "rename", "parse", "wrap", "trim", "drop"})
+_FORMS = frozenset({"cast", "rename", "parse", "wrap", "trim", "drop", "enum"})
 
 
 class ArgumentProfile(msgspec.Struct):
@@ -57,15 +58,11 @@ def build_profile(calls: Sequence[tuple[int, Any]]) -> dict[str, ArgumentProfile
     An argument that a call leaves to its default has no value there, which counts as one.
     """
     recorded_calls = [(started, arguments) for started, arguments in calls if isinstance(arguments, Mapping)]
-    names = dict.fromkeys(name for _, arguments in recorded_calls for name in arguments)
     profile: dict[str, ArgumentProfile] = {}
-    for name in names:
-        argument = profile[str(name)] = ArgumentProfile()
-        for started, arguments in recorded_calls:
-            argument.count += 1
-            key = hash_value(arguments.get(name))
-            argument.hashes[key] = argument.hashes.get(key, 0) + 1
-            argument.last_uses[key] = max(started, argument.last_uses.get(key, 0))
+    for name in dict.fromkeys(name for _, arguments in recorded_calls for name in arguments):
+        values = [(hash_value(arguments.get(name)), started) for started, arguments in recorded_calls]
+        counts = Counter(value for value, _ in values)
+        profile[str(name)] = ArgumentProfile(len(values), counts, dict(sorted(values, key=itemgetter(1))))
     return profile
 
 
@@ -95,14 +92,10 @@ def find_hidden_reason(
             return f"the value of {change.path} is specific to its run"
     for change in tally.action.changes:
         rivals = [peer for peer in peers if peer.id != tally.id and peer.successes and _contradicts(peer, change)]
-        if not rivals:
-            continue
-        is_own = agent in tally.agents
-        is_latest = _is_latest(tally, [peer for peer in peers if _changes_path(peer, change)])
-        is_doubtful = any(agent in rival.agents for rival in rivals) and not is_latest
-        if not is_own or is_doubtful:
+        is_doubtful = any(agent in rival.agents for rival in rivals) and not _is_latest(tally, peers, change)
+        if rivals and (agent not in tally.agents or is_doubtful):
             return f"other agents or later runs contradict it for {change.path}"
-    settings = [change for change in tally.action.changes if is_concrete(change)]
+    settings = list(filter(is_concrete, tally.action.changes))
     if not settings:
         return ""
     if not tally.is_setting:
@@ -113,8 +106,7 @@ def find_hidden_reason(
         argument = argument_profile.get(root, ArgumentProfile())
         if root in item_arguments:
             return f"{root} names items"
-        rivals = [peer for peer in peers if _changes_path(peer, change)]
-        if _is_latest(tally, rivals) and not _has_worked_since(tally, argument):
+        if _is_latest(tally, peers, change) and not _has_worked_since(tally, argument):
             continue  # all of the last corrections led to it, so earlier values do not matter
         if not tally.old_values.keys().isdisjoint(argument.hashes):
             return f"the value of {change.path} that it replaces has also succeeded"
@@ -131,15 +123,7 @@ def _has_worked_since(tally: FixRecord, argument: ArgumentProfile) -> bool:
 
 def is_concrete(change: Change) -> bool:
     """Return whether a change sets a value, instead of converting the form of the call's own value."""
-    return (
-        change.operation not in _FORMS
-        and change.operation != "enum"
-        and change.after not in (RUN_SPECIFIC, LAST_PATH_SEGMENT, REQUOTED)
-    )
-
-
-def _changes_path(tally: FixRecord, change: Change) -> bool:
-    return any(other.path == change.path for other in tally.action.changes)
+    return change.operation not in _FORMS and change.after not in (RUN_SPECIFIC, LAST_PATH_SEGMENT, REQUOTED)
 
 
 def _contradicts(tally: FixRecord, change: Change) -> bool:
@@ -152,17 +136,18 @@ def _contradicts(tally: FixRecord, change: Change) -> bool:
     )
 
 
-def _result_of(change: Change) -> tuple[str, str]:
+def _result_of(change: Change) -> tuple[str, str, str]:
     """Return the result of a change. Equal values are equal results, whether clamped or substituted."""
-    return "value" if is_concrete(change) else change.operation, hash_value(change.after)
+    return change.path, "value" if is_concrete(change) else change.operation, hash_value(change.after)
 
 
-def _is_latest(tally: FixRecord, tallies: Sequence[FixRecord]) -> bool:
-    """Return whether the last corrections of an argument all led to this one."""
-    results = {(change.path, *_result_of(change)) for change in tally.action.changes}
+def _is_latest(tally: FixRecord, peers: Sequence[FixRecord], change: Change) -> bool:
+    """Return whether the last corrections of an argument all led to this fix."""
+    results = set(map(_result_of, tally.action.changes))
     votes = sorted(
-        (at, peer.id, {(change.path, *_result_of(change)) for change in peer.action.changes} == results)
-        for peer in tallies
+        (at, peer.id, set(map(_result_of, peer.action.changes)) == results)
+        for peer in peers
+        if any(other.path == change.path for other in peer.action.changes)
         for at, _, is_success, _ in peer.recent
         if is_success
     )
@@ -194,14 +179,10 @@ class ExemplarArguments(msgspec.Struct, frozen=True):
     key: str | None = None
 
 
-NUMBER_TYPES = ("integer", "number")
-ALLOWED_CASTS = {
-    ("string", "integer"),
-    ("string", "number"),
-    ("string", "boolean"),
-    ("integer", "string"),
-    ("number", "string"),
-}
+NUMBER_TYPES = frozenset({"integer", "number"})
+ALLOWED_CASTS = frozenset({
+    ("string", "integer"), ("string", "number"), ("string", "boolean"), ("integer", "string"), ("number", "string"),
+})  # fmt: skip
 
 
 def sample_by_shape(shapes: Iterable[ArgumentTypes]) -> list[ArgumentTypes]:
@@ -222,47 +203,44 @@ def suggest_from_exemplars(query: FixQuery, exemplars: Sequence[ArgumentTypes]) 
     if not query.argument_types or query.tool is None or len(exemplars) < MIN_EXEMPLARS:
         return []
     changes = tuple(sorted(_suggest_changes(dict(query.argument_types), exemplars), key=lambda change: change.path))
-    if not changes:
-        return []
     fingerprint = query.fingerprint or ""
-    return [
-        Fix(
-            id=fix_id(query.tool, fingerprint, FixAction(changes=changes)),
-            tool=query.tool,
-            fingerprint=fingerprint,
-            type="exemplar",
-            changes=changes,
-            exemplars=len(exemplars),
-            reason="no trials yet: modeled on successful calls",
-            showable=True,
-        )
-    ]
+    fix = Fix(
+        id=fix_id(query.tool, fingerprint, FixAction(changes=changes)),
+        tool=query.tool,
+        fingerprint=fingerprint,
+        type="exemplar",
+        changes=changes,
+        exemplars=len(exemplars),
+        reason="no trials yet: modeled on successful calls",
+        showable=True,
+    )
+    return [fix] if changes else []
 
 
 def _suggest_changes(failed: Mapping[str, str], exemplars: Sequence[ArgumentTypes]) -> Iterable[Change]:
-    argument_counts = Counter(name for shape in exemplars for name, _ in shape)
-    types: dict[str, set[str]] = {}
+    types: dict[str, list[str]] = {}
     for shape in exemplars:
         for name, type in shape:
-            types.setdefault(name, set()).add(type)
-    unknown = [name for name in failed if name not in argument_counts]
+            types.setdefault(name, []).append(type)
+    required_count = REQUIRED_ARGUMENT_RATIO * len(exemplars)
+    unknown = [name for name in failed if name not in types]
     missing = [
-        name
-        for name, count in argument_counts.items()
-        if count >= REQUIRED_ARGUMENT_RATIO * len(exemplars) and name not in failed
+        name for name, argument_types in types.items() if len(argument_types) >= required_count and name not in failed
     ]
     if len(unknown) == len(missing) == 1 and _fits(failed[unknown[0]], types[missing[0]]):
         yield Change(path=unknown[0], operation="rename", after=missing[0])
     elif unknown or missing:
         return  # ambiguous: no unique pair of unknown and missing argument, so type changes would not help either
     for name, type in failed.items():
-        (expected_type, *others) = types.get(name, {type})
-        if not others and argument_counts[name] >= MIN_EXEMPLARS and not _fits(type, {expected_type}):
-            if (type, expected_type) in ALLOWED_CASTS:
-                yield Change(path=name, operation="cast", after=expected_type)
-            elif expected_type == "array" and type != "null":
-                yield Change(path=name, operation="wrap")
+        argument_types = types.get(name, [])
+        if len(argument_types) < MIN_EXEMPLARS or len(set(argument_types)) > 1 or _fits(type, argument_types):
+            continue
+        if (type, argument_types[0]) in ALLOWED_CASTS:
+            yield Change(path=name, operation="cast", after=argument_types[0])
+        elif argument_types[0] == "array" and type != "null":
+            yield Change(path=name, operation="wrap")
 
 
-def _fits(type: str, expected_types: set[str]) -> bool:
-    return type in expected_types or (type in NUMBER_TYPES and not expected_types.isdisjoint(NUMBER_TYPES))
+def _fits(type: str, expected_types: Iterable[str]) -> bool:
+    expected = set(expected_types)
+    return type in expected or (type in NUMBER_TYPES and not expected.isdisjoint(NUMBER_TYPES))

@@ -10,7 +10,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self, TypeVar
 
 import msgspec
@@ -20,7 +19,7 @@ from mulligan.core.events import AnyEvent, ContextCompacted, EventStream, RunSta
 from mulligan.core.log import log
 from mulligan.core.records import Compaction, new_id
 from mulligan.learn import tracker
-from mulligan.learn.tracker import MAX_TRACKED_FAILURES, REPEAT_WINDOW_TURNS, CompactionInterval, Tracker
+from mulligan.learn.tracker import MAX_TRACKED_FAILURES, REPEAT_WINDOW_TURNS, SESSION_KIND, CompactionInterval, Tracker
 from mulligan.prompt import Prompt
 from mulligan.store.base import DEFAULT_TENANT, KeyValueStore
 
@@ -28,8 +27,6 @@ __all__ = ["MAX_TRACKED_FAILURES", "REPEAT_WINDOW_TURNS", "CompactionInterval", 
 
 T = TypeVar("T")
 
-SESSION_KIND = "session"
-"""Kind of the key-value entries."""
 MAX_REPLAYED_CHANGES = 1000
 """Limit of the newest changes that are replayed on the state saved by another process."""
 
@@ -76,7 +73,7 @@ class Session:
             chars_after=chars_after,
             known_failures=self._state.tracker.known_failures,
         )
-        self._state.publish(ContextCompacted(compaction))
+        self._state.stream.publish(ContextCompacted(compaction))
         self._state.save()
 
     def reminder(self) -> str:
@@ -123,7 +120,8 @@ class Session:
             tracker.from_json(encoded)
         except (msgspec.MsgspecError, UnicodeError) as error:
             raise ValueError(f"Invalid session state, expected the output of Session.to_json: {error}") from None
-        self._state.replace(encoded)
+        self._state.apply_change(lambda current: current.become(tracker.from_json(encoded)))
+        self._state.save()
 
     def close(self) -> None:
         """Stop listening and save the state."""
@@ -134,9 +132,7 @@ class Session:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -144,11 +140,9 @@ class _SessionState:
     """The state of one session, shared by all `Session` objects with its id."""
 
     def __init__(self, stream: EventStream, id: str, key_values: KeyValueStore | None, prompt: Prompt) -> None:
-        self.id = id
-        self.lock = threading.RLock()
-        self._saving = threading.Lock()
-        self._stream = stream
-        self.prompt = prompt
+        self.id, self.stream, self.prompt = id, stream, prompt
+        self.tracker = Tracker()
+        self.lock, self._saving = threading.RLock(), threading.Lock()
         self._key_values = key_values
         self._version = self._saved = 0
         self._stored: bytes | None = None
@@ -157,16 +151,15 @@ class _SessionState:
         """Changes since the last save or load. Replayed if another process has written meanwhile."""
         self._holders = 0
         self._remove_listeners: list[Callable[[], None]] = []
-        self.tracker = Tracker()
 
     def add_holder(self) -> None:
         self._holders += 1
         if not self._remove_listeners:
-            self._remove_listeners = [self._stream.add_listener(self.observe_event, thread="caller")]
+            self._remove_listeners = [self.stream.add_listener(self._observe_event, thread="caller")]
             if self._key_values is not None:
                 # Runs on the recorder's thread after it has stored the event, so that no user call waits for the store.
                 self._remove_listeners.append(
-                    self._stream.add_listener(lambda event: self.save(waits=False), thread="recorder")
+                    self.stream.add_listener(lambda event: self.save(waits=False), thread="recorder")
                 )
 
     def release(self) -> None:
@@ -174,13 +167,10 @@ class _SessionState:
             self._holders -= 1
             if self._holders > 0:
                 return
-            ends, self._remove_listeners = self._remove_listeners, []
-            for end in ends:
-                end()
-            if (
-                self._key_values is not None
-            ):  # the next object loads the entry, which may contain changes of other processes
-                _registry.get(self._stream, {}).pop(self.id, None)
+            while self._remove_listeners:
+                self._remove_listeners.pop()()
+            if self._key_values is not None:  # the next object loads the entry, with changes of other processes
+                _registry.get(self.stream, {}).pop(self.id, None)
         self.save()
 
     def apply_change(self, change: Callable[[Tracker], T]) -> T:
@@ -195,33 +185,22 @@ class _SessionState:
     def compact(self) -> None:
         self.apply_change(lambda current: current.compact(self.prompt))
 
-    def replace(self, data: bytes) -> None:
-        self.apply_change(lambda current: current.become(tracker.from_json(data)))
-        self.save()
-
-    def publish(self, event: ContextCompacted) -> None:
-        self._stream.publish(event)
-
-    def observe_event(self, event: AnyEvent) -> None:
+    def _observe_event(self, event: AnyEvent) -> None:
         match event:
             case RunStarted(run) if run.session == self.id:
                 self.apply_change(lambda current: current.begin(run.id))
             case StepEnded(step) if step.run in self.tracker.runs:
                 self.apply_change(lambda current: current.observe_step(step))
-                self._warn()
-            case ContextCompacted(compaction) if self._is_from_recovery(compaction):
-                self.compact()
-
-    def _is_from_recovery(self, compaction: Compaction) -> bool:
-        # Compactions that a session publishes itself have no run.
-        return compaction.run is not None and (compaction.session == self.id or compaction.run in self.tracker.runs)
-
-    def _warn(self) -> None:
-        with self.lock:
-            if self.tracker.has_warned or not (warning := self.tracker.rate_increase()):
-                return
-            self.apply_change(Tracker.mark_warned)
-        log.warning("Session %s: %s", self.id, warning)
+                with self.lock:
+                    warning = "" if self.tracker.has_warned else self.tracker.rate_increase()
+                    if warning:
+                        self.apply_change(Tracker.mark_warned)
+                if warning:
+                    log.warning("Session %s: %s", self.id, warning)
+            # Compactions that a session publishes itself have no run.
+            case ContextCompacted(compaction) if compaction.run is not None:
+                if compaction.session == self.id or compaction.run in self.tracker.runs:
+                    self.compact()
 
     def load(self) -> None:
         """Load the stored state."""
@@ -241,30 +220,27 @@ class _SessionState:
         if not self._saving.acquire(blocking=waits):  # one writer at a time, so that the newest state is written last
             return  # The current writer may wait for the recorder, whose thread must not wait here.
         try:
-            while not self._put():
-                self._catch_up()
+            while not self._put(self._key_values):
+                self._catch_up(self._key_values)
         except Exception as error:  # noqa: BLE001 - as above; tried again after the next change
             log.warning("Session %s: state not saved, kept in this process only (%s)", self.id, error)
         finally:
             self._saving.release()
 
-    def _put(self) -> bool:
+    def _put(self, key_values: KeyValueStore) -> bool:
         """Write the entry. Return False if another process has changed it since it was read."""
-        assert self._key_values is not None
         with self.lock:
-            version, change_count, data = self._version, len(self._unsaved_changes), tracker.to_json(self.tracker)
-        self._saved = version
-        if not self._key_values.compare_and_set(DEFAULT_TENANT, SESSION_KIND, self.id, self._stored, data):
+            self._saved, change_count, data = self._version, len(self._unsaved_changes), tracker.to_json(self.tracker)
+        if not key_values.compare_and_set(DEFAULT_TENANT, SESSION_KIND, self.id, self._stored, data):
             return False
         with self.lock:
             self._stored = data
             del self._unsaved_changes[:change_count]
         return True
 
-    def _catch_up(self) -> None:
+    def _catch_up(self, key_values: KeyValueStore) -> None:
         """Load the other process's state and replay the unsaved changes on it."""
-        assert self._key_values is not None
-        theirs = self._key_values.get(DEFAULT_TENANT, SESSION_KIND, self.id)
+        theirs = key_values.get(DEFAULT_TENANT, SESSION_KIND, self.id)
         with self.lock:
             self._stored = theirs
             try:
@@ -284,8 +260,7 @@ def _get_state(stream: EventStream, id: str | None, key_values: KeyValueStore | 
     """Return the live state of a session id, else the stored one, else a new one."""
     with _registry_lock:
         sessions = _registry.setdefault(stream, {})
-        reference = sessions.get(id) if id is not None else None
-        state = reference() if reference is not None else None
+        state = sessions.get(id or "", lambda: None)()
         if state is None:
             state = _SessionState(stream, id or new_id("session"), key_values, prompt)
             if id is not None:
@@ -295,14 +270,17 @@ def _get_state(stream: EventStream, id: str | None, key_values: KeyValueStore | 
         return state
 
 
+def _live_states(stream: EventStream) -> list[_SessionState]:
+    states = (reference() for reference in tuple(_registry.get(stream, {}).values()))
+    return [state for state in states if state is not None]
+
+
 def _reset_locks_in_child() -> None:
     global _registry_lock
     _registry_lock = threading.RLock()  # the thread that held a lock does not exist in the child
-    for sessions in tuple(_registry.values()):
-        for reference in tuple(sessions.values()):
-            state = reference()
-            if state is not None:
-                state.lock, state._saving = threading.RLock(), threading.Lock()
+    for stream in tuple(_registry):
+        for state in _live_states(stream):
+            state.lock, state._saving = threading.RLock(), threading.Lock()
 
 
 fork_safety.run_in_child(_reset_locks_in_child)
@@ -310,7 +288,6 @@ fork_safety.run_in_child(_reset_locks_in_child)
 
 def mark_model_turn(stream: EventStream, run: str) -> None:
     """Count a model turn in the session of a run: the model has requested tools."""
-    for reference in tuple(_registry.get(stream, {}).values()):
-        state = reference()
-        if state is not None and run in state.tracker.runs:
+    for state in _live_states(stream):
+        if run in state.tracker.runs:
             state.apply_change(Tracker.mark_tools_requested)

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from mulligan.core.calls import Call
+from mulligan.core.failure import Failure
 from mulligan.core.links import MAX_INTERMEDIATE_TOOLS, SAME_ARGUMENTS_ONLY, OpenFailure, RunProgress, link_recoveries
 from mulligan.core.records import Link, Step, decode, encode, failure_identity
 from mulligan.prompt import Prompt
 from mulligan.redaction.regex import LazyRegex
 
+SESSION_KIND = "session"
+"""Kind of the key-value entries with the failures of a session. The key is its id."""
 MAX_TRACKED_FAILURES = 10
 REPEAT_WINDOW_TURNS = 2
 """Turns within which a repeated failure continues the same count."""
@@ -60,18 +64,22 @@ class TrackedFailure(msgspec.Struct, omit_defaults=True):
     """Whether its file was read since."""
 
     @property
+    def tool(self) -> tuple[str, str | None]:
+        return self.step.name, self.step.server
+
+    @property
     def identity(self) -> tuple[str, str | None, str]:
         """Failures with the same identity are the same failure."""
-        failure = self.step.failure
-        return self.step.name, self.step.server, (failure.fingerprint or str(failure.kind)) if failure else ""
+        return *self.tool, self.failure.fingerprint or self.kind
+
+    @property
+    def failure(self) -> Failure:
+        assert self.step.failure is not None
+        return self.step.failure
 
     @property
     def kind(self) -> str:
-        return str(self.step.failure.kind) if self.step.failure else ""
-
-    @property
-    def eviction_group(self) -> tuple[str, str, str | None]:
-        return self.kind, self.step.name, self.step.server
+        return str(self.failure.kind)
 
 
 class CompactionInterval(msgspec.Struct, omit_defaults=True):
@@ -171,7 +179,7 @@ class Tracker(msgspec.Struct, omit_defaults=True):
         if len(self.intervals) < 2:
             return ""
         before, after = self.intervals[-2:]
-        if before.calls < MIN_CALLS_FOR_RATE or after.calls < MIN_CALLS_FOR_RATE:
+        if min(before.calls, after.calls) < MIN_CALLS_FOR_RATE:
             return ""
         overall = (before.failed + after.failed) / (before.calls + after.calls)
         error = math.sqrt(overall * (1 - overall) * (1 / before.calls + 1 / after.calls))
@@ -205,14 +213,11 @@ class Tracker(msgspec.Struct, omit_defaults=True):
             new.recoveries = earlier.recoveries
             self.failures.remove(earlier)
         elif len(self.failures) >= MAX_TRACKED_FAILURES:
-            self.failures.remove(self._choose_evicted(new))
+            # Drop the oldest similar failure, else the oldest without side effects, else the oldest.
+            similar = [failure for failure in self.failures if (failure.kind, *failure.tool) == (new.kind, *new.tool)]
+            harmless = [failure for failure in self.failures if is_read_only(failure.step)]
+            self.failures.remove((similar or harmless or self.failures)[0])
         self.failures.append(new)
-
-    def _choose_evicted(self, new: TrackedFailure) -> TrackedFailure:
-        """Return the failure to drop: the oldest similar one, else the oldest without side effects, else the oldest."""
-        similar_failures = [failure for failure in self.failures if failure.eviction_group == new.eviction_group]
-        harmless = [failure for failure in self.failures if is_read_only(failure.step)]
-        return (similar_failures or harmless or self.failures)[0]
 
     def _succeeded(self, step: Step) -> None:
         self.pending = [failure for failure in self.pending if not _link(failure, step)]
@@ -230,8 +235,9 @@ class Tracker(msgspec.Struct, omit_defaults=True):
 def from_json(data: bytes) -> Tracker:
     """Parse the result of `to_json`. Raise `msgspec.MsgspecError` for anything else."""
     tracker = decode(data, Tracker)
-    if not tracker.intervals:
-        raise msgspec.ValidationError("A tracker needs at least one interval")
+    is_complete = all(tracked.step.failure for tracked in (*tracker.failures, *tracker.pending))
+    if not tracker.intervals or not is_complete:
+        raise msgspec.ValidationError("A tracker needs at least one interval, and a failure for each failed step")
     return tracker
 
 
@@ -242,15 +248,9 @@ def to_json(tracker: Tracker) -> bytes:
 
 def _strip_step(step: Step) -> Step:
     """Return a failed attempt without the data that neither linking nor the reminder needs."""
-    failure = step.failure
-    assert failure is not None
-    return msgspec.structs.replace(
-        step,
-        result=None,
-        stop=None,
-        metadata=None,
-        failure=msgspec.structs.replace(failure, detail="", hint="", evidence=()),
-    )
+    assert step.failure is not None
+    failure = replace(step.failure, detail="", hint="", evidence=())
+    return replace(step, result=None, stop=None, metadata=None, failure=failure)
 
 
 def _to_report(failure: TrackedFailure) -> dict[str, object]:
@@ -261,7 +261,7 @@ def _to_report(failure: TrackedFailure) -> dict[str, object]:
         "turn": failure.turn,
         "occurrences": failure.count,
         "subject": failure.subject,
-        "message": failure.step.failure.message if failure.step.failure else "",
+        "message": failure.failure.message,
         "recovery": recovery,
         "times": (times, failure.total),
     }
@@ -277,36 +277,29 @@ def _link(tracked_failure: TrackedFailure, success: Step) -> Link | None:
     The process that recorded both has linked them by all calls of the run. Otherwise only equal arguments link.
     """
     failed = tracked_failure.step
+    links: Sequence[Link] = success.links
     if _is_same_call(failed, success):
         links = link_recoveries([failed, success])
-        return next((link for link in links if link.failed_call == failed.call), None)
-    if success.run == failed.run:
-        linked = next((link for link in success.links if link.failed_call == failed.call), None)
-        if linked is not None or failed.links_decided:
-            return linked
-    else:  # another run numbers its steps separately
-        success = msgspec.structs.replace(
-            success, run=failed.run, seq=failed.seq + 1, call=failed.seq + 1, recovery=None
-        )
-    progress = RunProgress(
-        (
-            OpenFailure(
-                Call(steps=(failed,)), SAME_ARGUMENTS_ONLY, 0, tools_since=tuple(tracked_failure.successes_since)
-            ),
-        )
-    )
-    _, links = progress.after(Call(steps=(success,)), SAME_ARGUMENTS_ONLY)
+    elif success.run != failed.run or not (failed.links_decided or _find_link(links, failed)):
+        if success.run != failed.run:  # another run numbers its steps separately
+            number = failed.seq + 1
+            success = replace(success, run=failed.run, seq=number, call=number, recovery=None)
+        tools = tuple(tracked_failure.successes_since)
+        progress = RunProgress((OpenFailure(Call(steps=(failed,)), SAME_ARGUMENTS_ONLY, 0, tools_since=tools),))
+        _, links = progress.after(Call(steps=(success,)), SAME_ARGUMENTS_ONLY)
+    return _find_link(links, failed)
+
+
+def _find_link(links: Sequence[Link], failed: Step) -> Link | None:
     return next((link for link in links if link.failed_call == failed.call), None)
 
 
 def _note_success_between(tracked_failure: TrackedFailure, success: Step) -> None:
     if not tracked_failure.is_open or _is_same_call(tracked_failure.step, success):
         return
-    if (
-        success.name not in tracked_failure.successes_since
-        and len(tracked_failure.successes_since) < MAX_INTERMEDIATE_TOOLS
-    ):
-        tracked_failure.successes_since = [*tracked_failure.successes_since, success.name]
+    names = tracked_failure.successes_since
+    if success.name not in names and len(names) < MAX_INTERMEDIATE_TOOLS:
+        tracked_failure.successes_since = [*names, success.name]
     path = _path(tracked_failure.step.arguments)
     if path and path == _path(success.arguments) and reads_file(success):
         tracked_failure.was_reread = True
@@ -389,14 +382,9 @@ def is_empty_lookup(step: Step) -> bool:
     failure = step.failure
     if failure is None or not is_read_only(step):
         return False
-    if failure.kind.code in EMPTY_LOOKUP_CODES:
-        return True
     # grep, diff and test report "no" by a silent exit code 1.
-    return (
-        failure.kind.code == "execution_failed"
-        and _is_read_only_command(step)
-        and bool(_SILENT_EXIT.fullmatch(failure.message))
-    )
+    is_silent = failure.kind.code == "execution_failed" and bool(_SILENT_EXIT.fullmatch(failure.message))
+    return failure.kind.code in EMPTY_LOOKUP_CODES or (is_silent and _is_read_only_command(step))
 
 
 def reads_file(step: Step) -> bool:

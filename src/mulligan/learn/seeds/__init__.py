@@ -44,12 +44,10 @@ def load_seeds() -> Mapping[str, Lesson]:
     folder = lesson_files.load_folder(FOLDER)
     if folder.errors:
         raise LessonFileError(folder.errors[0])
-    return {seed_file.name.removesuffix(".md"): _shipped(seed_file.lesson) for seed_file in folder.lesson_files}
-
-
-def _shipped(lesson: Lesson) -> Lesson:
-    """Mark a lesson as an unedited seed."""
-    return msgspec.structs.replace(lesson, edited=False, source="seed")
+    return {
+        file.name.removesuffix(".md"): msgspec.structs.replace(file.lesson, edited=False, source="seed")
+        for file in folder.lesson_files
+    }
 
 
 def find_seed(id: str) -> Lesson | None:
@@ -72,14 +70,15 @@ def find_matching_seeds(store: Store | None, tenant: str, tool: str, failure: Fa
 def install_seeds(store: Store, tenant: str) -> SeedResult:
     """Install the seeds into a store, or update their text. Decisions of people are retained."""
     before = {lesson.id: lesson for lesson in list_stored_seeds(store, tenant)}
-    new = updated_count = edited_count = 0
-    every = list(load_seeds().values())
-    for seed, is_changed in zip(every, store.save_lessons(tenant, every), strict=True):
-        new += seed.id not in before
-        updated_count += is_changed and seed.id in before
-        edited_count += seed.id in before and before[seed.id].edited
+    seeds = list(load_seeds().values())
+    changed_ids = [
+        seed.id for seed, is_changed in zip(seeds, store.save_lessons(tenant, seeds), strict=True) if is_changed
+    ]
     store.put(tenant, KEY_VALUE_KIND, USE_KEY, b"on")
-    return SeedResult(new, updated_count, len(load_seeds()) - new - updated_count - edited_count, edited_count)
+    new = sum(seed.id not in before for seed in seeds)
+    updated = sum(id in before for id in changed_ids)
+    edited = sum(seed.id in before and before[seed.id].edited for seed in seeds)
+    return SeedResult(new, updated, len(seeds) - new - updated - edited, edited)
 
 
 def remove_seeds(store: Store, tenant: str) -> int:
@@ -194,12 +193,9 @@ def match_seeds(seeds: Iterable[Lesson], tool: str, failure: Failure, limit: int
             if not all(part in full_text for part in phrase.parts):
                 continue
             in_message = any(contains_phrase(phrase, line) for line in message_lines)
-            in_detail = (
-                not in_message and can_search_detail and any(contains_phrase(phrase, line) for line in detail_lines)
-            )
-            if in_message or in_detail:
-                matches.append((in_message, phrase.weight, seed.id, seed))
-    matches.sort(key=lambda match: (not match[0], -match[1], match[2]))
+            if in_message or (can_search_detail and any(contains_phrase(phrase, line) for line in detail_lines)):
+                matches.append((not in_message, -phrase.weight, seed.id, seed))
+    matches.sort(key=lambda match: match[:3])
     return list({id: seed for *_, id, seed in matches}.values())[:limit]
 
 
@@ -228,14 +224,12 @@ def find_tool_family(tool: str) -> str:
 
 
 def _lines(text: str) -> Sequence[str]:
-    lines = text[: 200 * MAX_LINE_CHARS].splitlines() if len(text) <= 200 * MAX_LINE_CHARS else _ends(text)
+    if len(text) > 200 * MAX_LINE_CHARS:
+        text = f"{text[: 20 * MAX_LINE_CHARS]}\n{text[-20 * MAX_LINE_CHARS :]}"
+    lines = text.splitlines()
     if len(lines) > 2 * MAX_EDGE_LINES:
         lines = lines[:MAX_EDGE_LINES] + lines[-MAX_EDGE_LINES:]
     return [normalized for line in lines if (normalized := _normalize(line[:MAX_LINE_CHARS]))]
-
-
-def _ends(text: str) -> list[str]:
-    return text[: 20 * MAX_LINE_CHARS].splitlines() + text[-20 * MAX_LINE_CHARS :].splitlines()
 
 
 def _normalize(text: str) -> str:
