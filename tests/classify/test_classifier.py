@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mulligan.classify.classifier import MAX_CACHED_FAILURES, MAX_CACHED_TEXT_CHARS, Classifier, classify
+from mulligan.classify.evidence import HEAD_CHARS, TAIL_CHARS
 from mulligan.classify.kinds import KINDS
-from mulligan.classify.rules.matching import HEAD_CHARS, TAIL_CHARS, Rule
+from mulligan.classify.rules import Rule
 from mulligan.core.failure import AgentError, Failure, InfraError, Kind, Remedy, SettingsError, TookEffect
 
 
@@ -453,4 +454,4 @@ def test_it_does_not_remember_without_end():
     for number in range(2 * MAX_CACHED_FAILURES + 10):
         classifier.classify(text=f"no row {number}", tool="search")
 
-    assert len(classifier._cache._entries) <= MAX_CACHED_FAILURES
+    assert len(classifier._cache) <= MAX_CACHED_FAILURES

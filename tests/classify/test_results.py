@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from mulligan.classify.classifier import classify
 from mulligan.classify.results import (
     MAX_MESSAGE_CHARS,
-    UnframedOutput,
     is_error_result,
     scan_pairs,
     strip_frame,
@@ -115,12 +114,12 @@ def test_the_same_output_is_the_same_failure_in_every_agents_frame(text: str) ->
 
 def test_the_frames_words_are_not_the_programs() -> None:
     text = "Command: timeout 5 make\nDirectory: (root)\nOutput: nothing to say\nExit Code: 3"
-    assert strip_frame(text) == UnframedOutput("nothing to say", 3)
+    assert strip_frame(text) == ("nothing to say", 3)
     assert classify(text=text, tool="run_shell_command").kind == "tool/execution_failed"
 
 
 def test_a_text_without_a_frame_is_left_alone() -> None:
-    assert strip_frame("The order 17 does not exist.") == UnframedOutput("The order 17 does not exist.", None)
+    assert strip_frame("The order 17 does not exist.") == ("The order 17 does not exist.", None)
 
 
 @pytest.mark.parametrize("tool", ["Bash", "run_shell_command", "execute_bash", "terminal"])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mulligan.redaction import Redactor
-from mulligan.redaction.search import find_in_texts, find_sensitive
+from mulligan.redaction.redactor import find_in_texts, find_sensitive
 
 _FILE = pathlib.Path(__file__).with_name("corpus.py")
 _SPEC = importlib.util.spec_from_file_location("corpus", _FILE)

@@ -8,8 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from mulligan.classify.rules import coding, providers, rejections, shell
-from mulligan.classify.rules.matching import Rule
+from mulligan.classify.rules import Rule, coding, providers, rejections, shell
 from mulligan.redaction.regex import compile_user_pattern, iter_repetitions, required_words
 
 BUILT_IN_PATTERNS = [

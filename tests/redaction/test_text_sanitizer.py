@@ -80,6 +80,7 @@ def test_a_pile_of_accents_is_cut_down():
         ("dsn host=db user=app password=pw dbname=prod", "dsn (connection string)"),
         ("see https://user:pw@example.com/x", "see (connection string)"),
         ("at postgres://bob:[redacted url_credential]@db.internal/x now", "at (connection string) now"),
+        ("POSTGRES://: call it again", "POSTGRES://: call it again"),
     ],
 )
 def test_the_inside_of_a_system_is_left_out(text, kept):

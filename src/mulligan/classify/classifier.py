@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,94 +12,34 @@ from mulligan.classify import results
 from mulligan.classify.error_numbers import parse_retry_after
 from mulligan.classify.evidence import Evidence, gather_evidence, to_bounded_text, unwrap_error
 from mulligan.classify.fingerprint import compute_fingerprint, may_quote_arguments
-from mulligan.classify.rules import coding, providers, python, rejections, shell
-from mulligan.classify.rules.matching import Rule, compile_rule_pattern, match_rules
+from mulligan.classify.kinds import KINDS
+from mulligan.classify.rules import (
+    Rule,
+    coding,
+    compile_rule_pattern,
+    custom,
+    match_rules,
+    providers,
+    python,
+    rejections,
+    shell,
+)
 from mulligan.core.failure import AgentError, Failure, InfraError, Kind, Remedy, TookEffect
-
-_MAX_WHOLE_TEXT_CHARS = 700
-"""Longer texts are matched at both ends only: their middle is usually output of the tool."""
-
-_FLAG_TYPES = frozenset({bool, type(None)})
-_SOURCES = ("tool", "model", "retrieval", "orchestration")
-
-_GENERAL_RULES = (
-    *shell.BUGS,
-    rejections.ARGUMENTS[0],
-    *rejections.FORBIDDEN,
-    *shell.SERVICES,
-    *rejections.ARGUMENTS[1:],
-    *rejections.STATE,
-    *rejections.MISSING,
-)
-_PARTICULAR_RULES = frozenset(shell.PARTICULAR_RULES)
-
-_SPELLINGS = (
-    ("\u2019", "'"),
-    ("\u2018", "'"),
-    ("\u201c", '"'),
-    ("\u201d", '"'),
-    ("can't", "cannot"),
-    ("can not", "cannot"),
-    ("n't ", " not "),
-    ("ognised", "ognized"),
-    ("uthoris", "uthoriz"),
-)
-"""Spelling variants and their normal form, so that general rules need to list each word only once."""
-
 
 MAX_CACHED_FAILURES = 500
 """Failures in the cache. It is cleared when it is full."""
 MAX_CACHED_TEXT_CHARS = 1000
 """Longer texts are not cached."""
+_MAX_WHOLE_TEXT_CHARS = 700
+"""Longer texts are matched at both ends only: their middle is usually output of the tool."""
+_SOURCES = ("tool", "model", "retrieval", "orchestration")
+_CACHED_TYPES = frozenset((str, int, bool, type(None)))
 
-_NAME_TYPES = frozenset({str})
-_OPTIONAL_TEXT_TYPES = frozenset({str, type(None)})
-_OPTIONAL_INTEGER_TYPES = frozenset({int, type(None)})
-
-
-class ClassificationCache:
-    """Failures by text and context, for one classifier.
-
-    Argument values are not part of the key, so a text that quotes one is not cached.
-    """
-
-    def __init__(self) -> None:
-        self._entries: dict[tuple[Any, ...], tuple[Failure, str]] = {}
-
-    def build_key(
-        self, text: Any, arguments: Any, tool: Any, status: Any, exception: Any, *context: str | bool | None
-    ) -> tuple[Any, ...] | None:
-        """Return the cache key, with argument names but not values, or None if the call must not be cached."""
-        if type(text) is not str or len(text) > MAX_CACHED_TEXT_CHARS:
-            return None
-        if (
-            type(tool) not in _OPTIONAL_TEXT_TYPES
-            or type(status) not in _OPTIONAL_INTEGER_TYPES
-            or type(exception) not in _OPTIONAL_TEXT_TYPES
-        ):
-            return None  # values that compare equal may be of different types
-        names: tuple[Any, ...] = ()
-        if arguments is not None:
-            if type(arguments) is not dict or "command" in arguments:
-                return None  # the words of a command influence classification
-            names = tuple(arguments)
-            if not _NAME_TYPES.issuperset(map(type, names)):
-                return None
-        return (text, names, tool, status, exception, *context)
-
-    def find(self, key: tuple[Any, ...], arguments: Mapping[str, Any] | None) -> Failure | None:
-        failure, fingerprint_text = self._entries.get(key) or (None, "")
-        return None if failure is None or may_quote_arguments(fingerprint_text, arguments) else failure
-
-    def add(
-        self, key: tuple[Any, ...], arguments: Mapping[str, Any] | None, failure: Failure, fingerprint_text: str
-    ) -> None:
-        """Add a failure. `fingerprint_text` is the text from which its fingerprint was computed."""
-        if failure.retry_after is not None or may_quote_arguments(fingerprint_text, arguments):
-            return  # the text may name a point in time, or an argument value, which differ in the next call
-        if len(self._entries) >= MAX_CACHED_FAILURES:
-            self._entries.clear()
-        self._entries[key] = failure, fingerprint_text
+_SPELLINGS = (
+    ("\u2019", "'"), ("\u2018", "'"), ("\u201c", '"'), ("\u201d", '"'), ("can't", "cannot"), ("can not", "cannot"),
+    ("n't ", " not "), ("ognised", "ognized"), ("uthoris", "uthoriz"),
+)  # fmt: skip
+"""Spelling variants and their normal form, so that general rules need to list each word only once."""
 
 
 class KindDecision(msgspec.Struct, frozen=True):
@@ -114,15 +54,18 @@ class KindDecision(msgspec.Struct, frozen=True):
 
 
 class Classifier:
-    """Classifier with a table of kinds and rules. User-defined rules run before the built-in ones."""
+    """Classifier with a table of kinds and rules. User-defined rules run before the built-in ones.
+
+    Failures are cached by text and context. Argument values are not part of the key, so a text that quotes one is not
+    cached.
+    """
 
     def __init__(self, kinds: Sequence[Kind] = (), rules: Sequence[Rule] = ()) -> None:
-        self.kinds: dict[str, Kind] = {**kinds_module.KINDS, **{str(kind): kind for kind in kinds}}
+        self.kinds: dict[str, Kind] = {**KINDS, **{str(kind): kind for kind in kinds}}
         self.rules = tuple(rules)
-        self._cache = ClassificationCache()
+        self._cache: dict[tuple[Any, ...], tuple[Failure, str]] = {}
+        """Failures with the text from which the fingerprint was computed."""
         for rule in self.rules:
-            from mulligan.classify.rules import custom  # lazy: needed for user-defined rules only
-
             custom.check_pattern(rule.pattern, f"rule {rule.name!r}")
 
     @classmethod
@@ -131,9 +74,7 @@ class Classifier:
 
         Raise `SettingsError` if they are invalid.
         """
-        from mulligan.classify.rules import custom  # lazy: needed for user-defined rules only
-
-        return cls(*custom.parse_kinds_and_rules(settings, kinds_module.KINDS))
+        return cls(*custom.parse_kinds_and_rules(settings))
 
     def classify(
         self,
@@ -158,12 +99,13 @@ class Classifier:
             return error
         if source not in _SOURCES:
             source = None  # other step types, such as a plan, do not tell what failed
-        evidence = Evidence(source=source, tool=_truncate_name(tool), is_error=is_error)
+        evidence = Evidence(source=source, tool=tool[:200] if isinstance(tool, str) else "", is_error=is_error)
         try:
             key = None
-            if error is None and not rejection_statuses and type(is_error) in _FLAG_TYPES:
-                key = self._cache.build_key(text, arguments, tool, status, exception, source, is_error)
-                if key is not None and (cached_failure := self._cache.find(key, arguments)) is not None:
+            if error is None and not rejection_statuses:
+                key = _cache_key(text, arguments, tool, status, exception, source, is_error)
+                cached_failure, fingerprint_text = self._cache.get(key or ()) or (None, "")
+                if cached_failure is not None and not may_quote_arguments(fingerprint_text, arguments):
                     return cached_failure
             if isinstance(arguments, Mapping):
                 evidence.arguments = arguments
@@ -175,23 +117,21 @@ class Classifier:
             evidence.has_explicit_class = bool(evidence.names)
             failure = self._build_failure(error, evidence)
             if failure.status is not None and failure.status in rejection_statuses and not evidence.is_retried:
-                failure = _replace_fields(
-                    failure,
-                    took_effect=TookEffect.NO,
-                    evidence=(*failure.evidence, f"rejection status {failure.status}"),
-                )
+                reasons = (*failure.evidence, f"rejection status {failure.status}")
+                failure = msgspec.structs.replace(failure, took_effect=TookEffect.NO, evidence=reasons)
             fingerprint_text = failure.message or evidence.text
             fingerprint_id = compute_fingerprint(failure.kind, evidence.tool, fingerprint_text, evidence.arguments)
-            failure = _replace_fields(failure, fingerprint=fingerprint_id)
-            if key is not None:
-                self._cache.add(key, arguments, failure, fingerprint_text)
+            failure = msgspec.structs.replace(failure, fingerprint=fingerprint_id)
+            # A text may name a point in time, or an argument value, which differ in the next call.
+            if key and failure.retry_after is None and not may_quote_arguments(fingerprint_text, arguments):
+                if len(self._cache) >= MAX_CACHED_FAILURES:
+                    self._cache.clear()
+                self._cache[key] = failure, fingerprint_text
             return failure
         except Exception as internal_error:  # noqa: BLE001 - an internal error must not hide the user's error
-            kind = kinds_module.KINDS.get(f"{source}/unknown", kinds_module.TOOL_UNKNOWN)
+            message = to_bounded_text(evidence.text)[: results.MAX_MESSAGE_CHARS]
             reasons = (f"classification failed: {type(internal_error).__name__}",)
-            return Failure.of(
-                kind, to_bounded_text(evidence.text)[: results.MAX_MESSAGE_CHARS], evidence=reasons, confidence=0.0
-            )
+            return Failure.of(_unknown_kind(source), message, evidence=reasons, confidence=0.0)
 
     def _build_failure(self, error: object, evidence: Evidence) -> Failure:
         unwrapped = _unwrap_evidence_text(evidence)
@@ -201,7 +141,6 @@ class Classifier:
         kind = self._kind_for_source(decision.kind, evidence.source)
         message = _choose_message(evidence.text, unwrapped, decision)
         full_text = evidence.text if evidence.text.strip() != message else ""
-        detail = "\n".join(part for part in (full_text, evidence.detail) if part)
         retry_after = None
         if kind.remedy is Remedy.RETRY:
             retry_after = parse_retry_after(evidence.headers, f"{evidence.text}\n{evidence.detail}")
@@ -209,9 +148,8 @@ class Classifier:
         if took_effect is None and kind is kinds_module.TOOL_EXECUTION_FAILED and evidence.exit_code:
             took_effect = TookEffect.YES  # the program started, so the call executed
         if evidence.is_retried:
-            took_effect = (
-                TookEffect.UNKNOWN if (took_effect or kind.took_effect) is TookEffect.NO else took_effect
-            )  # earlier attempts may have executed
+            if (took_effect or kind.took_effect) is TookEffect.NO:
+                took_effect = TookEffect.UNKNOWN  # earlier attempts may have executed
             if kind.remedy is Remedy.RETRY and kind.type != "model":
                 # Only one layer may retry. The wrapping library has already done so.
                 hint = kinds_module.ORCHESTRATION_MAX_RETRIES_EXCEEDED.hint
@@ -220,7 +158,7 @@ class Classifier:
             kind,
             message,
             took_effect=took_effect,
-            detail=detail,
+            detail="\n".join(filter(None, (full_text, evidence.detail))),
             status=evidence.status,
             code=evidence.codes[0] if evidence.codes else "",
             retry_after=retry_after,
@@ -242,9 +180,8 @@ class Classifier:
         # `AgentError` promises that the call did not execute, so a repair is safe unless the author rules it out.
         remedy = Remedy.REPLAN if not error.recoverable else kind.remedy if declared_kind else Remedy.REPAIR
         # The promise does not cover code that caught and wrapped the error.
-        kind = Kind(
-            kind.type, kind.code, remedy, TookEffect.UNKNOWN if evidence.is_wrapped else TookEffect.NO, kind.hint
-        )
+        took_effect = TookEffect.UNKNOWN if evidence.is_wrapped else TookEffect.NO
+        kind = Kind(kind.type, kind.code, remedy, took_effect, kind.hint)
         hint = error.hint or kind.hint
         return Failure.of(kind, message, hint=hint, evidence=("AgentError",), recoverable=error.recoverable, **fields)
 
@@ -252,8 +189,6 @@ class Classifier:
         """Yield all decisions, strongest evidence first. Callers use only the first; there is always at least one."""
         text = evidence.text
         for rule in self.rules:
-            from mulligan.classify.rules import custom  # lazy: needed for user-defined rules only
-
             position = custom.match_position(rule, text, evidence.tool)
             if position >= 0:
                 yield KindDecision(rule.kind, (f"rule {rule.name}",), 1.0, rule.took_effect, position)
@@ -261,10 +196,7 @@ class Classifier:
         for name in evidence.names if evidence.has_explicit_class else evidence.names[:1]:
             if name in ("CancelledError", "KeyboardInterrupt", "Cancelled", "TaskCancelledError"):
                 yield KindDecision(kinds_module.NONE_CANCELLED, (f"class {name}",), 1.0)
-        for rule, position in match_rules(
-            (*coding.NOT_FAILURES, *rejections.LIMITS), _truncate_middle(text), evidence.tool
-        ):
-            yield KindDecision(rule.kind, (f"text: {rule.name}",), 0.95, rule.took_effect, position)
+        yield from _decide_by_rules(coding.STOPPED_CALLS, _truncate_middle(text), evidence.tool, 0.95)
         if providers.is_model_failure(evidence, unwrapped.is_envelope):
             kind, reasons, confidence = providers.classify_model_failure(evidence)
             yield KindDecision(kind, tuple(reasons), confidence)
@@ -272,8 +204,7 @@ class Classifier:
             yield KindDecision(kinds_module.ORCHESTRATION_UNCAUGHT_EXCEPTION, tuple(evidence.names[:1]), 0.9)
         yield from _iter_tool_decisions(evidence, unwrapped)
         if not text.strip() and not evidence.names and evidence.status is None and evidence.exit_code is None:
-            unknown = kinds_module.KINDS.get(f"{evidence.source}/unknown", kinds_module.TOOL_UNKNOWN)
-            yield KindDecision(unknown, ("no error text",), 0.1)
+            yield KindDecision(_unknown_kind(evidence.source), ("no error text",), 0.1)
         yield _fallback_decision(evidence)
 
     def _kind_for_source(self, kind: Kind, source: str | None) -> Kind:
@@ -284,132 +215,117 @@ class Classifier:
         return self.kinds.get(name) or self.kinds.get(str(kind), kind)
 
 
+def _cache_key(text: Any, arguments: Any, *context: Any) -> tuple[Any, ...] | None:
+    """Return the cache key, with argument names but not values, or None if the call must not be cached."""
+    if type(text) is not str or len(text) > MAX_CACHED_TEXT_CHARS or not _CACHED_TYPES.issuperset(map(type, context)):
+        return None
+    if arguments is None:
+        return (text, (), *context)
+    # The words of a command influence classification.
+    if type(arguments) is not dict or "command" in arguments or not all(type(name) is str for name in arguments):
+        return None
+    return (text, tuple(arguments), *context)
+
+
+def _unknown_kind(source: str | None) -> Kind:
+    return KINDS.get(f"{source}/unknown", kinds_module.TOOL_UNKNOWN)
+
+
+def _decide_by_rules(rules: Iterable[Rule], text: str, tool: str, confidence: float) -> Iterator[KindDecision]:
+    for rule, position in match_rules(rules, text, tool):
+        yield KindDecision(rule.kind, (f"text: {rule.name}",), confidence, rule.took_effect, position)
+
+
 def _iter_tool_decisions(evidence: Evidence, unwrapped: results.UnwrappedText) -> Iterator[KindDecision]:
     text, tool = evidence.text, evidence.tool
-    rpc = python.kinds_for_rpc_code(evidence.rpc)
-    if rpc:
-        # Only these two codes prove that the call did not execute. A server may send the others after it has started.
-        took_effect = TookEffect.NO if evidence.rpc in (-32601, -32602) else None
-        chosen_kind = next(
-            (rule.kind for rule, _ in match_rules(rejections.ARGUMENTS, text) if rule.kind in rpc), rpc[0]
-        )
-        yield KindDecision(chosen_kind, (f"JSON-RPC {evidence.rpc}",), 0.97, took_effect)
-    quoted = python.kinds_for_rpc_code(evidence.quoted_rpc)
-    if quoted:
-        # A code quoted in text identifies the kind, but does not prove that the call did not execute.
-        matched = match_rules(rejections.ARGUMENTS, text)
-        chosen_kind = next((rule.kind for rule, _ in matched if rule.kind in quoted), quoted[0])
-        yield KindDecision(chosen_kind, (f"text: JSON-RPC {evidence.quoted_rpc}",), 0.9)
-    code_error = compile_rule_pattern(
-        r"name '(\w{1,80})' is not defined|\(<(?:string|stdin|unknown)>, line \d{1,9}\)"
-    ).search(text)
+    is_text_only = not evidence.is_exception and not evidence.has_explicit_class
+    for rpc_code, prefix, confidence in ((evidence.rpc, "", 0.97), (evidence.quoted_rpc, "text: ", 0.9)):
+        if rpc_kinds := python.kinds_for_rpc_code(rpc_code):
+            matched_kinds = (rule.kind for rule, _ in match_rules(rejections.ARGUMENTS, text))
+            kind = next((kind for kind in matched_kinds if kind in rpc_kinds), rpc_kinds[0])
+            # Only these two codes prove that the call did not execute, unless they are quoted in a text. A server may
+            # send the others after it has started.
+            took_effect = TookEffect.NO if not prefix and rpc_code in (-32601, -32602) else None
+            yield KindDecision(kind, (f"{prefix}JSON-RPC {rpc_code}",), confidence, took_effect)
+    code_error = compile_rule_pattern(_CODE_ERROR_PATTERN).search(text)
     is_code = not evidence.has_explicit_class or "SyntaxError" in evidence.names
     if code_error and tool and is_code and (code_error.group(1) is None or code_error.group(1) in tool):
         # The call itself is model-written code that does not parse.
         yield KindDecision(kinds_module.MODEL_INVALID_OUTPUT, ("text: unreadable call",), 0.8, TookEffect.UNKNOWN)
     if not evidence.is_exception:
-        for rule, position in match_rules(coding.EDITING, text, tool):
-            yield KindDecision(rule.kind, (f"text: {rule.name}",), 0.95, rule.took_effect, position)
-    allowed, reasons = _find_allowed_kinds(evidence)
-    is_output = not evidence.is_exception and not evidence.has_explicit_class and evidence.status is None
-    if is_output and not unwrapped.is_page:
-        for rule, position in match_rules((*coding.TESTING, *coding.BUILDING), text, tool):
-            yield KindDecision(rule.kind, (f"text: {rule.name}",), 0.9, rule.took_effect, position)
-    excerpt = _truncate_middle(text)
-    is_program_output = _is_program_output(evidence)
-    for rules, confidence in ((shell.PARTICULAR_RULES, 0.9), (_GENERAL_RULES, 0.8), (shell.PROGRAMS, 0.6)):
-        if rules is _GENERAL_RULES:
-            yield from _decide_by_exit_code(evidence, is_standard_only=True)
-            yield from _decide_by_code(evidence, allowed, reasons, is_program_output)
-            excerpt = _normalize_spelling(excerpt)
-        # Filter first: the patterns of excluded rules are then never compiled.
-        applicable_rules = [
-            rule for rule in rules if _can_decide(rule, allowed, reasons, is_program_output, evidence.status)
-        ]
-        for rule, position in match_rules(applicable_rules, excerpt, tool):
-            text_position = position if excerpt == text else text.find(excerpt[position : position + 12])
-            if is_program_output and _is_program_internal(rule.kind, evidence.status):
-                yield KindDecision(
-                    kinds_module.TOOL_EXECUTION_FAILED,
-                    (f"text: {rule.name}", "internal to the program"),
-                    0.8,
-                    position=text_position,
-                )
-            took_effect = _resolve_took_effect(rule, evidence, reasons)
-            yield KindDecision(
-                rule.kind,
-                (f"text: {rule.name}", *reasons),
-                confidence + 0.05 * bool(reasons),
-                took_effect,
-                text_position,
-            )
-    if allowed and not (is_program_output and _is_program_internal(allowed[0], evidence.status)):
-        yield KindDecision(allowed[0], reasons, 0.85 if evidence.status else 0.75)
-    yield from _decide_by_exit_code(evidence)
-    if (
-        compile_rule_pattern(r"""\A(?:error(?: during execution)?: )?(?:KeyError: ?)?(["'])\w{1,40}\1\Z""").search(
-            text.strip()
-        )
-        and not evidence.is_exception
-        and not evidence.has_explicit_class
-    ):
+        yield from _decide_by_rules(coding.EDITING, text, tool, 0.95)
+    if is_text_only and evidence.status is None and not unwrapped.is_page:
+        yield from _decide_by_rules(coding.TESTS_AND_BUILDS, text, tool, 0.9)
+    yield from _decide_by_words(evidence)
+    allowed, _ = _find_allowed_kinds(evidence)
+    if is_text_only and compile_rule_pattern(_MISSING_KEY_PATTERN).search(text.strip()):
         yield KindDecision(kinds_module.ORCHESTRATION_UNCAUGHT_EXCEPTION, ("text: only a missing key",), 0.7)
-    if not is_program_output and not allowed and len(text) <= _MAX_WHOLE_TEXT_CHARS:
+    if not _is_program_output(evidence) and not allowed and len(text) <= _MAX_WHOLE_TEXT_CHARS:
         # Match the sentence without its envelope: these patterns are anchored at the start.
         sentence = unwrapped.sentence if text.lstrip()[:1] in "{[" else text
         for rule, _ in match_rules(rejections.GUESSES, _normalize_spelling(sentence)):
             yield KindDecision(rule.kind, (f"text: {rule.name}",), 0.5)
 
 
+_CODE_ERROR_PATTERN = r"name '(\w{1,80})' is not defined|\(<(?:string|stdin|unknown)>, line \d{1,9}\)"
+_MISSING_KEY_PATTERN = r"""\A(?:error(?: during execution)?: )?(?:KeyError: ?)?(["'])\w{1,40}\1\Z"""
+
+
+def _decide_by_words(evidence: Evidence) -> Iterator[KindDecision]:
+    """Decide by words, codes and the exit code, within the kinds that the status and the class allow."""
+    allowed, reasons = _find_allowed_kinds(evidence)
+    is_program_output = _is_program_output(evidence)
+    has_status = bool(python.kinds_for_status(evidence.status))
+    has_class = bool(reasons) and reasons[0].startswith("class ")
+
+    def is_internal(kind: Kind) -> bool:
+        """Return whether a program's output is about itself and not about the call. A status it passes on is not."""
+        return is_program_output and not has_status and kind not in shell.PROCESS_KINDS
+
+    def can_decide(rule: Rule) -> bool:
+        if is_internal(rule.kind):
+            # A particular rule about the program's internals decides alone: its text tells nothing about the call.
+            return rules is shell.PARTICULAR_RULES and not allowed
+        if allowed and rule.is_vague and reasons[0] in ("class ValueError", "class TypeError"):
+            return False  # classes that indicate wrong arguments: only a particular rule overrides them
+        is_weak = rule.kind is kinds_module.TOOL_EXECUTION_FAILED and not rule.is_strong
+        return not allowed or (rule.kind in allowed and not is_weak)
+
+    excerpt = _truncate_middle(evidence.text)
+    for rules, confidence in ((shell.PARTICULAR_RULES, 0.9), (rejections.GENERAL_RULES, 0.8), (shell.PROGRAMS, 0.6)):
+        if rules is rejections.GENERAL_RULES:
+            yield from _decide_by_exit_code(evidence, is_standard_only=True)
+            # A code outweighs general words, but not rules for one type of program.
+            for code in evidence.codes if not is_program_output else ():
+                kind = python.kind_for_code(code)
+                if kind is not None and (not allowed or kind in allowed):
+                    yield KindDecision(kind, (f"code {code}", *reasons), 0.9)
+            excerpt = _normalize_spelling(excerpt)
+        # Filter first: the patterns of excluded rules are then never compiled.
+        for rule, position in match_rules(list(filter(can_decide, rules)), excerpt, evidence.tool):
+            if excerpt != evidence.text:
+                position = evidence.text.find(excerpt[position : position + 12])
+            if is_internal(rule.kind):
+                internal_reasons = (f"text: {rule.name}", "internal to the program")
+                yield KindDecision(kinds_module.TOOL_EXECUTION_FAILED, internal_reasons, 0.8, position=position)
+            took_effect = rule.took_effect
+            if rule.kind is kinds_module.TOOL_UNKNOWN_TOOL and evidence.is_exception:
+                took_effect = TookEffect.UNKNOWN  # raised in this process, which may have executed part of the call
+            elif took_effect is TookEffect.NO and not has_class:
+                took_effect = None  # text proves nothing: a refused connection needs its class
+            rule_reasons, raised_confidence = (f"text: {rule.name}", *reasons), confidence + 0.05 * bool(reasons)
+            yield KindDecision(rule.kind, rule_reasons, raised_confidence, took_effect, position)
+    if allowed and not is_internal(allowed[0]):
+        yield KindDecision(allowed[0], reasons, 0.85 if evidence.status else 0.75)
+    yield from _decide_by_exit_code(evidence)
+
+
 def _is_program_output(evidence: Evidence) -> bool:
     """Return whether the text is the output of a program: its exit code is known, or it comes from a shell tool."""
-    if evidence.has_explicit_class or evidence.is_exception:
-        return evidence.exit_code is not None and not evidence.has_explicit_class
-    return evidence.exit_code is not None or results.is_shell_output(evidence.tool, evidence.text)
-
-
-def _decide_by_code(
-    evidence: Evidence, allowed: tuple[Kind, ...], reasons: tuple[str, ...], is_program_output: bool
-) -> Iterator[KindDecision]:
-    """Decide by error code. A code outweighs general words, but not rules for one type of program."""
-    for code in evidence.codes if not is_program_output else ():
-        kind = python.kind_for_code(code)
-        if kind is not None and (not allowed or kind in allowed):
-            yield KindDecision(kind, (f"code {code}", *reasons), 0.9)
-
-
-def _can_decide(
-    rule: Rule, allowed: tuple[Kind, ...], reasons: tuple[str, ...], is_program_output: bool, status: int | None
-) -> bool:
-    """Return whether a rule may decide, given the kinds that class and status allow and whether a program ran."""
-    if is_program_output and _is_program_internal(rule.kind, status):
-        # A particular rule about the program's internals is a decision by itself: nothing is known about the call.
-        return rule in _PARTICULAR_RULES and not allowed
-    if not allowed:
-        return True
-    if rule.is_vague and reasons[0] in _ARGUMENT_CLASSES:
+    if evidence.has_explicit_class:
         return False
-    return rule.kind in allowed and (rule.kind is not kinds_module.TOOL_EXECUTION_FAILED or rule.is_strong)
-
-
-_ARGUMENT_CLASSES = frozenset(("class ValueError", "class TypeError"))
-"""Classes that indicate wrong arguments. A vague rule does not override them, a particular one does."""
-
-
-def _is_program_internal(kind: Kind, status: int | None) -> bool:
-    """Return whether a program's output is about itself and not about the call. A status it passes on is not."""
-    return kind not in shell.PROCESS_KINDS and not python.kinds_for_status(status)
-
-
-def _resolve_took_effect(rule: Rule, evidence: Evidence, reasons: tuple[str, ...]) -> TookEffect | None:
-    """Return whether the call took effect, by a rule. Text proves nothing: a refused connection needs its class."""
-    if rule.kind is kinds_module.TOOL_UNKNOWN_TOOL and evidence.is_exception:
-        return TookEffect.UNKNOWN  # raised in this process, which may have executed part of the call
-    return (
-        rule.took_effect
-        if any(reason.startswith("class ") for reason in reasons) or rule.took_effect is not TookEffect.NO
-        else None
-    )
+    is_shell = not evidence.is_exception and results.is_shell_output(evidence.tool, evidence.text)
+    return evidence.exit_code is not None or is_shell
 
 
 def _find_allowed_kinds(evidence: Evidence) -> tuple[tuple[Kind, ...], tuple[str, ...]]:
@@ -417,10 +333,8 @@ def _find_allowed_kinds(evidence: Evidence) -> tuple[tuple[Kind, ...], tuple[str
     by_status = python.kinds_for_status(evidence.status)
     if by_status:
         return by_status, (f"status {evidence.status}",)
-    for name in evidence.names:
-        if name in python.CLASSES:
-            return python.CLASSES[name], (f"class {name}",)
-    return (), ()
+    name = next((name for name in evidence.names if name in python.CLASSES), "")
+    return (python.CLASSES[name], (f"class {name}",)) if name else ((), ())
 
 
 def _decide_by_exit_code(evidence: Evidence, is_standard_only: bool = False) -> Iterator[KindDecision]:
@@ -428,64 +342,64 @@ def _decide_by_exit_code(evidence: Evidence, is_standard_only: bool = False) -> 
     if not evidence.exit_code:
         return
     reasons = (f"exit code {evidence.exit_code}",)
-    standard_kind = {
-        127: kinds_module.TOOL_COMMAND_NOT_FOUND,
-        126: kinds_module.TOOL_PERMISSION_DENIED,
-        124: kinds_module.TOOL_TIMEOUT,
-    }.get(evidence.exit_code)
-    if standard_kind is kinds_module.TOOL_COMMAND_NOT_FOUND and not compile_rule_pattern(
-        _COMMAND_MISSING_PATTERN
-    ).search(evidence.text):
-        standard_kind = None if compile_rule_pattern(_OTHER_MESSAGE_PATTERN).search(evidence.text) else standard_kind
-    if standard_kind is not None:
-        yield KindDecision(standard_kind, reasons, 0.8)
+    # Exit code 127 has other causes too, with another message than that of a shell for a missing command.
+    is_other_message = (
+        evidence.exit_code == 127
+        and not compile_rule_pattern(_COMMAND_MISSING_PATTERN).search(evidence.text)
+        and compile_rule_pattern(r"^(?!exit code)\S{1,80}: \S").search(evidence.text)
+    )
+    if evidence.exit_code in _EXIT_CODES and not is_other_message:
+        yield KindDecision(_EXIT_CODES[evidence.exit_code], reasons, 0.8)
     if is_standard_only:
         return
     command = (evidence.arguments or {}).get("command")
     if isinstance(command, str):
-        for pattern, kind in (
-            (_TEST_COMMAND, kinds_module.TOOL_TEST_FAILURE),
-            (_BUILD_COMMAND, kinds_module.TOOL_BUILD_FAILURE),
-        ):
+        for pattern, kind in _COMMANDS:
             if compile_rule_pattern(pattern).search(command[:2_000]):
                 yield KindDecision(kind, (*reasons, "the command"), 0.7)
     yield KindDecision(kinds_module.TOOL_EXECUTION_FAILED, reasons, 0.6, TookEffect.YES)
 
 
+_EXIT_CODES = {
+    127: kinds_module.TOOL_COMMAND_NOT_FOUND,
+    126: kinds_module.TOOL_PERMISSION_DENIED,
+    124: kinds_module.TOOL_TIMEOUT,
+}
 _COMMAND_MISSING_PATTERN = r"not found|no such|cannot find|not recogni[sz]ed|ENOENT|unable to find"
-"""Messages of a shell for a missing command. Exit code 127 has other causes too."""
-_OTHER_MESSAGE_PATTERN = r"^(?!exit code)\S{1,80}: \S"
-
-_TEST_COMMAND = (
-    r"\b(?:pytest|py\.test|unittest|tox|nox|jest|vitest|mocha|playwright test|ctest|rspec|phpunit|bats)\b"
-    r"|\b(?:go|cargo|npm|pnpm|yarn|bun|deno|mvn|mvnw|gradle|gradlew|dotnet|swift|zig|mix|make|mise|just|bazel|"
-    r"nx)(?: \S{1,40}){0,3}? (?:run )?:?test\b"
-)
-_BUILD_COMMAND = (
-    r"\b(?:go (?:build|vet)|cargo (?:build|check|clippy)|tsc|javac|gcc|g\+\+|clang|cmake|ninja|golangci-lint|eslint|"
-    r"mypy|pyright|ruff)\b|\b(?:npm|pnpm|yarn|bun|mvn|gradle|gradlew|dotnet|swift|make|mise|just|bazel|"
-    r"nx)(?: \S{1,40}){0,3}? (?:run )?:?(?:build|compile|lint|package)\b"
+_COMMANDS = (
+    (
+        r"\b(?:pytest|py\.test|unittest|tox|nox|jest|vitest|mocha|playwright test|ctest|rspec|phpunit|bats)\b"
+        r"|\b(?:go|cargo|npm|pnpm|yarn|bun|deno|mvn|mvnw|gradle|gradlew|dotnet|swift|zig|mix|make|mise|just|bazel|"
+        r"nx)(?: \S{1,40}){0,3}? (?:run )?:?test\b",
+        kinds_module.TOOL_TEST_FAILURE,
+    ),
+    (
+        r"\b(?:go (?:build|vet)|cargo (?:build|check|clippy)|tsc|javac|gcc|g\+\+|clang|cmake|ninja|golangci-lint|"
+        r"eslint|mypy|pyright|ruff)\b|\b(?:npm|pnpm|yarn|bun|mvn|gradle|gradlew|dotnet|swift|make|mise|just|bazel|"
+        r"nx)(?: \S{1,40}){0,3}? (?:run )?:?(?:build|compile|lint|package)\b",
+        kinds_module.TOOL_BUILD_FAILURE,
+    ),
 )
 
 
 def _fallback_decision(evidence: Evidence) -> KindDecision:
     """Return the decision for a failure without evidence: `execution_failed`, or `unknown` if it may be none."""
     if evidence.source in ("model", "retrieval", "orchestration"):
-        return KindDecision(kinds_module.KINDS[f"{evidence.source}/unknown"], tuple(evidence.names[:1]), 0.2)
+        return KindDecision(_unknown_kind(evidence.source), tuple(evidence.names[:1]), 0.2)
     has_failed = (
         evidence.is_error
         or results.is_shell_output(evidence.tool, evidence.text)
         or evidence.is_exception
-        or bool(evidence.exit_code)
-        or bool(evidence.names)
+        or evidence.exit_code
+        or evidence.names
+        or compile_rule_pattern(_FAILED_PATTERN).search(evidence.text)
     )
-    if has_failed or compile_rule_pattern(
-        r"\b(?:error|fail|failed|failure|exception|cannot|unable|could not|can't|abort|fatal|denied)\b"
-    ).search(evidence.text):
-        return KindDecision(
-            kinds_module.TOOL_EXECUTION_FAILED, tuple(f"class {name}" for name in evidence.names[:1]), 0.4
-        )
-    return KindDecision(kinds_module.TOOL_UNKNOWN, (), 0.2)
+    if not has_failed:
+        return KindDecision(kinds_module.TOOL_UNKNOWN, (), 0.2)
+    return KindDecision(kinds_module.TOOL_EXECUTION_FAILED, tuple(f"class {name}" for name in evidence.names[:1]), 0.4)
+
+
+_FAILED_PATTERN = r"\b(?:error|fail|failed|failure|exception|cannot|unable|could not|can't|abort|fatal|denied)\b"
 
 
 def _unwrap_evidence_text(evidence: Evidence) -> results.UnwrappedText:
@@ -493,8 +407,8 @@ def _unwrap_evidence_text(evidence: Evidence) -> results.UnwrappedText:
     evidence.text = results.strip_control_chars(evidence.text)
     evidence.detail = results.strip_control_chars(evidence.detail)
     if evidence.exit_code is None and not evidence.is_exception:
-        frame = results.strip_frame(evidence.text)
-        evidence.text, evidence.exit_code = frame.output or evidence.text, frame.exit_code
+        output, evidence.exit_code = results.strip_frame(evidence.text)
+        evidence.text = output or evidence.text
     unwrapped = results.unwrap_text(evidence.text)
     for code in unwrapped.codes:
         evidence.add_code(code)
@@ -553,20 +467,10 @@ def _choose_message(text: str, unwrapped: results.UnwrappedText, decision: KindD
         match = compile_rule_pattern(coding.FIRST_ERROR_PATTERN).search(text)
         if match:
             return results.tidy_line(match.group())
-    start = text.rfind("\n", 0, decision.position + 1) + 1
-    if start > decision.position:
-        start = decision.position
+    start = min(text.rfind("\n", 0, decision.position + 1) + 1, decision.position)
     end = text.find("\n", decision.position + 1)
     line = text[start : end if end >= 0 else len(text)].strip()
     return unwrapped.sentence if results.is_noise(line) else results.tidy_line(line[:2_000])
-
-
-def _truncate_name(tool: object) -> str:
-    return tool[:200] if isinstance(tool, str) else ""
-
-
-def _replace_fields(failure: Failure, **changes: Any) -> Failure:
-    return msgspec.structs.replace(failure, **changes)
 
 
 default = Classifier()

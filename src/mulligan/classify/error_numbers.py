@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from mulligan.classify.rules import read_patterns
 from mulligan.redaction.regex import compile_regex, search_likely
 
 MAX_RETRY_AFTER_SECONDS = 7 * 24 * 3600.0
@@ -49,11 +50,9 @@ def _from_headers(headers: Mapping[str, str], now: float | None) -> float | None
             return number / 1000
     for name in ("retry-after", "x-retry-after"):
         if name in headers:
-            header_value = headers[name].strip()
-            number = _float(header_value)
-            if number is None:
-                number = _parse_span(header_value)
-            return number if number is not None else _seconds_until(header_value, headers, now)
+            value = headers[name].strip()
+            number = _float(value)
+            return number if number is not None else _parse_time(value, headers, now)
     resets = []
     for name, value in headers.items():
         if name.startswith(("x-ratelimit-reset", "ratelimit-reset", "anthropic-ratelimit")) and name.endswith(
@@ -62,22 +61,24 @@ def _from_headers(headers: Mapping[str, str], now: float | None) -> float | None
             remaining = headers.get(name.replace("reset", "remaining"))
             if remaining is not None and _float(remaining) not in (0.0, None):
                 continue  # this rate limit is not the exhausted one
-            seconds = _parse_reset(value.strip(), headers, now)
-            if seconds is not None:
-                resets.append(seconds)
-    return max(resets) if resets else None
+            resets.append(_parse_reset(value.strip(), headers, now))
+    return max((seconds for seconds in resets if seconds is not None), default=None)
 
 
-def _parse_reset(reset_value: str, headers: Mapping[str, str], now: float | None) -> float | None:
-    number = _float(reset_value)
+def _parse_reset(value: str, headers: Mapping[str, str], now: float | None) -> float | None:
+    number = _float(value)
     if number is None:
-        span = _parse_span(reset_value)
-        return span if span is not None else _seconds_until(reset_value, headers, now)
+        return _parse_time(value, headers, now)
     if number > 1e12:
         number /= 1000
-    if number > 1e9:  # a timestamp, not a duration
-        return max(0.0, number - _now(headers, now))
-    return number
+    return max(0.0, number - _now(headers, now)) if number > 1e9 else number  # a timestamp, or a duration
+
+
+def _parse_time(value: str, headers: Mapping[str, str], now: float | None) -> float | None:
+    """Return the seconds of a duration, or until a date."""
+    span = _parse_span(value)
+    timestamp = _parse_timestamp(value) if span is None else None
+    return span if timestamp is None else max(0.0, timestamp - _now(headers, now))
 
 
 def _from_text(text: str) -> float | None:
@@ -119,11 +120,6 @@ def _float(text: str) -> float | None:
     return number if number == number and number >= 0 else None
 
 
-def _seconds_until(date: str, headers: Mapping[str, str], now: float | None) -> float | None:
-    timestamp = _parse_timestamp(date)
-    return None if timestamp is None else max(0.0, timestamp - _now(headers, now))
-
-
 def _now(headers: Mapping[str, str], now: float | None) -> float:
     if now is not None:
         return now
@@ -159,62 +155,57 @@ class Overflow(msgspec.Struct, frozen=True):
     """Tokens of both sizes that are reserved for the answer, if reported."""
 
 
-_PHRASES = (
-    # Names the context window.
-    r"context[_ -]?(?:length|window|size|limit)s? (?:\w{1,12} ){0,2}?exceed",
-    r"exceed\w{0,3} (?:\W?\w{1,14}\W{1,2}){0,6}?context[_ -]?(?:length|window|size|limit)",
-    r"maximum (?:\w{1,12} ){0,2}context (?:length|window|size|limit)",
-    r"(?:max(?:imum)?|total) (?:model|sequence|prompt|input) (?:len|length)\b(?: \w{1,8}){0,3} \(?\d",
-    r"(?:longer|larger|greater|bigger) than (?:\W?\w{1,12}\W{1,2}){0,4}?(?:context|(?:max(?:imum)?|"
-    r"model(?:'s)?) \w{0,10} ?(?:length|size|context))",
-    r"context_length_exceeded|context_window_exceeded|exceed_context_size|contextwindowexceeded|"
-    r"model_max_prompt_tokens_exceeded",
-    r"context (?:is )?(?:too long|overflow\w{0,3})",
-    r"too (?:large|long|big) for (?:\w{1,20} ){0,6}(?:context|maximum context)",
-    r"(?:fit|fits) (?:\w{1,12} ){0,3}context (?:window|length|size)",
-    # Names the input.
-    r"(?:prompt|input|inputs|messages?|conversation|query|request)(?: \([^)]{1,40}\))? (?:\w{1,10} ){0,2}?(?:is|are|"
-    r"was) too (?:long|large|big)\b(?! to (?:render|display))",
-    r"(?:prompt|input) (?:is )?too long",
-    r"input (?:is|was) too (?:long|large) for (?:the )?(?:requested |this )?model",
-    r"input[ _]tokens?[ _]exceeded|input tokens exceed",
-    r"(?:input|prompt|request(?:ed)?)[ _]?token(?:s)?(?: count)?(?: of)?(?: is)?(?: \(?[\d,]{1,12}\)?)?,? "
-    r"(?:but model only supports|exceeds?|exceeded)",
-    r"(?:number of |count of )?(?:input|prompt) tokens (?:\(?[\d,]{1,12}\)? )?(?:\w{1,8} ){0,2}?(?:exceeds?|"
-    r"exceeded|cannot exceed|must be (?:less|at most|<))",
-    r"too many (?:input |prompt )?tokens(?! ?,? ?(?:please )?(?:wait|per|try))(?:\W{1,3}(?:max|size|limit|"
-    r"request|\d)| in (?:the )?(?:prompt|input|request))",
-    r"tokens in (?:the|your) (?:prompt|input|messages?|request) (?:cannot|can not|must not|may not|should not) exceed",
-    r"prompt has too many tokens|prompt exceeds max|exceeded model token limit|request(?:ed)? (?:exceeds|"
-    r"exceeded) (?:the )?(?:model|maximum) (?:token|size|context)",
-    r"(?:please )?(?:reduce|shorten) (?:the )?(?:length|size) of (?:the |your )?(?:messages?|prompts?|inputs?|"
-    r"conversation)",
-    r"maximum (?:prompt|input) length (?:is|of)|maximum input length|range of input length should be",
-    r"`?inputs`? must have less than|`?inputs`? tokens \+ `?max_new_tokens`? must be",
-    r"input length and `?max_tokens`? exceed|prompt tokens? .{0,40}max_?tokens .{0,30}exceed",
-    r"expected maxlength: \d{4,}",
-    r"string too long|string_above_max_length",
-    # Names the request size.
-    r"request too large for|request_too_large|request exceeds the maximum (?:allowed )?(?:size|number of bytes)",
-    r"request (?:payload|body)? ?size exceeds the limit|tokens must be reduced in order to run",
-    r"token count (?:\w{1,8} ){0,2}exceeds|tokens? (?:\w{1,10} ){0,3}exceeds? the (?:model|maximum|available|context)",
-    r"greater than the context length|(?:tokens|prompt|input) (?:\w{1,10} ){0,4}when context overflows",
-    r"sequence length is longer than|decoder prompt|exceeds? max(?:imum)? (?:model |sequence )?len",
-)
+_PHRASES = read_patterns(r"""
+context[_ -]?(?:length|window|size|limit)s? (?:\w{1,12} ){0,2}?exceed
+exceed\w{0,3} (?:\W?\w{1,14}\W{1,2}){0,6}?context[_ -]?(?:length|window|size|limit)
+maximum (?:\w{1,12} ){0,2}context (?:length|window|size|limit)
+(?:max(?:imum)?|total) (?:model|sequence|prompt|input) (?:len|length)\b(?: \w{1,8}){0,3} \(?\d
+(?:longer|larger|greater|bigger) than (?:\W?\w{1,12}\W{1,2}){0,4}?(?:context|(?:max(?:imum)?|
+    model(?:'s)?) \w{0,10} ?(?:length|size|context))
+context_length_exceeded|context_window_exceeded|exceed_context_size|contextwindowexceeded|
+    model_max_prompt_tokens_exceeded
+context (?:is )?(?:too long|overflow\w{0,3})
+too (?:large|long|big) for (?:\w{1,20} ){0,6}(?:context|maximum context)
+(?:fit|fits) (?:\w{1,12} ){0,3}context (?:window|length|size)
+(?:prompt|input|inputs|messages?|conversation|query|request)(?: \([^)]{1,40}\))? (?:\w{1,10} ){0,2}?(?:is|are|
+    was) too (?:long|large|big)\b(?! to (?:render|display))
+(?:prompt|input) (?:is )?too long
+input (?:is|was) too (?:long|large) for (?:the )?(?:requested |this )?model
+input[ _]tokens?[ _]exceeded|input tokens exceed
+(?:input|prompt|request(?:ed)?)[ _]?token(?:s)?(?: count)?(?: of)?(?: is)?(?: \(?[\d,]{1,12}\)?)?,? (?:
+    but model only supports|exceeds?|exceeded)
+(?:number of |count of )?(?:input|prompt) tokens (?:\(?[\d,]{1,12}\)? )?(?:\w{1,8} ){0,2}?(?:exceeds?|exceeded|
+    cannot exceed|must be (?:less|at most|<))
+too many (?:input |prompt )?tokens(?! ?,? ?(?:please )?(?:wait|per|try))(?:\W{1,3}(?:max|size|limit|request|
+    \d)| in (?:the )?(?:prompt|input|request))
+tokens in (?:the|your) (?:prompt|input|messages?|request) (?:cannot|can not|must not|may not|should not) exceed
+prompt has too many tokens|prompt exceeds max|exceeded model token limit|request(?:ed)? (?:exceeds|
+    exceeded) (?:the )?(?:model|maximum) (?:token|size|context)
+(?:please )?(?:reduce|shorten) (?:the )?(?:length|size) of (?:the |your )?(?:messages?|prompts?|inputs?|conversation)
+maximum (?:prompt|input) length (?:is|of)|maximum input length|range of input length should be
+`?inputs`? must have less than|`?inputs`? tokens \+ `?max_new_tokens`? must be
+input length and `?max_tokens`? exceed|prompt tokens? .{0,40}max_?tokens .{0,30}exceed
+expected maxlength: \d{4,}
+string too long|string_above_max_length
+request too large for|request_too_large|request exceeds the maximum (?:allowed )?(?:size|number of bytes)
+request (?:payload|body)? ?size exceeds the limit|tokens must be reduced in order to run
+token count (?:\w{1,8} ){0,2}exceeds|tokens? (?:\w{1,10} ){0,3}exceeds? the (?:model|maximum|available|context)
+greater than the context length|(?:tokens|prompt|input) (?:\w{1,10} ){0,4}when context overflows
+sequence length is longer than|decoder prompt|exceeds? max(?:imum)? (?:model |sequence )?len
+""")
+"""Phrases that name the context window, the input or the size of the request."""
 
-# About throttling, the length of the answer or an image. A match means that it is not an overflow ...
-_EXCLUSIONS = (
-    r"too many tokens,? please wait|tokens per (?:min|day|hour|second)(?![\s\S]{0,200}must be reduced)(?<!large)",
-    r"max_?(?:completion_|output_|new_)?tokens\W{0,3}(?:is too large|: ?\d+ > \d+|must be (?:less|at most|<|"
-    r"positive|at least|greater)|cannot|value|should be|is not supported|exceeds)",
-    r"maxoutputtokens|maximum tokens you requested exceeds|max_tokens: \d+ ?>|"
-    r"supports at most \d+ (?:completion|output) tokens",
-    r"(?:image|picture|photo|audio|video|pdf|document|file|attachment|base64)s?\b[^.\n]{0,60}?(?:exceeds?|"
-    r"exceeded|too (?:large|big|many)|dimensions|larger than)",
-    r"too many (?:images|requests|tools|functions)|array too long|pixels",
-)
-
-# ... unless one of these matches, which only overflows contain.
+_EXCLUSIONS = read_patterns(r"""
+too many tokens,? please wait|tokens per (?:min|day|hour|second)(?![\s\S]{0,200}must be reduced)(?<!large)
+max_?(?:completion_|output_|new_)?tokens\W{0,3}(?:is too large|: ?\d+ > \d+|must be (?:less|at most|<|positive|at least|
+    greater)|cannot|value|should be|is not supported|exceeds)
+maxoutputtokens|maximum tokens you requested exceeds|max_tokens: \d+ ?>|supports at most \d+ (?:completion|
+    output) tokens
+(?:image|picture|photo|audio|video|pdf|document|file|attachment|base64)s?\b[^.\n]{0,60}?(?:exceeds?|exceeded|
+    too (?:large|big|many)|dimensions|larger than)
+too many (?:images|requests|tools|functions)|array too long|pixels
+""")
+"""Phrases about throttling, the length of the answer or an image: no overflow, unless an override matches too."""
 _EXCLUSION_OVERRIDES = (
     r"input length and `?max_tokens`? exceed|exceed context limit|maximum context length|context window|"
     r"request too large for"
@@ -222,28 +213,27 @@ _EXCLUSION_OVERRIDES = (
 )
 
 _NUMBER_PATTERN = r"\(?`?(\d[\d,_]{0,14}\d|\d)"
-_WINDOWS = (
-    rf"(?:context|prompt|input|model|sequence) (?:length|window|size|limit|len)(?: allowed)?(?: is| of|:| was|"
-    rf"=)? {_NUMBER_PATTERN}(?! ?\+)",
-    rf"(?:maximum|max)(?: allowed)?(?: number of)?(?: input)? tokens(?: allowed)?(?: is| of|:)? ?{_NUMBER_PATTERN}",
-    rf"available context size {_NUMBER_PATTERN}",
-    rf"only supports up to {_NUMBER_PATTERN}|token limit(?: is| of|:)? ?{_NUMBER_PATTERN}"
-    rf"|limit for this model is {_NUMBER_PATTERN}|tokens limit {_NUMBER_PATTERN}",
-    rf"(?:> ?|must be <= |cannot exceed |less than ){_NUMBER_PATTERN}",
-    rf"(?:limit(?: is| of)?:? |configured limit of |limit of ){_NUMBER_PATTERN}",
-    rf"with {_NUMBER_PATTERN} maximum context|maxlength: {_NUMBER_PATTERN}|should be \[1, {_NUMBER_PATTERN}"
-    rf"|context limit(?: of)? {_NUMBER_PATTERN}",
-    rf"context length {_NUMBER_PATTERN}|maximum size of {_NUMBER_PATTERN}|model'?s context length \({_NUMBER_PATTERN}",
+_WINDOWS = read_patterns(
+    r"""
+(?:context|prompt|input|model|sequence) (?:length|window|size|limit|len)(?: allowed)?(?: is| of|:| was|
+    =)? NUMBER(?! ?\+)
+(?:maximum|max)(?: allowed)?(?: number of)?(?: input)? tokens(?: allowed)?(?: is| of|:)? ?NUMBER
+available context size NUMBER
+only supports up to NUMBER|token limit(?: is| of|:)? ?NUMBER|limit for this model is NUMBER|tokens limit NUMBER
+(?:> ?|must be <= |cannot exceed |less than )NUMBER
+(?:limit(?: is| of)?:? |configured limit of |limit of )NUMBER
+with NUMBER maximum context|maxlength: NUMBER|should be \[1, NUMBER|context limit(?: of)? NUMBER
+context length NUMBER|maximum size of NUMBER|model'?s context length \(NUMBER
+""".replace("NUMBER", _NUMBER_PATTERN)
 )
-_REQUESTS = (
-    r"(?:resulted in|you requested|requested(?: a total of)?(?: about)?|request contains|requested tokens) "
-    rf"{_NUMBER_PATTERN}",
-    r"(?:requested|request input token count|given|actual|current length is|requested token count):? ?"
-    rf"{_NUMBER_PATTERN}",
-    rf"(?:token count|prompt|input|request)(?: of| is| contains)? {_NUMBER_PATTERN} ?(?:tokens)?",
-    rf"too long: {_NUMBER_PATTERN}|exceed context limit: {_NUMBER_PATTERN} \+ {_NUMBER_PATTERN}"
-    rf"|length {_NUMBER_PATTERN}\)? is longer",
-    rf"number of input tokens {_NUMBER_PATTERN}",
+_REQUESTS = read_patterns(
+    r"""
+(?:resulted in|you requested|requested(?: a total of)?(?: about)?|request contains|requested tokens) NUMBER
+(?:requested|request input token count|given|actual|current length is|requested token count):? ?NUMBER
+(?:token count|prompt|input|request)(?: of| is| contains)? NUMBER ?(?:tokens)?
+too long: NUMBER|exceed context limit: NUMBER \+ NUMBER|length NUMBER\)? is longer
+number of input tokens NUMBER
+""".replace("NUMBER", _NUMBER_PATTERN)
 )
 
 

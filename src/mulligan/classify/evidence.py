@@ -6,72 +6,52 @@ raise, a body may be unread, a cause may form a cycle.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from mulligan.classify.rules.matching import HEAD_CHARS, TAIL_CHARS, bound_text
+import msgspec
+
 from mulligan.core.failure import AgentError, InfraError
 
+HEAD_CHARS, TAIL_CHARS = 8_192, 2_048
+"""Characters that are read at both ends of a long text."""
 MAX_CHAINED_ERRORS = 5
 """Maximum number of causes and group members read. The first few name the problem."""
+_UNINFORMATIVE_CLASSES = (Exception, RuntimeError)
+"""Classes that only say that something failed."""
 
 
-class Evidence:
-    """Everything known about one error before classification.
+class Evidence(msgspec.Struct):
+    """Everything known about one error before classification."""
 
-    A plain class: a dataclass would double the import cost of classification.
-    """
-
-    __slots__ = (
-        "arguments",
-        "codes",
-        "detail",
-        "exit_code",
-        "has_explicit_class",
-        "headers",
-        "is_error",
-        "is_exception",
-        "is_retried",
-        "is_wrapped",
-        "modules",
-        "names",
-        "quoted_rpc",
-        "rpc",
-        "source",
-        "status",
-        "text",
-        "tool",
-    )
-
-    def __init__(self, source: str | None = None, tool: str = "", is_error: bool | None = None) -> None:
-        self.source = source
-        self.tool = tool
-        self.text = ""
-        """Bounded text: the error's own message first, then those of its causes."""
-        self.detail = ""
-        """Bounded further text: notes, response bodies, output."""
-        self.names: list[str] = []
-        """Class names, most specific first, followed by those of the causes."""
-        self.modules: set[str] = set()
-        """Modules of these classes."""
-        self.status: int | None = None
-        self.codes: list[str] = []
-        self.headers: dict[str, str] = {}
-        self.rpc: int | None = None
-        """Code of a JSON-RPC error."""
-        self.quoted_rpc: int | None = None
-        """JSON-RPC code that appears only in the text."""
-        self.exit_code: int | None = None
-        self.is_error = is_error
-        self.is_exception = False
-        """Whether the error was raised in this process. The code that raised it may have executed part of the call."""
-        self.has_explicit_class = False
-        """Whether the class was passed explicitly and not parsed from the text."""
-        self.is_wrapped = False
-        """Whether the error was wrapped in another one without a message of its own."""
-        self.is_retried = False
-        """Whether the wrapper reports several attempts, of which only the last is known."""
-        self.arguments: Mapping[str, Any] | None = None
+    source: str | None = None
+    tool: str = ""
+    text: str = ""
+    """Bounded text: the error's own message first, then those of its causes."""
+    detail: str = ""
+    """Bounded further text: notes, response bodies, output."""
+    names: list[str] = []
+    """Class names, most specific first, followed by those of the causes."""
+    modules: set[str] = set()
+    """Modules of these classes."""
+    status: int | None = None
+    codes: list[str] = []
+    headers: dict[str, str] = {}
+    rpc: int | None = None
+    """Code of a JSON-RPC error."""
+    quoted_rpc: int | None = None
+    """JSON-RPC code that appears only in the text."""
+    exit_code: int | None = None
+    is_error: bool | None = None
+    is_exception: bool = False
+    """Whether the error was raised in this process. The code that raised it may have executed part of the call."""
+    has_explicit_class: bool = False
+    """Whether the class was passed explicitly and not parsed from the text."""
+    is_wrapped: bool = False
+    """Whether the error was wrapped in another one without a message of its own."""
+    is_retried: bool = False
+    """Whether the wrapper reports several attempts, of which only the last is known."""
+    arguments: Mapping[str, Any] | None = None
 
     def add_text(self, text: object) -> None:
         bounded_text = to_bounded_text(text)
@@ -101,11 +81,19 @@ class Evidence:
         if self.status is None and number is not None and 100 <= number <= 599:
             self.status = number
 
+    def add_rpc(self, code: object) -> None:
+        number = to_integer(code)
+        if number is not None and -33_000 <= number <= -32_000:
+            self.rpc = number
 
-def gather_evidence(error: object, into: Evidence) -> Evidence:
+    def add_headers(self, headers: Any) -> None:
+        if headers is not None and not self.headers:
+            pairs = _call_safely(lambda: [(str(name), str(value)) for name, value in list(headers.items())[:100]])
+            self.headers = {name.lower(): value[:200] for name, value in pairs or ()}
+
+
+def gather_evidence(error: object, into: Evidence) -> None:
     """Add everything that this object reports to the evidence."""
-    if error is None:
-        return into
     if isinstance(error, (str, bytes, bytearray, memoryview)):
         into.add_text(error)
     elif isinstance(error, BaseException):
@@ -117,9 +105,8 @@ def gather_evidence(error: object, into: Evidence) -> Evidence:
     elif isinstance(error, (list, tuple)):
         for item in error[:MAX_CHAINED_ERRORS]:
             gather_evidence(item, into)
-    else:
+    elif error is not None:
         _add_object(error, into)
-    return into
 
 
 def unwrap_error(error: object, into: Evidence) -> object:
@@ -133,8 +120,7 @@ def unwrap_error(error: object, into: Evidence) -> object:
             into.is_retried = True
         else:
             into.add_detail(_safe_str(error))
-        for note in _exception_notes(error):
-            into.add_detail(note)
+        _add_notes(error, into)
         error = inner_error
     return error
 
@@ -150,15 +136,8 @@ def _inner_error(error: BaseException) -> BaseException | None:
     if cause is None or _is_retry_error(error):
         return cause
     is_uninformative = _safe_str(error) in ("", _safe_str(cause))
-    return (
-        cause
-        if is_uninformative and (type(error) in _UNINFORMATIVE_CLASSES or isinstance(cause, (AgentError, InfraError)))
-        else None
-    )
-
-
-_UNINFORMATIVE_CLASSES = (Exception, RuntimeError)
-"""Classes that only say that something failed."""
+    is_wrapper = type(error) in _UNINFORMATIVE_CLASSES or isinstance(cause, (AgentError, InfraError))
+    return cause if is_uninformative and is_wrapper else None
 
 
 def _is_retry_error(error: object) -> bool:
@@ -166,48 +145,49 @@ def _is_retry_error(error: object) -> bool:
     return type(error).__name__ == "RetryError" and get_attribute(error, "last_attempt") is not None
 
 
-def _safe_str(error: object) -> str:
+def _call_safely(read: Callable[[], Any]) -> Any:
+    """Call code of an arbitrary exception class. Return None if it raises."""
     try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - __str__ of a foreign class
-        return ""
+        return read()
+    except Exception:  # noqa: BLE001 - classification must not raise
+        return None
 
 
-def _exception_notes(error: object) -> list[object]:
-    notes = get_attribute(error, "__notes__")
-    return notes[:MAX_CHAINED_ERRORS] if isinstance(notes, list) else []
+def _safe_str(error: object) -> str:
+    return _call_safely(lambda: str(error)) or ""
+
+
+def get_attribute(thing: object, name: str) -> Any:
+    """Return an attribute, or None if it is missing or reading it raises."""
+    return _call_safely(lambda: getattr(thing, name, None))
+
+
+def bound_text(text: str) -> str:
+    """Return both ends of a long text: the message is at the start, the outcome of a program at the end."""
+    if len(text) <= HEAD_CHARS + TAIL_CHARS:
+        return text
+    return f"{text[:HEAD_CHARS]}\n...\n{text[-TAIL_CHARS:]}"
 
 
 def to_bounded_text(text: object) -> str:
     """Return text or bytes as bounded text. Bytes are cut before decoding, so that 10 MB cost no more than 10 KB."""
     if isinstance(text, str):
         return bound_text(text).strip()
-    if isinstance(text, (bytes, bytearray, memoryview)):
-        head_bytes = bytes(text[:HEAD_CHARS]) if len(text) > HEAD_CHARS + TAIL_CHARS else bytes(text)
-        decoded_text = head_bytes.decode("utf-8", "replace")
-        if len(text) > HEAD_CHARS + TAIL_CHARS:
-            decoded_text += "\n...\n" + bytes(text[-TAIL_CHARS:]).decode("utf-8", "replace")
-        return decoded_text.strip()
-    return ""
+    if not isinstance(text, (bytes, bytearray, memoryview)):
+        return ""
+    if len(text) <= HEAD_CHARS + TAIL_CHARS:
+        return bytes(text).decode("utf-8", "replace").strip()
+    head, tail = (bytes(part).decode("utf-8", "replace") for part in (text[:HEAD_CHARS], text[-TAIL_CHARS:]))
+    return f"{head}\n...\n{tail}".strip()
 
 
 def to_integer(value: object) -> int | None:
     """Return an integer, also from an integer enum such as `HTTPStatus`, else None. A boolean is not an integer."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int):
+    if isinstance(value, int) and not isinstance(value, bool):
         return int(value)
     if isinstance(value, str) and value.strip().lstrip("-").isdigit() and len(value) < 10:
         return int(value)
     return None
-
-
-def get_attribute(thing: object, name: str) -> Any:
-    """Return an attribute, or None if it is missing or reading it raises."""
-    try:
-        return getattr(thing, name, None)
-    except Exception:  # noqa: BLE001 - classification must not raise
-        return None
 
 
 def _iter_chain(error: BaseException) -> Iterator[BaseException]:
@@ -221,12 +201,8 @@ def _iter_chain(error: BaseException) -> Iterator[BaseException]:
         yield chained_error
         if isinstance(chained_error, BaseExceptionGroup):
             # A cancelled sibling carries no information, so it comes last.
-            queue.extend(
-                sorted(
-                    chained_error.exceptions[:MAX_CHAINED_ERRORS],
-                    key=lambda member: type(member).__name__ == "CancelledError",
-                )
-            )
+            members = chained_error.exceptions[:MAX_CHAINED_ERRORS]
+            queue.extend(sorted(members, key=lambda member: type(member).__name__ == "CancelledError"))
         if chained_error.__cause__ is not None:
             queue.append(chained_error.__cause__)
         elif chained_error.__context__ is not None and not chained_error.__suppress_context__:
@@ -238,10 +214,14 @@ def _add_exception(error: BaseException, into: Evidence, is_cause: bool) -> None
         if cls not in (object, BaseException, Exception) and cls.__name__ not in into.names:
             into.names.append(cls.__name__)
             into.modules.add(cls.__module__)
-    message = _safe_str(error)
-    into.add_text(message if message else "" if is_cause else type(error).__name__)
+    into.add_text(_safe_str(error) or ("" if is_cause else type(error).__name__))
     _add_attributes(error, into)
-    for note in _exception_notes(error):
+    _add_notes(error, into)
+
+
+def _add_notes(error: object, into: Evidence) -> None:
+    notes = get_attribute(error, "__notes__")
+    for note in notes[:MAX_CHAINED_ERRORS] if isinstance(notes, list) else ():
         into.add_detail(note)
 
 
@@ -251,16 +231,14 @@ def _add_attributes(error: object, into: Evidence) -> None:
         into.add_status(get_attribute(error, name))
     for name in ("code", "type", "status", "reason_code", "error_code", "sqlstate", "pgcode", "sqlite_errorname"):
         into.add_code(get_attribute(error, name))
-    number = to_integer(get_attribute(error, "code"))
-    if number is not None and -33_000 <= number <= -32_000:
-        into.rpc = number
-    _add_grpc_code(error, into)
+    code = get_attribute(error, "code")
+    into.add_rpc(code)
+    if callable(code) and not isinstance(code, type) and get_attribute(error, "details") is not None:  # gRPC
+        into.add_code(get_attribute(_call_safely(code), "name"))
     inner = get_attribute(error, "error")  # MCP's own exception holds {code, message, data}
     if inner is not None and not isinstance(inner, (str, bytes, BaseException)):
-        number = to_integer(inner.get("code") if isinstance(inner, Mapping) else get_attribute(inner, "code"))
-        if number is not None and -33_000 <= number <= -32_000:
-            into.rpc = number
-    _add_headers(get_attribute(error, "headers"), into)
+        into.add_rpc(_get_field(inner, "code"))
+    into.add_headers(get_attribute(error, "headers"))
     for name in ("body", "error", "details"):
         body = get_attribute(error, name)
         if isinstance(body, Mapping):
@@ -275,20 +253,14 @@ def _add_attributes(error: object, into: Evidence) -> None:
     _add_process_result(error, into)
 
 
-def _add_grpc_code(error: object, into: Evidence) -> None:
-    code = get_attribute(error, "code")
-    if not callable(code) or isinstance(code, type) or get_attribute(error, "details") is None:
-        return
-    try:
-        into.add_code(get_attribute(code(), "name"))
-    except Exception:  # noqa: BLE001 - method of a foreign class
-        return
+def _get_field(thing: object, name: str) -> Any:
+    return thing.get(name) if isinstance(thing, Mapping) else get_attribute(thing, name)
 
 
 def _add_response(response: object, into: Evidence) -> None:
     into.add_status(get_attribute(response, "status_code"))
     into.add_status(get_attribute(response, "status"))
-    _add_headers(get_attribute(response, "headers"), into)
+    into.add_headers(get_attribute(response, "headers"))
     # Use only a body that is in memory already: reading a stream could block, or consume it before the caller.
     body = get_attribute(response, "_content") or get_attribute(response, "_body")
     if body is None and "_content" not in (get_attribute(response, "__dict__") or {}):
@@ -302,38 +274,23 @@ def _add_response(response: object, into: Evidence) -> None:
         into.add_text(into.detail or (reason if isinstance(reason, str) else ""))
 
 
-def _add_headers(headers: object, into: Evidence) -> None:
-    if headers is None or into.headers:
-        return
-    try:
-        pairs = list(headers.items())[:100]  # type: ignore[attr-defined]
-        into.headers = {str(name).lower(): str(value)[:200] for name, value in pairs}
-    except Exception:  # noqa: BLE001 - mapping of a foreign class
-        return
-
-
 def _add_process_result(error: object, into: Evidence) -> None:
     code = get_attribute(error, "returncode")
-    if code is None:
-        code = get_attribute(error, "exit_code")
-    number = to_integer(code)
+    number = to_integer(get_attribute(error, "exit_code") if code is None else code)
     if number is None:
         return
     into.exit_code = number
     output = [to_bounded_text(get_attribute(error, name)) for name in ("stderr", "stdout", "output")]
-    output_text = "\n".join(part for part in output if part)
-    if output_text:
+    if any(output):
         into.add_detail(into.text)
-        into.text = bound_text(output_text)
+        into.text = bound_text("\n".join(filter(None, output)))
 
 
 def _add_mapping(mapping: Mapping[Any, Any], into: Evidence) -> None:
     flag = mapping.get("isError", mapping.get("is_error"))
     if isinstance(flag, bool) and into.is_error is None:
         into.is_error = flag
-    number = to_integer(mapping.get("code"))
-    if number is not None and -33_000 <= number <= -32_000:
-        into.rpc = number
+    into.add_rpc(mapping.get("code"))
     for name in ("status", "statusCode", "status_code", "code", "HTTPStatusCode"):
         into.add_status(mapping.get(name))
     for name in ("code", "type", "Code", "__type", "status", "reason", "error_code", "errorCode"):
@@ -341,23 +298,12 @@ def _add_mapping(mapping: Mapping[Any, Any], into: Evidence) -> None:
     number = to_integer(mapping.get("returncode", mapping.get("exit_code", mapping.get("exitCode"))))
     if number is not None:
         into.exit_code = number
-    _add_headers(mapping.get("headers") or mapping.get("HTTPHeaders"), into)
+    into.add_headers(mapping.get("headers") or mapping.get("HTTPHeaders"))
     for name in ("error", "Error", "ResponseMetadata", "response"):
         inner = mapping.get(name)
         if isinstance(inner, Mapping) and inner is not mapping:
             _add_mapping(inner, into)
-    for name in (
-        "message",
-        "Message",
-        "msg",
-        "error",
-        "detail",
-        "error_message",
-        "errorMessage",
-        "text",
-        "stderr",
-        "stdout",
-    ):
+    for name in _MESSAGE_FIELDS:
         if isinstance(mapping.get(name), (str, bytes)):
             into.add_text(mapping[name])
     content = mapping.get("content")
@@ -365,9 +311,12 @@ def _add_mapping(mapping: Mapping[Any, Any], into: Evidence) -> None:
         into.add_text(content)
     elif isinstance(content, (list, tuple)):
         for block in content[:20]:
-            into.add_text(block.get("text") if isinstance(block, Mapping) else get_attribute(block, "text"))
+            into.add_text(_get_field(block, "text"))
     if not into.text:
         into.add_text(repr(dict(list(mapping.items())[:20]))[:HEAD_CHARS])
+
+
+_MESSAGE_FIELDS = tuple("message Message msg error detail error_message errorMessage text stderr stdout".split())
 
 
 def _add_object(thing: object, into: Evidence) -> None:
@@ -377,23 +326,15 @@ def _add_object(thing: object, into: Evidence) -> None:
         flag = get_attribute(thing, "is_error")
     if isinstance(flag, bool) and isinstance(content, (list, tuple)):
         _add_mapping({"isError": flag, "content": content}, into)
-        return
-    if to_integer(get_attribute(thing, "returncode")) is not None:
+    elif to_integer(get_attribute(thing, "returncode")) is not None:
         _add_process_result(thing, into)
         into.add_text(f"exit code {into.exit_code}")
-        return
-    if (
-        to_integer(get_attribute(thing, "status_code")) is not None
-        or to_integer(get_attribute(thing, "status")) is not None
-    ):
+    elif any(to_integer(get_attribute(thing, name)) is not None for name in ("status_code", "status")):
         _add_response(thing, into)
-        return
-    _add_attributes(thing, into)
-    message = get_attribute(thing, "message")
-    if isinstance(message, str):
-        into.add_text(message)
-    if not into.text:
-        try:
-            into.add_text(repr(thing)[:HEAD_CHARS])
-        except Exception:  # noqa: BLE001 - __repr__ of a foreign class
-            into.add_text(type(thing).__name__)
+    else:
+        _add_attributes(thing, into)
+        message = get_attribute(thing, "message")
+        if isinstance(message, str):
+            into.add_text(message)
+        if not into.text:
+            into.add_text(_call_safely(lambda: repr(thing)[:HEAD_CHARS]) or type(thing).__name__)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import islice
 from typing import Any
 
 from mulligan.core.records import digest
@@ -83,7 +84,6 @@ _COMMON_WORDS = frozenset(
     "directory folder exists already does".split()
 )
 
-
 _TOKENS_WITH_DIGITS = frozenset(("uuid", "time", "ip", "hex", "number"))
 """Token types that contain at least one digit."""
 
@@ -119,23 +119,19 @@ def build_template(text: str, arguments: Mapping[str, Any] | None = None) -> str
     names = {str(name).lower() for name in arguments} if arguments else set()
     for value in _collect_values(arguments) if arguments else ():
         # Skip absent values: compiling a pattern for each would cost more than the rest of this function.
-        if _is_absent(value, text):
-            continue
-        text = re.sub(rf"(?<![\w<]){re.escape(value)}(?![\w>])", "<value>", text, flags=re.IGNORECASE)
+        if not _is_absent(value, text):
+            text = re.sub(rf"(?<![\w<]){re.escape(value)}(?![\w>])", "<value>", text, flags=re.IGNORECASE)
 
     def mask(match: re.Match[str]) -> str:
         token_type, token = match.lastgroup or "", match.group()
         before, after = text[max(0, match.start() - 60) : match.start()], text[match.end() : match.end() + 40]
-        if token_type == "code":
-            return token
         if token_type == "quoted":
             quoted_text = token[1:-1]
-            if quoted_text.lower() in names or _is_name(quoted_text, before, after):
-                return quoted_text
-            return "<text>"
+            is_name = quoted_text.lower() in names or _is_name(quoted_text, before, after)
+            return quoted_text if is_name else "<text>"
         if token_type == "number":
             return token if _is_significant_number(token, before, after) else "<n>"
-        return f"<{token_type}>"
+        return token if token_type == "code" else f"<{token_type}>"
 
     masked = compile_regex(token_pattern_for(text), re.IGNORECASE | re.VERBOSE).sub(mask, text)
     masked = compile_regex(r"(?:<(?:value|text|path|id|n|hex)>[\s,;:./\-]{0,3}){2,200}").sub(_merge_masks, masked)
@@ -165,13 +161,9 @@ def _is_name(quoted_text: str, before: str, after: str) -> bool:
 
 
 def _is_significant_number(token: str, before: str, after: str) -> bool:
-    return bool(
-        compile_regex(_CODE_BEFORE).search(before)
-        or (len(token) == 3 and compile_regex(_CODE_AFTER).search(after))
-        or compile_regex(_LIMIT_BEFORE).search(before)
-        or compile_regex(_AND_BEFORE).search(before)
-        or compile_regex(_LIMIT_AFTER).search(after)
-    )
+    is_code = len(token) == 3 and compile_regex(_CODE_AFTER).search(after) is not None
+    is_announced = any(compile_regex(pattern).search(before) for pattern in (_CODE_BEFORE, _LIMIT_BEFORE, _AND_BEFORE))
+    return is_code or is_announced or compile_regex(_LIMIT_AFTER).search(after) is not None
 
 
 def _collect_values(arguments: Mapping[str, Any]) -> list[str]:
@@ -185,9 +177,6 @@ def _collect_values(arguments: Mapping[str, Any]) -> list[str]:
 def _strings(value: Any, depth: int) -> Iterator[str]:
     if isinstance(value, str):
         yield value.strip()
-    elif depth and isinstance(value, Mapping):
-        for inner in list(value.values())[:50]:
-            yield from _strings(inner, depth - 1)
-    elif depth and isinstance(value, (list, tuple)):
-        for inner in value[:50]:
+    elif depth and isinstance(value, (Mapping, list, tuple)):
+        for inner in islice(value.values() if isinstance(value, Mapping) else value, 50):
             yield from _strings(inner, depth - 1)

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 import msgspec
 
 from mulligan.classify.evidence import get_attribute, to_bounded_text, to_integer
-from mulligan.classify.rules.matching import compile_rule_pattern
+from mulligan.classify.rules import compile_rule_pattern
 from mulligan.redaction.regex import compile_regex
 
 MAX_MESSAGE_CHARS = 300
@@ -60,21 +61,12 @@ def strip_control_chars(text: str) -> str:
 def unwrap_text(text: str) -> UnwrappedText:
     """Extract the sentence that describes the error, and the codes around it."""
     text = strip_control_chars(text)
-    codes: list[str] = []
     status: int | None = None
     rpc: int | None = None
-    names = list(_find_class_names(text))
-    is_envelope = bool(
-        compile_regex(
-            r"""^[^{\[]{0,200}[{\[]\s*(?:["']type["']\s*:\s*["']error["']\s*,\s*)?["']error["']\s*:\s*\{"""
-        ).search(text[:400])
-    )
-    match = compile_regex(
-        r"^(?:error: )?(?:an )?error (?:occurred|from \w{1,20})? ?\((\w{3,80})\)(?: when calling|:)"
-    ).search(text)
-    if match:
-        codes.append(match.group(1))
-    is_page = bool(compile_regex(r"<(?:!doctype html|html|head|title|\?xml)\b").search(text[:600]))
+    is_envelope = compile_regex(_ENVELOPE).search(text[:400]) is not None
+    match = compile_regex(_CODE_PREFIX).search(text)
+    codes = [match.group(1)] if match else []
+    is_page = compile_regex(r"<(?:!doctype html|html|head|title|\?xml)\b").search(text[:600]) is not None
     inner = text
     for _ in range(_MAX_UNWRAP_DEPTH):
         key_values = scan_pairs(inner) if "{" in inner or "\\" in inner else []
@@ -98,9 +90,12 @@ def unwrap_text(text: str) -> UnwrappedText:
         inner = page or inner
         if code:
             codes.append(code)
-    return UnwrappedText(
-        extract_sentence(inner), tuple(dict.fromkeys(codes)), status, rpc, tuple(names), is_envelope, is_page
-    )
+    names = tuple(_find_class_names(text))
+    return UnwrappedText(extract_sentence(inner), tuple(dict.fromkeys(codes)), status, rpc, names, is_envelope, is_page)
+
+
+_ENVELOPE = r"""^[^{\[]{0,200}[{\[]\s*(?:["']type["']\s*:\s*["']error["']\s*,\s*)?["']error["']\s*:\s*\{"""
+_CODE_PREFIX = r"^(?:error: )?(?:an )?error (?:occurred|from \w{1,20})? ?\((\w{3,80})\)(?: when calling|:)"
 
 
 def scan_pairs(text: str) -> list[tuple[str, str]]:
@@ -110,14 +105,10 @@ def scan_pairs(text: str) -> list[tuple[str, str]]:
     """
     if '\\"' in text and not compile_regex(r"""["']\w{1,40}["']\s{0,5}:""").search(text):
         text = text.replace('\\"', '"').replace("\\n", "\n")
-    key_values = []
-    for match in compile_regex(_PAIR).finditer(text):
-        key, quoted, bare = match.group(1), match.group(2), match.group(3)
-        value = _unquote(quoted) if quoted is not None else bare
-        key_values.append((key.lower(), value))
-        if len(key_values) >= 200:
-            break
-    return key_values
+    return [
+        (key.lower(), bare if quoted is None else _unquote(quoted))
+        for key, quoted, bare in (match.groups() for match in islice(compile_regex(_PAIR).finditer(text), 200))
+    ]
 
 
 # Unrolled string pattern: each character matches in exactly one way, so there is no backtracking. An atomic group would
@@ -146,42 +137,35 @@ def _to_number(value: str) -> int | None:
     return int(value) if value.lstrip("-").isdigit() and len(value) < 8 and value.isascii() else None
 
 
+_NO_CODES = frozenset("error none null true false failed failure text string object".split())
+
+
 def _is_code(value: str) -> bool:
-    return (
-        bool(compile_regex(r"[\w.:#-]{3,80}").fullmatch(value))
-        and not value.isdigit()
-        and value.lower() not in _NO_CODES
-    )
-
-
-_NO_CODES = frozenset({"error", "none", "null", "true", "false", "failed", "failure", "text", "string", "object"})
+    is_word = compile_regex(r"[\w.:#-]{3,80}").fullmatch(value) and not value.isdigit()
+    return bool(is_word) and value.lower() not in _NO_CODES
 
 
 def _choose_message(key_values: list[tuple[str, str]]) -> str:
     """Return the most informative value: of the first key group with a match, the first value that contains a space."""
     for group in (_MESSAGES, _MORE_MESSAGES):
         candidates = [
-            (group.index(key), value)
+            (" " not in value.strip(), group.index(key), value)
             for key, value in key_values
             if key in group and len(value) > 3 and not _to_number(value)
         ]
-        for _, value in sorted(candidates, key=lambda candidate: (" " not in candidate[1].strip(), candidate[0])):
-            return value
+        if candidates:
+            return min(candidates, key=lambda candidate: candidate[:2])[-1]
     return ""
 
 
 def _read_page(text: str) -> tuple[str, str]:
     """Return the text of an error page: XML's own message, else its title or first heading."""
-    page_text = code = ""
-    for tag in ("message", "faultstring", "errormessage", "h1", "title", "h2", "p"):
-        match = compile_regex(rf"<(?:\w{{1,20}}:)?{tag}(?:\s[^<>]{{0,200}})?>([^<]{{1,300}})<").search(text)
-        if match and match.group(1).strip():
-            page_text = match.group(1).strip()
-            break
-    match = compile_regex(r"<(?:\w{1,20}:)?(?:error)?code>([^<]{1,80})<").search(text)
-    if match:
-        code = match.group(1).strip()
-    return page_text, code
+    tags = ("message", "faultstring", "errormessage", "h1", "title", "h2", "p")
+    pattern = r"<(?:\w{1,20}:)?%s(?:\s[^<>]{0,200})?>([^<]{1,300})<"
+    matches = (compile_regex(pattern % tag).search(text) for tag in tags)
+    page_text = next((match[1].strip() for match in matches if match and match[1].strip()), "")
+    code = compile_regex(r"<(?:\w{1,20}:)?(?:error)?code>([^<]{1,80})<").search(text)
+    return page_text, code[1].strip() if code else ""
 
 
 _CLASS = (
@@ -255,13 +239,6 @@ def tidy_line(line: str) -> str:
 # Frames of program output
 
 
-class UnframedOutput(msgspec.Struct, frozen=True):
-    """A program's output without its frame, and the exit code from the frame."""
-
-    output: str
-    exit_code: int | None
-
-
 _EXIT_CODE_PATTERN = (
     r"^\[?(?:error: )?(?:the )?(?:command |process |script |program )?(?:(?:failed|completed|finished|exited|ended|"
     r"terminated) with )?(?:non-zero )?exit[ _](?:code|status)(?: is| was)?\s?[:=]?\s?(-?\d{1,5})\b|"
@@ -279,8 +256,8 @@ _FRAME_LINE_PATTERN = (
 _FRAME_MARKS = ("wall time:", "exit code:", "[command finished", "[the command completed", "[python interpreter")
 
 
-def strip_frame(text: str) -> UnframedOutput:
-    """Remove the frame from the output. Return the text unchanged if it has none."""
+def strip_frame(text: str) -> tuple[str, int | None]:
+    """Return the output of a program without its frame, and the exit code from the frame."""
     ends = f"{text[:400]}\n{text[-400:]}" if len(text) > 800 else text
     match = compile_rule_pattern(_EXIT_CODE_PATTERN).search(ends)
     exit_code = next((int(group) for group in match.groups() if group), None) if match else None
@@ -288,7 +265,7 @@ def strip_frame(text: str) -> UnframedOutput:
     if exit_code is not None and any(mark in lower for mark in _FRAME_MARKS):
         text = compile_rule_pattern(_FRAME_LINE_PATTERN).sub("", text)
         text = compile_rule_pattern(r"\A\s{0,20}(?:Output:[ \n])").sub("", text).strip()
-    return UnframedOutput(text, exit_code)
+    return text, exit_code
 
 
 _SHELL_TOOL_PATTERN = (
@@ -318,7 +295,6 @@ ERROR_OPENING_PATTERN = (
     r"unknown (?:tool|action|function)\b|(?:tool|command|request|execution) (?:call )?(?:failed|"
     r"errored)\b|mcp error -32\d{3})"
 )
-_OBJECT_OPENING_PATTERN = r"\A\s{0,20}\{"
 
 
 def is_error_result(result: object, is_error: bool | None = None) -> bool:
@@ -337,9 +313,7 @@ def _is_error_result(result: object) -> bool:
     if isinstance(result, Mapping):
         return _is_error_mapping(result)
     flag = get_attribute(result, "isError")
-    if not isinstance(flag, bool):
-        flag = get_attribute(result, "is_error")
-    if flag is True:
+    if (flag if isinstance(flag, bool) else get_attribute(result, "is_error")) is True:
         return True
     code = to_integer(get_attribute(result, "returncode"))
     if code is not None:
@@ -347,20 +321,18 @@ def _is_error_result(result: object) -> bool:
     status = to_integer(get_attribute(result, "status_code"))
     if status is not None and get_attribute(result, "headers") is not None:
         return status >= 400
-    content = get_attribute(result, "content")
-    return _is_error_content(content) if isinstance(content, (list, tuple)) else False
+    return _is_error_content(get_attribute(result, "content"))
 
 
 def _is_error_mapping(result: Mapping[Any, Any]) -> bool:
     if result.get("isError") is True or result.get("is_error") is True:
         return True
-    if isinstance(result.get("content"), (list, tuple)) and _is_error_content(result["content"]):
-        return True
-    code = to_integer(result.get("returncode", result.get("exit_code")))
-    if code is not None and code != 0:
-        return True
     error = result.get("error")
-    if error and not isinstance(error, bool):
+    if (
+        _is_error_content(result.get("content"))
+        or to_integer(result.get("returncode", result.get("exit_code")))
+        or (error and not isinstance(error, bool))
+    ):
         return True
     if result.get("errors") and result.get("data", result) is None:
         return True  # GraphQL: errors beside data are warnings, errors instead of data are not
@@ -369,14 +341,16 @@ def _is_error_mapping(result: Mapping[Any, Any]) -> bool:
 
 
 def _is_error_content(blocks: Any) -> bool:
-    texts = [block.get("text") if isinstance(block, Mapping) else get_attribute(block, "text") for block in blocks[:1]]
-    return any(isinstance(text, str) and _is_error_text(to_bounded_text(text)) for text in texts)
+    if not isinstance(blocks, (list, tuple)) or not blocks:
+        return False
+    text = blocks[0].get("text") if isinstance(blocks[0], Mapping) else get_attribute(blocks[0], "text")
+    return isinstance(text, str) and _is_error_text(to_bounded_text(text))
 
 
 def _is_error_text(text: str) -> bool:
     if compile_rule_pattern(ERROR_OPENING_PATTERN).match(text):
         return True
-    if not compile_rule_pattern(_OBJECT_OPENING_PATTERN).match(text):
+    if not text.lstrip().startswith("{"):
         return False
     import json  # lazy: needed for text that looks like an object only
 

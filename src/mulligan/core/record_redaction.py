@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Any, TypeVar
 
@@ -44,13 +44,9 @@ class RecordRedactor:
         self._harmless_name_sets: set[tuple[str, ...]] = set()
         """Field name combinations in which no name requires redaction."""
 
-    def has_secret(self, text: str) -> bool:
-        """Return whether redaction would change a text."""
-        return self._redactor.text(text) != text
-
     def redact_session_id(self, id: str) -> str:
         """Return the session id, or its hash if the id contains a secret or personal data."""
-        if not self.has_secret(id):
+        if self._redactor.text(id) == id:
             return id
         import hashlib  # lazy: rarely needed
 
@@ -83,35 +79,27 @@ class RecordRedactor:
                 template.safe_positional_count = next(hides, len(template.positional_names))
         return template
 
-    def redact_successes(self, batch: Sequence[SuccessRecord]) -> tuple[dict[int, Step], dict[int, Run]]:
-        """Redact successful calls. Return, by index, the steps that changed and the runs of standalone calls.
-
-        `build_steps` builds all other steps.
-        """
+    def redact_successes(self, batch: Sequence[SuccessRecord]) -> Iterator[tuple[Step, Run | None]]:
+        """Yield the redacted step of each successful call, and the run of a standalone one."""
         for template in {success.template for success in batch}:
             self.prepare_template(template)
-        steps: dict[int, Step] = {}
-        for index in self._find_changed(batch, self._collect_success_texts):
-            success = batch[index]
-            redacted_values = self._redactor.record(
-                to_plain_data(success.arguments), to_plain_data(restore_value(success.result))
-            )
-            steps[index] = success.to_step(success.template.stored_name, *redacted_values)
-        runs: dict[int, Run] = {}
+        changed_indexes = set(self._find_changed(batch, self._collect_success_texts))
         unchanged_runs: dict[int, bool] = {}
         for index, success in enumerate(batch):
-            standalone_run = success.standalone_run
-            if standalone_run is None:
-                continue
-            # Redact the shared run once: if it is unchanged, the run of each call is unchanged too.
-            is_unchanged = unchanged_runs.get(id(standalone_run))
-            if is_unchanged is None:
-                is_unchanged = unchanged_runs[id(standalone_run)] = (
-                    self.redact_run(standalone_run.run) is standalone_run.run
-                )
-            run = success.to_run(standalone_run.run)
-            runs[index] = run if is_unchanged and _id(run.id) is run.id else self.redact_run(run)
-        return steps, runs
+            arguments, result = success.arguments, success.result
+            if index in changed_indexes:
+                result = to_plain_data(restore_value(result))
+                arguments, result = self._redactor.record(to_plain_data(arguments), result)
+            run = None
+            if success.standalone_run is not None:
+                shared_run = success.standalone_run.run
+                # Redact the shared run once: if it is unchanged, the run of each call is unchanged too.
+                if id(shared_run) not in unchanged_runs:
+                    unchanged_runs[id(shared_run)] = self.redact_run(shared_run) is shared_run
+                run = success.to_run(shared_run)
+                if not unchanged_runs[id(shared_run)] or _id(run.id) is not run.id:
+                    run = self.redact_run(run)
+            yield success.to_step(success.template.stored_name, arguments, result), run
 
     def _find_changed(
         self, records: Sequence[AnyRecord], collect_texts: Callable[[AnyRecord, list[str]], bool]
@@ -199,7 +187,7 @@ class RecordRedactor:
             return run  # the common case
         public_names = _public_names(run.metadata, redactor, "model")
         context, metadata, *redacted_names = redactor.record(
-            _optional_text(run.context), _fields(run.metadata), *public_names.values()
+            None if run.context is None else _text(run.context), _fields(run.metadata), *public_names.values()
         )
         return msgspec.structs.replace(
             run,
@@ -230,7 +218,9 @@ class RecordRedactor:
         )
 
     def _are_harmless(self, *names: Any) -> bool:
-        return all(name is None or _is_harmless_name(name, self._redactor) for name in names)
+        return all(
+            name is None or (type(name) is str and _redact_cached(name, self._redactor) == name) for name in names
+        )
 
     def redact_steps(self, batch: Sequence[Step]) -> list[Step]:
         """Redact many steps. Most need none."""
@@ -308,6 +298,13 @@ class RecordRedactor:
                 fingerprint=_id(failure.fingerprint),
                 recoverable=bool(failure.recoverable),
             )
+        stop = step.stop
+        if stop is not None:
+            stop = RecoveryStop(
+                reason=redactor.text(stop.reason),
+                suggestions=_with_all_values(suggestions, suggestion_values, redactor),
+                spiral=redactor.text(stop.spiral),
+            )
         step = msgspec.structs.replace(
             step,
             run=_id(step.run),
@@ -318,48 +315,23 @@ class RecordRedactor:
             metadata=_with_names(metadata, metadata_names, names),
             failure=failure,
             recovery=_with_values(step.recovery, recovery_values, redactor),
-            stop=_redact_stop(step.stop, suggestion_values, redactor),
+            stop=stop,
             key=_maybe_name(step.key, redactor),
-            links=tuple(
-                _with_values(link, values, redactor) or link
-                for link, values in zip(step.links, link_values, strict=True)
-            ),
+            links=_with_all_values(step.links, link_values, redactor),
         )
         return step, _with_values(next, next_values, redactor)
 
 
-def build_steps(successes: Iterable[SuccessRecord]) -> list[Step]:
-    """Build the steps of calls that need no redaction. Positional arguments are faster than keywords here."""
-    return [
-        Step(
-            success.run, success.seq, success.seq, 1, success.parent,
-            success.template.type, success.template.stored_name, success.template.server,
-            success.arguments, "success", success.result, int(success.started_at * 1000), success.duration_seconds,
-            None, None, None, success.tokens, key=success.template.key,
-        )
-        for success in successes
-    ]  # fmt: skip
-
-
-def _redact_stop(
-    stop: RecoveryStop | None, values: list[list[dict[str, Any]]], redactor: Redactor
-) -> RecoveryStop | None:
-    if stop is None:
-        return None
-    suggestions = tuple(
-        _with_values(suggestion, redacted_values, redactor) or suggestion
-        for suggestion, redacted_values in zip(stop.suggestions, values, strict=True)
-    )
-    return RecoveryStop(reason=redactor.text(stop.reason), suggestions=suggestions, spiral=redactor.text(stop.spiral))
+def _with_all_values(
+    records: Sequence[ChangesRecord], values: Sequence[list[dict[str, Any]]], redactor: Redactor
+) -> tuple[ChangesRecord, ...]:
+    pairs = zip(records, values, strict=True)
+    return tuple(_with_values(record, redacted_values, redactor) or record for record, redacted_values in pairs)
 
 
 def _text(value: Any) -> str:
     value = to_plain_data(value)
     return value if isinstance(value, str) else "" if value is None else encode(value).decode()
-
-
-def _optional_text(value: Any) -> str | None:
-    return None if value is None else _text(value)
 
 
 def _fields(value: Any) -> dict[str, Any] | None:
@@ -386,10 +358,6 @@ def _seconds(value: Any) -> float | None:
 def _name(name: Any, redactor: Redactor) -> str:
     """Return a name in a form that may be stored. Names may come from models or untrusted servers."""
     return _redact_cached(name, redactor) if type(name) is str else _redact_cached(_text(name), redactor)
-
-
-def _is_harmless_name(name: Any, redactor: Redactor) -> bool:
-    return type(name) is str and _redact_cached(name, redactor) == name
 
 
 def _maybe_name(name: Any, redactor: Redactor) -> str | None:

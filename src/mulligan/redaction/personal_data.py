@@ -24,7 +24,6 @@ _IBAN = """AD24 AE23 AL28 AT20 AZ28 BA20 BE16 BG22 BH22 BR29 BY28 CH21 CR22 CY28
     SK24 SM27 ST25 SV28 TL23 TN24 TR26 UA29 VA22 VG24 XK20"""
 _IBAN_LENGTHS = {country_length[:2]: int(country_length[2:]) for country_length in _IBAN.split()}
 
-
 _DOMAIN = LazyRegex(r"(?:[A-Za-z0-9-]{1,63}+\.){1,6}?([A-Za-z]{2,24}+)(?![\w-]|\.\w)")
 _LOCAL = LazyRegex(r"[\w.+%'-]{1,64}+")
 # Digits with typical punctuation between them, and an optional final letter.
@@ -50,7 +49,6 @@ _CAPITALS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 NUMBER_MARKS = _translation_table(" ", {"0": "0123456789.+/-", "A": _CAPITALS, "x": f"{_CAPITALS.lower()}_$#%"})
 LETTER_MARKS = _translation_table("x", {"0": "0123456789", "A": _CAPITALS, " ": " "})
 
-
 _MAX_UNSPLIT_CHARS = 160
 """Shorter texts are searched as a whole, which is as fast as in parts."""
 
@@ -69,10 +67,10 @@ def find_lettered(text: str, raw: bytes, findings: list[tuple[str, int, int]]) -
     if len(text) < _MAX_UNSPLIT_CHARS:
         if _LETTERED.search(text) is None:  # fast path
             return
-        spelt = ""
+        marked_text = ""
     else:
-        spelt = raw.translate(LETTER_MARKS).decode()
-    for first, last in _find_stretches(spelt, "A00", "A 00"):
+        marked_text = raw.translate(LETTER_MARKS).decode()
+    for first, last in _find_stretches(marked_text, "A00", "A 00"):
         for hit in _LETTERED.finditer(text, first, last):
             start = hit.start()
             for kind, length in _match_lettered_forms(hit[0]):
@@ -113,7 +111,7 @@ def _classify_number(number: str, text: str, start: int) -> str:
     if number[0] == "+":
         return "phone" if 8 <= sum(c.isdigit() for c in number) <= 15 else ""
     if number[-1].isalpha():
-        return _classify_spanish_or_finnish(number)
+        return "national_id" if _is_spanish_or_finnish(number) else ""
     is_bare = number.isdigit()
     if not is_bare or len(number) > 10:
         if kind := _classify_by_check_digits(number):
@@ -141,31 +139,21 @@ _ENDINGS = frozenset(word[-2:] for word in _LAST)
 """Last two letters of these words, as a fast check."""
 
 
-_LETTERS_REGEX = LazyRegex(r"[a-z]+")
-
-
 def _is_announced(number: str, text: str, start: int) -> bool:
     before = text[max(0, start - 40) : start].lower()
     last = before.rstrip(" \t\n:=#\"'.,;()[]{}<>*/|_-+0123456789")
     if last[-2:] not in _ENDINGS or not last.endswith(_LAST):
         return False
-    preceding_words = _LETTERS_REGEX.findall(before)[-3:]
+    preceding_words = re.findall("[a-z]+", before)[-3:]
     if not preceding_words or (number[3:4] == "-" and _SHAPES.get(tuple(map(len, number.split("-")))) is _is_ssn):
         return False  # the format of a social security number, but invalid: an example
-    while (
-        len(preceding_words) > 1
-        and preceding_words[-1] in _NUMBER_WORDS
-        and preceding_words[-2] not in _QUALIFYING_WORDS
-    ):
-        preceding_words.pop()
+    words = ["", *preceding_words]
+    while len(words) > 2 and words[-1] in _NUMBER_WORDS and words[-2] not in _QUALIFYING_WORDS:
+        words.pop()
     has_announcing_word = (
-        preceding_words[-1] in _ANNOUNCING_WORDS
-        or preceding_words[-2:] == ["bank", "account"]
-        or (
-            len(preceding_words) > 1
-            and preceding_words[-1] in _NUMBER_WORDS
-            and preceding_words[-2] in _QUALIFYING_WORDS
-        )
+        words[-1] in _ANNOUNCING_WORDS
+        or words[-2:] == ["bank", "account"]
+        or (words[-1] in _NUMBER_WORDS and words[-2] in _QUALIFYING_WORDS)
     )
     return has_announcing_word and (7 if number[0].isdigit() else 5) <= sum(c.isdigit() for c in number) <= 19
 
@@ -191,23 +179,20 @@ def _is_part_of_url(text: str, start: int) -> bool:
 
 def _classify_by_check_digits(number: str) -> str:
     """Return the kind of a number by its check digits and punctuation, or an empty string."""
-    if number.isdigit():
-        if len(number) == 11:
-            return "national_id" if _is_pesel(number) else ""
-        return "card" if 14 <= len(number) <= 19 and len(set(number)) > 1 and _is_card(number) else ""
-    marks = {c for c in number if not c.isdigit()}
+    digits, marks = re.sub(r"\D", "", number), set(re.sub(r"\d", "", number))
+    groups = tuple(map(len, re.split(r"\D", number)))
+    if not marks and len(number) == 11:
+        return "national_id" if _is_pesel(number) else ""
     if len(marks) > 1:
-        if "." in marks and number.count(".") == 2 and re.fullmatch(r"\d{3}\.\d{3}\.\d{3}-\d\d", number):
-            return "national_id" if _is_cpf(re.sub(r"\D", "", number)) else ""
-        return ""
-    groups = [len(group) for group in re.split(r"\D", number)]
-    digits = re.sub(r"\D", "", number)
+        is_cpf = re.fullmatch(r"\d{3}\.\d{3}\.\d{3}-\d\d", number) and _is_cpf(digits)
+        return "national_id" if is_cpf else ""
     if len(set(digits)) < 2:
         return ""
-    if groups in ([4, 4, 4, 4], [4, 6, 5], [4, 6, 4]) and marks <= {" ", "-"} and _is_card(digits):
+    is_card_shape = not marks or (groups in ((4, 4, 4, 4), (4, 6, 5), (4, 6, 4)) and marks <= {" ", "-"})
+    if is_card_shape and _is_card(digits):
         return "card"
-    check = _SHAPES.get(tuple(groups))
-    return "national_id" if check and check(digits, marks.pop()) else ""
+    check = _SHAPES.get(groups)
+    return "national_id" if check and check(digits, *marks) else ""
 
 
 def _weighted_sum(digits: str, weights: str) -> int:
@@ -222,15 +207,18 @@ def _passes_luhn(digits: str) -> bool:
     return (sum(raw[::-2]) + sum(raw[-2::-2].translate(_DOUBLED)) - 48 * len(raw)) % 10 == 0
 
 
+_CARD_PREFIXES = {
+    14: LazyRegex("3[0689]"),
+    15: LazyRegex("3[47]"),
+    16: LazyRegex("[456]|35|222[1-9]|22[3-9]|2[3-6]|27[01]|2720"),
+    19: LazyRegex("[46]"),
+}
+"""First digits of cards, by length."""
+
+
 def _is_card(digits: str) -> bool:
-    size, two = len(digits), digits[:2]
-    has_card_prefix = (
-        (size == 16 and (digits[0] in "456" or two == "35" or "2221" <= digits[:4] <= "2720"))
-        or (size == 15 and two in ("34", "37"))
-        or (size == 14 and two in ("30", "36", "38", "39"))
-        or (size == 19 and digits[0] in "46")
-    )
-    return has_card_prefix and _passes_luhn(digits)
+    prefix = _CARD_PREFIXES.get(len(digits))
+    return prefix is not None and prefix.match(digits) is not None and _passes_luhn(digits)
 
 
 def _is_ssn(digits: str, mark: str) -> bool:
@@ -242,20 +230,20 @@ def _is_ssn(digits: str, mark: str) -> bool:
     return area not in ("000", "666")
 
 
+def _has_date(digits: str, century_months: int = 100) -> bool:
+    """Return whether digits begin with a birth date: year, month and day. Some numbers add the century to the month."""
+    return 1 <= int(digits[2:4]) % century_months <= 12 and 1 <= int(digits[4:6]) <= 31
+
+
 def _is_pesel(digits: str) -> bool:
-    month, day = int(digits[2:4]) % 20, int(digits[4:6])
-    return 1 <= month <= 12 and 1 <= day <= 31 and (_weighted_sum(digits, "13791379131")) % 10 == 0
-
-
-def _is_nhs(digits: str, mark: str) -> bool:
-    return mark in " -" and _weighted_sum(digits, "a987654321") % 11 == 0
+    return _has_date(digits, 20) and _weighted_sum(digits, "13791379131") % 10 == 0
 
 
 def _is_aadhaar(digits: str, mark: str) -> bool:
     if mark not in " -:" or digits[0] in "01":
         return False
     check = 0
-    for index, digit in enumerate(map(int, reversed(digits))):  # the algorithm of Verhoeff
+    for index, digit in enumerate(map(int, reversed(digits))):  # Verhoeff algorithm
         for _ in range(index % 8):
             digit = (1, 5, 7, 6, 2, 8, 3, 0, 9, 4)[digit]
         if check < 5:
@@ -273,47 +261,42 @@ def _is_cpf(digits: str) -> bool:
 
 def _is_nine_digit_id(digits: str, mark: str) -> bool:
     """Return whether three groups of three digits are a valid Canadian or Australian number."""
-    tax = _weighted_sum(digits, "1437586" + "9a") % 11 == 0
+    tax = _weighted_sum(digits, "14375869a") % 11 == 0
     company = (10 - _weighted_sum(digits[:8], "87654321") % 10) % 10 == int(digits[8])
     return mark in " -" and (_passes_luhn(digits) or tax or company)
 
 
-def _is_abn(digits: str, mark: str) -> bool:
-    return mark == " " and (_weighted_sum(digits, "a13579bdfhj") - 10) % 89 == 0
-
-
 def _is_birth_number(digits: str, mark: str) -> bool:
     """Return whether the digits are a birth date and a serial number: Sweden with ten digits, Korea with thirteen."""
-    month, day = int(digits[2:4]), int(digits[4:6])
-    return (
-        mark == "-"
-        and 1 <= month <= 12
-        and 1 <= day <= 31
-        and (_passes_luhn(digits) if len(digits) == 10 else digits[6] in "123456789")
-    )
+    is_valid = _passes_luhn(digits) if len(digits) == 10 else digits[6] != "0"
+    return mark == "-" and _has_date(digits) and is_valid
 
 
 _SHAPES: dict[tuple[int, ...], Callable[[str, str], bool]] = {
     (3, 2, 4): _is_ssn,
-    (3, 3, 4): _is_nhs,
+    # United Kingdom: NHS number
+    (3, 3, 4): lambda digits, mark: mark in " -" and _weighted_sum(digits, "a987654321") % 11 == 0,
     (4, 4, 4): _is_aadhaar,
     (3, 3, 3): _is_nine_digit_id,
-    (2, 3, 3, 3): _is_abn,
+    # Australia: business number (ABN)
+    (2, 3, 3, 3): lambda digits, mark: mark == " " and (_weighted_sum(digits, "a13579bdfhj") - 10) % 89 == 0,
     (6, 4): _is_birth_number,
     (6, 7): _is_birth_number,
 }
-
+"""Checks of national numbers by the lengths of their groups. They get the digits and the mark between groups."""
 
 _SPANISH_LETTERS = "TRWAGMYFPDXBNJZSQVHLCKE"
+_FINNISH_LETTERS = "0123456789ABCDEFHJKLMNPRSTUVWXY"
+_SINGAPORE_LETTERS = {"S": "JZIHGFEDCBA", "T": "GFEDCBAJZIH", "F": "XWUTRQPNMLK", "G": "RQPNMLKXWUT"}
 
 
-def _classify_spanish_or_finnish(number: str) -> str:
+def _is_spanish_or_finnish(number: str) -> bool:
     if re.fullmatch(r"\d{8}-?[A-Z]", number):
-        return "national_id" if number[-1] == _SPANISH_LETTERS[int(number[:8]) % 23] else ""
+        return number[-1] == _SPANISH_LETTERS[int(number[:8]) % 23]
     if re.fullmatch(r"\d{6}[-+]\d{3}[A-Z]", number):
-        check = "0123456789ABCDEFHJKLMNPRSTUVWXY"[int(number[:6] + number[7:10]) % 31]
-        return "national_id" if number[-1] == check and 1 <= int(number[2:4]) <= 12 else ""
-    return ""
+        check = _FINNISH_LETTERS[int(number[:6] + number[7:10]) % 31]
+        return number[-1] == check and 1 <= int(number[2:4]) <= 12
+    return False
 
 
 def _is_nie(number: str) -> bool:
@@ -321,8 +304,7 @@ def _is_nie(number: str) -> bool:
 
 
 def _is_nric(number: str) -> bool:
-    letters = {"S": "JZIHGFEDCBA", "T": "GFEDCBAJZIH", "F": "XWUTRQPNMLK", "G": "RQPNMLKXWUT"}[number[0]]
-    return letters[_weighted_sum(number[1:8], "2765432") % 11] == number[8]
+    return _SINGAPORE_LETTERS[number[0]][_weighted_sum(number[1:8], "2765432") % 11] == number[8]
 
 
 _FORMS: tuple[tuple[LazyRegex, Callable[[str], bool]], ...] = (

@@ -31,9 +31,8 @@ def truncate_text(text: str, head: int = _HEAD, tail: int = _TAIL) -> str:
         return text
     head_chars = head - 48  # reserve space for the note, so that the result is never cut again
     first, last = text[:head_chars], text[len(text) - tail :]
-    first = first[
-        : max(first.rfind(" ", head_chars - _WORD), first.rfind("\n", head_chars - _WORD), head_chars - _WORD)
-    ]
+    shortest = head_chars - _WORD
+    first = first[: max(first.rfind(" ", shortest), first.rfind("\n", shortest), shortest)]
     spaces = [position for position in (last.find(" ", 0, _WORD), last.find("\n", 0, _WORD)) if position >= 0]
     last = last[min(spaces, default=_WORD) :]
     return f"{first} [... {len(text) - len(first) - len(last)} characters cut ...] {last.lstrip()}"
@@ -173,14 +172,12 @@ def _bounded_integer(value: int) -> Any:
 
 def _key(key: Any) -> str:
     kind = type(key)
-    if kind is str:
-        text = key
+    if str in kind.__mro__:
+        text = str.__str__(key)
     elif kind is bool or key is None:
         text = {True: "true", False: "false", None: "null"}[key]
     elif kind is int or kind is float:
         text = str(_bounded_integer(key) if kind is int else key)
-    elif str in kind.__mro__:
-        text = str.__str__(key)
     else:
         text = str(to_plain_data(key, depth=2, items=8)) if kind is tuple else f"${_name(kind)}"
     return escape_surrogates(text if len(text) <= 200 else text[:200] + "...")
@@ -207,10 +204,8 @@ def _stored_field(value: Any, kind: type, name: str) -> Any:
     except AttributeError:
         pass
     slot = _class_attribute(kind, name)
-    if type(slot) is not types.MemberDescriptorType:
-        return _ABSENT
     try:
-        return slot.__get__(value)
+        return slot.__get__(value) if type(slot) is types.MemberDescriptorType else _ABSENT
     except AttributeError:
         return _ABSENT
 
@@ -268,12 +263,10 @@ def _describe_array(value: Any, bases: tuple[type, ...]) -> Any:
     home = type.__dict__["__module__"].__get__(bases[0])
     if type(home) is not str or home.partition(".")[0] not in _ARRAYS:
         return None
-    shape = getattr(value, "shape", None)
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if isinstance(shape, tuple) and shape:
         described = {"$type": _name(bases[0]), "shape": [int(size) for size in shape[:16]]}
-        if (dtype := getattr(value, "dtype", None)) is not None:
-            described["dtype"] = str(dtype)[:40]
-        return described
+        return described if dtype is None else described | {"dtype": str(dtype)[:40]}
     item = getattr(value, "item", None)
     scalar = item() if callable(item) else None
     return scalar if type(scalar) in _FLAT else None

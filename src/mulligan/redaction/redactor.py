@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import functools
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NoReturn
+from itertools import accumulate
+from typing import Any, Literal
 
+from mulligan.redaction import personal_data, secret_contexts, secret_formats
 from mulligan.redaction.plain_data import escape_surrogates, truncate_text
 from mulligan.redaction.regex import LazyRegex, compile_user_pattern
-from mulligan.redaction.search import SensitiveSpan, find_in_texts, find_sensitive
-from mulligan.redaction.secret_hints import NUMERIC_KINDS, secret_kind, word_set
+from mulligan.redaction.secret_hints import BARRIER, NUMERIC_KINDS, secret_kind, word_set
 from mulligan.redaction.text_sanitizer import MAX_QUOTED_CHARS, sanitize
+
+SensitiveSpan = tuple[str, int, int]
+"""Kind, start and end of a sensitive span in a text."""
+
+MAX_JOINED_CHARS = 8_000
+"""Characters of texts that are searched together."""
+_SEPARATOR = f"\n{BARRIER} \n"
 
 _PLACEHOLDER = LazyRegex(r"\[redacted [a-z0-9_]{1,40}\]|\[(?:str \d{1,9} chars|int|float)(?: #[0-9a-f]{12})?\]")
 _PLACEHOLDER_SPLIT = LazyRegex(rf"({_PLACEHOLDER.pattern})")
@@ -39,22 +48,6 @@ class Redactor:
     only secrets are redacted: for a model, which may need an address or an account number.
     """
 
-    __slots__ = tuple(
-        "level _names _unredacted_arguments _patterns _allowed _key _personal _base _known_secrets".split()
-    )
-
-    level: Literal["local", "shared"]
-    _names: frozenset[str]
-    _unredacted_arguments: frozenset[str]
-    _patterns: tuple[tuple[str, re.Pattern[str]], ...]
-    _allowed: tuple[re.Pattern[str], ...]
-    _key: bytes
-    _personal: bool
-    _base: Redactor
-    """The redactor without record secrets, as the cache key for argument names."""
-    _known_secrets: dict[str, str]
-    """Values that are redacted everywhere, with their kind."""
-
     def __init__(
         self,
         *,
@@ -68,25 +61,22 @@ class Redactor:
     ) -> None:
         if level not in ("local", "shared"):
             raise ValueError(f'level must be "local" or "shared", got {level!r}.')
-        folded_names = [_fold_name(name) for name in names]
-        finders = [(_label(name), compile_user_pattern(_assignment(name))) for name in folded_names if name]
-        finders += [("pattern", compile_user_pattern(pattern)) for pattern in patterns]
-        fields: dict[str, Any] = {
-            "level": level,
-            "_names": frozenset(folded_names),
-            "_unredacted_arguments": frozenset(unredacted_arguments),
-            "_patterns": tuple(finders),
-            "_allowed": tuple(compile_user_pattern(pattern) for pattern in allowed),
-            "_key": key,
-            "_personal": personal,
-            "_base": self,
-            "_known_secrets": {},
-        }
-        for field, value in fields.items():
-            object.__setattr__(self, field, value)
+        self._level = level
+        self._names = dict.fromkeys(map(_fold_name, names))
+        self._unredacted_arguments = frozenset(unredacted_arguments)
+        self._patterns = [(_label(name), compile_user_pattern(_assignment(name))) for name in self._names if name]
+        self._patterns += [("pattern", compile_user_pattern(pattern)) for pattern in patterns]
+        self._allowed = [compile_user_pattern(pattern) for pattern in allowed]
+        self._key = key
+        self._personal = personal
+        self._base = self
+        """The redactor without record secrets, as the cache key for argument names."""
+        self._known_secrets: dict[str, str] = {}
+        """Values that are redacted everywhere, with their kind."""
 
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"A Redactor is immutable. Create another one to set {name!r}.")
+    @property
+    def level(self) -> Literal["local", "shared"]:
+        return self._level
 
     def with_secrets_from(self, *parts: Any) -> Redactor:
         """Return a copy of the redactor that also redacts all secrets found in these parts of a record."""
@@ -94,8 +84,7 @@ class Redactor:
         if not secrets:
             return self
         other = Redactor.__new__(Redactor)
-        for field in self.__slots__:
-            object.__setattr__(other, field, secrets if field == "_known_secrets" else getattr(self, field))
+        other.__dict__.update(self.__dict__, _known_secrets=secrets)
         return other
 
     def findings(self, text: str) -> list[SensitiveSpan]:
@@ -196,26 +185,22 @@ class Redactor:
 
     def _redact_parts(self, parts: tuple[Any, ...], secrets: _RecordSecrets) -> tuple[Any, ...]:
         for _ in range(4):
-            if not secrets.values and self.level == "local":
+            if not secrets.values and self._level == "local":
                 return self._copy_parts(parts, secrets)
             secrets.prepare()
             parts = self._copy_parts(parts, secrets)
             # Repeat if a removed value may have hidden the name of another secret or touched it, but not after very
             # many findings.
-            if (
-                not secrets.spread
-                and not 0 < sum(len(spans) for _, spans in secrets.texts.values()) <= MAX_REPEATED_FINDINGS
-            ):
+            findings_count = sum(len(spans) for _, spans in secrets.texts.values())
+            if not secrets.spread and not 0 < findings_count <= MAX_REPEATED_FINDINGS:
                 break
             secrets = self._collect_secrets(parts)
         return parts
 
     def _copy_parts(self, parts: tuple[Any, ...], secrets: _RecordSecrets) -> tuple[Any, ...]:
-        should_show_values = self.level == "local"
+        is_local = self._level == "local"
         return tuple(
-            self._redact_in_text(part, secrets)
-            if type(part) is str
-            else self._copy(part, "", should_show_values, secrets)
+            self._redact_in_text(part, secrets) if type(part) is str else self._copy(part, "", is_local, secrets)
             for part in parts
         )
 
@@ -259,25 +244,18 @@ class Redactor:
                 safe_name = self._redact_name(key, secrets)
                 while safe_name in copy:  # two secrets may have the same placeholder
                     safe_name += "'"
-                copy[safe_name] = self._copy(
-                    inner,
-                    name or self.secret_kind_of_name(key),
-                    should_show_values or key in self._unredacted_arguments,
-                    secrets,
-                )
+                is_shown = should_show_values or key in self._unredacted_arguments
+                copy[safe_name] = self._copy(inner, name or self.secret_kind_of_name(key), is_shown, secrets)
             return copy
         if isinstance(value, (list, tuple)):
             return [self._copy(inner, name, should_show_values, secrets) for inner in value]
         if self._is_secret_by_name(value, name):
-            return f"[redacted {name}]" if self.level == "local" else self._shape(value)
+            return f"[redacted {name}]" if self._level == "local" else self._shape(value)
         if value is None or type(value) is bool:
             return value
         if type(value) is str:
-            return (
-                self._redact_in_text(value, secrets)
-                if should_show_values or _PLACEHOLDER.fullmatch(value)
-                else self._shape(value)
-            )
+            is_shown = should_show_values or _PLACEHOLDER.fullmatch(value) is not None
+            return self._redact_in_text(value, secrets) if is_shown else self._shape(value)
         if not should_show_values:
             return self._shape(value)
         return secrets.remove_secrets(text) if (text := str(value)) in secrets.values else value
@@ -384,11 +362,10 @@ def _is_harmless(name: str, redactor: Redactor) -> bool:
     return len(name) <= 40 and name.isidentifier() and not redactor.findings(name)
 
 
-_SPECIAL = LazyRegex(r"[^A-Za-z0-9_.~-]")
-
-
 def _percent(value: str) -> str:
-    return _SPECIAL.sub(lambda hit: "".join(f"%{c:02X}" for c in hit[0].encode("utf-8", "replace")), value)
+    return re.sub(
+        r"[^\w.~-]", lambda hit: "".join(f"%{c:02X}" for c in hit[0].encode("utf-8", "replace")), value, flags=re.ASCII
+    )
 
 
 def _fold_name(name: str) -> str:
@@ -397,9 +374,69 @@ def _fold_name(name: str) -> str:
 
 def _assignment(name: str) -> str:
     """Return a pattern for a value that follows a user-defined secret name in free text."""
-    spelt = re.escape(name).replace("_", r"[\W_]?")
-    return rf"(?i:(?<![a-z0-9]){spelt})[\"']?\s{{0,3}}[:=]\s{{0,3}}[\"']?([^\s\"',;]{{1,200}})"
+    name_pattern = re.escape(name).replace("_", r"[\W_]?")
+    return rf"(?i:(?<![a-z0-9]){name_pattern})[\"']?\s{{0,3}}[:=]\s{{0,3}}[\"']?([^\s\"',;]{{1,200}})"
 
 
 def _label(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", name)[:40].strip("_") or "named"
+
+
+# Search of many texts
+
+
+def find_in_texts(texts: Iterable[str]) -> dict[str, list[SensitiveSpan]]:
+    """Return the findings of each text that has any. They may overlap.
+
+    Most texts have none, and starting a search costs as much as a hundred characters. So texts are searched together,
+    with a barrier between them that no finding crosses. Only those with a finding are then searched alone.
+    """
+    findings: dict[str, list[SensitiveSpan]] = {}
+    _search_group(list(dict.fromkeys(texts)), findings)
+    return findings
+
+
+def _search_group(group: list[str], findings: dict[str, list[SensitiveSpan]]) -> None:
+    if len(group) > 1 and sum(map(len, group)) > MAX_JOINED_CHARS:
+        middle = len(group) // 2
+        _search_group(group[:middle], findings)
+        _search_group(group[middle:], findings)
+        return
+    spans = find_sensitive(_SEPARATOR.join(group))
+    if len(group) == 1 and spans:
+        findings[group[0]] = spans
+    elif spans:
+        ends = list(accumulate(len(text) + len(_SEPARATOR) for text in group))
+        hits = {bisect_right(ends, position) for _, start, end in spans for position in (start, end - 1)}
+        for index in sorted(hits):
+            if own_spans := find_sensitive(group[index]):
+                findings[group[index]] = own_spans
+
+
+def find_sensitive(text: str) -> list[SensitiveSpan]:
+    """Return kind, start and end of all findings in one text. They may overlap.
+
+    Each finder runs only if the text contains what its findings begin with.
+    """
+    if text.isascii():
+        raw, lower_text = text.encode(), text.lower()
+    else:  # one byte per character, so that indexes are equal in both
+        raw = text.encode("ascii", "replace")
+        lower_text = raw.lower().decode()
+    findings: list[SensitiveSpan] = []
+    runs = raw.translate(secret_formats.RUN_TABLE)
+    if (first := runs.find(secret_formats.LONG_RUN)) >= 0:
+        secret_formats.find_by_format(text, runs, first, findings)
+    if "PRIVATE KEY" in text:
+        findings.extend(secret_formats.find_private_keys(text))
+    # The leading space lets a number start the text. Substring search is faster in str than in bytes.
+    marked = " " + raw.translate(personal_data.NUMBER_MARKS).decode()
+    secret_contexts.find_by_context(text, lower_text, "0000" in marked, findings)
+    if "@" in text:
+        personal_data.find_addresses(text, findings)
+    if "00" in marked:  # every personal number contains two consecutive digits
+        if " 0000000" in marked or "00 00" in marked:
+            personal_data.find_numbers(text, marked, findings)
+        if "A00" in marked or "A 00" in marked:
+            personal_data.find_lettered(text, raw, findings)
+    return findings

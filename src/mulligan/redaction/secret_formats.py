@@ -1,9 +1,10 @@
-"""Detection of secrets by their own format: provider prefixes, and a few formats without a prefix."""
+"""Detection of secrets by their own format: provider prefixes, private keys, and a few formats without a prefix."""
 
 from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterator
 
 from mulligan.redaction import secret_hints as hints
 from mulligan.redaction.regex import LazyRegex
@@ -164,7 +165,6 @@ _AFTER = {
     "//": ("google", r"(?<![\w/])1//", "0", r"[\w-]{30,120}"),
     "r+": ("endor", r"(?<!\w)endr\+", "", r"[\w-]{16,40}"),
 }
-_NOTHING = ("", "", "", "")
 _ESCAPED = {"\\": 1, "%": 2}
 r"""Characters of a run that belong to an escape before it: "\nghp_..." inside JSON, "%3Dghp_..." inside a URL."""
 _MARKS = frozenset(":|/+\\%")
@@ -184,23 +184,19 @@ LONG_RUN = b"a" * 16
 _PREFIX_KEY_CHARS = 2
 """Characters of the lookup key. The shortest prefix has as many."""
 
-
 _SAMPLED = hints.word_set("google anthropic databricks")
 """Providers whose documentation contains sequential sample keys. For all others the format alone decides."""
 
 
-_FORMATS: dict[str, list[tuple[str, str, str]]] = {}
-"""Formats by lookup key, filled on first use."""
-
-
-def _load_formats() -> dict[str, list[tuple[str, str, str]]]:
-    formats_by_prefix: dict[str, list[tuple[str, str, str]]] = {}
+@functools.cache
+def _formats_by_key() -> dict[str, list[tuple[str, str, str]]]:
+    """Return kind, prefix and remainder of all formats by lookup key, parsed on first use."""
+    formats: dict[str, list[tuple[str, str, str]]] = {}
     for line in _PREFIXED.strip().splitlines():
         kind, *prefixes, body = line.split()
         for prefix in prefixes:
-            formats_by_prefix.setdefault(prefix[:_PREFIX_KEY_CHARS], []).append((kind, prefix, body))
-    _FORMATS.update(formats_by_prefix)  # in one update: another thread may be reading
-    return _FORMATS
+            formats.setdefault(prefix[:_PREFIX_KEY_CHARS], []).append((kind, prefix, body))
+    return formats
 
 
 @functools.cache
@@ -223,7 +219,7 @@ def find_by_format(text: str, runs: bytes, start: int, findings: list[tuple[str,
 
     `runs` is the text translated by `RUN_TABLE`, and `start` the first index of `LONG_RUN` in it.
     """
-    formats = _FORMATS or _load_formats()
+    formats = _formats_by_key()
     has_shapes = None
     while start >= 0:
         end = runs.find(b" ", start)
@@ -266,7 +262,7 @@ def _address_start(text: str, start: int) -> int:
 
 
 def _find_after_marker(text: str, start: int, findings: list[tuple[str, int, int]]) -> None:
-    kind, before, prefix, body = _AFTER.get(text[max(0, start - 2) : start], _NOTHING)
+    kind, before, prefix, body = _AFTER.get(text[max(0, start - 2) : start], ("", "", "", ""))
     if not kind or not text.startswith(prefix, start):
         return
     hit = _compile_format(prefix, body).match(text, start)
@@ -296,3 +292,30 @@ def _is_wallet(address: str) -> bool:
         number = number * 58 + alphabet.index(c)
     raw = number.to_bytes(27, "big")[2:]
     return hashlib.sha256(hashlib.sha256(raw[:21]).digest()).digest()[:4] == raw[21:]
+
+
+_MIN_KEY_CHARS = 40
+_KEY_LINE = LazyRegex(rf"-----(BEGIN|END) [A-Z0-9 ]{{0,40}}PRIVATE KEY(?: BLOCK)?-----|\n{hints.BARRIER} |\Z")
+_KEY_BODY = LazyRegex(r"[A-Za-z0-9+/=]{16,}+\s{0,4}")
+
+
+def find_private_keys(text: str) -> Iterator[tuple[str, int, int]]:
+    """Yield private keys between their two lines.
+
+    Of a truncated key, yield everything on the key's side of the line.
+    """
+    begin_line = None
+    for header in _KEY_LINE.finditer(text):
+        if header[1] == "BEGIN":
+            begin_line = begin_line or header
+        elif begin_line is not None:
+            if header.start() - begin_line.end() > _MIN_KEY_CHARS:
+                yield "private_key", begin_line.start(), header.end() if header[1] else header.start()
+            begin_line = None
+        elif header[1]:
+            start = header.start()
+            for line in reversed(text[max(0, start - 8192) : start].splitlines(keepends=True)):
+                if not _KEY_BODY.fullmatch(line):
+                    break
+                start -= len(line)
+            yield "private_key", start, header.end()

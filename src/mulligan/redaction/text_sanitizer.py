@@ -28,7 +28,6 @@ _HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn"))
 _MAX_COMBINING_MARKS = 4
 """Combining marks in a row. Reordering a long run has quadratic cost."""
 
-
 # Cursor movements, colors, titles, links.
 _ANSI = LazyRegex(
     r"(?:\x1b\[|\x9b)[0-?]{0,64}+[ -/]{0,16}+[@-~]"
@@ -200,7 +199,10 @@ _AT = LazyRegex(
 _GO = LazyRegex(r"goroutine \d{1,9} \[[^\]\n]{1,60}\]:?|:\d{1,7} \+0x[0-9a-f]{1,16}")
 _SCHEME = LazyRegex(r"[a-z0-9+.:-]{1,40}+", re.IGNORECASE)
 # A placeholder inside an address is part of it, as in `bob:[redacted password]@db`.
-_ADDRESS_REMAINDER = LazyRegex(r"[^\s\"'`<>]{1,600}+(?:(?<=\[redacted) \w{1,40}\][^\s\"'`<>]{0,600}+){0,4}")
+# Punctuation alone is no address, as in a heading of a tool named `postgres://`.
+_ADDRESS_REMAINDER = LazyRegex(
+    r"(?=[^\s\"'`<>]{0,20}?[\w\[])[^\s\"'`<>]{1,600}+(?:(?<=\[redacted) \w{1,40}\][^\s\"'`<>]{0,600}+){0,4}"
+)
 _FIELDS = LazyRegex(
     rf"{_FIELD}\s?=\s?[^\s;\"']{{1,200}}+(?:(?:\s?;\s?|\s){_FIELD}\s?=\s?[^\s;\"']{{1,200}}+){{1,12}}+;?",
     re.IGNORECASE,
