@@ -385,7 +385,7 @@ def test_a_probe_that_was_cancelled_or_never_heard_of_again_keeps_nobody_out():
         played.call(True)
     played.now += CIRCUIT_OPEN_SECONDS
     assert played.guard.admit("", played.now) == (0.0, True)
-    played.guard.release_probe("", played.now)
+    played.guard.release_probe("")
     assert played.guard.admit("", played.now) == (0.0, True)
     played.now += MAX_CIRCUIT_OPEN_SECONDS
     assert played.guard.admit("", played.now) == (0.0, True)
@@ -451,3 +451,17 @@ def test_only_what_the_other_side_did_counts_against_it(kind, expected):
 )
 def test_a_target_is_read_from_the_arguments(arguments, target):
     assert target_of(arguments) == target
+
+
+def test_successes_just_before_a_circuit_opened_do_not_keep_it_closed_later():
+    guard = ToolLimits(Policy())
+    for _ in range(100):
+        guard.count_success(1000.0)
+    for _ in range(100):
+        guard.record_result("", True, 1000.5)
+    assert guard.is_open("", 1000.6)
+    guard.record_result("", False, 1000.6, is_let_through=True)
+    assert not guard.is_open("", 1000.7)
+    for _ in range(5):
+        guard.record_result("", True, 1000.7)
+    assert guard.is_open("", 1000.8)

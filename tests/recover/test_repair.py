@@ -919,3 +919,8 @@ def test_the_path_of_a_page_has_no_folder_to_go_without(error):
 
 def test_a_date_has_no_folder_to_go_without():
     assert asked({"day": "03/04/2031"}, None, "03/04/2031 not found", kind=TOOL_NOT_FOUND) == []
+
+
+def test_a_bound_stays_ambiguous_however_many_arguments_there_are() -> None:
+    arguments = {"top_k": 50, **{f"text_{n}": "a" for n in range(60)}, "depth": 50}
+    assert error_repair.find_error_bound("top_k and depth must be at most 10", arguments) is None

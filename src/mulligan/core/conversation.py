@@ -517,9 +517,9 @@ STYLES = {"openai": OPENAI, "anthropic": ANTHROPIC}
 
 def choose_message_format(style: str | None, messages: Sequence[Any]) -> MessageFormat:
     """Return the format for a style, or detect it from the messages."""
-    if style is not None and style not in STYLES:
-        raise SettingsError(f"Invalid style {style!r}. Use 'openai' or 'anthropic'.")
     if style is not None:
+        if style not in STYLES:
+            raise SettingsError(f"Invalid style {style!r}. Use 'openai' or 'anthropic'.")
         return STYLES[style]
     return ANTHROPIC if any(_has_tool_blocks(get_field(message, "content")) for message in messages) else OPENAI
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from mulligan.core import fork_safety
 from mulligan.core.failure import Failure, Remedy
@@ -30,8 +31,8 @@ MAX_TRACKED_TARGETS = 100
 """Targets of one tool with their own circuit breaker."""
 MAX_WINDOW_ENTRIES = 2000
 """Entries in a result window. Results that arrive faster share an entry."""
-MAX_NOTES = int(CIRCUIT_WINDOW_SECONDS) + 10
-"""Marks of a tool's success count: one per second, for longer than a window."""
+MAX_SUCCESS_MARKS = int(CIRCUIT_WINDOW_SECONDS) + 10
+"""Marks of a tool's successes: one per second, for longer than a window."""
 CLOCK_SLACK_SECONDS = 0.25
 """How much later than its own timestamp a thread may count a success."""
 
@@ -72,16 +73,6 @@ class TokenBucket:
         self._tokens -= 1
 
 
-@dataclass(slots=True)
-class _WindowEntry:
-    """Results that arrived within a few milliseconds."""
-
-    first_at: float
-    last_at: float
-    good: int = 0
-    bad: int = 0
-
-
 class CircuitBreaker:
     """Circuit breaker of one tool at one target, with its results in a sliding window.
 
@@ -90,40 +81,29 @@ class CircuitBreaker:
     stays closed.
     """
 
-    __slots__ = ("bad", "entries", "good", "open_seconds", "probe", "since", "successes_before", "until")
-
-    good: int
-    """Results in the window other than infrastructure failures."""
-    bad: int
-    """Infrastructure failures in the window."""
-    since: float
-    """When it last opened or closed. Earlier results do not count."""
-    successes_before: int
-    """The tool's success count at that time."""
-    until: float | None
-    """When a probe is allowed, or None while closed."""
-    open_seconds: float
-    probe: float | None
-    """When the probe was admitted, or None."""
+    __slots__ = ("bad", "earlier_successes", "entries", "good", "open_seconds", "probe", "since", "until")
 
     def __init__(self) -> None:
         self.entries: deque[_WindowEntry] = deque()
-        self.close(float("-inf"), 0)
+        self.good = self.bad = 0
+        """Results in the window: infrastructure failures are bad, all others good."""
+        self.since = float("-inf")
+        """When it last opened or closed. Earlier results do not count."""
+        self.earlier_successes = 0
+        """Earlier ones in marks that later successes share, or may seem to."""
+        self.until: float | None = None
+        """When a probe is allowed, or None while closed."""
+        self.open_seconds = CIRCUIT_OPEN_SECONDS
+        self.probe: float | None = None
+        """When the probe was admitted, or None."""
 
-    def _restart(self, now: float, successes_before: int) -> None:
+    def restart(self, now: float, open_seconds: float | None = None) -> None:
+        """Open for this many seconds, or close if it is None. Counting restarts in both cases."""
         self.entries.clear()
         self.good = self.bad = 0
-        self.since, self.successes_before, self.probe = now, successes_before, None
-
-    def open(self, now: float, successes_before: int) -> None:
-        """Open for `open_seconds`."""
-        self._restart(now, successes_before)
-        self.until = now + self.open_seconds
-
-    def close(self, now: float, successes_before: int) -> None:
-        """Close and restart counting results."""
-        self._restart(now, successes_before)
-        self.until, self.open_seconds = None, CIRCUIT_OPEN_SECONDS
+        self.since, self.probe = now, None
+        self.until = None if open_seconds is None else now + open_seconds
+        self.open_seconds = open_seconds or CIRCUIT_OPEN_SECONDS
 
     def add_result(self, is_bad: bool, now: float) -> None:
         """Count a result at its time."""
@@ -143,84 +123,67 @@ class CircuitBreaker:
             self.good -= entry.good
             self.bad -= entry.bad
 
-    def count_surely_within(self, start: float) -> tuple[int, int]:
-        """Return the good and bad results that are certain to be in the window. Call `drop_before` first."""
-        entry = self.entries[0] if self.entries else None
-        if entry is None or entry.first_at >= start:
-            return self.good, self.bad
-        return self.good - entry.good, self.bad - entry.bad
+
+class _WindowEntry(msgspec.Struct):
+    """Results that arrived within a few milliseconds."""
+
+    first_at: float
+    last_at: float
+    good: int = 0
+    bad: int = 0
+
+
+class _SuccessMark(msgspec.Struct):
+    """Successes within a second of the first one, whose targets were not resolved."""
+
+    at: float
+    count: int = 0
 
 
 class ToolLimits:
     """Limits of one tool: its count of first attempts, its retry tokens and its circuit breakers.
 
-    Every call reads and writes `first_attempts`, `successes`, `tick` and `needs_admission_check` without a lock. With
-    the GIL, adding to an attribute is not interrupted here; without it, concurrent threads may lose a count.
+    Every call reads and writes `first_attempts`, `last_mark` and `needs_admission_check` without a lock. With the GIL,
+    adding to an attribute is not interrupted here; without it, concurrent threads may lose a count.
 
-    Most successes are only counted, and a mark once per second records the count. All other results are recorded with
-    their target. A circuit breaker opens only if both together leave no doubt.
+    Most successes are only counted, second by second. All other results are recorded with their target. A circuit
+    breaker opens only if both together leave no doubt.
     """
 
     __slots__ = (
-        "_bucket",
-        "_notes",
         "circuits",
         "first_attempts",
         "has_circuit_breaker",
         "has_targets",
+        "last_mark",
         "needs_admission_check",
-        "successes",
-        "tick",
+        "retry_tokens",
+        "success_marks",
     )
 
     def __init__(self, policy: Policy) -> None:
         self.first_attempts = 0
         """First attempts since the start."""
-        self.successes = 0
-        """Successes since the start whose target was not resolved."""
-        self.tick = float("-inf")
-        """When the next mark of the success count is due."""
+        self.last_mark = _SuccessMark(float("-inf"))
+        self.success_marks: deque[_SuccessMark] = deque(maxlen=MAX_SUCCESS_MARKS)
         self.needs_admission_check = False
         """Whether a call must be admitted before it is made."""
         self.has_circuit_breaker = policy.circuit_breaker
         self.has_targets = False
         """Whether calls may go to several targets. A success that was only counted then has no known target."""
-        self._notes: deque[tuple[float, int]] = deque(maxlen=MAX_NOTES)
         self.circuits: dict[str, CircuitBreaker] = {}
-        self._bucket = TokenBucket(policy.retry_budget_burst, policy.retry_budget_ratio)
+        self.retry_tokens = TokenBucket(policy.retry_budget_burst, policy.retry_budget_ratio)
 
-    def note_successes(self, now: float) -> None:
-        """Mark the success count before a success at this time, at least a second after the last mark."""
-        self.tick = now + 1.0
-        self._notes.append((now, self.successes))
-
-    def count_success(self, now: float) -> None:
+    def count_success(self, now: float, count: int = 1) -> None:
         """Count a success without its target."""
-        if now >= self.tick:
-            self.note_successes(now)
-        self.successes += 1
+        if now >= self.last_mark.at + 1.0:
+            self.last_mark = _SuccessMark(now)
+            self.success_marks.append(self.last_mark)
+        self.last_mark.count += count
 
     def count_first_attempt(self) -> None:
         """Count a first attempt that was not counted inline."""
         self.first_attempts += 1
-
-    def _count_noted_successes(self, start: float) -> tuple[int, int]:
-        """Return the minimum and maximum number of counted successes since a time."""
-        successes = self.successes  # read before the marks: a success is marked first, then counted
-        notes = self._notes.copy()
-        first_within = next((count for at, count in notes if at >= start), successes)
-        surely_before = self._count_surely_before(start - CLOCK_SLACK_SECONDS, successes, notes)
-        return max(0, successes - first_within), max(0, successes - surely_before)
-
-    @staticmethod
-    def _count_surely_before(start: float, successes: int, notes: deque[tuple[float, int]]) -> int:
-        earlier = next((note for note in reversed(notes) if note[0] <= start), None)
-        if earlier is None:
-            return 0  # the first success sets a mark, so there is none before it, or marks were dropped
-        # Successes after a mark came within a second of it: the first later one sets the next mark.
-        if start < earlier[0] + 1.0:
-            return earlier[1]
-        return next((count for at, count in notes if at > start), successes)
 
     def is_open(self, target: str, then: float) -> bool:
         """Return whether the circuit breaker will still be open at a time, as far as is known now."""
@@ -234,11 +197,10 @@ class ToolLimits:
             circuit = self.circuits.get(target)
             if circuit is None or circuit.until is None:
                 return 0.0, False
-            if now < circuit.until:
-                return circuit.until - now, False
             # A probe that never reports must not block calls forever.
-            if circuit.probe is not None and now < circuit.probe + MAX_CIRCUIT_OPEN_SECONDS:
-                return circuit.probe + MAX_CIRCUIT_OPEN_SECONDS - now, False
+            probe_end = circuit.until if circuit.probe is None else circuit.probe + MAX_CIRCUIT_OPEN_SECONDS
+            if now < probe_end:
+                return probe_end - now, False
             circuit.probe = now
             return 0.0, True
 
@@ -256,16 +218,17 @@ class ToolLimits:
             circuit = self._find_circuit(target, now)
             if circuit.until is None:
                 circuit.add_result(is_bad, now)
-                if is_bad:
-                    self._open_if_failing(circuit, now)
+                if is_bad and self._is_failing(circuit, now):
+                    circuit.restart(now, circuit.open_seconds)
             elif (is_probe or is_let_through) and not is_bad:
-                circuit.close(now, self.successes)
+                circuit.restart(now)
             elif is_probe:
-                circuit.open_seconds = min(MAX_CIRCUIT_OPEN_SECONDS, circuit.open_seconds * 2)
-                circuit.open(now, self.successes)
+                circuit.restart(now, min(MAX_CIRCUIT_OPEN_SECONDS, circuit.open_seconds * 2))
+            if circuit.since == now:
+                circuit.earlier_successes = self._count_possible_successes(now)
         self.expire_circuits(now)
 
-    def release_probe(self, target: str, now: float) -> None:
+    def release_probe(self, target: str) -> None:
         """Release the probe slot of a cancelled call, so that the next call becomes the probe."""
         with _lock:
             circuit = self.circuits.get(target)
@@ -274,37 +237,40 @@ class ToolLimits:
 
     def _find_circuit(self, target: str, now: float) -> CircuitBreaker:
         self.has_targets = self.has_targets or bool(target)
-        circuit = self.circuits.get(target)
-        if circuit is None:
+        if target not in self.circuits:
             if len(self.circuits) >= MAX_TRACKED_TARGETS:
-                self._drop_circuit(now)
-            circuit = self.circuits[target] = CircuitBreaker()
-        return circuit
+                # Drop a closed one without failures, else the oldest. Its successes stay, without a target.
+                spare = (name for name, circuit in self.circuits.items() if circuit.until is None and not circuit.bad)
+                dropped_circuit = self.circuits.pop(next(spare, next(iter(self.circuits))))
+                if dropped_circuit.good:
+                    self.count_success(now, dropped_circuit.good)
+            self.circuits[target] = CircuitBreaker()
+        return self.circuits[target]
 
-    def _drop_circuit(self, now: float) -> None:
-        """Drop one circuit breaker to make space: a closed one without failures, else the oldest."""
-        spare = (target for target, circuit in self.circuits.items() if circuit.until is None and not circuit.bad)
-        circuit = self.circuits.pop(next(spare, next(iter(self.circuits))))
-        # Keep its successes as successes without a target.
-        if circuit.good:
-            self.count_success(now)
-            self.successes += circuit.good - 1
-
-    def _open_if_failing(self, circuit: CircuitBreaker, now: float) -> None:
-        """Open a circuit breaker if enough results are certain and enough of them are failures.
+    def _is_failing(self, circuit: CircuitBreaker, now: float) -> bool:
+        """Return whether enough results in the window are certain, and enough of all possible ones are failures.
 
         The limits are `MIN_CIRCUIT_RESULTS` and `CIRCUIT_FAILURE_RATIO`. A success without a known target may belong to
         this one, so it counts only against the ratio.
         """
         start = now - CIRCUIT_WINDOW_SECONDS
         circuit.drop_before(start)
-        good, bad = circuit.count_surely_within(start)
-        since_restart = self.successes - circuit.successes_before
-        min_successes, max_successes = (min(count, since_restart) for count in self._count_noted_successes(start))
+        good, bad = circuit.good, circuit.bad
+        first_entry = circuit.entries[0] if circuit.entries else None
+        if first_entry is not None and first_entry.first_at < start:  # the window begins inside of it
+            good, bad = good - first_entry.good, bad - first_entry.bad
+        marks, begin = self.success_marks.copy(), max(start, circuit.since)
+        min_successes = sum(mark.count for mark in marks if mark.at >= start and mark.at > circuit.since)
+        max_successes = self._count_possible_successes(begin)
+        if begin == circuit.since:
+            max_successes = max(0, max_successes - circuit.earlier_successes)
         results = good + bad + (0 if self.has_targets else min_successes)
         all_results = bad + circuit.good + max_successes
-        if results >= MIN_CIRCUIT_RESULTS and bad >= CIRCUIT_FAILURE_RATIO * all_results:
-            circuit.open(now, self.successes)
+        return results >= MIN_CIRCUIT_RESULTS and bad >= CIRCUIT_FAILURE_RATIO * all_results
+
+    def _count_possible_successes(self, begin: float) -> int:
+        """Return how many successes without a known target there were since a time at most."""
+        return sum(mark.count for mark in self.success_marks.copy() if mark.at + 1.0 + CLOCK_SLACK_SECONDS >= begin)
 
     def expire_circuits(self, now: float) -> None:
         """Drop idle circuit breakers, and skip the admission check once none is open or failing."""
@@ -346,11 +312,11 @@ class RetryBudget:
     def take_retry(self, tool_limits: ToolLimits) -> str:
         """Take one retry from the budgets of the tool and the process. Return why it is denied, or an empty string."""
         with _lock:
-            if not tool_limits._bucket.has_token(tool_limits.first_attempts):
+            if not tool_limits.retry_tokens.has_token(tool_limits.first_attempts):
                 return "the retry budget of the tool is used up"
             if not self._bucket.has_token(sum(limits.first_attempts for limits in self._limits.values())):
                 return "the retry budget of the process is used up"
-            tool_limits._bucket.take()
+            tool_limits.retry_tokens.take()
             self._bucket.take()
         return ""
 

@@ -14,10 +14,11 @@ from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
-from typing import Any
+from typing import Any, get_args
 
 from mulligan.core.conversation import (
     Message,
+    Role,
     TextSlot,
     find_unpaired,
     group_exchanges,
@@ -107,17 +108,16 @@ class _Compressor:
         self.total += text.tokens
 
     def find_shortenable(self, numbers: range, *, observations: bool, min_chars: int) -> list[_Text]:
-        """Return the texts of these messages that may be shortened, longest first."""
-        candidates = [
+        """Return the texts of these messages that may be shortened."""
+        fixed_numbers = self.protected | self.removed
+        return [
             text
             for text in chain.from_iterable(self.texts[numbers.start : numbers.stop])
-            if text.message not in self.protected
-            and text.message not in self.removed
+            if text.message not in fixed_numbers
             and text.slot.is_observation == observations
             and len(text.slot.text) > min_chars
             and not is_shortened(text.slot.text)
         ]
-        return sorted(candidates, key=lambda text: -len(text.slot.text))
 
     def level_texts(self, texts: list[_Text], min_chars: int) -> None:
         """Shorten these texts to one common length: the greatest that fits, but at least `min_chars`.
@@ -166,19 +166,17 @@ class _Compressor:
 
     def remove_exchange(self, part: range) -> None:
         if part.start not in self.removed:
-            self.total += self._gap_tokens(part) - self._weight(part)
+            self.total -= self._freed_tokens(part)
             self.removed.update(part)
 
     def restore_exchange(self, part: range) -> None:
         self.removed.difference_update(part)
-        self.total += self._weight(part) - self._gap_tokens(part)
+        self.total += self._freed_tokens(part)
 
-    def _gap_tokens(self, part: range) -> float:
-        """Return the tokens of the note for a removed exchange. Adjacent removed exchanges share one note."""
-        return GAP_NOTE_TOKENS * (1 - (part.start - 1 in self.removed) - (part.stop in self.removed))
-
-    def _weight(self, part: range) -> float:
-        return sum(self.overhead_tokens[number] + sum(text.tokens for text in self.texts[number]) for number in part)
+    def _freed_tokens(self, part: range) -> float:
+        """Return the tokens that removing an exchange frees. Adjacent removed exchanges share one note."""
+        weight = sum(self.overhead_tokens[number] + sum(text.tokens for text in self.texts[number]) for number in part)
+        return weight - GAP_NOTE_TOKENS * (1 - (part.start - 1 in self.removed) - (part.stop in self.removed))
 
     def find_droppable(self, numbers: range) -> list[range]:
         return [
@@ -189,13 +187,9 @@ class _Compressor:
 
     def find_gaps(self) -> list[range]:
         """Return the removed ranges, adjacent ones merged."""
-        gaps: list[range] = []
-        for number in sorted(self.removed):
-            if gaps and gaps[-1].stop == number:
-                gaps[-1] = range(gaps[-1].start, number + 1)
-            else:
-                gaps.append(range(number, number + 1))
-        return gaps
+        starts = [number for number in sorted(self.removed) if number - 1 not in self.removed]
+        stops = [number + 1 for number in sorted(self.removed) if number + 1 not in self.removed]
+        return list(map(range, starts, stops))
 
     def build_messages(self, summaries: dict[int, str]) -> list[Any]:
         new_messages: list[Any] = []
@@ -213,15 +207,13 @@ class _Compressor:
 
 
 def _find_protected(messages: Sequence[Message], parts: list[range]) -> set[int]:
-    roles = [message.role for message in messages]
-    protected_numbers = {number for number, role in enumerate(roles) if role == "system"}
-    last_user_number = max((number for number, role in enumerate(roles) if role == "user"), default=None)
-    if last_user_number is not None:
-        protected_numbers |= set(next(part for part in parts if last_user_number in part))
-    for part in reversed(parts):
-        protected_numbers |= set(part)
-        if any(roles[number] == "assistant" for number in part):
-            break
+    """Return the messages that never change: system prompts, the last user turn, and all from the newest answer on."""
+    numbers = {role: [at for at, message in enumerate(messages) if message.role == role] for role in get_args(Role)}
+    protected_numbers = set(numbers["system"])
+    newest_answer = numbers["assistant"][-1] if numbers["assistant"] else 0
+    for part in parts:
+        if part.stop > newest_answer or (numbers["user"] and numbers["user"][-1] in part):
+            protected_numbers |= set(part)
     return protected_numbers
 
 
@@ -288,7 +280,7 @@ def _run_ladder(
         (range(len(messages)), compressor.find_droppable(newer)),
     ):
         long = compressor.find_shortenable(numbers, observations=True, min_chars=threshold)
-        for text in long:
+        for text in sorted(long, key=lambda text: -len(text.slot.text)):
             if summarise is None or compressor.fits():
                 break
             summary = yield QueryMove(summarise, (text.slot.text,))
@@ -359,10 +351,8 @@ def _summarize_gaps(
 def _is_valid_rewrite(rewritten: Sequence[Message], messages: Sequence[Message]) -> bool:
     """Return whether a user's rewrite is a shorter conversation in which no call lost its result."""
     after, before = (sum(estimate_tokens(message.source) for message in part) for part in (rewritten, messages))
-    if after >= before:
-        return False
-    unpaired_before, unpaired_after = find_unpaired(messages), find_unpaired(rewritten)
-    return all(set(after) <= set(before) for before, after in zip(unpaired_before, unpaired_after, strict=True))
+    unpaired_ids = zip(find_unpaired(rewritten), find_unpaired(messages), strict=True)
+    return after < before and all(set(after_ids) <= set(before_ids) for after_ids, before_ids in unpaired_ids)
 
 
 def _count_chars(messages: Iterable[Message]) -> int:

@@ -8,12 +8,14 @@ names a destination.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from mulligan.core.records import Change, ChangeOperation
-from mulligan.recover.schema import Path
-from mulligan.recover.schema_repair import Draft, Guess, is_number, match_number_type
+from mulligan.core.stated_limits import contains_word
+from mulligan.recover.schema import Path, iter_scalars
+from mulligan.recover.schema_repair import Candidate, Draft, is_number, match_number_type
 
 # These patterns look at each character a bounded number of times. A number followed by a unit, a percent sign, a
 # thousands separator or a range is not a bound. They are compiled on first use.
@@ -52,14 +54,14 @@ _MAX_NUMERIC_ARGUMENTS = 50
 """Numeric arguments searched for in an error text. Each costs one search."""
 
 
-def find_error_bound(error: str, arguments: Mapping[str, Any]) -> Guess | None:
+def find_error_bound(error: str, arguments: Mapping[str, Any]) -> Candidate | None:
     """Return the one number moved to the bound that the error names, or None if number or bound is ambiguous."""
     text = error[:MAX_SCANNED_CHARS]
-    numbers = _find_numbers(arguments)
-    paths = [path for path in numbers if _mentions(str(path[-1]), text)]
-    if not paths and not any(isinstance(name, str) and _contains_word(name, text) for name in _names_of(arguments)):
+    numbers, names = _find_numbers(arguments), tuple(arguments)[:_MAX_NUMERIC_ARGUMENTS]
+    paths = [path for path in numbers if contains_word(text, str(path[-1]))]
+    if not paths and not any(isinstance(name, str) and _stands_alone(name, text) for name in names):
         # Not mentioned by name, but by value: "50 is greater than the maximum of 10".
-        paths = [path for path, value in numbers.items() if _contains_word(_format_number(value), text)]
+        paths = [path for path, value in numbers.items() if _stands_alone(_format_number(value), text)]
     if len(paths) != 1:
         return None  # not mentioned, or ambiguous
     value = numbers[paths[0]]
@@ -72,7 +74,7 @@ def find_error_bound(error: str, arguments: Mapping[str, Any]) -> Guess | None:
     return _build_guess(paths[0], bound, "bound in error", "clamp")
 
 
-def find_expected_values(error: str, arguments: Mapping[str, Any]) -> list[Guess]:
+def find_expected_values(error: str, arguments: Mapping[str, Any]) -> list[Candidate]:
     """Return corrections to the value that an error expects, for suggestions only.
 
     The error must show a number or a sum of the call: "total price is 350, but paid 300" for a call that pays 300, or
@@ -92,15 +94,15 @@ def find_expected_values(error: str, arguments: Mapping[str, Any]) -> list[Guess
     if len(targets) != 1 or len(shown_paths) != 1:
         return []
     (target,), ((amount, paths),) = targets, shown_paths.items()
-    if not _is_plausible(amount, target):
+    if amount == target or amount * target <= 0 or not 1 / _MAX_AMOUNT_RATIO <= amount / target <= _MAX_AMOUNT_RATIO:
         return []
     strategy = "expected in error" if len(paths) == 1 else "rest in error"
     values = {path: match_number_type(round(numbers[path] + target - amount, 2), numbers[path]) for path in paths}
     return [_build_guess(path, values[path], strategy) for path in reversed(paths) if values[path] * target > 0]
 
 
-def _build_guess(path: Path, after: float, strategy: str, operation: ChangeOperation = "substitute") -> Guess:
-    return Guess(path, after, strategy, f"the error names {after}", operation, "error")
+def _build_guess(path: Path, after: float, strategy: str, operation: ChangeOperation = "substitute") -> Candidate:
+    return Candidate(after, operation, strategy, "error", path, f"the error names {after}")
 
 
 def _find_amount_paths(numbers: Mapping[Path, float], amount: float) -> list[Path]:
@@ -119,53 +121,31 @@ def _find_amount_paths(numbers: Mapping[Path, float], amount: float) -> list[Pat
     return fitting[0] if len(fitting) == 1 else []
 
 
-def _is_plausible(one: float, other: float) -> bool:
-    return one != other and one * other > 0 and 1 / _MAX_AMOUNT_RATIO <= one / other <= _MAX_AMOUNT_RATIO
-
-
 def _select_relevant_numbers(text: str, arguments: Mapping[str, Any]) -> dict[Path, float]:
     """Return the numbers that the text can refer to: those whose name it mentions, or all if it mentions none."""
     numbers = _find_numbers(arguments)
-    names = {part for path in numbers for part in path if isinstance(part, str)}
-    names.update(name for name in _names_of(arguments) if isinstance(name, str))
-    mentioned_names = {name for name in names if _mentions(name[:200], text)}
+    names = {
+        part for path in (*numbers, tuple(arguments)[:_MAX_NUMERIC_ARGUMENTS]) for part in path if isinstance(part, str)
+    }
+    mentioned_names = {name for name in names if contains_word(text, name)}
     return {path: value for path, value in numbers.items() if not mentioned_names or mentioned_names & set(path)}
-
-
-def _names_of(arguments: Mapping[str, Any]) -> list[str]:
-    return [*arguments][:_MAX_NUMERIC_ARGUMENTS]
 
 
 def _find_numbers(arguments: Mapping[str, Any]) -> dict[Path, float]:
     """Return the numbers of a call that stand under a name by their paths, or nothing if there are too many."""
-    numbers = dict(_iter_numbers(arguments, ()))
+    numbers = {
+        path: value
+        for path, value in iter_scalars(arguments, sys.maxsize)  # a number left out could make another look unambiguous
+        if is_number(value) and value == value and isinstance(path[-1], str)  # NaN compares with no bound
+    }
     return numbers if len(numbers) <= _MAX_NUMERIC_ARGUMENTS else {}
-
-
-def _iter_numbers(value: Any, path: Path) -> Iterator[tuple[Path, float]]:
-    if len(path) > 4:
-        return
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            if isinstance(name, str):
-                yield from _iter_numbers(inner, (*path, name))
-    elif isinstance(value, list):
-        for at, inner in enumerate(value[:20]):
-            if isinstance(inner, Mapping):
-                yield from _iter_numbers(inner, (*path, at))
-    elif is_number(value) and value == value:  # NaN compares with no bound
-        yield path, value
-
-
-def _mentions(name: str, text: str) -> bool:
-    return re.search(rf"(?<!\w){re.escape(name[:MAX_SCANNED_CHARS])}(?!\w)", text) is not None
 
 
 def _format_number(value: float) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value) if abs(value) < 10**15 else ""
 
 
-def _contains_word(word: str, text: str) -> bool:
+def _stands_alone(word: str, text: str) -> bool:
     return bool(word) and re.search(rf"(?<![\w.-]){re.escape(word[:200])}(?![\w-]|\.\d)", text) is not None
 
 

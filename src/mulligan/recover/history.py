@@ -11,13 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-import msgspec
-
-from mulligan.core.privileged_arguments import split_words
-from mulligan.recover.names import edit_distance, normalize_name
+from mulligan.core.calls import parse_json
+from mulligan.core.stated_limits import contains_word
+from mulligan.recover.names import edit_distance, normalize_name, stem_words
 from mulligan.recover.policy import EarlierCall
-from mulligan.recover.schema import Path
-from mulligan.recover.schema_repair import Guess
+from mulligan.recover.schema import Path, field_name, iter_scalars
+from mulligan.recover.schema_repair import Candidate
 
 MAX_EARLIER_CALLS = 40
 """Earlier calls that are searched, latest first."""
@@ -55,14 +54,10 @@ class SeenValue(NamedTuple):
 def collect_identifiers(earlier_calls: Sequence[EarlierCall]) -> list[SeenValue]:
     """Return the identifiers that occurred in this run, latest first."""
     values_by_key: dict[tuple[str, str, int], SeenValue] = {}
-    successful_calls = (
-        (age, call)
-        for age, call in enumerate(reversed(earlier_calls[-MAX_EARLIER_CALLS:]))
-        if call.outcome == "success"  # a failed call does not prove that its values exist
-    )
     leaves = (
         SeenValue(field, leaf, age, f"{side} of {call.tool}")
-        for age, call in successful_calls
+        for age, call in enumerate(reversed(earlier_calls[-MAX_EARLIER_CALLS:]))
+        if call.has_succeeded  # a failed call does not prove that its values exist
         for side, value in (("call", call.arguments), ("result", _parse_result(call.result)))
         for field, leaf in _iter_leaves(value, "", 0)
     )
@@ -77,10 +72,8 @@ def _parse_result(result: Any) -> Any:
     text = result[:MAX_READ_CHARS].strip()
     if text[:1] not in ("{", "["):
         return text
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return _scan_pairs(text)
+    parsed = parse_json(text)
+    return _scan_pairs(text) if parsed is None else parsed
 
 
 def _scan_pairs(text: str) -> list[dict[str, Any]]:
@@ -132,7 +125,7 @@ def _is_opaque(text: str) -> bool:
 
 def candidate_values(
     arguments: Mapping[str, Any], error: str, names: Sequence[str], tool: str, earlier_calls: Sequence[EarlierCall]
-) -> list[Guess]:
+) -> list[Candidate]:
     """Return candidate values for the arguments that an error can refer to, likeliest first.
 
     `names` are the arguments of the schema. A missing one may be the cause.
@@ -155,49 +148,27 @@ def candidate_values(
 
 def _find_suspects(arguments: Mapping[str, Any], error: str) -> list[tuple[Path, str]]:
     """Return the arguments that an error refers to: by value, else by name, else all."""
-    leaves = [
-        (path, value) for path, value in _iter_texts(arguments, ()) if value and len(value) <= MAX_IDENTIFIER_CHARS
-    ]
     text = error[:2000]
-    # As a whole word, unlike the `no` in `not found`.
-    shown_values = [
-        (path, value)
-        for path, value in leaves
-        if len(value) > 1 and value in text and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text)
-    ]
     error_topics = _extract_topics(text)
-    named_values = [(path, value) for path, value in leaves if _extract_topics(_field_name(path)) & error_topics]
+    leaves = [leaf for leaf in _list_texts(arguments) if 0 < len(leaf[1]) <= MAX_IDENTIFIER_CHARS]
+    # As a whole word, unlike the `no` in `not found`.
+    shown_values = [leaf for leaf in leaves if len(leaf[1]) > 1 and contains_word(text, leaf[1])]
+    named_values = [leaf for leaf in leaves if _extract_topics(field_name(leaf[0])) & error_topics]
     return (shown_values or named_values or leaves)[:MAX_VALUES_PER_CALL]
 
 
-def _iter_texts(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the strings and integers of a call with their paths, bounded in number."""
-    if len(path) > 4:
-        return
-    if isinstance(value, Mapping):
-        for name, inner in islice(value.items(), MAX_VALUES_PER_CALL):
-            if isinstance(name, str):
-                yield from _iter_texts(inner, (*path, name))
-    elif isinstance(value, list):
-        for at, inner in enumerate(value[:MAX_VALUES_PER_CALL]):
-            yield from _iter_texts(inner, (*path, at))
-    elif isinstance(value, str) or _is_identifier_number(value):
-        yield path, str(value)
+def _list_texts(value: Any) -> list[tuple[Path, str]]:
+    """Return the strings and integers of a call with their paths, bounded in number."""
+    scalars = iter_scalars(value, MAX_VALUES_PER_CALL)
+    return [(path, str(leaf)) for path, leaf in scalars if isinstance(leaf, str) or _is_identifier_number(leaf)]
 
 
 def _is_identifier_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**18
 
 
-def _field_name(path: Path) -> str:
-    return next((part for part in reversed(path) if isinstance(part, str)), "")
-
-
 def _extract_topics(text: str) -> frozenset[str]:
-    lower_words = (word.casefold() for word in split_words(text[:2000]))
-    return (
-        frozenset(word[:-1] if len(word) > 3 and word.endswith("s") else word for word in lower_words) - _GENERIC_WORDS
-    )
+    return stem_words(text[:2000]) - _GENERIC_WORDS
 
 
 def _is_same_field(field: str, name: str) -> bool:
@@ -216,6 +187,10 @@ def _is_code_or_identifier(text: str) -> bool:
     return len(text) <= 60 and has_digit and any(c.isalpha() for c in text) and " " not in text and "/" not in text
 
 
+def _propose(path: Path, after: str, strategy: str, evidence: str) -> Candidate:
+    return Candidate(after, "substitute", strategy, "run", path, evidence)
+
+
 class AnswerRecord(NamedTuple):
     """An object in a result: its scalar values with their names, and both in normalized form."""
 
@@ -232,40 +207,40 @@ class _RunValues:
         self.tool = tool
         self.calls = earlier_calls[-MAX_EARLIER_CALLS:]
         self.successful_calls = [
-            call for call in self.calls if call.outcome == "success" and isinstance(call.arguments, Mapping)
+            call for call in self.calls if call.has_succeeded and isinstance(call.arguments, Mapping)
         ]
         self.seen_values = collect_identifiers(earlier_calls)
         self.records = list(iter_answer_records(self.calls))
 
-    def match_same_identifier(self, path: Path, value: str) -> list[Guess]:
+    def match_same_identifier(self, path: Path, value: str) -> list[Candidate]:
         """Match an identifier that differs only in punctuation, case or spaces: `W123` for `#W123`."""
-        spelt = normalize_name(value)
-        if len(spelt) < 2:
+        normalized = normalize_name(value)
+        if len(normalized) < 2:
             return []
         same = {
             seen_value.value: seen_value
             for seen_value in reversed(self.seen_values)
-            if normalize_name(seen_value.value) == spelt
+            if normalize_name(seen_value.value) == normalized
         }
         if len(same) != 1 or value in same:
             return []
         (identical,) = same.values()
         # S1: only an opaque identifier whose field name fits. A path does not qualify: `./a` and `a` may be two files.
-        is_one = (
+        is_certain = (
             _is_opaque(identical.value)
             and "/" not in identical.value + value
-            and _is_same_field(identical.field, _field_name(path))
+            and _is_same_field(identical.field, field_name(path))
         )
-        return [Guess(path, identical.value, "same id" if is_one else "near id", identical.evidence)]
+        return [_propose(path, identical.value, "same id" if is_certain else "near id", identical.evidence)]
 
-    def match_seen_format(self, path: Path, value: str) -> list[Guess]:
+    def match_seen_format(self, path: Path, value: str) -> list[Candidate]:
         """Match the format of values that succeeded with this tool: a leading sign, or upper case."""
         successful_values = [
             other
             for call in self.successful_calls
             if call.tool == self.tool
-            for other_path, other in _iter_texts(call.arguments, ())
-            if _field_name(other_path) == _field_name(path)
+            for other_path, other in _list_texts(call.arguments)
+            if field_name(other_path) == field_name(path)
         ]
         if not successful_values or value in successful_values:
             return []
@@ -277,79 +252,79 @@ class _RunValues:
             after = value.upper()
         else:
             return []
-        return [Guess(path, after, "seen form", f"{self.tool} succeeded with {successful_values[-1]}")]
+        return [_propose(path, after, "seen form", f"{self.tool} succeeded with {successful_values[-1]}")]
 
-    def match_answer_record(self, path: Path, value: str) -> list[Guess]:
+    def match_answer_record(self, path: Path, value: str) -> list[Candidate]:
         """Match the id of a result object that contains the given value, such as the id of the item with that title.
 
         Also match an entry with that key: `{"kettle": "8834460"}`. The latest result with exactly one match counts.
         """
-        name, spelt = _field_name(path), normalize_name(value)
+        name, normalized = field_name(path), normalize_name(value)
         answers_by_call: dict[int, dict[str, tuple[str, str]]] = {}
-        for call, tool, leaves in self.records if len(spelt) > 1 else ():
-            if any(other == spelt and not _is_same_field(field, name) for field, _, _, other in leaves):
+        for call, tool, leaves in self.records if len(normalized) > 1 else ():
+            if any(other == normalized and not _is_same_field(field, name) for field, _, _, other in leaves):
                 answers_by_call.setdefault(call, {}).update(
                     (leaf, (field, tool)) for field, leaf, _, _ in leaves if _is_same_field(field, name)
                 )
             for field, leaf, key, _ in leaves:
-                if key == spelt and _is_code_or_identifier(leaf):
+                if key == normalized and _is_code_or_identifier(leaf):
                     answers_by_call.setdefault(call, {})[leaf] = field, tool
         for answers in answers_by_call.values():
             answers.pop(value, None)
             if len(answers) == 1:
                 ((answer, (field, tool)),) = answers.items()
                 evidence = f"{field} in the result of {tool} for {value[:40]}"
-                return [Guess(path, answer, "same record", evidence)]
+                return [_propose(path, answer, "same record", evidence)]
         return []
 
-    def match_earlier_answer(self, path: Path, value: str) -> list[Guess]:
+    def match_earlier_answer(self, path: Path, value: str) -> list[Candidate]:
         """Match the result of an earlier call with this value as argument: the code of a city, the id of a name."""
-        spelt = normalize_name(value)
+        normalized = normalize_name(value)
         for call in reversed(self.successful_calls):
             if len(call.arguments) > 3:
                 continue
-            if not any(normalize_name(other) == spelt for _, other in _iter_texts(call.arguments, ())):
+            if not any(normalize_name(other) == normalized for _, other in _list_texts(call.arguments)):
                 continue
             answers = {leaf for _, leaf in _iter_leaves(_parse_result(call.result), "", 0)}
             answer = answers.pop() if len(answers) == 1 else ""
-            if _is_code_or_identifier(answer) and spelt not in normalize_name(answer):
-                return [Guess(path, answer, "answered", f"result of {call.tool} for {value[:40]}")]
+            if _is_code_or_identifier(answer) and normalized not in normalize_name(answer):
+                return [_propose(path, answer, "answered", f"result of {call.tool} for {value[:40]}")]
         return []
 
-    def match_similar_identifier(self, path: Path, value: str) -> list[Guess]:
+    def match_similar_identifier(self, path: Path, value: str) -> list[Candidate]:
         """Match identifiers within one or two edits. They are only suggested, since each may be a different object."""
-        spelt = normalize_name(value)
-        if len(spelt) < 3:
+        normalized = normalize_name(value)
+        if len(normalized) < 3:
             return []
         near: list[tuple[int, SeenValue]] = []
-        max_edits = 1 if len(spelt) < 6 else 2
+        max_edits = 1 if len(normalized) < 6 else 2
         for seen_value in self.seen_values:
             other = normalize_name(seen_value.value)
-            if other == spelt:
+            if other == normalized:
                 continue
             following = seen_value.value[len(value) : len(value) + 1]
             if seen_value.value.startswith(value) and following in _IDENTIFIER_SEPARATORS:
                 near.append((0, seen_value))  # a file without its extension, an identifier without its number
-            elif abs(len(other) - len(spelt)) <= 2:
-                edits = edit_distance(spelt, other, max_edits)
+            elif abs(len(other) - len(normalized)) <= 2:
+                edits = edit_distance(normalized, other, max_edits)
                 if edits <= max_edits:
                     near.append((edits, seen_value))
         near.sort(key=lambda item: (item[0], item[1].age))
-        return [Guess(path, seen_value.value, "near id", seen_value.evidence) for _, seen_value in near[:2]]
+        return [_propose(path, seen_value.value, "near id", seen_value.evidence) for _, seen_value in near[:2]]
 
-    def match_field_values(self, path: Path, value: str | None) -> list[Guess]:
+    def match_field_values(self, path: Path, value: str | None) -> list[Candidate]:
         """Match values with the same field name in this run that did not fail with this tool.
 
         Values that occurred together with the call's other values come first, such as the payment of the same order.
         """
-        name = _field_name(path)
-        others = {text for other, text in _iter_texts(self.arguments, ()) if other != path and _is_opaque(text)}
+        name = field_name(path)
+        others = {text for other, text in _list_texts(self.arguments) if other != path and _is_opaque(text)}
         failed: set[str] = set()
         for call in self.calls:
-            if call.tool == self.tool and call.outcome != "success":
-                texts = list(_iter_texts(call.arguments, ()))
+            if call.tool == self.tool and not call.has_succeeded:
+                texts = _list_texts(call.arguments)
                 if others <= {text for _, text in texts}:
-                    failed |= {text for other, text in texts if _field_name(other) == name}
+                    failed |= {text for other, text in texts if field_name(other) == name}
         related_ages = {seen_value.age for seen_value in self.seen_values if seen_value.value in others}
         options: dict[str, SeenValue] = {}
         for seen_value in sorted(self.seen_values, key=lambda seen_value: seen_value.age not in related_ages):
@@ -358,7 +333,9 @@ class _RunValues:
         close = [option for option, seen_value in options.items() if seen_value.age in related_ages]
         strategy = "only value" if len(options) == 1 else "one of several"
         return [
-            Guess(path, option, "beside" if close == [option] and len(options) > 1 else strategy, seen_value.evidence)
+            _propose(
+                path, option, "beside" if close == [option] and len(options) > 1 else strategy, seen_value.evidence
+            )
             for option, seen_value in islice(options.items(), 3)
         ]
 
@@ -367,7 +344,7 @@ def iter_answer_records(calls: Sequence[EarlierCall]) -> Iterator[AnswerRecord]:
     """Yield the objects in the results of this run, latest first, bounded in number."""
     remaining = MAX_LEAF_VALUES
     for age, call in enumerate(reversed(calls)):
-        pending: list[Any] = [_parse_result(call.result)] if call.outcome == "success" else []
+        pending: list[Any] = [_parse_result(call.result)] if call.has_succeeded else []
         while pending and remaining > 0:
             value = pending.pop()
             members = list(islice(value.items(), remaining)) if isinstance(value, Mapping) else []

@@ -9,10 +9,12 @@ import re
 from collections import deque
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import msgspec
 
+from mulligan.core.argument_comparison import scalars
 from mulligan.core.failure import Failure, Remedy
 from mulligan.recover.budget import CIRCUIT_WINDOW_SECONDS
 from mulligan.recover.schema import MAX_CALL_VALUES, measure_extent
@@ -27,8 +29,6 @@ MAX_COMPARED_WORDS = 40
 """Words of a call that are compared."""
 MAX_WORD_SOURCE_CHARS = 2000
 """Characters of a text in which words are searched."""
-MAX_VISITED_VALUES = 1000
-"""Values of a call in which words are searched."""
 
 _encoder = msgspec.json.Encoder(order="sorted")
 
@@ -83,14 +83,10 @@ class LoopDetector:
         previous = self._streaks.pop(tool, None)
         if key is None:
             return 0
-        is_same = (
-            previous is not None
-            and previous.key == key
-            and bool(failure.fingerprint)
-            and previous.failure.fingerprint == failure.fingerprint
-            and not _is_expired(previous, now)
-        )
-        count = previous.count + 1 if previous is not None and is_same else 1
+        is_same = previous is not None and previous.key == key and not _is_expired(previous, now)
+        count = 1
+        if previous is not None and is_same and previous.failure.fingerprint == failure.fingerprint != "":
+            count = previous.count + 1
         self._streaks[tool] = IdenticalFailure(key, failure, count, now)
         return count
 
@@ -130,7 +126,7 @@ class LoopDetector:
                 for name, failed_kind, others in self._failed
                 if failed_kind == reason
                 and are_siblings(name, tool)
-                and _overlap(words, others) >= MIN_STRATEGY_SIMILARITY
+                and len(words & others) >= MIN_STRATEGY_SIMILARITY * max(len(words | others), 1)
             ]
             if len(similar_tools) >= MIN_SPIRAL_FAILURES:
                 return Spiral(reason, tuple(dict.fromkeys(similar_tools)), len(similar_tools))
@@ -148,21 +144,9 @@ _NAME = re.compile(r"[a-z]+|[A-Z][a-z]*")
 
 def extract_words(arguments: Mapping[str, Any]) -> frozenset[str]:
     """Return the words of a call's values, without numbers, case and order."""
-    collected_words: list[str] = []
-    pending = [arguments]
-    for _ in range(MAX_VISITED_VALUES):  # values may contain each other without any word
-        if not pending or len(collected_words) >= MAX_COMPARED_WORDS:
-            break
-        value: Any = pending.pop()
-        if isinstance(value, Mapping):
-            pending.extend(list(value.values())[:MAX_COMPARED_WORDS])
-        elif isinstance(value, list | tuple):
-            pending.extend(value[:MAX_COMPARED_WORDS])
-        elif isinstance(value, str):
-            collected_words.extend(
-                word for word in _WORD.findall(value[:MAX_WORD_SOURCE_CHARS].casefold()) if not word.isdigit()
-            )
-    return frozenset(collected_words[:MAX_COMPARED_WORDS])
+    texts = (text[:MAX_WORD_SOURCE_CHARS].casefold() for text in scalars(arguments))
+    words = (word for text in texts for word in _WORD.findall(text) if not word.isdigit())
+    return frozenset(islice(words, MAX_COMPARED_WORDS))
 
 
 def are_siblings(one: str, other: str) -> bool:
@@ -171,7 +155,3 @@ def are_siblings(one: str, other: str) -> bool:
         return True
     own_words, other_words = ({word.casefold() for word in _NAME.findall(name[:200])} for name in (one, other))
     return any(len(word) > 2 for word in own_words & other_words)
-
-
-def _overlap(one: frozenset[str], other: frozenset[str]) -> float:
-    return len(one & other) / len(one | other) if one or other else 0.0

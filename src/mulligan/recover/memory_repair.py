@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mulligan.core.calls import is_same_json, wilson_lower_bound
+from mulligan.core.calls import classify_change, is_same_json, wilson_lower_bound
 from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import LAST_PATH_SEGMENT, REQUOTED, RUN_SPECIFIC, Change, Fix
 from mulligan.recover.history import missing_value_candidates
 from mulligan.recover.policy import Arguments, EarlierCall
 from mulligan.recover.schema import CompiledSchema
-from mulligan.recover.schema_repair import Draft, is_empty, is_number, parse_json_text
+from mulligan.recover.schema_repair import Draft, coerce_value, is_empty, is_number, parse_json_text
 
 APPROVED_CONFIDENCE = 0.9
 """Minimum confidence of a fix that an operator has approved."""
@@ -142,12 +142,8 @@ def _apply_changes(fix: Fix, arguments: Arguments, schema: CompiledSchema | None
             return None  # nested arguments are repaired by the schema only
         if change.operation == "rename":
             after: Any = change.after
-            if (
-                not is_present
-                or not isinstance(after, str)
-                or after in new_arguments
-                or not _allows_name(schema, after)
-            ):
+            declared_names = (schema.schema or {}).get("properties", [after]) if schema is not None else [after]
+            if not is_present or not isinstance(after, str) or after in new_arguments or after not in declared_names:
                 return None
             new_arguments[after] = new_arguments.pop(name)
             before = name
@@ -176,10 +172,6 @@ def _is_recased(before: Any, after: Any) -> bool:
     return isinstance(before, str) and isinstance(after, str) and before.casefold() == after.casefold()
 
 
-def _allows_name(schema: CompiledSchema | None, name: str) -> bool:
-    return schema is None or schema.schema is None or name in schema.schema.get("properties", {name: None})
-
-
 def _convert_value(
     change: Change, before: Any, is_present: bool, schema: CompiledSchema | None, *, can_show_to_model: bool
 ) -> tuple[Any] | None:
@@ -190,7 +182,8 @@ def _convert_value(
     after = change.after
     match change.operation:
         case "cast":
-            return _cast_value(before, after)
+            coerced_values = (candidate.after for candidate in coerce_value(before, after, "", can_guess=True))
+            return next(((value,) for value in coerced_values if classify_change(before, value) == "cast"), None)
         case "parse":
             parsed = parse_json_text(before) if isinstance(before, str) else None
             return (parsed,) if isinstance(parsed, dict | list) else None
@@ -215,19 +208,3 @@ def _enum_members(schema: CompiledSchema | None, name: str) -> Sequence[Any]:
     node = schema.properties.get(name) if schema is not None else None
     members = node.get("enum", ()) if isinstance(node, Mapping) else ()
     return members if isinstance(members, list | tuple) else ()
-
-
-def _cast_value(value: Any, to: Any) -> tuple[Any] | None:
-    try:
-        match to:
-            case "integer" if isinstance(value, str | float) and float(value).is_integer():
-                return (int(float(value)),)
-            case "number" if isinstance(value, str | int) and not isinstance(value, bool):
-                return (float(value),)
-            case "string" if is_number(value):
-                return (str(value),)
-            case "boolean" if isinstance(value, str) and value.strip().casefold() in ("true", "false"):
-                return (value.strip().casefold() == "true",)
-    except (ValueError, OverflowError):
-        return None
-    return None

@@ -25,6 +25,8 @@ from mulligan.recover.plan import (
     RecoveryQueries,
     StopMove,
     describe_attempts,
+    describe_retry_after,
+    find_stop_reason,
 )
 from mulligan.recover.policy import Arguments, Policy, Tool
 from mulligan.recover.tokens import Sizes, calibrate_scale, provider_of, token_limit, window_of
@@ -183,15 +185,10 @@ class _ModelRecovery:
         """Return the next attempt, or the reason why there is none."""
         self._attempt_number += 1
         is_repairing = self._tool.mode == "repair"
-        if not failure.is_failure:
-            return "the result is not a failure"
-        if self._tool.mode == "observe":
-            return 'the mode is "observe"'
-        if BLOCKED in failure.evidence:
+        if reason := find_stop_reason(failure, self._tool):
             # A circuit breaker of one model does not affect another model.
-            return (failure.kind.code in OUTAGE and is_repairing and self._use_fallback(failure)) or BLOCKED
-        if not failure.recoverable:
-            return "the error is declared unrecoverable"
+            can_switch = reason == BLOCKED and failure.kind.code in OUTAGE and is_repairing
+            return (can_switch and self._use_fallback(failure)) or reason
         if self._attempt_number > self._policy.attempts:
             return describe_attempts(self._policy.attempts)
         remaining = self._queries.seconds_left()
@@ -226,17 +223,14 @@ class _ModelRecovery:
 
     def _retry_later(self, failure: Failure) -> PlannedAttempt | str:
         seconds = self._policy.compute_backoff(self._attempt_number, failure.retry_after, self._queries.random())
-        step = None
-        if seconds is not None:
-            step = self._attempt(Recovery(remedy=Remedy.RETRY, backoff_seconds=seconds))
+        recovery = Recovery(remedy=Remedy.RETRY, backoff_seconds=seconds or 0.0)
+        step = None if seconds is None else self._attempt(recovery)
         is_last = self._attempt_number == self._policy.attempts
-        if step is None or is_last or self.blocking_reason(step):
-            fallback = self._use_fallback(failure)
-            if fallback is not None:
-                return fallback
+        needs_fallback = step is None or is_last or self.blocking_reason(step)
+        if needs_fallback and (fallback := self._use_fallback(failure)) is not None:
+            return fallback
         if step is None:
-            maximum = self._policy.max_backoff
-            return f"Retry-After is {failure.retry_after:g} s, above the maximum backoff of {maximum:g} s"
+            return describe_retry_after(failure, self._policy)
         remaining = self._queries.seconds_left()
         if remaining is not None and step.recovery.backoff_seconds >= remaining:
             return "the deadline would pass before the next attempt"
@@ -248,8 +242,7 @@ class _ModelRecovery:
         sizes = self._model.sizes(failure)
         if sizes.window is None:
             sizes = replace(sizes, window=window_of(self._model_name))
-        clamped_attempt = self._shrink_answer(sizes)
-        if clamped_attempt is not None:
+        if (clamped_attempt := self._shrink_answer(sizes)) is not None:
             return clamped_attempt
         reason = "no argument is a conversation"
         argument = conversation_argument(self.arguments)

@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-import msgspec
-
+from mulligan.core.calls import parse_json
 from mulligan.core.conversation import Path, get_field, parse_answer, replace_at
 
 MAX_REPAIRED_CHARS = 1_000_000
@@ -100,19 +99,12 @@ def repair_output(answer: Any, problem: OutputProblem) -> Any:
 
 def wants_json(arguments: Mapping[str, Any]) -> bool:
     """Return whether the call requested JSON output only."""
-    if not arguments:
-        return False
-    format_type = get_field(arguments.get("response_format"), "type")
-    if format_type is None:
-        format_type = get_field(get_field(arguments.get("text"), "format"), "type")
-    if isinstance(format_type, str) and format_type.startswith("json"):
+    formats = (arguments.get("response_format"), get_field(arguments.get("text"), "format"))
+    if any(str(get_field(output_format, "type") or "").startswith("json") for output_format in formats):
         return True
-    for name in ("config", "generation_config", "generationConfig"):
-        config = arguments.get(name)
-        kind = get_field(config, "response_mime_type") or get_field(config, "responseMimeType")
-        if kind == "application/json":
-            return True
-    return False
+    configs = (arguments.get(name) for name in ("config", "generation_config", "generationConfig"))
+    mime_names = ("response_mime_type", "responseMimeType")
+    return any(get_field(config, name) == "application/json" for config in configs for name in mime_names)
 
 
 def _check_json(path: Path, text: str, name: str, is_cut: bool) -> OutputProblem | None:
@@ -157,25 +149,19 @@ def parse_arguments(arguments: Any) -> ParsedArguments:
         return ParsedArguments(None, error="The arguments are not a JSON object: they are not a string.")
     if text.strip() in ("", "null"):
         return ParsedArguments({})  # some models send this for no arguments
-    try:
-        value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        value = None
-    if isinstance(value, dict):
+    if isinstance(value := parse_json(text), dict):
         return ParsedArguments(value)
-    reading = _find_reading(text, is_object=True)
-    return (
-        ParsedArguments(None, error=_describe_error(text))
-        if reading is None
-        else ParsedArguments(reading.value, defect=reading.defect)
-    )
+    reading = find_reading(text, is_object=True)
+    if reading is None:
+        return ParsedArguments(None, error=_describe_error(text))
+    return ParsedArguments(reading.value, defect=reading.defect)
 
 
 def repair_json(text: str, *, is_object: bool = False) -> str | None:
     """Return the only JSON that a text can represent, or None."""
     if is_object and not text.strip():
         return "{}"  # several models send this for a call without arguments
-    reading = _find_reading(text, is_object=is_object)
+    reading = find_reading(text, is_object=is_object)
     return None if reading is None else reading.text
 
 
@@ -186,7 +172,7 @@ class _JsonReading(NamedTuple):
     """What was wrong with the text."""
 
 
-def _find_reading(text: str, *, is_object: bool) -> _JsonReading | None:
+def find_reading(text: str, *, is_object: bool = False) -> _JsonReading | None:
     """Return the only reading of a text, or None if there is none or more than one."""
     if len(text) > MAX_REPAIRED_CHARS or _measure_depth(text) > MAX_JSON_DEPTH:
         return None
@@ -196,8 +182,8 @@ def _find_reading(text: str, *, is_object: bool) -> _JsonReading | None:
             value = _strict.decode(candidate)
         except (ValueError, RecursionError):
             continue
-        if is_object and isinstance(value, str) and value.lstrip()[:1] == "{":
-            inner = _find_reading(value, is_object=True)
+        if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+            inner = find_reading(value, is_object=is_object)
             if inner is None:
                 continue
             defect, candidate, value = "encoded as JSON twice", inner.text, inner.value

@@ -11,7 +11,6 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from mulligan.core.calls import similarity
 from mulligan.core.privileged_arguments import split_words
 
 MAX_COMPARED_CHARS = 200
@@ -41,16 +40,18 @@ def match_name(text: str, known_names: Iterable[str]) -> NameMatch | None:
     names = list(known_names)
     if not isinstance(text, str) or len(names) > MAX_COMPARED_NAMES:
         return None
-    spelt = normalize_name(text)
-    if not spelt:
+    normalized = normalize_name(text)
+    if not normalized:
         return None
-    same = [name for name in names if normalize_name(name) == spelt]
+    same = [name for name in names if normalize_name(name) == normalized]
     if len(same) == 1:
         return NameMatch(same[0], "spelling")
     if same:  # several names differ only in case: accept an exact match only
         exact = [name for name in same if name.strip() == text.strip()]
         return NameMatch(exact[0], "spelling") if len(exact) == 1 else None
-    typos = [name for name in names if is_typo(spelt, normalize_name(name)) and not _differs_in_short_word(text, name)]
+    typos = [
+        name for name in names if is_typo(normalized, normalize_name(name)) and not _differs_in_short_word(text, name)
+    ]
     return NameMatch(typos[0], "slip") if len(typos) == 1 else None
 
 
@@ -99,15 +100,14 @@ def edit_distance(one: str, other: str, max_distance: int) -> int:
 
 def match_by_words(text: str, known_names: Iterable[str]) -> list[str]:
     """Return the known names that contain all words of the text or the reverse, such as `type` and `scale_type`."""
-    text_stems = _stems(text)
+    text_stems = stem_words(text[:MAX_COMPARED_CHARS])
     if not text_stems:
         return []
-    matches = [
-        name for name in known_names if (theirs := _stems(name)) and (text_stems <= theirs or theirs <= text_stems)
-    ]
+    stems_by_name = {name: stem_words(name[:MAX_COMPARED_CHARS]) for name in known_names}
+    matches = [name for name, stems in stems_by_name.items() if stems and (text_stems <= stems or stems <= text_stems)]
     return matches or [
         name
-        for name in known_names
+        for name in stems_by_name
         if _initials(name) == normalize_name(text) or _initials(text) == normalize_name(name)
     ]
 
@@ -118,8 +118,9 @@ def _initials(name: str) -> str:
     return "".join(part[0] for part in parts).casefold() if len(parts) > 1 else ""
 
 
-def _stems(text: str) -> frozenset[str]:
-    lower_words = (word.casefold() for word in split_words(text[:MAX_COMPARED_CHARS]))
+def stem_words(text: str) -> frozenset[str]:
+    """Return the words of a text in lower case and without the `s` of a plural."""
+    lower_words = (word.casefold() for word in split_words(text))
     return frozenset(word[:-1] if len(word) > 3 and word.endswith("s") else word for word in lower_words)
 
 
@@ -161,12 +162,13 @@ def match_tool_name(text: str, known_names: Sequence[str]) -> NameMatch | None:
 
 def nearest_tool_names(text: str, known_names: Sequence[str], limit: int = 3) -> list[str]:
     """Return the most similar known tool names, likeliest first."""
+    from difflib import get_close_matches  # lazy: needed for unknown tools only
+
     match = match_tool_name(text, known_names)
-    first = [match.name] if match is not None else []
-    ranked = sorted(
-        ((similarity(text[:MAX_COMPARED_CHARS], name), name) for name in known_names[:MAX_COMPARED_NAMES]), reverse=True
-    )
-    return [*first, *(name for score, name in ranked if score >= MIN_TOOL_SIMILARITY and name not in first)][:limit]
+    folded_names = {name[:MAX_COMPARED_CHARS].casefold(): name for name in known_names[:MAX_COMPARED_NAMES]}
+    near = get_close_matches(text[:MAX_COMPARED_CHARS].casefold(), folded_names, limit, MIN_TOOL_SIMILARITY)
+    ranked = [*([match.name] if match is not None else []), *(folded_names[name] for name in near)]
+    return list(dict.fromkeys(ranked))[:limit]
 
 
 def _strip_junk(text: str) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from mulligan.core.calls import TOOL_NAME_PATH, is_same_json
 from mulligan.core.failure import Failure, Remedy, TookEffect
@@ -13,51 +14,42 @@ from mulligan.core.records import Fix, Precedent, Recovery
 from mulligan.recover.policy import Arguments, EarlierCall, Policy, PrerequisiteCall, Suggestion, Tool
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptMove:
+class AttemptMove(msgspec.Struct, frozen=True):
     """Move that makes the call. The reply is its failure, or None."""
 
     arguments: Arguments
     recovery: Recovery | None = None
     function: Callable[..., Any] | None = None
     """Called instead of the wrapped function: another model."""
-    has_substitute: Callable[[Failure], bool] | None = field(default=None, compare=False, repr=False)
+    has_substitute: Callable[[Failure], bool] | None = None
     """Whether a fallback would answer if an open circuit breaker blocked this attempt with this failure."""
 
 
-@dataclass(frozen=True, slots=True)
-class BackoffMove:
+class BackoffMove(msgspec.Struct, frozen=True):
     """Move that waits for the backoff of a recovery. There is no reply."""
 
     recovery: Recovery
 
 
-@dataclass(frozen=True, slots=True)
-class QueryMove:
+class QueryMove(msgspec.Struct, frozen=True):
     """Move that calls a query function with its arguments. The reply is its result, or None if it failed."""
 
     query: Callable[..., Any]
     arguments: tuple[Any, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class StopMove(QueryMove):
+class StopMove(QueryMove, frozen=True):
     """The last move of a plan that stops. It looks up what recovered the same failure before."""
 
 
 Move = AttemptMove | BackoffMove | QueryMove
 
 
-def _no_limit() -> float | None:
-    return None
-
-
 def _no_objection(*details: Any) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryQueries:
+class RecoveryQueries(msgspec.Struct, frozen=True, kw_only=True):
     """Functions that recovery uses to query its environment. A query that cannot be answered returns nothing.
 
     Slow queries are made by a `QueryMove`. The others use data in memory and are called directly.
@@ -75,7 +67,7 @@ class RecoveryQueries:
     earlier_calls: Callable[[], Sequence[EarlierCall]] = tuple
     changed_arguments: Callable[[], Sequence[str]] = tuple
     """Returns the arguments that the attempt has modified in place."""
-    seconds_left: Callable[[], float | None] = _no_limit
+    seconds_left: Callable[[], float | None] = lambda: None
     """Seconds until the deadline."""
     take_retry_budget: Callable[..., str] = _no_objection
     """Takes one retry from every budget. Returns why it is denied. Gets the failure, and whether a repair follows."""
@@ -87,8 +79,7 @@ class RecoveryQueries:
     function like `blocking_reason`."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveryFailed:
+class RecoveryFailed(msgspec.Struct, frozen=True):
     """Stop reason of a failed recovery, with precedents and suggestions."""
 
     failure: Failure
@@ -164,28 +155,37 @@ def select_tellable(precedents: Sequence[Precedent], tool: Tool) -> tuple[Preced
     )
 
 
+def find_stop_reason(failure: Failure, tool: Tool) -> str:
+    """Return why no attempt follows, whatever the arguments, or an empty string."""
+    if not failure.is_failure:
+        return "the result is not a failure"
+    if tool.mode == "observe":
+        return 'the mode is "observe"'
+    if BLOCKED in failure.evidence:
+        return BLOCKED
+    return "" if failure.recoverable else "the error is declared unrecoverable"
+
+
 def describe_attempts(number: int) -> str:
     """Return the stop reason for reaching the maximum number of attempts."""
     return "the limit of 1 attempt is reached" if number == 1 else f"the limit of {number} attempts is reached"
 
 
+def describe_retry_after(failure: Failure, policy: Policy) -> str:
+    """Return the stop reason for a delay that the server requested and the policy does not allow."""
+    return f"Retry-After is {failure.retry_after:g} s, above the maximum backoff of {policy.max_backoff:g} s"
+
+
 def can_use_memory(failure: Failure, tool: Tool) -> bool:
     """Return whether memory may help: by changed arguments or a prerequisite call."""
-    is_candidate = (
-        failure.is_failure and failure.recoverable and tool.mode != "observe" and BLOCKED not in failure.evidence
-    )
-    return is_candidate and tool.learn != "off" and failure.remedy in (Remedy.REPAIR, Remedy.REPLAN)
+    is_repairable = failure.remedy in (Remedy.REPAIR, Remedy.REPLAN)
+    return is_repairable and tool.learn != "off" and not find_stop_reason(failure, tool)
 
 
 def needs_verification(failure: Failure, tool: Tool) -> bool:
     """Return whether it matters and is unknown that the call took effect."""
-    return (
-        failure.took_effect is TookEffect.UNKNOWN
-        and not tool.is_retry_safe
-        and tool.mode != "observe"
-        and failure.is_failure
-        and failure.recoverable
-    )
+    is_unknown = failure.took_effect is TookEffect.UNKNOWN and not tool.is_retry_safe
+    return is_unknown and find_stop_reason(failure, tool) in ("", BLOCKED)
 
 
 VERIFIED_EXECUTED = object()
@@ -206,15 +206,14 @@ def _is_iterator(value: Any) -> bool:
     return (hasattr(kind, "__next__") or hasattr(kind, "__anext__")) and not hasattr(kind, "execute")
 
 
-@dataclass(slots=True)
-class ToolRecovery:
+class ToolRecovery(msgspec.Struct):
     """State of the recovery of one call: its suggested repairs, and those that were attempted."""
 
     tool: Tool
     policy: Policy
     queries: RecoveryQueries
     attempted_arguments: list[Arguments]
-    alternatives: list[Suggestion] = field(default_factory=list)
+    alternatives: list[Suggestion] = msgspec.field(default_factory=list)
     """Lower-ranked suggestions for the first arguments."""
     last_fingerprint: str | None = None
     """Fingerprint of the failure that was last repaired."""
@@ -223,7 +222,7 @@ class ToolRecovery:
     """Fixes from memory for the last failure."""
     prerequisites: Sequence[PrerequisiteCall] = ()
     """Prerequisite calls of the chosen repair."""
-    attempted_fixes: set[str | None] = field(default_factory=set)
+    attempted_fixes: set[str | None] = msgspec.field(default_factory=set)
     """Prerequisite fixes that were attempted, each once."""
 
     def choose_next_attempt(
@@ -231,14 +230,8 @@ class ToolRecovery:
     ) -> tuple[Arguments, Recovery] | str:
         """Return the arguments and recovery of the next attempt, or the reason why there is none."""
         tool, policy, queries = self.tool, self.policy, self.queries
-        if not failure.is_failure:
-            return "the result is not a failure"
-        if tool.mode == "observe":
-            return 'the mode is "observe"'
-        if BLOCKED in failure.evidence:
-            return BLOCKED
-        if not failure.recoverable:
-            return "the error is declared unrecoverable"
+        if reason := find_stop_reason(failure, tool):
+            return reason
         can_prepare = (
             tool.learn == "repair" and queries.run_prerequisite is not None and failure.remedy is Remedy.REPLAN
         )
@@ -259,7 +252,7 @@ class ToolRecovery:
             return describe_attempts(policy.attempts)
         seconds = policy.compute_backoff(attempt, failure.retry_after, queries.random())
         if seconds is None:
-            return f"Retry-After is {failure.retry_after:g} s, above the maximum backoff of {policy.max_backoff:g} s"
+            return describe_retry_after(failure, policy)
         remaining = queries.seconds_left()
         if remaining is not None and seconds >= remaining:
             return "the deadline would pass before the next attempt"

@@ -5,14 +5,14 @@ These are apart from the rules in `repair.py`, which are imported at the first f
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import msgspec
 
 from mulligan.core.failure import SettingsError
-from mulligan.core.records import Change, Effects, Fix, Outcome
+from mulligan.core.records import Change, Effects, Fix, Outcome, Step
 
 SpiralAction = Literal["report", "block"]
 Arguments = Mapping[str, Any]
@@ -22,6 +22,22 @@ MAX_TOOL_KEY_CHARACTERS = 300
 
 _DEFAULT_MAX_BACKOFF_SECONDS = 30.0
 MODEL_MAX_BACKOFF_SECONDS = 90.0
+
+
+_COUNT = (int, 0, sys.maxsize, "a whole number, 0 or more")
+_SECONDS = (int | float, 0, sys.maxsize, "a number of seconds, 0 or more")
+_RATIO = (int | float, 0, 1, "a number from 0 to 1")
+_LIMITS: dict[str, tuple[Any, int, int, str]] = {
+    "attempts": (int, 1, 10, "a whole number of 10 or less, to avoid retry storms"),
+    "max_run_retries": _COUNT,
+    "retry_budget_burst": _COUNT,
+    "max_identical_failures": _COUNT,
+    "initial_backoff": _SECONDS,
+    "max_backoff": _SECONDS,
+    "min_confidence": _RATIO,
+    "retry_budget_ratio": _RATIO,
+}
+"""Settings with a number: its type, bounds, and both in words."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,23 +71,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if isinstance(self.attempts, int) and self.attempts < 1:
             raise SettingsError(f"attempts must be at least 1, got {self.attempts}. attempts=1 turns recovery off.")
-        if isinstance(self.attempts, int) and self.attempts > 10:
-            raise SettingsError(f"attempts must be 10 or less to avoid retry storms, got {self.attempts}.")
-        for name in ("attempts", "max_run_retries", "retry_budget_burst", "max_identical_failures"):
-            number = getattr(self, name)
-            if isinstance(number, bool) or not isinstance(number, int):
-                raise SettingsError(f"{name} must be a whole number, got {number!r}.")
-            if number < 0:
-                raise SettingsError(f"{name} must be 0 or more, got {number}.")
-        for name, maximum, meaning in (
-            ("initial_backoff", None, "a number of seconds, 0 or more"),
-            ("max_backoff", None, "a number of seconds, 0 or more"),
-            ("min_confidence", 1, "a number from 0 to 1"),
-            ("retry_budget_ratio", 1, "a number from 0 to 1"),
-        ):
+        for name, (number_type, minimum, maximum, meaning) in _LIMITS.items():
             value = getattr(self, name)
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not is_number or not 0 <= value < float("inf") or (maximum is not None and value > maximum):
+            is_number = isinstance(value, number_type) and not isinstance(value, bool)
+            if not is_number or not minimum <= value <= maximum:  # also refuses NaN and infinity
                 raise SettingsError(f"{name} must be {meaning}, got {value!r}.")
         if not isinstance(self.circuit_breaker, bool):
             raise SettingsError(f"circuit_breaker must be true or false, got {self.circuit_breaker!r}.")
@@ -83,11 +86,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
         Their rate limits often last a minute, so the default maximum backoff is longer.
         """
-        return (
-            msgspec.structs.replace(self, max_backoff=MODEL_MAX_BACKOFF_SECONDS)
-            if self.max_backoff == _DEFAULT_MAX_BACKOFF_SECONDS
-            else self
-        )
+        is_default = self.max_backoff == _DEFAULT_MAX_BACKOFF_SECONDS
+        return msgspec.structs.replace(self, max_backoff=MODEL_MAX_BACKOFF_SECONDS) if is_default else self
 
     def compute_backoff(self, attempt: int, retry_after: float | None, random_value: float) -> float | None:
         """Return the backoff in seconds before this attempt, or None if Retry-After exceeds the maximum.
@@ -104,8 +104,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return ceiling * (1 - random_value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tool:
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """What recovery knows about the function behind a call."""
 
     name: str
@@ -113,7 +112,7 @@ class Tool:
     """Server of the tool, if it runs in another program."""
     effects: Effects = "once"
     mode: Mode = "repair"
-    schema: Callable[[], Mapping[str, Any] | None] = field(default=lambda: None)
+    schema: Callable[[], Mapping[str, Any] | None] = lambda: None
     """Called on the first failure only: deriving a schema from a signature takes time."""
     privileged: frozenset[str] = frozenset()
     unprivileged: frozenset[str] = frozenset()
@@ -129,7 +128,7 @@ class Tool:
     """Identifies the tool among others with the same name. By default built from `server` and `name`."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "key", make_tool_key(self.name, self.server, self.key))
+        msgspec.structs.force_setattr(self, "key", make_tool_key(self.name, self.server, self.key))
 
     @property
     def recorded_key(self) -> str | None:
@@ -148,8 +147,7 @@ def make_tool_key(name: str, server: str | None = None, function: str = "") -> s
     return key[:MAX_TOOL_KEY_CHARACTERS]
 
 
-@dataclass(frozen=True, slots=True)
-class EarlierCall:
+class EarlierCall(msgspec.Struct, frozen=True):
     """An earlier call of the same run, with its outcome."""
 
     tool: str
@@ -158,17 +156,24 @@ class EarlierCall:
     result: Any = None
     """The result, or the error text of a failed call."""
 
+    @property
+    def has_succeeded(self) -> bool:
+        return self.outcome == "success"
 
-@dataclass(frozen=True, slots=True)
-class PrerequisiteCall:
+    @classmethod
+    def from_step(cls, step: Step) -> EarlierCall:
+        result_or_error = step.result if step.failure is None else step.failure.message
+        return cls(step.name, step.arguments, step.outcome, result_or_error)
+
+
+class PrerequisiteCall(msgspec.Struct, frozen=True):
     """A call that must succeed before another."""
 
     tool: str
     arguments: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suggestion:
+class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
     """A proposed call that replaces a failed one."""
 
     tool: str

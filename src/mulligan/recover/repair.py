@@ -14,9 +14,11 @@ from typing import Any
 
 from mulligan.core.argument_comparison import differing_names
 from mulligan.core.calls import TOOL_NAME_PATH, is_same_json
+from mulligan.core.conversation import replace_at
 from mulligan.core.failure import Failure, Remedy, TookEffect
 from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import Change, Fix
+from mulligan.core.stated_limits import contains_word
 from mulligan.recover.error_repair import find_error_bound, find_expected_values, suggest_rewrites
 from mulligan.recover.history import candidate_values, missing_value_candidates
 from mulligan.recover.memory_repair import MAX_HIDDEN_CONFIDENCE, AppliedFix, apply_fixes
@@ -24,11 +26,10 @@ from mulligan.recover.names import match_tool_name, nearest_tool_names
 from mulligan.recover.policy import Arguments, EarlierCall, PrerequisiteCall, Suggestion, Tool
 from mulligan.recover.schema import CompiledSchema, SchemaViolation, compile_schema
 from mulligan.recover.schema_repair import (
+    Candidate,
     Draft,
-    Guess,
     format_path,
     repair_from_schema,
-    replace_at_path,
     unknown_arguments,
     value_at,
 )
@@ -121,10 +122,10 @@ def suggest(
     if not failure.is_failure or failure.remedy is Remedy.COMPRESS:
         return []
     if tools is None and failure.kind.code == "unknown_tool":
-        tools = {call.tool: None for call in earlier_calls if call.outcome == "success"}  # names of tools that exist
-    return _SuggestionBuilder(
-        arguments, failure, tool, earlier_calls, tools or {}, min_confidence, fixes
-    ).build_suggestions()
+        tools = {call.tool: None for call in earlier_calls if call.has_succeeded}  # names of tools that exist
+    text = f"{failure.message}\n{failure.detail}"[:4000]
+    builder = _SuggestionBuilder(arguments, failure, tool, earlier_calls, tools or {}, min_confidence, fixes, text)
+    return builder.build_suggestions()
 
 
 @dataclass(slots=True)
@@ -135,11 +136,8 @@ class _SuggestionBuilder:
     earlier_calls: Sequence[EarlierCall]
     tools: ToolSchemas
     min_confidence: float
-    fixes: Sequence[Fix] = ()
-    text: str = ""
-
-    def __post_init__(self) -> None:
-        self.text = f"{self.failure.message}\n{self.failure.detail}"[:4000]
+    fixes: Sequence[Fix]
+    text: str
 
     def build_suggestions(self) -> list[Suggestion]:
         """Return the suggestions, likeliest first. Memory only adds to the suggestions of rules.
@@ -208,7 +206,11 @@ class _SuggestionBuilder:
         schema = self.tools.get(name)
         compiled = compile_schema(schema) if schema else None
         if compiled is None or (compiled.accepts(self.arguments) and not self._has_unknown_arguments(compiled)):
-            if strategy != "tool junk" and not self._blames_tool_name():
+            # If the error is not about the name, the tool was known: some servers rename dots.
+            is_about_name = self.failure.kind.code == "unknown_tool" or re.search(
+                _ABOUT_NAME, self.text, re.IGNORECASE | re.DOTALL
+            )
+            if strategy != "tool junk" and not is_about_name:
                 draft.strategies += ("tool answered",)
         elif (repaired := self._repair_from_schema(compiled)) is None:
             draft.strategies += ("tool alone",)
@@ -218,13 +220,6 @@ class _SuggestionBuilder:
             draft.strategies += repaired.strategies
             draft.evidence += repaired.evidence
         return draft
-
-    def _blames_tool_name(self) -> bool:
-        """Return whether the error is about the tool name. Otherwise the tool was known: some servers rename dots."""
-        return (
-            self.failure.kind.code == "unknown_tool"
-            or re.search(_ABOUT_NAME, self.text, re.IGNORECASE | re.DOTALL) is not None
-        )
 
     # Arguments
 
@@ -244,12 +239,11 @@ class _SuggestionBuilder:
         is_about_names = self._has_unknown_arguments(schema)
         strict = is_about_names or bool(schema.find_violations(self.arguments))
         # Unknown names may be misspelled missing ones. If they are not, and the schema allows them, they stay.
-        option_pairs = [(strict, False)] if is_about_names else [(strict, False), (False, False)]
-        for is_strict, can_guess in (*option_pairs, (strict, True)):
-            repaired = repair_from_schema(self.arguments, schema, is_strict=is_strict, can_guess=can_guess)
-            if repaired is not None:
-                return repaired
-        return None
+        option_pairs = [(strict, False), (strict, True)]
+        if not is_about_names:
+            option_pairs.insert(1, (False, False))
+        repairs = (repair_from_schema(self.arguments, schema, *option_pair) for option_pair in option_pairs)
+        return next((repaired for repaired in repairs if repaired is not None), None)
 
     def _has_unknown_arguments(self, schema: CompiledSchema) -> bool:
         """Return whether the call has arguments that the schema does not define and the failure is about them."""
@@ -257,7 +251,7 @@ class _SuggestionBuilder:
         if any(not name.strip(" \t\r\n'\"`") for name in unknown):
             return True
         return bool(unknown) and (
-            any(re.search(rf"(?<!\w){re.escape(name[:200])}(?!\w)", self.text) for name in unknown)
+            any(contains_word(self.text, name) for name in unknown)
             or re.search(_UNKNOWN, self.text, re.IGNORECASE) is not None
         )
 
@@ -274,16 +268,15 @@ class _SuggestionBuilder:
         if not options or not all(options.values()) or unknown_arguments(self.arguments, schema):
             return
         for at in range(max(map(len, options.values()))):
-            chosen_values = {name: values[min(at, len(values) - 1)] for name, values in options.items()}
-            new_arguments = {**self.arguments, **{name: value for name, (value, _) in chosen_values.items()}}
-            if schema.find_violations(new_arguments) == []:
-                changes = tuple(
-                    Change(path=name, operation="substitute", after=value, source="run")
-                    for name, (value, _) in chosen_values.items()
-                )
-                evidence = tuple(evidence_text for _, evidence_text in chosen_values.values())
-                strategy = "filled" if at == 0 else "one of several"
-                yield Draft(new_arguments, changes, (strategy,), "run", evidence, is_rejected=True)
+            strategy = "filled" if at == 0 else "one of several"
+            draft = Draft(dict(self.arguments), (), (strategy,), "run", is_rejected=True)
+            for name, values in options.items():
+                value, evidence = values[min(at, len(values) - 1)]
+                draft.arguments[name] = value
+                draft.changes += (Change(path=name, operation="substitute", after=value, source="run"),)
+                draft.evidence += (evidence,)
+            if schema.find_violations(draft.arguments) == []:
+                yield draft
 
     # Values from the error text and from this run
 
@@ -300,11 +293,11 @@ class _SuggestionBuilder:
             if self._fits_schema(guess, schema):
                 yield self._draft_guess(guess)
 
-    def _fits_schema(self, guess: Guess, schema: CompiledSchema | None) -> bool:
+    def _fits_schema(self, guess: Candidate, schema: CompiledSchema | None) -> bool:
         """Return whether the schema accepts a changed value. If other arguments are not JSON, only it is checked."""
         if schema is None:
             return True
-        new_arguments = replace_at_path(self.arguments, guess.path, guess.after)
+        new_arguments = replace_at(self.arguments, guess.path, guess.after)
         violations = schema.find_violations(new_arguments)
         if violations is None and schema.schema and isinstance(name := guess.path[0], str):
             keywords = ("$schema", "properties", "$defs", "definitions")
@@ -312,7 +305,7 @@ class _SuggestionBuilder:
             violations = CompiledSchema(parts).find_violations({name: new_arguments[name]})
         return violations == []
 
-    def _draft_guess(self, guess: Guess) -> Draft:
+    def _draft_guess(self, guess: Candidate) -> Draft:
         try:
             before = value_at(self.arguments, guess.path)
         except (KeyError, IndexError, TypeError):
@@ -323,13 +316,13 @@ class _SuggestionBuilder:
         change = Change(
             path=format_path(guess.path), operation=guess.operation, before=before, after=after, source=guess.source
         )
-        new_arguments = replace_at_path(self.arguments, guess.path, after)
+        new_arguments = replace_at(self.arguments, guess.path, after)
         return Draft(new_arguments, (change,), (guess.strategy,), guess.source, (guess.evidence,))
 
     def _draft_from_run(self, schema: CompiledSchema | None) -> Iterator[Draft]:
         if self.failure.remedy is Remedy.RETRY or self.failure.kind.code in _UNRELATED_CODES:
             return
-        guesses: list[Guess] = []
+        guesses: list[Candidate] = []
         if self.earlier_calls:
             names = list(schema.properties) if schema is not None else []
             guesses = candidate_values(self.arguments, self.text, names, self.tool.name, self.earlier_calls)
@@ -349,15 +342,9 @@ class _SuggestionBuilder:
 
     def _find_item_arguments(self) -> frozenset[str]:
         """Return the arguments that name items: declared, or different in two successful calls of this tool."""
-        names = set(self.tool.items)
-        first_arguments: Mapping[str, Any] | None = None
-        for call in self.earlier_calls:
-            if call.tool == self.tool.name and call.outcome == "success" and isinstance(call.arguments, Mapping):
-                if first_arguments is None:
-                    first_arguments = call.arguments
-                else:
-                    names |= differing_names(first_arguments, call.arguments)
-        return frozenset(names)
+        successful_calls = (call for call in self.earlier_calls if call.tool == self.tool.name and call.has_succeeded)
+        first, *others = [call.arguments for call in successful_calls if isinstance(call.arguments, Mapping)] or [{}]
+        return frozenset(self.tool.items).union(*(differing_names(first, arguments) for arguments in others))
 
     # Safety checks
 
@@ -440,9 +427,7 @@ class _SuggestionBuilder:
 
     def _find_blamed_argument(self) -> str:
         """Return the one argument that the error names as the cause, or an empty string."""
-        blamed_names = {
-            name for match in re.finditer(_BLAMED, self.text, re.IGNORECASE) for name in match.groups() if name
-        }
+        blamed_names = {first or second for first, second in re.findall(_BLAMED, self.text, re.IGNORECASE)}
         return blamed_names.pop() if len(blamed_names) == 1 and blamed_names <= self.arguments.keys() else ""
 
     def _unproven_reason(self, applied_fix: AppliedFix) -> str:
@@ -473,26 +458,20 @@ class _SuggestionBuilder:
                     continue
                 if is_privileged(name):
                     return f"{tool}.{name} is a privileged argument"
-                if any(isinstance(leaf, str) for leaf in _iter_leaves(value)):
+                if _contains_text(value):
                     return f"{tool}.{name} would repeat a text of another run"
         return ""
 
     def _is_from_this_run(self, value: Any) -> bool:
-        run_arguments = [self.arguments, *(call.arguments for call in self.earlier_calls)]
-        return any(
-            is_same_json(value, argument_value)
-            for call_arguments in run_arguments
-            if isinstance(call_arguments, Mapping)
-            for argument_value in call_arguments.values()
-        )
+        calls = [self.arguments, *(call.arguments for call in self.earlier_calls)]
+        run_values = (item for arguments in calls if isinstance(arguments, Mapping) for item in arguments.values())
+        return any(is_same_json(value, run_value) for run_value in run_values)
 
 
-def _iter_leaves(value: Any) -> Iterator[Any]:
+def _contains_text(value: Any) -> bool:
     if isinstance(value, Mapping | list):
-        for child in value.values() if isinstance(value, Mapping) else value:
-            yield from _iter_leaves(child)
-    else:
-        yield value
+        return any(map(_contains_text, value.values() if isinstance(value, Mapping) else value))
+    return isinstance(value, str)
 
 
 _UNKNOWN = (  # compiled on first use, like the others
@@ -525,11 +504,8 @@ _ARGUMENTS_ACCEPTED_CODES = frozenset(
 
 
 def _is_same(one: Suggestion, other: Suggestion) -> bool:
-    return (
-        one.tool == other.tool
-        and one.prerequisites == other.prerequisites
-        and is_same_json(one.arguments, other.arguments)
-    )
+    is_same_target = (one.tool, one.prerequisites) == (other.tool, other.prerequisites)
+    return is_same_target and is_same_json(one.arguments, other.arguments)
 
 
 def _by_confidence(suggestion: Suggestion) -> float:

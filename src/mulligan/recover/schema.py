@@ -6,7 +6,8 @@ frameworks. It may have no external references, and its validation cost is estim
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -47,7 +48,7 @@ class SchemaViolation(NamedTuple):
 class CompiledSchema:
     """A schema as it was when first seen, with its validator, which is created on first use."""
 
-    __slots__ = ("_affordable", "_digest", "_source", "_validator", "schema")
+    __slots__ = ("_affordable", "_source", "_validator", "schema")
 
     def __init__(self, source: Schema) -> None:
         self._source = source  # held, so that its id cannot be reused by another schema
@@ -58,18 +59,15 @@ class CompiledSchema:
             self.schema = None
         self._validator: Any = None
         self._affordable: dict[int, bool] = {}
-        self._digest: str | None = None
 
     @property
     def digest(self) -> str:
         """Return a hash of the schema's rules. Titles and descriptions do not change it."""
-        if self._digest is None:
-            from hashlib import blake2b  # lazy: needed for failures only, and it loads OpenSSL
+        from hashlib import blake2b  # lazy: needed for failures only, and it loads OpenSSL
 
-            rules = {} if self.schema is None else _strip_annotations(self.schema)
-            encoded_rules = msgspec.json.encode(rules, order="sorted", enc_hook=str)
-            self._digest = blake2b(encoded_rules, digest_size=8).hexdigest() if rules else ""
-        return self._digest
+        rules = {} if self.schema is None else _strip_annotations(self.schema)
+        encoded_rules = msgspec.json.encode(rules, order="sorted", enc_hook=str)
+        return blake2b(encoded_rules, digest_size=8).hexdigest() if rules else ""
 
     @property
     def properties(self) -> Mapping[str, Any]:
@@ -100,7 +98,9 @@ class CompiledSchema:
         if schema is None:
             return None
         depth, values = measure_extent(arguments)
-        if values > MAX_CALL_VALUES or not self._is_affordable(schema, depth):
+        if depth not in self._affordable:
+            self._affordable[depth] = is_affordable(schema, depth)
+        if values > MAX_CALL_VALUES or not self._affordable[depth]:
             return None
         try:
             validator = self._build_validator()
@@ -114,20 +114,15 @@ class CompiledSchema:
             if type(error.kind).__name__ == "BacktrackLimitExceeded":
                 return None  # the pattern is too expensive, so the result is unknown
             if error.schema_path:
-                node, limit = _find_node(schema, error.schema_path)
-                violations.append(
-                    SchemaViolation(tuple(error.instance_path), str(error.schema_path[-1]), limit, error.message, node)
-                )
+                *node_path, rule = error.schema_path
+                node = _walk(schema, node_path)
+                limit = _walk(node, [rule])
+                violations.append(SchemaViolation(tuple(error.instance_path), str(rule), limit, error.message, node))
         return violations
 
     def accepts(self, arguments: Mapping[str, Any]) -> bool:
         """Return whether validation finds no violation, or is not possible."""
         return not self.find_violations(arguments)
-
-    def _is_affordable(self, schema: Schema, depth: int) -> bool:
-        if depth not in self._affordable:
-            self._affordable[depth] = is_affordable(schema, depth)
-        return self._affordable[depth]
 
 
 cache_by_id: dict[int, CompiledSchema] = {}
@@ -181,17 +176,14 @@ def _reject_reference(uri: str) -> Any:
     raise ValueError(f"external references are not supported: {uri}")
 
 
-def _find_node(schema: Schema, path: list[str | int]) -> tuple[Any, Any]:
-    """Return the schema node that contains the last part of a path, and the value at its end."""
-    node: Any = None
-    limit: Any = schema
+def _walk(node: Any, path: Iterable[str | int]) -> Any:
+    """Return the value at a path in a schema, or None."""
     for part in path:
-        node = limit
         try:
-            limit = limit[part]
-        except (KeyError, IndexError, TypeError):
-            return None, None
-    return node, limit
+            node = node[int(part)] if isinstance(node, list) else node[part]
+        except (KeyError, IndexError, TypeError, ValueError):
+            return None
+    return node
 
 
 def resolve_reference(node: Any, root: Schema, hops: int = 8) -> Any:
@@ -205,14 +197,8 @@ def resolve_reference(node: Any, root: Schema, hops: int = 8) -> Any:
 
 def _follow_reference(reference: str, root: Schema) -> Any:
     """Return the target of a reference within the schema, or None."""
-    target: Any = root
-    for part in reference[1:].split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
-        try:
-            target = target[int(name)] if isinstance(target, list) else target[name]
-        except (KeyError, IndexError, TypeError, ValueError):
-            return None
-    return target
+    parts = reference[1:].split("/")[1:]
+    return _walk(root, [part.replace("~1", "/").replace("~0", "~") for part in parts])
 
 
 # Dialects: type aliases, wrappers, provider formats. Unknown keywords stay unchanged. If the validator rejects the
@@ -270,13 +256,8 @@ def _check_size(schema: Schema) -> None:
 def _find_parameters_schema(description: Schema) -> Schema:
     if "properties" in description or "$ref" in description or description.get("type", "function") != "function":
         return description
-    for path in _PARAMETER_PATHS:
-        inner: Any = description
-        for name in path:
-            inner = inner.get(name) if isinstance(inner, Mapping) else None
-        if isinstance(inner, Mapping):
-            return inner
-    return description
+    candidates = (_walk(description, path) for path in _PARAMETER_PATHS)
+    return next((inner for inner in candidates if isinstance(inner, Mapping)), description)
 
 
 def _map_node(node: Any, depth: int) -> Any:
@@ -288,11 +269,10 @@ def _map_node(node: Any, depth: int) -> Any:
     for keyword, value in node.items():
         if keyword in _NAMED_KEYWORDS and isinstance(value, Mapping):
             mapped[keyword] = {name: _map_node(child, depth + 1) for name, child in value.items()}
+        elif keyword in _SCHEMA_KEYWORDS and isinstance(value, list):
+            mapped[keyword] = [_map_node(child, depth + 1) for child in value]
         elif keyword in _SCHEMA_KEYWORDS:
-            is_list = isinstance(value, list)
-            mapped[keyword] = (
-                [_map_node(child, depth + 1) for child in value] if is_list else _map_node(value, depth + 1)
-            )
+            mapped[keyword] = _map_node(value, depth + 1)
         elif keyword == "type":
             _map_type(mapped, value)
         elif keyword == "required" and not isinstance(value, list | tuple):
@@ -397,6 +377,26 @@ def _iter_children(node: Any, depth: int, root: Schema) -> Iterator[tuple[Any, i
             for child in inner.values() if has_names else [inner]:
                 if inner_depth >= 0:
                     yield child, inner_depth
+
+
+def field_name(path: Path) -> str:
+    """Return the innermost name on a path."""
+    return next((part for part in reversed(path) if isinstance(part, str)), "")
+
+
+def iter_scalars(value: Any, max_members: int = 20, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield the scalar values of a call with their paths, bounded in depth and number."""
+    if len(path) > 4:
+        return
+    if isinstance(value, Mapping):
+        for name, inner in islice(value.items(), max_members):
+            if isinstance(name, str):
+                yield from iter_scalars(inner, max_members, (*path, name))
+    elif isinstance(value, list):
+        for at, inner in enumerate(value[:20]):
+            yield from iter_scalars(inner, max_members, (*path, at))
+    else:
+        yield path, value
 
 
 def measure_extent(value: object) -> tuple[int, int]:

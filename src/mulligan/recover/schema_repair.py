@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import msgspec
-
 from mulligan.core.calls import TOOL_NAME_PATH
+from mulligan.core.conversation import replace_at
 from mulligan.core.privileged_arguments import split_words
 from mulligan.core.records import Change, ChangeOperation, ValueSource
+from mulligan.recover.model_output import find_reading
 from mulligan.recover.names import MAX_COMPARED_CHARS, match_by_words, match_name, normalize_name
-from mulligan.recover.schema import CompiledSchema, Path, SchemaViolation, resolve_reference
+from mulligan.recover.schema import CompiledSchema, Path, SchemaViolation, field_name, resolve_reference
 
 MAX_REPAIR_ROUNDS = 6
 """A name may need a repair before its value, and a value a cast before its bound."""
@@ -53,14 +53,14 @@ class Draft:
 
 
 def repair_from_schema(
-    arguments: Mapping[str, Any], compiled: CompiledSchema, *, is_strict: bool = False, can_guess: bool = False
+    arguments: Mapping[str, Any], compiled: CompiledSchema, is_strict: bool = False, can_guess: bool = False
 ) -> Draft | None:
     """Repair all schema violations of a call. Return None if one cannot be repaired.
 
     `is_strict` treats arguments that the schema does not define as violations even if it allows them. `can_guess` also
     applies uncertain repairs, for suggestions.
     """
-    repairer = _SchemaRepairer(arguments, compiled, is_strict, can_guess)
+    repairer = _SchemaRepairer(dict(arguments), compiled, is_strict, can_guess)
     if not repairer.repair_all():
         return None
     changes, strategies = tuple(repairer.changes.values()), tuple(dict.fromkeys(repairer.strategies))
@@ -105,27 +105,15 @@ def value_at(root: Any, path: Path) -> Any:
     return root
 
 
-def replace_at_path(root: Any, path: Path, value: Any) -> Any:
-    """Return a copy of the root with another value at a path."""
-    if not path:
-        return value
-    head, remaining_path = path[0], path[1:]
-    if isinstance(head, int):
-        items = list(root)
-        items[head] = replace_at_path(items[head], remaining_path, value)
-        return items
-    return {**root, head: replace_at_path(root.get(head, {}), remaining_path, value)}
+class Candidate(NamedTuple):
+    """A candidate value for one argument, and the strategy behind it."""
 
-
-class Guess(NamedTuple):
-    """A candidate value for one argument, from the error text or from this run."""
-
-    path: Path
     after: Any
+    operation: ChangeOperation
     strategy: str
-    evidence: str
-    operation: ChangeOperation = "substitute"
-    source: ValueSource = "run"
+    source: ValueSource = "call"
+    path: Path = ()
+    evidence: str = ""
 
 
 class _ObjectNames(NamedTuple):
@@ -140,18 +128,19 @@ class _ObjectNames(NamedTuple):
     """Names of the schema that the object does not use."""
 
 
+@dataclass(slots=True)
 class _SchemaRepairer:
-    def __init__(
-        self, arguments: Mapping[str, Any], compiled: CompiledSchema, is_strict: bool, can_guess: bool
-    ) -> None:
-        self.values: Any = dict(arguments)
-        self.compiled = compiled
-        self.root = compiled.schema or {}
-        self.is_strict = is_strict
-        self.can_guess = can_guess
-        self.changes: dict[Path, Change] = {}
-        """Changes by the current path of the value, one for each path."""
-        self.strategies: list[str] = []
+    values: Any
+    compiled: CompiledSchema
+    is_strict: bool
+    can_guess: bool
+    changes: dict[Path, Change] = field(default_factory=dict)
+    """Changes by the current path of the value, one for each path."""
+    strategies: list[str] = field(default_factory=list)
+
+    @property
+    def root(self) -> Mapping[str, Any]:
+        return self.compiled.schema or {}
 
     def repair_all(self) -> bool:
         for _ in range(MAX_REPAIR_ROUNDS):
@@ -161,8 +150,12 @@ class _SchemaRepairer:
             if not violations:
                 return bool(self.changes)
             before = len(self.strategies)
-            for path, path_violations in _group_by_path(violations):
-                if not self.repair_at(path, path_violations):
+            violations_by_path: dict[Path, list[SchemaViolation]] = {}
+            for violation in violations:
+                violations_by_path.setdefault(violation.path, []).append(violation)
+            # Outer paths first: containers must be repaired before their contents.
+            for path in sorted(violations_by_path, key=len):
+                if not self.repair_at(path, violations_by_path[path]):
                     return False
             if len(self.strategies) == before:
                 return False
@@ -205,15 +198,15 @@ class _SchemaRepairer:
             return isinstance(value, Mapping) and isinstance(node, Mapping) and self.repair_names(path, value, node)
         # Repair the first repairable violation: a string in place of a number also violates the number's other rules.
         for violation in violations:
-            for coerced in self.candidates(violation, path, value):
-                self.set_value(path, coerced.after, coerced.operation, coerced.strategy, coerced.source)
+            for candidate in self.candidates(violation, path, value):
+                self.set_value(path, candidate)
                 return True
         return self.drop_if_empty(path, value)
 
-    def candidates(self, violation: SchemaViolation, path: Path, value: Any) -> Iterator[CoercedValue]:
+    def candidates(self, violation: SchemaViolation, path: Path, value: Any) -> Iterator[Candidate]:
         rule, limit = violation.rule, violation.limit
         node = violation.node if isinstance(violation.node, Mapping) else {}
-        name = next((part for part in reversed(path) if isinstance(part, str)), "")
+        name = field_name(path)
         if rule == "type":
             yield from self._coerce(value, limit, node, name)
         elif rule in ("enum", "const"):
@@ -223,33 +216,33 @@ class _SchemaRepairer:
         elif rule in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
             yield from clamp(value, rule, limit, node)
         elif rule == "pattern" and isinstance(value, str) and (bare := strip_quotes(value)) != value:
-            yield CoercedValue(bare, "trim", "trim")
+            yield Candidate(bare, "trim", "trim")
         elif rule in ("anyOf", "oneOf") and isinstance(limit, list):
             yield from self._coerce_to_branch(limit, path, value, name)
 
-    def _coerce(self, value: Any, types: Any, node: Mapping[str, Any], name: str) -> Iterator[CoercedValue]:
+    def _coerce(self, value: Any, types: Any, node: Mapping[str, Any], name: str) -> Iterator[Candidate]:
         if isinstance(enum := node.get("enum"), list):  # enum members are more specific than the type
             yield from match_enum(value, enum, self.can_guess)
         for expected_type in types if isinstance(types, list) else [types]:
             if isinstance(expected_type, str) and expected_type != "null":
                 yield from coerce_value(value, expected_type, name, self.can_guess)
 
-    def _coerce_to_branch(self, branches: list[Any], path: Path, value: Any, name: str) -> Iterator[CoercedValue]:
+    def _coerce_to_branch(self, branches: list[Any], path: Path, value: Any, name: str) -> Iterator[Candidate]:
         """Yield a coercion that makes the value fit one of several schemas, if there is exactly one."""
-        fitting: list[CoercedValue] = []
+        fitting: list[Candidate] = []
         for branch in branches[:10]:
             node = resolve_reference(branch, self.root)
-            coerced_values = [*self._coerce(value, node.get("type"), node, name)]
+            candidates = [*self._coerce(value, node.get("type"), node, name)]
             for rule in ("minimum", "maximum"):
-                coerced_values += clamp(value, rule, node.get(rule), node)
-            fitting += [coerced for coerced in coerced_values if self._fits_at(path, coerced.after)]
-        if len({repr(coerced.after) for coerced in fitting}) == 1:
+                candidates += clamp(value, rule, node.get(rule), node)
+            fitting += [candidate for candidate in candidates if self._fits_at(path, candidate.after)]
+        if len({repr(candidate.after) for candidate in fitting}) == 1:
             yield fitting[0]
         elif fitting and self.can_guess:
             yield fitting[0]._replace(strategy="cast loose")
 
     def _fits_at(self, path: Path, value: Any) -> bool:
-        violations = self.compiled.find_violations(replace_at_path(self.values, path, value))
+        violations = self.compiled.find_violations(replace_at(self.values, path, value))
         return violations is not None and not any(violation.path[: len(path)] == path for violation in violations)
 
     def drop_if_empty(self, path: Path, value: Any) -> bool:
@@ -278,11 +271,10 @@ class _SchemaRepairer:
             return False
         free = [name for name in properties if name not in value]
         names = _ObjectNames(path, value, properties, unknown, missing, free)
-        repairs: list[Callable[[_ObjectNames], bool]] = [self.unnest, self.rename_matches, self.drop_empty, self.nest]
-        if self.can_guess:
-            repairs.append(self.rename_guesses)
-        repairs.append(self.fill_defaults)
-        if any(repair(names) for repair in repairs):
+        certain_repairs = (self.unnest, self.rename_matches, self.drop_empty, self.nest)
+        if any(repair(names) for repair in certain_repairs):
+            return True
+        if (self.can_guess and self.rename_guesses(names)) or self.fill_defaults(names):
             return True
         for name in unknown if self.can_guess else ():
             self.drop((*path, name), "drop unknown")
@@ -300,7 +292,7 @@ class _SchemaRepairer:
             return False
         if not all(name in properties or match_name(str(name), properties) for name in inner):
             return False
-        self.values = replace_at_path(self.values, path, dict(inner))
+        self.values = replace_at(self.values, path, dict(inner))
         for name in inner:
             # Record the inner name: the name of the wrapper carries no information.
             inner_path, outer_path = format_path((*path, name)), format_path((*path, unknown[0], name))
@@ -376,12 +368,13 @@ class _SchemaRepairer:
                 after = enum[0]
             else:
                 return False
-            self.set_value((*names.path, name), after, "default", "default", "schema")
+            self.set_value((*names.path, name), Candidate(after, "default", "default", "schema"))
         return bool(names.missing)
 
     # Changes
 
-    def set_value(self, path: Path, after: Any, operation: ChangeOperation, strategy: str, source: ValueSource) -> None:
+    def set_value(self, path: Path, candidate: Candidate) -> None:
+        after, operation, strategy, source, *_ = candidate
         key, earlier = path, self.changes.get(path)
         if earlier is not None and earlier.operation == "rename":
             key = (*path, "")  # keep the rename as one change and record the value as another
@@ -390,50 +383,35 @@ class _SchemaRepairer:
         self.changes[key] = Change(
             path=format_path(path), operation=operation, before=before, after=after, source=source
         )
-        self.values = replace_at_path(self.values, path, after)
+        self.values = replace_at(self.values, path, after)
         self.strategies.append(strategy)
 
     def drop(self, path: Path, strategy: str) -> None:
-        parent = value_at(self.values, path[:-1])
-        self.changes[path] = Change(path=format_path(path), operation="drop", before=parent[path[-1]])
-        remaining = {name: value for name, value in parent.items() if name != path[-1]}
-        self.values = replace_at_path(self.values, path[:-1], remaining)
+        self.changes[path] = Change(path=format_path(path), operation="drop", before=self._remove(path))
         self.strategies.append(strategy)
 
+    def _remove(self, path: Path) -> Any:
+        members = dict(value_at(self.values, path[:-1]))
+        value = members.pop(path[-1])
+        self.values = replace_at(self.values, path[:-1], members)
+        return value
+
     def rename(self, path: Path, to: Path, strategy: str) -> None:
-        parent = value_at(self.values, path[:-1])
         is_sibling = path[:-1] == to[:-1]
         after = to[-1] if is_sibling else format_path(to)
         self.changes[to] = Change(path=format_path(path), operation="rename", before=path[-1], after=after)
-        renamed = {
-            (to[-1] if name == path[-1] else name): value
-            for name, value in parent.items()
-            if is_sibling or name != path[-1]
-        }
-        self.values = replace_at_path(self.values, path[:-1], renamed)
-        if not is_sibling:
-            self.values = replace_at_path(self.values, to, parent[path[-1]])
+        if is_sibling:  # the order of the arguments stays
+            members = value_at(self.values, path[:-1])
+            renamed = {(to[-1] if name == path[-1] else name): value for name, value in members.items()}
+            self.values = replace_at(self.values, path[:-1], renamed)
+        else:
+            value = self._remove(path)
+            home = value_at(self.values, to[:-2]).get(to[-2], {})
+            self.values = replace_at(self.values, to[:-1], {**home, to[-1]: value})
         self.strategies.append(strategy)
 
 
-def _group_by_path(violations: Iterable[SchemaViolation]) -> list[tuple[Path, list[SchemaViolation]]]:
-    """Group violations by path, outer paths first: containers must be repaired before their contents."""
-    violations_by_path: dict[Path, list[SchemaViolation]] = {}
-    for violation in violations:
-        violations_by_path.setdefault(violation.path, []).append(violation)
-    return sorted(violations_by_path.items(), key=lambda item: len(item[0]))
-
-
 # Coercion of one value to another type, spelling or bound without changing its meaning
-
-
-class CoercedValue(NamedTuple):
-    """A coerced value and the strategy behind it."""
-
-    after: Any
-    operation: ChangeOperation
-    strategy: str
-    source: ValueSource = "call"
 
 
 def is_number(value: Any) -> bool:
@@ -447,30 +425,30 @@ def is_empty(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= 20 and not value.strip(" \t\r\n'\"`=:,{}[]()")
 
 
-def coerce_value(value: Any, expected_type: str, name: str, can_guess: bool = False) -> Iterator[CoercedValue]:
+def coerce_value(value: Any, expected_type: str, name: str, can_guess: bool = False) -> Iterator[Candidate]:
     """Yield the value in the expected type, most certain first."""
     if isinstance(value, str):
         yield from _coerce_text(value, expected_type, can_guess)
     elif expected_type == "integer" and isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        yield CoercedValue(int(value), "cast", "cast")
+        yield Candidate(int(value), "cast", "cast")
     elif expected_type == "string" and isinstance(value, bool):
         if can_guess:
-            yield CoercedValue(str(value).lower(), "cast", "cast loose")
+            yield Candidate(str(value).lower(), "cast", "cast loose")
     elif expected_type == "string" and isinstance(value, int) and abs(value) < 10**18:
         loses_zeros = any(word.casefold() in _LEADING_ZERO_WORDS for word in split_words(name[:MAX_COMPARED_CHARS]))
         if not loses_zeros or can_guess:
-            yield CoercedValue(str(value), "cast", "cast name" if loses_zeros else "cast")
+            yield Candidate(str(value), "cast", "cast name" if loses_zeros else "cast")
     elif expected_type == "string" and isinstance(value, float) and can_guess and value == value:
-        yield CoercedValue(repr(value), "cast", "cast loose")
+        yield Candidate(repr(value), "cast", "cast loose")
     if isinstance(value, list) and len(value) == 1 and expected_type != "array" and can_guess:
-        yield CoercedValue(value[0], "cast", "unwrap")
+        yield Candidate(value[0], "cast", "unwrap")
     elif isinstance(value, Mapping) and len(value) == 1 and expected_type not in ("array", "object"):
         yield from _unwrap_single(value, name, can_guess)
     if expected_type == "array":
         yield from _wrap_in_list(value, can_guess)
 
 
-def _unwrap_single(value: Mapping[Any, Any], name: str, can_guess: bool) -> Iterator[CoercedValue]:
+def _unwrap_single(value: Mapping[Any, Any], name: str, can_guess: bool) -> Iterator[Candidate]:
     """Yield the one member of an object if a scalar is expected: `{"value": 5}`, and as a guess `{"$lt": 5}`.
 
     A key equal to the argument's name or `value` carries no information. Any other may.
@@ -479,45 +457,45 @@ def _unwrap_single(value: Mapping[Any, Any], name: str, can_guess: bool) -> Iter
     if is_empty(inner) or isinstance(inner, list | tuple | Mapping):
         return
     if isinstance(key, str) and normalize_name(key) in ("value", normalize_name(name)):
-        yield CoercedValue(inner, "cast", "unnest")
+        yield Candidate(inner, "cast", "unnest")
     elif can_guess:
-        yield CoercedValue(inner, "cast", "unwrap")
+        yield Candidate(inner, "cast", "unwrap")
 
 
-def _coerce_text(value: str, expected_type: str, can_guess: bool) -> Iterator[CoercedValue]:
+def _coerce_text(value: str, expected_type: str, can_guess: bool) -> Iterator[Candidate]:
     if len(value) > MAX_PARSED_CHARS:
         return
     text = strip_quotes(value)
     if expected_type == "integer" and re.fullmatch(r"0|-?[1-9][0-9]{0,17}", text):  # "020" is a name, not a number
-        yield CoercedValue(int(text), "cast", "cast")
+        yield Candidate(int(text), "cast", "cast")
     elif expected_type == "integer" and can_guess and re.fullmatch(r"-?[1-9][0-9]{0,14}\.0{1,6}", text):
-        yield CoercedValue(int(text.partition(".")[0]), "cast", "cast loose")
+        yield Candidate(int(text.partition(".")[0]), "cast", "cast loose")
     elif expected_type == "number" and re.fullmatch(r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,15})?", text):
-        yield CoercedValue(float(text) if "." in text else int(text), "cast", "cast")
+        yield Candidate(float(text) if "." in text else int(text), "cast", "cast")
     elif expected_type == "boolean" and text.casefold() in ("true", "false"):
-        yield CoercedValue(text.casefold() == "true", "cast", "cast")
+        yield Candidate(text.casefold() == "true", "cast", "cast")
     elif expected_type == "boolean" and can_guess and text.casefold() in ("yes", "no"):
-        yield CoercedValue(text.casefold() == "yes", "cast", "cast loose")
+        yield Candidate(text.casefold() == "yes", "cast", "cast loose")
     elif expected_type in ("array", "object"):
         parsed = parse_json_text(value)
         if isinstance(parsed, list if expected_type == "array" else dict):
-            yield CoercedValue(parsed, "parse", "parse")
+            yield Candidate(parsed, "parse", "parse")
         elif isinstance(parsed, dict):
-            yield CoercedValue([parsed], "parse", "wrap")
+            yield Candidate([parsed], "parse", "wrap")
 
 
-def _wrap_in_list(value: Any, can_guess: bool) -> Iterator[CoercedValue]:
+def _wrap_in_list(value: Any, can_guess: bool) -> Iterator[Candidate]:
     """Yield a single value as a list. A text with commas is ambiguous: it is split only if guessing is allowed."""
     if isinstance(value, tuple):
-        yield CoercedValue(list(value), "cast", "cast")
+        yield Candidate(list(value), "cast", "cast")
     elif isinstance(value, str):
         parts = [part.strip() for part in re.split(r"[,;\n]", value.strip())]
         if len(parts) == 1 and value.strip() and value.strip()[0] not in "[{":
-            yield CoercedValue([value], "wrap", "wrap")
+            yield Candidate([value], "wrap", "wrap")
         elif can_guess and len(parts) > 1 and all(parts) and parts[0][0] not in "[{":
-            yield CoercedValue(parts, "parse", "split")
+            yield Candidate(parts, "parse", "split")
     elif value is not None and not isinstance(value, list):
-        yield CoercedValue([value], "wrap", "wrap")
+        yield Candidate([value], "wrap", "wrap")
 
 
 def strip_quotes(text: str) -> str:
@@ -529,66 +507,50 @@ def strip_quotes(text: str) -> str:
 
 
 def parse_json_text(text: str) -> Any:
-    """Parse a text as JSON or as a Python literal. Return None if it is neither."""
+    """Parse a text as a JSON or Python list or object. Return None if it is neither."""
     bare = text.strip()
-    if not bare or len(bare) > MAX_PARSED_CHARS or bare[0] not in "[{\"'`":
+    if bare[:1] in ("'", "`"):
+        bare = re.sub(r"^json\s+", "", strip_quotes(bare))
+    if len(bare) > MAX_PARSED_CHARS or bare[:1] + bare[-1:] not in ("[]", "{}", '""'):
         return None
-    fenced = re.fullmatch(r"```(?:json)?\s*(.*?)\s*```", bare, re.DOTALL)
-    for candidate in (fenced.group(1) if fenced else bare, _python_to_json(bare)):
-        try:
-            parsed = msgspec.json.decode(candidate)
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
-            continue
-        if isinstance(parsed, str) and parsed != text:  # JSON inside a JSON string
-            return parse_json_text(parsed)
-        return parsed
-    return None
+    reading = find_reading(bare)
+    return None if reading is None else reading.value
 
 
-def _python_to_json(text: str) -> str:
-    """Convert a Python list or dictionary literal to JSON, if no apostrophe can be mistaken for a quote."""
-    if '"' in text or re.search(r"\w'\w|\\(?![nt]|u[0-9a-fA-F]{4})", text):
-        return text
-    text = text.replace("'", '"')
-    for python, word in (("True", "true"), ("False", "false"), ("None", "null")):
-        text = re.sub(rf"(?<=[\[:,\s]){python}(?=\s*[\],}}])", word, text)
-    return text
-
-
-def match_enum(value: Any, members: list[Any], can_guess: bool = False) -> Iterator[CoercedValue]:
+def match_enum(value: Any, members: list[Any], can_guess: bool = False) -> Iterator[Candidate]:
     """Yield the enum member that a value spells differently."""
     texts = [member for member in members if isinstance(member, str)]
     if isinstance(value, str) and len(value) <= MAX_COMPARED_CHARS:
         bare = strip_quotes(value)
         if bare != value and bare in texts:
-            yield CoercedValue(bare, "trim", "trim")
+            yield Candidate(bare, "trim", "trim")
             return
         match = match_name(bare, texts)
         if match is not None:
-            yield CoercedValue(match.name, "enum", f"enum {match.method}", "schema")
+            yield Candidate(match.name, "enum", f"enum {match.method}", "schema")
         elif can_guess:
             for name in match_by_words(bare, texts)[:3]:
-                yield CoercedValue(name, "enum", "enum part", "schema")
+                yield Candidate(name, "enum", "enum part", "schema")
         for member in members:
             if is_number(member) and str(member) == bare and re.fullmatch(r"-?[0-9]{1,15}(\.[0-9]{1,6})?", bare):
-                yield CoercedValue(member, "cast", "cast")
+                yield Candidate(member, "cast", "cast")
     elif isinstance(value, bool):
         same = [text for text in texts if text.casefold() == str(value).casefold()]
         if len(same) == 1:
-            yield CoercedValue(same[0], "cast", "cast")
+            yield Candidate(same[0], "cast", "cast")
     elif is_number(value) and abs(value) < 10**18 and str(value) in texts:
-        yield CoercedValue(str(value), "cast", "cast")
+        yield Candidate(str(value), "cast", "cast")
 
 
-def clamp(value: Any, rule: str, limit: Any, node: Mapping[str, Any]) -> Iterator[CoercedValue]:
+def clamp(value: Any, rule: str, limit: Any, node: Mapping[str, Any]) -> Iterator[Candidate]:
     """Yield a number moved to the bound that it violates, as the same type of number."""
     if not is_number(value) or not is_number(limit) or value != value:
         return
     if rule in ("minimum", "maximum"):
-        yield CoercedValue(match_number_type(limit, value), "clamp", "clamp", "schema")
+        yield Candidate(match_number_type(limit, value), "clamp", "clamp", "schema")
     elif (isinstance(value, int) or node.get("type") == "integer") and limit == int(limit):
         # No float is adjacent to an exclusive bound.
-        yield CoercedValue(int(limit) + (1 if rule == "exclusiveMinimum" else -1), "clamp", "clamp", "schema")
+        yield Candidate(int(limit) + (1 if rule == "exclusiveMinimum" else -1), "clamp", "clamp", "schema")
 
 
 def match_number_type(bound: float, value: float) -> float:
