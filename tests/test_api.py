@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import os
 import subprocess
@@ -592,3 +593,19 @@ def test_what_cannot_be_meant_is_refused_in_a_sentence():
             with pytest.raises(SettingsError, match=said):
                 wrong()
         assert default.loop(one, [one, one], "Hello.").text == "Hello."
+
+
+@pytest.mark.parametrize("method", [default.tool, default.model])
+def test_the_signature_of_a_decorator_shows_its_options(method: Any) -> None:
+    first, *options = inspect.signature(method).parameters.values()
+    assert (first.name, options[0].name, options[-1].name) == ("function", "name", "circuit_breaker")
+    assert {option.kind for option in options} == {inspect.Parameter.KEYWORD_ONLY}
+
+
+@pytest.mark.parametrize(
+    ("method", "option"),
+    [(default.tool, "nme"), (default.tool, "server"), (default.tool, "model"), (default.model, "verify")],
+)
+def test_a_decorator_refuses_options_that_it_does_not_have(method: Any, option: str) -> None:
+    with pytest.raises(TypeError, match=rf"\(\) got an unexpected keyword argument '{option}'"):
+        method(**{option: None})

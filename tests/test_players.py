@@ -1,4 +1,4 @@
-"""The two players, the two streams and the two first attempts differ only where they await."""
+"""Sync and async tools do the same; the two streams and the two first attempts differ only where they await."""
 
 from __future__ import annotations
 
@@ -14,19 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.capture import loop, stream, wrap
-from mulligan.capture import player as player_module
+from mulligan.capture import stream, wrap
 from mulligan.core.failure import AgentError, InfraError, TookEffect
 from mulligan.recover.policy import Policy
 from mulligan.testing import Sandbox
 
 SYNC_NAMES = {
     "aexecute_plan": "execute_plan",
-    "arun_loop": "run_loop",
-    "acall": "call",
-    "aload_lessons": "load_lessons",
-    "async_sleep": "sleep",
-    "_aanswer_query": "_answer_query",
     "aopen": "open",
     "anext": "next",
     "asend": "send",
@@ -75,12 +69,10 @@ def as_if_sync(function: Callable[..., Any]) -> str:
 @pytest.mark.parametrize(
     ("sync", "async_"),
     [
-        (player_module.execute_plan, player_module.aexecute_plan),
         (stream.streaming, stream.astreaming),
         (wrap.build_sync_wrapper, wrap.build_async_wrapper),
-        (loop.run_loop, loop.arun_loop),
     ],
-    ids=["players", "streams", "first attempts", "loops"],
+    ids=["streams", "first attempts"],
 )
 def test_the_source_of_the_two_differs_only_where_one_awaits(
     sync: Callable[..., Any], async_: Callable[..., Any]
@@ -88,11 +80,6 @@ def test_the_source_of_the_two_differs_only_where_one_awaits(
     assert as_if_sync(async_) == as_if_sync(sync)
     assert "await" in inspect.getsource(async_)
     assert "await" not in inspect.getsource(sync)
-
-
-@pytest.mark.parametrize("player", [player_module.execute_plan, player_module.aexecute_plan])
-def test_a_player_is_about_twenty_lines(player: Callable[..., Any]) -> None:
-    assert len(inspect.getsource(player).splitlines()) <= 22
 
 
 class RateLimited(Exception):

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_overloads, overload
 
 from mulligan import settings as settings_file
 from mulligan.build import Components, classify_lazily
 from mulligan.capture.context import LEARNS, MODES, NO_OPTIONS, RECORDINGS, CaptureContext, Recording, RunOptions
+from mulligan.capture.player import run_sync
 from mulligan.capture.result_checks import Empty
-from mulligan.capture.run import ActiveRun, Correction, current_run
-from mulligan.capture.signature import name_of
+from mulligan.capture.run import ActiveRun, ContextValue, current_run, mark_corrected
 from mulligan.capture.wrap import wrap
-from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction
+from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction, tool_name, wrapped_of
 from mulligan.core import fork_safety
 from mulligan.core.events import EventStream, Listener, ListenerThread
 from mulligan.core.failure import Failure, MulliganError, SettingsError, require_choice
@@ -34,10 +35,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C")
 
 
-def _get_tool_name(tool: Callable[..., Any]) -> str:
-    """Return the name under which mulligan knows a tool."""
-    wrapped = getattr(tool, "__mulligan__", None)
-    return wrapped.name if isinstance(wrapped, WrappedFunction) else name_of(tool)
+def _show_options(method: F) -> F:
+    """Make `help` and `inspect.signature` show the options of the last overload, which names them."""
+    signature, options = (inspect.signature(function) for function in (method, get_overloads(method)[-1]))
+    parameters = [*list(signature.parameters.values())[:2], *list(options.parameters.values())[1:]]
+    setattr(method, "__signature__", signature.replace(parameters=parameters))  # noqa: B010 - unknown to type checkers
+    return method
+
+
+def _require_options(method: Any, options: Mapping[str, Any]) -> None:
+    for name in options:
+        if name not in method.__signature__.parameters:
+            raise TypeError(f"{method.__name__}() got an unexpected keyword argument {name!r}")
 
 
 class Mulligan:
@@ -145,29 +154,8 @@ class Mulligan:
         circuit_breaker: bool = False,
     ) -> Callable[[F], F]: ...
 
-    def tool(
-        self,
-        function: Any = None,
-        *,
-        name: str = "",
-        type: StepType = "tool",
-        effects: Effects = "once",
-        mode: Mode | None = None,
-        record: Recording | None = None,
-        detect_errors: bool = True,
-        empty_result: Empty = "success",
-        schema: Mapping[str, Any] | None = None,
-        privileged: Iterable[str] = (),
-        unprivileged: Iterable[str] = (),
-        destructive: bool = False,
-        verify: Callable[..., Any] | None = None,
-        rejection_statuses: Iterable[int] = (),
-        timeout: float | None = None,
-        policy: Policy | None = None,
-        items: Iterable[str] = (),
-        learn: Learn | None = None,
-        circuit_breaker: bool = False,
-    ) -> Any:
+    @_show_options
+    def tool(self, function: Any = None, **options: Any) -> Any:
         """Wrap a tool so that its calls are recorded, and recovered where that is safe.
 
         `effects` declares the side effects: "none", "idempotent" or "once" (the default). A call that may have executed
@@ -191,27 +179,8 @@ class Mulligan:
         `detect_errors=False` treats every returned value as a success. `empty_result="failure"`, for type "retrieval",
         treats an empty result as a failure.
         """
-        options = ToolOptions(
-            name=name,
-            type=type,
-            effects=effects,
-            mode=mode,
-            record=record,
-            detect_errors=detect_errors,
-            empty_result=empty_result,
-            schema=schema,
-            privileged=privileged,
-            unprivileged=unprivileged,
-            destructive=destructive,
-            verify=verify,
-            rejection_statuses=rejection_statuses,
-            timeout=timeout,
-            policy=policy,
-            items=items,
-            learn=learn,
-            circuit_breaker=circuit_breaker,
-        )
-        return self._decorate(function, options)
+        _require_options(self.tool, options)
+        return self._decorate(function, ToolOptions(**options))
 
     @overload
     def model(self, function: F, /) -> F: ...
@@ -234,23 +203,8 @@ class Mulligan:
         circuit_breaker: bool = False,
     ) -> Callable[[F], F]: ...
 
-    def model(
-        self,
-        function: Any = None,
-        *,
-        name: str = "",
-        mode: Mode | None = None,
-        record: Recording | None = None,
-        compress: Callable[..., Any] | Literal["model"] | None = None,
-        fallback: Callable[..., Any] | None = None,
-        fallback_models: Iterable[str | Callable[..., Any] | Fallback] = (),
-        refresh_auth: Callable[..., Any] | None = None,
-        max_compressions: int = 1,
-        compress_above_chars: int = 2000,
-        timeout: float | None = None,
-        policy: Policy | None = None,
-        circuit_breaker: bool = False,
-    ) -> Any:
+    @_show_options
+    def model(self, function: Any = None, **options: Any) -> Any:
         """Wrap a model call: compress overlong conversations, retry rate limits, use fallbacks.
 
         `compress` shortens one text, or a whole conversation if its argument is named `messages`. `"model"` asks the
@@ -264,26 +218,10 @@ class Mulligan:
         """
         from mulligan.capture.model_calls import ModelOptions  # lazy: programs that wrap only tools do not need it
 
-        model_options = ModelOptions(
-            compress=compress,
-            fallback=fallback,
-            fallback_models=fallback_models,
-            refresh_auth=refresh_auth,
-            max_compressions=max_compressions,
-            compress_above_chars=compress_above_chars,
-        )
-        options = ToolOptions(
-            name=name,
-            type="model",
-            effects="none",
-            mode=mode,
-            record=record,
-            timeout=timeout,
-            policy=policy,
-            circuit_breaker=circuit_breaker,
-            model=model_options,
-        )
-        return self._decorate(function, options)
+        _require_options(self.model, options)
+        names = [name for name in options if name in ModelOptions.__dataclass_fields__]
+        model_options = ModelOptions(**{name: options.pop(name) for name in names})
+        return self._decorate(function, ToolOptions(type="model", effects="none", model=model_options, **options))
 
     def wrap_client(self, client: C, **options: Any) -> C:
         """Return a copy of an OpenAI or Anthropic client, or of the LiteLLM module, with recovering model calls.
@@ -307,8 +245,8 @@ class Mulligan:
 
     def _wrap(self, function: Any, options: ToolOptions) -> Any:
         wrapper = wrap(function, self._capture, options)
-        wrapped = getattr(wrapper, "__mulligan__", None)
-        if isinstance(wrapped, WrappedFunction) and not wrapped.signature.is_method:
+        wrapped = wrapped_of(wrapper)
+        if wrapped is not None and not wrapped.signature.is_method:
             self._tools.setdefault(wrapped.name, weakref.WeakSet()).add(wrapped)
         return wrapper
 
@@ -403,13 +341,13 @@ class Mulligan:
 
     def loop(
         self,
-        model: Callable[..., Any],
+        model: Any,
         tools: Tools,
         messages: Messages,
         limit: int = 10,
         *,
-        style: Literal["openai", "anthropic"] | None = None,
-        inject_lessons: bool | int = False,
+        style: Any = None,
+        inject_lessons: Any = False,
     ) -> Any:
         """Run an agent loop until the model makes no more calls or `limit` turns have passed.
 
@@ -421,19 +359,20 @@ class Mulligan:
 
         An `InfraError` of a tool, and a model error that recovery cannot handle, are raised.
         """
-        from mulligan.capture.loop import start_loop  # lazy: most programs have their own loop
+        from mulligan.capture.loop import Loop  # lazy: most programs have their own loop
 
         if not isinstance(inject_lessons, int) or inject_lessons < 0:
             raise SettingsError(f"inject_lessons must be True or the maximum number of tokens, got {inject_lessons!r}.")
         max_lesson_tokens = DEFAULT_LESSON_TOKENS if inject_lessons is True else int(inject_lessons)
-        return start_loop(self._context_or_noop(), model, tools, messages, limit, style, max_lesson_tokens)
+        loop = Loop(self._context_or_noop(), model, tools, messages, limit, style, max_lesson_tokens)
+        return loop.play() if loop.is_async else run_sync(loop.play())
 
-    def correcting(self, error: BaseException) -> Correction:
+    def correcting(self, error: BaseException) -> ContextValue:
         """Link the next successful call to the one that raised `error`: `with mulligan.correcting(error):`.
 
         Use it where a program corrects a call outside the handler of its exception, or by another tool.
         """
-        return Correction(error)
+        return mark_corrected(error)
 
     def session(self, id: str | None = None) -> Session:
         """Track failures across compactions of one conversation: `with mulligan.session() as session:`.
@@ -499,15 +438,14 @@ class Mulligan:
 
         self._capture()
         parts = self._components
-        wrapped = getattr(tool, "__mulligan__", None)
-        if isinstance(wrapped, WrappedFunction):
+        wrapped = wrapped_of(tool)
+        if wrapped is not None:
             schema = wrapped.schema() if schema is None else schema
             privileged = (*privileged, *wrapped.options.privileged)
             unprivileged = (*unprivileged, *wrapped.options.unprivileged)
             effects = effects or wrapped.options.effects
             destructive = destructive or wrapped.options.destructive
-        name = tool if isinstance(tool, str) else _get_tool_name(tool)
-        key = wrapped.key if isinstance(wrapped, WrappedFunction) else ""
+        name = tool if isinstance(tool, str) else tool_name(tool)
         return suggest_repairs(
             name,
             arguments,
@@ -524,7 +462,7 @@ class Mulligan:
             policy=parts.settings.policy if parts is not None else None,
             recall=parts.recall.read_fixes if parts is not None and memory else None,
             match=parts.recall.match if parts is not None and memory else None,
-            key=key,
+            key=wrapped.key if wrapped is not None else "",
         )
 
     def render_lessons(
@@ -543,7 +481,7 @@ class Mulligan:
         if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
             raise SettingsError(f"max_tokens must be an integer of 1 or more, got {max_tokens!r}.")
         requested_tools = [tools] if isinstance(tools, str) or callable(tools) else tools
-        names = [tool if isinstance(tool, str) else _get_tool_name(tool) for tool in requested_tools]
+        names = [tool if isinstance(tool, str) else tool_name(tool) for tool in requested_tools]
         self._capture()
         if self._components is None:
             return ""

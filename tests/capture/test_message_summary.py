@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.capture import message_summary
-from mulligan.capture.message_summary import MAX_ANSWER_CHARS, shorten_answer, summarize_arguments
+from mulligan.capture import value_recording
+from mulligan.capture.value_recording import MAX_ANSWER_CHARS, shorten_answer, summarize_arguments
 from mulligan.core.conversation import CONVERSATION_ARGUMENTS, read_token_usage
 
 SAID = "What is the weather in Oslo?"
@@ -75,14 +75,14 @@ def test_in_shape_there_are_neither_texts_nor_hashes() -> None:
 def test_a_long_conversation_is_told_by_its_end() -> None:
     kept, said = summarize_arguments({"messages": [{"role": "user", "content": f"message {n}"} for n in range(1000)]})
     assert kept["messages"]["count"] == 1000
-    assert len(kept["messages"]["each"]) == message_summary.MAX_LISTED_MESSAGES
+    assert len(kept["messages"]["each"]) == value_recording.MAX_LISTED_MESSAGES
     assert said == "message 999"
 
 
 def test_a_long_sentence_is_cut_between_words() -> None:
     _, said = summarize_arguments({"prompt": "word " * 500 + "sk-" + "a" * 40})
     assert said is not None
-    assert len(said) <= message_summary.MAX_USER_CHARS + 4
+    assert len(said) <= value_recording.MAX_USER_CHARS + 4
     assert said.endswith("word ...")
     assert summarize_arguments({"prompt": "x" * 10_000})[1] == "..."
 

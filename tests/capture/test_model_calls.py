@@ -548,7 +548,7 @@ def test_an_answer_with_one_reading_is_mended_without_another_call(played: Sandb
     chat = scripted('```json\n{"weather": "rain",}\n```')
     assert json.loads(chat(messages=HELLO, response_format={"type": "json_object"})) == {"weather": "rain"}
     assert len(chat.asked) == 1
-    assert "not valid JSON" in played.steps[-1].metadata["mended"]
+    assert "not valid JSON" in played.steps[-1].metadata["repaired_output"]
 
 
 def test_a_provider_that_fails_with_status_200_is_waited_for(played: Sandbox) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import pytest
+from msgspec.structs import force_setattr
 
 import mulligan
 from mulligan import AgentError, InfraError
@@ -380,7 +384,7 @@ def test_cancellation_during_a_wait_passes() -> None:
             waiting.set()
             await asyncio.Event().wait()
 
-        object.__setattr__(played.components.capture, "async_sleep", long)
+        force_setattr(played.components.capture, "async_sleep", long)
         tool = Scripted(ConnectionError("reset"), "never")
 
         @mulligan.tool(effects="none")
@@ -404,7 +408,7 @@ def test_an_interrupt_during_a_wait_passes() -> None:
         def interrupted(seconds: float) -> None:
             raise KeyboardInterrupt
 
-        object.__setattr__(played.components.capture, "sleep", interrupted)
+        force_setattr(played.components.capture, "sleep", interrupted)
         tool = Scripted(ConnectionError("reset"), "never")
         with pytest.raises(KeyboardInterrupt):
             mulligan.tool(effects="none")(tool)()
@@ -468,7 +472,7 @@ def test_what_worked_before_is_in_the_note(played: Sandbox) -> None:
 
 def test_that_question_is_asked_by_async_callers_too(played: Sandbox) -> None:
     asked: list[Callable[..., Any]] = []
-    object.__setattr__(played.components.capture, "lookup_precedents", lambda *about: asked.append(about[0]) or ())
+    force_setattr(played.components.capture, "lookup_precedents", lambda *about: asked.append(about[0]) or ())
 
     @mulligan.tool
     async def book() -> None:
@@ -524,3 +528,25 @@ def test_the_time_of_a_failed_attempt_is_that_of_the_function_and_not_of_what_we
 
     assert len(played.steps) == 3
     assert all(step.duration_seconds < 0.1 for step in played.steps), [step.duration_seconds for step in played.steps]
+
+
+@pytest.mark.parametrize("schema", [None, {"type": "object", "properties": {}}])
+def test_what_a_failed_call_held_is_free_once_its_exception_is_handled(played: Sandbox, schema: Any) -> None:
+    class Connection:
+        pass
+
+    held: list[weakref.ref[Connection]] = []
+
+    @mulligan.tool(schema=schema)
+    def fetch() -> None:
+        connection = Connection()
+        held.append(weakref.ref(connection))
+        raise ValueError("no such page")
+
+    gc.disable()  # a cycle would wait for the collector
+    try:
+        with contextlib.suppress(ValueError):
+            fetch()
+        assert [reference() for reference in held] == [None]
+    finally:
+        gc.enable()

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from mulligan.capture.replay import replay_failures
+from mulligan.capture.suggestions import replay_failures
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.links import link_recoveries
 from mulligan.core.records import Change, Fix, History, Prerequisite, ReplayResult, Run, Step

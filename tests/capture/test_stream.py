@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import mulligan
-from mulligan.testing import Sandbox
+from mulligan.testing import Sandbox, sandbox
 
 
 def outcomes(played: Sandbox) -> list[str]:
@@ -375,3 +375,38 @@ def test_cancelling_the_reader_of_an_async_stream_is_no_failure(played: Sandbox)
 
     asyncio.run(main())
     assert outcomes(played) == ["cancelled"]
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_a_model_that_raises_stop_iteration_instead_of_a_stream_raises_it(is_enabled: bool) -> None:
+    raised = StopIteration("no more answers")
+
+    with sandbox(enabled=is_enabled) as played:
+
+        @mulligan.model
+        def complete(messages: Any, stream: bool = False) -> Any:
+            raise raised
+
+        with pytest.raises(StopIteration) as left:
+            complete([], stream=True)
+    assert left.value is raised
+    assert outcomes(played) == (["failure"] if is_enabled else [])
+
+
+def test_a_model_stream_returns_the_value_of_its_generator_once(played: Sandbox) -> None:
+    @mulligan.model
+    def complete(messages: Any, stream: bool = False) -> Any:
+        def events() -> Generator[str, None, str]:
+            yield "a token"
+            return "usage"
+
+        return events()
+
+    stream = complete([], stream=True)
+    assert next(stream) == "a token"
+    values = []
+    for _ in range(2):
+        with pytest.raises(StopIteration) as stop:
+            next(stream)
+        values.append(stop.value.value)
+    assert values == ["usage", None]

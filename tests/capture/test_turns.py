@@ -500,3 +500,13 @@ def test_many_calls_of_one_turn_may_be_awaited_together(played: Sandbox) -> None
 def test_a_turn_says_which_one_it_is():
     with sandbox():
         assert [repr(turn) for turn in mulligan.turns(limit=2)] == ["<turn 1 of 2>", "<turn 2 of 2>"]
+
+
+def test_a_sync_tool_in_a_thread_that_raises_stop_iteration_answers_the_model(played: Sandbox) -> None:
+    def first(function: str) -> str:
+        return next(name for name in () if name == function)
+
+    async def called() -> Any:
+        return await asyncio.wait_for(turn(played).acall([first], "first", {"function": "run"}), 5)
+
+    assert asyncio.run(called())["error"] == "tool/execution_failed"

@@ -15,13 +15,14 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mulligan
 from mulligan.api import Mulligan
-from mulligan.capture.call import begin_call
+from mulligan.capture.wrap import begin_call
 from mulligan.core.failure import SettingsError
 from mulligan.core.fast_path import journal_values
 from mulligan.core.records import encode
@@ -760,7 +761,7 @@ def test_tool_key_names_the_server_of_a_tool_and_is_bounded() -> None:
     assert len(Tool(name="x" * 1000, server="docs").key) == 300
     tool = mulligan.tool(search).__mulligan__.tool("repair")
     assert tool.key == f"{__name__}:search"
-    assert dataclasses.replace(tool, learn="repair").key == tool.key
+    assert msgspec.structs.replace(tool, learn="repair").key == tool.key
 
 
 def test_guard_knows_whether_the_calls_of_a_tool_may_go_to_several_targets(played: Sandbox) -> None:

@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping, Sequence
+from contextvars import Token
 from typing import Any
 
 import msgspec
 
-from mulligan.capture import call_notes
-from mulligan.capture.call_record import RecordedCall, snapshot_arguments
-from mulligan.capture.context import NO_OPTIONS, CaptureContext, reset
+from mulligan.capture.call_record import RecordedCall
+from mulligan.capture.context import CaptureContext, reset
 from mulligan.capture.limits import CIRCUIT_OPEN, CallBlockedError, CallLimits, SchemaMismatchError
-from mulligan.capture.player import CallMoves, Invocation, aexecute_plan, execute_plan
-from mulligan.capture.run import ActiveRun, CallScope, current_run, outcome_of, retrying_scope
-from mulligan.capture.run_judge import mark_exception
+from mulligan.capture.player import CallMoves, Invocation, Reply, aexecute_plan, execute_plan, run_in_thread, run_sync
+from mulligan.capture.run import ActiveRun, CallScope, ContextValue, retrying_scope
+from mulligan.capture.run_judge import mark_exception, outcome_of
 from mulligan.capture.signature import code_of
+from mulligan.capture.value_recording import MUTABLE_TYPES, copy_arguments
 from mulligan.capture.wrapped_function import WrappedFunction
 from mulligan.classify.kinds import TOOL_INVALID_ARGUMENTS
 from mulligan.core import fork_safety
-from mulligan.core.events import RecoveryPlanned, StepStarted
+from mulligan.core.calls import TOOL_NAME_PATH
+from mulligan.core.events import RecoveryPlanned
 from mulligan.core.failure import Failure, Remedy, TookEffect
-from mulligan.core.fast_path import SHAREABLE_TYPES, SuccessRecord
-from mulligan.core.records import VERIFY, Fix, Precedent, Recovery, RecoveryStop, new_id, pooled_run_id
+from mulligan.core.fast_path import IMMUTABLE_TYPES
+from mulligan.core.records import (
+    VERIFY,
+    Fix,
+    Outcome,
+    Precedent,
+    Prerequisite,
+    Recovery,
+    RecoveryStop,
+)
 from mulligan.prompt import Prompt
 from mulligan.recover.plan import (
     BLOCKED,
@@ -39,10 +49,19 @@ from mulligan.recover.plan import (
     StopMove,
     plan_recovery,
 )
-from mulligan.recover.policy import PrerequisiteCall, Suggestion
+from mulligan.recover.policy import PrerequisiteCall, Suggestion, Tool
 
+MAX_STORED_SUGGESTIONS = 3
+"""Suggestions that are stored with a stop reason, for the model or a person."""
+MIN_SHOWN_CONFIDENCE = 0.5
+"""Suggestions with a lower confidence are not shown to a model."""
+NOTE_PREFIX = "mulligan:"
+"""Start of every note on an exception."""
+INTERNAL_ERROR = "recovery failed with an internal error, see the log"
 STREAM = object()
 """The result of a function that returned a stream: its attempt ends with the stream."""
+PlayedMoves = Generator[Invocation | QueryMove, Reply | None, Any]
+"""Generator of moves for the player. It receives a reply to each move and returns a result."""
 
 
 class CallExecution(RecordedCall, eq=False):
@@ -54,12 +73,25 @@ class CallExecution(RecordedCall, eq=False):
     Internal errors are logged and suppressed: a call ends with the function's result or the function's own exception.
     """
 
+    def keep_failure(self, error: Exception, start_time: float, token: Token[Any]) -> None:
+        """Store the exception of the first attempt, which `moves` classifies later."""
+        self.error, self.start_time, self.ended_at = error, start_time, self.capture.timer()
+        self.is_retrying = False
+        reset(self.capture.current_scope, token)
+
+    def run_scope(self) -> ActiveRun | contextlib.nullcontext[ActiveRun]:
+        """Return a context manager for the run of this call. It ends the run of a standalone call."""
+        if self.is_standalone:
+            self.run.is_implicit = True
+            return self.run
+        return contextlib.nullcontext(self.run)  # the caller has entered it already
+
     def prepare(self) -> None:
         """Build what a player needs."""
         self.is_prepared = True
         wrapped, rules, capture = self.wrapped, self.rules, self.capture
         options = wrapped.options
-        mode = "observe" if retrying_scope(capture) is not None else rules.mode
+        mode = "observe" if self.retrying_scope is not None else rules.mode
         learn = "tell" if rules.learn == "repair" and capture.in_prerequisite.get() else rules.learn
         self.arguments = self.attempt_arguments = wrapped.signature.bind(self.args, self.kwargs)
         self._last_call = self.args, self.kwargs
@@ -87,16 +119,8 @@ class CallExecution(RecordedCall, eq=False):
         queries = RecoveryQueries(
             lookup_precedents=self._lookup_precedents,
             lookup_fixes=None if self.capture.lookup_fixes is None else self._lookup_fixes,
-            run_prerequisite=None
-            if not has_prerequisites
-            else self._arun_prerequisite
-            if wrapped.is_async
-            else self._run_prerequisite,
-            verify=None
-            if wrapped.verify is None
-            else self._averify
-            if inspect.iscoroutinefunction(code_of(wrapped.verify))
-            else self._verify,
+            run_prerequisite=_as_query(self._run_prerequisite, wrapped.is_async) if has_prerequisites else None,
+            verify=_as_query(self._verify, _is_async(wrapped.verify)) if wrapped.verify is not None else None,
             random=self.capture.random,
             earlier_calls=self.run.earlier_calls,
             changed_arguments=self._changed_arguments,
@@ -119,26 +143,14 @@ class CallExecution(RecordedCall, eq=False):
         if not self.is_prepared:
             self.prepare()
         if self.repaired_request is not None:
-            self._publish_rejected(self.repaired_request)
+            self.record_rejected(self.repaired_request)
         plan = self._plan()
         answer: Any = None
         while (move := self._advance_plan(plan, answer)) is not None:
-            answer = error = None
+            answer = None
             match move:
-                case AttemptMove() if self.has_wrapper_attempt:
-                    answer = self._take_first_attempt()
-                    yield from self._load_items()
                 case AttemptMove():
-                    try:
-                        invocation = self._start_attempt(move)
-                    except (CallBlockedError, SchemaMismatchError) as rejection:
-                        answer = self._end_failed(rejection)
-                        yield from self._load_items()
-                        continue
-                    result, error = (yield invocation) or (None, None)
-                    answer = self._end_returned(result) if error is None else self._end_failed(error)
-                    result = error = None  # an exception whose frames hold it would live too long
-                    yield from self._load_items()
+                    answer = yield from self._attempt(move)
                 case BackoffMove():
                     self._plan_backoff(move)
                     _, error = (yield move) or (None, None)
@@ -146,15 +158,45 @@ class CallExecution(RecordedCall, eq=False):
                         self.capture.log_internal_error("Backoff", error)
                         plan.close()  # an attempt without its backoff is what a rate limit prevents
                 case QueryMove():
-                    answer, error = (yield move) or (None, None)
-                    if error is not None:
-                        self.capture.log_internal_error("A recovery query", error)
+                    answer = yield from self._query(move, "A recovery query")
         yield None
 
-    def _advance_plan(self, plan: RecoveryMoves, answer: Any) -> Move | None:
-        """Tell the plan the answer and return its next move, or None.
+    def _attempt(self, move: AttemptMove) -> PlayedMoves:
+        """Make an attempt, or continue with the one that the wrapper made. Return its failure, or None."""
+        result: Any = None
+        error: Exception | None = None
+        if self.has_wrapper_attempt:
+            with self.capture.guard("Recording the start of a call"):
+                self.record_start(move)
+            self.attempt_count, self._is_admitted = 1, True
+            result, error = self.result, self.error
+        else:
+            try:
+                invocation = self._start_attempt(move)
+            except (CallBlockedError, SchemaMismatchError) as rejection:
+                error = rejection
+            else:
+                result, error = (yield invocation) or (None, None)
+        failure = self._end_returned(result) if error is None else self._end_failed(error)
+        result = error = None  # a frame that refers to its own exception is a reference cycle
+        step, run = self._step, self.run
+        if step is not None and self._outcome == "failure" and not run.is_implicit and run.judge.needs_items(step):
+            # When a tool fails for the first time in its run. A move, because a store may be slow, and an async
+            # caller's event loop must not wait for it.
+            lookup = QueryMove(run.judge.load_items, (step.tool_key, self.capture.item_arguments))
+            yield from self._query(lookup, "Looking up the arguments that name items")
+        return failure
 
-        Publishes the last attempt, which is held back until now: its record says whether recovery stops, and why.
+    def _query(self, move: QueryMove, part: str) -> PlayedMoves:
+        answer, error = (yield move) or (None, None)
+        if error is not None:
+            self.capture.log_internal_error(part, error)
+        return answer
+
+    def _advance_plan(self, plan: RecoveryMoves, answer: Any) -> Move | None:
+        """Send the answer to the plan and return its next move, or None.
+
+        Records the last attempt only now: its record says whether recovery stops, and why.
         """
         move: Move | None = None
         is_planned = False
@@ -166,12 +208,12 @@ class CallExecution(RecordedCall, eq=False):
             is_planned = True
         if not is_planned and self.attempt_count == 0:
             move = AttemptMove(self.arguments)  # the call itself is made in any case
-        # After a query, the plan may still stop: then an attempt published before would lack the reason.
+        # After a query, the plan may still stop, and an attempt recorded before it would lack the stop reason.
         if not isinstance(move, QueryMove) or isinstance(move, StopMove):
-            if self._unpublished is not None:
-                self._publish_ended(self._stop_reason(move))
+            if self._step is not None and self.ended_at is not None:
+                self.record_end(self._stop_reason(move))
             elif self._planned is not None and not isinstance(move, AttemptMove | BackoffMove):
-                self._publish_skipped(self._stop_reason(move))
+                self.record_skipped(self._stop_reason(move))
         return move
 
     def _plan_backoff(self, move: BackoffMove) -> None:
@@ -182,52 +224,59 @@ class CallExecution(RecordedCall, eq=False):
         self._planned = move.recovery
         self.backoffs += (move.recovery.backoff_seconds,)
 
-    def _load_items(self) -> CallMoves:
-        """Look up which arguments of the tool name items, when it fails for the first time in its run.
-
-        A move, because a store may be slow, and an async caller's event loop must not wait for it.
-        """
-        step = self._unpublished[0] if self._unpublished is not None else None
-        if step is not None and step.has_failed and self.run.needs_items(step):
-            _, error = (yield QueryMove(self.run.load_items, (step.tool_key,))) or (None, None)
-            if error is not None:
-                self.capture.log_internal_error("Looking up the arguments that name items", error)
-
-    @property
-    def has_wrapper_attempt(self) -> bool:
-        """Whether the wrapper has made an attempt that the plan does not know yet."""
-        return self.ended_at is not None and not self.attempt_count
-
-    def _take_first_attempt(self) -> Failure | None:
-        """Continue with the first attempt, which the wrapper made."""
-        self.attempt_count = 1
-        self._is_admitted = True
-        self._step = self._first_step()
-        # Failures that were delivered during the attempt were unknown to it.
-        failures, handled = (0, ()) if self.facts is None else (self.facts.failures_before, self.facts.handled)
-        self.facts = msgspec.structs.replace(self._start_facts(), failures_before=failures, handled=handled)
-        error, self.error = self.error, None
-        return self._end_returned(self.result) if error is None else self._end_failed(error)
-
     def _start_attempt(self, move: AttemptMove) -> Invocation:
         """Start an attempt. Raises if it must not be made, before anything can execute."""
+        capture = self.capture
+        self._planned = self.ended_at = self.failure = None
+        self.attempt_arguments, self.replacement = move.arguments, move.function
+        with capture.guard("Recording the start of a call"):
+            self.record_start(move)
         self.attempt_count += 1
-        self._planned = None
-        self.attempt_arguments = move.arguments
-        self.replacement = move.function
-        self.ended_at = None
-        with self.capture.guard("Recording the start of a call"):
-            self._record_start(move)
+        if self._step is not None:
+            outer = self.retrying_scope
+            is_retrying = outer is None and self.tool.mode != "observe" and self.policy.attempts > 1
+            self._scope = CallScope(self.run, self._step.seq or self._step.parent, outer, is_retrying)
+            has_timeout = self.wrapped.options.timeout is not None
+            self._context_tokens = (
+                capture.current_scope.set(self._scope),
+                capture.deadline.set(self.limits.deadline) if has_timeout else None,
+            )
+        self._attempt_start = capture.timer()
         if not self._is_admitted:
             self._is_admitted = True
             failure = None
-            with self.capture.guard("The limits of a call"):
+            with capture.guard("The limits of a call"):
                 failure = self.limits.admit_first(move.arguments, move.has_substitute)
             if failure is not None:
                 raise CallBlockedError(failure)
         if self.must_check:
             self.wrapped.check(move.arguments)
         return self._invocation(move.arguments)
+
+    def _leave(self) -> None:
+        if self._scope is not None:
+            self._scope.is_retrying = False
+        tokens, self._context_tokens = self._context_tokens, None
+        if tokens is not None:
+            reset(self.capture.current_scope, tokens[0])
+            if tokens[1] is not None:
+                reset(self.capture.deadline, tokens[1])
+
+    def _changed_arguments(self) -> list[str]:
+        """Return the arguments that the last attempt has modified in place.
+
+        They are neither restored nor replaced: the caller may pass an object to be filled, and other code may share it.
+        """
+        arguments, step, recorder = self.attempt_arguments, self._step, self.rules.value_recorder
+        if step is None or all(type(value) in IMMUTABLE_TYPES for value in arguments.values()):
+            return []
+        before = step.arguments if self.values is None else self.values
+        now = recorder.arguments(arguments)[0] if recorder.is_model else copy_arguments(arguments)
+        return [
+            name
+            for name, value in arguments.items()
+            if isinstance(value, MUTABLE_TYPES) and now.get(name) != before.get(name)
+        ]
 
     def _invocation(self, arguments: Mapping[str, Any]) -> Invocation:
         wrapped = self.wrapped
@@ -246,7 +295,7 @@ class CallExecution(RecordedCall, eq=False):
 
     def _with_timeout(self, function: Callable[..., Any], timeout: float) -> Callable[..., Any]:
         async def call(*args: Any, **kwargs: Any) -> Any:
-            import asyncio  # lazy: async callers have loaded it
+            import asyncio  # lazy: sync programs do not need it
 
             message = f"{self.wrapped.name} did not answer in {timeout:g} s."
             seconds = self.limits.seconds_left()
@@ -279,11 +328,11 @@ class CallExecution(RecordedCall, eq=False):
                 repaired = checker.repair(result, self.attempt_arguments)
                 if repaired is not None:
                     if self._step is not None:
-                        metadata = {**(self._step.metadata or {}), "mended": self.failure.message}
+                        metadata = {**(self._step.metadata or {}), "repaired_output": self.failure.message}
                         self._step = msgspec.structs.replace(self._step, metadata=metadata)
                     self.failure, self.result = None, repaired
         self.limits.mark_executed()
-        self._record_end("success" if self.failure is None else outcome_of(self.failure), self.result)
+        self._end_attempt("success" if self.failure is None else outcome_of(self.failure))
         return self.failure
 
     def _end_failed(self, error: Exception) -> Failure:
@@ -291,12 +340,20 @@ class CallExecution(RecordedCall, eq=False):
         if self.ended_at is None:
             self.ended_at = self.capture.timer()
         self._leave()
-        self.error = error
+        self.error, self.result = error, None
         self.failure = self._classify(error)
-        self.run.mark_reported(error)
         mark_exception(error, self.run.id, self.number or 0)
-        self._record_end(outcome_of(self.failure), None)
+        self._end_attempt(outcome_of(self.failure))
         return self.failure
+
+    def _end_attempt(self, outcome: Outcome) -> None:
+        """Count the end of an attempt. It is recorded with the next move of the plan."""
+        if self.ended_at is None:
+            self.ended_at = self.capture.timer()
+        self._outcome = outcome
+        if outcome != "cancelled":
+            with self.capture.guard("The limits of a call"):
+                self.limits.record_result(self.attempt_arguments, self.failure, self.replacement)
 
     def _classify(self, error: Exception) -> Failure:
         if isinstance(error, CallBlockedError):
@@ -331,14 +388,27 @@ class CallExecution(RecordedCall, eq=False):
             self.stop = RecoveryStop(reason="the call was cancelled")
             return self.stop
         elif move is None:
-            reason = self.recovery_failed.reason if self.recovery_failed else call_notes.INTERNAL_ERROR
+            reason = self.recovery_failed.reason if self.recovery_failed else INTERNAL_ERROR
         else:
             return None
         with self.capture.guard("Recording the stop reason"):
             if CIRCUIT_OPEN not in reason and self.limits.is_circuit_open():
                 reason = f"{reason}; {CIRCUIT_OPEN}"
             spiral = self.limits.record_unrecovered(self.arguments, self.failure)
-            self.stop = call_notes.build_stop(reason, suggestions, spiral)
+            recoveries = [
+                Recovery(
+                    remedy=Remedy.REPAIR,
+                    changes=suggestion.changes,
+                    source=suggestion.source,
+                    confidence=suggestion.confidence,
+                )
+                for suggestion in suggestions
+                # suggestions from memory are shown as precedents instead
+                if suggestion.changes and not suggestion.prerequisites and suggestion.source != "memory"
+            ]
+            self.stop = RecoveryStop(
+                reason=reason, suggestions=tuple(recoveries[:MAX_STORED_SUGGESTIONS]), spiral=spiral
+            )
             if not self.answers_model:
                 if spiral:
                     self.run.add_note(spiral)
@@ -360,26 +430,29 @@ class CallExecution(RecordedCall, eq=False):
                 if self.changes:
                     self.note = prompt.note(name, self.changes)
                 if self.prerequisites:
-                    prerequisites = prompt.prerequisites_made(
-                        name, list(call_notes.to_prerequisites(self.prerequisites))
-                    )
+                    prerequisites = prompt.prerequisites_made(name, list(_to_prerequisites(self.prerequisites)))
                     self.note = " ".join(filter(None, (self.note, prerequisites)))
                 if self.note and not self.answers_model:
                     self.run.add_note(self.note)
-        if error is not None:
+        if error is None:
+            return self.result
+        try:
             raise error
-        return self.result
+        finally:
+            del error  # an exception whose frames hold it would live too long
 
     def end_cancelled(self) -> None:
         """Record that the call was interrupted, which is no failure."""
         self._leave()
         self.limits.release_probe()
         self._is_cancelled = True
-        if self._unpublished is not None:
-            self._publish_ended(self._stop_reason(None))
+        if self._step is not None and self.ended_at is None:
+            self.failure = self.result = None
+            self._end_attempt("cancelled")
+        if self._step is not None:
+            self.record_end(self._stop_reason(None))
         elif self._planned is not None:
-            self._publish_skipped(self._stop_reason(None))
-        self._record_end("cancelled", None)
+            self.record_skipped(self._stop_reason(None))
 
     @property
     def is_streaming(self) -> bool:
@@ -389,33 +462,72 @@ class CallExecution(RecordedCall, eq=False):
     def end_stream(self, items: int, error: BaseException | None) -> None:
         """Record the end of the stream. After its first item nothing is attempted again."""
         if error is None:
-            self._record_end("success", {"$stream": items})
+            self.result = {"$stream": items}
+            self._end_attempt("success")
+            self.record_end(None)
         elif isinstance(error, Exception):
             failure = self._end_failed(error)
             self.recovery_failed = RecoveryFailed(failure, "the first items of the stream were already delivered")
             with self.capture.guard("Adding the exception note"):
-                self._publish_ended(self._stop_reason(None))
+                self.record_end(self._stop_reason(None))
                 self._add_exception_note(error)
         else:
             self.end_cancelled()
 
     def _add_exception_note(self, error: Exception) -> None:
-        if retrying_scope(self.capture) is not None or self.failure is None:
+        """Add the note to an exception in place of an earlier one: some exceptions are raised again and again."""
+        if self.retrying_scope is not None or self.failure is None:
             return  # the scope that retries adds its own note
-        failed = self.recovery_failed or RecoveryFailed(self.failure, call_notes.INTERNAL_ERROR)
-        call_notes.add_exception_note(error, self.exception_note(failed))
+        note = self._exception_note(self.recovery_failed or RecoveryFailed(self.failure, INTERNAL_ERROR))
+        earlier_notes: list[str] = getattr(error, "__notes__", [])
+        earlier_notes[:] = [earlier for earlier in earlier_notes if not earlier.startswith(NOTE_PREFIX)]
+        with contextlib.suppress(AttributeError, TypeError):  # some exceptions are frozen
+            error.add_note(note)
 
-    def exception_note(self, recovery_failed: RecoveryFailed) -> str:
-        prompt, failure = self.prompt, recovery_failed.failure
+    def _exception_note(self, recovery_failed: RecoveryFailed) -> str:
+        """Build the note on an exception: the attempts, the stop reason, suggestions and precedents."""
+        prompt, failure, stop = self.prompt, recovery_failed.failure, self.stop
         note = prompt.exception_note(
             failure,
             attempts=0 if BLOCKED in failure.evidence else self.attempt_count,
             seconds=self.capture.timer() - self.start_time,
             backoffs=self.backoffs,
-            stop_reason=recovery_failed.reason if self.stop is None else self.stop.reason,
+            stop_reason=recovery_failed.reason if stop is None else stop.reason,
             run="" if self.capture.is_recording_off else self.run.id,
         )
-        return call_notes.extend_note(note, prompt, recovery_failed, self.stop, self.limits.repeat_note)
+        lines = [note, self.limits.repeat_note]
+        if stop is not None:
+            lines.append(stop.spiral)
+            lines += [f"{NOTE_PREFIX} {suggestion}" for suggestion in prompt.suggestions(stop.suggestions[:2])]
+        lines += [f"{NOTE_PREFIX} {prompt.precedent(precedent)}" for precedent in recovery_failed.precedents[:2]]
+        return "\n".join(filter(None, lines))
+
+    @property
+    def final_failure(self) -> Failure | None:
+        """The failure that recovery could not handle, or that of the last attempt."""
+        return self.recovery_failed.failure if self.recovery_failed is not None else self.failure
+
+    def failure_answer(
+        self, tool: str, *, names: Sequence[str] = (), shareable: Collection[str] = ()
+    ) -> dict[str, Any]:
+        """Build the answer for a model about a failed call. `names` are tools that it may have intended."""
+        failure, stop = self.final_failure, self.stop
+        assert failure is not None
+        return self.prompt.answer(
+            failure,
+            tool=tool,
+            precedents=self.recovery_failed.precedents[:3] if self.recovery_failed else (),
+            names=names,
+            shareable=shareable,
+            has_effects=not self.tool.is_retry_safe,
+            suggested=[
+                suggestion
+                for suggestion in (stop.suggestions if stop is not None else ())
+                if all(change.path != TOOL_NAME_PATH for change in suggestion.changes)  # other names are in `names`
+            ],
+            spiral=stop.spiral if stop is not None else "",
+            repeat_note=self.limits.repeat_note,
+        )
 
     @property
     def prompt(self) -> Prompt:
@@ -442,7 +554,7 @@ class CallExecution(RecordedCall, eq=False):
         if self.tool.learn == "off":
             return ()
         precedents = self.capture.lookup_precedents(self.tool.name, self.tool.key, failure, self.attempt_arguments)
-        return call_notes.select_precedents(precedents, failure, self.tool, suggestions)
+        return _select_precedents(precedents, failure, self.tool, suggestions)
 
     def _lookup_fixes(self, failure: Failure, arguments: Mapping[str, Any]) -> Sequence[Fix]:
         assert self.capture.lookup_fixes is not None
@@ -454,81 +566,57 @@ class CallExecution(RecordedCall, eq=False):
             digest = compile_schema(schema).digest
         return self.capture.lookup_fixes(self.tool.name, self.tool.key, failure, arguments, digest)
 
-    def _call_verify(self, arguments: Mapping[str, Any]) -> Any:
+    async def _verify(self, arguments: Mapping[str, Any], failure: Failure) -> object:
+        """Ask the developer's `verify` about a call whose outcome is unknown, and apply its answer."""
         assert self.wrapped.verify is not None
+        started_at, started = self.capture.now(), self.capture.timer()
         positional, keywords = self.wrapped.signature.split_arguments(arguments, self.args)
-        return self.wrapped.verify(*positional, **keywords)
-
-    def _verify(self, arguments: Mapping[str, Any], failure: Failure) -> object:
-        started = self.capture.now(), self.capture.timer()
-        return self._apply_verification(self._call_verify(arguments), failure, *started)
-
-    async def _averify(self, arguments: Mapping[str, Any], failure: Failure) -> object:
-        started = self.capture.now(), self.capture.timer()
-        return self._apply_verification(await self._call_verify(arguments), failure, *started)
-
-    def _apply_verification(self, answer: Any, failure: Failure, started_at: int, started: float) -> object:
-        """Apply the answer of the developer's `verify` to a call whose outcome was unknown."""
+        answer = self.wrapped.verify(*positional, **keywords)
+        if _is_async(self.wrapped.verify):
+            answer = await answer
         if answer is None:
             return None
         if answer is False:
-            self.failure = msgspec.structs.replace(
+            return msgspec.structs.replace(
                 failure, took_effect=TookEffect.NO, evidence=(*failure.evidence, VERIFIED_NOT_EXECUTED)
             )
-            return self.failure
         self.note = self.prompt.verified_note(self.tool.name)
         self.use_answer(answer, Recovery(remedy=Remedy.RETRY, source=VERIFY), started_at, started)
         return VERIFIED_EXECUTED
 
-    def _run_prerequisite(self, prerequisite: PrerequisiteCall) -> str:
+    async def _run_prerequisite(self, prerequisite: PrerequisiteCall) -> str:
         """Make a prerequisite call. Return why it failed, or an empty string."""
-        call = self._prepare_prerequisite(prerequisite)
-        if isinstance(call, str):
-            return call
-        if call.wrapped.is_async:
-            return f"the prerequisite {prerequisite.tool} is async and {self.tool.name} is not"
-        with self._in_prerequisite():
-            execute_plan(call)
-        return self._end_prerequisite(call, prerequisite)
-
-    async def _arun_prerequisite(self, prerequisite: PrerequisiteCall) -> str:
-        import asyncio  # lazy: async callers have loaded it
-
-        call = self._prepare_prerequisite(prerequisite)
-        if isinstance(call, str):
-            return call
-        with self._in_prerequisite():
-            await (aexecute_plan(call) if call.wrapped.is_async else asyncio.to_thread(execute_plan, call))
-        return self._end_prerequisite(call, prerequisite)
-
-    @contextlib.contextmanager
-    def _in_prerequisite(self) -> Iterator[None]:
-        """Mark the call inside as a prerequisite. Its error is recorded with it."""
-        token = self.capture.in_prerequisite.set(True)
-        try:
-            yield
-        except Exception:  # noqa: BLE001 - the call that needs it is not made then
-            return
-        finally:
-            reset(self.capture.in_prerequisite, token)
-
-    def _prepare_prerequisite(self, prerequisite: PrerequisiteCall) -> CallExecution | str:
-        assert self.capture.find_tool is not None
-        wrapped: WrappedFunction | None = self.capture.find_tool(prerequisite.tool)
+        capture, name = self.capture, f"the prerequisite {prerequisite.tool}"
+        wrapped: WrappedFunction | None = capture.find_tool(prerequisite.tool) if capture.find_tool else None
         if wrapped is None:
-            return f"the prerequisite {prerequisite.tool} is not a tool of this process"
+            return f"{name} is not a tool of this process"
         if wrapped.options.destructive or wrapped.is_stream or wrapped.is_async_stream:
-            return f"the prerequisite {prerequisite.tool} is destructive or streams, so it is not called automatically"
-        call = prepare_call(wrapped, self.capture, self.run, (), prerequisite.arguments)
+            return f"{name} is destructive or streams, so it is not called automatically"
+        if wrapped.is_async and not self.wrapped.is_async:
+            return f"{name} is async and {self.tool.name} is not"
+        call = prepare_call(wrapped, capture, self.run, (), prerequisite.arguments)
         call.answers_model = True  # the note of this call mentions it
         call.limits.can_block = True  # the program did not ask for it
-        return call
-
-    def _end_prerequisite(self, call: CallExecution, prerequisite: PrerequisiteCall) -> str:
+        # The prerequisite records its own error. The call that needs it is not executed then.
+        with ContextValue(capture.in_prerequisite, lambda: True), contextlib.suppress(Exception):
+            if wrapped.is_async:
+                await aexecute_plan(call)
+            elif self.wrapped.is_async:
+                await run_in_thread(execute_plan, call)
+            else:
+                execute_plan(call)
         if call.failure is not None:
-            return f"the prerequisite {prerequisite.tool} failed"
+            return f"{name} failed"
         self.prerequisites += (prerequisite,)
         return ""
+
+
+def _as_query(query: Callable[..., Coroutine[Any, Any, Any]], is_async: bool) -> Callable[..., Any]:
+    return query if is_async else lambda *args: run_sync(query(*args))
+
+
+def _is_async(function: Callable[..., Any] | None) -> bool:
+    return function is not None and inspect.iscoroutinefunction(code_of(function))
 
 
 def prepare_call(
@@ -546,112 +634,44 @@ def prepare_call(
     `must_check` validates the arguments against the signature first. `options` are further attributes of the call.
     """
     rules = wrapped.rules(capture, run.options)
-    call = CallExecution(run, None, None, False, wrapped, rules, args, kwargs, must_check=must_check, **options)
+    outer = retrying_scope(capture)
+    call = CallExecution(run, None, outer, False, wrapped, rules, args, kwargs, must_check=must_check, **options)
     call.prepare()
     return call
 
 
-def begin_call(
-    wrapped: WrappedFunction, capture: CaptureContext, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> CallExecution:
-    """Begin a call. The wrapper makes its first attempt; if `success_record` is None, the player does, after checks."""
-    try:
-        call = _begin_first_attempt(wrapped, capture, args, kwargs)
-        if call is not None:
-            return call
-    except Exception as error:  # noqa: BLE001 - inlined guard: the player makes the call
-        capture.log_internal_error("Starting a call", error)
-    run = current_run(capture)
-    is_standalone = run is None
-    if run is None:
-        run = ActiveRun(capture, options=wrapped.rules(capture, None).run_options)
-        run.is_implicit = True
-    return prepare_call(wrapped, capture, run, args, kwargs, is_standalone=is_standalone)
+def _select_precedents(
+    precedents: Sequence[Precedent], failure: Failure, tool: Tool, suggestions: Iterable[Suggestion]
+) -> Sequence[Precedent]:
+    """Return the precedents to show. If there are none, build them from suggestions by similar failures."""
+    if failure.took_effect is TookEffect.UNKNOWN and not tool.is_retry_safe:
+        # The call may have executed: a retry that succeeded in another run does not make it safe here.
+        precedents = [precedent for precedent in precedents if precedent.method != "retry"]
+    return precedents or [
+        precedent for suggestion in suggestions if (precedent := _to_precedent(suggestion)) is not None
+    ]
 
 
-def _begin_first_attempt(
-    wrapped: WrappedFunction, capture: CaptureContext, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> CallExecution | None:
-    """Begin the first attempt; None if the call needs a check before it is made. On the path of every call."""
-    scope: CallScope | None = capture.current_scope.get()
-    rules = wrapped.default_rules
-    run: ActiveRun | None
-    if scope is None:
-        if rules is None or rules.capture is not capture:
-            if wrapped.needs_precheck:
-                return None
-            rules = wrapped.rules(capture, None)
-        if rules.tool_limits.needs_admission_check:
-            return None
-        run = outer = parent = None
-        is_retrying, is_standalone, standalone_run = rules.is_retried, True, rules.standalone_run
-        number: int | None = 1
-        try:
-            run_id = pooled_run_id()
-        except IndexError:
-            run_id = new_id()
-    else:
-        run = scope.known_run or scope.run
-        if rules is None or rules.capture is not capture or run.options is not NO_OPTIONS:
-            if wrapped.needs_precheck:
-                return None
-            rules = wrapped.rules(capture, run.options)
-        if rules.tool_limits.needs_admission_check:
-            return None
-        outer = scope if scope.is_retrying else scope.outer
-        is_retrying = rules.is_retried and (outer is None or not outer.is_retrying)
-        standalone_run = None
-        if run.is_open:
-            is_standalone = False
-            parent = scope.number
-            if not run.has_started:
-                run.start()  # a standalone call, whose run now contains more than itself
-        else:
-            is_standalone, parent, run = True, None, ActiveRun(rules.capture, "", rules.run_options)
-        # Calls inside an unrecorded call are children of its parent.
-        number = parent if rules.is_off and not run.capture.is_recording_off else next(run.numbers)
-        run_id = run.id
-    capture, template = rules.capture, rules.template
-    positional = args[1:] if wrapped.is_method else args
-    journal = None
-    if len(positional) <= template.safe_positional_count:
-        journal = _encode_simple_values(positional, kwargs, template.recordable_names)
-    if is_retrying:
-        rules.tool_limits.first_attempts += 1
-    record = SuccessRecord(template, run_id, number or 0, parent, capture.clock(), positional, kwargs, standalone_run)
-    call = CallExecution(run, number, outer, is_retrying, wrapped, rules, args, kwargs, record, journal, is_standalone)
-    if journal is None:
-        snapshot_arguments(call, record)
-    if run is not None and run.has_failures and not is_standalone:
-        call.facts = run.call_facts(receiver=wrapped.receiver(args))
-    if capture.listeners and not rules.is_off:
-        call.run.start()
-        capture.publish_safely(StepStarted(call._first_step()))
-    return call
+def _to_precedent(suggestion: Suggestion) -> Precedent | None:
+    """Convert a suggestion of memory into a precedent; None unless it stems from similar failures or an exemplar."""
+    record = suggestion.record
+    is_exemplar = record is not None and record.type == "exemplar"
+    if record is None or not record.showable or suggestion.confidence < MIN_SHOWN_CONFIDENCE:
+        return None
+    if record.similarity >= 1 and not is_exemplar:
+        return None  # the store already returned it as a precedent of this failure
+    return Precedent(
+        method="prerequisite" if suggestion.prerequisites else "agent",
+        changes=suggestion.changes,
+        prerequisites=_to_prerequisites(suggestion.prerequisites),
+        successes=record.successes,
+        occurrences=record.trials,
+        similarity=0.0 if is_exemplar else record.similarity,
+    )
 
 
-def _encode_simple_values(
-    positional: Sequence[Any], kwargs: Mapping[str, Any], recordable_names: Collection[str]
-) -> list[Any] | None:
-    """Encode values like `journal_values`, for most calls: immutable ones under harmless names. None for others."""
-    values: list[Any] = []
-    for value in positional:
-        if type(value) is str:
-            values.append([len(value)])
-        elif type(value) in SHAREABLE_TYPES:
-            values.append(value)
-        else:
-            return None
-    for name, value in kwargs.items():
-        if name not in recordable_names:
-            return None
-        if type(value) is str:
-            values += name, [len(value)]
-        elif type(value) in SHAREABLE_TYPES:
-            values += name, value
-        else:
-            return None
-    return values
+def _to_prerequisites(calls: Iterable[PrerequisiteCall]) -> tuple[Prerequisite, ...]:
+    return tuple(Prerequisite(tool=call.tool, arguments=call.arguments) for call in calls)
 
 
 def _compose(outer: Callable[[Any], Any], inner: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,27 +11,16 @@ import msgspec
 from mulligan.capture import run as run_module
 from mulligan.capture.context import CaptureContext, reset
 from mulligan.capture.limits import CallLimits
-from mulligan.capture.run import ActiveRun, CallScope, CurrentRun, current_step, retrying_scope
-from mulligan.capture.run_judge import enter_task
-from mulligan.capture.value_recording import MUTABLE_TYPES, copy_arguments
+from mulligan.capture.run import ActiveRun, CallScope
 from mulligan.capture.wrapped_function import CallRules, WrappedFunction
 from mulligan.core.events import AnyEvent, StepEnded, StepStarted
 from mulligan.core.failure import Failure
-from mulligan.core.fast_path import (
-    IMMUTABLE_TYPES,
-    StandaloneRun,
-    SuccessRecord,
-    journal_values,
-    restore_value,
-    snapshot_value,
-)
+from mulligan.core.fast_path import StandaloneRun, SuccessRecord, restore_value, snapshot_value
 from mulligan.core.links import CallFacts
 from mulligan.core.records import Change, Outcome, Recovery, RecoveryStop, Step
 from mulligan.recover.plan import AttemptMove, RecoveryFailed
 from mulligan.recover.policy import Policy, PrerequisiteCall, Tool
 
-MAX_LEARNED_NAMES = 200
-"""Names beyond its own parameters that are remembered of a function that accepts any."""
 _UNPREPARED: Any = None
 """The value of attributes that a call has only after `prepare`: most calls succeed at once and never need them."""
 
@@ -113,14 +102,14 @@ class RecordedCall(CallScope, eq=False):
     _scope: CallScope | None = None
     """The scope of the attempt in progress."""
     _context_tokens: tuple[Token[Any], Token[Any] | None] | None = None
-    """What restores the scope and the deadline."""
+    """Tokens that restore the scope and the deadline."""
     _attempt_start: float = 0.0
     _step: Step | None = None
-    """The attempt in progress."""
+    """The attempt in progress, or one that ended and is recorded as soon as the next move is known."""
+    _outcome: Outcome = "success"
+    """The outcome of that attempt, once it has ended."""
     _last_step: Step | None = None
-    """The last attempt that ended."""
-    _unpublished: tuple[Step, Any] | None = None
-    """A failed attempt with its result. It is published as soon as the next move is known."""
+    """The last attempt that was recorded."""
     _planned: Recovery | None = None
     """The recovery before the next attempt, until that starts."""
     _is_cancelled: bool = False
@@ -152,13 +141,6 @@ class RecordedCall(CallScope, eq=False):
         assert self.known_run is not None
         return self.known_run
 
-    def run_scope(self) -> ActiveRun | CurrentRun:
-        """Return a context manager for the run of this call. It ends the run of a standalone call."""
-        if self.is_standalone:
-            self.run.is_implicit = True
-            return self.run
-        return self.run.as_current()
-
     def record_success(self, result: Any, start_time: float, token: Token[Any]) -> bool:
         """Record that the first attempt returned. Return False if its result is a failure."""
         rules, record = self.rules, self.success_record
@@ -176,7 +158,7 @@ class RecordedCall(CallScope, eq=False):
             reset(capture.current_scope, token)
             run = self.known_run
             if not rules.is_recorded_in_full or (
-                run is not None and (self.is_standalone or run.has_failures or run.item_scopes is not None)
+                run is not None and (self.is_standalone or run.has_failures or run.judge.item_scopes is not None)
             ):
                 self._record_success(result, now - start_time)
                 return True
@@ -185,8 +167,7 @@ class RecordedCall(CallScope, eq=False):
             if run is None:
                 self.has_ended = True
             else:
-                judge = run.judge or run.ensure_judge()
-                judge.note_success(record.template, record.positional, record.keywords)
+                run.judge.note_success(record.template, record.positional, record.keywords)
                 run.remember_success(record)
             put_success = capture.put_success
             if put_success is None or capture.listeners:
@@ -221,9 +202,7 @@ class RecordedCall(CallScope, eq=False):
             step = msgspec.structs.replace(
                 self._first_step(), result=restore_value(success.result), duration_seconds=seconds, tokens=tokens
             )
-            self.facts = self._complete_facts(
-                self.facts or CallFacts(failures_before=0, task=enter_task()), self.values or step.arguments
-            )
+            self.facts = self._first_facts()
             step = run.judge_step(
                 step, self.capture, self.facts, values=self.values, value_recorder=rules.value_recorder
             )
@@ -231,7 +210,7 @@ class RecordedCall(CallScope, eq=False):
             run.remember_success(success)
             if record.template.type != "model":
                 values = self.values or record.arguments
-                run.note_success(rules.template.tool_key, values, run.scope_of_call(rules.items, values))
+                run.note_success(rules.template.tool_key, values, run.judge.item_scope(rules.items, values))
         if step is not None and step.links:
             self.capture.publish_safely(StepEnded(step))
         elif not rules.is_off:
@@ -240,11 +219,6 @@ class RecordedCall(CallScope, eq=False):
             run.is_open = False
         elif self.is_standalone:
             run.finish(None)
-
-    def keep_failure(self, error: Exception, start_time: float, token: Token[Any]) -> None:
-        """Keep what the first attempt raised for `moves`."""
-        self.error, self.start_time, self.ended_at = error, start_time, self.capture.timer()
-        self._leave_first(token)
 
     def record_cancelled(self, error: BaseException, start_time: float, token: Token[Any]) -> None:
         """Record that the first attempt was interrupted, which is no failure."""
@@ -266,148 +240,67 @@ class RecordedCall(CallScope, eq=False):
         assert self.success_record is not None
         return self.success_record.to_step(self.rules.template.name, dict(self.success_record.arguments), None)
 
-    def _record_start(self, move: AttemptMove) -> None:
-        run, capture, tool = self.run, self.capture, self.tool
-        if self.facts is None:
-            self.facts = self._start_facts()
-        parent = current_step(capture, run)
-        number = 0 if self._is_left_out else run.next_number()
-        self.number = self.number or number
+    def record_start(self, move: AttemptMove) -> None:
+        """Record the start of an attempt, or take over the first one, which the wrapper has made."""
+        if self.has_wrapper_attempt:
+            self._step, self.facts = self._first_step(), self._first_facts()
+            return
+        recorder = self.rules.value_recorder
+        self.facts = self.facts or self._start_facts()
         if move.recovery is not None:
             self.changes += tuple(move.recovery.changes)
-        self.values = self.rules.value_recorder.values(move.arguments)
-        self._step = self._new_step(
-            number,
-            tool.name,
+        self.values = recorder.values(move.arguments)
+        self._step = self._start_step(
+            self.tool.name,
             move.arguments,
-            attempt=self.attempt_count,
+            attempt=self.attempt_count + 1,
             metadata=self.step_metadata,
-            recovery=self.rules.value_recorder.recovery(move.recovery),
+            recovery=recorder.recovery(move.recovery),
         )
-        outer = retrying_scope(capture)
-        is_retrying = outer is None and tool.mode != "observe" and self.policy.attempts > 1
-        self._scope = CallScope(run, number or parent, outer, is_retrying)
+        self.number = self.number or self._step.seq
         if self.pending_event is not None:
-            capture.publish_safely(self.pending_event)
+            self.capture.publish_safely(self.pending_event)
         self.step_metadata = self.pending_event = None
-        capture.publish_safely(StepStarted(self._step))
-        has_timeout = self.wrapped.options.timeout is not None
-        self._context_tokens = (
-            capture.current_scope.set(self._scope),
-            capture.deadline.set(self.limits.deadline) if has_timeout else None,
-        )
-        self._attempt_start = capture.timer()
+        self.capture.publish_safely(StepStarted(self._step))
 
-    @property
-    def _is_left_out(self) -> bool:
-        """Whether the call is not recorded although its run is."""
-        return self.rules.is_off and not self.run.capture.is_recording_off
-
-    def _start_facts(self) -> CallFacts:
-        facts = self.run.call_facts(turn=self.turn, receiver=self.wrapped.receiver(self.args))
-        return self._complete_facts(facts, self.arguments)
-
-    def _complete_facts(self, facts: CallFacts, arguments: Mapping[str, Any]) -> CallFacts:
-        options, items = self.wrapped.options, self.rules.items
-        return msgspec.structs.replace(
-            facts,
-            item=self.run.scope_of_call(items, arguments),
-            item_arguments=items,
-            privileged=tuple(options.privileged),
-            is_destructive=options.destructive,
-        )
-
-    def _new_step(self, number: int, name: str, arguments: Mapping[str, Any], **fields: Any) -> Step:
-        recorded, user_text = self.rules.value_recorder.arguments(arguments, self.replacement is not None)
-        self.run.set_context_if_unset(user_text)
-        return Step(
-            run=self.run.id,
-            seq=number,
-            call=self.number or number,
-            parent=current_step(self.capture, self.run),
-            type=self.wrapped.options.type,
-            name=name,
-            server=self.tool.server,
-            arguments=recorded,
-            started_at=self.capture.now(),
-            key=self.tool.recorded_key,
-            **fields,
-        )
-
-    def _count_tokens(self, number: int, parent: int | None, answer: Any) -> dict[str, int] | None:
-        value_recorder = self.rules.value_recorder
-        if not value_recorder.is_model:
-            return None
-        return self.run.deduplicate_tokens(number, parent, value_recorder.tokens(answer))
-
-    def _changed_arguments(self) -> list[str]:
-        """Return the arguments that the last attempt has modified in place.
-
-        They are neither restored nor replaced: the caller may hold them to receive values, and others may, too.
-        """
-        arguments, last, value_recorder = self.attempt_arguments, self._last_step, self.rules.value_recorder
-        if (
-            last is None
-            or last.attempt != self.attempt_count
-            or all(type(value) in IMMUTABLE_TYPES for value in arguments.values())
-        ):
-            return []
-        before = last.arguments if self.values is None else self.values
-        now = value_recorder.arguments(arguments)[0] if value_recorder.is_model else copy_arguments(arguments)
-        return [
-            name
-            for name, value in arguments.items()
-            if isinstance(value, MUTABLE_TYPES) and now.get(name) != before.get(name)
-        ]
-
-    def _leave(self) -> None:
-        if self._scope is not None:
-            self._scope.is_retrying = False
-        tokens, self._context_tokens = self._context_tokens, None
-        if tokens is not None:
-            reset(self.capture.current_scope, tokens[0])
-            if tokens[1] is not None:
-                reset(self.capture.deadline, tokens[1])
-
-    def _record_end(self, outcome: Outcome, result: Any) -> None:
+    def record_end(self, stop: RecoveryStop | None) -> None:
+        """Record an attempt that has ended. `stop` says why no other follows, if recovery stops."""
         step, self._step = self._step, None
-        ended_at = self.capture.timer() if self.ended_at is None else self.ended_at
         if step is None:
             return
         with self.capture.guard("Recording the end of a call"):
-            if outcome != "cancelled":
-                self.limits.record_result(self.attempt_arguments, self.failure, self.replacement)
-            value_recorder = self.rules.value_recorder
-            failure = value_recorder.failure(self.failure, self.attempt_arguments)
+            recorder = self.rules.value_recorder
+            failure = recorder.failure(self.failure, self.attempt_arguments)
             self._last_step = msgspec.structs.replace(
                 step,
-                outcome=outcome,
+                outcome=self._outcome,
                 failure=failure,
-                duration_seconds=ended_at - self._attempt_start,
-                tokens=self._count_tokens(step.seq, step.parent, result),
+                duration_seconds=(self.ended_at or 0.0) - self._attempt_start,
+                tokens=self._count_tokens(step.seq, step.parent, self.result),
                 effects=None if failure is None else self.tool.effects,
+                result=recorder.result(self.result),
+                stop=recorder.stop(stop),
             )
-            self._unpublished = self._last_step, value_recorder.result(result)
-            if self.failure is None or outcome == "cancelled":
-                self._publish_ended(None)
+            self._publish_last(is_final=self._outcome != "failure" or stop is not None)
 
-    def _publish_ended(self, stop: RecoveryStop | None) -> None:
-        """Publish the attempt that has ended, with the stop reason if it was the last."""
-        unpublished, self._unpublished = self._unpublished, None
-        if unpublished is None:
+    def record_rejected(self, request: RepairedRequest) -> None:
+        """Record a request that was rejected before its first attempt, so that the attempt counts as its repair."""
+        self.attempt_count = 1
+        if self._is_left_out:
             return
-        with self.capture.guard("Recording the end of a call"):
-            step, result = unpublished
-            ended = msgspec.structs.replace(step, result=result, stop=self.rules.value_recorder.stop(stop))
-            self._publish(ended, is_final=step.outcome != "failure" or stop is not None)
+        failure = self.rules.value_recorder.failure(request.failure, request.arguments)
+        self._last_step = self._start_step(request.name, request.arguments, outcome="failure", failure=failure)
+        self.number = self._last_step.seq
+        self.facts = self._start_facts()
+        self.run.publish_step(self._last_step, self.capture, self.facts, is_final=False)
 
-    def _publish_skipped(self, stop: RecoveryStop | None) -> None:
-        """Publish why a planned attempt, whose backoff has passed, is not made after all."""
+    def record_skipped(self, stop: RecoveryStop | None) -> None:
+        """Record why a planned attempt, whose backoff has passed, is not made after all."""
         planned, self._planned = self._planned, None
         if self._last_step is None or self.failure is None or not self._last_step.seq:
             return
         with self.capture.guard("Recording the stop reason"):
-            self._publish_addition(
+            self._record_addition(
                 outcome="cancelled",
                 result=None,
                 tokens=None,
@@ -418,32 +311,11 @@ class RecordedCall(CallScope, eq=False):
                 stop=self.rules.value_recorder.stop(stop),
             )
 
-    def _publish_addition(self, **fields: Any) -> None:
-        """Publish a step that follows the last attempt and is none itself."""
-        if self._last_step is not None:
-            self._last_step = msgspec.structs.replace(
-                self._last_step, seq=self.run.next_number(), attempt=self.attempt_count + 1, failure=None, **fields
-            )
-            self._publish(self._last_step, is_final=True)
-
-    def _publish_rejected(self, request: RepairedRequest) -> None:
-        """Publish the request that was rejected before it became an attempt, so that what follows is its repair."""
-        self.attempt_count = 1
-        if self._is_left_out:
-            return
-        self.number = self.run.next_number()
-        failure = self.rules.value_recorder.failure(request.failure, request.arguments)
-        self._last_step = self._new_step(
-            self.number, request.name, request.arguments, outcome="failure", failure=failure
-        )
-        self.facts = self._start_facts()
-        self.run.publish_step(self._last_step, self.capture, self.facts, is_final=False)
-
     def use_answer(self, answer: Any, recovery: Recovery, started_at: int, started: float) -> None:
         """Use an answer that did not come from the function as the result, and record where it came from."""
-        self._publish_ended(None)
+        self.record_end(None)
         self.error, self.failure, self.result = None, None, answer
-        self._publish_addition(
+        self._record_addition(
             outcome="success",
             result=self.rules.value_recorder.result(answer),
             started_at=started_at,
@@ -451,41 +323,66 @@ class RecordedCall(CallScope, eq=False):
             recovery=recovery,
         )
 
-    def _publish(self, step: Step, *, is_final: bool) -> None:
-        """Publish an attempt that has ended. Links are judged by its arguments, also if less is recorded of them."""
-        value_recorder, run = self.rules.value_recorder, self.run
-        run.publish_step(
-            step, self.capture, self.facts, is_final=is_final, values=self.values, value_recorder=value_recorder
-        )
-        if step.outcome == "success" and step.type != "model" and not run.is_implicit:
-            arguments = step.arguments if self.values is None else self.values
-            item = self.facts.item if self.facts is not None else ()
-            run.note_success(step.tool_key, arguments if isinstance(arguments, Mapping) else {}, item)
+    def _record_addition(self, **fields: Any) -> None:
+        """Record a step that follows the last attempt but is not an attempt of the function."""
+        if self._last_step is not None:
+            self._last_step = msgspec.structs.replace(
+                self._last_step, seq=self.run.next_number(), attempt=self.attempt_count + 1, failure=None, **fields
+            )
+            self._publish_last(is_final=True)
 
-
-def snapshot_arguments(call: RecordedCall, record: SuccessRecord) -> None:
-    """Store any arguments in the record of the first attempt, as they are now."""
-    wrapped, rules = call.wrapped, call.rules
-    template, signature, value_recorder = rules.template, wrapped.signature, rules.value_recorder
-    arguments: Mapping[str, Any] = signature.bind(call.args, call.kwargs)
-    user_text = None
-    if value_recorder.is_reduced:
-        call.values = value_recorder.values(arguments)
-        arguments, user_text = value_recorder.arguments(arguments)
-    elif (
-        signature.is_unrestricted
-        and template.lookup_name is not None
-        and len(template.recordable_names) < MAX_LEARNED_NAMES
-    ):
-        template.recordable_names = template.recordable_names.union(
-            name for name in call.kwargs if signature.can_name(name) and template.lookup_name(name)[:2] == (name, False)
+    def _publish_last(self, *, is_final: bool) -> None:
+        """Publish the last step. Links are derived from its full arguments, even if the record reduces them."""
+        assert self._last_step is not None
+        self.run.publish_step(
+            self._last_step,
+            self.capture,
+            self.facts,
+            is_final=is_final,
+            values=self.values,
+            value_recorder=self.rules.value_recorder,
         )
-    record.positional = ()
-    call.journal_values = journal_values(template, arguments)
-    record.is_immutable = IMMUTABLE_TYPES.issuperset(map(type, arguments.values()))
-    if record.is_immutable or value_recorder.is_reduced:
-        record.keywords = dict(arguments)
-    else:
-        record.keywords = {name: snapshot_value(value) for name, value in arguments.items()}
-    if user_text is not None:
-        call.run.set_context_if_unset(user_text)
+
+    @property
+    def has_wrapper_attempt(self) -> bool:
+        """Whether the wrapper has made an attempt that was not sent to the plan yet."""
+        return self.ended_at is not None and not self.attempt_count
+
+    @property
+    def _is_left_out(self) -> bool:
+        """Whether the call is not recorded although its run is."""
+        return self.rules.is_off and not self.run.capture.is_recording_off
+
+    def _start_facts(self) -> CallFacts:
+        options, record = self.wrapped.options, self.success_record
+        arguments = self.arguments if self.is_prepared or record is None else self.values or record.arguments
+        return self.run.judge.call_facts(
+            arguments,
+            self.rules.items,
+            privileged=tuple(options.privileged),
+            is_destructive=options.destructive,
+            turn=self.turn,
+            receiver=self.wrapped.receiver(self.args),
+        )
+
+    def _first_facts(self) -> CallFacts:
+        """Return the facts of the first attempt. Failures delivered while it ran do not count as earlier ones."""
+        return self.facts or msgspec.structs.replace(self._start_facts(), failures_before=0, handled=())
+
+    def _start_step(self, name: str, arguments: Mapping[str, Any], **fields: Any) -> Step:
+        recorded, user_text = self.rules.value_recorder.arguments(arguments, self.replacement is not None)
+        return self.run.start_step(
+            is_numbered=not self._is_left_out,
+            call=self.number or 0,
+            user_text=user_text,
+            type=self.wrapped.options.type,
+            name=name,
+            server=self.tool.server,
+            arguments=recorded,
+            key=self.tool.recorded_key,
+            **fields,
+        )
+
+    def _count_tokens(self, number: int, parent: int | None, answer: Any) -> dict[str, int] | None:
+        recorder = self.rules.value_recorder
+        return self.run.deduplicate_tokens(number, parent, recorder.tokens(answer)) if recorder.is_model else None

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from mulligan.capture.model_calls import convert_answer
+from mulligan.capture.model_calls import make_refresher
 from mulligan.capture.stream import StreamOpener
 from mulligan.core.conversation import get_field
 from mulligan.core.failure import SettingsError
@@ -96,8 +96,7 @@ def make_key_refresher(refresh: Callable[..., Any], client: Any) -> Callable[...
             return True
         return answer
 
-    takes = bool(inspect.signature(refresh).parameters)
-    return convert_answer(lambda failure: refresh(failure) if takes else refresh(), refresh, apply_key)
+    return make_refresher(refresh, apply_key)
 
 
 def _get_path(thing: Any, path: str) -> Any:

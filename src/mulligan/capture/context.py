@@ -1,13 +1,14 @@
-"""What capture uses of the other packages: `CaptureContext`, built by `build.py` and passed to every wrapper."""
+"""`CaptureContext`: the functions of other packages that capture calls. `build.py` builds it for every wrapper."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar, Token
-from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, TypeVar
+
+import msgspec
 
 from mulligan.core.events import AnyEvent
 from mulligan.core.failure import Failure, Kind
@@ -85,8 +86,7 @@ def _random() -> float:
     return random.random()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaptureContext:
+class CaptureContext(msgspec.Struct, frozen=True, kw_only=True):
     """The event stream, the classifier, memory, the policy, and a clock that tests can replace."""
 
     publish: Callable[[AnyEvent], None]
@@ -96,9 +96,9 @@ class CaptureContext:
     classify: Callable[..., Failure]
     listeners: Sequence[object] = ()
     """The listeners of the event stream. Without any, start events are not published."""
-    prompt: Prompt = field(default_factory=Prompt)
+    prompt: Prompt = msgspec.field(default_factory=Prompt)
     """Builds the texts for a model, redacted by the settings."""
-    policy: Policy = field(default_factory=Policy)
+    policy: Policy = msgspec.field(default_factory=Policy)
     mode: Mode = "repair"
     record: Recording = "full"
     agent: str = ""
@@ -118,22 +118,24 @@ class CaptureContext:
     sleep: Callable[[float], None] = time.sleep
     async_sleep: Callable[[float], Awaitable[None]] = _async_sleep
     random: Callable[[], float] = _random
-    current_scope: ContextVar[Any] = field(default_factory=lambda: ContextVar("mulligan_scope", default=None))
+    current_scope: ContextVar[Any] = msgspec.field(default_factory=lambda: ContextVar("mulligan_scope", default=None))
     """The `CallScope` of this context, or None. `capture/run.py` reads it."""
-    deadline: ContextVar[float | None] = field(default_factory=lambda: ContextVar("mulligan_deadline", default=None))
+    deadline: ContextVar[float | None] = msgspec.field(
+        default_factory=lambda: ContextVar("mulligan_deadline", default=None)
+    )
     """The deadline of the enclosing calls, by `timer`."""
-    in_prerequisite: ContextVar[bool] = field(
+    in_prerequisite: ContextVar[bool] = msgspec.field(
         default_factory=lambda: ContextVar("mulligan_prerequisite", default=False)
     )
     """Whether the current call is a prerequisite. Such a call has no prerequisites of its own."""
     item_arguments: Callable[[str], Collection[str]] = lambda tool: ()
     """Arguments of a tool, by its key, that named items in earlier runs."""
-    published_items: set[tuple[str, str]] = field(default_factory=set)
+    published_items: set[tuple[str, str]] = msgspec.field(default_factory=set)
     """Tools and arguments that this process has published as items already."""
-    budget: RetryBudget = field(default_factory=RetryBudget)
-    logged_errors: set[str] = field(default_factory=set)
+    budget: RetryBudget = msgspec.field(default_factory=RetryBudget)
+    logged_errors: set[str] = msgspec.field(default_factory=set)
     """The parts with an internal error: each is logged once."""
-    by_record_level: dict[Recording, CaptureContext] = field(default_factory=dict)
+    by_record_level: dict[Recording, CaptureContext] = msgspec.field(default_factory=dict)
     """The same context for calls of which more or less is recorded."""
 
     def recording(self, record: Recording) -> CaptureContext:
@@ -141,7 +143,7 @@ class CaptureContext:
         if record == self.record:
             return self
         if record not in self.by_record_level:
-            self.by_record_level[record] = replace(self, record=record)
+            self.by_record_level[record] = msgspec.structs.replace(self, record=record)
         return self.by_record_level[record]
 
     def new_items(self, items: Mapping[str, Collection[str]]) -> dict[str, tuple[str, ...]] | None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from mulligan.capture.context import CaptureContext
-from mulligan.capture.run import ActiveRun, retrying_scope
+from mulligan.capture.run import ActiveRun
 from mulligan.classify.kinds import (
     MODEL_UNAVAILABLE,
     ORCHESTRATION_LOOP_DETECTED,
@@ -42,8 +41,7 @@ class SchemaMismatchError(AgentError):
     """Arguments that our own check rejected before the function was called."""
 
 
-@dataclass(slots=True)
-class CallLimits:
+class CallLimits(msgspec.Struct):
     """The limits of one call. They do not apply inside a scope that retries, nor in observe mode."""
 
     capture: CaptureContext
@@ -64,17 +62,20 @@ class CallLimits:
     """The note about a call that failed identically too often, and was made anyway."""
     is_note_new: bool = False
     """Whether this is the first note about these identical failures."""
-    is_active: bool = field(init=False)
-    _has_breaker: bool = field(init=False)
     _target: str = ""
     _is_probe: bool = False
     _is_let_through: bool = False
     """Whether the attempt is made although the circuit breaker is open."""
     _has_executed: bool = False
 
-    def __post_init__(self) -> None:
-        self._has_breaker = self.policy.circuit_breaker and self.tool_limits.has_circuit_breaker
-        self.is_active = self.tool.mode != "observe" and retrying_scope(self.capture) is None
+    @property
+    def is_active(self) -> bool:
+        """Whether the limits apply. The mode of a call inside a scope that retries is observe."""
+        return self.tool.mode != "observe"
+
+    @property
+    def _has_breaker(self) -> bool:
+        return self.policy.circuit_breaker and self.tool_limits.has_circuit_breaker
 
     def set_deadline(self, deadline: float | None) -> None:
         """Set the deadline: the call's own, or that of an enclosing call if it is earlier."""
@@ -166,10 +167,9 @@ class CallLimits:
         """
         if self._is_deadline_exceeded():
             return DEADLINE_EXCEEDED
-        if not self._has_breaker:
-            return ""
         target = self._target if arguments is None else self._resolve_target(arguments, function)
-        return CIRCUIT_OPEN_REASON if self.tool_limits.is_open(target, self.capture.timer() + seconds) else ""
+        is_open = self._has_breaker and self.tool_limits.is_open(target, self.capture.timer() + seconds)
+        return CIRCUIT_OPEN_REASON if is_open else ""
 
     def admit_retry(
         self, arguments: Mapping[str, Any] | None = None, function: Callable[..., Any] | None = None
@@ -209,7 +209,7 @@ class CallLimits:
         """Release the probe of the circuit breaker after a cancelled attempt."""
         if self._is_probe:
             self._is_probe = False
-            self.tool_limits.release_probe(self._target, self.capture.timer())
+            self.tool_limits.release_probe(self._target)
 
     def record_unrecovered(self, arguments: Mapping[str, Any], failure: Failure) -> str:
         """Count an unrecovered call. Return the note about the spiral that it is part of, and set `repeat_note`."""

@@ -1,24 +1,21 @@
-"""Agent loops: bounded turns whose failures are returned to the model, and a complete loop around a model.
-
-`Loop.conversation` yields the moves; two short players, sync and async, execute them.
-"""
+"""Agent loops: bounded turns whose failures are returned to the model, and a complete loop around a model."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from mulligan.capture.call import CallExecution, prepare_call
 from mulligan.capture.call_record import RepairedRequest
 from mulligan.capture.context import CaptureContext
-from mulligan.capture.message_summary import summarize_arguments
-from mulligan.capture.player import Invocation, aexecute_plan, execute_plan
+from mulligan.capture.player import aexecute_plan, execute_plan, run_in_thread, run_sync
 from mulligan.capture.run import ActiveRun, scope
-from mulligan.capture.signature import code_of, name_of
+from mulligan.capture.signature import Signature, code_of
+from mulligan.capture.value_recording import summarize_arguments
 from mulligan.capture.wrap import wrap
-from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction
+from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction, tool_name, wrapped_of
 from mulligan.classify.kinds import TOOL_INVALID_ARGUMENTS, TOOL_UNKNOWN_TOOL
 from mulligan.core import calls
 from mulligan.core.conversation import (
@@ -36,6 +33,8 @@ from mulligan.recover.policy import Tool
 from mulligan.recover.repair import lowest_confidence
 
 Tools = Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]
+Adapter = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""Changes how a function is called, for example in a thread."""
 NOTE_KEY = "mulligan"
 """The key under which mulligan adds notes to a tool's result."""
 
@@ -66,21 +65,20 @@ class Turns:
 
     def report(self) -> str:
         """Return which calls succeeded and which failed, for the final answer."""
-        recovered_calls: set[tuple[str, int]] = set()
-        for run in {call.run.id: call.run for call in self.calls}.values():
-            recovered_calls |= {(run.id, link.failed_call) for link in run.links()}
-        return self._source().prompt.report([self._report_call(call, recovered_calls) for call in self.calls])
-
-    @staticmethod
-    def _report_call(call: CallExecution, recovered_calls: set[tuple[str, int]]) -> CallReport:
-        failure = call.recovery_failed.failure if call.recovery_failed is not None else call.failure
-        return CallReport(
-            tool=call.tool.name,
-            failure=failure,
-            note=call.note,
-            has_effects=not call.tool.is_retry_safe,
-            is_recovered=failure is not None and (call.run.id, call.number or 0) in recovered_calls,
-            arguments=call.all_arguments,
+        runs = {call.run.id: call.run for call in self.calls}
+        recovered_calls = {(run.id, link.failed_call) for run in runs.values() for link in run.links()}
+        return self._source().prompt.report(
+            [
+                CallReport(
+                    tool=call.tool.name,
+                    failure=call.final_failure,
+                    note=call.note,
+                    has_effects=not call.tool.is_retry_safe,
+                    is_recovered=call.final_failure is not None and (call.run.id, call.number or 0) in recovered_calls,
+                    arguments=call.all_arguments,
+                )
+                for call in self.calls
+            ]
         )
 
 
@@ -108,31 +106,27 @@ class Turn:
         request = ToolRequest(self._capture, tools, name, arguments)
         if request.is_async:
             raise SettingsError(f"{request.name} is async: use `await turn.acall(...)`.")
-        # Use the run of the loop: a worker thread has no current run.
-        with scope(self._capture, self._run) as run:
-            call = self._register_call(request.prepare_call(run))
-            try:
-                result = execute_plan(call)
-            except InfraError:
-                raise
-            except Exception:  # noqa: BLE001 - classified and recorded; returned to the model
-                return request.failure_answer(call)
-        if inspect.iscoroutine(result):
-            result.close()
-            raise SettingsError(f"{request.name} returned a coroutine: use `await turn.acall(...)`.")
-        return request.to_answer(result, call)
+        return run_sync(self._call(request, is_async=False))
 
     async def acall(self, tools: Tools, name: str, arguments: Any = None) -> Any:
         """Execute a call of an async tool, or of a sync tool in a thread. Otherwise like `call`."""
         request = ToolRequest(self._capture, tools, name, arguments)
+        return await self._call(request, is_async=True)
+
+    async def _call(self, request: ToolRequest, *, is_async: bool) -> Any:
+        # Use the run of the loop: a worker thread has no current run.
         with scope(self._capture, self._run) as run:
-            call = self._register_call(request.prepare_call(run, _make_async if request.is_async else _make_threaded))
+            adapt = _make_threaded if is_async and not request.is_async else None
+            call = self._register_call(request.prepare_call(run, adapt))
             try:
-                result = await aexecute_plan(call)
+                result = await aexecute_plan(call) if is_async else execute_plan(call)
             except InfraError:
                 raise
             except Exception:  # noqa: BLE001 - classified and recorded; returned to the model
                 return request.failure_answer(call)
+        if not is_async and inspect.iscoroutine(result):
+            result.close()
+            raise SettingsError(f"{request.name} returned a coroutine: use `await turn.acall(...)`.")
         return request.to_answer(result, call)
 
     def _register_call(self, call: CallExecution) -> CallExecution:
@@ -151,15 +145,11 @@ class ToolRequest:
     def __init__(self, capture: CaptureContext, tools: Tools, name: str, arguments: Any) -> None:
         self.capture = capture
         self.tools = tools_by_name(tools)
-        self.requested_name = name if isinstance(name, str) else str(name)
-        self.name = self.requested_name
+        self.requested_name = self.name = str(name)
         self._strategies: list[str] = []
         """The repair strategies used, for the confidence."""
-        if (
-            isinstance(name, str)
-            and name not in self.tools
-            and (match := names.match_tool_name(name, list(self.tools)))
-        ):
+        match = names.match_tool_name(name, list(self.tools)) if isinstance(name, str) else None
+        if match is not None and name not in self.tools:
             self.name = match.name
             self._strategies.append(f"tool {match.method}")
         self.raw_arguments = arguments
@@ -172,9 +162,7 @@ class ToolRequest:
         self.wrapped = _wrap_tool(function, self.name, capture) if function is not None else None
         self.is_async = self.wrapped is not None and self.wrapped.is_async
 
-    def prepare_call(
-        self, run: ActiveRun, adapt: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
-    ) -> CallExecution:
+    def prepare_call(self, run: ActiveRun, adapt: Adapter | None = None) -> CallExecution:
         wrapped, arguments = self.wrapped, self.parsed_arguments.value
         error = self._find_error()
         if wrapped is None or arguments is None or (error is not None and not self.can_repair(wrapped, run)):
@@ -263,7 +251,10 @@ class ToolRequest:
     def failure_answer(self, call: CallExecution) -> dict[str, Any]:
         """Return the failure as an answer for the model. Never raises."""
         with self.capture.guard("Building an answer for the model"):
-            return self._build_answer(call)
+            if self.wrapped is None:
+                near_names = names.nearest_tool_names(self.requested_name, list(self.tools))
+                return call.failure_answer(self.requested_name, names=near_names)
+            return call.failure_answer(self.name, shareable=self.wrapped.shareable_texts())
         return {"error": "tool/unknown", "code": "unknown", "message": "The call failed.", "recoverable": True}
 
     def to_answer(self, result: Any, call: CallExecution) -> Any:
@@ -279,37 +270,12 @@ class ToolRequest:
             return {**result, NOTE_KEY: block}
         return {"result": result, NOTE_KEY: block}
 
-    def _build_answer(self, call: CallExecution) -> dict[str, Any]:
-        recovery_failed = call.recovery_failed
-        failure = recovery_failed.failure if recovery_failed else call.failure
-        assert failure is not None
-        return call.prompt.answer(
-            failure,
-            tool=self.requested_name if self.wrapped is None else self.name,
-            precedents=recovery_failed.precedents[:3] if recovery_failed else (),
-            names=names.nearest_tool_names(self.requested_name, list(self.tools)) if self.wrapped is None else (),
-            shareable=self.wrapped.shareable_texts() if self.wrapped else (),
-            has_effects=not call.tool.is_retry_safe,
-            suggested=call.stop.suggestions if call.stop is not None else (),
-            spiral=call.stop.spiral if call.stop is not None else "",
-            repeat_note=call.limits.repeat_note,
-        )
-
-
-def _make_async(function: Callable[..., Any]) -> Callable[..., Any]:
-    async def awaited(*args: Any, **kwargs: Any) -> Any:
-        return await function(*args, **kwargs)
-
-    return awaited
-
 
 def _make_threaded(function: Callable[..., Any]) -> Callable[..., Any]:
     """Make a sync function awaitable by a thread, so that it does not block the event loop."""
 
     async def threaded(*args: Any, **kwargs: Any) -> Any:
-        import asyncio  # lazy: loaded by async callers
-
-        result = await asyncio.to_thread(lambda: function(*args, **kwargs))
+        result = await run_in_thread(function, *args, **kwargs)
         return await result if inspect.isawaitable(result) else result
 
     return threaded
@@ -321,7 +287,7 @@ async def _collect_stream(stream: Any) -> list[Any]:
 
 def tools_by_name(tools: Tools) -> dict[str, Callable[..., Any]]:
     """Return the tools by the names that the model uses."""
-    pairs = tools.items() if isinstance(tools, Mapping) else ((_tool_name(tool), tool) for tool in tools)
+    pairs = tools.items() if isinstance(tools, Mapping) else ((tool_name(tool), tool) for tool in tools)
     functions: dict[str, Callable[..., Any]] = {}
     for name, tool in pairs:
         if not callable(tool):
@@ -330,16 +296,6 @@ def tools_by_name(tools: Tools) -> dict[str, Callable[..., Any]]:
             raise SettingsError(f"Two tools are named {name!r}. Rename one: @mulligan.tool(name=...).")
         functions[name] = tool
     return functions
-
-
-def _tool_name(tool: Callable[..., Any]) -> str:
-    return wrapped.name if (wrapped := wrapped_of(tool)) else name_of(tool)
-
-
-def wrapped_of(function: Callable[..., Any]) -> WrappedFunction | None:
-    """Return the `WrappedFunction` of a wrapped function, or None."""
-    wrapped = getattr(function, "__mulligan__", None)
-    return wrapped if isinstance(wrapped, WrappedFunction) else None
 
 
 def _wrap_tool(function: Callable[..., Any], name: str, capture: CaptureContext) -> WrappedFunction:
@@ -371,10 +327,6 @@ class LoopResult:
         return self.text
 
 
-Conversation = Generator[Invocation, Any, LoopResult]
-"""The functions to call, awaited by the async player. Each receives its result."""
-
-
 class Loop:
     """The state of one loop: model, tools and conversation."""
 
@@ -403,7 +355,7 @@ class Loop:
         for name, tool in self._wrapped_tools.items():
             if tool.is_async and not self.is_async:
                 raise SettingsError(f"{name} is async and the model is not. Use an async model and await the loop.")
-        self._takes_tools = _takes_tools(model)
+        self._takes_tools = "tools" in Signature(model).names
         if not isinstance(messages, Sequence):
             raise SettingsError(
                 f"Invalid messages of type {type(messages).__name__}. Use a string or a list of messages."
@@ -413,45 +365,42 @@ class Loop:
         self._message_format: MessageFormat = choose_message_format(style, self._messages)
         self._max_lesson_tokens = max_lesson_tokens
 
-    def conversation(self, run: ActiveRun) -> Conversation:
-        """Yield the moves of the loop. Return its result."""
-        run.is_implicit = False
-        if self._max_lesson_tokens:
-            names = [tool.name for tool in self._wrapped_tools.values()]
-            load = self._aload_lessons if self.is_async else self._load_lessons
-            if text := (yield Invocation(load, (names,), {})):
+    async def play(self) -> LoopResult:
+        """Run the loop to its end. With a sync model it never waits."""
+        with scope(self.capture) as run:
+            run.is_implicit = False
+            if self._max_lesson_tokens and (text := await self._render_lessons()):
                 # set the context before adding lessons: it is the user's text
                 run.set_context_if_unset(summarize_arguments({"messages": self._messages})[1])
                 self._messages = prepend_lessons(self._messages, text)
-        for turn in self.turns:
-            if turn.notice:
-                self._message_format.add_notice(self._messages, turn.notice)
-            answer = yield Invocation(self.model, (list(self._messages),), self._tool_arguments(turn))
-            reply = parse_reply(answer, self._message_format)
-            self._message_format = reply.message_format
-            self._messages.append(reply.message)
-            if not reply.calls:
-                summary = "the model answered" if reply.text else "the model returned an empty answer"
-                return self._finish(run, turn, reply.text, summary)
-            if not turn.is_last:
-                yield from self._answer_calls(turn, reply)
-        summary = f"the limit of {self.turns.limit} turns is reached"
-        return self._finish(run, turn, reply.text, summary, is_limit_reached=True)
+            for turn in self.turns:
+                if turn.notice:
+                    self._message_format.add_notice(self._messages, turn.notice)
+                answer = self.model(list(self._messages), **self._tool_arguments(turn))
+                reply = parse_reply(await answer if self.is_async else answer, self._message_format)
+                self._message_format = reply.message_format
+                self._messages.append(reply.message)
+                if not reply.calls:
+                    summary = "the model answered" if reply.text else "the model returned an empty answer"
+                    return self._finish(run, turn, reply.text, summary)
+                if not turn.is_last:
+                    await self._answer_calls(turn, reply)
+            summary = f"the limit of {self.turns.limit} turns is reached"
+            return self._finish(run, turn, reply.text, summary, is_limit_reached=True)
 
-    def _load_lessons(self, tools: Sequence[str]) -> str:
-        return self.capture.render_lessons(tools, self._max_lesson_tokens)
+    async def _render_lessons(self) -> str:
+        query = [tool.name for tool in self._wrapped_tools.values()], self._max_lesson_tokens
+        if not self.is_async:
+            return self.capture.render_lessons(*query)
+        return await run_in_thread(self.capture.render_lessons, *query)
 
-    async def _aload_lessons(self, tools: Sequence[str]) -> str:
-        import asyncio  # lazy: only for async callers, which have loaded it
-
-        return await asyncio.to_thread(self._load_lessons, tools)
-
-    def _answer_calls(self, turn: Turn, reply: ModelReply) -> Generator[Invocation, Any, None]:
+    async def _answer_calls(self, turn: Turn, reply: ModelReply) -> None:
         answers = []
         for call in reply.calls:
-            execute = turn.acall if self.is_async else turn.call
-            answer = yield Invocation(execute, (self.tools, call.name, call.value), {})
-            is_error = isinstance(answer, dict) and ("recoverable" in answer or "recoverable" in _note_block(answer))
+            request = self.tools, call.name, call.value
+            answer = await turn.acall(*request) if self.is_async else turn.call(*request)
+            note = answer.get(NOTE_KEY) if isinstance(answer, dict) else None
+            is_error = any(isinstance(block, dict) and "recoverable" in block for block in (answer, note))
             answers.append((call.id, answer, is_error))
         self._message_format.add_results(self._messages, answers)
 
@@ -471,7 +420,7 @@ class Loop:
         """Return the first unrecovered call with its failure."""
         recovered_calls = {link.failed_call for link in run.links()}
         for call in self.turns.calls:
-            failure = call.recovery_failed.failure if call.recovery_failed is not None else call.failure
+            failure = call.final_failure
             if failure is not None and failure.is_failure and (call.number or 0) not in recovered_calls:
                 return call, failure
         return None
@@ -496,53 +445,3 @@ class Loop:
             run=run.id,
             messages=self._messages,
         )
-
-
-def run_loop(loop: Loop) -> LoopResult:
-    """Run a loop in this thread."""
-    with scope(loop.capture) as run:
-        moves, answer = loop.conversation(run), None
-        while True:
-            try:
-                move = moves.send(answer)
-            except StopIteration as stop:
-                return stop.value  # type: ignore[no-any-return]
-            answer = move.function(*move.args, **move.kwargs)
-
-
-async def arun_loop(loop: Loop) -> LoopResult:
-    """Run a loop in this task."""
-    with scope(loop.capture) as run:
-        moves, answer = loop.conversation(run), None
-        while True:
-            try:
-                move = moves.send(answer)
-            except StopIteration as stop:
-                return stop.value  # type: ignore[no-any-return]
-            answer = await move.function(*move.args, **move.kwargs)
-
-
-def start_loop(
-    capture: CaptureContext,
-    model: Model,
-    tools: Tools,
-    messages: Messages,
-    limit: int,
-    style: str | None,
-    max_lesson_tokens: int = 0,
-) -> LoopResult | Awaitable[LoopResult]:
-    """Run a loop to its end. With an async model, return an awaitable."""
-    loop = Loop(capture, model, tools, messages, limit, style, max_lesson_tokens)
-    return arun_loop(loop) if loop.is_async else run_loop(loop)
-
-
-def _note_block(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    block = answer.get(NOTE_KEY)
-    return block if isinstance(block, Mapping) else {}
-
-
-def _takes_tools(model: Model) -> bool:
-    try:
-        return "tools" in inspect.signature(model).parameters
-    except (TypeError, ValueError):
-        return False

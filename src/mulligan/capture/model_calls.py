@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from mulligan import prompt
-from mulligan.capture import message_summary
 from mulligan.capture.call import CallExecution
 from mulligan.capture.context import CaptureContext
+from mulligan.capture.player import run_in_thread
 from mulligan.capture.result_checks import ResultChecker
 from mulligan.capture.signature import code_of
+from mulligan.capture.value_recording import shorten_answer
 from mulligan.capture.wrapped_function import WrappedFunction
 from mulligan.classify.error_numbers import parse_overflow
 from mulligan.classify.kinds import MODEL_INVALID_OUTPUT, MODEL_OUTPUT_LIMIT
@@ -34,6 +35,8 @@ from mulligan.redaction import to_plain_data
 log = logging.getLogger("mulligan")
 
 OUTPUT_FORMAT_ARGUMENTS = frozenset({"response_format", "text", "config", "generation_config", "generationConfig"})
+CONVERSATION_PARAMETERS = frozenset({*conversation.CONVERSATION_ARGUMENTS, "turns", "msgs"} - {"input", "prompt"})
+"""Names of the parameter of a user's function that compresses a whole conversation."""
 FALLBACK_RECOVERY = Recovery(remedy=Remedy.REPLAN, source="fallback")
 MAX_PIECE_CHARS = 8000
 """Characters of removed text per stored piece. Recording would shorten longer pieces."""
@@ -162,9 +165,7 @@ class ModelCalls:
             return function
 
         async def called(*args: Any, **kwargs: Any) -> Any:
-            import asyncio  # lazy: loaded by async callers
-
-            return await asyncio.to_thread(function, *args, **kwargs)
+            return await run_in_thread(function, *args, **kwargs)
 
         called.__name__ = getattr(function, "__name__", "fallback")
         return called
@@ -189,7 +190,7 @@ class ModelCalls:
             summarise=summarise,
             rewrite=rewrite,
             summarize_gap=self._make_summarizer(arguments) if options.compress == "model" else None,
-            refresh=None if options.refresh_auth is None else _make_refresher(options.refresh_auth),
+            refresh=None if options.refresh_auth is None else make_refresher(options.refresh_auth),
             answer=None if options.fallback is None else _make_fallback(options.fallback, call),
             name=self._wrapped.signature.default("model"),
             fallbacks=self._fallbacks,
@@ -225,23 +226,14 @@ MAX_PROVIDER_MESSAGE_CHARS = 600
 
 
 def _answer_text(answer: Any) -> str:
-    shortened = message_summary.shorten_answer(answer)
-    return (
-        shortened
-        if isinstance(shortened, str)
-        else str(shortened.get("text", ""))
-        if isinstance(shortened, dict)
-        else ""
-    )
+    shortened = shorten_answer(answer)
+    text = shortened.get("text") if isinstance(shortened, dict) else shortened
+    return text if isinstance(text, str) else ""
 
 
 def _sizes(failure: Failure) -> Sizes:
-    stated_sizes = parse_overflow(f"{failure.message}\n{failure.detail}")
-    return (
-        Sizes()
-        if stated_sizes is None
-        else Sizes(window=stated_sizes.window, requested=stated_sizes.requested, answer=stated_sizes.answer)
-    )
+    stated = parse_overflow(f"{failure.message}\n{failure.detail}")
+    return Sizes(window=stated.window, requested=stated.requested, answer=stated.answer) if stated else Sizes()
 
 
 def _split_compressor(
@@ -254,24 +246,21 @@ def _split_compressor(
         first_parameter = next(iter(inspect.signature(compress).parameters.values()))
     except (StopIteration, TypeError, ValueError):
         return compress, None
-    takes_conversation = first_parameter.name in (
-        *conversation.CONVERSATION_ARGUMENTS,
-        "turns",
-        "msgs",
-    ) and first_parameter.name not in ("input", "prompt")
-    takes_conversation = takes_conversation or str(first_parameter.annotation).lower().startswith(
-        ("list", "sequence", "typing.list", "<class 'list'")
-    )
+    takes_conversation = first_parameter.name in CONVERSATION_PARAMETERS or str(
+        first_parameter.annotation
+    ).lower().startswith(("list", "sequence", "typing.list", "<class 'list'"))
     return (None, compress) if takes_conversation else (compress, None)
 
 
-def _make_refresher(refresh: Callable[..., Any]) -> Callable[[Failure], Any]:
-    takes = _takes_arguments(refresh)
-    return convert_answer(lambda failure: refresh(failure) if takes else refresh(), refresh, _true_if_none)
-
-
-def _true_if_none(answer: Any) -> Any:
-    return True if answer is None else answer
+def make_refresher(
+    refresh: Callable[..., Any], convert: Callable[[Any], Any] = lambda answer: True if answer is None else answer
+) -> Callable[[Failure], Any]:
+    """Adapt the user's function that refreshes credentials, which may take the failure."""
+    try:
+        takes_failure = bool(inspect.signature(refresh).parameters)
+    except (TypeError, ValueError):
+        takes_failure = False
+    return convert_answer(lambda failure: refresh(failure) if takes_failure else refresh(), refresh, convert)
 
 
 def convert_answer(
@@ -288,46 +277,15 @@ def convert_answer(
     return aconverted if inspect.iscoroutinefunction(code_of(function)) else converted
 
 
-def _takes_arguments(function: Callable[..., Any]) -> bool:
-    try:
-        return bool(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return False
-
-
 def _make_fallback(fallback: Callable[..., Any], call: CallExecution) -> Callable[[Arguments, Failure], object]:
     """Adapt the user's fallback: it receives the failure, and the call's arguments that it names."""
-
-    def bind_arguments(arguments: Arguments, failure: Failure) -> tuple[list[Any], dict[str, Any]]:
-        try:
-            parameters = list(inspect.signature(fallback).parameters.values())
-        except (TypeError, ValueError):
-            return [failure], {}
-        keywords: dict[str, Any] = {}
-        positional: list[Any] = []
-        has_failure_argument = any(parameter.name == "failure" for parameter in parameters)
-        for parameter in parameters:
-            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-                continue
-            if parameter.name == "failure":
-                keywords["failure"] = failure
-            elif parameter.name in arguments:
-                keywords[parameter.name] = arguments[parameter.name]
-            elif parameter.default is parameter.empty and not has_failure_argument:
-                has_failure_argument = True
-                keywords[parameter.name] = failure
-        if any(parameter.kind is parameter.POSITIONAL_ONLY for parameter in parameters):
-            positional = [
-                keywords.pop(parameter.name) for parameter in parameters if parameter.kind is parameter.POSITIONAL_ONLY
-            ]
-        return positional, keywords
 
     started = 0, 0.0
 
     def ask(arguments: Arguments, failure: Failure) -> Any:
         nonlocal started
         started = call.capture.now(), call.capture.timer()
-        positional, keywords = bind_arguments(arguments, failure)
+        positional, keywords = _bind_fallback(fallback, arguments, failure)
         return fallback(*positional, **keywords)
 
     def use(answer: Any) -> object:
@@ -337,19 +295,39 @@ def _make_fallback(fallback: Callable[..., Any], call: CallExecution) -> Callabl
     return convert_answer(ask, fallback, use)
 
 
+def _bind_fallback(
+    fallback: Callable[..., Any], arguments: Arguments, failure: Failure
+) -> tuple[list[Any], dict[str, Any]]:
+    try:
+        signature = inspect.signature(fallback)
+    except (TypeError, ValueError):
+        return [failure], {}
+    parameters = [
+        parameter
+        for parameter in signature.parameters.values()
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    required = [parameter.name for parameter in parameters if parameter.default is parameter.empty]
+    # The failure is passed under its name, or else as the first argument that the call does not have.
+    unnamed = [] if "failure" in signature.parameters else [name for name in required if name not in arguments]
+    values = {**arguments, (unnamed or ["failure"])[0]: failure}
+    keywords = {parameter.name: values[parameter.name] for parameter in parameters if parameter.name in values}
+    positional = [
+        keywords.pop(parameter.name) for parameter in parameters if parameter.kind is parameter.POSITIONAL_ONLY
+    ]
+    return positional, keywords
+
+
 def _note_compaction(call: CallExecution, compressed: CompressionResult) -> None:
     """Prepare the compaction event, and store the removed text with the next attempt."""
     run = call.run.record
-    call.step_metadata = {
-        "compressed": {
-            "by": compressed.shortened_by,
-            "messages": compressed.steps,
-            "chars_before": compressed.chars_before,
-            "chars_after": compressed.chars_after,
-            "tokens_before": compressed.tokens_before,
-            "tokens_after": compressed.tokens_after,
-        }
+    sizes: dict[str, Any] = {
+        "chars_before": compressed.chars_before,
+        "chars_after": compressed.chars_after,
+        "tokens_before": compressed.tokens_before,
+        "tokens_after": compressed.tokens_after,
     }
+    call.step_metadata = {"compressed": {"by": compressed.shortened_by, "messages": compressed.steps, **sizes}}
     if not call.rules.value_recorder.is_shape and compressed.shortened_texts:
         call.step_metadata["cut"] = [
             {"message": number, "text": _split_text(text)} for number, text in compressed.shortened_texts
@@ -361,25 +339,17 @@ def _note_compaction(call: CallExecution, compressed: CompressionResult) -> None
             attempt=call.attempt_count + 1,
             reason="overflow",
             steps=compressed.steps,
-            chars_before=compressed.chars_before,
-            chars_after=compressed.chars_after,
-            tokens_before=compressed.tokens_before,
-            tokens_after=compressed.tokens_after,
+            **sizes,
         )
     )
 
 
 def _split_text(text: str) -> Sequence[str] | str:
     """Split a long text at word boundaries: redaction would not recognize half a secret."""
-    if len(text) <= MAX_PIECE_CHARS:
-        return text
     pieces: list[str] = []
-    start = 0
-    while start < len(text):
-        end = start + MAX_PIECE_CHARS
-        if end < len(text):
-            boundary = max(text.rfind("\n", start, end), text.rfind(" ", start, end))
-            end = boundary + 1 if boundary > start else end
-        pieces.append(text[start:end])
-        start = end
-    return pieces
+    while len(text) > MAX_PIECE_CHARS:
+        boundary = max(text.rfind("\n", 0, MAX_PIECE_CHARS), text.rfind(" ", 0, MAX_PIECE_CHARS))
+        end = boundary + 1 if boundary > 0 else MAX_PIECE_CHARS
+        pieces.append(text[:end])
+        text = text[end:]
+    return [*pieces, text] if pieces else text

@@ -1,13 +1,15 @@
-"""Plays the moves of a call, sync and async."""
+"""Player that executes the moves of a call, sync and async."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from inspect import iscoroutinefunction
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from mulligan.capture.context import CaptureContext
 from mulligan.recover.plan import BackoffMove, QueryMove
+
+T = TypeVar("T")
 
 
 class Invocation(NamedTuple):
@@ -19,13 +21,13 @@ class Invocation(NamedTuple):
 
 
 Reply = tuple[Any, Exception | None]
-"""What a move returned, and what it raised."""
+"""The result of a move and None, or None and its exception."""
 CallMoves = Generator[Invocation | BackoffMove | QueryMove | None, Reply | None, None]
 """The moves of a call, then None. Each receives its reply."""
 
 
 class PlannedCall(Protocol):
-    """A call as the players see it."""
+    """A call as the player sees it."""
 
     @property
     def capture(self) -> CaptureContext: ...
@@ -41,57 +43,81 @@ class PlannedCall(Protocol):
 
 def execute_plan(call: PlannedCall) -> Any:
     """Make a call, and recover it if it fails, in this thread."""
-    moves = call.moves()
-    reply: Reply | None = None
-    try:
-        while (move := moves.send(reply)) is not None:
-            try:
-                match move:
-                    case Invocation(function, args, kwargs):
-                        reply = function(*args, **kwargs), None
-                    case BackoffMove():
-                        call.capture.sleep(move.recovery.backoff_seconds)
-                        reply = None
-                    case QueryMove():
-                        reply = _answer_query(move), None
-            except Exception as error:  # noqa: BLE001 - any error of the call is classified and recovered
-                reply = None, error
-    except BaseException:
-        call.end_cancelled()
-        raise
+    run_sync(_play(call, is_async=False))
     return call.end()
 
 
 async def aexecute_plan(call: PlannedCall) -> Any:
     """Make a call, and recover it if it fails, in this task."""
-    moves = call.moves()
+    await _play(call, is_async=True)
+    return call.end()
+
+
+async def _play(call: PlannedCall, *, is_async: bool) -> None:
+    capture, moves = call.capture, call.moves()
     reply: Reply | None = None
     try:
         while (move := moves.send(reply)) is not None:
             try:
                 match move:
                     case Invocation(function, args, kwargs):
-                        reply = await function(*args, **kwargs), None
-                    case BackoffMove():
-                        await call.capture.async_sleep(move.recovery.backoff_seconds)
+                        result = function(*args, **kwargs)
+                        reply = await result if is_async else result, None
+                    case BackoffMove(recovery):
                         reply = None
-                    case QueryMove():
-                        reply = await _aanswer_query(move), None
+                        if is_async:
+                            await capture.async_sleep(recovery.backoff_seconds)
+                        else:
+                            capture.sleep(recovery.backoff_seconds)
+                    case QueryMove(query, arguments):
+                        if is_async and not iscoroutinefunction(query):
+                            reply = await run_in_thread(query, *arguments), None
+                        else:
+                            answer = query(*arguments)
+                            reply = await answer if is_async else answer, None
             except Exception as error:  # noqa: BLE001 - any error of the call is classified and recovered
                 reply = None, error
     except BaseException:
         call.end_cancelled()
         raise
-    return call.end()
 
 
-def _answer_query(move: QueryMove) -> Any:
-    return move.query(*move.arguments)
+def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never waits, in this thread. It holds code that sync and async callers share."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+    except RuntimeError as error:
+        original = _find_stop_iteration(error)
+        if original is None:
+            raise
+    else:
+        raise RuntimeError("sync code must not wait")
+    try:
+        raise original  # outside the handler, so that its context stays as it was
+    finally:
+        del original  # an exception whose frames hold it would live too long
 
 
-async def _aanswer_query(move: QueryMove) -> Any:
-    if iscoroutinefunction(move.query):
-        return await move.query(*move.arguments)
+async def run_in_thread(function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+    """Call a sync function in a thread, so that it does not block the event loop."""
     import asyncio  # lazy: async callers have loaded it
 
-    return await asyncio.to_thread(move.query, *move.arguments)
+    def call() -> T:
+        try:
+            return function(*args, **kwargs)
+        except StopIteration as error:  # no future accepts it: the caller would wait forever
+            raise RuntimeError("function raised StopIteration") from error
+
+    return await asyncio.to_thread(call)
+
+
+def _find_stop_iteration(error: RuntimeError) -> StopIteration | None:
+    """Return the exception in whose place Python raised this one: a coroutine of ours cannot raise `StopIteration`."""
+    cause, last = error.__cause__, error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if not isinstance(cause, StopIteration) or str(error) != "coroutine raised StopIteration" or last is None:
+        return None
+    return cause if str(last.tb_frame.f_globals.get("__name__")).startswith("mulligan.capture.") else None

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextvars
 import itertools
-import sys
 import threading
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, get_args
@@ -16,11 +15,13 @@ import msgspec
 
 from mulligan.capture.context import NO_OPTIONS, CaptureContext, RunOptions, reset
 from mulligan.capture.run_judge import (
+    TOOL_STEP_TYPES,
     RunJudge,
+    corrected_calls,
     enter_task,
-    find_failed_calls,
     find_marked_calls,
-    scope_of,
+    mark_exception,
+    outcome_of,
 )
 from mulligan.capture.value_recording import ValueRecorder, shapes
 from mulligan.classify.kinds import KINDS, ORCHESTRATION_UNCAUGHT_EXCEPTION
@@ -28,9 +29,8 @@ from mulligan.core import fork_safety
 from mulligan.core.events import RunEnded, RunStarted, StepEnded, StepStarted
 from mulligan.core.failure import Failure, Kind, SettingsError
 from mulligan.core.fast_path import MAX_INLINE_CHARS, SuccessRecord, restore_value
-from mulligan.core.links import CallFacts, Receiver, RunProgress
+from mulligan.core.links import CallFacts
 from mulligan.core.records import Link, Outcome, Run, Status, Step, StepType, new_id
-from mulligan.recover.plan import BLOCKED
 from mulligan.recover.policy import EarlierCall
 
 if TYPE_CHECKING:
@@ -93,46 +93,23 @@ def lock() -> threading.RLock:
     return _lock
 
 
-def _reset_lock_in_child() -> None:
-    global _lock  # in the child, the thread that held it no longer exists
+def _reset_in_child() -> None:
+    """In a forked child: renew the lock, whose holder no longer exists, and mark the enclosing runs as inherited."""
+    global _lock
     _lock = threading.RLock()
-    for call_scope in contextvars.copy_context().values():
-        if isinstance(call_scope, CallScope):
-            _mark_inherited(call_scope)
-
-
-def _mark_inherited(call_scope: CallScope) -> None:
-    """In a forked child: mark the enclosing runs as inherited from the parent process."""
-    pending: list[object] = [call_scope]
+    pending: list[object] = list(contextvars.copy_context().values())
     while pending:
         scope = pending.pop()
         if isinstance(scope, CallScope) and not scope.run.is_inherited:
-            scope.run.mark_inherited()
-            pending += [scope.outer, *(token.old_value for token in scope.run._entered or ())]
+            # Both processes would otherwise assign the same step numbers. Wrapped calls in the child become runs of
+            # their own with this run as parent.
+            scope.run.is_inherited, scope.run.is_open = True, False
+            pending += [scope.outer, *(token.old_value for token in scope.run._entered)]
 
 
-fork_safety.run_in_child(_reset_lock_in_child)
+fork_safety.run_in_child(_reset_in_child)
 MAX_REMEMBERED_CALLS = 32
 """Earlier calls of a run that are remembered; repairs may take an id from them."""
-REPORTED_ATTRIBUTE = "__mulligan_told__"
-"""The attribute of an exception that names the run with a step for it."""
-
-
-TOOL_STEP_TYPES: tuple[StepType, ...] = ("tool", "retrieval")
-LOOP_KINDS = ("orchestration/loop_detected", "tool/wrong_approach")
-"""Kinds of calls that were blocked because they had failed before."""
-
-
-def _to_earlier_call(step: Step) -> EarlierCall:
-    result_or_error = step.failure.message if step.failure is not None else step.result
-    return EarlierCall(step.name, step.arguments, step.outcome, result_or_error)
-
-
-def outcome_of(failure: Failure) -> Outcome:
-    """Return the outcome for a failure. User rejections and cancellations have their own."""
-    if failure.is_failure:
-        return "blocked" if failure.kind in LOOP_KINDS and BLOCKED in failure.evidence else "failure"
-    return "cancelled" if failure.kind.code == "cancelled" else "blocked"
 
 
 def _is_interrupted(error: BaseException | None) -> bool:
@@ -166,29 +143,16 @@ class AsyncScope:
 class ActiveRun(AsyncScope):
     """A run in progress. Created by `mulligan.run`; wrapped calls inside it become its steps."""
 
-    # Class-level defaults: every standalone call creates a run, so setting them per instance would be too slow.
     is_implicit = False
     """Whether it was created for one call outside any run."""
     is_inherited = False
     """Whether the run belongs to the parent process, from which this one was forked."""
     retries = 0
     loop_detector: LoopDetector | None = None
-    recent: deque[SuccessRecord] | None = None
-    """The latest successful calls."""
-    is_logged = False
-    """Whether a model makes its calls and turns are unknown, as behind a proxy."""
     has_success = False
     """Whether a step marked by the user has succeeded, except stages."""
-    judge: RunJudge | None = None
-    """Created by the first call of the run."""
-    item_scopes: ContextVar[tuple[Any, ...]] | None = None
-    """Created by the first item scope of the run."""
-    _entered: list[Token[Any]] | None = None
-    """One reset token for each open `with` of the run, in any thread."""
     _outer_trace: tuple[str, str | None] | None = None
     """The trace of the enclosing run. Not the run itself: a chain of runs would keep each other alive."""
-    _token_counted_attempts: set[int] | None = None
-    """Attempts whose tokens were counted by a nested model call."""
 
     def __init__(
         self,
@@ -217,7 +181,14 @@ class ActiveRun(AsyncScope):
         self.is_open = True
         self.record: Run = Run(agent=agent or capture.agent, **record_fields)
         self.numbers = itertools.count(1)
+        self.judge = RunJudge(self.id)
+        self.recent: deque[SuccessRecord] = deque(maxlen=MAX_REMEMBERED_CALLS)
+        """The latest successful calls."""
         self._notes: list[str] = []
+        self._entered: list[Token[Any]] = []
+        """One reset token for each open `with` of the run, in any thread."""
+        self._token_counted_attempts: set[int] = set()
+        """Attempts whose tokens were counted by a nested model call."""
         self._item_of_call: dict[int, tuple[Any, ...]] = {}
         """The item scopes of the latest calls."""
         self._failed: deque[Step] = deque(maxlen=MAX_REMEMBERED_CALLS)
@@ -229,7 +200,7 @@ class ActiveRun(AsyncScope):
     def status(self) -> Status:
         """The status of the run so far: success, recovered, partial or failure."""
         with _lock:
-            progress = self.judge.progress if self.judge is not None else RunProgress()
+            progress = self.judge.progress
             if not progress.has_success and (self.recent or self.has_success):
                 progress = msgspec.structs.replace(progress, has_success=True)
         return progress.status(self.record)
@@ -256,56 +227,18 @@ class ActiveRun(AsyncScope):
     def links(self) -> list[Link]:
         """Return the recovery links of this run so far."""
         with _lock:
-            return list(self.judge.links) if self.judge is not None else []
+            return list(self.judge.links)
 
-    def item(self, key: Any) -> ItemScope:
+    def item(self, key: Any) -> ContextValue:
         """Open a scope for one item of a loop: `with run.item(order_id):`. Links and suggestions never cross scopes."""
         with _lock:
-            if self.item_scopes is None:
-                self.item_scopes = ContextVar("mulligan_items", default=())
-        return ItemScope(self.item_scopes, key)
+            scopes = self.judge.item_scopes = self.judge.item_scopes or ContextVar("mulligan_items", default=())
+        return ContextValue(scopes, lambda: (*scopes.get(), str(key)[:1000]))
 
-    def ensure_judge(self) -> RunJudge:
-        judge = self.judge
-        if judge is None:
-            with _lock:
-                judge = self.judge = self.judge or RunJudge()
-        return judge
-
-    def call_facts(self, *, turn: tuple[int, int] | None = None, receiver: Receiver | None = None) -> CallFacts:
-        """Return the facts about a call that starts now. Before the first failure of the run there are few."""
-        judge = self.judge
-        delivered = judge.progress.delivered if judge is not None else 0
-        handled: tuple[int, ...] = ()
-        corrected: tuple[int, ...] = ()
-        if delivered:
-            error = sys.exception()
-            if error is not None:
-                handled = find_failed_calls(error, self.id)
-            corrected = tuple(call for run, call in corrected_calls.get() if run == self.id)
-        return CallFacts(
-            failures_before=delivered,
-            task=None if self.is_logged else enter_task(),
-            handled=handled,
-            turn=turn,
-            corrected=corrected,
-            receiver=receiver,
-            knows_program=not self.is_logged,
-            is_logged=self.is_logged,
-        )
-
-    def scope_of_call(self, declared: Collection[str], arguments: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return the item scope of a call with these arguments."""
-        scopes = self.item_scopes.get() if self.item_scopes is not None else ()
-        return scope_of(scopes, declared, arguments) if scopes or declared else ()
-
-    def note_success(self, key: str, arguments: Mapping[str, Any], scope: tuple[Any, ...] = ()) -> None:
+    def note_success(self, key: str, arguments: Mapping[str, Any], item: tuple[Any, ...]) -> None:
         """Add the arguments of a successful call: they distinguish a loop over items from a correction."""
-        judge = self.ensure_judge()
-        judge.note_arguments(key, scope, arguments)
-        if judge.has_provisional:
-            with _lock:
-                judge.withdraw_wrong()
+        with _lock:
+            self.judge.note_arguments(key, item, arguments)
 
     def __repr__(self) -> str:
         running = ", running" if self.is_open else ""
@@ -316,20 +249,16 @@ class ActiveRun(AsyncScope):
             self._become_child_run()
         return next(self.numbers)
 
-    def mark_inherited(self) -> None:
-        """In a forked child: mark the run as inherited. Both processes would otherwise assign the same step numbers.
-
-        Wrapped calls in the child become runs of their own with this run as parent.
-        """
-        self.is_inherited, self.is_open = True, False
-
     def _become_child_run(self) -> None:
         """Continue an inherited run under a new id, as its child."""
         parent, self._outer_trace = self.id, self.trace()
         self.is_inherited, self.is_open, self.has_started, self.has_failures = False, True, False, False
-        self._notes, self.recent, self.judge = [], None, None
+        self._notes, judge = [], self.judge
+        self.recent.clear()
         self._failed.clear()
         self.id = new_id()
+        self.judge = RunJudge(self.id)
+        self.judge.item_scopes, self.judge.is_logged = judge.item_scopes, judge.is_logged
         self.record = msgspec.structs.replace(self.record, id=self.id, parent=parent, started_at=self.capture.now())
         self.start()
 
@@ -348,7 +277,7 @@ class ActiveRun(AsyncScope):
         """Mark a step of your own: `with run.step("plan", "read the question"):`."""
         if type not in get_args(StepType) or type == "run":
             raise SettingsError(f"Invalid step type {type!r}. Use plan, tool, model, retrieval, respond or custom.")
-        return ActiveStep(self.capture, self, type, name, metadata)
+        return ActiveStep(self, type, name, metadata)
 
     def record_failure(
         self, type: str, code: str, message: str = "", step: ActiveStep | None = None, **facts: Any
@@ -363,37 +292,40 @@ class ActiveRun(AsyncScope):
         kind = KINDS.get(f"{type}/{code}") or Kind(type, code)
         failure = Failure.of(kind, text, **{"fingerprint": classified.fingerprint, **facts})
         if step is None:
-            self.publish_step(self.record_child_failure("run", self.record.agent, failure))
+            self.record_child_failure("run", self.record.agent, failure)
         else:
             step.set_failure(failure)
         return failure
 
-    def record_child_failure(self, type: StepType, name: str, failure: Failure, parent: int | None = None) -> Step:
-        """Build a step that only reports a failure."""
-        number = self.next_number()
-        return Step(
-            run=self.id,
-            seq=number,
-            call=number,
-            parent=parent,
-            type=type,
-            name=name,
-            outcome=outcome_of(failure),
-            started_at=self.capture.now(),
-            failure=failure,
-        )
+    def record_child_failure(self, type: StepType, name: str, failure: Failure, parent: int | None = None) -> None:
+        """Record a step that only reports a failure."""
+        outcome = outcome_of(failure)
+        self.publish_step(self.start_step(type=type, name=name, parent=parent, outcome=outcome, failure=failure))
 
-    def note_item(self, call: int) -> None:
+    def start_step(
+        self, *, is_numbered: bool = True, call: int = 0, user_text: str | None = None, **fields: Any
+    ) -> Step:
+        """Build the step of an attempt that starts now. `user_text` is the user's last text in its conversation.
+
+        An attempt that is left out of the record has no number. `call` is the number of an earlier attempt.
+        """
+        number = self.next_number() if is_numbered else 0
+        self.set_context_if_unset(user_text)
+        fields.setdefault("parent", current_step(self.capture, self))
+        return Step(run=self.id, seq=number, call=call or number, started_at=self.capture.now(), **fields)
+
+    def _note_item(self, call: int) -> None:
         """Store the item scope of a call, if the run has item scopes."""
-        if self.item_scopes is not None and (scopes := self.item_scopes.get()):
+        item_scopes = self.judge.item_scopes
+        if item_scopes is not None and (scopes := item_scopes.get()):
             self._item_of_call[call] = scopes
             while len(self._item_of_call) > 4 * MAX_REMEMBERED_CALLS:
                 del self._item_of_call[next(iter(self._item_of_call))]
 
     def remember_success(self, success: SuccessRecord) -> None:
         """Remember a successful call: a later repair may take an id from it. Large results are dropped."""
-        if self.item_scopes is not None:
-            self.note_item(success.seq)
+        if self.judge.item_scopes is not None:
+            self._note_item(success.seq)
         size = 0
         if type(result := success.result) is str:
             size = len(result)
@@ -401,8 +333,6 @@ class ActiveRun(AsyncScope):
             size = memoryview(result).nbytes
         if size > MAX_INLINE_CHARS:
             success = msgspec.structs.replace(success, result=None)
-        if self.recent is None:
-            self.recent = deque(maxlen=MAX_REMEMBERED_CALLS)
         self.recent.append(success)
 
     def earlier_calls(self) -> list[EarlierCall]:
@@ -416,11 +346,11 @@ class ActiveRun(AsyncScope):
                 success.seq,
                 EarlierCall(success.template.name, success.arguments, "success", restore_value(success.result)),
             )
-            for success in tuple(self.recent or ())
+            for success in tuple(self.recent)
             if success.template.type in TOOL_STEP_TYPES
         }
-        calls |= {step.seq: (step.call, _to_earlier_call(step)) for step in failed}
-        if self.item_scopes is not None and (scopes := self.item_scopes.get()):
+        calls |= {step.seq: (step.call, EarlierCall.from_step(step)) for step in failed}
+        if scopes := self.judge.item_scope((), {}):
             # Calls of another item are no evidence for this one.
             calls = {seq: call for seq, call in calls.items() if self._item_of_call.get(call[0], ()) in ((), scopes)}
         return [calls[seq][1] for seq in sorted(calls)[-MAX_REMEMBERED_CALLS:]]
@@ -442,12 +372,9 @@ class ActiveRun(AsyncScope):
 
         A wrapped function that calls a wrapped client returns the same usage, which must count once.
         """
-        counted_attempts = self._token_counted_attempts
-        is_counted = counted_attempts is not None and number in counted_attempts
+        is_counted = number in self._token_counted_attempts
         if (tokens or is_counted) and parent is not None:
             with _lock:
-                if self._token_counted_attempts is None:
-                    self._token_counted_attempts = set()
                 self._token_counted_attempts.add(parent)
         return None if is_counted else tokens
 
@@ -479,6 +406,8 @@ class ActiveRun(AsyncScope):
         judged_step = self.judge_step(step, capture, facts, **options)
         if judged_step is not None:
             capture.publish_safely(StepEnded(judged_step))
+        if facts is not None and step.outcome == "success" and step.type != "model" and not self.is_implicit:
+            self.note_success(step.tool_key, options.get("values") or step.arguments or {}, facts.item)
 
     def judge_step(
         self,
@@ -514,43 +443,20 @@ class ActiveRun(AsyncScope):
         self.has_success = self.has_success or (step.outcome == "success" and step.type not in ("plan", "respond"))
         if not (self.has_failures or step.has_failed):
             return step  # a success before the first failure recovers nothing
-        judge = self.ensure_judge()
-        if step.has_failed and self.needs_items(step):
+        judge = self.judge
+        if step.has_failed and not self.is_implicit and judge.needs_items(step):
             with self.capture.guard("Looking up the arguments that name items"):
-                self.load_items(step.tool_key)  # before taking the lock: a store may be slow
+                # before taking the lock: a store may be slow
+                judge.load_items(step.tool_key, self.capture.item_arguments)
         with _lock:
             self.has_failures = True
             if facts is None:
-                task = None if self.is_logged else enter_task()
-                facts = CallFacts(failures_before=judge.progress.delivered, task=task, is_logged=self.is_logged)
+                task = None if judge.is_logged else enter_task()
+                facts = CallFacts(failures_before=judge.progress.delivered, task=task, is_logged=judge.is_logged)
             if step.has_failed:
                 self._failed.append(step)
-                self.note_item(step.call)
+                self._note_item(step.call)
             return judge.judge(step, facts, is_final=is_final)
-
-    def needs_items(self, step: Step) -> bool:
-        """Return whether it is still unknown which arguments of the step's tool name items."""
-        has_items = self.judge is not None and step.tool_key in self.judge.item_arguments
-        return step.type in TOOL_STEP_TYPES and not self.is_implicit and not has_items
-
-    def load_items(self, tool_key: str) -> None:
-        """Look up, once per run and tool, which arguments name items."""
-        item_arguments = self.ensure_judge().item_arguments
-        item_arguments[tool_key] = ()
-        item_arguments[tool_key] = self.capture.item_arguments(tool_key)
-
-    def mark_reported(self, error: BaseException) -> bool:
-        """Mark an exception as reported by a step. Return whether it was marked before.
-
-        Marks the exception itself: a list of exceptions would keep their frames alive.
-        """
-        try:
-            marks = vars(error)
-            was_reported: bool = marks.get(REPORTED_ATTRIBUTE) == self.id
-            marks[REPORTED_ATTRIBUTE] = self.id
-        except Exception:  # noqa: BLE001 - an exception that cannot be marked is reported twice
-            return False
-        return was_reported
 
     def start(self) -> Self:
         """Start the run without making it the current one."""
@@ -563,23 +469,30 @@ class ActiveRun(AsyncScope):
         if self.is_inherited:
             return  # the parent process ends it
         has_raised = isinstance(error, Exception)
-        if has_raised and error is not None and not self.mark_reported(error):
+        if has_raised and error is not None and not mark_exception(error, self.id):
             failure = self.capture.classify_safely(error, source="orchestration", tool=self.record.agent)
             if failure.kind.code == "unknown":
                 failure = Failure.of(ORCHESTRATION_UNCAUGHT_EXCEPTION, failure.message, fingerprint=failure.fingerprint)
-            self.publish_step(self.record_child_failure("run", self.record.agent, failure))
-        end = "raised" if has_raised else "abandoned" if _is_interrupted(error) and not self.is_implicit else "finished"
+            self.record_child_failure("run", self.record.agent, failure)
+        end_reason = (
+            "raised" if has_raised else "abandoned" if _is_interrupted(error) and not self.is_implicit else "finished"
+        )
         self.is_open = False
-        judge = self.judge
-        end_fields: dict[str, Any] = {}
-        if judge is not None:
-            end_fields = {"withdrawn": judge.withdrawn, "items": self.capture.new_items(judge.items())}
-        self.record = msgspec.structs.replace(self.record, ended_at=self.capture.now(), end_reason=end, **end_fields)
+        self.record = msgspec.structs.replace(
+            self.record,
+            ended_at=self.capture.now(),
+            end_reason=end_reason,
+            withdrawn=self.judge.withdrawn,
+            items=self.capture.new_items(self.judge.items()),
+        )
         self.capture.publish_safely(RunEnded(self.record))
 
-    def as_current(self) -> CurrentRun:
+    def as_current(self) -> ContextValue:
         """Make the run the current one in this context: `with run.as_current():`."""
-        return CurrentRun(self.capture, self)
+        scope = self.capture.current_scope
+        return ContextValue(
+            scope, lambda: CallScope(self, current_step(self.capture, self), retrying_scope(self.capture), False)
+        )
 
     def __enter__(self) -> Self:
         if self.is_inherited:
@@ -587,15 +500,13 @@ class ActiveRun(AsyncScope):
         token = self.capture.current_scope.set(CallScope(self, None, retrying_scope(self.capture), is_retrying=False))
         enter_task()
         with _lock:
-            if self._entered is None:
-                self._entered = []
             self._entered.append(token)
         return self.start()
 
     def __exit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
         # A run may be entered repeatedly, by several threads. The last one to exit ends it.
         with _lock:
-            entered = self._entered or []
+            entered = self._entered
             for token in reversed(entered):
                 try:
                     self.capture.current_scope.reset(token)
@@ -609,75 +520,42 @@ class ActiveRun(AsyncScope):
             self.finish(error)
 
 
-class _Addition(AsyncScope):
-    """Adds values to those of a context variable, until it exits."""
+class ContextValue(AsyncScope):
+    """Context manager that sets a context variable to a value computed on entry, and resets it on exit.
 
-    __slots__ = ("_token", "_values", "_variable")
+    Not a `contextlib.contextmanager`: that modifies exceptions, and some are frozen.
+    """
 
-    def __init__(self, variable: ContextVar[tuple[Any, ...]], values: tuple[Any, ...]) -> None:
+    __slots__ = ("_compute", "_token", "_variable")
+
+    def __init__(self, variable: ContextVar[Any], compute: Callable[[], Any]) -> None:
         self._variable = variable
-        self._values = values
+        self._compute = compute
 
-    def __enter__(self) -> Self:
-        self._token = self._variable.set((*self._variable.get(), *self._values))
-        return self
+    def __enter__(self) -> Any:
+        value = self._compute()
+        self._token = self._variable.set(value)
+        return value.run if isinstance(value, CallScope) else self
 
     def __exit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
         reset(self._variable, self._token)
 
 
-class ItemScope(_Addition):
-    """One item of a loop, while its calls are made."""
-
-    __slots__ = ()
-
-    def __init__(self, scopes: ContextVar[tuple[Any, ...]], key: Any) -> None:
-        super().__init__(scopes, (str(key)[:1000],))
-
-
-corrected_calls: ContextVar[tuple[tuple[str, int], ...]] = ContextVar("mulligan_correcting", default=())
-"""The failed calls, each with its run, that the program says are being corrected."""
-
-
-class Correction(_Addition):
-    """`with mulligan.correcting(error):` links the next successful call to the one that raised the error."""
-
-    __slots__ = ()
-
-    def __init__(self, error: BaseException) -> None:
-        if not isinstance(error, BaseException):
-            raise SettingsError(f"Invalid argument {error!r:.80} of correcting. Pass the exception that a call raised.")
-        super().__init__(corrected_calls, tuple(find_marked_calls(error)))
-
-
-class CurrentRun:
-    """Makes a run the current one. Not a `contextlib.contextmanager`: that modifies exceptions, and some are frozen."""
-
-    __slots__ = ("_capture", "_run", "_token")
-
-    def __init__(self, capture: CaptureContext, run: ActiveRun) -> None:
-        self._capture = capture
-        self._run = run
-
-    def __enter__(self) -> ActiveRun:
-        self._token = self._capture.current_scope.set(
-            CallScope(
-                self._run, current_step(self._capture, self._run), retrying_scope(self._capture), is_retrying=False
-            )
-        )
-        return self._run
-
-    def __exit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
-        reset(self._capture.current_scope, self._token)
+def mark_corrected(error: BaseException) -> ContextValue:
+    """Return a context manager that links the next successful call to the one that raised the error."""
+    if not isinstance(error, BaseException):
+        raise SettingsError(f"Invalid argument {error!r:.80} of correcting. Pass the exception that a call raised.")
+    calls = find_marked_calls(error)
+    return ContextValue(corrected_calls, lambda: (*corrected_calls.get(), *calls))
 
 
 def scope(
     capture: CaptureContext, run: ActiveRun | None = None, options: RunOptions = NO_OPTIONS
-) -> ActiveRun | CurrentRun:
+) -> ActiveRun | ContextValue:
     """Return a context manager for the current run, the given run, or a new run for one call."""
     current = current_run(capture) or (run if run is not None and run.is_open else None)
     if current is not None:
-        return CurrentRun(capture, current)
+        return current.as_current()
     implicit_run = ActiveRun(capture, options=options)
     implicit_run.is_implicit = True
     return implicit_run
@@ -686,15 +564,12 @@ def scope(
 class ActiveStep(AsyncScope):
     """A step marked by the user, in progress."""
 
-    def __init__(
-        self, capture: CaptureContext, run: ActiveRun, type: StepType, name: str, metadata: dict[str, Any]
-    ) -> None:
-        self._capture = capture
+    def __init__(self, run: ActiveRun, type: StepType, name: str, metadata: dict[str, Any]) -> None:
+        self._capture = run.capture
         self.run = run
         self.type: StepType = type
         self.name = name
         self.metadata = metadata
-        self._shapes = capture.record == "shape"
         self.failure: Failure | None = None
         self.number: int | None = None
         self._step: Step | None = None
@@ -709,21 +584,12 @@ class ActiveStep(AsyncScope):
         if self.failure is None and self._step is not None:
             self.failure = failure
         else:
-            self.run.publish_step(self.run.record_child_failure(self.type, self.name, failure, parent=self.number))
+            self.run.record_child_failure(self.type, self.name, failure, parent=self.number)
 
     def __enter__(self) -> Self:
-        self.number = self.run.next_number()
         self.failure = None
-        self._step = Step(
-            run=self.run.id,
-            seq=self.number,
-            call=self.number,
-            parent=current_step(self._capture, self.run),
-            type=self.type,
-            name=self.name,
-            started_at=self._capture.now(),
-            metadata=self._stored_metadata(),
-        )
+        self._step = self.run.start_step(type=self.type, name=self.name, metadata=self._stored_metadata())
+        self.number = self._step.seq
         self._started = self._capture.timer()
         self._token = self._capture.current_scope.set(
             CallScope(self.run, self.number, retrying_scope(self._capture), is_retrying=False)
@@ -735,7 +601,7 @@ class ActiveStep(AsyncScope):
         if self._token is not None:
             reset(self._capture.current_scope, self._token)
         if isinstance(error, Exception):
-            was_reported = self.run.mark_reported(error)
+            was_reported = mark_exception(error, self.run.id)
             if self.failure is None or not was_reported:
                 self.set_failure(self._capture.classify_safely(error, source=self.type, tool=self.name))
         outcome: Outcome = "success"
@@ -756,4 +622,4 @@ class ActiveStep(AsyncScope):
             )
 
     def _stored_metadata(self) -> dict[str, Any] | None:
-        return (shapes(self.metadata) if self._shapes else self.metadata) or None
+        return (shapes(self.metadata) if self._capture.record == "shape" else self.metadata) or None

@@ -11,20 +11,25 @@ import itertools
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from mulligan.core.argument_comparison import are_similar_texts, differing_names, has_long_text
 from mulligan.core.calls import TOOL_NAME_PATH, Call
+from mulligan.core.failure import Failure
 from mulligan.core.fast_path import CallTemplate
-from mulligan.core.links import CallFacts, Candidate, ItemTest, OpenFailure, Receiver, RunProgress, differs_in
-from mulligan.core.records import Link, Run, Status, Step
+from mulligan.core.links import CallFacts, ItemTest, OpenFailure, PossibleCorrection, Receiver, RunProgress, differs_in
+from mulligan.core.records import Link, Outcome, Step, StepType
+from mulligan.recover.plan import BLOCKED
 
 FAILED_CALLS = "__mulligan_calls__"
-"""The attribute of an exception that lists the failed calls it left, as pairs of run and call number."""
+"""The attribute of an exception that lists the failed calls that raised it, as pairs of run and call number.
+
+The number is None if the run reported the exception without a call.
+"""
 MAX_FAILED_CALLS = 8
 MAX_EXCEPTION_CHAIN = 16
 """Exceptions of a chain that are examined."""
@@ -32,56 +37,60 @@ MAX_TASK_PATH = 8
 """Ancestor tasks that are tracked, the latest: jobs may schedule successors indefinitely."""
 MAX_TEXT_CALLS = 50
 """Calls whose long texts are compared, the latest."""
+TOOL_STEP_TYPES: tuple[StepType, ...] = ("tool", "retrieval")
+LOOP_KINDS = ("orchestration/loop_detected", "tool/wrong_approach")
+"""Kinds of calls that were blocked because they had failed before."""
 Scope = tuple[Any, ...]
+
+
+def outcome_of(failure: Failure) -> Outcome:
+    """Return the outcome for a failure. User rejections and cancellations have their own."""
+    if failure.is_failure:
+        return "blocked" if failure.kind in LOOP_KINDS and BLOCKED in failure.evidence else "failure"
+    return "cancelled" if failure.kind.code == "cancelled" else "blocked"
 
 
 # Tasks
 
 
-class TaskPath(NamedTuple):
-    """A task or thread, and its ancestors by copied contexts."""
-
-    owner: tuple[int, int]
-    path: tuple[int, ...]
-
-
-_current_task: ContextVar[TaskPath | None] = ContextVar("mulligan_task", default=None)
+_current_task: ContextVar[tuple[tuple[int, int], tuple[int, ...]] | None] = ContextVar("mulligan_task", default=None)
+"""A task or thread, and its ancestors by copied contexts."""
 _task_numbers = itertools.count(1)
 
 
 def enter_task() -> tuple[int, ...]:
     """Return the path of the current task or thread. The first call in a copied context starts a branch."""
-    asyncio = sys.modules.get("asyncio.tasks")
     task = None
-    if asyncio is not None:
-        try:
+    if asyncio := sys.modules.get("asyncio.tasks"):
+        with contextlib.suppress(RuntimeError):  # no event loop runs in this thread
             task = asyncio.current_task()
-        except RuntimeError:  # no event loop runs in this thread
-            task = None
     owner = (threading.get_ident(), id(task) if task is not None else 0)
-    task_path = _current_task.get()
-    if task_path is not None and task_path.owner == owner:
-        return task_path.path
-    path = (*(task_path.path[1 - MAX_TASK_PATH :] if task_path is not None else ()), next(_task_numbers))
-    _current_task.set(TaskPath(owner, path))
+    known_owner, path = _current_task.get() or (None, ())
+    if known_owner != owner:
+        path = (*path[1 - MAX_TASK_PATH :], next(_task_numbers))
+        _current_task.set((owner, path))
     return path
 
 
 # Exceptions
 
 
-def mark_exception(error: BaseException, run: str, call: int) -> None:
-    """Mark an exception with the failed call that it left. A list of exceptions would keep their frames alive."""
+corrected_calls: ContextVar[tuple[tuple[str, int], ...]] = ContextVar("mulligan_correcting", default=())
+"""The failed calls, as pairs of run and call number, that the program marks as being corrected."""
+
+
+def mark_exception(error: BaseException, run: str, call: int | None = None) -> bool:
+    """Mark an exception as reported by a run, with or without a failed call. Return whether it was marked before.
+
+    Marks the exception itself: a list of exceptions would keep their frames alive.
+    """
     try:
         marks = vars(error)
-        marks[FAILED_CALLS] = (*marks.get(FAILED_CALLS, ()), (run, call))[-MAX_FAILED_CALLS:]
+        earlier = marks.get(FAILED_CALLS, ())
+        marks[FAILED_CALLS] = (*earlier, (run, call))[-MAX_FAILED_CALLS:]
+        return any(marked == run for marked, _ in earlier)
     except Exception:  # noqa: BLE001 - an exception without a dictionary cannot be marked
-        return
-
-
-def find_failed_calls(error: BaseException | None, run: str) -> tuple[int, ...]:
-    """Return the failed calls of a run that an exception, or one in its chain, has left."""
-    return tuple(dict.fromkeys(call for marked, call in find_marked_calls(error) if marked == run))
+        return False
 
 
 def find_marked_calls(error: BaseException | None) -> tuple[tuple[str, int], ...]:
@@ -94,7 +103,7 @@ def find_marked_calls(error: BaseException | None) -> tuple[tuple[str, int], ...
             continue
         visited_count += 1
         try:
-            calls |= dict.fromkeys(vars(current).get(FAILED_CALLS, ()))
+            calls |= {mark: None for mark in vars(current).get(FAILED_CALLS, ()) if mark[1] is not None}
         except Exception:  # noqa: BLE001 - an exception that cannot be inspected is no evidence
             continue
         pending += [current.__cause__, current.__context__]
@@ -145,21 +154,6 @@ _ABSENT = object()
 class ArgumentVariation:
     """The successful calls of one tool in one item scope: first arguments, and which have varied since."""
 
-    __slots__ = (
-        "_calls",
-        "_constant",
-        "_constant_names",
-        "_first",
-        "_last",
-        "_names",
-        "_positional_count",
-        "is_settled",
-        "item_names",
-        "key",
-        "scope",
-        "varying",
-    )  # fmt: skip
-
     def __init__(
         self, key: str, scope: Scope, names: Sequence[str], positional: Sequence[Any], keywords: Mapping[str, Any]
     ):
@@ -167,7 +161,7 @@ class ArgumentVariation:
         self.scope = scope
         self._names = names
         """The names of the positional arguments."""
-        self._first = self._last = self._by_name(positional, keywords)
+        self.first = self.last = self._by_name(positional, keywords)
         self._calls = 1
         self._positional_count = len(positional)
         self._constant = list(enumerate(positional))
@@ -179,14 +173,6 @@ class ArgumentVariation:
         """Arguments that are the only difference between two successes: they name items."""
         self.is_settled = False
         """Whether every argument has varied, so that nothing more can be learned."""
-
-    @property
-    def first(self) -> Mapping[str, Any]:
-        return self._first
-
-    @property
-    def last(self) -> Mapping[str, Any]:
-        return self._last
 
     def add(self, positional: Sequence[Any], keywords: Mapping[str, Any]) -> None:
         """Compare another success. Hot path: after a few calls, only values that never varied are compared."""
@@ -202,9 +188,9 @@ class ArgumentVariation:
 
     def _compare(self, positional: Sequence[Any], keywords: Mapping[str, Any]) -> None:
         self._calls += 1
-        current, last = self._by_name(positional, keywords), self._last
-        self._last = current
-        differing = _differing(self._first, current)
+        current, last = self._by_name(positional, keywords), self.last
+        self.last = current
+        differing = _differing(self.first, current)
         self.varying |= differing
         if len(differing) == 1:
             self.item_names |= differing
@@ -226,17 +212,15 @@ def _differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> set[str]:
     return {name for name in first.keys() | second.keys() if first.get(name, _ABSENT) != second.get(name, _ABSENT)}
 
 
-class Provisional(NamedTuple):
-    """A link that a later success may still refute."""
-
-    candidate: Candidate
-    failure: OpenFailure
-
-
 class RunJudge:
     """Decides which later call recovers which failed call of a live run. The caller holds the lock of the tracer."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: str) -> None:
+        self.run = run
+        self.is_logged = False
+        """Whether a model makes the calls and turns are unknown, as behind a proxy."""
+        self.item_scopes: ContextVar[Scope] | None = None
+        """Created by the first item scope of the run."""
         self.item_arguments: dict[str, Collection[str]] = {}
         """By tool key: arguments that named items in earlier runs. Loaded when a tool fails."""
         self.variations: dict[Hashable, ArgumentVariation] = {}
@@ -246,13 +230,51 @@ class RunJudge:
         self._attempts: dict[int, list[Step]] = {}
         self._texts: list[Step] = []
         """The latest calls with long texts since the first failure."""
-        self._provisional: dict[int, list[Provisional]] = {}
-        """Provisional links, by recovering call."""
+        self._provisional: dict[int, list[tuple[PossibleCorrection, OpenFailure]]] = {}
+        """By recovering call: the links that a later success may still refute."""
         self._withdrawn: set[int] = set()
 
-    @property
-    def has_provisional(self) -> bool:
-        return bool(self._provisional)
+    def call_facts(
+        self,
+        arguments: Mapping[str, Any],
+        items: tuple[str, ...] = (),
+        *,
+        privileged: tuple[str, ...] = (),
+        is_destructive: bool = False,
+        turn: tuple[int, int] | None = None,
+        receiver: Receiver | None = None,
+    ) -> CallFacts:
+        """Return the facts about a call that starts now. Corrections are looked up only after a failure of the run."""
+        delivered = self.progress.delivered
+        calls = find_marked_calls(sys.exception()) if delivered else ()
+        return CallFacts(
+            failures_before=delivered,
+            task=None if self.is_logged else enter_task(),
+            handled=tuple(call for run, call in calls if run == self.run),
+            turn=turn,
+            corrected=tuple(call for run, call in corrected_calls.get() if run == self.run and delivered),
+            receiver=receiver,
+            knows_program=not self.is_logged,
+            is_logged=self.is_logged,
+            item=self.item_scope(items, arguments),
+            item_arguments=items,
+            privileged=privileged,
+            is_destructive=is_destructive,
+        )
+
+    def item_scope(self, declared: Collection[str], arguments: Mapping[str, Any]) -> Scope:
+        """Return the item scope of a call: the enclosing scopes, and the values of its declared item arguments."""
+        scopes = self.item_scopes.get() if self.item_scopes is not None else ()
+        return (*scopes, *((name, _normalize(arguments.get(name))) for name in declared))
+
+    def needs_items(self, step: Step) -> bool:
+        """Return whether it is still unknown which arguments of the step's tool name items."""
+        return step.type in TOOL_STEP_TYPES and step.tool_key not in self.item_arguments
+
+    def load_items(self, tool_key: str, load: Callable[[str], Collection[str]]) -> None:
+        """Look up, once per run and tool, which arguments name items."""
+        self.item_arguments[tool_key] = ()
+        self.item_arguments[tool_key] = load(tool_key)
 
     def note_success(self, template: CallTemplate, positional: Sequence[Any], keywords: Mapping[str, Any]) -> None:
         """Add the arguments of a successful call outside any item scope."""
@@ -266,42 +288,38 @@ class RunJudge:
             variation.add(positional, keywords)
 
     def note_arguments(self, key: str, scope: Scope, arguments: Mapping[str, Any]) -> None:
-        """Add the arguments of a successful call, by name."""
+        """Add the arguments of a successful call, by name. Withdraw links that they show to be a loop over items."""
         variation = self.variations.get((key, scope))
         if variation is None:
-            first = ArgumentVariation(key, scope, (), (), dict(arguments))
-            variation = self.variations.setdefault((key, scope), first)
-            if variation is first:
-                return
-        if not variation.is_settled:
+            self.variations[key, scope] = ArgumentVariation(key, scope, (), (), dict(arguments))
+        elif not variation.is_settled:
             variation.add((), arguments)
-
-    def withdraw_wrong(self) -> None:
-        """Withdraw provisional links that a later success has shown to be a loop over items."""
-        self._withdraw(self._is_item)
+        if self._provisional:
+            self._withdraw(self._is_item)
 
     def _withdraw_refuted(self, success: Step, facts: CallFacts) -> None:
-        """Withdraw what a success refutes before it is judged: it may itself recover the failed call."""
+        """Withdraw the links that a success refutes, before it is judged: it may itself recover the failed call."""
         self._withdraw(
             lambda candidate: (
-                candidate.facts.item == facts.item and differs_in(candidate._replace(texts=()), (success,))
+                candidate.facts.item == facts.item
+                and differs_in(msgspec.structs.replace(candidate, texts=()), (success,))
             )
         )
 
     def _withdraw(self, is_item: ItemTest) -> None:
         for number, provisional in list(self._provisional.items()):
-            if any(is_item(link.candidate) for link in provisional):
+            if any(is_item(candidate) for candidate, _ in provisional):
                 del self._provisional[number]
                 self._withdrawn.add(number)
                 self.links = [link for link in self.links if link.recovering_call != number or not link.provisional]
-                reopened = sorted((link.failure for link in provisional), key=lambda failure: failure.number)
+                reopened = sorted((failure for _, failure in provisional), key=lambda failure: failure.number)
                 self.progress = msgspec.structs.replace(
                     self.progress,
                     open=(*self.progress.open, *reopened),
                     recovered=self.progress.recovered - sum(len(failure.failed_calls) for failure in reopened),
                 )
 
-    def _is_item(self, candidate: Candidate) -> bool:
+    def _is_item(self, candidate: PossibleCorrection) -> bool:
         key = candidate.call.first.tool_key
         roots = {path.partition(".")[0] for path in candidate.paths}
         arguments = candidate.call.last.arguments
@@ -318,9 +336,9 @@ class RunJudge:
         names = roots | {mark_text_item(path.partition(".")[0]) for path in candidate.texts}
         return bool(names) and not names.isdisjoint(self.item_arguments.get(key, ()))
 
-    def _has_similar_text(self, candidate: Candidate) -> bool:
+    def _has_similar_text(self, candidate: PossibleCorrection) -> bool:
         """Return whether another call of the run has a text similar to a changed one."""
-        if differs_in(candidate._replace(paths=()), self._texts):
+        if differs_in(msgspec.structs.replace(candidate, paths=()), self._texts):
             return True
         arguments = candidate.call.last.arguments
         if not isinstance(arguments, Mapping):
@@ -352,9 +370,9 @@ class RunJudge:
             return step
         del self._attempts[step.call]
         call = Call(steps=tuple(attempts))
-        candidates: list[Candidate] = []
+        candidates: list[PossibleCorrection] = []
 
-        def is_item(candidate: Candidate) -> bool:
+        def is_item(candidate: PossibleCorrection) -> bool:
             if self._is_item(candidate):
                 return True
             candidates.append(candidate)
@@ -374,15 +392,10 @@ class RunJudge:
             tested = {candidate.failed: candidate for candidate in candidates}
             if provisional:
                 self._provisional[call.id] = [
-                    Provisional(tested[failure.call.id], failure)
-                    for failure in before.open
-                    if failure.call.id in provisional
+                    (tested[failure.call.id], failure) for failure in before.open if failure.call.id in provisional
                 ]
         recovery_links = tuple(link for link in links if link.failed_call != call.id)
         return msgspec.structs.replace(step, links=recovery_links) if recovery_links else step
-
-    def status(self, run: Run) -> Status:
-        return self.progress.status(run)
 
     @property
     def withdrawn(self) -> tuple[int, ...]:
@@ -414,11 +427,6 @@ def mark_privileged(link: Link, facts: CallFacts) -> Link:
 def mark_text_item(name: str) -> str:
     """Return the name for an argument that holds similar texts for different items, such as letters."""
     return f"{name} (texts)"
-
-
-def scope_of(items: Iterable[Any], declared: Collection[str], arguments: Mapping[str, Any]) -> Scope:
-    """Return the item scope of a call: the enclosing scopes, and the values of its declared item arguments."""
-    return (*items, *((name, _normalize(arguments.get(name))) for name in declared))
 
 
 def _normalize(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
-import dataclasses
+import contextlib
 import enum
 import functools
 import inspect
@@ -24,45 +24,36 @@ class Signature:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        self._signature: inspect.Signature | None
-        try:
+        self._signature: inspect.Signature | None = None
+        with contextlib.suppress(Exception):  # some built-ins have no signature, and some objects raise other errors
             self._signature = inspect.signature(function)
-        except Exception:  # noqa: BLE001 - some built-ins have no signature, and some objects raise other errors
-            self._signature = None
         parameters = list(self._signature.parameters.values()) if self._signature is not None else []
-        self._parameters = parameters
         self.is_method = _is_method(function, parameters)
         self._names = [parameter.name for parameter in parameters if parameter.kind in _POSITIONAL]
         self._positional_only = frozenset(
             parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_ONLY
         )
-        self._schema: dict[str, Any] | None = None
-        self._is_read = False
-
-    @property
-    def names(self) -> list[str]:
-        """The names of its arguments."""
-        parameters = self._parameters[1:] if self.is_method else self._parameters
-        return [
-            parameter.name
-            for parameter in parameters
+        self._parameters = {
+            parameter.name: parameter
+            for parameter in (parameters[1:] if self.is_method else parameters)
             if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-        ]
+        }
+        self.names = list(self._parameters)
+        """The names of its arguments."""
+        self.positional_names = self._names[1:] if self.is_method else self._names
+        """The names of its positional arguments."""
+        self.keyword_names = [name for name in self.names if name not in self._positional_only]
+        """The names that can be passed as keywords."""
+        self._has_keywords = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+        self.takes_any_name = self._signature is None or self._has_keywords
+        """Whether it may accept unlisted names: it has `**`, or Python cannot determine its signature."""
+        self.is_unrestricted = not parameters or self.takes_any_name
+        """Whether it accepts arguments of any name, or its parameters are unknown."""
 
     def default(self, name: str) -> Any:
         """Return the default of an argument, or None."""
-        parameter = next((candidate for candidate in self._parameters if candidate.name == name), None)
+        parameter = self._parameters.get(name)
         return None if parameter is None or parameter.default is parameter.empty else parameter.default
-
-    @property
-    def is_unrestricted(self) -> bool:
-        """Whether it accepts arguments of any name, or its parameters are unknown."""
-        return not self._parameters or self.takes_any_name
-
-    @property
-    def takes_any_name(self) -> bool:
-        """Whether it may accept unlisted names: it has `**`, or Python cannot determine its signature."""
-        return self._signature is None or any(parameter.kind is parameter.VAR_KEYWORD for parameter in self._parameters)
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call by name, without `self`. Additional positional arguments are stored under
@@ -78,16 +69,6 @@ class Signature:
         if self.is_method and self._names and args:
             bound.pop(self._names[0], None)
         return bound
-
-    @property
-    def positional_names(self) -> list[str]:
-        """The names of its positional arguments."""
-        return self._names[1:] if self.is_method else self._names
-
-    @property
-    def keyword_names(self) -> list[str]:
-        """The names that can be passed as keywords."""
-        return [name for name in self.names if name not in self._positional_only]
 
     def can_name(self, name: str) -> bool:
         """Return whether `bind` stores an argument under this name unchanged."""
@@ -135,70 +116,61 @@ class Signature:
     def schema(self) -> dict[str, Any] | None:
         """Return the parameters as JSON schema, or None if they are unknown. Parameters without annotation accept
         anything."""
-        if not self._is_read:
-            try:
-                self._schema = self._build_schema()
-            except Exception:  # noqa: BLE001 - annotations may be arbitrary code
-                self._schema = None
-            self._is_read = True
         return self._schema
 
-    def _build_schema(self) -> dict[str, Any] | None:
-        if self._signature is None:
+    @functools.cached_property
+    def _schema(self) -> dict[str, Any] | None:
+        try:
+            return None if self._signature is None else self._build_schema()
+        except Exception:  # noqa: BLE001 - annotations may be arbitrary code
             return None
-        hints = _type_hints(self._function)
-        parameters = self._parameters[1:] if self.is_method else self._parameters
-        named_parameters = [
-            parameter
-            for parameter in parameters
-            if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-        ]
+
+    def _build_schema(self) -> dict[str, Any]:
+        hints: dict[str, Any] = {}
+        with contextlib.suppress(Exception):  # names may be undefined
+            hints = typing.get_type_hints(code_of(self._function), include_extras=True)
         _, descriptions = parse_docstring(self._function)
+        properties: dict[str, dict[str, Any]] = {}
+        for name, parameter in self._parameters.items():
+            schema = annotation_to_schema(hints.get(name, parameter.annotation))
+            if type(parameter.default) in _TYPES:
+                schema = {**schema, "default": parameter.default}
+            if descriptions.get(name):
+                schema = {"description": descriptions[name], **schema}
+            properties[name] = schema
         return {
             "type": "object",
-            "properties": {
-                parameter.name: _parameter_schema(parameter, hints, descriptions.get(parameter.name, ""))
-                for parameter in named_parameters
-            },
-            "required": [parameter.name for parameter in named_parameters if parameter.default is parameter.empty],
-            "additionalProperties": any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters),
+            "properties": properties,
+            "required": [name for name in self.names if self._parameters[name].default is inspect.Parameter.empty],
+            "additionalProperties": self._has_keywords,
         }
 
 
-def _parameter_schema(parameter: inspect.Parameter, hints: Mapping[str, Any], description: str) -> dict[str, Any]:
-    schema = with_default(annotation_to_schema(hints.get(parameter.name, parameter.annotation)), parameter.default)
-    return {**schema, "description": description} if description and "description" not in schema else schema
+def _without_partial(function: Callable[..., Any]) -> Callable[..., Any]:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
 
 
 def code_of(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the underlying function, whose flags tell sync from async: of a partial, or an object's `__call__`."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    function = _without_partial(function)
     return function if inspect.isroutine(function) else type(function).__call__
 
 
 def name_of(function: Callable[..., Any]) -> str:
     """Return the name of a function, or of the function or class behind it."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    function = _without_partial(function)
     name = getattr(function, "__name__", None)
     return name if isinstance(name, str) and name else type(function).__name__
 
 
 def qualified_name_of(function: Callable[..., Any]) -> str:
     """Return `module:qualname` of a function, or of an object's class; empty if Python does not know it."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    function = _without_partial(function)
     owner = function if isinstance(getattr(function, "__qualname__", None), str) else type(function)
     module = getattr(owner, "__module__", None)
     return f"{module}:{owner.__qualname__}" if isinstance(module, str) and module else ""
-
-
-def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(code_of(function), include_extras=True)
-    except Exception:  # noqa: BLE001 - names may be undefined
-        return {}
 
 
 def _is_method(function: Callable[..., Any], parameters: list[inspect.Parameter]) -> bool:
@@ -269,7 +241,7 @@ def _list(kind: Any, type_args: tuple[Any, ...], depth: int) -> dict[str, Any]:
     return {"type": "array"} | ({"items": items} if items else {})
 
 
-def _class(kind: type, depth: int) -> dict[str, Any]:
+def _class(kind: Any, depth: int) -> dict[str, Any]:
     if kind in _TYPES:
         return {"type": _TYPES[kind]}
     if issubclass(kind, enum.Enum):
@@ -284,28 +256,30 @@ def _class(kind: type, depth: int) -> dict[str, Any]:
     if depth >= MAX_NESTED_CLASSES:
         return {}
     if callable(build_schema := getattr(kind, "model_json_schema", None)):  # pydantic models
-        return _inline_references(build_schema())
+        schema = build_schema()
+        inlined: dict[str, Any] = _inline_references(schema, schema.get("$defs", {}))
+        return inlined
+    if not (typing.is_typeddict(kind) or hasattr(kind, "__dataclass_fields__")):
+        return {}
+    hints = typing.get_type_hints(kind, include_extras=True)
     if typing.is_typeddict(kind):
-        hints = typing.get_type_hints(kind, include_extras=True)
-        required_keys = getattr(kind, "__required_keys__", ())
         # String annotations are resolved only here: until Python 3.13 the class counts such keys as required.
         origins = {name: typing.get_origin(hint) for name, hint in hints.items()}
-        optional = {name for name, origin in origins.items() if origin is typing.NotRequired}
-        required = [
-            name
-            for name in hints
-            if (name in required_keys or origins[name] is typing.Required) and name not in optional
-        ]
-        return _object({name: annotation_to_schema(hint, depth + 1) for name, hint in hints.items()}, required)
-    if dataclasses.is_dataclass(kind):
-        hints = typing.get_type_hints(kind, include_extras=True)
-        fields = [field for field in dataclasses.fields(kind) if field.init]
-        missing = dataclasses.MISSING
-        required = [field.name for field in fields if field.default is missing and field.default_factory is missing]
-        return _object(
-            {field.name: annotation_to_schema(hints.get(field.name, Any), depth + 1) for field in fields}, required
-        )
-    return {}
+        required = {name for name in getattr(kind, "__required_keys__", ()) if origins[name] is not typing.NotRequired}
+        required |= {name for name, origin in origins.items() if origin is typing.Required}
+        names = list(hints)
+    else:
+        import dataclasses  # lazy: 1 ms of every first decoration
+
+        fields, missing = [field for field in dataclasses.fields(kind) if field.init], dataclasses.MISSING
+        required = {field.name for field in fields if field.default is missing and field.default_factory is missing}
+        names = [field.name for field in fields]
+    return {
+        "type": "object",
+        "properties": {name: annotation_to_schema(hints.get(name, Any), depth + 1) for name in names},
+        "required": [name for name in names if name in required],
+        "additionalProperties": False,
+    }
 
 
 def _is_text_class(kind: type) -> bool:
@@ -314,10 +288,6 @@ def _is_text_class(kind: type) -> bool:
     import uuid
 
     return issubclass(kind, (datetime.datetime, datetime.date, datetime.time, uuid.UUID, pathlib.PurePath))
-
-
-def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
 def _union(members: list[dict[str, Any]]) -> dict[str, Any]:
@@ -358,29 +328,21 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _inline_references(schema: Any, definitions: Mapping[str, Any] | None = None, depth: int = 0) -> dict[str, Any]:
+def _inline_references(schema: Any, definitions: Mapping[str, Any], depth: int = 0) -> Any:
     """Inline the references of a class's own schema: they would be invalid inside the function's schema."""
-    definitions = schema.get("$defs", {}) if definitions is None else definitions
+    if isinstance(schema, list):
+        return [_inline_references(item, definitions, depth + 1) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
     if depth > 4 * MAX_NESTED_CLASSES:
         return {}
-    if isinstance(schema.get("$ref"), str):
-        return _inline_references(definitions.get(schema["$ref"].rpartition("/")[2], {}), definitions, depth + 1)
+    if isinstance(reference := schema.get("$ref"), str):
+        return _inline_references(definitions.get(reference.rpartition("/")[2], {}), definitions, depth + 1)
     return {
-        name: _inline_value(value, definitions, depth + 1)
+        name: _inline_references(value, definitions, depth + 1)
         for name, value in schema.items()
         if name not in ("$defs", "title")
     }
-
-
-def _inline_value(value: Any, definitions: Mapping[str, Any], depth: int) -> Any:
-    if isinstance(value, Mapping):
-        return _inline_references(value, definitions, depth)
-    return [_inline_value(item, definitions, depth) for item in value] if isinstance(value, list) else value
-
-
-def with_default(schema: dict[str, Any], default: Any) -> dict[str, Any]:
-    """Add a default to the schema of a parameter, if JSON can express it."""
-    return {**schema, "default": default} if type(default) in _TYPES else schema
 
 
 _ARGUMENTS_HEADING = re.compile(r"^\s*(?:args|arguments|parameters|params)\s*:?\s*$", re.IGNORECASE)
@@ -389,31 +351,27 @@ _FIELD = re.compile(r"^\s*:param\s+(?:[\w.\[\], |]{1,80}\s)?(\w+)\s*:\s*(.*)$")
 
 
 def parse_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """Return the first paragraph of a docstring and the description of each parameter."""
+    """Return the first paragraph of a docstring and the description of each parameter.
+
+    Parses Google style (`Args:` and indented lines) and Sphinx style (`:param name:`). Ignores continuation lines.
+    """
     text = getattr(function, "__doc__", None)
     if not isinstance(text, str) or not text.strip():
         return "", {}
-    lines = text.strip()[:20_000].splitlines()
-    first: list[str] = []
-    for line in lines:
-        if not line.strip() or _ARGUMENTS_HEADING.match(line) or _FIELD.match(line):
-            break
-        first.append(line.strip())
-    return " ".join(first)[:MAX_DESCRIPTION_CHARS], _parameters(lines)
-
-
-def _parameters(lines: list[str]) -> dict[str, str]:
-    """Parse Google style (`Args:` and indented lines) and Sphinx style (`:param name:`). Ignores continuation lines."""
+    summary: list[str] = []
     descriptions: dict[str, str] = {}
-    is_inside = False
-    for line in lines:
+    is_summary, is_inside = True, False
+    for line in text.strip()[:20_000].splitlines():
         if field := _FIELD.match(line):
             descriptions[field[1]] = field[2].strip()[:MAX_DESCRIPTION_CHARS]
         elif _ARGUMENTS_HEADING.match(line):
             is_inside = True
-        elif is_inside and line.strip():
-            if entry := _ENTRY.match(line):
-                descriptions[entry[1]] = entry[2].strip()[:MAX_DESCRIPTION_CHARS]
-            elif line.rstrip().endswith(":"):
-                is_inside = False  # the next section starts
-    return descriptions
+        elif is_inside and (entry := _ENTRY.match(line)):
+            descriptions[entry[1]] = entry[2].strip()[:MAX_DESCRIPTION_CHARS]
+        elif is_inside and line.rstrip().endswith(":"):
+            is_inside = False  # the next section starts
+        elif is_summary and line.strip():
+            summary.append(line.strip())
+            continue
+        is_summary = False
+    return " ".join(summary)[:MAX_DESCRIPTION_CHARS], descriptions

@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from mulligan.capture.call import STREAM, CallExecution, prepare_call
-from mulligan.capture.player import aexecute_plan, execute_plan
-from mulligan.capture.run import ActiveRun, CurrentRun, Raised, current_run
+from mulligan.capture.player import aexecute_plan, execute_plan, run_sync
+from mulligan.capture.run import ActiveRun, ContextValue, Raised, current_run
 from mulligan.capture.wrapped_function import WrappedFunction
 from mulligan.core.conversation import get_field
 
@@ -28,22 +28,10 @@ _START_EVENTS = frozenset(
 )  # fmt: skip
 """Events without content."""
 _CONTENT_FIELDS = ("content", "tool_calls", "function_call", "reasoning_content", "refusal")
+_SYNC_METHODS = "__enter__", "__exit__", "__iter__"
+_ASYNC_METHODS = "__aenter__", "__aexit__", "__aiter__"
 MAX_BUFFERED_EVENTS = 200
 """Events that are buffered at most before the first token."""
-
-
-def is_token(event: Any) -> bool:
-    """Return whether an event has content. In doubt it has: then nothing is said twice."""
-    kind = get_field(event, "type")
-    if isinstance(kind, str):
-        return kind not in _START_EVENTS
-    choices = get_field(event, "choices")
-    if isinstance(choices, list | tuple):
-        if not choices:
-            return False
-        delta = get_field(choices[0], "delta")
-        return any(get_field(delta, name) for name in _CONTENT_FIELDS) or bool(get_field(choices[0], "finish_reason"))
-    return True
 
 
 class StreamEventError(Exception):
@@ -56,11 +44,21 @@ class StreamEventError(Exception):
 
 
 def _check_event(event: Any) -> bool:
-    """Return whether an event is a token. Raises `StreamEventError` for OpenAI's events of a failed response."""
-    kind = get_field(event, "type")
+    """Return whether an event has content. Unknown events count as content: a retry must not repeat any text.
+
+    Raises `StreamEventError` for OpenAI's events of a failed response.
+    """
+    kind, choices = get_field(event, "type"), get_field(event, "choices")
     if kind == "response.failed" or (kind == "error" and isinstance(get_field(event, "message"), str)):
         raise StreamEventError(event)
-    return is_token(event)
+    if isinstance(kind, str):
+        return kind not in _START_EVENTS
+    if not isinstance(choices, list | tuple):
+        return True
+    return any(
+        get_field(get_field(choices[0], "delta"), name) or get_field(choices[0], "finish_reason")
+        for name in (_CONTENT_FIELDS if choices else ())
+    )
 
 
 class StreamState:
@@ -88,6 +86,7 @@ class StreamState:
         self._is_first = is_first
         """Whether an item is the first with content."""
         self._wrapped, self._args, self._kwargs = wrapped, args, kwargs
+        self._is_async = wrapped.is_async
         self._items = 0
         self._has_exited = False
         self._call: CallExecution | None = None
@@ -98,80 +97,64 @@ class StreamState:
             rules = wrapped.rules(self._capture, None)
             self._run = self._own_run = ActiveRun(rules.capture, options=rules.run_options).start()
 
-    def run_scope(self) -> contextlib.nullcontext[None] | CurrentRun:
+    def run_scope(self) -> contextlib.nullcontext[None] | ContextValue:
         return contextlib.nullcontext() if self._run is None else self._run.as_current()
 
     # Until the first item
 
     def open(self) -> Any:
-        """Call the function. Return `STREAM` when its first item is buffered, or an answer that is no stream."""
-        with self.run_scope():
-            call = self._prepare(self._begin)
-            return self._begin(self._call_plainly()) if call is None else execute_plan(call)
+        return run_sync(self.aopen())
 
     async def aopen(self) -> Any:
+        """Call the function. Return `STREAM` when its first item is buffered, or an answer that is no stream."""
         with self.run_scope():
-            call = self._prepare(self._abegin)
-            return await (self._abegin(self._call_plainly()) if call is None else aexecute_plan(call))
-
-    def _prepare(self, open_stream: Callable[[Any], Any]) -> CallExecution | None:
-        if self._capture is not None and self._run is not None:
-            self._call = prepare_call(
-                self._wrapped, self._capture, self._run, self._args, self._kwargs, open_stream=open_stream
+            if self._capture is None or self._run is None:
+                return await self._begin(self._wrapped.function(*self._args, **self._kwargs))
+            self._call = call = prepare_call(
+                self._wrapped,
+                self._capture,
+                self._run,
+                self._args,
+                self._kwargs,
+                open_stream=self._begin if self._is_async else lambda source: run_sync(self._begin(source)),
             )
-        return self._call
+            return await aexecute_plan(call) if self._is_async else execute_plan(call)
 
-    def _call_plainly(self) -> Any:
-        return self._wrapped.function(*self._args, **self._kwargs)
-
-    def _begin(self, source: Any) -> Any:
-        if hasattr(source, "__iter__") or not hasattr(source, "__enter__"):
-            return self._fill(source)
-        self.manager, entered = source, source.__enter__()
+    async def _begin(self, answer: Any) -> Any:
+        source = await self._settle(answer)
+        enter, leave, iterate = _ASYNC_METHODS if self._is_async else _SYNC_METHODS
+        if hasattr(source, iterate) or not hasattr(source, enter):
+            return await self._fill(source, iterate)
+        self.manager, entered = source, await self._settle(getattr(source, enter)())
         try:
-            return self._fill(entered)
+            return await self._fill(entered, iterate)
         except BaseException:
-            source.__exit__(*sys.exc_info())
+            await self._settle(getattr(source, leave)(*sys.exc_info()))
             raise
 
-    async def _abegin(self, answer: Any) -> Any:
-        source = await answer if inspect.isawaitable(answer) else answer
-        if hasattr(source, "__aiter__") or not hasattr(source, "__aenter__"):
-            return await self._afill(source)
-        self.manager, entered = source, await source.__aenter__()
-        try:
-            return await self._afill(entered)
-        except BaseException:
-            await source.__aexit__(*sys.exc_info())
-            raise
+    async def _settle(self, answer: Any) -> Any:
+        return await answer if self._is_async and inspect.isawaitable(answer) else answer
 
-    def _fill(self, source: Any) -> Any:
+    async def _fill(self, source: Any, iterate: str) -> Any:
         self.buffer.clear()
-        if not hasattr(source, "__iter__") or isinstance(source, str | list | tuple | dict):
+        if not hasattr(source, iterate) or isinstance(source, str | list | tuple | dict):
             return source  # no stream after all
-        self.source = source if hasattr(source, "__next__") else iter(source)
-        try:
+        is_iterator = hasattr(source, "__anext__" if self._is_async else "__next__")
+        self.source = source if is_iterator else getattr(source, iterate)()
+        with contextlib.suppress(StopAsyncIteration):
             while len(self.buffer) < MAX_BUFFERED_EVENTS:  # one by one: leaving a loop would close some streams
-                self.buffer.append(next(self.source))
+                self.buffer.append(await self.next_item())
                 if self._is_first(self.buffer[-1]):
                     break
-        except StopIteration as stop:
-            self.end_source(stop)
         return STREAM
 
-    async def _afill(self, source: Any) -> Any:
-        self.buffer.clear()
-        if not hasattr(source, "__aiter__"):
-            return source  # no stream after all
-        self.source = source if hasattr(source, "__anext__") else aiter(source)
+    async def next_item(self) -> Any:
+        """Return the next item of the source. Raises `StopAsyncIteration` at the end, in a sync stream too."""
         try:
-            while len(self.buffer) < MAX_BUFFERED_EVENTS:
-                self.buffer.append(await anext(self.source))
-                if self._is_first(self.buffer[-1]):
-                    break
-        except StopAsyncIteration as stop:
+            return await anext(self.source) if self._is_async else next(self.source)
+        except (StopIteration, StopAsyncIteration) as stop:
             self.end_source(stop)
-        return STREAM
+        raise StopAsyncIteration
 
     # From the first item to the last
 
@@ -271,24 +254,19 @@ class ModelStream:
         return self
 
     def __next__(self) -> Any:
-        state = self._state
-        if state.buffer:
-            return state.take()
-        if not state.is_open:
-            self._end(None)
-            raise StopIteration
         try:
-            with state.run_scope():
-                state.buffer.append(next(state.source))
-        except BaseException as error:
-            self._end(None if isinstance(error, StopIteration) else error)
-            raise
-        return self._pass_on()
+            return run_sync(self._next())
+        except StopAsyncIteration:
+            value, self._state.value = self._state.value, None
+        raise StopIteration(value) if value is not None else StopIteration
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
 
     async def __anext__(self) -> Any:
+        return await self._next()
+
+    async def _next(self) -> Any:
         state = self._state
         if state.buffer:
             return state.take()
@@ -297,18 +275,15 @@ class ModelStream:
             raise StopAsyncIteration
         try:
             with state.run_scope():
-                state.buffer.append(await anext(state.source))
+                state.buffer.append(await state.next_item())
         except BaseException as error:
             self._end(None if isinstance(error, StopAsyncIteration) else error)
             raise
-        return self._pass_on()
-
-    def _pass_on(self) -> Any:
         try:
-            _check_event(self._state.buffer[-1])
+            _check_event(state.buffer[-1])
         except StreamEventError as error:
             self._record_end(error)  # the event itself reaches the caller
-        return self._state.take()
+        return state.take()
 
     def _end(self, error: BaseException | None) -> None:
         self._state.is_open = False
@@ -351,39 +326,26 @@ class ModelStream:
 
 
 def open_model_stream(wrapped: WrappedFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Make a model call that returns a stream. Return the stream once its first token is there."""
-    if wrapped.get_capture() is None:
-        return wrapped.function(*args, **kwargs)
-    state = StreamState(wrapped, args, kwargs, _check_event)
-    try:
-        return _to_model_stream(state, state.open())
-    except BaseException as error:  # noqa: BLE001 - recorded, and mostly raised again
-        return _end_unopened(state, error)
+    return run_sync(aopen_model_stream(wrapped, args, kwargs))
 
 
 async def aopen_model_stream(wrapped: WrappedFunction, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Make a model call that returns a stream. Return the stream once its first token has arrived."""
     if wrapped.get_capture() is None:
-        return await wrapped.function(*args, **kwargs)
+        answer = wrapped.function(*args, **kwargs)
+        return await answer if wrapped.is_async else answer
     state = StreamState(wrapped, args, kwargs, _check_event)
     try:
-        return _to_model_stream(state, await state.aopen())
-    except BaseException as error:  # noqa: BLE001 - recorded, and mostly raised again
-        return _end_unopened(state, error)
-
-
-def _to_model_stream(state: StreamState, answer: Any) -> Any:
+        answer = await state.aopen() if wrapped.is_async else state.open()
+    except BaseException as error:
+        state.__exit__(type(error), error)
+        if isinstance(error, StreamEventError):
+            return ModelStream(state)  # the caller reads the failure event from the stream, as without mulligan
+        raise
     if answer is STREAM:
         return ModelStream(state)
     state.__exit__(None, None)
     return answer
-
-
-def _end_unopened(state: StreamState, error: BaseException) -> ModelStream:
-    """Raise the error again; but a stream that itself says that it failed is returned, as without us."""
-    state.__exit__(type(error), error)
-    if isinstance(error, StreamEventError):
-        return ModelStream(state)
-    raise error
 
 
 class StreamOpener:

@@ -1,8 +1,14 @@
-"""Suggests repairs for a failed call on request, by the same rules as recovery."""
+"""Repairs on request, by the same rules as recovery: suggestions for one failed call, and the replay of recorded ones.
+
+Nothing is called. A replay compares the action that current rules and memory would take with what recovered the call.
+An action counts as correct only if the record shows the same call succeeding later. If nothing recovered the failure,
+the result is undecided.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -10,8 +16,9 @@ import msgspec
 
 from mulligan.classify.classifier import classify
 from mulligan.classify.kinds import TOOL_INVALID_ARGUMENTS
+from mulligan.core.calls import Call, group_attempts, is_same_json
 from mulligan.core.failure import Failure, Kind, Remedy, SettingsError, TookEffect, require_choice
-from mulligan.core.records import Effects, Fix, Outcome, Step
+from mulligan.core.records import Effects, Fix, History, Link, Outcome, ReplayResult, Step, sort_steps
 from mulligan.recover.policy import EarlierCall, Mode, Policy, Suggestion, Tool
 from mulligan.recover.schema import compile_schema
 
@@ -24,6 +31,7 @@ _NO_SUGGESTION_REASONS = {
 }
 
 
+Schemas = Mapping[str, Mapping[str, Any] | None]
 Match = Callable[[str, Failure, str, Mapping[str, Any]], Failure]
 """Returns the failure that a store has recorded for the text of an error."""
 
@@ -49,7 +57,7 @@ def suggest_repairs(
     *,
     classify: Callable[..., Failure] = classify,
     schema: Mapping[str, Any] | None = None,
-    tools: Mapping[str, Mapping[str, Any] | None] | None = None,
+    tools: Schemas | None = None,
     run: Iterable[Any] = (),
     privileged: Iterable[str] = (),
     unprivileged: Iterable[str] = (),
@@ -70,9 +78,13 @@ def suggest_repairs(
         require_choice(name, value, choices)
     from mulligan.recover.repair import suggest  # lazy: needed for failures only
 
-    failure = error if isinstance(error, Failure) else _failure(error, tool, arguments, classify)
-    if isinstance(error, str) and match is not None:
-        failure = match(tool, failure, error, arguments)
+    if isinstance(error, Failure):
+        failure = error
+    elif isinstance(error, str):
+        failure = classify(source="tool", text=error, tool=tool, arguments=arguments)
+        failure = failure if match is None else match(tool, failure, error, arguments)
+    else:
+        failure = classify(error, source="tool", tool=tool, arguments=arguments)
     if effects is None and failure.kind == TOOL_INVALID_ARGUMENTS and failure.took_effect is TookEffect.UNKNOWN:
         failure = msgspec.structs.replace(failure, took_effect=TookEffect.NO)
     tool_rules = Tool(
@@ -101,19 +113,12 @@ def suggest_repairs(
     return SuggestionResult(kind=failure.kind, suggestions=tuple(suggestions), reason=reason)
 
 
-def _failure(error: object, tool: str, arguments: Mapping[str, Any], classify: Callable[..., Failure]) -> Failure:
-    if isinstance(error, str):
-        return classify(source="tool", text=error, tool=tool, arguments=arguments)
-    return classify(error, source="tool", tool=tool, arguments=arguments)
-
-
 def _to_earlier_call(call: Any) -> EarlierCall:
     """Convert an earlier call of the run from a step or a dictionary."""
     if isinstance(call, EarlierCall):
         return call
     if isinstance(call, Step):
-        result_or_error = call.result if call.failure is None else call.failure.message
-        return EarlierCall(call.name, call.arguments, call.outcome, result_or_error)
+        return EarlierCall.from_step(call)
     if not isinstance(call, Mapping) or not isinstance(call.get("tool"), str):
         raise SettingsError(
             f"Invalid earlier call {call!r:.80}. "
@@ -127,3 +132,140 @@ def _to_earlier_call(call: Any) -> EarlierCall:
         )
     result_or_error = call.get("error") if outcome == "failure" else call.get("result")
     return EarlierCall(call["tool"], call.get("arguments"), outcome, result_or_error)
+
+
+MAX_SHOWN_SUGGESTIONS = 3
+"""Suggestions that would be shown to the model."""
+FixRecall = Callable[..., Sequence[Fix]]
+"""Looks up fixes by tool, tool key, failure, arguments and schema digest. The last argument is a run to exclude, so
+that a run cannot learn from itself."""
+
+
+def replay_failures(
+    history: History,
+    *,
+    policy: Policy,
+    recall_fixes: FixRecall | None = None,
+    tools: Schemas | None = None,
+    effects: Effects | None = None,
+) -> Iterator[ReplayResult]:
+    """Yield, for each failed call of a run, the action that would follow its first failure today.
+
+    `effects` applies to tools whose recorded side effects are unknown.
+    """
+    steps = sort_steps(history.steps)
+    calls = group_attempts(steps)
+    calls_by_id = {call.id: call for call in calls}
+    links = {link.failed_call: link for link in history.links}
+    for call in calls:
+        failed = next((step for step in call.steps if step.has_failed and step.failure is not None), None)
+        if failed is None or failed.type not in ("tool", "retrieval") or not isinstance(failed.arguments, Mapping):
+            continue
+        assert failed.failure is not None
+        link = links.get(call.id)
+        replay = _FailureReplay(failed, link, calls_by_id.get(link.recovering_call) if link else None, calls)
+        index = bisect_left(steps, failed.seq, key=lambda step: step.seq)
+        known_effects = failed.effects or effects
+        if failed.failure.remedy is Remedy.RETRY:
+            action = replay.replay_retry(failed.failure, policy, known_effects)
+        else:
+            advice = suggest_repairs(
+                failed.name,
+                failed.arguments,
+                failed.failure,
+                schema=(tools or {}).get(failed.name),
+                tools=tools,
+                run=steps[:index],
+                effects=known_effects,
+                policy=policy,
+                recall=_exclude_run(recall_fixes, failed.run) if recall_fixes else None,
+                key=failed.tool_key if failed.key or failed.server else "",
+            )
+            action = replay.replay_repair(advice, policy)
+        yield ReplayResult(
+            run=failed.run,
+            call=failed.call,
+            tool=failed.name,
+            kind=str(failed.failure.kind),
+            recovered=replay.recovering_call is not None,
+            **action,
+        )
+
+
+def _exclude_run(recall_fixes: FixRecall, run: str) -> FixRecall:
+    return lambda *query: recall_fixes(*query, run)
+
+
+@dataclass(frozen=True, slots=True)
+class _FailureReplay:
+    """The replay of one failed call."""
+
+    failed: Step
+    link: Link | None
+    recovering_call: Call | None
+    calls: list[Call]
+
+    def replay_retry(self, failure: Failure, policy: Policy, effects: Effects | None) -> dict[str, Any]:
+        wait = policy.compute_backoff(2, failure.retry_after, 0.5)
+        if wait is None:
+            return {"reason": "Retry-After is above the maximum backoff"}
+        if effects not in ("none", "idempotent") or policy.attempts == 1:
+            return {"reason": "the tool is not declared safe to repeat"}
+        agrees = None if self.link is None else self.link.method == "retry"
+        return {"move": "retry", "agrees": agrees, "confidence": 0.5, **self._cost(wait, agrees)}
+
+    def replay_repair(self, advice: SuggestionResult, policy: Policy) -> dict[str, Any]:
+        shown_suggestions = advice.suggestions[:MAX_SHOWN_SUGGESTIONS]
+        if not shown_suggestions:
+            return {"reason": advice.reason}
+        automatic = next((suggestion for suggestion in advice.suggestions if suggestion.automatic), None)
+        if automatic is not None and policy.attempts > 1:
+            agrees = self._agrees(automatic)
+            cost = self._cost(policy.compute_backoff(2, None, 0.5) or 0.0, agrees)
+            action = {"move": "repair", "agrees": agrees, **cost}
+            suggestion = automatic
+        else:
+            right = next((suggestion for suggestion in shown_suggestions if self._agrees(suggestion)), None)
+            agrees = None if self.link is None else right is not None
+            action = {"move": "suggest", "agrees": agrees, "reason": advice.reason}
+            suggestion = right or shown_suggestions[0]
+        return {
+            **action,
+            "source": suggestion.source,
+            "fix_id": suggestion.fix_id,
+            "confidence": round(suggestion.confidence, 4),
+        }
+
+    def _agrees(self, suggestion: Suggestion) -> bool | None:
+        """Return whether the recovering call matches the suggestion, after its prerequisites."""
+        recovering = self.recovering_call
+        if recovering is None:
+            return None
+        if recovering.name != suggestion.tool or not is_same_json(
+            dict(recovering.last.arguments or {}), suggestion.arguments
+        ):
+            return False
+        between = [
+            (call.name, _normalize(call.last.arguments or {}))
+            for call in self.calls
+            if self.failed.call < call.id < recovering.id and call.has_succeeded
+        ]
+        return all((call.tool, _normalize(call.arguments)) in between for call in suggestion.prerequisites)
+
+    def _cost(self, wait: float, agrees: bool | None) -> dict[str, Any]:
+        recovering = self.recovering_call
+        last = self.failed if recovering is None else recovering.last
+        cost: dict[str, Any] = {"seconds": wait + last.duration_seconds}
+        if agrees and recovering is not None:
+            steps = [step for call in self.calls for step in call.steps if self.failed.seq < step.seq <= last.seq]
+            cost["saved_seconds"] = max(0.0, (last.started_at - self.failed.started_at) / 1000)
+            cost["calls"] = len(steps)
+            cost["tokens"] = sum(sum((step.tokens or {}).values()) for step in steps)
+        return cost
+
+
+def _normalize(value: Any) -> Any:
+    """Normalize the arguments of a prerequisite: numbers are compared by value, lists without order."""
+    if isinstance(value, Mapping):
+        return {name: _normalize(member) for name, member in value.items()}
+    return sorted(map(str, value)) if isinstance(value, list) else value

@@ -1,9 +1,12 @@
-"""Reduces the values of a call for recording: to their shape, or a conversation to a summary."""
+"""Reduction of recorded values: values to their shape, the conversation of any provider to a summary.
+
+A summary has the role and size of each message, and the last user message.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -12,11 +15,20 @@ from mulligan.core.failure import Failure
 from mulligan.core.fast_path import IMMUTABLE_TYPES, restore_value, snapshot_value
 from mulligan.core.records import Change, Link, Recovery, RecoveryStop
 
+if TYPE_CHECKING:
+    from mulligan.core.conversation import Message
+
 MIN_QUOTED_CHARS = 4
 """Shorter texts of a call are not removed from the message of its failure: they would match everywhere."""
 MAX_QUOTED_TEXTS = 200
 """Texts of a call that are removed from the message of its failure."""
 MAX_NESTING = 6
+MAX_LISTED_MESSAGES = 200
+"""The latest messages that are listed one by one. Earlier ones are only counted."""
+MAX_USER_CHARS = 300
+"""Characters of the last user message."""
+MAX_ANSWER_CHARS = 2000
+"""Characters of a model's answer."""
 MUTABLE_TYPES = (list, dict, set)
 
 
@@ -71,7 +83,7 @@ class ValueRecorder:
         if self._default_model is not None and not is_replaced and "model" not in arguments:
             arguments = {**arguments, "model": self._default_model}
         # Summarized here and not by the recorder: a copy of the conversation would cost as much as its sizes.
-        summary, user_text = _message_summary().summarize_arguments(arguments, has_texts=not self.is_shape)
+        summary, user_text = summarize_arguments(arguments, has_texts=not self.is_shape)
         if not self.is_shape:
             return copy_arguments(summary), user_text
         shareable = self._shareable_texts()
@@ -88,14 +100,10 @@ class ValueRecorder:
     def result(self, result: Any) -> Any:
         if self.is_shape:
             return None
-        return _message_summary().shorten_answer(result) if self.is_model else result
+        return shorten_answer(result) if self.is_model else result
 
     def tokens(self, result: Any) -> dict[str, int] | None:
-        if not self.is_model:
-            return None
-        with fork_safety.import_lock:
-            from mulligan.core.conversation import read_token_usage  # lazy: needed for models only
-        return read_token_usage(result)
+        return _conversations().read_token_usage(result) if self.is_model else None
 
     def failure(self, failure: Failure | None, arguments: Mapping[str, Any]) -> Failure | None:
         """Return a failure as recorded: in shape, without its detail and without the call's own texts."""
@@ -149,8 +157,85 @@ def _texts(arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
     return sorted(texts, key=lambda entry: -len(entry[1]))
 
 
-def _message_summary() -> Any:
-    """Import the summaries of conversations at the first model call."""
+def _conversations() -> Any:
+    """Import the parser of conversations at the first model call."""
     with fork_safety.import_lock:
-        from mulligan.capture import message_summary
-    return message_summary
+        from mulligan.core import conversation
+    return conversation
+
+
+def summarize_arguments(arguments: Mapping[str, Any], *, has_texts: bool = True) -> tuple[dict[str, Any], str | None]:
+    """Summarize the conversation in the arguments of a model call. Return them with the last user text.
+
+    Without `has_texts`, the summary contains nothing derived from texts, not even hashes.
+    """
+    parser = _conversations()
+    summary = dict(arguments)
+    user_text = None
+    name = parser.conversation_argument(arguments)
+    if name is not None:
+        conversation = arguments[name]
+        sources = conversation if isinstance(conversation, list | tuple) else [conversation]
+        messages = parser.parse_messages(sources[-MAX_LISTED_MESSAGES:])
+        user_text = _last_user_text(messages)
+        summary[name] = {
+            "count": len(sources),
+            "each": [_summarize_message(message, has_texts) for message in messages],
+        }
+        if has_texts and user_text:
+            summary[name]["last_user"] = user_text
+    for instruction in parser.INSTRUCTION_ARGUMENTS:
+        value = summary.get(instruction)
+        if isinstance(value, str | list | tuple | dict):
+            message = parser.parse_message({"content": value} if isinstance(value, list | tuple) else value)
+            summary[instruction] = _summarize_message(message._replace(label="system"), has_texts)
+    return summary, user_text
+
+
+def _summarize_message(message: Message, has_texts: bool) -> dict[str, Any]:
+    texts = [
+        text
+        for block in message.blocks
+        for text in ([slot.text for slot in block.slots] or [_conversations().to_text(block.value)])
+        if block.value is not None
+    ]
+    summary: dict[str, Any] = {"role": message.label[:40], "chars": sum(map(len, texts))}
+    if has_texts:
+        from hashlib import blake2b  # lazy: loads OpenSSL, needed only for model calls
+
+        text = "\n".join(texts).encode("utf-8", "replace")
+        summary["hash"] = blake2b(text, digest_size=4).hexdigest()
+    return summary
+
+
+def _last_user_text(messages: list[Message]) -> str | None:
+    for message in reversed(messages):
+        if message.label.lower() in ("user", "human") and (
+            text := truncate_at_word(" ".join(message.texts), MAX_USER_CHARS)
+        ):
+            return text
+    return None
+
+
+def truncate_at_word(text: str, limit: int) -> str:
+    """Truncate a text at a word boundary: redaction would not recognize half a secret."""
+    text = " ".join(text[: limit * 4].split())
+    if len(text) <= limit:
+        return text
+    return f"{text[: max(text.rfind(' ', 0, limit), 0)]} ...".strip()
+
+
+def shorten_answer(result: Any) -> Any:
+    """Return a model's answer as recorded: its truncated text, or the answer itself if no text is found."""
+    if isinstance(result, str):
+        return _shorten(result)
+    if isinstance(result, list | tuple):
+        return result
+    parser = _conversations()
+    blocks = (parser.parse_answer(result) or parser.parse_message(result)).blocks
+    text = " ".join(block.value for block in blocks if block.type == "text" and block.value)
+    return {"text": _shorten(text)} if text else result
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_ANSWER_CHARS else truncate_at_word(text, MAX_ANSWER_CHARS)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, get_args
 
 import msgspec
@@ -129,8 +129,7 @@ def _is_timeout(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e9
 
 
-@dataclass(slots=True, eq=False)
-class CallRules:
+class CallRules(msgspec.Struct, eq=False):
     """The effective rules for the calls of one function in runs with the same options."""
 
     capture: CaptureContext
@@ -185,14 +184,12 @@ class WrappedFunction:
         """The rules of a call that needs no precheck, in a run without options of its own."""
         self._rules: tuple[CaptureContext | None, dict[RunOptions | None, CallRules]] = (None, {})
         self._tools: dict[tuple[Mode, Learn], Tool] = {}
-        self._shareable_texts: frozenset[str] | None = None
         self._has_warned = False
         """Whether the warning about an unusable schema was logged."""
 
     def _make_key(self) -> str:
         """Return the tool key. Functions wrapped several times are one tool."""
-        inner = getattr(self.function, "__mulligan__", None)
-        if isinstance(inner, WrappedFunction):
+        if inner := wrapped_of(self.function):
             return inner.key
         server = self.options.server
         function = "" if server else qualified_name_of(self.function)
@@ -294,7 +291,7 @@ class WrappedFunction:
             options.type,
             self.name,
             self.signature.positional_names,
-            self.signature.keyword_names,
+            frozenset(self.signature.keyword_names),
             options.server,
             self.key if self.key != self.name else None,
         )
@@ -328,21 +325,29 @@ class WrappedFunction:
 
     def shareable_texts(self) -> Collection[str]:
         """Return the shareable texts of the schema: the members of its enums."""
-        if self._shareable_texts is None:
-            try:
-                self._shareable_texts = frozenset(enum_members(self.schema()))
-            except Exception:  # noqa: BLE001 - a schema may be any object
-                self._shareable_texts = frozenset()
         return self._shareable_texts
 
+    @functools.cached_property
+    def _shareable_texts(self) -> frozenset[str]:
+        try:
+            properties = (self.schema() or {}).get("properties", {})
+            members = [
+                member
+                for property_schema in properties.values()
+                if isinstance(property_schema, Mapping)
+                for member in property_schema.get("enum", ())
+            ]
+            return frozenset(member for member in members if isinstance(member, str))
+        except Exception:  # noqa: BLE001 - a schema may be any object
+            return frozenset()
 
-def enum_members(schema: Mapping[str, Any] | None) -> set[str]:
-    """Return the enum members of a tool's schema."""
-    properties = (schema or {}).get("properties", {})
-    return {
-        member
-        for property_schema in properties.values()
-        if isinstance(property_schema, Mapping)
-        for member in property_schema.get("enum", ())
-        if isinstance(member, str)
-    }
+
+def wrapped_of(function: object) -> WrappedFunction | None:
+    """Return the `WrappedFunction` of a wrapped function, or None."""
+    wrapped = getattr(function, "__mulligan__", None)
+    return wrapped if isinstance(wrapped, WrappedFunction) else None
+
+
+def tool_name(tool: Callable[..., Any]) -> str:
+    """Return the name under which mulligan knows a tool, wrapped or not."""
+    return wrapped.name if (wrapped := wrapped_of(tool)) else name_of(tool)
