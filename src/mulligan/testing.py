@@ -167,4 +167,4 @@ def assert_sanitized(text: str) -> None:
     assert not problems, f"unsafe text: {'; '.join(problems)}"
 
 
-_NOWHERE = Path("/nonexistent")
+_NOWHERE = Path("/nonexistent/mulligan/sandbox")

@@ -169,9 +169,9 @@ def test_a_record_is_kept_once_whichever_journal_it_comes_from(store):
     assert store.run(DEFAULT_TENANT, "run_a").steps == (step(1),)
 
 
-LOOKING = CallTemplate("tool", "look", ("where", "how"), ("where", "how", "password"))
-THINKING = CallTemplate("model", "think", ("prompt",), ("prompt", "model"))
-READING = CallTemplate("retrieval", "read", ("path",), ("path",), server="files")
+LOOKING = CallTemplate("tool", "look", ("where", "how"), frozenset({"where", "how", "password"}))
+THINKING = CallTemplate("model", "think", ("prompt",), frozenset({"prompt", "model"}))
+READING = CallTemplate("retrieval", "read", ("path",), frozenset({"path"}), server="files")
 
 
 def worked(form: CallTemplate, run: str, seq: int, *given: Any, at: float = 3599.5, **named: Any) -> SuccessRecord:

@@ -310,7 +310,8 @@ def test_many_events_are_redacted_as_each_of_them_would_be(batch, level):
 
 
 FORMS = [
-    CallTemplate("tool", name, ("query", "k", "pin"), ("query", "k", "pin", "password")) for name in ("find", "read")
+    CallTemplate("tool", name, ("query", "k", "pin"), frozenset({"query", "k", "pin", "password"}))
+    for name in ("find", "read")
 ]
 CALLS = st.builds(
     lambda form, given, named, result, alone: SuccessRecord(

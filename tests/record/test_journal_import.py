@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from stores import success_record
 
 from mulligan.core.events import AnyEvent, EventStream, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, StoreError
@@ -34,18 +35,7 @@ from mulligan.store.sqlite import MemoryStore, SqliteStore
 
 def success(run: str, seq: int = 1, alone: bool = True, **arguments: Any) -> SuccessRecord:
     about = Run(id=run, agent="clerk", environment="test", session="s_1", parent="run_p", started_at=1000)
-    alone_in = about if alone else None
-    return SuccessRecord.from_call(
-        "tool",
-        "search",
-        arguments,
-        run=run,
-        seq=seq,
-        started=1.0,
-        seconds=0.25,
-        result="a result",
-        standalone_run=alone_in,
-    )
+    return success_record(run, seq, arguments, about if alone else None)
 
 
 def in_short(each: SuccessRecord) -> bytes:
@@ -428,3 +418,58 @@ def test_what_can_never_be_kept_of_what_was_adopted_is_counted(tmp_path):
     store = SqliteStore(tmp_path / "mulligan.db")
     recover_journals(store, DEFAULT_TENANT, folder)
     assert count_dropped(store, DEFAULT_TENANT) == 1
+
+
+@pytest.mark.parametrize("end_reason", [None, "finished"])
+def test_a_run_of_several_journals_ends_once_and_with_its_last_call(tmp_path, end_reason):
+    """A process begins another journal when one is large, and may be killed before the first is stored."""
+    run = Run(id="run_a", started_at=5)
+    steps = [StepEnded(Step(run="run_a", seq=seq, call=seq, name="search", started_at=1000 * seq)) for seq in (1, 2)]
+    ends = [RunEnded(msgspec.structs.replace(run, ended_at=3000, end_reason=end_reason))] if end_reason else []
+    left(tmp_path, event_frame(RunStarted(run)), event_frame(steps[0]))
+    left(tmp_path, event_frame(RunStarted(run)), event_frame(steps[1]), *map(event_frame, ends))
+    store = MemoryStore()
+    recover_journals(store, DEFAULT_TENANT, tmp_path)
+    history = histories(store)["run_a"]
+    assert [step.seq for step in history.steps] == [1, 2]
+    assert (history.run.end_reason, history.run.ended_at) == (("finished", 3000) if end_reason else ("abandoned", 2000))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_another_process_ends_meanwhile_stays_as_it_was_ended(tmp_path):
+    """Two processes recover two journals of one process. The second stores the end while the first sees none."""
+    run = Run(id="run_a", started_at=900)
+
+    class Shared(MemoryStore):
+        def ended_runs(self, tenant: str, ids: Sequence[str]) -> set[str]:
+            ended = super().ended_runs(tenant, ids)
+            end = RunEnded(msgspec.structs.replace(run, ended_at=950, end_reason="finished"))
+            self.append(tenant, [end], "elsewhere", 1)
+            return ended
+
+    store = Shared()
+    left(tmp_path, event_frame(RunStarted(run)))
+    recover_journals(store, DEFAULT_TENANT, tmp_path)
+    assert histories(store)["run_a"].run.end_reason == "finished"
+
+
+def test_an_open_run_of_one_process_does_not_hold_back_the_journals_of_others(tmp_path):
+    """Otherwise processes that end during recovery would read the same journals again and again."""
+
+    class Away(MemoryStore):
+        def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int, principal: str = "") -> int:
+            if journal == paths[2].stem:
+                raise StoreError("away")
+            return super().append(tenant, batch, journal, offset, principal)
+
+    started = event_frame(RunStarted(Run(id="run_a", started_at=900)))
+    frames = (started, in_short(success("run_b")), in_short(success("run_c")))
+    paths = [
+        path.rename(path.with_name(f"{process}-{path.name.partition('-')[2]}"))
+        for process, path in enumerate((left(tmp_path, frame) for frame in frames), start=1)
+    ]
+    store = Away()
+    with pytest.raises(StoreError):
+        recover_journals(store, DEFAULT_TENANT, tmp_path)
+    assert histories(store)["run_a"].run.end_reason == "abandoned"
+    assert list(tmp_path.iterdir()) == [paths[2]]

@@ -74,7 +74,7 @@ def test_what_another_process_kept_is_known_before_this_one_has_recorded_anythin
 def test_whoever_only_asks_makes_no_file(recall, place):
     assert recall.read_fixes("search", KEY, TOO_MANY, {"k": 60}, "") == ()
     assert recall.fixes("search", KEY, TOO_MANY, {"k": 60}, "s1") == ()
-    assert recall.precedents("search", KEY, TOO_MANY, {"k": 60}) == ()
+    assert not recall.precedents("search", KEY, TOO_MANY, {"k": 60})
     assert recall.item_arguments(KEY) == ()
     assert "mulligan records the tool calls" in recall.render_lessons(Prompt(), ["search"], 800)
     assert not place.exists()
@@ -137,7 +137,7 @@ def test_what_was_proven_under_another_schema_is_taken_back_by_a_call_and_not_by
 
 def test_precedents_are_those_of_the_store_that_the_recorder_writes_to(recall, recorder, place, monkeypatch):
     monkeypatch.setattr(memory, "FLUSH_TIMEOUT_SECONDS", 20.0)  # however busy the machine is
-    assert recall.precedents("search", KEY, TOO_MANY, {"k": 60}) == ()
+    assert not recall.precedents("search", KEY, TOO_MANY, {"k": 60})
     fill(place, runs=2)
     recorder.put_success(RunStarted(Run(id="run_now", started_at=NOW)))
     (known,) = recall.precedents("search", KEY, TOO_MANY, {"k": 60})

@@ -15,11 +15,10 @@ from types import FrameType
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stores import stored_seqs
+from stores import stored_seqs, success_record
 
 from mulligan.core.events import AnyEvent, EventStream, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, StoreError
-from mulligan.core.fast_path import SuccessRecord
 from mulligan.core.records import Run, Step
 from mulligan.record import journal as journals
 from mulligan.record import journal_import, queue
@@ -65,7 +64,7 @@ class Host:
         self.store.calls = self.work
         stream = EventStream(Redactor())
         self.recorder = Recorder(lambda: self.store, stream, journal_folder=lambda: folder)
-        self.recorder.worker.start = lambda: None  # type: ignore[method-assign]
+        self.recorder.start_thread = lambda: None  # type: ignore[method-assign]
         stream.set_sink(self.recorder)
         self.made: list[str] = []
         self.unwritten: list[str] = []
@@ -75,9 +74,7 @@ class Host:
             run = f"run_{len(self.made):05}"
             self.made.append(run)
             about = Run(id=run, started_at=1000)
-            self.recorder.put_success(
-                SuccessRecord.from_call("tool", "search", {"n": 1}, run=run, started=1.0, standalone_run=about)
-            )
+            self.recorder.put_success(success_record(run, 1, {"n": 1}, about))
 
     def fail(self, is_written: bool) -> None:
         run = f"run_{len(self.made):05}"
@@ -118,7 +115,6 @@ def small():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(queue, "MAX_QUEUED_RECORDS", CAPACITY)
         patch.setattr(queue, "JOURNAL_ROTATE_BYTES", 1500)
-        patch.setattr(queue, "MAX_ROTATED_RECORDS", 10)
         patch.setattr(queue, "event_frame", writing)
         patch.setattr(journal_import, "BATCH_RECORDS", 7)
         patch.setattr(journal_import, "MAX_IMPORTED_BATCHES", 2)
@@ -146,7 +142,7 @@ def test_however_callers_and_the_store_come_between_each_other_all_is_kept_once(
             getattr(host, what)(*about)
         recorder = host.recorder
         if is_killed:
-            for journal in filter(None, (recorder.queue.journal, *recorder.queue.backlog.journals)):
+            for journal in filter(None, (recorder.queue.journal, *recorder.queue.full_journals)):
                 journal.abandon()
             known = set(host.kept())
             recover_journals(host.store, DEFAULT_TENANT, Path(folder))
@@ -222,6 +218,45 @@ def test_a_record_that_can_never_be_kept_holds_up_nothing_where_it_waits_in_a_jo
     assert host.recorder.close(5.0)
 
 
+@pytest.mark.parametrize("later", [5, 100])
+def test_a_record_that_can_never_be_kept_holds_up_nothing_where_a_journal_has_no_other(tmp_path, later):
+    host = Host(tmp_path)
+    host.store.poison = "run_00000"
+    host.work(1)
+    host.recorder.queue.rotate_journal(1)
+    host.work(later)
+    host.settle()
+    assert host.kept() == host.made[1:]
+    assert host.recorder.dropped == 1
+    assert host.recorder.close(5.0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_journal_that_is_released_while_another_is_begun_takes_nothing_with_it(tmp_path, monkeypatch):
+    """Somebody closes the recorder, and somebody else records, while the recorder thread begins a journal."""
+    host = Host(tmp_path)
+    taken = host.recorder.queue
+    host.work(3)
+    host.settle()
+    begin = taken.new_journal
+
+    def begin_late(folder: Path) -> journals.Journal:
+        monkeypatch.setattr(taken, "new_journal", begin)
+        new = begin(folder)
+        assert taken.release_journals()
+        host.work(3)
+        return new
+
+    monkeypatch.setattr(taken, "new_journal", begin_late)
+    taken.rotate_journal(1)
+    host.settle()
+    host.work(60)
+    host.settle()
+    assert host.kept() == host.made
+    assert host.recorder.close(5.0)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_journal_that_cannot_be_begun_leaves_no_open_run_behind_for_others_to_end(tmp_path, monkeypatch):
     def on_a_full_disk(folder: Path) -> journals.Journal:
         journal = journals.Journal(folder)
@@ -249,7 +284,7 @@ def test_a_journal_that_cannot_be_begun_leaves_no_open_run_behind_for_others_to_
 def test_a_signal_handler_may_record_anywhere_in_a_flush_whatever_the_recorder_does_meanwhile(tmp_path):
     host = Host(tmp_path)
     taken = host.recorder.queue
-    host.recorder.worker.thread = threading.Thread()  # which comes to nothing
+    host.recorder.thread = threading.Thread()  # which comes to nothing
     places, stuck = [], []
 
     def interrupt(frame: FrameType, event: str, arg: object) -> object:
@@ -275,7 +310,7 @@ def test_a_signal_handler_may_record_anywhere_in_a_flush_whatever_the_recorder_d
         host.recorder.flush(0.01)
     finally:
         sys.settrace(before)
-        host.recorder.worker.thread = None
+        host.recorder.thread = None
     assert len(places) > 20
     assert stuck == []
 

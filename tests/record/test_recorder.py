@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stores import stored_seqs
+from stores import stored_seqs, success_record
 
 from mulligan.core.events import AnyEvent, EventStream, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, StoreError
@@ -292,17 +292,7 @@ def test_recording_does_not_wait_for_the_store():
 
 def success(run: str, seq: int = 1, alone: bool = True, **arguments: Any) -> SuccessRecord:
     about = Run(id=run, started_at=1000) if alone else None
-    return SuccessRecord.from_call(
-        "tool",
-        "search",
-        arguments,
-        run=run,
-        seq=seq,
-        started=1.0,
-        seconds=0.25,
-        result="a result",
-        standalone_run=about,
-    )
+    return success_record(run, seq, arguments, about)
 
 
 def failed(run: str, seq: int) -> StepEnded:
@@ -540,16 +530,16 @@ def test_without_a_journal_memory_too_drops_the_oldest_successes_first(monkeypat
 def test_a_journal_that_was_laid_aside_is_adopted_when_its_process_is_killed(place, monkeypatch):
     monkeypatch.setattr(journal_import, "MAX_JOURNAL_BYTES", 100_000)
     monkeypatch.setattr(queue, "JOURNAL_ROTATE_BYTES", 500)
-    monkeypatch.setattr(journal_import, "JOURNALS_PER_LIMIT", 50)
+    monkeypatch.setattr(queue, "JOURNALS_PER_LIMIT", 50)
     monkeypatch.setattr(recording, "BATCH_DELAY_SECONDS", 0.001)
     recorder = place.recorder(lambda: Balky(StoreError("away")))
     for n in range(200):
         recorder.put_success(success(f"run_{n}"))
         until(lambda: recorder.queue.journal.offset <= 2500)
     assert len(place.left()) > 2
-    for journal in (recorder.queue.journal, *recorder.queue.backlog.journals):
+    for journal in (recorder.queue.journal, *recorder.queue.full_journals):
         journal.abandon()  # as the end of the process does
-    recorder.queue.backlog.journals.clear()
+    recorder.queue.full_journals.clear()
     assert len(place.kept()) == 200
 
 

@@ -20,8 +20,7 @@ from mulligan.store.base import (
     Revocation,
     RunQuery,
 )
-from mulligan.store.copy import RowSum, StoreCopy
-from mulligan.store.copy_endpoints import load_tables
+from mulligan.store.copy import RowSum, StoreCopy, load_tables
 from mulligan.store.counters import StatsQuery
 from mulligan.store.sqlite import SqliteStore
 

@@ -278,10 +278,10 @@ class StoreMachine(RuleBasedStateMachine):
             counters.add(counted, counters.cells(history))
         for query in (StatsQuery(now=0), StatsQuery(now=0, by="tool", detail=True), StatsQuery(now=9 * DAY, since=DAY)):
             whole, parts = counters.readings(query)
-            rows = counters.rows(counted, parts) if parts else ()
+            rows = counters.rows(counters.to_packed_cells(counted), parts) if parts else ()
             told, expected = (
                 self.store.stats(DEFAULT_TENANT, query),
-                counters.answer(query, counters.rows(counted, whole), rows),
+                counters.answer(query, counters.rows(counters.to_packed_cells(counted), whole), rows),
             )
             assert told.total == expected.total
             nothing = counters.Cell()

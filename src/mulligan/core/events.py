@@ -8,17 +8,10 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from mulligan.core.fast_path import CallTemplate, SuccessRecord, restore_value
+from mulligan.core.log import log
 from mulligan.core.record_redaction import RecordRedactor as RecordRedactor
-from mulligan.core.record_redaction import build_steps
 from mulligan.core.records import Compaction, Lesson, Recovery, Run, Step
 from mulligan.redaction import Redactor
-
-
-def _log_exception(message: str, *details: object) -> None:
-    """Log the exception being handled."""
-    import logging  # lazy: hooks are short-lived and rarely log
-
-    logging.getLogger("mulligan").exception(message, *details)
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="event"):
@@ -139,18 +132,16 @@ class EventStream:
     def redact_batch(self, records: Sequence[AnyEvent | SuccessRecord]) -> list[AnyEvent]:
         """Return the redacted events of queued records, in order."""
         successes = [record for record in records if isinstance(record, SuccessRecord)]
-        redacted_steps, runs = self._record_redactor.redact_successes(successes)
-        steps = build_steps(successes)
+        redacted_successes = self._record_redactor.redact_successes(successes)
         events: list[AnyEvent] = []
-        index = 0
         for record in records:
             if not isinstance(record, SuccessRecord):
                 events.append(record)
                 continue
-            events.append(StepEnded(redacted_steps.get(index) or steps[index]))
-            if index in runs:
-                events.append(RunEnded(runs[index]))
-            index += 1
+            step, run = next(redacted_successes)
+            events.append(StepEnded(step))
+            if run is not None:
+                events.append(RunEnded(run))
         return events
 
     def publish(self, event: AnyEvent) -> None:
@@ -159,7 +150,7 @@ class EventStream:
         try:
             event = _redact_event(self._record_redactor, event)
         except Exception:  # noqa: BLE001 - publishing must not fail the caller
-            _log_exception("Redaction failed, event not recorded: %s", event.name)
+            log.exception("Redaction failed, event not recorded: %s", event.name)
             return
         for listener in tuple(self._caller_listeners):
             self._call_listener(listener, event)
@@ -179,7 +170,7 @@ class EventStream:
         except Exception:  # noqa: BLE001 - publishing must not fail the caller
             if id(listener) not in self._failed_listeners:  # log once per listener, to keep the log readable
                 self._failed_listeners.add(id(listener))
-                _log_exception("A listener failed on %s; its further errors are not logged", event.name)
+                log.exception("A listener failed on %s; its further errors are not logged", event.name)
 
 
 def redact_event(event: AnyEvent, redactor: Redactor) -> AnyEvent:
@@ -190,15 +181,9 @@ def redact_event(event: AnyEvent, redactor: Redactor) -> AnyEvent:
 def redact_all(events: Sequence[AnyEvent], record_redactor: RecordRedactor) -> list[AnyEvent]:
     """Redact many events. Faster than one by one: a reused `RecordRedactor` caches names and scans in batches."""
     original_steps = [event.step for event in events if isinstance(event, StepEnded)]
-    steps = {
-        id(step): redacted_step
-        for step, redacted_step in zip(original_steps, record_redactor.redact_steps(original_steps), strict=True)
-        if redacted_step is not step
-    }
+    steps = iter(record_redactor.redact_steps(original_steps))
     return [
-        (event if id(event.step) not in steps else StepEnded(steps[id(event.step)]))
-        if isinstance(event, StepEnded)
-        else _redact_event(record_redactor, event)
+        StepEnded(next(steps)) if isinstance(event, StepEnded) else _redact_event(record_redactor, event)
         for event in events
     ]
 

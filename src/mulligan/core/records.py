@@ -521,10 +521,8 @@ def _blake2b() -> Callable[..., Any]:
 def lesson_id(tool: str, key: str) -> str:
     """Return `les_` and 12 hex digits, the same in every store. The key is the id of its fix or the name of its
     file."""
-    from hashlib import blake2b  # lazy: needed only for consolidation and lesson files
-
     content = f"{key}\n{tool}".encode("utf-8", "surrogatepass")
-    return f"les_{blake2b(content, digest_size=6).hexdigest()}"
+    return f"les_{digest(content, 6).hex()}"
 
 
 T = TypeVar("T")
@@ -543,11 +541,6 @@ encode_into = _encoder.encode_into
 
 def decode(data: bytes | str, type: type[T]) -> T:
     return msgspec.json.decode(data, type=type, dec_hook=_decode_kind)
-
-
-def decoder(type: type[T]) -> Callable[[bytes | str], T]:
-    """Return a decoder for one type, for decoding many records."""
-    return msgspec.json.Decoder(type, dec_hook=_decode_kind).decode
 
 
 def to_builtins(record: object) -> Any:

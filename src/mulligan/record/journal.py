@@ -79,6 +79,9 @@ class Journal:
         self.path = folder / f"{os.getpid()}-{new_id('j')}{JOURNAL_SUFFIX}"
         self.name = self.path.stem
         self.offset = 0
+        self.first_position = 0
+        """Position where this journal starts among all journals of the process."""
+        self.has_successes = True
         self.is_synced_to_disk = is_synced_to_disk
         self._appends_in_progress = 0
         """Appends in progress; more than one if a signal handler writes during a write."""
@@ -159,11 +162,9 @@ class Journal:
             sync_to_disk(self._file)
             self._synced_end = end
 
-    def read_from(self, start: int) -> bytes:
-        """Return the raw bytes from an offset to the end."""
-        if self.memory is None:
-            return os.pread(self._file, self.offset - start, start)
-        return self.memory[start : self.offset]
+    @property
+    def end_position(self) -> int:
+        return self.first_position + self.offset
 
     def frames(self, start: int = 0) -> Iterator[JournalFrame]:
         """Yield the frames from an offset on. Reads through the open handle, because the file may have been removed."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from mulligan.classify.fingerprint import compute_fingerprint
+from mulligan.classify.kinds import KINDS
 from mulligan.core.failure import Failure, Kind, StoreError
 from mulligan.core.records import Fix, LinkMethod, Precedent
 from mulligan.prompt import Prompt
@@ -58,18 +59,14 @@ class MemoryLookup:
     def precedents(self, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any]) -> Sequence[Precedent]:
         """Return what recovered the same failure in earlier runs, limited to what the model may see."""
         self._flush_recorder()
-        store = self._recorder.store
-        if not failure.fingerprint:
-            return ()
-        if store is not None:
-            return self._query_in_time(lambda: self._find_precedents(store, tool, key, failure))
-        with self._open_store() as opened_store:
-            return () if opened_store is None else self._find_precedents(opened_store, tool, key, failure)
 
-    def _find_precedents(self, store: Store, tool: str, key: str, failure: Failure) -> Sequence[Precedent]:
+        def read() -> Sequence[Fix]:
+            with self._open_store() as store:
+                return () if store is None else self._find_fixes(store, tool, key, failure, showable=True)
+
         precedents: list[Precedent] = []
         changes: set[tuple[str, str]] = set()
-        for fix in self._find_fixes(store, tool, key, failure, showable=True):
+        for fix in self._query_in_time(read):
             fix_changes = {(change.path, repr(change.after)) for change in fix.changes}
             if not fix_changes or fix_changes.isdisjoint(changes):  # each value is counted once
                 precedents.append(to_precedent(fix))
@@ -77,16 +74,17 @@ class MemoryLookup:
         return precedents
 
     def fixes(self, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
-        """Return the fixes that helped in other runs."""
-        return self._query_in_time(lambda: self._fixes(tool, key, failure, arguments, schema))
+        """Return the fixes that helped in other runs, and store the schema of the tool."""
 
-    def _fixes(self, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str) -> Sequence[Fix]:
-        with self._open_store() as store:
-            if store is None:
-                return ()
-            with contextlib.suppress(StoreError):  # retried at the next failure; the recorder reports the error
-                self._note_schema(store, tool, schema)
-            return self._find_fixes(store, tool, key, failure, arguments, schema)
+        def read() -> Sequence[Fix]:
+            with self._open_store() as store:
+                if store is None:
+                    return ()
+                with contextlib.suppress(StoreError):  # retried at the next failure; the recorder reports the error
+                    self._note_schema(store, tool, schema)
+                return self._find_fixes(store, tool, key, failure, arguments, schema)
+
+        return self._query_in_time(read)
 
     def item_arguments(self, tool: str) -> Collection[str]:
         """Return the arguments of a tool, by its key, that named items in earlier runs."""
@@ -235,14 +233,9 @@ class RecorderKeyValueStore:
                 store.put(tenant, kind, key, value)
 
     def compare_and_set(
-        self,
-        tenant: str,
-        kind: str,
-        key: str,
-        expected: bytes | None,
-        value: bytes,
+        self, tenant: str, kind: str, key: str, expected: bytes | None, value: bytes,
         audit_note: AuditNote | None = None,
-    ) -> bool:
+    ) -> bool:  # fmt: skip
         with self._borrow_store() as store:
             return store is None or store.compare_and_set(tenant, kind, key, expected, value, audit_note)
 
@@ -283,7 +276,10 @@ def match_recorded_failure(
             candidate = compute_fingerprint(kind, tool, message, arguments)
             if message and candidate in fingerprints:
                 return Failure.of(
-                    Kind.from_name(kind), failure.message, took_effect=failure.took_effect, fingerprint=candidate
+                    KINDS.get(kind, Kind.from_name(kind)),
+                    failure.message,
+                    took_effect=failure.took_effect,
+                    fingerprint=candidate,
                 )
     return failure
 

@@ -1,6 +1,8 @@
 """Queue of records that are not stored yet: in memory, and in the journal before the call returns.
 
 Callers append to both. The recorder thread reads from memory, and from the journal what no longer fits into memory.
+A large journal is rotated: records go to a new one, and the old one is removed when all of its records are stored. A
+position is the offset of a record plus the first position of its journal, so positions grow from journal to journal.
 """
 
 from __future__ import annotations
@@ -9,16 +11,16 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepStarted
 from mulligan.core.fast_path import CallTemplate, SuccessRecord
+from mulligan.core.log import log
 from mulligan.record import journal_import
 from mulligan.record.journal import Journal, event_frame, success_frame
-from mulligan.record.journal_import import Backlog, DropCounter, import_batch
 from mulligan.store.base import Store
 
 MAX_QUEUED_RECORDS = 50_000
@@ -26,13 +28,12 @@ MAX_QUEUED_RECORDS = 50_000
 CALLER_SPILL_RATIO = 1.5
 """Multiple of `MAX_QUEUED_RECORDS` above which callers spill: a busy program may starve the recorder thread."""
 JOURNAL_ROTATE_BYTES = 4 * 1024 * 1024
-"""Journal size above which it is rotated as soon as nearly all of its records are stored."""
-MAX_ROTATED_RECORDS = 2000
-"""Records copied to a new journal while callers are blocked, about a millisecond."""
-
-
-# Wake-up signals between threads. A signal handler or finalizer may record at any point and then needs the queue lock.
-# Its holder must not wait for a lock that the interrupted code holds, as in `Event` and `Condition`, or both deadlock.
+"""Journal size above which the journal is rotated while the store keeps up."""
+JOURNALS_PER_LIMIT = 4
+"""Journals that share `MAX_JOURNAL_BYTES` while the store is unavailable. The oldest is reduced first."""
+JOURNAL_SPAN = 2**40
+"""Distance between the first positions of two journals; larger than any journal."""
+WARNING_INTERVAL_SECONDS = 60.0
 
 
 class WakeSignal:
@@ -53,40 +54,8 @@ class WakeSignal:
         return self._unset.acquire(timeout=timeout)
 
 
-class ProgressSignal:
-    """Condition variable without a lock: wakes all waiting threads to check their predicates again."""
-
-    def __init__(self) -> None:
-        self._waiting_signals: deque[WakeSignal] = deque()
-
-    def notify_all(self) -> None:
-        """Wake all waiting threads. Call it after a change that may satisfy a predicate."""
-        with contextlib.suppress(IndexError):
-            while True:
-                self._waiting_signals.popleft().set()
-
-    def wait_until(self, predicate: Callable[[], bool], deadline: float) -> bool:
-        """Block until the predicate holds or the deadline passes. Return whether it holds.
-
-        The deadline is a time of the monotonic clock.
-        """
-        while not predicate():
-            signal = WakeSignal()
-            self._waiting_signals.append(signal)
-            try:
-                # Check again after registering: a notification between check and registration would be missed.
-                if not predicate() and not signal.wait(
-                    min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)
-                ):
-                    return predicate()
-            finally:
-                with contextlib.suppress(ValueError):  # already removed by notify_all
-                    self._waiting_signals.remove(signal)
-        return True
-
-
 QueuedRecord = tuple[int, AnyEvent | SuccessRecord]
-"""Journal end offset (0 if not in a journal) and record. A plain tuple: creating one is part of every call."""
+"""End position (0 if not in a journal) and record. A plain tuple: creating one is part of every call."""
 
 
 class RecordQueue:
@@ -109,20 +78,27 @@ class RecordQueue:
 
     def reset(self) -> None:
         """Return to the initial state. A forked child starts empty: the parent stores its own records."""
-        self.drop_counter = DropCounter()
+        self.dropped = 0
+        """Number of dropped records."""
+        self._reported_dropped = 0
+        """Number of dropped records that were added to the count in the store."""
+        self._last_warned_at: dict[str, float] = {}
         self.journal: Journal | None = None
+        """The journal that records are appended to."""
+        self.full_journals: list[Journal] = []
+        """Rotated journals, the oldest first. Some of their records are not stored yet."""
+        self._last_position = 0
+        """First position of the last journal."""
         self._next_journal_at = 0.0
         """Monotonic time of the next attempt to create a journal."""
         self.queued: deque[QueuedRecord] = deque()
         self._in_flight: list[QueuedRecord] = []
         """The oldest records: removed from the queue for writing, not stored yet."""
         self._is_spilling = False
-        self._spilled_offset = 0
-        """Journal offset up to which records were removed from memory and are in the journal only."""
-        self._stored_offset = 0
-        """Journal offset up to which records are stored."""
-        self.backlog = Backlog(self.warn_rate_limited)
-        self._next_handover_at = 0.0
+        self._spilled_position = 0
+        """Position up to which records were removed from memory and are in a journal only."""
+        self._stored_position = 0
+        """Position up to which journaled records are stored."""
         self._open_runs: dict[str, RunStarted] = {}
         self.stored_count = 0
         # Reentrant: a signal handler or finalizer may record while this thread is recording.
@@ -130,17 +106,28 @@ class RecordQueue:
         self._acquire, self._release = self._lock.acquire, self._lock.release
         self.is_worker_idle = True
         """Whether the recorder thread must be woken for a new record."""
-        self.progress = ProgressSignal()
 
     def abandon(self) -> None:
         """Reset in a forked child and close the file handles. The journal files belong to the parent."""
-        journals = [self.journal, *self.backlog.journals]
+        journals = [*self.full_journals, self.journal]
         self.reset()
         for journal in filter(None, journals):
             journal.abandon()
 
     def warn_rate_limited(self, topic: str, message: str) -> None:
-        self.drop_counter.warn_rate_limited(topic, message, len(self._in_flight) + len(self.queued))
+        now = time.monotonic()
+        if now - self._last_warned_at.get(topic, -WARNING_INTERVAL_SECONDS) >= WARNING_INTERVAL_SECONDS:
+            self._last_warned_at[topic] = now
+            queued_count = len(self._in_flight) + len(self.queued)
+            log.warning("%s (queued=%d dropped=%d)", message, queued_count, self.dropped)
+
+    @contextlib.contextmanager
+    def guard(self, topic: str, consequence: str) -> Iterator[None]:
+        """Log an error of the recorder thread and continue."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - the recorder thread must not die
+            self.warn_rate_limited(topic, f"{consequence}: {error}")
 
     # Called by producers
 
@@ -171,7 +158,7 @@ class RecordQueue:
 
     def _put(self, frame: bytes | None, record: AnyEvent | SuccessRecord) -> None:
         # The frame is encoded before the lock is taken, to keep the critical section short.
-        offset = 0
+        position = 0
         journal = None
         self._acquire()  # explicit acquire/release: a with block doubles the cost of this hot path
         try:
@@ -179,28 +166,24 @@ class RecordQueue:
                 journal = self.journal or self._begin_journal()
                 if journal is not None:
                     if journal.offset > journal_import.MAX_JOURNAL_BYTES and not self._has_room(journal, record):
-                        self.drop_counter.dropped += 1
+                        self.dropped += 1
                         return
                     try:
-                        offset = journal.write(frame)
+                        position = journal.first_position + journal.write(frame)
                     except Exception as error:  # noqa: BLE001 - the record is still queued in memory
                         self.warn_rate_limited("journal", f"Cannot write the journal ({error})")
-            self.queued.append((offset, record))
+            self.queued.append((position, record))
         finally:
             self._release()
         if len(self.queued) > CALLER_SPILL_RATIO * MAX_QUEUED_RECORDS:
             self._spill()
         if self.is_worker_idle:
             self.wake_worker()
-        if self._fsync and offset and journal is not None:
-            self._sync(journal, offset)
-
-    def _sync(self, journal: Journal, offset: int) -> None:
-        # Without the lock: other threads write meanwhile, and one fsync covers all of them.
-        try:
-            journal.sync(offset)
-        except Exception as error:  # noqa: BLE001 - the record is still queued in memory
-            self.warn_rate_limited("fsync", f"Cannot sync the journal to disk ({error})")
+        if self._fsync and position and journal is not None:
+            try:  # without the lock: other threads write meanwhile, and one fsync covers all of them
+                journal.sync(position - journal.first_position)
+            except Exception as error:  # noqa: BLE001 - the record is still queued in memory
+                self.warn_rate_limited("fsync", f"Cannot sync the journal to disk ({error})")
 
     def _has_room(self, journal: Journal, record: AnyEvent | SuccessRecord) -> bool:
         # Last resort: the recorder thread, which enforces the limits, is blocked in the store.
@@ -210,17 +193,23 @@ class RecordQueue:
         return not isinstance(record, SuccessRecord) and journal.offset <= 2 * journal_import.MAX_JOURNAL_BYTES
 
     def _begin_journal(self) -> Journal | None:
-        """Create the journal of this process. Return `None` if that fails, and retry after a delay."""
+        """Create the first journal of this process. Return `None` if that fails, and retry after a delay."""
         now = time.monotonic()
         if self._journal_folder is None or now < self._next_journal_at:
             return None
         self._next_journal_at = now + 10  # set first: a reentrant call must not create another
         try:
-            self.journal = self.new_journal(self._journal_folder())
+            self.journal = self._create_journal(self._journal_folder())
             self._next_journal_at = 0.0
         except Exception as error:  # noqa: BLE001 - the record is still queued in memory
             self.warn_rate_limited("journal", f"Cannot create a journal ({error}); a killed process would lose records")
         return self.journal
+
+    def _create_journal(self, folder: Path) -> Journal:
+        journal = self.new_journal(folder)
+        self._last_position += JOURNAL_SPAN
+        journal.first_position = self._last_position
+        return journal
 
     def new_journal(self, folder: Path) -> Journal:
         return Journal(folder, self._fsync)
@@ -235,7 +224,7 @@ class RecordQueue:
     @property
     def is_behind(self) -> bool:
         """Return whether some unstored records are in a journal only."""
-        return bool(self._spilled_offset or self.backlog.journals)
+        return self._spilled_position > self._stored_position
 
     @property
     def has_more(self) -> bool:
@@ -246,75 +235,79 @@ class RecordQueue:
 
     # Called by the recorder thread
 
-    def next_batch(self) -> tuple[list[QueuedRecord], str | None, int]:
-        """Return the oldest records, the name of their journal if any, and the end offset of the last record.
+    def next_batch(self) -> tuple[list[QueuedRecord], Journal | None, int]:
+        """Return the oldest records, the journal of the last one if any, and its end position.
 
-        The batch is empty while older records are in a journal only, to keep the order.
+        Records of several journals share a batch, because an unstorable record alone looks like a broken store. The
+        batch is empty while older records are in a journal only, to keep the order.
         """
         with self._lock:  # no producer is between its journal write and its queue append
             if self.is_behind:
                 return [], None, 0
             pop_oldest = self.queued.popleft
             batch = self._in_flight = [pop_oldest() for _ in range(min(journal_import.BATCH_RECORDS, len(self.queued)))]
-            end_offset = max(map(itemgetter(0), batch), default=0)
+            end = max(map(itemgetter(0), batch), default=0)
             # Already imported from the journal with later records: ids prevent duplicates.
-            if end_offset <= self._stored_offset:
-                end_offset = 0
+            if end <= self._stored_position:
+                return batch, None, 0
             # A record from a signal handler precedes the interrupted record in the queue and follows it in the
             # journal. Both go into one batch, because the offset covers both.
-            while self.queued and 0 < self.queued[0][0] < end_offset:
+            while self.queued and 0 < self.queued[0][0] < end:
                 batch.append(pop_oldest())
-            return batch, self.journal.name if self.journal is not None and end_offset else None, end_offset
+            return batch, self._find_journal(end), end
 
-    def mark_stored(self, stored_offset: int = 0) -> None:
-        """Confirm that the in-flight records, and the journal up to this offset, are stored."""
+    def _find_journal(self, position: int) -> Journal | None:
+        """Return the journal that contains this position."""
+        first_position = position - position % JOURNAL_SPAN
+        journals = filter(None, (self.journal, *self.full_journals))
+        return next((journal for journal in journals if journal.first_position == first_position), None)
+
+    def mark_stored(self, position: int = 0) -> None:
+        """Confirm that the in-flight records, and the journals up to this position, are stored."""
         with self._lock:
-            self._stored_offset = stored_offset or self._stored_offset
+            self._stored_position = max(position, self._stored_position)
             self.stored_count += len(self._in_flight)
             self._in_flight = []
-            self.progress.notify_all()
+        self._remove_stored_journals()
 
     def drop_unstorable(self, storable: Collection[QueuedRecord]) -> None:
         """Reduce the in-flight records to the storable ones. The others are dropped and counted."""
         with self._lock:
             dropped_count = len(self._in_flight) - len(storable)
             self._in_flight = list(storable)
-            self.drop_counter.dropped += dropped_count
+            self.dropped += dropped_count
             self.stored_count += dropped_count
-            self.progress.notify_all()
 
-    def import_backlog(self, store: Store, tenant: str) -> None:
-        """Import some records that are in journals only: first from the backlog, then from the current journal."""
-        if self.backlog.journals:
-            self.backlog.import_batch(store, tenant, self._count_dropped)
-        elif self.journal is not None:
-            self._stored_offset = import_batch(store, tenant, self.journal, self._spilled_offset, self._count_dropped)
-        with self._lock:
-            if self._stored_offset >= self._spilled_offset:  # otherwise callers spilled more meanwhile
-                self._spilled_offset = 0
-            self.progress.notify_all()
+    def import_spilled(self, store: Store, tenant: str) -> None:
+        """Import some batches of records that are only in journals, the oldest first."""
+        journals = [
+            journal
+            for journal in filter(None, (*self.full_journals, self.journal))
+            if journal.end_position > self._stored_position
+        ]
+        self._stored_position = journal_import.import_batches(
+            store, tenant, journals, self._spilled_position, self._count_dropped
+        )
+        self._remove_stored_journals()
 
-    def enforce_limits(self, is_store_open: bool) -> None:
+    def report_dropped(self, store: Store, tenant: str) -> None:
+        """Add new drops to the count in the store, which `mulligan doctor` reports."""
+        count = self.dropped
+        if count > self._reported_dropped:
+            journal_import.add_dropped(store, tenant, count - self._reported_dropped)
+            self._reported_dropped = count
+
+    def enforce_limits(self) -> None:
         """Requeue unconfirmed records, then apply the limits of memory and journal size."""
-        if self._in_flight:
-            self._requeue_in_flight()
-        if len(self.queued) > MAX_QUEUED_RECORDS:
-            self._spill()
-        journal = self.journal
-        if journal is None or journal.offset <= journal_import.MAX_JOURNAL_BYTES // journal_import.JOURNALS_PER_LIMIT:
-            return
-        if is_store_open and self._stored_offset + JOURNAL_ROTATE_BYTES > journal.offset:
-            return  # the store keeps up: rotation will replace the journal
-        if time.monotonic() >= self._next_handover_at:
-            self._hand_over_journal(journal)
-
-    def _requeue_in_flight(self) -> None:
         with self._lock:
             batch, self._in_flight = self._in_flight, []
-            # Records up to the spilled offset are imported from the journal.
-            requeued = [queued_record for queued_record in batch if not 0 < queued_record[0] <= self._spilled_offset]
+            # Records up to the spilled position are imported from the journal.
+            requeued = [record for record in batch if not 0 < record[0] <= self._spilled_position]
             self.queued.extendleft(reversed(requeued))
             self.stored_count += len(batch) - len(requeued)
+        if len(self.queued) > MAX_QUEUED_RECORDS:
+            self._spill()
+        self.rotate_journal(journal_import.MAX_JOURNAL_BYTES // JOURNALS_PER_LIMIT)
 
     def _spill(self) -> None:
         """Remove journaled records from memory. Of the others, drop and count the oldest, successes first."""
@@ -330,7 +323,7 @@ class RecordQueue:
                         break
                     queued_record = self.queued.popleft()
                     if queued_record[0]:
-                        self._spilled_offset = max(self._spilled_offset, queued_record[0])
+                        self._spilled_position = max(self._spilled_position, queued_record[0])
                         excess -= 1
                     else:
                         unwritten.append(queued_record)
@@ -339,95 +332,111 @@ class RecordQueue:
                         range(len(unwritten)), key=lambda index: not isinstance(unwritten[index][1], SuccessRecord)
                     )
                     dropped_indexes = frozenset(ranked[:excess])
-                    unwritten = [
-                        queued_record for index, queued_record in enumerate(unwritten) if index not in dropped_indexes
-                    ]
-                    self.drop_counter.dropped += len(dropped_indexes)
+                    unwritten = [record for index, record in enumerate(unwritten) if index not in dropped_indexes]
+                    self.dropped += len(dropped_indexes)
                     excess -= len(dropped_indexes)
                 self.queued.extendleft(reversed(unwritten))
                 self.stored_count += before - excess
-                self.progress.notify_all()
             finally:
                 self._is_spilling = False
 
-    def _hand_over_journal(self, journal: Journal) -> None:
-        """Move a large journal to the backlog and start a new one: the store is unavailable or too slow."""
-        if self._journal_folder is None:
-            return
-        try:
-            new = self.new_journal(self._journal_folder())
-            with self._lock:
-                try:
-                    for started in tuple(self._open_runs.values()):
-                        new.write(event_frame(started))
-                except BaseException:
-                    self.backlog.remove(new)  # journal recovery would report its runs as abandoned
-                    raise
-                remaining = deque(queued_record for queued_record in self.queued if not queued_record[0])
-                # First: otherwise a flush could see the records as stored.
-                self.backlog.add_journal(journal, self._stored_offset)
-                self.stored_count += len(self.queued) - len(remaining)
-                self.queued = remaining
-                self.journal, self._stored_offset, self._spilled_offset = new, 0, 0
-                self.progress.notify_all()
-            self.backlog.drop_oldest(self._count_dropped)
-        except Exception as error:  # noqa: BLE001 - the current journal stays in use
-            self._next_handover_at = time.monotonic() + 1.0
-            self.warn_rate_limited("journal", f"Cannot rotate the journal ({error})")
-
     def _count_dropped(self, count: int) -> None:
         with self._lock:
-            self.drop_counter.dropped += count
+            self.dropped += count
 
-    def rotate_journal(self) -> None:
-        """Replace a large journal by a new one that has only the few records not stored yet."""
-        old = self.journal
-        if (
-            old is None
-            or old.offset < JOURNAL_ROTATE_BYTES
-            or self._journal_folder is None
-            or not self._is_nearly_empty()
-        ):
+    # Journals
+
+    def rotate_journal(self, min_bytes: int | None = None) -> None:
+        """Begin a new journal if the current one has at least this size, by default `JOURNAL_ROTATE_BYTES`."""
+        old, now = self.journal, time.monotonic()
+        if old is None or self._journal_folder is None or now < self._next_journal_at:
             return
+        if old.offset < (min_bytes or JOURNAL_ROTATE_BYTES):
+            return
+        new = None
         try:
-            new = self.new_journal(self._journal_folder())
+            new = self._create_journal(self._journal_folder())
+            with self._lock:
+                if self.journal is old:  # otherwise it was released meanwhile
+                    for started in tuple(self._open_runs.values()):
+                        new.write(event_frame(started))  # journal recovery must know the open runs
+                    self.full_journals.append(old)
+                    self.journal, new = new, None
+            self._remove_stored_journals()
+            self._reduce_journals()
         except Exception as error:  # noqa: BLE001 - the old journal stays in use
+            self._next_journal_at = now + 1.0
             self.warn_rate_limited("journal", f"Cannot rotate the journal ({error})")
-            return
-        with self._lock:
-            end = old.offset
-            try:
-                if not self._is_nearly_empty():  # producers were faster
-                    self.backlog.remove(new)
-                    return
-                for started in tuple(self._open_runs.values()):
-                    new.write(event_frame(started))  # journal recovery must know the open runs
-                offset_shift = new.offset - self._stored_offset
-                new.write(old.read_from(self._stored_offset))
-                if self._fsync:
-                    new.sync(new.offset)  # callers waiting to sync the old journal rely on this
-                moved_records = deque((offset and offset + offset_shift, record) for offset, record in self.queued)
-            except Exception as error:  # noqa: BLE001 - the old journal stays in use
-                self.warn_rate_limited("journal", f"Cannot rotate the journal ({error})")
-                self.backlog.remove(new)
+        if new is not None:
+            self._remove(new)  # journal recovery would report its runs as abandoned
+
+    def _remove_stored_journals(self) -> None:
+        while self.full_journals and self.full_journals[0].end_position <= self._stored_position:
+            self._remove_oldest()
+
+    def _remove_oldest(self) -> None:
+        oldest = self.full_journals.pop(0)
+        with self._lock:  # mark the whole journal as stored, so that no import reads it
+            self._stored_position = max(self._stored_position, oldest.first_position + JOURNAL_SPAN - 1)
+        self._remove(oldest)
+
+    def _reduce_journals(self) -> None:
+        """Drop the successes of the oldest journals, then whole journals, until the size limit holds."""
+        limit = journal_import.MAX_JOURNAL_BYTES
+        while (size := sum(journal.offset for journal in self.full_journals)) > limit:
+            index = next((index for index, journal in enumerate(self.full_journals) if journal.has_successes), None)
+            if index is not None:
+                old = self.full_journals[index]
+                self._forget_queued(old.end_position)
+                self.warn_rate_limited(
+                    "full", f"Journal {old.path} is full, dropping its successes: the store is unavailable or too slow"
+                )
+                new, dropped_count = journal_import.copy_without_successes(
+                    old, max(0, self._stored_position - old.first_position)
+                )
+                self._stored_position = min(self._stored_position, new.first_position)
+                self.full_journals[index] = new
+                self._remove(old)
+                self._remove_stored_journals()  # a journal with only successes is empty now
+            elif size > 2 * limit:
+                old = self.full_journals[0]
+                self._forget_queued(old.end_position)
+                self.warn_rate_limited("full", f"Dropping journal {old.path}: the store is unavailable or too slow")
+                dropped_count = sum(1 for _ in old.frames(max(0, self._stored_position - old.first_position)))
+                self._remove_oldest()
+            else:
                 return
-            is_unchanged = old.offset == end and len(moved_records) == len(self.queued)
-            if is_unchanged:  # otherwise a finalizer recorded meanwhile
-                self.journal, self.queued, self._stored_offset = new, moved_records, 0
-        self.backlog.remove(old if is_unchanged else new)
+            self._count_dropped(dropped_count)
 
-    def _is_nearly_empty(self) -> bool:
-        """Return whether few records are queued and none is in flight or spilled: copying them is short."""
-        return not self._spilled_offset and not self._in_flight and len(self.queued) <= MAX_ROTATED_RECORDS
-
-    def release_journal(self) -> bool:
-        """Remove the journal if all records are stored and no run is open. Return whether all are stored."""
+    def _forget_queued(self, position: int) -> None:
+        """Remove the records up to this position from memory. They are imported from their journals."""
         with self._lock:
-            journal = None
+            # Set this before `stored_count`: otherwise a flush could see the records as stored.
+            self._spilled_position = max(self._spilled_position, position)
+            unwritten: list[QueuedRecord] = []
+            while self.queued and self.queued[0][0] <= position:  # in place: a finalizer may record meanwhile
+                queued_record = self.queued.popleft()
+                if queued_record[0]:
+                    self.stored_count += 1
+                else:
+                    unwritten.append(queued_record)
+            self.queued.extendleft(reversed(unwritten))
+
+    def release_journals(self) -> bool:
+        """Remove the journals if all records are stored and no run is open. Return whether all are stored."""
+        journals: list[Journal] = []
+        with self._lock:
             is_all_stored = not self.has_more
-            # Otherwise keep it: other processes recover it after this process ends.
-            if is_all_stored and not self._open_runs:
-                journal, self.journal, self._stored_offset = self.journal, None, 0
-        if journal is not None:
-            self.backlog.remove(journal)
+            # Otherwise keep them: other processes recover them after this process ends.
+            if is_all_stored and not self._open_runs and self.journal is not None:
+                journals = [*self.full_journals, self.journal]
+                self.full_journals, self.journal = [], None
+        for journal in journals:
+            self._remove(journal)
         return is_all_stored
+
+    def _remove(self, journal: Journal) -> None:
+        try:
+            journal.close(remove=True)
+        except OSError as error:  # harmless: the stored offset prevents duplicates
+            self.warn_rate_limited("journal", f"Cannot remove journal {journal.path} ({error})")

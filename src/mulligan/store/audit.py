@@ -114,9 +114,8 @@ def build_entry(do: str, at: int, target: str = "", detail: str = "") -> AuditEn
 
 def format_counts(**counts: int) -> str:
     """Format counts as `3 runs, 1 step`. Skip zeros."""
-    return (
-        ", ".join(f"{count:,} {name if count != 1 else name[:-1]}" for name, count in counts.items() if count) or "none"
-    )
+    parts = (f"{count:,} {name if count != 1 else name[:-1]}" for name, count in counts.items() if count)
+    return ", ".join(parts) or "none"
 
 
 def format_fields(**fields: object) -> str:
@@ -137,13 +136,10 @@ def describe_saved_lessons(lessons: Sequence[Lesson], are_new: Sequence[bool]) -
 
 def matches_query(entry: AuditEntry, query: AuditQuery) -> bool:
     """Return whether an entry matches the query, `limit` aside."""
+    is_prefix = query.action is not None and query.action.endswith(".")
     return (
-        (query.by is None or entry.by == query.by)
-        and (
-            query.action is None
-            or entry.action == query.action
-            or (query.action.endswith(".") and entry.action.startswith(query.action))
-        )
+        query.by in (None, entry.by)
+        and (query.action in (None, entry.action) or (is_prefix and entry.action.startswith(query.action or "")))
         and (query.since is None or entry.at >= query.since)
         and (query.until is None or entry.at < query.until)
         and (query.before is None or (entry.at, entry.id) < tuple(query.before))
@@ -152,7 +148,6 @@ def matches_query(entry: AuditEntry, query: AuditQuery) -> bool:
 
 # Database access
 
-_INSERT_ENTRY_SQL = "INSERT INTO audit (tenant, at, id, body) VALUES (?, ?, ?, ?)"
 Read = Callable[[str, Iterable[Any]], list[Any]]
 AFTER_NEWEST = (2**62, "")
 READ_BATCH_ROWS = 500
@@ -160,7 +155,8 @@ READ_BATCH_ROWS = 500
 
 def insert_entry(writer: Any, tenant: str, entry: AuditEntry) -> None:
     """Insert an entry in the writer's transaction."""
-    writer.execute(_INSERT_ENTRY_SQL, (tenant, entry.at, entry.id, encode(entry)))
+    sql = "INSERT INTO audit (tenant, at, id, body) VALUES (?, ?, ?, ?)"
+    writer.execute(sql, (tenant, entry.at, entry.id, encode(entry)))
 
 
 def find_entries(read: Read, tenant: str, query: AuditQuery) -> list[AuditEntry]:

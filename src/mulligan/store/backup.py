@@ -40,7 +40,10 @@ def back_up(connection: sqlite3.Connection, to: Path, progress: Progress | None,
         if progress is not None:
             progress(total - remaining, total)
 
-    with _partial_file(to) as partial, _snapshot(connection):
+    with _partial_file(to) as partial, contextlib.ExitStack() as stack:
+        # One read transaction: without it, every write by another process would restart the copy.
+        connection.execute("BEGIN")
+        stack.callback(connection.execute, "ROLLBACK")
         contents = _summarize(connection)
         with contextlib.closing(sqlite3.connect(partial, isolation_level=None)) as copy:
             connection.backup(copy, pages=BATCH_PAGES, progress=report, sleep=0.01)
@@ -68,16 +71,6 @@ def _partial_file(to: Path) -> Iterator[Path]:
     finally:
         os.close(lock)
         _remove(partial)
-
-
-@contextlib.contextmanager
-def _snapshot(connection: sqlite3.Connection) -> Iterator[None]:
-    """Hold one read transaction: without it, every write by another process would restart the copy."""
-    connection.execute("BEGIN")
-    try:
-        yield
-    finally:
-        connection.execute("ROLLBACK")
 
 
 def _summarize(connection: sqlite3.Connection) -> tuple[Any, ...]:

@@ -84,7 +84,7 @@ class RunQuery(Record, frozen=True):
     tool: str | None = None
     """Only runs with a step of this name."""
     model: str | None = None
-    """Only runs with a step that called this model, or that this model requested: `figures.model_of`."""
+    """Only runs with a step that called this model, or that this model requested: `store.counters.model_of`."""
     kind: str | None = None
     """Only runs with a failure of this kind: `tool/timeout`, or `tool/` for all kinds of a type."""
     pattern: str | None = None
@@ -468,7 +468,7 @@ class LearningStore(Protocol):
 
 class MetricStore(Protocol):
     def stats(self, tenant: str, query: StatsQuery) -> Stats:
-        """Return what `figures.stats` computes from everything that was ever stored and not erased."""
+        """Return the counters of everything that was ever stored and not erased."""
 
 
 class KeyValueStore(Protocol):
@@ -477,14 +477,9 @@ class KeyValueStore(Protocol):
     def put(self, tenant: str, kind: str, key: str, value: bytes) -> None: ...
 
     def compare_and_set(
-        self,
-        tenant: str,
-        kind: str,
-        key: str,
-        expected: bytes | None,
-        value: bytes,
+        self, tenant: str, kind: str, key: str, expected: bytes | None, value: bytes,
         audit_note: AuditNote | None = None,
-    ) -> bool:
+    ) -> bool:  # fmt: skip
         """Write the value if the current value equals `expected`, None for no value. Return whether it was written.
 
         With `audit_note`, the audit entry is written in the same transaction.

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from mulligan.store.row_encoding import SuccessRow
+SuccessRow = tuple[str, int, str, int, Any]
+"""Row of a call that succeeded at its first attempt: run, seq, name, start time and `rows.CompactStep`."""
 
 
 class Insert(msgspec.Struct, frozen=True):
@@ -72,7 +73,7 @@ class Lookup(msgspec.Struct, frozen=True):
         )
 
     @staticmethod
-    def where(keys: tuple[str, ...], values: Sequence[str] | None = None) -> str:
+    def where(keys: Sequence[str], values: Sequence[str] | None = None) -> str:
         """Return the condition that compares the keys with these SQL values, by default with placeholders."""
         pairs = zip(keys, values or "?" * len(keys), strict=True)
         return " AND ".join(f"{key} {value}" if key.endswith(">=") else f"{key} = {value}" for key, value in pairs)

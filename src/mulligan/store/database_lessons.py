@@ -13,14 +13,15 @@ from typing import Any
 import msgspec
 
 from mulligan.core.records import Fix, Lesson, LessonSource, LessonVerdict, Pattern, Step, decode, encode
-from mulligan.learn import lessons as consolidation
+from mulligan.learn import lessons as lesson_rules
 from mulligan.learn import patterns, prerequisites
 from mulligan.learn.fixes import FixRecord
 from mulligan.learn.lessons import StoredLesson
 from mulligan.prompt import Prompt
-from mulligan.store import fix_queries, fix_votes, queries, row_encoding
+from mulligan.store import fix_queries, fix_votes, queries
 from mulligan.store.base import DAY, ConsolidationResult, FixQuery, LessonQuery, Progress
 from mulligan.store.connection import RowReader, upsert
+from mulligan.store.rows import decode_body
 
 MAX_PATTERNS_PER_TRANSACTION = 50
 """Patterns per transaction, so that other writers are not blocked for long."""
@@ -44,7 +45,7 @@ OpenTransaction = Callable[..., contextlib.AbstractContextManager[Any]]
 def find_lessons(read: RowReader, tenant: str, query: LessonQuery) -> list[Lesson]:
     """Return the lessons that match a query, with their current counts."""
     filters = {name: value for name, value in (("tool", query.tool), ("source", query.source)) if value is not None}
-    stored_lessons = _load_lessons(read, tenant, filters, consolidation.MAX_LESSONS_PER_QUERY)
+    stored_lessons = _load_lessons(read, tenant, filters, lesson_rules.MAX_LESSONS_PER_QUERY)
     return _evaluate_lessons(read, tenant, stored_lessons, query)
 
 
@@ -74,29 +75,28 @@ def _evaluate_lessons(
     if not stored_lessons:
         return []
     fix_query = FixQuery(tool=query.tool, now=query.now)
-    fix_context = fix_queries.load_context(read, tenant, fix_query)
-    fixes_by_pattern: dict[str, dict[str, tuple[Fix, tuple[str, ...]]]] = {}
-    lessons_by_id = {}
+    context = fix_queries.load_context(read, tenant, fix_query)
+    fixes_by_pattern: dict[str, dict[str, tuple[Fix, tuple[str, ...]]]] = {"": {}}
+    lessons: list[Lesson] = []
     part_ids_by_lesson: dict[str, tuple[str, ...]] = {}
     for stored_lesson in stored_lessons:
         lesson = stored_lesson.lesson
-        if lesson.pattern and lesson.pattern not in fixes_by_pattern:
-            fixes_by_pattern[lesson.pattern] = prerequisites.index_fixes(
-                _load_fix_records(read, tenant, lesson.pattern), fix_query, fix_context
-            )
-        fix, part_ids_by_lesson[lesson.id] = fixes_by_pattern.get(lesson.pattern, {}).get(lesson.fix_id, (None, ()))
-        if not consolidation.is_orphaned(stored_lesson, fix):
+        if lesson.pattern not in fixes_by_pattern:
+            records = _load_fix_records(read, tenant, lesson.pattern)
+            fixes_by_pattern[lesson.pattern] = prerequisites.index_fixes(records, fix_query, context)
+        fix, part_ids_by_lesson[lesson.id] = fixes_by_pattern[lesson.pattern].get(lesson.fix_id, (None, ()))
+        if not lesson_rules.is_orphaned(stored_lesson, fix):
             pattern = _load_pattern(read, tenant, lesson.pattern) if fix is not None else None
-            basis = consolidation.LessonBasis(
+            basis = lesson_rules.LessonBasis(
                 fix,
                 pattern.runs if pattern is not None else 0,
-                fix_context.schema_changed_at.get(lesson.tool, 0),
-                fix_context.decisions.get(lesson.fix_id),
+                context.schema_changed_at.get(lesson.tool, 0),
+                context.decisions.get(lesson.fix_id),
             )
-            lessons_by_id[lesson.id] = consolidation.with_state(stored_lesson, basis, query.now)
+            lessons.append(lesson_rules.with_state(stored_lesson, basis, query.now))
     return [
         _add_counts(read, tenant, lesson, part_ids_by_lesson[lesson.id], query.now)
-        for lesson in consolidation.filter_and_rank(lessons_by_id.values(), query)
+        for lesson in lesson_rules.filter_and_rank(lessons, query)
     ]
 
 
@@ -123,18 +123,18 @@ def _add_counts(read: RowReader, tenant: str, lesson: Lesson, part_ids: Sequence
     lesson = msgspec.structs.replace(lesson, occurrences=pattern.occurrences if pattern else 0, agents=dict(agents))
     if pattern is None or not lesson.active_since:
         return lesson
-    limits = (tenant, lesson.active_since, consolidation.MAX_COUNTED_RUNS)
+    limits = (tenant, lesson.active_since, lesson_rules.MAX_COUNTED_RUNS)
     affected_runs = {run for _, run in read.by_key(_AFFECTED_RUNS_SQL, [lesson.pattern], limits)}
     recovered_runs = {run for _, run in read.by_key(_RECOVERED_RUNS_SQL, part_ids, limits)}
     activation_day = patterns.start_of_day(lesson.active_since)
-    period = consolidation.EFFECT_PERIOD_DAYS * DAY
+    period = lesson_rules.EFFECT_PERIOD_DAYS * DAY
     days = range(activation_day - period, activation_day + period + DAY, DAY)
     day_counts = read(
         "SELECT day, occurrences, recovered FROM pattern_days WHERE tenant = ? "
         f"AND day IN ({', '.join('?' * len(days))}) AND id = ?",
         (tenant, *days, lesson.pattern),
     )
-    before, after = consolidation.count_periods(
+    before, after = lesson_rules.count_periods(
         {day: (count, recovered) for day, count, recovered in day_counts},
         lesson.active_since,
         now,
@@ -154,7 +154,7 @@ def _add_counts(read: RowReader, tenant: str, lesson: Lesson, part_ids: Sequence
 
 def save_lesson(writer: Any, tenant: str, lesson: Lesson, now: int) -> bool:
     existing = _load_lesson(RowReader.of(writer), tenant, lesson.id)
-    stored_lesson = consolidation.merge_submission(existing, lesson, now)
+    stored_lesson = lesson_rules.merge_submission(existing, lesson, now)
     if stored_lesson is not None:
         write_stored_lesson(writer, tenant, stored_lesson)
     return stored_lesson is not None
@@ -175,7 +175,7 @@ def record_decision(writer: Any, tenant: str, id: str, verdict: LessonVerdict, a
     stored_lesson = _load_lesson(RowReader.of(writer), tenant, id)
     if stored_lesson is None:
         return None
-    write_stored_lesson(writer, tenant, consolidation.apply_decision(stored_lesson, verdict, at))
+    write_stored_lesson(writer, tenant, lesson_rules.apply_decision(stored_lesson, verdict, at))
     # Approving or revoking a lesson also decides its fix. Disabling a lesson only hides the lesson.
     if verdict != "disable" and stored_lesson.lesson.fix_id:
         fix_queries.store_decision(writer, tenant, stored_lesson.lesson.fix_id, approved=verdict == "approve", at=at)
@@ -210,84 +210,74 @@ def consolidate(
     max_patterns: int | None = None,
 ) -> ConsolidationResult:
     """Update the lessons of all marked patterns, or of at most `max_patterns`."""
-    ((pending,),) = read("SELECT count(*) FROM pending_patterns WHERE tenant = ?", (tenant,))
-    target_count = pending if max_patterns is None else min(max_patterns, pending)
-    if not target_count:
-        return ConsolidationResult(remaining=pending)
+    remaining = _count_pending(read, tenant)
+    target_count = remaining if max_patterns is None else min(max_patterns, remaining)
     prompt = Prompt()
     lessons: list[Lesson] = []
-    processed_count = 0
-    while processed_count < target_count:
+    consolidated_count = 0
+    while consolidated_count < target_count:
+        changed_ids: list[str] = []
         with open_transaction(tenant) as writer:
-            batch_count, changed_ids = _consolidate_batch(
-                writer, tenant, now, min(MAX_PATTERNS_PER_TRANSACTION, target_count - processed_count), prompt
-            )
-        if not batch_count:  # another process consolidated them
+            limit = min(MAX_PATTERNS_PER_TRANSACTION, target_count - consolidated_count)
+            sql = "SELECT pattern FROM pending_patterns WHERE tenant = ? ORDER BY pattern LIMIT ?"
+            rows = writer.execute(sql, (tenant, limit)).fetchall()
+            context = fix_queries.load_context(RowReader.of(writer), tenant, FixQuery(now=now))
+            for (id,) in rows:
+                changed_ids += _consolidate_pattern(writer, tenant, id, now, context, prompt)
+        if not rows:  # another process consolidated them
             break
-        processed_count += batch_count
-        lessons += [
-            lesson for lesson_id in changed_ids if (lesson := find_lesson(read, tenant, lesson_id, now)) is not None
-        ]
+        consolidated_count += len(rows)
+        lessons += [lesson for id in changed_ids if (lesson := find_lesson(read, tenant, id, now)) is not None]
         if progress is not None:
-            progress(processed_count, target_count)
-    ((remaining,),) = read("SELECT count(*) FROM pending_patterns WHERE tenant = ?", (tenant,))
-    return ConsolidationResult(patterns=processed_count, remaining=remaining, lessons=tuple(lessons))
+            progress(consolidated_count, target_count)
+        remaining = _count_pending(read, tenant)
+    return ConsolidationResult(patterns=consolidated_count, remaining=remaining, lessons=tuple(lessons))
 
 
-def _consolidate_batch(writer: Any, tenant: str, now: int, max_patterns: int, prompt: Prompt) -> tuple[int, list[str]]:
-    """Consolidate patterns in one transaction. Return their number and the ids of changed lessons."""
-    read = RowReader.of(writer)
-    rows = read(
-        "SELECT pattern FROM pending_patterns WHERE tenant = ? ORDER BY pattern LIMIT ?", (tenant, max_patterns)
+def _count_pending(read: RowReader, tenant: str) -> int:
+    ((count,),) = read("SELECT count(*) FROM pending_patterns WHERE tenant = ?", (tenant,))
+    return int(count)
+
+
+def _consolidate_pattern(
+    writer: Any, tenant: str, id: str, now: int, context: prerequisites.FixContext, prompt: Prompt
+) -> list[str]:
+    """Update the lessons of a marked pattern. Return the ids of changed lessons."""
+    writer.execute("DELETE FROM pending_patterns WHERE tenant = ? AND pattern = ?", (tenant, id))
+    inputs = _load_inputs(RowReader.of(writer), tenant, id, FixQuery(now=now), context)
+    changed_lessons = list(lesson_rules.update_lessons(inputs, now, prompt))
+    for stored_lesson in changed_lessons:
+        write_stored_lesson(writer, tenant, stored_lesson)
+    # Delete lessons whose fix no longer exists, unless a person edited or decided on them.
+    sql = "SELECT id FROM fixes WHERE tenant = ? AND pattern = ?"
+    fix_ids = {fix_id for (fix_id,) in writer.execute(sql, (tenant, id))}
+    forget_where(
+        writer,
+        tenant,
+        lambda stored: stored.lesson.fix_id not in fix_ids and lesson_rules.is_orphaned(stored, None),
+        pattern=id,
     )
-    query = FixQuery(now=now)
-    fix_context = fix_queries.load_context(read, tenant, query)
-    changed_ids: list[str] = []
-    for (id,) in rows:
-        writer.execute("DELETE FROM pending_patterns WHERE tenant = ? AND pattern = ?", (tenant, id))
-        for stored_lesson in consolidation.update_lessons(
-            _load_inputs(read, tenant, id, query, fix_context), now, prompt
-        ):
-            write_stored_lesson(writer, tenant, stored_lesson)
-            changed_ids.append(stored_lesson.lesson.id)
-        _delete_orphaned(writer, tenant, id)
-    return len(rows), changed_ids
+    return [stored_lesson.lesson.id for stored_lesson in changed_lessons]
 
 
 def _load_inputs(
-    read: RowReader, tenant: str, id: str, query: FixQuery, fix_context: prerequisites.FixContext
-) -> consolidation.LessonInputs:
+    read: RowReader, tenant: str, id: str, query: FixQuery, context: prerequisites.FixContext
+) -> lesson_rules.LessonInputs:
     stored_by_id = {stored.lesson.id: stored for stored in _load_lessons(read, tenant, {"pattern": id})}
     pattern = _load_pattern(read, tenant, id)
     runs = pattern.runs if pattern is not None else 0
     fixes, best = prerequisites.find_best_fix(
-        _load_fix_records(read, tenant, id),
-        query,
-        fix_context,
-        lambda fix: consolidation.qualifies_as_lesson(fix, runs),
+        _load_fix_records(read, tenant, id), query, context, lambda fix: lesson_rules.qualifies_as_lesson(fix, runs)
     )
     if best is None or pattern is None:
         empty = Pattern(id=id, tool="", fingerprint="", kind="", message="", template="")
-        return consolidation.LessonInputs(pattern or empty, fixes, None, None, stored_by_id)
+        return lesson_rules.LessonInputs(pattern or empty, fixes, None, None, stored_by_id)
     steps = read(
         "SELECT body FROM steps WHERE tenant = ? AND name = ? AND fingerprint = ? ORDER BY started_at DESC, run, seq "
         "LIMIT 1",
         (tenant, pattern.tool, pattern.fingerprint),
     )
-    arguments = row_encoding.decode_body(steps[0][0], Step).arguments if steps else None
-    return consolidation.LessonInputs(
+    arguments = decode_body(steps[0][0], Step).arguments if steps else None
+    return lesson_rules.LessonInputs(
         pattern, fixes, best, arguments if isinstance(arguments, dict) else None, stored_by_id
-    )
-
-
-def _delete_orphaned(writer: Any, tenant: str, pattern: str) -> None:
-    """Delete lessons whose fix no longer exists, unless a person edited or decided on them."""
-    fix_ids = {
-        id for (id,) in writer.execute("SELECT id FROM fixes WHERE tenant = ? AND pattern = ?", (tenant, pattern))
-    }
-    forget_where(
-        writer,
-        tenant,
-        lambda stored: stored.lesson.fix_id not in fix_ids and consolidation.is_orphaned(stored, None),
-        pattern=pattern,
     )

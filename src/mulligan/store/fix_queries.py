@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -16,7 +16,7 @@ from mulligan.learn import fixes, prerequisites, profiles
 from mulligan.learn.fixes import FixRecord, OperatorDecision, Trial, Vote
 from mulligan.learn.prerequisites import FixSummary, Row, load_record
 from mulligan.learn.profiles import Profile, build_profile
-from mulligan.store import fix_votes, row_encoding
+from mulligan.store import fix_votes
 from mulligan.store.base import (
     ITEMS_KIND,
     SCHEMA_KIND,
@@ -33,7 +33,7 @@ from mulligan.store.base import (
 from mulligan.store.connection import Connection, RowReader, upsert
 from mulligan.store.fix_votes import REPORTED, VOTE, RunTrials, mark_for_consolidation, recount_fix, vote_row, votes
 from mulligan.store.pattern_counts import id_of
-from mulligan.store.rows import BEFORE_FIRST_CALL
+from mulligan.store.rows import BEFORE_FIRST_CALL, decode_body, decompress
 
 MAX_FIXES_PER_PATTERN = 64
 """Fixes that are read per pattern, last tried first."""
@@ -113,27 +113,28 @@ def update_principal(writer: Connection, tenant: str, principal: str, now: int) 
 
 def forget_run(writer: Connection, tenant: str, run: str) -> None:
     """Delete the votes of a run and recount the fixes they counted for."""
-    touched = writer.execute("SELECT DISTINCT fix FROM votes WHERE tenant = ? AND run = ?", (tenant, run)).fetchall()
+    rows = writer.execute("SELECT DISTINCT fix FROM votes WHERE tenant = ? AND run = ?", (tenant, run)).fetchall()
     writer.execute("DELETE FROM votes WHERE tenant = ? AND run = ?", (tenant, run))
-    for (fix,) in touched:
-        recount_fix(writer, tenant, fix)
-        _delete_unused_decision(writer, tenant, fix)
+    _recount_fixes(writer, tenant, (fix for (fix,) in rows))
 
 
-def _delete_unused_decision(writer: Connection, tenant: str, fix: str) -> None:
-    """Delete the operator decision about a fix that no longer exists."""
-    if writer.execute("SELECT 1 FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone() is None:
-        writer.execute("DELETE FROM fix_decisions WHERE tenant = ? AND id = ?", (tenant, fix))
+def _recount_fixes(writer: Connection, tenant: str, ids: Iterable[str]) -> None:
+    """Recount fixes from their remaining votes. Delete the operator decisions about those without any."""
+    for id in ids:
+        recount_fix(writer, tenant, id)
+        writer.execute(
+            "DELETE FROM fix_decisions WHERE tenant = ? AND id = ? AND NOT EXISTS "
+            "(SELECT 1 FROM fixes f WHERE f.tenant = fix_decisions.tenant AND f.id = fix_decisions.id)",
+            (tenant, id),
+        )
 
 
 def forget_matching_fixes(writer: Connection, tenant: str, should_forget: Callable[[FixRecord, bytes], bool]) -> None:
     """Delete the fixes that `should_forget` selects, with votes and decisions. Fixes can outlive their runs."""
     rows = writer.execute("SELECT id, body FROM fixes WHERE tenant = ?", (tenant,)).fetchall()
-    for id, body in rows:
-        if should_forget(decode(body, FixRecord), body):
-            writer.execute("DELETE FROM votes WHERE tenant = ? AND fix = ?", (tenant, id))
-            writer.execute("DELETE FROM fix_decisions WHERE tenant = ? AND id = ?", (tenant, id))
-            recount_fix(writer, tenant, id)
+    ids = [id for id, body in rows if should_forget(decode(body, FixRecord), body)]
+    writer.executemany("DELETE FROM votes WHERE tenant = ? AND fix = ?", [(tenant, id) for id in ids])
+    _recount_fixes(writer, tenant, ids)
 
 
 def revoke(writer: Connection, tenant: str, revocation: Revocation) -> RevokeResult:
@@ -141,35 +142,31 @@ def revoke(writer: Connection, tenant: str, revocation: Revocation) -> RevokeRes
     row = (tenant, revocation.principal, revocation.tool, revocation.since, revocation.until)
     writer.execute("INSERT INTO revocations (tenant, principal, tool, since, until) VALUES (?, ?, ?, ?, ?)", row)
     rows = writer.execute(
-        "SELECT v.run, v.failed_call, v.tried_call, v.fix, v.principal, f.tool, coalesce(r.started_at, v.at) "
-        "FROM votes v "
-        "JOIN fixes f ON f.tenant = v.tenant AND f.id = v.fix "
+        "SELECT v.principal, f.tool, coalesce(r.started_at, v.at), v.run, v.failed_call, v.tried_call, v.fix "
+        "FROM votes v JOIN fixes f ON f.tenant = v.tenant AND f.id = v.fix "
         "LEFT JOIN runs r ON r.tenant = v.tenant AND r.id = v.run WHERE v.tenant = ?",
         (tenant,),
     ).fetchall()
-    revoked_votes = [vote for vote in rows if fixes.is_revoked(revocation, vote[4], vote[5], vote[6])]
+    revoked_keys = [vote[3:] for vote in rows if fixes.is_revoked(revocation, *vote[:3])]
     writer.executemany(
         "DELETE FROM votes WHERE tenant = ? AND run = ? AND failed_call = ? AND tried_call = ? AND fix = ?",
-        [(tenant, run, failed_call, tried_call, fix) for run, failed_call, tried_call, fix, *_ in revoked_votes],
+        [(tenant, *key) for key in revoked_keys],
     )
     if fixes.revokes_principal(revocation):
         writer.execute("DELETE FROM principals WHERE tenant = ? AND principal = ?", (tenant, revocation.principal))
-    touched = {vote[3] for vote in revoked_votes}
-    for fix in touched:
-        recount_fix(writer, tenant, fix)
-        _delete_unused_decision(writer, tenant, fix)
-    return RevokeResult(runs=len({vote[0] for vote in revoked_votes}), votes=len(revoked_votes), fixes=len(touched))
+    touched = {key[3] for key in revoked_keys}
+    _recount_fixes(writer, tenant, touched)
+    return RevokeResult(runs=len({key[0] for key in revoked_keys}), votes=len(revoked_keys), fixes=len(touched))
 
 
 def add_reported_vote(writer: Connection, tenant: str, fix: str, vote: Vote) -> bool:
     """Add a vote reported from outside this store, unless revoked. Return whether the fix exists."""
-    row = writer.execute("SELECT body FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone()
+    row = writer.execute("SELECT tool FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone()
     if row is None:
         return False
-    record = decode(row[0], FixRecord)
-    revocations = fix_votes.revocations(lambda sql, values: writer.execute(sql, values).fetchall(), tenant)
-    if not any(fixes.is_revoked(revocation, vote.principal, record.tool, vote.at) for revocation in revocations):
-        writer.execute(VOTE.single_row_sql, vote_row(tenant, vote.at, REPORTED, fix, vote))
+    revocations = fix_votes.revocations(RowReader.of(writer), tenant)
+    if not any(fixes.is_revoked(revocation, vote.principal, row[0], vote.at) for revocation in revocations):
+        writer.put(VOTE, [vote_row(tenant, vote.at, REPORTED, fix, vote)])
         recount_fix(writer, tenant, fix)
     return True
 
@@ -179,16 +176,10 @@ def store_decision(writer: Connection, tenant: str, fix: str, approved: bool, at
     row = writer.execute("SELECT pattern FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone()
     if row is None:
         return False
-    stored_decision = writer.execute(
-        "SELECT body FROM fix_decisions WHERE tenant = ? AND id = ?", (tenant, fix)
-    ).fetchone()
-    decision = fixes.apply_decision(
-        decode(stored_decision[0], OperatorDecision) if stored_decision else OperatorDecision(), approved, at
-    )
-    writer.execute(
-        _UPSERT_DECISION_SQL,
-        (tenant, fix, encode(decision)),
-    )
+    stored = writer.execute("SELECT body FROM fix_decisions WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone()
+    earlier_decision = decode(stored[0], OperatorDecision) if stored else OperatorDecision()
+    decision = fixes.apply_decision(earlier_decision, approved, at)
+    writer.execute(_UPSERT_DECISION_SQL, (tenant, fix, encode(decision)))
     mark_for_consolidation(writer, tenant, row[0])
     return True
 
@@ -233,7 +224,7 @@ def group_links(links: Iterable[tuple[str, bytes]]) -> Iterator[tuple[int, Link]
     """Yield one link of each shape with the number of runs that had it. Links with equal text are parsed once."""
     links_by_text: dict[bytes, list[tuple[str, bytes]]] = {}
     for run, body in links:
-        text = row_encoding.decompress(body)
+        text = decompress(body)
         links_by_text.setdefault(text.partition(METHOD_KEY)[2] or text, []).append((run, text))
     shapes: dict[object, list[tuple[Link, list[tuple[str, bytes]]]]] = {}
     for same in links_by_text.values():
@@ -366,12 +357,18 @@ def _build_context(read: RowReader, tenant: str, query: FixQuery, rows: Sequence
         return record.recount(votes(read, tenant, record.id, since, query.excluded_run, MAX_RECOUNTED_VOTES))
 
     principals = {row[1]: row[3] for row in rows if row[0] == "principal"}
-    revocations = [fix_votes.to_revocation(row[1:5]) for row in rows if row[0] == "revoked"]
+    revocations = [Revocation(*row[1:5]) for row in rows if row[0] == "revoked"]
     decisions = {row[1]: decode(row[5], OperatorDecision) for row in rows if row[0] == "verdict"}
     since = schema_change_times([(row[1], row[5]) for row in rows if row[0] == "schema"], query)
 
     def load_profile(tool: str, key: str) -> Profile:
-        return build_profile(successful_arguments(read, tenant, tool, key, query.excluded_run))
+        """Build the profile of a tool from its latest successful calls."""
+        profiled_calls: list[tuple[int, Any]] = []
+        for started_at, calls in _find_successes(read, tenant, tool, query.excluded_run):
+            if len(profiled_calls) >= MAX_PROFILED_CALLS:
+                break
+            profiled_calls += [(started_at, call.arguments) for call in calls if not key or call.key in (None, key)]
+        return build_profile(profiled_calls[:MAX_PROFILED_CALLS])
 
     def load_items(tool: str, key: str) -> frozenset[str]:
         rows = read(
@@ -389,34 +386,13 @@ MAX_PROFILED_CALLS = 64
 """Latest successful calls that make up a tool's profile."""
 
 
-def successful_arguments(read: RowReader, tenant: str, tool: str, key: str, excluded_run: str) -> list[tuple[int, Any]]:
-    """Return the arguments of a tool's latest successful calls, with their run's start. Skip `excluded_run`."""
-    calls: list[tuple[int, Any]] = []
-    for run in find_recent_runs(read, tenant, tool):
-        if run.last_step is None or len(calls) >= MAX_PROFILED_CALLS:
-            break
-        if run.run == excluded_run:
-            continue
-        for _, body in run.successes:
-            call = row_encoding.decode_body(body, profiles.ExemplarArguments)
-            if not key or call.key in (None, key):
-                calls.append((run.started_at, call.arguments))
-    return calls[:MAX_PROFILED_CALLS]
+def _find_successes(
+    read: RowReader, tenant: str, tool: str, excluded_run: str
+) -> Iterator[tuple[int, list[profiles.ExemplarArguments]]]:
+    """Yield the latest unrevoked runs that used a tool: their start, and their latest successful calls of the tool.
 
-
-class RecentRun(NamedTuple):
-    """Recent run that used a tool."""
-
-    run: str
-    started_at: int
-    last_step: int | None
-    """Number of its last step; None without steps."""
-    successes: list[tuple[int, bytes]]
-    """Its latest successful calls of the tool, as (seq, body)."""
-
-
-def find_recent_runs(read: RowReader, tenant: str, tool: str) -> Iterator[RecentRun]:
-    """Yield the latest runs that used a tool and are not revoked. Calls are read for some runs at a time."""
+    Several short runs are read at once, to save round trips; long ones one by one, to scan few steps.
+    """
     runs = read(
         "SELECT u.run, u.started_at, (SELECT max(seq) FROM steps s WHERE s.tenant = u.tenant "
         "AND s.run = u.run) FROM run_callees u JOIN runs r ON r.tenant = u.tenant AND r.id = u.run "
@@ -427,35 +403,25 @@ def find_recent_runs(read: RowReader, tenant: str, tool: str) -> Iterator[Recent
     values = (tenant, profiles.MAX_SCANNED_STEPS, tool, profiles.MAX_BODY_BYTES, profiles.MAX_EXEMPLARS)
     max_runs = FIRST_READ_RUNS
     while runs:
-        # Several short runs at once, to save round trips; long ones one by one, to scan few steps.
         step_counts = itertools.accumulate(last or 0 for _, _, last in runs[:max_runs])
         size = max(1, sum(count <= profiles.MAX_SCANNED_STEPS for count in step_counts))
         chunk, runs, max_runs = runs[:size], runs[size:], profiles.MAX_EXEMPLARS
         calls: dict[str, list[tuple[int, bytes]]] = {}
         for run, seq, body in read.by_key(SUCCESSES_SQL, [run for run, _, _ in chunk], values):
             calls.setdefault(run, []).append((seq, body))
-        for run, started_at, last in chunk:
-            successes = sorted(calls.get(run, ()), key=itemgetter(0), reverse=True)
-            yield RecentRun(run, started_at, last, successes)
+        for run, started_at, _ in chunk:
+            if run != excluded_run:
+                latest_first = sorted(calls.get(run, ()), key=itemgetter(0), reverse=True)
+                yield started_at, [decode_body(body, profiles.ExemplarArguments) for _, body in latest_first]
 
 
 def _load_exemplars(read: RowReader, tenant: str, query: FixQuery) -> list[ArgumentTypes]:
-    """Return the argument types of a tool's latest successful calls.
-
-    A long run is read from its end, so that the cost stays bounded.
-    """
+    """Return the argument types of a tool's latest successful calls."""
     shapes: list[ArgumentTypes] = []
-    remaining_steps = profiles.MAX_SCANNED_STEPS
-    for recent_run in find_recent_runs(read, tenant, query.tool or ""):
-        last = recent_run.last_step
-        if recent_run.run == query.excluded_run:
-            continue
-        if remaining_steps <= 0 or len(shapes) >= profiles.MAX_EXEMPLARS or last is None:
+    for _, calls in _find_successes(read, tenant, query.tool or "", query.excluded_run):
+        if len(shapes) >= profiles.MAX_EXEMPLARS:
             break
-        bodies = [body for seq, body in recent_run.successes if seq > last - remaining_steps]
-        remaining_steps -= last
-        shapes += [argument_types(row_encoding.decode_body(body, profiles.ExemplarArguments).arguments)
-                   for body in bodies]  # fmt: skip
+        shapes += [argument_types(call.arguments) for call in calls]
     return profiles.sample_by_shape(shapes)
 
 
@@ -483,8 +449,6 @@ def find_trial_reports(read: RowReader, tenant: str, fix: str, limit: int) -> li
         (tenant, fix, limit),
     )
     return [
-        TrialReport(
-            run=run, principal=principal, agent=agent, at=at, successful=bool(successful), automatic=automatic == 1
-        )
+        TrialReport(run, principal, agent, at, bool(successful), automatic == 1)
         for run, principal, agent, at, successful, automatic in rows
     ]

@@ -1,22 +1,36 @@
-"""Votes for fixes: stored batch by batch, with one lookup per table, and counted into fix records."""
+"""Votes for fixes: stored batch by batch, with one lookup per table, and counted into fix records.
+
+Also the similarity index: the sketches of a tool's patterns that have a fix, packed into one row and cached per
+process. Reading one row per pattern takes far longer than comparing the patterns. The row's stamp (a checksum) tells a
+process whether its cached copy is current.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import struct
+import threading
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
 from mulligan.core.calls import wilson_lower_bound
 from mulligan.core.records import Run, decode, encode
-from mulligan.learn import fixes, patterns, similar
+from mulligan.learn import fixes, patterns
 from mulligan.learn.fixes import FixRecord, Trial, Vote
-from mulligan.store import similarity_index
 from mulligan.store.base import Revocation
-from mulligan.store.connection import Connection, Insert, Lookup
+from mulligan.store.connection import Connection, Insert, Lookup, RowReader
 from mulligan.store.pattern_counts import id_of
 from mulligan.store.rows import BEFORE_FIRST_CALL
 
+MAX_PATTERNS_PER_TOOL = 1024
+"""Patterns per tool that a new failure is compared with; comparing this many takes 0.3 ms.
+
+The packed row is 150 KB at this limit. It is rewritten whenever a further pattern of the tool gets its first fix.
+"""
+MAX_CACHED_PATTERNS = 50_000
+"""Cached patterns of all tools per process: about 12 MB at this limit."""
 REPORTED = -1
 """Replaces the failed call in a vote that was reported from outside."""
 
@@ -28,9 +42,10 @@ VOTE = Insert.or_update(
 )
 _FIX_INSERT = Insert.or_update("fixes", "tenant id", "tool pattern last_tried_at body")
 _FIXED_INSERT = Insert.of("pattern_sketches", "tenant tool pattern sketch text")
-_UNLEARNED_INSERT = Insert.of("pending_patterns", "tenant pattern")
+_PENDING_INSERT = Insert.of("pending_patterns", "tenant pattern")
 _OF_RUN = Lookup.of("votes", "tenant run tried_call>=", "failed_call tried_call fix successful at")
 _OF_FIX = Lookup.of("votes", "tenant run fix", "principal successful at")
+_SKETCHES_INSERT = Insert.or_update("tool_sketches", "tenant tool", "stamp body")
 _FIX_LOOKUP = Lookup.of("fixes", "tenant id", "body")
 _FIXED_LOOKUP = Lookup.of("pattern_sketches", "tenant tool pattern", "pattern")
 _TEMPLATE_LOOKUP = Lookup.of("patterns", "tenant id", "template")
@@ -50,13 +65,13 @@ def add_votes(writer: Connection, tenant: str, batch: Sequence[RunTrials], princ
     changed_runs = [run_trials for run_trials in batch if run_trials.trials or run_trials.run.id in stored_votes]
     if not changed_runs:
         return
-    revoked = revocations(lambda sql, values: writer.execute(sql, values).fetchall(), tenant)
+    revoked = revocations(RowReader.of(writer), tenant)
     stale: list[tuple[str, str, int, int]] = []
     uncertain: set[str] = set()
     new_votes: list[tuple[Trial, Vote]] = []
     for run_trials in changed_runs:
         run = run_trials.run
-        author = principal or _principal(writer, tenant, run.id)
+        author = principal or _read_principal(writer, tenant, run.id)
         current_trials = {
             (trial.failed_call, trial.tried_call): trial
             for trial in run_trials.trials
@@ -96,7 +111,7 @@ def _load_votes(
     return votes_by_run
 
 
-def _principal(writer: Connection, tenant: str, run: str) -> str:
+def _read_principal(writer: Connection, tenant: str, run: str) -> str:
     row = writer.execute("SELECT principal FROM runs WHERE tenant = ? AND id = ?", (tenant, run)).fetchone()
     return (row[0] if row else "") or fixes.LOCAL_PRINCIPAL
 
@@ -158,37 +173,26 @@ def vote_row(
 
 def _weight(tally: FixRecord) -> tuple[int | bool, ...]:
     """Return the values whose change may change a lesson, rounded: one more of a thousand does not."""
+    counts = (tally.successes, tally.trials, len(tally.principals))
     is_reliable = wilson_lower_bound(tally.successes, tally.trials) >= fixes.MIN_SUCCESS_RATE
-    return (
-        *map(_roughly, (tally.successes, tally.trials, len(tally.principals))),
-        min(len(tally.days), 2),
-        is_reliable,
-    )
-
-
-def _roughly(count: int) -> int:
-    return count if count < 8 else 8 * count.bit_length()
+    rounded_counts = (count if count < 8 else 8 * count.bit_length() for count in counts)
+    return (*rounded_counts, min(len(tally.days), 2), is_reliable)
 
 
 def _save_records(writer: Connection, tenant: str, tallies: Sequence[FixRecord], consolidated_fixes: set[str]) -> None:
-    records_by_pattern = [(tally, id_of(tally.tool, tally.fingerprint)) for tally in tallies]
-    writer.put(
-        _UNLEARNED_INSERT,
-        [
-            (tenant, pattern)
-            for pattern in {pattern for tally, pattern in records_by_pattern if tally.id in consolidated_fixes}
-        ],
-    )
+    patterns_by_fix = {tally.id: id_of(tally.tool, tally.fingerprint) for tally in tallies}
+    pending_patterns = {pattern for fix, pattern in patterns_by_fix.items() if fix in consolidated_fixes}
+    writer.put(_PENDING_INSERT, [(tenant, pattern) for pattern in pending_patterns])
     rows = [
-        (tenant, tally.id, tally.tool, pattern, tally.last_tried_at, encode(tally))
-        for tally, pattern in records_by_pattern
+        (tenant, tally.id, tally.tool, patterns_by_fix[tally.id], tally.last_tried_at, encode(tally))
+        for tally in tallies
     ]
     writer.put(_FIX_INSERT, rows)
 
 
 def mark_for_consolidation(writer: Connection, tenant: str, pattern: str) -> None:
     """Mark a pattern whose fixes have changed for the next consolidation."""
-    writer.put(_UNLEARNED_INSERT, [(tenant, pattern)])
+    writer.put(_PENDING_INSERT, [(tenant, pattern)])
 
 
 def _note_patterns(writer: Connection, tenant: str, trials: Iterable[Trial]) -> None:
@@ -202,9 +206,9 @@ def _note_patterns(writer: Connection, tenant: str, trials: Iterable[Trial]) -> 
     rows = []
     for key, step in steps.items():
         text = texts[key[2]] if key[2] in texts else patterns.extract_message_and_template(step)[1]
-        rows.append((*key, similar.pack(similar.sketch(text)), text[: similar.MAX_SKETCH_CHARS]))
+        rows.append((*key, patterns.pack(patterns.sketch(text)), text[: patterns.MAX_SKETCH_CHARS]))
     writer.put(_FIXED_INSERT, rows)
-    similarity_index.add_patterns(writer, tenant, [(tool, pattern, sketch) for _, tool, pattern, sketch, _ in rows])
+    pack_sketches(writer, tenant, {tool for _, tool, _ in steps})
 
 
 def recount_fix(writer: Connection, tenant: str, fix: str) -> None:
@@ -213,7 +217,7 @@ def recount_fix(writer: Connection, tenant: str, fix: str) -> None:
     if row is None:
         return
     old = decode(row[0], FixRecord)
-    fix_votes = votes(lambda sql, values: writer.execute(sql, values).fetchall(), tenant, fix)
+    fix_votes = votes(RowReader.of(writer), tenant, fix)
     if fix_votes:
         _save_records(writer, tenant, [old.recount(fix_votes)], {fix})
         return
@@ -225,7 +229,7 @@ def recount_fix(writer: Connection, tenant: str, fix: str) -> None:
         writer.execute(
             "DELETE FROM pattern_sketches WHERE tenant = ? AND tool = ? AND pattern = ?", (tenant, old.tool, pattern)
         )
-        similarity_index.rebuild_tool(writer, tenant, old.tool)
+        pack_sketches(writer, tenant, {old.tool})
 
 
 def votes(
@@ -249,9 +253,61 @@ def votes(
 
 def revocations(read: Read, tenant: str) -> list[Revocation]:
     rows = read("SELECT principal, tool, since, until FROM revocations WHERE tenant = ?", (tenant,))
-    return list(map(to_revocation, rows))
+    return [Revocation(*row) for row in rows]
 
 
-def to_revocation(row: Sequence[Any]) -> Revocation:
-    principal, tool, since, until = row
-    return Revocation(principal=principal, tool=tool, since=since, until=until)
+# Similarity index
+
+_SKETCHES_SQL = "SELECT pattern, sketch FROM pattern_sketches WHERE tenant = ?2 AND tool = ?1 ORDER BY pattern LIMIT ?3"
+_ENTRY = struct.Struct(f"16s{patterns.SKETCH_BITS // 8}s")
+
+
+def pack_sketches(writer: Connection, tenant: str, tools: Collection[str]) -> None:
+    """Pack the sketches of each of these tools into one row, after their patterns changed."""
+    if not tools:
+        return
+    bodies = dict.fromkeys(sorted(tools), b"")
+    for tool, pattern, sketch in writer.execute_by_key(_SKETCHES_SQL, list(bodies), (tenant, MAX_PATTERNS_PER_TOOL)):
+        bodies[tool] += _ENTRY.pack(pattern.encode(), bytes(sketch))
+    writer.put(_SKETCHES_INSERT, [(tenant, tool, crc32(body), body) for tool, body in bodies.items() if body])
+    for tool in (tool for tool, body in bodies.items() if not body):
+        writer.execute("DELETE FROM tool_sketches WHERE tenant = ? AND tool = ?", (tenant, tool))
+
+
+class SketchCache:
+    """Process-wide cache of the sketches of each tool, checked by stamp."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sketches_by_tool: dict[tuple[str, str], tuple[int, patterns.Sketches]] = {}
+        self._count = 0
+
+    def get_sketches(self, read: Read, tenant: str, tool: str, stamp: int) -> patterns.Sketches:
+        """Return the sketches of a tool, from the cache if it has this stamp, else from the database.
+
+        After a concurrent write, the sketches may be newer than the stamp.
+        """
+        cached_stamp, sketches = self._sketches_by_tool.get((tenant, tool), _NO_SKETCHES)
+        if cached_stamp == stamp:
+            return sketches
+        for stored_stamp, body in read(
+            "SELECT stamp, body FROM tool_sketches WHERE tenant = ? AND tool = ?", (tenant, tool)
+        ):
+            sketches = patterns.Sketches(
+                (name.decode(), patterns.unpack(bits)) for name, bits in _ENTRY.iter_unpack(body)
+            )
+            self._cache_sketches((tenant, tool), stored_stamp, sketches)
+            return sketches
+        return _NO_SKETCHES[1]
+
+    def _cache_sketches(self, key: tuple[str, str], stamp: int, sketches: patterns.Sketches) -> None:
+        """Cache sketches and evict the tools that were read longest ago."""
+        with self._lock:
+            self._count += len(sketches) - len(self._sketches_by_tool.pop(key, _NO_SKETCHES)[1])
+            self._sketches_by_tool[key] = stamp, sketches
+            while self._count > MAX_CACHED_PATTERNS:
+                oldest = next(iter(self._sketches_by_tool))
+                self._count -= len(self._sketches_by_tool.pop(oldest)[1])
+
+
+_NO_SKETCHES = (-1, patterns.Sketches(()))

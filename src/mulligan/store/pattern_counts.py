@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from mulligan.core.records import Run, Step, pattern_id
 from mulligan.learn.patterns import extract_message_and_template, order_of, start_of_day
-from mulligan.store import row_encoding
 from mulligan.store.connection import Connection, Insert, Lookup
+from mulligan.store.rows import decode_body
 
 id_of = functools.lru_cache(maxsize=10_000)(pattern_id)
 
@@ -112,9 +112,7 @@ def sum_changes(changes: Iterable[CountedFailure]) -> tuple[dict[str, PatternDel
         assert failure is not None
         id = id_of(counted_failure.step.name, failure.fingerprint) if failure.fingerprint else ""
         if id:
-            if id not in sums:
-                sums[id] = PatternDelta(counted_failure.step)
-            sums[id].add(counted_failure)
+            sums.setdefault(id, PatternDelta(counted_failure.step)).add(counted_failure)
         key = (id, counted_failure.run.started_at, counted_failure.run.id, str(failure.kind))
         pattern_runs[key] = pattern_runs.get(key, 0) + counted_failure.sign
     return sums, pattern_runs
@@ -142,7 +140,10 @@ def apply_deltas(writer: Connection, tenant: str, sums: dict[str, PatternDelta],
     writer.put(_PATTERN_INSERT, rows)
     if empty_keys := [(tenant, id) for id in empty_ids if id in stored_rows]:
         writer.executemany("DELETE FROM patterns WHERE tenant = ? AND id = ?", empty_keys)
-    _add_parts(writer, tenant, sums)
+    _add_days(writer, tenant, sums)
+    agents = [(tenant, id, agent, count) for id, sum in sums.items() for agent, count in sum.agents.items() if count]
+    writer.put(AGENT_INSERT, agents)
+    _delete_empty(writer, "pattern_agents", "tenant id agent", [row[:3] for row in agents if row[3] < 0])
     return empty_ids
 
 
@@ -188,44 +189,32 @@ def _describe_first(first: Step) -> tuple[Any, ...]:
 def _set_first(writer: Connection, tenant: str, id: str, first: Step) -> None:
     writer.execute(
         "UPDATE patterns SET kind = ?, server = ?, message = ?, template = ?, first_seen_at = ?, first_run = ?, "
-        "first_seq = ? "
-        "WHERE tenant = ? AND id = ?",
+        "first_seq = ? WHERE tenant = ? AND id = ?",
         (*_describe_first(first), tenant, id),
     )
 
 
-def _add_parts(writer: Connection, tenant: str, sums: dict[str, PatternDelta]) -> None:
-    _add_days(writer, tenant, sums)
-    agents = [(tenant, id, agent, count) for id, sum in sums.items() for agent, count in sum.agents.items() if count]
-    writer.put(AGENT_INSERT, agents)
-    if less := [(tenant, id, agent) for _, id, agent, count in agents if count < 0]:
-        writer.executemany(
-            "DELETE FROM pattern_agents WHERE tenant = ? AND id = ? AND agent = ? AND occurrences <= 0", less
-        )
+def add_days(writer: Connection, tenant: str, changes: Iterable[CountedFailure]) -> None:
+    """Add to the daily counters only. All other pattern data covers pruned rows, too, and is more complete."""
+    _add_days(writer, tenant, sum_changes(changes)[0])
 
 
 def _add_days(writer: Connection, tenant: str, sums: dict[str, PatternDelta]) -> None:
-    days = [
-        (tenant, day, id, count, recovered)
+    rows = [
+        (tenant, day, id, count, recovered, size_class(count))
         for id, sum in sums.items()
         for day, (count, recovered) in sum.days.items()
         if count or recovered
     ]
-    writer.put(_DAY_INSERT, [(*day, size_class(day[3])) for day in days])
-    if less := [(tenant, day, id) for _, day, id, count, _ in days if count < 0]:
-        writer.executemany(
-            "DELETE FROM pattern_days WHERE tenant = ? AND day = ? AND id = ? AND occurrences <= 0", less
-        )
+    writer.put(_DAY_INSERT, rows)
+    _delete_empty(writer, "pattern_days", "tenant day id", [row[:3] for row in rows if row[3] < 0])
 
 
-def add_days(writer: Connection, tenant: str, changes: Iterable[CountedFailure]) -> None:
-    """Add to the daily counters only. All other pattern data covers pruned rows, too, and is more complete."""
-    sums: dict[str, PatternDelta] = {}
-    for counted_failure in changes:
-        if counted_failure.step.failure is not None and counted_failure.step.failure.fingerprint:
-            id = id_of(counted_failure.step.name, counted_failure.step.failure.fingerprint)
-            sums.setdefault(id, PatternDelta(counted_failure.step)).add(counted_failure)
-    _add_days(writer, tenant, sums)
+def _delete_empty(writer: Connection, table: str, key_names: str, keys: Sequence[tuple[Any, ...]]) -> None:
+    """Delete the rows with these keys that have no remaining occurrences."""
+    if keys:
+        condition = " AND ".join(f"{name} = ?" for name in key_names.split())
+        writer.executemany(f"DELETE FROM {table} WHERE {condition} AND occurrences <= 0", keys)
 
 
 def sum_days(writer: Connection, tenant: str) -> None:
@@ -250,6 +239,6 @@ def refresh_bounds(writer: Connection, tenant: str, id: str) -> None:
     if first is None:
         return  # the remaining occurrences are older than the rows
     rows = writer.execute(f"SELECT body {where} AND started_at = ?", (tenant, *identity, first))
-    steps = [row_encoding.decode_body(body, Step) for (body,) in rows]
+    steps = [decode_body(body, Step) for (body,) in rows]
     writer.execute("UPDATE patterns SET last_seen_at = ? WHERE tenant = ? AND id = ?", (last, tenant, id))
     _set_first(writer, tenant, id, min(steps, key=order_of))

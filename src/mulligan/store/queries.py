@@ -10,10 +10,10 @@ import msgspec
 from mulligan.core.records import Example, Pattern, Run, decode, encode
 from mulligan.learn import patterns
 from mulligan.learn.patterns import PatternDecision
-from mulligan.store import row_encoding
 from mulligan.store.base import DAY, PatternQuery, RunQuery
 from mulligan.store.connection import RowReader
 from mulligan.store.pattern_counts import size_class
+from mulligan.store.rows import decode_body
 
 MAX_SORTED_ROWS = 1000
 """Rows that are read and sorted in Python. Above it, scanning from the newest row finds enough matches sooner."""
@@ -34,87 +34,63 @@ class _Where:
         return " AND ".join(self.conditions)
 
 
-def find_runs(read: RowReader, tenant: str, query: RunQuery, pattern_ids: set[str], limit: int) -> list[Run]:
+def find_runs(read: RowReader, tenant: str, query: RunQuery, pattern_ids: set[str]) -> list[Run]:
     """Return the runs that match the query, newest first. `pattern_ids` are the ids merged into `query.pattern`."""
     where = _Where("r.tenant = ?", tenant)
-    start = "r.started_at", "r.id"
-    source = "runs r"
+    driver = ""
     # One indexed filter drives the query in time order. All other filters are lookups per run that it returns.
+    filters: list[tuple[str, str, tuple[Any, ...]]] = []
     if query.pattern is not None:
-        start, source = (
-            ("d.started_at", "d.run"),
-            _join_occurrences(f"d.pattern IN ({_placeholders(pattern_ids)})", where, tenant, *sorted(pattern_ids)),
-        )
-    if query.kind is not None and not query.kind.endswith("/"):
-        if source == "runs r":
-            start, source = ("d.started_at", "d.run"), _join_occurrences("d.kind = ?", where, tenant, query.kind)
-        else:
-            _add_lookup(where, "run_failures", "kind = ?", tenant, query.kind)
-    elif query.kind is not None:
+        placeholders = ", ".join("?" * len(pattern_ids))
+        filters.append(("run_failures", f"pattern IN ({placeholders})", tuple(sorted(pattern_ids))))
+    if query.kind is not None and query.kind.endswith("/"):
         where.add("r.status <> 'success'")
         where.add(
             "EXISTS (SELECT 1 FROM steps s WHERE s.tenant = ? AND s.run = r.id AND substr(s.kind, 1, ?) = ?)",
             tenant, len(query.kind), query.kind,
         )  # fmt: skip
-    for usage_type, name in (("tool", query.tool), ("model", query.model)):
-        if name is None:
-            continue
-        if source == "runs r":
-            start, source = (
-                ("d.started_at", "d.run"),
-                "run_callees d CROSS JOIN runs r ON r.tenant = d.tenant AND r.id = d.run",
-            )
-            where.add("d.tenant = ? AND d.type = ? AND d.name = ?", tenant, usage_type, name)
+    elif query.kind is not None:
+        filters.append(("run_failures", "kind = ?", (query.kind,)))
+    filters += [
+        ("run_callees", "type = ? AND name = ?", (callee_type, name))
+        for callee_type, name in (("tool", query.tool), ("model", query.model))
+        if name is not None
+    ]
+    for table, condition, values in filters:
+        if not driver:
+            driver = table
+            where.add(f"d.tenant = ? AND {condition}", tenant, *values)
         else:
-            _add_lookup(where, "run_callees", "type = ? AND name = ?", tenant, usage_type, name)
-    _add_fields(where, query, start)
-    started, id = start
-    sql = f"SELECT r.id, r.body FROM {source} WHERE {where} ORDER BY {started} DESC, {id} DESC LIMIT ?"
-    # A run with several patterns of a kind is returned once for each: read more rows to fill the limit without them.
-    count = limit if source.startswith(("runs", "run_callees")) else 2 * limit
-    while True:
-        rows = read(sql, (*where.values, count))
-        bodies_by_id = dict(rows)
-        if len(bodies_by_id) >= limit or len(rows) < count:
-            return [row_encoding.decode_body(body, Run) for body in list(bodies_by_id.values())[:limit]]
-        count *= 4
-
-
-def _join_occurrences(condition: str, where: _Where, tenant: str, *values: Any) -> str:
-    """Add the condition on occurrences, and return the FROM clause that they drive."""
-    where.add(f"d.tenant = ? AND {condition}", tenant, *values)
-    return "run_failures d CROSS JOIN runs r ON r.tenant = d.tenant AND r.id = d.run"
-
-
-def _add_lookup(where: _Where, table: str, condition: str, tenant: str, *values: Any) -> None:
-    where.add(
-        f"EXISTS (SELECT 1 FROM {table} x WHERE x.tenant = ? AND {condition} "
-        "AND x.started_at = r.started_at AND x.run = r.id)",
-        tenant, *values,
-    )  # fmt: skip
-
-
-def _add_fields(where: _Where, query: RunQuery, start: tuple[str, str]) -> None:
+            where.add(
+                f"EXISTS (SELECT 1 FROM {table} x WHERE x.tenant = ? AND {condition} "
+                "AND x.started_at = r.started_at AND x.run = r.id)",
+                tenant, *values,
+            )  # fmt: skip
+    started, id = ("d.started_at", "d.run") if driver else ("r.started_at", "r.id")
     for name in ("agent", "session", "environment", "version", "status"):
-        value = getattr(query, name)
-        if value is not None:
+        if (value := getattr(query, name)) is not None:
             where.add(f"r.{name} = ?", value)
     # Repeat the conditions of the partial indices, so that the planner uses them.
     if query.agent:
         where.add("r.agent <> ''")
     if query.status not in (None, "success"):
         where.add("r.status <> 'success'")
-    started, id = start
     if query.since is not None:
         where.add(f"{started} >= ?", query.since)
     if query.until is not None:
         where.add(f"{started} < ?", query.until)
     if query.before is not None:
         where.add(f"({started}, {id}) < (?, ?)", *query.before)
-
-
-def _placeholders(values: Iterable[Any]) -> str:
-    return ", ".join("?" for _ in values)
+    source = f"{driver} d CROSS JOIN runs r ON r.tenant = d.tenant AND r.id = d.run" if driver else "runs r"
+    sql = f"SELECT r.id, r.body FROM {source} WHERE {where} ORDER BY {started} DESC, {id} DESC LIMIT ?"
+    # A run with several patterns of a kind is returned once for each: read more rows to fill the limit without them.
+    count = 2 * query.limit if driver == "run_failures" else query.limit
+    while True:
+        rows = read(sql, (*where.values, count))
+        bodies_by_id = dict(rows)
+        if len(bodies_by_id) >= query.limit or len(rows) < count:
+            return [decode_body(body, Run) for body in list(bodies_by_id.values())[: query.limit]]
+        count *= 4
 
 
 def find_runs_by_prefix(read: RowReader, tenant: str, prefix: str, limit: int) -> list[Run]:
@@ -130,7 +106,7 @@ def find_runs_by_prefix(read: RowReader, tenant: str, prefix: str, limit: int) -
             "SELECT body FROM runs WHERE tenant = ? AND substr(id, 1, ?) = ? ORDER BY started_at DESC, id DESC LIMIT ?",
             (tenant, len(prefix), prefix, limit),
         )
-    return [row_encoding.decode_body(body, Run) for (body,) in rows]
+    return [decode_body(body, Run) for (body,) in rows]
 
 
 # Patterns
@@ -339,7 +315,7 @@ def _with_agents_and_days(read: RowReader, tenant: str, pattern: Pattern, since:
     ids = (pattern.id, *pattern.merged)
     agents = read(
         "SELECT agent, sum(occurrences) FROM pattern_agents "
-        f"WHERE tenant = ? AND id IN ({_placeholders(ids)}) GROUP BY agent",
+        f"WHERE tenant = ? AND id IN ({', '.join('?' * len(ids))}) GROUP BY agent",
         (tenant, *ids),
     )
     days: dict[int, int] = {}

@@ -2,42 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Sequence
 
-import msgspec
+from msgspec.structs import replace
 
-from mulligan.core import calls
+from mulligan.core.calls import group_attempts
 from mulligan.core.links import derive_status, link_recoveries
-from mulligan.core.records import Run, Step
+from mulligan.core.records import Link, Run, Status, Step
 from mulligan.learn.patterns import start_of_day
-from mulligan.store import fix_queries, pattern_counts, rollups, row_encoding
+from mulligan.store import fix_queries, pattern_counts, rollups
 from mulligan.store.base import DAY
 from mulligan.store.connection import Connection
 from mulligan.store.rollups import EMPTY_SLICE, CounterChanges, RunSlice
 from mulligan.store.rows import (
     BEFORE_FIRST_CALL,
+    LINK,
     USED,
-    StoredRun,
+    decode_body,
+    forget_links,
     history_of,
+    link_rows,
     links_since,
-    put_links,
+    put_statuses,
     read_meta,
     runs_since,
-    set_status,
 )
 
 
-def rebuild_links(writer: Connection, tenant: str, run: Run, steps: Iterable[Step]) -> dict[int, Any]:
-    steps = tuple(steps)
-    links = {link.failed_call: link for link in link_recoveries(steps, run)}
-    failed = {call.id: call for call in calls.group_attempts(steps)}
-    put_links(writer, tenant, run.id, links_since(writer, tenant, run.id, BEFORE_FIRST_CALL), links, failed)
-    return links
+def judge_run(
+    writer: Connection, tenant: str, run: Run, steps: Sequence[Step], is_settled: bool = False
+) -> tuple[tuple[Link, ...], Status]:
+    """Derive links, status and votes of a run from its steps and store them. Return the links and the status.
+
+    An unfinished run that `is_settled` is judged as if it had ended.
+    """
+    links = {link.failed_call: link for link in link_recoveries(steps, run, is_settled=is_settled)}
+    calls = {call.id: call for call in group_attempts(steps)}
+    stale_links = links_since(writer, tenant, run.id, BEFORE_FIRST_CALL).keys() - links.keys()
+    forget_links(writer, [(tenant, run.id, failed) for failed in stale_links])
+    writer.put(LINK, link_rows(tenant, run.id, links, calls))
+    status = derive_status(run, steps, links.values())
+    is_failure_free = all(
+        call.first.seq == call.id and len(call.steps) == 1 and call.has_succeeded and not call.has_failed
+        for call in calls.values()
+    )
+    put_statuses(writer, [(status, int(is_failure_free), tenant, run.id)])
+    fix_queries.store_run_votes(writer, tenant, run, steps, is_settled=is_settled)
+    return tuple(links.values()), status
 
 
 def rebuild(writer: Connection, tenant: str) -> None:
-    """Recount links, statuses, patterns and rollups from the rows.
+    """Recount links, statuses, votes, patterns and rollups from the rows.
 
     Counters of days with pruned rows are retained: the rows are incomplete.
     """
@@ -52,40 +67,21 @@ def rebuild(writer: Connection, tenant: str) -> None:
             writer.execute(f"DELETE FROM {table} WHERE tenant = ?", (tenant,))
     after = 0
     while rows := runs_since(writer, tenant, after):
-        account = CounterChanges()
-        for rowid, _, status, _, _, body in rows:
-            after = rowid
-            _recount_run(writer, tenant, StoredRun(row_encoding.decode_body(body, Run), status), account)
-        writer.put(USED, [(tenant, *usage_row) for usage_row in account.used_names])
-        counters = {
-            counter_key: cell for counter_key, cell in account.collect_cells().items() if counter_key.hour >= horizon
-        }
-        rollups.apply(writer, tenant, counters)
+        changes = CounterChanges()
+        for row in rows:
+            history = history_of(writer, tenant, decode_body(row.body, Run))
+            links, status = judge_run(writer, tenant, history.run, history.steps)
+            changes.add_used_names(history.run, history.steps)
+            changes.add(EMPTY_SLICE, RunSlice.of_history(replace(history, links=links)))
+            changes.add_run(None, history.run, status)
+        writer.put(USED, [(tenant, *usage_row) for usage_row in changes.used_names])
+        cells = changes.collect_cells()
+        rollups.apply(writer, tenant, {key: cell for key, cell in cells.items() if key.hour >= horizon})
+        after = rows[-1].rowid
         if pruned:
-            pattern_counts.add_days(
-                writer,
-                tenant,
-                [counted_failure for counted_failure in account.failures if counted_failure.step.started_at >= horizon],
-            )
+            recent_failures = [failure for failure in changes.failures if failure.step.started_at >= horizon]
+            pattern_counts.add_days(writer, tenant, recent_failures)
         else:
-            pattern_counts.add(writer, tenant, account.failures)
+            pattern_counts.add(writer, tenant, changes.failures)
     if pruned:
         pattern_counts.sum_days(writer, tenant)
-
-
-def _recount_run(writer: Connection, tenant: str, tracked_run: StoredRun, account: CounterChanges) -> None:
-    run = tracked_run.run
-    before = history_of(writer, tenant, run)
-    links = rebuild_links(writer, tenant, run, before.steps)
-    history = msgspec.structs.replace(before, links=tuple(links.values()))
-    status = derive_status(run, history.steps, history.links)
-    is_failure_free = all(
-        call.first.seq == call.id and len(call.steps) == 1 and call.has_succeeded and not call.has_failed
-        for call in calls.group_attempts(history.steps)
-    )
-    set_status(writer, tenant, run.id, status, is_failure_free)
-    if not is_failure_free:
-        fix_queries.store_run_votes(writer, tenant, run, history.steps)
-    account.add_used_names(run, history.steps)
-    account.add(EMPTY_SLICE, RunSlice.of_history(history))
-    account.add_run(None, run, status)

@@ -138,27 +138,24 @@ class RemoteStore:
         if len(body) > MIN_GZIP_BYTES and self._host not in ("127.0.0.1", "localhost", "::1"):
             body = gzip.compress(body, 1)
             headers["Content-Encoding"] = "gzip"
-        for is_second in (False, True):
+        while True:
             thread_connection: _ThreadConnection | None = getattr(self._threads, "connection", None)
-            is_reused = thread_connection is not None and not is_second
-            connection = (thread_connection if is_reused and thread_connection else self._connect()).connection
+            is_reused = thread_connection is not None
+            connection = (thread_connection or self._connect()).connection
             try:
                 connection.timeout = timeout
                 if connection.sock is not None:
                     connection.sock.settimeout(timeout)
                 connection.request("POST", self._path + path, body, headers)
-                answer = connection.getresponse()
+                return connection.getresponse()
             except (OSError, http.client.HTTPException) as error:
                 self._drop()
                 if is_reused and not isinstance(error, TimeoutError):
                     continue  # The server may have closed an idle connection; that does not make it unavailable.
                 reason = f"Cannot reach {self.url} ({_describe_error(error)}). Is `mulligan serve` running there?"
                 raise self._mark_unavailable(reason) from error
-            break
-        return answer
 
     def _connect(self) -> _ThreadConnection:
-        self._drop()
         kind = http.client.HTTPSConnection if self._is_safe else http.client.HTTPConnection
         self._threads.connection = thread_connection = _ThreadConnection(kind(self._host, self._port))
         self._connections.add(thread_connection)
@@ -359,14 +356,9 @@ class RemoteStore:
         return self._ask("consolidate", now, None, max_patterns)  # type: ignore[no-any-return]
 
     def compare_and_set(
-        self,
-        tenant: str,
-        kind: str,
-        key: str,
-        expected: bytes | None,
-        value: bytes,
+        self, tenant: str, kind: str, key: str, expected: bytes | None, value: bytes,
         audit_note: AuditNote | None = None,
-    ) -> bool:
+    ) -> bool:  # fmt: skip
         if audit_note is not None:
             raise StoreError(f"Key-value entries of {self.url} can be changed on the server only.")
         return self._ask("compare_and_set", kind, key, expected, value)  # type: ignore[no-any-return]

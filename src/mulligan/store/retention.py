@@ -13,17 +13,19 @@ from zlib import crc32
 
 import msgspec
 
-from mulligan.core import calls
+from mulligan.core.calls import group_attempts
 from mulligan.core.links import derive_status
 from mulligan.core.records import History, Run, Status, Step
-from mulligan.store import counters, rollups, row_encoding
+from mulligan.store import counters, pattern_counts, rollups
 from mulligan.store.base import Progress, PruneResult, Retention
 from mulligan.store.connection import Connection, Rows
 from mulligan.store.rollups import CounterChanges
 from mulligan.store.rows import (
     STEP,
     USED,
-    delete_pattern_runs,
+    RunRow,
+    compress,
+    decode_body,
     delete_usages,
     history_of,
     read_meta,
@@ -35,6 +37,9 @@ from mulligan.store.rows import (
 
 MAX_ROWS_PER_TRANSACTION = 1000
 """Limit of deleted rows per transaction, which bounds how long other writers wait."""
+MAX_RUNS_PER_SIZE_CHECK = 100
+NO_CUTOFF_MS = -(2**62)
+"""Cutoff of a rule that is off."""
 Using = Callable[..., contextlib.AbstractContextManager[Connection]]
 
 
@@ -80,21 +85,20 @@ def _hash_fraction(name: str) -> float:
 
 def _steps_to_keep(history: History) -> set[int]:
     """Return the seq numbers of the steps that sampling must not remove."""
-    grouped_calls = calls.group_attempts(history.steps)
-    required_seqs = {
-        step.seq
-        for call in grouped_calls
-        if len(call.steps) > 1 or not _is_simple_success(call.first)
-        for step in call.steps
-    }
+    calls = group_attempts(history.steps)
     recovering_calls = {link.recovering_call for link in history.links}
-    required_seqs |= {step.seq for call in grouped_calls if call.id in recovering_calls for step in call.steps}
+    required_calls = [
+        call
+        for call in calls
+        if len(call.steps) > 1 or not _is_simple_success(call.first) or call.id in recovering_calls
+    ]
     for link in history.links:
         names = set(link.intermediate_tools)
-        for call in grouped_calls:
+        for call in calls:
             if link.failed_call < call.id and call.name in names and call.has_succeeded:
                 names.discard(call.name)
-                required_seqs |= {step.seq for step in call.steps}
+                required_calls.append(call)
+    required_seqs = {step.seq for call in required_calls for step in call.steps}
     parents = {step.seq: step.parent for step in history.steps}
     for seq in tuple(required_seqs):
         parent = parents.get(seq)
@@ -117,7 +121,15 @@ class PruneRound:
     def __init__(self, writing: Using, reading: Using, tenant: str, policy: Retention, now: int) -> None:
         self._writing, self._reading = writing, reading
         self._tenant, self._policy, self._now = tenant, policy, now
+        self._sample_cutoff = self._cutoff(policy.sample_after if policy.sample < 1 else None)
+        self._compress_cutoff = self._cutoff(policy.compress_after)
+        ages = (policy.keep_failures, policy.keep_successes)
+        self._latest_cutoff = max(self._sample_cutoff, self._compress_cutoff, *map(self._cutoff, ages))
+        """Runs that were stored later are too recent for every rule."""
         self.runs = self.steps = self.sampled = self.compressed = self.counters = 0
+
+    def _cutoff(self, age: int | None) -> int:
+        return NO_CUTOFF_MS if age is None else self._now - age
 
     def total_bytes(self, connection: Connection) -> int:
         """Return the size of the database in bytes."""
@@ -134,62 +146,15 @@ class PruneRound:
     def preview(self, progress: Progress | None = None) -> PruneResult:
         with self._reading() as connection:
             before = self.total_bytes(connection)
-            for row in self._iterate_old_runs(connection, self._oldest(), progress):
+            for row in self._iterate_runs(connection, self._latest_cutoff, progress):
                 if self._is_expired(row):
-                    self.runs, self.steps = self.runs + 1, self.steps + _count_steps(connection, self._tenant, row[1])
-                elif self._is_sampled(row):
-                    self._count_sampled(row, self._history(connection, row))
+                    self._count_removed(self._measure_steps(connection, row)[0])
+                elif row.stored_at < self._sample_cutoff:
+                    self._sample(self._history(connection, row))
             self.counters = self._expire_hourly_rollups(connection, "SELECT count(*)").fetchone()[0]
-            excess = before - self._policy.max_size if self._policy.max_size is not None else 0
-            if excess > 0:
-                self._preview_size(connection, excess)
+            if self._policy.max_size is not None:
+                self._preview_size(connection, before - self._policy.max_size)
         return self._build_result(before, before)
-
-    def _build_result(self, before: int, after: int) -> PruneResult:
-        return PruneResult(
-            runs=self.runs, steps=self.steps, sampled=self.sampled, compressed=self.compressed, counters=self.counters,
-            bytes_before=before, bytes_after=after,
-        )  # fmt: skip
-
-    def _oldest(self) -> int:
-        """Return the time before which a run can be old enough for any rule."""
-        ages = [self._policy.keep_failures, self._policy.keep_successes, self._policy.compress_after]
-        if self._policy.sample < 1:
-            ages.append(self._policy.sample_after)
-        return self._now - min((age for age in ages if age is not None), default=self._now)
-
-    def _iterate_old_runs(
-        self, connection: Connection, until: int, progress: Progress | None, after: int = 0
-    ) -> Iterator[Any]:
-        (total,) = connection.execute("SELECT count(*) FROM runs WHERE tenant = ?", (self._tenant,)).fetchone()
-        visited_count = 0
-        while rows := runs_since(connection, self._tenant, after):
-            for row in rows:
-                after, visited_count = row[0], visited_count + 1
-                if row[3] >= until:
-                    return
-                if not row[4] or self._policy.include_imported:
-                    yield row
-            if progress is not None:
-                progress(visited_count, total)
-
-    def _history(self, connection: Connection, row: Any) -> History:
-        return history_of(connection, self._tenant, row_encoding.decode_body(row[5], Run))
-
-    def _is_expired(self, row: Any) -> bool:
-        return is_expired(row[2], row[3], self._policy, self._now)
-
-    def _is_sampled(self, row: Any) -> bool:
-        return self._policy.sample < 1 and row[3] < self._now - self._policy.sample_after
-
-    def _is_cold(self, row: Any) -> bool:
-        return self._policy.compress_after is not None and row[3] < self._now - self._policy.compress_after
-
-    def _count_sampled(self, row: Any, history: History) -> History | None:
-        """Sample a run, count the removed steps and return the remaining history; None if nothing remains."""
-        remaining_history = sample_run(history, self._policy.sample)
-        self.sampled += len(history.steps) - (len(remaining_history.steps) if remaining_history is not None else 0)
-        return remaining_history
 
     def perform(self, progress: Progress | None = None) -> PruneResult:
         with self._reading() as connection:
@@ -203,30 +168,54 @@ class PruneRound:
             self._forget_sessions(writer)
             return self._build_result(before, self.used_bytes(writer))
 
-    def _forget_sessions(self, writer: Connection) -> None:
-        """Delete session entries that were inactive for longer than failed runs are retained.
+    def _build_result(self, before: int, after: int) -> PruneResult:
+        return PruneResult(self.runs, self.steps, self.sampled, self.compressed, self.counters, before, after)
 
-        Entries of coding agents contain the time of their last activity. For other sessions the time of the last
-        failure counts.
-        """
-        if self._policy.keep_failures is None:
-            return
-        until = self._now - self._policy.keep_failures
-        entries_sql = "SELECT key, value FROM key_values WHERE tenant = ? AND kind = ?"
-        hooks = {key: _read_last_activity(value) for key, value in writer.execute(entries_sql, (self._tenant, "hook"))}
-        expired_keys = {key for key, at in hooks.items() if at < until}
-        for key, value in writer.execute(entries_sql, (self._tenant, "session")):
-            if key not in hooks and _read_last_activity(value) < until:
-                expired_keys.add(key)
-        writer.executemany(
-            "DELETE FROM key_values WHERE tenant = ? AND kind IN ('session', 'hook') AND key = ?",
-            [(self._tenant, key) for key in expired_keys],
-        )
+    # Runs
+
+    def _iterate_runs(
+        self, connection: Connection, until: int, progress: Progress | None = None, after: int = 0
+    ) -> Iterator[RunRow]:
+        (total,) = connection.execute("SELECT count(*) FROM runs WHERE tenant = ?", (self._tenant,)).fetchone()
+        visited_count = 0
+        while rows := runs_since(connection, self._tenant, after):
+            for row in rows:
+                after = row.rowid
+                if row.stored_at >= until:
+                    return
+                if not row.imported or self._policy.include_imported:
+                    yield row
+            visited_count += len(rows)
+            if progress is not None:
+                progress(visited_count, total)
+
+    def _history(self, connection: Connection, row: RunRow) -> History:
+        return history_of(connection, self._tenant, decode_body(row.body, Run))
+
+    def _measure_steps(self, connection: Connection, row: RunRow) -> tuple[int, int]:
+        """Return the number of steps of a run, and the size of their bodies."""
+        sql = "SELECT count(*), coalesce(sum(length(body)), 0) FROM steps WHERE tenant = ? AND run = ?"
+        count, size = connection.execute(sql, (self._tenant, row.id)).fetchone()
+        return count, size
+
+    def _is_expired(self, row: RunRow) -> bool:
+        return is_expired(row.status, row.stored_at, self._policy, self._now)
+
+    def _count_removed(self, steps: int) -> None:
+        self.runs, self.steps = self.runs + 1, self.steps + steps
+
+    def _sample(self, history: History) -> History | None:
+        """Sample a run, count the removed steps and return the remaining history; None if nothing remains."""
+        remaining_history = sample_run(history, self._policy.sample)
+        self.sampled += len(history.steps) - (len(remaining_history.steps) if remaining_history is not None else 0)
+        return remaining_history
+
+    # By age
 
     def _by_age(self, progress: Progress | None) -> None:
-        until = self._oldest()
         after = 0
-        while True:
+        is_done = False
+        while not is_done:
             # A separate transaction per round, resuming after the last row: other writers get their turn in between.
             with self._writing(self._tenant) as writer:
                 budget = MAX_ROWS_PER_TRANSACTION
@@ -235,29 +224,28 @@ class PruneRound:
                 sampling_rule = f"{self._policy.sample} {self._policy.include_imported}"
                 earlier, _, last_rowid = read_meta(writer, self._tenant, "tidied").rpartition(" ")
                 tidied = int(last_rowid) if earlier == sampling_rule else 0
-                for row in self._iterate_old_runs(writer, until, None, after):
+                for row in self._iterate_runs(writer, self._latest_cutoff, after=after):
                     if budget <= 0:
                         is_done = False
                         break
-                    after = row[0]
+                    after = row.rowid
                     if self._is_expired(row):
-                        budget -= self._remove(writer, self._history(writer, row))
-                    elif row[0] > tidied:
+                        budget -= self._remove(writer, row)
+                    elif row.rowid > tidied:
                         budget -= self._tidy(writer, row)
-                        if self._is_cold(row) and (self._policy.sample >= 1 or self._is_sampled(row)):
-                            write_meta(writer, self._tenant, "tidied", f"{sampling_rule} {row[0]}")
+                        is_sampled = self._policy.sample >= 1 or row.stored_at < self._sample_cutoff
+                        if is_sampled and row.stored_at < self._compress_cutoff:
+                            write_meta(writer, self._tenant, "tidied", f"{sampling_rule} {row.rowid}")
                 (total,) = writer.execute("SELECT coalesce(max(rowid), 0) FROM runs").fetchone()
             if progress is not None:
                 progress(total if is_done else after, total)
-            if is_done:
-                return
 
-    def _tidy(self, writer: Connection, row: Any) -> int:
+    def _tidy(self, writer: Connection, row: RunRow) -> int:
         """Sample and compress a run that is not expired. Return the approximate number of affected rows."""
         rows = 1
-        if self._is_sampled(row):
+        if row.stored_at < self._sample_cutoff:
             history = self._history(writer, row)
-            remaining_history = self._count_sampled(row, history)
+            remaining_history = self._sample(history)
             if remaining_history is None:
                 self._delete_run(writer, history)
                 return 1 + len(history.steps)
@@ -265,24 +253,50 @@ class PruneRound:
                 rows += len(history.steps)
                 self._note_horizon(writer, history)
                 delete_usages(writer, self._tenant, history)
-                replace_steps(writer, self._tenant, history.run.id, remaining_history.steps)
-                account = CounterChanges()
-                account.add_used_names(history.run, remaining_history.steps)
-                writer.put(USED, [(self._tenant, *usage_row) for usage_row in account.used_names])
-        if self._is_cold(row):
-            packed = self._pack(writer, row[1])
+                replace_steps(writer, self._tenant, row.id, remaining_history.steps)
+                changes = CounterChanges()
+                changes.add_used_names(history.run, remaining_history.steps)
+                writer.put(USED, [(self._tenant, *usage_row) for usage_row in changes.used_names])
+        if row.stored_at < self._compress_cutoff:
+            packed = self._pack(writer, row.id)
             self.compressed, rows = self.compressed + packed, rows + packed
         return rows
 
-    def _remove(self, writer: Connection, history: History) -> int:
+    def _pack(self, writer: Connection, run: str) -> int:
+        """Compress the steps of a run. Return how many became smaller."""
+        run_key = (self._tenant, run)
+        rows = writer.execute(
+            f"SELECT {', '.join(STEP.columns)} FROM steps WHERE tenant = ? AND run = ? ORDER BY seq", run_key
+        ).fetchall()
+        packed = [(*row[:-1], compress(row[-1])) for row in rows]
+        count = sum(len(new[-1]) < len(old[-1]) for new, old in zip(packed, rows, strict=True))
+        if count:
+            # Delete and insert instead of updating in place, which would leave partly filled pages.
+            writer.execute("DELETE FROM steps WHERE tenant = ? AND run = ?", run_key)
+            writer.put(STEP, packed)
+        return count
+
+    def _remove(self, writer: Connection, row: RunRow) -> int:
+        """Delete an expired run. Return the number of deleted rows."""
+        history = self._history(writer, row)
         self._delete_run(writer, history)
-        self.runs, self.steps = self.runs + 1, self.steps + len(history.steps)
+        self._count_removed(len(history.steps))
         return 1 + len(history.steps)
 
     def _delete_run(self, writer: Connection, history: History) -> None:
+        """Delete a run with its rows. The counters of its patterns do not change."""
         self._note_horizon(writer, history)
         self.on_run_removed(history)
-        delete_pattern_runs(writer, self._tenant, history)
+        pattern_ids = {
+            pattern_counts.id_of(step.name, step.failure.fingerprint) if step.failure.fingerprint else ""
+            for step in history.steps
+            if step.has_failed and step.failure
+        }
+        run = history.run
+        writer.executemany(
+            "DELETE FROM run_failures WHERE tenant = ? AND pattern = ? AND started_at = ? AND run = ?",
+            [(self._tenant, id, run.started_at, run.id) for id in pattern_ids],
+        )
         remove_run(writer, self._tenant, history)
 
     def _note_horizon(self, writer: Connection, history: History) -> None:
@@ -293,19 +307,7 @@ class PruneRound:
         if last >= int(read_meta(writer, self._tenant, "pruned") or -1):
             write_meta(writer, self._tenant, "pruned", str(last))
 
-    def _pack(self, writer: Connection, run: str) -> int:
-        """Compress the steps of a run. Return how many became smaller."""
-        run_key = (self._tenant, run)
-        rows = writer.execute(
-            f"SELECT {', '.join(STEP.columns)} FROM steps WHERE tenant = ? AND run = ? ORDER BY seq", run_key
-        ).fetchall()
-        packed = [(*row[:-1], row_encoding.compress(row[-1])) for row in rows]
-        count = sum(len(new[-1]) < len(old[-1]) for new, old in zip(packed, rows, strict=True))
-        if count:
-            # Delete and insert instead of updating in place, which would leave partly filled pages.
-            writer.execute("DELETE FROM steps WHERE tenant = ? AND run = ?", run_key)
-            writer.put(STEP, packed)
-        return count
+    # By size
 
     def _by_size(self, size: int) -> None:
         """Delete the oldest runs, successful ones first, until the used space fits the limit."""
@@ -315,45 +317,56 @@ class PruneRound:
                 with self._writing(self._tenant) as writer:
                     if self.used_bytes(writer) <= size:
                         return
-                    rows = runs_since(writer, self._tenant, after, 100)
-                    for rowid, _, status, _, imported, body in rows:
-                        after = rowid
-                        if (is_any or status == "success") and (not imported or self._policy.include_imported):
-                            self._remove(writer, history_of(writer, self._tenant, row_encoding.decode_body(body, Run)))
+                    rows = runs_since(writer, self._tenant, after, MAX_RUNS_PER_SIZE_CHECK)
+                    for row in rows:
+                        after = row.rowid
+                        if (is_any or row.status == "success") and (not row.imported or self._policy.include_imported):
+                            self._remove(writer, row)
                 if not rows:
                     break
 
     def _preview_size(self, connection: Connection, excess: int) -> None:
         """Estimate how many of the oldest runs have to go to save this many bytes."""
         for is_any in (False, True):
-            for row in self._iterate_old_runs(connection, 2**62, None):
+            for row in self._iterate_runs(connection, 2**62):
                 if excess <= 0:
                     return
-                if (row[2] == "success") != is_any and not self._is_expired(row):
-                    run_key = (self._tenant, row[1])
-                    count, size = connection.execute(
-                        "SELECT count(*), coalesce(sum(length(body)), 0) FROM steps WHERE tenant = ? AND run = ?",
-                        run_key,
-                    ).fetchone()
+                if (row.status == "success") != is_any and not self._is_expired(row):
+                    count, size = self._measure_steps(connection, row)
                     excess -= 300 + size + 200 * count
-                    self.runs, self.steps = self.runs + 1, self.steps + count
+                    self._count_removed(count)
+
+    # Counters and sessions
 
     def _expire_hourly_rollups(self, connection: Connection, statement: str) -> Rows:
         # A query by the hour may subtract the first hours of a day from its daily counters, so the hours of one extra
         # day must remain.
-        min_age = counters.HOURS + counters.DAY
-        until = self._now - max(self._policy.keep_hourly, min_age) if self._policy.keep_hourly is not None else -(2**62)
+        age = self._policy.keep_hourly
+        age = None if age is None else max(age, counters.HOURS + counters.DAY)
         sql = f"{statement} FROM rollups WHERE tenant = ? AND grain = 'hour' AND bucket < ?"
-        return connection.execute(sql, (self._tenant, until))
+        return connection.execute(sql, (self._tenant, self._cutoff(age)))
+
+    def _forget_sessions(self, writer: Connection) -> None:
+        """Delete session entries that were inactive for longer than failed runs are retained.
+
+        Entries of coding agents contain the time of their last activity. For other sessions the time of the last
+        failure counts.
+        """
+        sql = "SELECT key, value FROM key_values WHERE tenant = ? AND kind = ?"
+        last_activity = {
+            key: _read_last_activity(value)
+            for kind in ("session", "hook")
+            for key, value in writer.execute(sql, (self._tenant, kind)).fetchall()
+        }
+        until = self._cutoff(self._policy.keep_failures)
+        writer.executemany(
+            "DELETE FROM key_values WHERE tenant = ? AND kind IN ('session', 'hook') AND key = ?",
+            [(self._tenant, key) for key, at in last_activity.items() if at < until],
+        )
 
 
 def _read_pragma(connection: Connection, name: str) -> int:
     return int(connection.execute(f"PRAGMA {name}").fetchone()[0])
-
-
-def _count_steps(connection: Connection, tenant: str, run: str) -> int:
-    sql = "SELECT count(*) FROM steps WHERE tenant = ? AND run = ?"
-    return int(connection.execute(sql, (tenant, run)).fetchone()[0])
 
 
 class _SessionActivity(msgspec.Struct):

@@ -16,13 +16,13 @@ from zlib import crc32
 
 from mulligan.core import calls
 from mulligan.core.calls import Call
-from mulligan.core.records import EndReason, History, Link, Run, Status, Step
+from mulligan.core.records import History, Link, Run, Status, Step
 from mulligan.store import counters as counters_module
-from mulligan.store import fix_votes, pattern_counts
+from mulligan.store import pattern_counts
 from mulligan.store.connection import Connection, Insert, Lookup
-from mulligan.store.counters import DAY, EMPTY_CELL, HOUR, Cell, Cells, Reading, Row, Stats, StatsQuery
+from mulligan.store.counters import DAY, Cell, Cells, PackedCell, Reading, Row, Stats, StatsQuery
 from mulligan.store.pattern_counts import CountedFailure
-from mulligan.store.rows import USED, StoredRun
+from mulligan.store.rows import LINK, USED, StoredRun, forget_links, put_statuses
 
 Key = tuple[str, str, str, int, str]
 """Tenant, grain, slice, bucket and value: the primary key of a rollup."""
@@ -34,7 +34,7 @@ ROLLUP_INSERT = Insert.or_update("rollups", _KEYS, "summary details")
 _ROLLUP_LOOKUP = Lookup.of("rollups", _KEYS, "summary details")
 _CHANGE_INSERT = Insert.of("rollup_changes", "tenant id body")
 _WHERE = "WHERE tenant = ? AND grain = ? AND slice = ? AND bucket = ? AND value = ?"
-_EMPTY_SUMMARY = counters_module.pack_outline(Cell())
+_GRAINS = ("hour", "day")
 
 
 def add(writer: Connection, tenant: str, cells: Cells) -> None:
@@ -64,64 +64,44 @@ def _may_empty_key(cell: Cell) -> bool:
 def fold(writer: Connection, tenant: str) -> None:
     """Move the unfolded changes into the rollups. Needs an exclusive transaction or the lock on rollups."""
     rows = writer.execute("SELECT id, body FROM rollup_changes WHERE tenant = ? ORDER BY id", (tenant,)).fetchall()
-    apply(writer, tenant, counters_module.sum_packed_cells(body for _, body in rows))
     if rows:
+        _apply(writer, tenant, counters_module.read_packed_cells(body for _, body in rows), _GRAINS)
         writer.executemany("DELETE FROM rollup_changes WHERE tenant = ? AND id = ?", [(tenant, id) for id, _ in rows])
 
 
-def apply(writer: Connection, tenant: str, cells: Cells, grains: tuple[str, ...] = ("hour", "day")) -> None:
+def apply(writer: Connection, tenant: str, cells: Cells, grains: Sequence[str] = _GRAINS) -> None:
     """Add counters, which may be negative, to every rollup that contains them."""
-    sums = {
-        key: cell
-        for key, cell in _sum_by_rollup(tenant, cells).items()
-        if key[1] in grains and cell != EMPTY_CELL  # changes that cancel each other out
-    }
+    _apply(writer, tenant, counters_module.to_packed_cells(cells), grains)
+
+
+def _apply(writer: Connection, tenant: str, changes: Iterable[PackedCell], grains: Sequence[str]) -> None:
+    sums = {key: change for key, change in _sum_by_rollup(tenant, changes).items() if key[1] in grains}
     stored = {tuple(row[:5]): row[5:] for row in writer.look_up(_ROLLUP_LOOKUP, list(sums))}
     rows: list[tuple[Any, ...]] = []
     empty_keys: list[Key] = []
     for key, change in sums.items():
         summary, details = stored.get(key, (None, None))
-        row: tuple[bytes | None, bytes | None]
-        if summary is None:
-            row = counters_module.pack(change)
-        elif not counters_module.has_details(change):  # most changes: the details stay as they are
-            row = counters_module.add_packed(summary, change), details
-        else:
-            cell = counters_module.unpack(summary, details)
-            counters_module.merge(cell, change)
-            row = counters_module.add_packed(summary, change), counters_module.pack_details(cell)
-        if row == (None, None):
+        packed = counters_module.add_packed(summary, details, change)
+        if packed is None:
             empty_keys.append(key)
         else:
-            rows.append((*key, row[0] or _EMPTY_SUMMARY, row[1]))
+            rows.append((*key, *packed))
     writer.put(ROLLUP_INSERT, rows)
     if empty_keys:
         writer.executemany(f"DELETE FROM rollups {_WHERE}", empty_keys)
 
 
-def _sum_by_rollup(tenant: str, cells: Cells) -> dict[Key, Cell]:
-    hours = _sum_by_key(
+def _sum_by_rollup(tenant: str, changes: Iterable[PackedCell]) -> dict[Key, PackedCell]:
+    by_key = counters_module.sum_by_key((change.key, change) for change in changes)
+    hours: dict[Key, PackedCell] = counters_module.sum_by_key(
         ((tenant, "hour", slice, key.hour, value), cell)
-        for key, cell in cells.items()
-        for slice, value in counters_module.slices(key)
+        for key, cell in by_key.items()
+        for slice, value in counters_module.slices(key).items()
     )
-    days = _sum_by_key(
+    days: dict[Key, PackedCell] = counters_module.sum_by_key(
         ((tenant, "day", slice, hour // DAY * DAY, value), cell) for (_, _, slice, hour, value), cell in hours.items()
     )
     return hours | days
-
-
-def _sum_by_key(parts: Iterable[tuple[Key, Cell]]) -> dict[Key, Cell]:
-    """Add up cells by key. Most keys have one cell, which is passed on without a copy."""
-    sums: dict[Key, Cell] = {}
-    copied_keys: set[Key] = set()
-    for key, cell in parts:
-        if sums.setdefault(key, cell) is not cell:
-            if key not in copied_keys:
-                copied_keys.add(key)
-                sums[key] = counters_module.copy(sums[key])
-            counters_module.merge(sums[key], cell)
-    return sums
 
 
 def move(writer: Connection, key: Key, value: str, cell: Cell) -> None:
@@ -148,32 +128,27 @@ def _rows(read: Read, tenant: str, reading: Reading) -> Iterator[Row]:
     """Yield the counters of a reading. One statement reads them all: a fold must not count a change twice."""
     statements: list[str] = []
     values: list[Any] = []
-    for span in reading.spans:
-        where = "tenant = ? AND slice = ? AND grain = ?"
-        values += (tenant, reading.slice, span.grain)
-        for condition, bound in (("bucket >= ?", span.since), ("bucket < ?", span.until)):
-            if bound is not None:
-                where += f" AND {condition}"
-                values.append(bound)
+    for grain, since, until in reading.spans:
+        where = "tenant = ? AND slice = ? AND grain = ? AND bucket >= ? AND bucket < ?"
+        bounds = (-(2**62) if since is None else since, 2**62 if until is None else until)
+        values += (tenant, reading.slice, grain, *bounds, *(reading.values or ()))
         if reading.values is not None:
             where += f" AND value IN ({', '.join('?' * len(reading.values))})"
-            values += reading.values
         details = "NULL" if reading.outline else "details"
-        statements.append(f"SELECT {span.sign}, bucket, value, summary, {details} FROM rollups WHERE {where}")
-    statements.append("SELECT 0, 0, '', body, NULL FROM rollup_changes WHERE tenant = ?")
-    values.append(tenant)
+        statements.append(f"SELECT bucket, value, summary, {details} FROM rollups WHERE {where}")
+    statements.append("SELECT NULL, '', body, NULL FROM rollup_changes WHERE tenant = ?")
     changes: list[bytes] = []
-    summaries: dict[tuple[str, Any], list[bytes]] = {}
-    for sign, bucket, value, summary, packed_details in read(" UNION ALL ".join(statements), values):
-        if not sign:
+    summaries: dict[str, list[bytes]] = {}
+    for bucket, value, summary, packed_details in read(" UNION ALL ".join(statements), (*values, tenant)):
+        if bucket is None:
             changes.append(summary)
         elif reading.outline:
-            summaries.setdefault((value, sign), []).append(summary)
+            summaries.setdefault(value, []).append(summary)
         else:
-            yield Row(bucket, value, counters_module.unpack(summary, packed_details), sign)
-    for (value, sign), packed in summaries.items():
-        yield Row(0, value, counters_module.sum_outlines(packed), sign)
-    yield from counters_module.rows(counters_module.sum_packed_cells(changes), reading)
+            yield Row(bucket, value, counters_module.unpack(summary, packed_details))
+    for value, packed in summaries.items():
+        yield Row(0, value, counters_module.sum_outlines(packed))
+    yield from counters_module.rows(counters_module.read_packed_cells(changes), reading)
 
 
 # Changes
@@ -239,7 +214,6 @@ class CounterChanges:
         self.failures: list[CountedFailure] = []
         self.used_names: dict[tuple[str, str, int, str], None] = {}
         """Tools and models by run, as (type, name, start of the run, run)."""
-        self.run_trials: list[fix_votes.RunTrials] = []
         self.new_runs: set[str] = set()
         """Runs without any stored record before this transaction."""
         self.links: list[tuple[Any, ...]] = []
@@ -247,7 +221,6 @@ class CounterChanges:
         """Links to delete, as (tenant, run, failed call). `links` has the rows to store."""
         self.statuses: list[tuple[Status, int, str, str]] = []
         """Updates of `runs`, as (status, whether it is failure-free, tenant, run)."""
-        self._runs: dict[tuple[str, str | None, str | None, int, Status, bool], int] = {}
 
     def add(self, before: RunSlice, after: RunSlice) -> None:
         """Subtract the calls of `before` and add those of `after`. Unchanged calls are skipped."""
@@ -277,29 +250,12 @@ class CounterChanges:
         """Subtract the run as it was before, if any, and add it as it is now, if any."""
         if before is not None and before.run is run and before.status == status:
             return
-        for counted_run, counted_status, count in (
-            (before.run if before else None, before.status if before else status, -1),
-            (run, status, 1),
-        ):
-            if counted_run is not None:
-                key = (
-                    counted_run.agent, counted_run.version, counted_run.environment, counted_run.started_at // HOUR,
-                    counted_status, counted_run.end_reason is None,
-                )  # fmt: skip
-                self._runs[key] = self._runs.get(key, 0) + count
+        if before is not None:
+            counters_module.add_run(self.cells, before.run, before.status, -1)
+        if run is not None:
+            counters_module.add_run(self.cells, run, status)
 
     def collect_cells(self) -> Cells:
-        """Return all counters. Runs with one key are counted together: standalone calls are one run each."""
-        for (agent, version, environment, hour, status, is_running), count in self._runs.items():
-            end: EndReason | None = None if is_running else "finished"
-            run = Run(
-                id="", agent=agent, version=version, environment=environment, started_at=hour * HOUR, end_reason=end
-            )
-            for key, cell in counters_module.of_run(run, status).items():
-                cell.runs = {name: run_count * count for name, run_count in cell.runs.items()}
-                cell.running *= count
-                counters_module.add(self.cells, {key: cell})
-        self._runs.clear()
         self._successes.count(self.cells)
         return self.cells
 
@@ -316,10 +272,13 @@ class CounterChanges:
                 self.used_names["model", model, run.started_at, run.id] = None
 
     def write(self, writer: Connection, tenant: str) -> set[str]:
-        """Write the counters. Return the ids of patterns without any occurrence left.
+        """Write all changes. Return the ids of patterns without remaining occurrences.
 
-        Pattern counters come last, because other writers wait for the tenant's turn from here on.
+        Pattern counters come last: they lock the tenant, and other writers wait from then on.
         """
+        put_statuses(writer, self.statuses)
+        forget_links(writer, self.unlinked)
+        writer.put(LINK, self.links)
         writer.put(USED, [(tenant, *usage) for usage in self.used_names])
         add(writer, tenant, self.collect_cells())
         if not self.failures:

@@ -1,17 +1,121 @@
-"""Runs and steps as database rows: insert, read and delete."""
+"""Runs and steps as database rows: their encoding as JSON, with old bodies compressed; insert, read and delete."""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
 
 from mulligan.core.calls import Call, group_attempts
 from mulligan.core.links import RunProgress
-from mulligan.core.records import Compaction, History, Link, Run, Status, Step, encode
-from mulligan.store import counters, pattern_counts, row_encoding
-from mulligan.store.connection import Connection, Insert, Lookup, upsert
-from mulligan.store.row_encoding import CompactStep, SuccessRow
+from mulligan.core.records import (
+    Compaction,
+    Effects,
+    History,
+    Link,
+    Recovery,
+    RecoveryStop,
+    Run,
+    Status,
+    Step,
+    StepType,
+    decode,
+    encode,
+)
+from mulligan.store import counters
+from mulligan.store.connection import Connection, Insert, Lookup, SuccessRow, upsert
+
+T = TypeVar("T")
+
+MIN_COMPRESSED_BYTES = 200
+"""Shorter bodies are not compressed."""
+
+# Compression dictionary of frequent JSON fragments, so that short bodies shrink too. Never edit it: stored bodies are
+# decompressed with it.
+DICTIONARY_1 = (
+    b'"metadata":{"model":"description":"message":"content":"status":"error":"type":"text","id":"null,false,true,"value"'
+    b'"items":[{"name":"query":"path":"url":"http://https://","title":"data":{"results":[{"}]},"tokens":{"input":"output"'
+    b'"evidence":["fingerprint":"1:"confidence":0."remedy":"took_effect":"hint":"detail":'
+    b'"kind":"tool/","failure":{"kind":"tool/'
+    b'"recovery":{"remedy":"repair","changes":[{"path":"operation":"substitute","before":"after":"source":"call"}],"source":"schema"'
+    b',"outcome":"failure","attempt":2,"parent":1,"type":"model","server":"arguments":{"result":{"started_at":17,"duration_seconds":0.0'
+    b'{"run":"run_","seq":1,"call":1,"name":"'
+)
+_COMPRESSED_PREFIX_1 = b"\x01"
+"""First byte of a body compressed with dictionary 1. JSON never starts with this byte."""
+
+
+# Share the default objects of Step: omit_defaults compares by identity, so an equal number that is another object
+# would be encoded.
+_DEFAULTS = dict(zip(reversed(Step.__struct_fields__), reversed(Step.__struct_defaults__), strict=False))
+
+
+class CompactStep(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """Body of a call that succeeded at its first attempt: the Step fields that its row has no columns for.
+
+    Hot path: thousands are built per batch.
+    """
+
+    arguments: Any = None
+    result: Any = None
+    duration_seconds: float = _DEFAULTS["duration_seconds"]
+    parent: int | None = None
+    type: StepType = "tool"
+    server: str | None = None
+    tokens: dict[str, int] | None = None
+    metadata: dict[str, Any] | None = None
+    recovery: Recovery | None = None
+    stop: RecoveryStop | None = None
+    sample_rate: float = _DEFAULTS["sample_rate"]
+    effects: Effects | None = None
+    key: str | None = None
+    links: tuple[Link, ...] = ()
+
+
+FULL_STEP_PREFIX = b'{"run":'
+"""Prefix of a body that contains the full step."""
+
+
+def compress(body: bytes) -> bytes:
+    """Return the body compressed, or unchanged if compression saves less than 10%."""
+    if len(body) < MIN_COMPRESSED_BYTES or body.startswith(_COMPRESSED_PREFIX_1):
+        return body
+    compressor = zlib.compressobj(6, zlib.DEFLATED, -15, 8, zlib.Z_DEFAULT_STRATEGY, DICTIONARY_1)
+    compressed = _COMPRESSED_PREFIX_1 + compressor.compress(body) + compressor.flush()
+    return compressed if len(compressed) < 0.9 * len(body) else body
+
+
+def decompress(body: bytes) -> bytes:
+    """Return the JSON of a body, compressed or not."""
+    if not body.startswith(_COMPRESSED_PREFIX_1):
+        return body
+    decompressor = zlib.decompressobj(-15, DICTIONARY_1)
+    return decompressor.decompress(body[1:]) + decompressor.flush()
+
+
+def decode_body(body: bytes, type: type[T]) -> T:
+    """Decode a stored body as a record of this type."""
+    return decode(decompress(body), type)
+
+
+def decode_step(run: str, seq: int, name: str, started_at: int, body: bytes) -> Step:
+    """Decode a step from its row. The body is a full step, or a `CompactStep` that the columns complete."""
+    body = decompress(body)
+    if body.startswith(FULL_STEP_PREFIX):
+        return decode(body, Step)
+    compact = decode(body, CompactStep)
+    # Positional arguments: keywords are slower, and a run may have thousands of steps.
+    return Step(
+        run, seq, seq, 1, compact.parent, compact.type, name, compact.server, compact.arguments, "success",
+        compact.result, started_at, compact.duration_seconds, None, compact.recovery, compact.stop, compact.tokens,
+        compact.metadata, compact.sample_rate, compact.effects, compact.key, compact.links,
+    )  # fmt: skip
+
+
+# Rows
 
 MAX_READ_CALLS = 500
 """Limit of calls that one statement selects by number."""
@@ -53,7 +157,7 @@ def load_runs(writer: Connection, tenant: str, ids: Iterable[str]) -> dict[str, 
     """Return the stored ones of these runs. Other writers cannot change them until the end of the transaction."""
     rows = writer.look_up(_STORED_RUN, [(tenant, id) for id in sorted(ids)])  # sorted: no two writers deadlock
     return {
-        id: StoredRun(row_encoding.decode_body(body, Run), status, bool(is_failure_free))
+        id: StoredRun(decode_body(body, Run), status, bool(is_failure_free))
         for _, id, body, status, is_failure_free in rows
     }
 
@@ -102,10 +206,6 @@ def put_statuses(writer: Connection, statuses: Sequence[tuple[Status, int, str, 
         writer.executemany("UPDATE runs SET status = ?, failure_free = ? WHERE tenant = ? AND id = ?", statuses)
 
 
-def set_status(writer: Connection, tenant: str, id: str, status: Status, is_failure_free: bool) -> None:
-    put_statuses(writer, [(status, int(is_failure_free), tenant, id)])
-
-
 def extent(writer: Connection, tenant: str, id: str) -> tuple[int, int]:
     count, sum = writer.execute(
         "SELECT count(*), coalesce(sum(seq), 0) FROM steps WHERE tenant = ? AND run = ?", (tenant, id)
@@ -120,10 +220,7 @@ def steps_since(writer: Connection, tenant: str, run: str, start: int, new: list
         "SELECT seq, name, started_at, body FROM steps WHERE tenant = ? AND run = ? AND seq >= ? ORDER BY seq",
         (tenant, run, start),
     )
-    steps = (
-        new_by_seq.get(seq) or row_encoding.decode_step(run, seq, name, started, body)
-        for seq, name, started, body in rows
-    )
+    steps = (new_by_seq.get(seq) or decode_step(run, seq, name, started, body) for seq, name, started, body in rows)
     return [step for step in steps if step.call >= start]
 
 
@@ -138,7 +235,7 @@ def calls_of(writer: Connection, tenant: str, run: str, ids: Collection[int]) ->
             f"AND call IN ({', '.join('?' * len(chunk))})",
             (tenant, run, *chunk),
         )
-        steps += [row_encoding.decode_step(run, *row) for row in rows]
+        steps += [decode_step(run, *row) for row in rows]
     return {call.id: call for call in group_attempts(steps)}
 
 
@@ -148,20 +245,7 @@ def links_since(writer: Connection, tenant: str, run: str, start: int) -> dict[i
         "AND (failed_call >= ? OR recovering_call >= ?)",
         (tenant, run, start, start),
     )
-    return {failed: row_encoding.decode_body(body, Link) for failed, body in rows}
-
-
-def put_links(
-    writer: Connection,
-    tenant: str,
-    run: str,
-    stored_links: dict[int, Link],
-    links: dict[int, Link],
-    failed_calls: Mapping[int, Call],
-) -> None:
-    """Replace the links of a run. They share a transaction with the success, so a crash cannot separate them."""
-    forget_links(writer, [(tenant, run, failed) for failed in stored_links if failed not in links])
-    writer.put(LINK, link_rows(tenant, run, links, failed_calls))
+    return {failed: decode_body(body, Link) for failed, body in rows}
 
 
 def forget_links(writer: Connection, keys: Sequence[tuple[str, str, int]]) -> None:
@@ -185,7 +269,7 @@ def compactions_of(connection: Connection, tenant: str, run: Run) -> tuple[Compa
     if run.session is not None:
         values = (tenant, run.session, tenant, run.session, run.started_at, run.started_at)
         rows += connection.execute(f"SELECT {_OF_SESSION}", values).fetchall()
-    return tuple(row_encoding.decode_body(body, Compaction) for _, _, body, _, _ in sorted(rows, key=itemgetter(1)))
+    return tuple(decode_body(body, Compaction) for _, _, body, _, _ in sorted(rows, key=itemgetter(1)))
 
 
 def history_of(connection: Connection, tenant: str, run: Run) -> History:
@@ -199,24 +283,28 @@ def history_of(connection: Connection, tenant: str, run: Run) -> History:
     return History(
         run=run,
         steps=tuple(
-            row_encoding.decode_step(run.id, seq, name, at, body)
-            for row_type, seq, body, name, at in rows
-            if row_type == 0
+            decode_step(run.id, seq, name, at, body) for row_type, seq, body, name, at in rows if row_type == 0
         ),
-        links=tuple(row_encoding.decode_body(body, Link) for row_type, _, body, _, _ in rows if row_type == 1),
-        compactions=tuple(
-            row_encoding.decode_body(body, Compaction) for row_type, _, body, _, _ in rows if row_type == 2
-        ),
+        links=tuple(decode_body(body, Link) for row_type, _, body, _, _ in rows if row_type == 1),
+        compactions=tuple(decode_body(body, Compaction) for row_type, _, body, _, _ in rows if row_type == 2),
     )
 
 
-def runs_since(connection: Connection, tenant: str, after: int = 0, limit: int = 1000) -> list[Any]:
+class RunRow(NamedTuple):
+    """A row of `runs`, as far as it matters for retention."""
+
+    rowid: int
+    id: str
+    status: Status
+    stored_at: int
+    imported: int
+    body: bytes
+
+
+def runs_since(connection: Connection, tenant: str, after: int = 0, limit: int = 1000) -> list[RunRow]:
     """Return runs in the order of arrival, starting after this row id."""
-    sql = (
-        "SELECT rowid, id, status, stored_at, imported, body FROM runs WHERE tenant = ? AND rowid > ? "
-        "ORDER BY rowid LIMIT ?"
-    )
-    return connection.execute(sql, (tenant, after, limit)).fetchall()
+    sql = f"SELECT {', '.join(RunRow._fields)} FROM runs WHERE tenant = ? AND rowid > ? ORDER BY rowid LIMIT ?"
+    return list(map(RunRow._make, connection.execute(sql, (tenant, after, limit))))
 
 
 def remove_run(writer: Connection, tenant: str, history: History) -> None:
@@ -236,20 +324,6 @@ def delete_usages(writer: Connection, tenant: str, history: History) -> None:
     writer.executemany(
         "DELETE FROM run_callees WHERE tenant = ? AND type = ? AND name = ? AND started_at = ? AND run = ?",
         [(tenant, usage_type, name, run.started_at, run.id) for usage_type, name in usages],
-    )
-
-
-def delete_pattern_runs(writer: Connection, tenant: str, history: History) -> None:
-    """Delete the index of a run by its patterns. The counters of these patterns do not change."""
-    run = history.run
-    failures = [(step, step.failure) for step in history.steps if step.has_failed and step.failure]
-    pattern_ids = {
-        pattern_counts.id_of(step.name, failure.fingerprint) if failure.fingerprint else ""
-        for step, failure in failures
-    }
-    writer.executemany(
-        "DELETE FROM run_failures WHERE tenant = ? AND pattern = ? AND started_at = ? AND run = ?",
-        [(tenant, id, run.started_at, run.id) for id in pattern_ids],
     )
 
 

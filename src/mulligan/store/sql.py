@@ -19,7 +19,7 @@ from mulligan.core.events import AnyEvent
 from mulligan.core.records import Fix, History, Lesson, LessonSource, LessonVerdict, Pattern, Precedent, Run, encode
 from mulligan.learn import fixes, patterns
 from mulligan.learn.patterns import PatternDecision
-from mulligan.store import audit, fix_queries, queries, rollups, row_encoding, rows
+from mulligan.store import audit, fix_queries, queries, rollups, rows
 from mulligan.store.base import (
     IMPORT_PREFIX,
     AuditEntry,
@@ -42,9 +42,10 @@ from mulligan.store.base import (
     RunQuery,
     TrialReport,
 )
-from mulligan.store.connection import Connection, RowReader, upsert
+from mulligan.store.connection import Connection, Lookup, RowReader, upsert
 from mulligan.store.counters import Stats, StatsQuery
-from mulligan.store.similarity_index import SketchCache
+from mulligan.store.fix_votes import SketchCache
+from mulligan.store.rows import decode_body
 from mulligan.store.tables import TABLE_NAMES
 from mulligan.store.writer import BatchWriter, ConcurrentAppendError
 
@@ -55,7 +56,9 @@ READ_BATCH_RUNS = 500
 """Runs that one statement reads."""
 
 _ADVANCE_OFFSET_SQL = f"{upsert('journals', 'tenant journal', 'position')} WHERE journals.position < excluded.position"
+_RUN_LOOKUP = Lookup.of("runs", "tenant id", "body")
 _UPSERT_DECISION_SQL = upsert("pattern_decisions", "tenant id", "body")
+_SELECT_ENTRY_SQL = "SELECT value FROM key_values WHERE tenant = ? AND kind = ? AND key = ?"
 _UPSERT_ENTRY_SQL = upsert("key_values", "tenant kind key", "value")
 
 
@@ -124,9 +127,8 @@ class DatabaseStore(abc.ABC):
         return counts
 
     def offset(self, tenant: str, journal: str) -> int:
-        rows = self.read_rows(
-            tenant, "SELECT position FROM journals WHERE tenant = ? AND journal = ?", (tenant, journal), is_own=True
-        )
+        sql = "SELECT position FROM journals WHERE tenant = ? AND journal = ?"
+        rows = self.read_rows(tenant, sql, (tenant, journal), is_own=True)
         return int(rows[0][0]) if rows else 0
 
     def journals(self, tenant: str) -> list[str]:
@@ -135,40 +137,29 @@ class DatabaseStore(abc.ABC):
 
     def release(self, tenant: str, journals: Sequence[str]) -> None:
         with self.write_transaction(tenant) as writer:
-            writer.executemany(
-                "DELETE FROM journals WHERE tenant = ? AND journal = ?", [(tenant, journal) for journal in journals]
-            )
+            sql = "DELETE FROM journals WHERE tenant = ? AND journal = ?"
+            writer.executemany(sql, [(tenant, journal) for journal in journals])
 
     def runs(self, tenant: str, query: RunQuery) -> list[History]:
-        if query.limit <= 0:
+        pattern = self.pattern(tenant, query.pattern) if query.pattern is not None else None
+        if query.limit <= 0 or (query.pattern is not None and pattern is None):
             return []
-        return [self._history(tenant, run) for run in self._find_runs(tenant, query, query.limit)]
-
-    def _find_runs(self, tenant: str, query: RunQuery, limit: int) -> list[Run]:
-        pattern_ids: set[str] = set()
-        if query.pattern is not None:
-            pattern = self.pattern(tenant, query.pattern)
-            if pattern is None:
-                return []
-            pattern_ids = {pattern.id, *pattern.merged}
-        return queries.find_runs(self.row_reader(tenant), tenant, query, pattern_ids, limit)
+        pattern_ids = {pattern.id, *pattern.merged} if pattern is not None else set()
+        runs = queries.find_runs(self.row_reader(tenant), tenant, query, pattern_ids)
+        return [self._history(tenant, run) for run in runs]
 
     def run(self, tenant: str, id: str) -> History | None:
         run_rows = self.read_rows(tenant, "SELECT body FROM runs WHERE tenant = ? AND id = ?", (tenant, id))
-        return self._history(tenant, row_encoding.decode_body(run_rows[0][0], Run)) if run_rows else None
+        return self._history(tenant, decode_body(run_rows[0][0], Run)) if run_rows else None
 
     def existing_runs(self, tenant: str, ids: Sequence[str]) -> set[str]:
-        return {id for (id,) in self._select_from_runs(tenant, "id", ids)}
+        return {id for _, id, _ in self._look_up_runs(tenant, ids)}
 
     def ended_runs(self, tenant: str, ids: Sequence[str]) -> set[str]:
-        runs = [row_encoding.decode_body(body, Run) for (body,) in self._select_from_runs(tenant, "body", ids)]
-        return {run.id for run in runs if run.end_reason is not None}
+        return {id for _, id, body in self._look_up_runs(tenant, ids) if decode_body(body, Run).end_reason is not None}
 
-    def _select_from_runs(self, tenant: str, column: str, ids: Sequence[str]) -> Iterator[Sequence[Any]]:
-        for start in range(0, len(ids), READ_BATCH_RUNS):
-            id_batch = ids[start : start + READ_BATCH_RUNS]
-            sql = f"SELECT {column} FROM runs WHERE tenant = ? AND id IN ({', '.join('?' * len(id_batch))})"
-            yield from self.read_rows(tenant, sql, (tenant, *id_batch))
+    def _look_up_runs(self, tenant: str, ids: Sequence[str]) -> list[Any]:
+        return self._query(tenant, lambda connection: connection.look_up(_RUN_LOOKUP, [(tenant, id) for id in ids]))
 
     def _history(self, tenant: str, run: Run) -> History:
         with self._reading_stale(tenant) as connection:
@@ -179,18 +170,12 @@ class DatabaseStore(abc.ABC):
 
     def export(self, tenant: str, since: int = 0) -> Iterator[History]:
         after: tuple[int, str] = (since, "")
-        while True:
-            run_rows = self.read_rows(
-                tenant,
-                "SELECT body FROM runs WHERE tenant = ? AND (started_at, id) > (?, ?) ORDER BY started_at, id LIMIT ?",
-                (tenant, *after, READ_BATCH_RUNS),
-            )
+        sql = "SELECT body FROM runs WHERE tenant = ? AND (started_at, id) > (?, ?) ORDER BY started_at, id LIMIT ?"
+        while run_rows := self.read_rows(tenant, sql, (tenant, *after, READ_BATCH_RUNS)):
             for (body,) in run_rows:
-                run = row_encoding.decode_body(body, Run)
+                run = decode_body(body, Run)
                 after = (run.started_at, run.id)
                 yield self._history(tenant, run)
-            if len(run_rows) < READ_BATCH_RUNS:
-                return
 
     def prune(
         self, tenant: str, policy: Retention, now: int, dry_run: bool = False, progress: Progress | None = None
@@ -220,8 +205,9 @@ class DatabaseStore(abc.ABC):
         action = f"forget.{request.validate()}"
         with self.write_transaction(tenant) as writer:
             self._lift_time_limit(writer)
-            eraser = erasure.Eraser(writer, self._batch_writer, tenant, request)
+            eraser = erasure.Eraser(writer, tenant, request)
             forgotten = eraser.perform()
+            self._batch_writer.drop_cache()
             # The audit log tells how much was erased, never what.
             counts = msgspec.structs.asdict(forgotten)
             counts["notes"] = counts.pop("key_value_entries")
@@ -283,9 +269,8 @@ class DatabaseStore(abc.ABC):
 
     def record_outcome(self, tenant: str, fix: str, report: TrialReport) -> bool:
         with self.write_transaction(tenant) as writer:
-            fix_queries.update_principal(
-                writer, tenant, report.principal, self._clock()
-            )  # a reporting principal counts as active
+            # A reporting principal counts as active.
+            fix_queries.update_principal(writer, tenant, report.principal, self._clock())
             return fix_queries.add_reported_vote(writer, tenant, fix, fixes.Vote.from_report(report))
 
     def decide(self, tenant: str, fix: str, approved: bool, at: int) -> bool:
@@ -347,9 +332,8 @@ class DatabaseStore(abc.ABC):
     ) -> ConsolidationResult:
         from mulligan.store import database_lessons as lesson_rows
 
-        return lesson_rows.consolidate(
-            self.row_reader(tenant), self.write_transaction, tenant, now, progress, max_patterns
-        )
+        read = self.row_reader(tenant)
+        return lesson_rows.consolidate(read, self.write_transaction, tenant, now, progress, max_patterns)
 
     def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
         return queries.find_patterns(self.row_reader(tenant), tenant, query, self._can_fold_case)
@@ -358,12 +342,9 @@ class DatabaseStore(abc.ABC):
         return queries.find_pattern(self.row_reader(tenant), tenant, id)
 
     def update_pattern(self, tenant: str, command: PatternCommand) -> Pattern | None:
-        requested_ids = [command.pattern, *((command.into,) if command.into is not None else ())]
-        existing_ids = [
-            id
-            for requested_id in requested_ids
-            if (id := queries.resolve_id(self.row_reader(tenant), tenant, requested_id)) is not None
-        ]
+        read = self.row_reader(tenant)
+        requested_ids = filter(None, (command.pattern, command.into))
+        existing_ids = [id for prefix in requested_ids if (id := queries.resolve_id(read, tenant, prefix))]
         with self.write_transaction(tenant) as writer:
             decisions = queries.read_decisions(RowReader.of(writer), tenant)
             resolved_command = patterns.resolve_command(command, existing_ids, decisions)
@@ -384,12 +365,7 @@ class DatabaseStore(abc.ABC):
         return rollups.stats(self.row_reader(tenant), tenant, query)
 
     def get(self, tenant: str, kind: str, key: str) -> bytes | None:
-        rows = self.read_rows(
-            tenant,
-            "SELECT value FROM key_values WHERE tenant = ? AND kind = ? AND key = ?",
-            (tenant, kind, key),
-            is_own=True,
-        )
+        rows = self.read_rows(tenant, _SELECT_ENTRY_SQL, (tenant, kind, key), is_own=True)
         return bytes(rows[0][0]) if rows else None
 
     def put(self, tenant: str, kind: str, key: str, value: bytes) -> None:
@@ -397,14 +373,9 @@ class DatabaseStore(abc.ABC):
             writer.execute(_UPSERT_ENTRY_SQL, (tenant, kind, key, value))
 
     def compare_and_set(
-        self,
-        tenant: str,
-        kind: str,
-        key: str,
-        expected: bytes | None,
-        value: bytes,
+        self, tenant: str, kind: str, key: str, expected: bytes | None, value: bytes,
         audit_note: AuditNote | None = None,
-    ) -> bool:
+    ) -> bool:  # fmt: skip
         tenants = {tenant} if audit_note is None else {tenant, audit_note.tenant}
         with self.write_transaction(*sorted(tenants)) as writer:
             transaction = StoreTransaction(writer, self._batch_writer, tenant, self._clock())
@@ -416,10 +387,8 @@ class DatabaseStore(abc.ABC):
             return is_unchanged
 
     def keys(self, tenant: str, kind: str) -> list[str]:
-        rows = self.read_rows(
-            tenant, "SELECT key FROM key_values WHERE tenant = ? AND kind = ? ORDER BY key", (tenant, kind), is_own=True
-        )
-        return [key for (key,) in rows]
+        sql = "SELECT key FROM key_values WHERE tenant = ? AND kind = ? ORDER BY key"
+        return [key for (key,) in self.read_rows(tenant, sql, (tenant, kind), is_own=True)]
 
     def audit(self, tenant: str, query: AuditQuery) -> list[AuditEntry]:
         return audit.find_entries(self.row_reader(tenant), tenant, query)
@@ -443,9 +412,7 @@ class StoreTransaction:
         self._tenant, self._now = tenant, now
 
     def get(self, kind: str, key: str) -> bytes | None:
-        row = self._writer.execute(
-            "SELECT value FROM key_values WHERE tenant = ? AND kind = ? AND key = ?", (self._tenant, kind, key)
-        ).fetchone()
+        row = self._writer.execute(_SELECT_ENTRY_SQL, (self._tenant, kind, key)).fetchone()
         return bytes(row[0]) if row else None
 
     def put(self, kind: str, key: str, value: bytes) -> None:
@@ -453,7 +420,7 @@ class StoreTransaction:
 
     def run(self, id: str) -> Run | None:
         row = self._writer.execute("SELECT body FROM runs WHERE tenant = ? AND id = ?", (self._tenant, id)).fetchone()
-        return row_encoding.decode_body(row[0], Run) if row else None
+        return decode_body(row[0], Run) if row else None
 
     def append(self, batch: Sequence[AnyEvent]) -> int:
         """Store a batch. Return how many of its records were new."""

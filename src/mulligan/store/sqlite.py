@@ -20,8 +20,7 @@ from mulligan.core import fork_safety
 from mulligan.core.failure import StoreError
 from mulligan.core.records import encode_into
 from mulligan.store.base import DEFAULT_TENANT, Health, Progress, journals_of, now
-from mulligan.store.connection import Insert, Lookup
-from mulligan.store.row_encoding import SuccessRow
+from mulligan.store.connection import Insert, Lookup, SuccessRow
 from mulligan.store.sql import DatabaseStore
 from mulligan.store.tables import APPLICATION, HALF, MIGRATIONS, PRE_RELEASE, check_version
 
@@ -48,6 +47,18 @@ class SqliteConnection(sqlite3.Connection):
     """SQLite connection that implements `connection.Connection`."""
 
     is_exclusive = True
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Open a write transaction."""
+        self.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self.execute("COMMIT")
+        except BaseException:
+            if self.in_transaction:  # a full disk may have ended it
+                self.execute("ROLLBACK")
+            raise
 
     def lock(self, tenant: str, subject: str) -> None:
         """Do nothing: a write transaction is exclusive."""
@@ -78,25 +89,17 @@ class SqliteConnection(sqlite3.Connection):
         return [(key, *row) for key in keys for row in self.execute(sql, (key, *values))]
 
     def put_successes(self, tenant: str, rows: Iterable[SuccessRow]) -> int:
-        """Insert successful steps. Run and name are passed once per statement if all its rows share them."""
         before = self.total_changes
         body = bytearray()
         following = iter(rows)
         while chunk := list(itertools.islice(following, BATCH_SIZES[1])):  # bounds memory: large bodies are copied
             for portion in self._portions(chunk, 5):
-                is_uniform = len({row[0] for row in portion}) == len({row[2] for row in portion}) == 1
                 parameters: list[Any] = [tenant]
-                # Pass a bytearray: for bytes, the driver first searches for an adapter.
-                if is_uniform:
-                    parameters += (portion[0][0], portion[0][2])
-                    for _, seq, _, started, compact_step in portion:
-                        encode_into(compact_step, body)
-                        parameters += (seq, started, body[:])
-                else:
-                    for run, seq, name, started, compact_step in portion:
-                        encode_into(compact_step, body)
-                        parameters += (run, seq, name, started, body[:])
-                self.execute(_success_insert_sql(len(portion), is_uniform), parameters)
+                for run, seq, name, started, compact_step in portion:
+                    encode_into(compact_step, body)
+                    # Pass a bytearray: for bytes, the driver first searches for an adapter.
+                    parameters += (run, seq, name, started, body[:])
+                self.execute(_success_insert_sql(len(portion)), parameters)
         return self.total_changes - before
 
     def _portions(self, rows: Sequence[T], values: int) -> Iterator[Sequence[T]]:
@@ -122,19 +125,15 @@ MIN_BATCHED_LOOKUPS = 10
 """With fewer keys, each is looked up separately."""
 
 
-@functools.cache
-def _batch_insert_sql(insert: Insert, count: int) -> str:
-    return insert.multi_row_sql(count)
+_batch_insert_sql = functools.cache(Insert.multi_row_sql)
 
 
 @functools.cache
-def _success_insert_sql(size: int, is_uniform: bool) -> str:
-    """Build the statement that inserts successful steps; `is_uniform` if all share one run and one name."""
-    first, columns_per_row = (4, 3) if is_uniform else (2, 5)
-    rows = []
-    for at in range(first, first + columns_per_row * size, columns_per_row):
-        run, seq, name, started = ("?2", at, "?3", at + 1) if is_uniform else (f"?{at}", at + 1, f"?{at + 2}", at + 3)
-        rows.append(f"(?1, {run}, ?{seq}, ?{seq}, {name}, 'success', NULL, NULL, ?{started}, ?{started + 1})")
+def _success_insert_sql(size: int) -> str:
+    rows = (
+        f"(?1, ?{at}, ?{at + 1}, ?{at + 1}, ?{at + 2}, 'success', NULL, NULL, ?{at + 3}, ?{at + 4})"
+        for at in range(2, 2 + 5 * size, 5)
+    )
     return f"INSERT OR IGNORE INTO steps VALUES {', '.join(rows)}"
 
 
@@ -236,14 +235,11 @@ class SqliteStore(DatabaseStore):
     @contextlib.contextmanager
     def write_transaction(self, *tenants: str) -> Iterator[SqliteConnection]:
         with translate_errors(self.path), self.writer as writer:
-            writer.execute("BEGIN IMMEDIATE")
             try:
-                yield writer
-                writer.execute("COMMIT")
+                with writer.transaction():
+                    yield writer
             except BaseException:
                 self._batch_writer.drop_cache()
-                if writer.in_transaction:  # a full disk may have ended the transaction
-                    writer.execute("ROLLBACK")
                 raise
 
     def _release_space(self, now: int) -> None:
@@ -280,11 +276,9 @@ class SqliteStore(DatabaseStore):
             copy.close()
 
     def health(self, tenant: str) -> Health:
-        (check_result,) = self.read_rows(tenant, "PRAGMA quick_check(1)")[0]
+        ((check_result,),) = self.read_rows(tenant, "PRAGMA quick_check(1)")
         is_healthy = check_result == "ok"
-        detail = "" if is_healthy else str(check_result)
-        runs, steps = self._count_records(tenant)
-        return Health(where=str(self.path), healthy=is_healthy, runs=runs, steps=steps, detail=detail)
+        return Health(str(self.path), is_healthy, *self._count_records(tenant), "" if is_healthy else check_result)
 
     def close(self) -> None:
         self._is_closed = True
@@ -411,8 +405,7 @@ def prepare_database(connection: SqliteConnection, path: Path, progress: Progres
         return
     connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # before WAL: it cannot be enabled later
     _enable_wal(connection)
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with connection.transaction():
         version = read_schema_version(connection, path)
         statements = [statement for migration in MIGRATIONS[version:] for statement in migration]
         for number, statement in enumerate(statements, start=1):
@@ -421,11 +414,6 @@ def prepare_database(connection: SqliteConnection, path: Path, progress: Progres
                 progress(number, len(statements))
         connection.execute(f"PRAGMA user_version={len(MIGRATIONS)}")
         connection.execute(f"PRAGMA application_id={APPLICATION}")
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
 
 
 def _enable_wal(connection: sqlite3.Connection) -> None:

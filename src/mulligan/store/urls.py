@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mulligan.core.failure import MissingExtraError, SettingsError, StoreError
 from mulligan.core.log import log
 from mulligan.store.base import Progress, Store
 from mulligan.store.base import journals_of as journals_of
+
+if TYPE_CHECKING:
+    from mulligan.store.copy import Endpoint
 
 SCHEMES = "memory:, sqlite:///PATH, a path, postgresql://HOST/DATABASE, or the http(s) address of a server"
 
@@ -91,6 +95,18 @@ def open_store(
     from mulligan.store.sqlite import SqliteStore
 
     return SqliteStore(sqlite_path(url), fsync=fsync, progress=progress)
+
+
+def open_endpoint(url: str, is_source: bool) -> Endpoint:
+    """Open the database of a store for a copy."""
+    if is_postgres(url):
+        require_psycopg()
+        from mulligan.store.postgres.postgres_copy import PostgresEndpoint
+
+        return PostgresEndpoint(url, is_source)
+    from mulligan.store.copy import SqliteEndpoint
+
+    return SqliteEndpoint(sqlite_path(url), is_source)
 
 
 def sqlite_path(url: str) -> Path:

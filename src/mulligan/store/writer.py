@@ -14,30 +14,29 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 
+import msgspec
 from msgspec.structs import replace
 
 from mulligan.core import calls
 from mulligan.core.calls import Call
 from mulligan.core.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
 from mulligan.core.links import (
-    Candidate,
     ItemTest,
+    PossibleCorrection,
     RunProgress,
-    derive_status,
     differs_in,
     find_refuted,
-    link_recoveries,
 )
 from mulligan.core.records import Compaction, History, Link, Run, Status, Step, encode
 from mulligan.learn import fixes
 from mulligan.store import counters as counters_module
-from mulligan.store import fix_queries, fix_votes, row_encoding
+from mulligan.store import fix_queries, fix_votes
 from mulligan.store.base import ITEMS_KIND, merge_items
 from mulligan.store.connection import Connection, Insert, upsert
 from mulligan.store.counters import HOUR
+from mulligan.store.recount import judge_run
 from mulligan.store.rollups import (
     EMPTY_SLICE,
     CounterChanges,
@@ -47,21 +46,19 @@ from mulligan.store.rollups import (
 )
 from mulligan.store.rows import (
     BEFORE_FIRST_CALL,
-    LINK,
     RUN,
     STEP,
     STORED_STEP,
     StoredRun,
     calls_of,
     compactions_of,
+    decode_step,
     delete_usages,
     extent,
-    forget_links,
     history_of,
     link_rows,
     links_since,
     load_runs,
-    put_statuses,
     run_row,
     step_row,
     steps_since,
@@ -138,25 +135,24 @@ class _CallTrail:
         return links
 
 
-class _RunChanges:
+class _RunChanges(msgspec.Struct):
     """Records of one run in a batch."""
 
-    __slots__ = ("ended", "is_failure_free", "run", "started", "steps")
-
-    def __init__(self) -> None:
-        self.started: Run | None = None
-        self.ended: list[Run] = []
-        self.run: Run | None = None
-        """The run as it is after the batch; None if only steps have arrived."""
-        self.steps: list[Step] = []
-        self.is_failure_free = True
-        """Whether all of `steps` succeeded at the first attempt."""
+    started: Run | None = None
+    ended: list[Run] = []
+    run: Run | None = None
+    """The run as it is after the batch; None if only steps have arrived."""
+    steps: list[Step] = []
+    is_failure_free: bool = True
+    """Whether all of `steps` succeeded at the first attempt."""
 
     def apply_ends(self, stored_run: Run | None) -> int:
         """Set `run`. Return how many of the records are new."""
         self.run = stored_run or self.started
         new_count = int(stored_run is None and self.run is not None)
         for run in self.ended:
+            if _is_outdated_end(run, self.run):
+                continue
             if self.run is None or (
                 run.end_reason != self.run.end_reason or (run != self.run and encode(run) != encode(self.run))
             ):
@@ -165,8 +161,7 @@ class _RunChanges:
         return new_count
 
 
-@dataclass
-class _Transaction:
+class _Transaction(msgspec.Struct):
     """One batch on its way into the database."""
 
     writer: Connection
@@ -176,10 +171,11 @@ class _Transaction:
     has_provisional: bool
     """Whether any run may have provisional links. Mostly none does, which saves a statement per run."""
     has_compactions: bool
-    orphans: dict[str, int] = field(default_factory=dict)
+    orphans: dict[str, int] = {}
     """Runs of which only steps are stored, with the time of the first one."""
-    counters: CounterChanges = field(default_factory=CounterChanges)
-    items: list[Mapping[str, Collection[str]]] = field(default_factory=list)
+    counters: CounterChanges = msgspec.field(default_factory=CounterChanges)
+    trials: list[fix_votes.RunTrials] = []
+    items: list[Mapping[str, Collection[str]]] = []
 
     def require_exclusive(self) -> None:
         if not self.writer.is_exclusive:
@@ -225,18 +221,13 @@ class BatchWriter:
         for id, changes in changes_by_run.items():
             if changes.run is not None:
                 self._count_changes(transaction, stored_runs.get(id), changes.run, changes)
-        counters = transaction.counters
-        put_statuses(writer, counters.statuses)
-        forget_links(writer, counters.unlinked)
-        writer.put(LINK, counters.links)
-        stored_count += self._put_compactions(transaction, compactions)
-        counters.write(writer, tenant)
-        if counters.run_trials or transaction.items:
+        transaction.counters.write(writer, tenant)
+        if transaction.trials or transaction.items:
             writer.lock(tenant, "turn")
-            fix_votes.add_votes(writer, tenant, counters.run_trials, principal)
+            fix_votes.add_votes(writer, tenant, transaction.trials, principal)
             for items in transaction.items:
                 put_items(writer, tenant, items)
-        return stored_count
+        return stored_count + _put_compactions(writer, tenant, compactions)
 
     def _begin(self, writer: Connection, tenant: str, now: int, principal: str) -> _Transaction:
         """Validate the cache. Every half hour, settle idle runs and record the time of the principal's last write."""
@@ -357,7 +348,7 @@ class BatchWriter:
         if is_new:
             counters.new_runs.add(run.id)
         if trials or not is_new:
-            counters.run_trials.append(fix_votes.RunTrials(run, start, trials))
+            transaction.trials.append(fix_votes.RunTrials(run, start, trials))
         new_seqs = {step.seq for step in steps}
         earlier = [] if is_new else [step for step in all_steps if step.seq not in new_seqs]
         before = RunSlice(
@@ -418,52 +409,42 @@ class BatchWriter:
         """Judge the links of a run as if it had ended: confirmed links give votes, refuted ones are deleted."""
         history = history_of(writer, tenant, stored_run.run)
         run = replace(stored_run.run, withdrawn=find_refuted(history.steps))
-        links = tuple(link_recoveries(history.steps, run, is_settled=True))
-        fix_queries.store_run_votes(writer, tenant, run, history.steps, is_settled=True)
-        counters = CounterChanges()
-        after = RunSlice.of_history(replace(history, links=links))
-        counters.add(RunSlice.of_history(history), after)
-        status = derive_status(stored_run.run, history.steps, links)
-        counters.add_run(stored_run, stored_run.run, status)
-        put_statuses(writer, [(status, 0, tenant, run.id)])
-        forget_links(
-            writer,
-            [(tenant, run.id, link.failed_call) for link in history.links if link.failed_call not in after.links],
-        )
-        writer.put(LINK, link_rows(tenant, run.id, after.links, after.calls))
-        counters.write(writer, tenant)
+        links, status = judge_run(writer, tenant, run, history.steps, is_settled=True)
+        changes = CounterChanges()
+        changes.add(RunSlice.of_history(history), RunSlice.of_history(replace(history, links=links)))
+        changes.add_run(stored_run, stored_run.run, status)
+        changes.write(writer, tenant)
         self._trails.pop((tenant, run.id), None)
 
-    def _put_compactions(self, transaction: _Transaction, compactions: list[Compaction]) -> int:
-        """Store compactions and recount the affected runs. Return how many were new.
 
-        A failure after a compaction that had occurred before it counts as a repeat.
-        """
-        writer, tenant = transaction.writer, transaction.tenant
-        stored_count = 0
-        for compaction in compactions:
-            owner_type, owner = (
-                ("run", compaction.run) if compaction.run is not None else ("session", compaction.session)
-            )
-            if owner is None:
-                continue
-            affected = [owner]
-            if owner_type == "session":
-                rows = writer.execute("SELECT id FROM runs WHERE tenant = ? AND session = ?", (tenant, owner))
-                affected = [id for (id,) in rows]
-            earlier = [
-                history_of(writer, tenant, stored_run.run)
-                for stored_run in load_runs(writer, tenant, affected).values()
-                if not stored_run.is_failure_free
-            ]
-            row = (tenant, owner_type, owner, compaction.at, encode(compaction))
-            if not writer.execute(_COMPACTION.single_row_sql, row).rowcount:
-                continue
-            stored_count += 1
-            for before in earlier:
-                after = history_of(writer, tenant, before.run)
-                transaction.counters.add(RunSlice.of_history(before), RunSlice.of_history(after))
-        return stored_count
+def _put_compactions(writer: Connection, tenant: str, compactions: list[Compaction]) -> int:
+    """Store compactions and recount the affected runs. Return how many were new.
+
+    A failure after a compaction that had occurred before it counts as a repeat.
+    """
+    stored_count = 0
+    changes = CounterChanges()
+    for compaction in compactions:
+        owner_type, owner = ("run", compaction.run) if compaction.run is not None else ("session", compaction.session)
+        if owner is None:
+            continue
+        affected = [owner]
+        if owner_type == "session":
+            rows = writer.execute("SELECT id FROM runs WHERE tenant = ? AND session = ?", (tenant, owner))
+            affected = [id for (id,) in rows]
+        earlier = [
+            history_of(writer, tenant, stored_run.run)
+            for stored_run in load_runs(writer, tenant, affected).values()
+            if not stored_run.is_failure_free
+        ]
+        if not writer.put(_COMPACTION, [(tenant, owner_type, owner, compaction.at, encode(compaction))]):
+            continue
+        stored_count += 1
+        for before in earlier:
+            after = history_of(writer, tenant, before.run)
+            changes.add(RunSlice.of_history(before), RunSlice.of_history(after))
+    changes.write(writer, tenant)
+    return stored_count
 
 
 def _group_by_run(batch: Sequence[AnyEvent]) -> tuple[dict[str, _RunChanges], list[Compaction]]:
@@ -572,6 +553,13 @@ def _derive_end_status(old: StoredRun, run: Run) -> Status | None:
     return old.status if old.run.end_reason not in ("raised", "abandoned") else None
 
 
+def _is_outdated_end(end: Run, run: Run | None) -> bool:
+    """Return whether a run has ended otherwise, and later than an end that another process derived from its journal."""
+    if end.end_reason != "abandoned" or run is None or run.end_reason in (None, "abandoned"):
+        return False
+    return (end.ended_at or 0) <= (run.ended_at or 0)
+
+
 def _item_test(writer: Connection, tenant: str, run: str) -> ItemTest:
     """Test a candidate against the rows of its run.
 
@@ -579,13 +567,13 @@ def _item_test(writer: Connection, tenant: str, run: str) -> ItemTest:
     by their own run alone, so that a recount gives the same result whatever was stored since.
     """
 
-    def is_item(candidate: Candidate) -> bool:
+    def is_item(candidate: PossibleCorrection) -> bool:
         last = candidate.call.last
         rows = writer.execute(
             "SELECT seq, name, started_at, body FROM steps WHERE tenant = ? AND run = ? AND name = ? LIMIT ?",
             (tenant, run, last.name, MAX_COMPARED_STEPS),
         )
-        return differs_in(candidate, (row_encoding.decode_step(run, *row) for row in rows))
+        return differs_in(candidate, (decode_step(run, *row) for row in rows))
 
     return is_item
 

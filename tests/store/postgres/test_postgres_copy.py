@@ -10,8 +10,7 @@ from moving_house import both, copy, fill, killed_at, rows, write
 
 from mulligan.core.failure import StoreError
 from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery, PatternQuery, RecallQuery, Retention, RunQuery
-from mulligan.store.copy import StoreCopy
-from mulligan.store.copy_endpoints import load_tables
+from mulligan.store.copy import StoreCopy, load_tables
 from mulligan.store.counters import StatsQuery
 from mulligan.store.sqlite import SqliteStore
 from mulligan.store.urls import open_store

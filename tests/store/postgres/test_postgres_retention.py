@@ -20,14 +20,14 @@ from mulligan.core.failure import Failure, Kind, Remedy
 from mulligan.core.records import Compaction, Run, Step
 from mulligan.store import retention
 from mulligan.store.base import DAY, DEFAULT_TENANT, IMPORT_PREFIX, FixQuery, PatternQuery, Retention, RunQuery
-from mulligan.store.copy import open_endpoint
-from mulligan.store.copy_endpoints import load_tables
+from mulligan.store.copy import load_tables
 from mulligan.store.counters import StatsQuery
 from mulligan.store.postgres import partitions as postgres_days
 from mulligan.store.postgres import postgres_tables as postgres_security
 from mulligan.store.postgres.postgres_store import PostgresStore
 from mulligan.store.sql import DatabaseStore
 from mulligan.store.sqlite import SqliteStore
+from mulligan.store.urls import open_endpoint
 
 DAY_ONE = 20_000
 WRONG = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR), "k is 10 at most", fingerprint="f-k")

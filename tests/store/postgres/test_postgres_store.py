@@ -20,7 +20,7 @@ from list_store import ListStore
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, StoreError
 from mulligan.core.records import Run, Step, pattern_id
-from mulligan.store import counters, similarity_index
+from mulligan.store import counters, fix_votes
 from mulligan.store.base import DAY, DEFAULT_TENANT, Batch, FixQuery, PatternQuery, RecallQuery, Retention, RunQuery
 from mulligan.store.counters import StatsQuery
 from mulligan.store.postgres import partitions as postgres_days
@@ -408,7 +408,7 @@ def until_it_works(asking: Any) -> Any:
 def end_connections(store: PostgresStore) -> None:
     import psycopg
 
-    with psycopg.connect(store._pool._url, autocommit=True) as other:
+    with psycopg.connect(store._pool.url.database_url, autocommit=True) as other:
         other.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
                       "AND datname = current_database()")  # fmt: skip
 
@@ -493,7 +493,7 @@ def test_of_very_many_patterns_those_are_compared_whose_words_are_the_most_alike
     """Where the extension cannot be had, they are compared as in every other store: no more than so many."""
     assert store._has_similarity_index
     monkeypatch.setattr(store, "_has_similarity_index", has_extension)
-    monkeypatch.setattr(similarity_index, "MAX_PATTERNS_PER_TOOL", 2)
+    monkeypatch.setattr(fix_votes, "MAX_PATTERNS_PER_TOOL", 2)
     for number, text in enumerate(ERRORS):
         store.append(DEFAULT_TENANT, failed(f"run_{number}", f"f-{number}", message=text), "j", number + 1)
     ids = [pattern_id("search", f"f-{number}") for number in range(len(ERRORS))]

@@ -135,7 +135,7 @@ def test_every_way_to_the_database_means_its_tenant_alone(filled, using):
 
 
 def test_whoever_says_nothing_sees_and_changes_nothing(filled):
-    with psycopg.connect(filled._pool._url) as made:
+    with psycopg.connect(filled._pool.url.database_url) as made:
         for name in tables(filled):
             if name != "meta":
                 assert made.execute(f"SELECT count(*) FROM {name}").fetchone() == (0,), name
@@ -148,7 +148,7 @@ def test_a_row_of_another_tenant_can_be_neither_written_nor_taken_over(filled):
     for name in tables(filled):
         if name.startswith("steps_") or name == "meta":
             continue
-        with psycopg.connect(filled._pool._url) as made:
+        with psycopg.connect(filled._pool.url.database_url) as made:
             postgres_security.set_tenants(made, [OURS], is_local=True)
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 made.execute(f"UPDATE {name} SET tenant = 'initech'")

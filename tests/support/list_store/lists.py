@@ -377,7 +377,7 @@ class ListStore:
 
     def stats(self, tenant: str, query: StatsQuery) -> Stats:
         with self._lock:
-            counted = self._room(tenant).histories.cells()
+            counted = counters.to_packed_cells(self._room(tenant).histories.cells())
         whole, parts = counters.readings(query)
         return counters.answer(query, counters.rows(counted, whole), counters.rows(counted, parts) if parts else ())
 

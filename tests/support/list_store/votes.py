@@ -11,7 +11,7 @@ from list_store.histories import Histories
 from mulligan.core import calls
 from mulligan.core.links import link_recoveries
 from mulligan.core.records import Fix, History, Link, Precedent, Run, Step, encode, pattern_id
-from mulligan.learn import fixes, patterns, prerequisites, profiles, similar
+from mulligan.learn import fixes, patterns, prerequisites, profiles
 from mulligan.learn.fixes import FixRecord, OperatorDecision, Trial, Vote
 from mulligan.learn.profiles import Profile, build_profile
 from mulligan.store import erasure, fix_queries, fix_votes
@@ -173,8 +173,8 @@ class Votes:
                     pattern_id(trial.step.name, trial.fingerprint): patterns.extract_message_and_template(trial.step)[1]
                     for trial, _ in reversed(votes)
                 }
-                known = [(id, similar.sketch(texts[id])) for id in groups]
-                near = [each for each in similar.nearest(query.text, known) if self._is_of(each[1], query.kind)]
+                known = [(id, patterns.sketch(texts[id])) for id in groups]
+                near = [each for each in patterns.nearest(query.text, known) if self._is_of(each[1], query.kind)]
                 asked += [(likeness, groups[id]) for likeness, id in near[: prerequisites.MAX_SIMILAR_PATTERNS]]
 
         if not any(tallies for _, tallies in asked) and query.is_about_failure:

@@ -6,6 +6,7 @@ A store has rollups by hour and by day. `stats` counts run histories instead, an
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -13,17 +14,19 @@ import msgspec
 from mulligan.core.records import History, Record, StepType
 from mulligan.store.counters.counters import (
     DAY,
-    EMPTY_CELL,
     HOUR,
     Cell,
     Cells,
     CounterKey,
-    Histogram,
-    Outline,
+    PackedCell,
     add,
     attempts,
     filter_by_kind,
     merge,
+    sum_by_key,
+    to_cell,
+    to_packed_cells,
+    without_details,
 )
 from mulligan.store.counters.counting import cells
 
@@ -46,19 +49,25 @@ _SLICE_OF: dict[str, Slice] = {
 }
 
 
-def slices(key: CounterKey) -> Iterator[tuple[Slice, str]]:
-    """Yield the rollups that contain a counter key, as slice and value."""
-    yield "all", ""
-    yield "agent", key.agent
-    if key.version:
-        yield "version", _join(key.agent, key.version)
-    if key.environment:
-        yield "environment", key.environment
-    if key.model:
-        yield "model", key.model
-    if key.type:
-        yield "step", f"{key.type} {key.name}"
-    yield "place", _join(*key[1:])
+def slices(key: CounterKey) -> Mapping[Slice, str]:
+    """Return the rollups that contain a counter key: its value in each slice that it belongs to."""
+    return _slices(*key[1:])
+
+
+@lru_cache(maxsize=10_000)
+def _slices(agent: str, version: str, environment: str, model: str, type: str, name: str) -> Mapping[Slice, str]:
+    values: dict[Slice, str] = {
+        "all": "", "agent": agent, "place": _join(agent, version, environment, model, type, name)
+    }  # fmt: skip
+    if version:
+        values["version"] = _join(agent, version)
+    if environment:
+        values["environment"] = environment
+    if model:
+        values["model"] = model
+    if type:
+        values["step"] = f"{type} {name}"
+    return values
 
 
 def _join(*parts: str) -> str:
@@ -101,13 +110,8 @@ class Stats(Record, frozen=True):
     until: int | None = None
 
 
-class BucketRange(msgspec.Struct, frozen=True):
-    """Buckets of one grain whose rollups are added or subtracted."""
-
-    grain: Grain
-    since: int | None
-    until: int | None
-    sign: Literal[1, -1] = 1
+BucketRange = tuple[Grain, int | None, int | None]
+"""The buckets of one grain since a time and until a time."""
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -138,12 +142,10 @@ def readings(query: StatsQuery) -> tuple[Reading, Reading | None]:
     if filters:
         return msgspec.structs.replace(main, slice="place", values=None), None
     outline = not (query.detail or query.kind)
-    # A tool has counters of calls only. Elsewhere an outline may be empty, and what remains of a day seem nothing.
-    spans = _split_range(query, *span, can_subtract=query.by == "tool" or not outline)
-    return msgspec.structs.replace(main, slice="all", values=("",)), Reading(*span, by, None, outline, spans)
+    return msgspec.structs.replace(main, slice="all", values=("",)), Reading(*span, by, None, outline, main.spans)
 
 
-def _find_range(query: StatsQuery) -> tuple[Grain, int | None, int | None]:
+def _find_range(query: StatsQuery) -> BucketRange:
     is_hourly = query.since is not None and query.since >= query.now - HOURS
     length = HOUR if is_hourly else DAY
     since = None if query.since is None else query.since // length * length
@@ -165,36 +167,16 @@ def _narrowest_slice(query: StatsQuery, filters: list[str]) -> tuple[Slice, tupl
             return "place", None
 
 
-def _split_range(
-    query: StatsQuery, grain: Grain, since: int | None, until: int | None, can_subtract: bool = True
-) -> tuple[BucketRange, ...]:
-    """Split hours into days as far as possible; also a part of a day, if its other hours may be subtracted.
-
-    Not for a query by time. Nothing is subtracted for a query by kind, which may be zero everywhere.
-    """
+def _split_range(query: StatsQuery, grain: Grain, since: int | None, until: int | None) -> tuple[BucketRange, ...]:
+    """Split hours into whole days as far as possible. Not for a query by time."""
     if grain == "day" or since is None or query.by == "time":
-        return (BucketRange(grain, since, until),)
-    first = -(-since // DAY) * DAY
-    last = None if until is None else until // DAY * DAY
-    can_subtract = can_subtract and not query.kind
-    if until is not None and last is not None:
-        if last < first:  # all of it within a day
-            return tuple(_split_day(since, until, can_subtract))
-        edges = [*_split_day(since, first, can_subtract), *_split_day(last, until, can_subtract)]
-    else:
-        edges = _split_day(since, first, can_subtract)
-    days = [BucketRange("day", first, last)] if last is None or first < last else []
-    return tuple(sorted((*days, *edges), key=lambda span: -span.sign))  # nothing is subtracted before it was added
-
-
-def _split_day(since: int, until: int, can_subtract: bool) -> list[BucketRange]:
-    """Return hours of one day, or the day without the other hours if these are fewer."""
-    day = since // DAY * DAY
-    if not can_subtract or until - since <= DAY // 2:
-        return [BucketRange("hour", since, until)] if since < until else []
-    other_hours = ((day, since), (until, day + DAY))
-    removed = (BucketRange("hour", start, end, -1) for start, end in other_hours if start < end)
-    return [BucketRange("day", day, day + DAY), *removed]
+        return ((grain, since, until),)
+    first, last = -(-since // DAY) * DAY, None if until is None else until // DAY * DAY
+    if last is None:
+        return ("hour", since, first), ("day", first, None)
+    if last <= first:
+        return (("hour", since, until),)
+    return ("hour", since, first), ("day", first, last), ("hour", last, until)
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -202,9 +184,7 @@ class Row(msgspec.Struct, frozen=True):
 
     bucket: int
     value: str
-    cell: Outline
-    sign: Literal[1, -1] = 1
-    """Whether it is added, or subtracted from a larger rollup."""
+    cell: Cell
 
 
 def answer(query: StatsQuery, main_rows: Iterable[Row], part_rows: Iterable[Row] = ()) -> Stats:
@@ -212,41 +192,28 @@ def answer(query: StatsQuery, main_rows: Iterable[Row], part_rows: Iterable[Row]
     reading, parts_reading = readings(query)
     total = Cell()
     parts: dict[str, Cell] = {}
-    reduced_labels: set[str] = set()
 
-    def add_part(label: str | None, row: Row, cell: Outline) -> None:
+    def add_part(label: str | None, cell: Cell) -> None:
         if label is not None:
-            merge(parts.get(label) or parts.setdefault(label, Cell()), cell, row.sign)
-            if row.sign < 0:
-                reduced_labels.add(label)
+            merge(parts.get(label) or parts.setdefault(label, Cell()), cell)
 
     for row in main_rows:
         key = CounterKey(0, *row.value.split(_SEPARATOR)) if reading.slice == "place" else None
         if key is not None and not _matches(query, key):
             continue
         cell = filter_by_kind(row.cell, query.kind) if query.kind else row.cell
-        merge(total, cell, row.sign)
+        merge(total, cell)
         if parts_reading is not None or query.by is None:
             continue
         if query.by in ("kind", "attempt"):
-            add(parts, _split_cell(query.by, cell), row.sign)
+            add(parts, _split_cell(query.by, cell))
         else:
-            add_part(str(row.bucket) if query.by == "time" else _find_label(query.by, key), row, cell)
+            add_part(str(row.bucket) if query.by == "time" else _find_label(query.by, key), cell)
     for row in part_rows if parts_reading is not None else ():
-        cell = filter_by_kind(row.cell, query.kind) if query.kind else row.cell
-        add_part(_label(query.by, row.value), row, cell)
-    for label in reduced_labels:
-        if parts[label] == EMPTY_CELL:
-            del parts[label]
+        add_part(_label(query.by, row.value), filter_by_kind(row.cell, query.kind) if query.kind else row.cell)
     if query.by in _SLICE_OF and not (query.detail or query.kind):
-        for cell in parts.values():
-            _remove_details(cell)
+        parts = {label: without_details(cell) for label, cell in parts.items()}
     return Stats(total=total, parts=parts, by=query.by, grain=reading.grain, since=reading.since, until=reading.until)
-
-
-def _remove_details(cell: Cell) -> None:
-    cell.kinds, cell.later_attempts, cell.later_successes = {}, {}, {}
-    cell.recovered_by, cell.changed_arguments, cell.to_repair = {}, {}, Histogram()
 
 
 def _matches(query: StatsQuery, key: CounterKey) -> bool:
@@ -262,10 +229,8 @@ def _matches(query: StatsQuery, key: CounterKey) -> bool:
 
 def _find_label(by: By, key: CounterKey | None) -> str | None:
     """Return the part of a counter key; None if it has none."""
-    if key is None or by not in _SLICE_OF:
-        return None
-    values = (value for slice, value in slices(key) if slice == _SLICE_OF[by])
-    return next((_label(by, value) for value in values), None)
+    value = slices(key).get(_SLICE_OF[by]) if key is not None and by in _SLICE_OF else None
+    return None if value is None else _label(by, value)
 
 
 def _label(by: By | None, value: str) -> str | None:
@@ -275,10 +240,8 @@ def _label(by: By | None, value: str) -> str | None:
     return value.replace(_SEPARATOR, " ") if by == "version" else value
 
 
-def _split_cell(by: By, cell: Outline) -> dict[str, Cell]:
+def _split_cell(by: By, cell: Cell) -> dict[str, Cell]:
     """Split counters by kind or by the number of an attempt."""
-    if not isinstance(cell, Cell):
-        return {}
     if by == "kind":
         return {kind: filter_by_kind(cell, kind) for kind in cell.kinds}
     return {
@@ -289,15 +252,20 @@ def _split_cell(by: By, cell: Outline) -> dict[str, Cell]:
     }
 
 
-def rows(cells_by_key: Mapping[CounterKey, Cell], reading: Reading) -> Iterator[Row]:
+def rows(cells: Iterable[PackedCell], reading: Reading) -> Iterator[Row]:
     """Yield the rollups of these counters that a reading selects."""
+    for (start, value), cell in sum_by_key(_select(cells, reading)).items():
+        yield Row(start, value, to_cell(cell))
+
+
+def _select(cells: Iterable[PackedCell], reading: Reading) -> Iterator[tuple[tuple[int, str], PackedCell]]:
     length = HOUR if reading.grain == "hour" else DAY
-    for key, cell in cells_by_key.items():
-        start = key.hour // length * length
+    for cell in cells:
+        start = cell.key.hour // length * length
         if (reading.since is None or start >= reading.since) and (reading.until is None or start < reading.until):
-            for slice, value in slices(key):
-                if slice == reading.slice and (reading.values is None or value in reading.values):
-                    yield Row(start, value, cell)
+            value = slices(cell.key).get(reading.slice)
+            if value is not None and (reading.values is None or value in reading.values):
+                yield (start, value), cell
 
 
 def stats(histories: Iterable[History], query: StatsQuery | None = None) -> Stats:
@@ -305,6 +273,7 @@ def stats(histories: Iterable[History], query: StatsQuery | None = None) -> Stat
     total: Cells = {}
     for history in histories:
         add(total, cells(history))
+    packed = to_packed_cells(total)
     query = query or StatsQuery(now=0)
     main_reading, parts_reading = readings(query)
-    return answer(query, rows(total, main_reading), rows(total, parts_reading) if parts_reading else ())
+    return answer(query, rows(packed, main_reading), rows(packed, parts_reading) if parts_reading else ())

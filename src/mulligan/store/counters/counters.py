@@ -1,12 +1,12 @@
-"""Counters: integers, so that they add up to the same in any order and can be subtracted, and their packed form."""
+"""Counters and their packed form. They are integers: exact in any order of addition, and they can be subtracted."""
 
 from __future__ import annotations
 
 import math
 import struct
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache
 from itertools import accumulate, zip_longest
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -29,15 +29,18 @@ class Histogram:
     """Number of durations in 128 buckets, four per doubling. Each bucket is a lane of one large integer, so that adding
     two histograms is one addition."""
 
-    __slots__ = ("lanes",)
-
-    def __init__(self, lanes: int = 0) -> None:
-        self.lanes = lanes
+    lanes = 0  # no __init__: thousands of empty ones are built per batch
 
     @classmethod
     def of(cls, *durations: int) -> Histogram:
         """Build from durations in microseconds."""
-        return cls(sum(BUCKET_LANES[bucket(duration)] for duration in durations))
+        return cls.of_lanes(sum(map(lane_of, durations)))
+
+    @classmethod
+    def of_lanes(cls, lanes: int) -> Histogram:
+        histogram = cls()
+        histogram.lanes = lanes
+        return histogram
 
     def to_list(self) -> tuple[int, list[int]]:
         """Return the first bucket that is not empty, and the counts from there to the last one."""
@@ -85,7 +88,7 @@ class Histogram:
 
     @classmethod
     def read(cls, data: bytes) -> Histogram:
-        return cls(_read_lanes(data))
+        return cls.of_lanes(_read_lanes(data))
 
 
 def _read_lanes(data: bytes) -> int:
@@ -108,8 +111,10 @@ def bounds(index: int) -> tuple[int, int]:
     return (4 + quarter) << (octave - 2), (5 + quarter) << (octave - 2)
 
 
-BUCKET_LANES = tuple(1 << (index * 8 * LANE_BYTES) for index in range(BUCKETS))
-"""The lanes of a histogram with one duration, by bucket."""
+@lru_cache(maxsize=10_000)
+def lane_of(micros: int) -> int:
+    """Return the lanes of a histogram with one duration; none for 0, which was recorded without a clock."""
+    return 1 << (bucket(micros) * 8 * LANE_BYTES) if micros > 0 else 0
 
 
 def min_sample_size(share: float) -> int:
@@ -149,9 +154,26 @@ def to_micros(seconds: float) -> int:
 # Counters
 
 
-class Outline(msgspec.Struct, omit_defaults=True):
-    """The counters that every table shows, and that are read quickly."""
+class KindCell(msgspec.Struct, omit_defaults=True):
+    """Counters of one kind of failure."""
 
+    failures: int = 0
+    """Failed attempts."""
+    calls: int = 0
+    """Calls with at least one failure of this kind."""
+    recovered: int = 0
+    repaired: int = 0
+    unrecovered: int = 0
+    recovered_by: dict[str, int] = {}
+    seconds: Histogram = msgspec.field(default_factory=Histogram)
+    """Durations of the failed attempts."""
+    micros: int = 0
+
+
+class Cell(msgspec.Struct, omit_defaults=True):
+    """Counters of one key, or the sum of many. A run's own failure is in `kinds`, and is not a call."""
+
+    # The outline: the counters that every table shows, and that are read quickly.
     runs: dict[str, int] = {}
     """By status."""
     running: int = 0
@@ -181,27 +203,7 @@ class Outline(msgspec.Struct, omit_defaults=True):
     """Those of them spent in attempts after the first."""
     repeats: int = 0
     """Failures that had occurred, in the same run or session, before a compaction."""
-
-
-class KindCell(msgspec.Struct, omit_defaults=True):
-    """Counters of one kind of failure."""
-
-    failures: int = 0
-    """Failed attempts."""
-    calls: int = 0
-    """Calls with at least one of them."""
-    recovered: int = 0
-    repaired: int = 0
-    unrecovered: int = 0
-    recovered_by: dict[str, int] = {}
-    seconds: Histogram = msgspec.field(default_factory=Histogram)
-    """Durations of the failed attempts."""
-    micros: int = 0
-
-
-class Cell(Outline, omit_defaults=True):
-    """Counters of one key, or the sum of many. A run's own failure is in `kinds`, and is not a call."""
-
+    # The details, which only some queries read.
     later_attempts: dict[int, int] = {}
     """Attempts after the first, by number. There are as many first attempts as calls."""
     later_successes: dict[int, int] = {}
@@ -230,18 +232,23 @@ class CounterKey(NamedTuple):
 Cells = dict[CounterKey, Cell]
 K = TypeVar("K")
 EMPTY_CELL = Cell()
+_NO_KEY = CounterKey(0, "", "", "", "", "", "")
 _EMPTY_KIND = KindCell()
 OUTLINE_NUMBERS = (
     "calls", "attempts", "first_try", "recovered", "repaired", "unrecovered", "micros", "repair_attempts",
     "repair_successes", "backoff_micros", "retry_micros", "tokens", "recovery_tokens", "repeats", "running",
 )  # fmt: skip
 """The numbers of an outline, in the order in which they are packed. New ones are added at the end."""
-_RARE_NUMBERS = OUTLINE_NUMBERS[3:6] + OUTLINE_NUMBERS[7:]
-_KIND_NUMBERS = ("failures", "calls", "recovered", "repaired", "unrecovered", "micros")
+_COMMON_COUNT = 7
+"""Number of leading entries that are always packed. The others are packed only if one of them is not zero."""
+DETAILS = ("later_attempts", "later_successes", "recovered_by", "to_repair", "changed_arguments", "kinds")
 _DETAIL_COUNTS = ("later_attempts", "later_successes", "recovered_by", "changed_arguments")
+_numbers_of = attrgetter(*OUTLINE_NUMBERS)
+_uncommon_numbers_of = attrgetter(*OUTLINE_NUMBERS[_COMMON_COUNT:])
+_details_of = attrgetter(*DETAILS)
 
 
-def add(into: dict[K, Cell], other: Mapping[K, Outline], sign: Literal[1, -1] = 1) -> None:
+def add(into: dict[K, Cell], other: Mapping[K, Cell], sign: Literal[1, -1] = 1) -> None:
     """Add counters by key, or subtract them. A key without any remaining counter is removed."""
     for key, cell in other.items():
         total = into.get(key)
@@ -252,46 +259,60 @@ def add(into: dict[K, Cell], other: Mapping[K, Outline], sign: Literal[1, -1] = 
             del into[key]
 
 
-def copy(cell: Outline) -> Cell:
-    total = Cell()
-    merge(total, cell)
-    return total
-
-
-def merge(into: Cell, other: Outline, sign: Literal[1, -1] = 1) -> None:
+def merge(into: Cell, other: Cell, sign: Literal[1, -1] = 1) -> None:
     # Mostly zero fields are added only if they are not: a query calls this thousands of times.
     into.calls += sign * other.calls
     into.attempts += sign * other.attempts
     into.first_try += sign * other.first_try
+    into.recovered += sign * other.recovered
+    into.repaired += sign * other.repaired
+    into.unrecovered += sign * other.unrecovered
     into.micros += sign * other.micros
     into.seconds.lanes += sign * other.seconds.lanes
-    if any(_rare_numbers_of(other)):
-        for name in _RARE_NUMBERS:
+    if any(_uncommon_numbers_of(other)):
+        for name in OUTLINE_NUMBERS[_COMMON_COUNT:]:
             setattr(into, name, getattr(into, name) + sign * getattr(other, name))
     if other.runs:
         merge_counts(into.runs, other.runs, sign)
-    if not isinstance(other, Cell) or not has_details(other):
-        return
+    if has_details(other):
+        _merge_details(into, other, sign)
+
+
+def _merge_details(into: Cell, other: Cell, sign: Literal[1, -1] = 1) -> None:
     for name in _DETAIL_COUNTS:
-        merge_counts(getattr(into, name), getattr(other, name), sign)
+        if counts := getattr(other, name):
+            merge_counts(getattr(into, name), counts, sign)
     into.to_repair.lanes += sign * other.to_repair.lanes
     for name, kind in other.kinds.items():
-        total = into.kinds.setdefault(name, KindCell())
-        for number in _KIND_NUMBERS:
-            setattr(total, number, getattr(total, number) + sign * getattr(kind, number))
+        total = into.kinds.get(name) or into.kinds.setdefault(name, KindCell())
+        total.failures += sign * kind.failures
+        total.calls += sign * kind.calls
+        total.recovered += sign * kind.recovered
+        total.repaired += sign * kind.repaired
+        total.unrecovered += sign * kind.unrecovered
+        total.micros += sign * kind.micros
         total.seconds.lanes += sign * kind.seconds.lanes
         merge_counts(total.recovered_by, kind.recovered_by, sign)
-        if total == _EMPTY_KIND:
+        if not total.failures and total == _EMPTY_KIND:
             del into.kinds[name]
 
 
-def merge_counts(into: dict[Any, int], other: Mapping[Any, int], sign: int) -> None:
+def merge_counts(into: dict[Any, int], other: Mapping[Any, int], sign: int = 1) -> None:
     for key, count in other.items():
         remaining = into.get(key, 0) + sign * count
         if remaining:
             into[key] = remaining
         else:
             into.pop(key, None)
+
+
+def has_details(cell: Cell) -> bool:
+    return any(_details_of(cell))
+
+
+def without_details(cell: Cell) -> Cell:
+    empty = Cell()
+    return msgspec.structs.replace(cell, **{name: getattr(empty, name) for name in DETAILS})
 
 
 def attempts(cell: Cell) -> Iterator[tuple[int, int, int]]:
@@ -302,13 +323,13 @@ def attempts(cell: Cell) -> Iterator[tuple[int, int, int]]:
         yield number, count, cell.later_successes.get(number, 0)
 
 
-def filter_by_kind(cell: Outline, kind: str) -> Cell:
+def filter_by_kind(cell: Cell, kind: str) -> Cell:
     """Return the counters of one kind, or of all kinds of a type: calls with such a failure and their outcomes.
 
     Attempts are the failed ones. A call with two kinds of a type counts for both.
     """
     total = Cell()
-    for name, kind_cell in cell.kinds.items() if isinstance(cell, Cell) else ():
+    for name, kind_cell in cell.kinds.items():
         if name == kind or name.partition("/")[0] == kind:
             calls_of_kind = Cell(
                 calls=kind_cell.calls,
@@ -323,25 +344,21 @@ def filter_by_kind(cell: Outline, kind: str) -> Cell:
     return total
 
 
-# Packing: the outline, of which a query reads thousands, and the details, which it reads only if needed
+# Packing. A query reads thousands of outlines, and details only if it needs them. Outlines are added up counter by
+# counter, which is much faster than adding cells.
 
 
-class _Details(msgspec.Struct, omit_defaults=True):
-    """What a cell has beyond its outline. Zeros are omitted, and a later version may add fields."""
+class PackedCell(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Counters of one key in the form that is encoded and added up."""
 
-    later_attempts: dict[int, int] = {}
-    later_successes: dict[int, int] = {}
-    recovered_by: dict[str, int] = {}
-    to_repair: Histogram = msgspec.field(default_factory=Histogram)
-    changed_arguments: dict[str, int] = {}
-    kinds: dict[str, KindCell] = {}
+    key: CounterKey
+    outline: list[Any]
+    details: Cell | None
+    """A cell without an outline."""
 
 
 _encode = msgspec.msgpack.Encoder(enc_hook=bytes).encode
 _decode_list = msgspec.msgpack.Decoder(list[Any]).decode
-_numbers_of = attrgetter(*OUTLINE_NUMBERS)
-_rare_numbers_of = attrgetter(*_RARE_NUMBERS)
-_details_of = attrgetter(*_Details.__struct_fields__)
 
 
 @cache
@@ -350,64 +367,94 @@ def _decoder(type: Any) -> msgspec.msgpack.Decoder[Any]:
     return msgspec.msgpack.Decoder(type, dec_hook=lambda _, lanes: Histogram.read(lanes))
 
 
+def _outline_of(cell: Cell) -> list[Any]:
+    numbers = _numbers_of(cell)
+    return [
+        bytes(cell.seconds),
+        cell.runs or None,
+        *(numbers if any(numbers[_COMMON_COUNT:]) else numbers[:_COMMON_COUNT]),
+    ]
+
+
+def _details_or_none(cell: Cell) -> Cell | None:
+    details = _details_of(cell)
+    return Cell(**dict(zip(DETAILS, details, strict=True))) if any(details) else None
+
+
 def pack(cell: Cell) -> tuple[bytes, bytes | None]:
     """Return the packed outline, and the packed details if there are any."""
-    return pack_outline(cell), pack_details(cell)
-
-
-def pack_outline(cell: Outline) -> bytes:
-    return _encode((bytes(cell.seconds), cell.runs or None, *_numbers_of(cell)))
-
-
-def pack_details(cell: Cell) -> bytes | None:
-    return _encode(_Details(*_details_of(cell))) if has_details(cell) else None
-
-
-def has_details(cell: Cell) -> bool:
-    return any(_details_of(cell))
+    details = _details_or_none(cell)
+    return _encode(_outline_of(cell)), None if details is None else _encode(details)
 
 
 def unpack(outline: bytes, details: bytes | None = None) -> Cell:
-    lanes, runs, *numbers = _decode_list(outline)
+    return to_cell(_unpack(outline, details))
+
+
+def _unpack(outline: bytes, details: bytes | None = None) -> PackedCell:
+    decoded_details = None if details is None else _decoder(Cell).decode(details)
+    return PackedCell(_NO_KEY, _decode_list(outline), decoded_details)
+
+
+def to_cell(packed: PackedCell) -> Cell:
+    lanes, runs, *numbers = packed.outline
     cell = Cell(seconds=Histogram.read(lanes), runs=runs or {}, **dict(zip(OUTLINE_NUMBERS, numbers, strict=False)))
-    if details is not None:
-        decoded = _decoder(_Details).decode(details)
-        for name in _Details.__struct_fields__:
-            setattr(cell, name, getattr(decoded, name))
+    if packed.details is not None:
+        _merge_details(cell, packed.details)
     return cell
 
 
-def add_packed(packed: bytes, cell: Outline) -> bytes | None:
-    """Add the outline of a cell to a packed one, without unpacking it. Return None if nothing is left."""
-    lanes, runs, *numbers = _decode_list(packed)
-    total_lanes = _read_lanes(lanes) + cell.seconds.lanes
-    runs = runs or {}
-    merge_counts(runs, cell.runs, 1)
-    sums = [number + change for number, change in zip_longest(numbers, _numbers_of(cell), fillvalue=0)]
-    return _encode((Histogram(total_lanes), runs or None, *sums)) if total_lanes or runs or any(sums) else None
-
-
-def sum_outlines(packed: Iterable[bytes]) -> Outline:
-    """Add up packed outlines, counter by counter: much faster than adding cells."""
-    lanes, runs, *numbers = zip_longest(*map(_decode_list, packed), fillvalue=0)
-    sums: dict[str, Any] = dict(zip(OUTLINE_NUMBERS, map(sum, numbers), strict=False))
-    total = Outline(**sums)
+def sum_packed(cells: Sequence[PackedCell]) -> PackedCell:
+    """Add up cells of one key without changing them. The sum may share their parts."""
+    if len(cells) == 1:
+        return cells[0]
+    lanes, runs, *numbers = zip_longest(*[cell.outline for cell in cells], fillvalue=0)
+    total_lanes = bytes(Histogram.of_lanes(sum(map(_read_lanes, lanes)))) if any(lanes) else b""
+    total_runs: dict[str, int] = {}
     for run_counts in filter(None, runs):
-        merge_counts(total.runs, run_counts, 1)
-    total.seconds.lanes = sum(map(_read_lanes, filter(None, lanes)))
-    return total
+        merge_counts(total_runs, run_counts)
+    all_details = [cell.details for cell in cells if cell.details is not None]
+    total_details = all_details[0] if all_details else None
+    if len(all_details) > 1:
+        total_details = Cell()
+        for details in all_details:
+            _merge_details(total_details, details)
+    return PackedCell(cells[0].key, [total_lanes, total_runs or None, *map(sum, numbers)], total_details)
+
+
+def sum_outlines(packed: Iterable[bytes]) -> Cell:
+    """Add up packed outlines."""
+    return to_cell(sum_packed([_unpack(outline) for outline in packed]))
+
+
+def add_packed(outline: bytes | None, details: bytes | None, change: PackedCell) -> tuple[bytes, bytes | None] | None:
+    """Add a change to a packed cell, if there is one. Return None if nothing remains."""
+    if outline is not None:
+        # Most changes have no details: then the packed ones are reused without decoding.
+        change = sum_packed([_unpack(outline, details if change.details is not None else None), change])
+    if change.details is not None:
+        details = _encode(change.details) if has_details(change.details) else None
+    return (_encode(change.outline), details) if details is not None or any(change.outline) else None
+
+
+def to_packed_cells(cells: Cells) -> list[PackedCell]:
+    return [PackedCell(key, _outline_of(cell), _details_or_none(cell)) for key, cell in cells.items()]
 
 
 def pack_cells(cells: Cells) -> bytes:
     """Return many cells with their keys as one packed value."""
-    return _encode(list(cells.items()))
+    return _encode(to_packed_cells(cells))
 
 
-def sum_packed_cells(packed: Iterable[bytes]) -> Cells:
-    """Add up values of `pack_cells`."""
-    cells: Cells = {}
+def read_packed_cells(packed: Iterable[bytes]) -> Iterator[PackedCell]:
+    """Yield the cells of all values that `pack_cells` returned. A key may occur more than once."""
     for body in packed:
-        for key, cell in _decoder(list[tuple[CounterKey, Cell]]).decode(body):
-            if cells.setdefault(key, cell) is not cell:
-                merge(cells[key], cell)
-    return cells
+        yield from _decoder(list[PackedCell]).decode(body)
+
+
+def sum_by_key(cells: Iterable[tuple[K, PackedCell]]) -> dict[K, PackedCell]:
+    """Add up the cells of each key."""
+    cells_by_key: dict[K, list[PackedCell]] = {}
+    for key, cell in cells:
+        cells_by_key.setdefault(key, []).append(cell)
+    return {key: sum_packed(cells_of_key) for key, cells_of_key in cells_by_key.items()}

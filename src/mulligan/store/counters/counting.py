@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -14,15 +13,14 @@ from mulligan.core.failure import Remedy
 from mulligan.core.links import derive_status
 from mulligan.core.records import VERIFY, Compaction, History, Link, Run, Status, Step, failure_identity
 from mulligan.store.counters.counters import (
-    BUCKET_LANES,
     HOUR,
     Cell,
     Cells,
     CounterKey,
-    Histogram,
     KindCell,
     add,
-    bucket,
+    lane_of,
+    merge_counts,
     to_micros,
 )
 
@@ -53,8 +51,18 @@ def cells(history: History) -> Cells:
 
 
 def of_run(run: Run, status: Status) -> Cells:
+    total: Cells = {}
+    add_run(total, run, status)
+    return total
+
+
+def add_run(into: Cells, run: Run, status: Status, count: int = 1) -> None:
+    """Count a run, or subtract it. Standalone calls are one run each: this is as frequent as calls are."""
     key = CounterKey(run.started_at // HOUR * HOUR, run.agent, run.version or "", run.environment or "", "", "", "")
-    return {key: Cell(runs={status: 1}, running=int(run.end_reason is None))}
+    cell = into.get(key) or into.setdefault(key, Cell())
+    merge_counts(cell.runs, {status: count})
+    if run.end_reason is None:
+        cell.running += count
 
 
 def of_call(run: Run, call: Call, link: Link | None, by: Call | None, is_repeat: bool = False) -> Cells:
@@ -78,7 +86,7 @@ def of_call(run: Run, call: Call, link: Link | None, by: Call | None, is_repeat:
         cell.repaired = int(method in REPAIRS)
         if (end := call if call.has_succeeded else by) is not None:
             duration = (end.last.started_at - call.first.started_at) * 1000 + to_micros(end.last.duration_seconds)
-            cell.to_repair = Histogram.of(duration) if duration > 0 else Histogram()
+            cell.to_repair.lanes = lane_of(duration)
     changes = call.changes if call.has_succeeded else link.changes if link else ()
     cell.changed_arguments = {f"{_mask_path(change.path)} {change.operation}": 1 for change in changes}
     for kind in cell.kinds.values():
@@ -91,76 +99,48 @@ class SuccessCounter:
     """Calls that succeeded at their first attempt, of many runs. Calls with one counter key are counted together."""
 
     def __init__(self) -> None:
-        self._groups: dict[tuple[str, str | None, str | None, str, str, int, str], _SuccessGroup] = {}
+        self._durations: dict[CounterKey, list[float]] = {}
 
     def add(self, run: Run, steps: Iterable[Step], into: Cells) -> None:
         name = type = None
         since = until = 0
         for step in steps:
-            if step.recovery is not None:
-                cell = into.setdefault(counter_key(run, step), Cell())
-                cell.calls += 1
-                cell.attempts += 1
-                cell.first_try += 1
-                _count_attempt(cell, step)
-                continue
             # Mostly it is like the one before it. Comparing the identity of the text is fastest.
             if step.name is not name or step.type is not type or not since <= step.started_at < until or step.metadata:
-                group = self._find_group(run, step)
+                key = counter_key(run, step)
+                durations = self._durations.get(key) or self._durations.setdefault(key, [])
                 # Each step of a model, and each with metadata, may name another model.
                 name, type = (None, None) if step.type == "model" or step.metadata else (step.name, step.type)
-                since = step.started_at // HOUR * HOUR
-                until = since + HOUR
-            group.durations.append(step.duration_seconds)
-            if step.tokens:
-                group.tokens += sum(step.tokens.values())
-
-    def _find_group(self, run: Run, step: Step) -> _SuccessGroup:
-        model = model_of(run, step) if run.metadata or step.metadata or step.type == "model" else ""
-        key = (run.agent, run.version, run.environment, step.name, step.type, step.started_at // HOUR, model)
-        group = self._groups.get(key)
-        if group is None:
-            group = self._groups[key] = _SuccessGroup(run, step)
-        return group
+                since, until = key.hour, key.hour + HOUR
+            if step.recovery is not None or step.tokens:
+                cell = into.get(key) or into.setdefault(key, Cell())
+                _count_attempt(cell, step)
+                durations.append(0.0)  # counted already
+            else:
+                durations.append(step.duration_seconds)
 
     def count(self, into: Cells) -> None:
-        for group in self._groups.values():
-            key, count = counter_key(group.run, group.step), len(group.durations)
-            cell = into.get(key) or into.setdefault(key, Cell())
+        for key, durations in self._durations.items():
+            cell, count = into.get(key) or into.setdefault(key, Cell()), len(durations)
             cell.calls += count
             cell.attempts += count
             cell.first_try += count
-            cell.tokens += group.tokens
-            for duration, times in Counter(map(to_micros, group.durations)).items():  # of fast calls, few differ
-                if duration:
-                    cell.micros += duration * times
-                    cell.seconds.lanes += BUCKET_LANES[bucket(duration)] * times
-        self._groups.clear()
-
-
-class _SuccessGroup:
-    __slots__ = ("durations", "run", "step", "tokens")
-
-    def __init__(self, run: Run, step: Step) -> None:
-        self.run = run
-        self.step = step
-        """One of them, which has the counter key of all."""
-        self.durations: list[float] = []
-        self.tokens = 0
+            micros = [to_micros(duration) for duration in durations if duration]
+            cell.micros += sum(micros)
+            cell.seconds.lanes += sum(map(lane_of, micros))
+        self._durations.clear()
 
 
 def _count_attempt(cell: Cell, step: Step) -> None:
     duration = to_micros(step.duration_seconds)
-    # A duration of zero means that it was recorded without a clock.
-    histogram = Histogram.of(duration) if duration else Histogram()
     if step.outcome == "success":
-        cell.seconds.lanes += histogram.lanes
+        cell.seconds.lanes += lane_of(duration)
         cell.micros += duration
     elif step.has_failed and step.failure is not None:
         kind = cell.kinds.setdefault(str(step.failure.kind), KindCell())
         kind.failures += 1
         kind.micros += duration
-        kind.seconds.lanes += histogram.lanes
+        kind.seconds.lanes += lane_of(duration)
     tokens = sum(step.tokens.values()) if step.tokens else 0
     cell.tokens += tokens
     if step.attempt > 1:

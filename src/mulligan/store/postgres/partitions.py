@@ -45,8 +45,13 @@ MIN_RUNS_PER_DAY_BATCH = 100
 NO_CUTOFF_MS = -(2**62)
 _CONTENTION_ERRORS = (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable)
 _IS_EXPIRED_SQL = "imported <= ? AND stored_at < CASE WHEN status = 'success' THEN ? ELSE ? END"
-_RUN_TABLES = ("links", "orphaned_runs", "provisional_runs")
-"""Tables that refer to a run by a column `run` alone."""
+_EXPIRED_ROWS = {
+    **dict.fromkeys(("run_failures", "run_callees"), "t.started_at = g.started_at AND t.run = g.run"),
+    **dict.fromkeys(("links", "orphaned_runs", "provisional_runs"), "t.run = g.run"),
+    "compactions": "t.owner_type = 'run' AND t.owner = g.run",
+    "runs": "t.id = g.run",
+}
+"""The rows of the runs `g`, by table."""
 
 
 def partition_name(day: int) -> str:
@@ -109,19 +114,14 @@ def _has_steps(connection: psycopg.Connection[Any], day: int) -> bool:
     return connection.execute(f"SELECT 1 FROM {partition_name(day)} LIMIT 1").fetchone() is not None
 
 
-def remove_runs(connection: psycopg.Connection[Any], day: int, tenant: str, runs_table: str) -> bool:
-    """Delete runs of a tenant from a partition by replacing it, within a transaction for the tenant.
-
-    All other steps, also of other tenants, are copied to a new partition. Return False, with nothing changed, if most
-    steps remain or the partition is in use. `runs_table` contains the runs to delete.
-    """
-    is_removed_sql = f"p.tenant = %s AND EXISTS (SELECT 1 FROM {runs_table} g WHERE g.run = p.run)"
-    return _rewrite_partition(connection, day, tenant, f"WHERE NOT ({is_removed_sql})", (tenant,))
-
-
 def _rewrite_partition(
-    connection: psycopg.Connection[Any], day: int, tenant: str, where: str, values: tuple[str, ...]
+    connection: psycopg.Connection[Any], day: int, tenant: str, where: str = "", values: tuple[str, ...] = ()
 ) -> bool:
+    """Replace a partition by a copy of its rows `p` that match, also of other tenants, within a transaction.
+
+    Return False, with nothing changed, if most of its size remains or it is in use. Other sessions wait briefly and
+    never see an intermediate state.
+    """
     old, new = partition_name(day), f"{partition_name(day)}_anew"
     remaining_rows_sql = f"FROM {old} p {where}"
     try:
@@ -130,40 +130,29 @@ def _rewrite_partition(
             # Of all tenants: rows hidden by row security count, too.
             postgres_tables.set_all_tenants(connection)
             connection.execute(f"LOCK TABLE ONLY {old} IN SHARE ROW EXCLUSIVE MODE")  # readers only
-            count, size, max_bytes = connection.execute(
-                f"SELECT count(*), count(*) * {STEP_OVERHEAD_BYTES} + coalesce(sum(pg_column_size(p.body)), 0), "
+            size, max_bytes = connection.execute(
+                f"SELECT count(*) * {STEP_OVERHEAD_BYTES} + coalesce(sum(pg_column_size(p.body)), 0), "
                 f"(SELECT pg_total_relation_size('{old}')) / 2 {remaining_rows_sql}",
                 values,
-            ).fetchone() or (0, 0, 0)
-            is_worth_it = not count or size < max_bytes
+            ).fetchone() or (0, 0)
+            is_worth_it = bool(size < max_bytes)
             if is_worth_it:
-                if count:
-                    connection.execute(f"CREATE TABLE {new} (LIKE {old} INCLUDING ALL)")
-                    connection.execute(f"INSERT INTO {new} SELECT p.* {remaining_rows_sql}", values)
-                    # Saves the scan of the table when it is attached.
-                    connection.execute(
-                        f"ALTER TABLE {new} ADD CONSTRAINT of_day CHECK (day >= {day} AND day < {day + 1})"
-                    )
-                    connection.execute(f"ANALYZE {new}")
-                _drop_partition(connection, old)
-                if count:
-                    connection.execute(f"ALTER TABLE {new} RENAME TO {old}")
-                    connection.execute(
-                        f"ALTER TABLE steps ATTACH PARTITION {old} FOR VALUES FROM ({day}) TO ({day + 1})"
-                    )
-                    connection.execute(f"ALTER TABLE {old} DROP CONSTRAINT of_day")
-                    postgres_tables.enable_row_security(connection, old)
+                connection.execute(f"CREATE TABLE {new} (LIKE {old} INCLUDING ALL)")
+                connection.execute(f"INSERT INTO {new} SELECT p.* {remaining_rows_sql}", values)
+                # Saves the scan of the table when it is attached.
+                connection.execute(f"ALTER TABLE {new} ADD CONSTRAINT of_day CHECK (day >= {day} AND day < {day + 1})")
+                connection.execute(f"ANALYZE {new}")
+                connection.execute(f"SET LOCAL lock_timeout = '{SHORT_LOCK_TIMEOUT}'")
+                connection.execute(f"LOCK TABLE ONLY steps, ONLY {old} IN ACCESS EXCLUSIVE MODE")
+                connection.execute(f"DROP TABLE {old}")
+                connection.execute(f"ALTER TABLE {new} RENAME TO {old}")
+                connection.execute(f"ALTER TABLE steps ATTACH PARTITION {old} FOR VALUES FROM ({day}) TO ({day + 1})")
+                connection.execute(f"ALTER TABLE {old} DROP CONSTRAINT of_day")
+                postgres_tables.enable_row_security(connection, old)
             postgres_tables.set_tenants(connection, (tenant,), is_local=True)
             return is_worth_it
     except (psycopg.errors.LockNotAvailable, psycopg.errors.InsufficientPrivilege):
         return False  # in use, or the role is not its owner
-
-
-def _drop_partition(connection: psycopg.Connection[Any], old: str) -> None:
-    """Drop a partition within a transaction. Other sessions wait briefly and never see an intermediate state."""
-    connection.execute(f"SET LOCAL lock_timeout = '{SHORT_LOCK_TIMEOUT}'")
-    connection.execute(f"LOCK TABLE ONLY steps, ONLY {old} IN ACCESS EXCLUSIVE MODE")
-    connection.execute(f"DROP TABLE {old}")
 
 
 # Retention
@@ -200,8 +189,7 @@ class PartitionPruneRound(PruneRound):
             # Without the tenant's write turn: others can write to all other days while this one is copied.
             with _ignore_contention(), self._reading() as connection:
                 if day in list_partition_days(_raw_connection(connection)):
-                    # Copy all steps into a new partition, if at least half of the old one is free space.
-                    _rewrite_partition(_raw_connection(connection), day, self._tenant, "", ())
+                    _rewrite_partition(_raw_connection(connection), day, self._tenant)
 
     def _tidy(self, writer: Connection, row: Any) -> int:
         before = self.compressed + self.sampled
@@ -247,21 +235,10 @@ class PartitionPruneRound(PruneRound):
                 (tenant,),
             ).fetchone()
             self._note_until(writer, max(latest, latest if last is None else last))
-            for table in ("run_failures", "run_callees"):
-                writer.execute(
-                    f"DELETE FROM {table} t USING going g WHERE t.tenant = ? AND t.started_at = g.started_at "
-                    "AND t.run = g.run",
-                    (tenant,),
-                )
-            for table in _RUN_TABLES:
-                writer.execute(f"DELETE FROM {table} t USING going g WHERE t.tenant = ? AND t.run = g.run", (tenant,))
-            writer.execute(
-                "DELETE FROM compactions t USING going g WHERE t.tenant = ? AND t.owner_type = 'run' "
-                "AND t.owner = g.run",
-                (tenant,),
-            )
-            writer.execute("DELETE FROM runs t USING going g WHERE t.tenant = ? AND t.id = g.run", (tenant,))
-            if not remove_runs(_raw_connection(writer), day, tenant, "going"):
+            for table, condition in _EXPIRED_ROWS.items():
+                writer.execute(f"DELETE FROM {table} t USING going g WHERE t.tenant = ? AND {condition}", (tenant,))
+            remaining = "WHERE NOT (p.tenant = %s AND EXISTS (SELECT 1 FROM going g WHERE g.run = p.run))"
+            if not _rewrite_partition(_raw_connection(writer), day, tenant, remaining, (tenant,)):
                 writer.execute(
                     f"DELETE FROM {partition_name(day)} p USING going g WHERE p.tenant = ? AND p.run = g.run",
                     (tenant,),

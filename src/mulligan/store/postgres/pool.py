@@ -14,7 +14,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import psycopg
@@ -34,45 +34,40 @@ DEFAULT_POOL_SIZE = 10
 """Read connections of a process."""
 INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.2, 10.0
 """First and maximum delay before reconnecting to an unavailable server."""
-STORE_PARAMETERS = ("replica", "pool")
-"""URL parameters for mulligan that PostgreSQL does not know, besides `pooler`."""
-POOLER_TYPES = ("transaction", "session")
+POOLER_TYPES = ("", "transaction", "session")
 
 
-def parse_url(url: str) -> tuple[str, str, int]:
-    """Return the URL for PostgreSQL, the URL of its replica or "", and the number of read connections."""
+class ServerUrl(NamedTuple):
+    """A store URL, split into the URL for PostgreSQL and the parameters that only mulligan knows."""
+
+    database_url: str
+    where: str
+    """The address without password and parameters, for display."""
+    options: str
+    """Server options in the URL for PostgreSQL."""
+    replica: str
+    pool_size: int
+    pooler: str
+
+
+def parse_url(url: str) -> ServerUrl:
     split = urlsplit(url)
-    parameters = parse_qsl(split.query, keep_blank_values=True)
-    store_parameters = {name: value for name, value in parameters if name in STORE_PARAMETERS}
-    database_query = urlencode(
-        [parameter for parameter in parameters if parameter[0] not in STORE_PARAMETERS], quote_via=quote
-    )
-    database_url = urlunsplit(split._replace(scheme="postgresql", query=database_query))
-    try:
-        pool_size = int(store_parameters.get("pool", DEFAULT_POOL_SIZE))
-    except ValueError:
-        pool_size = 0
-    if pool_size < 1:
+    parameters = dict(parse_qsl(split.query, keep_blank_values=True))
+    replica, pooler = parameters.pop("replica", ""), parameters.pop("pooler", "")
+    pool_size = parameters.pop("pool", str(DEFAULT_POOL_SIZE))
+    if not pool_size.isdecimal() or not int(pool_size):
         raise SettingsError(
-            f"Invalid pool size {store_parameters['pool']!r} in the store URL. "
+            f"Invalid pool size {pool_size!r} in the store URL. "
             f"Use a positive integer, for example ?pool={DEFAULT_POOL_SIZE}."
         )
-    return database_url, store_parameters.get("replica", ""), pool_size
-
-
-def split_pooler_type(url: str) -> tuple[str, str]:
-    """Return the URL without its pooler parameter, and the type of pooler that it names, or ""."""
-    split = urlsplit(url)
-    parameters = parse_qsl(split.query, keep_blank_values=True)
-    pooler_types = [value for name, value in parameters if name == "pooler"]
-    if pooler_types and pooler_types[-1] not in POOLER_TYPES:
-        raise SettingsError(
-            f"Invalid pooler {pooler_types[-1]!r} in the store URL. Use pooler=transaction or pooler=session."
-        )
-    if not pooler_types:
-        return url, ""
-    remaining_query = urlencode([parameter for parameter in parameters if parameter[0] != "pooler"], quote_via=quote)
-    return urlunsplit(split._replace(query=remaining_query)), pooler_types[-1]
+    if pooler not in POOLER_TYPES:
+        raise SettingsError(f"Invalid pooler {pooler!r} in the store URL. Use pooler=transaction or pooler=session.")
+    host, user = split.netloc.rpartition("@")[2], split.username
+    return ServerUrl(
+        urlunsplit(split._replace(scheme="postgresql", query=urlencode(parameters, quote_via=quote))),
+        urlunsplit(split._replace(netloc=f"{user}@{host}" if user else host, query="", fragment="")),
+        parameters.get("options", ""), replica, int(pool_size), pooler,
+    )  # fmt: skip
 
 
 def is_own_session(connection: psycopg.Connection[Any]) -> bool:
@@ -81,58 +76,51 @@ def is_own_session(connection: psycopg.Connection[Any]) -> bool:
     return row is not None and row[0] == connection.info.backend_pid
 
 
-def redact_password(url: str) -> str:
-    """Return the address without password and parameters, for display."""
-    split = urlsplit(url)
-    host = split.netloc.rpartition("@")[2]
-    user = split.username
-    return urlunsplit(split._replace(netloc=f"{user}@{host}" if user else host, query="", fragment=""))
-
-
 @contextlib.contextmanager
 def translate_errors(where: str) -> Iterator[None]:
     """Convert PostgreSQL errors into a StoreError that says what to do."""
     try:
         yield
     except psycopg.Error as error:
-        raise StoreError(_describe_error(where, error)) from error
-
-
-def _describe_error(where: str, error: psycopg.Error) -> str:
-    text = " ".join(str(error).split())[:500]
-    state = error.sqlstate or ""
-    # Before the session starts there is no error code, only the server's text, possibly translated.
-    if state.startswith("28") or re.search(r"password authentication failed|no password supplied", text):
-        return f"{where} denied access ({text}). Check the user and the password in the store URL."
-    if state == "3D000" or ("database" in text and "does not exist" in text):
-        return f"{where} does not exist ({text}). Create it: createdb NAME"
-    if state == "42501":
-        return f"{where}: permission denied for this user ({text}). Grant it, or let the owner run mulligan migrate."
-    if state == "53100":
-        return f"No disk space left for {where} ({text}). Free some space."
-    if state == "53300":
-        return f"{where} has no free connection ({text}). Use a smaller ?pool=N, or raise max_connections."
-    if state in ("57014", "55P03"):
-        return f"{where} timed out ({text}). Try again later."
-    if "startup parameter" in text:
-        return (
-            f"{where} is behind a connection pooler, and this needs a session ({text}). Use the address of "
-            "PostgreSQL, or set ignore_startup_parameters = options in the pooler and use ?pooler=session"
+        text = " ".join(str(error).split())[:500]
+        matches = (
+            message
+            for state, words, message in _ERROR_MESSAGES
+            if re.match(state, error.sqlstate or "") or re.search(words, text)
         )
-    if isinstance(error, psycopg.OperationalError):
-        return f"Cannot reach {where} ({text}). Check that the server runs and listens on that address."
-    return f"Cannot use {where} ({text})."
+        is_unreachable = isinstance(error, psycopg.OperationalError)
+        message = next(matches, _UNREACHABLE if is_unreachable else "Cannot use {where} ({text}).")
+        raise StoreError(message.format(where=where, text=text)) from error
+
+
+_NO_MATCH = r"(?!)"
+_ERROR_MESSAGES = (
+    # Before the session starts there is no error code, only the server's text, possibly translated.
+    ("28", "password authentication failed|no password supplied",
+     "{where} denied access ({text}). Check the user and the password in the store URL."),
+    ("3D000", "database.*does not exist", "{where} does not exist ({text}). Create it: createdb NAME"),
+    ("42501", _NO_MATCH,
+     "{where}: permission denied for this user ({text}). Grant it, or let the owner run mulligan migrate."),
+    ("53100", _NO_MATCH, "No disk space left for {where} ({text}). Free some space."),
+    ("53300", _NO_MATCH, "{where} has no free connection ({text}). Use a smaller ?pool=N, or raise max_connections."),
+    ("57014|55P03", _NO_MATCH, "{where} timed out ({text}). Try again later."),
+    (_NO_MATCH, "startup parameter",
+     "{where} is behind a connection pooler, and this needs a session ({text}). Use the address of PostgreSQL, or set "
+     "ignore_startup_parameters = options in the pooler and use ?pooler=session"),
+)  # fmt: skip
+"""Patterns of the error code and of the text, with their message. The first match is used."""
+_UNREACHABLE = "Cannot reach {where} ({text}). Check that the server runs and listens on that address."
 
 
 class Pool:
     """The connections of one process to one server."""
 
-    def __init__(
-        self, url: str, size: int = DEFAULT_POOL_SIZE, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.where = redact_password(url)
-        self._size, self._monotonic = size, monotonic
-        self._url, self._pooler = split_pooler_type(url)
+    def __init__(self, url: str, size: int | None = None, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """`size` replaces the pool size of the URL."""
+        self.url = parse_url(url)
+        self.where = self.url.where
+        self._size, self._monotonic = size or self.url.pool_size, monotonic
+        self._pooler = self.url.pooler
         self._reset()
         self._is_closed = False
 
@@ -146,7 +134,7 @@ class Pool:
     def _abandon_inherited(self) -> None:
         """Abandon connections inherited by a fork: closing them would end the parent's sessions."""
         if self._pid != os.getpid():
-            _inherited_connections.append(self._idle)
+            inherited_connections.append(self._idle)
             self._reset()
 
     def connect(self, is_for_reading: bool = False) -> PostgresConnection:
@@ -173,7 +161,7 @@ class Pool:
         try:
             # Options of the URL come last and take precedence.
             raw_connection = self._open_connection(
-                prepare_threshold=1, options=f"{server_options} {_options(self._url)}".strip()
+                prepare_threshold=1, options=f"{server_options} {self.url.options}".strip()
             )
         except psycopg.OperationalError as error:
             if self._pooler or "startup parameter" not in str(error):
@@ -190,18 +178,18 @@ class Pool:
         return None
 
     def _connect_through_pooler(self, is_for_reading: bool) -> PostgresConnection:
-        if url_options := _options(self._url):
+        if self.url.options:
             raise StoreError(
-                f"a pooler stands before {self.where}, and passes no options on ({url_options[:99]}). "
+                f"{self.where} is behind a connection pooler that drops options ({self.url.options[:99]}). "
                 "Set them for the user, not in the URL: ALTER ROLE NAME SET ... "
-                "Or say that it gives us sessions: ?pooler=session"
+                "If the pooler assigns whole sessions, use ?pooler=session"
             )
         return PostgresConnection(self._open_connection(prepare_threshold=None), _session_settings(is_for_reading))
 
     def _open_connection(self, **connect_options: Any) -> psycopg.Connection[Any]:
         return psycopg.connect(
-            self._url, autocommit=True, connect_timeout=CONNECT_TIMEOUT_SECONDS, client_encoding="UTF8", keepalives=1,
-            keepalives_idle=30, keepalives_interval=5, keepalives_count=3, tcp_user_timeout=20_000,
+            self.url.database_url, autocommit=True, connect_timeout=CONNECT_TIMEOUT_SECONDS, client_encoding="UTF8",
+            keepalives=1, keepalives_idle=30, keepalives_interval=5, keepalives_count=3, tcp_user_timeout=20_000,
             application_name="mulligan", **connect_options,
         )  # fmt: skip
 
@@ -226,7 +214,7 @@ class Pool:
     def _return_connection(self, connection: PostgresConnection, lock: Any) -> None:
         raw_connection = connection.raw_connection
         if self._pid != os.getpid():
-            _inherited_connections.append([connection])
+            inherited_connections.append(connection)
             return
         if raw_connection.closed or raw_connection.broken or self._is_closed:
             connection.close()
@@ -254,14 +242,8 @@ class Pool:
         self.drop_idle()
 
 
-_inherited_connections: list[Any] = []
+inherited_connections: list[object] = []
 """Connections of the parent process. Kept referenced, because releasing them would close them."""
-
-
-def retain_after_fork(connection: object) -> None:
-    _inherited_connections.append(connection)
-
-
 _TIMEOUT_SETTINGS = {
     "statement_timeout": STATEMENT_TIMEOUT_MS,
     "lock_timeout": LOCK_TIMEOUT_MS,
@@ -277,9 +259,4 @@ _READ_SETTINGS = {
 
 
 def _session_settings(is_for_reading: bool) -> dict[str, Any]:
-    """Return the settings of a session."""
     return {**_TIMEOUT_SETTINGS, **_PLAN_SETTINGS, **(_READ_SETTINGS if is_for_reading else {})}
-
-
-def _options(url: str) -> str:
-    return dict(parse_qsl(urlsplit(url).query)).get("options", "")

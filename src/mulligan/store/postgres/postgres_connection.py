@@ -18,10 +18,9 @@ from psycopg import Connection, RawCursor, RawServerCursor
 
 from mulligan.core.records import encode
 from mulligan.store.base import DAY
-from mulligan.store.connection import Insert, Lookup, Rows
+from mulligan.store.connection import Insert, Lookup, Rows, SuccessRow
 from mulligan.store.postgres import postgres_tables
 from mulligan.store.postgres.value_encoding import COLUMN_TYPES, Column, TextColumn, register_adapters
-from mulligan.store.row_encoding import SuccessRow
 from mulligan.store.rows import STEP
 
 REPLAN_GROWTH_FACTOR = 4
@@ -71,19 +70,6 @@ def _render_members(sql: str, match: re.Match[str]) -> str:
     return f"unnest(ARRAY({members})) AS each_{name} (value)"
 
 
-class _BatchStatement:
-    """A statement about many rows, with one array parameter per column."""
-
-    def __init__(self, kinds: Sequence[tuple[type[Column], str]], names: Sequence[str], sql: str) -> None:
-        """`{}` in `sql` stands for the rows, named `n` with these columns."""
-        self._kinds = [kind for kind, _ in kinds]
-        columns = ", ".join(f"CAST(${number} AS {type_name}[])" for number, (_, type_name) in enumerate(kinds, start=1))
-        self.sql = sql.format(f"unnest({columns}) AS n ({', '.join(names)})")
-
-    def values(self, rows: Sequence[Sequence[Any]]) -> list[Column]:
-        return [kind(values) for kind, values in zip(self._kinds, zip(*rows, strict=True), strict=True)]
-
-
 class PostgresConnection:
     """One session that implements `connection.Connection`.
 
@@ -96,7 +82,7 @@ class PostgresConnection:
         register_adapters(raw_connection)
         self.raw_connection = raw_connection
         self._settings = None if settings is None else dict(settings)
-        self._batch_statements: dict[Insert | Lookup, _BatchStatement] = {}
+        self._batch_statements: dict[Insert | Lookup, tuple[str, list[type[Column]]]] = {}
         self._streams = itertools.count()
         self._current_tenants: tuple[str, ...] | None = None
         self._use_count, self._planned_use_count = 0, 0
@@ -190,20 +176,7 @@ class PostgresConnection:
             yield from cursor
 
     def put(self, insert: Insert, rows: Sequence[tuple[Any, ...]]) -> int:
-        if not rows:
-            return 0
-        statement = self._batch_statements.get(insert) or self._build_insert(insert)
-        return RawCursor(self.raw_connection).execute(statement.sql, statement.values(rows)).rowcount
-
-    def _build_insert(self, insert: Insert) -> _BatchStatement:
-        into, selected_columns = ", ".join(insert.columns), ", ".join(f"n.{name}" for name in insert.columns)
-        if insert.table == STEP.table:
-            into, selected_columns = f"{into}, day", f"{selected_columns}, {_DAY}"
-        sql = f"INSERT INTO {insert.table} ({into}) SELECT {selected_columns} FROM {{}} {insert.conflict}"
-        statement = self._batch_statements[insert] = _BatchStatement(
-            self._column_types(insert.table, insert.columns), insert.columns, sql
-        )
-        return statement
+        return self._execute_batch(insert, rows).rowcount if rows else 0
 
     def put_successes(self, tenant: str, rows: Iterable[SuccessRow]) -> int:
         return self.put(
@@ -215,33 +188,40 @@ class PostgresConnection:
         )
 
     def look_up(self, lookup: Lookup, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        if not keys:
-            return []
-        statement = self._batch_statements.get(lookup) or self._build_lookup(lookup)
-        return RawCursor(self.raw_connection).execute(statement.sql, statement.values(keys), binary=True).fetchall()
+        return [(*keys[number - 1], *row) for number, *row in self._execute_batch(lookup, keys)] if keys else []
 
-    def _build_lookup(self, lookup: Lookup) -> _BatchStatement:
-        """Build a lookup that reads each key by index.
+    def _execute_batch(self, statement: Insert | Lookup, rows: Sequence[tuple[Any, ...]]) -> RawCursor[Any]:
+        """Execute a statement about many rows, with one array parameter per column."""
+        if statement not in self._batch_statements:
+            self._batch_statements[statement] = self._build_batch(statement)
+        sql, types = self._batch_statements[statement]
+        values = [type(column) for type, column in zip(types, zip(*rows, strict=True), strict=True)]
+        return RawCursor(self.raw_connection).execute(sql, values, binary=True)
 
-        The plan is made once, without knowing the number of keys.
-        """
-        names = [key.removesuffix(">=") for key in lookup.keys]
-        column_list, where = ", ".join(lookup.columns), lookup.where(lookup.keys, [f"n.{name}" for name in names])
-        where = " AND ".join(f"t.{condition}" for condition in where.split(" AND "))
-        if lookup.table == STEP.table:
-            where += f" AND t.day = {_DAY}"
-        sql = (
-            f"SELECT n.*, f.* FROM {{}} CROSS JOIN LATERAL (SELECT {column_list} FROM {lookup.table} t WHERE {where} "
-            f"OFFSET 0{' FOR NO KEY UPDATE' if lookup.is_locking else ''}) f"
-        )
-        statement = self._batch_statements[lookup] = _BatchStatement(
-            self._column_types(lookup.table, names), names, sql
-        )
-        return statement
-
-    def _column_types(self, table: str, columns: Sequence[str]) -> list[tuple[type[Column], str]]:
-        described = self.raw_connection.execute(f"SELECT {', '.join(columns)} FROM {table} LIMIT 0").description or ()
-        return [COLUMN_TYPES[column.type_code] for column in described]
+    def _build_batch(self, statement: Insert | Lookup) -> tuple[str, list[type[Column]]]:
+        """Return the SQL of a statement about the rows `n`, and the types of its parameters."""
+        table = statement.table
+        day = _DAY if table == STEP.table else ""
+        if isinstance(statement, Insert):
+            names: Sequence[str] = statement.columns
+            into, selected = ", ".join(names), ", ".join(f"n.{name}" for name in names)
+            if day:
+                into, selected = f"{into}, day", f"{selected}, {day}"
+            sql = f"INSERT INTO {table} ({into}) SELECT {selected} FROM {{}} {statement.conflict}"
+        else:
+            # Each key is read by index. The plan is made once, without knowing the number of keys.
+            names = [key.removesuffix(">=") for key in statement.keys]
+            where = statement.where([f"t.{key}" for key in statement.keys], [f"n.{name}" for name in names])
+            where += f" AND t.day = {day}" if day else ""
+            lock = " FOR NO KEY UPDATE" if statement.is_locking else ""
+            sql = (
+                f"SELECT n.row_number, f.* FROM {{}} CROSS JOIN LATERAL (SELECT {', '.join(statement.columns)} "
+                f"FROM {table} t WHERE {where} OFFSET 0{lock}) f"
+            )
+        described = self.raw_connection.execute(f"SELECT {', '.join(names)} FROM {table} LIMIT 0").description or ()
+        types = [COLUMN_TYPES[column.type_code] for column in described]
+        arrays = ", ".join(f"CAST(${number} AS {type.sql_type}[])" for number, type in enumerate(types, start=1))
+        return sql.format(f"unnest({arrays}) WITH ORDINALITY AS n ({', '.join(names)}, row_number)"), types
 
     def close(self) -> None:
         self.raw_connection.close()

@@ -10,15 +10,9 @@ import psycopg
 
 from mulligan.core.failure import StoreError
 from mulligan.store.base import DAY
-from mulligan.store.copy_endpoints import ROW_NUMBER, Endpoint, load_tables
+from mulligan.store.copy import ROW_NUMBER, Endpoint, load_tables
 from mulligan.store.postgres import partitions
-from mulligan.store.postgres.pool import (
-    is_own_session,
-    parse_url,
-    redact_password,
-    split_pooler_type,
-    translate_errors,
-)
+from mulligan.store.postgres.pool import is_own_session, parse_url, translate_errors
 from mulligan.store.postgres.postgres_connection import PostgresConnection
 from mulligan.store.postgres.postgres_store import PostgresStore
 from mulligan.store.postgres.postgres_tables import POSTGRES_TABLES
@@ -40,13 +34,13 @@ class PostgresEndpoint(Endpoint):
     writer: PostgresConnection
 
     def __init__(self, url: str, is_source: bool) -> None:
-        database_url, _, _ = parse_url(url)
-        self.where = redact_password(database_url)
+        self._url = parse_url(url)
+        self.where = self._url.where
         self._is_source = is_source
         self._open_connections: list[PostgresConnection] = []
         try:
             with translate_errors(self.where):
-                self.reader, self.writer = self._connect(database_url), self._connect(database_url)
+                self.reader, self.writer = self._connect(), self._connect()
                 if self.read_value("SELECT to_regclass('schema_version')") is None or not self.is_incomplete():
                     PostgresStore(url).close()
                 if self.read_value("SELECT version FROM schema_version") != len(MIGRATIONS):
@@ -64,14 +58,14 @@ class PostgresEndpoint(Endpoint):
             self.close()
             raise
 
-    def _connect(self, url: str) -> PostgresConnection:
-        plain_url, pooler_type = split_pooler_type(url)
+    def _connect(self) -> PostgresConnection:
         raw_connection: psycopg.Connection[Any] = psycopg.connect(
-            plain_url, autocommit=True, client_encoding="UTF8", application_name="mulligan copy", options=OPTIONS
-        )
+            self._url.database_url, autocommit=True, client_encoding="UTF8", application_name="mulligan copy",
+            options=OPTIONS,
+        )  # fmt: skip
         connection = PostgresConnection(raw_connection)
         self._open_connections.append(connection)
-        if pooler_type != "session" and not is_own_session(raw_connection):
+        if self._url.pooler != "session" and not is_own_session(raw_connection):
             raise StoreError(
                 f"{self.where} is behind a connection pooler, and a copy needs one session until it ends. "
                 "Use the address of PostgreSQL, or a session pooler: ?pooler=session"

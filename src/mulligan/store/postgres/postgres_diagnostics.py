@@ -10,7 +10,7 @@ import psycopg
 from mulligan.store.base import DAY
 from mulligan.store.diagnostics import Diagnostics, TableSize, find_pending_migration
 from mulligan.store.postgres.partitions import PARTITIONS_AHEAD_DAYS, list_partition_days
-from mulligan.store.postgres.pool import Pool, parse_url, redact_password, translate_errors
+from mulligan.store.postgres.pool import Pool, parse_url, translate_errors
 from mulligan.store.postgres.postgres_tables import POSTGRES_TABLES, is_enforced, list_tables, read_schema_version
 from mulligan.store.tables import MIGRATIONS
 
@@ -31,17 +31,20 @@ _TABLES = (
 
 def diagnose_postgres(url: str, now: int) -> Diagnostics:
     """Check a PostgreSQL store without changing it: an outdated schema is not migrated."""
-    database_url, replica, pool_size = parse_url(url)
-    where = redact_password(database_url)
-    pool = Pool(database_url, 1)
+    pool = Pool(url, 1)
+    where, replica = pool.where, pool.url.replica
     try:
         with translate_errors(where), pool.using() as connection, connection.for_tenants():
             raw_connection = connection.raw_connection
             schema = read_schema_version(raw_connection, where)
-            facts: dict[str, Any] = {"pool": pool_size, "pooler": connection.is_pooled, **_server_facts(raw_connection)}
+            facts: dict[str, Any] = {
+                "pool": pool.url.pool_size,
+                "pooler": connection.is_pooled,
+                **_server_facts(raw_connection),
+            }
             if schema:
                 facts |= _partition_facts(raw_connection, now) | _access_facts(raw_connection)
-            facts |= _replication_facts(raw_connection) | {"replica": redact_password(replica) if replica else ""}
+            facts |= _replication_facts(raw_connection) | {"replica": parse_url(replica).where if replica else ""}
             return Diagnostics(
                 engine=f"PostgreSQL {_fetch_value(raw_connection, 'SHOW server_version')}",
                 schema=schema,
@@ -57,7 +60,7 @@ def diagnose_postgres(url: str, now: int) -> Diagnostics:
 
 def read_schema_version_at(url: str) -> int:
     """Return the schema version of a database without changing it."""
-    pool = Pool(parse_url(url)[0], 1)
+    pool = Pool(url, 1)
     try:
         with translate_errors(pool.where), pool.using() as connection:
             return read_schema_version(connection.raw_connection, pool.where)

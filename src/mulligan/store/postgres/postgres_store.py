@@ -19,8 +19,8 @@ import psycopg
 
 from mulligan.core import fork_safety
 from mulligan.core.failure import StoreError
-from mulligan.learn import similar
-from mulligan.store import similarity_index
+from mulligan.learn import patterns
+from mulligan.store import fix_votes
 from mulligan.store.base import (
     DAY,
     Health,
@@ -29,7 +29,7 @@ from mulligan.store.base import (
 )
 from mulligan.store.connection import Connection, RowReader
 from mulligan.store.postgres import partitions, postgres_tables
-from mulligan.store.postgres.pool import Pool, parse_url, redact_password, retain_after_fork, translate_errors
+from mulligan.store.postgres.pool import Pool, inherited_connections, translate_errors
 from mulligan.store.postgres.postgres_connection import PostgresConnection
 from mulligan.store.sql import DatabaseStore
 from mulligan.store.writer import ConcurrentAppendError
@@ -56,11 +56,10 @@ class PostgresStore(DatabaseStore):
         waits for the disk, even if the server is configured otherwise.
         """
         super().__init__(clock, journals)
-        database_url, replica, pool_size = parse_url(url)
-        self.where = redact_password(url)
         self._fsync = fsync
-        self._pool = Pool(database_url, pool_size)
-        self._replica = Pool(parse_url(replica)[0], pool_size) if replica else None
+        self._pool = Pool(url)
+        self.where, replica = self._pool.where, self._pool.url.replica
+        self._replica = Pool(replica, self._pool.url.pool_size) if replica else None
         self.writer: PostgresConnection | None = None
         self._lock = threading.Lock()
         self._pid = os.getpid()
@@ -167,7 +166,7 @@ class PostgresStore(DatabaseStore):
 
     def open_writer(self) -> PostgresConnection:
         if self._pid != os.getpid():
-            retain_after_fork(self.writer)
+            inherited_connections.append(self.writer)
             self.writer, self._pid = None, os.getpid()
         if self.writer is not None and (self.writer.raw_connection.closed or self.writer.raw_connection.broken):
             self.writer.close()
@@ -202,13 +201,13 @@ class PostgresStore(DatabaseStore):
     ) -> list[tuple[float, str]]:
         """Compare all patterns of a tool; if there are very many, only candidates from the similarity index."""
         sketches = self._sketch_cache.get_sketches(read, tenant, tool, stamp)
-        if len(sketches) < similarity_index.MAX_PATTERNS_PER_TOOL or not self._has_similarity_index:
+        if len(sketches) < fix_votes.MAX_PATTERNS_PER_TOOL or not self._has_similarity_index:
             return sketches.nearest(text)
         rows = read(
             "SELECT pattern, sketch FROM pattern_sketches WHERE tenant = ? AND tool = ? ORDER BY text <-> ? LIMIT ?",
             (tenant, tool, text, MAX_COMPARED_PATTERNS),
         )
-        return similar.nearest(text, [(pattern, similar.unpack(bits)) for pattern, bits in rows])
+        return patterns.nearest(text, [(pattern, patterns.unpack(bits)) for pattern, bits in rows])
 
     def _prune_round_type(self) -> type[partitions.PartitionPruneRound]:
         return partitions.PartitionPruneRound

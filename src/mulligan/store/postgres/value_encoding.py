@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain, repeat
-from typing import Any
+from typing import Any, ClassVar
 
 from psycopg import Connection
 from psycopg.adapt import Dumper
@@ -69,7 +69,6 @@ class _BinaryIntegerLoader(NumericBinaryLoader):
 # Many rows are passed as one binary array per column, in a single statement. psycopg's own list adaptation inspects
 # each member; here the column type is known.
 
-_TEXT, _WHOLE, _BLOB = 25, 20, 17
 _HEAD = struct.Struct("!iiIii")
 _SIZE = struct.Struct("!i")
 _NULL = _SIZE.pack(-1)
@@ -78,83 +77,81 @@ _NULL = _SIZE.pack(-1)
 class Column:
     """The values of one column for many rows."""
 
+    sql_type: ClassVar[str]
+    type_id: ClassVar[int]
+    array_type_id: ClassVar[int]
+
     __slots__ = ("values",)
 
     def __init__(self, values: Sequence[Any]) -> None:
         self.values = values
 
+    def pack(self) -> bytes:
+        return self._join(list(map(_member, self.values)))
 
-class TextColumn(Column):
-    __slots__ = ()
-
-
-class IntegerColumn(Column):
-    __slots__ = ()
+    def _join(self, members: Sequence[bytes]) -> bytes:
+        """Build an array of encoded members."""
+        return _HEAD.pack(1, _NULL in members, self.type_id, len(members), 1) + b"".join(members)
 
 
 class BlobColumn(Column):
     __slots__ = ()
+    sql_type, type_id, array_type_id = "bytea", 17, 1001
 
 
-COLUMN_TYPES: dict[int, tuple[type[Column], str]] = {
-    _TEXT: (TextColumn, "text"),
-    _WHOLE: (IntegerColumn, "bigint"),
-    _BLOB: (BlobColumn, "bytea"),
-}
-"""Column types by PostgreSQL's type id."""
+class TextColumn(Column):
+    __slots__ = ()
+    sql_type, type_id, array_type_id = "text", 25, 1009
+
+    def pack(self) -> bytes:
+        distinct = set(self.values)  # tenants and names repeat, so most rows cost only a dictionary lookup
+        is_escaped = _UNSTORABLE.search("".join(filter(None, distinct))) is not None
+        members = {
+            value: _member(None if value is None else (escape_text(value) if is_escaped else value).encode())
+            for value in distinct
+        }
+        return self._join([members[value] for value in self.values])
 
 
-def _array(of: int, members: Sequence[bytes]) -> bytes:
-    """Build an array of encoded members."""
-    return _HEAD.pack(1, _NULL in members, of, len(members), 1) + b"".join(members)
+class IntegerColumn(Column):
+    __slots__ = ()
+    sql_type, type_id, array_type_id = "bigint", 20, 1016
+
+    def pack(self) -> bytes:
+        if None in self.values:
+            encoded = (None if value is None else value.to_bytes(8, "big", signed=True) for value in self.values)
+            return self._join(list(map(_member, encoded)))
+        count = len(self.values)
+        members = chain.from_iterable(zip(repeat(8, count), self.values, strict=True))
+        return _HEAD.pack(1, 0, self.type_id, count, 1) + struct.pack("!" + "iq" * count, *members)
 
 
 def _member(value: bytes | None) -> bytes:
     return _NULL if value is None else _SIZE.pack(len(value)) + value
 
 
-def _texts(values: Sequence[str | None]) -> bytes:
-    distinct = set(values)  # tenants and names repeat, so that most rows cost a lookup
-    is_escaped = _UNSTORABLE.search("".join(filter(None, distinct))) is not None
-    members = {
-        value: _member(None if value is None else (escape_text(value) if is_escaped else value).encode())
-        for value in distinct
-    }
-    return _array(_TEXT, [members[value] for value in values])
+COLUMN_TYPES: dict[int, type[Column]] = {column.type_id: column for column in (TextColumn, IntegerColumn, BlobColumn)}
+"""Column types by PostgreSQL's type id."""
 
 
-def _wholes(values: Sequence[int | None]) -> bytes:
-    if None in values:
-        return _array(
-            _WHOLE, [_member(None if value is None else value.to_bytes(8, "big", signed=True)) for value in values]
-        )
-    count = len(values)
-    members = chain.from_iterable(zip(repeat(8, count), values, strict=True))
-    return _HEAD.pack(1, 0, _WHOLE, count, 1) + struct.pack("!" + "iq" * count, *members)
-
-
-def _blobs(values: Sequence[bytes | None]) -> bytes:
-    return _array(_BLOB, list(map(_member, values)))
-
-
-def _dumper(number: int, packed: Callable[[Any], bytes]) -> type[Dumper]:
-    class Packed(Dumper):
+def _dumper(column: type[Column]) -> type[Dumper]:
+    class ColumnDumper(Dumper):
         format = Format.BINARY
-        oid = number
+        oid = column.array_type_id
 
         def dump(self, obj: Column) -> bytes:
-            return packed(obj.values)
+            return obj.pack()
 
-    return Packed
+    return ColumnDumper
 
 
-_DUMPERS = {TextColumn: _dumper(1009, _texts), IntegerColumn: _dumper(1016, _wholes), BlobColumn: _dumper(1001, _blobs)}
+_DUMPERS = {column: _dumper(column) for column in COLUMN_TYPES.values()}
 
 
 def register_adapters(connection: Connection[Any]) -> None:
     """Register the adapters for texts, integer sums and columns on a connection."""
-    for kind, dumper in _DUMPERS.items():
-        connection.adapters.register_dumper(kind, dumper)
+    for column, dumper in _DUMPERS.items():
+        connection.adapters.register_dumper(column, dumper)
     connection.adapters.register_dumper(str, _TextDumper)
     connection.adapters.register_dumper(str, _BinaryTextDumper)
     connection.adapters.register_loader("text", _EscapedTextLoader)

@@ -16,8 +16,8 @@ from stores import STORES
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import Run, Step, pattern_id
-from mulligan.learn import similar
-from mulligan.store import similarity_index
+from mulligan.learn import patterns
+from mulligan.store import fix_votes
 from mulligan.store.base import DEFAULT_TENANT, FixQuery, ForgetRequest, Store
 from mulligan.store.sqlite import SqliteStore
 
@@ -65,7 +65,7 @@ def row(store: SqliteStore, tool: str = "search") -> bytes | None:
 
 
 def packed(*messages: str, tool: str = "search") -> bytes:
-    entries = {pattern_id(tool, f"1:{each}").encode() + similar.pack(similar.sketch(each)) for each in messages}
+    entries = {pattern_id(tool, f"1:{each}").encode() + patterns.pack(patterns.sketch(each)) for each in messages}
     return b"".join(sorted(entries))
 
 
@@ -108,7 +108,7 @@ def test_a_row_is_read_once_as_long_as_it_stays_the_same(store):
         return rows[-1]
 
     ((stamp,),) = store.read_rows(DEFAULT_TENANT, "SELECT stamp FROM tool_sketches")
-    in_hand = similarity_index.SketchCache()
+    in_hand = fix_votes.SketchCache()
     first, second = (in_hand.get_sketches(read, DEFAULT_TENANT, "search", stamp) for _ in range(2))
     assert first is second
     assert len(rows) == 1
@@ -118,7 +118,7 @@ def test_a_row_is_read_once_as_long_as_it_stays_the_same(store):
 
 
 def test_no_more_are_in_hand_than_there_is_room_for(store, monkeypatch):
-    monkeypatch.setattr(similarity_index, "MAX_CACHED_PATTERNS", 3)
+    monkeypatch.setattr(fix_votes, "MAX_CACHED_PATTERNS", 3)
     tools = [f"tool_{number}" for number in range(5)]
     for tool in tools:
         teach(store, [LIMIT, "the door is locked"], tool=tool)
@@ -128,13 +128,13 @@ def test_no_more_are_in_hand_than_there_is_room_for(store, monkeypatch):
 
 
 def test_of_very_many_no_more_are_compared_than_that(store, monkeypatch):
-    monkeypatch.setattr(similarity_index, "MAX_PATTERNS_PER_TOOL", 2)
+    monkeypatch.setattr(fix_votes, "MAX_PATTERNS_PER_TOOL", 2)
     messages = [LIMIT, "the door is locked", "no such queue", "out of paper"]
     teach(store, messages, times=1)
     kept = row(store)
-    assert kept == packed(*messages)[: 2 * (16 + similar.SKETCH_BITS // 8)]
+    assert kept == packed(*messages)[: 2 * (16 + patterns.SKETCH_BITS // 8)]
     with store.write_transaction(DEFAULT_TENANT) as writer:
-        similarity_index.rebuild_tool(writer, DEFAULT_TENANT, "search")
+        fix_votes.pack_sketches(writer, DEFAULT_TENANT, {"search"})
     assert row(store) == kept
 
 

@@ -9,10 +9,8 @@ from hypothesis import given
 
 from mulligan.core.events import RunStarted, StepEnded
 from mulligan.core.records import Run, Step, encode
-from mulligan.store import row_encoding
 from mulligan.store.base import DEFAULT_TENANT, ForgetRequest
-from mulligan.store.row_encoding import CompactStep
-from mulligan.store.rows import success_row
+from mulligan.store.rows import CompactStep, compress, decode_step, success_row
 from mulligan.store.sqlite import SqliteStore
 
 COLUMNS = {"run", "seq", "call", "name", "started_at"}
@@ -46,7 +44,7 @@ def test_columns_and_body_say_all_of_a_step():
 def test_a_step_comes_back_as_it_was_whether_its_body_is_whole_or_what_is_left_of_it(step, is_packed):
     *place, rest = success_row(step)
     for body in (encode(rest), encode(step)):
-        read = row_encoding.decode_step(*place, row_encoding.compress(body) if is_packed else body)
+        read = decode_step(*place, compress(body) if is_packed else body)
         assert read == step
         assert encode(read) == encode(step)  # also what is not said because it goes without saying
 
