@@ -5,8 +5,8 @@ from session_logs import ClaudeCode, find_failures, read, write
 from mulligan.core.records import Change, History, Link, Run, Step
 from mulligan.redaction import Redactor
 from mulligan.report import scan_text
-from mulligan.report.recovery_wording import describe_recovery
 from mulligan.report.scan_report import Findings, LogScan
+from mulligan.report.spirals import describe_recovery
 
 MISSING = "File does not exist. Note: your current working directory is /home/ada/shop."
 REFUSED = "The user doesn't want to proceed with this tool use. The tool use was rejected."

@@ -7,8 +7,8 @@ import threading
 import pytest
 from servers import served
 
+from mulligan.server.bodies import ApiError
 from mulligan.server.limits import Quotas, day_of, load_usage
-from mulligan.server.responses import ApiError
 from mulligan.server.tenants import Tenant, with_quotas
 from mulligan.store.base import DAY
 from mulligan.store.sqlite import MemoryStore, SqliteStore

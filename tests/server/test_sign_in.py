@@ -14,11 +14,11 @@ from servers import Client, Running, served
 
 from mulligan.core.failure import StoreError
 from mulligan.dashboard.pages import build_routes as pages
-from mulligan.server import tokens as signing_in
+from mulligan.server import tenants as signing_in
 from mulligan.server.access import AccessRules
+from mulligan.server.bodies import ApiError
 from mulligan.server.limits import MAX_ADDRESS_FAILURES, SignInLimiter
-from mulligan.server.responses import ApiError
-from mulligan.server.tokens import COOKIE_HOURS, SignInSessions, Token, Tokens
+from mulligan.server.tenants import COOKIE_HOURS, SignInSessions, Token, Tokens
 from mulligan.store.sqlite import MemoryStore
 
 BEYOND = AccessRules(is_local=False, hosts=frozenset({"localhost"}))

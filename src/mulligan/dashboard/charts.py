@@ -1,5 +1,7 @@
 """Charts as inline SVG, with title, description and, except for small ones, a table of the values.
 
+This module computes positions and texts. `templates/charts.html` has the markup.
+
 Color never carries meaning alone: recovered parts are hatched, attempts have marks, and each bar has its value in a
 title. The style sheet defines the colors, so that light, dark and print themes differ in one place.
 """
@@ -7,10 +9,12 @@ title. The style sheet defines the colors, so that light, dark and print themes 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from markupsafe import Markup, escape
+import jinja2
+from markupsafe import Markup
 
 from mulligan.dashboard import formatting
 
@@ -20,7 +24,9 @@ MAX_BAR_WIDTH = 56
 MAX_BARS = 62
 """Limit of bars in a chart. More hours or days are merged into wider buckets."""
 MAX_AXIS_LABELS = 8
-RECOVERED = "recovered"
+TEMPLATES = Path(__file__).parent / "templates"
+Box = tuple[float, float, float, float, str]
+"""Left, top, width, height and class of a rectangle."""
 
 
 class ChartSeries(NamedTuple):
@@ -32,15 +38,15 @@ class ChartSeries(NamedTuple):
     """Class in the style sheet. The class `won` is hatched."""
 
 
-STATUSES = (
+STATUSES: tuple[ChartSeries, ...] = (
     ChartSeries("success", "success", "ok"),
-    ChartSeries(RECOVERED, "recovered", "won"),
+    ChartSeries("recovered", "recovered", "won"),
     ChartSeries("partial", "partial", "half"),
     ChartSeries("failure", "failure", "lost"),
 )
-OUTCOMES = (
+OUTCOMES: tuple[ChartSeries, ...] = (
     ChartSeries("first_try", "first try", "ok"),
-    ChartSeries(RECOVERED, "recovered", "won"),
+    ChartSeries("recovered", "recovered", "won"),
     ChartSeries("unrecovered", "unrecovered", "lost"),
 )
 
@@ -54,6 +60,20 @@ class Bucket(NamedTuple):
     values: Sequence[float | None]
 
 
+def format_coordinate(number: float) -> str:
+    return f"{number:.1f}".removesuffix(".0")
+
+
+_environment = jinja2.Environment(loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True)
+_environment.filters["coordinate"] = format_coordinate
+
+
+def macro(name: str, *values: object) -> Markup:
+    """Render a macro of `templates/charts.html`."""
+    rendered: Markup = getattr(_environment.get_template("charts.html").module, name)(*values)
+    return rendered
+
+
 def group_buckets(starts: range) -> Iterator[range]:
     """Split start times into at most MAX_BARS groups."""
     chunk_size = -(-len(starts) // MAX_BARS)
@@ -65,114 +85,94 @@ def render_stacked_bars(
     id: str, title: str, buckets: Sequence[Bucket], parts: Sequence[ChartSeries], noun: str
 ) -> Markup:
     """Render stacked bars with a legend and a table."""
-    totals = [sum(int(bucket.values[index] or 0) for bucket in buckets) for index in range(len(parts))]
-    legend = [
-        _legend_item(_rect(0, 0, 12, 12, part.css_class), part.label, Markup(" <b>{}</b>").format(f"{total:,}"))
-        for part, total in zip(parts, totals, strict=True)
-    ]
+    totals = [f"{sum(int(bucket.values[index] or 0) for bucket in buckets):,}" for index in range(len(parts))]
     top, ticks = choose_scale(max((sum(value or 0 for value in bucket.values) for bucket in buckets), default=0))
-    summary = ", ".join(f"{total:,} {part.label}" for part, total in zip(parts, totals, strict=True))
-    body = [*_grid(ticks, top, lambda value: f"{value:,.0f}"), *_labels(buckets)]
     slot_width = _slot_width(buckets)
     bar_width = min(slot_width * 0.72, MAX_BAR_WIDTH)
+    bars = []
     for index, bucket in enumerate(buckets):
         x, y = LEFT_MARGIN + slot_width * index + (slot_width - bar_width) / 2, float(PLOT_HEIGHT + TOP_MARGIN)
         values = [(part, value) for part, value in zip(parts, bucket.values, strict=True) if value]
-        if values:
-            description = ", ".join(f"{value:,.0f} {part.label}" for part, value in values)
-            body.append(Markup("<g><title>{}: {}</title>").format(bucket.full_label, description))
-            for part, value in values:
-                height = PLOT_HEIGHT * value / top
-                y -= height
-                body.append(_rect(x, y, bar_width, height, part.css_class))
-            body.append(Markup("</g>"))
-    svg = _svg(id, title, f"{summary} {noun}.", body)
-    return _figure(legend, svg, render_table(buckets, parts, lambda value: f"{value or 0:,.0f}"))
+        boxes: list[Box] = []
+        for part, value in values:
+            height = PLOT_HEIGHT * value / top
+            y -= height
+            boxes.append((x, y, bar_width, height, part.css_class))
+        if boxes:
+            counts = ", ".join(f"{value:,.0f} {part.label}" for part, value in values)
+            bars.append((f"{bucket.full_label}: {counts}", boxes))
+    summary = ", ".join(f"{total} {part.label}" for part, total in zip(parts, totals, strict=True))
+    chart = {
+        "id": id,
+        "title": title,
+        "description": f"{summary} {noun}.",
+        "legend": list(zip(parts, totals, strict=True)),
+        "ticks": [(_height(tick, top), f"{tick:,.0f}") for tick in ticks],
+        "bars": bars,
+        "rows": [(bucket.full_label, [f"{value or 0:,.0f}" for value in bucket.values]) for bucket in buckets],
+    }
+    return _render_figure(chart, buckets)
 
 
 def render_lines(id: str, title: str, buckets: Sequence[Bucket], parts: Sequence[ChartSeries]) -> Markup:
     """Render durations over time, one line per series. A line is interrupted where a bucket has too few values."""
-    legend = [
-        _legend_item(Markup('<path class="line {}" d="M0 6H12"/>').format(part.css_class), part.label) for part in parts
-    ]
-    values = [value for bucket in buckets for value in bucket.values if value is not None]
-    top, ticks = choose_scale(max(values, default=0.0), unit=1e-6)
-    body = [*_grid(ticks, top, lambda value: str(formatting.seconds(value)) if value else "0"), *_labels(buckets)]
-    slot_width = _slot_width(buckets)
+    top, ticks = choose_scale(max((value or 0.0 for bucket in buckets for value in bucket.values), default=0.0), 1e-6)
+    lines = []
     for index, part in enumerate(parts):
-        points = [
-            None
-            if (value := bucket.values[index]) is None
-            else (
-                _format_coordinate(LEFT_MARGIN + slot_width * (number + 0.5)),
-                _format_coordinate(TOP_MARGIN + PLOT_HEIGHT - PLOT_HEIGHT * value / top),
+        dots = [
+            (
+                format_coordinate(_center(buckets, number)),
+                format_coordinate(_height(value, top)),
+                f"{bucket.full_label}: {part.label} {formatting.seconds(value)}",
             )
+            if (value := bucket.values[index]) is not None
+            else None
             for number, bucket in enumerate(buckets)
         ]
-        for has_values, segment in itertools.groupby(points, lambda point: point is not None):
-            if has_values:
-                path = "L".join(f"{x} {y}" for x, y in filter(None, segment))
-                body.append(Markup('<path class="line {}" d="M{}"/>').format(part.css_class, path))
-        for point, bucket in zip(points, buckets, strict=True):
-            if point is not None:
-                label = f"{bucket.full_label}: {part.label} {formatting.seconds(bucket.values[index])}"
-                dot = Markup('<circle class="dot {}" cx="{}" cy="{}" r="2.5"><title>{}</title></circle>')
-                body.append(dot.format(part.css_class, *point, label))
-    nonempty_buckets = [bucket for bucket in buckets if any(value is not None for value in bucket.values)]
-    svg = _svg(id, title, "Duration of successful attempts in seconds.", body)
-    return _figure(legend, svg, render_table(nonempty_buckets, parts, formatting.seconds))
+        segments = [list(segment) for has_dots, segment in itertools.groupby(dots, bool) if has_dots]
+        paths = ["L".join(f"{dot[0]} {dot[1]}" for dot in segment if dot) for segment in segments]
+        lines.append((part.css_class, paths, list(filter(None, dots))))
+    chart = {
+        "id": id,
+        "title": title,
+        "description": "Duration of successful attempts in seconds.",
+        "legend": [(part, None) for part in parts],
+        "ticks": [(_height(tick, top), formatting.seconds(tick) if tick else "0") for tick in ticks],
+        "lines": lines,
+        "rows": [
+            (bucket.full_label, list(map(formatting.seconds, bucket.values)))
+            for bucket in buckets
+            if any(value is not None for value in bucket.values)
+        ],
+    }
+    return _render_figure(chart, buckets)
 
 
-def _legend_item(mark: Markup, label: str, detail: Markup | str = "") -> Markup:
-    swatch = Markup('<svg class="swatch" viewBox="0 0 12 12" aria-hidden="true">{}</svg>').format(mark)
-    return Markup("<li>{}{}{}</li>").format(swatch, label, detail)
-
-
-def _figure(legend: Iterable[Markup], svg: Markup, table: Markup) -> Markup:
-    return Markup('<ul class="legend">{}</ul>{}{}').format(Markup("").join(legend), svg, table)
-
-
-def render_table(
-    buckets: Iterable[Bucket], parts: Sequence[ChartSeries], format_value: Callable[[float | None], str]
-) -> Markup:
-    """Render the values of a chart as a table."""
-    rows = Markup("").join(
-        Markup('<tr><th scope="row">{}</th>{}</tr>').format(
-            bucket.full_label,
-            Markup("").join(Markup('<td class="n">{}</td>').format(format_value(value)) for value in bucket.values),
-        )
-        for bucket in buckets
-    )
-    names = Markup("").join(Markup('<th class="n" scope="col">{}</th>').format(part.label) for part in parts)
-    return Markup(
-        '<details class="behind"><summary>Show as table</summary><table><thead><tr><th scope="col">Time (UTC)</th>{}'
-        "</tr></thead><tbody>{}</tbody></table></details>"
-    ).format(names, rows)
+def _render_figure(chart: dict[str, Any], buckets: Sequence[Bucket]) -> Markup:
+    indexes = range(0, len(buckets), max(1, -(-len(buckets) // MAX_AXIS_LABELS)))
+    bottom = PLOT_HEIGHT + TOP_MARGIN
+    frame = {"width": CHART_WIDTH, "height": bottom + BOTTOM_MARGIN, "left": LEFT_MARGIN, "bottom": bottom}
+    labels = [(_center(buckets, index), buckets[index].label) for index in indexes]
+    return macro("figure", {"bars": (), "lines": (), **frame, **chart, "labels": labels})
 
 
 def render_sparkline(counts: Sequence[int], label: str) -> Markup:
     """Render daily counts as small bars."""
-    highest_count = max(counts, default=0)
-    if not highest_count:
+    highest = max(counts, default=0)
+    if not highest:
         return formatting.NONE
-    slot_width = 96 / max(len(counts), 1)
-    heights = [24 * count / highest_count for count in counts]
-    bars = Markup("").join(
-        _rect(index * slot_width, 24 - height, max(slot_width - 1.2, 0.8), height, "ok")
-        for index, height in enumerate(heights)
-        if height
-    )
-    description = f"{label}: {', '.join(f'{count:,}' for count in counts)}"
-    return Markup('<svg class="spark" viewBox="0 0 96 24" role="img" aria-label="{}"><title>{}</title>{}</svg>').format(
-        description, description, bars
-    )
+    slot_width = 96 / len(counts)
+    boxes = [
+        (index * slot_width, 24 - 24 * count / highest, max(slot_width - 1.2, 0.8), 24 * count / highest, "ok")
+        for index, count in enumerate(counts)
+        if count
+    ]
+    return macro("sparkline", boxes, f"{label}: {', '.join(f'{count:,}' for count in counts)}")
 
 
 def render_bar(share: float) -> Markup:
     """Render a share of the largest value as a bar. The number beside it carries the same information."""
-    return Markup(
-        '<svg class="bar" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">{}{}</svg>'
-    ).format(_rect(0, 0, 100, 8, "track"), _rect(0, 0, max(100 * share, 1.0), 8, "ok"))
+    return macro("bar", [(0, 0, max(100 * share, 1.0), 8, "ok")])
 
 
 def render_rate(first: int, recovered: int, finished: int) -> Markup:
@@ -180,66 +180,28 @@ def render_rate(first: int, recovered: int, finished: int) -> Markup:
     if not finished:
         return formatting.NONE
     at = 100 * first / finished
-    won = _rect(at, 0, 100 * recovered / finished, 8, "won") if recovered else Markup("")
-    return Markup(
-        '<span class="share"><svg class="bar" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
-        "{}{}{}</svg><span>{}</span></span>"
-    ).format(
-        _rect(0, 0, 100, 8, "track"), _rect(0, 0, at, 8, "ok"), won, formatting.percent(first + recovered, finished)
-    )
+    boxes: list[Box] = [(0, 0, at, 8, "ok")]
+    if recovered:
+        boxes.append((at, 0, 100 * recovered / finished, 8, "won"))
+    return macro("rate", boxes, formatting.percent(first + recovered, finished))
 
 
 def choose_scale(highest: float, unit: float = 1.0) -> tuple[float, list[float]]:
     """Return the end of the axis and its tick values, at most four intervals."""
-    step = unit
-    for size in (1, 2, 5):
-        if size * unit * 4 >= highest:
-            step = size * unit
-            break
-    else:
+    step = next((size * unit for size in (1, 2, 5) if size * unit * 4 >= highest), None)
+    if step is None:
         return choose_scale(highest, unit * 10)
     top = step * max(1, -(-highest // step))
     return top, [step * number for number in range(round(top / step) + 1)]
 
 
-def _svg(id: str, title: str, description: str, body: Iterable[Markup]) -> Markup:
-    return Markup(
-        '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-labelledby="{}-t {}-d"><title id="{}-t">{}</title>'
-        '<desc id="{}-d">{}</desc>{}</svg>'
-    ).format(
-        CHART_WIDTH, PLOT_HEIGHT + TOP_MARGIN + BOTTOM_MARGIN, id, id, id, title, id, description, Markup("").join(body)
-    )
-
-
-def _grid(ticks: Sequence[float], top: float, format_value: Callable[[float], str]) -> Iterator[Markup]:
-    for value in ticks:
-        y = _format_coordinate(TOP_MARGIN + PLOT_HEIGHT - PLOT_HEIGHT * value / top)
-        label = format_value(value)
-        yield Markup('<path class="grid" d="M{} {}H{}"/><text class="tick end" x="{}" y="{}" dy="4">{}</text>').format(
-            LEFT_MARGIN, y, CHART_WIDTH, LEFT_MARGIN - 6, y, label
-        )
+def _height(value: float, top: float) -> float:
+    return TOP_MARGIN + PLOT_HEIGHT - PLOT_HEIGHT * value / top
 
 
 def _slot_width(buckets: Sequence[Bucket]) -> float:
     return (CHART_WIDTH - LEFT_MARGIN) / max(1, len(buckets))
 
 
-def _labels(buckets: Sequence[Bucket]) -> Iterator[Markup]:
-    label_interval = max(1, -(-len(buckets) // MAX_AXIS_LABELS))
-    for index in range(0, len(buckets), label_interval):
-        x = _format_coordinate(LEFT_MARGIN + _slot_width(buckets) * (index + 0.5))
-        text = Markup('<text class="tick mid" x="{}" y="{}">{}</text>')
-        yield text.format(x, PLOT_HEIGHT + TOP_MARGIN + 16, buckets[index].label)
-
-
-def _rect(x: float, y: float, width: float, height: float, css_class: str) -> Markup:
-    # The hatch pattern is defined once per page. It needs the fill attribute, because a class cannot refer to it.
-    fill = 'fill="url(#hatch)"' if css_class == "won" else f'class="{escape(css_class)}"'
-    return Markup(
-        f'<rect {fill} x="{_format_coordinate(x)}" y="{_format_coordinate(y)}" '
-        f'width="{_format_coordinate(width)}" height="{_format_coordinate(height)}"/>'
-    )
-
-
-def _format_coordinate(number: float) -> str:
-    return f"{number:.1f}".removesuffix(".0")
+def _center(buckets: Sequence[Bucket], index: int) -> float:
+    return LEFT_MARGIN + _slot_width(buckets) * (index + 0.5)

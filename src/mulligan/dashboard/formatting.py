@@ -56,6 +56,11 @@ def line(value: Any, limit: int = 160) -> Markup:
     return escape(tables.to_line(value, limit))
 
 
+def plain_line(value: Any, limit: int) -> str:
+    """Return untrusted text on one line, sanitized but not escaped."""
+    return line(value, limit).unescape()
+
+
 def data(value: Any, limit: int = MAX_JSON_CHARS) -> Markup:
     """Return arguments or a result as JSON."""
     return escape(sanitize(encode(value).decode(), limit))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, get_args
 
 import msgspec
@@ -12,18 +12,7 @@ from mulligan.core import calls
 from mulligan.core.calls import Call
 from mulligan.core.failure import SettingsError
 from mulligan.core.links import derive_status
-from mulligan.core.records import (
-    Fix,
-    FixState,
-    History,
-    Lesson,
-    LessonVerdict,
-    Pattern,
-    PatternPeriod,
-    PatternState,
-    Step,
-    pattern_id,
-)
+from mulligan.core.records import Fix, FixState, History, Lesson, LessonVerdict, Pattern, PatternState, Step, pattern_id
 from mulligan.dashboard import charts, formatting, run_pages
 from mulligan.dashboard.metric_cards import empty_state
 from mulligan.dashboard.page_query import PageQuery
@@ -83,30 +72,30 @@ def patterns(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]
     matches = store.patterns(tenant, page_query.query(PATTERN_SPEC, order=order, limit=MAX_SHOWN_PATTERNS))
     return {
         "empty": empty_state(store, tenant, page_query) if not matches else None,
-        "rows": [build_pattern_row(store, tenant, page_query, pattern) for pattern in matches],
+        "rows": build_pattern_rows(store, tenant, page_query, matches),
         "failures": sum(pattern.occurrences for pattern in matches),
         "order": order,
         "orders": ORDERS,
-        "state": page_query.filters.get("state"),
         "states": get_args(PatternState),
         "is_cut": len(matches) == MAX_SHOWN_PATTERNS,
     }
 
 
-def build_pattern_row(store: Store, tenant: str, page_query: PageQuery, pattern: Pattern) -> dict[str, Any]:
-    """Build the row of a pattern in a list, with its recent trend and best fix."""
-    query = FixQuery(tool=pattern.tool, fingerprint=pattern.fingerprint, now=page_query.now, limit=3)
-    counts = [count for _, count in _daily_occurrences(pattern, page_query.now, SPARK_DAYS)]
-    return {
-        "pattern": pattern,
-        "spark": charts.render_sparkline(counts, f"Occurrences by day, last {SPARK_DAYS} days"),
-        "recovered": formatting.percent(pattern.recovered, pattern.occurrences),
-        "fix": min(
-            store.fixes(tenant, query),
-            key=lambda fix: (SHOWN_FIRST.index(fix.state), -fix.successes, fix.id),
-            default=None,
-        ),
-    }
+def build_pattern_rows(
+    store: Store, tenant: str, page_query: PageQuery, patterns: Iterable[Pattern]
+) -> list[dict[str, Any]]:
+    """Build the rows of patterns in a list, each with its recent trend and best fix."""
+    rows = []
+    for pattern in patterns:
+        query = FixQuery(tool=pattern.tool, fingerprint=pattern.fingerprint, now=page_query.now, limit=3)
+        fixes = sorted(
+            store.fixes(tenant, query), key=lambda fix: (SHOWN_FIRST.index(fix.state), -fix.successes, fix.id)
+        )
+        counts = [count for _, count in _daily_occurrences(pattern, page_query.now, SPARK_DAYS)]
+        spark = charts.render_sparkline(counts, f"Occurrences by day, last {SPARK_DAYS} days")
+        recovered = formatting.percent(pattern.recovered, pattern.occurrences)
+        rows.append({"pattern": pattern, "spark": spark, "recovered": recovered, "fix": fixes[0] if fixes else None})
+    return rows
 
 
 def _daily_occurrences(pattern: Pattern, now: int, day_count: int) -> list[tuple[int, int]]:
@@ -142,7 +131,7 @@ def pattern(store: Store, tenant: str, page_query: PageQuery, id: str) -> dict[s
         "trend": charts.render_stacked_bars("trend", title, buckets, series, "occurrences"),
         "recent": sum(count for _, count in days),
         "fixes": list(map(build_fix_row, stored_fixes)),
-        "lessons": _lesson_rows(store, tenant, LessonQuery(tool=tool, fingerprint=fingerprint, now=now)),
+        "lessons": lesson_rows(store, tenant, LessonQuery(tool=tool, fingerprint=fingerprint, now=now)),
         "precedents": [formatting.text(Prompt().precedent(precedent)) for precedent in precedents],
         "differences": _differences(occurrences),
         "examples": [_example(history, stored_pattern) for history in newest],
@@ -153,18 +142,19 @@ def pattern(store: Store, tenant: str, page_query: PageQuery, id: str) -> dict[s
     }
 
 
+def _failed_steps(call: Call, pattern: Pattern) -> list[Step]:
+    """Return the attempts of a call that failed with this pattern."""
+    ids = (pattern.id, *pattern.merged)
+    return [step for step in call.steps if step.failure and pattern_id(step.name, step.failure.fingerprint) in ids]
+
+
 def _find_matching_calls(history: History, pattern: Pattern) -> list[Call]:
     """Return the calls of a run that failed with this pattern."""
     return [
         call
         for call in calls.group_attempts(history.steps)
-        if any(step.has_failed and _has_pattern(step, pattern) for step in call.steps)
+        if any(step.has_failed for step in _failed_steps(call, pattern))
     ]
-
-
-def _has_pattern(step: Step, pattern: Pattern) -> bool:
-    ids = (pattern.id, *pattern.merged)
-    return step.failure is not None and pattern_id(step.name, step.failure.fingerprint) in ids
 
 
 def _recovery_seconds(history: History, call: Call) -> float | None:
@@ -179,21 +169,20 @@ def _recovery_seconds(history: History, call: Call) -> float | None:
 def _differences(occurrences: list[tuple[History, Call]]) -> list[dict[str, Any]]:
     """Return the argument changes of the newest recovered call, followed by unchanged arguments."""
     for history, call in occurrences:
-        linked = next((link.changes for link in history.links if link.failed_call == call.id), ())
-        changes = call.changes or linked
+        changes = call.changes or next((link.changes for link in history.links if link.failed_call == call.id), ())
         if changes:
-            same = set(call.first.arguments or ()) if isinstance(call.first.arguments, dict) else set()
-            same -= {change.path for change in changes}
-            return [run_pages.describe_change(change) for change in changes] + [
-                {"name": name, "operation": "", "before": None, "after": None, "is_same": True}
-                for name in sorted(same)[:8]
+            arguments = call.first.arguments if isinstance(call.first.arguments, dict) else {}
+            unchanged = sorted(set(arguments) - {change.path for change in changes})
+            return [
+                *map(run_pages.describe_change, changes),
+                *({"name": name, "is_same": True} for name in unchanged[:8]),
             ]
     return []
 
 
 def _example(history: History, pattern: Pattern) -> dict[str, Any]:
     matching_calls = _find_matching_calls(history, pattern)
-    failed = [step for call in matching_calls for step in call.steps if _has_pattern(step, pattern)]
+    failed = [step for call in matching_calls for step in _failed_steps(call, pattern)]
     return {
         "run": history.run,
         "status": derive_status(history.run, history.steps, history.links),
@@ -210,9 +199,7 @@ def _count_names(names: Iterable[str]) -> list[tuple[str, int]]:
 
 def apply_command(store: Store, tenant: str, now: int, id: str, form: dict[str, str]) -> Pattern | None:
     """Apply an operator's command from the pattern's form."""
-    action = form.get("action", "")
-    if action not in COMMANDS:
-        raise SettingsError(f"Invalid command {action[:40]!r}. Use one of: {', '.join(COMMANDS)}.")
+    action = _read_action(form, "command", COMMANDS)
     target_id = form.get("part") or id if action == "split" else id
     into = form.get("into") or None
     if action == "merge":
@@ -221,8 +208,7 @@ def apply_command(store: Store, tenant: str, now: int, id: str, form: dict[str, 
             raise SettingsError(f"Pattern {(into or '')[:40]!r} not found. Choose the pattern to merge into.")
         if current_pattern is not None and target_pattern.id == current_pattern.id:
             raise SettingsError(f"{id[:40]!r} and {(into or '')[:40]!r} are already one pattern. Choose another one.")
-    command = PatternCommand(action=action, pattern=target_id, into=into, at=now)  # type: ignore[arg-type]
-    return store.update_pattern(tenant, command)
+    return store.update_pattern(tenant, PatternCommand(action=action, pattern=target_id, into=into, at=now))
 
 
 # Fixes
@@ -237,7 +223,6 @@ def fixes(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
         ],
         "applied": sum(map(is_automatic, matches)),
         "shown": sum(fix.showable for fix in matches),
-        "state": page_query.filters.get("state"),
         "states": FIX_STATES,
         "is_cut": len(matches) == MAX_SHOWN_FIXES,
     }
@@ -278,7 +263,7 @@ def fix(store: Store, tenant: str, page_query: PageQuery, id: str) -> dict[str, 
         "evidence": evidence,
         "reasons": explain_trials(store, tenant, stored_fix, evidence),
         "lesson": next(
-            (row for row in _lesson_rows(store, tenant, query) if row["lesson"].fix_id == stored_fix.id), None
+            (row for row in lesson_rows(store, tenant, query) if row["lesson"].fix_id == stored_fix.id), None
         ),
         "standing": _describe_state(stored_fix),
         "uses": list(describe_use(stored_fix)),
@@ -303,11 +288,8 @@ def lessons(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
         "rows": list(map(build_lesson_row, matches)),
         "active": sum(lesson.state == "active" for lesson in matches),
         "seeds": sum(lesson.source == "seed" for lesson in matches),
-        "state": page_query.filters.get("state"),
         "states": LESSON_STATES,
-        "source": page_query.filters.get("source"),
         "sources": LESSON_SOURCES,
-        "is_narrow": bool(page_query.filters),
         "is_cut": len(matches) == MAX_SHOWN_LESSONS,
     }
 
@@ -324,62 +306,49 @@ def build_lesson_row(lesson: Lesson) -> dict[str, Any]:
     }
 
 
-def _lesson_rows(store: Store, tenant: str, query: LessonQuery) -> list[dict[str, Any]]:
+def lesson_rows(store: Store, tenant: str, query: LessonQuery) -> list[dict[str, Any]]:
+    """Build the rows of the lessons that match."""
     return list(map(build_lesson_row, store.lessons(tenant, query)))
-
-
-def lesson_rows_for_tool(store: Store, tenant: str, tool: str, now: int, limit: int) -> list[dict[str, Any]]:
-    return _lesson_rows(store, tenant, LessonQuery(tool=tool, now=now, limit=limit))
 
 
 def _compare_periods(lesson: Lesson) -> dict[str, Any] | None:
     """Compare the daily occurrences of the pattern before and after activation. Return `None` without data for both."""
-    periods = before, after = lesson.stats_before, lesson.stats_after
-    if not before.days or not after.days:
+    periods = {"before": lesson.stats_before, "after": lesson.stats_after}
+    if not all(period.days for period in periods.values()):
         return None
-    rate_before, rate_after = _daily_rate(before), _daily_rate(after)
+    before, after = (period.occurrences / period.days for period in periods.values())
+    rates = [f"{rate:.1f}" if rate < 10 else f"{rate:,.0f}" for rate in (before, after)]
     return {
-        "was": _format_rate(rate_before),
-        "now": _format_rate(rate_after),
+        "was": rates[0],
+        "now": rates[1],
         # An increase is not marked as bad, because the number of calls is unknown here.
-        "look": "good" if rate_after < rate_before else "",
-        "change": f"{'less' if rate_after < rate_before else 'as' if rate_after == rate_before else 'more'} often",
-        "recovered": [
-            formatting.percent(period.recovered, period.occurrences) if period.occurrences else formatting.NONE
-            for period in periods
+        "look": "good" if after < before else "",
+        "change": f"{'less' if after < before else 'as' if after == before else 'more'} often",
+        "spans": [
+            {
+                "name": name,
+                "span": period,
+                "rate": rate,
+                "bar": charts.render_bar(period.occurrences / period.days / (max(before, after) or 1.0)),
+                "recovered": formatting.percent(period.recovered, period.occurrences)
+                if period.occurrences
+                else formatting.NONE,
+            }
+            for (name, period), rate in zip(periods.items(), rates, strict=True)
         ],
     }
-
-
-def _daily_rate(period: PatternPeriod) -> float:
-    return period.occurrences / period.days if period.days else 0.0
-
-
-def _format_rate(daily_rate: float) -> str:
-    return f"{daily_rate:.1f}" if daily_rate < 10 else f"{daily_rate:,.0f}"
 
 
 def lesson(store: Store, tenant: str, page_query: PageQuery, id: str) -> dict[str, Any] | None:
     stored_lesson = store.lesson(tenant, id, page_query.now)
     if stored_lesson is None:
         return None
-    periods = {"before": stored_lesson.stats_before, "after": stored_lesson.stats_after}
-    highest_rate = max(map(_daily_rate, periods.values())) or 1.0
     return {
         **build_lesson_row(stored_lesson),
         "pattern": store.pattern(tenant, stored_lesson.pattern) if stored_lesson.pattern else None,
         "changes": [run_pages.describe_change(change, is_learned=True) for change in stored_lesson.changes],
         "sentence": formatting.text(Prompt().lesson_sentence(stored_lesson)),
         "evidence": store.evidence(tenant, stored_lesson.fix_id) if stored_lesson.fix_id else [],
-        "spans": [
-            {
-                "name": name,
-                "span": period,
-                "rate": _format_rate(_daily_rate(period)),
-                "bar": charts.render_bar(_daily_rate(period) / highest_rate),
-            }
-            for name, period in periods.items()
-        ],
         "states": LESSON_STATES,
         "sources": LESSON_SOURCES,
     }
@@ -387,7 +356,11 @@ def lesson(store: Store, tenant: str, page_query: PageQuery, id: str) -> dict[st
 
 def decide_lesson(store: Store, tenant: str, now: int, id: str, form: dict[str, str]) -> Lesson | None:
     """Apply an operator's decision from the lesson's form."""
-    verdict = form.get("action", "")
-    if verdict not in get_args(LessonVerdict):
-        raise SettingsError(f"Invalid decision {verdict[:40]!r}. Use one of: {', '.join(get_args(LessonVerdict))}.")
-    return store.decide_lesson(tenant, id, verdict, now)  # type: ignore[arg-type]
+    return store.decide_lesson(tenant, id, _read_action(form, "decision", get_args(LessonVerdict)), now)
+
+
+def _read_action(form: dict[str, str], noun: str, actions: Sequence[str]) -> Any:
+    action = form.get("action", "")
+    if action not in actions:
+        raise SettingsError(f"Invalid {noun} {action[:40]!r}. Use one of: {', '.join(actions)}.")
+    return action

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -17,6 +18,7 @@ from mulligan.store.counters import Cell, Stats, merge, percentile
 
 Card = dict[str, Any]
 Trend = dict[str, str]
+CountFunction = Callable[[Cell], int]
 LATENCY = (ChartSeries("p50", "p50", "ok"), ChartSeries("p95", "p95", "lost"))
 
 
@@ -29,39 +31,28 @@ def counters_over_time(page_query: PageQuery, series: Stats) -> list[tuple[Bucke
         for start in chunk:
             if start in parts:
                 merge(cell, parts[start])
-        labeled_counters.append((_label_chunk(page_query, chunk), cell))
+        date, label = formatting.date(chunk[0]), str(formatting.day(chunk[0]))
+        if page_query.grain == "hour":
+            label = str(formatting.hour(chunk[0]))
+            date = f"{date} {label}"
+        elif len(chunk) > 1:
+            date = f"{date} to {formatting.date(chunk[-1])}"
+        labeled_counters.append((Bucket(label, date, ()), cell))
     return labeled_counters
-
-
-def _label_chunk(page_query: PageQuery, chunk: range) -> Bucket:
-    first = chunk[0]
-    if page_query.grain == "hour":
-        full_label = f"{formatting.date(first)} {formatting.hour(first)}"
-        return Bucket(str(formatting.hour(first)), full_label, ())
-    full_label = formatting.date(first)
-    if len(chunk) > 1:
-        full_label += f" to {formatting.date(chunk[-1])}"
-    return Bucket(str(formatting.day(first)), full_label, ())
 
 
 def outcomes(page_query: PageQuery, series: Stats) -> Markup:
     """Render runs by status over time, or calls by outcome if a filter selects only some calls of a run."""
-    labeled_counters = counters_over_time(page_query, series)
-    grain_name = "hour" if page_query.grain == "hour" else "day"
+    title, parts, noun = "Calls by outcome", charts.OUTCOMES, "calls"
     if has_runs(page_query):
-        buckets = [
-            bucket._replace(values=[cell.runs.get(part.name, 0) for part in charts.STATUSES])
-            for bucket, cell in labeled_counters
-        ]
-        return charts.render_stacked_bars(
-            "outcomes", f"Runs by status and {grain_name}", buckets, charts.STATUSES, "runs"
-        )
+        title, parts, noun = "Runs by status", charts.STATUSES, "runs"
     buckets = [
-        bucket._replace(values=[cell.first_try, cell.recovered, cell.unrecovered]) for bucket, cell in labeled_counters
+        bucket._replace(
+            values=[cell.runs.get(part.name, 0) if noun == "runs" else getattr(cell, part.name) for part in parts]
+        )
+        for bucket, cell in counters_over_time(page_query, series)
     ]
-    return charts.render_stacked_bars(
-        "outcomes", f"Calls by outcome and {grain_name}", buckets, charts.OUTCOMES, "calls"
-    )
+    return charts.render_stacked_bars("outcomes", f"{title} and {page_query.grain}", buckets, parts, noun)
 
 
 def latency(page_query: PageQuery, series: Stats) -> Markup | None:
@@ -82,55 +73,49 @@ def has_runs(page_query: PageQuery) -> bool:
 def cards(page_query: PageQuery, cell: Cell, before: Cell) -> list[Card]:
     """Build the metric cards, each with its trend against the preceding period of equal length."""
     finished, failed = stats_report.finished_calls(cell), stats_report.failed_calls(cell)
-    failed_runs, recovered_runs, partial_runs = (
-        cell.runs.get(status, 0) for status in ("failure", "recovered", "partial")
-    )
-
-    def trend(count: Callable[[Cell], int], total: Callable[[Cell], int], more_is_better: bool | None) -> Trend | None:
-        return compare_rates(count(cell), total(cell), count(before), total(before), more_is_better)
-
-    def count_runs(status: str = "") -> Callable[[Cell], int]:
-        return lambda counters: counters.runs.get(status, 0) if status else sum(counters.runs.values())
-
-    rate_trend = trend(attrgetter("recovered"), stats_report.failed_calls, True)
-    if has_runs(page_query):
-        runs = sum(cell.runs.values())
-        detail = f"{formatting.percent(failed_runs, runs)} of runs" if runs else ""
+    covers_runs = has_runs(page_query)
+    count_failed: CountFunction = attrgetter("unrecovered")
+    count_recovered: CountFunction = attrgetter("recovered")
+    count_all: CountFunction = stats_report.finished_calls
+    titles, detail = ("Unrecovered calls", "Recovered calls", "Recovery rate"), "failed first, succeeded later"
+    if covers_runs:
+        count_failed, count_recovered = (partial(_count_runs, status=status) for status in ("failure", "recovered"))
+        count_all = _count_runs
+        partial_runs = cell.runs.get("partial", 0)
         partly = f"; {partial_runs:,} partial" if partial_runs else ""
-        failed_trend = trend(count_runs("failure"), count_runs(), False)
-        recovered_trend = trend(count_runs("recovered"), count_runs(), None)
-        first_cards = [
-            _card("Failed runs", failed_runs, detail, failed_trend, "bad" if failed_runs else ""),
-            _card("Recovered runs", recovered_runs, f"all failed calls recovered{partly}", recovered_trend, "good"),
-        ]
-        rate_title = "Recovered calls"
-    else:
-        detail = f"{formatting.percent(cell.unrecovered, finished)} of calls"
-        failed_trend = trend(attrgetter("unrecovered"), stats_report.finished_calls, False)
-        recovered_trend = trend(attrgetter("recovered"), stats_report.finished_calls, None)
-        first_cards = [
-            _card("Unrecovered calls", cell.unrecovered, detail, failed_trend, "bad" if cell.unrecovered else ""),
-            _card("Recovered calls", cell.recovered, "failed first, succeeded later", recovered_trend, "good"),
-        ]
-        rate_title = "Recovery rate"
-    counts = f"{cell.recovered:,} of {failed:,} failed calls; {cell.repaired:,} repaired"
+        titles, detail = ("Failed runs", "Recovered runs", "Recovered calls"), f"all failed calls recovered{partly}"
+    failures, total = count_failed(cell), count_all(cell)
+    failed_share = f"{formatting.percent(failures, total)} of {'runs' if covers_runs else 'calls'}"
+    if covers_runs and not total:
+        failed_share = ""
+    rate_detail = f"{cell.recovered:,} of {failed:,} failed calls; {cell.repaired:,} repaired"
+    final = f"{formatting.percent(cell.first_try + cell.recovered, finished)} final success"
     median, median_before = percentile(cell.to_repair, 0.5), percentile(before.to_repair, 0.5)
     sample = (
         "from the first attempt to the success" if median is not None else f"too few samples ({len(cell.to_repair)})"
     )
-    final = f"{formatting.percent(cell.first_try + cell.recovered, finished)} final success"
+
+    def trend(count: CountFunction, total: CountFunction, more_is_better: bool | None) -> Trend | None:
+        return compare_rates(count(cell), total(cell), count(before), total(before), more_is_better)
+
+    failed_trend, recovered_trend = trend(count_failed, count_all, False), trend(count_recovered, count_all, None)
+    rate_trend = trend(attrgetter("recovered"), stats_report.failed_calls, True)
     first_trend = trend(attrgetter("first_try"), stats_report.finished_calls, True)
+    rows = [
+        (titles[0], formatting.number(failures), failed_share, failed_trend, "bad" if failures else ""),
+        (titles[1], formatting.number(count_recovered(cell)), detail, recovered_trend, "good"),
+        (titles[2], formatting.percent(cell.recovered, failed), rate_detail, rate_trend, ""),
+        ("Time to recovery, p50", formatting.seconds(median), sample, _compare_medians(median, median_before), ""),
+        ("First-try success", formatting.percent(cell.first_try, finished), final, first_trend, ""),
+    ]
     return [
-        *first_cards,
-        _card(rate_title, formatting.percent(cell.recovered, failed), counts, rate_trend),
-        _card("Time to recovery, p50", formatting.seconds(median), sample, _compare_medians(median, median_before)),
-        _card("First-try success", formatting.percent(cell.first_try, finished), final, first_trend),
+        {"title": Markup(title), "value": value, "detail": Markup(detail), "look": look, "trend": trend}
+        for title, value, detail, trend, look in rows
     ]
 
 
-def _card(title: str, value: int | Markup, detail: str, trend: Trend | None, look: str = "") -> Card:
-    text = value if isinstance(value, Markup) else formatting.number(value)
-    return {"title": Markup(title), "value": text, "detail": Markup(detail), "look": look, "trend": trend}
+def _count_runs(cell: Cell, status: str = "") -> int:
+    return cell.runs.get(status, 0) if status else sum(cell.runs.values())
 
 
 def compare_rates(
@@ -148,40 +133,26 @@ def compare_rates(
     return {"look": verdict[2:] or "same", "mark": "▲" if points > 0 else "▼", "text": text}
 
 
-def _compare_medians(median: float | None, previous_median: float | None) -> Trend | None:
-    if median is None or previous_median is None:
+def _compare_medians(median: float | None, previous: float | None) -> Trend | None:
+    if median is None or previous is None:
         return None
-    description = f"was {formatting.seconds(previous_median)}"
-    if abs(median - previous_median) < 0.05 * previous_median:
-        return {"look": "same", "mark": "=", "text": Markup(f"{description}, about the same")}
-    look, mark, verdict = ("better", "▼", "faster") if median < previous_median else ("worse", "▲", "slower")
-    return {"look": look, "mark": mark, "text": Markup(f"{description}, {verdict}")}
+    look, mark, verdict = ("better", "▼", "faster") if median < previous else ("worse", "▲", "slower")
+    if abs(median - previous) < 0.05 * previous:
+        look, mark, verdict = "same", "=", "about the same"
+    return {"look": look, "mark": mark, "text": Markup(f"was {formatting.seconds(previous)}, {verdict}")}
 
 
 def kinds(cell: Cell) -> list[dict[str, Any]]:
     """Group failures by type and code, most frequent first."""
-    types: dict[str, list[tuple[str, Any]]] = {}
-    for kind, counters in stats_report.rank_kinds(cell):
-        types.setdefault(kind.partition("/")[0], []).append((kind, counters))
+    groups: dict[str, dict[str, Any]] = {}
     highest_count = max((counters.failures for counters in cell.kinds.values()), default=1) or 1
-    groups = [
-        {
-            "type": type,
-            "failures": sum(counters.failures for _, counters in codes),
-            "codes": [
-                {
-                    "kind": kind,
-                    "code": kind.partition("/")[2],
-                    "failures": counters.failures,
-                    "unrecovered": counters.unrecovered,
-                    "bar": charts.render_bar(counters.failures / highest_count),
-                }
-                for kind, counters in codes
-            ],
-        }
-        for type, codes in types.items()
-    ]
-    return sorted(groups, key=lambda group: (-group["failures"], group["type"]))
+    for kind, counters in stats_report.rank_kinds(cell):
+        type, _, code = kind.partition("/")
+        group = groups.setdefault(type, {"type": type, "failures": 0, "codes": []})
+        group["failures"] += counters.failures
+        bar = charts.render_bar(counters.failures / highest_count)
+        group["codes"].append({"kind": kind, "code": code, "counters": counters, "bar": bar})
+    return sorted(groups.values(), key=lambda group: (-group["failures"], group["type"]))
 
 
 def recovery_methods(cell: Cell) -> list[dict[str, Any]]:
@@ -199,22 +170,20 @@ def recovery_methods(cell: Cell) -> list[dict[str, Any]]:
     ]
 
 
-def metric_rows(parts: Iterable[tuple[str, Cell]], limit: int | None = None) -> list[dict[str, Any]]:
+def metric_rows(stats: Stats, limit: int | None = None) -> list[dict[str, Any]]:
     """Build a row per tool, agent, model or version, most unrecovered calls first."""
-    order = sorted(parts, key=lambda part: (-part[1].unrecovered, -part[1].recovered, -part[1].calls, part[0]))
+    order = sorted(
+        stats.parts.items(), key=lambda part: (-part[1].unrecovered, -part[1].recovered, -part[1].calls, part[0])
+    )
     return [
         {
             "name": name,
             "cell": cell,
-            "calls": cell.calls,
             "first_try": charts.render_rate(cell.first_try, 0, stats_report.finished_calls(cell)),
             "final": charts.render_rate(cell.first_try, cell.recovered, stats_report.finished_calls(cell)),
-            "recovered": cell.recovered,
-            "repaired": cell.repaired,
-            "unrecovered": cell.unrecovered,
             "p50": percentile(cell.seconds, 0.5),
             "p95": percentile(cell.seconds, 0.95),
-            "runs": sum(cell.runs.values()),
+            "runs": _count_runs(cell),
         }
         for name, cell in order[:limit]
     ]
@@ -222,26 +191,23 @@ def metric_rows(parts: Iterable[tuple[str, Cell]], limit: int | None = None) -> 
 
 def costs(cell: Cell) -> list[tuple[str, Markup, str]]:
     """Return the cost of recovery as rows of name, value and detail."""
-    entries = [
-        ("Backoff", formatting.seconds(cell.backoff_micros / 1e6), ""),
-        ("Retry time", formatting.seconds(cell.retry_micros / 1e6), ""),
-    ]
-    if cell.tokens:
-        detail = f"{formatting.percent(cell.recovery_tokens, cell.tokens)} of {cell.tokens:,} tokens"
-        entries.append(("Tokens in retries", formatting.number(cell.recovery_tokens), detail))
-    if cell.repair_attempts:
-        share = formatting.percent(cell.repair_successes, cell.repair_attempts)
-        detail = f"{share} of {cell.repair_attempts:,} attempted"
-        entries.append(("Successful repairs", formatting.number(cell.repair_successes), detail))
-    entries.append(
-        ("Repeats after compaction", formatting.number(cell.repeats), "occurred before it and again after it")
+    token_share = f"{formatting.percent(cell.recovery_tokens, cell.tokens)} of {cell.tokens:,} tokens"
+    repair_share = (
+        f"{formatting.percent(cell.repair_successes, cell.repair_attempts)} of {cell.repair_attempts:,} attempted"
     )
-    return entries
+    entries = [
+        (True, "Backoff", formatting.seconds(cell.backoff_micros / 1e6), ""),
+        (True, "Retry time", formatting.seconds(cell.retry_micros / 1e6), ""),
+        (cell.tokens, "Tokens in retries", formatting.number(cell.recovery_tokens), token_share),
+        (cell.repair_attempts, "Successful repairs", formatting.number(cell.repair_successes), repair_share),
+        (True, "Repeats after compaction", formatting.number(cell.repeats), "occurred before it and again after it"),
+    ]
+    return [(name, value, detail) for is_shown, name, value, detail in entries if is_shown]
 
 
-def metric_context(page_query: PageQuery, series: Stats, before: Cell) -> dict[str, Any]:
+def metric_context(store: Store, tenant: str, page_query: PageQuery, series: Stats) -> dict[str, Any]:
     """Return what the pages of all, of one tool and of one agent show: cards, charts, kinds and recovery methods."""
-    cell = series.total
+    cell, before = series.total, store.stats(tenant, page_query.previous_stats_query()).total
     return {
         "cell": cell,
         "cards": cards(page_query, cell, before),

@@ -1,25 +1,32 @@
-"""Pages across all records: overview, search, comparison, health and audit."""
+"""Pages across all records: overview, search, comparison, live events, health and audit."""
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from mulligan import __version__
+from mulligan.core.events import RunEnded, StepEnded
 from mulligan.core.failure import SettingsError
+from mulligan.core.records import encode
 from mulligan.dashboard import formatting, metric_cards
-from mulligan.dashboard.memory_pages import build_lesson_row, build_pattern_row
+from mulligan.dashboard.memory_pages import build_lesson_row, build_pattern_rows
 from mulligan.dashboard.page_query import PageQuery, parse_date_range
 from mulligan.record.journal_import import HookErrors, count_dropped, read_hook_errors
 from mulligan.report import stats as stats_report
-from mulligan.report.resources import AUDIT_SPEC, PATTERN_SPEC
+from mulligan.report.resources import AUDIT_SPEC, PATTERN_SPEC, STEP_SPEC
 from mulligan.report.tables import format_timestamp
+from mulligan.report.tail_reader import START_LOOKBACK_MS, TailReader
 from mulligan.settings import hook_folder
 from mulligan.store.base import DAY, DEFAULT_TENANT, LessonQuery, PatternQuery, Retention, RunQuery, Store
-from mulligan.store.counters import Stats
+from mulligan.store.counters import Cell
 
 MAX_SHOWN_PATTERNS = 10
 MAX_SHOWN_TOOLS = 8
@@ -36,6 +43,16 @@ CONTEXT_SAMPLE_RUNS = 200
 """Newest runs checked for a task description."""
 MIN_CONTEXT_SHARE = 0.8
 """Target share of runs with a task description."""
+POLL_INTERVAL_SECONDS = 1.0
+"""Minimum time between two polls of the store."""
+POLL_DELAY_FACTOR = 5
+"""Delay after a poll, as a multiple of its duration, so that a live page cannot keep a busy store busy."""
+MAX_POLLED_RUNS = 50
+"""Newest runs read per poll."""
+MAX_INITIAL_EVENTS = 30
+"""Limit of recent events sent at the start."""
+MAX_POLLS = 600
+"""Limit of polls per connection. The browser then reconnects, so forgotten tabs hold no connection."""
 
 
 def overview(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
@@ -43,7 +60,6 @@ def overview(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]
     cell = series.total
     if not cell.calls and not cell.kinds and not cell.runs:
         return {"empty": metric_cards.empty_state(store, tenant, page_query)}
-    before = store.stats(tenant, page_query.previous_stats_query()).total
     tools = store.stats(tenant, page_query.stats_query(by="tool"))
     patterns = store.patterns(tenant, page_query.query(PATTERN_SPEC, order="unrecovered", limit=MAX_SHOWN_PATTERNS))
     return {
@@ -51,12 +67,12 @@ def overview(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]
         "runs": sum(cell.runs.values()),
         "running": cell.running,
         "has_runs": metric_cards.has_runs(page_query),
-        **metric_cards.metric_context(page_query, series, before),
+        **metric_cards.metric_context(store, tenant, page_query, series),
         "costs": metric_cards.costs(cell),
-        "tools": metric_cards.metric_rows(tools.parts.items(), MAX_SHOWN_TOOLS),
+        "tools": metric_cards.metric_rows(tools, MAX_SHOWN_TOOLS),
         "all_tools": len(tools.parts),
-        "patterns": [build_pattern_row(store, tenant, page_query, pattern) for pattern in patterns],
-        "grain": "hour" if series.grain == "hour" else "day",
+        "patterns": build_pattern_rows(store, tenant, page_query, patterns),
+        "grain": series.grain,
     }
 
 
@@ -71,7 +87,7 @@ def search(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     lessons = store.lessons(tenant, LessonQuery(text=text, now=page_query.now, limit=MAX_SHOWN_RESULTS))
     results: dict[str, Any] = {
         "runs": store.find(tenant, text, limit=MAX_SHOWN_RESULTS),
-        "patterns": [build_pattern_row(store, tenant, page_query, pattern) for pattern in patterns],
+        "patterns": build_pattern_rows(store, tenant, page_query, patterns),
         "lessons": list(map(build_lesson_row, lessons)),
     }
     for by, name in (("tool", "tools"), ("agent", "agents")):
@@ -96,36 +112,34 @@ def compare(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
         sides = [sides[0] or "..".join(dates), sides[1] or "..".join(page_query.dates)]
         periods = [_parse_period(side, name, page_query.now) for side, name in zip(sides, "ab", strict=True)]
     else:
-        values = _values(by, store.stats(tenant, page_query.stats_query(by=by)))
+        counts = count_calls(by, store.stats(tenant, page_query.stats_query(by=by)).parts)
+        values = sorted(counts, key=lambda name: (-counts[name], name))
         if not any(sides) and len(values) >= 2:
             sides = values[:2]
         periods = [{by: side} for side in sides]
-    context: dict[str, Any] = {
+    differences = missing = None
+    if all(sides):
+        query = page_query.stats_query()
+        cells = [store.stats(tenant, msgspec.structs.replace(query, **period)).total for period in periods]
+        missing = [side for side, cell in zip(sides, cells, strict=True) if not cell.calls and not cell.runs]
+        differences = stats_report.compare_stats(*cells)
+    return {
         "by": by, "dimensions": DIMENSIONS, "a": sides[0], "b": sides[1], "values": values[:MAX_CHOICES],
-        "differences": None, "missing": None,
+        "differences": differences, "missing": missing,
     }  # fmt: skip
-    if not all(sides):
-        return context
-    cells = [
-        store.stats(tenant, msgspec.structs.replace(page_query.stats_query(), **period)).total for period in periods
-    ]
-    return context | {
-        "missing": [side for side, cell in zip(sides, cells, strict=True) if not cell.calls and not cell.runs],
-        "differences": stats_report.compare_stats(*cells),
-    }
 
 
-def _values(by: str, stats: Stats) -> list[str]:
-    """Return the comparable values, most calls first.
+def count_calls(by: str, parts: Mapping[str, Cell]) -> dict[str, int]:
+    """Return the calls by value of a dimension, for values that can be chosen.
 
     Stats label a version with its agent; only the version is used.
     """
-    counts: dict[str, int] = {}
-    for label, cell in stats.parts.items():
+    counts: Counter[str] = Counter()
+    for label, cell in parts.items():
         name = label.rpartition(" ")[2] if by == "version" else label
         if name and formatting.is_display_safe(name):
-            counts[name] = counts.get(name, 0) + cell.calls
-    return sorted(counts, key=lambda name: (-counts[name], name))
+            counts[name] += cell.calls
+    return counts
 
 
 def _parse_period(text: str, side: str, now: int) -> dict[str, Any]:
@@ -134,6 +148,56 @@ def _parse_period(text: str, side: str, now: int) -> dict[str, Any]:
         raise SettingsError(f"Invalid {side} {text[:40]!r}. Use two dates, for example 2026-01-01..2026-01-31.")
     since, until = parse_date_range(first, last, now)
     return {"since": since, "until": until}
+
+
+# Live page: every attempt as it ends, sent to the browser as server-sent events
+
+
+def build_tail_reader(tenant: str, page_query: PageQuery) -> TailReader:
+    return TailReader(page_query.query(STEP_SPEC), page_query.now - START_LOOKBACK_MS, MAX_POLLED_RUNS, tenant)
+
+
+async def stream_events(poll: Callable[[], Any], should_stop: Callable[[], bool]) -> AsyncIterator[str]:
+    """Yield server-sent events until the browser disconnects, the server stops or the poll limit is reached."""
+    yield "retry: 2000\n\n"
+    for number in range(MAX_POLLS):
+        if should_stop():
+            return
+        poll_started = time.monotonic()
+        events = await poll()
+        poll_seconds = time.monotonic() - poll_started
+        for event, agent in events if number else events[-MAX_INITIAL_EVENTS:]:
+            yield f"data: {encode(to_live_event(event, agent)).decode()}\n\n"
+        if number == 0:
+            yield "event: ready\ndata: {}\n\n"
+        await asyncio.sleep(max(POLL_INTERVAL_SECONDS, POLL_DELAY_FACTOR * poll_seconds))
+
+
+def to_live_event(event: StepEnded | RunEnded, agent: str) -> dict[str, Any]:
+    """Convert an event into one row of the live page. The script inserts the values as text, not as HTML."""
+    if isinstance(event, RunEnded):
+        run = event.run
+        id, key, at = run.id, f"{run.id}/ended", run.ended_at or run.started_at
+        mark, look, seconds = "■", "quietly" if run.end_reason == "finished" else "lost", (at - run.started_at) / 1000
+        row: dict[str, Any] = {"name": "run ended", "text": str(run.end_reason)}
+    else:
+        step, failure = event.step, event.step.failure
+        id, key, seconds = step.run, f"{step.run}/{step.seq}", step.duration_seconds
+        at = step.started_at + int(seconds * 1000)
+        mark = "✕" if step.has_failed else "✓" if step.outcome == "success" else "\u2013"
+        look = "lost" if step.has_failed else "won" if step.attempt > 1 else "ok"
+        text = formatting.plain_line(f"{failure.kind}: {failure.message}", 160) if failure else step.outcome
+        name = formatting.plain_line(step.name or step.type, 60)
+        row = {"name": name, "text": text, "attempt": step.attempt}
+    return row | {
+        "key": key,
+        "at": time.strftime("%H:%M:%S", time.gmtime(at / 1000)),
+        "mark": mark,
+        "look": look,
+        "agent": formatting.plain_line(agent, 40),
+        "took": formatting.plain_line(formatting.seconds(seconds), 20),
+        "href": formatting.detail_path("runs", id),
+    }
 
 
 # Health and audit

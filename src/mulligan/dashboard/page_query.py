@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-import msgspec
 from markupsafe import Markup, escape
 
 from mulligan.core.failure import SettingsError
@@ -54,7 +53,9 @@ class PageQuery(NamedTuple):
         first, last = parameters.pop("from", ""), parameters.pop("to", "")
         span = parameters.pop("range", "custom" if first or last else "7d")
         if span in RANGES:
-            since, until = _period_start(span, now), None
+            # Full hours or days, including the current one: 7d yields seven bars.
+            length = HOUR if span.endswith("h") else DAY
+            since, until = now // length * length - (int(span[:-1]) - 1) * length, None
         elif span == "custom":
             since, until = parse_date_range(first, last, now)
         else:
@@ -70,12 +71,8 @@ class PageQuery(NamedTuple):
         return cls(now, path, span, since, until, filters, parameters)
 
     @property
-    def resource(self) -> ResourceSpec:
-        return find_resource(self.path)
-
-    @property
     def form_filters(self) -> list[Parameter]:
-        return form_filters(self.resource)
+        return form_filters(find_resource(self.path))
 
     def narrow(self, **filters: str) -> PageQuery:
         """Return the query with further filters."""
@@ -121,11 +118,8 @@ class PageQuery(NamedTuple):
                     values[parameter.name] = self.filters[parameter.name]
         if "range" not in overrides and "from" not in overrides:
             values |= self.time_parameters
-        values |= {name: value for name, value in overrides.items() if value is not None}
-        for name, value in overrides.items():
-            if value is None:
-                values.pop(name, None)
-        query = "&".join(filter(None, (path_query, urlencode(values, errors="replace"))))
+        parameters = {name: value for name, value in {**values, **overrides}.items() if value is not None}
+        query = "&".join(filter(None, (path_query, urlencode(parameters, errors="replace"))))
         return escape(f"{base}?{query}" if query else base)
 
     def detail_link(self, section: str, name: str) -> Markup:
@@ -166,10 +160,10 @@ class PageQuery(NamedTuple):
         query: StatsQuery = self.query(STATS_SPEC, by=by, **overrides)
         return query
 
-    def previous_stats_query(self, **overrides: Any) -> StatsQuery:
+    def previous_stats_query(self) -> StatsQuery:
         """Return the query for the preceding period of equal length."""
         length = (self.until or self.period_end) - self.since
-        return msgspec.structs.replace(self.stats_query(**overrides), since=self.since - length, until=self.since)
+        return self.stats_query(since=self.since - length, until=self.since)
 
     @property
     def period_end(self) -> int:
@@ -183,13 +177,6 @@ class PageQuery(NamedTuple):
         length = HOUR if self.grain == "hour" else DAY
         end = min(self.until, self.period_end) if self.until is not None else self.period_end
         return range(self.since // length * length, max(end, self.since + 1), length)
-
-
-def _period_start(span: str, now: int) -> int:
-    """Return the start of a period of full hours or days that includes the current one: 7d yields seven bars."""
-    if span == "24h":
-        return now // HOUR * HOUR - 23 * HOUR
-    return now // DAY * DAY - (int(span[:-1]) - 1) * DAY
 
 
 def parse_date_range(first: str, last: str, now: int) -> tuple[int, int | None]:

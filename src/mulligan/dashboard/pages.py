@@ -5,28 +5,31 @@ from __future__ import annotations
 import gzip
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import jinja2
-from markupsafe import Markup, escape
+from markupsafe import escape
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute
 
 from mulligan.core.failure import SettingsError
-from mulligan.dashboard import formatting, live, memory_pages, overview_pages, run_pages, sign_in_pages, tool_pages
+from mulligan.dashboard import charts, formatting, memory_pages, overview_pages, run_pages, tool_pages
 from mulligan.dashboard.page_query import RANGES, PageQuery
-from mulligan.dashboard.sign_in_pages import read_form
 from mulligan.report.resources import STATS_SPEC
-from mulligan.server.access import Caller, sign_in_url
+from mulligan.server.access import cookie_name, error_response, safe_redirect_path, sign_in_url
 from mulligan.server.app import Endpoint, Server
-from mulligan.server.tokens import COOKIE_HOURS
+from mulligan.server.bodies import ApiError, read_form
+from mulligan.server.tenants import COOKIE_HOURS, ROLE_PERMISSIONS
 from mulligan.store.base import DEFAULT_TENANT, Store
 from mulligan.store.counters import By
 
 View = Callable[[Store, str, PageQuery], dict[str, Any]]
 DetailView = Callable[[Store, str, PageQuery, str], dict[str, Any] | None]
+DecisionFunction = Callable[[Store, str, int, str, dict[str, str]], Any]
+"""Applies a form to the item with this name. The result is falsy if the item does not exist."""
 MAX_FILTER_CHOICES = 200
 """Limit of values offered by a filter."""
 FOLDER = Path(__file__).parent / "static"
@@ -46,36 +49,32 @@ def build_routes(server: Server) -> Iterable[BaseRoute]:
 
 
 class Asset(NamedTuple):
+    """Static file, compressed once."""
+
     type: str
     content: bytes
     gzipped: bytes
     digest: str
 
 
-def load_assets(folder: Path = FOLDER) -> dict[str, Asset]:
-    assets_by_name = {}
-    for path in sorted(folder.iterdir()):
-        if path.suffix in TYPES:
-            data = path.read_bytes()
-            digest = hashlib.sha256(data).hexdigest()[:12]
-            assets_by_name[path.name] = Asset(TYPES[path.suffix], data, gzip.compress(data, 9, mtime=0), digest)
-    return assets_by_name
+def load_assets() -> dict[str, Asset]:
+    contents = {path: path.read_bytes() for path in sorted(FOLDER.iterdir()) if path.suffix in TYPES}
+    return {
+        path.name: Asset(
+            TYPES[path.suffix], data, gzip.compress(data, 9, mtime=0), hashlib.sha256(data).hexdigest()[:12]
+        )
+        for path, data in contents.items()
+    }
 
 
-def compress_if_accepted(data: bytes, accepted: str) -> tuple[bytes, dict[str, str]]:
-    """Compress a response body if the browser accepts gzip and the body is large enough. Return it with its headers."""
-    if len(data) < MIN_COMPRESSED_BYTES or "gzip" not in accepted:
-        return data, {"Vary": "Accept-Encoding"}
-    return gzip.compress(data, 4, mtime=0), {"Vary": "Accept-Encoding", "Content-Encoding": "gzip"}
+class Dashboard:
+    """Pages of one server. The template engine sanitizes every value that is not `Markup`."""
 
-
-class Templates:
-    """Jinja environment that sanitizes every value that is not `Markup`."""
-
-    def __init__(self) -> None:
-        self.assets = load_assets()
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._assets = load_assets()
         self._environment = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+            loader=jinja2.FileSystemLoader(charts.TEMPLATES),
             autoescape=True,
             finalize=formatting.untrusted,
             undefined=jinja2.StrictUndefined,
@@ -86,24 +85,12 @@ class Templates:
         self._environment.globals |= {
             "nav": NAV,
             "ranges": RANGES,
-            "asset": lambda name: f"/static/{name}?v={self.assets[name].digest}",
+            "asset": lambda name: f"/static/{name}?v={self._assets[name].digest}",
             **{name: getattr(formatting, name) for name in (
                 "text", "line", "data", "brief", "number", "count", "percent", "seconds", "ago", "size", "date",
                 "format_confidence", "format_timestamp", "detail_path",
             )},
         }  # fmt: skip
-
-    def render(self, page: str, page_query: PageQuery, context: Mapping[str, Any]) -> bytes:
-        template = self._environment.get_template(f"{page}.html")
-        return template.render({"who": None, **context, "query": page_query, "page": page}).encode("utf-8", "replace")
-
-
-class Dashboard:
-    """Pages of one server."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._templates = Templates()
 
     def routes(self) -> Iterable[BaseRoute]:
         """Yield all routes.
@@ -111,13 +98,13 @@ class Dashboard:
         Reading requires the role `read`, decisions `admin`; static files and sign-in are public.
         """
         route = self._server.route
-        sections: dict[str, tuple[View, str, DetailView]] = {
-            "runs": (run_pages.runs, "run", run_pages.run),
-            "patterns": (memory_pages.patterns, "pattern", memory_pages.pattern),
-            "tools": (tool_pages.tools, "tool", tool_pages.tool),
-            "agents": (tool_pages.agents, "agent", tool_pages.agent),
-            "lessons": (memory_pages.lessons, "lesson", memory_pages.lesson),
-            "fixes": (memory_pages.fixes, "fix", memory_pages.fix),
+        sections: dict[str, tuple[View, str, DetailView, DecisionFunction | None]] = {
+            "runs": (run_pages.runs, "run", run_pages.run, None),
+            "patterns": (memory_pages.patterns, "pattern", memory_pages.pattern, memory_pages.apply_command),
+            "tools": (tool_pages.tools, "tool", tool_pages.tool, None),
+            "agents": (tool_pages.agents, "agent", tool_pages.agent, None),
+            "lessons": (memory_pages.lessons, "lesson", memory_pages.lesson, memory_pages.decide_lesson),
+            "fixes": (memory_pages.fixes, "fix", memory_pages.fix, memory_pages.decide_fix),
         }
         pages: dict[str, View] = {
             "compare": overview_pages.compare,
@@ -126,27 +113,21 @@ class Dashboard:
             "choices": choices,
             "health": self._health,
         }
-        decisions = {
-            "patterns": memory_pages.apply_command,
-            "fixes": memory_pages.decide_fix,
-            "lessons": memory_pages.decide_lesson,
-        }
         yield route("/", self._page("overview", overview_pages.overview), "read")
         yield route("/audit", self._page("audit", overview_pages.audit), "admin")
         yield route("/live/events", self._live, "read")
         for name, view in pages.items():
             yield route(f"/{name}", self._page(name, view), "read")
-        for section, change in decisions.items():
-            yield route(f"/{section}/{{name}}", self._decide(change, section), "admin", "POST")
-        for section, (view, detail_template, detail_view) in sections.items():
+        for section, (view, detail_template, detail_view, change) in sections.items():
+            if change is not None:
+                yield route(f"/{section}/{{name}}", self._decide(change, section), "admin", "POST")
             page = self._page(section, view, detail_template, detail_view)
             yield route(f"/{section}", page, "read")
             yield route(f"/{section}/{{name:path}}", page, "read")
         yield route("/static/{name}", self._asset, "nothing")
-        sign_in = sign_in_pages.SignInPages(self._server, self._sign_in)
-        yield route(sign_in_pages.SIGN_IN_PATH, sign_in.show, "nothing")
-        yield route(sign_in_pages.SIGN_IN_PATH, sign_in.sign_in, "nothing", "POST")
-        yield route(sign_in_pages.SIGN_OUT_PATH, sign_in.sign_out, "nothing", "POST")
+        yield route("/sign-in", self._show_sign_in, "nothing")
+        yield route("/sign-in", self._sign_in, "nothing", "POST")
+        yield route("/sign-out", self._sign_out, "nothing", "POST")
 
     # Pages
 
@@ -156,86 +137,121 @@ class Dashboard:
         async def page(request: Request) -> Response:
             name = request.path_params.get("name", request.query_params.get("name"))
             if detail is None or name is None:
-                return await self._render_response(request, template, view)
-
-            def detail_view(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
-                context = detail(store, tenant, page_query, name)
-                if context is None:
-                    raise _NotFoundError(detail_template, name)
-                return context
-
-            return await self._render_response(request, detail_template, detail_view)
+                return await self._server.run_in_reader(self._render_page, request, template, view)
+            detail_view = partial(_find_detail, detail, detail_template, name)
+            return await self._server.run_in_reader(self._render_page, request, detail_template, detail_view)
 
         return page
+
+    def _render_page(self, request: Request, template: str, view: View) -> Response:
+        """Query the store and render the template. Runs on a reader thread."""
+        server, caller = self._server, request.state.caller
+        try:
+            page_query = PageQuery.parse(request.url.path, dict(request.query_params), server.clock())
+            context = view(server.store, caller.tenant, page_query)
+        except SettingsError as error:
+            return self._render_error(request, "Invalid request", str(error), 400)
+        except _NotFoundError as error:
+            return self._render_error(request, "Not found", str(error), 404)
+        needs_token = not server.rules.is_local or caller.tenant != DEFAULT_TENANT
+        home = escape(f"{request.url.scheme}://{request.url.netloc}")
+        page_context = {**context, "home": home, "needs_token": needs_token, "who": caller}
+        return self._render(request, template, page_query, page_context)
 
     def _health(self, store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
         return overview_pages.health(store, tenant, self._server.tenants.settings_for(tenant).retention)
 
-    async def _render_response(self, request: Request, template: str, view: View) -> Response:
-        home = escape(f"{request.url.scheme}://{request.url.netloc}")
-        query = dict(request.query_params)
-        body, status = await self._server.run_in_reader(
-            self._render_page, request.url.path, query, request.state.caller, template, view, home
-        )
-        return self._response(request, body, status)
+    def _render_error(self, request: Request, title: str, message: str, status: int) -> Response:
+        empty_query = PageQuery.parse(request.url.path, {}, self._server.clock())
+        return self._render(request, "refused", empty_query, {"title": title, "message": message}, status)
 
-    def _render_page(
-        self, path: str, query: Mapping[str, str], caller: Caller, template: str, view: View, home: Markup
-    ) -> tuple[bytes, int]:
-        """Query the store and render the template. Runs on a reader thread."""
-        now = self._server.clock()
-        try:
-            page_query = PageQuery.parse(path, query, now)
-            context = view(self._server.store, caller.tenant, page_query)
-        except SettingsError as error:
-            return self._render_error(path, now, "Invalid request", str(error), 400)
-        except _NotFoundError as error:
-            name = formatting.line(error.name, 80).unescape()
-            message = f"No {error.item_type} {name!r}, or several ids start with it. Use the full id."
-            return self._render_error(path, now, "Not found", message, 404)
-        page_context = {"home": home, "needs_token": not self._server.rules.is_local or caller.tenant != DEFAULT_TENANT}
-        return self._templates.render(template, page_query, {**context, **page_context, "who": caller}), 200
-
-    def _render_error(self, path: str, now: int, title: str, message: str, status: int) -> tuple[bytes, int]:
-        empty_query = PageQuery.parse(path, {}, now)
-        return self._templates.render("refused", empty_query, {"title": title, "message": message}), status
-
-    def _sign_in(self, request: Request, message: str, status: int) -> Response:
-        action = sign_in_url(request.query_params.get("next", "/"))
-        context = {"message": message, "hours": COOKIE_HOURS, "action": action}
-        body = self._templates.render("sign_in", PageQuery.parse("/sign-in", {}, self._server.clock()), context)
-        return self._response(request, body, status)
-
-    def _response(self, request: Request, body: bytes, status: int) -> Response:
-        data, headers = compress_if_accepted(body, request.headers.get("accept-encoding", ""))
+    def _render(
+        self, request: Request, page: str, page_query: PageQuery, context: Mapping[str, Any], status: int = 200
+    ) -> Response:
+        template = self._environment.get_template(f"{page}.html")
+        text = template.render({"who": None, **context, "query": page_query, "page": page})
+        body = text.encode("utf-8", "replace")
         # Not no-referrer: browsers would send our forms with the origin "null", which is rejected.
-        headers |= {"Cache-Control": "no-store", "Referrer-Policy": "same-origin"}
-        return Response(data, status, headers, "text/html; charset=utf-8")
+        headers = {"Vary": "Accept-Encoding", "Cache-Control": "no-store", "Referrer-Policy": "same-origin"}
+        if len(body) >= MIN_COMPRESSED_BYTES and "gzip" in request.headers.get("accept-encoding", ""):
+            body = gzip.compress(body, 4, mtime=0)
+            headers["Content-Encoding"] = "gzip"
+        return Response(body, status, headers, "text/html; charset=utf-8")
 
     # Decisions
 
-    def _decide(self, change: Callable[[Store, str, int, str, dict[str, str]], Any], section: str) -> Endpoint:
+    def _decide(self, change: DecisionFunction, section: str) -> Endpoint:
         async def decide(request: Request) -> Response:
+            server, tenant, name = self._server, request.state.caller.tenant, request.path_params["name"]
             form = await read_form(request)
-            name = request.path_params["name"]
-            now = self._server.clock()
             try:
-                result = await self._server.run_in_reader(
-                    change, self._server.store, request.state.caller.tenant, now, name, form
-                )
+                result = await server.run_in_reader(change, server.store, tenant, server.clock(), name, form)
             except SettingsError as error:
-                body, status = self._render_error(request.url.path, now, "Invalid decision", str(error), 400)
-                return self._response(request, body, status)
+                return self._render_error(request, "Invalid decision", str(error), 400)
             if not result:
-                message = "It no longer exists. Reload the list."
-                body, status = self._render_error(request.url.path, now, "Not found", message, 404)
-                return self._response(request, body, status)
-            target_section, target_name = ("patterns", form["back"]) if form.get("back") else (section, name)
-            target = formatting.detail_path(target_section, target_name)
+                return self._render_error(request, "Not found", "It no longer exists. Reload the list.", 404)
+            target = formatting.detail_path(*(("patterns", form["back"]) if form.get("back") else (section, name)))
             query = request.url.query
             return RedirectResponse(f"{target}?{query}" if query and "?" not in target else target, 303)
 
         return decide
+
+    # Sign-in, for people who cannot open the one-time URL that the server prints
+
+    def _render_sign_in(self, request: Request, message: str, status: int) -> Response:
+        action = sign_in_url(request.query_params.get("next", "/"))
+        context = {"message": message, "hours": COOKIE_HOURS, "action": action}
+        page_query = PageQuery.parse("/sign-in", {}, self._server.clock())
+        return self._render(request, "sign_in", page_query, context, status)
+
+    async def _show_sign_in(self, request: Request) -> Response:
+        return self._render_sign_in(request, "", 200)
+
+    async def _sign_in(self, request: Request) -> Response:
+        """Exchange a valid token for a cookie. Cross-site requests are rejected to prevent login CSRF."""
+        server = self._server
+        _require_same_origin(request)
+        address = request.client.host if request.client else ""
+        try:
+            server.sign_in_limiter.check(address)
+        except ApiError as error:
+            answer = self._render_sign_in(request, error.message, error.status)
+            answer.headers.update(error.headers)
+            return answer
+        secret = (await read_form(request)).get("token", "").strip()
+        await server.refresh_if_stale()
+        token, now = server.tokens.find_by_secret(secret), server.clock()
+        if token is None or token.state(now) != "active":
+            server.sign_in_limiter.record_failure(address)
+            message = "Unknown, expired or revoked token. Ask the server's operator for a new one."
+            return self._render_sign_in(request, message, 401)
+        if "read" not in ROLE_PERMISSIONS[token.role]:
+            message = f"This token has the role {token.role}. The dashboard needs the role read or admin."
+            return self._render_sign_in(request, message, 403)
+        answer = RedirectResponse(safe_redirect_path(request.query_params.get("next", "/")), 303)
+        # TLS ends at this server or at a reverse proxy.
+        is_secure = "https" in (request.url.scheme, request.headers.get("x-forwarded-proto", ""))
+        answer.set_cookie(
+            server.sessions.cookie_name, server.sessions.create_cookie(token, now), max_age=COOKIE_HOURS * 3600,
+            path="/", httponly=True, samesite="strict", secure=is_secure,
+        )  # fmt: skip
+        return answer
+
+    async def _sign_out(self, request: Request) -> Response:
+        """Invalidate the cookie on the server and delete it from the browser. A copy of it stops working too."""
+        _require_same_origin(request)
+        server = self._server
+        answer: Response = RedirectResponse("/sign-in", 303)
+        server.browser_sessions.end_session(request.cookies.get(cookie_name(request), ""))
+        try:
+            await server.refresh_if_stale()
+            if cookie := request.cookies.get(server.sessions.cookie_name):
+                await server.run_in_reader(server.sessions.sign_out, cookie, server.clock())
+        except ApiError as error:  # Report the unavailable store, and delete the browser's cookie anyway.
+            answer = error_response(request, error)
+        for name in (server.sessions.cookie_name, cookie_name(request)):
+            answer.delete_cookie(name, path="/", httponly=True, samesite="strict")
+        return answer
 
     # Streams and static files
 
@@ -244,14 +260,14 @@ class Dashboard:
             page_query = PageQuery.parse("/live", dict(request.query_params), self._server.clock())
         except SettingsError as error:
             return Response(str(error), 400, media_type="text/plain")
-        tail_reader = live.build_tail_reader(request.state.caller.tenant, page_query)
-        stream = live.stream_events(
+        tail_reader = overview_pages.build_tail_reader(request.state.caller.tenant, page_query)
+        stream = overview_pages.stream_events(
             lambda: self._server.run_in_reader(tail_reader.poll, self._server.store), lambda: self._server.is_stopping
         )
         return StreamingResponse(stream, 200, {"Cache-Control": "no-store"}, "text/event-stream")
 
     async def _asset(self, request: Request) -> Response:
-        asset = self._templates.assets.get(request.path_params["name"])
+        asset = self._assets.get(request.path_params["name"])
         if asset is None:
             return Response("File not found.", 404, media_type="text/plain")
         headers = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
@@ -260,19 +276,34 @@ class Dashboard:
         return Response(asset.gzipped, 200, headers | {"Content-Encoding": "gzip"}, asset.type)
 
 
+def _require_same_origin(request: Request) -> None:
+    """Raise `ApiError` unless the request comes from a page of this server, as the browser's headers show."""
+    if request.headers.get("origin") is None and request.headers.get("sec-fetch-site") != "same-origin":
+        message = (
+            "Cross-site sign-in rejected. Use the form on this page, or send a token: Authorization: Bearer TOKEN."
+        )
+        raise ApiError(403, "foreign_origin", message)
+
+
 class _NotFoundError(Exception):
-    def __init__(self, item_type: str, name: str) -> None:
-        super().__init__(name)
-        self.item_type, self.name = item_type, name
+    """No item with the requested name."""
+
+
+def _find_detail(
+    detail: DetailView, item_type: str, name: str, store: Store, tenant: str, page_query: PageQuery
+) -> dict[str, Any]:
+    context = detail(store, tenant, page_query, name)
+    if context is None:
+        shown_name = formatting.plain_line(name, 80)
+        raise _NotFoundError(f"No {item_type} {shown_name!r}, or several ids start with it. Use the full id.")
+    return context
 
 
 def choices(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     """Return the values of each filter. Browsers request them when the filters are opened."""
-    values_by_filter: dict[str, list[str]] = {}
-    for name in (parameter.name for parameter in STATS_SPEC.filters if parameter.name in get_args(By)):
-        parts = store.stats(tenant, page_query._replace(filters={}).stats_query(by=name)).parts
-        values = {label.rpartition(" ")[2] if name == "version" else label for label in parts}
-        values_by_filter[name] = sorted(value for value in values if value and formatting.is_display_safe(value))[
-            :MAX_FILTER_CHOICES
-        ]
-    return {"choices": values_by_filter}
+    names = [parameter.name for parameter in STATS_SPEC.filters if parameter.name in get_args(By)]
+    all_query = page_query._replace(filters={})
+    parts = {name: store.stats(tenant, all_query.stats_query(by=name)).parts for name in names}
+    return {
+        "choices": {name: sorted(overview_pages.count_calls(name, parts[name]))[:MAX_FILTER_CHOICES] for name in names}
+    }

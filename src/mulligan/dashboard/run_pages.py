@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import keyword
 import re
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from mulligan.core.calls import TOOL_NAME_PATH, Call
 from mulligan.core.failure import SettingsError, TookEffect
 from mulligan.core.links import derive_status
 from mulligan.core.records import VERIFY, Change, History, Link, Recovery, Step, encode, pattern_id
-from mulligan.dashboard import formatting
+from mulligan.dashboard import charts, formatting
 from mulligan.dashboard.metric_cards import empty_state
 from mulligan.dashboard.page_query import PageQuery
 from mulligan.prompt import Prompt
@@ -50,7 +51,12 @@ SOURCE_LABELS = {
 
 
 def runs(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
-    before = _parse_cursor(page_query.other_parameters.get("before", ""))
+    cursor, before = page_query.other_parameters.get("before", ""), None
+    if cursor:
+        started, _, id = cursor.partition(":")
+        if not started.isascii() or not started.isdigit() or len(started) > 15:
+            raise SettingsError(f"Invalid before {cursor[:40]!r}. Use the link to older runs on /runs.")
+        before = (int(started), id)
     histories = store.runs(tenant, page_query.query(RUN_SPEC, limit=RUNS_PER_PAGE + 1, before=before))
     more = None
     if len(histories) > RUNS_PER_PAGE:
@@ -58,7 +64,7 @@ def runs(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
         more = page_query.link(before=f"{histories[-1].run.started_at}:{histories[-1].run.id}")
     return {
         "empty": empty_state(store, tenant, page_query) if not histories and before is None else None,
-        "rows": [build_run_row(history) for history in histories],
+        "rows": list(map(build_run_row, histories)),
         "more": more,
         "first": page_query.link(before=None) if before is not None else None,
     }
@@ -66,38 +72,26 @@ def runs(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
 
 def build_run_row(history: History) -> dict[str, Any]:
     """Build the row of a run in a list."""
-    summary = run_text.to_facts(history)
+    run, linked = history.run, {link.failed_call for link in history.links}
     failed = [call for call in calls.group_attempts(history.steps) if call.has_failed and call.first.type != "run"]
-    linked = {link.failed_call for link in history.links}
-    return summary | {
-        "failed": len(failed),
+    return run_text.to_facts(history) | {
         "unrecovered": sum(not call.has_succeeded and call.id not in linked for call in failed),
-        "lasted": (history.run.ended_at - history.run.started_at) / 1000 if history.run.ended_at else None,
-        "context": history.run.context,
+        "lasted": (run.ended_at - run.started_at) / 1000 if run.ended_at else None,
+        "context": run.context,
     }
 
 
 def run(store: Store, tenant: str, page_query: PageQuery, id: str) -> dict[str, Any] | None:
     """Return the page of one run, by its id or an unambiguous prefix of it."""
     history = store.run(tenant, id)
-    if history is None:
-        matches = store.find(tenant, id, limit=2)
-        history = store.run(tenant, matches[0].id) if len(matches) == 1 else None
+    if history is None and len(matches := store.find(tenant, id, limit=2)) == 1:
+        history = store.run(tenant, matches[0].id)
     if history is None:
         return None
     page = page_query.other_parameters.get("page", "1")
     if not page.isascii() or not page.isdigit() or len(page) > 9 or int(page) < 1:
         raise SettingsError(f"Invalid page {page[:20]!r}. Use a number from 1.")
     return build_run_page(history, int(page) - 1)
-
-
-def _parse_cursor(text: str) -> tuple[int, str] | None:
-    if not text:
-        return None
-    started, _, id = text.partition(":")
-    if not started.isascii() or not started.isdigit() or len(started) > 15:
-        raise SettingsError(f"Invalid before {text[:40]!r}. Use the link to older runs on /runs.")
-    return int(started), id
 
 
 class Frame(NamedTuple):
@@ -120,38 +114,19 @@ class Frame(NamedTuple):
 
 def render_lane(call: Call, frame: Frame) -> Markup:
     """Render the attempts of a call on the run's time axis. Marks and colors both show the outcome."""
-    bars, labels = [], []
+    attempts = []
     for step in call.steps:
         if step.is_skipped:
             continue
-        start_percent = min(frame.to_percent(step.started_at), 98.6)
-        width_percent = max(
-            1.4,
-            min(frame.to_percent(step.started_at + step.duration_seconds * 1000) - start_percent, 100 - start_percent),
-        )
-        css_class = "lost" if step.has_failed else "quietly" if step.outcome != "success" else "ok"
-        if css_class == "ok" and call.has_failed:
-            css_class = "won"
+        start = min(frame.to_percent(step.started_at), 98.6)
+        end = frame.to_percent(step.started_at + step.duration_seconds * 1000)
+        look = "lost" if step.has_failed else "quietly" if step.outcome != "success" else "ok"
+        css_class = "won" if look == "ok" and call.has_failed else look
         label = f"attempt {step.attempt}: {step.outcome} after {formatting.seconds(step.duration_seconds)}"
-        labels.append(label)
-        bars.append(
-            Markup(
-                '<g><title>{}</title><rect class="lane-{}" x="{:.2f}%" y="1" width="{:.2f}%" height="16" rx="3"/>'
-                '<text class="mark-{}" x="{:.2f}%" y="13">{}</text></g>'
-            ).format(
-                label,
-                css_class,
-                start_percent,
-                width_percent,
-                css_class,
-                start_percent + width_percent / 2,
-                OUTCOME_MARKS[step.outcome],
-            )
-        )
-    return Markup('<svg class="lane" height="18" width="100%" role="img" aria-label="{}">{}</svg>').format(
-        f"{formatting.line(call.name or call.first.type, 60)}: {'; '.join(labels) or 'not executed'}",
-        Markup("").join(bars),
-    )
+        attempts.append((label, css_class, start, max(1.4, end - start), OUTCOME_MARKS[step.outcome]))
+    labels = "; ".join(label for label, *_ in attempts) or "not executed"
+    description = f"{formatting.line(call.name or call.first.type, 60)}: {labels}"
+    return charts.macro("lane", description, attempts)
 
 
 def build_run_page(history: History, page: int = 0) -> dict[str, Any]:
@@ -181,9 +156,7 @@ def build_run_page(history: History, page: int = 0) -> dict[str, Any]:
         "lanes": [_build_lane(call, frame, numbers, links.get(call.id), by_id) for call in page_calls],
         "page_number": page + 1,
         "pages": -(-len(all_calls) // CALLS_PER_PAGE),
-        "compactions": [
-            compaction for compaction in history.compactions if counters.is_within(compaction, history.run)
-        ],
+        "compactions": [item for item in history.compactions if counters.is_within(item, history.run)],
     }
 
 
@@ -193,38 +166,32 @@ def _build_lane(
     later_link = link if link is not None and link.failed_call != link.recovering_call else None
     later_call = by_id.get(later_link.recovering_call) if later_link is not None else None
     successful_call = call if call.has_succeeded else later_call
-    recovery_seconds = seconds_to_success(call, successful_call) if call.has_failed else None
+    needs_details = call.has_failed or len(call.steps) > 1 or call.last.outcome != "success"
     changes = call.changes or (later_link.changes if later_link is not None else ())
     stop = call.last.stop
     is_tool = call.first.type in ("tool", "retrieval")
     return {
+        "call": call,
         "number": numbers.get(call.id),
-        "id": f"call-{call.id}",
-        "name": call.name,
-        "type": call.first.type,
-        "server": call.first.server,
         "lane": render_lane(call, frame),
-        "attempts": list(map(_build_attempt, call.steps)) if _needs_details(call) else [],
-        "took": recovery_seconds,
-        "has_failed": call.has_failed,
+        "attempts": list(map(_build_attempt, call.steps)) if needs_details else [],
+        "took": seconds_to_success(call, successful_call) if call.has_failed else None,
         "outcome": "failure of the run itself" if call.first.type == "run" else call.outcome_label,
+        "link": later_link,
         "by": numbers.get(later_link.recovering_call) if later_link is not None else None,
-        "by_id": f"call-{later_link.recovering_call}" if later_link is not None else None,
         "linked": run_text.describe_evidence(later_link) if later_link is not None else "",
-        "intermediate_tools": later_link.intermediate_tools
-        if later_link is not None and not later_link.changes
-        else (),
         "changes": list(map(describe_change, changes)),
-        "by_model": bool(later_link is not None and later_link.changes),
-        "arguments": call.first.arguments,
-        "working_arguments": successful_call.last.arguments
-        if successful_call is not None and call.has_failed
-        else None,
+        "working_arguments": successful_call.last.arguments if successful_call and call.has_failed else None,
         "result": call.last.result if call.has_succeeded else None,
         "messages": _messages_to_model(call) if is_tool else [],
-        "suggestions": list(map(_describe_suggestion, stop.suggestions)) if stop else [],
-        "reason": stop.reason if stop else "",
-        "spiral": stop.spiral if stop else "",
+        "suggestions": [
+            {
+                "changes": list(map(describe_change, recovery.changes)),
+                "source": SOURCE_LABELS.get(recovery.source, recovery.source),
+                "confidence": recovery.confidence,
+            }
+            for recovery in (stop.suggestions if stop else ())
+        ],
         "case": render_test_case(call, successful_call) if call.has_failed and is_tool else "",
         "fixes": sorted({step.recovery.fix_id for step in call.steps if step.recovery and step.recovery.fix_id}),
     }
@@ -238,22 +205,16 @@ def seconds_to_success(call: Call, successful_call: Call | None) -> float | None
     return (last.started_at - call.first.started_at) / 1000 + last.duration_seconds
 
 
-def _needs_details(call: Call) -> bool:
-    return call.has_failed or len(call.steps) > 1 or call.last.outcome != "success"
-
-
 def _build_attempt(step: Step) -> dict[str, Any]:
-    failure = step.failure
+    failure, recovery = step.failure, step.recovery
     return {
-        "number": step.attempt,
-        "mark": OUTCOME_MARKS[step.outcome],
-        "look": "lost" if step.has_failed else "won" if step.outcome == "success" else "quietly",
-        "outcome": "not executed" if step.is_skipped else step.outcome,
-        "duration_seconds": step.duration_seconds,
-        "after": _describe_recovery(step.recovery) if step.recovery is not None else "",
-        "confidence": step.recovery.confidence if step.recovery is not None and step.recovery.changes else None,
+        "step": step,
         "failure": failure,
-        "kind": str(failure.kind) if failure is not None else "",
+        "mark": OUTCOME_MARKS[step.outcome],
+        "look": "bad" if step.has_failed else "good" if step.outcome == "success" else "quiet",
+        "outcome": "not executed" if step.is_skipped else step.outcome,
+        "after": _describe_recovery(recovery) if recovery is not None else "",
+        "confidence": recovery.confidence if recovery is not None and recovery.changes else None,
         "remedy": REMEDY_LABELS[failure.remedy.value] if failure is not None else "",
         "took_effect": TOOK_EFFECT_LABELS[failure.took_effect] if failure is not None else "",
         "pattern": pattern_id(step.name, failure.fingerprint) if failure is not None and failure.fingerprint else "",
@@ -264,76 +225,64 @@ def _describe_recovery(recovery: Recovery) -> str:
     """Describe the recovery action before an attempt."""
     if recovery.source == VERIFY:
         return "verified: the call had executed"
-    phrases = []
     if recovery.changes:
-        phrases.append(f"repair, source: {SOURCE_LABELS.get(recovery.source, recovery.source or 'call')}")
+        phrase = f"repair, source: {SOURCE_LABELS.get(recovery.source, recovery.source or 'call')}"
     elif recovery.remedy.value == "compress":
-        phrases.append("conversation compressed")
-    elif recovery.source == "fallback":
-        phrases.append("fallback model")
+        phrase = "conversation compressed"
     else:
-        phrases.append("retry")
-    if recovery.backoff_seconds:
-        phrases.append(f"backoff {formatting.seconds(recovery.backoff_seconds)}")
-    return ", ".join(phrases)
+        phrase = "fallback model" if recovery.source == "fallback" else "retry"
+    backoff = recovery.backoff_seconds
+    return f"{phrase}, backoff {formatting.seconds(backoff)}" if backoff else phrase
 
 
-def describe_change(argument_change: Change, is_learned: bool = False) -> dict[str, Any]:
+def describe_change(change: Change, is_learned: bool = False) -> dict[str, Any]:
     """Describe one argument change for a table. A learned change usually has no value before."""
-    before: Markup | None = formatting.brief(argument_change.before)
-    after: Markup | None = formatting.brief(argument_change.after)
-    name: Any = "tool name" if argument_change.path == TOOL_NAME_PATH else argument_change.path or "all arguments"
-    if argument_change.operation == "drop":
-        after = None
-    elif is_learned and argument_change.before is None:
+    before: Markup | None = formatting.brief(change.before)
+    if is_learned and change.before is None and change.operation != "drop":
         before = Markup("any value")
-    elif argument_change.operation in ("substitute", "default") and argument_change.before is None:
+    elif change.operation in ("substitute", "default") and change.before is None:
         before = None
     return {
-        "name": name, "operation": argument_change.operation, "before": before, "after": after,
-        "source": SOURCE_LABELS.get(argument_change.source, argument_change.source),
-        "is_name": argument_change.operation == "rename" and argument_change.path != TOOL_NAME_PATH,
-    }  # fmt: skip
-
-
-def _describe_suggestion(recovery: Recovery) -> dict[str, Any]:
-    return {
-        "changes": [describe_change(argument_change) for argument_change in recovery.changes],
-        "source": SOURCE_LABELS.get(recovery.source, recovery.source),
-        "confidence": recovery.confidence,
+        "name": "tool name" if change.path == TOOL_NAME_PATH else change.path or "all arguments",
+        "operation": change.operation,
+        "before": before,
+        "after": None if change.operation == "drop" else formatting.brief(change.after),
+        "source": SOURCE_LABELS.get(change.source, change.source),
+        "is_name": change.operation == "rename" and change.path != TOOL_NAME_PATH,
     }
 
 
 def _messages_to_model(call: Call) -> list[tuple[str, Markup]]:
     """Return what the model received about the call: the failure message, or the note about repaired arguments."""
-    prompt = Prompt().for_arguments(call.last.arguments, call.first.arguments)
+    prompt, failure, stop = (
+        Prompt().for_arguments(call.last.arguments, call.first.arguments),
+        call.failure,
+        call.last.stop,
+    )
     if call.has_succeeded:
-        if not call.changes:
-            return []
-        return [("note", formatting.text(prompt.note(call.name, call.changes)))]
-    failure = call.failure
+        return [("note", formatting.text(prompt.note(call.name, call.changes)))] if call.changes else []
     if failure is None:
         return []
-    ending = call.last.stop
     answer = prompt.answer(
         failure,
         tool=call.name,
         has_effects=call.last.effects not in ("none", "idempotent"),
-        suggested=ending.suggestions if ending else (),
-        spiral=ending.spiral if ending else "",
+        suggested=stop.suggestions if stop else (),
+        spiral=stop.spiral if stop else "",
     )
-    return [(name, formatting.text(_to_text(value))) for name, value in answer.items()]
 
+    def to_text(value: Any) -> str:
+        if isinstance(value, str):
+            return value
+        return "\n".join(map(str, value)) if isinstance(value, Sequence) else str(value).lower()
 
-def _to_text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return "\n".join(map(str, value)) if isinstance(value, Sequence) else str(value).lower()
+    return [(name, formatting.text(to_text(value))) for name, value in answer.items()]
 
 
 def render_test_case(call: Call, successful_call: Call | None) -> Markup:
     """Render the failed call as a test of the tool. The user completes the import of the tool."""
-    failure = call.failure
+    kind, message = (str(call.failure.kind), call.failure.message) if call.failure else ("failed", "")
+    ascii_message = formatting.plain_line(message, 100).encode("ascii", "replace").decode()
     name = re.sub(r"\W+", "_", call.name, flags=re.ASCII).strip("_").lower() or "tool"
     if name[0].isdigit() or keyword.iskeyword(name):
         name = f"tool_{name}"
@@ -344,25 +293,19 @@ def render_test_case(call: Call, successful_call: Call | None) -> Markup:
         "",
         "",
         f"def test_{name}_of_{re.sub(r'[^a-z0-9]+', '_', call.first.run.lower())[:20]}():",
-        f"    # {formatting.line(failure.kind if failure else 'failed', 60).unescape()}: "
-        f"{_ascii(failure.message if failure else '')}",
+        f"    # {formatting.plain_line(kind, 60)}: {ascii_message}",
         "    with sandbox(mode='repair') as played:",
         f"        {name}(**{_python_literal(call.first.arguments)})",
     ]
-    if successful_call is not None:
+    if successful_call is None:
+        lines += [f"    assert played.steps[-1].failure.kind != {kind if call.failure else ''!r}"]
+    else:
         lines += ["    assert played.calls[0].has_succeeded"]
         if successful_call.last.arguments != call.first.arguments:
             lines += [f"    assert played.steps[-1].arguments == {_python_literal(successful_call.last.arguments)}"]
-    else:
-        lines += [f"    assert played.steps[-1].failure.kind != {str(failure.kind) if failure else ''!r}"]
     return Markup("{}").format("\n".join(lines))
 
 
-def _ascii(message: str) -> str:
-    return formatting.line(message, 100).unescape().encode("ascii", "replace").decode()
-
-
 def _python_literal(value: Any) -> str:
-    import json  # Imported here because only test cases need it: stored values are JSON, tests are Python.
-
+    """Return a stored value as Python source: stored values are JSON, tests are Python."""
     return ascii(json.loads(encode(value))) if value is not None else "{}"

@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mulligan.core.calls import TOOL_NAME_PATH
-from mulligan.core.records import LAST_PATH_SEGMENT, RUN_SPECIFIC, Fix
+from mulligan.core.records import LAST_PATH_SEGMENT, RUN_SPECIFIC, Fix, Pattern
 from mulligan.dashboard import formatting, memory_pages, metric_cards, run_pages
-from mulligan.dashboard.memory_pages import build_pattern_row
+from mulligan.dashboard.memory_pages import build_pattern_rows
 from mulligan.dashboard.metric_cards import empty_state
 from mulligan.dashboard.page_query import PageQuery
 from mulligan.report import stats as stats_report
 from mulligan.report.resources import PATTERN_SPEC, RUN_SPEC
 from mulligan.report.tables import format_count
-from mulligan.store.base import FixQuery, Store
-from mulligan.store.counters import Cell, percentile
+from mulligan.store.base import FixQuery, LessonQuery, Store
+from mulligan.store.counters import Cell, Stats, percentile
 
 MAX_SHOWN_PATTERNS = 10
 MAX_RECENT_RUNS = 10
@@ -57,12 +57,21 @@ MAX_FIXES = 50
 def tools(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     tool_stats = store.stats(tenant, page_query.stats_query(by="tool"))
     models = store.stats(tenant, page_query.stats_query(by="model", type="model"))
-    rows = metric_cards.metric_rows(tool_stats.parts.items())
+    rows = metric_cards.metric_rows(tool_stats)
     return {
         "empty": empty_state(store, tenant, page_query) if not rows and not models.parts else None,
         "rows": rows,
-        "wrong": list(_most_corrected_arguments(store, tenant, page_query, rows)),
-        "models": metric_cards.metric_rows(models.parts.items()),
+        "wrong": _most_corrected_arguments(store, tenant, page_query, tool_stats),
+        "models": metric_cards.metric_rows(models),
+    }
+
+
+def agents(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
+    agent_stats = store.stats(tenant, page_query.stats_query(by="agent"))
+    return {
+        "empty": empty_state(store, tenant, page_query) if not agent_stats.parts else None,
+        "rows": metric_cards.metric_rows(agent_stats),
+        "leaning": list(stats_report.build_advice(Cell(), {}, agent_stats.parts)),
     }
 
 
@@ -81,67 +90,81 @@ def _corrected_arguments(cell: Cell) -> list[dict[str, Any]]:
 
 
 def _most_corrected_arguments(
-    store: Store, tenant: str, page_query: PageQuery, rows: Sequence[dict[str, Any]]
+    store: Store, tenant: str, page_query: PageQuery, tool_stats: Stats
 ) -> list[dict[str, Any]]:
     """Return the most frequently corrected arguments of all tools, with a sentence for the tool's description."""
-    recovered = sorted((row for row in rows if row["recovered"]), key=lambda row: -row["recovered"])
+    rows = metric_cards.metric_rows(tool_stats)
+    names = [row["name"] for row in sorted(rows, key=lambda row: -row["cell"].recovered) if row["cell"].recovered]
     arguments: list[dict[str, Any]] = []
-    for tool in (row["name"] for row in recovered[:MAX_CORRECTED_TOOLS]):
-        wrong = _corrected_arguments(store.stats(tenant, page_query.narrow(tool=tool).stats_query()).total)
-        if wrong:
+    for tool in names[:MAX_CORRECTED_TOOLS]:
+        if wrong := _corrected_arguments(store.stats(tenant, page_query.narrow(tool=tool).stats_query()).total):
             values = _working_values(store.fixes(tenant, FixQuery(tool=tool, now=page_query.now, limit=MAX_FIXES)))
-            arguments += [
-                argument
-                | {
-                    "tool": tool,
-                    "sentence": formatting.text(
-                        _suggest_sentence(tool, argument["path"], argument["change"], values), 400
-                    ),
-                }
-                for argument in wrong
-            ]
+            for argument in wrong:
+                sentence = _suggest_sentence(tool, argument["path"], argument["change"], values)
+                arguments.append(argument | {"tool": tool, "sentence": formatting.text(sentence, 400)})
     arguments.sort(key=lambda argument: (-argument["calls"], argument["tool"], argument["argument"]))
     return arguments[:MAX_WRONG_ARGUMENTS]
-
-
-def agents(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
-    agent_stats = store.stats(tenant, page_query.stats_query(by="agent"))
-    rows = metric_cards.metric_rows(agent_stats.parts.items())
-    return {
-        "empty": empty_state(store, tenant, page_query) if not rows else None,
-        "rows": rows,
-        "leaning": list(stats_report.build_advice(Cell(), {}, agent_stats.parts)),
-    }
 
 
 def tool(store: Store, tenant: str, page_query: PageQuery, name: str) -> dict[str, Any] | None:
     narrowed = page_query.narrow(tool=name)
     series = store.stats(tenant, narrowed.stats_query(by="time"))
-    cell = series.total
-    patterns = store.patterns(tenant, narrowed.query(PATTERN_SPEC, order="unrecovered", limit=MAX_SHOWN_PATTERNS))
-    lesson_rows = memory_pages.lesson_rows_for_tool(store, tenant, name, page_query.now, MAX_SHOWN_LESSONS)
-    has_data = cell.calls or patterns or lesson_rows  # A lesson can exist for a tool that was never called here.
-    if not has_data and not store.runs(tenant, narrowed.query(RUN_SPEC, limit=1, since=None, until=None)):
+    cell, patterns = series.total, _find_patterns(store, tenant, narrowed)
+    lesson_rows = memory_pages.lesson_rows(
+        store, tenant, LessonQuery(tool=name, now=page_query.now, limit=MAX_SHOWN_LESSONS)
+    )
+    # A lesson can exist for a tool that was never called here.
+    if not (cell.calls or patterns or lesson_rows or _has_runs(store, tenant, narrowed)):
         return None
-    agents = store.stats(tenant, narrowed.stats_query(by="agent", detail=True))
-    before = store.stats(tenant, narrowed.previous_stats_query()).total
     wrong = _corrected_arguments(cell)
     fixes = store.fixes(tenant, FixQuery(tool=name, now=page_query.now, limit=MAX_FIXES)) if wrong else []
-    sentences = suggest_sentences(name, cell, fixes)
     return {
         "name": name,
-        **metric_cards.metric_context(narrowed, series, before),
-        "patterns": [build_pattern_row(store, tenant, page_query, pattern) for pattern in patterns],
-        "agents": metric_cards.metric_rows(agents.parts.items()),
+        **metric_cards.metric_context(store, tenant, narrowed, series),
+        "patterns": build_pattern_rows(store, tenant, page_query, patterns),
+        "agents": metric_cards.metric_rows(store.stats(tenant, narrowed.stats_query(by="agent", detail=True))),
         "wrong": wrong,
         "lessons": lesson_rows,
-        "sentence": formatting.text(" ".join(sentences), 2000) if wrong else None,
+        "sentence": formatting.text(" ".join(suggest_sentences(name, cell, fixes)), 2000) if wrong else None,
         "vague": [pattern for pattern in patterns if is_vague(pattern.message)],
         "timeouts": list(_timeouts(cell)),
         "advice": list(map(formatting.text, stats_report.build_advice(Cell(), {name: cell}, {}))),
         "attempts": stats_report.count_by_attempt(cell),
+    }
+
+
+def agent(store: Store, tenant: str, page_query: PageQuery, name: str) -> dict[str, Any] | None:
+    display_name = name or "(no name)"
+    narrowed = page_query.narrow(agent=display_name)
+    series = store.stats(tenant, narrowed.stats_query(by="time"))
+    cell, recent = series.total, store.runs(tenant, narrowed.query(RUN_SPEC, limit=MAX_RECENT_RUNS))
+    if not (recent or cell.calls or _has_runs(store, tenant, narrowed)):
+        return None
+    tool_stats = store.stats(tenant, narrowed.stats_query(by="tool", detail=True))
+    versions = metric_cards.metric_rows(store.stats(tenant, narrowed.stats_query(by="version")))
+    succeeded = cell.first_try + cell.recovered
+    return {
+        "name": display_name,
+        **metric_cards.metric_context(store, tenant, narrowed, series),
+        "patterns": build_pattern_rows(store, tenant, page_query, _find_patterns(store, tenant, narrowed)),
+        "tools": metric_cards.metric_rows(tool_stats),
+        # A label of the stats has the form `agent version`.
+        "versions": [row | {"version": row["name"].removeprefix(f"{name} ").strip()} for row in versions],
+        "costs": metric_cards.costs(cell),
+        "recent": list(map(run_pages.build_run_row, recent)),
+        "advice": list(map(formatting.text, stats_report.build_advice(Cell(), tool_stats.parts, {name: cell}))),
+        "repaired_share": f"{formatting.percent(cell.repaired, succeeded)} of "
+        f"{format_count(succeeded, 'successful call')}",
         "narrowed": narrowed,
     }
+
+
+def _find_patterns(store: Store, tenant: str, narrowed: PageQuery) -> Sequence[Pattern]:
+    return store.patterns(tenant, narrowed.query(PATTERN_SPEC, order="unrecovered", limit=MAX_SHOWN_PATTERNS))
+
+
+def _has_runs(store: Store, tenant: str, narrowed: PageQuery) -> bool:
+    return bool(store.runs(tenant, narrowed.query(RUN_SPEC, limit=1, since=None, until=None)))
 
 
 def suggest_sentences(name: str, cell: Cell, fixes: Sequence[Fix] = ()) -> Iterator[str]:
@@ -196,43 +219,3 @@ def _timeouts(cell: Cell) -> Iterator[dict[str, Any]]:
                 "p50": percentile(cell.seconds, 0.5),
                 "p95": percentile(cell.seconds, 0.95),
             }
-
-
-def agent(store: Store, tenant: str, page_query: PageQuery, name: str) -> dict[str, Any] | None:
-    display_name = name or "(no name)"
-    narrowed = page_query.narrow(agent=display_name)
-    series = store.stats(tenant, narrowed.stats_query(by="time"))
-    cell = series.total
-    recent = store.runs(tenant, narrowed.query(RUN_SPEC, limit=MAX_RECENT_RUNS))
-    if (
-        not recent
-        and not cell.calls
-        and not store.runs(tenant, narrowed.query(RUN_SPEC, limit=1, since=None, until=None))
-    ):
-        return None
-    before = store.stats(tenant, narrowed.previous_stats_query()).total
-    tool_stats = store.stats(tenant, narrowed.stats_query(by="tool", detail=True))
-    versions = store.stats(tenant, narrowed.stats_query(by="version"))
-    patterns = store.patterns(tenant, narrowed.query(PATTERN_SPEC, order="unrecovered", limit=MAX_SHOWN_PATTERNS))
-    succeeded = cell.first_try + cell.recovered
-    successful_calls = format_count(succeeded, "successful call")
-    return {
-        "name": display_name,
-        **metric_cards.metric_context(narrowed, series, before),
-        "patterns": [build_pattern_row(store, tenant, page_query, pattern) for pattern in patterns],
-        "tools": metric_cards.metric_rows(tool_stats.parts.items()),
-        "versions": [
-            version_row | {"version": _version(name, version_row["name"])}
-            for version_row in metric_cards.metric_rows(versions.parts.items())
-        ],
-        "costs": metric_cards.costs(cell),
-        "recent": [run_pages.build_run_row(history) for history in recent],
-        "advice": list(map(formatting.text, stats_report.build_advice(Cell(), tool_stats.parts, {name: cell}))),
-        "repaired_share": f"{formatting.percent(cell.repaired, succeeded)} of {successful_calls}",
-        "narrowed": narrowed,
-    }
-
-
-def _version(agent: str, label: str) -> str:
-    """Return the version from a label of the form `agent version`."""
-    return label.removeprefix(f"{agent} ") if agent else label.strip()

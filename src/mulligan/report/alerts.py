@@ -99,22 +99,23 @@ class AlertRules:
         for run in run_ids & self._ended_runs.keys() & self._open_failures.keys():
             for step in self._open_failures.pop(run).values():
                 alerts += self._count_unrecovered(step, now)
-        return [self._add_suppressed(alert) for alert in alerts if self._should_send(alert, now)]
+        return [sent_alert for alert in alerts if (sent_alert := self._limit(alert, now))]
 
     def _alerts_for_step(self, step: Step, now: float) -> Iterable[Alert]:
         failure = step.failure
+        open_failures = self._open_failures.get(step.run, {})
         if step.outcome == "success":
             self._finished_calls.append((now, False))
-            self._close_failures(
-                step.run, lambda failed_step: failed_step.call == step.call or failed_step.name == step.name
-            )
+            for call in [call for call, failed_step in open_failures.items() if failed_step.name == step.name]:
+                del open_failures[call]
+            open_failures.pop(step.call, None)
         elif step.stop is not None and step.has_failed:
-            self._close_failures(step.run, lambda failed_step: failed_step.call == step.call)
+            open_failures.pop(step.call, None)
             yield from self._count_unrecovered(step, now)
         elif step.has_failed and step.type != "run":
             if step.run not in self._open_failures:
-                _remember(self._open_failures, step.run, {})
-            self._open_failures[step.run][step.call] = step
+                _remember(self._open_failures, step.run, open_failures)
+            open_failures[step.call] = step
         if failure is None or not step.has_failed:
             return
         name = sanitize(step.name, 80)
@@ -128,36 +129,20 @@ class AlertRules:
         elif self._is_new_pattern(step):
             yield self._build_alert("new_pattern", f"{failure.kind} in {name}: new failure pattern", step, now)
 
-    def _close_failures(self, run: str, is_closed: Callable[[Step], bool]) -> None:
-        """Remove open failures of a run that match: they were attempted again or have recovered."""
-        if run in self._open_failures:
-            self._open_failures[run] = {
-                call: failed_step
-                for call, failed_step in self._open_failures[run].items()
-                if not is_closed(failed_step)
-            }
-
     def _count_unrecovered(self, step: Step, now: float) -> Iterable[Alert]:
-        self._finished_calls.append((now, True))
-        if text := self._failure_rate_text(now):
+        calls = self._finished_calls
+        calls.append((now, True))
+        while calls[0][0] < now - FAILURE_WINDOW_SECONDS:
+            calls.popleft()
+        unrecovered = sum(is_unrecovered for _, is_unrecovered in calls)
+        if len(calls) >= MIN_CALLS_IN_WINDOW and unrecovered >= UNRECOVERED_RATIO * len(calls):
+            text = f"{unrecovered} of the last {len(calls)} calls are unrecovered"
             yield self._build_alert("high_failure_rate", text, step, now)
-
-    def _failure_rate_text(self, now: float) -> str:
-        while self._finished_calls and self._finished_calls[0][0] < now - FAILURE_WINDOW_SECONDS:
-            self._finished_calls.popleft()
-        unrecovered = sum(is_unrecovered for _, is_unrecovered in self._finished_calls)
-        if len(self._finished_calls) < MIN_CALLS_IN_WINDOW or unrecovered < UNRECOVERED_RATIO * len(
-            self._finished_calls
-        ):
-            return ""
-        return f"{unrecovered} of the last {len(self._finished_calls)} calls are unrecovered"
 
     def _is_new_pattern(self, step: Step) -> bool:
         """Return whether the pattern of a failure first occurred in this run."""
-        if self._find_pattern is None or step.failure is None or not step.failure.fingerprint:
-            return False
-        id = pattern_id(step.name, step.failure.fingerprint)
-        if id in self._seen_patterns:
+        id = _pattern_id(step)
+        if self._find_pattern is None or not id or id in self._seen_patterns:
             return False
         _remember(self._seen_patterns, id, None)
         pattern = self._find_pattern(id)
@@ -165,7 +150,6 @@ class AlertRules:
 
     def _build_alert(self, alert_type: Any, text: str, step: Step, now: float) -> Alert:
         failure = step.failure
-        id = pattern_id(step.name, failure.fingerprint) if failure is not None and failure.fingerprint else ""
         return Alert(
             type=alert_type,
             text=text,
@@ -174,34 +158,36 @@ class AlertRules:
             kind=str(failure.kind) if failure is not None else "",
             run=step.run,
             message=sanitize(failure.message, 300) if failure is not None else "",
-            pattern=id,
+            pattern=_pattern_id(step),
             link=f"{self._link}/runs/{quote(step.run, safe='')}" if self._link else "",
         )
 
-    def _should_send(self, alert: Alert, now: float) -> bool:
+    def _limit(self, alert: Alert, now: float) -> Alert | None:
+        """Return the alert with the number of suppressed alerts before it, or None if it is not sent."""
         subject = {"high_failure_rate": "", "circuit_open": alert.tool}.get(alert.type, f"{alert.kind} {alert.tool}")
         key = (alert.type, subject)
         if now - self._last_sent_at.get(key, float("-inf")) < REPEAT_INTERVAL_SECONDS:
-            return False
+            return None
         while self._recent_alerts and self._recent_alerts[0] < now - 3600:
             self._recent_alerts.popleft()
         if len(self._recent_alerts) >= MAX_ALERTS_PER_HOUR:
             self._suppressed += 1
-            return False
+            return None
         if len(self._last_sent_at) >= MAX_TRACKED_ENTRIES:
             self._last_sent_at.clear()
         self._last_sent_at[key] = now
         self._recent_alerts.append(now)
-        return True
-
-    def _add_suppressed(self, alert: Alert) -> Alert:
-        """Return the alert with the number of suppressed alerts before it."""
         suppressed, self._suppressed = self._suppressed, 0
         if not suppressed:
             return alert
         noun = "alert" if suppressed == 1 else "alerts"
-        suppressed_text = f"{suppressed} earlier {noun} suppressed (limit {MAX_ALERTS_PER_HOUR} per hour)"
-        return replace(alert, suppressed=suppressed, text=f"{alert.text}; {suppressed_text}")
+        note = f"{suppressed} earlier {noun} suppressed (limit {MAX_ALERTS_PER_HOUR} per hour)"
+        return replace(alert, suppressed=suppressed, text=f"{alert.text}; {note}")
+
+
+def _pattern_id(step: Step) -> str:
+    failure = step.failure
+    return pattern_id(step.name, failure.fingerprint) if failure is not None and failure.fingerprint else ""
 
 
 def _remember(entries: dict[str, T], name: str, value: T) -> None:

@@ -18,6 +18,7 @@ from mulligan.core.records import (
     Pattern,
     PatternPeriod,
     Precedent,
+    Prerequisite,
     to_builtins,
 )
 from mulligan.redaction import sanitize
@@ -67,10 +68,8 @@ def render_pattern(pattern: Pattern, precedents: Sequence[Precedent], now: int, 
         yield ""
         yield style_heading("Occurrences by day", width)
         highest = max(1, *(number for _, number in days))
-        rows = [
-            (day, f"{number:,}", "#" * max(round(MAX_BAR_CHARS * number / highest), int(number > 0)))
-            for day, number in days
-        ]
+        bars = ("#" * max(round(MAX_BAR_CHARS * number / highest), int(number > 0)) for _, number in days)
+        rows = [(day, f"{number:,}", bar) for (day, number), bar in zip(days, bars, strict=True)]
         yield from render_columns(rows, right=(1,), width=width)
     yield ""
     yield style_heading("What recovered it", width)
@@ -79,10 +78,7 @@ def render_pattern(pattern: Pattern, precedents: Sequence[Precedent], now: int, 
     else:
         from mulligan.prompt import Prompt  # only for details: lists start faster without it
 
-        prompt = Prompt()
-        yield from (
-            line for precedent in precedents for line in render_pairs([("-", prompt.precedent(precedent))], width)
-        )
+        yield from render_pairs([("-", Prompt().precedent(precedent)) for precedent in precedents], width)
     if pattern.examples:
         yield ""
         yield style_heading("Example runs", width)
@@ -92,10 +88,9 @@ def render_pattern(pattern: Pattern, precedents: Sequence[Precedent], now: int, 
 
 
 def _pattern_rows(pattern: Pattern, now: int) -> Iterator[tuple[str, str]]:
-    if pattern.message:
-        yield "first message", to_line(pattern.message, 400)
-    if pattern.template:
-        yield "message template", to_line(pattern.template, 400)
+    for name, text in (("first message", pattern.message), ("message template", pattern.template)):
+        if text:
+            yield name, to_line(text, 400)
     yield "first seen", format_age(pattern.first_seen_at, now)
     yield "last seen", format_age(pattern.last_seen_at, now)
     if pattern.agents:
@@ -130,30 +125,29 @@ def describe_action(fix: Fix) -> str:
     if fix.type == "retry":
         return "retry the same call later"
     if fix.type == "prerequisite":
-        sequence = "first call " + ", then ".join(
-            _format_call(call.tool, call.arguments, call.variable_arguments) for call in fix.prerequisites
-        )
+        sequence = f"first call {', then '.join(map(_format_call, fix.prerequisites))}"
         names = ", ".join(sanitize(change.path, 40) for change in fix.changes)
         return f"{sequence}, then use its {names}" if names else sequence
     return ", ".join(map(_describe_change, fix.changes))
 
 
-def _format_call(tool: str, arguments: dict[str, Any], open: Sequence[str]) -> str:
-    texts = [f"{name}={_format_value(value)}" for name, value in arguments.items()] + [f"{name}=..." for name in open]
-    return f"{sanitize(tool, 60)}({sanitize(', '.join(texts), 120)})"
+def _format_call(call: Prerequisite) -> str:
+    texts = [f"{name}={_format_value(value)}" for name, value in call.arguments.items()]
+    texts += [f"{name}=..." for name in call.variable_arguments]
+    return f"{sanitize(call.tool, 60)}({sanitize(', '.join(texts), 120)})"
 
 
 def _format_value(value: Any) -> str:
-    return repr(value) if not isinstance(value, str) else value
+    return value if isinstance(value, str) else repr(value)
 
 
 def _describe_change(change: Change) -> str:
-    path = sanitize(change.path, 40)
+    path, after = sanitize(change.path, 40), sanitize(str(change.after), 40)
     if change.path == TOOL_NAME_PATH:
-        return f"call {sanitize(str(change.after), 40)} instead"
+        return f"call {after} instead"
     match change.operation:
         case "rename":
-            return f"rename {path} to {sanitize(str(change.after), 40)}"
+            return f"rename {path} to {after}"
         case "drop":
             return f"omit {path} if it is empty"
         case "cast":
@@ -162,9 +156,11 @@ def _describe_change(change: Change) -> str:
             return f"{change.operation} {path}"
         case "trim":
             return f"trim {path} to its last segment" if change.after == LAST_PATH_SEGMENT else f"trim {path}"
-    if change.after == RUN_SPECIFIC:
-        return f"use a different {path}"
-    return f"{path}={sanitize(_format_value(change.after), 40)}"
+    return (
+        f"use a different {path}"
+        if change.after == RUN_SPECIFIC
+        else f"{path}={sanitize(_format_value(change.after), 40)}"
+    )
 
 
 def not_automatic_reason(fix: Fix) -> str:
@@ -260,15 +256,12 @@ def render_lesson(lesson: Lesson, now: int, width: int | None) -> Iterator[str]:
 
 
 def _evidence_rows(lesson: Lesson, now: int) -> Iterator[tuple[str, str]]:
-    if lesson.trials:
-        yield (
-            "successes",
-            f"{lesson.successes:,} of {format_count(lesson.trials, 'run')}, "
-            f"success rate at least {100 * lesson.confidence:.0f} % (lower 90 % bound), "
-            f"last trial {format_age(lesson.last_tried_at, now)}",
-        )
-    else:
-        yield "successes", "no trials yet"
+    successes = (
+        f"{lesson.successes:,} of {format_count(lesson.trials, 'run')}, "
+        f"success rate at least {100 * lesson.confidence:.0f} % (lower 90 % bound), "
+        f"last trial {format_age(lesson.last_tried_at, now)}"
+    )
+    yield "successes", successes if lesson.trials else "no trials yet"
     if lesson.occurrences:
         yield "occurrences", f"{lesson.occurrences:,}"
     if lesson.agents:

@@ -79,15 +79,12 @@ def render_overview(stats: Stats, tools: Stats, agents: Stats, series: Stats, wi
     failing = {name: part for name, part in tools.parts.items() if stats_report.failed_calls(part)}
     tool_lines = render_by_dimension(failing, "tool", 5, width, more="mulligan stats --by tool")
     corrected = rank_corrected_arguments(tools.parts)[:5]
+    attempts = stats_report.count_by_attempt(cell)
     advice = stats_report.build_advice(cell, tools.parts, agents.parts)
     sections: tuple[tuple[str, object, Iterable[str]], ...] = (
         ("Failures by kind", cell.kinds, render_kinds(cell, width)),
         ("Recovery methods", cell.recovered_by, render_columns(_recovery_rows(cell), right=(1, 2), width=width)),
-        (
-            "Success by attempt",
-            cell.later_attempts,
-            render_table(ATTEMPT_COLUMNS, stats_report.count_by_attempt(cell), width),
-        ),
+        ("Success by attempt", cell.later_attempts, render_table(ATTEMPT_COLUMNS, attempts, width)),
         ("Failures by tool", failing, tool_lines),
         ("Corrected arguments", corrected, render_table(CORRECTED_ARGUMENT_COLUMNS, corrected, width)),
         (f"Failed calls by {series.grain}", len(series.parts) > 1, render_over_time(series, width)),
@@ -107,22 +104,22 @@ def _render_item(text: str, width: int | None) -> Iterator[str]:
 
 def _metric_rows(cell: Cell) -> Iterator[tuple[str, str]]:
     failed = stats_report.failed_calls(cell)
-    if failed:
-        yield "recovered calls", f"{format_share(cell.recovered, failed)} ({cell.recovered:,} of {failed:,} failed)"
-        yield "repaired calls", f"{format_share(cell.repaired, failed)} ({cell.repaired:,} of {failed:,} failed)"
-    if cell.repair_attempts:
-        share = format_share(cell.repair_successes, cell.repair_attempts)
-        yield "successful repairs", f"{share} ({cell.repair_successes:,} of {cell.repair_attempts:,} attempted)"
+    for name, part, total, noun in (
+        ("recovered calls", cell.recovered, failed, "failed"),
+        ("repaired calls", cell.repaired, failed, "failed"),
+        ("successful repairs", cell.repair_successes, cell.repair_attempts, "attempted"),
+    ):
+        if total:
+            yield name, f"{format_share(part, total)} ({part:,} of {total:,} {noun})"
     repair = stats_report.percentile_summary(cell.to_repair)
     if repair["sample_size"]:
         yield "time to recovery", _format_percentiles(repair)
     if cell.seconds:
         yield "latency", _format_percentiles(stats_report.percentile_summary(cell.seconds))
     if cell.backoff_micros or cell.retry_micros:
-        backoff, retries = format_duration(cell.backoff_micros / 1e6), format_duration(cell.retry_micros / 1e6)
-        cost = f"backoff {backoff}, retries {retries}"
+        backoff, retries = (format_duration(micros / 1e6) for micros in (cell.backoff_micros, cell.retry_micros))
         tokens = f", {cell.recovery_tokens:,} of {cell.tokens:,} tokens" if cell.recovery_tokens else ""
-        yield "cost of recovery", cost + tokens
+        yield "cost of recovery", f"backoff {backoff}, retries {retries}{tokens}"
     if cell.repeats:
         yield "repeats after compaction", f"{cell.repeats:,}"
 
@@ -135,18 +132,14 @@ def _format_percentiles(times: Mapping[str, Any]) -> str:
 
 
 def render_kinds(cell: Cell, width: int | None, limit: int = MAX_KINDS) -> Iterator[str]:
-    rows = [
-        stats_report.to_kind_facts(kind_counters) | {"kind": kind}
-        for kind, kind_counters in stats_report.rank_kinds(cell)
-    ]
+    rows = [stats_report.to_kind_facts(counters) | {"kind": kind} for kind, counters in stats_report.rank_kinds(cell)]
     yield from render_table(KIND_COLUMNS, rows[:limit], width)
     if len(rows) > limit:
         yield f"  and {format_count(len(rows) - limit, 'kind')} more: mulligan stats --by kind"
 
 
 def _main_recovery_method(fact: Fact) -> str:
-    recovered_by = fact["recovered_by"]
-    return stats_report.RECOVERY_METHODS.get(next(iter(recovered_by), ""), "-")
+    return stats_report.RECOVERY_METHODS.get(next(iter(fact["recovered_by"]), ""), "-")
 
 
 def _format_time_before(fact: Fact) -> str:
@@ -256,12 +249,8 @@ def rank_parts(parts: Mapping[str, Cell], dimension: str) -> list[dict[str, Any]
 
 def build_answer(stats: Stats, limit: int | None = None) -> dict[str, Any]:
     """Build the JSON answer: period, totals, and the parts (at most `limit`) if the query has a dimension."""
-    facts: dict[str, Any] = {
-        "since": stats.since,
-        "until": stats.until,
-        "grain": stats.grain,
-        "total": stats_report.to_facts(stats.total),
-    }
+    facts: dict[str, Any] = {name: getattr(stats, name) for name in ("since", "until", "grain")}
+    facts["total"] = stats_report.to_facts(stats.total)
     if stats.by is not None:
         facts |= {"by": stats.by, "parts": limit_rows(rank_parts(stats.parts, stats.by), stats.by, limit)}
     return facts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -14,7 +14,6 @@ MIN_AGREEMENT_RATIO = 0.95
 """Minimum ratio of repairs equal to the recovering call for automatic repair to be worthwhile."""
 MAX_ROWS = 15
 """Maximum number of tools and of kinds in the output."""
-DIFFERENT = "repaired_differently"
 RepairWorth = Literal["yes", "no", "unknown", "nothing"]
 
 
@@ -65,10 +64,8 @@ class ReplayCounts(msgspec.Struct, omit_defaults=False):
             case _:
                 self.no_action += 1
         if result.move in ("repair", "retry"):
-            self.seconds += result.seconds
-            self.saved_seconds += result.saved_seconds
-            self.calls += result.calls
-            self.tokens += result.tokens
+            for name in ("seconds", "saved_seconds", "calls", "tokens"):
+                setattr(self, name, getattr(self, name) + getattr(result, name))
 
     @property
     def repairs(self) -> int:
@@ -89,9 +86,8 @@ class ReplayCounts(msgspec.Struct, omit_defaults=False):
         return "yes" if self.repaired >= MIN_AGREEMENT_RATIO * (self.repaired + self.repaired_differently) else "no"
 
     def to_facts(self) -> dict[str, Any]:
-        fact_values: dict[str, Any] = msgspec.to_builtins(self)
-        return {**fact_values, "expected": round(self.expected, 2), "seconds": round(self.seconds, 3),
-                "saved_seconds": round(self.saved_seconds, 3), "worth": self.worth}  # fmt: skip
+        times = {"seconds": round(self.seconds, 3), "saved_seconds": round(self.saved_seconds, 3)}
+        return {**msgspec.to_builtins(self), "expected": round(self.expected, 2), **times, "worth": self.worth}
 
 
 class ReplaySummary:
@@ -125,30 +121,31 @@ class ReplaySummary:
 
 def describe_verdict(summary: ReplaySummary) -> str:
     """Describe whether `mode=repair` is worthwhile, and for which tools."""
-    tools: dict[RepairWorth, dict[str, ReplayCounts]] = {"yes": {}, "no": {}, "unknown": {}, "nothing": {}}
+    totals: dict[RepairWorth, ReplayCounts] = {worth: ReplayCounts() for worth in get_args(RepairWorth)}
+    names: dict[RepairWorth, list[str]] = {worth: [] for worth in totals}
     for name, counts in summary.rank("tool"):
-        tools[counts.worth][name] = counts
-
-    def total(worth: RepairWorth, field: str) -> int:
-        return sum(getattr(counts, field) for counts in tools[worth].values())
-
+        names[counts.worth].append(name)
+        for field in ("failures", "repaired", "repaired_differently"):
+            total = totals[counts.worth]
+            setattr(total, field, getattr(total, field) + getattr(counts, field))
     sentences = ["The recording shows no benefit of mode=repair."]
-    if tools["yes"]:
-        failures, different_count = format_count(total("yes", "failures"), "failure"), total("yes", DIFFERENT)
+    if names["yes"]:
+        total = totals["yes"]
         sentences = [
-            f"Use mode=repair for {_join_names(list(tools['yes']))}: {total('yes', 'repaired')} of {failures} "
-            f"would be repaired like the recorded recovery, {different_count or 'none'} differently."
+            f"Use mode=repair for {_join_names(names['yes'])}: {total.repaired} of "
+            f"{format_count(total.failures, 'failure')} would be repaired like the recorded recovery, "
+            f"{total.repaired_differently or 'none'} differently."
         ]
-    if tools["no"]:
-        different_count = total("no", DIFFERENT)
-        repairs = format_count(total("no", "repaired") + different_count, "repair")
+    if names["no"]:
+        total = totals["no"]
+        repairs = format_count(total.repaired + total.repaired_differently, "repair")
         sentences.append(
-            f"Keep mode=suggest for {_join_names(list(tools['no']))}: {different_count} of {repairs} "
-            f"{'differs' if different_count == 1 else 'differ'} from the recorded recovery."
+            f"Keep mode=suggest for {_join_names(names['no'])}: {total.repaired_differently} of {repairs} "
+            f"{'differs' if total.repaired_differently == 1 else 'differ'} from the recorded recovery."
         )
-    if tools["unknown"]:
-        names = _join_names(list(tools["unknown"]))
-        sentences.append(f"No verdict for {names}: the failures that would be repaired never recovered.")
+    if names["unknown"]:
+        tool_names = _join_names(names["unknown"])
+        sentences.append(f"No verdict for {tool_names}: the failures that would be repaired never recovered.")
     return " ".join(sentences)
 
 
@@ -207,5 +204,5 @@ def render_summary(summary: ReplaySummary, width: int | None) -> Iterator[str]:
 def _build_row(name: str, counts: ReplayCounts) -> tuple[str, ...]:
     verified_count = counts.suggested - counts.suggested_unverified
     suggested_text = f"{counts.suggested_correctly} of {verified_count}" if counts.suggested else "-"
-    fields = ("failures", "repaired", DIFFERENT, "repaired_unverified", "retried")
+    fields = ("failures", "repaired", "repaired_differently", "repaired_unverified", "retried")
     return (*(f"{getattr(counts, field):,}" for field in fields), suggested_text, to_line(name, 60))

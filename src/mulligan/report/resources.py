@@ -27,6 +27,7 @@ from mulligan.core.records import (
 from mulligan.report import memory_text, overview, run_text
 from mulligan.report.stats import CSV_COLUMNS
 from mulligan.report.tables import (
+    ACCEPTED_FORMATS,
     SHOWN_ID_CHARS,
     Fact,
     TableColumn,
@@ -34,12 +35,12 @@ from mulligan.report.tables import (
     format_count,
     format_share,
     format_timestamp,
+    parse_time,
     render_table,
     to_facts,
     to_line,
 )
 from mulligan.report.tail_reader import StepQuery
-from mulligan.report.time_parsing import ACCEPTED_FORMATS, parse_time
 from mulligan.store import counters
 from mulligan.store.base import AuditQuery, FixQuery, LessonQuery, PatternQuery, RunQuery, Store
 from mulligan.store.counters import By, StatsQuery
@@ -65,11 +66,11 @@ class Parameter(msgspec.Struct, frozen=True):
                 if text not in self.choices:
                     raise ValueError(f"one of: {', '.join(self.choices)}")
             case "count":
-                if not (_is_number(text, 9) and 1 <= int(text) <= self.maximum):
+                if not 1 <= _to_number(text, 9) <= self.maximum:
                     raise ValueError(f"a whole number from 1 to {self.maximum:,}")
                 return int(text)
             case "clock":
-                if not (_is_number(text, 15) and int(text) <= MAX_TIMESTAMP_MS):
+                if not 0 <= _to_number(text, 15) <= MAX_TIMESTAMP_MS:
                     raise ValueError("a time in UTC milliseconds")
                 return int(text)
             case "flag":
@@ -81,7 +82,7 @@ class Parameter(msgspec.Struct, frozen=True):
                     raise ValueError("a kind such as tool/timeout or a type such as tool")
                 return text.rstrip("/")
             case "moment":
-                if _is_number(text, 15) and len(text) >= 12 and int(text) <= MAX_TIMESTAMP_MS:
+                if len(text) >= 12 and 0 <= _to_number(text, 15) <= MAX_TIMESTAMP_MS:
                     return int(text)
                 try:
                     return parse_time(text, now)
@@ -90,8 +91,9 @@ class Parameter(msgspec.Struct, frozen=True):
         return text
 
 
-def _is_number(text: str, max_digits: int) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= max_digits
+def _to_number(text: str, max_digits: int) -> int:
+    """Return the number that a text of digits states, or -1."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= max_digits else -1
 
 
 class ResourceSpec(msgspec.Struct):
@@ -149,7 +151,9 @@ ENVIRONMENT = Parameter("environment", "Only this environment.")
 SESSION = Parameter("session", "Only this session.")
 SINCE = Parameter("since", "Start of the period: an age (24h, 7d), a date, UTC milliseconds, or all.", "moment")
 UNTIL = Parameter("until", "End of the period, in the same formats.", "moment")
+PERIOD = (SINCE, UNTIL)
 WEEK = msgspec.structs.replace(SINCE, default="7d")
+RUN_FILTERS = (MODEL, VERSION, ENVIRONMENT, SESSION)
 METRIC_FILTERS = (
     WEEK, UNTIL, AGENT, TOOL, KIND, MODEL, VERSION, ENVIRONMENT,
     Parameter("type", "Only steps of this type.", "choice", STEP_TYPES),
@@ -230,12 +234,8 @@ RUN_SPEC = ResourceSpec(
         TOOL,
         KIND,
         Parameter("pattern", "Only runs with a failure of this pattern."),
-        MODEL,
-        VERSION,
-        ENVIRONMENT,
-        SESSION,
-        SINCE,
-        UNTIL,
+        *RUN_FILTERS,
+        *PERIOD,
     ),
     tuple("id status running agent version environment calls attempts started_at worst".split()),
     (
@@ -254,16 +254,7 @@ STEP_SPEC = ResourceSpec(
     "steps",
     "Print attempts as they end.",
     StepQuery,
-    (
-        AGENT,
-        TOOL,
-        KIND,
-        MODEL,
-        VERSION,
-        ENVIRONMENT,
-        SESSION,
-        Parameter("failures", "Only failed attempts.", "flag"),
-    ),
+    (AGENT, TOOL, KIND, *RUN_FILTERS, Parameter("failures", "Only failed attempts.", "flag")),
 )
 PATTERN_SPEC = ResourceSpec(
     "patterns",
@@ -368,8 +359,7 @@ AUDIT_SPEC = ResourceSpec(
     (
         Parameter("by", "Only changes by this user."),
         Parameter("action", "Only this action (fix.approve), or all with this prefix (fix.)."),
-        SINCE,
-        UNTIL,
+        *PERIOD,
     ),
     AUDIT_COLUMNS,
     (
@@ -383,17 +373,5 @@ AUDIT_SPEC = ResourceSpec(
     lambda entry: to_facts(entry, *AUDIT_COLUMNS),
     role="admin",
 )
-RESOURCES = {
-    resource.name: resource
-    for resource in (
-        RUN_SPEC,
-        STEP_SPEC,
-        STATS_SPEC,
-        PATTERN_SPEC,
-        FIX_SPEC,
-        LESSON_SPEC,
-        TOOL_SPEC,
-        AGENT_SPEC,
-        AUDIT_SPEC,
-    )
-}
+_SPECS = (RUN_SPEC, STEP_SPEC, STATS_SPEC, PATTERN_SPEC, FIX_SPEC, LESSON_SPEC, TOOL_SPEC, AGENT_SPEC, AUDIT_SPEC)
+RESOURCES = {resource.name: resource for resource in _SPECS}

@@ -59,33 +59,27 @@ OUTCOME_MARKS = {"success": "+", "failure": "x", "cancelled": "-", "blocked": "-
 
 def to_facts(history: History) -> dict[str, Any]:
     """Return the fields of a run for lists, CSV and JSON."""
-    run_calls = [call for call in calls.group_attempts(history.steps) if call.first.type != "run"]
+    run, run_calls = history.run, _group_calls(history)
     return {
-        "id": history.run.id,
-        "status": derive_status(history.run, history.steps, history.links),
-        "running": history.run.end_reason is None,
-        "end_reason": history.run.end_reason,
-        "agent": history.run.agent,
-        "version": history.run.version,
-        "environment": history.run.environment,
+        "id": run.id,
+        "status": derive_status(run, history.steps, history.links),
+        "running": run.end_reason is None,
+        **{name: getattr(run, name) for name in ("end_reason", "agent", "version", "environment")},
         "calls": len(run_calls),
         "attempts": sum(len(call.steps) for call in run_calls),
-        "started_at": history.run.started_at,
+        "started_at": run.started_at,
         "worst": _worst_failure(history),
     }
 
 
 def to_summary(history: History) -> dict[str, Any]:
     """Return the JSON summary of a run with the outcome of each call."""
-    run_calls = [call for call in calls.group_attempts(history.steps) if call.first.type != "run"]
+    run = history.run
     recovered_ids = {link.failed_call for link in history.links}
     return {
-        "id": history.run.id,
-        "status": derive_status(history.run, history.steps, history.links),
-        "agent": history.run.agent,
-        "started_at": history.run.started_at,
-        "ended_at": history.run.ended_at,
-        "end_reason": history.run.end_reason,
+        "id": run.id,
+        "status": derive_status(run, history.steps, history.links),
+        **{name: getattr(run, name) for name in ("agent", "started_at", "ended_at", "end_reason")},
         "calls": [
             {
                 "number": number,
@@ -98,14 +92,14 @@ def to_summary(history: History) -> dict[str, Any]:
                 "recovered": call.has_succeeded or call.id in recovered_ids if call.has_failed else None,
                 "stop_reason": call.last.stop.reason if call.last.stop else None,
             }
-            for number, call in enumerate(run_calls, start=1)
+            for number, call in enumerate(_group_calls(history), start=1)
         ],
     }
 
 
-def format_status(history: History) -> str:
-    status = derive_status(history.run, history.steps, history.links)
-    return status + end_suffix(history.run.end_reason)
+def _group_calls(history: History) -> list[calls.Call]:
+    """Return the calls of a run, without the failure of the run itself."""
+    return [call for call in calls.group_attempts(history.steps) if call.first.type != "run"]
 
 
 def end_suffix(end: EndReason | None) -> str:
@@ -117,42 +111,36 @@ def _worst_failure(history: History) -> str | None:
     """Describe the failure to look at first: the first unrecovered one, else the first one."""
     recovered_ids = {link.failed_call for link in history.links}
     failed_calls = [call for call in calls.group_attempts(history.steps) if call.has_failed]
-    unrecovered_first = sorted(failed_calls, key=lambda call: call.has_succeeded or call.id in recovered_ids)
-    if not unrecovered_first or unrecovered_first[0].failure is None:
+    worst = min(failed_calls, key=lambda call: call.has_succeeded or call.id in recovered_ids, default=None)
+    if worst is None or worst.failure is None:
         return None
-    kind, name = unrecovered_first[0].failure.kind, unrecovered_first[0].name
-    return f"{kind} in {name}" if name else str(kind)  # the failure of a run without an agent has no name
+    kind = str(worst.failure.kind)
+    return f"{kind} in {worst.name}" if worst.name else kind  # the failure of a run without an agent has no name
 
 
 def render_run(history: History, now: int, width: int | None = None) -> Iterator[str]:
     """Render one run: result, details and the timeline of all attempts."""
-    run_record = history.run
-    all_calls = calls.group_attempts(history.steps)
-    run_calls = [call for call in all_calls if call.first.type != "run"]
-    failed_calls = [call for call in run_calls if call.has_failed]
+    run, run_calls = history.run, _group_calls(history)
     link_by_call = {link.failed_call: link for link in history.links}
-    recovered_count = sum(call.has_succeeded or call.id in link_by_call for call in failed_calls)
-    backoff_seconds = sum(call.backoff_seconds for call in run_calls)
-    result = _describe_result(run_calls, failed_calls, recovered_count, backoff_seconds)
-    yield from wrap_text(f"{run_record.id} {format_status(history)}: {result}", width, "")
+    status = derive_status(run, history.steps, history.links) + end_suffix(run.end_reason)
+    yield from wrap_text(f"{run.id} {status}: {_describe_result(run_calls, link_by_call)}", width, "")
     yield ""
-    yield from render_pairs(_detail_rows(run_record, now), width)
+    yield from render_pairs(_detail_rows(run, now), width)
     yield ""
-    begin = run_record.started_at
-    end = max(
-        [run_record.ended_at or begin, *(step.started_at + int(step.duration_seconds * 1000) for step in history.steps)]
-    )
+    ends = (step.started_at + int(step.duration_seconds * 1000) for step in history.steps)
     # Numbered consecutively: call ids are the step numbers of first attempts and have gaps.
     numbers = {call.id: number for number, call in enumerate(run_calls, start=1)}
-    frame = TimelineFrame(begin, end, MAX_BAR_CHARS if width is None else min(MAX_BAR_CHARS, max(6, width * 3 // 10)))
-    for call in all_calls:
+    bar_width = MAX_BAR_CHARS if width is None else min(MAX_BAR_CHARS, max(6, width * 3 // 10))
+    frame = TimelineFrame(run.started_at, max([run.ended_at or run.started_at, *ends]), bar_width)
+    for call in calls.group_attempts(history.steps):
         for text in _render_call(call, numbers, link_by_call.get(call.id), frame):
             yield from wrap_text(text, width, "", " " * (frame.indent + 2))
 
 
-def _describe_result(
-    run_calls: list[calls.Call], failed_calls: list[calls.Call], recovered_count: int, backoff_seconds: float
-) -> str:
+def _describe_result(run_calls: list[calls.Call], link_by_call: dict[int, Link]) -> str:
+    failed_calls = [call for call in run_calls if call.has_failed]
+    recovered_count = sum(call.has_succeeded or call.id in link_by_call for call in failed_calls)
+    backoff_seconds = sum(call.backoff_seconds for call in run_calls)
     attempt_count = sum(not step.is_skipped for call in run_calls for step in call.steps)
     text = f"{format_count(len(run_calls), 'call')} in {format_count(attempt_count, 'attempt')}"
     if failed_calls:
@@ -160,14 +148,13 @@ def _describe_result(
     return f"{text}, {format_duration(backoff_seconds)} backoff." if backoff_seconds else f"{text}."
 
 
-def _detail_rows(run_record: Run, now: int) -> Iterator[tuple[str, str]]:
-    yield "agent", to_line(run_record.agent or "-")
+def _detail_rows(run: Run, now: int) -> Iterator[tuple[str, str]]:
+    yield "agent", to_line(run.agent or "-")
     for name in ("version", "environment", "context", "parent", "traceparent"):
-        if value := getattr(run_record, name):
+        if value := getattr(run, name):
             yield "trace" if name == "traceparent" else name, to_line(value)
-    started_at, ended_at = run_record.started_at, run_record.ended_at
-    lasted = f", lasted {format_duration((ended_at - started_at) / 1000)}" if ended_at else ""
-    yield "started", f"{format_timestamp(started_at)} UTC ({format_age(started_at, now)}){lasted}"
+    lasted = f", lasted {format_duration((run.ended_at - run.started_at) / 1000)}" if run.ended_at else ""
+    yield "started", f"{format_timestamp(run.started_at)} UTC ({format_age(run.started_at, now)}){lasted}"
 
 
 MAX_BAR_CHARS = 30
@@ -185,58 +172,52 @@ class TimelineFrame(NamedTuple):
         """Column where the text of an attempt starts, after the bar."""
         return self.bar_width + 9
 
-    def indent_text(self, text: str) -> str:
-        return " " * self.indent + text
-
 
 def _render_call(call: calls.Call, numbers: dict[int, int], link: Link | None, frame: TimelineFrame) -> Iterator[str]:
-    is_recovered = link is not None and link.failed_call != link.recovering_call
-    recovering_number = numbers.get(link.recovering_call, link.recovering_call) if link is not None else 0
-    ending = call.outcome_label
-    if link is not None and is_recovered:
-        ending = f"recovered by {'the model in ' if link.method == 'agent' else ''}call {recovering_number}"
-    if call.last.stop is not None and not is_recovered:
-        # The stop reason is the most important fact, so it is part of the first line.
-        ending = f"unrecovered: {to_line(call.last.stop.reason, 160)}"
-        ending += ", with suggestions" if call.last.stop.suggestions else ""
-    number = numbers.get(call.id, "")
+    if link is not None and link.failed_call == link.recovering_call:
+        link = None  # another attempt recovered it
+    stop, ending = call.last.stop, call.outcome_label
     if call.first.type == "run":
         ending = "failure of the run itself"
-    call_text = f"{to_line(call.name or '-', 40)} ({call.first.type}), {ending}"
+    elif link is not None:
+        recovering_number = numbers.get(link.recovering_call, link.recovering_call)
+        ending = f"recovered by {'the model in ' if link.method == 'agent' else ''}call {recovering_number}"
+    elif stop is not None:
+        # The stop reason is the most important fact, so it is part of the first line.
+        ending = f"unrecovered: {to_line(stop.reason, 160)}{', with suggestions' if stop.suggestions else ''}"
+    number, call_text = numbers.get(call.id, ""), f"{to_line(call.name or '-', 40)} ({call.first.type}), {ending}"
     if len(call.steps) == 1 and call.first.outcome == "success":
         duration = format_duration(call.first.duration_seconds)
         yield f"{number:>5}  {_render_bar(call.first, frame)}  {call_text}, {duration}"
         return
     yield f"{number:>5}  {'':{frame.bar_width}}  {call_text}"
+    indent = " " * frame.indent
     for step in call.steps:
         if step.recovery is not None:
-            yield frame.indent_text(f"> {_describe_recovery(step.recovery)}")
+            yield f"{indent}> {_describe_recovery(step.recovery)}"
         attempt = _describe_attempt(step, step is call.last)
         yield f"{'':5}  {_render_bar(step, frame)}  {OUTCOME_MARKS[step.outcome]} {attempt}"
         if step.failure is not None and step.failure.message:
-            yield frame.indent_text(f"  {to_line(step.failure.message, 160)}")
-    if call.last.stop is not None:
-        yield from _render_stop(call.last.stop, frame, is_recovered)
-    if link is not None and is_recovered and link.changes:
-        yield frame.indent_text(f"> changed: {_describe_changes(link.changes)}")
-    elif link is not None and is_recovered and link.intermediate_tools:
-        yield frame.indent_text(f"> calls in between: {to_line(', '.join(link.intermediate_tools))}")
-    if link is not None and is_recovered:
-        yield frame.indent_text(f"> linked because: {describe_evidence(link)}")
+            yield f"{indent}  {to_line(step.failure.message, 160)}"
+    yield from (f"{indent}> {note}" for note in _iter_notes(stop, link))
 
 
-def _render_stop(stop: RecoveryStop, frame: TimelineFrame, is_recovered: bool) -> Iterator[str]:
-    """Yield the stop reason if the first line lacks it, the spiral, and the remaining suggestions."""
-    if is_recovered:
-        yield frame.indent_text(f"> recovery stopped: {to_line(stop.reason, 160)}")
-    if stop.spiral:
-        yield frame.indent_text(f"> {to_line(stop.spiral, 160)}")
-    for suggestion in stop.suggestions:
-        if suggestion.changes:
-            yield frame.indent_text(
-                f"> suggestion: {_describe_changes(suggestion.changes)} "
-                f"(source: {suggestion.source}, {suggestion.confidence:.0%} confidence)"
-            )
+def _iter_notes(stop: RecoveryStop | None, link: Link | None) -> Iterator[str]:
+    """Yield the stop reason if the first line lacks it, the spiral, the suggestions, and what recovered the call."""
+    if stop is not None:
+        if link is not None:
+            yield f"recovery stopped: {to_line(stop.reason, 160)}"
+        if stop.spiral:
+            yield to_line(stop.spiral, 160)
+        for suggestion in stop.suggestions:
+            if suggestion.changes:
+                yield f"suggestion: {_describe_repair(suggestion)}"
+    if link is not None:
+        if link.changes:
+            yield f"changed: {_describe_changes(link.changes)}"
+        elif link.intermediate_tools:
+            yield f"calls in between: {to_line(', '.join(link.intermediate_tools))}"
+        yield f"linked because: {describe_evidence(link)}"
 
 
 def _render_bar(step: Step, frame: TimelineFrame) -> str:
@@ -265,11 +246,12 @@ def _describe_recovery(recovery: Recovery) -> str:
         return "verified whether the call had executed"
     phrases = [f"backoff {format_duration(recovery.backoff_seconds)}"] if recovery.backoff_seconds else []
     if recovery.changes:
-        phrases.append(
-            f"repair: {_describe_changes(recovery.changes)} "
-            f"(source: {recovery.source}, {recovery.confidence:.0%} confidence)"
-        )
+        phrases.append(f"repair: {_describe_repair(recovery)}")
     return ", ".join(phrases) or recovery.remedy.value
+
+
+def _describe_repair(repair: Recovery) -> str:
+    return f"{_describe_changes(repair.changes)} (source: {repair.source}, {repair.confidence:.0%} confidence)"
 
 
 def _describe_changes(changes: Sequence[Change]) -> str:

@@ -16,14 +16,7 @@ from pathlib import Path
 from string import Template
 from typing import Any, NamedTuple
 
-from mulligan.report.scan_report import (
-    DayFinding,
-    Findings,
-    FixFinding,
-    PatternFinding,
-    SpiralFinding,
-    ToolFinding,
-)
+from mulligan.report.scan_report import Findings, PatternFinding, SpiralFinding, ToolFinding
 from mulligan.report.scan_text import format_date, format_percent, format_rough_duration, summarize_findings
 from mulligan.report.tables import format_count
 
@@ -32,95 +25,138 @@ MAX_OPEN_ROWS = 10
 """Rows shown at first; the others are in a collapsed table."""
 MAX_MARKS = 24
 """Failures of a spiral that are shown as marks."""
+FILLED, LOST, HATCHED = 'class="fill"', 'class="lost"', 'fill="url(#hatch)"'
+"""Attributes of the parts of a bar."""
+
+PageColumn = tuple[str, Callable[[Any], str], str]
+"""Title, HTML of a cell, and CSS classes."""
+
+
+class PageSection(NamedTuple):
+    """A table of the page. A section without rows is left out."""
+
+    id: str
+    link: str
+    title: str
+    note: str
+    rows: Sequence[Any]
+    columns: Sequence[PageColumn]
 
 
 def render_page(findings: Findings, now: int, sources_text: str = "") -> str:
     """Render the complete HTML document."""
     folder = Path(__file__).parent
     style = (folder / "page.css").read_text(encoding="utf-8")
-    shown_sections = [(section, rows) for section, rows in _list_sections(findings) if rows]
+    sections = [section for section in _list_sections(findings) if section.rows]
     return Template((folder / "page.html").read_text(encoding="utf-8")).substitute(
         style=style,
         digest=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
         date=_format_day(now),
-        links="".join(f'<a href="#{section.id}">{section.link}</a>' for section, _ in shown_sections),
+        links="".join(f'<a href="#{section.id}">{section.link}</a>' for section in sections),
         sources=" · ".join(filter(None, _describe_sources(findings))),
-        summary=_escape(summarize_findings(findings)),
+        summary=escape(summarize_findings(findings)),
         cards="".join(_render_cards(findings)),
-        sections="".join(_render_section(section, rows) for section, rows in shown_sections),
+        sections="".join(map(_render_section, sections)),
         read="".join(_describe_reading(findings, sources_text)),
     )
 
 
-class _PageColumn(NamedTuple):
-    title: str
-    cell: Callable[[Any], str]
-    css: str = ""
+def _list_sections(findings: Findings) -> Iterator[PageSection]:
+    max_by_kind = max((kind.failures for kind in findings.kinds), default=1)
+    yield PageSection("kinds", "Kinds", "Failures by kind", "", findings.kinds, (
+        ("Kind", lambda row: _tag(row.kind), ""),
+        ("Main tool", lambda row: escape(row.tool), ""),
+        ("Failures", _number("failures"), "n"),
+        ("", lambda row: _render_bar((FILLED, row.failures / max_by_kind)), "w hide"),
+    ))  # fmt: skip
+    max_by_day = max((day.recovered + day.unrecovered for day in findings.days), default=0)
+    note = f"Not shown: {format_count(findings.undated, 'failure')} without a timestamp." if findings.undated else ""
+    yield PageSection("days", "Days", "Failures by day", note, findings.days[::-1] if max_by_day else (), (
+        ("Day", lambda row: escape(row.day), ""),
+        ("Calls", _number("calls"), "n hide"),
+        ("Recovered", _number("recovered"), "n"),
+        ("Unrecovered", _number("unrecovered"), "n"),
+        ("", lambda row: _render_bar(
+            (LOST, row.unrecovered / max_by_day),
+            (HATCHED, row.recovered / max_by_day),
+            title=f"{row.day}: {row.recovered:,} recovered, {row.unrecovered:,} unrecovered, {row.calls:,} calls",
+        ), "w"),
+    ))  # fmt: skip
+    note = "what differed when a failed call succeeded"
+    yield PageSection("helped", "Recoveries", "Recoveries", note, findings.fixes, (
+        ("Failure", lambda row: f"{escape(row.tool)}<br>{_tag(row.kind)}", "f"),
+        ("Recovery", lambda row: escape(row.action) + (
+            f'<br><code class="was">{escape(row.before)}</code> → <code class="is">{escape(row.after)}</code>'
+            if row.before or row.after else ""
+        ), ""),
+        ("Count", lambda row: f"{row.successes:,} of {row.failures:,}", "n c"),
+        ("", lambda row: _render_bar((FILLED, row.successes / max(1, row.failures))), "w hide"),
+    ))  # fmt: skip
+    note = "one strategy that failed repeatedly in one session"
+    yield PageSection("spirals", "Spirals", "Worst spirals", note, findings.spirals, (
+        ("Failure", lambda row: _failure_cell(
+            row, row.tool, row.project or row.agent, format_date(row.started_at)
+        ), ""),
+        ("Attempts", _marks_cell, "f"),
+        ("Duration", lambda row: _spent_time(row.duration_seconds), "n c"),
+    ))  # fmt: skip
+    note = "failures of one tool with one message template, most unrecovered first"
+    yield PageSection("patterns", "Patterns", "Patterns", note, findings.patterns, (
+        ("Pattern", lambda row: _failure_cell(
+            row, row.tool, " to ".join(dict.fromkeys(map(format_date, (row.first_seen_at, row.last_seen_at))))
+        ), ""),
+        ("Failures", _number("failures"), "n c"),
+        ("Sessions", _number("sessions"), "n c hide"),
+        ("Recovered", lambda row: _percent(row.recovered, row.failures), "n c"),
+        ("Repeated", _number("repeats_after_compaction"), "n c hide"),
+        ("Unrecovered", _unrecovered_cell, "n c"),
+    ))  # fmt: skip
+    yield PageSection("tools", "Tools", "Tools", "", findings.tools, (
+        ("Tool", lambda row: escape(row.tool), ""),
+        ("Calls", _number("calls"), "n"),
+        ("First-try success", _success_cell, ""),
+        ("Final success", lambda row: _success_cell(row, row.recovered), "hide"),
+        ("Failed", _number("failures"), "n"),
+        ("Unrecovered", _unrecovered_cell, "n"),
+        ("Time lost", lambda row: _spent_time(row.failure_seconds), "n hide"),
+    ))  # fmt: skip
 
 
-class _PageSection(NamedTuple):
-    id: str
-    link: str
-    title: str
-    note: str
-    columns: tuple[_PageColumn, ...]
-
-
-def _list_sections(findings: Findings) -> list[tuple[_PageSection, Sequence[Any]]]:
-    dated_days = findings.days[::-1] if any(day.recovered + day.unrecovered for day in findings.days) else ()
-    return [
-        (_kinds_section(findings), findings.kinds),
-        (_days_section(findings), dated_days),
-        (FIXES, findings.fixes),
-        (SPIRALS, findings.spirals),
-        (PATTERNS, findings.patterns),
-        (TOOLS, findings.tools),
-    ]
-
-
-def _render_section(section: _PageSection, rows: Sequence[Any]) -> str:
+def _render_section(section: PageSection) -> str:
     note = f"<small>{section.note}</small>" if section.note else ""
-    table = _render_table(section.columns, rows[:MAX_OPEN_ROWS])
-    if len(rows) > MAX_OPEN_ROWS:
-        more = _render_table(section.columns, rows[MAX_OPEN_ROWS:])
-        table += f"<details><summary>{len(rows) - MAX_OPEN_ROWS} more</summary>{more}</details>"
+    table = _render_table(section.columns, section.rows[:MAX_OPEN_ROWS])
+    if more_rows := section.rows[MAX_OPEN_ROWS:]:
+        more = _render_table(section.columns, more_rows)
+        table += f"<details><summary>{len(more_rows)} more</summary>{more}</details>"
     return f'<section id="{section.id}"><h2>{section.title}{note}</h2>{table}</section>\n'
 
 
-def _render_table(columns: Sequence[_PageColumn], rows: Sequence[Any]) -> str:
-    def css(column: _PageColumn) -> str:
-        return f' class="{column.css}"' if column.css else ""
-
-    head = "".join(f"<th{css(column)}>{column.title}</th>" for column in columns)
+def _render_table(columns: Sequence[PageColumn], rows: Sequence[Any]) -> str:
+    styled_columns = [(title, cell, f' class="{css}"' if css else "") for title, cell, css in columns]
+    head = "".join(f"<th{css}>{title}</th>" for title, _, css in styled_columns)
     body = "".join(
-        f"<tr>{''.join(f'<td{css(column)}>{column.cell(row)}</td>' for column in columns)}</tr>\n" for row in rows
+        f"<tr>{''.join(f'<td{css}>{cell(row)}</td>' for _, cell, css in styled_columns)}</tr>\n" for row in rows
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"
 
 
 def _describe_sources(findings: Findings) -> Iterator[str]:
-    days = dict.fromkeys(_format_day(time) for time in (findings.first_seen_at, findings.last_seen_at) if time)
-    yield " to ".join(days)
+    yield " to ".join(dict.fromkeys(map(_format_day, filter(None, (findings.first_seen_at, findings.last_seen_at)))))
     yield format_count(findings.sessions, "session")
-    names = [_escape(finding.agent) for finding in findings.agents]
+    names = [escape(finding.agent) for finding in findings.agents]
     yield ", ".join(names[:4]) + (" and more" if len(names) > 4 else "")
 
 
 def _render_cards(findings: Findings) -> Iterator[str]:
     calls, failures, recovered = findings.calls, findings.failures, findings.recovered
-    compacted = format_count(findings.compacted_sessions, "compacted session") if findings.compacted_sessions else ""
-    repeats = findings.repeats_after_compaction
+    repeats, sessions = findings.repeats_after_compaction, findings.compacted_sessions
+    compacted = f"in {format_count(sessions, 'compacted session')}" if sessions else "no compacted sessions"
     lost_time = format_rough_duration(findings.failure_seconds)
     final = f"{_percent(calls - failures + recovered, calls)} final success"
     for name, value, detail, css in (
         ("Failed calls", f"{failures:,}", f"{_percent(failures, calls)} of {calls:,}", "bad"),
         ("Recovered calls", _percent(recovered, failures), f"{recovered:,} of {failures:,}", "good"),
-        (
-            "Repeated after compaction",
-            f"{repeats:,}",
-            f"in {compacted}" if compacted else "no compacted sessions",
-            "bad" if repeats else "",
-        ),
+        ("Repeated after compaction", f"{repeats:,}", compacted, "bad" if repeats else ""),
         ("Time lost", lost_time, "failed calls and time until the next call", ""),
         ("First-try success", _percent(calls - failures, calls), final, ""),
     ):
@@ -129,68 +165,27 @@ def _render_cards(findings: Findings) -> Iterator[str]:
 
 def _describe_reading(findings: Findings, sources_text: str) -> Iterator[str]:
     if sources_text:
-        yield f"<p>{_escape(sources_text)}.</p>\n"
+        yield f"<p>{escape(sources_text)}.</p>\n"
     if findings.user_rejected or findings.cancelled:
         yield f"<p>Not counted as failures: {findings.user_rejected:,} calls rejected by the user, "
         yield f"{findings.cancelled:,} cancelled or skipped after a concurrent failure.</p>\n"
 
 
-def _days_section(findings: Findings) -> _PageSection:
-    """Return the section of failures by day: bars on one scale, the recovered part hatched."""
-    max_failures = max((day.recovered + day.unrecovered for day in findings.days), default=0) or 1
-
-    def bar_cell(day: DayFinding) -> str:
-        parts = (LOST, day.unrecovered / max_failures), (HATCHED, day.recovered / max_failures)
-        title = f"{day.day}: {day.recovered:,} recovered, {day.unrecovered:,} unrecovered, {day.calls:,} calls"
-        return _render_bar(*parts, title=title)
-
-    note = f"Not shown: {format_count(findings.undated, 'failure')} without a timestamp." if findings.undated else ""
-    columns = (
-        _PageColumn("Day", lambda day: _escape(day.day)),
-        _PageColumn("Calls", lambda day: f"{day.calls:,}", "n hide"),
-        _PageColumn("Recovered", lambda day: f"{day.recovered:,}", "n"),
-        _PageColumn("Unrecovered", lambda day: f"{day.unrecovered:,}", "n"),
-        _PageColumn("", bar_cell, "w"),
-    )
-    return _PageSection("days", "Days", "Failures by day", note, columns)
-
-
-def _kinds_section(findings: Findings) -> _PageSection:
-    max_failures = max((kind.failures for kind in findings.kinds), default=1)
-
-    columns = (
-        _PageColumn("Kind", lambda kind: _tag(kind.kind)),
-        _PageColumn("Main tool", lambda kind: _escape(kind.tool)),
-        _PageColumn("Failures", lambda kind: f"{kind.failures:,}", "n"),
-        _PageColumn("", lambda kind: _render_bar((FILLED, kind.failures / max_failures)), "w hide"),
-    )
-    return _PageSection("kinds", "Kinds", "Failures by kind", "", columns)
+def _number(field: str) -> Callable[[Any], str]:
+    return lambda row: f"{getattr(row, field):,}"
 
 
 def _failure_cell(finding: PatternFinding | SpiralFinding, *details: str) -> str:
-    where = " · ".join(_escape(detail) for detail in details if detail)
-    message = f"<code>{_escape(finding.message) or '(no message)'}</code>"
+    where = " · ".join(escape(detail) for detail in details if detail)
+    message = f"<code>{escape(finding.message) or '(no message)'}</code>"
     return f'{message}<br>{_tag(finding.kind)} <span class="quiet">{where}</span>'
-
-
-def _pattern_cell(finding: PatternFinding) -> str:
-    days = dict.fromkeys(format_date(time) for time in (finding.first_seen_at, finding.last_seen_at))
-    return _failure_cell(finding, finding.tool, " to ".join(days))
-
-
-def _action_cell(finding: FixFinding) -> str:
-    if not (finding.before or finding.after):
-        return _escape(finding.action)
-    before, after = _escape(finding.before), _escape(finding.after)
-    return f'{_escape(finding.action)}<br><code class="was">{before}</code> → <code class="is">{after}</code>'
 
 
 def _marks_cell(finding: SpiralFinding) -> str:
     marks = "✕" * min(finding.failures, MAX_MARKS)
-    if finding.failures > MAX_MARKS:
-        marks += f" +{finding.failures - MAX_MARKS}"
+    marks += f" +{finding.failures - MAX_MARKS}" if finding.failures > MAX_MARKS else ""
     marks += "<i>✓</i>" if finding.recovered_by else ""
-    end = _escape(finding.recovered_by) or "unrecovered"
+    end = escape(finding.recovered_by) or "unrecovered"
     return f'<span class="marks" title="{finding.failures} failures">{marks}</span><br>{end}'
 
 
@@ -205,15 +200,9 @@ def _spent_time(seconds: float) -> str:
 
 def _success_cell(finding: ToolFinding, recovered: int = 0) -> str:
     """Render a ratio as a bar and a percentage. The recovered part is hatched."""
-    calls = max(1, finding.calls)
-    successes = finding.calls - finding.failures
+    calls, successes = max(1, finding.calls), finding.calls - finding.failures
     bar = _render_bar((FILLED, successes / calls), (HATCHED, recovered / calls))
-    percent = f"{100 * (successes + recovered) / calls:.1f}{NO_BREAK_SPACE}%"
-    return f'<div class="share">{bar}<span class="quiet">{percent}</span></div>'
-
-
-FILLED, LOST, HATCHED = 'class="fill"', 'class="lost"', 'fill="url(#hatch)"'
-"""Attributes of the parts of a bar."""
+    return f'<div class="share">{bar}<span class="quiet">{_percent(successes + recovered, calls)}</span></div>'
 
 
 def _render_bar(*parts: tuple[str, float], title: str = "") -> str:
@@ -221,62 +210,16 @@ def _render_bar(*parts: tuple[str, float], title: str = "") -> str:
     x, rectangles = 0.0, ""
     for attributes, share in parts:
         if share:
-            rectangles += f'<rect {attributes} x="{_number(x)}" width="{_number(100 * share)}" height="8"/>'
+            position, width = (f"{number:.1f}".removesuffix(".0") for number in (x, 100 * share))
+            rectangles += f'<rect {attributes} x="{position}" width="{width}" height="8"/>'
             x += 100 * share
-    label = f' role="img"><title>{_escape(title)}</title>' if title else ' aria-hidden="true">'
+    label = f' role="img"><title>{escape(title)}</title>' if title else ' aria-hidden="true">'
     track = '<rect class="track" width="100" height="8"/>'
     return f'<svg class="bar" viewBox="0 0 100 8" preserveAspectRatio="none"{label}{track}{rectangles}</svg>'
 
 
-PATTERNS = _PageSection(
-    "patterns", "Patterns", "Patterns", "failures of one tool with one message template, most unrecovered first",
-    (
-        _PageColumn("Pattern", _pattern_cell),
-        _PageColumn("Failures", lambda finding: f"{finding.failures:,}", "n c"),
-        _PageColumn("Sessions", lambda finding: f"{finding.sessions:,}", "n c hide"),
-        _PageColumn("Recovered", lambda finding: _percent(finding.recovered, finding.failures), "n c"),
-        _PageColumn("Repeated", lambda finding: f"{finding.repeats_after_compaction:,}", "n c hide"),
-        _PageColumn("Unrecovered", _unrecovered_cell, "n c"),
-    ),
-)  # fmt: skip
-FIXES = _PageSection(
-    "helped", "Recoveries", "Recoveries", "what differed when a failed call succeeded",
-    (
-        _PageColumn("Failure", lambda finding: f"{_escape(finding.tool)}<br>{_tag(finding.kind)}", "f"),
-        _PageColumn("Recovery", _action_cell),
-        _PageColumn("Count", lambda finding: f"{finding.successes:,} of {finding.failures:,}", "n c"),
-        _PageColumn("", lambda finding: _render_bar((FILLED, finding.successes / max(1, finding.failures))), "w hide"),
-    ),
-)  # fmt: skip
-SPIRALS = _PageSection(
-    "spirals", "Spirals", "Worst spirals", "one strategy that failed repeatedly in one session",
-    (
-        _PageColumn(
-            "Failure",
-            lambda finding: _failure_cell(
-                finding, finding.tool, finding.project or finding.agent, format_date(finding.started_at)
-            ),
-        ),
-        _PageColumn("Attempts", _marks_cell, "f"),
-        _PageColumn("Duration", lambda finding: _spent_time(finding.duration_seconds), "n c"),
-    ),
-)  # fmt: skip
-TOOLS = _PageSection(
-    "tools", "Tools", "Tools", "",
-    (
-        _PageColumn("Tool", lambda finding: _escape(finding.tool)),
-        _PageColumn("Calls", lambda finding: f"{finding.calls:,}", "n"),
-        _PageColumn("First-try success", _success_cell),
-        _PageColumn("Final success", lambda finding: _success_cell(finding, finding.recovered), "hide"),
-        _PageColumn("Failed", lambda finding: f"{finding.failures:,}", "n"),
-        _PageColumn("Unrecovered", _unrecovered_cell, "n"),
-        _PageColumn("Time lost", lambda finding: _spent_time(finding.failure_seconds), "n hide"),
-    ),
-)  # fmt: skip
-
-
 def _tag(text: str) -> str:
-    return f'<span class="tag">{_escape(text)}</span>'
+    return f'<span class="tag">{escape(text)}</span>'
 
 
 def _percent(part: int, total: int) -> str:
@@ -285,11 +228,3 @@ def _percent(part: int, total: int) -> str:
 
 def _format_day(timestamp: int) -> str:
     return time.strftime("%d %b %Y", time.gmtime(timestamp / 1000)).lstrip("0") if timestamp else "-"
-
-
-def _number(number: float) -> str:
-    return f"{number:.1f}".removesuffix(".0")
-
-
-def _escape(text: object) -> str:
-    return escape(str(text), quote=True)

@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 from mulligan.core import calls
 from mulligan.core.records import Change, History, Record, Step
 from mulligan.redaction import Redactor, sanitize
-from mulligan.report.recovery_wording import IGNORED_ARGUMENTS, categorize_change, describe_recovery
-from mulligan.report.spirals import MAX_PAUSE_SECONDS, SessionSpiral, SpiralCollector
+from mulligan.report.spirals import MAX_PAUSE_SECONDS, SessionSpiral, SpiralCollector, describe_recovery, find_new_value
 from mulligan.store import counters
 
 MAX_TRACKED_ENTRIES = 5_000
@@ -283,6 +282,7 @@ class LogScan:
         main_tools: dict[str, str] = {}
         for kind, tool in sorted(self._kind_tools, key=lambda key: -self._kind_tools[key]["failures"]):
             main_tools.setdefault(kind, tool)
+        patterns, fixes = self._patterns.examples, self._fixes.examples
         return Findings(
             **_pick(
                 totals, "sessions", "compacted_sessions", "calls", "failures", "recovered",
@@ -312,9 +312,9 @@ class LogScan:
                 PatternFinding,
                 lambda counts: (counts["recovered"] - counts["failures"], -counts["failures"]),
                 tool=lambda key: text.to_name(key[0]),
-                kind=lambda key: text.to_name(str(self._patterns.examples[key].failure.kind)),
+                kind=lambda key: text.to_name(str(patterns[key].failure.kind)),
                 fingerprint=lambda key: text.to_name(key[1]),
-                message=lambda key: text.to_message(self._patterns.examples[key]),
+                message=lambda key: text.to_message(patterns[key]),
             ),
             fixes=self._fixes.to_rows(
                 FixFinding,
@@ -323,8 +323,8 @@ class LogScan:
                 kind=lambda key: text.to_name(key[1]),
                 action=lambda key: text.to_text(key[2], 120),
                 failures=self._count_fixable,
-                before=lambda key: text.to_values(self._fixes.examples[key])[0],
-                after=lambda key: text.to_values(self._fixes.examples[key])[1],
+                before=lambda key: text.to_values(fixes[key])[0],
+                after=lambda key: text.to_values(fixes[key])[1],
             ),
             spirals=tuple(_spiral_finding(spiral, text) for spiral in self._spirals.worst_spirals()),
             days=self._day_findings(),
@@ -340,13 +340,9 @@ class LogScan:
         """Return the counts of the last days up to the latest one, without gaps."""
         last = max(self._days, default=0)
         days = range(max(min(self._days, default=1), last - MAX_SHOWN_DAYS + 1), last + 1)
-        return tuple(
-            DayFinding(
-                day=time.strftime("%Y-%m-%d", time.gmtime(day * (DAY_MS // 1000))),
-                **_pick(self._days.get(day, Counter()), "calls", "recovered", "unrecovered"),
-            )
-            for day in days
-        )
+        names = [time.strftime("%Y-%m-%d", time.gmtime(day * (DAY_MS // 1000))) for day in days]
+        counts = [_pick(self._days.get(day, Counter()), "calls", "recovered", "unrecovered") for day in days]
+        return tuple(DayFinding(day=name, **numbers) for name, numbers in zip(names, counts, strict=True))
 
 
 def _pick(counts: Counter[str], *names: str) -> dict[str, Any]:
@@ -356,6 +352,7 @@ def _pick(counts: Counter[str], *names: str) -> dict[str, Any]:
 def _spiral_finding(spiral: SessionSpiral, text: _FindingSanitizer) -> SpiralFinding:
     run, failure = spiral.run, spiral.last.failure
     project = run.metadata.get("project") if run.metadata else None
+    recovery = describe_recovery(spiral.link, failure.kind.code) if spiral.link and failure else ""
     return SpiralFinding(
         run=text.to_name(run.id),
         agent=text.to_name(run.agent),
@@ -366,9 +363,7 @@ def _spiral_finding(spiral: SessionSpiral, text: _FindingSanitizer) -> SpiralFin
         message=text.to_message(spiral.last),
         failures=spiral.size,
         duration_seconds=round(spiral.seconds, 3),
-        recovered_by=text.to_text(describe_recovery(spiral.link, failure.kind.code), 120)
-        if spiral.link and failure
-        else "",
+        recovered_by=text.to_text(recovery, 120),
     )
 
 
@@ -393,10 +388,9 @@ class _FindingSanitizer:
 
     def to_values(self, changes: tuple[Change, ...]) -> tuple[str, str]:
         """Return the values before and after if exactly one argument changed, else two empty texts."""
-        relevant_changes = [change for change in changes if change.path not in IGNORED_ARGUMENTS]
-        if len(relevant_changes) != 1 or categorize_change(relevant_changes[0]) != "another":
+        change = find_new_value(changes)
+        if change is None:
             return "", ""
-        change = relevant_changes[0]
         redacted = self._redactor.record({change.path: change.before}, {change.path: change.after})
         before, after = (self.to_text(str(next(iter(arguments.values()))), 80) for arguments in redacted)
         return (before, after) if before != after else ("", "")

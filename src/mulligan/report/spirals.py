@@ -1,12 +1,14 @@
-"""Detection of spirals in recorded sessions: one strategy that fails repeatedly, and whether it recovered."""
+"""Spirals in recorded sessions (one strategy that fails repeatedly), and descriptions of recoveries."""
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from mulligan.core.calls import TOOL_NAME_PATH
 from mulligan.core.failure import Failure
-from mulligan.core.records import History, Link, Run, Step
+from mulligan.core.records import Change, History, Link, Run, Step
 
 MAX_CALLS_BETWEEN_FAILURES = 15
 """Maximum distance in steps between two failures of one spiral."""
@@ -69,7 +71,7 @@ class SpiralCollector:
         return [spiral for *_, spiral in sorted(self._worst, key=lambda entry: entry[:3], reverse=True)]
 
 
-_TARGET_ARGUMENTS = ("file_path", "path", "notebook_path", "filename", "file", "url", "query")
+_TARGET_ARGUMENTS = ("file_path", "path", "notebook_path", "filename", "file", "url", "query", "command", "cmd")
 
 
 def _strategy_key(step: Step, failure: Failure) -> tuple[str, str, str]:
@@ -78,14 +80,10 @@ def _strategy_key(step: Step, failure: Failure) -> tuple[str, str, str]:
     For builds and tests the fingerprint is part of the key, because a different failure means progress.
     """
     kind = str(failure.kind)
-    if failure.kind.code in ("build_failure", "test_failure") or not isinstance(step.arguments, dict):
-        return kind, step.name, failure.fingerprint
-    for name in _TARGET_ARGUMENTS:
-        if isinstance(step.arguments.get(name), str):
-            return kind, "", step.arguments[name]
-    for name in ("command", "cmd"):
-        if isinstance(step.arguments.get(name), str):
-            return kind, "", _command_prefix(step.arguments[name])
+    if failure.kind.code not in ("build_failure", "test_failure") and isinstance(step.arguments, dict):
+        for name in _TARGET_ARGUMENTS:
+            if isinstance(target := step.arguments.get(name), str):
+                return kind, "", _command_prefix(target) if name in ("command", "cmd") else target
     return kind, step.name, failure.fingerprint
 
 
@@ -110,3 +108,56 @@ def _continues(spiral: SessionSpiral, step: Step, links: dict[int, Link]) -> boo
     return _is_concurrent(spiral.last, step) or (
         step.seq - spiral.last.seq <= MAX_CALLS_BETWEEN_FAILURES and not is_recovered
     )
+
+
+# Recoveries in words
+
+_IGNORED_ARGUMENTS = frozenset("description explanation thought reason justification timeout limit offset".split())
+"""Arguments that rarely cause a recovery: comments of the model, and limits on the output."""
+_EDIT_TOOLS = frozenset("edit multiedit write notebookedit apply_patch replace write_file edit_file".split())
+_READ_TOOLS = frozenset("read read_file view notebookread cat".split())
+_PREPARING_TOOLS = {"build_failure": _EDIT_TOOLS, "test_failure": _EDIT_TOOLS, "stale_file": _READ_TOOLS}
+"""Tools, by failure code, that make the same call succeed. If one ran in between, only that one is named."""
+
+
+def describe_recovery(link: Link, code: str = "") -> str:
+    """Describe how a failure with this code recovered, without argument values."""
+    tools, change_text = link.intermediate_tools, _describe_changes(link.changes)
+    preparing_tool = next((name for name in tools if name.casefold() in _PREPARING_TOOLS.get(code, ())), "")
+    if preparing_tool:
+        return f"{preparing_tool} first" + (f", then {change_text}" if change_text and code != "stale_file" else "")
+    if change_text or not tools:
+        return change_text or "retry of the same call"
+    return f"{_join_names(tools)} first" if len(tools) <= 3 else f"{len(tools)} other tools first"
+
+
+def find_new_value(changes: Iterable[Change]) -> Change | None:
+    """Return the change if exactly one relevant argument changed, and it has a new value."""
+    relevant_changes = [change for change in changes if change.path not in _IGNORED_ARGUMENTS]
+    return relevant_changes[0] if len(relevant_changes) == 1 and _has_new_value(relevant_changes[0]) else None
+
+
+def _describe_changes(changes: Iterable[Change]) -> str:
+    """Describe changes, for example `different file_path and limit, without offset`."""
+    relevant_changes = [change for change in changes if change.path not in _IGNORED_ARGUMENTS]
+    paths = [change.path for change in relevant_changes if _has_new_value(change)]
+    phrases = [f"different {_join_names(paths[:3])}" + (" and more" if len(paths) > 3 else "")] if paths else []
+    phrases += [_describe_change(change) for change in relevant_changes if not _has_new_value(change)][:3]
+    return ", ".join(phrases)
+
+
+def _has_new_value(change: Change) -> bool:
+    is_changed_value = change.path != TOOL_NAME_PATH and change.operation not in ("drop", "rename")
+    return is_changed_value and change.before is not None
+
+
+def _describe_change(change: Change) -> str:
+    if change.path == TOOL_NAME_PATH:
+        return f"tool {change.after} instead"
+    if change.operation == "rename":
+        return f"{change.path} renamed to {change.after}"
+    return f"without {change.path}" if change.operation == "drop" else f"with {change.path}"
+
+
+def _join_names(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

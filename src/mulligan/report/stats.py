@@ -1,4 +1,4 @@
-"""Stats derived from counters: rates, latencies, costs, comparison of two groups, and advice.
+"""Stats derived from counters: rates, latencies, costs, comparison of two groups, advice, Prometheus metrics.
 
 Advice needs a minimum sample size, and every sentence names its sample size.
 """
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from mulligan.core.calls import TOOL_NAME_PATH
 from mulligan.report.tables import format_count, format_duration, format_share, to_line
-from mulligan.store.counters import Cell, Histogram, KindCell, attempts, percentile, percentiles
+from mulligan.store.counters import Cell, Histogram, KindCell, Stats, attempts, bounds, percentile, percentiles
 
 MIN_SAMPLE_SIZE = 5
 """Minimum number of cases for advice."""
@@ -75,13 +75,7 @@ def to_facts(cell: Cell) -> dict[str, Any]:
         "total_failures": failures,
         "success_rate": to_percent(runs - failures, runs),
         "runs": {status: cell.runs.get(status, 0) for status in ("success", "recovered", "partial", "failure")},
-        "running": cell.running,
-        "calls": cell.calls,
-        "first_try": cell.first_try,
-        "recovered": cell.recovered,
-        "repaired": cell.repaired,
-        "unrecovered": cell.unrecovered,
-        "attempts": cell.attempts,
+        **_pick(cell, "running", "calls", "first_try", "recovered", "repaired", "unrecovered", "attempts"),
         "first_try_rate": to_percent(cell.first_try, finished_calls(cell)),
         "final_success_rate": to_percent(cell.first_try + cell.recovered, finished_calls(cell)),
         "recovered_rate": to_percent(cell.recovered, failed_calls(cell)),
@@ -93,10 +87,9 @@ def to_facts(cell: Cell) -> dict[str, Any]:
         "time_to_recovery_seconds": percentile_summary(cell.to_repair),
         "backoff_seconds": cell.backoff_micros / 1e6,
         "retry_seconds": cell.retry_micros / 1e6,
-        "tokens": cell.tokens,
-        "recovery_tokens": cell.recovery_tokens,
+        **_pick(cell, "tokens", "recovery_tokens"),
         "repeats_after_compaction": cell.repeats,
-        "recovered_by": dict(sorted(cell.recovered_by.items(), key=lambda item: (-item[1], item[0]))),
+        "recovered_by": _rank(cell.recovered_by),
         "kinds": {kind: to_kind_facts(kind_counters) for kind, kind_counters in rank_kinds(cell)},
         "by_attempt": count_by_attempt(cell),
         "corrected_arguments": [
@@ -107,10 +100,7 @@ def to_facts(cell: Cell) -> dict[str, Any]:
 
 
 def count_by_attempt(cell: Cell) -> list[dict[str, int]]:
-    return [
-        {"attempt": number, "attempts": attempt_count, "successes": success_count}
-        for number, attempt_count, success_count in attempts(cell)
-    ]
+    return [dict(zip(("attempt", "attempts", "successes"), counts, strict=True)) for counts in attempts(cell)]
 
 
 CSV_COLUMNS = (
@@ -120,7 +110,6 @@ CSV_COLUMNS = (
     "backoff_seconds", "retry_seconds", "tokens", "recovery_tokens",
 )  # fmt: skip
 """CSV columns: all metrics that are single numbers."""
-
 
 PERCENTILES = (0.5, 0.95, 0.99)
 """Reported percentiles, as fractions."""
@@ -139,14 +128,18 @@ def percentile_summary(histogram: Histogram, micros: int | None = None) -> dict[
 
 def to_kind_facts(kind: KindCell) -> dict[str, Any]:
     return {
-        "failures": kind.failures,
-        "calls": kind.calls,
-        "recovered": kind.recovered,
-        "repaired": kind.repaired,
-        "unrecovered": kind.unrecovered,
-        "recovered_by": dict(sorted(kind.recovered_by.items(), key=lambda item: (-item[1], item[0]))),
+        **_pick(kind, "failures", "calls", "recovered", "repaired", "unrecovered"),
+        "recovered_by": _rank(kind.recovered_by),
         "seconds_before": percentile_summary(kind.seconds, kind.micros),
     }
+
+
+def _pick(cell: Cell | KindCell, *names: str) -> dict[str, Any]:
+    return {name: getattr(cell, name) for name in names}
+
+
+def _rank(counts: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def rank_kinds(cell: Cell) -> list[tuple[str, KindCell]]:
@@ -245,16 +238,11 @@ def build_advice(total: Cell, tools: Mapping[str, Cell], agents: Mapping[str, Ce
         *_advise_on_repair_reliance(agents),
     ]
     if total.repair_attempts >= 2 * MIN_SAMPLE_SIZE and total.repair_successes < total.repair_attempts / 2:
-        sentences.append(
-            f"Only {total.repair_successes:,} of {total.repair_attempts:,} attempted repairs succeeded: raise the "
-            "confidence threshold "
-            "(Policy.min_confidence)."
-        )
+        counts = f"{total.repair_successes:,} of {total.repair_attempts:,} attempted repairs"
+        sentences.append(f"Only {counts} succeeded: raise the confidence threshold (Policy.min_confidence).")
     if total.repeats >= MIN_SAMPLE_SIZE:
-        sentences.append(
-            f"{format_count(total.repeats, 'failure')} repeated after a compaction: keep `session.reminder()` in the "
-            "prompt."
-        )
+        repeats = f"{format_count(total.repeats, 'failure')} repeated after a compaction"
+        sentences.append(f"{repeats}: keep `session.reminder()` in the prompt.")
     return sentences
 
 
@@ -283,39 +271,37 @@ def _advise_on_timeouts(tools: Mapping[str, Cell]) -> Iterator[str]:
 
 def _advise_on_limits(total: Cell) -> Iterator[str]:
     for kind, kind_counters in rank_kinds(total):
-        code = kind.partition("/")[2]
-        calls = format_count(kind_counters.calls, "call")
-        if kind_counters.calls < MIN_SAMPLE_SIZE:
+        code, calls = kind.partition("/")[2], kind_counters.calls
+        if calls < MIN_SAMPLE_SIZE:
             continue
-        if code == "rate_limit" and kind_counters.calls >= total.calls / 50:
-            recovered_by_retry = kind_counters.recovered_by.get("retry", 0)
-            yield (
-                f"{kind_counters.calls:,} of {format_count(total.calls, 'call')} failed with {kind}; "
-                f"retries recovered {recovered_by_retry:,}. Make fewer concurrent calls or request a higher limit."
-            )
-        elif code == "context_length_exceeded":
-            yield f"{calls} exceeded the context window: compact the conversation earlier."
-        elif code in ("output_too_large", "output_limit"):
-            yield f"{calls} failed with {kind}: request less output or raise the limit."
-        elif code == "quota_exceeded":
-            yield f"{calls} failed with {kind}: a person must act, retries do not help."
+        if code == "rate_limit" and calls >= total.calls / 50:
+            retried = f"retries recovered {kind_counters.recovered_by.get('retry', 0):,}"
+            rejected = f"{calls:,} of {format_count(total.calls, 'call')} failed with {kind}"
+            yield f"{rejected}; {retried}. Make fewer concurrent calls or request a higher limit."
+        elif code in _LIMIT_ADVICE:
+            yield f"{format_count(calls, 'call')} {_LIMIT_ADVICE[code].format(kind=kind)}"
+
+
+_LIMIT_ADVICE = {
+    "context_length_exceeded": "exceeded the context window: compact the conversation earlier.",
+    "output_too_large": "failed with {kind}: request less output or raise the limit.",
+    "output_limit": "failed with {kind}: request less output or raise the limit.",
+    "quota_exceeded": "failed with {kind}: a person must act, retries do not help.",
+}
 
 
 def _advise_on_arguments(tools: Mapping[str, Cell]) -> Iterator[str]:
     """Yield advice on arguments that are often wrong and should be described in the tool."""
     corrections = [
-        (calls, name, path, operation)
+        (-calls, name, path, operation)
         for name, cell in tools.items()
         for path, operation, calls in list_corrected_arguments(cell)
-        if calls >= MIN_SAMPLE_SIZE
-        and path != TOOL_NAME_PATH
-        and operation != "substitute"  # no description can name it
+        # No description can name a substituted value.
+        if calls >= MIN_SAMPLE_SIZE and path != TOOL_NAME_PATH and operation != "substitute"
     ]
-    for calls, name, path, operation in sorted(corrections, key=lambda correction: (-correction[0], correction[1:]))[
-        :MAX_ADVICE_PER_TOPIC
-    ]:
+    for calls, name, path, operation in sorted(corrections)[:MAX_ADVICE_PER_TOPIC]:
         yield (
-            f"{to_line(name, 40)}: {to_line(path, 40)} was corrected in {format_count(calls, 'call')} "
+            f"{to_line(name, 40)}: {to_line(path, 40)} was corrected in {format_count(-calls, 'call')} "
             f"({CHANGE_REASONS.get(operation, operation)}). Document it in the tool's description."
         )
 
@@ -341,3 +327,70 @@ def _advise_on_repair_reliance(agents: Mapping[str, Cell]) -> Iterator[str]:
                 f"{format_count(_count_successes(cell), 'successful call')} needed changed arguments. "
                 "Improve its prompt or the tools' descriptions."
             )
+
+
+# Metrics in the Prometheus text format
+
+MAX_TOOLS = 100
+"""Maximum number of tool labels: each is a time series, and a model can invent any tool name."""
+
+
+def render_metrics(total: Cell, tools: Stats) -> Iterator[str]:
+    """Yield the lines of all metrics, each metric with its HELP and TYPE lines."""
+    busiest_tools = sorted(tools.parts.items(), key=lambda item: (-item[1].calls, item[0]))[:MAX_TOOLS]
+    tool_rows = {
+        _format_labels(tool=name, outcome=outcome): count
+        for name, cell in sorted(busiest_tools)
+        for outcome, count in _count_outcomes(cell).items()
+    }
+    failures = {kind: cell.failures for kind, cell in total.kinds.items()}
+    unrecovered = {kind: cell.unrecovered for kind, cell in total.kinds.items()}
+    cumulative_count, buckets = 0, {}
+    for index, count in total.seconds.counts().items():
+        cumulative_count += count
+        buckets[_format_labels("_bucket", le=f"{bounds(index)[1] / 1e6:.9g}")] = cumulative_count
+    buckets[_format_labels("_bucket", le="+Inf")] = cumulative_count
+    durations = {**buckets, "_sum": total.micros / 1e6, "_count": cumulative_count}
+    help_text = f"Calls by tool and outcome, for the {MAX_TOOLS} most called tools."
+    for name, metric_type, description, values in (
+        ("runs_total", "counter", "Runs by status.", _label_counts("status", total.runs)),
+        ("runs_under_way", "gauge", "Runs in progress.", {"": total.running}),
+        ("calls_total", "counter", "Calls by outcome.", _label_counts("outcome", _count_outcomes(total))),
+        ("attempts_total", "counter", "Attempts of calls.", {"": total.attempts}),
+        ("repaired_total", "counter", "Recovered calls with changed arguments.", {"": total.repaired}),
+        ("failures_total", "counter", "Failed attempts by kind.", _label_counts("kind", failures)),
+        ("unrecovered_total", "counter", "Unrecovered calls by kind.", _label_counts("kind", unrecovered)),
+        (
+            "recovered_total",
+            "counter",
+            "Recovered calls by recovery method.",
+            _label_counts("method", total.recovered_by),
+        ),
+        ("backoff_seconds_total", "counter", "Backoff before attempts, in seconds.", {"": total.backoff_micros / 1e6}),
+        ("tokens_total", "counter", "Tokens of model calls.", {"": total.tokens}),
+        ("attempt_seconds", "histogram", "Duration of successful attempts, in seconds.", durations),
+        ("tool_calls_total", "counter", help_text, tool_rows),
+    ):
+        yield from render_metric(f"mulligan_{name}", metric_type, description, values)
+
+
+def render_metric(name: str, metric_type: str, description: str, values: Mapping[str, float]) -> Iterator[str]:
+    """Yield the lines of a metric. The names of its values are labels, or suffixes of its name."""
+    yield f"# HELP {name} {description}"
+    yield f"# TYPE {name} {metric_type}"
+    for suffix, value in values.items():
+        yield f"{name}{suffix} {value:.17g}"
+
+
+def _count_outcomes(cell: Cell) -> dict[str, int]:
+    other = cell.calls - cell.first_try - cell.recovered - cell.unrecovered
+    return {"first_try": cell.first_try, "recovered": cell.recovered, "unrecovered": cell.unrecovered, "other": other}
+
+
+def _label_counts(label: str, counts: Mapping[str, int]) -> dict[str, float]:
+    return {_format_labels(**{label: name}): count for name, count in sorted(counts.items())}
+
+
+def _format_labels(suffix: str = "", **labels: str) -> str:
+    escapes = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+    return suffix + "{" + ",".join(f'{name}="{value.translate(escapes)}"' for name, value in labels.items()) + "}"

@@ -1,4 +1,4 @@
-"""Rendering of rows as terminal tables, plain text and CSV.
+"""Rendering of rows as terminal tables, plain text and CSV, and the formats of times and counts in them.
 
 Untrusted text is sanitized: terminals execute escape sequences, and spreadsheets execute formulas.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,9 @@ SHOWN_ID_CHARS = 12
 """Characters of an id in a list: short enough to type, long enough to be unique."""
 MIN_TEXT_WIDTH = 10
 """Minimum width of a text column that is still readable."""
+
+_UNIT_SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
+ACCEPTED_FORMATS = "an age such as 24h or 7d (units m, h, d, w) or a date such as 2026-01-31"
 
 Fact = Mapping[str, Any]
 
@@ -72,6 +76,25 @@ def format_age(then: int, now: int) -> str:
 
 def format_timestamp(millis: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(millis / 1000))
+
+
+def parse_time(text: str | None, now: int) -> int | None:
+    """Parse an age such as `7d`, or a date, as UTC milliseconds. `all` and `None` give `None`.
+
+    Raise `ValueError` for any other text.
+    """
+    if text is None or text == "all":
+        return None
+    match = re.fullmatch(r"([0-9]{1,5})([mhdw])", text, re.ASCII)
+    if match is not None:
+        return now - int(match[1]) * _UNIT_SECONDS[match[2]] * 1000
+    import datetime  # lazy: needed for dates only
+
+    parsed = datetime.datetime.fromisoformat(text)
+    try:
+        return int((parsed if parsed.tzinfo else parsed.replace(tzinfo=datetime.UTC)).timestamp() * 1000)
+    except OverflowError:
+        raise ValueError(f"date {text} is out of range") from None
 
 
 def format_share(part: int, total: int) -> str:

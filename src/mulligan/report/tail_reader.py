@@ -93,11 +93,10 @@ class TailReader:
     def _track_open_run(self, history: History, has_new_events: bool) -> None:
         """Track a run while it is open. Evict the least recently active run above the limit."""
         id = history.run.id
-        if history.run.end_reason is not None:
+        if history.run.end_reason is not None or has_new_events:
             self._open_runs.pop(id, None)
-        elif has_new_events or id not in self._open_runs:
-            self._open_runs.pop(id, None)
-            self._open_runs[id] = None
+        if history.run.end_reason is None:
+            self._open_runs.setdefault(id)
             if len(self._open_runs) > MAX_OPEN_RUNS:
                 del self._open_runs[next(iter(self._open_runs))]
 

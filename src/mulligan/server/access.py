@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mulligan.server.responses import ApiError
-from mulligan.server.tokens import Token, Tokens
+from mulligan.server.bodies import ApiError
+from mulligan.server.tenants import Token, Tokens
 from mulligan.store.base import DEFAULT_TENANT
 
 RequiredRole = Literal["nothing", "ingest", "read", "admin"]
@@ -60,19 +60,15 @@ class AccessRules(NamedTuple):
 
     def accepts_host(self, host_header: str) -> bool:
         """Return whether a Host header addresses this server. Rejecting other names prevents DNS rebinding."""
-        name = parse_host_name(host_header)
+        name = host_header
+        if host_header.startswith("["):
+            name = host_header[1:].partition("]")[0]
+        elif host_header.count(":") == 1:
+            name = host_header.rpartition(":")[0]
         try:
-            address = ipaddress.ip_address(name)
+            return ipaddress.ip_address(name).is_loopback or not self.is_local
         except ValueError:
             return name.rstrip(".").lower() in self.hosts
-        return address.is_loopback or not self.is_local
-
-
-def parse_host_name(host_header: str) -> str:
-    """Return the host name of a Host header, without port and brackets."""
-    if host_header.startswith("["):
-        return host_header[1:].partition("]")[0]
-    return host_header.rpartition(":")[0] if host_header.count(":") == 1 else host_header
 
 
 class BrowserSessions:
@@ -89,11 +85,8 @@ class BrowserSessions:
             return None
         self.ticket = secrets.token_urlsafe(24)
         self._announce(self.ticket)
-        return self.start_session(Caller(role="admin"))
-
-    def start_session(self, caller: Caller) -> str:
         cookie = secrets.token_urlsafe(32)
-        self._callers[cookie] = caller
+        self._callers[cookie] = Caller(role="admin")
         return cookie
 
     def find(self, cookie: str) -> Caller | None:
@@ -129,39 +122,27 @@ def unauthorized(message: str) -> ApiError:
 
 
 def error_response(request: Request, error: ApiError) -> Response:
-    if "text/html" in request.headers.get("accept", "") and request.method in SAFE_METHODS:
-        link_html, refresh_html = {404: _HOME_LINK}.get(error.status, ""), ""
-        if error.status == 401:
-            link_html = _SIGN_IN_LINK.format(next=sign_in_url(_requested_path(request)))
-            refresh_html = _REFRESH_META if _is_cross_site_navigation(request) else ""
-        page = _ERROR_PAGE.format(message=escape(error.message, quote=False), way=link_html, again=refresh_html)
-        return HTMLResponse(page, error.status, error.headers)
-    return JSONResponse(error.facts, error.status, error.headers)
-
-
-_ERROR_PAGE = (
-    "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
-    "<title>mulligan</title>{again}<link rel=stylesheet href=/docs.css>"
-    "<main><h1>mulligan</h1><p>{message}</p>{way}</main>"
-)
-_SIGN_IN_LINK = "<p><a href={next}>Sign in with a token</a></p>"
-_REFRESH_META = "<meta http-equiv=refresh content=0>"
-"""Makes the browser request the page again.
-
-Browsers withhold a strict cookie on a cross-site navigation, for example from a link in an alert. They send it when our
-own page reloads.
-"""
-_HOME_LINK = "<p><a href=/>Go to the overview</a></p>"
-
-
-def _is_cross_site_navigation(request: Request) -> bool:
+    """Build the response for an error: a page for browsers, else JSON."""
     headers = request.headers
-    return headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") == "navigate"
-
-
-def _requested_path(request: Request) -> str:
-    path, query = request.scope.get("raw_path") or b"/", request.scope.get("query_string") or b""
-    return (path + b"?" + query if query else path).decode("latin-1")
+    if "text/html" not in headers.get("accept", "") or request.method not in SAFE_METHODS:
+        return JSONResponse(error.facts, error.status, error.headers)
+    link_html = refresh_html = ""
+    if error.status == 404:
+        link_html = "<p><a href=/>Go to the overview</a></p>"
+    elif error.status == 401:
+        path, query = request.scope.get("raw_path") or b"/", request.scope.get("query_string") or b""
+        target_path = (path + b"?" + query if query else path).decode("latin-1")
+        link_html = f"<p><a href={sign_in_url(target_path)}>Sign in with a token</a></p>"
+        # Browsers withhold a strict cookie on a cross-site navigation, for example from a link in an alert. They send
+        # it when our own page reloads.
+        if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") == "navigate":
+            refresh_html = "<meta http-equiv=refresh content=0>"
+    page = (
+        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
+        f"<title>mulligan</title>{refresh_html}<link rel=stylesheet href=/docs.css>"
+        f"<main><h1>mulligan</h1><p>{escape(error.message, quote=False)}</p>{link_html}</main>"
+    )
+    return HTMLResponse(page, error.status, error.headers)
 
 
 def sign_in_url(target_path: str) -> str:
@@ -185,10 +166,7 @@ class AccessMiddleware:
     """ASGI middleware that checks Host and Origin, adds security headers and logs requests."""
 
     def __init__(self, app: ASGIApp, rules: AccessRules, log_request: Callable[[str], None] | None = None) -> None:
-        self._app = app
-        self._rules = rules
-        self._log_request = log_request
-        """Receives one line per request."""
+        self._app, self._rules, self._log_request = app, rules, log_request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -219,12 +197,10 @@ class AccessMiddleware:
             if self._log_request is not None:
                 path = "".join(
                     character if character.isprintable() and character not in " \"'" else "?"
-                    for character in scope["path"]
+                    for character in scope["path"][:200]
                 )
                 duration_ms = (time.perf_counter() - start_time) * 1000
-                self._log_request(
-                    f"request method={scope['method']} path={path[:200]} status={status} ms={duration_ms:.1f}"
-                )
+                self._log_request(f"request method={scope['method']} path={path} status={status} ms={duration_ms:.1f}")
 
     def _find_rejection(self, request: Request) -> ApiError | None:
         hosts = request.headers.getlist("host")
@@ -234,9 +210,6 @@ class AccessMiddleware:
         if origin is not None and request.method not in SAFE_METHODS:
             scheme, _, authority = origin.partition("://")
             if scheme not in ("http", "https") or authority.lower() != hosts[0].lower():
-                return ApiError(
-                    403,
-                    "foreign_origin",
-                    "Cross-site request rejected. Send it from a page of this server.",
-                )
+                message = "Cross-site request rejected. Send it from a page of this server."
+                return ApiError(403, "foreign_origin", message)
         return None

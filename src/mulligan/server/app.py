@@ -19,17 +19,14 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Match, Route
 
-from mulligan.core.events import AnyEvent
 from mulligan.core.failure import StoreError, UnsupportedOperationError
 from mulligan.server import access
 from mulligan.server.access import AccessMiddleware, AccessRules, BrowserSessions, Caller, RequiredRole
-from mulligan.server.group_commit import Committer
+from mulligan.server.background import Committer, Listener, Pruner
+from mulligan.server.bodies import MIN_THREADED_DECODE_BYTES, ApiError, internal_error, invalid, store_unavailable
 from mulligan.server.limits import Quotas, RateLimiter, SignInLimiter
 from mulligan.server.payloads import PayloadConverter
-from mulligan.server.prune_scheduler import Pruner
-from mulligan.server.responses import ApiError, internal_error, invalid, store_unavailable
-from mulligan.server.tenants import MEASURES
-from mulligan.server.tokens import ROLE_PERMISSIONS, SignInSessions, Tokens
+from mulligan.server.tenants import MEASURES, ROLE_PERMISSIONS, SignInSessions, Tokens
 from mulligan.store import audit
 from mulligan.store.base import Batch, Store
 
@@ -56,7 +53,7 @@ class Server:
         rules: AccessRules | None = None,
         rate_limiter: RateLimiter | None = None,
         announce: Callable[[str], None] = lambda ticket: None,
-        on_stored: Callable[[str, Sequence[AnyEvent]], None] | None = None,
+        on_stored: Listener = lambda tenant, events: None,
         pruner: Pruner | None = None,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
@@ -77,15 +74,15 @@ class Server:
         self._warned_at = float("-inf")
         self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="mulligan-reader")
 
-    @property
-    def is_stale(self) -> bool:
-        return self.tokens.is_stale or self.tenants.is_stale
-
     def refresh(self) -> None:
         """Reload tokens, tenants and signed-out sessions from the store."""
         self.tokens.refresh()
         self.tenants.refresh()
         self.sessions.load()
+
+    async def refresh_if_stale(self) -> None:
+        if self.tokens.is_stale or self.tenants.is_stale:
+            await self.run_in_reader(self.refresh)
 
     def route(self, path: str, endpoint: Endpoint, required_role: RequiredRole, *methods: str) -> Route:
         """Build a route that authenticates first. The endpoint reads `request.state.caller`."""
@@ -93,8 +90,7 @@ class Server:
         async def guarded(request: Request) -> Response:
             try:
                 if required_role != "nothing":
-                    if self.is_stale:
-                        await self.run_in_reader(self.refresh)
+                    await self.refresh_if_stale()
                     request.state.caller = caller = self._authorize(request, required_role)
                     await self.charge_quotas(caller, requests=1)
                     via: audit.Via = "api" if "/v1/" in path else "page"
@@ -157,11 +153,7 @@ class Server:
             raise self._store_unavailable(error) from None
 
     def _store_unavailable(self, error: StoreError) -> ApiError:
-        """Build the 503 error.
-
-        The error text contains the store's address and user, so only a local server returns it. Other servers write it
-        to their log.
-        """
+        """Build the 503 error. Only a local server returns its text, which contains the store's address and user."""
         if self.rules.is_local:
             return store_unavailable(str(error))
         now = time.monotonic()
@@ -171,6 +163,12 @@ class Server:
         return store_unavailable(
             "The store is unavailable. Retry later. The operator finds the reason in the server's log."
         )
+
+    async def decode(self, data: bytes, decoder: Callable[[bytes], T]) -> T:
+        """Decode a body, a large one on a reader thread so that the event loop stays free."""
+        if len(data) > MIN_THREADED_DECODE_BYTES:
+            return await self.run_in_reader(decoder, data)
+        return decoder(data)
 
     async def store_batch(
         self, caller: Caller, build_batch: Callable[[], Batch], record_count: int, byte_count: int
@@ -210,15 +208,10 @@ RouteGroup = Callable[[Server], Iterable[BaseRoute]]
 """Function that builds related routes: ingest, queries, dashboard pages."""
 
 
-def allowed_methods(request: Request) -> set[str]:
+def allowed_methods(request: Request) -> list[str]:
     """Return the methods of all routes that match the request's path. Several routes can share one path."""
-    routes = request.app.routes
-    return {
-        method
-        for route in routes
-        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE
-        for method in route.methods or ()
-    }
+    routes = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    return sorted({method for route in routes for method in getattr(route, "methods", None) or ()})
 
 
 def build_app(
@@ -234,8 +227,8 @@ def build_app(
     async def handle_http_error(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
         if status == 405:
-            api_error = ApiError(405, "wrong_method", f"Method {request.method} not allowed.")
-            api_error.headers = {"Allow": ", ".join(sorted(allowed_methods(request)))}
+            headers = {"Allow": ", ".join(allowed_methods(request))}
+            api_error = ApiError(405, "wrong_method", f"Method {request.method} not allowed.", headers=headers)
         else:
             api_error = ApiError(status, "not_found", "Page not found. See /docs for the API.")
         return access.error_response(request, api_error)

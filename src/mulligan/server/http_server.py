@@ -9,7 +9,6 @@ import logging
 import signal
 import socket
 from collections.abc import Callable
-from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -62,7 +61,7 @@ class Http1Protocol(H11Protocol):
     """
 
     _has_received_data = False
-    _request_timeout: asyncio.TimerHandle | None = None
+    request_timeout: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
@@ -81,19 +80,16 @@ class Http1Protocol(H11Protocol):
             self.request_timeout = None
 
     def data_received(self, data: bytes) -> None:
-        if not self._has_received_data:
-            self._has_received_data = True
-            if data.startswith(HTTP2_PREFACE[: len(data)]) and len(data) >= 4:
-                log.warning(GRPC_MESSAGE)
-                message = GRPC_MESSAGE.encode()
-                settings = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
-                # GOAWAY with last stream 0, HTTP_1_1_REQUIRED and a reason that gRPC shows in its error.
-                goaway_frame = (
-                    (8 + len(message)).to_bytes(3, "big") + b"\x07\x00" + bytes(8) + b"\x00\x00\x00\x0d" + message
-                )
-                self.transport.write(settings + goaway_frame)
-                self.transport.close()
-                return
+        is_first, self._has_received_data = not self._has_received_data, True
+        if is_first and len(data) >= 4 and data.startswith(HTTP2_PREFACE[: len(data)]):
+            log.warning(GRPC_MESSAGE)
+            message = GRPC_MESSAGE.encode()
+            settings = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+            # GOAWAY with last stream 0, HTTP_1_1_REQUIRED and a reason that gRPC shows in its error.
+            goaway = (8 + len(message)).to_bytes(3, "big") + b"\x07\x00" + bytes(8) + b"\x00\x00\x00\x0d" + message
+            self.transport.write(settings + goaway)
+            self.transport.close()
+            return
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._cancel_timeout()
@@ -151,11 +147,9 @@ def serve(
 ) -> None:
     """Serve until SIGINT or SIGTERM. Requests in progress are finished first."""
 
-    def stop(*_: Any) -> None:
-        """Ignore the signal: uvicorn handles it and raises it again after shutdown."""
-
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
+        # Ignored: uvicorn handles the signal and raises it again after shutdown.
+        signal.signal(number, lambda *_: None)
     # Exclude existing objects from collection. New objects rarely form cycles, so collect seldom.
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)

@@ -1,43 +1,56 @@
-"""POST /v1/batch, /v1/runs, /v1/steps and /v1/failures: validate records and acknowledge them after the commit."""
+"""POST routes of agents and of the HTTP store.
+
+/v1/batch, /v1/runs, /v1/steps and /v1/failures validate records and acknowledge them after the commit. /v1/recall and
+/v1/outcomes serve agents, /v1/export and /v1/store/* are the protocol of the HTTP store.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import AsyncIterator, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute
 
 from mulligan.core.events import AnyEvent, StepEnded
-from mulligan.core.records import StepType
-from mulligan.server import request_bodies
+from mulligan.core.records import Fix, Precedent, Record, StepType, encode
+from mulligan.server import bodies, payloads
 from mulligan.server.access import Caller
-from mulligan.server.app import Server
-from mulligan.server.payloads import (
-    BatchPayload,
-    FailurePayload,
-    FailurePayloads,
-    RunPayload,
-    RunPayloads,
-    StepPayload,
-    StepPayloads,
-    check_events,
-)
-from mulligan.server.responses import invalid, json_response
+from mulligan.server.app import Endpoint, Server
+from mulligan.server.bodies import ApiError, invalid, json_response, not_found, read_json
+from mulligan.server.payloads import YEAR_9999, BatchPayload, check_events
+from mulligan.store import wire_protocol
+from mulligan.store.base import DEFAULT_TENANT, Health, PruneResult, TrialReport
 
 T = TypeVar("T")
 
+MAX_RECALL_RESULTS = 200
+"""Limit of precedents and of fixes in one response."""
+EXPORT_BATCH_RUNS = 20
+"""Runs read from the store per chunk of an export."""
+
 
 def build_routes(server: Server) -> Iterable[BaseRoute]:
+    return [
+        *_build_ingest_routes(server),
+        *_build_memory_routes(server),
+        *(
+            server.route(f"/v1/store/{name}", _store_method_endpoint(server, name), method.required_role, "POST")
+            for name, method in wire_protocol.METHODS.items()
+        ),
+    ]
+
+
+def _build_ingest_routes(server: Server) -> Iterable[BaseRoute]:
     converter = server.converter
 
     async def read_payload(request: Request, type: Any) -> tuple[Any, int]:
-        data = await request_bodies.read_body(request, request_bodies.JSON)
-        if len(data) > request_bodies.MIN_THREADED_DECODE_BYTES:
-            return await server.run_in_reader(request_bodies.parse_json, data, type), len(data)
-        return request_bodies.parse_json(data, type), len(data)
+        data = await bodies.read_body(request, bodies.JSON)
+        return await server.decode(data, partial(bodies.parse_json, type=type)), len(data)
 
     async def store_events(caller: Caller, events: Sequence[AnyEvent], size: int) -> int:
         if not events:
@@ -55,31 +68,30 @@ def build_routes(server: Server) -> Iterable[BaseRoute]:
         return json_response({"new": new, "offset": payload.offset})
 
     async def runs(request: Request) -> Response:
-        payloads, size = await read_payload(request, RunPayloads)
-        events: list[AnyEvent] = []
-        ids: list[str] = []
+        items, size = await read_payload(request, payloads.RunPayloads)
         now = server.clock()
-        for path_prefix, run_payload in _with_path_prefixes(payloads, RunPayload):
-            id, run_events = converter.convert_run(run_payload, now, path_prefix)
-            ids.append(id)
-            events += run_events
+        converted = [
+            converter.convert_run(run_payload, now, path_prefix)
+            for path_prefix, run_payload in _with_path_prefixes(items, payloads.RunPayload)
+        ]
+        events = [event for _, run_events in converted for event in run_events]
         new = await store_events(request.state.caller, events, size)
-        return json_response({"new": new, "runs": ids})
+        return json_response({"new": new, "runs": [id for id, _ in converted]})
 
     async def steps(request: Request) -> Response:
-        payloads, size = await read_payload(request, StepPayloads)
+        items, size = await read_payload(request, payloads.StepPayloads)
         now = server.clock()
         events = [
             converter.convert_step(step_payload, now, path_prefix)
-            for path_prefix, step_payload in _with_path_prefixes(payloads, StepPayload)
+            for path_prefix, step_payload in _with_path_prefixes(items, payloads.StepPayload)
         ]
         return json_response({"new": await store_events(request.state.caller, events, size)})
 
     async def failures(request: Request) -> Response:
-        payloads, size = await read_payload(request, FailurePayloads)
+        items, size = await read_payload(request, payloads.FailurePayloads)
         caller: Caller = request.state.caller
         events: list[AnyEvent] = []
-        for path_prefix, failure in _with_path_prefixes(payloads, FailurePayload):
+        for path_prefix, failure in _with_path_prefixes(items, payloads.FailurePayload):
             if failure.run is None:
                 raise invalid("Missing run: the id of the run that the failure belongs to.", f"{path_prefix}run")
             failed_step = await server.run_in_reader(find_failed_step, caller.tenant, failure.run, failure.step)
@@ -95,8 +107,62 @@ def build_routes(server: Server) -> Iterable[BaseRoute]:
         steps_of_run = history.steps if history is not None else ()
         return next(((step.type, step.name) for step in steps_of_run if step.seq == seq), ("tool", ""))
 
-    endpoints = {"/v1/batch": batch, "/v1/runs": runs, "/v1/steps": steps, "/v1/failures": failures}
-    return [server.route(path, endpoint, "ingest", "POST") for path, endpoint in endpoints.items()]
+    endpoints = {"batch": batch, "runs": runs, "steps": steps, "failures": failures}
+    return [server.route(f"/v1/{name}", endpoint, "ingest", "POST") for name, endpoint in endpoints.items()]
+
+
+def _build_memory_routes(server: Server) -> Iterable[BaseRoute]:
+    def find_memories(tenant: str, request: wire_protocol.RecallRequest) -> wire_protocol.RecallResponse:
+        question, query = request.question, request.fixes
+        precedents: tuple[Precedent, ...] = ()
+        fixes: tuple[Fix, ...] = ()
+        if question is not None:
+            question = msgspec.structs.replace(question, limit=min(question.limit, MAX_RECALL_RESULTS))
+            precedents = tuple(server.store.recall(tenant, question))
+        if query is not None:
+            now = query.now if 0 < query.now <= YEAR_9999 else server.clock()
+            query = msgspec.structs.replace(query, now=now, limit=min(query.limit, MAX_RECALL_RESULTS))
+            fixes = tuple(server.store.fixes(tenant, query))
+        return wire_protocol.RecallResponse(precedents=precedents, fixes=fixes)
+
+    async def recall(request: Request) -> Response:
+        recall_request = await read_json(request, wire_protocol.RecallRequest)
+        return json_response(await server.run_in_reader(find_memories, request.state.caller.tenant, recall_request))
+
+    async def outcomes(request: Request) -> Response:
+        report = await read_json(request, wire_protocol.OutcomeReport)
+        if not 0 <= report.at <= YEAR_9999:
+            raise invalid(f"Invalid time {report.at}. Use UTC milliseconds.", "at")
+        if not 0 < len(report.run) <= 200:
+            raise invalid("Invalid run id. Use 1 to 200 characters.", "run")
+        caller: Caller = request.state.caller
+        trial = TrialReport(
+            run=report.run, principal=caller.principal, agent=report.agent[:200], at=report.at or server.clock(),
+            successful=report.successful, automatic=report.automatic,
+        )  # fmt: skip
+        if not await server.run_in_reader(server.store.record_outcome, caller.tenant, report.fix_id, trial):
+            raise not_found("No fix with this id.")
+        return json_response({"stored": True})
+
+    async def export(request: Request) -> Response:
+        since = (await read_json(request, ExportRequest)).since
+        histories = iter(server.store.export(request.state.caller.tenant, max(0, min(since, YEAR_9999))))
+
+        async def lines() -> AsyncIterator[bytes]:
+            while batch := await server.run_in_reader(lambda: list(itertools.islice(histories, EXPORT_BATCH_RUNS))):
+                yield b"".join(encode(history) + b"\n" for history in batch)
+
+        return StreamingResponse(lines(), media_type="application/x-ndjson", headers={"Cache-Control": "no-store"})
+
+    return [
+        server.route("/v1/recall", recall, "ingest", "POST"),
+        server.route("/v1/outcomes", outcomes, "ingest", "POST"),
+        server.route("/v1/export", export, "read", "POST"),
+    ]
+
+
+class ExportRequest(Record, frozen=True):
+    since: int = 0
 
 
 def _with_path_prefixes(payloads: Any, type: type[T]) -> Iterable[tuple[str, T]]:
@@ -104,3 +170,38 @@ def _with_path_prefixes(payloads: Any, type: type[T]) -> Iterable[tuple[str, T]]
     if isinstance(payloads, type):
         return [("", payloads)]
     return [(f"[{number}].", payload) for number, payload in enumerate(payloads)]
+
+
+def _store_method_endpoint(server: Server, name: str) -> Endpoint:
+    """Build the endpoint for one method of the HTTP store. The tenant is always the caller's."""
+
+    async def call_store(request: Request) -> Response:
+        data = await bodies.read_body(request, wire_protocol.CONTENT_TYPE)
+        try:
+            args = wire_protocol.decode_arguments(name, data)
+        except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
+            raise invalid(f"Invalid arguments for {name}: {error}.") from None
+        tenant, args = request.state.caller.tenant, _check_arguments(name, args)
+        result = await server.run_in_reader(getattr(server.store, name), tenant, *args)
+        if name == "journals":
+            result = [journal for journal in result if journal.startswith(wire_protocol.REMOTE_JOURNAL_PREFIX)]
+        if tenant != DEFAULT_TENANT:  # Only the operator may see the store's location and its total size.
+            if isinstance(result, Health):
+                result = msgspec.structs.replace(result, where="")
+            elif isinstance(result, PruneResult):
+                result = msgspec.structs.replace(result, bytes_before=0, bytes_after=0)
+        return Response(wire_protocol.encode_value(result), media_type=wire_protocol.CONTENT_TYPE)
+
+    return call_store
+
+
+def _check_arguments(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    if name in ("get", "put", "compare_and_set", "keys") and args[0] in wire_protocol.SERVER_ONLY_KINDS:
+        raise ApiError(403, "forbidden", f"Entries of kind {args[0]!r} are reserved for the server.")
+    if name in ("offset", "release"):
+        for journal in args[0] if name == "release" else args:
+            if not journal.startswith(wire_protocol.REMOTE_JOURNAL_PREFIX):
+                raise ApiError(403, "forbidden", f"Journal {journal[:80]!r} is reserved for the server.")
+    if name in ("runs", "lessons"):
+        return (msgspec.structs.replace(args[0], limit=min(args[0].limit, 10_000)),)
+    return args

@@ -12,15 +12,12 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import NamedTuple
 
 import msgspec
 
 from mulligan.core.records import Record, decode, encode
-from mulligan.server.entries import SERVER_ENTRY_KIND, update_entry
-from mulligan.server.responses import ApiError, rate_limited, store_unavailable
-from mulligan.server.tenants import MEASURES, Measure, Tenant
+from mulligan.server.bodies import ApiError, rate_limited, store_unavailable
+from mulligan.server.tenants import MEASURES, SERVER_ENTRY_KIND, Measure, Tenant, update_entry
 from mulligan.store.base import DAY, KeyValueStore
 
 USAGE_KEY = "usage"
@@ -46,13 +43,6 @@ class Usage(Record, frozen=True):
     days: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
 
 
-class _ReservedQuota(NamedTuple):
-    """Amounts that this process reserved and has not spent."""
-
-    day: str
-    remaining: dict[Measure, int]
-
-
 def day_of(now: int) -> str:
     return time.strftime("%Y-%m-%d", time.gmtime(now // 1000))
 
@@ -67,7 +57,8 @@ class Quotas:
 
     def __init__(self, key_value_store: KeyValueStore) -> None:
         self._key_value_store = key_value_store
-        self._reserved: dict[str, _ReservedQuota] = {}
+        self._reserved: dict[str, tuple[str, dict[Measure, int]]] = {}
+        """Amounts that this process reserved and has not spent, by tenant, with their day."""
         self._lock = threading.Lock()
 
     def spend_reserved(self, tenant: Tenant, amounts: Mapping[Measure, int], now: int) -> bool:
@@ -91,52 +82,51 @@ class Quotas:
                 raise ApiError(413, "too_large", message)  # not 429, because a retry can never succeed
         while not self.spend_reserved(tenant, amounts, now):
             with self._lock:
-                remaining = dict(self._remaining_today(tenant.name, now))
-            missing = {
-                name: amount - remaining.get(name, 0)
-                for name, amount in amounts.items()
-                if name in tenant.quotas and amount > remaining.get(name, 0)
-            }
+                remaining = self._remaining_today(tenant.name, now)
+                missing = {
+                    name: amount - remaining.get(name, 0)
+                    for name, amount in amounts.items()
+                    if name in tenant.quotas and amount > remaining.get(name, 0)
+                }
             granted = self._reserve(tenant, missing, day_of(now))
             with self._lock:
                 remaining = self._remaining_today(tenant.name, now)
                 for name, amount in granted.items():
                     remaining[name] = remaining.get(name, 0) + amount
-                exhausted = [
-                    name for name, amount in amounts.items() if name in missing and remaining.get(name, 0) < amount
-                ]
-            if exhausted and not self.spend_reserved(tenant, amounts, now):
-                message = f"The daily quota of {tenant.quotas[exhausted[0]]:,} {exhausted[0]} is exhausted."
+            exhausted = next((name for name, amount in missing.items() if granted[name] < amount), None)
+            if exhausted is not None:
+                if self.spend_reserved(tenant, amounts, now):
+                    return
+                message = f"The daily quota of {tenant.quotas[exhausted]:,} {exhausted} is exhausted."
                 seconds = min(MAX_RETRY_AFTER_SECONDS, (DAY - now % DAY) // 1000 + 1)
                 headers = {"Retry-After": str(seconds)}
                 raise ApiError(429, "quota", f"{message} It resets at 00:00 UTC.", headers=headers)
-            if exhausted:
-                return
 
     def close(self) -> None:
         """Return unspent reserves to the store."""
         with self._lock:
             reserved, self._reserved = self._reserved, {}
-        for name, (day, remaining) in reserved.items():
+        for tenant, (day, remaining) in reserved.items():
+
+            def refund(usage: Mapping[str, int], remaining: dict[Measure, int] = remaining) -> dict[Measure, int]:
+                return {name: -min(amount, usage.get(name, 0)) for name, amount in remaining.items()}
+
             if any(remaining.values()):
-                self._update_usage(name, day, partial(_refund_amounts, remaining))
+                self._update_usage(tenant, day, refund)
 
     def _remaining_today(self, tenant: str, now: int) -> dict[Measure, int]:
         day = day_of(now)
-        reserved = self._reserved.get(tenant)
-        if reserved is None or reserved.day != day:
-            reserved = self._reserved[tenant] = _ReservedQuota(day, {})
-        return reserved.remaining
+        if tenant not in self._reserved or self._reserved[tenant][0] != day:
+            self._reserved[tenant] = (day, {})
+        return self._reserved[tenant][1]
 
     def _reserve(self, tenant: Tenant, missing: Mapping[Measure, int], day: str) -> dict[Measure, int]:
-        def choose_amounts(used_amounts: Mapping[str, int]) -> dict[Measure, int]:
-            return {
-                name: min(
-                    max(amount, tenant.quotas[name] // QUOTA_RESERVE_DIVISOR),
-                    max(0, tenant.quotas[name] - used_amounts.get(name, 0)),
-                )
-                for name, amount in missing.items()
-            }
+        def choose_amounts(usage: Mapping[str, int]) -> dict[Measure, int]:
+            amounts = {}
+            for name, amount in missing.items():
+                quota = tenant.quotas[name]
+                amounts[name] = min(max(amount, quota // QUOTA_RESERVE_DIVISOR), max(0, quota - usage.get(name, 0)))
+            return amounts
 
         return self._update_usage(tenant.name, day, choose_amounts)
 
@@ -148,22 +138,19 @@ class Quotas:
 
         def add_amounts(stored_value: bytes | None) -> bytes | None:
             days = dict((decode(stored_value, Usage) if stored_value else Usage()).days)
-            used_amounts = days.get(day, {})
+            usage = days.get(day, {})
             added.clear()
-            added.update(choose_amounts(used_amounts))
+            added.update(choose_amounts(usage))
             if not any(added.values()):
                 return None
-            names = [name for name in MEASURES if name in {*used_amounts, *added}]
-            days[day] = {name: used_amounts.get(name, 0) + added.get(name, 0) for name in names}
+            days[day] = {
+                name: usage.get(name, 0) + added.get(name, 0) for name in MEASURES if name in usage or name in added
+            }
             return encode(Usage(days=dict(sorted(days.items())[-MAX_USAGE_DAYS:])))
 
         if not update_entry(self._key_value_store, tenant, USAGE_KEY, add_amounts):
             raise store_unavailable("The quota could not be updated: too many concurrent updates. Retry later.")
         return added
-
-
-def _refund_amounts(remaining: Mapping[Measure, int], used_amounts: Mapping[str, int]) -> dict[Measure, int]:
-    return {name: -min(amount, used_amounts.get(name, 0)) for name, amount in remaining.items()}
 
 
 class _CallerBuckets:

@@ -14,16 +14,7 @@ from mulligan import __version__
 from mulligan.core.events import AnyEvent
 from mulligan.core.failure import Kind
 from mulligan.report.resources import MAX_TIMESTAMP_MS, Parameter
-from mulligan.server.payloads import (
-    BatchPayload,
-    FailurePayload,
-    FailurePayloads,
-    LessonDecisionPayload,
-    RunPayload,
-    RunPayloads,
-    StepPayload,
-    StepPayloads,
-)
+from mulligan.server import payloads
 from mulligan.store import wire_protocol
 from mulligan.store.base import Store
 
@@ -64,17 +55,17 @@ BODY_STATUSES = (400, 408, 413, 415, 429)
 RECALL_SUMMARY = "Return what recovered the same failure in earlier runs"
 OUTCOME_SUMMARY = "Report the outcome of a fix whose calls are not stored here"
 REQUESTS: tuple[tuple[str, str, Any, str], ...] = (
-    ("/v1/runs", "Send runs with their steps and failures", RunPayloads, "Stored"),
-    ("/v1/steps", "Send steps of runs", StepPayloads, "Stored"),
-    ("/v1/failures", "Send failures of steps or runs", FailurePayloads, "Stored"),
-    ("/v1/batch", "Send events in the format of mulligan's journal", BatchPayload, "Stored"),
+    ("/v1/runs", "Send runs with their steps and failures", payloads.RunPayloads, "Stored"),
+    ("/v1/steps", "Send steps of runs", payloads.StepPayloads, "Stored"),
+    ("/v1/failures", "Send failures of steps or runs", payloads.FailurePayloads, "Stored"),
+    ("/v1/batch", "Send events in the format of mulligan's journal", payloads.BatchPayload, "Stored"),
     ("/v1/recall", RECALL_SUMMARY, wire_protocol.RecallRequest, "RecallResponse"),
     ("/v1/outcomes", OUTCOME_SUMMARY, wire_protocol.OutcomeReport, "Outcome"),
-    (LESSON_PATH, "Approve, disable or revoke a lesson", LessonDecisionPayload, "Lesson"),
+    (LESSON_PATH, "Approve, disable or revoke a lesson", payloads.LessonDecisionPayload, "Lesson"),
 )
 DOCUMENTED_PAYLOADS = (
-    RunPayload, StepPayload, FailurePayload, BatchPayload, wire_protocol.RecallRequest, wire_protocol.OutcomeReport,
-    LessonDecisionPayload,
+    payloads.RunPayload, payloads.StepPayload, payloads.FailurePayload, payloads.BatchPayload,
+    wire_protocol.RecallRequest, wire_protocol.OutcomeReport, payloads.LessonDecisionPayload,
 )  # fmt: skip
 OTLP = (
     ("/v1/traces", "Send OpenTelemetry traces", "resourceSpans"),
@@ -132,27 +123,27 @@ def _schema_hook(type: type) -> dict[str, Any]:
 
 def parameter_schema(parameter: Parameter) -> dict[str, Any]:
     """Return the JSON schema of a parameter."""
-    schema: dict[str, Any]
-    match parameter.type:
-        case "choice":
-            schema = {"type": "string", "enum": list(parameter.choices)}
-        case "count":
-            schema = {"type": "integer", "minimum": 1, "maximum": parameter.maximum}
-        case "clock":
-            schema = {"type": "integer", "minimum": 0, "maximum": MAX_TIMESTAMP_MS}
-        case "flag":
-            schema = {"type": "boolean"}
-        case "moment":
-            schema = {"type": "string", "examples": ["24h", "7d", "2026-01-31"], "maxLength": 1000}
-        case _:
-            schema = {"type": "string", "maxLength": 1000}
+    schemas: dict[str, dict[str, Any]] = {
+        "choice": {"type": "string", "enum": list(parameter.choices)},
+        "count": {"type": "integer", "minimum": 1, "maximum": parameter.maximum},
+        "clock": {"type": "integer", "minimum": 0, "maximum": MAX_TIMESTAMP_MS},
+        "flag": {"type": "boolean"},
+        "moment": {"type": "string", "examples": ["24h", "7d", "2026-01-31"], "maxLength": 1000},
+    }
+    schema = schemas.get(parameter.type, {"type": "string", "maxLength": 1000})
     return schema | ({"default": parameter.default} if parameter.default is not None else {})
 
 
 def build_document(endpoints: Iterable[QueryEndpoint]) -> dict[str, Any]:
     """Build the OpenAPI 3.1 document."""
     types = [payload_type for _, _, payload_type, _ in REQUESTS]
-    types += [RunPayload, StepPayload, FailurePayload, AnyEvent, wire_protocol.RecallResponse]
+    types += [
+        payloads.RunPayload,
+        payloads.StepPayload,
+        payloads.FailurePayload,
+        AnyEvent,
+        wire_protocol.RecallResponse,
+    ]
     bodies, schemas = msgspec.json.schema_components(types, schema_hook=_schema_hook, ref_template=SCHEMA_REFERENCE)
     paths: dict[str, Any] = {}
     for (path, summary, _, schema), body in zip(REQUESTS, bodies, strict=False):
@@ -170,13 +161,8 @@ def build_document(endpoints: Iterable[QueryEndpoint]) -> dict[str, Any]:
         missing = [404] if "{" in endpoint.path else []
         operation = _operation(endpoint.summary, endpoint.path, "get", endpoint.response_schema, [400, *missing])
         operation["parameters"] = [
-            {
-                "name": parameter.name,
-                "in": "query",
-                "description": parameter.description,
-                "schema": parameter_schema(parameter),
-            }
-            for parameter in endpoint.parameters
+            {"name": item.name, "in": "query", "description": item.description, "schema": parameter_schema(item)}
+            for item in endpoint.parameters
         ] + operation.get("parameters", [])
         if endpoint.has_csv:
             operation["responses"]["200"]["content"]["text/csv"] = TEXT
@@ -185,19 +171,14 @@ def build_document(endpoints: Iterable[QueryEndpoint]) -> dict[str, Any]:
     paths["/metrics"]["get"]["responses"]["200"] = {"description": "Prometheus text.", "content": {"text/plain": TEXT}}
     for path, summary in (("/healthz", "Liveness of the process"), ("/readyz", "Readiness of the store")):
         paths[path] = {"get": _operation(summary, path, "get", "Health") | {"security": []}}
+    description = "API for sending and querying runs, failures, fixes and lessons."
+    tokens = {"token": {"type": "http", "scheme": "bearer"}}
     return {
         "openapi": "3.1.0",
-        "info": {
-            "title": "mulligan",
-            "version": __version__,
-            "description": "API for sending and querying runs, failures, fixes and lessons.",
-        },
+        "info": {"title": "mulligan", "version": __version__, "description": description},
         "security": [{"token": []}, {}],
         "paths": paths,
-        "components": {
-            "schemas": {**schemas, **SCHEMAS},
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-        },
+        "components": {"schemas": {**schemas, **SCHEMAS}, "securitySchemes": tokens},
     }
 
 
@@ -212,12 +193,10 @@ def _operation(
         responses[str(status)] = {"description": STATUSES[status], "content": {"application/json": error}}
         if status in (429, 503):
             responses[str(status)]["headers"] = {"Retry-After": {"schema": {"type": "integer"}}}
-    name = path.strip("/").replace("/", "_").replace("{", "").replace("}", "").replace(".", "_")
+    name = path.strip("/").translate(str.maketrans("/.", "__", "{}"))
     operation: dict[str, Any] = {
-        "summary": summary.rstrip("."),
-        "operationId": f"{method}_{name}",
-        "responses": responses,
-    }
+        "summary": summary.rstrip("."), "operationId": f"{method}_{name}", "responses": responses,
+    }  # fmt: skip
     if "{id}" in path:
         operation["parameters"] = [ID_PARAMETER]
     return operation | ({"requestBody": {"required": True, "content": content}} if content else {})

@@ -8,8 +8,10 @@ Agents such as Claude Code report their calls as logs, which are converted to sp
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,20 +22,30 @@ from starlette.routing import BaseRoute
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure
 from mulligan.core.records import Run
-from mulligan.server import protobuf, request_bodies
+from mulligan.server import bodies, protobuf
 from mulligan.server.access import Caller
 from mulligan.server.app import Endpoint, Server
+from mulligan.server.bodies import JSON, ApiError, invalid, json_response
 from mulligan.server.protobuf import LogRecord
-from mulligan.server.responses import ApiError, invalid, json_response
 from mulligan.store.base import Batch, Store
 from mulligan.transcripts import otlp
 from mulligan.transcripts.log_lines import decode_leniently, decode_line
-from mulligan.transcripts.otlp import NAME, Span, Trace, encode_id, sort_spans
+from mulligan.transcripts.otlp import (
+    NAME,
+    Attribute,
+    Resource,
+    Span,
+    Trace,
+    encode_id,
+    parse_integer,
+    read_attributes,
+    sort_spans,
+)
 from mulligan.transcripts.run_builder import ReaderState
 
 T = TypeVar("T")
 Decoder = Callable[[bytes], tuple[list[Span], int]]
-PROTOBUF, JSON = "application/x-protobuf", "application/json"
+PROTOBUF = "application/x-protobuf"
 REJECTED = "Invalid span: it needs a trace id of 16 bytes and a span id of 8 bytes."
 METRICS = "Metrics are not stored. mulligan derives its metrics from runs."
 MAX_OPEN_TRACES = 2000
@@ -47,16 +59,6 @@ MCP_TOOL_NAME = "mcp_tool"
 
 def build_routes(server: Server) -> Iterable[BaseRoute]:
     traces = Traces(server.store, server.converter.classify)
-
-    async def decode(data: bytes, is_json: bool, decoder: Callable[[bytes], T]) -> T:
-        if is_json and request_bodies.is_too_deep(data):
-            raise invalid(f"The JSON is nested deeper than {request_bodies.MAX_JSON_DEPTH} levels.")
-        try:
-            if len(data) > request_bodies.MIN_THREADED_DECODE_BYTES:
-                return await server.run_in_reader(decoder, data)
-            return decoder(data)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise invalid(f"Invalid OTLP payload: {error}.") from None
 
     async def store_spans(caller: Caller, spans: list[Span], size: int) -> None:
         def build_batch() -> Batch:
@@ -73,10 +75,15 @@ def build_routes(server: Server) -> Iterable[BaseRoute]:
         """Build the endpoint of one signal. The decoders return its spans and the number of invalid ones."""
 
         async def receive(request: Request) -> Response:
-            data = await request_bodies.read_body(request, PROTOBUF, JSON)
-            is_json = request_bodies.content_type(request) == JSON
+            data = await bodies.read_body(request, PROTOBUF, JSON)
+            is_json = bodies.content_type(request) == JSON
             try:
-                spans, rejected = await decode(data, is_json, from_json if is_json else from_protobuf)
+                if is_json:
+                    bodies.check_depth(data)
+                try:
+                    spans, rejected = await server.decode(data, from_json if is_json else from_protobuf)
+                except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+                    raise invalid(f"Invalid OTLP payload: {error}.") from None
                 if spans:
                     await store_spans(request.state.caller, spans, len(data))
             except ApiError as error:
@@ -92,43 +99,37 @@ def build_routes(server: Server) -> Iterable[BaseRoute]:
 
         return receive
 
-    def ignore(data: bytes) -> tuple[list[Span], int]:
-        return [], 0
-
-    def parse_json_logs(data: bytes) -> tuple[list[Span], int]:
-        return to_spans(parse_log_records(data)), 0
-
-    def parse_protobuf_logs(data: bytes) -> tuple[list[Span], int]:
-        return to_spans(protobuf.parse_logs(data)), 0
-
     endpoints = {
         "/v1/traces": endpoint("rejectedSpans", _from_json, protobuf.parse_spans),
-        "/v1/logs": endpoint("rejectedLogRecords", parse_json_logs, parse_protobuf_logs),
-        "/v1/metrics": endpoint("rejectedDataPoints", ignore, ignore, METRICS),
+        "/v1/logs": endpoint(
+            "rejectedLogRecords",
+            lambda data: (to_spans(parse_log_records(data)), 0),
+            lambda data: (to_spans(protobuf.parse_logs(data)), 0),
+        ),
+        "/v1/metrics": endpoint("rejectedDataPoints", lambda data: ([], 0), lambda data: ([], 0), METRICS),
     }
     return [server.route(path, receive, "ingest", "POST") for path, receive in endpoints.items()]
 
 
 def _from_json(data: bytes) -> tuple[list[Span], int]:
     spans = otlp.spans(data)
-    valid_spans = [span for span in spans if _is_id(span.trace, 32) and _is_id(span.id, 16)]
+    valid_spans = [span for span in spans if _TRACE_ID.fullmatch(span.trace) and _SPAN_ID.fullmatch(span.id)]
     return valid_spans, len(spans) - len(valid_spans)
 
 
-def _is_id(text: str, length: int) -> bool:
-    return len(text) == length and text.strip("0") != "" and not text.strip("0123456789abcdefABCDEF")
+_TRACE_ID, _SPAN_ID = (re.compile(f"(?!0+$)[0-9a-fA-F]{{{length}}}") for length in (32, 16))
 
 
 # Traces
 
 
+@dataclass
 class _OpenTrace:
-    def __init__(self, reading: ReaderState, id: str) -> None:
-        self.trace = Trace(reading, id, holds_steps=False)
-        self.spans: set[str] = set()
-        """Ids of spans that have a step."""
-        self.last_run: Run | None = None
-        """The run as last published."""
+    trace: Trace
+    spans: set[str] = field(default_factory=set)
+    """Ids of spans that have a step."""
+    last_run: Run | None = None
+    """The run as last published."""
 
 
 class Traces:
@@ -144,11 +145,8 @@ class Traces:
         by_trace: dict[str, list[Span]] = {}
         for span in spans:
             by_trace.setdefault(span.trace, []).append(span)
-        traces_by_id = self._load_traces(tenant, by_trace)
-        events: list[AnyEvent] = []
-        for id, trace_spans in by_trace.items():
-            events += self._build_events(traces_by_id[id], sort_spans(trace_spans))
-        return events
+        traces = self._load_traces(tenant, by_trace)
+        return [event for id in by_trace for event in self._build_events(traces[id], sort_spans(by_trace[id]))]
 
     def forget(self, tenant: str, spans: Iterable[Span]) -> None:
         """Drop the state of these traces after a failed write. The client sends the spans again."""
@@ -189,18 +187,18 @@ class Traces:
 
     def _load_traces(self, tenant: str, ids: Iterable[str]) -> dict[str, _OpenTrace]:
         """Return the state of these traces, from memory or the store."""
-        traces = {id: self._open_traces.get((tenant, id)) or _OpenTrace(self._reading, id) for id in ids}
-        new = [trace for id, trace in traces.items() if (tenant, id) not in self._open_traces]
+        traces_by_id = {id: self._open_traces.pop((tenant, id), None) for id in ids}
+        new = {
+            id: _OpenTrace(Trace(self._reading, id, holds_steps=False))
+            for id, trace in traces_by_id.items()
+            if not trace
+        }
+        runs = {open_trace.trace.builder.id: open_trace for open_trace in new.values()}
         # Most traces are new: one query finds the stored ones.
-        stored_ids = (
-            self._store.existing_runs(tenant, [new_trace.trace.builder.id for new_trace in new]) if new else set()
-        )
-        for new_trace in new:
-            if new_trace.trace.builder.id in stored_ids:
-                self._resume(tenant, new_trace)
-        for id, trace in traces.items():
-            self._open_traces[tenant, id] = trace
-            self._open_traces.move_to_end((tenant, id))
+        for run in self._store.existing_runs(tenant, list(runs)) if runs else ():
+            self._resume(tenant, runs[run])
+        traces = {id: trace or new[id] for id, trace in traces_by_id.items()}
+        self._open_traces.update({(tenant, id): trace for id, trace in traces.items()})
         while len(self._open_traces) > MAX_OPEN_TRACES:
             self._open_traces.popitem(last=False)
         return traces
@@ -233,12 +231,16 @@ class Traces:
 # Logs
 
 
+class _LogBody(msgspec.Struct, gc=False):
+    text: Any = msgspec.field(default="", name="stringValue")
+
+
 class _JsonLogRecord(msgspec.Struct, gc=False):
     name: str = msgspec.field(default="", name="eventName")
     time: Any = msgspec.field(default=0, name="timeUnixNano")
     observed: Any = msgspec.field(default=0, name="observedTimeUnixNano")
-    attributes: list[Any] = []
-    body: Any = None
+    attributes: list[Attribute] = []
+    body: _LogBody | None = None
 
 
 class _ScopeLogs(msgspec.Struct, gc=False):
@@ -246,7 +248,7 @@ class _ScopeLogs(msgspec.Struct, gc=False):
 
 
 class _ResourceLogs(msgspec.Struct, gc=False):
-    resource: Any = None
+    resource: Resource | None = None
     scopes: list[_ScopeLogs] = msgspec.field(default_factory=list, name="scopeLogs")
 
 
@@ -265,36 +267,18 @@ _parameters = msgspec.json.Decoder(_Parameters)
 
 def parse_log_records(data: bytes) -> list[LogRecord]:
     """Parse the log records of a JSON export. Raise MsgspecError if it is invalid."""
-    log_records = []
-    for group in decode_leniently(data, _decoder.decode).groups:
-        resource = _read_attributes(group.resource.get("attributes") if isinstance(group.resource, dict) else None)
-        for scope in group.scopes:
-            for log in scope.logs:
-                body = log.body.get("stringValue", "") if isinstance(log.body, dict) else ""
-                timestamp = _to_integer(log.time) or _to_integer(log.observed)
-                log_records.append(
-                    LogRecord(log.name, timestamp, _read_attributes(log.attributes), resource, str(body))
-                )
-    return log_records
-
-
-def _read_attributes(attributes: Any) -> dict[str, Any]:
-    facts: dict[str, Any] = {}
-    for attribute in attributes if isinstance(attributes, list) else ():
-        if (
-            isinstance(attribute, dict)
-            and isinstance(attribute.get("key"), str)
-            and isinstance(attribute.get("value"), dict)
-        ):
-            facts[attribute["key"]] = next(iter(attribute["value"].values()), None)
-    return facts
-
-
-def _to_integer(value: Any) -> int:
-    try:
-        return max(0, min(int(value), 2**63 - 1))
-    except (TypeError, ValueError, OverflowError):
-        return 0
+    return [
+        LogRecord(
+            log.name,
+            parse_integer(log.time) or parse_integer(log.observed),
+            read_attributes(log.attributes),
+            read_attributes(group.resource.attributes) if group.resource else {},
+            str(log.body.text) if log.body else "",
+        )
+        for group in decode_leniently(data, _decoder.decode).groups
+        for scope in group.scopes
+        for log in scope.logs
+    ]
 
 
 def to_spans(logs: Iterable[LogRecord]) -> list[Span]:
@@ -308,28 +292,33 @@ def _to_span(log: LogRecord) -> Span | None:
     session = facts.get("session.id") or log.resource.get("session.id")
     if event not in (TOOL_EVENT, ERROR_EVENT, MODEL_EVENT) or not isinstance(session, str) or not session:
         return None
-    took = _to_integer(float(str(facts.get("duration_ms") or 0)) * 1e6) if _is_number(facts.get("duration_ms")) else 0
     has_failed = event == ERROR_EVENT or (event == TOOL_EVENT and str(facts.get("success", "true")).lower() == "false")
     attributes: dict[str, Any] = {"session.id": session}
     if event == TOOL_EVENT:
         attributes |= _tool_attributes(facts)
     else:
         attributes |= {"gen_ai.operation.name": "chat", "gen_ai.request.model": str(facts.get("model") or "model")}
-        if _is_number(facts.get("status_code")):
-            attributes["http.response.status_code"] = int(float(str(facts["status_code"])))
-        for name, key in (("input", "input_tokens"), ("output", "output_tokens")):
-            if _is_number(facts.get(key)):
-                attributes[f"gen_ai.usage.{name}_tokens"] = int(float(str(facts[key])))
+        for name, key in _NUMBERS.items():
+            if (number := _parse_number(facts.get(key))) is not None:
+                attributes[name] = int(number)
     key = f"{session}\n{log.time}\n{event}\n{sorted((name, str(value)) for name, value in facts.items())}"
     id = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-    kind = facts.get("error_type") if has_failed else None
-    if isinstance(kind, str) and kind:
-        attributes["error.type"] = kind
-    message = str(facts.get("error") or facts.get("error_message") or "") if has_failed else ""
+    message = ""
+    if has_failed:
+        message = str(facts.get("error") or facts.get("error_message") or "")
+        if isinstance(facts.get("error_type"), str) and facts["error_type"]:
+            attributes["error.type"] = facts["error_type"]
+    start = max(0, log.time - int((_parse_number(facts.get("duration_ms")) or 0) * 1e6))
     resource = {"service.name": "claude-code", **log.resource}
-    return Span(
-        session, id, "session", event, max(0, log.time - took), log.time, attributes, has_failed, message, [], resource
-    )
+    return Span(session, id, "session", event, start, log.time, attributes, has_failed, message, [], resource)
+
+
+_NUMBERS = {
+    "http.response.status_code": "status_code",
+    "gen_ai.usage.input_tokens": "input_tokens",
+    "gen_ai.usage.output_tokens": "output_tokens",
+}
+"""Numeric attributes of a model call, with their names in log records."""
 
 
 def _tool_attributes(facts: dict[str, Any]) -> dict[str, Any]:
@@ -348,14 +337,15 @@ def _tool_attributes(facts: dict[str, Any]) -> dict[str, Any]:
     if attributes["gen_ai.tool.name"] == MCP_TOOL_NAME and isinstance(parameters, str):
         decoded_parameters = decode_line(parameters.encode("utf-8", "replace"), _parameters)
         if decoded_parameters is not None and decoded_parameters.tool:
-            attributes |= {"gen_ai.tool.name": decoded_parameters.tool} | (
-                {"mcp.server.name": decoded_parameters.server} if decoded_parameters.server else {}
-            )
+            attributes["gen_ai.tool.name"] = decoded_parameters.tool
+            if decoded_parameters.server:
+                attributes["mcp.server.name"] = decoded_parameters.server
     return attributes
 
 
-def _is_number(value: Any) -> bool:
+def _parse_number(value: Any) -> float | None:
     try:
-        return 0 <= float(str(value)) < 1e15
+        number = float(str(value))
     except ValueError:
-        return False
+        return None
+    return number if 0 <= number < 1e15 else None

@@ -8,40 +8,22 @@ from __future__ import annotations
 import hashlib
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from mulligan.capture.run import outcome_of
+from mulligan.capture.run_judge import outcome_of
 from mulligan.classify.kinds import KINDS
-from mulligan.core.events import (
-    AnyEvent,
-    ContextCompacted,
-    RecordRedactor,
-    RunEnded,
-    RunStarted,
-    StepEnded,
-    redact_all,
-)
+from mulligan.core.events import AnyEvent, ContextCompacted, RecordRedactor, RunEnded, RunStarted, StepEnded, redact_all
 from mulligan.core.failure import Failure, Kind
 from mulligan.core.links import attach_links, link_recoveries
-from mulligan.core.records import (
-    EndReason,
-    History,
-    LessonVerdict,
-    Outcome,
-    Run,
-    Step,
-    StepType,
-    encode,
-    new_id,
-)
+from mulligan.core.records import EndReason, History, LessonVerdict, Outcome, Run, Step, StepType, encode, new_id
 from mulligan.redaction import Redactor
-from mulligan.server.entries import load_or_create_key
-from mulligan.server.responses import invalid
-from mulligan.server.tenants import Tenant, Tenants
+from mulligan.server.bodies import invalid
+from mulligan.server.tenants import Tenant, Tenants, load_or_create_key
 from mulligan.store.base import Batch, KeyValueStore
 
 FIRST_FAILURE_SEQ = 2**30
@@ -206,83 +188,83 @@ class PayloadConverter:
 
     def convert_run(self, payload: RunPayload, now: int, path_prefix: str = "") -> tuple[str, list[AnyEvent]]:
         """Convert a run with its steps and failures. Return the run's id and its events."""
-        if payload.ended_at is not None and payload.started_at is not None and payload.ended_at < payload.started_at:
+        started_at, ended_at, end_reason = payload.started_at, payload.ended_at, payload.end_reason
+        if ended_at is not None and started_at is not None and ended_at < started_at:
             raise invalid("Invalid ended_at: before started_at.", f"{path_prefix}ended_at")
-        step_starts = [step.started_at for step in payload.steps if step.started_at is not None]
-        earliest_start = min(step_starts) if step_starts else now
-        if payload.ended_at is not None:
-            earliest_start = min(earliest_start, payload.ended_at)  # A run must not end before its first step starts.
+        if started_at is None:
+            started_at = min((step.started_at for step in payload.steps if step.started_at is not None), default=now)
+            if ended_at is not None:
+                started_at = min(started_at, ended_at)  # A run must not end before its first step starts.
         run = Run(
             id=payload.id or new_id(),
-            started_at=payload.started_at if payload.started_at is not None else earliest_start,
-            ended_at=payload.ended_at if payload.ended_at is not None else (now if payload.end_reason else None),
-            end_reason=payload.end_reason or ("finished" if payload.ended_at is not None else None),
+            started_at=started_at,
+            ended_at=now if ended_at is None and end_reason else ended_at,
+            end_reason=end_reason or ("finished" if ended_at is not None else None),
             **{name: getattr(payload, name) for name in COPIED_RUN_FIELDS},
         )
-        events: list[AnyEvent] = [RunStarted(run) if run.end_reason is None else RunEnded(run)]
-        attempts: dict[int, int] = {}
-        names: dict[int, tuple[StepType, str]] = {}
-        calls: dict[int, int] = {}
-        for number, step in enumerate(payload.steps, start=1):
-            item_path = f"{path_prefix}steps[{number - 1}]."
-            if step.run is not None and step.run != run.id:
-                raise invalid(f"Invalid run: this item belongs to run {run.id!r}. Omit run.", f"{item_path}run")
-            converted_step = self._convert_step(step, run.id, step.seq or number, run.started_at, item_path, attempts)
-            if converted_step.seq in names:
-                raise invalid(f"Duplicate seq {converted_step.seq}. Each step needs its own number.", f"{item_path}seq")
-            names[converted_step.seq] = (converted_step.type, converted_step.name)
-            calls[converted_step.seq] = converted_step.call
-            events.append(StepEnded(converted_step))
-        for number, call in enumerate(calls.values()):
-            if calls.get(call, call) != call:  # Otherwise attempts of different calls would be grouped into one call.
-                message = f"Invalid call {call}: that step is a later attempt. Use its call, {calls[call]}."
+        attempts: Counter[int] = Counter()
+        steps: dict[int, Step] = {}
+        for number, step_payload in enumerate(payload.steps):
+            item_path = f"{path_prefix}steps[{number}]."
+            _check_run(step_payload.run, run.id, item_path)
+            seq = step_payload.seq or number + 1
+            step = self._convert_step(step_payload, run.id, seq, run.started_at, item_path, attempts)
+            if seq in steps:
+                raise invalid(f"Duplicate seq {seq}. Each step needs its own number.", f"{item_path}seq")
+            steps[seq] = step
+        for number, step in enumerate(steps.values()):
+            first = steps.get(step.call)
+            if first is not None and first.call != first.seq:  # Otherwise different calls would be grouped into one.
+                message = f"Invalid call {step.call}: that step is a later attempt. Use its call, {first.call}."
                 raise invalid(message, f"{path_prefix}steps[{number}].call")
+        failure_steps = []
         for number, failure in enumerate(payload.failures):
             item_path = f"{path_prefix}failures[{number}]."
-            if failure.run is not None and failure.run != run.id:
-                raise invalid(f"Invalid run: this item belongs to run {run.id!r}. Omit run.", f"{item_path}run")
-            if failure.step is not None and failure.step not in names:
+            _check_run(failure.run, run.id, item_path)
+            if failure.step is not None and failure.step not in steps:
                 raise invalid(f"No step {failure.step} in this run.", f"{item_path}step")
-            failed_step = names.get(failure.step or 0, ("run", run.agent))
-            events.append(StepEnded(self.build_failure_step(failure, run.id, failed_step, run.started_at)))
-        return run.id, events
+            failed_step = steps.get(failure.step or 0)
+            target: tuple[StepType, str] = (failed_step.type, failed_step.name) if failed_step else ("run", run.agent)
+            failure_steps.append(self.build_failure_step(failure, run.id, target, run.started_at))
+        run_event = RunStarted(run) if run.end_reason is None else RunEnded(run)
+        return run.id, [run_event, *map(StepEnded, (*steps.values(), *failure_steps))]
 
     def convert_step(self, payload: StepPayload, now: int, path_prefix: str = "") -> StepEnded:
         if payload.run is None:
             raise invalid("Missing run: the id of the run that the step belongs to.", f"{path_prefix}run")
         if payload.seq is None:
             raise invalid("Missing seq: the number of the step within its run.", f"{path_prefix}seq")
-        return StepEnded(self._convert_step(payload, payload.run, payload.seq, now, path_prefix, {}))
+        return StepEnded(self._convert_step(payload, payload.run, payload.seq, now, path_prefix, Counter()))
 
     def _convert_step(
-        self, payload: StepPayload, run: str, seq: int, default_start: int, path_prefix: str, attempts: dict[int, int]
+        self, payload: StepPayload, run: str, seq: int, default_start: int, path_prefix: str, attempts: Counter[int]
     ) -> Step:
         call = payload.call or seq
         if call > seq:
-            raise invalid(
-                f"Invalid call {call}. Use the seq of the call's first attempt, at most {seq}.", f"{path_prefix}call"
-            )
-        attempts[call] = attempts.get(call, 0) + 1
+            message = f"Invalid call {call}. Use the seq of the call's first attempt, at most {seq}."
+            raise invalid(message, f"{path_prefix}call")
+        attempts[call] += 1
         attempt = payload.attempt or (attempts[call] if call == seq or attempts[call] > 1 else 2)
-        failure = None
-        if payload.failure is not None or payload.outcome == "failure":
+        failure, outcome, metadata = None, payload.outcome or "success", payload.metadata
+        if payload.failure is not None or outcome == "failure":
             failure_payload = payload.failure or FailurePayload()
             failure = self.convert_failure(failure_payload, payload.type, payload.name, payload.arguments)
-        if failure is not None and payload.outcome not in (None, outcome_of(failure)):
-            raise invalid(
-                f"Outcome {payload.outcome!r} contradicts the failure. Omit it, or send {outcome_of(failure)!r}.",
-                f"{path_prefix}outcome",
-            )
+            outcome = outcome_of(failure)
+            if payload.outcome not in (None, outcome):
+                message = f"Outcome {payload.outcome!r} contradicts the failure. Omit it, or send {outcome!r}."
+                raise invalid(message, f"{path_prefix}outcome")
+        if payload.type == "model" and payload.name:
+            metadata = {"model": payload.name, **(metadata or {})}  # Metrics filter by it.
         return Step(
             run=run,
             seq=seq,
             call=call,
             attempt=attempt,
-            outcome=outcome_of(failure) if failure is not None else payload.outcome or "success",
+            outcome=outcome,
             started_at=payload.started_at if payload.started_at is not None else default_start,
             failure=failure,
             tokens=dict(payload.tokens) if payload.tokens else None,
-            metadata=_with_model(payload),
+            metadata=metadata,
             **{name: getattr(payload, name) for name in COPIED_STEP_FIELDS},
         )
 
@@ -345,10 +327,8 @@ def link_complete_runs(events: Sequence[AnyEvent]) -> list[AnyEvent]:
         is_complete = sorted(step.seq for step in run_steps) == list(range(1, len(run_steps) + 1))
         if is_complete and any(step.has_failed for step in run_steps):
             run = ended[id]
-            history = attach_links(
-                History(run=run, steps=tuple(run_steps), links=tuple(link_recoveries(run_steps, run)))
-            )
-            linked_steps.update(((id, step.seq), step) for step in history.steps)
+            history = History(run=run, steps=tuple(run_steps), links=tuple(link_recoveries(run_steps, run)))
+            linked_steps.update(((id, step.seq), step) for step in attach_links(history).steps)
     return [
         StepEnded(linked_steps.get((event.step.run, event.step.seq), event.step))
         if isinstance(event, StepEnded)
@@ -357,14 +337,9 @@ def link_complete_runs(events: Sequence[AnyEvent]) -> list[AnyEvent]:
     ]
 
 
-def _with_model(payload: StepPayload) -> dict[str, Any] | None:
-    """Return the metadata with the model's name.
-
-    A model step usually carries it as its name, and metrics filter by it.
-    """
-    if payload.type != "model" or not payload.name or "model" in (payload.metadata or {}):
-        return payload.metadata
-    return {**(payload.metadata or {}), "model": payload.name}
+def _check_run(run: str | None, expected: str, path_prefix: str) -> None:
+    if run not in (None, expected):
+        raise invalid(f"Invalid run: this item belongs to run {expected!r}. Omit run.", f"{path_prefix}run")
 
 
 def check_events(events: Sequence[AnyEvent]) -> None:

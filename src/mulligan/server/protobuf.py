@@ -13,14 +13,9 @@ from typing import Any, NamedTuple
 from mulligan.transcripts.otlp import READ_ATTRIBUTES, Span
 
 _WANTED = {name.encode(): name for name in READ_ATTRIBUTES}
-_fixed64 = struct.Struct("<Q").unpack_from
-_double = struct.Struct("<d").unpack_from
-_ID_FIELDS = (1, 2, 4)
-"""Trace, span and parent span."""
 MAX_CACHED_ATTRIBUTE_BYTES = 64
 """Attributes up to this size are cached by their bytes: most recur in many spans of an export."""
 
-_Field = tuple[int, int, int]
 _Fact = tuple[str, Any]
 """An attribute: its name and its value."""
 
@@ -42,232 +37,178 @@ class LogRecord(NamedTuple):
 
 def parse_spans(data: bytes) -> tuple[list[Span], int]:
     """Return the spans of an export, and the number of spans rejected for an invalid id."""
-    parsed_spans: list[Span] = []
-    rejected = 0
     attribute_cache: dict[bytes, _Fact | None] = {}
-    try:
-        for resource, scope, end in _iter_scopes(data):
-            for number, start, stop in _read_fields(data, scope, end):
-                if number == 2:
-                    span = _parse_span(data, start, stop, resource, attribute_cache)
-                    if span is None:
-                        rejected += 1
-                    else:
-                        parsed_spans.append(span)
-    except IndexError:
-        raise MalformedProtobufError("truncated field") from None
-    return parsed_spans, rejected
+    spans = [_parse_span(record, resource, attribute_cache) for resource, record in _iter_records(data)]
+    valid_spans = [span for span in spans if span is not None]
+    return valid_spans, len(spans) - len(valid_spans)
 
 
 def parse_logs(data: bytes) -> list[LogRecord]:
-    log_records: list[LogRecord] = []
-    for resource, scope, end in _iter_scopes(data):
-        log_records += [
-            _parse_log(data, start, stop, resource)
-            for number, start, stop in _read_fields(data, scope, end)
-            if number == 2
-        ]
-    return log_records
+    """Return the log records of an export."""
+    return [_parse_log(record, resource) for resource, record in _iter_records(data)]
 
 
-def _iter_scopes(data: bytes) -> Iterator[tuple[dict[str, Any], int, int]]:
-    """Yield each scope of an export with the attributes of its resource. Traces and logs have the same layout."""
-    for number, start, end in _read_fields(data, 0, len(data)):
-        if number != 1:
-            continue
+def _iter_records(data: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """Yield each record with the attributes of its resource. Traces and logs have the same layout."""
+    for group in _messages(data, 1):
         resource: dict[str, Any] = {}
-        scopes: list[tuple[int, int]] = []
-        for inner, first, last in _read_fields(data, start, end):
-            if inner == 1:
-                for field_number, begin, stop in _read_fields(data, first, last):
-                    if field_number == 1:
-                        _add_attribute(resource, read_attribute(data, begin, stop))
-            elif inner == 2:
-                scopes.append((first, last))
-        for first, last in scopes:
-            yield resource, first, last
+        for message in _messages(group, 1):
+            resource.update(filter(None, map(read_attribute, _messages(message, 1))))
+        for scope in _messages(group, 2):
+            for record in _messages(scope, 2):
+                yield resource, record
 
 
-def _read_fields(data: bytes, at: int, end: int) -> list[_Field]:
-    """Return the number of each field with start and end of its value. For a varint, start is the value itself."""
-    fields: list[_Field] = []
-    while at < end:
-        tag = data[at]
-        at += 1
-        if tag > 127:
-            tag, at = _read_varint(data, at - 1, end)
-        kind = tag & 7
-        if kind == 0:
-            value, at = _read_varint(data, at, end)
-            fields.append((tag >> 3, value, -1))
-            continue
-        if kind == 2:
-            size = data[at] if at < end else 128
+def _messages(data: bytes, number: int) -> list[bytes]:
+    return [value for field, value in _read_fields(data) if field == number and isinstance(value, bytes)]
+
+
+def _read_fields(data: bytes) -> list[tuple[int, int | bytes]]:
+    """Return the number of each field with its value: an integer for a varint, else bytes."""
+    fields: list[tuple[int, int | bytes]] = []
+    at, end = 0, len(data)
+    try:
+        while at < end:
+            tag = data[at]
             at += 1
-            if size > 127:
-                size, at = _read_varint(data, at - 1, end)
-        elif kind == 1 or kind == 5:
-            size = 8 if kind == 1 else 4
-        else:
-            raise MalformedProtobufError(f"unknown wire type {kind}")
-        if at + size > end:
-            raise MalformedProtobufError("field exceeds its message")
-        fields.append((tag >> 3, at, at + size))
-        at += size
+            if tag > 127:
+                tag, at = _read_varint(data, at - 1)
+            kind = tag & 7
+            if kind == 2:
+                size = data[at]
+                at += 1
+                if size > 127:
+                    size, at = _read_varint(data, at - 1)
+            elif kind == 1 or kind == 5:
+                size = 8 if kind == 1 else 4
+            elif kind == 0:
+                value, at = _read_varint(data, at)
+                fields.append((tag >> 3, value))
+                continue
+            else:
+                raise MalformedProtobufError(f"unknown wire type {kind}")
+            stop = at + size
+            if stop > end:
+                raise MalformedProtobufError("field exceeds its message")
+            fields.append((tag >> 3, data[at:stop]))
+            at = stop
+    except IndexError:
+        raise MalformedProtobufError("truncated field") from None
     return fields
 
 
-def _read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
-    while True:
-        if at >= end or shift > 63:
-            raise MalformedProtobufError("unterminated varint")
+    while shift <= 63:
         byte = data[at]
         at += 1
         value |= (byte & 127) << shift
         if byte < 128:
             return value, at
         shift += 7
+    raise MalformedProtobufError("unterminated varint")
 
 
-def read_attribute(data: bytes, at: int, end: int, should_keep_all: bool = False) -> _Fact | None:
+def read_attribute(data: bytes, should_keep_all: bool = False) -> _Fact | None:
     """Return an attribute if it is a relevant one."""
-    # Fast path for the usual layout: a short key, then a string.
-    if (
-        not should_keep_all
-        and at + 2 < end
-        and data[at] == 0x0A
-        and data[at + 1] < 128
-        and (key_end := at + 2 + data[at + 1]) < end
-    ):
-        wanted_name = _WANTED.get(data[at + 2 : key_end])
-        if wanted_name is None:
+    # Fast path for the usual layout, a short key and then a string: see benchmarks/server.py.
+    key_end = 2 + data[1] if data[:1] == b"\n" and len(data) > 2 and data[1] < 128 else 0
+    if key_end and not should_keep_all:
+        name = _WANTED.get(data[2:key_end])
+        if name is None:
             return None
-        text = key_end + 4
-        if text <= end and data[key_end] == 0x12 and data[key_end + 2] == 0x0A and text + data[text - 1] == end:
-            return wanted_name, data[text:end].decode("utf-8", "replace")
-    name: str | None = None
-    value: Any = None
-    for number, start, stop in _read_fields(data, at, end):
-        if number == 1:
-            key = data[start:stop]
-            name = key.decode("utf-8", "replace") if should_keep_all else _WANTED.get(key)
-            if name is None:
-                return None
-        elif number == 2 and stop >= 0:
-            value = (start, stop)
-    return (name, _read_value(data, *value)) if name is not None and value is not None else None
+        if len(data) > key_end + 3 and data[key_end + 2] == 0x0A and key_end + 4 + data[key_end + 3] == len(data):
+            return name, data[key_end + 4 :].decode("utf-8", "replace")
+    fields = dict(_read_fields(data))
+    key, value = _bytes(fields, 1), fields.get(2)
+    name = _to_text(key) if should_keep_all else _WANTED.get(key)
+    return (name, _read_value(value)) if name is not None and isinstance(value, bytes) else None
 
 
-def _read_value(data: bytes, at: int, end: int) -> Any:
-    for number, start, stop in _read_fields(data, at, end):
-        if number == 1:
-            return data[start:stop].decode("utf-8", "replace")
-        if number == 2:
-            return bool(start)
-        if number == 3:
-            return start - 2**64 if start >= 2**63 else start
-        if number == 4 and stop - start == 8:
-            return _double(data, start)[0]
+def _read_value(data: bytes) -> Any:
+    for number, value in _read_fields(data):
+        if isinstance(value, bytes):
+            if number == 1:
+                return _to_text(value)
+            if number == 4 and len(value) == 8:
+                return struct.unpack("<d", value)[0]
+        elif number == 2:
+            return bool(value)
+        elif number == 3:
+            return value - 2**64 if value >= 2**63 else value
     return None
 
 
-def _add_attribute(facts: dict[str, Any], fact: _Fact | None) -> None:
-    if fact is not None:
-        facts[fact[0]] = fact[1]
+def _to_text(value: bytes) -> str:
+    return value.decode("utf-8", "replace")
 
 
-def _parse_span(
-    data: bytes, at: int, end: int, resource: dict[str, Any], attribute_cache: dict[bytes, _Fact | None]
-) -> Span | None:
-    ids: dict[int, bytes] = {}
-    times: dict[int, int] = {}
-    name = message = ""
-    has_failed = False
-    facts: dict[str, Any] = {}
-    events: list[tuple[str, dict[str, Any]]] = []
-    for number, start, stop in _read_fields(data, at, end):
-        if number == 9:
-            piece = data[start:stop]
-            if len(piece) > MAX_CACHED_ATTRIBUTE_BYTES:
-                fact = read_attribute(piece, 0, len(piece))
-            elif piece in attribute_cache:
-                fact = attribute_cache[piece]
-            else:
-                fact = attribute_cache[piece] = read_attribute(piece, 0, len(piece))
-            if fact is not None:
-                facts[fact[0]] = fact[1]
-        elif number in _ID_FIELDS:
-            ids[number] = data[start:stop]
-        elif number == 5:
-            name = data[start:stop].decode("utf-8", "replace")
-        elif number == 7 or number == 8:
-            if stop - start != 8:
-                raise MalformedProtobufError("invalid timestamp")
-            (times[number],) = _fixed64(data, start)
-        elif number == 15:
-            for inner, first, last in _read_fields(data, start, stop):
-                if inner == 2:
-                    message = data[first:last].decode("utf-8", "replace")
-                elif inner == 3:
-                    has_failed = first == 2
-        elif number == 11:
-            events.append(_parse_event(data, start, stop))
-    trace, id, parent = (ids.get(number, b"") for number in _ID_FIELDS)
+def _bytes(fields: dict[int, int | bytes], number: int) -> bytes:
+    value = fields.get(number, b"")
+    return value if isinstance(value, bytes) else b""
+
+
+def _nanoseconds(fields: dict[int, int | bytes], number: int) -> int:
+    value = fields.get(number, bytes(8))
+    if isinstance(value, int) or len(value) != 8:
+        raise MalformedProtobufError("invalid timestamp")
+    return int.from_bytes(value, "little")
+
+
+def _parse_span(data: bytes, resource: dict[str, Any], attribute_cache: dict[bytes, _Fact | None]) -> Span | None:
+    all_fields = _read_fields(data)
+    fields = dict(all_fields)
+    trace, id, parent = _bytes(fields, 1), _bytes(fields, 2), _bytes(fields, 4)
     if len(trace) != 16 or len(id) != 8 or not any(trace) or not any(id):
         return None
-    parent_id = parent.hex() if any(parent) else ""
-    begin, finish = times.get(7, 0), times.get(8, 0)
-    return Span(trace.hex(), id.hex(), parent_id, name, begin, finish, facts, has_failed, message, events, resource)
-
-
-def _parse_event(data: bytes, at: int, end: int) -> tuple[str, dict[str, Any]]:
-    name = ""
     facts: dict[str, Any] = {}
-    for number, start, stop in _read_fields(data, at, end):
-        if number == 2:
-            name = data[start:stop].decode("utf-8", "replace")
-        elif number == 3:
-            _add_attribute(facts, read_attribute(data, start, stop))
-    return name, facts
-
-
-def _parse_log(data: bytes, at: int, end: int, resource: dict[str, Any]) -> LogRecord:
-    name = body = ""
-    timestamp = observed = 0
-    facts: dict[str, Any] = {}
-    for number, start, stop in _read_fields(data, at, end):
-        if number == 6:
-            _add_attribute(facts, read_attribute(data, start, stop, should_keep_all=True))
-        elif (number == 1 or number == 11) and stop - start == 8:
-            (nanoseconds,) = _fixed64(data, start)
-            if number == 1:
-                timestamp = nanoseconds
+    events: list[tuple[str, dict[str, Any]]] = []
+    for number, value in all_fields:
+        if number == 9 and isinstance(value, bytes):
+            if len(value) > MAX_CACHED_ATTRIBUTE_BYTES:
+                fact = read_attribute(value)
+            elif value in attribute_cache:
+                fact = attribute_cache[value]
             else:
-                observed = nanoseconds
-        elif number == 12 and stop >= 0:
-            name = data[start:stop].decode("utf-8", "replace")
-        elif number == 5 and stop >= 0:
-            value = _read_value(data, start, stop)
-            body = value if isinstance(value, str) else ""
-    return LogRecord(name, timestamp or observed, facts, resource, body)
+                fact = attribute_cache[value] = read_attribute(value)
+            if fact is not None:
+                facts[fact[0]] = fact[1]
+        elif number == 11 and isinstance(value, bytes):
+            event_facts = dict(filter(None, map(read_attribute, _messages(value, 3))))
+            events.append((_to_text(_bytes(dict(_read_fields(value)), 2)), event_facts))
+    has_failed, message = False, ""
+    if 15 in fields:
+        status = dict(_read_fields(_bytes(fields, 15)))
+        has_failed, message = status.get(3) == 2, _to_text(_bytes(status, 2))
+    parent_id, name = parent.hex() if any(parent) else "", _to_text(_bytes(fields, 5))
+    start, end = _nanoseconds(fields, 7), _nanoseconds(fields, 8)
+    return Span(trace.hex(), id.hex(), parent_id, name, start, end, facts, has_failed, message, events, resource)
+
+
+def _parse_log(data: bytes, resource: dict[str, Any]) -> LogRecord:
+    fields = dict(_read_fields(data))
+    attributes = (read_attribute(attribute, should_keep_all=True) for attribute in _messages(data, 6))
+    timestamp = _nanoseconds(fields, 1) or _nanoseconds(fields, 11)
+    body = _read_value(_bytes(fields, 5))
+    text = body if isinstance(body, str) else ""
+    return LogRecord(_to_text(_bytes(fields, 12)), timestamp, dict(filter(None, attributes)), resource, text)
 
 
 def encode_response(rejected: int = 0, reason: str = "") -> bytes:
     """Encode the response to an export: empty, or the number of rejected records and the reason."""
     if not rejected and not reason:
         return b""
-    text = reason.encode()
-    partial_success = (
-        (b"\x08" + _encode_varint(rejected) if rejected else b"") + b"\x12" + _encode_varint(len(text)) + text
-    )
-    return b"\x0a" + _encode_varint(len(partial_success)) + partial_success
+    count = b"\x08" + _encode_varint(rejected) if rejected else b""
+    return _encode_bytes(1, count + _encode_bytes(2, reason.encode()))
 
 
 def encode_status(message: str) -> bytes:
     """Encode an error as google.rpc.Status, which OTLP clients expect."""
-    text = message.encode()
-    return b"\x08\x03\x12" + _encode_varint(len(text)) + text
+    return b"\x08\x03" + _encode_bytes(2, message.encode())
+
+
+def _encode_bytes(number: int, value: bytes) -> bytes:
+    return _encode_varint(number << 3 | 2) + _encode_varint(len(value)) + value
 
 
 def _encode_varint(value: int) -> bytes:

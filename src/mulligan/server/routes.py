@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -16,15 +16,14 @@ from starlette.routing import BaseRoute
 from mulligan import __version__
 from mulligan.core.failure import SettingsError
 from mulligan.core.records import to_builtins
-from mulligan.report import memory_text, overview, prometheus, run_text
+from mulligan.report import memory_text, overview, run_text
 from mulligan.report import stats as stats_report
 from mulligan.report.resources import RESOURCES, STATS_SPEC, Parameter, ResourceSpec
-from mulligan.server import ingest, memory_routes, openapi, opentelemetry
-from mulligan.server.app import RouteGroup, Server
+from mulligan.server import ingest, openapi, opentelemetry
+from mulligan.server.app import Endpoint, RouteGroup, Server
+from mulligan.server.bodies import csv_response, invalid, json_response, not_found, read_json, store_unavailable
 from mulligan.server.openapi import QueryEndpoint
 from mulligan.server.payloads import LessonDecisionPayload
-from mulligan.server.request_bodies import read_json
-from mulligan.server.responses import csv_response, invalid, json_response, not_found, store_unavailable
 from mulligan.store.base import DEFAULT_TENANT, RecallQuery, Store
 from mulligan.store.counters import StatsQuery
 
@@ -42,28 +41,22 @@ PROMETHEUS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 def query_endpoints() -> list[QueryEndpoint]:
     """Return the query endpoints: a list of each resource, its details, and the metrics."""
-    lists = [
-        QueryEndpoint(
-            f"/v1/{name}",
-            RESOURCES[name].summary,
-            (*RESOURCES[name].options, *RESOURCES[name].filters, NOW, LIMIT, CURSOR, FORMAT),
-            _list_answer(RESOURCES[name]),
-            schema,
-            has_csv=True,
-            role=RESOURCES[name].role,
+    endpoints = []
+    for name, schema in openapi.LIST_SCHEMAS.items():
+        spec = RESOURCES[name]
+        parameters = (*spec.options, *spec.filters, NOW, LIMIT, CURSOR, FORMAT)
+        endpoints.append(
+            QueryEndpoint(f"/v1/{name}", spec.summary, parameters, _list_answer(spec), schema, True, spec.role)
         )
-        for name, schema in openapi.LIST_SCHEMAS.items()
-    ]
     parameters = (*STATS_SPEC.options, *STATS_SPEC.filters, NOW, FORMAT)
-    return [
-        *lists,
-        QueryEndpoint("/v1/stats", STATS_SPEC.summary, parameters, answer_stats, "Stats", has_csv=True),
-        QueryEndpoint("/v1/runs/{id}", "Return one run with all attempts of all calls.", (), answer_run, "Run"),
-        QueryEndpoint(
-            "/v1/patterns/{id}", "Return one pattern and its earlier recoveries.", (), answer_pattern, "Pattern"
-        ),
-        QueryEndpoint("/v1/lessons/{id}", "Return one lesson with its evidence.", (), answer_lesson, "Lesson"),
-    ]
+    endpoints.append(QueryEndpoint("/v1/stats", STATS_SPEC.summary, parameters, answer_stats, "Stats", has_csv=True))
+    for path, summary, answer, schema in (
+        ("/v1/runs/{id}", "Return one run with all attempts of all calls.", answer_run, "Run"),
+        ("/v1/patterns/{id}", "Return one pattern and its earlier recoveries.", answer_pattern, "Pattern"),
+        ("/v1/lessons/{id}", "Return one lesson with its evidence.", answer_lesson, "Lesson"),
+    ):
+        endpoints.append(QueryEndpoint(path, summary, (), answer, schema))
+    return endpoints
 
 
 def build_routes(server: Server) -> Iterable[BaseRoute]:
@@ -103,21 +96,16 @@ def build_routes(server: Server) -> Iterable[BaseRoute]:
     async def style(request: Request) -> Response:
         return Response(openapi.CSS, media_type="text/css")
 
+    public = {"healthz": healthz, "readyz": readyz, "openapi.json": document, "docs": docs, "docs.css": style}
     return [
         *routes,
         server.route(openapi.LESSON_PATH, decide_lesson, "admin", "POST"),
         server.route("/metrics", metrics, "read"),
-        server.route("/healthz", healthz, "nothing"),
-        server.route("/readyz", readyz, "nothing"),
-        server.route("/openapi.json", document, "nothing"),
-        server.route("/docs", docs, "nothing"),
-        server.route("/docs.css", style, "nothing"),
+        *(server.route(f"/{name}", endpoint, "nothing") for name, endpoint in public.items()),
     ]
 
 
-ROUTE_GROUPS: tuple[RouteGroup, ...] = (
-    build_routes, ingest.build_routes, opentelemetry.build_routes, memory_routes.build_routes,
-)  # fmt: skip
+ROUTE_GROUPS: tuple[RouteGroup, ...] = (build_routes, ingest.build_routes, opentelemetry.build_routes)
 """Route groups of the API. The `serve` command adds the dashboard."""
 
 
@@ -127,13 +115,11 @@ def api_document() -> dict[str, Any]:
     return openapi.build_document(query_endpoints())
 
 
-def _query_route(server: Server, endpoint: QueryEndpoint) -> Callable[[Request], Any]:
+def _query_route(server: Server, endpoint: QueryEndpoint) -> Endpoint:
     async def answer_query(request: Request) -> Response:
-        values = read_parameters(request, endpoint.parameters, server.clock())
+        values, tenant = read_parameters(request, endpoint.parameters, server.clock()), request.state.caller.tenant
         try:
-            return await server.run_in_reader(
-                endpoint.answer, server.store, request.state.caller.tenant, values, request
-            )
+            return await server.run_in_reader(endpoint.answer, server.store, tenant, values, request)
         except SettingsError as error:
             raise invalid(str(error), "since") from None
 
@@ -237,24 +223,15 @@ def _most_failing_step(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | No
 def _render_metrics(server: Server, tenant: str) -> str:
     query = StatsQuery(now=server.clock())
     tools = server.store.stats(tenant, msgspec.structs.replace(query, by="tool"))
-    lines = [*prometheus.render_metrics(server.store.stats(tenant, query).total, tools)]
+    lines = [*stats_report.render_metrics(server.store.stats(tenant, query).total, tools)]
     committer = server.committer
     if tenant == DEFAULT_TENANT:  # These count all tenants, so only the operator may see them.
-        lines += prometheus.render_gauges(
-            (
-                ("mulligan_server_records", "Records stored since the server started.", committer.stored_records),
-                (
-                    "mulligan_server_transactions",
-                    "Store transactions since the server started.",
-                    committer.transactions,
-                ),
-                (
-                    "mulligan_server_waiting_bytes",
-                    "Request bytes received and not stored yet.",
-                    committer.pending_bytes,
-                ),
-            )
-        )
+        for name, description, value in (
+            ("records", "Records stored since the server started.", committer.stored_records),
+            ("transactions", "Store transactions since the server started.", committer.transactions),
+            ("waiting_bytes", "Request bytes received and not stored yet.", committer.pending_bytes),
+        ):
+            lines += stats_report.render_metric(f"mulligan_server_{name}", "gauge", description, {"": value})
     return "\n".join(lines) + "\n"
 
 
@@ -263,28 +240,24 @@ def _render_metrics(server: Server, tenant: str) -> str:
 
 def read_parameters(request: Request, parameters: Iterable[Parameter], clock: int) -> dict[str, Any]:
     """Parse the query parameters of a request by name. Raise `ApiError` for unknown, repeated or invalid ones."""
-    parameters_by_name = {parameter.name: parameter for parameter in parameters}
-    texts = {name: parameter.default for name, parameter in parameters_by_name.items() if parameter.type == "moment"}
-    seen_names: set[str] = set()
+    by_name = {parameter.name: parameter for parameter in parameters}
+    texts: dict[str, str] = {}
     for name, text in request.query_params.multi_items():
-        if name not in parameters_by_name:
-            raise invalid(f"Unknown parameter {name[:80]!r}. Use: {', '.join(parameters_by_name)}.", name[:80])
-        if name in seen_names:
+        if name not in by_name:
+            raise invalid(f"Unknown parameter {name[:80]!r}. Use: {', '.join(by_name)}.", name[:80])
+        if name in texts:
             raise invalid(f"Duplicate parameter {name}. Send it once.", name)
         if len(text) > MAX_PARAMETER_CHARS:
             raise invalid(f"Parameter {name} exceeds {MAX_PARAMETER_CHARS:,} characters.", name)
-        seen_names.add(name)
         texts[name] = text
-    values: dict[str, Any] = {name: parameter.default for name, parameter in parameters_by_name.items()}
-    values["now"] = clock
+    values: dict[str, Any] = {name: parameter.default for name, parameter in by_name.items()} | {"now": clock}
+    periods = {name: values[name] for name in by_name if by_name[name].type == "moment" and values[name] is not None}
     # Parse `now` first, because relative times depend on it.
-    for name in sorted(texts, key=lambda name: name != "now"):
-        if texts[name] is None:
-            continue
+    for name, text in sorted({**periods, **texts}.items(), key=lambda item: item[0] != "now"):
         try:
-            values[name] = parameters_by_name[name].parse(texts[name], values["now"])
+            values[name] = by_name[name].parse(text, values["now"])
         except ValueError as error:
-            raise invalid(f"Invalid {name} {texts[name][:80]!r}. Use {error}.", name) from None
+            raise invalid(f"Invalid {name} {text[:80]!r}. Use {error}.", name) from None
     return values
 
 
@@ -298,10 +271,8 @@ def decode_cursor(text: str, parts: int) -> list[str]:
     except (binascii.Error, ValueError):
         fields = []
     if len(fields) != parts or not (fields[0].isascii() and fields[0].isdecimal() and len(fields[0]) < 17):
-        raise invalid(
-            "Invalid cursor. Use the value of next from the previous response, or omit it to start from the beginning.",
-            "cursor",
-        )
+        advice = "Use the value of next from the previous response, or omit it to start from the beginning."
+        raise invalid(f"Invalid cursor. {advice}", "cursor")
     return fields
 
 

@@ -12,7 +12,7 @@ import zlib
 import pytest
 from servers import served
 
-from mulligan.server import group_commit, http_server, request_bodies
+from mulligan.server import background, bodies, http_server
 from mulligan.server.limits import RateLimiter
 
 INGEST = ["/v1/runs", "/v1/steps", "/v1/failures", "/v1/batch", "/v1/traces", "/v1/logs", "/v1/metrics", "/v1/recall",
@@ -30,7 +30,7 @@ def test_a_bomb_and_a_large_body_are_refused_everywhere(anybody):
     for path in INGEST:
         told = anybody.post(path, body=packed, Content_Encoding="gzip")
         assert (told.status, told.json["error"]) == (413, "too_large")
-        assert anybody.post(path, body=b" " * (request_bodies.MAX_BODY_BYTES + 1)).status == 413
+        assert anybody.post(path, body=b" " * (bodies.MAX_BODY_BYTES + 1)).status == 413
 
 
 def test_a_large_body_without_a_length_is_refused_as_it_comes(serving):
@@ -122,7 +122,7 @@ def test_whoever_sends_too_much_is_told_when_to_come_again(tmp_path):
 
 
 def test_what_cannot_be_kept_in_time_is_refused_and_not_piled_up(serving, anybody, monkeypatch):
-    monkeypatch.setattr(group_commit, "MAX_PENDING_BYTES", 10)
+    monkeypatch.setattr(background, "MAX_PENDING_BYTES", 10)
     serving.server.committer.pending_bytes = 5
     told = anybody.post("/v1/runs", {"id": "a", "end_reason": "finished"})
     assert (told.status, told.headers["retry-after"]) == (429, "1")
@@ -147,7 +147,7 @@ def test_a_store_that_is_away_is_told_and_the_next_one_is_kept(serving, anybody,
 def test_whoever_is_answered_finds_what_they_were_told_to_be_so(serving, anybody, monkeypatch):
     from mulligan.core.failure import StoreError
 
-    committer, answer, so = serving.server.committer, group_commit.resolve_batch, []
+    committer, answer, so = serving.server.committer, background.resolve_batch, []
 
     def answered(each, told):
         so.append((committer.has_recent_write_failure, committer.stored_records))
@@ -156,7 +156,7 @@ def test_whoever_is_answered_finds_what_they_were_told_to_be_so(serving, anybody
     def fails(batches):
         raise StoreError("no room left")
 
-    monkeypatch.setattr(group_commit, "resolve_batch", answered)
+    monkeypatch.setattr(background, "resolve_batch", answered)
     with monkeypatch.context() as patched:
         patched.setattr(serving.store, "append_all", fails)
         assert anybody.post("/v1/runs", {"id": "a", "end_reason": "finished"}).status == 503
@@ -165,9 +165,9 @@ def test_whoever_is_answered_finds_what_they_were_told_to_be_so(serving, anybody
 
 
 def test_a_server_to_which_nobody_sends_because_it_was_not_ready_is_ready_again(serving, anybody, monkeypatch):
-    from mulligan.server import group_commit
+    from mulligan.server import background
 
-    monkeypatch.setattr(group_commit, "WRITE_FAILURE_SECONDS", 0.0)
+    monkeypatch.setattr(background, "WRITE_FAILURE_SECONDS", 0.0)
     serving.server.committer.write_failed_at = time.monotonic()
     assert anybody.get("/readyz").status == 200
 
@@ -218,7 +218,7 @@ def test_many_who_come_at_once_share_a_transaction(serving):
 
 
 def test_a_body_that_does_not_come_to_its_end_is_let_go_of(serving, monkeypatch):
-    monkeypatch.setattr(request_bodies, "BODY_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(bodies, "BODY_TIMEOUT_SECONDS", 0.1)
     head = f"POST /v1/runs HTTP/1.1\r\nHost: 127.0.0.1:{serving.port}\r\nContent-Type: application/json\r\n"
     with socket.create_connection(("127.0.0.1", serving.port), timeout=20) as slow:
         slow.sendall(f'{head}Content-Length: 100\r\n\r\n{{"id":'.encode())

@@ -13,8 +13,8 @@ import pytest
 
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
 from mulligan.core.records import Run, Step
-from mulligan.server import prune_scheduler
-from mulligan.server.prune_scheduler import Pruner
+from mulligan.server import background
+from mulligan.server.background import Pruner
 from mulligan.server.tenants import Tenant, Tenants, with_retention_days
 from mulligan.store.audit import AuditQuery
 from mulligan.store.base import DAY, DEFAULT_TENANT, IMPORT_PREFIX, Progress, PruneResult, Retention, RunQuery, Store
@@ -121,7 +121,7 @@ def test_while_one_is_at_it_no_other_begins_and_what_a_killed_one_left_another_b
     answers: list[bool] = []
 
     def long(tenant: str) -> None:
-        clock.now += prune_scheduler.ROUND_TIMEOUT_MS - 1  # it goes on for longer than a silence may last, and says so
+        clock.now += background.ROUND_TIMEOUT_MS - 1  # it goes on for longer than a silence may last, and says so
         answers.append(other.run_round())
 
     assert Pruner(Watched(store, long), clock).run_round()
@@ -134,7 +134,7 @@ def test_while_one_is_at_it_no_other_begins_and_what_a_killed_one_left_another_b
     with pytest.raises(KeyboardInterrupt):
         Pruner(Watched(store, killed), clock).run_round()
     assert not other.run_round()
-    clock.now += prune_scheduler.ROUND_TIMEOUT_MS
+    clock.now += background.ROUND_TIMEOUT_MS
     assert other.run_round()
 
 
@@ -145,7 +145,7 @@ def test_whoever_was_silent_for_too_long_leaves_the_rest_to_the_other(store, clo
 
     def silent(tenant: str) -> None:
         pruned.append(tenant)
-        clock.now += prune_scheduler.ROUND_TIMEOUT_MS
+        clock.now += background.ROUND_TIMEOUT_MS
         assert other.run_round()
 
     assert not Pruner(Watched(store, silent), clock).run_round()
@@ -184,7 +184,7 @@ def test_a_server_that_ends_does_not_wait_until_all_is_done(store, clock):
 
 SERVE = """
     import sys
-    from mulligan.server import prune_scheduler as pruning
+    from mulligan.server import background as pruning
     pruning.FIRST_CHECK_SECONDS = 0.05
     from mulligan.cli import cli
     cli(sys.argv[1:])

@@ -1,0 +1,328 @@
+"""Background threads of the server: group commit of received batches, and daily retention."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from mulligan.core.events import AnyEvent, LessonLearned
+from mulligan.core.failure import StoreError
+from mulligan.core.records import Record, decode, encode, new_id
+from mulligan.learn.lessons import ConsolidationScheduler
+from mulligan.server.bodies import ApiError, internal_error, rate_limited, store_unavailable
+from mulligan.server.tenants import SERVER_ENTRY_KIND, SERVER_TENANT, Tenants
+from mulligan.store.audit import Actor, set_actor
+from mulligan.store.base import DAY, Batch, Store
+
+log = logging.getLogger("mulligan")
+
+Listener = Callable[[str, Sequence[AnyEvent]], None]
+"""Called on the writer thread with the tenant and the stored events."""
+MAX_PENDING_BYTES = 64 * 1024 * 1024
+"""Limit of request bytes waiting to be stored. Above it callers receive 429."""
+MAX_COMMIT_RECORDS = 5000
+"""Limit of events in one transaction."""
+WRITE_FAILURE_SECONDS = 15.0
+"""How long the store counts as not writable after a failed write."""
+PRUNING_KEY = "pruning"
+FIRST_CHECK_SECONDS = 600.0
+"""Delay of the first check, so that a server started for a short look removes nothing."""
+CHECK_INTERVAL_SECONDS = 600.0
+"""Delay between two checks."""
+ROUND_INTERVAL_MS = DAY
+"""Time from the start of one round to the start of the next."""
+ROUND_TIMEOUT_MS = 3_600_000
+"""A round without a heartbeat for this long counts as abandoned: its process was killed."""
+HEARTBEAT_INTERVAL_MS = 60_000
+"""Interval of the heartbeat of a running round."""
+IDLE_TIME_FACTOR = 4
+"""Idle time after each transaction, as a multiple of its duration, so that other queries come first."""
+
+
+# Group commit
+
+
+class _PendingBatch(NamedTuple):
+    build_batch: Callable[[], Batch]
+    event_count: int
+    byte_count: int
+    result: asyncio.Future[int]
+
+
+class Committer:
+    """Writer thread. Batches that arrive during a commit are committed together in the next transaction."""
+
+    def __init__(self, store: Store, on_stored: Listener) -> None:
+        self._store = store
+        self._on_stored = on_stored
+        self._pending: deque[_PendingBatch] = deque()
+        self._callbacks: list[Callable[[], None]] = []
+        self.pending_bytes = 0
+        """Request bytes that are not stored yet."""
+        self._condition = threading.Condition()
+        self._is_closing = False
+        self._learner = ConsolidationScheduler()
+        self._thread = threading.Thread(target=self._run, name="mulligan-committer", daemon=True)
+        self._thread.start()
+        self.stored_records = 0
+        """New records stored since the start."""
+        self.transactions = 0
+        self.write_failed_at = float("-inf")
+        """Monotonic time of the last failed write; -inf after a successful one."""
+
+    @property
+    def has_recent_write_failure(self) -> bool:
+        """Return whether a write failed recently.
+
+        The state expires, because the store may be writable again while no caller sends a batch.
+        """
+        return time.monotonic() - self.write_failed_at < WRITE_FAILURE_SECONDS
+
+    async def store_batch(self, build_batch: Callable[[], Batch], event_count: int, byte_count: int) -> int:
+        """Store a batch and return the number of new records.
+
+        `build_batch` runs on the writer thread, because redaction would block the event loop.
+        """
+        result: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        pending_batch = _PendingBatch(build_batch, event_count, byte_count, result)
+        with self._condition:
+            if self._is_closing:
+                raise store_unavailable("The server is shutting down. Retry later.")
+            if self.pending_bytes and self.pending_bytes + byte_count > MAX_PENDING_BYTES:
+                raise rate_limited()
+            self.pending_bytes += byte_count
+            self._pending.append(pending_batch)
+            self._condition.notify()
+        return await result
+
+    def run_before_next_commit(self, callback: Callable[[], None]) -> None:
+        """Run a callback on the writer thread before the next commit."""
+        with self._condition:
+            self._callbacks.append(callback)
+
+    def close(self) -> None:
+        """Store all pending batches and stop the thread."""
+        with self._condition:
+            self._is_closing = True
+            self._condition.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                while not self._pending and not self._is_closing:
+                    self._condition.wait()
+                if not self._pending:
+                    return
+                callbacks, self._callbacks = self._callbacks, []
+                group: list[_PendingBatch] = []
+                event_count = 0
+                while self._pending and (not group or event_count + self._pending[0].event_count <= MAX_COMMIT_RECORDS):
+                    group.append(self._pending.popleft())
+                    event_count += group[-1].event_count
+            try:
+                for callback in callbacks:
+                    callback()
+                self._commit(group)
+            finally:
+                with self._condition:
+                    self.pending_bytes -= sum(pending_batch.byte_count for pending_batch in group)
+            self._consolidate_lessons()
+
+    def _commit(self, group: list[_PendingBatch]) -> None:
+        ready: list[tuple[_PendingBatch, Batch]] = []
+        for pending_batch in group:
+            try:
+                ready.append((pending_batch, pending_batch.build_batch()))
+            except Exception as error:  # noqa: BLE001 - one caller's error must not fail the other batches
+                resolve_batch(pending_batch, _to_api_error(error))
+        results = self._append([batch for _, batch in ready]) if ready else []
+        for (pending_batch, batch), result in zip(ready, results, strict=True):
+            # Update the state before the caller is answered: a readiness check right after must agree with the answer.
+            if isinstance(result, ApiError) and result.status == 503:
+                self.write_failed_at = time.monotonic()
+            if isinstance(result, int):
+                self.write_failed_at = float("-inf")
+                self._learner.mark_changed(batch.tenant)
+                self.stored_records += result
+            resolve_batch(pending_batch, result)
+            if isinstance(result, int) and result:
+                self._notify_listener(batch.tenant, batch.events)
+
+    def _append(self, batches: list[Batch]) -> Sequence[int | ApiError]:
+        """Store the batches in one transaction. If it fails, store each on its own: one may be the cause."""
+        try:
+            results = self._store.append_all(batches)
+        except Exception as error:  # noqa: BLE001 - returned to the sender
+            if len(batches) > 1:
+                return [result for batch in batches for result in self._append([batch])]
+            return [_to_api_error(error)]
+        self.transactions += 1
+        return results
+
+    def _consolidate_lessons(self) -> None:
+        """Consolidate lessons of changed tenants while no batch is pending."""
+        if self._pending:
+            return
+        try:
+            for tenant, lesson in self._learner.run_if_due(self._store):
+                self._notify_listener(tenant, [LessonLearned(lesson)])
+        except Exception:
+            log.exception("Consolidation of lessons failed")
+
+    def _notify_listener(self, tenant: str, events: Sequence[AnyEvent]) -> None:
+        try:
+            self._on_stored(tenant, events)
+        except Exception:
+            log.exception("Listener failed")
+
+
+def _to_api_error(error: Exception) -> ApiError:
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, StoreError):
+        log.warning("%s", error)
+        return store_unavailable("The store is not writable. No record of this request was stored. Retry later.")
+    log.error("Batch not stored", exc_info=error)
+    return internal_error("Not stored: internal server error. See the server's log.")
+
+
+def resolve_batch(pending_batch: _PendingBatch, result: int | ApiError) -> None:
+    def set_result() -> None:
+        if pending_batch.result.cancelled():
+            return  # The caller disconnected.
+        if isinstance(result, int):
+            pending_batch.result.set_result(result)
+        else:
+            pending_batch.result.set_exception(result)
+
+    try:
+        pending_batch.result.get_loop().call_soon_threadsafe(set_result)
+    except RuntimeError:
+        log.warning("Response not sent: the server has stopped")
+
+
+# Retention
+
+
+class PruneLease(Record, frozen=True):
+    """State of the latest prune round: its process and its times."""
+
+    owner: str
+    started_at: int
+    heartbeat_at: int
+    ended_at: int | None = None
+
+    def can_start(self, owner: str, now: int) -> bool:
+        """Return whether this process may start a new round."""
+        if self.ended_at is not None:
+            return now - self.started_at >= ROUND_INTERVAL_MS
+        return self.owner == owner or now - self.heartbeat_at >= ROUND_TIMEOUT_MS
+
+
+class _PruneStoppedError(Exception):
+    """The server is stopping, or another process took over the round."""
+
+
+class Pruner:
+    """Daily retention: remove records that are older than their tenant's limits. Imported runs are not pruned.
+
+    One of the processes that share a store runs each round. It claims the round with a compare-and-set of a key-value
+    entry, so only one of two concurrent claims succeeds. It then renews the entry as a heartbeat. Another process takes
+    over a round whose process was killed. `log_line` receives one line per tenant with removed records.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        log_line: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._store, self._tenants = store, Tenants(store)
+        self._clock, self._log_line = clock, log_line
+        self._owner = new_id("")
+        self._lease = PruneLease(self._owner, 0, 0)
+        """The round's entry as this process wrote it last."""
+        self._stop_event = threading.Event()
+        self._work_started = 0.0
+        self._thread = threading.Thread(target=self._run, name="mulligan-pruner", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop after the current transaction."""
+        self._stop_event.set()
+
+    def close(self) -> None:
+        self.stop()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        set_actor(Actor("mulligan serve", "command"))
+        delay = FIRST_CHECK_SECONDS
+        while not self._stop_event.wait(delay):
+            delay = CHECK_INTERVAL_SECONDS
+            try:
+                self.run_round()
+            except StoreError as error:
+                log.warning("Prune failed, retrying later: %s", error)
+            except Exception:
+                log.exception("Prune failed, retrying later")
+
+    def run_round(self) -> bool:
+        """Run a round if one is due. Return whether it ran to its end."""
+        if not self._claim_round():
+            return False
+        try:
+            for tenant in self._tenants.load_all_with_default():
+                start_time = self._work_started = time.monotonic()
+                result = self._store.prune(tenant.name, tenant.retention, self._clock(), progress=self._throttle)
+                if result.runs or result.steps or result.sampled:
+                    self._log_line(
+                        f"pruned tenant={tenant.name} runs={result.runs} steps={result.steps} "
+                        f"sampled={result.sampled} seconds={time.monotonic() - start_time:.1f}"
+                    )
+                self._check_not_stopped()
+        except _PruneStoppedError:
+            return False
+        self._renew_lease(ended_at=self._clock())
+        return True
+
+    def _claim_round(self) -> bool:
+        stored_value, now = self._store.get(SERVER_TENANT, SERVER_ENTRY_KIND, PRUNING_KEY), self._clock()
+        if stored_value is not None and not decode(stored_value, PruneLease).can_start(self._owner, now):
+            return False
+        self._lease = PruneLease(self._owner, now, now)
+        return self._replace_lease(stored_value)
+
+    def _replace_lease(self, stored_value: bytes | None) -> bool:
+        value = encode(self._lease)
+        return self._store.compare_and_set(SERVER_TENANT, SERVER_ENTRY_KIND, PRUNING_KEY, stored_value, value)
+
+    def _renew_lease(self, ended_at: int | None = None) -> None:
+        stored_value = encode(self._lease)
+        self._lease = replace(self._lease, heartbeat_at=self._clock(), ended_at=ended_at)
+        if not self._replace_lease(stored_value):
+            raise _PruneStoppedError
+
+    def _check_not_stopped(self) -> None:
+        """Raise `_PruneStoppedError` if the server stops or another process took over. Renew a due heartbeat."""
+        if self._stop_event.is_set():
+            raise _PruneStoppedError
+        if self._clock() - self._lease.heartbeat_at >= HEARTBEAT_INTERVAL_MS:
+            self._renew_lease()
+
+    def _throttle(self, completed: int, total: int) -> None:
+        """Pause between two transactions."""
+        self._check_not_stopped()
+        self._stop_event.wait(IDLE_TIME_FACTOR * (time.monotonic() - self._work_started))
+        self._work_started = time.monotonic()
