@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from mulligan.cli.classify import classify
+from mulligan.cli.analyze import classify
 
 FIELDS = ["kind", "type", "code", "remedy", "took_effect", "confidence", "evidence", "fingerprint", "message", "hint"]
 

@@ -60,15 +60,15 @@ def test_adding_it_keeps_the_beginning_and_twice_is_once(text):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (f"{BEGIN}\nold\n", "mulligan:begin in line 1 has no mulligan:end"),
-        (f"a\nb\n{END}\n", "mulligan:end in line 3 has no mulligan:begin"),
-        (f"{END}\n{BEGIN}\n", "mulligan:end in line 1 precedes mulligan:begin in line 2"),
-        (f"{BEGIN}\n{END}\n{BEGIN}\n{END}\n", "2 mulligan:begin marks, in lines 1 and 3"),
-        (f"{BEGIN}\n{END}\n{END}\n", "2 mulligan:end marks, in lines 2 and 3"),
-        (f"words {BEGIN}\n{END}\n", "line 1 shares its line with other text"),
-        (f"{BEGIN} words\n{END}\n", "line 1 shares its line with other text"),
-        (f"{BEGIN}\n<!-- mulligan:end\n", "line 2 shares its line with other text"),
-        (f"{BEGIN}{END}\n", "line 1 shares its line with other text"),
+        (f"{BEGIN}\nold\n", "(mulligan:begin in line 1)"),
+        (f"a\nb\n{END}\n", "(mulligan:end in line 3)"),
+        (f"{END}\n{BEGIN}\n", "(mulligan:end in line 1, mulligan:begin in line 2)"),
+        (f"{BEGIN}\n{END}\n{BEGIN}\n{END}\n", "mulligan:begin in line 3, mulligan:end in line 4"),
+        (f"{BEGIN}\n{END}\n{END}\n", "mulligan:end in line 2, mulligan:end in line 3"),
+        (f"words {BEGIN}\n{END}\n", "line 1"),
+        (f"{BEGIN} words\n{END}\n", "line 1"),
+        (f"{BEGIN}\n<!-- mulligan:end\n", "line 2"),
+        (f"{BEGIN}{END}\n", "line 1"),
     ],
 )
 def test_damaged_or_doubled_marks_are_refused_with_their_line(text, why):

@@ -20,8 +20,7 @@ from servers import Client
 
 from mulligan.core.events import RunEnded
 from mulligan.core.records import Run, to_builtins
-from mulligan.server.tenants import Tenant, Tenants, with_quotas
-from mulligan.server.tokens import Tokens
+from mulligan.server.tenants import Tenant, Tenants, Tokens, with_quotas
 from mulligan.store.base import Store
 from mulligan.store.urls import open_store
 

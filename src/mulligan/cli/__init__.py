@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from mulligan import __version__
-from mulligan.cli.groups import CommandGroup
 from mulligan.core.failure import MulliganError
 
 SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
@@ -24,30 +23,30 @@ SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
     "Inspect runs": {
         "runs": ("runs", "runs", "List recent runs."),
         "show": ("runs", "show", "Show one run with every attempt."),
-        "tail": ("tail", "tail", "Print attempts as they end."),
+        "tail": ("runs", "tail", "Print attempts as they end."),
         "patterns": ("patterns", "patterns", "List recurring failures and their fixes."),
-        "stats": ("stats", "stats", "Show failure and recovery statistics."),
+        "stats": ("runs", "stats", "Show failure and recovery statistics."),
         "sessions": ("sessions", "sessions", "List conversations and their open failures."),
     },
     "Manage memory": {
-        "fixes": ("fixes", "fixes", "List, approve or revoke fixes."),
+        "fixes": ("patterns", "fixes", "List, approve or revoke fixes."),
         "lessons": ("lessons", "lessons", "List, edit, approve, export or import lessons."),
         "consolidate": ("lessons", "consolidate", "Turn fixes into lessons."),
-        "seed": ("seed", "seed", "Install the lessons that ship with mulligan."),
+        "seed": ("lessons", "seed", "Install the lessons that ship with mulligan."),
         "prompt": ("prompt", "prompt", "Render lessons about tools as text or into a file."),
         "mcp": ("proxy", "mcp", "Run an MCP server that answers questions about failures."),
     },
     "Analyze a failure": {
-        "classify": ("classify", "classify", "Classify an error and name its remedy."),
-        "suggest": ("suggest", "suggest", "Suggest repairs for failed calls."),
+        "classify": ("analyze", "classify", "Classify an error and name its remedy."),
+        "suggest": ("analyze", "suggest", "Suggest repairs for failed calls."),
         "replay": ("replay", "replay", "Replay recorded failures against the current memory."),
         "redact": ("redact", "redact", "Remove secrets and personal data from a text."),
     },
     "Run a server": {
         "serve": ("serve", "serve", "Start the ingest API and the dashboard."),
-        "token": ("token", "token", "Create, list or revoke server tokens."),
+        "token": ("tenant", "token", "Create, list or revoke server tokens."),
         "tenant": ("tenant", "tenant", "Manage tenants, retention and quotas."),
-        "audit": ("audit", "audit", "Show the audit log."),
+        "audit": ("tenant", "audit", "Show the audit log."),
         "env": ("configuration", "env", "Print OpenTelemetry exporter settings for a server."),
     },
     "Maintain the store": {
@@ -55,8 +54,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
         "import": ("import_export", "import_", "Import runs from files."),
         "export": ("import_export", "export", "Export runs as JSON lines."),
         "backup": ("maintenance", "backup", "Back up the store while it is in use."),
-        "copy": ("copy_migrate", "copy", "Copy a store into another one and compare them."),
-        "migrate": ("copy_migrate", "migrate", "Migrate a store to the current schema version."),
+        "copy": ("maintenance", "copy", "Copy a store into another one and compare them."),
+        "migrate": ("maintenance", "migrate", "Migrate a store to the current schema version."),
         "prune": ("maintenance", "prune", "Delete expired records."),
         "forget": ("maintenance", "forget", "Delete matching records permanently."),
     },
@@ -68,7 +67,34 @@ SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
 """Command name to module, function and one-line help. The help page imports no command module."""
 MAX_ERROR_CHARS = 2000
 """Maximum length of an error message. A longer one is cut in the middle: the command to type is at its end."""
+MAX_HELP_CHARS = 1000
+"""Longer than any help sentence, so that click does not shorten them."""
 COMMANDS = {name: entry for commands in SECTIONS.values() for name, entry in commands.items()}
+
+
+class CommandGroup(click.Group):
+    """Command group that lists full help sentences and suggests names for misspelled commands."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        names = self.list_commands(ctx)
+        if args and args[0] not in names and not args[0].startswith("-"):
+            raise click.UsageError(f"Unknown command {args[0]!r}. {self._suggest_command(ctx, args[0], names)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def _suggest_command(self, ctx: click.Context, typed: str, names: list[str]) -> str:
+        import difflib  # only for a misspelled command
+
+        if typed in ("list", "ls") and self.invoke_without_command:
+            return f"To list them: {ctx.command_path}"
+        matches = difflib.get_close_matches(typed[:100], names, n=1)
+        return f"Did you mean {matches[0]}?" if matches else f"Available: {', '.join(names)}."
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, command.get_short_help_str(MAX_HELP_CHARS)) for name, command in commands if command]
+            )
 
 
 class Commands(CommandGroup):
@@ -110,11 +136,6 @@ def cli() -> None:
     """Failure recovery and failure memory for LLM agents."""
 
 
-def _command_name(words: list[str]) -> str:
-    """Return the typed command, for errors that carry no click context."""
-    return f"mulligan {words[1]}" if words[1:] and words[1] in COMMANDS else "mulligan"
-
-
 def main() -> None:
     """Run the command. Exit codes: 0 success, 1 success with a negative answer, 2 the command failed."""
     try:
@@ -123,9 +144,9 @@ def main() -> None:
         click.echo(error.format_message())
         code = 2
     except click.ClickException as error:
-        where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else _command_name(sys.argv)
-        message = error.format_message()
-        _fail(f"{message} (see `{where} --help`)")
+        typed = next((name for name in sys.argv[1:2] if name in COMMANDS), "")
+        where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else f"mulligan {typed}"
+        _fail(f"{error.format_message()} (see `{where.strip()} --help`)")
     except MulliganError as error:
         _fail(str(error))
     except (click.Abort, KeyboardInterrupt):
@@ -134,13 +155,9 @@ def main() -> None:
 
 
 def _fail(message: str) -> None:
-    # Typed text and file names may contain control characters. Only these are removed: users copy commands from the
-    # message.
-    shortened = (
-        message
-        if len(message) <= MAX_ERROR_CHARS
-        else f"{message[: MAX_ERROR_CHARS // 2]} [... cut ...] {message[-MAX_ERROR_CHARS // 2 :]}"
-    )
-    printable = "".join(character if character.isprintable() else " " for character in shortened)
+    if len(message) > MAX_ERROR_CHARS:
+        message = f"{message[: MAX_ERROR_CHARS // 2]} [... cut ...] {message[-MAX_ERROR_CHARS // 2 :]}"
+    # Typed text may contain control characters. Only these are removed: users copy commands from the message.
+    printable = "".join(character if character.isprintable() else " " for character in message)
     click.echo(f"error: {' '.join(printable.split())}", err=True)
     sys.exit(2)

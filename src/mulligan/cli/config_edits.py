@@ -14,13 +14,15 @@ import os
 import re
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from mulligan.core.failure import SettingsError
 
 MAX_FILE_BYTES = 10_000_000
 """Larger files are not settings files."""
+_COMMENT = re.compile(r"^\s{0,99}(?://|/\*)", re.MULTILINE)
 
 
 class Edit(NamedTuple):
@@ -52,43 +54,43 @@ class Edit(NamedTuple):
                 raise SettingsError(
                     f"{self.path} was changed by another program at the same time. Nothing was written; try again."
                 )
-            backup_path = self._back_up(path) if should_back_up else None
+            backup_path = _back_up(path) if should_back_up and self.before is not None else None
             if self.after is None:
                 path.unlink()
             else:
-                _replace(path, self.after, mode)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with replace_file(path, path.stat().st_mode & 0o777 if path.exists() else mode) as file:
+                    file.write(self.after.encode())
         except OSError as error:
             raise SettingsError(f"Cannot write {self.path} ({error.strerror or error}). Nothing was changed.") from None
         return backup_path
 
-    def _back_up(self, path: Path) -> Path | None:
-        if self.before is None:
-            return None
-        stem = f"{path.name}.before-mulligan-{time.strftime('%Y%m%dT%H%M%S')}"
-        for number in itertools.count(1):
-            backup_path = path.with_name(stem if number == 1 else f"{stem}-{number}")
-            with contextlib.suppress(FileExistsError):
-                descriptor = os.open(backup_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, path.stat().st_mode & 0o777)
-                with open(descriptor, "wb") as file:
-                    file.write(path.read_bytes())
-                break
-        return backup_path
+
+def _back_up(path: Path) -> Path:
+    stem = f"{path.name}.before-mulligan-{time.strftime('%Y%m%dT%H%M%S')}"
+    for number in itertools.count(1):
+        backup_path = path.with_name(stem if number == 1 else f"{stem}-{number}")
+        with contextlib.suppress(FileExistsError):
+            descriptor = os.open(backup_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, path.stat().st_mode & 0o777)
+            with open(descriptor, "wb") as file:
+                file.write(path.read_bytes())
+            break
+    return backup_path
 
 
-def _replace(path: Path, text: str, new: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    mode = path.stat().st_mode & 0o777 if path.exists() else new
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+@contextlib.contextmanager
+def replace_file(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
+    """Open a file that takes this path, completely written, when the block ends. It is removed if the block raises."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
     try:
         with open(descriptor, "wb") as file:
-            file.write(text.encode())
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, mode)
         os.replace(name, path)
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
+        Path(name).unlink(missing_ok=True)
         raise
 
 
@@ -121,9 +123,6 @@ def read_json(path: Path) -> tuple[str | None, dict[str, Any]]:
     if not isinstance(value, dict):
         raise SettingsError(f"{path} is not a JSON object, so it is not a settings file. Nothing was changed.")
     return text, value
-
-
-_COMMENT = re.compile(r"^\s{0,99}(?://|/\*)", re.MULTILINE)
 
 
 def _reject_duplicate_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

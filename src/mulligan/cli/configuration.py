@@ -9,7 +9,8 @@ import msgspec
 from click.shell_completion import get_completion_class
 
 from mulligan import settings as settings_file
-from mulligan.cli.options import as_json, print_json, print_lines
+from mulligan.cli import cli
+from mulligan.cli.options import CommandContext, command
 from mulligan.report.tables import render_columns, trusted_line
 from mulligan.store.urls import redact_password
 
@@ -17,9 +18,11 @@ DEFAULT_URL = "http://127.0.0.1:4700"
 """Default address of `mulligan serve`."""
 
 
-@click.command(
-    epilog='Examples:\n\n  eval "$(mulligan env)"\n\n  eval "$(mulligan env --for claude-code)"\n\n'
-    "  mulligan env --url https://mulligan.example.com --token mul_..."
+@command(
+    'eval "$(mulligan env)"',
+    'eval "$(mulligan env --for claude-code)"',
+    "mulligan env --url https://mulligan.example.com --token mul_...",
+    has_store=False,
 )
 @click.option("--url", default=DEFAULT_URL, show_default=True, help="Address of the server.")
 @click.option("--token", help="Token with role ingest, if the server requires one.")
@@ -29,12 +32,10 @@ DEFAULT_URL = "http://127.0.0.1:4700"
     type=click.Choice(["claude-code"]),
     help="Also print the variables that turn on this agent's telemetry.",
 )
-@as_json
-def env(url: str, token: str | None, agent: str | None, as_json: bool) -> None:
+def env(context: CommandContext, url: str, token: str | None, agent: str | None) -> None:
     """Print environment variables that make OpenTelemetry export to a server."""
-    url = url.rstrip("/")
     variables = {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": url,
+        "OTEL_EXPORTER_OTLP_ENDPOINT": url.rstrip("/"),
         # Without this, an SDK that configures itself uses gRPC, which this server does not support.
         "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
     }
@@ -45,47 +46,33 @@ def env(url: str, token: str | None, agent: str | None, as_json: bool) -> None:
         variables |= {
             "CLAUDE_CODE_ENABLE_TELEMETRY": "1", "OTEL_LOGS_EXPORTER": "otlp", "OTEL_LOG_TOOL_DETAILS": "1",
         }  # fmt: skip
-    if as_json:
-        print_json(variables)
-        return
-    for name, value in variables.items():
-        click.echo(f"export {name}={shlex.quote(value)}")
+    exports = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())
+    context.print(variables, exports)
 
 
-@click.command(epilog="Examples:\n\n  mulligan settings\n\n  MULLIGAN_ATTEMPTS=2 mulligan settings --json")
-@as_json
-def settings(as_json: bool) -> None:
+@command("mulligan settings", "MULLIGAN_ATTEMPTS=2 mulligan settings --json", has_store=False)
+def settings(context: CommandContext) -> None:
     """Show the effective settings from environment, files and defaults."""
     current_settings = settings_file.load_settings()
-    values = {
-        name: getattr(current_settings, name)
-        for name in settings_file.SETTING_NAMES
-        if name not in settings_file.POLICY_NAMES
-    }
+    names = [name for name in settings_file.SETTING_NAMES if name not in settings_file.POLICY_NAMES]
+    values = {name: getattr(current_settings, name) for name in names}
     values |= msgspec.structs.asdict(current_settings.policy)
     if values["token"]:
         values["token"] = "(set)"
     values |= {"store": redact_password(current_settings.store_url), "home": str(current_settings.folder)}
-    if as_json:
-        print_json(values)
-        return
-    click.echo(f"Store: {trusted_line(values['store'])}")
-    click.echo("")
-    print_lines(render_columns([(name, _format_value(value)) for name, value in values.items()]))
+    rows = [(name, _format_value(value)) for name, value in values.items()]
+    context.print(values, [f"Store: {trusted_line(values['store'])}", "", *render_columns(rows)])
 
 
 def _format_value(value: object) -> str:
-    if isinstance(value, tuple):
-        return trusted_line(", ".join(value)) or "-"
-    return trusted_line(value) if value not in (None, "") else "-"
+    text = ", ".join(value) if isinstance(value, tuple) else value
+    return trusted_line(text) if text not in (None, "") else "-"
 
 
-@click.command(epilog='Examples:\n\n  eval "$(mulligan completion bash)"\n\n  mulligan completion fish | source')
+@command('eval "$(mulligan completion bash)"', "mulligan completion fish | source", has_store=False, has_json=False)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
+def completion(context: CommandContext, shell: str) -> None:
     """Print a completion script for your shell."""
-    from mulligan.cli import cli  # a top-level import would be circular
-
     completer = get_completion_class(shell)
     assert completer is not None  # click supports all choices above
     click.echo(completer(cli, {}, "mulligan", "_MULLIGAN_COMPLETE").source())

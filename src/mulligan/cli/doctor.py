@@ -9,28 +9,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import click
-
 from mulligan import __version__
-from mulligan.cli.options import as_json, load_settings, now_ms, print_json, print_lines, store_option, terminal_width
+from mulligan.cli.options import CommandContext, command, now_ms
 from mulligan.core.failure import StoreError
 from mulligan.record.journal import NewerJournalError, find_orphaned, read_frames
 from mulligan.record.journal_import import count_dropped, read_hook_errors
 from mulligan.report.tables import format_age, format_count, render_pairs, to_line
 from mulligan.settings import Settings, hook_folder
-from mulligan.store import diagnostics
+from mulligan.store import diagnostics, urls
 from mulligan.store.base import DEFAULT_TENANT, RunQuery, Store
 from mulligan.store.diagnostics import Diagnostics
-from mulligan.store.urls import (
-    is_postgres,
-    is_remote,
-    journals_of,
-    local_path,
-    may_have_records,
-    open_store,
-    redact_password,
-    sqlite_path,
-)
 
 MAX_SHOWN_TABLES = 5
 """Number of tables shown as text. The JSON output has all of them."""
@@ -38,47 +26,43 @@ MAX_RECENT_RUNS = 500
 """Number of recent runs that are checked for a task description."""
 
 
-@click.command(epilog="Examples:\n\n  mulligan doctor\n\n  mulligan doctor --store ./failures.db --json")
-@store_option
-@as_json
-def doctor(store: str | None, as_json: bool) -> None:
+@command("mulligan doctor", "mulligan doctor --store ./failures.db --json")
+def doctor(context: CommandContext) -> None:
     """Check the installation and the store, and show where records are stored.
 
     Exits 1 if there is a problem: a damaged store, dropped records or orphaned journals.
     """
-    facts = _facts(load_settings(store))
+    facts = _facts(context.settings)
     problems = _problems(facts)
-    if as_json:
-        print_json(facts | {"problems": problems})
-    else:
-        click.echo("Healthy." if not problems else "\n".join(problems))
-        click.echo("")
-        print_lines(render_pairs(_rows(facts), terminal_width()))
+    lines = [*(problems or ["Healthy."]), "", *render_pairs(_rows(facts), context.width)]
+    context.print(facts | {"problems": problems}, lines)
     sys.exit(1 if problems else 0)
 
 
 def _facts(settings: Settings) -> dict[str, Any]:
     url = settings.store_url
-    path = sqlite_path(url) if is_remote(url) else local_path(url, settings.folder)  # raises for a server
+    # For a server, sqlite_path raises an error that says what to do.
+    path = urls.sqlite_path(url) if urls.is_remote(url) else urls.local_path(url, settings.folder)
     facts: dict[str, Any] = {
         "mulligan": __version__,
         "python": platform.python_version(),
         "sqlite": sqlite3.sqlite_version,
-        "store": redact_password(url) if is_postgres(url) else str(path),
-        "journals": str(journals_of(path)),
+        "store": urls.redact_password(url) if urls.is_postgres(url) else str(path),
+        "journals": str(urls.journals_of(path)),
     }
-    facts |= _journal_facts(journals_of(path))
-    facts |= _hook_facts()
-    if not may_have_records(url):
+    count, last_error, at = read_hook_errors(hook_folder())
+    facts |= _journal_facts(urls.journals_of(path)) | {"hook_faults": count}
+    facts |= {"hook_fault": last_error, "hook_fault_at": at} if count else {}
+    if not urls.may_have_records(url):
         return facts | {"healthy": None, "detail": "no records yet"}
     try:
-        if is_postgres(url):
+        if urls.is_postgres(url):
             from mulligan.store.postgres.postgres_diagnostics import diagnose_postgres  # needs the postgres extra
 
             facts |= _diagnostic_facts(diagnose_postgres(url, now_ms()))
-        with contextlib.closing(open_store(url)) as opened_store:
+        with contextlib.closing(urls.open_store(url)) as opened_store:
             facts |= _store_facts(opened_store)
-        if not is_postgres(url):  # after opening, which migrates the schema
+        if not urls.is_postgres(url):  # after opening, which migrates the schema
             facts |= _diagnostic_facts(diagnostics.diagnose_sqlite(path))
     except StoreError as error:
         facts |= {"healthy": False, "detail": str(error)}
@@ -114,11 +98,6 @@ def _journal_facts(folder: Path) -> dict[str, int]:
         except NewerJournalError:
             newer += 1
     return {"orphaned_records": orphaned_records, "newer_journals": newer}
-
-
-def _hook_facts() -> dict[str, Any]:
-    count, last_error, at = read_hook_errors(hook_folder())
-    return {"hook_faults": count, **({"hook_fault": last_error, "hook_fault_at": at} if count else {})}
 
 
 def _problems(facts: dict[str, Any]) -> list[str]:

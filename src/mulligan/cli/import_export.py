@@ -7,7 +7,6 @@ import gzip
 import hashlib
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -16,35 +15,27 @@ import click
 from msgspec.structs import replace
 
 from mulligan.build import build_classifier, build_redactor
-from mulligan.cli.options import (
-    as_json,
-    load_settings,
-    now_ms,
-    open_existing_store,
-    parse_time_option,
-    print_json,
-    show_read_progress,
-    store_option,
-)
+from mulligan.cli.config_edits import replace_file
+from mulligan.cli.options import CommandContext, command, parse_time_option, show_read_progress
 from mulligan.core.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded, redact_event
 from mulligan.core.failure import SettingsError
 from mulligan.core.links import attach_links
 from mulligan.core.records import History, Step, encode
-from mulligan.hooks.state import HOOK_STATE_KIND, run_id_prefix
+from mulligan.hooks.agents import HOOK_STATE_KIND, run_id_prefix
 from mulligan.redaction import Redactor
 from mulligan.report import tables
 from mulligan.store.base import DEFAULT_TENANT, Store
-from mulligan.store.urls import is_remote, open_store, redact_password
-from mulligan.transcripts import call_rows as rows
-from mulligan.transcripts import formats, mulligan_export
+from mulligan.store.urls import is_remote
+from mulligan.transcripts import formats
 from mulligan.transcripts.log_lines import LogLines, UnreadableFileError
+from mulligan.transcripts.recorded_runs import CALLS_NAME, EXPORT_NAME, EXPORT_VERSION, ExportHeader
 from mulligan.transcripts.run_builder import ReaderState
 
 BATCH_RECORDS = 1000
 """Number of records per transaction."""
 HOOK_AGENTS_BY_FORMAT = {"claude-code": "claude-code", "codex": "codex", "gemini-cli": "gemini"}
 """Log formats of agents that may have hooks, with the agent's name in the hooks."""
-RESUMABLE_FORMATS = (mulligan_export.NAME, rows.NAME)
+RESUMABLE_FORMATS = (EXPORT_NAME, CALLS_NAME)
 """Formats of complete runs in sequence: an import resumes at the stored offset. Runs of other formats may grow."""
 
 
@@ -87,7 +78,7 @@ class Importer:
             self.runs += 1
             self.steps += len(history.steps)
             if next_offset > stored_offset and not self._is_hooked(format.name, history.run.session):
-                batch += self.build_events(history, is_export=format.name == mulligan_export.NAME)
+                batch += self.build_events(history, is_export=format.name == EXPORT_NAME)
         if batch or lines.offset > max(next_offset, stored_offset):
             self.new += self._store.append(DEFAULT_TENANT, batch, journal, max(next_offset, lines.offset))
 
@@ -147,10 +138,7 @@ def _journal_name(lines: LogLines, format: formats.Format) -> str:
     return f"import:{format.name}:{digest}"
 
 
-@click.command(
-    "import",
-    epilog="Examples:\n\n  mulligan import runs.jsonl.gz\n\n  mulligan import --format calls recorded-calls.jsonl.gz",
-)
+@command("mulligan import runs.jsonl.gz", "mulligan import --format calls recorded-calls.jsonl.gz", name="import")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option(
     "--format",
@@ -158,20 +146,15 @@ def _journal_name(lines: LogLines, format: formats.Format) -> str:
     type=click.Choice(sorted(formats.FORMATS)),
     help="Format of the files. Default: detected from the content.",
 )
-@store_option
-@as_json
-def import_(files: tuple[str, ...], format_name: str | None, store: str | None, as_json: bool) -> None:
+def import_(context: CommandContext, files: tuple[str, ...], format_name: str | None) -> None:
     """Import runs from files into the store: exports, recorded calls or session logs, plain or gzipped.
 
     Failures are classified and linked to their recoveries. Importing a file twice adds nothing; after an interruption,
     run the same command to resume. Secrets are redacted before anything is stored.
     """
-    settings = load_settings(store)
-    if settings.store_url.startswith("memory:"):
-        raise SettingsError("A store in memory is lost when the command ends. Name a file: --store PATH")
-    writable_store = open_store(settings.store_url, settings.fsync, settings.token)
-    reading = ReaderState(build_classifier(settings), keeps_results=True)
-    importer = Importer(writable_store, build_redactor(settings))
+    store = context.create_store()
+    reading = ReaderState(build_classifier(context.settings), keeps_results=True)
+    importer = Importer(store, build_redactor(context.settings))
     try:
         for file in files:
             with open_log(Path(file), "reading", format_name) as (lines, format, report_progress):
@@ -185,21 +168,20 @@ def import_(files: tuple[str, ...], format_name: str | None, store: str | None, 
         )
         raise
     finally:
-        writable_store.close()
-    where = redact_password(settings.store_url)
-    if as_json:
-        counts = {"lines": reading.line_count, "unknown": reading.unrecognized_lines, "store": where}
-        print_json(importer.to_facts() | counts)
-        return
+        store.close()
     if importer.new:
         runs, steps = tables.format_count(importer.runs, "run"), tables.format_count(importer.steps, "step")
-        click.echo(f"{runs} with {steps} read, {tables.format_count(importer.new, 'new record')} in {where}.")
+        text = f"{runs} with {steps} read, {tables.format_count(importer.new, 'new record')} in {context.where}."
     elif importer.hooked_sessions and not importer.skipped:
-        click.echo("Nothing was imported.")
+        text = "Nothing was imported."
     elif importer.runs or importer.skipped:
-        click.echo(f"Nothing new: everything is already in {where}.")
+        text = f"Nothing new: everything is already in {context.where}."
     else:
-        click.echo("The file contains no runs." if len(files) == 1 else "The files contain no runs.")
+        text = "The file contains no runs." if len(files) == 1 else "The files contain no runs."
+    counts = {"lines": reading.line_count, "unknown": reading.unrecognized_lines, "store": context.where}
+    context.print(importer.to_facts() | counts, text)
+    if context.as_json:
+        return
     if left_out := importer.hooked_note():
         click.echo(left_out, err=True)
     if reading.unrecognized_lines:
@@ -232,9 +214,7 @@ def open_log(
         raise SettingsError(f"{path}: {error}.".replace("..", ".")) from None
 
 
-@click.command(
-    epilog="Examples:\n\n  mulligan export -o runs.jsonl.gz\n\n  mulligan export --since 7d --level local > mine.jsonl"
-)
+@command("mulligan export -o runs.jsonl.gz", "mulligan export --since 7d --level local > mine.jsonl")
 @click.option("--since", "past", metavar="7d", help="Only runs started within this time: 30m, 24h, 7d, 2w.")
 @click.option(
     "-o", "--output", metavar="FILE", help="Output file, gzipped if its name ends in .gz. Default: standard output."
@@ -246,33 +226,25 @@ def open_log(
     show_default=True,
     help="shared redacts every argument that the settings do not list; local exports what the store has.",
 )
-@store_option
-@as_json
-def export(
-    past: str | None, output: str | None, level: Literal["shared", "local"], store: str | None, as_json: bool
-) -> None:
+def export(context: CommandContext, past: str | None, output: str | None, level: Literal["shared", "local"]) -> None:
     """Export runs as JSON lines for `mulligan import`.
 
     The first line names the format and its version. Argument values are redacted unless you pass --level local: others
     may read the file. With --json the counts go to standard error.
     """
-    settings = load_settings(store)
-    existing_store = open_existing_store(settings)
-    if existing_store is None:
-        raise SettingsError(f"No runs in {redact_password(settings.store_url)} yet. Name another store with --store.")
-    redactor = build_redactor(
-        settings, level, _export_key(existing_store, settings.store_url) if level == "shared" else b""
-    )
+    store = context.require_store()
+    key = _export_key(store, context.settings.store_url) if level == "shared" else b""
+    redactor = build_redactor(context.settings, level, key)
     since = parse_time_option(past)
     runs = steps = 0
-    header = mulligan_export.Header("export", mulligan_export.VERSION, level, now_ms(), since)
+    header = ExportHeader("export", EXPORT_VERSION, level, context.now, since)
     with _open_output(output) as file:
         file.write(encode(header) + b"\n")
-        for history in existing_store.export(DEFAULT_TENANT, since or 0):
+        for history in store.export(DEFAULT_TENANT, since or 0):
             file.write(encode(redact_history(history, redactor)) + b"\n")
             runs += 1
             steps += len(history.steps)
-    if as_json:
+    if context.as_json:
         click.echo(encode({"runs": runs, "steps": steps, "level": level, "output": output}).decode(), err=True)
     elif output:
         counts = f"{tables.format_count(runs, 'run')} with {tables.format_count(steps, 'step')}"
@@ -315,19 +287,12 @@ def _open_output(output: str | None) -> Iterator[IO[bytes]]:
         sys.stdout.buffer.flush()
         return
     path = Path(output)
-    name = ""
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
+        with replace_file(path) as file:
             if path.name.endswith(".gz"):
                 with gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0) as gzip_file:
                     yield gzip_file  # type: ignore[misc]
             else:
                 yield file
-        os.replace(name, path)
-    except BaseException as error:
-        if name:
-            Path(name).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise SettingsError(f"Cannot write {path} ({error.strerror}). Name another file with -o.") from None
-        raise
+    except OSError as error:
+        raise SettingsError(f"Cannot write {path} ({error.strerror}). Name another file with -o.") from None

@@ -1,76 +1,30 @@
-"""mulligan prune, mulligan forget and mulligan backup."""
+"""mulligan prune, mulligan forget, mulligan backup, mulligan copy and mulligan migrate."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
 import click
 import msgspec
 
-from mulligan.cli.options import (
-    as_json,
-    load_settings,
-    now_ms,
-    open_existing_store,
-    print_json,
-    show_progress_bar,
-    store_option,
-)
-from mulligan.core.failure import SettingsError
-from mulligan.core.records import to_builtins
+from mulligan.cli.options import CommandContext, command, confirm, load_settings, open_existing_store, show_progress_bar
+from mulligan.core.failure import SettingsError, StoreError
+from mulligan.core.records import Record, to_builtins
 from mulligan.report.tables import format_count, to_line
-from mulligan.store.base import DAY, DEFAULT_TENANT, ForgetRequest, PruneResult, Retention, Store
-from mulligan.store.urls import is_remote
+from mulligan.store import sqlite, urls
+from mulligan.store.base import DAY, DEFAULT_TENANT, ForgetRequest, ForgetResult, PruneResult, Retention, Store
+from mulligan.store.copy import CopyResult, Difference, StoreCopy
+from mulligan.store.tables import MIGRATIONS
 
 
-def _open_store(store: str | None) -> Store:
-    settings = load_settings(store)
-    existing_store = open_existing_store(settings)
-    if existing_store is None:
-        raise SettingsError(f"Store {settings.store_url} does not exist yet. Name another with --store.")
-    return existing_store
-
-
-def _select_tenants(store: Store, url: str, tenant: str | None, is_all: bool) -> list[tuple[str, Retention]]:
-    """Return the selected tenants with their retention."""
-    if is_remote(url):
-        if tenant is not None or is_all:
-            raise SettingsError(
-                f"The server at {url} sets the tenant from your token. Remove --tenant and --all-tenants."
-            )
-        return [(DEFAULT_TENANT, Retention())]
-    from mulligan.server.tenants import Tenants, unknown_tenant  # needed by few commands
-
-    tenants = Tenants(store)
-    if is_all:
-        return [(stored_tenant.name, stored_tenant.retention) for stored_tenant in tenants.load_all_with_default()]
-    tenant_record = tenants.find(tenant or DEFAULT_TENANT)
-    if tenant_record is None:
-        raise unknown_tenant(tenant or DEFAULT_TENANT)
-    return [(tenant_record.name, tenant_record.retention)]
-
-
-def _sum_results(first_result: PruneResult, second_result: PruneResult) -> PruneResult:
-    """Add the counts of two tenants. The file size is the one before the first and after the last."""
-    sums = {name: getattr(first_result, name) + getattr(second_result, name) for name in first_result.__struct_fields__}
-    return PruneResult(
-        **sums
-        | {
-            "bytes_before": first_result.bytes_before or second_result.bytes_before,
-            "bytes_after": second_result.bytes_after,
-        }
-    )
-
-
-def _days_to_ms(value: int | None, default: int | None) -> int | None:
-    return default if value is None else value * DAY
-
-
-@click.command(
-    epilog="Examples:\n\n  mulligan prune --dry-run\n\n  mulligan prune --keep-successes 14 --keep-failures 180\n\n"
-    "  mulligan prune --sample 0.1 --max-size 2000"
+@command(
+    "mulligan prune --dry-run",
+    "mulligan prune --keep-successes 14 --keep-failures 180",
+    "mulligan prune --sample 0.1 --max-size 2000",
 )
 @click.option(
     "--keep-failures", type=click.IntRange(0), metavar="DAYS", help="Keep failed runs for so many days.  [90]"
@@ -88,145 +42,110 @@ def _days_to_ms(value: int | None, default: int | None) -> int | None:
 @click.option("--dry-run", is_flag=True, help="Print what would be deleted, and delete nothing.")
 @click.option("--tenant", metavar="NAME", help="Prune this tenant by its own retention.")
 @click.option("--all-tenants", is_flag=True, help="Prune every tenant by its own retention.")
-@store_option
-@as_json
 def prune(
-    keep_failures: int | None,
-    keep_successes: int | None,
-    max_size: int | None,
-    sample: float | None,
-    include_imported: bool,
-    dry_run: bool,
-    tenant: str | None,
-    all_tenants: bool,
-    store: str | None,
-    as_json: bool,
+    context: CommandContext, include_imported: bool, dry_run: bool, tenant: str | None, all_tenants: bool, **limits: Any
 ) -> None:
     """Delete expired runs. Daily counters and patterns stay.
 
     The age of a record counts from the time it was stored.
     """
-    existing_store = _open_store(store)
-    prune_result = PruneResult()
-    for name, default_retention in _select_tenants(existing_store, load_settings(store).store_url, tenant, all_tenants):
-        policy = Retention(
-            keep_failures=_days_to_ms(keep_failures, default_retention.keep_failures),
-            keep_successes=_days_to_ms(keep_successes, default_retention.keep_successes),
-            keep_hourly=default_retention.keep_hourly,
-            max_size=None if max_size is None else max_size * 1_000_000,
-            sample=default_retention.sample if sample is None else sample,
-            include_imported=include_imported,
-        )
+    units = {"keep_failures": DAY, "keep_successes": DAY, "max_size": 1_000_000}
+    overrides = {name: limit * units.get(name, 1) for name, limit in limits.items() if limit is not None}
+    store = context.require_store()
+    results = []
+    for name, retention in _select_tenants(store, context.settings.store_url, tenant, all_tenants):
+        policy = msgspec.structs.replace(retention, include_imported=include_imported, **overrides)
         with show_progress_bar(f"pruning {name}" if name != DEFAULT_TENANT else "pruning") as report_progress:
-            prune_result = _sum_results(
-                prune_result, existing_store.prune(name, policy, now_ms(), dry_run, report_progress)
+            results.append(store.prune(name, policy, context.now, dry_run, report_progress))
+    result = _sum_results(results)
+    amounts = [f"{format_count(result.runs, 'run')} with {format_count(result.steps, 'step')}"]
+    amounts += [f"{format_count(result.sampled, 'step')} of successful calls"] if result.sampled else []
+    amounts += [format_count(result.counters, "hourly counter")] if result.counters else []
+    sentences = [f"{'Would delete' if dry_run else 'Deleted'} {', '.join(amounts)}."]
+    if result.compressed:
+        verb = "Would compress" if dry_run else "Compressed"
+        sentences.append(f"{verb} {format_count(result.compressed, 'record')}.")
+    if not dry_run and result.bytes_before:
+        sizes = f"{result.bytes_after / 1e6:,.1f} MB (before {result.bytes_before / 1e6:,.1f} MB)"
+        sentences.append(f"File size {sizes}.")
+    context.print({"dry_run": dry_run, **msgspec.structs.asdict(result)}, "\n".join(sentences))
+
+
+def _select_tenants(store: Store, url: str, tenant: str | None, is_all: bool) -> list[tuple[str, Retention]]:
+    """Return the selected tenants with their retention."""
+    if urls.is_remote(url):
+        if tenant is not None or is_all:
+            raise SettingsError(
+                f"The server at {url} sets the tenant from your token. Remove --tenant and --all-tenants."
             )
-    if as_json:
-        print_json({"dry_run": dry_run, **msgspec.structs.asdict(prune_result)})
-        return
-    verb = "Would delete" if dry_run else "Deleted"
-    run_summary = f"{format_count(prune_result.runs, 'run')} with {format_count(prune_result.steps, 'step')}"
-    more = [
-        f"{format_count(prune_result.sampled, 'step')} of successful calls" if prune_result.sampled else "",
-        f"{format_count(prune_result.counters, 'hourly counter')}" if prune_result.counters else "",
-    ]
-    click.echo(f"{verb} {', '.join(filter(None, [run_summary, *more]))}.")
-    if prune_result.compressed:
-        click.echo(
-            f"{'Would compress' if dry_run else 'Compressed'} {format_count(prune_result.compressed, 'record')}."
-        )
-    if not dry_run and prune_result.bytes_before:
-        click.echo(
-            f"File size {prune_result.bytes_after / 1e6:,.1f} MB (before {prune_result.bytes_before / 1e6:,.1f} MB)."
-        )
+        return [(DEFAULT_TENANT, Retention())]
+    from mulligan.server.tenants import Tenants, unknown_tenant  # needed by few commands
+
+    tenants = Tenants(store)
+    if is_all:
+        return [(stored_tenant.name, stored_tenant.retention) for stored_tenant in tenants.load_all_with_default()]
+    selected_tenant = tenants.find(tenant or DEFAULT_TENANT)
+    if selected_tenant is None:
+        raise unknown_tenant(tenant or DEFAULT_TENANT)
+    return [(selected_tenant.name, selected_tenant.retention)]
 
 
-@click.command(
-    epilog="Examples:\n\n  mulligan forget --run run_8f2c\n\n  mulligan forget --text 'ada@example.org' --yes\n\n"
-    "  mulligan forget --text - < secret.txt\n\n  mulligan forget --learned"
+def _sum_results(results: list[PruneResult]) -> PruneResult:
+    """Add the counts of all tenants. The file size is the one before the first and after the last."""
+    sums = {name: sum(getattr(result, name) for result in results) for name in PruneResult.__struct_fields__}
+    bytes_before = next((result.bytes_before for result in results if result.bytes_before), 0)
+    return PruneResult(**sums | {"bytes_before": bytes_before, "bytes_after": results[-1].bytes_after})
+
+
+@command(
+    "mulligan forget --run run_8f2c",
+    "mulligan forget --text 'ada@example.org' --yes",
+    "mulligan forget --text - < secret.txt",
+    "mulligan forget --learned",
 )
-@click.option("--run", "run", metavar="RUN", help="Delete a run, by its id or an unambiguous prefix.")
+@click.option("--run", metavar="RUN", help="Delete a run, by its id or an unambiguous prefix.")
 @click.option("--tool", metavar="NAME", help="Delete all arguments and results of a tool.")
 @click.option("--session", metavar="ID", help="Delete every run of a session.")
 @click.option(
     "--text",
     metavar="TEXT",
-    help=("Delete a text wherever it occurs; - reads it from stdin, so that it stays out of your shell history."),
+    help="Delete a text wherever it occurs; - reads it from stdin, so that it stays out of your shell history.",
 )
 @click.option("--learned", is_flag=True, help="Delete all fixes and learned lessons. Runs stay.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@store_option
-@as_json
-def forget(
-    run: str | None,
-    tool: str | None,
-    session: str | None,
-    text: str | None,
-    learned: bool,
-    yes: bool,
-    store: str | None,
-    as_json: bool,
-) -> None:
+def forget(context: CommandContext, yes: bool, **targets: Any) -> None:
     """Delete matching records permanently: rows, patterns, links and counters. This cannot be undone."""
-    selections = {
-        name: value for name, value in locals().items() if name in FORGET_TARGETS and value not in (None, False)
-    }
-    if len(selections) != 1:
+    selected = {name: value for name, value in targets.items() if value not in (None, False)}
+    if len(selected) != 1:
         raise SettingsError("Pass exactly one of --run, --tool, --session, --text and --learned.")
-    ((name, value),) = selections.items()
-    if name == "learned":
-        _forget_learned(_open_store(store), yes, as_json)
+    ((name, value),) = selected.items()
     if name == "text" and value == "-":
         value = sys.stdin.read().rstrip("\r\n")
     if not value:
         raise SettingsError(f"--{name} is empty and would match everything. Nothing was deleted.")
-    existing_store = _open_store(store)
-    if name == "run":
-        value = _resolve_run_id(existing_store, value)
-    if not yes:
-        _confirm(
-            f"Delete {FORGET_TARGETS[name]} {to_line(value, 60)!r} permanently?"
-            if name != "text"
-            else "Delete this text permanently?"
-        )
-    forget_result = existing_store.forget(DEFAULT_TENANT, ForgetRequest(**{name: value}))
-    if as_json:
-        print_json(msgspec.structs.asdict(forget_result))
-    elif not forget_result:
-        click.echo("No match. Nothing was deleted.")
-    else:
-        parts = [
-            ("run", forget_result.runs),
-            ("step", forget_result.steps),
-            ("pattern", forget_result.patterns),
-            ("stored value", forget_result.key_value_entries),
-        ]
-        click.echo(f"Deleted {', '.join(format_count(number, noun) for noun, number in parts if number)}.")
-    sys.exit(0 if forget_result else 1)
+    store = context.require_store()
+    question = "Delete this text permanently?"
+    if name == "learned":
+        question = "Delete all fixes and learned lessons? Runs and patterns stay."
+        value = context.now
+    elif name != "text":
+        value = _resolve_run_id(store, value) if name == "run" else value
+        question = f"Delete the {name} {to_line(value, 60)!r} permanently?"
+    confirm(question, yes)
+    result = store.forget(DEFAULT_TENANT, ForgetRequest(**{name: value}))
+    context.print(msgspec.structs.asdict(result), _describe_forgotten(result, has_learned=name == "learned"))
+    sys.exit(0 if result else 1)
 
 
-FORGET_TARGETS = {
-    "run": "the run",
-    "tool": "the tool",
-    "session": "the session",
-    "text": "the text",
-    "learned": "memory",
-}
-
-
-def _forget_learned(store: Store, yes: bool, as_json: bool) -> NoReturn:
-    """Delete fixes and lessons but keep the runs. Exit 1 if nothing was learned."""
-    if not yes:
-        _confirm("Delete all fixes and learned lessons? Runs and patterns stay.")
-    forget_result = store.forget(DEFAULT_TENANT, ForgetRequest(learned=now_ms()))
-    if as_json:
-        print_json(msgspec.structs.asdict(forget_result))
-    elif not forget_result:
-        click.echo("No fixes or lessons yet. Nothing was deleted.")
-    else:
-        fixes = "1 fix" if forget_result.fixes == 1 else f"{forget_result.fixes:,} fixes"
-        click.echo(f"Deleted {fixes} and {format_count(forget_result.lessons, 'lesson')}. Runs stay.")
-    sys.exit(0 if forget_result else 1)
+def _describe_forgotten(result: ForgetResult, has_learned: bool) -> str:
+    if not result:
+        return f"{'No fixes or lessons yet' if has_learned else 'No match'}. Nothing was deleted."
+    if has_learned:
+        fixes = "1 fix" if result.fixes == 1 else f"{result.fixes:,} fixes"
+        return f"Deleted {fixes} and {format_count(result.lessons, 'lesson')}. Runs stay."
+    counts = {"run": result.runs, "step": result.steps, "pattern": result.patterns}
+    counts["stored value"] = result.key_value_entries
+    return f"Deleted {', '.join(format_count(number, noun) for noun, number in counts.items() if number)}."
 
 
 def _resolve_run_id(store: Store, prefix: str) -> str:
@@ -236,34 +155,165 @@ def _resolve_run_id(store: Store, prefix: str) -> str:
     return matches[0].id if len(matches) == 1 else prefix
 
 
-def _confirm(question: str) -> None:
-    if not sys.stdin.isatty():
-        raise SettingsError("This cannot be undone, and there is no terminal for a confirmation. Add --yes.")
-    click.confirm(question, abort=True, err=True)
-
-
-@click.command(epilog="Examples:\n\n  mulligan backup backup-$(date +%F).db")
+@command("mulligan backup backup-$(date +%F).db")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
-@store_option
-@as_json
-def backup(file: Path, force: bool, store: str | None, as_json: bool) -> None:
+def backup(context: CommandContext, file: Path, force: bool) -> None:
     """Back up the store to FILE: a consistent snapshot, taken while the store is in use.
 
     The backup is a store: read it with --store FILE.
     """
     if file.exists() and not force:
         raise SettingsError(f"{file} already exists. Name another file, or replace it: --force")
-    if not file.parent.is_dir():
-        raise SettingsError(f"Folder {file.parent} does not exist. Create it: mkdir -p '{file.parent}'")
-    existing_store = _open_store(store)
+    _check_folder(file)
+    store = context.require_store()
     with show_progress_bar("copying") as report_progress:
-        health = existing_store.backup(file, report_progress, replaces=force)
+        health = store.backup(file, report_progress, replaces=force)
     size = file.stat().st_size
-    if as_json:
-        print_json(dict(to_builtins(health)) | {"where": str(file), "bytes": size})
+    counts = f"{format_count(health.runs, 'run')}, {format_count(health.steps, 'step')}, {size / 1e6:,.1f} MB"
+    facts = dict(to_builtins(health)) | {"where": str(file), "bytes": size}
+    context.print(facts, f"{counts} in {file}. Integrity check passed.")
+
+
+def _check_folder(file: Path) -> None:
+    if not file.absolute().parent.is_dir():
+        raise SettingsError(f"Folder {file.parent} does not exist. Create it: mkdir -p '{file.parent}'")
+
+
+@command(
+    "mulligan copy mulligan.db elsewhere.db",
+    "mulligan copy mulligan.db postgresql://db.example.com/mulligan",
+    "mulligan copy mulligan.db elsewhere.db --check",
+    "mulligan copy team.db ada.db --tenant ada --as local",
+    has_store=False,
+)
+@click.argument("source", metavar="FROM")
+@click.argument("to", metavar="TO")
+@click.option("--tenant", metavar="NAME", help="Copy only this tenant.")
+@click.option("--as", "renamed", metavar="NAME", help="Name of that tenant in TO.")
+@click.option("--check", is_flag=True, help="Compare only: report how TO differs from FROM.")
+def copy(context: CommandContext, source: str, to: str, tenant: str | None, renamed: str | None, check: bool) -> None:
+    """Copy every row of the store FROM into the store TO, then compare both.
+
+    FROM may be in use: the copy is a snapshot of its start. Run the command again to add newer rows, or to resume an
+    interrupted copy. TO must be empty, or a copy of FROM that was not written to since. Exits 1 and lists the
+    differences if the stores differ at the end.
+    """
+    if renamed is not None and tenant is None:
+        raise SettingsError("--as renames one tenant, so it needs --tenant. Use: --tenant NAME --as NAME")
+    for url in (source, to):
+        if urls.is_remote(url):
+            raise SettingsError(
+                f"{url} is a server, which does not expose all tables. Copy its store on the server's machine, or move "
+                "runs only with mulligan export and mulligan import."
+            )
+        _check_persistent(url)
+    if _identify_store(source) == _identify_store(to):
+        raise SettingsError("FROM and TO are the same store. Name another TO.")
+    if not urls.is_postgres(to):
+        _check_folder(urls.sqlite_path(to))
+    origin_store = open_existing_store(load_settings(source))  # imports orphaned journals: the copy is complete
+    if origin_store is None:
+        raise SettingsError(f"Store {source} does not exist. Name the store to copy.")
+    origin_store.close()
+    if check and not urls.may_have_records(to):
+        raise SettingsError(f"Store {to} does not exist. Copy it first: mulligan copy FROM TO")
+    with (
+        contextlib.closing(urls.open_endpoint(source, is_source=True)) as origin,
+        contextlib.closing(urls.open_endpoint(to, is_source=False)) as destination,
+        show_progress_bar("comparing" if check else "copying") as report_progress,
+    ):
+        store_copy = StoreCopy(origin, destination, tenant, renamed, report_progress)
+        result = store_copy.compare() if check else store_copy.copy()
+    context.print(msgspec.to_builtins(result) | {"same": not result.differences}, _describe_copy(result, check))
+    sys.exit(1 if result.differences else 0)
+
+
+def _check_persistent(url: str) -> None:
+    if url.startswith("memory:"):
+        raise SettingsError("A store in memory is lost when the command ends. Name a file or a database.")
+
+
+def _identify_store(url: str) -> str:
+    return urls.redact_password(url) if urls.is_postgres(url) else os.path.realpath(urls.sqlite_path(url))
+
+
+def _describe_copy(result: CopyResult, check: bool) -> str:
+    if result.differences:
+        advice = "it cannot be opened until a copy succeeds. Run the same command again."
+        if check:
+            advice = "run the copy again, or copy to another store if TO was written to since."
+        differences = map(_describe_difference, result.differences)
+        return "\n".join([*differences, f"{result.to} differs from {result.source}: {advice}"])
+    rows = format_count(result.rows, "row")
+    if check:
+        return f"Identical: {rows}, digest {result.digest}."
+    tenants = format_count(len([tenant for tenant in result.tenants if tenant]), "tenant")
+    new = "" if result.put == result.rows else f", {result.put:,} new"
+    removed = f", {result.removed:,} replaced or removed" if result.removed else ""
+    return f"{rows} of {tenants} in {result.to}{new}{removed}. Both stores are identical, digest {result.digest}."
+
+
+def _describe_difference(difference: Difference) -> str:
+    parts = [(difference.missing, "missing"), (difference.altered, "changed"), (difference.extra, "only in TO")]
+    summary = ", ".join(f"{number:,} {state}" for number, state in parts if number)
+    tenant = f" of {to_line(difference.tenant, 60)!r}" if difference.tenant else ""
+    rows = "\n".join(f"  {to_line(row, 200)}" for row in difference.rows)
+    return f"{difference.table}{tenant}: {summary}\n{rows}"
+
+
+class MigrationPlan(Record, frozen=True):
+    """What a migration of one store would do."""
+
+    where: str
+    schema: int
+    """The schema version of the store; 0 if it is empty or does not exist."""
+    newest: int
+    statements: int
+    """Number of SQL statements that the migration executes."""
+
+    @property
+    def is_due(self) -> bool:
+        return self.schema < self.newest
+
+
+@command("mulligan migrate --dry-run", "mulligan migrate --store ./failures.db --json")
+@click.option("--dry-run", is_flag=True, help="Print the planned changes only; exits 1 if there are any.")
+def migrate(context: CommandContext, dry_run: bool) -> None:
+    """Migrate a store to the current schema version, or create a new store.
+
+    The migration runs in one transaction and cannot be undone. Back up the store first: mulligan backup.
+    """
+    url = context.settings.store_url
+    if urls.is_remote(url):
+        raise SettingsError(f"{url} is a server. Migrate its store on the server's machine.")
+    _check_persistent(url)
+    plan = _plan_migration(url)
+    if not dry_run:
+        with show_progress_bar("migrating the store") as report_progress:
+            urls.open_store(url, progress=report_progress).close()
+        after = _plan_migration(url)
+        if after.is_due:
+            raise StoreError(f"{after.where} still has schema {after.schema} instead of {after.newest}.")
+    text = f"{plan.where} is up to date (schema {plan.schema})."
+    if plan.is_due:
+        verbs = ("migrate", "Migrated") if plan.schema else ("create", "Created")
+        action = f"{f'Would {verbs[0]}' if dry_run else verbs[1]} {plan.where}"
+        versions = f"from schema {plan.schema} to" if plan.schema else "with schema"
+        text = f"{action} {versions} {plan.newest}: {format_count(plan.statements, 'statement')}."
+    context.print(msgspec.structs.asdict(plan) | {"dry_run": dry_run}, text)
+    sys.exit(1 if dry_run and plan.is_due else 0)
+
+
+def _plan_migration(url: str) -> MigrationPlan:
+    """Return the plan for a store and change nothing. Raise StoreError if it is newer than this version or no store."""
+    if urls.is_postgres(url):
+        urls.require_psycopg()
+        from mulligan.store.postgres.postgres_diagnostics import read_schema_version_at  # needs the extra
+
+        where, version = urls.redact_password(url), read_schema_version_at(url)
     else:
-        click.echo(
-            f"{format_count(health.runs, 'run')}, {format_count(health.steps, 'step')}, {size / 1e6:,.1f} MB in "
-            f"{file}. Integrity check passed."
-        )
+        path = urls.sqlite_path(url)
+        where, version = str(path), sqlite.read_schema_version_at(path) if path.exists() else 0
+    statements = sum(map(len, MIGRATIONS[version:]))
+    return MigrationPlan(where=where, schema=version, newest=len(MIGRATIONS), statements=statements)

@@ -1,89 +1,81 @@
-"""mulligan patterns: list, show and manage failure patterns."""
+"""mulligan patterns and mulligan fixes: list and show failure patterns and their fixes, and decide about them."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import click
 
-from mulligan.cli.groups import CommandGroup
-from mulligan.cli.lists import import_function, item_options, open_store_of, print_list, read_list, resource_options
 from mulligan.cli.options import (
-    load_settings,
-    now_ms,
-    print_json,
-    print_lines,
-    store_option_suffix,
-    terminal_width,
+    CommandContext,
+    command,
+    has_filters,
+    import_function,
+    list_group,
+    list_options,
+    parse_time_option,
 )
 from mulligan.core.failure import SettingsError
 from mulligan.core.records import Fix, Pattern, to_builtins
-from mulligan.learn.similar import find_related
+from mulligan.learn.patterns import find_related
 from mulligan.report import memory_text
-from mulligan.report.resources import PATTERN_SPEC
+from mulligan.report.resources import FIX_SPEC, PATTERN_SPEC
+from mulligan.report.run_text import explain_trials
 from mulligan.report.tables import SHOWN_ID_CHARS, format_count, render_columns, to_line
-from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery, PatternCommand, RecallQuery, Store
+from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery, PatternCommand, RecallQuery, Revocation, Store
 
-EXAMPLES = """Examples:
-
-  mulligan patterns --since 7d
-
-  mulligan patterns --new --since 1d || echo new failures
-
-  mulligan patterns show pat_8f2c
-
-  mulligan patterns similar pat_8f2c
-
-  mulligan patterns mute pat_8f2c
-
-  mulligan patterns merge pat_8f2c pat_11aa"""
+MAX_LISTED_FIXES = 100_000
+PatternAction = Literal["merge", "mute", "unmute", "resolve", "reopen", "split"]
+ACTION_HELP: dict[PatternAction, str] = {
+    "merge": "Count PATTERN as part of INTO from now on, including earlier occurrences.",
+    "mute": "Hide patterns from lists and alerts.",
+    "unmute": "Show muted patterns in lists and alerts again.",
+    "resolve": "Mark patterns as resolved; they reopen at the next occurrence.",
+    "reopen": "Reopen resolved patterns.",
+    "split": "Separate patterns that were merged into others.",
+}
 
 
-@click.group(cls=CommandGroup, invoke_without_command=True, epilog=EXAMPLES, subcommand_metavar="[COMMAND]")
+@list_group(
+    "mulligan patterns --since 7d",
+    "mulligan patterns --new --since 1d || echo new failures",
+    "mulligan patterns show pat_8f2c",
+    "mulligan patterns similar pat_8f2c",
+    "mulligan patterns mute pat_8f2c",
+    "mulligan patterns merge pat_8f2c pat_11aa",
+)
 @click.option("--new", is_flag=True, help="Only patterns first seen within --since (1d); exits 1 if there are any.")
-@resource_options(PATTERN_SPEC)
-@click.pass_context
-def patterns(
-    context: click.Context, /, new: bool, limit: int, as_csv: bool, store: str | None, as_json: bool, **filters: Any
-) -> None:
+@list_options(PATTERN_SPEC)
+def patterns(context: CommandContext, new: bool, limit: int, as_csv: bool, **filters: Any) -> None:
     """List patterns: failures with the same cause, counted together."""
-    if context.invoked_subcommand is not None:
-        context.obj = store
-        return
-    settings = load_settings(store)
     since = filters["since"]
     if new:
-        filters |= {"since": None, "new_since": since if since is not None else now_ms() - DAY}
-    existing_store, matches = read_list(PATTERN_SPEC, settings, limit, filters)
-    if not print_list(PATTERN_SPEC, matches, limit, as_json, as_csv):
-        if existing_store is None:
-            click.echo(f"Store {settings.store_url} does not exist yet.")
+        filters |= {"since": None, "new_since": since if since is not None else context.now - DAY}
+    store, matches = context.read_list(PATTERN_SPEC, filters, limit)
+    if not context.print_list(PATTERN_SPEC, matches, limit, as_csv):
+        if store is None:
+            click.echo(f"Store {context.where} does not exist yet.")
             click.echo("Wrap a function with @mulligan.tool and call it, or try: mulligan demo")
         elif new:
             click.echo("No new patterns in this period.")
         else:
             click.echo("No pattern matches." if since is None else "No pattern occurred in this period.")
-    elif not (as_json or as_csv):
-        id = matches[0].id[:SHOWN_ID_CHARS]
-        click.echo(f"\nShow one: mulligan patterns show {id}{store_option_suffix(store)}", err=True)
+    elif not (context.as_json or as_csv):
+        click.echo(f"\nShow one: mulligan patterns show {matches[0].id[:SHOWN_ID_CHARS]}{context.suffix}", err=True)
     sys.exit(1 if new and matches else 0)
 
 
-def _find_pattern(store: Store, id: str) -> Pattern:
-    pattern = store.pattern(DEFAULT_TENANT, id)
+def _require_pattern(pattern: Pattern | None, id: str) -> Pattern:
     if pattern is None:
-        raise _unknown_pattern_error(id)
+        raise SettingsError(f"No pattern matches {id!r}, or several start with it. List patterns: mulligan patterns")
     return pattern
 
 
-def _unknown_pattern_error(id: str) -> SettingsError:
-    return SettingsError(f"No pattern matches {id!r}, or several start with it. List patterns: mulligan patterns")
-
-
-@patterns.command(
-    epilog="Examples:\n\n  mulligan patterns similar pat_8f2c\n\n"
-    "  mulligan patterns similar pat_8f2c --embedder mine:embed"
+@command(
+    "mulligan patterns similar pat_8f2c",
+    "mulligan patterns similar pat_8f2c --embedder mine:embed",
+    parent=patterns,
 )
 @click.argument("pattern")
 @click.option(
@@ -94,96 +86,70 @@ def _unknown_pattern_error(id: str) -> SettingsError:
 @click.option(
     "--limit", default=10, show_default=True, type=click.IntRange(1, 1000), help="Maximum number of patterns."
 )
-@item_options
-def similar(
-    context: click.Context, pattern: str, embedder: str | None, limit: int, store: str | None, as_json: bool
-) -> None:
+def similar(context: CommandContext, pattern: str, embedder: str | None, limit: int) -> None:
     """List patterns of any tool that are similar to one, with their fixes.
 
     A fix of a similar pattern may help: try it, or count both as one with `mulligan patterns merge`.
     """
-    existing_store = open_store_of(context, store)
-    stored_pattern = _find_pattern(existing_store, pattern)
+    store = context.require_store()
+    stored_pattern = _require_pattern(store.pattern(DEFAULT_TENANT, pattern), pattern)
     embed = import_function("--embedder", embedder, "embed") if embedder else None
-    rows = [
-        (similarity, related, _find_best_fix(existing_store, related))
-        for similarity, related in find_related(
-            existing_store, DEFAULT_TENANT, stored_pattern, limit, embed, embedder or ""
-        )
-    ]
-    if as_json:
-        print_json(
-            [
-                {"similarity": round(similarity, 4), **memory_text.pattern_facts(related)}
-                | {"fix": memory_text.fix_facts(fix) if fix else None}
-                for similarity, related, fix in rows
-            ]
-        )
-        return
-    if not rows:
-        click.echo("No similar pattern.")
-        return
-    click.echo(f"{format_count(len(rows), 'similar pattern')}.\n")
-    table = [("similarity", "pattern", "tool", "fix", "message template")]
-    table += [
-        (
-            f"{similarity:.0%}",
-            related.id[:SHOWN_ID_CHARS],
-            to_line(related.tool, 30),
-            memory_text.describe_action(fix) if fix else "-",
-            to_line(related.template or related.message, 80),
-        )
-        for similarity, related, fix in rows
-    ]
-    print_lines(render_columns(table, right=(0,), width=terminal_width()))
+    facts = []
+    rows = [("similarity", "pattern", "tool", "fix", "message template")]
+    for similarity, related in find_related(store, DEFAULT_TENANT, stored_pattern, limit, embed, embedder or ""):
+        query = FixQuery(tool=related.tool, fingerprint=related.fingerprint, now=context.now, limit=1)
+        fix = next(iter(store.fixes(DEFAULT_TENANT, query)), None)
+        fix_facts = {"fix": memory_text.fix_facts(fix) if fix else None}
+        facts.append({"similarity": round(similarity, 4), **memory_text.pattern_facts(related), **fix_facts})
+        fix_text = memory_text.describe_action(fix) if fix else "-"
+        template = to_line(related.template or related.message, 80)
+        rows.append((f"{similarity:.0%}", related.id[:SHOWN_ID_CHARS], to_line(related.tool, 30), fix_text, template))
+    if facts:
+        table = render_columns(rows, right=(0,), width=context.width)
+        context.print(facts, [f"{format_count(len(facts), 'similar pattern')}.", "", *table])
+    else:
+        context.print(facts, "No similar pattern.")
 
 
-def _find_best_fix(store: Store, pattern: Pattern) -> Fix | None:
-    query = FixQuery(tool=pattern.tool, fingerprint=pattern.fingerprint, now=now_ms(), limit=1)
-    return next(iter(store.fixes(DEFAULT_TENANT, query)), None)
-
-
-@patterns.command(epilog="Examples:\n\n  mulligan patterns show pat_8f2c --json")
+@command("mulligan patterns show pat_8f2c --json", parent=patterns, name="show")
 @click.argument("pattern")
-@item_options
-def show(context: click.Context, pattern: str, store: str | None, as_json: bool) -> None:
+def _show_pattern(context: CommandContext, pattern: str) -> None:
     """Show one pattern: its message template, its occurrences and its fixes.
 
     PATTERN is an id or any unambiguous prefix.
     """
-    existing_store = open_store_of(context, store)
-    stored_pattern = _find_pattern(existing_store, pattern)
-    precedents = existing_store.recall(
-        DEFAULT_TENANT, RecallQuery(tool=stored_pattern.tool, fingerprint=stored_pattern.fingerprint)
-    )
-    if as_json:
-        print_json(memory_text.pattern_facts(stored_pattern) | {"precedents": to_builtins(precedents)})
-    else:
-        print_lines(memory_text.render_pattern(stored_pattern, precedents, now_ms(), terminal_width()))
+    store = context.require_store()
+    stored_pattern = _require_pattern(store.pattern(DEFAULT_TENANT, pattern), pattern)
+    query = RecallQuery(tool=stored_pattern.tool, fingerprint=stored_pattern.fingerprint)
+    precedents = store.recall(DEFAULT_TENANT, query)
+    facts = memory_text.pattern_facts(stored_pattern) | {"precedents": to_builtins(precedents)}
+    context.print(facts, memory_text.render_pattern(stored_pattern, precedents, context.now, context.width))
 
 
-PatternAction = Literal["mute", "unmute", "resolve", "reopen", "merge", "split"]
+def _add_pattern_action(action: PatternAction) -> None:
+    """Register the command that applies this decision to patterns."""
+
+    def decide(context: CommandContext, pattern: str | tuple[str, ...], into: str | None = None) -> None:
+        store = context.require_store()
+        ids = (pattern,) if isinstance(pattern, str) else pattern
+        for id in (*ids, *([into] if into else [])):  # check all before any is changed
+            if action != "split":
+                _require_pattern(store.pattern(DEFAULT_TENANT, id), id)
+        facts, sentences = [], []
+        for id in ids:
+            request = PatternCommand(action=action, pattern=id, into=into, at=context.now)
+            updated_pattern = _require_pattern(store.update_pattern(DEFAULT_TENANT, request), id)
+            facts.append(memory_text.pattern_facts(updated_pattern))
+            sentences.append(_describe_action(action, updated_pattern, id))
+        context.print(facts, "\n".join(sentences))
+
+    if action == "merge":
+        decide = click.argument("into")(decide)
+    decide = click.argument("pattern", nargs=1 if action == "merge" else -1, required=True)(decide)
+    command(parent=patterns, name=action, help=ACTION_HELP[action])(decide)
 
 
-def _decide(store: Store, action: PatternAction, ids: tuple[str, ...], as_json: bool, into: str | None = None) -> None:
-    for id in (*ids, *([into] if into else [])):  # check all before any is changed
-        if action != "split":
-            _find_pattern(store, id)
-    updated_patterns: list[Pattern] = []
-    for id in ids:
-        command = PatternCommand(action=action, pattern=id, into=into, at=now_ms())
-        updated_pattern = store.update_pattern(DEFAULT_TENANT, command)
-        if updated_pattern is None:
-            raise _unknown_pattern_error(id)
-        updated_patterns.append(updated_pattern)
-    if as_json:
-        print_json(list(map(memory_text.pattern_facts, updated_patterns)))
-        return
-    for id, pattern in zip(ids, updated_patterns, strict=True):
-        click.echo(_describe_decision(action, pattern, id))
-
-
-def _describe_decision(action: PatternAction, pattern: Pattern, id: str) -> str:
+def _describe_action(action: PatternAction, pattern: Pattern, id: str) -> str:
     occurrences = format_count(pattern.occurrences, "occurrence")
     match action:
         case "resolve":
@@ -195,27 +161,90 @@ def _describe_decision(action: PatternAction, pattern: Pattern, id: str) -> str:
     return f"{pattern.id} is {pattern.state}."
 
 
-@patterns.command()
-@click.argument("pattern")
-@click.argument("into")
-@item_options
-def merge(context: click.Context, pattern: str, into: str, store: str | None, as_json: bool) -> None:
-    """Count PATTERN as part of INTO from now on, including earlier occurrences."""
-    _decide(open_store_of(context, store), "merge", (pattern,), as_json, into)
+for _action in get_args(PatternAction):
+    _add_pattern_action(_action)
 
 
-def _add_decision_command(action: PatternAction, help: str) -> None:
-    """Register the command that applies this decision to patterns."""
-
-    @patterns.command(action, help=help)
-    @click.argument("pattern", nargs=-1, required=True)
-    @item_options
-    def command(context: click.Context, pattern: tuple[str, ...], store: str | None, as_json: bool) -> None:
-        _decide(open_store_of(context, store), action, pattern, as_json)
+# Fixes
 
 
-_add_decision_command("mute", "Hide patterns from lists and alerts.")
-_add_decision_command("unmute", "Show muted patterns in lists and alerts again.")
-_add_decision_command("resolve", "Mark patterns as resolved; they reopen at the next occurrence.")
-_add_decision_command("reopen", "Reopen resolved patterns.")
-_add_decision_command("split", "Separate patterns that were merged into others.")
+@list_group(
+    "mulligan fixes --tool search",
+    "mulligan fixes show fix_8f2c",
+    "mulligan fixes approve fix_8f2c",
+    "mulligan fixes revoke --principal ann --since 2d",
+)
+@list_options(FIX_SPEC)
+def fixes(context: CommandContext, limit: int, as_csv: bool, **filters: Any) -> None:
+    """List fixes: what turned failures into successes, how often, and whether it is shown to models or applied."""
+    _, matches = context.read_list(FIX_SPEC, filters, limit)
+    if not context.print_list(FIX_SPEC, matches, limit, as_csv):
+        click.echo("No fix matches." if has_filters(filters) else "No fixes yet: no failure has recovered.")
+
+
+def _find_fix(context: CommandContext, store: Store, id: str) -> Fix:
+    all_fixes = store.fixes(DEFAULT_TENANT, FixQuery(now=context.now, limit=MAX_LISTED_FIXES))
+    matches = [fix for fix in all_fixes if fix.id == id] or [fix for fix in all_fixes if fix.id.startswith(id)]
+    if len(matches) != 1:
+        raise SettingsError(f"No fix matches {id!r}, or several start with it. List fixes: mulligan fixes")
+    return matches[0]
+
+
+@command("mulligan fixes show fix_8f2c --json", parent=fixes, name="show")
+@click.argument("fix")
+def _show_fix(context: CommandContext, fix: str) -> None:
+    """Show one fix: its action, whether it is applied and shown to models, its counts, and the runs behind it."""
+    store = context.require_store()
+    stored_fix = _find_fix(context, store, fix)
+    evidence = store.evidence(DEFAULT_TENANT, stored_fix.id)
+    reasons = explain_trials(store, DEFAULT_TENANT, stored_fix, evidence)
+    facts = memory_text.fix_facts(stored_fix) | {"evidence": to_builtins(evidence)}
+    context.print(facts, memory_text.render_fix(stored_fix, evidence, reasons, context.now, context.width))
+
+
+@command("mulligan fixes approve fix_8f2c", parent=fixes)
+@click.argument("fix")
+def approve(context: CommandContext, fix: str) -> None:
+    """Apply a fix automatically from now on, whatever its counts. Safety rules still hold."""
+    _decide_fix(context, fix, True)
+
+
+def _decide_fix(context: CommandContext, id: str, approved: bool) -> None:
+    """Approve or revoke a fix and print it."""
+    store = context.require_store()
+    full_id = _find_fix(context, store, id).id
+    store.decide(DEFAULT_TENANT, full_id, approved=approved, at=context.now)
+    fix = _find_fix(context, store, full_id)
+    reason = memory_text.not_automatic_reason(fix) if fix.state == "approved" else ""
+    not_applied = f" (not applied: {reason})" if reason else ""
+    sentence = f"{fix.id} is {fix.state}: {memory_text.describe_action(fix)}{not_applied}"
+    context.print(memory_text.fix_facts(fix), sentence)
+
+
+@command(
+    "mulligan fixes revoke fix_8f2c",
+    "mulligan fixes revoke --principal ann",
+    "mulligan fixes revoke --tool search --since 2d",
+    parent=fixes,
+)
+@click.argument("fix", required=False)
+@click.option("--principal", help="All trials that this principal recorded; it is ignored from now on.")
+@click.option("--tool", help="All fixes for this tool.")
+@click.option("--since", "past", metavar="2d", help="All trials in runs since this time: 24h, 7d, a date.")
+def revoke(context: CommandContext, fix: str | None, principal: str | None, tool: str | None, past: str | None) -> None:
+    """Revoke one fix, or all trials by a principal, for a tool or since a time.
+
+    The runs stay stored; memory ignores the revoked trials.
+    """
+    is_bulk = any(criterion is not None for criterion in (principal, tool, past))
+    if (fix is None) == (not is_bulk):
+        raise click.UsageError("Nothing selected. Name one fix, or use --principal, --tool or --since.")
+    if fix is not None:
+        _decide_fix(context, fix, False)
+        return
+    since = parse_time_option(past)
+    until = None if principal is not None and tool is None and since is None else context.now + 1
+    revocation = Revocation(principal=principal, tool=tool, since=since, until=until)
+    revoked = context.require_store().revoke(DEFAULT_TENANT, revocation)
+    trials = f"{format_count(revoked.votes, 'trial')} in {format_count(revoked.runs, 'run')}"
+    context.print(revoked, f"Revoked {trials}; {format_count(revoked.fixes, 'fix')} changed.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,11 @@ import click
 
 from mulligan.build import build_redactor
 from mulligan.cli.config_edits import Edit, read_text
-from mulligan.cli.options import as_json as json_option
-from mulligan.cli.options import load_settings, now_ms, open_existing_store, print_json, store_option
+from mulligan.cli.options import CommandContext, command
 from mulligan.core.failure import SettingsError
 from mulligan.learn.lesson_rendering import RenderedLessons, render_within_budget, select_lessons
 from mulligan.prompt import DEFAULT_LESSON_TOKENS, Prompt, estimate_prompt_tokens, section_title, skill_front_matter
 from mulligan.report.tables import format_count
-from mulligan.settings import Settings
 from mulligan.store.base import DEFAULT_TENANT
 from mulligan.store.urls import is_remote
 
@@ -26,9 +25,11 @@ HEADING = "### {}"
 FORMATS = ("text", "skill", "agents-md")
 
 
-@click.command(
-    epilog="Examples:\n\n  mulligan prompt --tool search --tool fetch\n\n  mulligan prompt --file AGENTS.md\n\n  "
-    "mulligan prompt --tool Bash --file .claude/skills/mulligan/SKILL.md\n\n  mulligan prompt --file CLAUDE.md --check"
+@command(
+    "mulligan prompt --tool search --tool fetch",
+    "mulligan prompt --file AGENTS.md",
+    "mulligan prompt --tool Bash --file .claude/skills/mulligan/SKILL.md",
+    "mulligan prompt --file CLAUDE.md --check",
 )
 @click.option(
     "--tool",
@@ -52,18 +53,13 @@ FORMATS = ("text", "skill", "agents-md")
     help="Write the lessons into a marked section of this file; the rest of the file stays unchanged.",
 )  # fmt: skip
 @click.option("--check", is_flag=True, help="Only check whether the file is up to date; exits 1 if it is not.")
-@store_option
-@json_option
 def prompt(
-    tools: tuple[str, ...],
+    context: CommandContext,
     form: str | None,
     budget: int,
-    proposed: bool,
-    no_seeds: bool,
     path: Path | None,
     check: bool,
-    store: str | None,
-    as_json: bool,
+    **selection: Any,
 ) -> None:
     """Render lessons about tools for a model: known mistakes and their corrections.
 
@@ -76,99 +72,86 @@ def prompt(
         form = "text" if path is None else "skill" if path.name.lower() == "skill.md" else "agents-md"
     if path is not None and form == "text":
         raise click.UsageError("--file needs --format skill or agents-md. For plain text, remove --file.")
-    settings = load_settings(store)
     front = skill_front_matter() if form == "skill" else ""
-    rendered = _render_lessons(settings, tools, form, budget, front, proposed=proposed, seeds=not no_seeds)
-    body = f"{section_title()}\n\n{rendered.text}"
-    if form == "text":
-        _print_rendered(rendered, rendered.text, as_json, budget)
-    elif path is None:
-        _print_rendered(rendered, front + replace_section("", body, "section").rstrip("\n"), as_json, budget)
-    else:
-        _update_file(rendered, path, front, body, check, as_json)
-
-
-def _render_lessons(
-    settings: Settings, tools: tuple[str, ...], form: str, budget: int, front: str, *, proposed: bool, seeds: bool
-) -> RenderedLessons:
-    store = open_existing_store(settings)
-    lessons = select_lessons(store, DEFAULT_TENANT, tools, now_ms(), include_seeds=seeds, include_proposed=proposed)
-    words = Prompt(build_redactor(settings, "local", personal=False))
-    server = settings.store_url if is_remote(settings.store_url) else ""
-    if form == "text":
-        return render_within_budget(words, lessons, budget, requested_tools=tools, server=server)
 
     def wrap(text: str) -> str:
         # Count the front matter even if the file has it already. Otherwise a second run would fit more lessons.
         return front + replace_section("", f"{section_title()}\n\n{text}", "section")
 
-    min_tokens = estimate_prompt_tokens(wrap(""))
-    if min_tokens > budget:
-        raise SettingsError(
-            f"The budget is too small: the section marks alone take {min_tokens} tokens. Use --budget "
-            f"{DEFAULT_LESSON_TOKENS}."
-        )
-    return render_within_budget(
-        words, lessons, budget, requested_tools=tools, server=server, heading=HEADING, wrap=wrap
-    )
-
-
-def _print_rendered(rendered: RenderedLessons, text: str, as_json: bool, budget: int) -> None:
-    if as_json:
-        print_json({**_facts(rendered, text), "budget": budget, "text": text})
-    elif text:
-        click.echo(text)
-    _warn_left_out(rendered, as_json)
-
-
-def _facts(rendered: RenderedLessons, text: str) -> dict[str, Any]:
-    return {
-        "tokens": estimate_prompt_tokens(text),
-        "lessons": list(rendered.lesson_ids),
-        "left_out": rendered.omitted_count,
-    }
-
-
-def _warn_left_out(rendered: RenderedLessons, as_json: bool) -> None:
-    if rendered.omitted_count and not as_json:
+    rendered = _render_lessons(context, budget, wrap if form != "text" else None, **selection)
+    body = f"{section_title()}\n\n{rendered.text}"
+    has_changes = False
+    if path is not None:
+        has_changes = _update_file(context, path, front, body, check, _facts(rendered, body))
+    else:
+        text = rendered.text if form == "text" else wrap(rendered.text).rstrip("\n")
+        facts = {**_facts(rendered, text), "budget": budget, "text": text}
+        context.print(facts, text or [])
+    if rendered.omitted_count and not context.as_json:
         several = f"{rendered.omitted_count} more lessons do" if rendered.omitted_count > 1 else "1 more lesson does"
         click.echo(f"{several} not fit into the budget. Raise it with --budget.", err=True)
-
-
-def _update_file(rendered: RenderedLessons, path: Path, front: str, body: str, check: bool, as_json: bool) -> None:
-    before = read_text(path.resolve())
-    edit = Edit(path, before, replace_section(before or front, body, str(path)))
-    if edit.has_changes and not check:
-        edit.apply(should_back_up=False, mode=_default_file_mode())
-    if as_json:
-        print_json({"file": str(path), "changes": edit.has_changes, "written": edit.has_changes and not check,
-                    **_facts(rendered, body)})  # fmt: skip
-    elif not edit.has_changes:
-        click.echo(f"{path} is up to date: {format_count(len(rendered.lesson_ids), 'lesson')}.")
-    elif check:
-        click.echo(edit.to_diff())
-        click.echo(f"{path} is not up to date. Run the same command without --check to write it.", err=True)
-    else:
-        click.echo(f"Updated {path}: {format_count(len(rendered.lesson_ids), 'lesson')}.")
-    _warn_left_out(rendered, as_json)
-    if check and edit.has_changes:
+    if check and has_changes:
         sys.exit(1)
 
 
-def _default_file_mode() -> int:
-    """Return the default permissions of a new file in this process."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return 0o666 & ~mask
+def _render_lessons(
+    context: CommandContext,
+    budget: int,
+    wrap: Callable[[str], str] | None,
+    tools: tuple[str, ...],
+    proposed: bool,
+    no_seeds: bool,
+) -> RenderedLessons:
+    lessons = select_lessons(
+        context.find_store(), DEFAULT_TENANT, tools, context.now, include_seeds=not no_seeds, include_proposed=proposed
+    )
+    url = context.settings.store_url
+    words = Prompt(build_redactor(context.settings, "local", personal=False))
+    options: dict[str, Any] = {"requested_tools": tools, "server": url if is_remote(url) else ""}
+    if wrap is not None:
+        options |= {"heading": HEADING, "wrap": wrap}
+        min_tokens = estimate_prompt_tokens(wrap(""))
+        if min_tokens > budget:
+            raise SettingsError(
+                f"The budget is too small: the section marks alone take {min_tokens} tokens. Use --budget "
+                f"{DEFAULT_LESSON_TOKENS}."
+            )
+    return render_within_budget(words, lessons, budget, **options)
+
+
+def _facts(rendered: RenderedLessons, text: str) -> dict[str, Any]:
+    counts = {"lessons": list(rendered.lesson_ids), "left_out": rendered.omitted_count}
+    return {"tokens": estimate_prompt_tokens(text), **counts}
+
+
+def _update_file(
+    context: CommandContext, path: Path, front: str, body: str, check: bool, facts: dict[str, Any]
+) -> bool:
+    """Write the section into the file, unless it is only checked. Return whether the file has to change."""
+    before = read_text(path.resolve())
+    edit = Edit(path, before, replace_section(before or front, body, str(path)))
+    should_write = edit.has_changes and not check
+    if should_write:
+        mask = os.umask(0o077)
+        os.umask(mask)
+        edit.apply(should_back_up=False, mode=0o666 & ~mask)
+    count = format_count(len(facts["lessons"]), "lesson")
+    text = f"Updated {path}: {count}." if should_write else f"{path} is up to date: {count}."
+    if edit.has_changes and check:
+        text = edit.to_diff()
+    context.print({"file": str(path), "changes": edit.has_changes, "written": should_write, **facts}, text)
+    if edit.has_changes and check and not context.as_json:
+        click.echo(f"{path} is not up to date. Run the same command without --check to write it.", err=True)
+    return edit.has_changes
 
 
 # Marked section in a file that people edit: find it, replace it, change nothing else. Damaged marks raise an error that
-# names the line.
+# names their lines.
 
 BEGIN = "<!-- mulligan:begin, written by `mulligan prompt`: text between these two lines is replaced -->"
 END = "<!-- mulligan:end -->"
 
-_MARK = re.compile(r"<!--\s{0,9}mulligan:(begin|end)\b")
+_MARK = re.compile(r"<!--\s{0,9}(mulligan:(?:begin|end))\b")
 _MARK_LINE = re.compile(r"[ \t]{0,9}<!--\s{0,9}mulligan:(?:begin|end)\b(?:(?!-->|<!--).){0,300}-->\s{0,9}")
 
 
@@ -194,28 +177,14 @@ def replace_section(text: str, body: str, name: str) -> str:
 
 def _find_marks(lines: list[str], name: str) -> tuple[int, int] | None:
     """Return the line numbers of the begin and the end mark, or None if the text has no marks."""
-    marks: dict[str, list[int]] = {"begin": [], "end": []}
-    problem = ""
-    for number, line in enumerate(lines):
-        if mark := _MARK.search(line):
-            marks[mark[1]].append(number)
-            if not _MARK_LINE.fullmatch(line):
-                problem = f"the mulligan:{mark[1]} mark in line {number + 1} shares its line with other text"
-                break
-    begins, ends = marks.values()
-    if not begins and not ends:
+    marks = [(mark[1], number) for number, line in enumerate(lines) for mark in _MARK.finditer(line)]
+    if not marks:
         return None
-    for title, numbers in marks.items():
-        if not problem and len(numbers) > 1:
-            where = " and ".join(str(number + 1) for number in numbers[:3])
-            problem = f"{len(numbers)} mulligan:{title} marks, in lines {where}"
-    if not problem and not (begins and ends):
-        present, missing = ("begin", "end") if begins else ("end", "begin")
-        problem = f"mulligan:{present} in line {(begins or ends)[0] + 1} has no mulligan:{missing}"
-    if not problem and begins[0] > ends[0]:
-        problem = f"mulligan:end in line {ends[0] + 1} precedes mulligan:begin in line {begins[0] + 1}"
-    if problem:
+    has_pair = [mark for mark, _ in marks] == ["mulligan:begin", "mulligan:end"]
+    if not has_pair or not all(_MARK_LINE.fullmatch(lines[number]) for _, number in marks):
+        where = ", ".join(f"{mark} in line {number + 1}" for mark, number in marks[:4])
         raise SettingsError(
-            f"{name}: {problem}. Fix the marks, or remove them all to get a new section; nothing was changed."
+            f"{name}: damaged marks ({where}). Leave one mulligan:begin before one mulligan:end, each on a line of its "
+            "own, or remove them all to get a new section; nothing was changed."
         )
-    return begins[0], ends[0]
+    return marks[0][1], marks[1][1]

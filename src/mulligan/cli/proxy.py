@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from mulligan.cli.groups import CommandGroup
+from mulligan.cli import CommandGroup
 from mulligan.core.failure import SettingsError
 from mulligan.proxy import start_server_process
 
@@ -57,13 +57,24 @@ class ProxyGroup(CommandGroup):
 @click.option(
     "--repair", is_flag=True, help="Same as --mode repair: apply automatic repairs and tell the model about them."
 )
-@click.option("--trust-annotations", is_flag=True, help="Trust the server's annotations of side effects.")
+@click.option(
+    "--trust-annotations",
+    "should_trust_annotations",
+    is_flag=True,
+    help="Trust the server's annotations of side effects.",
+)
 @click.option(
     "--pin",
+    "should_pin",
     is_flag=True,
     help="Block tools whose definition is new or has changed until you run `mulligan proxy accept`.",
 )
-@click.option("--inject-lessons", is_flag=True, help="Add active lessons and promoted fixes to tool descriptions.")
+@click.option(
+    "--inject-lessons",
+    "should_inject_lessons",
+    is_flag=True,
+    help="Add active lessons and promoted fixes to tool descriptions.",
+)
 @click.option(
     "--timeout",
     type=click.FloatRange(0),
@@ -82,7 +93,9 @@ class ProxyGroup(CommandGroup):
 @click.option("--session", metavar="ID", envvar=list(SESSION_VARIABLES), help="Session id for the calls.")
 @_store_option
 @click.pass_context
-def proxy(ctx: click.Context, /, mode: str | None, repair: bool, store: str | None, **proxy_options: Any) -> None:
+def proxy(
+    ctx: click.Context, /, mode: Any, repair: bool, no_restart: bool, store: str | None, **proxy_options: Any
+) -> None:
     """Run an MCP server behind a proxy that records, explains and, where it is safe, repairs its tool calls."""
     if ctx.invoked_subcommand is not None:
         return
@@ -93,10 +106,6 @@ def proxy(ctx: click.Context, /, mode: str | None, repair: bool, store: str | No
         raise click.UsageError(
             f"--repair means --mode repair, but --mode {mode} was given too. Remove one of them.", ctx
         )
-    sys.exit(_run(command, "repair" if repair else mode, store, proxy_options))
-
-
-def _run(command: list[str], mode: Any, store: str | None, proxy_options: dict[str, Any]) -> int:
     if sys.platform == "win32":
         raise SettingsError("mulligan proxy does not support Windows. Run it inside WSL.")
     try:
@@ -107,8 +116,8 @@ def _run(command: list[str], mode: Any, store: str | None, proxy_options: dict[s
             "starts the server after --."
         ) from None
     # Imported after the server's start, so that both load at the same time.
+    from mulligan.proxy.relay import ProxyOptions
     from mulligan.proxy.tool_calls import serve
-    from mulligan.proxy.tools import ProxyOptions
     from mulligan.settings import Settings
 
     settings = Settings(enabled=False)
@@ -116,22 +125,13 @@ def _run(command: list[str], mode: Any, store: str | None, proxy_options: dict[s
         settings = _load_user_settings(store)
     except SettingsError as error:
         click.echo(f"mulligan: {error} Until this is fixed, calls are forwarded without being recorded.", err=True)
+    mode = "repair" if repair else mode or settings.mode
     if not settings.enabled:
         # Without valid settings nothing is recorded: the unreadable file may define redaction rules.
         settings, mode = Settings(store="memory:", record="off"), "observe"
-    options = ProxyOptions(
-        name=proxy_options["name"] or server_name_from_command(command),
-        mode=mode or settings.mode,
-        should_trust_annotations=proxy_options["trust_annotations"],
-        should_pin=proxy_options["pin"],
-        should_inject_lessons=proxy_options["inject_lessons"],
-        timeout=proxy_options["timeout"],
-        start_timeout=proxy_options["start_timeout"],
-        should_restart=not proxy_options["no_restart"],
-        session=proxy_options["session"],
-        rules=settings.tools,
-    )
-    return serve(options, settings, command, os.environ, process)
+    proxy_options["name"] = proxy_options["name"] or server_name_from_command(command)
+    options = ProxyOptions(**proxy_options, mode=mode, should_restart=not no_restart, rules=settings.tools)
+    sys.exit(serve(options, settings, command, os.environ, process))
 
 
 def _load_user_settings(store: str | None) -> Any:
@@ -167,7 +167,7 @@ def accept(server: str | None, tools: tuple[str, ...], everything: bool, store: 
     Without SERVER, lists pending tools of all servers; with SERVER, shows their changes; with tools or --all, accepts
     them.
     """
-    from mulligan.cli.options import open_existing_store, print_json, print_lines
+    from mulligan.cli.options import CommandContext, open_existing_store
     from mulligan.proxy import pins
     from mulligan.store.base import DEFAULT_TENANT
 
@@ -176,6 +176,7 @@ def accept(server: str | None, tools: tuple[str, ...], everything: bool, store: 
     if server is not None and server not in pins_by_server:
         server_names = ", ".join(sorted(pins_by_server)) or "none yet"
         raise SettingsError(f"The proxy has not seen a server named {server!r}. Known servers: {server_names}.")
+    text: str | None = None
     if existing_store is not None and server is not None and (tools or everything):
         waiting = pins_by_server[server].waiting
         accepted_tools = tuple(waiting) if everything else tools
@@ -185,46 +186,37 @@ def accept(server: str | None, tools: tuple[str, ...], everything: bool, store: 
             raise SettingsError(f"Tool {unknown_tool!r} of {server} is not pending. Pending tools: {waiting_names}.")
         pins_by_server[server] = pins.accept_tools(pins_by_server[server], accepted_tools)
         existing_store.put(DEFAULT_TENANT, pins.PINS_KIND, server, pins.encode_pins(pins_by_server[server]))
-        if not as_json:
-            click.echo(f"Accepted {len(accepted_tools)} {'tool' if len(accepted_tools) == 1 else 'tools'} of {server}.")
+        text = f"Accepted {len(accepted_tools)} {'tool' if len(accepted_tools) == 1 else 'tools'} of {server}."
     selected_pins = {name: server_pins for name, server_pins in pins_by_server.items() if server in (None, name)}
-    if as_json:
-        print_json({name: _facts(server_pins) for name, server_pins in selected_pins.items()})
-    elif not (tools or everything):
-        print_lines(_describe_waiting(selected_pins, has_one_server=server is not None))
+    facts = {name: _facts(server_pins) for name, server_pins in selected_pins.items()}
+    CommandContext(store, as_json).print(facts, text or _describe_waiting(facts, has_one_server=server is not None))
 
 
 def _facts(server_pins: Any) -> dict[str, Any]:
-    return {
-        "accepted": sorted(server_pins.accepted),
-        "waiting": {
-            name: {
-                "before": server_pins.accepted[name].definition if name in server_pins.accepted else None,
-                "after": pin.definition,
-                "seen_at": pin.seen_at,
-            }
-            for name, pin in server_pins.waiting.items()
-        },
-    }
+    waiting = {}
+    for name, pin in server_pins.waiting.items():
+        before = server_pins.accepted.get(name)
+        definitions = {"before": before.definition if before is not None else None, "after": pin.definition}
+        waiting[name] = {**definitions, "seen_at": pin.seen_at}
+    return {"accepted": sorted(server_pins.accepted), "waiting": waiting}
 
 
-def _describe_waiting(pins_by_server: dict[str, Any], has_one_server: bool) -> Iterator[str]:
+def _describe_waiting(facts: dict[str, Any], has_one_server: bool) -> Iterator[str]:
     from mulligan.report.tables import to_line
 
-    waiting_count = sum(len(server_pins.waiting) for server_pins in pins_by_server.values())
+    waiting_count = sum(len(server["waiting"]) for server in facts.values())
     if not waiting_count:
         yield "No pending tools."
         return
     yield f"{waiting_count} pending {'tool' if waiting_count == 1 else 'tools'}."
-    for name, server_pins in pins_by_server.items():
-        if not server_pins.waiting:
+    for name, server in facts.items():
+        if not server["waiting"]:
             continue
         yield ""
-        for tool, pin in server_pins.waiting.items():
-            before = server_pins.accepted.get(tool)
-            yield f"  {name}  {to_line(tool, 80)}  {'new' if before is None else 'changed'}"
+        for tool, change in server["waiting"].items():
+            yield f"  {name}  {to_line(tool, 80)}  {'new' if change['before'] is None else 'changed'}"
             if has_one_server:
-                yield from _describe_change(before.definition if before is not None else {}, pin.definition)
+                yield from _describe_change(change["before"] or {}, change["after"])
         yield ""
         yield f"To accept: mulligan proxy accept {name}{' --all' if has_one_server else ''}"
 
@@ -262,13 +254,14 @@ def mcp(store: str | None) -> None:
     from mulligan.prompt import Prompt
 
     settings = _load_user_settings(store)
-    opened_stores: list[Any] = []
+    opened_store: Any = None
 
     def current_store() -> Any:
         """Return the store as soon as it exists. A read must not create files."""
-        if not opened_stores and settings.enabled and (existing_store := open_existing_store(settings)) is not None:
-            opened_stores.append(existing_store)
-        return opened_stores[0] if opened_stores else None
+        nonlocal opened_store
+        if opened_store is None and settings.enabled:
+            opened_store = open_existing_store(settings)
+        return opened_store
 
     answers = Prompt(build_redactor(settings, "local", personal=False))
     session = next((os.environ[name] for name in SESSION_VARIABLES if os.environ.get(name)), new_id("mcp"))

@@ -14,7 +14,7 @@ from typing import IO, Any, Literal
 
 import click
 
-from mulligan.cli.options import as_json, show_read_progress
+from mulligan.cli.options import CommandContext, command, show_read_progress
 from mulligan.redaction import Redactor
 from mulligan.report.tables import format_count
 
@@ -22,19 +22,19 @@ _MAX_LINE_BYTES = 64 * 1024 * 1024
 """Limit for one line. A longer line is processed in parts."""
 _MAX_PIECE_CHARS = 8000
 """Length of text that a redactor reads without truncation."""
-_ESCAPE_OFFSET = 0x10F700 - 0xDC00
-_RAW_BYTES = re.compile("[\udc80-\udcff]")
-_ESCAPED_BYTES = re.compile("[\U0010f780-\U0010f7ff]")
-_LONE_SURROGATES = re.compile("[\ud800-\udfff]")
-_PLACEHOLDER = re.compile(r"\[redacted ([a-z0-9_]{1,40})\]")
 _MAX_KEY_LINES = 400
 """Longest private key. After that, lines are processed one by one again."""
+_ESCAPES = {code: 0x10F700 + code - 0xDC00 for code in range(0xDC80, 0xDD00)}
+"""Bytes that are not UTF-8 (lone surrogates when decoded), as private-use characters, which a redactor preserves."""
+_UNESCAPES = {escape: code for code, escape in _ESCAPES.items()}
+_PLACEHOLDER = re.compile(r"\[redacted ([a-z0-9_]{1,40})\]")
 
 
-@click.command(
-    epilog="Examples:\n\n  kubectl logs api | mulligan redact > shareable.log\n\n"
-    "  mulligan redact --report < build.log > shareable.log\n\n"
-    "  mulligan redact --jsonl --all < calls.jsonl > clean.jsonl"
+@command(
+    "kubectl logs api | mulligan redact > shareable.log",
+    "mulligan redact --report < build.log > shareable.log",
+    "mulligan redact --jsonl --all < calls.jsonl > clean.jsonl",
+    has_store=False,
 )
 @click.argument("files", nargs=-1, metavar="")
 @click.option(
@@ -54,14 +54,13 @@ _MAX_KEY_LINES = 400
     help="With --all: shared replaces every value by its type and length.",
 )
 @click.option("--report", is_flag=True, help="Print the kinds found to standard error, never the values.")
-@as_json
 def redact(
+    context: CommandContext,
     files: tuple[str, ...],
     jsonl: bool,
     everything: bool,
     level: Literal["local", "shared"],
     report: bool,
-    as_json: bool,
 ) -> None:
     """Remove secrets and personal data from a text.
 
@@ -83,16 +82,24 @@ def redact(
         raise click.UsageError("No input. Pipe a text in, as in the examples of --help.")
     redactor = Redactor(level=level)
     kind_counts: Counter[str] = Counter()
+    unreadable_count = 0
     with show_read_progress("Redacting", _input_bytes()) as report_bytes:
         lines = _decode_lines(sys.stdin.buffer, report_bytes)
-        unreadable_count = 0
-        if jsonl:
-            unreadable_count = _redact_objects(lines, redactor, everything, kind_counts)
-        else:
-            for text in _join_private_keys(lines):
-                _write_text(_redact_text(text, redactor, kind_counts))
-    if report or as_json:
-        _print_report(kind_counts, unreadable_count, as_json)
+        for number, text in enumerate(lines if jsonl else _join_private_keys(lines), 1):
+            if not jsonl:
+                redacted = _redact_text(text, redactor)
+            elif not text.strip():
+                redacted = text
+            elif not (redacted := _redact_object(text, redactor, everything)):
+                unreadable_count += 1
+                expectation = "a JSON object" if everything else 'an object with a string "text"'
+                _write_text(json.dumps({"error": f"line {number} is not {expectation}"}) + "\n")
+                continue
+            kind_counts.update(_PLACEHOLDER.findall(redacted))
+            kind_counts.subtract(_PLACEHOLDER.findall(text))
+            _write_text(redacted)
+    if report or context.as_json:
+        _print_report(kind_counts, unreadable_count, context.as_json)
     if unreadable_count:
         raise SystemExit(1)
 
@@ -111,44 +118,28 @@ def _join_private_keys(lines: Iterator[str]) -> Iterator[str]:
     yield "".join(key_lines)
 
 
-def _redact_objects(lines: Iterator[str], redactor: Redactor, everything: bool, kind_counts: Counter[str]) -> int:
-    unreadable_count = 0
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            _write_text(line)
-            continue
-        try:
-            parsed = json.loads(line)
-            if everything and isinstance(parsed, dict):
-                parsed = redactor.value(parsed)
-            elif not everything:
-                parsed["text"] = _redact_text(parsed["text"], redactor, kind_counts)
-            output = _to_json(parsed) if isinstance(parsed, dict) else ""
-        except (ValueError, TypeError, KeyError, RecursionError):
-            output = ""
-        if not output:
-            unreadable_count += 1
-            expectation = "a JSON object" if everything else 'an object with a string "text"'
-            _write_text(json.dumps({"error": f"line {number} is not {expectation}"}) + "\n")
-            continue
+def _redact_object(line: str, redactor: Redactor, everything: bool) -> str:
+    """Redact a line with a JSON object. Return an empty text if it is not one, or has no text to redact."""
+    try:
+        parsed = json.loads(line)
         if everything:
-            _count_placeholders(output, line, kind_counts)
-        _write_text(output + "\n")
-    return unreadable_count
+            parsed = redactor.value(parsed)
+        else:
+            parsed["text"] = _redact_text(parsed["text"], redactor)
+        if not isinstance(parsed, dict):
+            return ""
+        output = json.dumps(parsed, ensure_ascii=False)
+        if re.search("[\ud800-\udfff]", output):
+            output = json.dumps(parsed)  # a lone surrogate can only be written as an escape
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return ""
+    return output + "\n"
 
 
-def _to_json(fields: dict[str, Any]) -> str:
-    text = json.dumps(fields, ensure_ascii=False)
-    # A lone surrogate can only be written as an escape.
-    return text if text.isprintable() or not _LONE_SURROGATES.search(text) else json.dumps(fields)
-
-
-def _redact_text(text: str, redactor: Redactor, kind_counts: Counter[str]) -> str:
+def _redact_text(text: Any, redactor: Redactor) -> str:
     if not isinstance(text, str):
         raise TypeError
-    redacted = "".join(redactor.text(piece) for piece in _split_text(text))
-    _count_placeholders(redacted, text, kind_counts)
-    return redacted
+    return "".join(map(redactor.text, _split_text(text)))
 
 
 def _split_text(text: str) -> Iterator[str]:
@@ -160,11 +151,6 @@ def _split_text(text: str) -> Iterator[str]:
     yield text
 
 
-def _count_placeholders(after: str, before: str, kind_counts: Counter[str]) -> None:
-    kind_counts.update(_PLACEHOLDER.findall(after))
-    kind_counts.subtract(_PLACEHOLDER.findall(before))
-
-
 def _input_bytes() -> int:
     """Return the size of standard input, or 0 for a pipe."""
     with contextlib.suppress(OSError):  # a stream without a file descriptor
@@ -174,22 +160,20 @@ def _input_bytes() -> int:
 
 
 def _decode_lines(lines: IO[bytes], report_bytes: Callable[[int], None]) -> Iterator[str]:
-    """Decode lines. Map a byte that is not UTF-8 to a private-use character; `_write_text` maps it back."""
+    """Decode lines. `_write_text` restores bytes that are not UTF-8."""
     has_terminal_output = sys.stdout.isatty()  # There, the output itself shows the progress.
     bytes_read = 0
     while line := lines.readline(_MAX_LINE_BYTES):
         text = line.decode("utf-8", "surrogateescape")
-        yield text if text.isascii() else _RAW_BYTES.sub(lambda hit: chr(ord(hit[0]) + _ESCAPE_OFFSET), text)
+        yield text if text.isascii() else text.translate(_ESCAPES)
         bytes_read += len(line)
         if not has_terminal_output:
             report_bytes(bytes_read)
 
 
 def _write_text(text: str) -> None:
-    if not text.isascii():
-        text = _ESCAPED_BYTES.sub(lambda hit: chr(ord(hit[0]) - _ESCAPE_OFFSET), text)
     stream = sys.stdout.buffer
-    stream.write(text.encode("utf-8", "surrogateescape"))
+    stream.write((text if text.isascii() else text.translate(_UNESCAPES)).encode("utf-8", "surrogateescape"))
     stream.flush()
 
 

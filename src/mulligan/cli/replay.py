@@ -6,41 +6,32 @@ import contextlib
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
 import click
 
 from mulligan.build import build_classifier, build_redactor
-from mulligan.capture.replay import FixRecall, replay_failures
+from mulligan.capture.suggestions import replay_failures
+from mulligan.cli.analyze import build_fix_lookup
 from mulligan.cli.import_export import Importer, open_log
-from mulligan.cli.options import (
-    as_json,
-    load_settings,
-    now_ms,
-    open_existing_store,
-    parse_time_option,
-    print_json,
-    print_lines,
-    show_progress_bar,
-    store_option,
-    terminal_width,
-)
-from mulligan.core.failure import Failure, SettingsError
-from mulligan.core.records import Effects, Fix, History, to_builtins
+from mulligan.cli.options import CommandContext, command, parse_time_option, show_progress_bar
+from mulligan.core.failure import SettingsError
+from mulligan.core.records import Effects, History, to_builtins
 from mulligan.report import replay_report as report
 from mulligan.settings import Settings
-from mulligan.store.base import DEFAULT_TENANT, FixQuery, Store
+from mulligan.store.base import DEFAULT_TENANT, Store
 from mulligan.store.urls import open_store
 from mulligan.transcripts.run_builder import ReaderState
 
 SQLITE_HEADER = b"SQLite format 3\x00"
 
 
-@click.command(
-    epilog="Examples:\n\n  mulligan replay\n\n  mulligan replay --since 7d --tools tools.json\n\n  "
-    "mulligan replay calls.jsonl.gz --memory team.db --json"
+@command(
+    "mulligan replay",
+    "mulligan replay --since 7d --tools tools.json",
+    "mulligan replay calls.jsonl.gz --memory team.db --json",
 )
 @click.argument("file", required=False, metavar="[FILE]")
 @click.option(
@@ -55,9 +46,8 @@ SQLITE_HEADER = b"SQLite format 3\x00"
 )
 @click.option("--since", "past", metavar="7d", help="Only runs started within this time: 30m, 24h, 7d, 2w, a date.")
 @click.option("--cases", is_flag=True, help="Print one JSON line per failure instead of the summary.")
-@store_option
-@as_json
 def replay(
+    context: CommandContext,
     file: str | None,
     memory: str | None,
     no_memory: bool,
@@ -65,8 +55,6 @@ def replay(
     effects: Effects | None,
     past: str | None,
     cases: bool,
-    store: str | None,
-    as_json: bool,
 ) -> None:
     """Replay recorded failures: which would recover with the current memory and policy?
 
@@ -76,54 +64,28 @@ def replay(
     """
     if memory and no_memory:
         raise click.UsageError("--memory and --no-memory exclude each other. Remove one of them.")
-    if file and store:
+    if file and context.store_option:
         raise click.UsageError("FILE and --store exclude each other. Pass one of them; name the memory with --memory.")
-    settings = load_settings(store)
+    settings = context.settings
     since = parse_time_option(past)
     tools = _read_schemas(described) if described else {}
-    existing_store = open_existing_store(settings)
-    if existing_store is None and not file:
-        raise SettingsError(
-            f"Store {settings.store_url} does not exist yet. Name a file, or another store with --store."
-        )
+    store = context.find_store() if file else context.require_store()
     summary = report.ReplaySummary()
     with contextlib.ExitStack() as closing:
-        if existing_store is not None:
-            closing.callback(existing_store.close)
-        source = existing_store if not no_memory else None
+        if store is not None:
+            closing.callback(store.close)
+        source = store if not no_memory else None
         if memory:
             source = closing.enter_context(_open_memory(Path(memory), settings))
-        lookup_fixes = _build_fix_lookup(source) if source is not None else None
-        for history in _select_histories(file, existing_store, settings, since):
-            results = list(
-                replay_failures(
-                    history, policy=settings.policy, recall_fixes=lookup_fixes, tools=tools, effects=effects
-                )
-            )
+        lookup_fixes = build_fix_lookup(source) if source is not None else None
+        for history in _select_histories(file, store, settings, since):
+            options: dict[str, Any] = {"recall_fixes": lookup_fixes, "tools": tools, "effects": effects}
+            results = list(replay_failures(history, policy=settings.policy, **options))
             summary.add(results)
-            if cases:
-                for result in results:
-                    click.echo(json.dumps({"recovered": False, **to_builtins(result)}))
-    if cases:
-        return
-    if as_json:
-        print_json(summary.to_facts())
-    else:
-        print_lines(report.render_summary(summary, terminal_width()))
-
-
-def _build_fix_lookup(source: Store) -> FixRecall:
-    def lookup_fixes(
-        tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str, run: str
-    ) -> Sequence[Fix]:  # fmt: skip
-        if not failure.fingerprint:
-            return ()
-        return source.fixes(
-            DEFAULT_TENANT,
-            FixQuery.for_failure(tool, failure, arguments, key=key, schema=schema, excluded_run=run, now=now_ms()),
-        )
-
-    return lookup_fixes
+            for result in results if cases else ():
+                click.echo(json.dumps({"recovered": False, **to_builtins(result)}))
+    if not cases:
+        context.print(summary.to_facts(), report.render_summary(summary, context.width))
 
 
 def _select_histories(
@@ -190,15 +152,11 @@ def _read_schemas(file: str) -> dict[str, Mapping[str, Any] | None]:
     if isinstance(document, dict) and isinstance(document.get("tools"), list):
         document = document["tools"]
     if isinstance(document, list):
-        document = {_tool_name(tool): tool for tool in document}
+        definitions = [tool.get("function", tool) if isinstance(tool, dict) else None for tool in document]
+        names = [definition.get("name") if isinstance(definition, dict) else None for definition in definitions]
+        document = dict(zip(names, document, strict=True))
     if isinstance(document, dict) and all(
         isinstance(name, str) and isinstance(schema, dict) for name, schema in document.items()
     ):
         return document
     raise SettingsError(f"{file} has another layout. --tools needs {expected_format}.")
-
-
-def _tool_name(tool: Any) -> str | None:
-    definition = tool.get("function", tool) if isinstance(tool, dict) else None
-    name = definition.get("name") if isinstance(definition, dict) else None
-    return name if isinstance(name, str) else None

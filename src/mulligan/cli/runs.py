@@ -1,84 +1,81 @@
-"""mulligan runs and mulligan show."""
+"""mulligan runs, mulligan show, mulligan tail and mulligan stats."""
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+import time
+from pathlib import Path
+from typing import Any, NoReturn
 
 import click
+from msgspec.structs import replace
 
-from mulligan.cli.lists import print_list, resource_options
-from mulligan.cli.options import (
-    as_json,
-    load_settings,
-    now_ms,
-    open_existing_store,
-    print_json,
-    print_lines,
-    store_option,
-    store_option_suffix,
-    terminal_width,
-)
+from mulligan import logging
+from mulligan.cli.options import CommandContext, command, filter_options, has_filters, list_options, now_ms, print_lines
 from mulligan.core.failure import SettingsError
 from mulligan.core.records import History, to_builtins
-from mulligan.report import run_text
-from mulligan.report.resources import RUN_SPEC
-from mulligan.report.tables import SHOWN_ID_CHARS, format_age
+from mulligan.report import overview, run_text
+from mulligan.report.resources import RUN_SPEC, STATS_SPEC, STEP_SPEC
+from mulligan.report.stats import compare_stats
+from mulligan.report.tables import SHOWN_ID_CHARS, format_age, render_csv, truncate
+from mulligan.report.tail_reader import START_LOOKBACK_MS, TailReader
+from mulligan.store import counters
 from mulligan.store.base import DEFAULT_TENANT, RunQuery, Store
-from mulligan.store.urls import redact_password
+from mulligan.store.counters import Stats, StatsQuery
+from mulligan.store.urls import is_networked, sqlite_path
+
+POLL_INTERVAL_SECONDS = 0.5
+"""Interval between two reads of the store by `mulligan tail`."""
+DEFAULT_ROW_LIMIT = 20
+"""Rows of `mulligan stats --by` as text."""
+COMPARABLE_DIMENSIONS = ("agent", "tool", "model", "version", "environment")
+"""Dimensions whose values can be compared with each other."""
+FIRST_STEPS = "Wrap a function with @mulligan.tool and call it, or try: mulligan demo"
 
 
-@click.command(
-    epilog="Examples:\n\n  mulligan runs --since 24h\n\n  mulligan runs --status failure --agent helper --json\n\n"
-    "  mulligan runs --tool search --kind tool/timeout"
+@command(
+    "mulligan runs --since 24h",
+    "mulligan runs --status failure --agent helper --json",
+    "mulligan runs --tool search --kind tool/timeout",
 )
-@resource_options(RUN_SPEC)
-def runs(limit: int, as_csv: bool, store: str | None, as_json: bool, **filters: Any) -> None:
+@list_options(RUN_SPEC)
+def runs(context: CommandContext, limit: int, as_csv: bool, **filters: Any) -> None:
     """List recent runs with their status."""
-    settings = load_settings(store)
-    existing_store = open_existing_store(settings)
-    if filters["pattern"] is not None and existing_store is not None:
-        pattern = existing_store.pattern(DEFAULT_TENANT, filters["pattern"])
+    store = context.find_store()
+    if filters["pattern"] is not None and store is not None:
+        pattern = store.pattern(DEFAULT_TENANT, filters["pattern"])
         if pattern is None:
             raise SettingsError(
                 f"No pattern matches {filters['pattern']!r}, or several start with it. List patterns: mulligan patterns"
             )
         filters["pattern"] = pattern.id
-    query = RUN_SPEC.build_query(filters, limit=limit)
-    histories = RUN_SPEC.read(existing_store, DEFAULT_TENANT, query) if existing_store is not None else []
-    if not print_list(RUN_SPEC, histories, limit, as_json, as_csv, run_text.to_summary):
-        url, has_filters = redact_password(settings.store_url), any(value is not None for value in filters.values())
-        if existing_store is None:
-            click.echo(f"Store {url} does not exist yet.")
+    histories = []
+    if store is not None:
+        histories = RUN_SPEC.read(store, DEFAULT_TENANT, RUN_SPEC.build_query(filters, limit=limit))
+    if not context.print_list(RUN_SPEC, histories, limit, as_csv, run_text.to_summary):
+        if store is None:
+            click.echo(f"Store {context.where} does not exist yet.")
         else:
-            click.echo(f"No run matches in {url}." if has_filters else f"No runs in {url}.")
-        if not has_filters:
-            click.echo("Wrap a function with @mulligan.tool and call it, or try: mulligan demo")
-    elif not (as_json or as_csv):
-        id = histories[0].run.id[:SHOWN_ID_CHARS]
-        click.echo(f"\nShow one: mulligan show {id}{store_option_suffix(store)}", err=True)
+            click.echo(f"No run{' matches' if has_filters(filters) else 's'} in {context.where}.")
+        if not has_filters(filters):
+            click.echo(FIRST_STEPS)
+    elif not (context.as_json or as_csv):
+        click.echo(f"\nShow one: mulligan show {histories[0].run.id[:SHOWN_ID_CHARS]}{context.suffix}", err=True)
 
 
-@click.command(epilog="Examples:\n\n  mulligan show run_8f2c\n\n  mulligan show last --json")
+@command("mulligan show run_8f2c", "mulligan show last --json")
 @click.argument("run")
-@store_option
-@as_json
-def show(run: str, store: str | None, as_json: bool) -> None:
+def show(context: CommandContext, run: str) -> None:
     """Show one run: every attempt of every call, its failures and their recovery.
 
     RUN is an id, any unambiguous prefix, or `last`.
     """
-    settings = load_settings(store)
-    existing_store = open_existing_store(settings)
-    if existing_store is None:
-        raise SettingsError(
-            f"No runs in {redact_password(settings.store_url)} yet. Name another store with --store, or try: "
-            "mulligan demo"
-        )
-    history = _find_run(existing_store, run)
-    if as_json:
-        print_json(run_text.to_summary(history) | to_builtins(history))
-    else:
-        print_lines(run_text.render_run(history, now_ms(), terminal_width()))
+    store = context.find_store()
+    if store is None:
+        raise SettingsError(f"No runs in {context.where} yet. Name another store with --store, or try: mulligan demo")
+    history = _find_run(store, run)
+    facts = run_text.to_summary(history) | to_builtins(history)
+    context.print(facts, run_text.render_run(history, context.now, context.width))
 
 
 def _find_run(store: Store, run_id: str) -> History:
@@ -87,11 +84,9 @@ def _find_run(store: Store, run_id: str) -> History:
         if not newest:
             raise SettingsError("No runs yet. Wrap a function with @mulligan.tool, or try: mulligan demo")
         return newest[0]
-    prefix = run_id
-    matches = store.find(DEFAULT_TENANT, prefix, limit=4)
-    if not matches:  # retry with the prefix of our ids, which users may omit
-        prefix = f"run_{run_id}"
-        matches = store.find(DEFAULT_TENANT, prefix, limit=4)
+    for prefix in (run_id, f"run_{run_id}"):  # users may omit the prefix of our ids
+        if matches := store.find(DEFAULT_TENANT, prefix, limit=4):
+            break
     if len(matches) > 1 and not any(match.id == prefix for match in matches):
         choices = ", ".join(
             f"{match.id} ({format_age(match.started_at, now_ms())}, {match.agent or 'no agent'})"
@@ -103,3 +98,132 @@ def _find_run(store: Store, run_id: str) -> History:
     if history is None:
         raise SettingsError(f"No run matches {run_id!r}. List runs: mulligan runs")
     return history
+
+
+@command("mulligan tail --failures", "mulligan tail --tool search --json | jq .step.name")
+@filter_options(STEP_SPEC)
+@click.option(
+    "--lines",
+    default=10,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Number of attempts of the last hour to print first.",
+)
+def tail(context: CommandContext, lines: int, **filters: Any) -> NoReturn:
+    """Print every attempt as it ends, until you press Ctrl-C. With --json, one JSON object per line."""
+    store = context.find_store()
+    if store is None:
+        click.echo(f"Store {context.where} does not exist yet; waiting for it.", err=True)
+    url = context.settings.store_url
+    path = None if url.startswith("memory:") or is_networked(url) else sqlite_path(url)
+    reader = TailReader(STEP_SPEC.build_query(filters), context.now - START_LOOKBACK_MS)
+    previous_stamp: object = None
+    shown_count: int | None = lines
+    while True:
+        store = store or context.find_store()
+        stamp = _file_stamp(path) if path is not None else None
+        if store is not None and (stamp is None or stamp != previous_stamp):
+            previous_stamp = stamp
+            events = reader.poll(store)
+            for event, agent in events if shown_count is None else events[max(0, len(events) - shown_count) :]:
+                text, columns = logging.format_event(event, agent), context.width
+                context.print(event, text if columns is None else truncate(text, columns))
+            shown_count = None
+        time.sleep(POLL_INTERVAL_SECONDS)
+
+
+def _file_stamp(path: Path) -> list[tuple[int, int]]:
+    """Return a value that changes with every write, so that an idle store is not read."""
+    stamps = []
+    for file in (path, path.with_name(f"{path.name}-wal")):
+        with contextlib.suppress(FileNotFoundError):
+            status = file.stat()
+            stamps.append((status.st_mtime_ns, status.st_size))
+    return stamps
+
+
+@command(
+    "mulligan stats",
+    "mulligan stats --by tool --since 24h",
+    "mulligan stats --by kind --agent support-agent --csv",
+    "mulligan stats --agent support-agent --compare 1.0 1.1",
+    "mulligan stats --by model --compare small-1 big-1",
+)
+@filter_options(STATS_SPEC)
+@click.option(
+    "--compare", nargs=2, metavar="A B", help="Compare two versions; with --by, two values of that dimension."
+)
+@click.option(
+    "--limit", type=click.IntRange(1, 100_000), help="Maximum rows with --by. Default: 20; all with --json or --csv."
+)
+@click.option("--csv", "as_csv", is_flag=True, help="With --by: print the rows as CSV.")
+def stats(
+    context: CommandContext, compare: tuple[str, str] | None, limit: int | None, as_csv: bool, **filters: Any
+) -> None:
+    """Show failure and recovery statistics, with their cost and suggestions.
+
+    Counts are by full hour, or by full UTC day for periods over three days. The output names the period.
+    """
+    if as_csv and (filters["by"] is None or compare):
+        raise SettingsError("--csv needs --by, such as --by tool, and excludes --compare.")
+    query = STATS_SPEC.build_query(filters, now=context.now)
+    store = context.find_store()
+    if compare:
+        _compare(context, store, query, compare)
+        return
+    answer = _compute_stats(store, query)
+    if as_csv or context.as_json:
+        by = query.by or ""
+        rows = overview.limit_rows(overview.rank_parts(answer.parts, by), by, limit)
+        csv_lines = render_csv(rows, [by, *STATS_SPEC.csv_columns])
+        context.print(overview.build_answer(answer, limit), csv_lines)
+        return
+    if query.by is None and query.kind is None:
+        tools, agents, series = (
+            _compute_stats(store, replace(query, by=by, detail=by == "tool")) for by in ("tool", "agent", "time")
+        )
+        print_lines(overview.render_overview(answer, tools, agents, series, context.width))
+    else:
+        _print_by_dimension(context, store, query, answer, limit or DEFAULT_ROW_LIMIT)
+    if not (answer.total.calls or answer.total.runs or query.since is None):
+        if store is not None:
+            click.echo(f"Store: {context.where}. For older records: --since all", err=True)
+        else:
+            click.echo(f"Store {context.where} does not exist yet. {FIRST_STEPS}", err=True)
+
+
+def _print_by_dimension(
+    context: CommandContext, store: Store | None, query: StatsQuery, answer: Stats, limit: int
+) -> None:
+    print_lines(overview.render_headline(answer, query.kind))
+    if query.by is None:
+        answer = _compute_stats(store, replace(query, by="tool"))
+    if answer.parts and (answer.total.calls or answer.total.kinds):
+        when = "%Y-%m-%d %H:%M" if answer.grain == "hour" else "%Y-%m-%d"
+        click.echo("")
+        by, is_single_kind = answer.by or "", query.kind is not None
+        print_lines(overview.render_by_dimension(answer.parts, by, limit, context.width, when, is_single_kind))
+    elif answer.total.calls:
+        click.echo(f"No records with a {query.by} in this period.")
+
+
+def _compute_stats(store: Store | None, query: StatsQuery) -> Stats:
+    return store.stats(DEFAULT_TENANT, query) if store is not None else counters.stats([], query)
+
+
+def _compare(context: CommandContext, store: Store | None, query: StatsQuery, values: tuple[str, str]) -> None:
+    dimension = query.by or "version"
+    if dimension not in COMPARABLE_DIMENSIONS:
+        raise SettingsError(
+            f"Cannot compare by {dimension}. With --compare, --by takes: {', '.join(COMPARABLE_DIMENSIONS)}."
+        )
+    sides = [_compute_stats(store, replace(query, by=None, **{dimension: value})) for value in values]
+    for value, side in zip(values, sides, strict=True):
+        if not side.total.calls and not side.total.runs:
+            names = ", ".join(sorted(_compute_stats(store, replace(query, by=dimension)).parts)[:10])
+            hint = f"Available: {names}." if names else "No run in this period has one."
+            raise SettingsError(f"No records with {dimension} {value!r} in this period. {hint}")
+    differences = [difference._asdict() for difference in compare_stats(sides[0].total, sides[1].total)]
+    answers = [overview.build_answer(side) for side in sides]
+    facts = {"by": dimension, "values": values, "stats": answers, "differences": differences}
+    context.print(facts, overview.render_comparison(sides[0], sides[1], values, context.width))

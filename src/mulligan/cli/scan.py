@@ -15,24 +15,14 @@ import click
 
 from mulligan.build import build_classifier, build_redactor
 from mulligan.cli.import_export import Importer
-from mulligan.cli.options import (
-    as_json,
-    load_settings,
-    now_ms,
-    parse_time_option,
-    print_json,
-    print_lines,
-    show_read_progress,
-    store_option,
-    terminal_width,
-)
+from mulligan.cli.options import CommandContext, command, parse_time_option, print_json, print_lines, show_read_progress
 from mulligan.core.failure import SettingsError
 from mulligan.core.records import History, to_builtins
 from mulligan.redaction import Redactor
-from mulligan.report import scan_text, tables
+from mulligan.report import scan_text
 from mulligan.report.scan_page import render_page
-from mulligan.report.scan_report import Findings, LogScan
-from mulligan.store.urls import open_store
+from mulligan.report.scan_report import LogScan
+from mulligan.report.tables import format_count, render_columns, to_line
 from mulligan.transcripts import formats
 from mulligan.transcripts.log_lines import LogLines, UnreadableFileError
 from mulligan.transcripts.run_builder import ReaderState
@@ -42,10 +32,14 @@ MAX_NAMED_FILES = 5
 
 
 class LogScanner:
-    """Log files of a scan, with counts and unreadable files."""
+    """Log files of a scan, with counts and unreadable files. Imports their runs, too, if it has an importer."""
 
-    def __init__(self, paths: tuple[str, ...], since: int | None) -> None:
+    def __init__(
+        self, paths: tuple[str, ...], since: int | None, reading: ReaderState, importer: Importer | None = None
+    ) -> None:
         self.since = since
+        self.reading = reading
+        self.importer = importer
         self.unreadable: list[tuple[Path, str]] = []
         self.locations = [formats.LogLocation("", Path(path)) for path in paths]
         self.locations = self.locations or formats.default_locations(os.environ, Path.home())
@@ -57,24 +51,23 @@ class LogScanner:
         """Files that are not logs."""
 
     def _find_files(self, has_explicit_paths: bool) -> Iterator[tuple[Path, int]]:
-        for location in self.locations:
-            if has_explicit_paths and not location.folder.exists():
+        for _, folder in self.locations:
+            if has_explicit_paths and not folder.exists():
                 raise SettingsError(
-                    f"{location.folder} does not exist. Name a file or a folder, or leave PATH out to search the "
-                    "default folders."
+                    f"{folder} does not exist. Name a file or a folder, or leave PATH out to search the default "
+                    "folders."
                 )
-            is_folder = location.folder.is_dir()
-            for path in formats.find_log_files(location.folder, self.unreadable) if is_folder else [location.folder]:
+            for path in formats.find_log_files(folder, self.unreadable) if folder.is_dir() else [folder]:
                 try:
                     file_status = path.stat()
                 except OSError as error:
-                    if has_explicit_paths or path != location.folder:
+                    if has_explicit_paths or path != folder:
                         self.unreadable.append((path, error.strerror or "cannot be read"))
                     continue
                 if self.since is None or file_status.st_mtime * 1000 >= self.since:
                     yield path, file_status.st_size
 
-    def histories(self, reading: ReaderState, importer: Importer | None) -> Iterator[History]:
+    def histories(self) -> Iterator[History]:
         """Yield all runs, file by file. An unreadable file is reported and skipped."""
         bytes_done = 0
         # Records contain no reference cycles. Garbage collection of the imported data would take a seventh of the
@@ -85,11 +78,11 @@ class LogScanner:
             for path, size in self.files:
                 try:
                     with LogLines(path) as lines:
-                        for history in self._read_file(lines, reading, importer):
+                        for history in self._read_file(lines):
                             if self.since is None or (history.run.ended_at or history.run.started_at) >= self.since:
                                 yield history
                             report_progress(bytes_done + lines.bytes_read)
-                        reading.unrecognized_lines += lines.skipped_lines
+                        self.reading.unrecognized_lines += lines.skipped_lines
                         if lines.read_error:
                             self.unreadable.append((path, lines.read_error))
                 except UnreadableFileError as error:
@@ -97,28 +90,49 @@ class LogScanner:
                 bytes_done += size
                 report_progress(bytes_done)
 
-    def _read_file(self, lines: LogLines, reading: ReaderState, importer: Importer | None) -> Iterable[History]:
+    def _read_file(self, lines: LogLines) -> Iterable[History]:
         format = formats.detect_log_format(lines)
         if format is None:
             self.other_files += not lines.read_error
             return ()
         self.formats[format.title] += 1
-        return importer.import_histories(lines, format, reading) if importer else format.read(lines, reading)
+        if self.importer is not None:
+            return self.importer.import_histories(lines, format, self.reading)
+        return format.read(lines, self.reading)
+
+    def to_facts(self, redactor: Redactor) -> dict[str, Any]:
+        facts: dict[str, Any] = {
+            "read": {
+                "files": self.formats.total(),
+                "bytes": self.total_bytes,
+                "lines": self.reading.line_count,
+                "unknown": self.reading.unrecognized_lines,
+                "other_files": self.other_files,
+                "formats": self.formats,
+                "looked": [str(location.folder) for location in self.locations],
+                "unreadable": [{"path": redactor.text(str(path)), "reason": text} for path, text in self.unreadable],
+            }
+        }
+        return facts | ({"imported": self.importer.to_facts()} if self.importer is not None else {})
+
+    def describe_input(self) -> str:
+        """Return a sentence about the files that were read."""
+        kinds = ", ".join(f"{number:,} of {format_name}" for format_name, number in sorted(self.formats.items()))
+        size = f"{self.total_bytes / 1e6:,.1f} MB" if self.total_bytes < 1e9 else f"{self.total_bytes / 1e9:,.1f} GB"
+        logs, lines = format_count(self.formats.total(), "log"), format_count(self.reading.line_count, "line")
+        return f"{logs} read ({kinds or 'none'}), {size}, {lines}"
 
 
-@click.command(
-    epilog="Examples:\n\n  mulligan scan\n\n  mulligan scan --since 30d --html report.html\n\n"
-    "  mulligan scan traces.jsonl ~/agents/conversations --json"
+@command(
+    "mulligan scan",
+    "mulligan scan --since 30d --html report.html",
+    "mulligan scan traces.jsonl ~/agents/conversations --json",
 )
 @click.argument("paths", nargs=-1, metavar="[PATH...]")
 @click.option("--since", "past", metavar="7d", help="Only sessions active within this time: 24h, 7d, 2w.")
 @click.option("--html", "html", metavar="FILE", help="Also write the report as an HTML page.")
 @click.option("--import", "keeps", is_flag=True, help="Also import the sessions into the store.")
-@store_option
-@as_json
-def scan(
-    paths: tuple[str, ...], past: str | None, html: str | None, keeps: bool, store: str | None, as_json: bool
-) -> None:
+def scan(context: CommandContext, paths: tuple[str, ...], past: str | None, html: str | None, keeps: bool) -> None:
     """Report failures in session logs: what failed, how often, and what recovered it.
 
     Without PATH it reads the logs of Claude Code, Codex and Gemini CLI. A PATH may be a file or folder of these logs,
@@ -126,76 +140,44 @@ def scan(
 
     Nothing leaves the machine, and secrets are redacted before anything is printed or stored.
     """
-    settings = load_settings(store)
+    settings = context.settings
     redactor = build_redactor(settings)
-    logs = LogScanner(paths, parse_time_option(past))
+    logs = LogScanner(paths, parse_time_option(past), ReaderState(build_classifier(settings), keeps_results=keeps))
     if html and (Path(html).is_dir() or not Path(html).absolute().parent.is_dir()):
         raise SettingsError(f"Invalid --html {html!r}. Name a file in an existing folder.")
-    reading = ReaderState(build_classifier(settings), keeps_results=keeps)
-    importer, scan_totals = None, LogScan()
+    scan_totals = LogScan()
     with contextlib.ExitStack() as closing:
         if keeps:
-            store_url = settings.store_url
-            import_store = closing.enter_context(
-                contextlib.closing(open_store(store_url, settings.fsync, settings.token))
-            )
-            importer = Importer(import_store, redactor)
-        for history in logs.histories(reading, importer):
+            store = closing.enter_context(contextlib.closing(context.create_store()))
+            logs.importer = Importer(store, redactor)
+        for history in logs.histories():
             scan_totals.add(history)
     findings = scan_totals.build_findings(redactor)
     if html:
-        _write_page(html, render_page(findings, now_ms(), _describe_input(logs, reading)))
-    if as_json:
-        print_json(_facts(findings, logs, reading, importer, redactor))
+        _write_page(html, render_page(findings, context.now, logs.describe_input()))
+    if context.as_json:
+        print_json(to_builtins(findings) | logs.to_facts(redactor))
     elif not findings.calls:
         _print_nothing_found(logs, paths, past)
     else:
-        print_lines(_truncate_lines(scan_text.render_findings(findings), terminal_width()))
-        _print_notes(logs, reading)
-        _print_next_steps(html, importer, paths, settings.store_url)
+        print_lines(_truncate_lines(scan_text.render_findings(findings), context.width))
+        _print_notes(logs)
+        _print_next_steps(logs, html, paths, settings.store_url)
     if not findings.calls:
         raise SystemExit(1)
-
-
-def _describe_input(logs: LogScanner, reading: ReaderState) -> str:
-    """Return a sentence about the files that were read."""
-    kinds = ", ".join(f"{number:,} of {format_name}" for format_name, number in sorted(logs.formats.items()))
-    size = f"{logs.total_bytes / 1e6:,.1f} MB" if logs.total_bytes < 1e9 else f"{logs.total_bytes / 1e9:,.1f} GB"
-    lines = tables.format_count(reading.line_count, "line")
-    return f"{tables.format_count(logs.formats.total(), 'log')} read ({kinds or 'none'}), {size}, {lines}"
-
-
-def _facts(
-    findings: Findings, logs: LogScanner, reading: ReaderState, importer: Importer | None, redactor: Redactor
-) -> dict[str, Any]:
-    facts: dict[str, Any] = to_builtins(findings)
-    facts["read"] = {
-        "files": logs.formats.total(),
-        "bytes": logs.total_bytes,
-        "lines": reading.line_count,
-        "unknown": reading.unrecognized_lines,
-        "other_files": logs.other_files,
-        "formats": logs.formats,
-        "looked": [str(location.folder) for location in logs.locations],
-        "unreadable": [{"path": redactor.text(str(path)), "reason": reason} for path, reason in logs.unreadable],
-    }
-    if importer is not None:
-        facts["imported"] = importer.to_facts()
-    return facts
 
 
 def _print_nothing_found(logs: LogScanner, paths: tuple[str, ...], past: str | None) -> None:
     """Print the searched locations and what to do."""
     if logs.formats:
-        click.echo(f"No calls found in {tables.format_count(logs.formats.total(), 'log')}.")
+        click.echo(f"No calls found in {format_count(logs.formats.total(), 'log')}.")
     else:
         click.echo("No session logs found" + (f" of the last {past}." if past else "."))
     click.echo("\nSearched folders:")
-    for location in logs.locations:
-        state = "no logs" if location.folder.exists() else "does not exist"
-        description = f"{location.agent}, {state}" if location.agent else state
-        click.echo(f"  {tables.to_line(location.folder, 200)}  ({description})")
-    _print_notes(logs, None)
+    for agent, folder in logs.locations:
+        state = "no logs" if folder.exists() else "does not exist"
+        click.echo(f"  {to_line(folder, 200)}  ({f'{agent}, {state}' if agent else state})")
+    _print_notes(logs)
     click.echo("")
     if past:
         click.echo("To search further back, remove --since.")
@@ -205,38 +187,37 @@ def _print_nothing_found(logs: LogScanner, paths: tuple[str, ...], past: str | N
         click.echo("To search another folder: mulligan scan PATH\nNo logs yet? Try: mulligan demo")
 
 
-def _print_notes(logs: LogScanner, reading: ReaderState | None) -> None:
+def _print_notes(logs: LogScanner) -> None:
     """Print unreadable files and lines on stderr."""
-    notes = []
-    if reading is not None and reading.unrecognized_lines:
-        unreadable = tables.format_count(reading.unrecognized_lines, "line")
-        notes.append(f"{unreadable} of {reading.line_count:,} could not be read.")
-    for path, reason in logs.unreadable[:MAX_NAMED_FILES]:
-        notes.append(f"Not read: {tables.to_line(path, 200)} ({tables.to_line(reason, 100)})")
+    notes = [
+        f"Not read: {to_line(path, 200)} ({to_line(reason, 100)})" for path, reason in logs.unreadable[:MAX_NAMED_FILES]
+    ]
+    if logs.reading.unrecognized_lines:
+        unreadable = format_count(logs.reading.unrecognized_lines, "line")
+        notes.insert(0, f"{unreadable} of {logs.reading.line_count:,} could not be read.")
     if len(logs.unreadable) > MAX_NAMED_FILES:
         notes.append(f"{len(logs.unreadable) - MAX_NAMED_FILES:,} more files were not read; --json names them all.")
     if notes:
         click.echo("\n".join(["", *notes]), err=True)
 
 
-def _print_next_steps(html: str | None, importer: Importer | None, paths: tuple[str, ...], store: str) -> None:
+def _print_next_steps(logs: LogScanner, html: str | None, paths: tuple[str, ...], store: str) -> None:
     """Print suggested next commands on stderr: they are not part of the result."""
-    click.echo("", err=True)
+    command_text = to_line(shlex.join(["mulligan", "scan", *paths]), 200)
+    sentences, rows = [""], []
     if html:
-        click.echo(f"Page written to {tables.to_line(html, 200)}.", err=True)
-    if importer is not None:
-        new = tables.format_count(importer.new, "record")
-        click.echo(f"Imported: {new} new in {tables.to_line(store, 200)}. See: mulligan stats", err=True)
-        if left_out := importer.hooked_note():
-            click.echo(left_out, err=True)
-    command_text = tables.to_line(shlex.join(["mulligan", "scan", *paths]), 200)
-    rows = []
-    if not html:
+        sentences.append(f"Page written to {to_line(html, 200)}.")
+    else:
         rows.append((f"{command_text} --html report.html", "write the full report as a page"))
-    if importer is None:
+    if logs.importer is None:
         rows.append((f"{command_text} --import", "import it, so that memory can use these recoveries"))
+    else:
+        new = format_count(logs.importer.new, "record")
+        sentences.append(f"Imported: {new} new in {to_line(store, 200)}. See: mulligan stats")
+        sentences += filter(None, [logs.importer.hooked_note()])
     if rows:
-        click.echo("\n".join(["Next:", *tables.render_columns(rows)]), err=True)
+        sentences += ["Next:", *render_columns(rows)]
+    click.echo("\n".join(sentences), err=True)
 
 
 def _truncate_lines(lines: Iterable[str], columns: int | None) -> Iterator[str]:

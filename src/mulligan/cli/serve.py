@@ -6,17 +6,18 @@ import ipaddress
 import logging
 import shlex
 import shutil
+import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import msgspec
 
 from mulligan.build import build_classifier, build_redactor
 from mulligan.cli.configuration import DEFAULT_URL
-from mulligan.cli.options import load_settings, now_ms, store_option
+from mulligan.cli.options import CommandContext, command, now_ms
 from mulligan.core.events import AnyEvent
 from mulligan.core.failure import MissingExtraError, SettingsError
 from mulligan.record.journal_import import recover_journals
@@ -24,13 +25,15 @@ from mulligan.redaction import Redactor
 from mulligan.report.alerts import Alerts
 from mulligan.server.tenants import Tenant, Tenants
 from mulligan.settings import Level
-from mulligan.store.base import DAY, DEFAULT_TENANT, Store
-from mulligan.store.urls import is_remote, journals_of, local_path, open_store, redact_password
+from mulligan.store.base import DAY, DEFAULT_TENANT, Retention, Store
+from mulligan.store.urls import is_remote, journals_of, local_path, open_store
 
 
-@click.command(
-    epilog="Examples:\n\n  mulligan serve\n\n  mulligan serve --open\n\n"
-    "  mulligan serve --host 0.0.0.0 --allow-host mulligan.example.com"
+@command(
+    "mulligan serve",
+    "mulligan serve --open",
+    "mulligan serve --host 0.0.0.0 --allow-host mulligan.example.com",
+    has_json=False,
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
@@ -50,8 +53,8 @@ from mulligan.store.urls import is_remote, journals_of, local_path, open_store, 
 @click.option("--alert-webhook", metavar="URL", default="", help="Post alerts to this URL.")
 @click.option("--prune/--no-prune", "prunes", default=True, help="Delete expired records once a day.  [yes]")
 @click.option("--no-auth", "open_to_all", is_flag=True, help="Require no token or cookie. Loopback only.")
-@store_option
 def serve(
+    context: CommandContext,
     host: str,
     port: int,
     opens: bool,
@@ -62,7 +65,6 @@ def serve(
     alert_webhook: str,
     prunes: bool,
     open_to_all: bool,
-    store: str | None,
 ) -> None:
     """Start the server: ingest API, query API and dashboard over HTTP.
 
@@ -81,8 +83,8 @@ def serve(
     from mulligan.dashboard.pages import build_routes as pages
     from mulligan.server.access import ENTRY_PATH, AccessRules
     from mulligan.server.app import Server, build_app
+    from mulligan.server.background import Pruner
     from mulligan.server.payloads import PayloadConverter
-    from mulligan.server.prune_scheduler import Pruner
     from mulligan.server.routes import ROUTE_GROUPS
 
     is_local = http_server.is_loopback(host) and not names
@@ -90,7 +92,7 @@ def serve(
         raise SettingsError(
             "--no-auth works on loopback only. For other addresses, create tokens: mulligan token create"
         )
-    settings = load_settings(store)
+    settings = context.settings
     if is_remote(settings.store_url):
         raise SettingsError(f"{settings.store_url} is a server itself. Name a store: --store PATH")
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
@@ -102,25 +104,21 @@ def serve(
         tenant_settings = msgspec.structs.replace(
             settings, unredacted_arguments=(*settings.unredacted_arguments, *tenant.unredacted_arguments)
         )
-        return build_redactor(
-            tenant_settings, redaction_level if tenant.name == DEFAULT_TENANT else level or "shared", key
-        )
+        default_level = redaction_level if tenant.name == DEFAULT_TENANT else "shared"
+        return build_redactor(tenant_settings, level or default_level, key)
 
-    rules = AccessRules(
-        hosts=frozenset({"localhost", host.lower(), *(name.lower() for name in names)}),
-        is_local=is_local,
-        is_open=open_to_all,
-    )
+    hosts = frozenset(name.lower() for name in ("localhost", host, *names))
+    rules = AccessRules(hosts=hosts, is_local=is_local, is_open=open_to_all)
     intake = PayloadConverter(build_classifier(settings), redactor, opened_store)
-    server_urls: dict[str, Any] = {}
+    alerts = TenantAlerts(opened_store, intake.tenants, command=alert_command, webhook=alert_webhook)
+    server_url = ""
 
     def announce(ticket: str) -> None:
-        click.echo(f"For another browser, open once: {server_urls['at']}{ENTRY_PATH}/{ticket}", err=True)
+        click.echo(f"For another browser, open once: {server_url}{ENTRY_PATH}/{ticket}", err=True)
 
-    pruner = Pruner(opened_store, log_line=lambda line: click.echo(line, err=True)) if prunes else None
-    alerts = {"command": alert_command, "webhook": alert_webhook}
-    on_stored = _build_alert_listener(opened_store, alerts, intake.tenants, server_urls)
-    server = Server(opened_store, intake, rules=rules, announce=announce, on_stored=on_stored, pruner=pruner)
+    log = partial(click.echo, err=True)
+    pruner = Pruner(opened_store, log_line=log) if prunes else None
+    server = Server(opened_store, intake, rules=rules, announce=announce, on_stored=alerts.on_stored, pruner=pruner)
     if not is_local and not any(token.state(now_ms()) == "active" for token in server.tokens.load_all()):
         server.close()
         raise SettingsError(
@@ -130,82 +128,96 @@ def serve(
     sock = http_server.bind_socket(host, port)
     if not settings.store_url.startswith("memory:"):
         recover_journals(opened_store, DEFAULT_TENANT, journals_of(local_path(settings.store_url, settings.folder)))
-    is_on_all_interfaces = ipaddress.ip_address(sock.getsockname()[0]).is_unspecified
-    loopback_address = "::1" if ":" in sock.getsockname()[0] else "127.0.0.1"
-    name, port = loopback_address if is_on_all_interfaces else host, sock.getsockname()[1]
-    server_urls["at"] = f"http://{f'[{name}]' if ':' in name else name}:{port}"
-    server_urls["link"] = server_urls["at"] if is_local else ""
-    address = f"{server_urls['at']}{ENTRY_PATH}/{server.browser_sessions.ticket}"
+    address = _find_address(sock, host)
+    server_url = address.url
+    alerts.link = server_url if is_local else ""
+    entry_url = f"{server_url}{ENTRY_PATH}/{server.browser_sessions.ticket}"
 
     def ready() -> None:
-        where = f"all interfaces, port {port}" if is_on_all_interfaces else server_urls["at"]
-        click.echo(
-            f"Listening on {where} with store {redact_password(settings.store_url)}, redaction level {redaction_level}."
-        )
-        if is_on_all_interfaces:
-            by_name = f" or {' or '.join(names)}" if names else "; to allow a host name: --allow-host NAME"
-            click.echo(f"Local address: {server_urls['at']}. From other machines, use its IP address{by_name}.")
-        if open_to_all:
-            click.echo("Authentication is off (--no-auth): every local user can read, send and change records.")
-        else:
-            click.echo(f"Dashboard{' from this machine' if is_on_all_interfaces else ''}, open once: {address}")
-        url = f"http://{names[0] if names else 'ADDRESS'}:{port}" if is_on_all_interfaces else server_urls["at"]
-        option_suffix = ("" if url == DEFAULT_URL else f" --url {url}") + ("" if is_local else " --token TOKEN")
-        click.echo(f"OpenTelemetry exporter settings: mulligan env{option_suffix}")
+        click.echo(f"Listening on {address.description} with store {context.where}, redaction level {redaction_level}.")
+        for line in _describe_access(address, names, is_local, "" if open_to_all else entry_url):
+            click.echo(line)
         if pruner is not None:
             pruner.start()
-            click.echo(f"Daily pruning: {_describe_retention(intake.tenants)}. To turn it off: --no-prune")
+            tenant = intake.tenants.find(DEFAULT_TENANT) or Tenant(DEFAULT_TENANT)
+            click.echo(f"Daily pruning: {_describe_retention(tenant.retention)}. To turn it off: --no-prune")
         sys.stdout.flush()
         if opens:
             import webbrowser
 
-            webbrowser.open(address)
+            webbrowser.open(entry_url)
 
-    log_request = (lambda line: click.echo(line, err=True)) if logs else None
-    http_server.serve(build_app(server, (*ROUTE_GROUPS, pages), log_request), sock, ready, server.stop)
+    app = build_app(server, (*ROUTE_GROUPS, pages), log if logs else None)
+    http_server.serve(app, sock, ready, server.stop)
 
 
-def _describe_retention(tenants: Tenants) -> str:
-    """Describe the retention of the default tenant."""
-    retention = next(tenant.retention for tenant in tenants.load_all_with_default() if tenant.name == DEFAULT_TENANT)
+class ServerAddress(NamedTuple):
+    """Port of a server, its URL on this machine, and whether it listens on all interfaces."""
+
+    url: str
+    port: int
+    is_on_all_interfaces: bool
+
+    @property
+    def description(self) -> str:
+        return f"all interfaces, port {self.port}" if self.is_on_all_interfaces else self.url
+
+
+def _find_address(sock: socket.socket, host: str) -> ServerAddress:
+    bound_host, port = sock.getsockname()[:2]
+    is_on_all_interfaces = ipaddress.ip_address(bound_host).is_unspecified
+    loopback_address = "::1" if ":" in bound_host else "127.0.0.1"
+    name = loopback_address if is_on_all_interfaces else host
+    return ServerAddress(f"http://{f'[{name}]' if ':' in name else name}:{port}", port, is_on_all_interfaces)
+
+
+def _describe_access(address: ServerAddress, names: Sequence[str], is_local: bool, entry_url: str) -> Iterator[str]:
+    """Yield how to reach the server and its dashboard. Without `entry_url`, authentication is off."""
+    if address.is_on_all_interfaces:
+        by_name = f" or {' or '.join(names)}" if names else "; to allow a host name: --allow-host NAME"
+        yield f"Local address: {address.url}. From other machines, use its IP address{by_name}."
+    if entry_url:
+        yield f"Dashboard{' from this machine' if address.is_on_all_interfaces else ''}, open once: {entry_url}"
+    else:
+        yield "Authentication is off (--no-auth): every local user can read, send and change records."
+    url = f"http://{names[0] if names else 'ADDRESS'}:{address.port}" if address.is_on_all_interfaces else address.url
+    option_suffix = ("" if url == DEFAULT_URL else f" --url {url}") + ("" if is_local else " --token TOKEN")
+    yield f"OpenTelemetry exporter settings: mulligan env{option_suffix}"
+
+
+def _describe_retention(retention: Retention) -> str:
     ages = {"successful runs": retention.keep_successes, "failed runs": retention.keep_failures}
     phrases = [f"{subject} after {age // DAY} days" for subject, age in ages.items() if age is not None]
     return " and ".join(phrases) or "hourly counters only"
 
 
-def _build_alert_listener(
-    store: Store, server_targets: dict[str, Any], tenants: Tenants, server_urls: dict[str, Any]
-) -> Callable[[str, Sequence[AnyEvent]], None]:
-    """Build the function that sends alerts for stored events, to each tenant's own targets.
+class TenantAlerts:
+    """Sends alerts for stored events, to each tenant's own targets. The default tenant falls back to the server's."""
 
-    The default tenant falls back to the command line's targets. `server_urls` has the link for alerts, which is empty
-    beyond loopback: there, clients use a name that the server does not know.
-    """
-    alerts_by_tenant: dict[str, tuple[dict[str, Any], Alerts | None]] = {}
+    def __init__(self, store: Store, tenants: Tenants, **server_targets: Any) -> None:
+        self._store = store
+        self._tenants = tenants
+        self._server_targets = server_targets
+        self._alerts_by_tenant: dict[str, tuple[dict[str, Any], Alerts | None]] = {}
+        self.link = ""
+        """Address of the dashboard. Empty beyond loopback: there, clients use a name that the server does not know."""
+        if any(server_targets.values()):
+            Alerts(**server_targets)  # raises now for invalid targets, not at the first failure
+            program = next(iter(shlex.split(server_targets["command"])), None)
+            if program is not None and shutil.which(program) is None:
+                raise SettingsError(f"Alert command {program!r} not found. Install it, or change --alert-command.")
 
-    def on_stored(tenant: str, events: Sequence[AnyEvent]) -> None:
-        settings = tenants.settings_for(tenant)
+    def on_stored(self, tenant: str, events: Sequence[AnyEvent]) -> None:
+        settings = self._tenants.settings_for(tenant)
         targets: dict[str, Any] = {"command": settings.alert_command, "webhook": settings.alert_webhook}
         if tenant == DEFAULT_TENANT and not any(targets.values()):
-            targets = server_targets
-        previous_targets, alerts = alerts_by_tenant.get(tenant, ({}, None))
+            targets = self._server_targets
+        previous_targets, alerts = self._alerts_by_tenant.get(tenant, ({}, None))
         if previous_targets != targets:
             if alerts is not None:
                 alerts.close()
-            alerts = (
-                Alerts(**targets, find=partial(store.pattern, tenant), link=server_urls.get("link", ""))
-                if any(targets.values())
-                else None
-            )
-            alerts_by_tenant[tenant] = (dict(targets), alerts)
+            find_pattern = partial(self._store.pattern, tenant)
+            alerts = Alerts(**targets, find=find_pattern, link=self.link) if any(targets.values()) else None
+            self._alerts_by_tenant[tenant] = (targets, alerts)
         if alerts is not None:
             alerts.on_stored(events)
-
-    if any(server_targets.values()):
-        Alerts(**server_targets)  # raises now for invalid targets, not at the first failure
-        if server_targets["command"] and shutil.which(shlex.split(server_targets["command"])[0]) is None:
-            raise SettingsError(
-                f"Alert command {shlex.split(server_targets['command'])[0]!r} not found. Install it, or change "
-                "--alert-command."
-            )
-    return on_stored

@@ -1,6 +1,6 @@
 """Entry script of the mulligan command under `-ESP`, for installations that `-I` does not find.
 
-`entries.py` explains when a start command uses this file.
+`clients.py` explains when a start command uses this file.
 """
 
 import os

@@ -123,7 +123,10 @@ def _add_item(payload: _CodexPayload, run: RunBuilder, timestamp: int) -> None:
             server = None
             if payload.namespace and payload.namespace.startswith("mcp__") and not payload.name.startswith("mcp__"):
                 server = payload.namespace[5:].removesuffix("__") or None
-            run.start_call(payload.call_id, payload.name, _parse_arguments(arguments), timestamp, server=server)
+            if isinstance(arguments, str):
+                parsed = parse_json(arguments)
+                arguments = parsed if isinstance(parsed, dict) else {"input": arguments}
+            run.start_call(payload.call_id, payload.name, arguments, timestamp, server=server)
         case "local_shell_call":
             command = payload.action.get("command") if isinstance(payload.action, dict) else None
             run.start_call(payload.call_id or payload.id or "", "local_shell", {"command": command}, timestamp)
@@ -135,13 +138,6 @@ def _add_item(payload: _CodexPayload, run: RunBuilder, timestamp: int) -> None:
             run.note_time(timestamp)
         case "compaction" | "context_compaction":
             run.add_compaction(timestamp)
-
-
-def _parse_arguments(arguments: Any) -> Any:
-    if not isinstance(arguments, str):
-        return arguments
-    parsed = parse_json(arguments)
-    return parsed if isinstance(parsed, dict) else {"input": arguments}
 
 
 def _add_output(payload: _CodexPayload, run: RunBuilder, timestamp: int) -> None:
@@ -175,50 +171,35 @@ def _has_failed(text: str) -> bool:
     return start.startswith(_ERROR_PREFIXES) or any(word in start for word in _USER_REJECTIONS)
 
 
-def _add_event(payload: _CodexPayload, run: RunBuilder, timestamp: int) -> None:
-    match payload.type:
+def _add_event(event: _CodexPayload, run: RunBuilder, timestamp: int) -> None:
+    """Add an event, or the item that an event completes. A completion precedes the result."""
+    id = event.call_id or event.id or ""
+    message = event.message if isinstance(event.message, str) else ""
+    match event.type:
+        case "item_completed" if event.item is not None:
+            _add_event(event.item, run, timestamp)
         case "user_message":
-            run.set_context(payload.message if isinstance(payload.message, str) else "")
-        case "item_completed" if payload.item is not None:
-            _add_completed_item(payload.item, run, timestamp)
-        case "exec_command_end":
-            _add_command_result(payload.call_id, payload, run, timestamp)
-        case "mcp_tool_call_end":
-            _add_mcp_result(payload.call_id, decode_raw(payload.result), run, timestamp)
-        case "patch_apply_end" if payload.success is False:
-            message = decode_raw(payload.stderr) or "the patch was not applied"
-            run.end_call(payload.call_id, message, True, timestamp)
-        case "error" | "stream_error":
-            text = payload.message if isinstance(payload.message, str) else ""
-            run.model_failed(text, timestamp)
-        case "context_compacted":
-            run.add_compaction(timestamp)
-
-
-def _add_completed_item(item: _CodexPayload, run: RunBuilder, timestamp: int) -> None:
-    id = item.id or ""
-    match item.type:
-        case "CommandExecution" | "commandExecution":
-            if not run.is_pending(id) and item.exit_code is not None:
-                # Executed by a script of the model, so the log has no call for it.
-                command = " ".join(map(str, item.command)) if isinstance(item.command, list) else item.command
-                run.start_call(id, "shell", {"command": command}, timestamp)
-            _add_command_result(id, item, run, timestamp)
-        case "McpToolCall" | "mcpToolCall":
-            _add_mcp_result(id, decode_raw(item.result) or decode_raw(item.error), run, timestamp)
+            run.set_context(message)
         case "UserMessage":
-            run.set_context(first_text(item.content, _GENERATED_PREFIXES))
-        case "ContextCompaction" | "contextCompaction":
+            run.set_context(first_text(event.content, _GENERATED_PREFIXES))
+        case "exec_command_end" | "CommandExecution" | "commandExecution" if event.exit_code is not None:
+            if event.type != "exec_command_end" and not run.is_pending(id):
+                # Executed by a script of the model, so the log has no call for it.
+                command = " ".join(map(str, event.command)) if isinstance(event.command, list) else event.command
+                run.start_call(id, "shell", {"command": command}, timestamp)
+            output: Any = event.aggregated_output
+            if event.exit_code:
+                text = decode_raw(event.aggregated_output) or decode_raw(event.stderr) or ""
+                output = f"Exit code: {event.exit_code}\n{text}"
+            run.end_call(id, output, event.exit_code != 0, timestamp)
+        case "mcp_tool_call_end" | "McpToolCall" | "mcpToolCall":
+            _add_mcp_result(id, decode_raw(event.result) or decode_raw(event.error), run, timestamp)
+        case "patch_apply_end" if event.success is False:
+            run.end_call(id, decode_raw(event.stderr) or "the patch was not applied", True, timestamp)
+        case "error" | "stream_error":
+            run.model_failed(message, timestamp)
+        case "context_compacted" | "ContextCompaction" | "contextCompaction":
             run.add_compaction(timestamp)
-
-
-def _add_command_result(id: str, record: _CodexPayload, run: RunBuilder, timestamp: int) -> None:
-    """Add the exit code of a command. Its completion event precedes the result."""
-    if record.exit_code:
-        output = decode_raw(record.aggregated_output) or decode_raw(record.stderr) or ""
-        run.end_call(id, f"Exit code: {record.exit_code}\n{output}", True, timestamp)
-    elif record.exit_code == 0:
-        run.end_call(id, record.aggregated_output, False, timestamp)
 
 
 def _add_mcp_result(id: str, result: Any, run: RunBuilder, timestamp: int) -> None:

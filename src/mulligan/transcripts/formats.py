@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mulligan.core.records import History
-from mulligan.transcripts import call_rows, claude_code, codex, gemini, messages, mulligan_export, otlp
+from mulligan.transcripts import claude_code, codex, gemini, messages, otlp
+from mulligan.transcripts import recorded_runs as runs
 from mulligan.transcripts.log_lines import LogLines
 from mulligan.transcripts.run_builder import ReaderState
 
@@ -25,8 +26,8 @@ class Format(NamedTuple):
 FORMATS: dict[str, Format] = {
     log_format.name: log_format
     for log_format in (  # most specific first: a conversation may quote a log
-        Format(mulligan_export.NAME, "an export of mulligan", mulligan_export.recognizes, mulligan_export.read),
-        Format(call_rows.NAME, "recorded calls", call_rows.recognizes, call_rows.read),
+        Format(runs.EXPORT_NAME, "an export of mulligan", runs.recognizes_export, runs.read_export),
+        Format(runs.CALLS_NAME, "recorded calls", runs.recognizes_calls, runs.read_calls),
         Format(otlp.NAME, "OTLP traces", otlp.recognizes, otlp.read),
         Format(codex.NAME, "Codex", codex.recognizes, codex.read),
         Format(claude_code.NAME, "Claude Code", claude_code.recognizes, claude_code.read),

@@ -113,7 +113,8 @@ class LogLines:
         """Yield every line that is neither empty nor too long, including an unterminated last line."""
         with self._record_error():
             readline = self._file.readline
-            offset = self.offset = self._file.seek(self._start_offset) if self._start_offset else 0
+            offset = self.offset = self._file.seek(self._start_offset)
+            self.skipped_lines = 0
             is_inside = False
             while line := readline(MAX_LINE_BYTES):
                 offset += len(line)
@@ -152,12 +153,8 @@ def decode_leniently(data: bytes, decode: Callable[[bytes], T]) -> T:
 
 def replace_invalid_unicode(data: bytes) -> bytes:
     """Replace lone surrogates and invalid UTF-8 in JSON."""
-    return _SURROGATE_ESCAPES.sub(_replace_lone_surrogate, data.decode("utf-8", "replace").encode())
-
-
-def _replace_lone_surrogate(match: re.Match[bytes]) -> bytes:
-    escape_sequence = match.group()
-    return b"\\ufffd" if len(escape_sequence) == 6 else escape_sequence
+    text = data.decode("utf-8", "replace").encode()
+    return _SURROGATE_ESCAPES.sub(lambda match: b"\\ufffd" if len(match[0]) == 6 else match[0], text)
 
 
 def is_object(line: bytes) -> bool:

@@ -74,23 +74,17 @@ class Span(msgspec.Struct, gc=False):
     resource: dict[str, Any] = {}
 
 
-class _Value(msgspec.Struct, gc=False, rename="camel"):
-    string_value: str | None = None
-    bool_value: bool | None = None
-    int_value: Any = None
-    double_value: Any = None
-    array_value: Any = None
-    kvlist_value: Any = None
+class Attribute(msgspec.Struct, gc=False):
+    """Attribute of a span, event, log record or resource in a JSON export."""
 
-
-class _Attribute(msgspec.Struct, gc=False):
     key: str = ""
-    value: _Value | None = None
+    value: dict[str, Any] | None = None
+    """The value by its type, such as `intValue`."""
 
 
 class _SpanEvent(msgspec.Struct, gc=False):
     name: str = ""
-    attributes: list[_Attribute] = []
+    attributes: list[Attribute] = []
 
 
 class _Status(msgspec.Struct, gc=False):
@@ -105,7 +99,7 @@ class _JsonSpan(msgspec.Struct, gc=False, rename="camel"):
     name: str = ""
     start_time_unix_nano: Any = 0
     end_time_unix_nano: Any = 0
-    attributes: list[_Attribute] = []
+    attributes: list[Attribute] = []
     events: list[_SpanEvent] = []
     status: _Status | None = None
 
@@ -116,12 +110,12 @@ class _JsonSpan(msgspec.Struct, gc=False, rename="camel"):
             id=self.span_id,
             parent=self.parent_span_id or "",
             name=self.name,
-            start=_parse_integer(self.start_time_unix_nano),
-            end=_parse_integer(self.end_time_unix_nano),
-            facts=_attributes(self.attributes),
+            start=parse_integer(self.start_time_unix_nano),
+            end=parse_integer(self.end_time_unix_nano),
+            facts=read_attributes(self.attributes),
             has_failed=status.code in (2, "2", "STATUS_CODE_ERROR"),
             message=status.message,
-            events=[(event.name, _attributes(event.attributes)) for event in self.events],
+            events=[(event.name, read_attributes(event.attributes)) for event in self.events],
             resource=resource,
         )
 
@@ -130,12 +124,14 @@ class _ScopeSpans(msgspec.Struct, gc=False):
     spans: list[_JsonSpan] = []
 
 
-class _Resource(msgspec.Struct, gc=False):
-    attributes: list[_Attribute] = []
+class Resource(msgspec.Struct, gc=False):
+    """Source of spans or log records in a JSON export."""
+
+    attributes: list[Attribute] = []
 
 
 class _ResourceSpans(msgspec.Struct, gc=False, rename="camel"):
-    resource: _Resource | None = None
+    resource: Resource | None = None
     scope_spans: list[_ScopeSpans] = []
 
 
@@ -144,7 +140,7 @@ class _TraceExport(msgspec.Struct, gc=False, rename="camel"):
 
     def __iter__(self) -> Iterator[Span]:
         for group in self.resource_spans:
-            resource = _attributes(group.resource.attributes) if group.resource else {}
+            resource = read_attributes(group.resource.attributes) if group.resource else {}
             for scope in group.scope_spans:
                 for span in scope.spans:
                     yield span.to_span(resource)
@@ -267,17 +263,14 @@ def _call_key(span: Span, type: str, name: str) -> str:
     """Return a short key that the attempts of one call share."""
     for mark in _ATTRIBUTES["call_id"]:
         if mark in span.facts and isinstance(id := span.facts[mark], str):
-            return _hash_key(f"{mark}\n{id}")
-    return _parent_key(span.parent, type, name)
+            return _hash_key(mark, id)
+    return _hash_key("parent", span.parent, type, name)
 
 
 @lru_cache(maxsize=1024)
-def _parent_key(parent: str, type: str, name: str) -> str:
-    return _hash_key(f"parent\n{parent}\n{type}\n{name}")
-
-
-def _hash_key(text: str) -> str:
-    return digest(text.encode("utf-8", "surrogatepass"), 8).hex(" ", 2).encode().translate(_LETTERS).decode()
+def _hash_key(*parts: str) -> str:
+    hash = digest("\n".join(parts).encode("utf-8", "surrogatepass"), 8)
+    return hash.hex(" ", 2).encode().translate(_LETTERS).decode()
 
 
 _LETTERS = bytes.maketrans(b"0123456789", b"ghijklmnop")
@@ -357,23 +350,18 @@ def _find_text(facts: dict[str, Any], meaning: str) -> str | None:
     return None
 
 
-def _parse_integer(value: Any) -> int:
+def parse_integer(value: Any) -> int:
+    """Parse an integer of 63 bits, which JSON exports write as a string. Return 0 for anything else."""
     try:
         return max(0, min(int(value), 2**63 - 1))
     except (TypeError, ValueError, OverflowError):
         return 0
 
 
-def _attributes(attributes: list[_Attribute]) -> dict[str, Any]:
+def read_attributes(attributes: list[Attribute]) -> dict[str, Any]:
+    """Return the values of attributes by name."""
     facts: dict[str, Any] = {}
     for attribute in attributes:
-        if (value := attribute.value) is None:
-            continue
-        if value.string_value is not None:
-            facts[attribute.key] = value.string_value
-        elif value.int_value is not None:
-            facts[attribute.key] = _parse_integer(value.int_value)
-        else:
-            others = (value.bool_value, value.double_value, value.array_value, value.kvlist_value)
-            facts[attribute.key] = next((other for other in others if other is not None), None)
+        for type, value in (attribute.value or {}).items():
+            facts[attribute.key] = parse_integer(value) if type == "intValue" else value
     return facts

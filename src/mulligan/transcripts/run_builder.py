@@ -9,14 +9,14 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import PurePath
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from mulligan.capture.run import outcome_of
+from mulligan.capture.run_judge import outcome_of
 from mulligan.classify.classifier import classify
 from mulligan.core.failure import Failure
 from mulligan.core.links import link_recoveries
@@ -40,24 +40,18 @@ MAX_ERROR_CHARS = 8192
 T = TypeVar("T")
 
 
+@dataclass
 class ReaderState:
     """State shared by the readers of all files: the classifier, and counts of unreadable lines."""
 
-    def __init__(
-        self,
-        classify: Callable[..., Failure] = classify,
-        *,
-        keeps_results: bool = False,
-        on_failure: Callable[[str, Step], object] | None = None,
-    ) -> None:
-        self.classify = classify
-        self.keeps_results = keeps_results
-        self.on_failure = on_failure
-        """Called with the log id and step of each failed call."""
-        self.line_count = 0
-        self.unrecognized_lines = 0
-        """Lines that do not match the format of their file."""
-        self._seen_ids: set[int] = set()
+    classify: Callable[..., Failure] = classify
+    keeps_results: bool = False
+    on_failure: Callable[[str, Step], object] | None = None
+    """Called with the log id and step of each failed call."""
+    line_count: int = 0
+    unrecognized_lines: int = 0
+    """Lines that do not match the format of their file."""
+    _seen_ids: set[int] = field(default_factory=set)
 
     def is_copy(self, id: str) -> bool:
         """Return whether a call with this globally unique id was read before."""
@@ -83,25 +77,16 @@ class ReaderState:
 
     def decode_document(self, lines: LogLines, decoder: msgspec.json.Decoder[T]) -> Iterator[T]:
         """Yield the value of each line, or of the whole file if its first line has none."""
-        for number, line in enumerate(lines):
+        data = lines.read_all() if decode_line(next(iter(lines), b""), decoder) is None else None
+        value = decode_line(data, decoder) if data else None
+        if value is None:
+            yield from self.decode_lines(lines, decoder)
+        else:
             self.line_count += 1
-            value = decode_line(line, decoder)
-            if value is None and number == 0:
-                data = lines.read_all()
-                value = decode_line(data, decoder) if data else None
-                if value is not None:
-                    yield value
-                    return
-                lines.head(0)  # not a document: continue after the first line
-                next(iter(lines), None)
-            if value is not None:
-                yield value
-            else:
-                self.unrecognized_lines += 1
+            yield value
 
 
-@dataclass(slots=True)
-class _Pending:
+class _Pending(NamedTuple):
     seq: int
     name: str
     type: StepType
@@ -133,11 +118,8 @@ class RunBuilder:
         self._compactions: list[Compaction] = []
         self._has_failed = False
         self._awaits_model = ""
-        self._seq = 0
-
-    @property
-    def calls(self) -> int:
-        return self._seq
+        self.calls = 0
+        """The number of the last call."""
 
     @property
     def needs_text(self) -> bool:
@@ -167,13 +149,9 @@ class RunBuilder:
         if server is None and name.startswith("mcp__"):
             server, _, tool = name[5:].partition("__")
             name, server = (tool, server) if server and tool else (name, None)
-        self._seq += 1
+        self.calls += 1
         self.note_time(timestamp)
-        self._pending[id] = _Pending(self._seq, name, type, server, arguments, timestamp)
-
-    def set_next_number(self, seq: int) -> None:
-        """Set the number of the next call, as given in the log."""
-        self._seq = seq - 1
+        self._pending[id] = _Pending(self.calls, name, type, server, arguments, timestamp)
 
     def is_pending(self, id: str) -> bool:
         return id in self._pending
@@ -216,7 +194,7 @@ class RunBuilder:
 
     def add_step(self, step: Step, timestamp: int = 0) -> None:
         """Add a step that the log holds completely."""
-        self._seq = max(self._seq, step.seq)
+        self.calls = max(self.calls, step.seq)
         self.note_time(step.started_at)
         self.note_time(timestamp)
         self._has_failed = self._has_failed or step.has_failed
@@ -230,14 +208,14 @@ class RunBuilder:
     def model_failed(self, text: str, timestamp: int = 0) -> None:
         """Add a failed model call. The model's next answer recovers it."""
         name = self._awaits_model or self.model or "model"
-        id = f"model {self._seq}"
+        id = f"model {self.calls}"
         self.start_call(id, name, None, timestamp, type="model")
         self.end_call(id, text[:MAX_ERROR_CHARS], True, timestamp)
         self._awaits_model = name
 
     def model_answered(self, timestamp: int = 0) -> None:
         if self._awaits_model:
-            id = f"model {self._seq}"
+            id = f"model {self.calls}"
             self.start_call(id, self._awaits_model, None, timestamp, type="model")
             self.end_call(id, None, False, timestamp)
             self._awaits_model = ""
@@ -245,18 +223,17 @@ class RunBuilder:
     def add_compaction(self, timestamp: int, reason: str = "", tokens: int | None = None) -> None:
         """Add a compaction. Some logs record it twice in a row."""
         self.note_time(timestamp)
-        if timestamp and not (self._compactions and self._compactions[-1].steps == self._seq):
-            compaction = Compaction(run=self.id, session=self.session, at=timestamp, reason=reason, steps=self._seq)
+        if timestamp and not (self._compactions and self._compactions[-1].steps == self.calls):
+            compaction = Compaction(run=self.id, session=self.session, at=timestamp, reason=reason, steps=self.calls)
             self._compactions.append(msgspec.structs.replace(compaction, tokens_before=tokens))
 
     def build_histories(self) -> Iterator[History]:
         """Build the run so far. Yield nothing if it has no calls."""
-        if not self._steps:
-            return
-        steps = sorted(self._steps, key=lambda step: step.seq)
-        run = self.build_run()
-        links = link_recoveries(steps, run) if self._has_failed else []
-        yield History(run=run, steps=tuple(steps), links=tuple(links), compactions=tuple(self._compactions))
+        if self._steps:
+            steps = tuple(sorted(self._steps, key=lambda step: step.seq))
+            run = self.build_run()
+            links = tuple(link_recoveries(steps, run)) if self._has_failed else ()
+            yield History(run=run, steps=steps, links=links, compactions=tuple(self._compactions))
 
     def build_run(self) -> Run:
         """Build the run record."""
@@ -297,24 +274,20 @@ def to_milliseconds(timestamp: object) -> int:
     return 0
 
 
+_SMALL_TYPES = frozenset({int, bool, str, type(None)})
+
+
 def bound_arguments(value: Any) -> Any:
     """Shorten arguments: keep the beginning and end of long texts."""
-    if type(value) is not dict:
-        if value is None:
-            return None
-        return _shorten(value) if type(value) is str else to_plain_data(value, nodes=1000, chars=4 * MAX_VALUE_CHARS)
-    for member in value.values():
-        if type(member) not in _SMALL_TYPES and (type(member) is not str or len(member) > MAX_VALUE_CHARS):
-            break
-    else:
-        return value  # the common case
-    short = {name: _shorten(member) if type(member) is str else member for name, member in value.items()}
-    if all(type(member) in _SMALL_TYPES or type(member) is str for member in short.values()):
-        return short
-    return to_plain_data(short, nodes=1000, chars=32 * MAX_VALUE_CHARS)
-
-
-_SMALL_TYPES = frozenset({int, bool, type(None)})
+    if type(value) is str:
+        return _shorten(value)
+    limit = 4 * MAX_VALUE_CHARS
+    if type(value) is dict:
+        value = {name: _shorten(member) if type(member) is str else member for name, member in value.items()}
+        if all(type(member) in _SMALL_TYPES for member in value.values()):
+            return value  # the common case
+        limit = 32 * MAX_VALUE_CHARS
+    return None if value is None else to_plain_data(value, nodes=1000, chars=limit)
 
 
 def _shorten(text: str, limit: int = MAX_VALUE_CHARS) -> str:
@@ -325,8 +298,7 @@ def _answer_text(answer: Any) -> str:
     """Return a result as one text. Unwraps the content blocks of all providers."""
     answer = decode_raw(answer)
     if isinstance(answer, list):
-        texts = [block.get("text") if isinstance(block, dict) else block for block in answer[:50]]
-        answer = "\n".join(text for text in texts if isinstance(text, str)) or answer
+        answer = "\n".join(_block_texts(answer[:50])) or answer
     if answer is None:
         return ""
     if not isinstance(answer, str):
@@ -338,6 +310,10 @@ def first_text(content: Any, skipped_prefixes: tuple[str, ...] = ()) -> str:
     """Return the first text of a message, which may be a list of content blocks."""
     content = decode_raw(content)
     if isinstance(content, list):
-        texts = (block.get("text") if isinstance(block, dict) else block for block in content[:20])
-        return next((text for text in texts if isinstance(text, str) and not text.startswith(skipped_prefixes)), "")
+        return next((text for text in _block_texts(content[:20]) if not text.startswith(skipped_prefixes)), "")
     return content if isinstance(content, str) else ""
+
+
+def _block_texts(blocks: list[Any]) -> Iterator[str]:
+    texts = (block.get("text") if isinstance(block, dict) else block for block in blocks)
+    return (text for text in texts if isinstance(text, str))

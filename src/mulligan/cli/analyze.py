@@ -1,0 +1,391 @@
+"""mulligan classify and mulligan suggest: the kind of a failure, and repaired calls that may succeed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import IO, Any, get_args
+
+import click
+
+from mulligan import settings as settings_file
+from mulligan.build import build_classifier
+from mulligan.capture.suggestions import SuggestionResult, suggest_repairs
+from mulligan.classify.fingerprint import VERSION, build_template
+from mulligan.cli.options import CommandContext, command, now_ms, open_existing_store
+from mulligan.core.failure import Failure, Remedy, SettingsError
+from mulligan.core.records import Effects, Fix
+from mulligan.record.memory_lookup import match_recorded_failure
+from mulligan.recover.policy import Mode
+from mulligan.redaction import sanitize
+from mulligan.report.tables import format_count, render_columns, render_pairs, to_line
+from mulligan.store.base import DEFAULT_TENANT, FixQuery, Store
+
+MAX_LINE_BYTES = 64 * 1024 * 1024
+"""Limit for one text or one line. The classifier reads only both ends, but must find them."""
+_REMEDY_SENTENCES = {
+    Remedy.RETRY: "retry after a backoff",
+    Remedy.REPAIR: "change the arguments",
+    Remedy.COMPRESS: "shorten the conversation",
+    Remedy.REPLAN: "report the failure to the model, which must change its plan",
+    Remedy.STOP: "stop, a person must act first",
+}
+_TOOK_EFFECT_TEXTS = {"no": "no, the call did not execute", "yes": "yes", "unknown": "unknown, it may have executed"}
+_SOURCES = ("tool", "model", "retrieval", "orchestration")
+FieldTypes = Mapping[str, tuple[type, str]]
+"""Fields of a JSON object: their type, and its description for error messages."""
+_ERROR_FIELDS: FieldTypes = {
+    "text": (str, "a string"),
+    "tool": (str, "a string"),
+    "source": (str, "a string"),
+    "exception": (str, "a string"),
+    "status": (int, "a number"),
+    "is_error": (bool, "true or false"),
+    "arguments": (dict, "an object"),
+}
+_CALL_FIELDS: FieldTypes = {
+    "schema": (dict, "a JSON schema"),
+    "tools": (dict, "an object of schemas by name"),
+    "history": (list, "a list of earlier calls"),
+    "privileged": (list, "a list of names"),
+    "unprivileged": (list, "a list of names"),
+    "released": (list, "a list of names"),
+    "effects": (str, ", ".join(get_args(Effects))),
+    "destructive": (bool, "true or false"),
+    "mode": (str, ", ".join(get_args(Mode))),
+}
+_KEYWORDS = {"history": "run", "released": "unprivileged"}
+"""Fields that have another name as arguments of `suggest_repairs`. `released` is the earlier name of `unprivileged`."""
+_ERROR_EXAMPLE = '{"text": "Connection refused"}'
+_CALL_EXAMPLE = '{"tool": "search", "arguments": {"topK": "5"}, "error": "...", "schema": {...}}'
+
+
+# Input: a text, or one JSON object per line
+
+
+def _open_input(file: str | None, command: str, content: str, example_name: str) -> IO[bytes]:
+    """Open the named file or standard input. A terminal as standard input is an error."""
+    if file is None and sys.stdin.isatty():
+        raise click.UsageError(f"No input. Pipe {content} in, or name a file: `mulligan {command} {example_name}`.")
+    try:
+        return click.open_file(file or "-", "rb")
+    except OSError as error:
+        message = f"Cannot read {sanitize(str(file), 200)!r}: {error.strerror}."
+        if any(letter.isspace() for letter in str(file)):
+            message += f" To {command} the text itself, pipe it in: echo TEXT | mulligan {command}"
+        raise click.UsageError(message) from None
+
+
+def _process_lines(
+    stream: IO[bytes], example: str, process: Callable[[dict[str, Any]], tuple[dict[str, Any], tuple[str, ...]]]
+) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
+    """Yield the facts and the table row of each line. For an unreadable line, these are its error and two cells."""
+    number = 0
+    while line := stream.readline(MAX_LINE_BYTES):
+        number += 1
+        fields: dict[str, Any] = {}
+        try:
+            fields = _parse_object(line, example)
+            facts, row = process(fields)
+        except (ValueError, SettingsError) as error:
+            reason = sanitize(str(error), 300)
+            facts, row = {"error": f"line {number}: {reason}"}, ("error", reason)
+        yield {"id": fields.get("id")} | facts, (str(number), *row)
+
+
+def _parse_object(line: bytes, example: str) -> dict[str, Any]:
+    """Parse a line. Raise ValueError with the reason if it is not a JSON object."""
+    try:
+        parsed = json.loads(line)
+    except (ValueError, RecursionError):
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise ValueError(f"not a JSON object; expected one such as {example}")
+    return parsed
+
+
+def _pick_fields(parsed: Mapping[str, Any], field_types: FieldTypes) -> dict[str, Any]:
+    """Return these fields without null values. Raise ValueError if one has another type."""
+    fields = {name: parsed[name] for name in field_types if parsed.get(name) is not None}
+    for name, value in fields.items():
+        expected_type, description = field_types[name]
+        if not isinstance(value, expected_type) or (expected_type is int and isinstance(value, bool)):
+            raise ValueError(f'"{name}" must be {description}')
+    return fields
+
+
+def _print_json_line(facts: dict[str, Any]) -> None:
+    # JSON may contain a lone surrogate, which UTF-8 cannot encode: keep it escaped.
+    try:
+        text = json.dumps(facts, ensure_ascii=False)
+        text.encode()
+    except UnicodeEncodeError:
+        text = json.dumps(facts)
+    click.echo(text)
+
+
+def _print_table(summary: str, titles: Sequence[str], rows: list[tuple[str, ...]], right: tuple[int, ...]) -> None:
+    """Print the rows of all lines below a summary. The reason of an unreadable line is in the last column."""
+    unreadable_count = sum(row[1] == "error" for row in rows)
+    click.echo(f"{summary}{f', {unreadable_count} unreadable' if unreadable_count else ''}.")
+    if rows:
+        gap = ("",) * (len(titles) - 3)
+        full_rows = [(*row[:2], *gap, row[2]) if row[1] == "error" else row for row in rows]
+        click.echo("\n".join(["", *render_columns([titles, *full_rows], right=right)]))
+
+
+def _exit_code(rows: list[tuple[str, ...]]) -> int:
+    return 1 if rows and all(row[1] == "error" for row in rows) else 0
+
+
+# mulligan classify
+
+
+@command(
+    "make 2>&1 | mulligan classify",
+    "mulligan classify --tool Bash --show-fingerprint build.log",
+    "mulligan classify --jsonl errors.jsonl --json",
+    has_store=False,
+)
+@click.argument("file", required=False, type=click.Path(allow_dash=True))
+@click.option(
+    "--jsonl", is_flag=True, help="Read one JSON object per line: text, and if known tool, status, exception, ..."
+)
+@click.option("--tool", help="Name of the tool that failed.")
+@click.option("--source", type=click.Choice(_SOURCES), help="Type of the failed call. Default: detected from the text.")
+@click.option("--status", type=click.IntRange(100, 599), help="HTTP status of the response.")
+@click.option("--exception", help="Class of the exception, such as openai.RateLimitError.")
+@click.option("--show-fingerprint", is_flag=True, help="Show the message template behind the fingerprint.")
+def classify(context: CommandContext, file: str | None, jsonl: bool, show_fingerprint: bool, **hints: Any) -> None:
+    """Classify an error: print its kind, its remedy and a hint.
+
+    Reads the error text from FILE or standard input. With --jsonl, reads one JSON object per line; an unreadable line
+    is answered with an object that has the field "error". Exits 1 if no line is readable.
+    """
+    classify_error = build_classifier(settings_file.load_settings())
+    with _open_input(file, "classify", "an error text", "build.log") as stream:
+        if jsonl:
+            if any(hints.values()):
+                raise click.UsageError(
+                    "--jsonl excludes --tool, --source, --status and --exception. Put these fields into each line."
+                )
+            sys.exit(_classify_lines(stream, classify_error, context.as_json, show_fingerprint))
+        text = stream.read(MAX_LINE_BYTES).decode("utf-8", "replace")
+    if not text.strip():
+        raise click.UsageError(
+            "The input is empty. Pipe an error text in, or name a file: `mulligan classify build.log`."
+        )
+    failure = classify_error(text=text, **hints)
+    facts = _failure_facts(failure, None, show_fingerprint) | _seed_facts(failure, hints["tool"] or "")
+    if context.as_json:
+        _print_json_line(facts)
+    else:
+        click.echo("\n".join(_describe_failure(failure, facts, context.width)))
+
+
+def _classify_lines(
+    stream: IO[bytes], classify_error: Callable[..., Failure], as_json: bool, should_show_template: bool
+) -> int:
+    """Classify each line and print the result in order. Return the exit code."""
+    last_title = "template" if should_show_template else "message"
+
+    def process(parsed: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+        if parsed.get("text") is None:
+            raise ValueError('missing field "text"')
+        fields = _pick_fields(parsed, _ERROR_FIELDS)
+        if fields.get("source", "tool") not in _SOURCES:
+            raise ValueError(f'"source" must be one of {", ".join(_SOURCES)}')
+        failure = classify_error(**fields)
+        facts = _failure_facts(failure, fields.get("arguments"), should_show_template)
+        texts = [facts[name] for name in ("kind", "remedy", "took_effect")]
+        return facts, (*texts, f"{failure.confidence:.2f}", to_line(facts[last_title], 100))
+
+    rows = []
+    for facts, row in _process_lines(stream, _ERROR_EXAMPLE, process):
+        rows.append(row)
+        if as_json:
+            facts.pop("id")
+            _print_json_line(facts)
+    if not as_json:
+        titles = ("line", "kind", "remedy", "took effect", "confidence", last_title)
+        _print_table(format_count(len(rows), "line"), titles, rows, right=(0, 4))
+    return _exit_code(rows)
+
+
+def _seed_facts(failure: Failure, tool: str) -> dict[str, Any]:
+    """Return the seed lesson about this failure, unless it is disabled in the store."""
+    from mulligan.learn import seeds  # only for a single text
+
+    if not seeds.find_matching_seeds(None, DEFAULT_TENANT, tool, failure):
+        return {}
+    store = open_existing_store(settings_file.load_settings())
+    lesson = next(iter(seeds.find_matching_seeds(store, DEFAULT_TENANT, tool, failure)), None)
+    if lesson is None:
+        return {}
+    texts = {"mistake": sanitize(lesson.mistake), "correction": sanitize(lesson.correction)}
+    return {"seed_lesson": {"id": lesson.id, **texts}}
+
+
+def _failure_facts(failure: Failure, arguments: Any, should_show_template: bool) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "kind": str(failure.kind),
+        "type": failure.kind.type,
+        "code": failure.kind.code,
+        "remedy": failure.remedy.value,
+        "took_effect": failure.took_effect.value,
+        "confidence": round(failure.confidence, 2),
+        "evidence": [sanitize(evidence_text, 200) for evidence_text in failure.evidence],
+        "fingerprint": failure.fingerprint,
+        "message": sanitize(failure.message),
+        "hint": sanitize(failure.hint),
+    }
+    if should_show_template:
+        facts["template"] = sanitize(build_template(failure.message, arguments))
+    return facts
+
+
+def _describe_failure(failure: Failure, facts: dict[str, Any], width: int | None) -> Iterator[str]:
+    yield f"{failure.kind}: {_REMEDY_SENTENCES[failure.remedy]}."
+    yield ""
+    rows = [("message", facts["message"] or "(empty)"), ("hint", facts["hint"])]
+    if seed := facts.get("seed_lesson"):
+        rows.append(("seed lesson", f"{seed['mistake']} {seed['correction']} [{seed['id']}]"))
+    rows += [
+        ("took effect", _TOOK_EFFECT_TEXTS[facts["took_effect"]]),
+        ("confidence", f"{failure.confidence:.2f}"),
+        ("evidence", ", ".join(facts["evidence"]) or "none"),
+        ("fingerprint", failure.fingerprint),
+    ]
+    if failure.retry_after is not None:
+        rows.append(("retry after", f"{failure.retry_after:g} s, as requested by the service"))
+    if "template" in facts:
+        rows.append(("template", f"fingerprint version {VERSION}: kind, tool and this text"))
+        rows.append(("", facts["template"] or "nothing"))
+    yield from render_pairs(((name, " ".join(value.split())) for name, value in rows), width)
+
+
+# mulligan suggest
+
+
+@command(
+    "mulligan suggest failed.jsonl --json",
+    """echo '{"tool": "search", "arguments": {"k": "5"}, "error": "k is no integer", """
+    """"schema": {"properties": {"k": {"type": "integer"}}}}' | mulligan suggest""",
+)
+@click.argument("file", required=False, type=click.Path(allow_dash=True))
+@click.option("--no-memory", is_flag=True, help="Ignore fixes from earlier runs.")
+def suggest(context: CommandContext, file: str | None, no_memory: bool) -> None:
+    """Suggest repairs for failed calls.
+
+    Reads one JSON object per line from FILE or standard input, with the fields tool, arguments, error. Optional fields:
+    schema, tools (schemas by name), history (earlier calls of the run: tool, arguments, outcome, result or error),
+    privileged, unprivileged, effects, destructive, mode, agent, context, id. Fixes from the store are included.
+
+    With --json, or if the output is not a terminal, prints one JSON object per line, with the field "error" for an
+    unreadable line. Exits 1 if no line is readable.
+    """
+    settings = context.settings
+    store = None if no_memory else context.find_store()
+    if context.store_option and store is None and not no_memory:
+        raise SettingsError(f"Store {settings.store_url} does not exist. Name another with --store, or remove --store.")
+    classify_error = build_classifier(settings)
+
+    def process(failed_call: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+        memory: dict[str, Any] = {}
+        if store is not None:
+            memory = {
+                "recall": build_fix_lookup(store, failed_call.get("agent")),
+                "match": partial(match_recorded_failure, store, DEFAULT_TENANT),
+            }
+        call = _parse_failed_call(failed_call)
+        advice = suggest_repairs(**call, **memory, classify=classify_error, policy=settings.policy)
+        return _suggestion_facts(advice), _suggestion_row(advice)
+
+    is_table = not context.as_json and sys.stdout.isatty()
+    rows = []
+    with _open_input(file, "suggest", "failed calls", "failed.jsonl") as stream:
+        for facts, row in _process_lines(stream, _CALL_EXAMPLE, process):
+            rows.append(row)
+            if not is_table:
+                _print_json_line(facts)
+    if is_table:
+        suggestion_count = sum(1 for row in rows if row[1] != "error" and row[2])
+        summary = f"{format_count(suggestion_count, 'suggestion')} for {format_count(len(rows), 'line')}"
+        _print_table(summary, ("line", "kind", "confidence", "automatic", "call"), rows, right=(0, 2))
+    sys.exit(_exit_code(rows))
+
+
+def build_fix_lookup(store: Store, agent: Any = "") -> Callable[..., Sequence[Fix]]:
+    """Build the function that looks up the fixes of earlier runs for a failure, without those of its own run."""
+
+    def recall(
+        tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str, run: str = ""
+    ) -> Sequence[Fix]:
+        if not failure.fingerprint:
+            return ()
+        options = {"agent": agent if isinstance(agent, str) else "", "schema": schema, "now": now_ms(), "key": key}
+        return store.fixes(DEFAULT_TENANT, FixQuery.for_failure(tool, failure, arguments, excluded_run=run, **options))
+
+    return recall
+
+
+def _parse_failed_call(failed_call: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `suggest_repairs`. Raise ValueError with the reason if the line is invalid."""
+    if not isinstance(failed_call.get("tool"), str):
+        raise ValueError('"tool" must be the name of a tool')
+    if failed_call.get("error") is None:
+        raise ValueError('missing field "error"')
+    fields = _pick_fields(failed_call, _CALL_FIELDS)
+    for name in ("privileged", "unprivileged", "released"):
+        if not all(isinstance(entry, str) for entry in fields.get(name, ())):
+            raise ValueError(f'"{name}" must be {_CALL_FIELDS[name][1]}')
+    if not all(schema is None or isinstance(schema, dict) for schema in fields.get("tools", {}).values()):
+        raise ValueError(f'"tools" must be {_CALL_FIELDS["tools"][1]}')
+    if fields.get("effects") == "repeatable":
+        fields["effects"] = "idempotent"  # its earlier name
+    arguments = failed_call.get("arguments")
+    if isinstance(arguments, str):  # models write JSON as a string
+        try:
+            arguments = json.loads(arguments) if arguments.strip() else {}
+        except (ValueError, RecursionError):
+            raise ValueError('"arguments" is a string that is not JSON') from None
+    if not isinstance(arguments, dict | None):
+        raise ValueError('"arguments" must be an object')
+    call = {"tool": failed_call["tool"], "error": failed_call["error"], "arguments": arguments or {}}
+    return {_KEYWORDS.get(name, name): value for name, value in fields.items()} | call
+
+
+def _suggestion_facts(advice: SuggestionResult) -> dict[str, Any]:
+    suggestions = [
+        {
+            **_pick(suggestion, "tool", "arguments"),
+            "prerequisites": [_pick(before, "tool", "arguments") for before in suggestion.prerequisites],
+            "confidence": round(suggestion.confidence, 2),
+            **_pick(suggestion, "source", "strategy"),
+            "changes": [
+                _pick(change, "path", "operation", "before", "after", "source") for change in suggestion.changes
+            ],
+            "evidence": [sanitize(evidence_text, 200) for evidence_text in suggestion.evidence],
+            **_pick(suggestion, "fix_id", "automatic", "reason"),
+        }
+        for suggestion in advice.suggestions
+    ]
+    facts = {"kind": str(advice.kind), "suggestions": suggestions}
+    return facts | {"abstained": advice.abstained, "reason": advice.reason}
+
+
+def _pick(record: Any, *names: str) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names}
+
+
+def _suggestion_row(advice: SuggestionResult) -> tuple[str, ...]:
+    if not advice.suggestions:
+        return str(advice.kind), "", "", f"none: {advice.reason}"
+    first = advice.suggestions[0]
+    calls = [(before.tool, before.arguments) for before in first.prerequisites] + [(first.tool, first.arguments)]
+    call = ", then ".join(
+        sanitize(f"{tool}({json.dumps(arguments, ensure_ascii=True)})", 120) for tool, arguments in calls
+    )
+    return str(advice.kind), f"{first.confidence:.2f}", "yes" if first.automatic else "no", call
