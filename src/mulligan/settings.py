@@ -5,19 +5,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
 from mulligan.core.failure import SettingsError, require_choice
-from mulligan.recover.policy import Policy
+from mulligan.recover.policy import Learn, Mode, Policy
 
-Mode = Literal["observe", "suggest", "repair"]
 Level = Literal["local", "shared"]
 Recording = Literal["full", "shape", "off"]
-Learn = Literal["off", "tell", "repair"]
 
 POLICY_NAMES = Policy.__struct_fields__
 """Policy settings are set like all others: `attempts = 2`, `MULLIGAN_ATTEMPTS=2`."""
@@ -27,23 +25,19 @@ NOT_FOR_PROJECTS = ("redact_ignore", "unredacted_arguments", "tools")
 """Settings that a project file cannot set. Its author is not the user: it may tighten redaction, never loosen it."""
 
 
-def _is_list_of_strings(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
-
-
 TOOL_CHOICES = {
     "effects": ("none", "idempotent", "once"),
     "mode": get_args(Mode),
     "record": get_args(Recording),
     "learn": get_args(Learn),
 }
-TOOL_TYPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "privileged": ("a list of strings", _is_list_of_strings),
-    "unprivileged": ("a list of strings", _is_list_of_strings),
-    "destructive": ("true or false", lambda value: isinstance(value, bool)),
-    "timeout": ("a number of seconds", lambda value: type(value) in (int, float) and 0 <= value < 1e9),
+TOOL_TYPES: dict[str, tuple[Any, str]] = {
+    "privileged": (list[str], "a list of strings"),
+    "unprivileged": (list[str], "a list of strings"),
+    "destructive": (bool, "true or false"),
+    "timeout": (Annotated[float, msgspec.Meta(ge=0, lt=1e9)], "a number of seconds"),
 }
-"""Options of a tool with choices, and the others with their type and check."""
+"""Tool options without choices: their type, and its description for error messages."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,11 +214,7 @@ def _check_value(name: str, value: Any, where: str) -> Any:
         near = difflib.get_close_matches(name, setting_names, n=1)
         suggestion = f"Did you mean {near[0]}?" if near else f"Available settings: {', '.join(setting_names)}."
         raise SettingsError(f"{where}: unknown setting {name!r}. {suggestion}")
-    convert, description = _CONVERTERS[name]
-    try:
-        converted = convert(value)
-    except (TypeError, ValueError, KeyError):
-        raise SettingsError(f"{where}: {name} must be {description}, got {value!r}.") from None
+    converted = _convert(f"{where}: {name}", value, *_TYPES.get(_ANNOTATIONS[name], (str, "a string")))
     try:
         _build_settings({name: converted}, None)  # checked alone, so that the error names the source of the value
     except SettingsError as error:
@@ -244,59 +234,35 @@ def _check_tool_options(tool: str, rule: Any, where: str) -> dict[str, Any]:
             except SettingsError as error:
                 raise SettingsError(f"{location}: {error}") from None
         elif name in TOOL_TYPES:
-            description, is_valid = TOOL_TYPES[name]
-            if not is_valid(value):
-                raise SettingsError(f"{location}: {name} must be {description}, got {value!r}.")
+            _convert(f"{location}: {name}", value, *TOOL_TYPES[name])
         else:
             names = ", ".join((*TOOL_CHOICES, *TOOL_TYPES))
             raise SettingsError(f"{location}: unknown option {name!r}. Options: {names}.")
     return dict(rule)
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, os.PathLike):
-        return str(os.fspath(value))
-    if not isinstance(value, str):
-        raise TypeError
-    return value
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    if isinstance(value, str):
-        return tuple(part.strip() for part in value.split(",") if part.strip())
-    if not isinstance(value, list | tuple | set | frozenset):
-        raise TypeError
-    return tuple(_text(item) for item in value)
-
-
-def _integer(value: Any) -> int:
-    if isinstance(value, bool | float):
-        raise TypeError
-    return int(value)
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool):
-        raise TypeError
-    return float(value)
-
-
-def _boolean(value: Any) -> bool:
-    return value if isinstance(value, bool) else _SWITCHES[_text(value).casefold()]
-
-
-_SWITCHES = {"true": True, "1": True, "on": True, "false": False, "0": False, "off": False, "": False}
-_TYPES: dict[str, tuple[Callable[[Any], Any], str]] = {
-    "tuple[str, ...]": (_texts, "a list of strings"),
-    "int": (_integer, "an integer"),
-    "float": (_number, "a number"),
-    "bool": (_boolean, "true or false"),
+_SWITCHES = {"on": True, "off": False, "": False}
+_TYPES: dict[str, tuple[Any, str]] = {
+    "tuple[str, ...]": (tuple[str, ...], "a list of strings"),
+    "int": (int, "an integer"),
+    "float": (float, "a number"),
+    "bool": (bool, "true or false"),
 }
-_CONVERTERS = {
-    name: _TYPES.get(annotation, (_text, "a string"))
-    for name, annotation in {**Settings.__annotations__, **Policy.__annotations__}.items()
-}
-"""Converter and description of each setting, by its annotation. All other types are strings with choices."""
+"""Types of settings that are converted, by annotation, with a description. All other settings are strings."""
+_ANNOTATIONS = {**Settings.__annotations__, **Policy.__annotations__}
+
+
+def _convert(name: str, value: Any, type: Any, description: str) -> Any:
+    """Convert a value to a type. A text, as in an environment variable, may state a number, a switch or a list."""
+    raw = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if isinstance(raw, str) and type == tuple[str, ...]:
+        return tuple(part.strip() for part in raw.split(",") if part.strip())
+    if isinstance(raw, str) and type is bool:
+        raw = _SWITCHES.get(raw.casefold(), raw)
+    try:
+        return msgspec.convert(raw, type, strict=not isinstance(raw, str))
+    except msgspec.ValidationError:
+        raise SettingsError(f"{name} must be {description}, got {value!r}.") from None
 
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:

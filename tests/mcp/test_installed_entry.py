@@ -12,7 +12,7 @@ from hostile_repository import HostileRepository
 from mcp_client import Connection, texts
 
 from mulligan.classify.classifier import classify
-from mulligan.cli.clients import MCP_CLIENTS, plan_addition
+from mulligan.cli.clients import MCP_CLIENTS, ServerList
 from mulligan.core.events import RunEnded, StepEnded
 from mulligan.core.records import Run, Step
 from mulligan.settings import config_folder
@@ -40,7 +40,7 @@ def write_failure(path: Path) -> None:
 def test_question_server_answers_from_the_users_store_in_a_hostile_repository(tmp_path):
     write_failure(tmp_path / "of_user.db")
     repository = HostileRepository(tmp_path)
-    plan_addition(MCP_CLIENTS["cursor"], tmp_path / "mcp.json").apply()
+    ServerList(MCP_CLIENTS["cursor"], tmp_path / "mcp.json").plan_addition().apply()
     entry = json.loads((tmp_path / "mcp.json").read_text())["mcpServers"]["mulligan"]
     words = [entry["command"], *entry["args"]]
     with Connection(words, {**os.environ, **repository.variables}, cwd=repository.folder) as connection:

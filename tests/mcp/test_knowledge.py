@@ -60,7 +60,7 @@ def test_what_was_recorded_with_its_exception_is_found_by_its_words_alone():
     assert str(kept.kind) != str(classify(source="tool", tool="search", text=words, is_error=True).kind)
     knowledge = asking(filled(kept))
     told = knowledge.call("suggest_fix", {"tool": "search", "error": words, "arguments": {"k": 50}})
-    assert told.startswith("search failed with tool/invalid_arguments.")
+    assert told.startswith("search failed with tool/invalid_arguments. Compare the arguments with the tool's schema")
     assert "k=10" in told
     assert "fix_" in told
     for other in ({"tool": "other", "error": words}, {"tool": "search", "error": "This range is not known."}):

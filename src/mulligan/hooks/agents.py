@@ -1,4 +1,4 @@
-"""Events of the coding agents, in one format for all.
+"""Events of the coding agents in one format for all, and the stored state of a session.
 
 Claude Code: PostToolUseFailure reports an error inside a tool. An error before execution, such as an edit whose text
 is not found or invalid arguments, appears only in PostToolBatch, between marks.
@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from mulligan.core.records import Step
+from mulligan.core.records import Step, digest
 from mulligan.hooks import session_files
 
 MAX_HEAD_BYTES = 262_144
@@ -87,9 +87,10 @@ def parse_event(agent: str, event: Mapping[str, Any]) -> AgentEvent | None:
     if event_type is None or (event_type == "compacted" and event.get("source") != "compact"):
         return None
     log = _text(event.get("transcript_path"))
-    raw_calls: Any = [event] if event_type == "calls" else ()
+    raw_calls: Any = [event] if event_type == "calls" else []
     if name == "PostToolBatch":
         raw_calls = event.get("tool_calls")
+    raw_calls = raw_calls if isinstance(raw_calls, list) else []
     return AgentEvent(
         agent=agent,
         type=event_type,
@@ -97,11 +98,7 @@ def parse_event(agent: str, event: Mapping[str, Any]) -> AgentEvent | None:
         session=_text(event.get("session_id")),
         folder=_text(event.get("cwd")),
         log=log,
-        calls=tuple(
-            _parse_call(name, raw_call, log)
-            for raw_call in (raw_calls if isinstance(raw_calls, list) else ())
-            if isinstance(raw_call, dict)
-        ),
+        calls=tuple(_parse_call(name, raw_call, log) for raw_call in raw_calls if isinstance(raw_call, dict)),
     )
 
 
@@ -189,9 +186,7 @@ def find_user_prompt(log: str) -> str:
     """Return the user's first prompt from the session log of Claude Code or Codex."""
     for line in _read_log_head(log):
         message = line.get("message") or line.get("payload")
-        if not isinstance(message, dict) or line.get("isMeta"):
-            continue
-        if "user" not in (line.get("type"), message.get("role")):
+        if not isinstance(message, dict) or line.get("isMeta") or "user" not in (line.get("type"), message.get("role")):
             continue
         content = message.get("content")
         for part in content if isinstance(content, list) else [{"text": content}]:
@@ -203,15 +198,59 @@ def find_user_prompt(log: str) -> str:
 
 def _read_log_head(log: str) -> Iterator[dict[str, Any]]:
     """Yield the JSON objects in the first lines of a log."""
-    try:
-        with open(log, "rb") as file:
-            head = file.read(MAX_HEAD_BYTES)
-    except OSError:
-        return
-    for line in head.split(b"\n")[:MAX_HEAD_LINES]:
+    for line in session_files.read_part(log, 0, MAX_HEAD_BYTES).split(b"\n")[:MAX_HEAD_LINES]:
         try:
             entry = msgspec.json.decode(line)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             continue  # truncated, or not JSON
         if isinstance(entry, dict):
             yield entry
+
+
+# State of a session in the key-value store, next to its failures
+
+
+HOOK_STATE_KIND = "hook"
+"""Key-value kind of this state. The key is the session id."""
+_LETTERS = b"abcdefghijklmnopqrstuvwxyz234567"
+
+
+class HookState(msgspec.Struct, omit_defaults=True):
+    """State of one session."""
+
+    MAX_CALL_IDS: ClassVar[int] = 200
+    MAX_BATCHES: ClassVar[int] = 20
+    """Number of recent calls and batches that are recognized as duplicates."""
+
+    agent: str
+    folder: str = ""
+    run: str = ""
+    """Id of the session's run."""
+    started_at: int = 0
+    at: int = 0
+    """Time of the last event in UTC milliseconds."""
+    seq: int = 0
+    """Number of steps so far."""
+    read: int = 0
+    """Offset in the file of successful calls."""
+    ids: list[str] = []
+    """Recent call ids, each with whether it succeeded."""
+    batches: list[str] = []
+    """Recent batches, by the ids of their calls."""
+    compacted: int = 0
+    compacted_at: tuple[int, int] = (0, 0)
+    """Step and turn of the last compaction; `compacted` is its time in UTC milliseconds."""
+
+    @property
+    def folder_suffix(self) -> str:
+        """Suffix of all run ids in this folder."""
+        return _digest_letters(self.folder, 6)
+
+
+def run_id_prefix(agent: str, session: str) -> str:
+    """Return the start of a session's run id, without the folder."""
+    return f"run_{_digest_letters(f'{agent} {session}', 10)}"
+
+
+def _digest_letters(text: str, count: int) -> str:
+    return bytes(_LETTERS[byte % 32] for byte in digest(text.encode("utf-8", "replace"), count)).decode()

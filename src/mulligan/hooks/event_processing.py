@@ -8,20 +8,29 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar, cast
+from contextlib import suppress
+from typing import Any, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from mulligan import settings as settings_file
 from mulligan.classify.classifier import Classifier, classify
 from mulligan.core.events import AnyEvent, ContextCompacted, EventStream, RunEnded, RunStarted, StepEnded, redact_event
 from mulligan.core.failure import Failure, TookEffect
-from mulligan.core.records import Compaction, Outcome, Run, Step, encode
+from mulligan.core.records import Compaction, Outcome, Run, Step, decode, encode
 from mulligan.hooks import agents, session_files
-from mulligan.hooks.agents import AgentCall, AgentEvent, join_tool_name, split_tool_name
-from mulligan.hooks.state import HOOK_STATE_KIND, SESSION_KIND, HookState
+from mulligan.hooks.agents import (
+    HOOK_STATE_KIND,
+    AgentCall,
+    AgentEvent,
+    HookState,
+    join_tool_name,
+    run_id_prefix,
+    split_tool_name,
+)
 from mulligan.learn import tracker
-from mulligan.learn.tracker import REPEAT_WINDOW_TURNS, TrackedFailure, Tracker
+from mulligan.learn.tracker import REPEAT_WINDOW_TURNS, SESSION_KIND, TrackedFailure, Tracker
 from mulligan.prompt import Prompt
 from mulligan.redaction import Redactor
 from mulligan.redaction.plain_data import truncate_text
@@ -31,7 +40,6 @@ from mulligan.store.sql import StoreTransaction
 from mulligan.store.sqlite import SqliteStore
 from mulligan.store.urls import sqlite_path
 
-E = TypeVar("E", RunStarted, StepEnded)
 MAX_ERROR_CHARS = 8192
 """Longest error text that is classified."""
 DUPLICATE_COMPACTION_MS = 5000
@@ -98,7 +106,7 @@ class EventProcessor:
             from mulligan.hooks.recall import read_log
 
             failed = read_log(event.agent, event.log, self.classify)[1]
-            calls += [(id, self._redact_step(step)) for id, step in failed]
+            calls += [(id, self._apply_record_level(step)) for id, step in failed]
         store = SqliteStore(_store_path(self.settings), fsync=self.settings.fsync)
         try:
             with store.transaction(DEFAULT_TENANT) as transaction:
@@ -134,44 +142,45 @@ class EventProcessor:
             outcome = "cancelled" if failure.kind.code == "cancelled" else "blocked"
             outcome = "failure" if failure.is_failure else outcome
             if call.is_rejected:
-                failure = msgspec.structs.replace(failure, took_effect=TookEffect.NO)
-        return self._redact_step(
-            Step(
-                run="",
-                seq=0,
-                call=0,
-                name=call.name,
-                server=call.server,
-                arguments=call.arguments,
-                outcome=cast(Outcome, outcome),
-                started_at=self.now - int(call.duration_seconds * 1000),
-                duration_seconds=call.duration_seconds,
-                failure=failure,
-                key=None if call.server else f"{self.event.agent}:{call.name}",
-                links_decided=failure is not None,
-            )
+                failure = replace(failure, took_effect=TookEffect.NO)
+        step = replace(
+            self._name_tool(call.name, call.server),
+            arguments=call.arguments,
+            outcome=cast(Outcome, outcome),
+            started_at=self.now - int(call.duration_seconds * 1000),
+            duration_seconds=call.duration_seconds,
+            failure=failure,
+            links_decided=failure is not None,
         )
+        return self._apply_record_level(step)
 
-    def _redact_step(self, step: Step) -> Step:
+    def _name_tool(self, name: str, server: str | None) -> Step:
+        """Return a successful call of a tool. Its position follows when it is added to the run."""
+        key = None if server else f"{self.event.agent}:{name}"
+        return Step(run="", seq=0, call=0, name=name, server=server, key=key)
+
+    def _apply_record_level(self, step: Step) -> Step:
         """Redact a step and apply the record level."""
         if self.settings.record == "shape" and isinstance(step.arguments, dict):
             from mulligan.capture.value_recording import ValueRecorder, shapes  # rarely used
 
             value_recorder = ValueRecorder(is_shape=True, is_model=False, shareable_texts=tuple)
             failure = value_recorder.failure(step.failure, step.arguments)
-            step = msgspec.structs.replace(step, arguments=shapes(step.arguments), failure=failure)
-        return self._redact(StepEnded(step)).step
+            step = replace(step, arguments=shapes(step.arguments), failure=failure)
+        return self._redact(step)
 
-    def _redact(self, event: E) -> E:
-        return cast(E, redact_event(event, self.redactor))
+    def _redact(self, step: Step) -> Step:
+        return cast(StepEnded, redact_event(StepEnded(step), self.redactor)).step
 
     # The session, within the transaction
 
     def _update_session(self, transaction: StoreTransaction, calls: Iterable[tuple[str, Step]]) -> str:
         """Apply the event to the stored session and return the text for the model."""
         event = self.event
-        self.state = _decode_or_none(transaction.get(HOOK_STATE_KIND, self.session), HookState) or self.state
-        self.tracker = _decode_or_none(transaction.get(SESSION_KIND, self.session), Tracker) or self.tracker
+        with suppress(msgspec.MsgspecError, UnicodeError):  # invalid state is replaced
+            self.state = decode(transaction.get(HOOK_STATE_KIND, self.session) or encode(self.state), HookState)
+        with suppress(msgspec.MsgspecError, UnicodeError):
+            self.tracker = tracker.from_json(transaction.get(SESSION_KIND, self.session) or b"")
         self.state.at = self.now
         self._count_successes()
         for id, step in calls:
@@ -193,13 +202,10 @@ class EventProcessor:
         turns, self.state.read = session_files.read_calls(self.event.session, self.state.read)
         steps_by_tool: dict[str, Step] = {}
         for timestamp, calls in turns:
-            for full_name, id in calls:
-                if full_name not in steps_by_tool:
-                    name, server = split_tool_name(full_name)
-                    key = None if server else f"{self.event.agent}:{name}"
-                    step = Step(run="", seq=0, call=0, name=name, server=server, key=key)
-                    steps_by_tool[full_name] = self._redact(StepEnded(step)).step
-                self._add_step(id, msgspec.structs.replace(steps_by_tool[full_name], started_at=timestamp))
+            for name, id in calls:
+                if name not in steps_by_tool:
+                    steps_by_tool[name] = self._redact(self._name_tool(*split_tool_name(name)))
+                self._add_step(id, replace(steps_by_tool[name], started_at=timestamp))
             self._end_turn(id for _, id in calls)
 
     def _end_turn(self, ids: Iterable[str]) -> None:
@@ -222,11 +228,11 @@ class EventProcessor:
             state.ids = [*state.ids[-HookState.MAX_CALL_IDS :], call_key]
         if not state.seq:
             state.started_at = step.started_at
-            state.run = state.build_run_id(self.session)
-            self.events.append(self._redact(RunStarted(self._build_run())))
+            state.run = f"{run_id_prefix(state.agent, self.session)}{state.folder_suffix}"
+            self.events.append(redact_event(RunStarted(self._build_run()), self.redactor))
             self.tracker.begin(state.run)
         state.seq += 1
-        step = msgspec.structs.replace(step, run=state.run, seq=state.seq, call=state.seq)
+        step = replace(step, run=state.run, seq=state.seq, call=state.seq)
         if step.outcome == "success":
             step = self._add_links(id, step)
         if step.has_failed and step.failure is not None:
@@ -253,14 +259,12 @@ class EventProcessor:
             return step
         from mulligan.hooks.recall import link_success, read_log
 
-        links = link_success(
-            step,
-            next((call.arguments for call in self.event.calls if call.id == id), None),
-            failures,
-            lambda: read_log(self.event.agent, self.event.log, self.classify, for_links=True)[0],
-            lambda raw: self._redact(StepEnded(raw)).step,
-        )
-        return msgspec.structs.replace(step, links=links) if links else step
+        arguments = next((call.arguments for call in self.event.calls if call.id == id), None)
+
+        def read_steps() -> list[Step]:
+            return read_log(self.event.agent, self.event.log, self.classify, for_links=True)[0]
+
+        return replace(step, links=link_success(step, arguments, failures, read_steps, self._redact))
 
     def _count_identical_failures(self, step: Step) -> int:
         """Count how often this failure has occurred in a row, without a success in between."""
@@ -287,13 +291,10 @@ class EventProcessor:
         state = self.state
         if self.event.type == "ended" and state.seq:
             state.read = 0  # the session files are removed; a resumed session starts new ones
-            started_run = next((event.run for event in self.events if isinstance(event, RunStarted)), None)
-            run = (
-                started_run
-                or transaction.run(state.run)
-                or Run(id=state.run, agent=state.agent, session=self.session, started_at=state.started_at)
-            )
-            self.events.append(RunEnded(msgspec.structs.replace(run, ended_at=self.now, end_reason="finished")))
+            run = next((event.run for event in self.events if isinstance(event, RunStarted)), None)
+            run = run or transaction.run(state.run)
+            run = run or Run(id=state.run, agent=state.agent, session=self.session, started_at=state.started_at)
+            self.events.append(RunEnded(replace(run, ended_at=self.now, end_reason="finished")))
         if self.events:
             transaction.append(self.events)
         if state.seq or self.tracker.turns:
@@ -309,16 +310,6 @@ class EventProcessor:
                 yield join_tool_name(failure.step)
                 if failure.step.failure is not None and failure.step.failure.kind.code in REREAD_KIND_CODES:
                     yield from ("Read", "read_file")
-
-
-def _decode_or_none(data: bytes | None, type: type[Any]) -> Any:
-    """Decode stored state, or return None if it is missing or invalid."""
-    if data is None:
-        return None
-    try:
-        return tracker.from_json(data) if type is Tracker else msgspec.json.decode(data, type=type)
-    except (msgspec.MsgspecError, UnicodeError):
-        return None
 
 
 def _store_path(settings: Settings) -> Any:

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from mulligan.classify.fingerprint import build_template
 from mulligan.core.calls import wilson_lower_bound
 from mulligan.core.failure import Failure, Remedy
 from mulligan.core.links import link_recoveries
 from mulligan.core.records import RUN_SPECIFIC, Effects, Fix, Lesson, Link, Precedent, Step
-from mulligan.hooks.state import HookState
+from mulligan.hooks.agents import HookState
 from mulligan.learn.tracker import TrackedFailure, is_read_only
 from mulligan.prompt import Prompt
 from mulligan.settings import Settings
@@ -90,16 +90,13 @@ def link_success(
     if not candidates or not isinstance(arguments, dict):
         return ()
     link, failed = _link_by_log(success, arguments, log_steps())
-    if link is None or failed is None:
-        return ()
-    failed_arguments = redact(failed).arguments
+    failed_arguments = redact(failed).arguments if failed is not None else None
     match = next((failure for failure in reversed(candidates) if failure.step.arguments == failed_arguments), None)
-    if match is None:
+    if link is None or failed is None or match is None:
         return ()
-    session_link = msgspec.structs.replace(
-        link, run=success.run, failed_call=match.step.call, recovering_call=success.call, provisional=False
-    )
-    return redact(msgspec.structs.replace(success, links=(session_link,))).links
+    calls = {"failed_call": match.step.call, "recovering_call": success.call}
+    session_link = replace(link, run=success.run, **calls, provisional=False)
+    return redact(replace(success, links=(session_link,))).links
 
 
 def _link_same(failure: TrackedFailure, success: Step) -> Link:
@@ -121,16 +118,14 @@ def _link_by_log(
 ) -> tuple[Link, Step | None] | tuple[None, None]:
     """Link the success as the last call of the log. Return its link and the failed step."""
     calls = list(steps)
-    is_logged = bool(calls) and calls[-1].name == success.name and calls[-1].arguments == arguments
-    if not is_logged or calls[-1].outcome != "success":
-        seq = calls[-1].seq + 1 if calls else 1
-        run = calls[-1].run if calls else success.run
-        last = msgspec.structs.replace(
-            success, run=run, seq=seq, call=seq, arguments=arguments, links=(), key=None, started_at=0
-        )
+    last = calls[-1] if calls else replace(success, seq=0)
+    is_logged = bool(calls) and last.name == success.name and last.arguments == arguments
+    if not is_logged or last.outcome != "success":
+        position: dict[str, Any] = {"run": last.run, "seq": last.seq + 1, "call": last.seq + 1}
+        last = replace(success, **position, arguments=arguments, links=(), key=None, started_at=0)
         calls = [*(calls[:-1] if is_logged else calls), last]
     for link in link_recoveries(calls):
-        if link.recovering_call == calls[-1].call:
+        if link.recovering_call == last.call:
             return link, next((step for step in reversed(calls) if step.call == link.failed_call), None)
     return None, None
 
@@ -185,22 +180,15 @@ class Hints:
         from mulligan.recover.repair import suggest
 
         effects: Effects = "none" if is_read_only(step) else "once"
-        tool_info = Tool(
-            name=step.name,
-            key=step.tool_key,
-            effects=effects,
-            mode="repair",
-            schema=lambda: None,
-            learn=self._settings.learn,
-        )
+        learn, key = self._settings.learn, step.tool_key
+        tool = Tool(name=step.name, key=key, effects=effects, mode="repair", learn=learn)
         fixes = self._find_fixes(step)
         min_confidence = self._settings.policy.min_confidence
-        suggestions = suggest(step.arguments, step.failure, tool_info, (), min_confidence=min_confidence, fixes=fixes)
+        suggestions = suggest(step.arguments, step.failure, tool, (), min_confidence=min_confidence, fixes=fixes)
         # A rule may suggest the same call as an approved or promoted fix. It is made because of the fix.
         approved = [fix for fix in fixes if fix.state in PROMOTED_STATES]
-        repaired_arguments = [
-            repair.arguments for repair in apply_fixes(approved, step.arguments, None, ()) if not repair.prerequisites
-        ]
+        repairs = apply_fixes(approved, step.arguments, None, ())
+        repaired_arguments = [repair.arguments for repair in repairs if not repair.prerequisites]
         for best in suggestions:
             is_from_memory = best.source == "memory" or best.arguments in repaired_arguments
             if best.automatic and not best.prerequisites and is_from_memory:

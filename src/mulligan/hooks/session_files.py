@@ -61,7 +61,7 @@ def append_calls(session: bytes, calls: list[tuple[bytes, bytes]]) -> None:
 
 def read_calls(session: str, offset: int) -> tuple[list[tuple[int, list[tuple[str, str]]]], int]:
     """Return the successful calls after this offset, by turn with its time, and the new offset."""
-    data = _read(session_file_path(session.encode(), ".calls"), offset, MAX_READ_BYTES)
+    data = read_part(session_file_path(session.encode(), ".calls"), offset, MAX_READ_BYTES)
     complete_lines, _, partial_line = data.rpartition(b"\n")  # another process may be writing the last line
     turns = []
     for line in complete_lines.decode("ascii", "replace").split("\n"):
@@ -74,7 +74,7 @@ def read_calls(session: str, offset: int) -> tuple[list[tuple[int, list[tuple[st
 
 def read_open_tools(session: bytes) -> list[bytes]:
     """Return the tools whose last call failed. `*` stands for a reminder that the next event must deliver."""
-    return _read(session_file_path(session, ".open"), 0, 65_536).split(b"\n")
+    return read_part(session_file_path(session, ".open"), 0, 65_536).split(b"\n")
 
 
 def write_open_tools(session: str, names: Iterable[str]) -> None:
@@ -91,7 +91,7 @@ def has_new_snapshot(session: bytes, log: bytes) -> bool:
     begin, tail = _read_tail(log)
     last = tail.rfind(SNAPSHOT_MARK)
     path, position = session_file_path(session, ".snapshot"), b"%d" % (begin + last)
-    if last < 0 or _read(path, 0, 20) == position:
+    if last < 0 or read_part(path, 0, 20) == position:
         return False
     _replace(path, position)
     return True
@@ -120,7 +120,7 @@ def record_internal_error(agent: str, error: BaseException) -> None:
         pass  # the folder is not writable, and there is no other place to report it
 
 
-def _read(path: str, offset: int, limit: int) -> bytes:
+def read_part(path: str, offset: int, limit: int) -> bytes:
     """Read a part of a file. A file that cannot be read is empty."""
     try:
         with open(path, "rb", buffering=0) as file:
@@ -136,7 +136,7 @@ def _read_tail(log: bytes) -> tuple[int, bytes]:
         begin = max(0, os.path.getsize(log) - MAX_TAIL_BYTES)
     except (OSError, ValueError):
         return 0, b""
-    return begin, _read(os.fsdecode(log), begin, MAX_TAIL_BYTES)
+    return begin, read_part(os.fsdecode(log), begin, MAX_TAIL_BYTES)
 
 
 def _append(path: str, data: bytes) -> None:

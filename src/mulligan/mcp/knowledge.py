@@ -6,6 +6,7 @@ These queries are not recorded: they are not calls of the agent.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,8 +20,9 @@ from mulligan.learn import fixes, seeds
 from mulligan.prompt import Prompt
 from mulligan.record.memory_lookup import match_recorded_failure
 from mulligan.recover.policy import Policy
-from mulligan.report import time_parsing
+from mulligan.report.tables import parse_time
 from mulligan.store.base import DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery, RunQuery, Store, TrialReport
+from mulligan.store.urls import open_store
 
 MAX_ANSWER_ITEMS = 20
 """Maximum patterns, failures or lessons in one answer."""
@@ -90,90 +92,74 @@ def _is_valid(schema: Mapping[str, Any], value: Any) -> bool:
         return False
 
 
+def _string(description: str, **limits: Any) -> dict[str, Any]:
+    return {"type": "string", **limits, "description": description}
+
+
 def _text(description: str, max_chars: int = 200) -> dict[str, Any]:
-    return {"type": "string", "minLength": 1, "maxLength": max_chars, "description": description}
+    return _string(description, minLength=1, maxLength=max_chars)
 
 
 _TOOL = _text("Name of the tool, as you call it.")
-_LIMIT = {
-    "type": "integer",
-    "minimum": 1,
-    "maximum": MAX_ANSWER_ITEMS,
-    "default": 5,
-    "description": "Maximum number of results.",
-}
-
-TOOLS = {
-    spec.name: spec
-    for spec in (
-        ToolSpec(
-            "known_failures",
-            "Known failures of a tool",
-            "Lists earlier failures of a tool, how often they occurred, and what recovered them. Use it before "
-            "calling an unfamiliar tool, or with an error text to check whether the error is known.",
-            {
-                "tool": _TOOL,
-                "kind": {
-                    "type": "string",
-                    "pattern": f"^(?:{'|'.join(TYPES)})(?:/[a-z_]{{1,40}})?$",
-                    "description": "Only failures of this kind, such as tool/timeout.",
-                },
-                "text": _text("Only failures similar to this text.", MAX_ERROR_CHARS),
-                "limit": _LIMIT,
-            },
-        ),
-        ToolSpec(
-            "suggest_fix",
-            "Suggest a repair for a failed call",
-            "Analyzes a failed tool call: its kind, which argument change may repair it, and what recovered it "
-            "before. Use it before you retry the call. It executes nothing.",
-            {
-                "tool": _TOOL,
-                "error": _text("Full output of the failed call.", MAX_ERROR_CHARS),
-                "arguments": {"type": "object", "description": "Arguments of the failed call."},
-                "schema": {"type": "object", "description": "Input schema of the tool, if you have it."},
-            },
-            ("tool", "error"),
-        ),
-        ToolSpec(
-            "recent_failures",
-            "Recent failures",
-            "Lists failed calls of the last hours or days by all agents in this store, the latest first, and "
-            "whether each recovered.",
-            {
-                "tool": _TOOL,
-                "agent": _text("Only failures of this agent."),
-                "since": {
-                    "type": "string",
-                    "pattern": "^[1-9][0-9]{0,4}[mhdw]$",
-                    "default": "24h",
-                    "description": "Maximum age: 30m, 24h, 7d, 2w.",
-                },
-                "limit": _LIMIT,
-            },
-        ),
-        ToolSpec(
-            "record_outcome",
-            "Report whether a fix worked",
-            "Reports whether a suggestion with an id (fix_... or les_...) worked after you followed it. Counts "
-            "once per session, and alone promotes nothing.",
-            {
-                "id": {
-                    "type": "string",
-                    "pattern": "^(?:fix|les)_[0-9a-f]{4,12}$",
-                    "description": "Id of the fix or lesson.",
-                },
-                "successful": {"type": "boolean", "description": "Whether the call succeeded."},
-            },
-            ("id", "successful"),
-            is_read_only=False,
-        ),
-    )
-}
+_LIMIT = {"type": "integer", "minimum": 1, "maximum": MAX_ANSWER_ITEMS, "default": 5}
+_LIMIT |= {"description": "Maximum number of results."}
+_KIND_PATTERN = f"^(?:{'|'.join(TYPES)})(?:/[a-z_]{{1,40}})?$"
+_SPECS = (
+    ToolSpec(
+        "known_failures",
+        "Known failures of a tool",
+        "Lists earlier failures of a tool, how often they occurred, and what recovered them. Use it before "
+        "calling an unfamiliar tool, or with an error text to check whether the error is known.",
+        {
+            "tool": _TOOL,
+            "kind": _string("Only failures of this kind, such as tool/timeout.", pattern=_KIND_PATTERN),
+            "text": _text("Only failures similar to this text.", MAX_ERROR_CHARS),
+            "limit": _LIMIT,
+        },
+    ),
+    ToolSpec(
+        "suggest_fix",
+        "Suggest a repair for a failed call",
+        "Analyzes a failed tool call: its kind, which argument change may repair it, and what recovered it "
+        "before. Use it before you retry the call. It executes nothing.",
+        {
+            "tool": _TOOL,
+            "error": _text("Full output of the failed call.", MAX_ERROR_CHARS),
+            "arguments": {"type": "object", "description": "Arguments of the failed call."},
+            "schema": {"type": "object", "description": "Input schema of the tool, if you have it."},
+        },
+        ("tool", "error"),
+    ),
+    ToolSpec(
+        "recent_failures",
+        "Recent failures",
+        "Lists failed calls of the last hours or days by all agents in this store, the latest first, and "
+        "whether each recovered.",
+        {
+            "tool": _TOOL,
+            "agent": _text("Only failures of this agent."),
+            "since": _string("Maximum age: 30m, 24h, 7d, 2w.", pattern="^[1-9][0-9]{0,4}[mhdw]$", default="24h"),
+            "limit": _LIMIT,
+        },
+    ),
+    ToolSpec(
+        "record_outcome",
+        "Report whether a fix worked",
+        "Reports whether a suggestion with an id (fix_... or les_...) worked after you followed it. Counts "
+        "once per session, and alone promotes nothing.",
+        {
+            "id": _string("Id of the fix or lesson.", pattern="^(?:fix|les)_[0-9a-f]{4,12}$"),
+            "successful": {"type": "boolean", "description": "Whether the call succeeded."},
+        },
+        ("id", "successful"),
+        is_read_only=False,
+    ),
+)
+TOOLS = {spec.name: spec for spec in _SPECS}
 
 
 class Knowledge:
-    """Answers about failures from a store, if there is one, and from the seed lessons."""
+    """Answers about failures from a store, empty as long as there is none, and from the seed lessons."""
 
     def __init__(
         self,
@@ -189,6 +175,10 @@ class Knowledge:
         self._open_store, self._words, self._classify, self._now = store, words, classify, now
         self._session, self._policy, self._tenant = session, policy, tenant
 
+    @property
+    def _store(self) -> Store:
+        return self._open_store() or _open_empty_store()
+
     def call(self, name: str, arguments: Mapping[str, Any] | None) -> str:
         """Answer a tool call. Raise `InvalidToolCallError` for an unknown tool or invalid arguments."""
         spec = TOOLS.get(name)
@@ -201,26 +191,11 @@ class Knowledge:
         """Format an error message for the model."""
         return self._words.error_message(reason)
 
-    # Queries, empty without a store
-
     def _lessons(self, **fields: Any) -> list[Lesson]:
-        store = self._open_store()
-        return store.lessons(self._tenant, LessonQuery(now=self._now(), **fields)) if store is not None else []
+        return self._store.lessons(self._tenant, LessonQuery(now=self._now(), **fields))
 
     def _shown_lessons(self, **fields: Any) -> list[Lesson]:
         return [lesson for lesson in self._lessons(**fields) if lesson.state in ("active", "proposed")]
-
-    def _fixes(self, query: FixQuery) -> list[Fix]:
-        store = self._open_store()
-        return store.fixes(self._tenant, query) if store is not None else []
-
-    def _patterns(self, query: PatternQuery) -> list[Pattern]:
-        store = self._open_store()
-        return store.patterns(self._tenant, query) if store is not None else []
-
-    def _lesson(self, id: str) -> Lesson | None:
-        store = self._open_store()
-        return store.lesson(self._tenant, id, self._now()) if store is not None else None
 
     # known_failures
 
@@ -234,9 +209,9 @@ class Knowledge:
             # Without a tool name it may be a model failure.
             failure = self._classify(source="tool" if tool else None, text=text, tool=tool or "", is_error=True)
             patterns = self._find_patterns(query, text, failure)
-            lessons = seeds.find_matching_seeds(self._open_store(), self._tenant, tool or "", failure)
+            lessons = seeds.find_matching_seeds(self._store, self._tenant, tool or "", failure)
         else:
-            patterns = self._patterns(query)
+            patterns = self._store.patterns(self._tenant, query)
             free = max(limit - len(patterns), 0)
             if tool is not None and free:
                 covered_ids = {pattern.id for pattern in patterns}
@@ -248,10 +223,10 @@ class Knowledge:
     def _find_patterns(self, query: PatternQuery, text: str, failure: Failure) -> list[Pattern]:
         """Return the patterns with this text, else with its message, else with its fingerprint."""
         for query_text in dict.fromkeys((text, failure.message)):
-            patterns = self._patterns(msgspec.structs.replace(query, text=query_text[:300]))
+            patterns = self._store.patterns(self._tenant, msgspec.structs.replace(query, text=query_text[:300]))
             if patterns:
                 return patterns
-        candidates = self._patterns(msgspec.structs.replace(query, limit=MAX_SCANNED_PATTERNS))
+        candidates = self._store.patterns(self._tenant, msgspec.structs.replace(query, limit=MAX_SCANNED_PATTERNS))
         return [pattern for pattern in candidates if pattern.fingerprint == failure.fingerprint][: query.limit]
 
     def _describe_pattern(self, pattern: Pattern) -> str:
@@ -259,7 +234,7 @@ class Knowledge:
         helps = self._describe_lesson(lessons[0]) if lessons else ""
         if not helps:
             query = FixQuery(tool=pattern.tool, fingerprint=pattern.fingerprint, now=self._now(), limit=1)
-            helps = " ".join(map(self._describe_fix, self._fixes(query)))
+            helps = " ".join(map(self._describe_fix, self._store.fixes(self._tenant, query)))
         return self._words.pattern_line(pattern, helps)
 
     # suggest_fix
@@ -268,10 +243,8 @@ class Knowledge:
         self, tool: str, error: str, arguments: dict[str, Any] | None = None, schema: dict[str, Any] | None = None
     ) -> str:
         arguments = arguments or {}
-        store = self._open_store()
         failure = self._classify(source="tool", text=error, tool=tool, arguments=arguments, is_error=True)
-        if store is not None:
-            failure = match_recorded_failure(store, self._tenant, tool, failure, error, arguments)
+        failure = match_recorded_failure(self._store, self._tenant, tool, failure, error, arguments)
         words = self._words.for_arguments(arguments)
         try:
             advice = suggest_repairs(
@@ -293,20 +266,20 @@ class Knowledge:
         lines += map(self._describe_lesson, lessons)
         lines += [
             self._describe_fix(fix)
-            for fix in self._fixes(query)
+            for fix in self._store.fixes(self._tenant, query)
             if fix.id not in covered_fixes
             and fix.state != "revoked"
             # The tool's effects are unknown here: do not suggest repeating a call that may have executed.
             and not (fix.type == "retry" and failure.took_effect is TookEffect.UNKNOWN)
         ]
-        lines += map(self._describe_lesson, seeds.find_matching_seeds(store, self._tenant, tool, failure))
+        lines += map(self._describe_lesson, seeds.find_matching_seeds(self._store, self._tenant, tool, failure))
         return words.repair_answer(failure, tool, [line for line in lines if line])
 
     def _recall(
         self, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str
     ) -> Sequence[Fix]:
         query = FixQuery.for_failure(tool, failure, arguments, key=key, schema=schema, now=self._now())
-        return self._fixes(query) if failure.fingerprint else ()
+        return self._store.fixes(self._tenant, query) if failure.fingerprint else ()
 
     def _describe_lesson(self, lesson: Lesson) -> str:
         sentence = self._words.lesson_sentence(lesson)
@@ -331,11 +304,11 @@ class Knowledge:
         store, now = self._open_store(), self._now()
         if store is None:
             return self._words.recent_failures([], since)
-        begin = time_parsing.parse_time(since, now)
+        begin = parse_time(since, now)
         failed: list[tuple[int, str]] = []
         for status in _STATUSES:
             query = RunQuery(tool=tool, agent=agent, status=status, since=begin, limit=MAX_SCANNED_RUNS)
-            for history in store.runs(self._tenant, query):
+            for history in self._store.runs(self._tenant, query):
                 recovered_ids = {link.failed_call for link in history.links}
                 for call in calls.group_attempts(history.steps):
                     step = next((attempt for attempt in reversed(call.steps) if attempt.has_failed), None)
@@ -355,9 +328,9 @@ class Knowledge:
 
         Its principal does not count as evidence: a model's report proves nothing (S3).
         """
-        store, fix = self._open_store(), id
+        fix = id
         if id.startswith("les_"):
-            lesson = self._lesson(id)
+            lesson = self._store.lesson(self._tenant, id, self._now())
             if lesson is None or not lesson.fix_id:
                 if lesson is not None or seeds.find_seed(id) is not None:
                     return self._words.outcome_not_recorded(id)
@@ -366,7 +339,7 @@ class Knowledge:
         report = TrialReport(
             run=self._session, principal=fixes.IMPORT_PRINCIPAL, agent="mcp", at=self._now(), successful=successful
         )
-        if store is None or not store.record_outcome(self._tenant, fix, report):
+        if not self._store.record_outcome(self._tenant, fix, report):
             raise InvalidToolCallError(f"Unknown fix {id}. Use an id from suggest_fix or known_failures.")
         return self._words.outcome_recorded(id, successful)
 
@@ -379,7 +352,11 @@ class Knowledge:
             ("mulligan://lessons", "lessons", "Active lessons, best evidence first."),
         ]
         entries: tuple[tuple[str, str, Sequence[Pattern | Lesson]], ...] = (
-            ("patterns", "A failure pattern.", self._patterns(PatternQuery(limit=MAX_ANSWER_ITEMS))),
+            (
+                "patterns",
+                "A failure pattern.",
+                self._store.patterns(self._tenant, PatternQuery(limit=MAX_ANSWER_ITEMS)),
+            ),
             ("lessons", "An active lesson.", self._lessons(state="active", limit=MAX_ANSWER_ITEMS)),
         )
         for resource_type, description, items in entries:
@@ -396,13 +373,17 @@ class Knowledge:
             case "mulligan", "patterns" if not id:
                 return self.answer_known_failures()
             case "mulligan", "patterns":
-                store = self._open_store()
-                pattern = store.pattern(self._tenant, id) if store is not None else None
+                pattern = self._store.pattern(self._tenant, id)
                 return self._describe_pattern(pattern) if pattern is not None else None
             case "mulligan", "lessons" if not id:
                 lessons = self._lessons(state="active", limit=MAX_ANSWER_ITEMS)
                 return self._words.known_failures([self._describe_lesson(lesson) for lesson in lessons], None)
             case "mulligan", "lessons":
-                lesson = self._lesson(id) or seeds.find_seed(id)
+                lesson = self._store.lesson(self._tenant, id, self._now()) or seeds.find_seed(id)
                 return self._describe_lesson(lesson) or None if lesson is not None else None
         return None
+
+
+@cache
+def _open_empty_store() -> Store:
+    return open_store("memory:")

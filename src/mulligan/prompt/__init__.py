@@ -6,31 +6,11 @@ bypass the redactor.
 
 from __future__ import annotations
 
-from mulligan.prompt.lesson_messages import DEFAULT_LESSON_TOKENS, LessonMessages, section_title, skill_front_matter
+from mulligan.prompt.failure_messages import MAX_REMINDER_TOKENS, CallReport, last_turn_notice, summary_request
+from mulligan.prompt.lesson_messages import DEFAULT_LESSON_TOKENS, Prompt, section_title, skill_front_matter
 from mulligan.prompt.sanitizer import MAX_SENTENCE_CHARS, estimate_prompt_tokens
-from mulligan.prompt.session_messages import (
-    MAX_REMINDER_TOKENS,
-    CallReport,
-    SessionMessages,
-    last_turn_notice,
-    summary_request,
-)
 
 __all__ = [
-    "DEFAULT_LESSON_TOKENS",
-    "MAX_REMINDER_TOKENS",
-    "MAX_SENTENCE_CHARS",
-    "CallReport",
-    "Prompt",
-    "estimate_prompt_tokens",
-    "last_turn_notice",
-    "section_title",
-    "skill_front_matter",
-    "summary_request",
+    "DEFAULT_LESSON_TOKENS", "MAX_REMINDER_TOKENS", "MAX_SENTENCE_CHARS", "CallReport", "Prompt",
+    "estimate_prompt_tokens", "last_turn_notice", "section_title", "skill_front_matter", "summary_request",
 ]  # fmt: skip
-
-
-class Prompt(LessonMessages, SessionMessages):
-    """All messages: about one call, about a run or session, about lessons, and of the MCP server."""
-
-    __slots__ = ()

@@ -16,8 +16,8 @@ DEFAULT_LESSON_TOKENS = 800
 """Default token limit for lessons in a prompt: a model reads them with every request."""
 
 
-class LessonMessages(FailureMessages):
-    """Messages about lessons and fixes, and answers of the MCP server."""
+class Prompt(FailureMessages):
+    """All messages: about one call, about a run or session, about lessons, and of the MCP server."""
 
     __slots__ = ()
 
@@ -183,7 +183,7 @@ class LessonMessages(FailureMessages):
         """Describe a pattern: occurrences, message template and fix."""
         tool, kind = self._name(pattern.tool) or "a tool", self._label(pattern.kind)
         count = f"{pattern.occurrences} occurrences" if pattern.occurrences != 1 else "1 occurrence"
-        quoted_message = self._quote(self._line(pattern.template or pattern.message, 160), tool)
+        quoted_message = self._quote_line(pattern.template or pattern.message, tool)
         id = self._line(pattern.id, MAX_PATH_CHARS)
         line = f"- {tool}, {kind}, {count}, {pattern.recovered} recovered: {quoted_message} [{id}]"
         return f"{line}\n  {helps}" if helps else line
@@ -208,7 +208,7 @@ class LessonMessages(FailureMessages):
         """Describe a recent failed call."""
         assert step.failure is not None
         tool, kind = self._name(step.name) or "a tool", self._label(step.failure.kind)
-        quoted_message = self._quote(self._line(step.failure.message, 160), tool)
+        quoted_message = self._quote_line(step.failure.message, tool)
         recovery_status = "recovered" if is_recovered else "unrecovered"
         run = self._line(step.run, MAX_PATH_CHARS)
         return f"- {_ago(seconds)}: {tool}, {kind}, {recovery_status}: {quoted_message} [{run}]"

@@ -59,6 +59,9 @@ class Sanitizer:
     def _quote(self, text: str, tool: str, limit: int = MAX_QUOTED_CHARS) -> str:
         return quote_untrusted(self._redactor.text_for_display(text, limit), author=self._label(tool) or "tool")
 
+    def _quote_line(self, text: str, tool: str) -> str:
+        return self._quote(self._line(text, 160), tool)
+
     def _sentence(self, text: str) -> str:
         """Return a person's text on one line that cannot end a quotation, open a code block or start a heading."""
         if len(text) > MAX_SCANNED_CHARS:  # cut between words: half a secret would not be recognized

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw
 
 from mulligan.redaction import to_plain_data
 
+T = TypeVar("T")
+D = TypeVar("D")
 Id = int | str | float | None
 EMPTY_RAW = Raw()
 META_PREFIX = "mulligan/"
@@ -102,6 +104,9 @@ _batch = msgspec.json.Decoder(list[Envelope])
 _call = msgspec.json.Decoder(ToolCall)
 _result = msgspec.json.Decoder(ToolResult)
 _error = msgspec.json.Decoder(ErrorObject)
+_params = msgspec.json.Decoder(Params)
+_object = msgspec.json.Decoder(dict[Any, Any])
+_id = msgspec.json.Decoder(int | str)
 encode = msgspec.json.Encoder().encode
 decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 """Decode an object but leave its values encoded, so that they are written back unchanged."""
@@ -136,44 +141,37 @@ def _decode_loosely(line: bytes) -> Envelope:
         raise msgspec.DecodeError(str(error)) from None
 
 
+def _decode(decoder: msgspec.json.Decoder[T], data: bytes | Raw, default: D) -> T | D:
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        return default
+
+
 def decode_batch(line: bytes) -> list[Envelope]:
     """Decode a batch of messages, which one protocol version allowed. Return an empty list for anything else."""
-    try:
-        return _batch.decode(line)
-    except (msgspec.DecodeError, RecursionError):
-        return []
+    return _decode(_batch, line, [])
 
 
 def decode_tool_call(params: Raw) -> ToolCall | None:
     """Decode a tool call. Return None if it is invalid: the server reports the error."""
-    try:
-        return _call.decode(params)
-    except (msgspec.DecodeError, RecursionError):
-        return None
+    return _decode(_call, params, None)
 
 
 def decode_params(params: Raw) -> Params:
     """Decode the parameters of another message, or return the defaults if they do not match."""
-    try:
-        return msgspec.json.decode(params, type=Params)
-    except (msgspec.DecodeError, RecursionError):
-        return Params()
+    return _decode(_params, params, Params())
 
 
 def decode_error(raw: Raw) -> ErrorObject:
-    try:
-        return _error.decode(raw)
-    except (msgspec.DecodeError, RecursionError):
-        return ErrorObject(message=bytes(raw)[:MAX_ANSWER_SIZE].decode("utf-8", "replace"))
+    error = _decode(_error, raw, None)
+    return error or ErrorObject(message=bytes(raw)[:MAX_ANSWER_SIZE].decode("utf-8", "replace"))
 
 
 def find_id(line: bytes) -> Id:
     """Find the id in an invalid message, or return None."""
     id_match = _ID.search(line, 0, 1000) or _ID.search(line, max(0, len(line) - 300))
-    try:
-        return None if id_match is None else msgspec.json.decode(id_match[1], type=int | str)
-    except msgspec.DecodeError:
-        return None
+    return None if id_match is None else _decode(_id, id_match[1], None)
 
 
 def is_utf8(line: bytes) -> bool:
@@ -186,10 +184,13 @@ def is_utf8(line: bytes) -> bool:
 
 def to_function_result(raw: Raw) -> Any:
     """Convert an answer to the value that a function would return, so that it can be classified and recorded."""
-    try:
-        result = _result.decode(raw)
-    except (msgspec.DecodeError, RecursionError):
-        return _convert_unusual_result(raw)
+    result = _decode(_result, raw, None)
+    if result is None:
+        # The answer does not match the protocol. Only one marked as an error is kept.
+        members = _decode(_object, raw, {}) if memoryview(raw).nbytes <= MAX_ANSWER_SIZE else {}
+        if members.get("isError") is not True:
+            return None
+        return {"isError": True, "content": [{"type": "text", "text": _truncate(str(members.get("content", "")))}]}
     blocks = result.content or []
     texts = [_truncate(block.text) for block in blocks if block.text is not None]
     if result.is_error:
@@ -199,17 +200,6 @@ def to_function_result(raw: Raw) -> Any:
     if result.structured != EMPTY_RAW and memoryview(result.structured).nbytes <= MAX_ANSWER_SIZE:
         return msgspec.json.decode(result.structured)
     return {"content": [{"type": block.type, "text": _truncate(block.text)} for block in blocks]} if blocks else None
-
-
-def _convert_unusual_result(raw: Raw) -> Any:
-    """Convert an answer that does not match the protocol. Only one marked as an error is kept."""
-    try:
-        members = msgspec.json.decode(raw, type=dict) if memoryview(raw).nbytes <= MAX_ANSWER_SIZE else {}
-    except (msgspec.DecodeError, RecursionError):
-        return None
-    if members.get("isError") is not True:
-        return None
-    return {"isError": True, "content": [{"type": "text", "text": _truncate(str(members.get("content", "")))}]}
 
 
 def _truncate(text: str | None) -> str | None:

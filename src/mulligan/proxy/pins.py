@@ -53,9 +53,10 @@ class ToolListFinding(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-def digest_definition(definition: Mapping[str, Any]) -> str:
+def _build_pin(definition: Mapping[str, Any], now: int) -> Pin:
     pinned_parts = {name: value for name, value in definition.items() if name not in UNPINNED_PARTS}
-    return hashlib.sha256(_canonical(pinned_parts)).hexdigest()[:32]
+    digest = hashlib.sha256(_canonical(pinned_parts)).hexdigest()[:32]
+    return Pin(digest=digest, seen_at=now, definition=dict(definition))
 
 
 def compare_pins(
@@ -77,7 +78,7 @@ def compare_pins(
         names.add(name)
         if len(accepted) + len(waiting) >= MAX_PINNED_TOOLS and name not in accepted:
             continue
-        pin = Pin(digest=digest_definition(definition), seen_at=now, definition=dict(definition))
+        pin = _build_pin(definition, now)
         accepted_pin = accepted.get(name)
         if is_first or (accepted_pin is not None and accepted_pin.digest == pin.digest):
             if accepted_pin is None:
@@ -114,10 +115,8 @@ def accept_tools(pins: Pins, names: Iterable[str]) -> Pins:
 
 def load_all_pins(key_value_store: KeyValueStore) -> dict[str, Pins]:
     """Return the pins of all servers, by name."""
-    return {
-        name: decode_pins(key_value_store.get(DEFAULT_TENANT, PINS_KIND, name))
-        for name in sorted(load_tool_names(key_value_store))
-    }
+    names = sorted(load_tool_names(key_value_store))
+    return {name: decode_pins(key_value_store.get(DEFAULT_TENANT, PINS_KIND, name)) for name in names}
 
 
 def load_tool_names(key_value_store: KeyValueStore) -> dict[str, list[str]]:
@@ -152,9 +151,7 @@ def encode_pins(pins: Pins) -> bytes:
 
 def decode_pins(data: bytes | None) -> Pins:
     """Decode stored pins. Return empty pins if they are missing or unreadable."""
-    if data is None:
-        return Pins()
     try:
-        return msgspec.json.decode(data, type=Pins)
+        return msgspec.json.decode(data or b"{}", type=Pins)
     except (msgspec.DecodeError, RecursionError):
         return Pins()

@@ -8,14 +8,15 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import msgspec
 
 from mulligan.proxy import messages, start_server_process
 from mulligan.proxy.messages import Envelope, Id, build_error, build_message, decode_params
 from mulligan.proxy.server import Outlet, ServerProcess, Source, make_watchable, restart_delay
-from mulligan.proxy.tools import ProxyOptions
+from mulligan.recover.policy import Mode
 
 UNSET = msgspec.UNSET
 MAX_LATE_ANSWERS = 1000
@@ -30,37 +31,52 @@ class InvalidAnswerError(ValueError):
     """Invalid message from the server."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyOptions:
+    """Options of one proxy."""
+
+    name: str
+    """Name of the server in records."""
+    mode: Mode = "suggest"
+    should_trust_annotations: bool = False
+    should_pin: bool = False
+    should_inject_lessons: bool = False
+    timeout: float = 300.0
+    """Seconds of a call without an answer or progress. 0 means no limit."""
+    start_timeout: float = 120.0
+    """Seconds for the answer to the first message. 0 means no limit."""
+    should_restart: bool = True
+    session: str | None = None
+    rules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Rules of the user's settings, by `server.tool`, `server.*` or `*`."""
+
+    def merge_rules(self, tool: str) -> dict[str, Any]:
+        """Merge the rules for a tool. The most specific rule wins."""
+        merged_rule: dict[str, Any] = {}
+        for key in ("*", f"{self.name}.*", f"{self.name}.{tool}"):
+            merged_rule.update(self.rules.get(key, {}))
+        return merged_rule
+
+
+@dataclass(slots=True, eq=False)
 class PendingRequest:
     """Request that waits for its answer, or for the error that there will be none."""
 
-    __slots__ = ("deadline", "handle_answer", "handle_no_answer", "timeout")
-
-    def __init__(
-        self,
-        handle_answer: Callable[[Envelope, bytes], None],
-        handle_no_answer: Callable[[Exception], None],
-        timeout: float = 0.0,
-    ) -> None:
-        self.handle_answer = handle_answer
-        self.handle_no_answer = handle_no_answer
-        self.timeout = timeout
-        self.deadline = 0.0
+    handle_answer: Callable[[Envelope, bytes], None]
+    handle_no_answer: Callable[[Exception], None]
+    timeout: float = 0.0
+    token: Id = None
+    """Progress under this token extends the deadline."""
+    deadline: float = 0.0
 
 
 class ToolCallHandler(Protocol):
-    """Recovery of the tool calls of a connection, as the relay uses it."""
+    """Recovery of the tool calls of a connection, as the relay uses it: see `ToolCallRelay`."""
 
-    def set_client(self, params: msgspec.Raw) -> None:
-        """Store the client's name and version from its first message."""
-
-    def begin(self, envelope: Envelope, line: bytes) -> bool:
-        """Start handling a tool call. Return False if the request must be forwarded unchanged."""
-
-    def cancel(self, id: Id, line: bytes) -> bool:
-        """Cancel a tool call. Return False if the notification must be forwarded unchanged."""
-
-    def build_list_handler(self, params: msgspec.Raw) -> Callable[[Envelope, bytes], None]:
-        """Return the handler of the answer to `tools/list`."""
+    def set_client(self, params: msgspec.Raw) -> None: ...
+    def begin(self, envelope: Envelope, line: bytes) -> bool: ...
+    def cancel(self, id: Id, line: bytes) -> bool: ...
+    def build_list_handler(self, params: msgspec.Raw) -> Callable[[Envelope, bytes], None]: ...
 
 
 class Relay:
@@ -84,7 +100,6 @@ class Relay:
         self._environment = environment
         self._server_requests: set[Id] = set()
         """Requests of the server that the client has not answered."""
-        self._tokens: dict[Id, PendingRequest] = {}
         self._restart_count = 0
         """Restarts in a row without an answer."""
         self._late_answers: deque[tuple[Id, PendingRequest]] = deque()
@@ -103,8 +118,8 @@ class Relay:
         self.server: ServerProcess | None = None
         self._ready: asyncio.Event = asyncio.Event()
         self._ready.set()
-        self.client = Outlet(loop, 1, self._handle_client_exit)
-        self.stdin = Source(loop, make_watchable(0), self.from_client, self._handle_client_exit)
+        self.client = Outlet(loop, 1, lambda: self.finish(0))
+        self.stdin = Source(loop, make_watchable(0), self.from_client, lambda: self.finish(0))
         self._attach_server(process)
 
     def _attach_server(self, process: subprocess.Popen[bytes]) -> None:
@@ -128,19 +143,15 @@ class Relay:
             self._server_requests.discard(None if envelope.id is UNSET else envelope.id)
             self.send(line)
         elif envelope.id is UNSET:
-            self._forward_notification(method, envelope, line)
+            if method == "notifications/initialized":
+                self._initialized = line
+            is_cancel = method == "notifications/cancelled"
+            if not is_cancel or not self.calls.cancel(decode_params(envelope.params).request, line):
+                self.send(line)
         elif envelope.id in self.pending:
             self.send(line)  # duplicate id: client and server must match the answers
         elif method != "tools/call" or not self.calls.begin(envelope, line):
             self._forward_request(envelope.id, method, envelope, line)
-
-    def _forward_notification(self, method: str, envelope: Envelope, line: bytes) -> None:
-        if method == "notifications/cancelled":
-            if self.calls.cancel(decode_params(envelope.params).request, line):
-                return
-        elif method == "notifications/initialized":
-            self._initialized = line
-        self.send(line)
 
     def _forward_request(self, id: Id, method: str, envelope: Envelope, line: bytes) -> None:
         entry = self._forwarded(id, method)
@@ -171,9 +182,6 @@ class Relay:
     def _forward_answer(self, envelope: Envelope, line: bytes) -> None:
         self.client.write(line)
 
-    def _handle_client_exit(self) -> None:
-        self.finish(0)
-
     # To the server, and pending requests
 
     def send(self, line: bytes, entry: PendingRequest | None = None) -> None:
@@ -187,22 +195,18 @@ class Relay:
         self._id_count += 1
         return f"{self._prefix}{self._id_count}"
 
-    def expect(self, id: Id, entry: PendingRequest, token: Id = None) -> None:
-        """Wait for the answer to a request. Progress under this token extends its deadline."""
+    def expect(self, id: Id, entry: PendingRequest) -> None:
+        """Wait for the answer to a request."""
         self.pending[id] = entry
         if entry.timeout:
             entry.deadline = self.loop.time() + entry.timeout
-            if token is not None:
-                self._tokens[token] = entry
             self._schedule_expiry(entry.timeout)
 
-    def stop_waiting(self, id: Id, token: Id = None) -> None:
+    def stop_waiting(self, id: Id) -> None:
         """Stop waiting for an answer."""
         entry = self.pending.pop(id, None)
         if self._queue and entry is not None:
             self._unqueue(entry)
-        if token is not None:
-            self._tokens.pop(token, None)
 
     def _unqueue(self, entry: PendingRequest) -> None:
         """Remove a request from the queue, so that it is not sent after a restart."""
@@ -265,21 +269,20 @@ class Relay:
         elif envelope.method is not UNSET:
             if envelope.id is not UNSET:
                 self._server_requests.add(envelope.id)
-            elif self._tokens and envelope.method == "notifications/progress":
-                entry = self._tokens.get(decode_params(envelope.params).token)
-                if entry is not None:
-                    entry.deadline = self.loop.time() + entry.timeout
+            elif envelope.method == "notifications/progress":
+                token = decode_params(envelope.params).token
+                for entry in self.pending.values():
+                    if token is not None and entry.token == token:
+                        entry.deadline = self.loop.time() + entry.timeout
             self.client.write(line)
         elif envelope.id is UNSET or envelope.id is None:
             self.client.write(line)
+        elif (answered_request := self.pending.pop(envelope.id, None)) is None:
+            self._report_problem("answered an unknown or already answered request", line)
         else:
-            entry = self.pending.pop(envelope.id, None)
-            if entry is None:
-                self._report_problem("answered an unknown or already answered request", line)
-                return
             self._has_answered = True
             self._restart_count = 0
-            entry.handle_answer(envelope, line)
+            answered_request.handle_answer(envelope, line)
 
     def _handle_invalid_line(self, line: bytes) -> None:
         """Report an invalid line and do not forward it: many clients close the connection when they receive one."""
@@ -306,9 +309,8 @@ class Relay:
     # Exit and restart of the server
 
     def _handle_server_exit(self, server: ServerProcess) -> None:
-        if self.finished.done():
-            return
-        self.restart(server.exit_description)
+        if not self.finished.done():
+            self.restart(server.exit_description)
 
     def restart(self, reason: str) -> None:
         """Fail the pending requests, then restart the server if restarts remain."""
@@ -396,6 +398,7 @@ class Relay:
                 entry.handle_no_answer(ConnectionResetError(reason))
 
     async def close(self) -> None:
+        """Stop the server, then write what the client has not read yet."""
         self.stdin.close()
         if self.server is not None:
             await self.server.stop()

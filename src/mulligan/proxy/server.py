@@ -9,7 +9,6 @@ import stat
 import subprocess
 import threading
 from asyncio import AbstractEventLoop
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -37,42 +36,37 @@ class LineBuffer:
 
     def __init__(self, max_bytes: int = MAX_MESSAGE_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._parts: list[bytes] = []
-        self._size = 0
+        self.partial_line = bytearray()
         self._is_too_long = False
 
     def feed(self, data: bytes) -> list[bytes]:
         """Add bytes and return the lines that are complete, each with its line end."""
-        if not self._parts and data.find(b"\n") == len(data) - 1:
+        if not self.partial_line and data.find(b"\n") == len(data) - 1:
             return [data]  # the usual case: one read is one message
         *complete_lines, partial_line = data.split(b"\n")
         lines = []
         for line in complete_lines:
             self._add(line)
-            lines.append(b"".join(self._parts) + b"\n")
-            self._parts, self._size, self._is_too_long = [], 0, False
+            lines.append(bytes(self.partial_line) + b"\n")
+            self.partial_line.clear()
+            self._is_too_long = False
         self._add(partial_line)
         return lines
 
     def _add(self, part: bytes) -> None:
-        if not part or self._is_too_long:
-            return
-        self._parts.append(part)
-        self._size += len(part)
-        if self._size > self._max_bytes:
-            self._parts = [b"".join(self._parts)[:TRUNCATED_HEAD_BYTES]]
-            self._is_too_long = True
+        if not self._is_too_long:
+            self.partial_line += part
+            if len(self.partial_line) > self._max_bytes:
+                del self.partial_line[TRUNCATED_HEAD_BYTES:]
+                self._is_too_long = True
 
 
 class Source:
     """Non-blocking reader of a descriptor. It can be paused."""
 
     def __init__(self, loop: AbstractEventLoop, fd: int, on_line: Callable[[bytes], None], on_end: Callable[[], None]):
-        self._loop = loop
-        self._fd = fd
+        self._loop, self._fd, self._on_line, self._on_end = loop, fd, on_line, on_end
         self._lines = LineBuffer()
-        self._on_line = on_line
-        self._on_end = on_end
         self._is_open = True
         loop.add_reader(fd, self._read)
 
@@ -108,11 +102,8 @@ class Outlet:
     """Non-blocking writer of a descriptor. It queues what the descriptor does not accept."""
 
     def __init__(self, loop: AbstractEventLoop, fd: int, on_broken: Callable[[], None]) -> None:
-        self._loop = loop
-        self._fd = fd
-        self._on_broken = on_broken
-        self._waiting: deque[memoryview] = deque()
-        self._size = 0
+        self._loop, self._fd, self._on_broken = loop, fd, on_broken
+        self._waiting = bytearray()
         self.source: Source | None = None
         """Source that is paused while the queue is too long."""
         self.is_broken = False
@@ -126,13 +117,12 @@ class Outlet:
         if self.is_broken:
             return
         is_first = not self._waiting
-        self._waiting.append(memoryview(data))
-        self._size += len(data)
+        self._waiting += data
         if is_first:
             self._write_waiting()
             if self._waiting:
                 self._loop.add_writer(self._fd, self._drain)
-        if self._size > MAX_WAITING_BYTES and self.source is not None:
+        if len(self._waiting) > MAX_WAITING_BYTES and self.source is not None:
             self.source.pause()
 
     def _drain(self) -> None:
@@ -144,38 +134,26 @@ class Outlet:
 
     def _write_waiting(self) -> None:
         """Write until the queue is empty or the descriptor accepts no more."""
-        while self._waiting:
-            part = self._waiting[0]
-            try:
-                bytes_sent = os.write(self._fd, part)
-            except BlockingIOError:
-                return
-            except OSError:
-                self._break()
-                return
-            self._size -= bytes_sent
-            if bytes_sent < len(part):
-                self._waiting[0] = part[bytes_sent:]
-                return
-            self._waiting.popleft()
+        try:
+            while self._waiting:
+                del self._waiting[: os.write(self._fd, self._waiting)]
+        except BlockingIOError:
+            return
+        except OSError:  # The reader closed the pipe.
+            self.is_broken = True
+            self.release()
+            if self.source is not None:
+                self.source.resume()
+            self._on_broken()
 
     @property
     def is_empty(self) -> bool:
         return not self._waiting
 
-    def _break(self) -> None:
-        """Stop writing because the reader closed the pipe."""
-        self.is_broken = True
-        self.release()
-        if self.source is not None:
-            self.source.resume()
-        self._on_broken()
-
     def release(self) -> None:
         """Discard the queue and restore the descriptor's blocking mode."""
         self._loop.remove_writer(self._fd)
         self._waiting.clear()
-        self._size = 0
         with suppress(OSError):  # closed already
             os.set_blocking(self._fd, self._was_blocking)
 
@@ -234,16 +212,13 @@ class ServerProcess:
     def exit_description(self) -> str:
         """How the server ended, as a clause."""
         code = self.process.poll()
-        if self.is_input_closed:
-            return "the server closed its input"
-        if code is None:
-            return "the server closed its output"
-        if code < 0:
-            try:
-                return f"the server was killed by {signal.Signals(-code).name}"
-            except ValueError:
-                return f"the server was killed by signal {-code}"
-        return f"the server exited with code {code}"
+        if self.is_input_closed or code is None:
+            return f"the server closed its {'input' if self.is_input_closed else 'output'}"
+        if code >= 0:
+            return f"the server exited with code {code}"
+        with suppress(ValueError):
+            return f"the server was killed by {signal.Signals(-code).name}"
+        return f"the server was killed by signal {-code}"
 
     def _handle_input_closed(self) -> None:
         """Handle a closed input. The server may be exiting, and its last output is still to be read."""
@@ -289,21 +264,12 @@ class ServerProcess:
         self._release()
         if self.process.stdin is not None:
             self.process.stdin.close()
-        for stop_process in (None, self.process.terminate, self.process.kill):
-            if stop_process is not None:
-                stop_process()
-            if await self._wait_for_exit(STOP_GRACE_SECONDS):
+        for stop_process in (self.process.terminate, self.process.kill, lambda: None):
+            try:
+                await asyncio.to_thread(self.process.wait, STOP_GRACE_SECONDS)
                 break
+            except subprocess.TimeoutExpired:
+                stop_process()
         self.source.close()
         self._close_pipes()
         return self.process.poll()
-
-    async def _wait_for_exit(self, seconds: float) -> bool:
-        deadline = self._loop.time() + seconds
-        pause = 0.002
-        while not self.has_ended:
-            if self._loop.time() >= deadline:
-                return False
-            await asyncio.sleep(pause)
-            pause = min(0.05, 2 * pause)
-        return True

@@ -8,25 +8,25 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import Context
 from typing import Any, NamedTuple
 
 import msgspec
 
 from mulligan.build import Components
-from mulligan.capture.call import CallExecution, begin_call, prepare_call
+from mulligan.capture.call import CallExecution, prepare_call
 from mulligan.capture.context import CaptureContext
 from mulligan.capture.limits import SchemaMismatchError
 from mulligan.capture.loop import ToolRequest
 from mulligan.capture.player import aexecute_plan
 from mulligan.capture.run import ActiveRun, CallScope, scope
+from mulligan.capture.wrap import begin_call
 from mulligan.classify.kinds import TOOL_PERMISSION_DENIED
-from mulligan.core.calls import TOOL_NAME_PATH
 from mulligan.core.failure import Failure
 from mulligan.proxy import messages
 from mulligan.proxy.messages import Envelope, Id, LooseEnvelope, ProtocolResponseError, ToolCall, to_function_result
-from mulligan.proxy.relay import PendingRequest, Relay
-from mulligan.proxy.tool_listing import ToolListing
-from mulligan.proxy.tools import ProxyOptions, ServerTool, ServerTools
+from mulligan.proxy.relay import PendingRequest, ProxyOptions, Relay
+from mulligan.proxy.tools import RemoteTool, ServerTools
 from mulligan.recover import names as names_module
 from mulligan.recover.repair import suggest
 from mulligan.settings import Settings
@@ -34,8 +34,6 @@ from mulligan.settings import Settings
 UNSET = msgspec.UNSET
 IDLE_RUN_SECONDS = 1800.0
 """Idle time after which the next call starts a new run: some connections last for days."""
-MAX_REMEMBERED_STEPS = 200
-"""Number of steps that the connection's run remembers."""
 SWITCH_INTERVAL_SECONDS = 0.0001
 """Switch interval of threads while the proxy runs."""
 FINAL_ANSWER_SECONDS = 2.0
@@ -58,7 +56,7 @@ def serve(
         loop = asyncio.get_running_loop()
         components = Components(settings, mode=options.mode)
         relay = Relay(loop, options, command, environment, process)
-        calls = relay.calls = ToolCallRelay(relay, components, options)
+        calls = relay.calls = ToolCallRelay(relay, components)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, relay.finish, 128 + number)
         try:
@@ -77,16 +75,15 @@ def serve(
 class ToolCallRelay:
     """Tool calls of one connection."""
 
-    def __init__(self, relay: Relay, components: Components, options: ProxyOptions) -> None:
+    def __init__(self, relay: Relay, components: Components) -> None:
         self.relay = relay
         self.capture: CaptureContext = components.capture
-        self.options = options
-        self.tools = ServerTools(options, self.capture, build_remote_function)
+        self.options = relay.options
+        self.tools = ServerTools(relay, components, build_remote_function)
         self.active_calls: dict[Id, ToolCallRequest] = {}
         self.run: ActiveRun | None = None
-        self._listing = ToolListing(relay, components, self.tools)
         self._client = messages.ClientInfo()
-        self._base = contextvars.Context()
+        self._base = Context()
         self._last_used = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -95,36 +92,30 @@ class ToolCallRelay:
         self._client = messages.decode_params(params).client
 
     def build_list_handler(self, params: msgspec.Raw) -> Callable[[Envelope, bytes], None]:
-        return self._listing.build_answer_handler(params)
+        return self.tools.build_answer_handler(params)
 
     def begin(self, envelope: Envelope, line: bytes) -> bool:
         """Start handling a tool call. Return False if the request must be forwarded unchanged."""
         id = None if envelope.id is UNSET else envelope.id
-        try:
+        with self.capture.guard("starting a tool call"):  # Otherwise it is forwarded without a record.
             tool_call = messages.decode_tool_call(envelope.params)
             if tool_call is None:
                 return False
             # A message that cannot be encoded again as it was is forwarded unchanged.
             tool = self.tools.get_tool(tool_call.name, is_verbatim=isinstance(envelope, LooseEnvelope))
             call = ToolCallRequest(self, id, tool_call, tool, line, self.prepare_context(tool_call))
-        except Exception:  # noqa: BLE001 - the call is forwarded without a record
-            self.capture.log_internal_error("reading a tool call")
-            return False
-        self.active_calls[id] = call
-        try:
+            self.active_calls[id] = call
             call.begin()
-        except Exception:  # noqa: BLE001 - the call is forwarded without a record
-            self.capture.log_internal_error("starting a tool call")
-            self.active_calls.pop(id, None)
-            return False
-        return True
+            return True
+        self.active_calls.pop(id, None)
+        return False
 
     def cancel(self, id: Id, line: bytes) -> bool:
         """Cancel a client's call. Return False if the client's message must be forwarded."""
         call = self.active_calls.get(id)
         return call is not None and call.cancel(line)
 
-    def prepare_context(self, tool_call: ToolCall) -> contextvars.Context:
+    def prepare_context(self, tool_call: ToolCall) -> Context:
         """Return a context for one call, inside the run of the connection."""
         now = self.relay.loop.time()
         if self.run is None or (now - self._last_used > IDLE_RUN_SECONDS and not self.active_calls):
@@ -137,20 +128,16 @@ class ToolCallRelay:
         client = self._client
         client_info = (tool_call.meta or {}).get(messages.CLIENT_INFO_KEY)
         if not client.name and isinstance(client_info, dict):
-            client = msgspec.convert(
-                {key: client_info.get(key) for key in ("name", "version")}, messages.ClientInfo, strict=False
-            )
+            names = {key: client_info.get(key) for key in ("name", "version")}
+            client = msgspec.convert(names, messages.ClientInfo, strict=False)
+        metadata = {"door": "mcp", "server": self.options.name}
         self.run = ActiveRun(
-            self.capture,
-            client.name or "",
-            is_standalone=True,
-            version=client.version,
-            session=self.options.session,
-            metadata={"door": "mcp", "server": self.options.name},
-        )
-        self.run.is_logged = True
+            self.capture, client.name or "", is_standalone=True, version=client.version,
+            session=self.options.session, metadata=metadata,
+        )  # fmt: skip
+        self.run.judge.is_logged = True
         self.run.start()
-        self._base = contextvars.Context()
+        self._base = Context()
         self._base.run(self.capture.current_scope.set, CallScope(self.run, None, None, is_retrying=False))
 
     def end_run(self) -> None:
@@ -158,7 +145,7 @@ class ToolCallRelay:
             self.run.finish(None)
             self.run = None
 
-    def start_task(self, coroutine: Any, context: contextvars.Context) -> asyncio.Task[None]:
+    def start_task(self, coroutine: Any, context: Context) -> asyncio.Task[None]:
         task: asyncio.Task[None] = self.relay.loop.create_task(coroutine, context=context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -174,7 +161,7 @@ class ToolCallRelay:
             await asyncio.wait(tuple(self._tasks), timeout=1.0)
         for call in tuple(self.active_calls.values()):
             call.abandon()
-        await self._listing.close()
+        await self.tools.close()
         self.end_run()
 
 
@@ -199,19 +186,10 @@ class ToolCallRequest:
     """Tool call of the client. It receives the answer to its first attempt directly."""
 
     def __init__(
-        self,
-        calls: ToolCallRelay,
-        id: Id,
-        tool_call: ToolCall,
-        tool: ServerTool,
-        line: bytes,
-        context: contextvars.Context,
+        self, calls: ToolCallRelay, id: Id, tool_call: ToolCall, tool: RemoteTool, line: bytes, context: Context
     ) -> None:
-        self._calls = calls
-        self._relay = calls.relay
-        self._id = id
-        self._line = line
-        self._context = context
+        self._calls, self._relay = calls, calls.relay
+        self._id, self._line, self._context = id, line, context
         self._first: CallExecution | None = None
         self._attempt_start: tuple[float, Any] = (0.0, None)
         """Start time of the first attempt and the token that restores its scope."""
@@ -224,7 +202,7 @@ class ToolCallRequest:
         self._token: Id = token if isinstance(token, int | str) else None
         self.tool_call = tool_call
         self.tool = tool
-        self.timeout = tool.timeout if tool.wrapped.options.mode != "observe" else 0.0
+        self.timeout = tool.timeout if tool.options.mode != "observe" else 0.0
 
     @property
     def _arguments(self) -> dict[str, Any]:
@@ -237,33 +215,27 @@ class ToolCallRequest:
             self._task = calls.start_task(self._answer_blocked_tool(), contextvars.copy_context())
             return
         has_non_object_arguments = not (tool_call.arguments is None or type(tool_call.arguments) is dict)
-        if tool.wrapped.options.mode == "repair":
+        if tool.options.mode == "repair":
             if has_non_object_arguments or (tool.definition is None and calls.tools.names):
-                repairable_request = ToolRequest(
-                    calls.capture, calls.tools.recovering_functions(), tool_call.name, tool_call.arguments
-                )
-                run = calls.run
-                if (
-                    repairable_request.wrapped is not None
-                    and run is not None
-                    and repairable_request.can_repair(repairable_request.wrapped, run)
-                ):
-                    self._task = calls.start_task(self._recover(tool_request=repairable_request), self._context)
+                functions, run = calls.tools.recovering_functions(), calls.run
+                request = ToolRequest(calls.capture, functions, tool_call.name, tool_call.arguments)
+                if request.wrapped is not None and run is not None and request.can_repair(request.wrapped, run):
+                    self._task = calls.start_task(self._recover(tool_request=request), self._context)
                     return
-            elif not has_non_object_arguments and self._needs_repair_first():
+            elif self._needs_repair_first():
                 self._task = calls.start_task(self._recover(is_checked=True), self._context)
                 return
         if has_non_object_arguments:
             tool = self.tool = calls.tools.get_tool(tool_call.name, is_verbatim=True)
-        first = self._context.run(begin_call, tool.wrapped, calls.capture, (), {**self._arguments})
+        first = self._context.run(begin_call, tool, calls.capture, (), {**self._arguments})
         if first.success_record is None:
             self._task = calls.start_task(self._recover(first), self._context)
             return
         self._first = first
         self._attempt_start = calls.capture.timer(), self._context.run(calls.capture.current_scope.set, first)
         self._was_sent = True
-        entry = PendingRequest(self._handle_first_answer, self._handle_no_first_answer, self.timeout)
-        self._relay.expect(self._id, entry, self._token)
+        entry = PendingRequest(self._handle_first_answer, self._handle_no_first_answer, self.timeout, self._token)
+        self._relay.expect(self._id, entry)
         self._relay.send(self._line, entry)
 
     def _needs_repair_first(self) -> bool:
@@ -271,16 +243,16 @@ class ToolCallRequest:
 
         Only a call that was never sent has certainly not executed. Without a repair, the server decides.
         """
-        wrapped, capture, run = self.tool.wrapped, self._calls.capture, self._calls.run
-        if wrapped.options.effects != "once" or run is None:
+        tool, capture, run, arguments = self.tool, self._calls.capture, self._calls.run, self._arguments
+        if tool.options.effects != "once" or run is None:
             return False
         try:
-            wrapped.check(self._arguments)
+            tool.check(arguments)
         except SchemaMismatchError as error:
-            failure = capture.classify_safely(error, source="tool", tool=wrapped.name, arguments=self._arguments)
-            tool = wrapped.tool("repair")
+            failure = capture.classify_safely(error, source="tool", tool=tool.name, arguments=arguments)
+            min_confidence = capture.policy.min_confidence
             suggestions = suggest(
-                self._arguments, failure, tool, run.earlier_calls(), min_confidence=capture.policy.min_confidence
+                arguments, failure, tool.tool("repair"), run.earlier_calls(), min_confidence=min_confidence
             )
             return any(suggestion.automatic for suggestion in suggestions)
         return False
@@ -291,28 +263,24 @@ class ToolCallRequest:
         first = self._first
         assert first is not None
         self._last = Answer(self._id, envelope, line)
-        self._relay.stop_waiting(self._id, self._token)
-        try:
+        with self._calls.capture.guard("reading an answer"):  # Otherwise it is forwarded without a record.
             if envelope.error != messages.EMPTY_RAW:
                 self._context.run(first.keep_failure, ProtocolResponseError(envelope.error), *self._attempt_start)
             elif self._context.run(first.record_success, to_function_result(envelope.result), *self._attempt_start):
                 del self._calls.active_calls[self._id]
                 self._relay.client.write(self._render_success(self._last, [], {}))
                 return
-        except Exception:  # noqa: BLE001 - the answer is forwarded without a record
-            self._calls.capture.log_internal_error("reading an answer")
-            self._calls.active_calls.pop(self._id, None)
-            self._relay.client.write(line)
+            self._task = self._calls.start_task(self._recover(first), self._context)
             return
-        self._task = self._calls.start_task(self._recover(first), self._context)
+        self._calls.active_calls.pop(self._id, None)
+        self._relay.client.write(line)
 
     def _handle_no_first_answer(self, error: Exception) -> None:
         first = self._first
         assert first is not None
-        self._relay.stop_waiting(self._id, self._token)
         if isinstance(error, TimeoutError):
             self._relay.cancel_request(self._id, "timed out")
-            error = TimeoutError(f"{self.tool.name} did not answer in {self.timeout:g} s.")
+            error = TimeoutError(f"{self.tool.tool_name} did not answer in {self.timeout:g} s.")
         self._context.run(first.keep_failure, error, *self._attempt_start)
         self._task = self._calls.start_task(self._recover(first), self._context)
 
@@ -327,7 +295,7 @@ class ToolCallRequest:
                 self._relay.cancel_request(self._in_flight, "cancelled by the client")
             return True
         self.abandon()
-        self._relay.stop_waiting(self._id, self._token)
+        self._relay.stop_waiting(self._id)
         self._relay.forward_late_answer(self._id)
         return False
 
@@ -343,7 +311,7 @@ class ToolCallRequest:
         self, first: CallExecution | None = None, *, is_checked: bool = False, tool_request: ToolRequest | None = None
     ) -> None:
         current_call.set(self)
-        capture, wrapped = self._calls.capture, self.tool.wrapped
+        capture = self._calls.capture
         attempts: CallExecution | None = None
         error: Exception | None = None
         try:
@@ -353,7 +321,7 @@ class ToolCallRequest:
                 elif tool_request is not None:
                     attempts = tool_request.prepare_call(run)
                 else:
-                    attempts = prepare_call(wrapped, capture, run, (), self._arguments, must_check=is_checked)
+                    attempts = prepare_call(self.tool, capture, run, (), self._arguments, must_check=is_checked)
                 attempts.answers_model = True
                 try:
                     await aexecute_plan(attempts)
@@ -365,7 +333,12 @@ class ToolCallRequest:
             error = ConnectionResetError("the connection closed")
         finally:
             self._calls.active_calls.pop(self._id, None)
-        self._relay.client.write(self._render_answer_safely(attempts, error))
+        answer = messages.build_error(self._id, f"{self.tool.tool_name} failed.")
+        if self._last is not None and self._last.id == self._id:
+            answer = self._last.line
+        with capture.guard("rendering an answer"):
+            answer = self._render_answer(attempts, error)
+        self._relay.client.write(answer)
 
     async def attempt(self, name: str, arguments: dict[str, Any]) -> Any:
         """Send one attempt, with the original or repaired arguments, and return the server's answer."""
@@ -374,21 +347,19 @@ class ToolCallRequest:
         id, line = self._id, self._line
         if self._was_sent or name != self.tool_call.name or arguments != self._arguments:
             id = relay.new_id()
-            params = {
-                **messages.decode_members(messages.decode_envelope(self._line).params),
-                "name": name,
-                "arguments": arguments,
-            }
-            line = messages.build_message(id=id, method="tools/call", params=params)
+            params = messages.decode_members(messages.decode_envelope(self._line).params)
+            changed_params = {**params, "name": name, "arguments": arguments}
+            line = messages.build_message(id=id, method="tools/call", params=changed_params)
         self._was_sent = True
         answer: asyncio.Future[tuple[Envelope, bytes]] = relay.loop.create_future()
         entry = PendingRequest(
             lambda envelope, line: None if answer.done() else answer.set_result((envelope, line)),
             lambda error: None if answer.done() else answer.set_exception(error),
             self.timeout,
+            self._token,
         )
         self._last, self._in_flight = None, id
-        relay.expect(id, entry, self._token)
+        relay.expect(id, entry)
         relay.send(line, entry)
         try:
             envelope, line = await answer
@@ -396,13 +367,13 @@ class ToolCallRequest:
             relay.cancel_request(id, "timed out")
             raise TimeoutError(f"{name} did not answer in {self.timeout:g} s.") from None
         except asyncio.CancelledError:
-            if id == self._id:
+            if self._was_cancelled and id == self._id:
                 relay.forward_late_answer(id)
+            else:
+                relay.stop_waiting(id)
             raise
         finally:
             self._in_flight = None
-            if not self._was_cancelled or id != self._id:
-                relay.stop_waiting(id, self._token)
         self._last = Answer(id, envelope, line)
         if envelope.error != messages.EMPTY_RAW:
             raise ProtocolResponseError(envelope.error)
@@ -410,46 +381,34 @@ class ToolCallRequest:
 
     async def _answer_blocked_tool(self) -> None:
         """Block a call of a tool that must be accepted first, unless it was accepted in the meantime."""
-        await self._calls._listing.refresh()
+        await self._calls.tools.refresh()
         self.tool = self._calls.tools.get_tool(self.tool_call.name)
         if not self.tool.is_blocked:
             self._task = None
             self.begin()
             return
-        message = self._calls.capture.prompt.definition_changed(self.tool.name, self._calls.options.name)
+        message = self._calls.capture.prompt.definition_changed(self.tool.tool_name, self._calls.options.name)
         failure = Failure.of(TOOL_PERMISSION_DENIED, message, hint="Continue without this tool.", recoverable=False)
         run = self._calls.run
         if run is not None:
-            run.publish_step(run.record_child_failure("tool", self.tool.wrapped.name, failure))
+            run.record_child_failure("tool", self.tool.name, failure)
         self._calls.active_calls.pop(self._id, None)
-        block = self._calls.capture.prompt.answer(failure, tool=self.tool.name)
+        block = self._calls.capture.prompt.answer(failure, tool=self.tool.tool_name)
         self._relay.client.write(self._build_failure_answer(block, {}))
 
     # Answers to the client
 
     def _ignored_arguments_note(self) -> str:
-        names = self.tool.arguments
-        arguments = self.tool_call.arguments
-        is_observed = self.tool.wrapped.options.mode == "observe"
-        if is_observed or names is None or type(arguments) is not dict or names.issuperset(arguments):
+        tool, names, arguments = self.tool, self.tool.argument_names, self.tool_call.arguments
+        if tool.options.mode == "observe" or names is None or type(arguments) is not dict:
             return ""
-        unknown_arguments = self._calls.tools.find_unknown_arguments(self.tool, arguments)
-        if not unknown_arguments:
+        unknown = [] if names.issuperset(arguments) else self._calls.tools.find_unknown_arguments(tool, arguments)
+        if not unknown:
             return ""
         free = [name for name in names if name not in arguments]
-        likely_names = {
-            name: match.name for name in unknown_arguments if (match := names_module.match_name(name, free)) is not None
-        }
-        return self._calls.capture.prompt.ignored_arguments(self.tool.name, unknown_arguments, likely_names)
-
-    def _render_answer_safely(self, attempts: CallExecution | None, error: Exception | None) -> bytes:
-        try:
-            return self._render_answer(attempts, error)
-        except Exception:  # noqa: BLE001 - the client must get an answer
-            self._calls.capture.log_internal_error("rendering an answer")
-        if self._last is not None and self._last.id == self._id:
-            return self._last.line
-        return messages.build_error(self._id, f"{self.tool.name} failed.")
+        matches = {name: names_module.match_name(name, free) for name in unknown}
+        likely_names = {name: match.name for name, match in matches.items() if match is not None}
+        return self._calls.capture.prompt.ignored_arguments(tool.tool_name, unknown, likely_names)
 
     def _render_answer(self, attempts: CallExecution | None, error: Exception | None) -> bytes:
         last = self._last
@@ -459,11 +418,13 @@ class ToolCallRequest:
             metadata = {"run": attempts.run.id, "call": attempts.number, "attempts": attempts.attempt_count}
         if attempts is None or failure is None:
             if last is None:
-                return messages.build_error(self._id, f"{self.tool.name} failed: {error}")
-            notes = [attempts.prompt.note(self.tool.name, attempts.changes)] if attempts and attempts.changes else []
+                return messages.build_error(self._id, f"{self.tool.tool_name} failed: {error}")
+            notes = []
+            if attempts is not None and attempts.changes:
+                notes = [attempts.prompt.note(self.tool.tool_name, attempts.changes)]
             return self._render_success(last, notes, metadata)
         is_verbatim = attempts.tool.mode == "observe" or not failure.is_failure
-        block = self._build_failure_block(attempts, failure)
+        block = self._build_failure_block(attempts)
         if error is None and last is not None:
             if is_verbatim:
                 return self._with_original_id(last)
@@ -476,13 +437,10 @@ class ToolCallRequest:
 
     def _render_success(self, last: Answer, notes: list[str], metadata: dict[str, Any]) -> bytes:
         """Return the server's answer unchanged, or with notes about repaired or ignored arguments."""
-        if not notes and (note := self._ignored_arguments_note()):
-            notes = [note]
-        return (
-            messages.add_notes(self._id, last.envelope.result, notes, metadata)
-            if notes
-            else self._with_original_id(last)
-        )
+        notes = notes or list(filter(None, [self._ignored_arguments_note()]))
+        if not notes:
+            return self._with_original_id(last)
+        return messages.add_notes(self._id, last.envelope.result, notes, metadata)
 
     def _with_original_id(self, last: Answer) -> bytes:
         if last.id == self._id:
@@ -493,24 +451,9 @@ class ToolCallRequest:
         is_stateless = messages.PROTOCOL_VERSION_KEY in (self.tool_call.meta or {})
         return messages.build_failure_answer(self._id, block, metadata, is_stateless)
 
-    def _build_failure_block(self, attempts: CallExecution, failure: Failure) -> dict[str, Any]:
+    def _build_failure_block(self, attempts: CallExecution) -> dict[str, Any]:
         """Build the description of the failure for the model, as after any other call."""
-        recovery_failed = attempts.recovery_failed
         tool_names = self._calls.tools.names
-        offered = attempts.stop.suggestions if attempts.stop is not None else ()
         is_unknown = bool(tool_names) and self.tool_call.name not in tool_names
-        return attempts.prompt.answer(
-            failure,
-            tool=self.tool.name,
-            precedents=recovery_failed.precedents[:3] if recovery_failed else (),
-            names=names_module.nearest_tool_names(self.tool_call.name, tool_names) if is_unknown else (),
-            shareable=self.tool.wrapped.shareable_texts(),
-            has_effects=not attempts.tool.is_retry_safe,
-            suggested=[
-                suggestion
-                for suggestion in offered
-                if all(change.path != TOOL_NAME_PATH for change in suggestion.changes)
-            ],  # in `names`
-            spiral=attempts.stop.spiral if attempts.stop is not None else "",
-            repeat_note=attempts.limits.repeat_note,
-        )
+        near_names = names_module.nearest_tool_names(self.tool_call.name, tool_names) if is_unknown else ()
+        return attempts.failure_answer(self.tool.tool_name, names=near_names, shareable=self.tool.shareable_texts())

@@ -1,13 +1,19 @@
-"""Tools of the server: definitions, pins, and the options of their calls from the user's settings."""
+"""Tools of the server: the options of their calls, and tool lists on their way to the client.
+
+A tool list is compared with the pins, blocked tools are removed, and lessons are added to descriptions (F7).
+"""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Collection, Mapping
+import asyncio
+import sys
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import msgspec
 
+from mulligan.build import Components
 from mulligan.capture.context import MODES, CaptureContext, strictest
 from mulligan.capture.result_checks import ResultChecker
 from mulligan.capture.wrap import build_wrapper
@@ -15,47 +21,37 @@ from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction
 from mulligan.classify.kinds import TOOL_UNKNOWN_TOOL
 from mulligan.core.failure import Failure, TookEffect
 from mulligan.core.records import Effects
-from mulligan.proxy import pins
-from mulligan.proxy.messages import decode_items, decode_members
+from mulligan.prompt import Prompt, estimate_prompt_tokens
+from mulligan.proxy import messages, pins
+from mulligan.proxy.messages import Envelope, decode_items, decode_members
 from mulligan.proxy.pins import Pins, ToolListFinding
+from mulligan.proxy.relay import ProxyOptions, Relay
 from mulligan.recover.policy import Mode
 from mulligan.recover.schema import compile_schema
 from mulligan.recover.schema_repair import unknown_arguments
+from mulligan.store.base import DEFAULT_TENANT, FixQuery, LessonQuery, Store
+from mulligan.store.urls import may_have_records, open_store
 
-DEFAULT_TIMEOUT_SECONDS = 300.0
-"""Default time limit of a call without an answer or progress."""
 MAX_TOOL_NAMES = 1000
 """Limit of tools that are tracked by name: models invent names without end."""
 OTHER_TOOL_NAME = "?"
 """Name under which all further tools are recorded."""
+STORE_TIMEOUT_SECONDS = 2.0
+"""Time that a tool list waits for the store."""
+MAX_TOOL_TOKENS = 120
+"""Limit for one description: a model reads all of them with every request."""
+MAX_SERVER_TOKENS = 1500
+"""Limit for all descriptions of a server."""
+MAX_FIXES_PER_TOOL = 50
+"""Limit of lessons and fixes that are read for a tool."""
+FINDING_SENTENCES = {
+    "new": "has a new tool",
+    "changed": "changed the definition of a tool",
+    "removed": "removed a tool",
+    "twice": "lists a tool name twice, the first one is used",
+    "shadows": "has a tool with the same name as another server",
+}
 decode_definition = msgspec.json.Decoder(dict[str, Any]).decode
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ProxyOptions:
-    """Options of one proxy."""
-
-    name: str
-    """Name of the server in records."""
-    mode: Mode = "suggest"
-    should_trust_annotations: bool = False
-    should_pin: bool = False
-    should_inject_lessons: bool = False
-    timeout: float = DEFAULT_TIMEOUT_SECONDS
-    """Seconds. 0 means no limit."""
-    start_timeout: float = 120.0
-    """Seconds for the answer to the first message. 0 means no limit."""
-    should_restart: bool = True
-    session: str | None = None
-    rules: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-    """Rules of the user's settings, by `server.tool`, `server.*` or `*`."""
-
-    def merge_rules(self, tool: str) -> dict[str, Any]:
-        """Merge the rules for a tool. The most specific rule wins."""
-        merged_rule: dict[str, Any] = {}
-        for key in ("*", f"{self.name}.*", f"{self.name}.{tool}"):
-            merged_rule.update(self.rules.get(key, {}))
-        return merged_rule
 
 
 def build_tool_options(
@@ -102,63 +98,49 @@ class UnlistedResultChecker(ResultChecker):
 class RemoteTool(WrappedFunction):
     """Tool of the server with the interface that recovery expects. Its schema comes from the server."""
 
-    definition: Mapping[str, Any] = {}
+    tool_name: str = ""
+    """Name without the server."""
+    definition: Mapping[str, Any] | None = None
+    """None until the server has listed the tool."""
+    timeout = 0.0
+    is_blocked = False
+    """Whether calls are blocked until a person accepts the tool."""
+    argument_names: frozenset[str] | None = None
+    """Argument names in the schema. None if it lists none."""
 
-    def mark_unlisted(self) -> None:
-        """Mark a tool that is missing in the server's list."""
-        self.result_checker = UnlistedResultChecker(
-            self.options.type, self.name, self.options.detect_errors, self.options.empty_result
-        )
+    def define(self, definition: Mapping[str, Any] | None) -> None:
+        """Set the definition from the server's list."""
+        self.definition = definition
+        properties = (self.schema() or {}).get("properties")
+        self.argument_names = frozenset(properties) if isinstance(properties, dict) else None
 
     def schema(self) -> Mapping[str, Any] | None:
-        schema = self.definition.get("inputSchema")
+        schema = (self.definition or {}).get("inputSchema")
         return schema if isinstance(schema, dict) else None
 
 
-class ServerTool:
-    """One tool of the server."""
-
-    __slots__ = ("arguments", "definition", "is_blocked", "name", "timeout", "wrapped")
-
-    def __init__(
-        self,
-        name: str,
-        wrapped: RemoteTool,
-        timeout: float,
-        definition: Mapping[str, Any] | None,
-        *,
-        is_blocked: bool,
-    ) -> None:
-        self.name = name
-        self.wrapped = wrapped
-        self.timeout = timeout
-        self.definition = definition
-        """None until the server has listed the tool."""
-        properties = (wrapped.schema() or {}).get("properties")
-        self.arguments: frozenset[str] | None = frozenset(properties) if isinstance(properties, dict) else None
-        """Argument names in the schema. None if it lists none."""
-        self.is_blocked = is_blocked
-        """Whether calls are blocked until a person accepts the tool."""
-
-
 class ServerTools:
-    """Tools of one server."""
+    """Tools of one server, and its tool lists. A thread accesses the store, so that nothing else waits for it."""
 
-    def __init__(
-        self, options: ProxyOptions, capture: CaptureContext, remote: Callable[[str], Callable[..., Any]]
-    ) -> None:
-        self.options = options
-        self.pins = Pins()
-        self.has_loaded_pins = False
-        """Whether the stored pins are loaded. Nothing is repaired before."""
-        self._capture = capture
+    def __init__(self, relay: Relay, components: Components, remote: Callable[[str], Callable[..., Any]]) -> None:
+        self._relay = relay
+        self._options = relay.options
+        self._components = components
+        self._capture = components.capture
         self._remote = remote
         """Builds the function that calls a tool."""
-        self._tools_by_name: dict[tuple[str, bool], ServerTool] = {}
+        self._pins = Pins()
+        self._has_loaded_pins = False
+        """Whether the stored pins are loaded. Nothing is repaired before."""
+        self._tools_by_name: dict[tuple[str, bool], RemoteTool] = {}
         self._listed_definitions: dict[str, dict[str, Any]] = {}
         self._reported: set[ToolListFinding] = set()
+        self._lock = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        # Loaded while the server starts, so that the pins are ready for its first tool list.
+        self._pins_task = relay.loop.create_task(asyncio.to_thread(self._load_pins))
 
-    def get_tool(self, name: str, *, is_verbatim: bool = False) -> ServerTool:
+    def get_tool(self, name: str, *, is_verbatim: bool = False) -> RemoteTool:
         """Return a tool by name, listed or not.
 
         `is_verbatim` selects a version whose calls must not be changed.
@@ -167,14 +149,12 @@ class ServerTools:
         if tool is None:
             if len(self._tools_by_name) >= MAX_TOOL_NAMES and name not in self._listed_definitions:
                 name = OTHER_TOOL_NAME
-            tool = self._tools_by_name[name, is_verbatim] = self._build_tool(
-                name, self._listed_definitions.get(name), is_verbatim
-            )
+            tool = self._tools_by_name[name, is_verbatim] = self._build_tool(name, is_verbatim)
         return tool
 
-    def find_unknown_arguments(self, tool: ServerTool, arguments: Mapping[str, Any]) -> list[str]:
+    def find_unknown_arguments(self, tool: RemoteTool, arguments: Mapping[str, Any]) -> list[str]:
         """Return arguments that the schema does not list, unless it allows additional ones."""
-        schema = tool.wrapped.schema()
+        schema = tool.schema()
         return unknown_arguments(arguments, compile_schema(schema)) if schema else []
 
     @property
@@ -184,42 +164,199 @@ class ServerTools:
 
     def recovering_functions(self) -> dict[str, Callable[..., Any]]:
         """Return the listed tools as functions with recovery."""
-        return {name: build_wrapper(self.get_tool(name).wrapped) for name in self.names}
+        return {name: build_wrapper(self.get_tool(name)) for name in self.names}
 
-    def _build_tool(self, name: str, definition: dict[str, Any] | None, is_verbatim: bool) -> ServerTool:
+    def _build_tool(self, name: str, is_verbatim: bool) -> RemoteTool:
+        definition = self._listed_definitions.get(name)
         annotations = (definition or {}).get("annotations")
-        is_settled = self.has_loaded_pins and name not in self.pins.waiting
-        call_options = build_tool_options(
-            self.options, name, annotations if isinstance(annotations, dict) else {}, is_pinned=is_settled
+        is_settled = self._has_loaded_pins and name not in self._pins.waiting
+        options = build_tool_options(
+            self._options, name, annotations if isinstance(annotations, dict) else {}, is_pinned=is_settled
         )
         if is_verbatim:
-            call_options = msgspec.structs.replace(call_options, mode="observe")
-        wrapped = RemoteTool(self._remote(name), lambda: self._capture, call_options)
-        wrapped.definition = definition or {}
+            options = msgspec.structs.replace(options, mode="observe")
+        tool = RemoteTool(self._remote(name), lambda: self._capture, options)
+        tool.define(definition)
+        tool.tool_name = name
+        tool.timeout = float(self._options.merge_rules(name).get("timeout", self._options.timeout))
+        tool.is_blocked = self.is_blocked(name)
         if definition is None and self._listed_definitions:
-            wrapped.mark_unlisted()
-        timeout = float(self.options.merge_rules(name).get("timeout", self.options.timeout))
-        return ServerTool(name, wrapped, timeout, definition, is_blocked=self.is_blocked(name))
+            tool.result_checker = UnlistedResultChecker(
+                options.type, tool.name, options.detect_errors, options.empty_result
+            )
+        return tool
 
     def is_blocked(self, name: str) -> bool:
-        return self.options.should_pin and name in self.pins.waiting
+        return self._options.should_pin and name in self._pins.waiting
 
-    def set_pins(self, stored_pins: Pins) -> None:
+    def _set_pins(self, stored_pins: Pins) -> None:
         """Replace the pins by the stored ones, at the start or after a person accepted tools."""
-        self.pins = stored_pins
-        self.has_loaded_pins = True
+        self._pins = stored_pins
+        self._has_loaded_pins = True
         self._tools_by_name.clear()
 
-    def process_list(self, result: msgspec.Raw, now: int, *, is_complete: bool) -> list[ToolListFinding]:
-        """Process a tool list and return the new findings about it."""
-        definitions = [decode_definition(raw) for raw in decode_items(decode_members(result)["tools"])]
+    # Tool lists
+
+    def build_answer_handler(self, params: msgspec.Raw) -> Callable[[Envelope, bytes], None]:
+        """Return the handler for the answer to this request."""
+        is_first_page = not messages.decode_params(params).cursor
+        return lambda envelope, line: self._start(self._handle_answer(envelope, line, is_first_page))
+
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = self._relay.loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Wait until pending pins are stored."""
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks), timeout=STORE_TIMEOUT_SECONDS)
+
+    async def _handle_answer(self, envelope: Envelope, line: bytes, is_first_page: bool) -> None:
+        with self._capture.guard("reading a tool list"):  # An unreadable list is forwarded to the client.
+            client_result = None
+            if envelope.error == messages.EMPTY_RAW:
+                client_result = await self._process_list(envelope.result, is_first_page)
+            if client_result is not None:
+                line = messages.build_message(id=envelope.id, result=client_result)
+        self._relay.client.write(line)
+
+    async def _process_list(self, result: msgspec.Raw, is_first_page: bool) -> dict[str, Any] | None:
+        """Return the tool list for the client, or None if it is unchanged."""
+        members: dict[str, Any] = dict(decode_members(result))
+        raw_tools = decode_items(members["tools"])
+        async with self._lock:
+            if not self._has_loaded_pins:
+                await asyncio.wait((self._pins_task,), timeout=STORE_TIMEOUT_SECONDS)
+                if self._pins_task.done():
+                    self._set_pins(self._pins_task.result())
+            before = self._pins
+            findings = self._add_definitions(raw_tools, is_first_page and not members.get("nextCursor"))
+            if self._pins != before and self._has_loaded_pins:
+                self._start(self._save_pins(self._pins))
+        report_findings(self._options, findings)
+        lessons: Mapping[str, Sequence[str]] = {}
+        if self._options.should_inject_lessons:
+            shareable_values = {name: self.get_tool(name).shareable_texts() for name in self.names}
+            lessons = await asyncio.to_thread(self._load_lessons, shareable_values)
+        client_tools: list[Any] = []
+        budget = DescriptionBudget(self._capture.prompt)
+        names: set[str] = set()
+        for raw in raw_tools:
+            name = str(decode_definition(raw).get("name"))
+            is_duplicate = self._options.should_pin and name in names
+            names.add(name)
+            if not is_duplicate and not self.is_blocked(name):
+                client_tools.append(budget.add_lessons(decode_members(raw), lessons.get(name, ())) or raw)
+        return {**members, "tools": client_tools} if client_tools != raw_tools else None
+
+    def _add_definitions(self, raw_tools: Sequence[msgspec.Raw], is_complete: bool) -> list[ToolListFinding]:
+        """Take the definitions of a list and return the new findings about it."""
+        definitions = [decode_definition(raw) for raw in raw_tools]
         definitions = [definition for definition in definitions if isinstance(definition.get("name"), str)]
         if is_complete:
             self._listed_definitions = {}
         for definition in definitions:
             self._listed_definitions.setdefault(definition["name"], definition)
-        self.pins, findings = pins.compare_pins(self.pins, definitions, now, is_complete=is_complete)
+        self._pins, findings = pins.compare_pins(self._pins, definitions, self._capture.now(), is_complete=is_complete)
         self._tools_by_name.clear()
         new_findings = [finding for finding in findings if finding not in self._reported]
         self._reported.update(new_findings[:MAX_TOOL_NAMES])
         return new_findings
+
+    async def refresh(self) -> None:
+        """Load the pins again: a person may have accepted a tool in another terminal."""
+        async with self._lock:
+            stored_pins = await asyncio.to_thread(self._load_pins)
+            if stored_pins != self._pins:
+                self._set_pins(stored_pins)
+
+    def _load_pins(self) -> Pins:
+        components = self._components
+        with self._capture.guard("reading tool definitions"):
+            url = components.settings.store_url
+            # A read must not create files.
+            if components.settings.record != "off" and (url.startswith("memory:") or may_have_records(url)):
+                stored_value = components.key_value_store.get(DEFAULT_TENANT, pins.PINS_KIND, self._options.name)
+                return pins.decode_pins(stored_value)
+        return Pins()
+
+    async def _save_pins(self, server_pins: Pins) -> None:
+        """Store the pins in the background. Without stored pins the next list is accepted as the first."""
+        async with self._lock:
+            with self._capture.guard("storing tool definitions"):
+                key_value_store = self._components.key_value_store
+                findings = await asyncio.to_thread(pins.save_pins, key_value_store, self._options.name, server_pins)
+                report_findings(self._options, findings)
+
+    def _load_lessons(self, tools: Mapping[str, Collection[str]]) -> Mapping[str, Sequence[str]]:
+        settings, capture = self._components.settings, self._capture
+        with capture.guard("reading lessons about tools"):
+            if not settings.store_url.startswith("memory:") and may_have_records(settings.store_url):
+                # A connection of its own: the recorder opens the store only when it has records.
+                with closing(open_store(settings.store_url, token=settings.token)) as store:
+                    return collect_lessons(store, capture.prompt, self._options.name, tools, capture.now())
+        return {}
+
+
+def report_findings(options: ProxyOptions, findings: Sequence[ToolListFinding]) -> None:
+    """Print findings on standard error, which MCP clients show or log."""
+    from mulligan.report.tables import to_line  # only needed for findings
+
+    for finding in findings:
+        more = f" ({to_line(finding.detail, 200)})" if finding.detail else ""
+        is_blocked = options.should_pin and finding.type in ("new", "changed")
+        blocked_note = f"; blocked. Review and accept it: mulligan proxy accept {options.name}" if is_blocked else ""
+        message = f"{FINDING_SENTENCES[finding.type]}: {to_line(finding.tool, 80)}{more}{blocked_note}"
+        print(f"mulligan: {to_line(options.name, 80)} {message}.", file=sys.stderr, flush=True)
+
+
+class DescriptionBudget:
+    """Token budget for lessons in the descriptions of one tool list."""
+
+    def __init__(self, prompt: Prompt) -> None:
+        self._prompt = prompt
+        self._remaining_tokens = MAX_SERVER_TOKENS
+
+    def add_lessons(self, definition: Mapping[str, msgspec.Raw], lessons: Sequence[str]) -> dict[str, Any] | None:
+        """Return the tool definition with its lessons, or None if there are none or none fits."""
+        fitting_lessons: list[str] = []
+        remaining_tokens = min(MAX_TOOL_TOKENS, self._remaining_tokens)
+        for lesson in lessons:
+            cost = estimate_prompt_tokens(lesson)
+            if cost <= remaining_tokens:
+                fitting_lessons.append(lesson)
+                remaining_tokens -= cost
+                self._remaining_tokens -= cost
+        if not fitting_lessons:
+            return None
+        try:
+            before = msgspec.json.decode(definition.get("description", b'""'), type=str | None) or ""
+        except msgspec.DecodeError:
+            return None
+        paragraphs = filter(None, (before.rstrip(), self._prompt.description_suffix(fitting_lessons)))
+        return {**definition, "description": "\n\n".join(paragraphs)}
+
+
+def collect_lessons(
+    store: Store, prompt: Prompt, server: str, tools: Mapping[str, Collection[str]], now: int
+) -> dict[str, list[str]]:
+    """Return sentences about each tool: active lessons, then promoted and approved fixes.
+
+    Each tool comes with the shareable values of its schema.
+    """
+    sentences_by_tool: dict[str, list[str]] = {}
+    for name, shareable_values in tools.items():
+        tool = f"{server}.{name}"
+        query = LessonQuery(tool=tool, state="active", now=now, limit=MAX_FIXES_PER_TOOL)
+        active_lessons = [lesson for lesson in store.lessons(DEFAULT_TENANT, query) if lesson.is_trusted]
+        sentences = [prompt.lesson_sentence(lesson).removesuffix(".") for lesson in active_lessons]
+        covered_fixes = {lesson.fix_id for lesson in active_lessons}
+        sentences += [
+            prompt.fix_sentence(fix, shareable_values)
+            for fix in store.fixes(DEFAULT_TENANT, FixQuery(tool=tool, now=now, limit=MAX_FIXES_PER_TOOL))
+            if fix.state in ("promoted", "approved") and fix.id not in covered_fixes
+        ]
+        if unique_sentences := list(dict.fromkeys(filter(None, sentences))):
+            sentences_by_tool[name] = unique_sentences
+    return sentences_by_tool
