@@ -199,7 +199,7 @@ class Block:
             self._add_rows(made)
         self.sums: Sums = {}
         for place, cell in counted.items():
-            for key in counters.slices(place):
+            for key in counters.slices(place).items():
                 counters.merge(self.sums.setdefault(key, counters.Cell()), cell)
         self.packed = packed(self.sums)
         self.patterns, met = pattern_counts.sum_changes(seen)

@@ -123,7 +123,7 @@ class Clock:
     """Seconds of CPU: of this thread, and of the processes of the server that work for this store."""
 
     def __init__(self, store: PostgresStore) -> None:
-        with psycopg.connect(store._pool._url) as made:
+        with psycopg.connect(store._pool.url.database_url) as made:
             rows = made.execute(
                 "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
                 "AND backend_type = 'client backend'"

@@ -234,12 +234,18 @@ def appended(where: str, batches: int) -> dict[str, list[float]]:
     return rates
 
 
-def written(url: str, first: int, batches: int, begin: Any, results: Any) -> None:
-    """One writer of PostgreSQL in a process of its own: its calls, CPU of client and server, start and end."""
+def run_writer(url: str, first: int, batches: int, begin: Any, results: Any) -> None:
+    """Write batches to PostgreSQL from this process and put its measurements into `results`.
+
+    They are: calls, CPU seconds of client and server, start and end, and seconds that both waited for a core.
+    """
+    import os
+
     import recall
 
     from mulligan.store.postgres.postgres_store import PostgresStore
 
+    os.setsid()  # Linux shares CPU between sessions: in one session, two writers would get the share of one
     chance = random.Random(first)
     starts = range(first, first + batches * recall.BATCH, recall.BATCH)
     events = [
@@ -249,46 +255,62 @@ def written(url: str, first: int, batches: int, begin: Any, results: Any) -> Non
     store = PostgresStore(url, clock=lambda: recall.NOW)
     store.append(DEFAULT_TENANT, list(recall.run(chance, first + 10**7)), f"first {first}", 1)
     assert store.writer is not None
-    server = Path(f"/proc/{store.writer.raw_connection.info.backend_pid}/schedstat")
+    schedules = Path("/proc/self/schedstat"), Path(f"/proc/{store.writer.raw_connection.info.backend_pid}/schedstat")
+
+    def read_schedules() -> tuple[float, float]:
+        """Return the CPU seconds of the server, and the seconds that client and server waited for a core."""
+        (_, client_wait, _), (server_cpu, server_wait, _) = (map(int, path.read_text().split()) for path in schedules)
+        return server_cpu / 1e9, (client_wait + server_wait) / 1e9
+
     begin.wait()
-    spent, served, start = time.process_time(), int(server.read_text().split()[0]), time.perf_counter()
+    client_before, (server_before, wait_before), start = time.process_time(), read_schedules(), time.perf_counter()
     for number, batch in enumerate(events):
         store.append(DEFAULT_TENANT, batch, f"{first} {number}", 1)
-    client, end = time.process_time() - spent, time.perf_counter()
+    client_seconds, end = time.process_time() - client_before, time.perf_counter()
     calls = sum(isinstance(event, StepEnded) for batch in events for event in batch)
-    results.put((calls, client, (int(server.read_text().split()[0]) - served) / 1e9, start, end))
+    server_after, wait_after = read_schedules()
+    results.put((calls, client_seconds, server_after - server_before, start, end, wait_after - wait_before))
     store.close()
 
 
-def together(where: str, batches: int, rounds: int = 3) -> Iterator[str]:
-    """One writer and two of one tenant, in turn: calls a second, and CPU a call of client and server."""
+def compare_writers(where: str, batches: int, rounds: int = 3) -> Iterator[str]:
+    """Measure one writer and two writers of one tenant in turn. Yield calls per second and CPU per call.
+
+    Counters are folded at about every 13th batch. With fewer batches, the result depends on which writer folds.
+    """
     import multiprocessing
 
     import postgres_store
 
     context = multiprocessing.get_context("fork")
     with postgres_store.server(where) as url:
-        measured: dict[int, list[tuple[float, float, float]]] = {1: [], 2: []}
+        measurements: dict[int, list[tuple[float, float, float, float]]] = {1: [], 2: []}
         for number in range(rounds + 1):
-            for writers, figures in measured.items():
+            for writers, rows in measurements.items():
                 begin, results = context.Barrier(writers), context.Queue()
-                starts = [(number * 9 + writers * 3 + each) * 10**8 for each in range(writers)]
-                arguments = [(url, start, batches if number else 2, begin, results) for start in starts]
-                processes = [context.Process(target=written, args=each) for each in arguments]
+                starts = [(number * 9 + writers * 3 + index) * 10**8 for index in range(writers)]
+                processes = [
+                    context.Process(target=run_writer, args=(url, start, batches if number else 2, begin, results))
+                    for start in starts
+                ]
                 for process in processes:
                     process.start()
-                each = [results.get() for _ in processes]
+                columns = list(zip(*(results.get() for _ in processes), strict=True))
                 for process in processes:
                     process.join()
-                calls, client, server = (sum(one[place] for one in each) for place in range(3))
-                took = max(one[4] for one in each) - min(one[3] for one in each)
+                calls, client, server = map(sum, columns[:3])
+                seconds = max(columns[4]) - min(columns[3])
                 if number:  # the first round warms up
-                    figures.append((calls / took, client / calls * 1e6, server / calls * 1e6))
-    for writers, figures in measured.items():
-        rate, client, server = map(statistics.median, zip(*figures, strict=True))
-        yield f"PostgreSQL, writers {writers}: {rate:,.0f} calls a second, CPU us a call {client:.1f} + {server:.1f}"
-    ratios = [two[0] / one[0] for one, two in zip(measured[1], measured[2], strict=True)]
-    yield f"two writers of one tenant over one: {statistics.median(ratios):.2f}"
+                    waiting_ratio = sum(columns[5]) / writers / seconds
+                    rows.append((calls / seconds, client / calls * 1e6, server / calls * 1e6, waiting_ratio))
+    for writers, rows in measurements.items():
+        rate, client, server, waiting_ratio = map(statistics.median, zip(*rows, strict=True))
+        yield (
+            f"PostgreSQL, {writers} {'writer' if writers == 1 else 'writers'}: {rate:,.0f} calls/s, CPU per call "
+            f"client {client:.1f} us, server {server:.1f} us, waiting for a core {100 * waiting_ratio:.0f} %"
+        )
+    ratios = [pair[0] / single[0] for single, pair in zip(measurements[1], measurements[2], strict=True)]
+    yield f"throughput of two writers of one tenant, ratio to one: {statistics.median(ratios):.2f}"
 
 
 def show(text: str) -> None:
@@ -356,7 +378,7 @@ def main() -> None:
         where = "postgresql" if given.store == "sqlite" else given.store
         for name, rates in appended(where, given.append).items():
             print(f"{name}: {statistics.median(rates):,.0f} calls a second are taken in")
-        for line in together(where, max(1, given.append // 4)):
+        for line in compare_writers(where, given.append):
             print(line, flush=True)
         return
     folder = given.folder or Path(tempfile.mkdtemp(prefix="mulligan-questions-"))

@@ -35,7 +35,7 @@ from zlib import crc32
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import Run, Step
-from mulligan.learn import fixes, similar
+from mulligan.learn import fixes, patterns
 from mulligan.store import fix_votes
 from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery, RecallQuery, Store
 from mulligan.store.counters import StatsQuery
@@ -225,11 +225,11 @@ def ways() -> dict[str, float | None]:
     """Milliseconds of CPU for one new wording and 256 known ones."""
     texts = [wording(3, way) for way in range(256)]
     new = wording(3, 7).replace("does not allow", "forbids")
-    sketches = [(str(place), similar.pack(similar.sketch(text))) for place, text in enumerate(texts)]
+    sketches = [(str(place), patterns.pack(patterns.sketch(text))) for place, text in enumerate(texts)]
     vectors = list(map(vector, texts))
     compared: dict[str, Callable[[], object] | None] = {
-        "pieces as the bits of a number, kept": lambda: similar.nearest(
-            new, [(name, similar.unpack(bits)) for name, bits in sketches]
+        "pieces as the bits of a number, kept": lambda: patterns.nearest(
+            new, [(name, patterns.unpack(bits)) for name, bits in sketches]
         ),
         "difflib": lambda: max(SequenceMatcher(None, new, text, autojunk=False).ratio() for text in texts),
         "hashed 3-5-grams, 512 places, kept": lambda: max(cosine(vector(new), each) for each in vectors),

@@ -49,10 +49,10 @@ else:
     from mulligan.report.scan_report import LogScan
     from mulligan.report.scan_text import render_findings
     from mulligan.cli.scan import LogScanner  # as the command reads them
-    logs = LogScanner(tuple(map(str, files)), None)
-    began = time.process_time()
     reading, scan = ReaderState(), LogScan()
-    for history in logs.histories(reading, None):
+    logs = LogScanner(tuple(map(str, files)), None, reading)
+    began = time.process_time()
+    for history in logs.histories():
         scan.add(history)
     found = scan.build_findings(Redactor())
     assert list(render_findings(found)) and reading.unrecognized_lines == 0, reading.unrecognized_lines

@@ -62,7 +62,8 @@ def by_hand(histories: list[History]) -> dict[str, Any]:
 def answered(cells: counters.Cells, query: StatsQuery) -> counters.Stats:
     """What `figures.stats` says, without counting the same records for every question."""
     whole, parts = counters.readings(query)
-    return counters.answer(query, counters.rows(cells, whole), counters.rows(cells, parts) if parts else ())
+    packed = counters.to_packed_cells(cells)
+    return counters.answer(query, counters.rows(packed, whole), counters.rows(packed, parts) if parts else ())
 
 
 def questions(histories: list[History]) -> list[StatsQuery]:

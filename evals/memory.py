@@ -34,7 +34,7 @@ from mulligan.classify.fingerprint import build_template
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure
 from mulligan.core.records import Fix, Run, Step, pattern_id
-from mulligan.learn import similar
+from mulligan.learn import patterns
 from mulligan.recover.policy import Suggestion
 from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery
 from mulligan.store.sqlite import SqliteStore
@@ -405,7 +405,7 @@ class Alike:
         self.compared: Counter[str] = Counter()
         self._sketches: dict[str, int] = {}
         self.ways: dict[str, Callable[[str, str], float]] = {
-            "pieces as bits": lambda one, other: similar.sketch_similarity(self._sketch(one), self._sketch(other)),
+            "pieces as bits": lambda one, other: patterns.sketch_similarity(self._sketch(one), self._sketch(other)),
             "difflib": lambda one, other: SequenceMatcher(None, one[:400], other[:400], autojunk=False).ratio(),
             "hashed 3-5-grams, 512": lambda one, other: _cosine(self._vector(one), self._vector(other)),
         }
@@ -420,7 +420,7 @@ class Alike:
 
     def _sketch(self, text: str) -> int:
         if text not in self._sketches:
-            self._sketches[text] = similar.sketch(text)
+            self._sketches[text] = patterns.sketch(text)
         return self._sketches[text]
 
     def _vector(self, text: str) -> dict[int, int]:

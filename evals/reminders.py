@@ -25,8 +25,8 @@ from mulligan.core.records import History  # noqa: E402
 from mulligan.learn import tracker  # noqa: E402
 from mulligan.prompt.sanitizer import MAX_PATH_CHARS, estimate_prompt_tokens  # noqa: E402
 from mulligan.redaction import sanitize  # noqa: E402
-from mulligan.transcripts.call_rows import read  # noqa: E402
 from mulligan.transcripts.log_lines import LogLines  # noqa: E402
+from mulligan.transcripts.recorded_runs import read_calls  # noqa: E402
 from mulligan.transcripts.run_builder import ReaderState  # noqa: E402
 
 AIM = 0.8
@@ -88,7 +88,7 @@ def main() -> int:
     if not DATA.exists():
         print(f"No data: {DATA} is absent, so there is nothing to measure on.")
         return 0
-    found = [cut for history in read(LogLines(DATA), ReaderState(classify)) for cut in cuts(history)]
+    found = [cut for history in read_calls(LogLines(DATA), ReaderState(classify)) for cut in cuts(history)]
     print("| repeats of | in sessions | before a repeated failure | named | share | 95 % |")
     print("| --- | --- | --- | --- | --- | --- |")
     parts = [("**all**", found), ("all but looks that found nothing", [cut for cut in found if not cut.is_miss])]

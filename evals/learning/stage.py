@@ -341,7 +341,7 @@ class Stage:
 
     def wrap(self, mirror: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
         assert self.mulligan is not None
-        names = inspect.signature(Mulligan.tool).parameters
+        names = inspect.signature(typing.get_overloads(Mulligan.tool)[-1]).parameters
         wrap: Any = self.mulligan.tool
         callee: Callable[..., Any] = wrap(**{name: value for name, value in options.items() if name in names})(mirror)
         return callee
