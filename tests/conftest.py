@@ -71,7 +71,7 @@ def no_recorder_outlives_its_test() -> Iterator[None]:
     recording = sys.modules.get("mulligan.record.recorder")
     for each in tuple(recording.recorders) if recording is not None else ():
         if isinstance(each, recording.Recorder):  # a test may have put something else there
-            each.worker.stop(time.monotonic() + PATIENCE)
+            each.stop_thread(time.monotonic() + PATIENCE)
 
 
 @pytest.fixture(scope="session", autouse=True)

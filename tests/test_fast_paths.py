@@ -23,10 +23,10 @@ from mulligan.core.records import Change, Compaction, Link, Step, decode, encode
 from mulligan.hooks import main as hook_main
 from mulligan.learn.patterns import PatternDecision
 from mulligan.record import journal
-from mulligan.server import request_bodies as api_bodies
+from mulligan.server import bodies as api_bodies
 from mulligan.server.payloads import BatchPayload
-from mulligan.store import erasure, fix_queries, row_encoding, rows
-from mulligan.transcripts import claude_code, formats, mulligan_export
+from mulligan.store import erasure, fix_queries, rows
+from mulligan.transcripts import claude_code, formats, recorded_runs
 
 
 def successful_step(**fields: Any) -> Step:
@@ -80,37 +80,37 @@ def test_links_in_the_same_words_are_decoded_once(monkeypatch: pytest.MonkeyPatc
 
 
 def test_step_bodies_begin_with_the_mark_of_a_whole_step() -> None:
-    assert encode(fill(Step)).startswith(row_encoding.FULL_STEP_PREFIX)
-    assert encode(Step(run="run_a", seq=1, call=1)).startswith(row_encoding.FULL_STEP_PREFIX)
+    assert encode(fill(Step)).startswith(rows.FULL_STEP_PREFIX)
+    assert encode(Step(run="run_a", seq=1, call=1)).startswith(rows.FULL_STEP_PREFIX)
 
 
 def test_short_bodies_never_begin_with_the_mark_of_a_whole_step() -> None:
     *_, filled = rows.success_row(successful_step())
     *_, empty = rows.success_row(Step(run="run_a", seq=1, call=1))
-    assert not encode(filled).startswith(row_encoding.FULL_STEP_PREFIX)
-    assert not encode(empty).startswith(row_encoding.FULL_STEP_PREFIX)
-    assert encoded_fields(row_encoding.CompactStep) <= encoded_fields(Step)
+    assert not encode(filled).startswith(rows.FULL_STEP_PREFIX)
+    assert not encode(empty).startswith(rows.FULL_STEP_PREFIX)
+    assert encoded_fields(rows.CompactStep) <= encoded_fields(Step)
 
 
 def test_short_bodies_hold_every_field_that_the_columns_do_not() -> None:
     step = successful_step()
     *columns, remainder = rows.success_row(step)
-    assert set(msgspec.json.decode(encode(remainder))) == encoded_fields(row_encoding.CompactStep)
-    assert row_encoding.decode_step(*columns, encode(remainder)) == step
-    assert row_encoding.decode_step(*columns, encode(step)) == step
+    assert set(msgspec.json.decode(encode(remainder))) == encoded_fields(rows.CompactStep)
+    assert rows.decode_step(*columns, encode(remainder)) == step
+    assert rows.decode_step(*columns, encode(step)) == step
 
 
 def test_words_of_the_compression_are_fields_of_records() -> None:
     """Words that no record has any more compress nothing. Those that stand for foreign values are listed."""
     foreign = set("content data description error input items model query results text title url".split())
-    words = {word.decode() for word in re.findall(rb'"(\w+)":', row_encoding.DICTIONARY_1)} - {"1"}
+    words = {word.decode() for word in re.findall(rb'"(\w+)":', rows.DICTIONARY_1)} - {"1"}
     structs = [struct for struct in vars(records).values() if isinstance(struct, type)]
     fields = {name for struct in structs if issubclass(struct, msgspec.Struct) for name in encoded_fields(struct)}
     assert "outcome" in words
     assert sorted(words - foreign - fields) == []
     filled = encode(fill(Step))
-    assert len(row_encoding.compress(filled)) < 0.75 * len(filled)
-    assert row_encoding.decompress(row_encoding.compress(filled)) == filled
+    assert len(rows.compress(filled)) < 0.75 * len(filled)
+    assert rows.decompress(rows.compress(filled)) == filled
 
 
 def test_merged_patterns_are_found_by_the_name_of_the_field() -> None:
@@ -139,11 +139,11 @@ def test_batches_of_our_own_client_take_the_short_way() -> None:
 
 
 def test_exports_are_recognized_by_their_header() -> None:
-    header = encode(fill(mulligan_export.Header, mulligan="export", version=mulligan_export.VERSION))
+    header = encode(fill(recorded_runs.ExportHeader, mulligan="export", version=recorded_runs.EXPORT_VERSION))
     assert header.startswith(b'{"mulligan":')
-    assert mulligan_export.recognizes(header + b"\n")
+    assert recorded_runs.recognizes_export(header + b"\n")
     others = [format.name for format in formats.FORMATS.values() if format.recognizes(header + b"\n")]
-    assert others == [mulligan_export.NAME]
+    assert others == [recorded_runs.EXPORT_NAME]
 
 
 def test_lines_of_claude_code_about_calls_pass_the_filter() -> None:

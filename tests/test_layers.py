@@ -44,7 +44,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "transcripts": ("capture", "classify", "core", "redaction"),
     "report": ("prompt", *CONTRACT),
     # floor 4: from a returned call to the store
-    "record": ("store", "learn", "record.journal", "prompt", "classify.fingerprint", *CONTRACT),
+    "record": ("store", "learn", "record.journal", "prompt", "classify.fingerprint", "classify.kinds", *CONTRACT),
     "store": ("learn", "record.journal", "prompt", *CONTRACT),
     "learn": ("prompt", "classify.fingerprint", *CONTRACT),
     "capture": ("classify", "recover", "prompt", "core", "redaction"),

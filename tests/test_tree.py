@@ -145,17 +145,16 @@ def test_the_checker_sees_what_a_test_file_mentions():
 PRIVATE_ACCESSES = {
     "capture/test_player.py": (1, "moves the sandbox's clock inside a call"),
     "capture/test_wrap.py": (2, "begins a first attempt by hand, on the parts of a Mulligan"),
-    "classify/test_classifier.py": (2, "size of a cache"),
-    "proxy/test_message_framing.py": (1, "size of a buffer"),
+    "classify/test_classifier.py": (1, "size of a cache"),
     "record/test_memory_lookup.py": (1, "the current agent in another context"),
     "record/test_queue.py": (2, "a lock that must be free"),
     "record/test_recorder.py": (1, "a listener of the recorder's stream"),
     "report/test_scan_report.py": (1, "size of a table"),
-    "server/test_prune_scheduler.py": (2, "the clock of a store that is opened by its URL"),
+    "server/test_background.py": (2, "the clock of a store that is opened by its URL"),
     "store/postgres/test_postgres_retention.py": (1, "proves that nothing is removed run by run"),
-    "store/postgres/test_postgres_store.py": (6, "a database without an extension or a partition; its URL"),
-    "store/postgres/test_postgres_tables.py": (4, "the URL of a database, to connect without the store"),
-    "store/test_similarity_index.py": (2, "size of a cache"),
+    "store/postgres/test_postgres_store.py": (5, "a database without an extension or a partition; its URL"),
+    "store/postgres/test_postgres_tables.py": (2, "the URL of a database, to connect without the store"),
+    "store/test_fix_votes.py": (2, "size of a cache"),
     "store/test_sqlite.py": (6, "connections around a fork, and with a lower limit of variables"),
     "test_api.py": (11, "parts of a Mulligan, replaced by broken ones or asked for their store"),
     "test_testing.py": (9, "state of the default Mulligan, which a sandbox must leave as it was"),
@@ -248,7 +247,6 @@ MAX_PARAMETERS = 8
 MIN_MODULE_LINES = 60
 SMALL_MODULES = {
     "__main__": "`python -m mulligan` runs it",
-    "cli.audit": "a command, which the command line imports by its name",
     "cli.start": "the entry point of the command, which must import little before it knows what to run",
     "hooks.start": "the entry point of a hook: a file that an agent's settings name",
 }

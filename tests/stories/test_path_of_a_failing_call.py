@@ -9,13 +9,14 @@ import sys
 import threading
 from collections import Counter
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
 import pytest
 
 import mulligan
 from mulligan.api import Mulligan
+from mulligan.capture import call_record, run
 from mulligan.recover.policy import Policy
 
 SOURCE = Path(mulligan.__file__).parent
@@ -46,10 +47,18 @@ class Trace:
     """Every call of a listed function from another listed file, and every file of the package that was entered."""
 
     def __init__(self, listed_files: set[str]) -> None:
-        self.entries: list[Stop] = []
+        self._entries: dict[bool, list[Stop]] = {True: [], False: []}
+        """By whether it was the thread of the caller."""
+        self.direct_entries: list[Stop] = []
+        """Those whose caller is the listed file itself, and not a helper on behalf of it."""
         self.files: set[str] = set()
         self.is_on = False
         self._listed_files = listed_files
+
+    @property
+    def entries(self) -> list[Stop]:
+        """Those in the thread of the caller, then those in the thread of the recorder, which works at the same time."""
+        return [*self._entries[True], *self._entries[False]]
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
         file = self._file(frame)
@@ -60,7 +69,10 @@ class Trace:
             caller = self._caller(frame)
             if caller != file:
                 function = "execute_plan" if frame.f_code.co_name == "aexecute_plan" else frame.f_code.co_name
-                self.entries.append(Stop(file, function, caller))
+                stop = Stop(file, function, caller)
+                self._entries[threading.current_thread() is threading.main_thread()].append(stop)
+                if frame.f_back is not None and self._file(frame.f_back) == caller:
+                    self.direct_entries.append(stop)
 
     @staticmethod
     def _file(frame: FrameType) -> str | None:
@@ -122,6 +134,26 @@ def test_a_reader_opens_twelve_files_and_none_more_than_twice() -> None:
     assert sorted(files) == list(range(1, 13))
     assert len(set(files.values())) == 12
     assert max(Counter(stop.file for stop in listed_stops()).values()) <= 2
+
+
+def properties_of(module: ModuleType) -> set[str]:
+    classes = [value for value in vars(module).values() if isinstance(value, type)]
+    return {name for kind in classes for name, value in vars(kind).items() if isinstance(value, property)}
+
+
+@pytest.mark.parametrize("module", [call_record, run], ids=["call_record", "run"])
+def test_the_record_of_an_attempt_is_entered_once_for_its_start_and_once_for_its_end(
+    trace: Trace, module: ModuleType
+) -> None:
+    file = Path(str(module.__file__)).relative_to(SOURCE).as_posix()
+    entered = Counter(
+        entry.function
+        for entry in trace.direct_entries
+        if entry.file == file and entry.function not in properties_of(module)
+    )
+    assert set(entered) == {stop.function for stop in listed_stops() if stop.file == file}
+    assert len(entered) == 2
+    assert max(entered.values()) == 2, "two attempts"
 
 
 def test_every_other_file_on_the_way_is_listed_as_one_that_need_not_be_opened(trace: Trace) -> None:

@@ -16,9 +16,9 @@ from mulligan.core.events import AnyEvent, ContextCompacted, RunEnded, RunStarte
 from mulligan.core.failure import Failure, Kind, Remedy
 from mulligan.core.records import Compaction, Run, Step
 from mulligan.store.base import DEFAULT_TENANT
-from mulligan.store.copy import CopyResult, StoreCopy, open_endpoint
-from mulligan.store.copy_endpoints import NOTE_KEY
+from mulligan.store.copy import NOTE_KEY, CopyResult, StoreCopy
 from mulligan.store.sqlite import SqliteStore
+from mulligan.store.urls import open_endpoint
 
 TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "too slow", fingerprint="f-slow")
 ODD = Failure.of(Kind("tool", "not_found", Remedy.REPLAN), "no such thing: \N{SNOWMAN}", fingerprint="f-odd")
@@ -90,12 +90,13 @@ def value(type: str, place: int) -> Any:
 KILLED = """
     import os, signal, sys
     from mulligan.store import copy
+    from mulligan.store.urls import open_endpoint
     copy.BATCH_ROWS = 5
     at = int(sys.argv[3])
     def told(done, of):
         if done >= at:
             os.kill(os.getpid(), signal.SIGKILL)
-    source, to = copy.open_endpoint(sys.argv[1], True), copy.open_endpoint(sys.argv[2], False)
+    source, to = open_endpoint(sys.argv[1], True), open_endpoint(sys.argv[2], False)
     copy.StoreCopy(source, to, progress=told).copy()
 """
 

@@ -347,7 +347,7 @@ def _told(text: str, played: Sandbox) -> str:
     step = played.steps[-1]
     if step.failure is not None:  # as an event of the stream, which is the caller's to read
         return f"unrecovered: {step.stop.reason if step.stop else ''}"
-    if (step.metadata or {}).get("mended"):
+    if (step.metadata or {}).get("repaired_output"):
         return "repaired" if text == '{"city": "Oslo"}' else f"wrong: {text}"
     if text not in (TEXT, "Sorry."):
         return f"wrong: {text!r}"

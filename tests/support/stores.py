@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from list_store import ListStore
 
 from mulligan.core.events import AnyEvent
+from mulligan.core.fast_path import IMMUTABLE_TYPES, CallTemplate, StandaloneRun, SuccessRecord
+from mulligan.core.records import Run
 from mulligan.store.base import DEFAULT_TENANT, Store
 from mulligan.store.sqlite import MemoryStore, SqliteStore
 
@@ -53,3 +56,11 @@ class Writer:
     def __call__(self, *batch: AnyEvent) -> int:
         self.offset += len(batch)
         return self.store.append(self.tenant, batch, self.journal, self.offset)
+
+
+def success_record(run: str, seq: int, arguments: dict[str, Any], standalone_run: Run | None) -> SuccessRecord:
+    """A call of `search` that succeeded, as a caller hands it to the recorder."""
+    template = CallTemplate("tool", "search", recordable_names=frozenset(arguments))
+    shared = None if standalone_run is None else StandaloneRun.from_run(standalone_run)
+    is_immutable = IMMUTABLE_TYPES.issuperset(map(type, arguments.values()))
+    return SuccessRecord(template, run, seq, None, 1.0, (), arguments, shared, is_immutable, 0.25, "a result")

@@ -16,7 +16,6 @@ import msgspec
 PACKAGE = "mulligan"
 FOREIGN_MODULES = frozenset(
     {
-        "mulligan.transcripts.call_rows",  # rows of recorded calls from any source
         "mulligan.transcripts.claude_code",  # session logs of other programs
         "mulligan.transcripts.codex",
         "mulligan.transcripts.gemini",
@@ -28,14 +27,15 @@ FOREIGN_MODULES = frozenset(
 """Modules whose structs read input that mulligan did not write. They take the few fields they need."""
 FOREIGN_CLASSES = frozenset(
     {
-        "mulligan.transcripts.mulligan_export:Header",  # probes the first line of a file of unknown format
+        "mulligan.transcripts.recorded_runs:_CallRow",  # recorded calls from any source
+        "mulligan.transcripts.recorded_runs:ExportHeader",  # probes the first line of a file of unknown format
     }
 )
 PARTIAL_VIEWS = {
     "mulligan.learn.profiles:ExemplarArguments": ("mulligan.core.records:Step",),
     "mulligan.store.retention:_SessionActivity": (
         "mulligan.learn.tracker:Tracker",
-        "mulligan.hooks.state:HookState",
+        "mulligan.hooks.agents:HookState",
     ),
     "mulligan.learn.prerequisites:FixSummary": ("mulligan.learn.fixes:FixRecord",),
 }

@@ -34,7 +34,7 @@ FILES = {
         "stories/test_server_killed.py",
     ),
     "learning": (
-        "cli/test_lessons.py", "cli/test_seed.py", "proxy/test_tool_listing.py", "server/test_lesson_routes.py",
+        "cli/test_lessons.py", "cli/test_seed.py", "proxy/test_tools.py", "server/test_lesson_routes.py",
         "stories/test_memory.py", "stories/test_told_beforehand.py",
     ),
     "postgres": (
@@ -43,7 +43,7 @@ FILES = {
     ),
     "safety": (
         "cli/test_installed_entries.py", "cli/test_tenant_matrix.py", "proxy/test_server.py", "proxy/test_pins.py",
-        "server/test_access.py", "server/test_request_bodies.py", "server/test_sign_in.py", "stories/test_canaries.py",
+        "server/test_access.py", "server/test_bodies.py", "server/test_sign_in.py", "stories/test_canaries.py",
         "stories/test_recovered_calls.py",
     ),
     "slow": (
