@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mulligan import AgentError, InfraError
 from mulligan.classify.classifier import MAX_CACHED_FAILURES, MAX_CACHED_TEXT_CHARS, Classifier, classify
 from mulligan.classify.evidence import HEAD_CHARS, TAIL_CHARS
 from mulligan.classify.kinds import KINDS
 from mulligan.classify.rules import Rule
-from mulligan.core.failure import AgentError, Failure, InfraError, Kind, Remedy, SettingsError, TookEffect
+from mulligan.core.failure import Failure, Kind, Remedy, SettingsError, TookEffect
 
 
 def rpc(code: int, message: str = "no") -> dict[str, Any]:
@@ -455,3 +456,25 @@ def test_it_does_not_remember_without_end():
         classifier.classify(text=f"no row {number}", tool="search")
 
     assert len(classifier._cache) <= MAX_CACHED_FAILURES
+
+
+# What must not be retried or repaired
+
+
+@pytest.mark.parametrize(
+    ("text", "context", "kind"),
+    [
+        (
+            "Exit code 1\ndd: error writing '/data/x': No space left on device",
+            {"tool": "Bash"},
+            "tool/execution_failed",
+        ),
+        ("A refund is not allowed after 30 days", {"tool": "pay"}, "orchestration/constraint_violation"),
+        ("The result has 48 MB; at most 1 MB is returned", {"tool": "query"}, "tool/output_too_large"),
+        ("Agent failed: Credit balance is too low", {"tool": "Task"}, "model/quota_exceeded"),
+        ("NSFW content detected. Try running it again.", {"source": "model"}, "model/content_policy"),
+        ("version does not exist", {"source": "model", "status": 422, "exception": "ModelError"}, "model/bad_request"),
+    ],
+)
+def test_what_a_repeated_call_cannot_solve_is_not_repeated(text: str, context: dict[str, Any], kind: str) -> None:
+    assert classify(text=text, **context).kind == kind

@@ -45,6 +45,19 @@ def test_a_program_that_ran_and_failed_has_run() -> None:
     assert classify({"returncode": 3, "stderr": "no idea"}).took_effect is TookEffect.YES
 
 
+def test_a_large_dictionary_without_a_message_is_read_in_part() -> None:
+    class Column:
+        read_count = 0
+
+        def __repr__(self) -> str:
+            Column.read_count += 1
+            return "column"
+
+    failure = classify({"isError": True, "rows": [Column() for _ in range(100_000)]})
+    assert failure.message.startswith("{'isError': True, 'rows': [")
+    assert Column.read_count == 0
+
+
 def test_the_standard_librarys_own_http_error() -> None:
     headers = Message()
     headers["Retry-After"] = "12"

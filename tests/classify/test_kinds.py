@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mulligan.classify.classifier import classify
+from mulligan import AgentError, InfraError
+from mulligan.classify.classifier import Classifier, classify
 from mulligan.classify.kinds import KINDS, TYPES, render_page
-from mulligan.core.failure import AgentError, Kind, Remedy, TookEffect
+from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
+from mulligan.core.records import decode, encode
 
 # Written for this test, or said by programs that were run for it.
 EXAMPLES: dict[str, list[dict[str, Any]]] = {
@@ -213,12 +216,13 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
     ],
     "orchestration/uncaught_exception": [{"error": KeyError("user"), "source": "orchestration"}],
     "orchestration/unknown": [{"text": "hm", "source": "orchestration"}],
-    # These two are never read out of an error's words: whoever notices a spiral says so by name.
+    # Never read out of an error's words: whoever notices a spiral says so by name.
     "tool/wrong_approach": [
         {"error": AgentError("Three edits of one line have failed alike.", code="wrong_approach"), "tool": "edit"}
     ],
     "orchestration/loop_detected": [
-        {"error": AgentError("The same call has failed three times.", code="orchestration/loop_detected")}
+        {"error": AgentError("The same call has failed three times.", code="orchestration/loop_detected")},
+        {"text": "Loop detected: the same tool call was repeated.", "tool": "search"},
     ],
     "none/user_rejected": [
         {"text": "The command was rejected by the user.", "tool": "Bash", "is_error": True},
@@ -245,6 +249,38 @@ def test_every_kind_has_a_hint_of_whole_sentences(kind: Kind) -> None:
     assert kind.hint.endswith(".")
     assert 20 <= len(kind.hint) <= 200
     assert kind.type in TYPES
+
+
+@pytest.mark.parametrize("error", [AgentError, InfraError])
+@pytest.mark.parametrize("kind", KINDS.values(), ids=str)
+def test_the_code_of_a_declared_error_decides_the_kind_and_the_hint_is_never_empty(
+    kind: Kind, error: type[AgentError] | type[InfraError]
+) -> None:
+    """The code is the name of the kind, in any case, as a text or as a member of an enum."""
+    Code = enum.Enum("Code", {"FULL": str(kind), "SHORT": kind.code.upper(), kind.code.upper(): 1})  # noqa: N806
+    assert classify(error("no", code=Code.FULL)).kind == kind
+    for code in (Code.SHORT, Code[kind.code.upper()], kind.code):
+        failure = classify(error("no", code=code), source=kind.type)
+        assert failure.kind == kind
+        assert failure.hint
+        assert decode(encode(failure), Failure).code == failure.code.lower() or failure.code == kind.code.upper()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [("precondition", "orchestration/precondition"), ("no_results", "retrieval/no_results"),
+     ("not_found", "tool/not_found"), ("unknown", "tool/unknown"), ("too_many", "tool/invalid_arguments")],
+)  # fmt: skip
+def test_a_code_of_another_type_names_its_kind_if_no_other_kind_has_it(code: str, kind: str) -> None:
+    assert classify(AgentError("no", code=code), source="tool").kind == kind
+
+
+@pytest.mark.parametrize("remedy", [remedy.value for remedy in Remedy])
+def test_a_kind_declared_without_a_hint_has_the_hint_of_its_remedy(remedy: str) -> None:
+    kinds = {"tool/declined": {"remedy": remedy}, "tool/empty": {"hint": "", "remedy": remedy}}
+    declared = Classifier.from_settings({"kinds": kinds}).kinds
+    assert declared["tool/declined"].hint
+    assert declared["tool/empty"].hint
 
 
 def test_no_kind_by_itself_claims_that_nothing_ran_except_where_nothing_can_have() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 
 import pytest
@@ -118,6 +120,19 @@ def test_the_frames_words_are_not_the_programs() -> None:
     assert classify(text=text, tool="run_shell_command").kind == "tool/execution_failed"
 
 
+def test_output_and_exit_code_are_read_from_an_object() -> None:
+    text = '{"output": "--- FAIL: TestX (0.00s)\\nFAIL\\n", "metadata": {"exit_code": 1, "duration_seconds": 0.4}}'
+    assert strip_frame(text) == ("--- FAIL: TestX (0.00s)\nFAIL\n", 1)
+    assert classify(text=text, tool="shell").kind == "tool/test_failure"
+    for other in (
+        '{"exit": "north"}',
+        '{"exit_code": 1}',
+        '{"exit_code": 1, "output": [',
+        '{"output": "a", "exits": 2}',
+    ):
+        assert strip_frame(other) == (other, None)
+
+
 def test_a_text_without_a_frame_is_left_alone() -> None:
     assert strip_frame("The order 17 does not exist.") == ("The order 17 does not exist.", None)
 
@@ -197,6 +212,30 @@ FAILED = [
     SimpleNamespace(isError=True, content=[]),
     SimpleNamespace(status_code=503, headers={}),
     "<tool_use_error>no</tool_use_error>",
+    {"error": True, "message": "no such order"},
+    {"error": True, "code": "NOT_FOUND", "message": "no", "hint": "List them first.", "recoverable": True},
+    '{"error": true, "message": "no such order"}',
+    {"statusCode": 500},
+    {"status": 404},
+    {"status": 404, "title": "Not Found", "detail": "No such order", "instance": "/orders/7"},
+    {"ok": False, "status": 502, "statusText": "Bad Gateway", "url": "https://shop.example"},
+    {"detail": "Not Found"},
+    {"detail": [{"loc": ["body", "number"], "msg": "Field required", "type": "missing"}]},
+    {"message": "Internal server error"},
+    {"success": False},
+    {"ok": False},
+    {"status": "fail", "data": {"number": "must be positive"}},
+    {"errors": [{"message": "no such field"}]},
+    {"code": 5, "message": "order 7 is not here", "details": []},
+    {"errorMessage": "no", "errorType": "ValueError"},
+    {"exitCode": 2, "stdout": "", "stderr": "no"},
+    "Failed to connect to localhost:5432",
+    "Database error: no such table: orders",
+    "Error searching for orders: fetch failed",
+    "Could not open the file: it is locked",
+    "Method Not Allowed",
+    "404: Not Found",
+    "<html><head><title>502 Bad Gateway</title></head></html>",
 ]
 
 WORKED = [
@@ -210,6 +249,37 @@ WORKED = [
     '{"errors": [], "data": {"x": 1}}',
     {"data": {"x": 1}, "errors": [{"message": "one field is old"}]},
     {"status": "failed", "order": 4},
+    {"id": 4, "status": "failed", "error": "disk full", "finished_at": "2026-11-16"},
+    {"status": "failed"},
+    {"status": 200},
+    {"url": "https://shop.example", "status": 404},
+    {"statusCode": 200, "body": "Not Found"},
+    {"success": False, "question": 3},
+    {"trials": [{"success": False}]},
+    {"city": "Oslo", "code": 500},
+    {"code": 404, "phrase": "Not Found"},
+    {"code": 500, "description": "light snow"},
+    {"code": 415, "title": "San Francisco"},
+    {"title": "500 Days of Summer", "type": "film"},
+    {"title": "500 Internal Server Error explained", "description": "A page for beginners."},
+    {"error": "none", "total": 4},
+    {"error": "No error.", "total": 4},
+    {"errors": {"a.py": 2, "b.py": 0}},
+    {"error": {"type": "string", "description": "What went wrong."}},
+    {"sensor": 4, "error": True},
+    {"total": 9, "success": 7, "error": 2},
+    {"mean": 4.5, "error": 0.02},
+    {"detail": "Your password was changed."},
+    {"message": "Cleared 4 failed jobs."},
+    {"valid": False, "errors": ["line 3: no closing quote"]},
+    {"container": "web", "state": "exited", "exit_code": 1},
+    {"error": False, "message": "Saved."},
+    "Failed to connect? Five things to check\n\n1. The name of the host",
+    "Failed to connect is what the radio says.\n" * 40,
+    "Failed logins: 4",
+    "Error handling: a guide",
+    "ERROR: disk full\nINFO: retried\nINFO: done",
+    "<html><head><title>404 Not Found: how to write a good page</title></head></html>",
     {"content": [{"type": "text", "text": "42"}]},
     SimpleNamespace(status_code=200, headers={}),
     [],
@@ -227,6 +297,42 @@ def test_a_result_that_does_not_is_none(result: object) -> None:
     assert not is_error_result(result)
 
 
+class EndlessRow(Mapping[str, object]):
+    """A row of a wide table, whose columns are read one at a time."""
+
+    def __init__(self, **fields: object) -> None:
+        self.fields, self.read_count = fields, 0
+
+    def __getitem__(self, name: str) -> object:
+        return self.fields[name]
+
+    def __iter__(self) -> Iterator[str]:
+        for number in itertools.count():
+            self.read_count += 1
+            assert self.read_count < 1000
+            yield f"column {number}"
+
+    def __len__(self) -> int:
+        return sys.maxsize
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"error": "disk full"},
+        {"error": True},
+        {"status": "error", "message": "disk full"},
+        {"success": False, "message": "disk full"},
+    ],
+    ids=str,
+)
+def test_the_size_of_a_result_does_not_matter(fields: dict[str, object]) -> None:
+    for row in (EndlessRow(**fields), EndlessRow(error=EndlessRow(**fields))):
+        is_error_result(row)
+        assert row.read_count < 200
+    assert is_error_result(EndlessRow(error="disk full"))
+
+
 def test_the_flag_is_believed() -> None:
     assert is_error_result("Done.", is_error=True)
 
@@ -239,3 +345,15 @@ def test_a_process_is_judged_by_its_exit_code() -> None:
 @given(st.text() | st.binary() | st.dictionaries(st.text(), st.text() | st.none()))
 def test_any_result_gets_an_answer(result: object) -> None:
     assert is_error_result(result) in (True, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('{"error": {"message": "column "total" does not exist"}}', 'column "total" does not exist'),
+        ('{"error": "{"code": "NOT_FOUND", "message": "no such document"}"}', "no such document"),
+        ('{"message": "said: {"error": {"code": 429, "message": "Too many requests"}}", "id": 7}', "Too many requests"),
+    ],
+)
+def test_unescaped_quotes_inside_a_message_do_not_cut_it(text: str, sentence: str) -> None:
+    assert unwrap_text(text).sentence == sentence

@@ -249,7 +249,10 @@ def test_repair_by_a_rule_counts_for_telling_and_not_for_promotion(store):
         write(store, *repaired(number))
     (fix,) = asked(store)
     assert (fix.trials, fix.successes, fix.showable) == (20, 20, True)
-    assert (fix.state, fix.reason) == ("proposed", "needs 5 successful trials to be promoted (has 0)")
+    assert (fix.state, fix.reason) == (
+        "proposed",
+        "needs 5 successful trials with different arguments to be promoted (has 0)",
+    )
     assert not any(report.automatic for report in store.evidence(DEFAULT_TENANT, fix.id, 99))
 
 
@@ -402,7 +405,10 @@ def test_equal_trials_are_one_proof_however_many_runs_repeat_them(store):
     learn(store, 50, differs=False)
     (fix,) = asked(store)
     assert (fix.trials, fix.successes) == (50, 50)
-    assert (fix.state, fix.reason) == ("proposed", "needs 5 successful trials to be promoted (has 1)")
+    assert (fix.state, fix.reason) == (
+        "proposed",
+        "needs 5 successful trials with different arguments to be promoted (has 1)",
+    )
 
 
 def test_equal_trials_of_which_one_failed_prove_nothing(store):

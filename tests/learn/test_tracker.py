@@ -393,6 +393,15 @@ def test_what_is_kept_of_a_failure_is_small():
     assert len(to_json(tracker)) < 1000
 
 
+def test_a_tracked_failure_has_no_stack_trace():
+    failure = Failure.of(Kind("tool", "timeout"), "slow", exception="app.ZqError", trace="  zq/pay.py:2 in pay")
+    tracker = Tracker()
+    tracker.observe_step(Step(run="r", seq=1, call=1, name="pay", outcome="failure", failure=failure))
+    tracker.mark_turn()
+    assert b"slow" in to_json(tracker)
+    assert b"zq" not in to_json(tracker).lower()
+
+
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"turns": "x"}', b'{"intervals": []}', b"\xff"])
 def test_what_is_no_tracker_is_refused(data):
     with pytest.raises((msgspec.MsgspecError, UnicodeError)):

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from mulligan.classify import kinds as kinds_module
 from mulligan.classify import results
+from mulligan.classify.declared_errors import AgentError, InfraError, build_declared_failure
 from mulligan.classify.error_numbers import parse_retry_after
-from mulligan.classify.evidence import Evidence, gather_evidence, to_bounded_text, unwrap_error
+from mulligan.classify.evidence import Evidence, gather_evidence, to_bounded_text, unwrap_error, unwrap_logged_error
 from mulligan.classify.fingerprint import compute_fingerprint, may_quote_arguments
 from mulligan.classify.kinds import KINDS
 from mulligan.classify.rules import (
     Rule,
+    RuleTable,
     coding,
     compile_rule_pattern,
     custom,
@@ -22,9 +24,11 @@ from mulligan.classify.rules import (
     providers,
     python,
     rejections,
+    search_rule_pattern,
     shell,
 )
-from mulligan.core.failure import AgentError, Failure, InfraError, Kind, Remedy, TookEffect
+from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
+from mulligan.redaction.regex import index_patterns
 
 MAX_CACHED_FAILURES = 500
 """Failures in the cache. It is cleared when it is full."""
@@ -33,6 +37,8 @@ MAX_CACHED_TEXT_CHARS = 1000
 _MAX_WHOLE_TEXT_CHARS = 700
 """Longer texts are matched at both ends only: their middle is usually output of the tool."""
 _SOURCES = ("tool", "model", "retrieval", "orchestration")
+_RETRIEVAL_CODES = {"not_found": "no_results", "invalid_arguments": "invalid_query"}
+"""Codes of tools that searches have under another name."""
 _CACHED_TYPES = frozenset((str, int, bool, type(None)))
 
 _SPELLINGS = (
@@ -112,14 +118,17 @@ class Classifier:
             evidence.add_status(status)
             evidence.add_class(exception)
             evidence.add_text(text)
+            unwrap_logged_error(evidence)
             error = unwrap_error(error, evidence)
             gather_evidence(error, evidence)
-            evidence.has_explicit_class = bool(evidence.names)
+            evidence.is_raised = evidence.is_exception or bool(evidence.names)
+            evidence.has_known_class = bool(_find_known_class(evidence))
             failure = self._build_failure(error, evidence)
             if failure.status is not None and failure.status in rejection_statuses and not evidence.is_retried:
                 reasons = (*failure.evidence, f"rejection status {failure.status}")
                 failure = msgspec.structs.replace(failure, took_effect=TookEffect.NO, evidence=reasons)
-            fingerprint_text = failure.message or evidence.text
+            # The message of an exception without one is its class. A log has an empty text instead.
+            fingerprint_text = failure.message or evidence.text or next(iter(evidence.names), "")
             fingerprint_id = compute_fingerprint(failure.kind, evidence.tool, fingerprint_text, evidence.arguments)
             failure = msgspec.structs.replace(failure, fingerprint=fingerprint_id)
             # A text may name a point in time, or an argument value, which differ in the next call.
@@ -136,7 +145,15 @@ class Classifier:
     def _build_failure(self, error: object, evidence: Evidence) -> Failure:
         unwrapped = _unwrap_evidence_text(evidence)
         if isinstance(error, (AgentError, InfraError)):
-            return self._build_declared_failure(error, evidence)
+            return build_declared_failure(
+                error,
+                results.tidy_line(results.strip_control_chars(to_bounded_text(evidence.text))),
+                source=evidence.source,
+                kinds=self.kinds,
+                is_wrapped=evidence.is_wrapped,
+                status=evidence.status,
+                detail=evidence.detail,
+            )
         decision = next(self._iter_decisions(evidence, unwrapped))
         kind = self._kind_for_source(decision.kind, evidence.source)
         message = _choose_message(evidence.text, unwrapped, decision)
@@ -166,25 +183,6 @@ class Classifier:
             confidence=decision.confidence,
         )
 
-    def _build_declared_failure(self, error: AgentError | InfraError, evidence: Evidence) -> Failure:
-        """Build the failure of an `AgentError` or `InfraError`. The author declared the kind, so no rule is applied."""
-        code = error.code if isinstance(error.code, str) else ""
-        declared_kind = self.kinds.get(code) or self.kinds.get(f"{evidence.source or 'tool'}/{code}")
-        message = results.tidy_line(results.strip_control_chars(to_bounded_text(evidence.text)))
-        fields: dict[str, Any] = {"code": code, "status": evidence.status, "detail": evidence.detail}
-        if isinstance(error, InfraError):
-            kind = declared_kind or kinds_module.TOOL_UNAVAILABLE
-            kind = Kind(kind.type, kind.code, Remedy.STOP, kind.took_effect, kind.hint)
-            return Failure.of(kind, message, evidence=("InfraError",), recoverable=False, **fields)
-        kind = declared_kind or kinds_module.TOOL_INVALID_ARGUMENTS
-        # `AgentError` promises that the call did not execute, so a repair is safe unless the author rules it out.
-        remedy = Remedy.REPLAN if not error.recoverable else kind.remedy if declared_kind else Remedy.REPAIR
-        # The promise does not cover code that caught and wrapped the error.
-        took_effect = TookEffect.UNKNOWN if evidence.is_wrapped else TookEffect.NO
-        kind = Kind(kind.type, kind.code, remedy, took_effect, kind.hint)
-        hint = error.hint or kind.hint
-        return Failure.of(kind, message, hint=hint, evidence=("AgentError",), recoverable=error.recoverable, **fields)
-
     def _iter_decisions(self, evidence: Evidence, unwrapped: results.UnwrappedText) -> Iterator[KindDecision]:
         """Yield all decisions, strongest evidence first. Callers use only the first; there is always at least one."""
         text = evidence.text
@@ -192,15 +190,17 @@ class Classifier:
             position = custom.match_position(rule, text, evidence.tool)
             if position >= 0:
                 yield KindDecision(rule.kind, (f"rule {rule.name}",), 1.0, rule.took_effect, position)
-        # The last exception of a traceback is the one that was raised: a timeout cancels, but is no cancellation.
-        for name in evidence.names if evidence.has_explicit_class else evidence.names[:1]:
-            if name in ("CancelledError", "KeyboardInterrupt", "Cancelled", "TaskCancelledError"):
+        # The first class that tells something: a timeout cancels what it waits for, but is no cancellation.
+        telling_names = (name for name in evidence.names if name in python.CLASSES or name in python.CANCELLATIONS)
+        for name in telling_names if evidence.is_raised else evidence.names[:1]:
+            if name in python.CANCELLATIONS:
                 yield KindDecision(kinds_module.NONE_CANCELLED, (f"class {name}",), 1.0)
+            break
         yield from _decide_by_rules(coding.STOPPED_CALLS, _truncate_middle(text), evidence.tool, 0.95)
         if providers.is_model_failure(evidence, unwrapped.is_envelope):
             kind, reasons, confidence = providers.classify_model_failure(evidence)
             yield KindDecision(kind, tuple(reasons), confidence)
-        if evidence.source == "orchestration" and evidence.is_exception:
+        if evidence.source == "orchestration" and evidence.is_raised:
             yield KindDecision(kinds_module.ORCHESTRATION_UNCAUGHT_EXCEPTION, tuple(evidence.names[:1]), 0.9)
         yield from _iter_tool_decisions(evidence, unwrapped)
         if not text.strip() and not evidence.names and evidence.status is None and evidence.exit_code is None:
@@ -211,7 +211,7 @@ class Classifier:
         """Return the kind with the same code under the step's type, if there is one, such as `retrieval/timeout`."""
         name = str(kind)
         if source == "retrieval" and kind.type == "tool":
-            name = f"retrieval/{'no_results' if kind.code == 'not_found' else kind.code}"
+            name = f"retrieval/{_RETRIEVAL_CODES.get(kind.code, kind.code)}"
         return self.kinds.get(name) or self.kinds.get(str(kind), kind)
 
 
@@ -231,14 +231,13 @@ def _unknown_kind(source: str | None) -> Kind:
     return KINDS.get(f"{source}/unknown", kinds_module.TOOL_UNKNOWN)
 
 
-def _decide_by_rules(rules: Iterable[Rule], text: str, tool: str, confidence: float) -> Iterator[KindDecision]:
+def _decide_by_rules(rules: RuleTable, text: str, tool: str, confidence: float) -> Iterator[KindDecision]:
     for rule, position in match_rules(rules, text, tool):
         yield KindDecision(rule.kind, (f"text: {rule.name}",), confidence, rule.took_effect, position)
 
 
 def _iter_tool_decisions(evidence: Evidence, unwrapped: results.UnwrappedText) -> Iterator[KindDecision]:
     text, tool = evidence.text, evidence.tool
-    is_text_only = not evidence.is_exception and not evidence.has_explicit_class
     for rpc_code, prefix, confidence in ((evidence.rpc, "", 0.97), (evidence.quoted_rpc, "text: ", 0.9)):
         if rpc_kinds := python.kinds_for_rpc_code(rpc_code):
             matched_kinds = (rule.kind for rule, _ in match_rules(rejections.ARGUMENTS, text))
@@ -247,18 +246,31 @@ def _iter_tool_decisions(evidence: Evidence, unwrapped: results.UnwrappedText) -
             # send the others after it has started.
             took_effect = TookEffect.NO if not prefix and rpc_code in (-32601, -32602) else None
             yield KindDecision(kind, (f"{prefix}JSON-RPC {rpc_code}",), confidence, took_effect)
-    code_error = compile_rule_pattern(_CODE_ERROR_PATTERN).search(text)
-    is_code = not evidence.has_explicit_class or "SyntaxError" in evidence.names
-    if code_error and tool and is_code and (code_error.group(1) is None or code_error.group(1) in tool):
+    code_error = search_rule_pattern(_CODE_ERROR_PATTERN, text, text.lower())
+    if (
+        code_error
+        and tool
+        and not evidence.has_known_class
+        and (code_error.group(1) is None or code_error.group(1) in tool)
+    ):
         # The call itself is model-written code that does not parse.
         yield KindDecision(kinds_module.MODEL_INVALID_OUTPUT, ("text: unreadable call",), 0.8, TookEffect.UNKNOWN)
-    if not evidence.is_exception:
-        yield from _decide_by_rules(coding.EDITING, text, tool, 0.95)
-    if is_text_only and evidence.status is None and not unwrapped.is_page:
-        yield from _decide_by_rules(coding.TESTS_AND_BUILDS, text, tool, 0.9)
+    yield from _decide_by_python_error(evidence)
+    if any(module.partition(".")[0] in python.QUERY_PACKAGES for module in evidence.modules):
+        yield KindDecision(kinds_module.RETRIEVAL_INVALID_QUERY, ("class of a query language",), 0.8)
+    if not evidence.has_known_class:
+        yield from _decide_by_rules(coding.COMMAND_TIMEOUTS, _truncate_middle(text), tool, 0.9)
+        for decision in _decide_by_rules(coding.EDITING, text, tool, 0.95):
+            if decision.kind is kinds_module.TOOL_STALE_FILE and evidence.status is not None:
+                continue  # a document of a service, not a file
+            # Code of this process raised it, which may have executed part of the call.
+            yield msgspec.structs.replace(decision, took_effect=TookEffect.UNKNOWN) if evidence.is_raised else decision
+        if evidence.status is None and not unwrapped.is_page:
+            yield from _decide_by_rules(coding.TESTS_AND_BUILDS, text, tool, 0.9)
     yield from _decide_by_words(evidence)
+    yield from _decide_by_class_name(evidence)
     allowed, _ = _find_allowed_kinds(evidence)
-    if is_text_only and compile_rule_pattern(_MISSING_KEY_PATTERN).search(text.strip()):
+    if not evidence.has_known_class and compile_rule_pattern(_MISSING_KEY_PATTERN).match(text.strip()):
         yield KindDecision(kinds_module.ORCHESTRATION_UNCAUGHT_EXCEPTION, ("text: only a missing key",), 0.7)
     if not _is_program_output(evidence) and not allowed and len(text) <= _MAX_WHOLE_TEXT_CHARS:
         # Match the sentence without its envelope: these patterns are anchored at the start.
@@ -269,6 +281,43 @@ def _iter_tool_decisions(evidence: Evidence, unwrapped: results.UnwrappedText) -
 
 _CODE_ERROR_PATTERN = r"name '(\w{1,80})' is not defined|\(<(?:string|stdin|unknown)>, line \d{1,9}\)"
 _MISSING_KEY_PATTERN = r"""\A(?:error(?: during execution)?: )?(?:KeyError: ?)?(["'])\w{1,40}\1\Z"""
+
+
+def _decide_by_python_error(evidence: Evidence) -> Iterator[KindDecision]:
+    """Decide by a message of the Python interpreter: a bug in the tool, or a call with other arguments than it has."""
+    name = evidence.names[0] if evidence.names else ""
+    if _is_program_output(evidence):
+        return
+    message_pattern = python.INTERPRETER_MESSAGES.get(name)
+    if message_pattern and compile_rule_pattern(message_pattern).match(evidence.text):
+        yield KindDecision(kinds_module.ORCHESTRATION_UNCAUGHT_EXCEPTION, (f"class {name}", "text: interpreter"), 0.85)
+    if name != "TypeError":
+        return
+    # The message names the function that was called. If it is the tool, its caller passed the wrong arguments.
+    binding = compile_rule_pattern(python.BINDING_ERROR_PATTERN).search(evidence.text)
+    if binding and (not evidence.tool or _is_named(evidence.tool, binding.group(1))):
+        yield KindDecision(kinds_module.TOOL_INVALID_ARGUMENTS, ("class TypeError", "text: call of the tool"), 0.9)
+    if binding or compile_rule_pattern(python.TYPE_ERROR_PATTERN).search(evidence.text):
+        yield KindDecision(kinds_module.ORCHESTRATION_UNCAUGHT_EXCEPTION, ("class TypeError",), 0.85)
+
+
+def _is_named(tool: str, function: str) -> bool:
+    """Return whether a function has the name of the tool, which may have a prefix, such as that of a server."""
+    return "".join(filter(str.isalnum, tool.lower())).endswith("".join(filter(str.isalnum, function.lower())))
+
+
+def _decide_by_class_name(evidence: Evidence) -> Iterator[KindDecision]:
+    """Decide by the words in the name of an exception class that is in no table, such as `OrderNotFound`."""
+    has_status = bool(python.kinds_for_status(evidence.status))
+    if evidence.is_raised and not evidence.has_known_class and not has_status and evidence.exit_code is None:
+        for kind in _kinds_for_class_name(evidence):
+            yield KindDecision(kind, (f"class {evidence.names[0]}",), 0.6)
+
+
+def _kinds_for_class_name(evidence: Evidence) -> Iterator[Kind]:
+    for name in evidence.names[:1]:
+        if name not in python.CLASSES and name != "ValueError":
+            yield from (rule.kind for rule, _ in match_rules(python.CLASS_NAMES, name))
 
 
 def _decide_by_words(evidence: Evidence) -> Iterator[KindDecision]:
@@ -286,8 +335,8 @@ def _decide_by_words(evidence: Evidence) -> Iterator[KindDecision]:
         if is_internal(rule.kind):
             # A particular rule about the program's internals decides alone: its text tells nothing about the call.
             return rules is shell.PARTICULAR_RULES and not allowed
-        if allowed and rule.is_vague and reasons[0] in ("class ValueError", "class TypeError"):
-            return False  # classes that indicate wrong arguments: only a particular rule overrides them
+        if rule.is_vague and evidence.names[:1] == ["ValueError"]:
+            return False  # a class that indicates wrong arguments: only a particular rule overrides it
         is_weak = rule.kind is kinds_module.TOOL_EXECUTION_FAILED and not rule.is_strong
         return not allowed or (rule.kind in allowed and not is_weak)
 
@@ -296,20 +345,21 @@ def _decide_by_words(evidence: Evidence) -> Iterator[KindDecision]:
         if rules is rejections.GENERAL_RULES:
             yield from _decide_by_exit_code(evidence, is_standard_only=True)
             # A code outweighs general words, but not rules for one type of program.
-            for code in evidence.codes if not is_program_output else ():
+            text_names = evidence.names[:1] if not evidence.is_raised else ()
+            for code in (*evidence.codes, *text_names) if not is_program_output else ():
                 kind = python.kind_for_code(code)
-                if kind is not None and (not allowed or kind in allowed):
+                # Some services answer every rejection with status 400 and tell the reason by a code.
+                if kind is not None and (not allowed or kind in allowed or evidence.status == 400):
                     yield KindDecision(kind, (f"code {code}", *reasons), 0.9)
             excerpt = _normalize_spelling(excerpt)
-        # Filter first: the patterns of excluded rules are then never compiled.
-        for rule, position in match_rules(list(filter(can_decide, rules)), excerpt, evidence.tool):
+        for rule, position in match_rules(rules, excerpt, evidence.tool, can_decide):
             if excerpt != evidence.text:
                 position = evidence.text.find(excerpt[position : position + 12])
             if is_internal(rule.kind):
                 internal_reasons = (f"text: {rule.name}", "internal to the program")
                 yield KindDecision(kinds_module.TOOL_EXECUTION_FAILED, internal_reasons, 0.8, position=position)
             took_effect = rule.took_effect
-            if rule.kind is kinds_module.TOOL_UNKNOWN_TOOL and evidence.is_exception:
+            if rule.kind is kinds_module.TOOL_UNKNOWN_TOOL and evidence.is_raised:
                 took_effect = TookEffect.UNKNOWN  # raised in this process, which may have executed part of the call
             elif took_effect is TookEffect.NO and not has_class:
                 took_effect = None  # text proves nothing: a refused connection needs its class
@@ -322,10 +372,9 @@ def _decide_by_words(evidence: Evidence) -> Iterator[KindDecision]:
 
 def _is_program_output(evidence: Evidence) -> bool:
     """Return whether the text is the output of a program: its exit code is known, or it comes from a shell tool."""
-    if evidence.has_explicit_class:
+    if evidence.has_known_class:
         return False
-    is_shell = not evidence.is_exception and results.is_shell_output(evidence.tool, evidence.text)
-    return evidence.exit_code is not None or is_shell
+    return evidence.exit_code is not None or results.is_shell_output(evidence.tool, evidence.text)
 
 
 def _find_allowed_kinds(evidence: Evidence) -> tuple[tuple[Kind, ...], tuple[str, ...]]:
@@ -333,8 +382,16 @@ def _find_allowed_kinds(evidence: Evidence) -> tuple[tuple[Kind, ...], tuple[str
     by_status = python.kinds_for_status(evidence.status)
     if by_status:
         return by_status, (f"status {evidence.status}",)
-    name = next((name for name in evidence.names if name in python.CLASSES), "")
+    name = _find_known_class(evidence)
     return (python.CLASSES[name], (f"class {name}",)) if name else ((), ())
+
+
+def _find_known_class(evidence: Evidence) -> str:
+    """Return the first class with an entry in the table. A log does not name base classes, so those do not count."""
+    if evidence.is_raised and next(_kinds_for_class_name(evidence), None):
+        return ""  # its own name tells more than its causes
+    ignored = evidence.library_bases if evidence.is_raised else {"TypeError"}  # a result may be about the arguments
+    return next((name for name in evidence.names if name in python.CLASSES and name not in ignored), "")
 
 
 def _decide_by_exit_code(evidence: Evidence, is_standard_only: bool = False) -> Iterator[KindDecision]:
@@ -396,6 +453,8 @@ def _fallback_decision(evidence: Evidence) -> KindDecision:
     )
     if not has_failed:
         return KindDecision(kinds_module.TOOL_UNKNOWN, (), 0.2)
+    if evidence.names[:1] in (["ValueError"], ["TypeError"]) and not _is_program_output(evidence):
+        return KindDecision(kinds_module.TOOL_INVALID_ARGUMENTS, (f"class {evidence.names[0]}",), 0.6)
     return KindDecision(kinds_module.TOOL_EXECUTION_FAILED, tuple(f"class {name}" for name in evidence.names[:1]), 0.4)
 
 
@@ -406,7 +465,7 @@ def _unwrap_evidence_text(evidence: Evidence) -> results.UnwrappedText:
     """Strip control characters and envelopes from the text. Add its status, codes and classes to the evidence."""
     evidence.text = results.strip_control_chars(evidence.text)
     evidence.detail = results.strip_control_chars(evidence.detail)
-    if evidence.exit_code is None and not evidence.is_exception:
+    if evidence.exit_code is None and not evidence.has_known_class:
         output, evidence.exit_code = results.strip_frame(evidence.text)
         evidence.text = output or evidence.text
     unwrapped = results.unwrap_text(evidence.text)
@@ -432,16 +491,24 @@ def _find_quoted_rpc(text: str) -> int | None:
 
 def _find_status(text: str) -> int | None:
     """Return the HTTP status that the text names as one, or None."""
-    if not compile_rule_pattern(r"[45]\d\d").search(text[:2_000]):
-        return None  # fast path: the pattern below is expensive
-    match = compile_rule_pattern(
-        r"\bHTTP(?:/\d(?:\.\d)?)?[ :]+(?:status |error |code )*\(?([45]\d\d)\b|"
-        r"\bstatus(?:[ _-]?code)?[\"']?\s?(?:[:=]|of|is|was)?\s?[\"']?([45]\d\d)\b|\b([45]\d\d) (?:client|"
-        r"server) error|^error code:? ([45]\d\d)\b|\b(?:returned error|error|code):? ([45]\d\d)\b(?=[\s:,.)-]|$)|"
-        r"^(?:error:? )?\(?([45]\d\d)\)? (?:bad|un|for|not|method|request|conflict|gone|pre|payload|too|internal|"
-        r"service|gateway|locked)|<(?:h1|title)>\s?([45]\d\d)\b"
-    ).search(text[:2_000])
+    text = text[:2_000]
+    if not compile_rule_pattern(r"[45]\d\d\b(?<!\d{4})").search(text):
+        return None  # fast path: the pattern is expensive
+    if not index_patterns(_STATUS_PATTERN).has_match(text, text.lower()):
+        return None
+    match = compile_rule_pattern(_STATUS_PATTERN).search(text)
     return next((int(group) for group in match.groups() if group), None) if match else None
+
+
+_STATUS_PATTERN = (
+    r"\bHTTP(?:/\d(?:\.\d)?)?[ :]+(?:status |error |code )*\(?([45]\d\d)\b|"
+    r"\bstatus(?:[ _-]?code)?[\"']?\s?(?:[:=]|of|is|was)?\s?[\"']?([45]\d\d)\b|\b([45]\d\d) (?:client|"
+    r"server) error|^error code:? ([45]\d\d)\b|\b(?:returned error|error|code):? \(?([45]\d\d)\b(?=[\s:,.)-]|$)|"
+    r"\b(?:returned|answered|responded with|failed with|failed:|got an?)(?: http)? ([45]\d\d)\b(?=[:,.;)]|$| \()|"
+    r"^(?:error:? )?\(?([45]\d\d)\)? (?:bad|un|for|not|method|request|conflict|gone|pre|payload|too|internal|"
+    r"service|gateway|locked)|<(?:h1|title)>\s?([45]\d\d)\b|"
+    r"\b(?:get|post|put|patch|delete) https?://\S{1,300}: ([45]\d\d) |\(([45]\d\d) from "
+)
 
 
 def _normalize_spelling(text: str) -> str:

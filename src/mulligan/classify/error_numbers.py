@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from mulligan.classify.rules import read_patterns
-from mulligan.redaction.regex import compile_regex, search_likely
+from mulligan.redaction.regex import compile_regex, index_patterns, search_likely
 
 MAX_RETRY_AFTER_SECONDS = 7 * 24 * 3600.0
 """A longer delay than a week is ignored as a mistake."""
@@ -164,7 +164,7 @@ maximum (?:\w{1,12} ){0,2}context (?:length|window|size|limit)
     model(?:'s)?) \w{0,10} ?(?:length|size|context))
 context_length_exceeded|context_window_exceeded|exceed_context_size|contextwindowexceeded|
     model_max_prompt_tokens_exceeded
-context (?:is )?(?:too long|overflow\w{0,3})
+context (?:is )?(?:too long|overflow\w{0,3})|(?:out of|no|enough) room in (?:\S{1,10} ){0,3}context
 too (?:large|long|big) for (?:\w{1,20} ){0,6}(?:context|maximum context)
 (?:fit|fits) (?:\w{1,12} ){0,3}context (?:window|length|size)
 (?:prompt|input|inputs|messages?|conversation|query|request)(?: \([^)]{1,40}\))? (?:\w{1,10} ){0,2}?(?:is|are|
@@ -172,14 +172,29 @@ too (?:large|long|big) for (?:\w{1,20} ){0,6}(?:context|maximum context)
 (?:prompt|input) (?:is )?too long
 input (?:is|was) too (?:long|large) for (?:the )?(?:requested |this )?model
 input[ _]tokens?[ _]exceeded|input tokens exceed
-(?:input|prompt|request(?:ed)?)[ _]?token(?:s)?(?: count)?(?: of)?(?: is)?(?: \(?[\d,]{1,12}\)?)?,? (?:
-    but model only supports|exceeds?|exceeded)
+(?:input|prompt|request(?:ed)?)[ _]?token(?:s)?(?: count)?(?: of)?(?: is)?(?: \(?[\d,]{1,12}\)?)?,? (?:but model onl
+    y supports|exceeds?|exceeded)
 (?:number of |count of )?(?:input|prompt) tokens (?:\(?[\d,]{1,12}\)? )?(?:\w{1,8} ){0,2}?(?:exceeds?|exceeded|
     cannot exceed|must be (?:less|at most|<))
-too many (?:input |prompt )?tokens(?! ?,? ?(?:please )?(?:wait|per|try))(?:\W{1,3}(?:max|size|limit|request|
-    \d)| in (?:the )?(?:prompt|input|request))
+too many (?:input |prompt )?tokens(?! ?,? ?(?:please )?(?:wait|per|try))(?:\W{1,3}(?:max|size|limit|request|\d)|
+     in (?:the )?(?:prompt|input|request))
+tokens when (?:the )?context|context (?:length|window|size) of only \d
 tokens in (?:the|your) (?:prompt|input|messages?|request) (?:cannot|can not|must not|may not|should not) exceed
-prompt has too many tokens|prompt exceeds max|exceeded model token limit|request(?:ed)? (?:exceeds|
+(?:prompt|input|messages?|conversation|history|request|context)\b[^.\n]{0,40}? (?:exceed\w{0,3}|is (?:over|above|
+    beyond)|are (?:over|above|beyond)|(?:is |are )?(?:longer|larger) than|
+    has more than) (?:\w{1,10} ){0,4}?(?:\d[\d,.]{0,12} ?k?[ -]?tokens?\b|\d[\d,.]{0,12} ?k token|token limit)
+(?:prompt|input|messages?|conversation|chat|message|history)(?: history)? (?:is |are |was )?too (?:long|large|big)\b
+(?:prompt|input|messages?|history|conversation|request|it)\b[^.\n]{0,40}(?:do(?:es)? not|no longer|cannot|can't|
+    doesn't) fits?\b
+context (?:window |limit )?(?:is |was |has been )?(?:full|overflow|reached|exhausted|used up)
+token limit (?:\w{1,8} ){0,2}?(?:exceeded|reached)\b[^\n]{0,60}(?:prompt|input|context|accepts)
+(?:max(?:imum)?|allowed) (?:prompt|input|context) (?:size|length|tokens) (?:was |is )?exceeded
+tokens?(?: count)?\b[^.\n]{0,30} (?:above|over|beyond|more than|exceeds?) (?:\w{1,10} ){0,3}?(?:limit|maximum|
+    window|context|\d)[^\n]{0,40}model
+exceed\w{0,3} the (?:maximum|max|allowed) (?:number of )?(?:input |prompt |context )tokens
+tokens\b[^.\n]{0,30}\b(?:but|and|while)\b[^.\n]{0,30}(?:supports?|accepts?|allows?|has|
+    holds?)\b[^.\n]{0,40}\d[^\n]{0,30}(?:context|window|tokens)
+prompt has too many tokens|prompt exceeds max|prompt length \d|exceeded model token limit|request(?:ed)? (?:exceeds|
     exceeded) (?:the )?(?:model|maximum) (?:token|size|context)
 (?:please )?(?:reduce|shorten) (?:the )?(?:length|size) of (?:the |your )?(?:messages?|prompts?|inputs?|conversation)
 maximum (?:prompt|input) length (?:is|of)|maximum input length|range of input length should be
@@ -190,25 +205,29 @@ string too long|string_above_max_length
 request too large for|request_too_large|request exceeds the maximum (?:allowed )?(?:size|number of bytes)
 request (?:payload|body)? ?size exceeds the limit|tokens must be reduced in order to run
 token count (?:\w{1,8} ){0,2}exceeds|tokens? (?:\w{1,10} ){0,3}exceeds? the (?:model|maximum|available|context)
-greater than the context length|(?:tokens|prompt|input) (?:\w{1,10} ){0,4}when context overflows
-sequence length is longer than|decoder prompt|exceeds? max(?:imum)? (?:model |sequence )?len
+greater than the context length|cannot (?:take|hold|accept|handle) (?:\w{1,10} ){0,2}[\d,.]{1,12} ?k? tokens|
+    available context size -\d|total number of tokens[^\n]{0,40} (?:cannot|must not) exceed|(?:tokens|prompt|
+    input) (?:\w{1,10} ){0,4}when context overflows
+sequence length is longer than|\d (?:input|prompt) tokens,? (?:but )?(?:the )?(?:max|limit)|decoder prompt|
+    exceeds? max(?:imum)? (?:model |sequence )?len
 """)
 """Phrases that name the context window, the input or the size of the request."""
 
 _EXCLUSIONS = read_patterns(r"""
 too many tokens,? please wait|tokens per (?:min|day|hour|second)(?![\s\S]{0,200}must be reduced)(?<!large)
-max_?(?:completion_|output_|new_)?tokens\W{0,3}(?:is too large|: ?\d+ > \d+|must be (?:less|at most|<|positive|at least|
-    greater)|cannot|value|should be|is not supported|exceeds)
-maxoutputtokens|maximum tokens you requested exceeds|max_tokens: \d+ ?>|supports at most \d+ (?:completion|
+max(?:imum)?[ _]?(?:completion[ _]|output[ _]|new[ _])?tokens\W{0,3}(?:is too large|: ?\d+ > \d+|must be (?:less|
+    at most|<|positive|at least|greater)|cannot|value|should be|is not supported|exceeds)
+maxoutputtokens|maximum tokens you requested exceed|max_tokens: \d+ ?>|supports at most \d+ (?:completion|
     output) tokens
 (?:image|picture|photo|audio|video|pdf|document|file|attachment|base64)s?\b[^.\n]{0,60}?(?:exceeds?|exceeded|
     too (?:large|big|many)|dimensions|larger than)
-too many (?:images|requests|tools|functions)|array too long|pixels
+too many (?:images|requests|tools|functions)|array too long|pixels|processed in time|(?:\.id|\.name|
+    tools\[\d)\S{0,40}: string too long
 """)
 """Phrases about throttling, the length of the answer or an image: no overflow, unless an override matches too."""
 _EXCLUSION_OVERRIDES = (
     r"input length and `?max_tokens`? exceed|exceed context limit|maximum context length|context window|"
-    r"request too large for"
+    r"request too large for|total number of tokens"
     r"|prompt is too long|tokens \+ `?max_new_tokens`?|context_length_exceeded|contextwindowexceeded"
 )
 
@@ -237,10 +256,33 @@ number of input tokens NUMBER
 )
 
 
+_MAX_SENTENCE_CHARS = 300
+_SHORT_OVERFLOW = read_patterns(r"""
+\b(?:prompt|inputs?|conversation|messages|history|contextoverflow)\b
+\b(?:tokens?|context|window|model|llm|llama\w{0,8}|gpt\S{0,12}|contextoverflow)\b
+\b(?:past|over|above|\d+k of|beyond|more than|exceed\w{0,3}|too (?:large|long|big|many)|longer than|larger than|(?:not|
+    no longer|never) fits?|but (?:the|its|this|only)|outgr\w{1,4}|greater than|(?:at most|against a \w{1,10} of|only|
+    can (?:take|hold)) \d[\d,.k]{0,9})\b
+""")
+_OTHER_LIMIT = (
+    r"\bper[ -](?:min|day|month|hour|sec|week)|quota|budget|\brate\b|output|completion|response|answer|max_|credits?\b|"
+    r"\b(?:access|auth|api|bearer|csrf|invalid|unexpected) (?:token|key)|image|file|timed? ?out|took too long|"
+    r"too many requests|roles?\b|wait\b|monthly|daily|\blimit of (?:requests|calls)"
+)
+
+
+def _is_short_overflow(text: str) -> bool:
+    """Return whether one short sentence names the input, a model's limit, and that the one exceeds the other."""
+    return (
+        len(text) <= _MAX_SENTENCE_CHARS
+        and all(compile_regex(pattern).search(text) for pattern in _SHORT_OVERFLOW)
+        and not compile_regex(_OTHER_LIMIT).search(text)
+    )
+
+
 def parse_overflow(text: str) -> Overflow | None:
     """Return the sizes of an overflow, or None if the text does not report one."""
-    lower = text.lower()
-    if not any(search_likely(phrase, text, lower) for phrase in _PHRASES):
+    if not index_patterns(*_PHRASES).has_match(text, text.lower()) and not _is_short_overflow(text):
         return None
     if any(compile_regex(pattern).search(text) for pattern in _EXCLUSIONS) and not compile_regex(
         _EXCLUSION_OVERRIDES

@@ -6,12 +6,17 @@ raise, a body may be unread, a cause may form a cycle.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from itertools import islice
+from typing import Any, Literal
 
 import msgspec
 
-from mulligan.core.failure import AgentError, InfraError
+from mulligan.classify.declared_errors import AgentError, InfraError
+from mulligan.core.failure import to_code
+from mulligan.redaction.plain_data import to_plain_data
+from mulligan.redaction.regex import compile_regex
 
 HEAD_CHARS, TAIL_CHARS = 8_192, 2_048
 """Characters that are read at both ends of a long text."""
@@ -19,6 +24,13 @@ MAX_CHAINED_ERRORS = 5
 """Maximum number of causes and group members read. The first few name the problem."""
 _UNINFORMATIVE_CLASSES = (Exception, RuntimeError)
 """Classes that only say that something failed."""
+_GENERAL_BASES = (
+    *(ArithmeticError, AssertionError, AttributeError, IndexError, KeyError, LookupError, NameError),
+    *(NotImplementedError, OSError, RuntimeError, SyntaxError, TypeError, UnboundLocalError, ValueError),
+)
+"""Classes that libraries extend for errors of any kind."""
+ErrorRelation = Literal["", "cause", "context", "member"]
+"""How an exception belongs to an earlier one of its chain. Empty for the first."""
 
 
 class Evidence(msgspec.Struct):
@@ -32,6 +44,8 @@ class Evidence(msgspec.Struct):
     """Bounded further text: notes, response bodies, output."""
     names: list[str] = []
     """Class names, most specific first, followed by those of the causes."""
+    library_bases: set[str] = set()
+    """Those of `names` that are base classes of a library. They are known only while the exception exists."""
     modules: set[str] = set()
     """Modules of these classes."""
     status: int | None = None
@@ -45,8 +59,10 @@ class Evidence(msgspec.Struct):
     is_error: bool | None = None
     is_exception: bool = False
     """Whether the error was raised in this process. The code that raised it may have executed part of the call."""
-    has_explicit_class: bool = False
+    is_raised: bool = False
     """Whether the class was passed explicitly and not parsed from the text."""
+    has_known_class: bool = False
+    """Whether that class tells what failed. Without it, the text decides as if a tool had returned it."""
     is_wrapped: bool = False
     """Whether the error was wrapped in another one without a message of its own."""
     is_retried: bool = False
@@ -64,8 +80,9 @@ class Evidence(msgspec.Struct):
             self.detail = bound_text(f"{self.detail}\n{bounded_text}" if self.detail else bounded_text)
 
     def add_code(self, code: object) -> None:
-        if isinstance(code, str) and code and len(code) <= 80 and code not in self.codes:
-            self.codes.append(code)
+        text = to_code(code)
+        if text and len(text) <= 80 and text not in self.codes:
+            self.codes.append(text)
 
     def add_class(self, path: object) -> None:
         """Add a class by its path, such as `openai.RateLimitError`."""
@@ -98,8 +115,8 @@ def gather_evidence(error: object, into: Evidence) -> None:
         into.add_text(error)
     elif isinstance(error, BaseException):
         into.is_exception = True
-        for depth, chained_error in enumerate(_iter_chain(error)):
-            _add_exception(chained_error, into, is_cause=depth > 0)
+        for relation, chained_error in iter_chain(error):
+            _add_exception(chained_error, into, is_cause=bool(relation))
     elif isinstance(error, Mapping):
         _add_mapping(error, into)
     elif isinstance(error, (list, tuple)):
@@ -123,6 +140,18 @@ def unwrap_error(error: object, into: Evidence) -> object:
         _add_notes(error, into)
         error = inner_error
     return error
+
+
+def unwrap_logged_error(into: Evidence) -> None:
+    """Replace the logged class of tenacity's `RetryError` by that of the last attempt, which its message names."""
+    if into.names != ["RetryError"]:
+        return
+    match = compile_regex(r"RetryError\[<Future at 0x[0-9a-f]{1,16} state=finished raised (\w{1,80})>\]\Z").match(
+        into.text
+    )
+    if match:
+        into.names, into.text = [match.group(1)], match.group(1)
+        into.is_wrapped = into.is_retried = True
 
 
 def _inner_error(error: BaseException) -> BaseException | None:
@@ -190,30 +219,48 @@ def to_integer(value: object) -> int | None:
     return None
 
 
-def _iter_chain(error: BaseException) -> Iterator[BaseException]:
+def iter_chain(error: BaseException, include_handled: bool = False) -> Iterator[tuple[ErrorRelation, BaseException]]:
+    """Yield an exception, its group members, causes and contexts, each once, with its relation to an earlier one.
+
+    Args:
+        error: The exception that was raised.
+        include_handled: Whether to yield also general errors that code handled before it raised another with a message.
+    """
     visited_ids: set[int] = set()
-    queue = [error]
+    queue: list[tuple[ErrorRelation, BaseException]] = [("", error)]
     while queue and len(visited_ids) < MAX_CHAINED_ERRORS:
-        chained_error = queue.pop(0)
+        relation, chained_error = queue.pop(0)
         if id(chained_error) in visited_ids:
             continue
         visited_ids.add(id(chained_error))
-        yield chained_error
+        yield relation, chained_error
         if isinstance(chained_error, BaseExceptionGroup):
             # A cancelled sibling carries no information, so it comes last.
             members = chained_error.exceptions[:MAX_CHAINED_ERRORS]
-            queue.extend(sorted(members, key=lambda member: type(member).__name__ == "CancelledError"))
+            members = tuple(sorted(members, key=lambda member: type(member).__name__ == "CancelledError"))
+            queue.extend(("member", member) for member in members)
         if chained_error.__cause__ is not None:
-            queue.append(chained_error.__cause__)
-        elif chained_error.__context__ is not None and not chained_error.__suppress_context__:
-            queue.append(chained_error.__context__)
+            queue.append(("cause", chained_error.__cause__))
+            continue
+        context = chained_error.__context__
+        if context is None or chained_error.__suppress_context__:
+            continue
+        # A general error that was handled says nothing about the one with a message that was raised instead.
+        if include_handled or type(context) not in _GENERAL_BASES or not _safe_str(chained_error):
+            queue.append(("context", context))
 
 
 def _add_exception(error: BaseException, into: Evidence, is_cause: bool) -> None:
-    for cls in type(error).__mro__:
-        if cls not in (object, BaseException, Exception) and cls.__name__ not in into.names:
+    # A `ValueError` has words of its own, so its causes tell less than they do.
+    for cls in type(error).__mro__ if into.names[:1] != ["ValueError"] else ():
+        # A log has only the class itself, so a general base must not change the kind either. Nor does a general cause:
+        # a missing key behind "No such user" is no bug.
+        is_general = cls in _GENERAL_BASES and (is_cause or cls is not type(error))
+        if cls not in (object, BaseException, Exception) and not is_general and cls.__name__ not in into.names:
             into.names.append(cls.__name__)
             into.modules.add(cls.__module__)
+            if cls is not type(error) and cls.__module__.partition(".")[0] not in sys.stdlib_module_names:
+                into.library_bases.add(cls.__name__)
     into.add_text(_safe_str(error) or ("" if is_cause else type(error).__name__))
     _add_attributes(error, into)
     _add_notes(error, into)
@@ -293,8 +340,14 @@ def _add_mapping(mapping: Mapping[Any, Any], into: Evidence) -> None:
     into.add_rpc(mapping.get("code"))
     for name in ("status", "statusCode", "status_code", "code", "HTTPStatusCode"):
         into.add_status(mapping.get(name))
-    for name in ("code", "type", "Code", "__type", "status", "reason", "error_code", "errorCode"):
+    for name in ("code", "type", "Code", "__type", "status", "reason", "error_code", "errorCode", "errorType"):
         into.add_code(mapping.get(name))
+    error = mapping.get("error")
+    if isinstance(error, str) and error.isidentifier():
+        into.add_code(error)
+    rpc_status = mapping.get("code")
+    if type(rpc_status) is int and 0 < rpc_status <= len(_RPC_STATUSES) and RPC_STATUS_KEYS.issuperset(mapping):
+        into.add_code(_RPC_STATUSES[rpc_status - 1])
     number = to_integer(mapping.get("returncode", mapping.get("exit_code", mapping.get("exitCode"))))
     if number is not None:
         into.exit_code = number
@@ -306,6 +359,13 @@ def _add_mapping(mapping: Mapping[Any, Any], into: Evidence) -> None:
     for name in _MESSAGE_FIELDS:
         if isinstance(mapping.get(name), (str, bytes)):
             into.add_text(mapping[name])
+    if not into.text:
+        for name in _MORE_MESSAGE_FIELDS:
+            if isinstance(mapping.get(name), (str, bytes)):
+                into.add_text(mapping[name])
+        errors = mapping.get("errors")
+        if isinstance(errors, list) and errors and isinstance(errors[0], Mapping) and not into.text:
+            _add_mapping(errors[0], into)
     content = mapping.get("content")
     if isinstance(content, str):
         into.add_text(content)
@@ -313,10 +373,23 @@ def _add_mapping(mapping: Mapping[Any, Any], into: Evidence) -> None:
         for block in content[:20]:
             into.add_text(_get_field(block, "text"))
     if not into.text:
-        into.add_text(repr(dict(list(mapping.items())[:20]))[:HEAD_CHARS])
+        fields = to_plain_data(dict(islice(mapping.items(), 20)), nodes=1000, chars=HEAD_CHARS)
+        into.add_text(repr(fields)[:HEAD_CHARS])
 
 
-_MESSAGE_FIELDS = tuple("message Message msg error detail error_message errorMessage text stderr stdout".split())
+RPC_STATUS_KEYS = frozenset({"code", "message", "details"})
+"""The fields of a gRPC status as a dictionary."""
+_RPC_STATUSES = tuple(
+    "cancelled unknown invalid_argument deadline_exceeded not_found already_exists permission_denied "
+    "resource_exhausted failed_precondition aborted out_of_range unimplemented internal unavailable data_loss "
+    "unauthenticated".split()
+)
+"""The names of gRPC codes, from 1."""
+_MESSAGE_FIELDS = tuple(
+    "message Message msg error_description error detail error_message errorMessage text stderr stdout".split()
+)
+_MORE_MESSAGE_FIELDS = ("errmsg", "description", "reason", "title", "exception", "body")
+"""Read only where the fields above hold no text."""
 
 
 def _add_object(thing: object, into: Evidence) -> None:

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any
 
 from mulligan.core.records import digest
-from mulligan.redaction.regex import compile_regex
+from mulligan.redaction.regex import compile_regex, search_likely
 
 VERSION = "3"
 """Increase it whenever a text may get another fingerprint. Stores compare fingerprints of one version only."""
@@ -23,8 +23,8 @@ MAX_TEMPLATE_CHARS = 1_000
 
 # One pass, alternatives in order. Every repetition is bounded or stops at a character the next one cannot start with.
 TOKEN_PATTERNS = r"""
-  (?P<url>\b[a-z][a-z0-9+.-]{1,20}://[^\s'"<>)\]}]{1,500})
-| (?P<email>\b[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,4})
+  (?P<url>\b[a-z][a-z0-9+.-]{1,20}+://[^\s'"<>)\]}]{1,500})
+| (?P<email>\b[\w.+-]{1,64}+@[\w-]{1,63}(?:\.[\w-]{1,63}){1,4})
 | (?P<uuid>\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b)
 | (?P<time>\b\d{4}[-/]\d\d[-/]\d\d(?:[T\ ]\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?:Z|[+-]\d\d:?\d\d)?)?
     | \b\d\d?:\d\d(?::\d\d(?:\.\d{1,9})?)?\b(?:\ ?[ap]m)?)
@@ -35,17 +35,22 @@ TOKEN_PATTERNS = r"""
     | [\u201c\u2018][^\u201d\u2019\n]{0,300}[\u201d\u2019])
 | (?P<path>(?:(?<![\w<])(?:~|\.{1,2}|[a-z]:)?(?:[/\\][\w.@+\-$%]{1,120}){2,40}[/\\]?
     | (?<![\w<./\\])(?:~|\.{1,2}|[a-z]:)[/\\][\w.@+\-$%]{1,120}
-    | \b[\w\-]{1,80}(?:[/\\][\w.\-]{1,80}){1,20}\.\w{1,8}\b
+    | \b[\w\-]{1,80}+(?:[/\\][\w.\-]{1,80}){1,20}\.\w{1,8}\b
     | (?<![\w<.])/[\w.@+\-$%]{1,120}
-    | \b[\w\-]{1,80}\.(?:py|go|rs|tsx?|jsx?|mjs|java|kt|c|cc|cpp|h|hpp|rb|php|cs|swift|json|ya?ml|toml|txt|md|csv|html?
+    | \b[\w\-]{1,80}+\.(?:py|go|rs|tsx?|jsx?|mjs|java|kt|c|cc|cpp|h|hpp|rb|php|cs|swift|json|ya?ml|toml|txt|md|csv|html?
         |css|sh|sql|log|lock|xml|pdf|docx?|xlsx?|png|jpe?g)\b)
     (?::\d{1,7}){0,3}(?!\d))   # where a compiler points: line and column belong to the file
-| (?P<hex>\b0x[0-9a-f]{1,32}\b | \b(?=[a-f]{0,64}\d)(?=\d{0,64}[a-f])[0-9a-f]{7,64}\b)
-| (?P<id>\#\w{1,64} | \b(?:[a-z]{1,32}[_-]){1,6}[a-z]{0,20}\d[\w\-]{0,64}\b | \b[a-z]{1,20}\d[\w\-]{2,64}\b
-    | \b\d{1,32}[a-z_][\w\-]{4,64}\b
+| (?P<hex>\b0x[0-9a-f]{1,32}\b | \b(?=[a-f]{0,64}+\d)(?=\d{0,64}+[a-f])[0-9a-f]{7,64}\b)
+| (?P<id>\#\w{1,64} | \b(?:[a-z]{1,32}+[_-]){1,6}[a-z]{0,20}+\d[\w\-]{0,64}\b | \b[a-z]{1,20}+\d[\w\-]{2,64}\b
+    | \b\d{1,32}+[a-z_][\w\-]{4,64}\b
     | (?:(?<=[\W_]id[\ :=]) | (?<=[\W_]id[:=]\ ))(?:(?=\w{1,32}[_-])[\w\-]{6,64} | [a-f]{6,64})\b)  # called an id
 | (?P<number>[-+]?\b\d(?:[\d,_.]{0,40}\d)?(?:[kmg]i?b?|ms|s|%)?(?![a-z\d]) | \d{1,40})
 """
+
+_NO_TOKEN_START = r"(?!(?<=\w)[^\W\d] | [\s(),:;=])"
+"""Where no token starts: within a word and at a separator. Excluded first, because there are many alternatives."""
+_PLAIN_WORDS = r"(?P<plain>(?:(?!sqlstate | [a-f]{6})[a-z]++[\s(),;]++)+)"
+"""Words of letters only, in which no token starts. They are skipped together."""
 
 _NAME_BEFORE_PATTERN = (
     r"(?:argument|arguments|parameter|parameters|param|field|key|property|option|column|attribute|"
@@ -58,6 +63,8 @@ _CODE_BEFORE = (
     r"(?:status|code|http(?:/\d(?:\.\d)?)?|errno|error|exit|exited|signal|sqlstate|rc|returned)"
     r"\W{0,3}(?:code|status|was|is|of|with|value)?\W{0,3}$"
 )
+_MAX_CODE_BEFORE_CHARS = 20
+"""Characters of the longest match of the pattern above."""
 _CODE_AFTER = (
     r"^ (?:client error|server error|not found|too many|bad request|unauthorized|forbidden|internal server|service un"
     r"|bad gateway|gateway time|conflict|unprocessable|payload|method not|request time|gone)"
@@ -65,8 +72,8 @@ _CODE_AFTER = (
 _LIMIT_BEFORE = (
     r"(?:max|maximum|min|minimum|limit|limited|at most|at least|up to|no more than|not exceed|exceeds?|exceeded|"
     r"less than|greater than|larger than|longer than|shorter than|smaller than|more than|fewer than|or equal to|"
-    r"between|allowed|cap|capacity|multiple of|window|range|[<>\u2264\u2265]=?)\W{0,4}(?:(?:is|of|to|the|value|length|"
-    r"size|be|context|allowed|number|tokens?|characters?|items?|was|a|an)\W{1,3}){0,4}$"
+    r"between|allowed|cap|capacity|multiple of|window|range|(?:<|>|\u2264|\u2265)=?)\W{0,4}(?:(?:is|of|to|the|value|"
+    r"length|size|be|context|allowed|number|tokens?|characters?|items?|was|a|an)\W{1,3}){0,4}$"
 )
 _AND_BEFORE = r"between\W{0,2}-?[\d.,]{1,20}\W{0,2}(?:and|to)\W{0,2}$"
 _LIMIT_AFTER = (
@@ -102,7 +109,8 @@ def token_pattern_for(text: str) -> str:
 def _build_token_pattern(absent: frozenset[str]) -> str:
     parts = re.split(r"^(?:\| |  )(?=\(\?P<)", TOKEN_PATTERNS.strip("\n"), flags=re.MULTILINE)
     patterns_by_token = {part[4 : part.index(">")]: part for part in parts if part.startswith("(?P<")}
-    return "\n| ".join(part for name, part in patterns_by_token.items() if name not in absent)
+    alternatives = "\n| ".join(part for name, part in patterns_by_token.items() if name not in absent)
+    return f"{_NO_TOKEN_START}(?:{_PLAIN_WORDS} | {alternatives}\n)"
 
 
 def compute_fingerprint(kind: str, tool: str | None, text: str, arguments: Mapping[str, Any] | None = None) -> str:
@@ -124,6 +132,8 @@ def build_template(text: str, arguments: Mapping[str, Any] | None = None) -> str
 
     def mask(match: re.Match[str]) -> str:
         token_type, token = match.lastgroup or "", match.group()
+        if token_type == "plain":
+            return token
         before, after = text[max(0, match.start() - 60) : match.start()], text[match.end() : match.end() + 40]
         if token_type == "quoted":
             quoted_text = token[1:-1]
@@ -134,7 +144,8 @@ def build_template(text: str, arguments: Mapping[str, Any] | None = None) -> str
         return token if token_type == "code" else f"<{token_type}>"
 
     masked = compile_regex(token_pattern_for(text), re.IGNORECASE | re.VERBOSE).sub(mask, text)
-    masked = compile_regex(r"(?:<(?:value|text|path|id|n|hex)>[\s,;:./\-]{0,3}){2,200}").sub(_merge_masks, masked)
+    if masked.count("<") > 1:
+        masked = compile_regex(r"(?:<(?:value|text|path|id|n|hex)>[\s,;:./\-]{0,3}){2,200}").sub(_merge_masks, masked)
     return " ".join(masked.lower().split())[:MAX_TEMPLATE_CHARS]
 
 
@@ -157,13 +168,23 @@ def _merge_masks(match: re.Match[str]) -> str:
 def _is_name(quoted_text: str, before: str, after: str) -> bool:
     if not quoted_text.isidentifier():
         return False
-    return bool(compile_regex(_NAME_BEFORE_PATTERN).search(before) or compile_regex(_NAME_AFTER_PATTERN).search(after))
+    return _has_match(_NAME_BEFORE_PATTERN, before) or _has_match(_NAME_AFTER_PATTERN, after)
 
 
 def _is_significant_number(token: str, before: str, after: str) -> bool:
-    is_code = len(token) == 3 and compile_regex(_CODE_AFTER).search(after) is not None
-    is_announced = any(compile_regex(pattern).search(before) for pattern in (_CODE_BEFORE, _LIMIT_BEFORE, _AND_BEFORE))
-    return is_code or is_announced or compile_regex(_LIMIT_AFTER).search(after) is not None
+    is_code = len(token) == 3 and _has_match(_CODE_AFTER, after)
+    return (
+        is_code
+        or _has_match(_CODE_BEFORE, before[-_MAX_CODE_BEFORE_CHARS:])
+        or any(_has_match(pattern, before) for pattern in (_LIMIT_BEFORE, _AND_BEFORE))
+        or _has_match(_LIMIT_AFTER, after)
+    )
+
+
+def _has_match(pattern: str, text: str) -> bool:
+    # Beyond ASCII, texts that match without regard to case may differ in lower case.
+    match = search_likely(pattern, text, text.lower()) if text.isascii() else compile_regex(pattern).search(text)
+    return match is not None
 
 
 def _collect_values(arguments: Mapping[str, Any]) -> list[str]:
@@ -177,6 +198,6 @@ def _collect_values(arguments: Mapping[str, Any]) -> list[str]:
 def _strings(value: Any, depth: int) -> Iterator[str]:
     if isinstance(value, str):
         yield value.strip()
-    elif depth and isinstance(value, (Mapping, list, tuple)):
+    elif depth and not isinstance(value, (int, float)) and isinstance(value, (list, tuple, Mapping)):
         for inner in islice(value.values() if isinstance(value, Mapping) else value, 50):
             yield from _strings(inner, depth - 1)

@@ -6,7 +6,9 @@ proof, such as a refused connection or a JSON-RPC rejection, sets it on the fail
 
 from __future__ import annotations
 
-from mulligan.core.failure import Kind, Remedy, TookEffect
+from collections.abc import Iterable, Mapping
+
+from mulligan.core.failure import Kind, Remedy, SettingsError, TookEffect, to_code
 
 RETRY, REPAIR, COMPRESS, REPLAN, STOP = Remedy.RETRY, Remedy.REPAIR, Remedy.COMPRESS, Remedy.REPLAN, Remedy.STOP
 NO, YES, UNKNOWN = TookEffect.NO, TookEffect.YES, TookEffect.UNKNOWN
@@ -121,6 +123,54 @@ NONE_COLLATERAL = Kind("none", "collateral", REPLAN, UNKNOWN,
 
 KINDS: dict[str, Kind] = {str(kind): kind for kind in list(globals().values()) if isinstance(kind, Kind)}
 """All kinds by name, in the order above."""
+
+
+def find_kind(type: object, code: object, kinds: Mapping[str, Kind] = KINDS) -> Kind:
+    """Return the kind with this type and code. Raise `SettingsError`, with the nearest name, if there is none."""
+    type_name, code_name = to_code(type).lower(), to_code(code).lower()
+    name = f"{type_name}/{code_name}"
+    if kind := kinds.get(name):
+        return kind
+    check_type(type_name, kinds)
+    names = {kind.code: str(kind) for kind in kinds.values() if kind.type == type_name or kind.code == code_name}
+    if not code_name:
+        raise SettingsError(f"Missing failure code. Use one of {', '.join(names)}.")
+    near_code = _nearest(code_name, names)
+    suggestion = f" Did you mean {names[near_code]!r}?" if near_code else ""
+    declaration = f'Declare a kind of your own in mulligan.toml: [kinds."{name}"].'
+    raise SettingsError(f"Unknown kind {name!r}.{suggestion} {declaration}")
+
+
+def check_type(type: str, kinds: Mapping[str, Kind] = KINDS) -> None:
+    """Raise `SettingsError`, with the nearest name, unless there are kinds of this type."""
+    types = list(dict.fromkeys(kind.type for kind in kinds.values()))
+    if type not in types:
+        near_type = _nearest(type, types)
+        suggestion = f" Did you mean {near_type!r}?" if near_type else ""
+        problem = f"Unknown failure type {type!r}." if type else "Missing failure type."
+        raise SettingsError(f"{problem}{suggestion} Use one of {', '.join(types)}.")
+
+
+def is_misspelled_type(type: str) -> bool:
+    """Return whether a declared type is similar to a built-in one but not equal. Any other type is the user's own."""
+    return type not in TYPES and bool(_nearest(type, TYPES))
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    from difflib import get_close_matches  # lazy: rarely needed
+
+    return next(iter(get_close_matches(name, list(names), 1, 0.6)), "")
+
+
+def find_declared_kind(code: str, source: str | None, kinds: Mapping[str, Kind] = KINDS) -> Kind | None:
+    """Return the kind that the code of an `AgentError` names: of the step's type, of a tool, or of one other type."""
+    name = code.lower()
+    for full_name in (name, f"{source or 'tool'}/{name}", f"tool/{name}"):
+        if kind := kinds.get(full_name):
+            return kind
+    same_code = [kind for kind in kinds.values() if kind.code == name]
+    return same_code[0] if len(same_code) == 1 else None
+
 
 _TYPE_DESCRIPTIONS = {
     "tool": "Failures of tool calls.",

@@ -15,9 +15,10 @@ from typing import Any
 
 import msgspec
 
-from mulligan.classify.evidence import get_attribute, to_bounded_text, to_integer
-from mulligan.classify.rules import compile_rule_pattern
-from mulligan.redaction.regex import compile_regex
+from mulligan.classify.evidence import RPC_STATUS_KEYS, get_attribute, to_bounded_text, to_integer
+from mulligan.classify.rules import compile_rule_pattern, search_rule_pattern
+from mulligan.classify.rules.python import kind_for_code
+from mulligan.redaction.regex import compile_regex, search_likely
 
 MAX_MESSAGE_CHARS = 300
 """A longer message is cut at the end of a sentence or a word."""
@@ -53,7 +54,7 @@ def strip_control_chars(text: str) -> str:
         ).sub("", text)
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
-    if not text.isprintable():
+    if not text.replace("\n", "").replace("\t", "").isprintable():
         text = compile_regex(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]").sub("", text)
     return text
 
@@ -63,9 +64,13 @@ def unwrap_text(text: str) -> UnwrappedText:
     text = strip_control_chars(text)
     status: int | None = None
     rpc: int | None = None
-    is_envelope = compile_regex(_ENVELOPE).search(text[:400]) is not None
-    match = compile_regex(_CODE_PREFIX).search(text)
+    is_envelope = compile_regex(_ENVELOPE).match(text[:400]) is not None
+    match = compile_regex(_CODE_PREFIX).match(text)
     codes = [match.group(1)] if match else []
+    if "_" in text[-60:] and (code_suffix := compile_regex(_CODE_SUFFIX).search(text[-100:])):
+        codes.append(code_suffix.group(1))
+    if "StatusCode." in text and (rpc_code := compile_regex(_RPC_CODE).search(text)):
+        codes.append(rpc_code.group(1))
     is_page = compile_regex(r"<(?:!doctype html|html|head|title|\?xml)\b").search(text[:600]) is not None
     inner = text
     for _ in range(_MAX_UNWRAP_DEPTH):
@@ -95,7 +100,9 @@ def unwrap_text(text: str) -> UnwrappedText:
 
 
 _ENVELOPE = r"""^[^{\[]{0,200}[{\[]\s*(?:["']type["']\s*:\s*["']error["']\s*,\s*)?["']error["']\s*:\s*\{"""
-_CODE_PREFIX = r"^(?:error: )?(?:an )?error (?:occurred|from \w{1,20})? ?\((\w{3,80})\)(?: when calling|:)"
+_CODE_PREFIX = r"^(?:error: )?(?:an )?error (?:occurred|from \w{1,20})? ?\(([\w.]{3,80})\)(?: when calling|:)"
+_CODE_SUFFIX = r"\b(?:error|failed)\b[^\n:]{0,60}: ([a-z]{2,24}(?:_[a-z]{2,24}){1,5})\.?\s*\Z"
+_RPC_CODE = r"\bStatusCode\.([A-Z_]{5,20})\b"
 
 
 def scan_pairs(text: str) -> list[tuple[str, str]]:
@@ -105,10 +112,19 @@ def scan_pairs(text: str) -> list[tuple[str, str]]:
     """
     if '\\"' in text and not compile_regex(r"""["']\w{1,40}["']\s{0,5}:""").search(text):
         text = text.replace('\\"', '"').replace("\\n", "\n")
-    return [
-        (key.lower(), bare if quoted is None else _unquote(quoted))
-        for key, quoted, bare in (match.groups() for match in islice(compile_regex(_PAIR).finditer(text), 200))
-    ]
+    pairs: list[tuple[str, str]] = []
+    position = 0
+    while len(pairs) < _MAX_PAIRS and (match := compile_regex(_PAIR).search(text, position)):
+        key, quoted, bare = match.groups()
+        position = match.end()
+        if quoted is not None and quoted[0] == '"' and text[position : position + 1].isalnum():
+            # The value has quotes that are not escaped. Of nested JSON, the pairs are matched next.
+            if quoted[-2] in "{[":
+                position -= 1
+            elif end := compile_regex(_VALUE_END).search(text, position, position + _MAX_QUOTING_CHARS):
+                quoted = text[match.start(2) : end.start() + 1]
+        pairs.append((key.lower(), bare if quoted is None else _unquote(quoted)))
+    return pairs
 
 
 # Unrolled string pattern: each character matches in exactly one way, so there is no backtracking. An atomic group would
@@ -117,6 +133,12 @@ _PAIR = (
     r"""["'](\w{1,40})["']\s{0,5}:\s{0,5}"""
     r"""(?:("[^"\\]*+(?:\\.[^"\\]*+)*"?|'[^'\\]*+(?:\\.[^'\\]*+)*'?)|(-?\d[\d.]{0,20}|null|none|true|false))"""
 )
+
+
+_MAX_PAIRS = 200
+_VALUE_END = r'"[ \t]{0,5}(?:[,}\]]|\Z)'
+_MAX_QUOTING_CHARS = 2_000
+"""Characters in which the end of a value with unescaped quotes is searched."""
 
 
 def _unquote(token: str) -> str:
@@ -151,7 +173,7 @@ def _choose_message(key_values: list[tuple[str, str]]) -> str:
         candidates = [
             (" " not in value.strip(), group.index(key), value)
             for key, value in key_values
-            if key in group and len(value) > 3 and not _to_number(value)
+            if key in group and len(value) > 3 and not _to_number(value) and value[-1] not in "{["
         ]
         if candidates:
             return min(candidates, key=lambda candidate: candidate[:2])[-1]
@@ -223,10 +245,10 @@ def tidy_line(line: str) -> str:
     """Remove prefixes from a line, normalize its spaces, and cut it at the end of a sentence or a word."""
     line = " ".join(line.split())
     for _ in range(_MAX_UNWRAP_DEPTH):
-        shorter = compile_regex(_PREFIX).sub("", line, count=1)
-        if shorter == line or len(shorter) < 4:
+        prefix = compile_regex(_PREFIX).match(line)
+        if prefix is None or len(line) - prefix.end() < 4:
             break
-        line = shorter
+        line = line[prefix.end() :]
     if len(line) <= MAX_MESSAGE_CHARS:
         return line
     truncated = line[:MAX_MESSAGE_CHARS]
@@ -258,14 +280,28 @@ _FRAME_MARKS = ("wall time:", "exit code:", "[command finished", "[the command c
 
 def strip_frame(text: str) -> tuple[str, int | None]:
     """Return the output of a program without its frame, and the exit code from the frame."""
+    if text[:1] == "{" and ('"exit' in text or '"returncode"' in text):
+        return _read_json_frame(text)
     ends = f"{text[:400]}\n{text[-400:]}" if len(text) > 800 else text
-    match = compile_rule_pattern(_EXIT_CODE_PATTERN).search(ends)
-    exit_code = next((int(group) for group in match.groups() if group), None) if match else None
     lower = ends.lower()
+    match = search_rule_pattern(_EXIT_CODE_PATTERN, ends, lower)
+    exit_code = next((int(group) for group in match.groups() if group), None) if match else None
     if exit_code is not None and any(mark in lower for mark in _FRAME_MARKS):
         text = compile_rule_pattern(_FRAME_LINE_PATTERN).sub("", text)
         text = compile_rule_pattern(r"\A\s{0,20}(?:Output:[ \n])").sub("", text).strip()
     return text, exit_code
+
+
+def _read_json_frame(text: str) -> tuple[str, int | None]:
+    """Return the output and the exit code from an object with both, such as `{"output": ..., "exit_code": 1}`."""
+    try:
+        frame = msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        return text, None
+    fields = frame | frame["metadata"] if isinstance(frame.get("metadata"), dict) else frame
+    exit_code = to_integer(fields.get("exit_code", fields.get("exitCode", fields.get("returncode"))))
+    output = "\n".join(frame[name] for name in _PROCESS_OUTPUT_KEYS if isinstance(frame.get(name), str))
+    return (output, exit_code) if output.strip() and exit_code is not None else (text, None)
 
 
 _SHELL_TOOL_PATTERN = (
@@ -274,7 +310,8 @@ _SHELL_TOOL_PATTERN = (
 )
 _REJECTED_CALL_PATTERN = (
     r"<tool_use_error>|input ?validation ?error|function arguments|required param|\A\s{0,20}[{\[]|"
-    r"(?:unavailable|unknown|no such) tool\b"
+    r"(?:unavailable|unknown|no such) tool\b|validating tool|in tool call|while calling tool|not found in registry|"
+    r"is not executed\b|so cannot be killed|stdin is closed|only available (?:actions|tools)"
 )
 
 
@@ -289,12 +326,101 @@ def is_shell_output(tool: str, text: str) -> bool:
 
 ERROR_OPENING_PATTERN = (
     r"\A\s{0,20}(?:<tool_use_error>|traceback \(most recent call last\)|(?:fatal |unexpected |internal |runtime )?"
-    r"(?:error|exception|failure)\s?(?:\[[^\]]{1,20}\]|\(\w{1,40}\))?:\s|[\w.]{0,80}(?:error|exception):\s|"
-    r"error (?:during|executing|calling|while|running|invoking|occurred|code \d|processing|in tool|fetching|reading)\b|"
-    r"an? (?:\w{1,20} )?error (?:occurred|has occurred)|exit(?:ed with)? (?:code|status):? [1-9]|"
+    r"(?:error|exception|failure)\s?(?:\[[^\]]{1,20}\]|\(\w{1,40}\))?:(?!\n\s{1,8}[\w-]{1,40}:)\s|"
+    r"[\w.]{0,80}(?:error|exception):(?!\n\s{1,8}[\w-]{1,40}:)\s|error code \d{1,6}\b(?! (?:means|is))|"
+    r"error (?:during|executing|calling|while|running|invoking|occurred|processing|in tool|fetching|reading)\b|"
+    r"[1-9] validation errors? for \w|an? (?:\w{1,20} )?(?:error|exception) (?:occurred|has occurred|happened)|"
+    r"exit(?:ed with)? (?:code|status):? [1-9]|"
     r"unknown (?:tool|action|function)\b|(?:tool|command|request|execution) (?:call )?(?:failed|"
     r"errored)\b|mcp error -32\d{3})"
 )
+"""How an error text of any length starts."""
+_REASON_PHRASES = (
+    "Bad Request|Unauthorized|Forbidden|Not Found|Method Not Allowed|Not Acceptable|Request Timeout|Conflict|Gone|"
+    "Payload Too Large|Content Too Large|Request Entity Too Large|Unsupported Media Type|Unprocessable Entity|"
+    "Unprocessable Content|Too Many Requests|Internal Server Error|Not Implemented|Bad Gateway|Service Unavailable|"
+    "Gateway Timeout|Gateway Time-out"
+)
+_OPERATIONS = (
+    "access|acquire|apply|authenticate|bind|call|click|communicate|complete|connect|convert|copy|create|decode|delete|"
+    "determine|download|edit|establish|execute|extract|fetch|find|finish|generate|get|handle|import|initialize|install|"
+    "launch|list|load|locate|move|navigate|obtain|open|parse|perform|process|query|reach|read|remove|render|resolve|"
+    "retrieve|run|save|scrape|search|send|start|stop|store|submit|update|upload|validate|verify|write"
+)
+SHORT_ERROR_OPENING_PATTERN = (
+    r"\A(?:[\u274c\u2717\u2716\u26a0\U0001f6ab]\ufe0f? ?)?(?:error (?!handling|reporting|logging|tracking|monitoring|"
+    r"checking)\w{3,20}ing\b[^\n]{0,300}:\s|\[error\] \S|"
+    rf"(?:failed|unable) to (?:(?:{_OPERATIONS})\b|\w{{2,20}} [^\n?]{{1,300}}:\s)(?![^\n]{{0,300}}\?)|"
+    r"(?:sorry|oops)[,!.] [^\n]{0,60}\b(?:error|failed|wrong|did not work)\b|failed \w{3,20}ing [^\n?]{1,200}:\s|"
+    r"(?:could not|couldn't|cannot|can't) \w{2,20} [^\n?]{1,300}:\s|something went wrong\b|fatal: \S|"
+    r"(?!last|first|previous|common|known|no |except |raises? |catch )(?:[a-z_.-]{1,20} ){1,3}"
+    r"(?:error|exception|failed)(?: \([^\n)]{1,40}\)| while [^\n:]{1,40})?:\s(?!\d)|"
+    r"(?:exception|timeout) while \w|(?:invalid|bad) request: |"
+    rf"http(?: error)?:? [45]\d\d\b[^\n]{{0,80}}\Z|[45]\d\d[: ] ?(?:{_REASON_PHRASES})\.?\Z|"
+    # The bare phrase of a status is an error only as servers write it.
+    rf"(?-i:{_REASON_PHRASES})\Z|(?:permission|access) denied: |(?:file|resource|page|path) not found: |"
+    r"connection (?:refused|reset|error|closed|failed|aborted)\b|"
+    r"(?:operation|query|connection|request|command|call|search|tool) timed out\b)"
+)
+"""How an error text starts that is as short as a message. A document may start in the same way."""
+MAX_SHORT_ERROR_CHARS = 700
+_LOG_PATTERN = r"^\W{0,2}(?:debug|info|notice)\b[\]:\s]"
+"""A line of a log. A log is a result, even if its first line reports an error."""
+_ERROR_PAGE_PATTERN = (
+    rf"<title>\s{{0,9}}(?:[45]\d\d:? [a-z -]{{3,40}}|error(?:: [45]\d\d[^<]{{0,40}})?|"
+    rf"(?:{_REASON_PHRASES}|server error)(?: \([45]\d\d\))?)\s{{0,9}}</title>|"
+    r"<error>\s{0,9}<code>|<[\w:]{0,20}fault>"
+)
+_STATUS_LINE_PATTERN = (
+    rf"[45]\d\d:? (?:{_REASON_PHRASES}|[a-z' -]{{0,30}}\b(?:required|failed|too (?:long|large|early)|not [a-z]{{3,14}}|"
+    r"error|locked|dependency|storage|reasons|teapot|exceeded|detected|unsupported media type))\Z"
+)
+_ERROR_SENTENCE_PATTERN = (
+    rf"\A(?:[45]\d\d[: ] ?)?(?:{_REASON_PHRASES})\b|\b(?:not (?:found|allowed|permitted|authorized|supported|exist|"
+    r"authenticated|logged in|provided|valid|available|acceptable|match)|cannot|can't|could not|unable to|failed to|"
+    r"failed\b|invalid|missing|required|must (?:be|not|have)|may not|denied|forbidden|unauthorized|expired|incorrect|"
+    r"malformed|unsupported|unavailable|too (?:many|large|long)|rate limit|throttled|timed out|timeout|no such|"
+    r"already exists|exceed(?:s|ed)|(?:do|does|did) not|no \w{1,20} (?:has|have|with|match\w{0,2})|parse error|wrong|"
+    r"at most|log in|maintenance|an? (?:\w{1,20} )?error|(?:server|internal|unexpected) error)\b"
+)
+_SUCCESS_SENTENCE_PATTERN = (
+    r"\b(?:success\w{0,8}|ok|sent|saved|created|updated|deleted|removed|cleared|done|completed|fixed|resolved|"
+    r"found \d)\b"
+)
+
+_MESSAGE_KEYS = frozenset(
+    "message Message msg errmsg error_message errorMessage error_description description detail details reason error "
+    "errors errorMessages title exception faultstring".split()
+)
+_STATUS_KEYS = ("statusCode", "status_code", "httpStatus", "http_status", "status", "code")
+_EMPTY_KEYS = ("data", "result", "results", "output", "response", "content")
+"""Keys of a result's data, which an error leaves empty."""
+ENVELOPE_KEYS = _MESSAGE_KEYS.union(
+    _STATUS_KEYS,
+    _EMPTY_KEYS,
+    "ok success isError is_error type name object kind apiVersion metadata jsonapi jsonrpc meta errorCode error_code "
+    "errcode errorType error_type errorMessages Error Code hint hints recoverable retryable retry_after retryAfter "
+    "suggestion suggestions timestamp time path instance method documentation_url more_info link links help error_uri "
+    "request_id requestId RequestId trace_id traceId correlation_id stack stackTrace stack_trace trace traceback extra "
+    "messages response_metadata ResponseMetadata statusText headers body text extensions fields param params".split(),
+)
+"""Keys that describe an error and its request. A dictionary with another key holds data."""
+_NEUTRAL_KEYS = frozenset("name time path method fields text body link kind params param type object headers".split())
+"""Keys of `ENVELOPE_KEYS` that data has too, such as the path of a checked file."""
+_SURE_MESSAGE_KEYS = (
+    "error", "message", "reason", "detail", "errors", "code", "Message", "msg", "errmsg", "error_message",
+    "errorMessage", "statusText",
+)  # fmt: skip
+"""Keys of an error's text. The others in `_MESSAGE_KEYS` may also describe data."""
+_NO_ERRORS = frozenset(
+    {"none", "null", "no", "no error", "no errors", "false", "ok", "success", "n/a", "nil", "-", "0"}
+)
+"""Texts under `error` that deny one."""
+_SCHEMA_TYPES = frozenset("string object array integer number boolean null".split())
+"""Types of a JSON schema."""
+_MAX_KEYS = 64
+"""Keys of a dictionary that are read. An error is small, and a large result is not searched for one."""
+_PROCESS_OUTPUT_KEYS = ("stdout", "stderr", "output", "stdErr")
 
 
 def is_error_result(result: object, is_error: bool | None = None) -> bool:
@@ -325,19 +451,131 @@ def _is_error_result(result: object) -> bool:
 
 
 def _is_error_mapping(result: Mapping[Any, Any]) -> bool:
-    if result.get("isError") is True or result.get("is_error") is True:
+    """Return whether a dictionary reports that the call failed. The status of a thing that was asked about does not."""
+    if result.get("isError") is True or result.get("is_error") is True or _is_error_content(result.get("content")):
         return True
-    error = result.get("error")
-    if (
-        _is_error_content(result.get("content"))
-        or to_integer(result.get("returncode", result.get("exit_code")))
-        or (error and not isinstance(error, bool))
-    ):
+    exit_code = to_integer(result.get("returncode", result.get("exit_code", result.get("exitCode"))))
+    if exit_code is not None:
+        return exit_code != 0 and (len(result) == 1 or any(name in result for name in _PROCESS_OUTPUT_KEYS))
+    flag = result.get("ok", result.get("success"))
+    if flag is not None and flag is not False:
+        return False  # a success by its own account, or a number of successes
+    is_envelope = ENVELOPE_KEYS.issuperset(result) and not any(map(result.get, _EMPTY_KEYS))
+    if flag is False:
+        return (is_envelope and _NEUTRAL_KEYS.isdisjoint(result)) or (_has_message(result) and not _is_record(result))
+    if _is_error_value(result.get("error", result.get("Error", result.get("fault"))), result, is_envelope):
         return True
+    status = result.get("status")
+    status = status[:20].lower() if isinstance(status, str) else ""
+    if status in ("failed", "failure"):
+        return is_envelope and _has_message(result)  # else the status of a thing that was asked about
+    if status in ("error", "fail"):
+        return (_has_message(result) or (status == "fail" and "data" in result)) and not _is_record(result)
     if result.get("errors") and result.get("data", result) is None:
         return True  # GraphQL: errors beside data are warnings, errors instead of data are not
-    is_bad = result.get("ok") is False or result.get("success") is False or result.get("status") in ("error", "failed")
-    return is_bad and any(name in result for name in ("error", "message", "reason", "detail", "errors", "code"))
+    return is_envelope and _is_error_envelope(result)
+
+
+def _has_message(result: Mapping[Any, Any]) -> bool:
+    return any(map(result.get, _SURE_MESSAGE_KEYS))
+
+
+def _is_error_value(error: Any, result: Mapping[Any, Any], is_envelope: bool) -> bool:
+    """Return whether the value under `error` is an error. A number or a flag may be a measurement."""
+    if not error or isinstance(error, float):
+        return False
+    if error is True:
+        return (is_envelope and _NEUTRAL_KEYS.isdisjoint(result)) or sum(map(result.__contains__, _MESSAGE_KEYS)) > 1
+    if isinstance(error, int):
+        return is_envelope and 400 <= error <= 599
+    if isinstance(error, Mapping):
+        if "message" not in error and error.get("type") in _SCHEMA_TYPES:
+            return False  # the schema of a field
+        # In a schema of several fields the values are objects.
+        items = islice(error.items(), _MAX_KEYS)
+        return any(name in ENVELOPE_KEYS and name != "type" and _is_filled(value) for name, value in items)
+    if isinstance(error, str):
+        return error[:20].strip(" .").lower() not in _NO_ERRORS and not _is_record(result)
+    return is_envelope
+
+
+def _is_filled(value: Any) -> bool:
+    return bool(value) and isinstance(value, (str, int, list))
+
+
+def _is_record(result: Mapping[Any, Any]) -> bool:
+    """Return whether this is a stored thing, such as a job, whose status and error are data."""
+    names = [name for name in islice(result, _MAX_KEYS) if isinstance(name, str) and name not in ENVELOPE_KEYS]
+    has_time = any(name.endswith(("_at", "At", "_date", "Date")) for name in names)
+    has_id = "id" in names or any(name.endswith(("_id", "Id", "Arn")) for name in names)
+    status = result.get("status", result.get("state"))
+    if not isinstance(status, str) or "jsonrpc" in result:
+        return has_time and has_id
+    # A tool that reports an error may repeat an id among its arguments.
+    return has_time or "id" in names or (has_id and status.lower() != "error")
+
+
+def _is_error_envelope(result: Mapping[Any, Any]) -> bool:
+    """Return whether a dictionary without data is an error, by its status, its codes or its message."""
+    has_message = not _MESSAGE_KEYS.isdisjoint(result)
+    is_neutral = not _NEUTRAL_KEYS.isdisjoint(result)
+    for name in _STATUS_KEYS:
+        number = to_integer(result[name]) if name in result else None
+        if number is not None and 400 <= number <= 599:
+            # A line of an access log has a status too, but no message.
+            if name == "code":  # a number of anything, unless a message says otherwise
+                return _has_error_message(result)
+            return has_message or not is_neutral or "body" in result or "text" in result
+    if not _ERROR_KEYS.isdisjoint(result):
+        return has_message and any(_is_filled(result.get(name)) for name in _ERROR_KEYS)
+    code, message, detail = result.get("code"), result.get("message"), result.get("detail")
+    if isinstance(code, int) and 1 <= code <= 16 and message and RPC_STATUS_KEYS.issuperset(result):
+        return True
+    if isinstance(code, str) and len(code) <= 80 and has_message and kind_for_code(code) is not None:
+        return True
+    if isinstance(detail, Mapping):
+        return "code" in detail and "message" in detail
+    if isinstance(detail, list):
+        return bool(detail) and isinstance(detail[0], Mapping) and "msg" in detail[0]
+    errors = result.get("errors")
+    if errors and isinstance(errors, (list, dict)) and not is_neutral:
+        first_error = errors[0] if isinstance(errors, list) else errors
+        if isinstance(errors, dict) and isinstance(next(iter(errors.values())), (int, float)):
+            return False  # counts
+        return not isinstance(first_error, Mapping) or "line" not in first_error  # else findings of a linter
+    title = result.get("title")
+    if isinstance(title, str) and _TITLE_KEYS.issuperset(result):
+        return compile_rule_pattern(_STATUS_LINE_PATTERN).match(title) is not None
+    return _SENTENCE_KEYS.issuperset(result) and (
+        "error" in (result.get("type"), result.get("object"))
+        or any(_is_error_sentence(result[name]) for name in _SENTENCE_FIELDS if name in result)
+    )
+
+
+def _has_error_message(result: Mapping[Any, Any]) -> bool:
+    """Return whether a dictionary has a field for the text of an error, or one that may also describe data and reads
+    like an error."""
+    return any(result.get(name) for name in _SURE_MESSAGE_KEYS if name != "code") or any(
+        _is_error_sentence(result.get(name)) for name in ("name", "title", "description", "details")
+    )
+
+
+_ERROR_KEYS = frozenset({"errorMessage", "error_message", "errorMessages", "errcode", "error_code", "errorCode"})
+_TITLE_KEYS = frozenset({"title", "description", "code", "status", "type", "detail", "instance"})
+_SENTENCE_FIELDS = ("message", "Message", "detail", "msg")
+_SENTENCE_KEYS = frozenset(
+    {*_SENTENCE_FIELDS, "code", "type", "object", "documentation_url", "link", "request_id", "requestId", "data"}
+)
+
+
+def _is_error_sentence(text: object) -> bool:
+    if not isinstance(text, str):
+        return False
+    head = text[:300]
+    return (
+        search_likely(_ERROR_SENTENCE_PATTERN, head, head.lower(), re.IGNORECASE | re.MULTILINE) is not None
+        and compile_rule_pattern(_SUCCESS_SENTENCE_PATTERN).search(head) is None
+    )
 
 
 def _is_error_content(blocks: Any) -> bool:
@@ -349,13 +587,17 @@ def _is_error_content(blocks: Any) -> bool:
 
 def _is_error_text(text: str) -> bool:
     if compile_rule_pattern(ERROR_OPENING_PATTERN).match(text):
-        return True
-    if not text.lstrip().startswith("{"):
-        return False
-    import json  # lazy: needed for text that looks like an object only
+        return compile_rule_pattern(_LOG_PATTERN).search(text) is None
+    opening = text[:1]
+    if opening == "{":
+        import json  # lazy: needed for text that looks like an object only
 
-    try:
-        answer = json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(answer, dict) and _is_error_mapping(answer)
+        try:
+            answer = json.loads(text)
+        except (ValueError, RecursionError):
+            return False
+        return isinstance(answer, dict) and _is_error_mapping(answer)
+    if opening == "<":
+        return compile_rule_pattern(_ERROR_PAGE_PATTERN).search(text[:MAX_SHORT_ERROR_CHARS]) is not None
+    is_error = len(text) <= MAX_SHORT_ERROR_CHARS and compile_rule_pattern(SHORT_ERROR_OPENING_PATTERN).match(text)
+    return bool(is_error) and compile_rule_pattern(_LOG_PATTERN).search(text) is None

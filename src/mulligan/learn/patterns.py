@@ -19,8 +19,8 @@ from zlib import crc32
 
 import msgspec
 
-from mulligan.classify.fingerprint import build_template
-from mulligan.core.failure import StoreError, UnsupportedOperationError
+from mulligan.classify.fingerprint import build_template, compute_fingerprint
+from mulligan.core.failure import Failure, StoreError, UnsupportedOperationError
 from mulligan.core.records import Pattern, PatternState, Record, Step
 from mulligan.store.base import DAY, PatternCommand, PatternQuery, Store
 
@@ -45,6 +45,13 @@ def extract_message_and_template(step: Step) -> tuple[str, str]:
     message = step.failure.message if step.failure else ""
     arguments = step.arguments if isinstance(step.arguments, Mapping) else None
     return message[:MAX_MESSAGE_CHARS], build_template(message, arguments)
+
+
+def assign_to_step(failure: Failure, step: Step) -> Failure:
+    """Return a failure whose tool was unknown with the fingerprint that it has as a failure of this step."""
+    arguments = step.arguments if isinstance(step.arguments, dict) else None
+    fingerprint = compute_fingerprint(failure.kind, step.name, failure.message, arguments)
+    return msgspec.structs.replace(failure, fingerprint=fingerprint)
 
 
 # Decisions of people

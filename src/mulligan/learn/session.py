@@ -16,12 +16,14 @@ import msgspec
 
 from mulligan.core import fork_safety
 from mulligan.core.events import AnyEvent, ContextCompacted, EventStream, RunStarted, StepEnded
-from mulligan.core.log import log
+from mulligan.core.log import get_logger
 from mulligan.core.records import Compaction, new_id
 from mulligan.learn import tracker
 from mulligan.learn.tracker import MAX_TRACKED_FAILURES, REPEAT_WINDOW_TURNS, SESSION_KIND, CompactionInterval, Tracker
 from mulligan.prompt import Prompt
 from mulligan.store.base import DEFAULT_TENANT, KeyValueStore
+
+log = get_logger(__name__)
 
 __all__ = ["MAX_TRACKED_FAILURES", "REPEAT_WINDOW_TURNS", "CompactionInterval", "Session"]
 
@@ -44,8 +46,10 @@ class Session:
         id: str | None = None,
         key_values: KeyValueStore | None = None,
         prompt: Prompt | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._state = _get_state(stream, id, key_values, prompt or Prompt())
+        self._clock = clock
         self._is_closed = False
 
     @property
@@ -63,7 +67,7 @@ class Session:
 
     def mark_compacted(self, *, chars_before: int | None = None, chars_after: int | None = None) -> None:
         """Record a compaction of the conversation. From then on, the reminder lists the failures before it."""
-        at = int(time.time() * 1000)
+        at = int(self._clock() * 1000)
         self._state.compact()
         compaction = Compaction(
             session=self.id,

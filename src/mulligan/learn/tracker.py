@@ -249,7 +249,7 @@ def to_json(tracker: Tracker) -> bytes:
 def _strip_step(step: Step) -> Step:
     """Return a failed attempt without the data that neither linking nor the reminder needs."""
     assert step.failure is not None
-    failure = replace(step.failure, detail="", hint="", evidence=())
+    failure = replace(step.failure, detail="", hint="", evidence=(), exception="", trace="")
     return replace(step, result=None, stop=None, metadata=None, failure=failure)
 
 

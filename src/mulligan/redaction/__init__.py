@@ -9,12 +9,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mulligan.redaction.plain_data import to_plain_data
-from mulligan.redaction.text_sanitizer import MAX_QUOTED_CHARS, find_unsafe_text, quote_untrusted, sanitize
+from mulligan.redaction.text_sanitizer import (
+    MAX_QUOTED_CHARS,
+    find_unsafe_text,
+    quote_untrusted,
+    sanitize,
+    strip_quote_marks,
+)
 
 if TYPE_CHECKING:
     from mulligan.redaction.redactor import Redactor
 
-__all__ = ["MAX_QUOTED_CHARS", "Redactor", "find_unsafe_text", "quote_untrusted", "sanitize", "to_plain_data"]
+__all__ = [
+    "MAX_QUOTED_CHARS",
+    "Redactor",
+    "find_unsafe_text",
+    "quote_untrusted",
+    "sanitize",
+    "strip_quote_marks",
+    "to_plain_data",
+]
 
 
 def __getattr__(name: str) -> object:

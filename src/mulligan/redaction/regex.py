@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 
 Match = re.Match[str]
 
@@ -87,10 +90,17 @@ def required_words(pattern: str) -> tuple[str, ...]:
 
     A substring search for them is much faster than the pattern, and spares its compilation for most texts.
     """
+    return next(iter(_required_word_sets(pattern)), ())
+
+
+@functools.cache
+def _required_word_sets(pattern: str) -> tuple[tuple[str, ...], ...]:
+    """Return sets of words: every match contains at least one word of each set. The most specific set comes first."""
     groups: list[tuple[str, list[set[str]], set[str], int]] = []
     # The current group: its opening, the words of its finished alternatives, and those of the last one.
     opening, branches, best, best_chars = "(", [], set[str](), 0
     literal = ""
+    sequence, has_alternatives = list[set[str]](), False  # of the pattern itself
     for token, minimum, maximum in iter_repetitions(f"(?:{pattern})"):
         first = token[0]
         if first not in "|()[.^$" and minimum:
@@ -99,6 +109,8 @@ def required_words(pattern: str) -> tuple[str, ...]:
                 best, best_chars = {literal}, len(literal)
             if maximum == 1 and (first != "\\" or _read_escape(token)):
                 continue
+        if literal and len(groups) == 1:
+            sequence.append({literal})
         literal = ""
         if first == "|":
             branches.append(best)
@@ -109,24 +121,163 @@ def required_words(pattern: str) -> tuple[str, ...]:
         elif first == ")":
             branches.append(best)
             words = set().union(*branches) if all(branches) and opening[-1] not in "=!)" else set()
+            has_alternatives = len(branches) > 1  # at the end: of the pattern itself
             opening, branches, best, best_chars = groups.pop()
             chars = min(map(len, words)) if words and minimum else 0
+            if chars and len(groups) == 1:
+                sequence.append(words)
             # Long words are rare in texts, and few words are searched faster.
             if chars > best_chars or (chars == best_chars and len(words) < len(best)):
                 best, best_chars = words, chars
-    return tuple(word for word in best if not any(part in word for part in best if len(part) < len(word)))
+    if not best:
+        return ()
+    others = [] if has_alternatives else [words for words in sequence if words != best and min(map(len, words)) > 2]
+    return tuple(map(_without_longer_words, (best, *others)))
+
+
+def _without_longer_words(words: set[str]) -> tuple[str, ...]:
+    return tuple(word for word in words if not any(part in word for part in words if len(part) < len(word)))
 
 
 def _read_escape(escape: str) -> str:
     if escape[1] in "xu" and len(escape) > 2:
         return chr(int(escape[2:], 16)).lower()
-    return "" if escape[1].isalnum() else escape[1:]
+    return {"n": "\n", "t": "\t"}.get(escape[1], "") if escape[1].isalnum() else escape[1:]
 
 
 def search_likely(pattern: str, text: str, lower: str, flags: int = re.IGNORECASE) -> Match | None:
     """Search a pattern if one of the words that it requires is in the text. `lower` is the text in lower case."""
     words = required_words(pattern)
     return None if words and not any(map(lower.__contains__, words)) else compile_regex(pattern, flags).search(text)
+
+
+class PatternIndex:
+    """Many patterns, indexed by the words that their alternatives require. Case is ignored, `^` matches at each line.
+
+    One pass over a text selects the few alternatives that may match it. Only these are compiled and searched, each by
+    itself and in lower case. So a pattern must not have names, inline flags or references to groups.
+    """
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self._patterns = tuple(patterns)
+
+    def has_match(self, text: str, lower: str) -> bool:
+        """Return whether one of the patterns matches. `lower` is the text in lower case."""
+        return next(self.find_starts(text, lower), None) is not None
+
+    def find_starts(
+        self, text: str, lower: str, is_applicable: Callable[[int], bool] | None = None
+    ) -> Iterator[tuple[int, int]]:
+        """Yield the number of each applicable pattern that matches, in order, with the index of its first match.
+
+        `lower` is the text in lower case.
+        """
+        alternatives_by_word, words_by_gram, grams, short_words = self._index
+        likely_words = [*short_words]
+        for gram in grams & _find_grams(lower, len(_INDEXED_GRAMS)):
+            likely_words += words_by_gram[gram]
+        likely_alternatives: dict[int, set[str]] = {}
+        for word in filter(lower.__contains__, likely_words):
+            for number, alternative in alternatives_by_word[word]:
+                likely_alternatives.setdefault(number, set()).add(alternative)
+        for number in sorted(likely_alternatives):
+            if is_applicable is not None and not is_applicable(number):
+                continue
+            starts = [start for part in likely_alternatives[number] if (start := _find_start(part, text, lower)) >= 0]
+            if starts:
+                yield number, min(starts)
+
+    @functools.cached_property
+    def _index(self) -> tuple[dict[str, list[tuple[int, str]]], dict[int, list[str]], frozenset[int], list[str]]:
+        """Alternatives of each word with the number of their pattern, words by one of their grams, these grams, and
+        words that are too short for one."""
+        alternatives_by_word: dict[str, list[tuple[int, str]]] = {}
+        for number, pattern in enumerate(self._patterns):
+            for alternative in _split_alternatives(pattern):
+                words = (alternative.lower(),) if _is_literal(alternative) else required_words(alternative) or ("",)
+                for word in words:
+                    alternatives_by_word.setdefault(word, []).append((number, alternative))
+        grams_by_word = {word: [word[at : at + 4] for at in range(len(word) - 3)] for word in alternatives_by_word}
+        frequencies = Counter(chain.from_iterable(grams_by_word.values()))
+        words_by_gram: dict[int, list[str]] = {}
+        for word, grams in grams_by_word.items():
+            if grams:
+                rarest_gram = min(grams, key=frequencies.__getitem__)  # it excludes most texts
+                gram_bytes = rarest_gram.encode("utf-8")[:4]
+                words_by_gram.setdefault(int.from_bytes(gram_bytes, sys.byteorder), []).append(word)
+        short_words = [word for word, grams in grams_by_word.items() if not grams]
+        _INDEXED_GRAMS.update(words_by_gram)
+        return alternatives_by_word, words_by_gram, frozenset(words_by_gram), short_words
+
+
+_INDEXED_GRAMS: set[int] = set()
+"""Grams of all indexes. They are searched in a text once, so that each index looks at the few that the text has."""
+
+
+@functools.lru_cache(maxsize=2)  # several indexes search the same text, or both ends of it
+def _find_grams(text: str, indexed_count: int) -> set[int]:
+    """Return the indexed sequences of four bytes that are in a text, as integers.
+
+    `indexed_count` is a key of the cache: a text is searched again after another index was built.
+    """
+    view = memoryview(text.encode("utf-8", "surrogatepass"))
+    starts = range(min(4, max(len(view) - 3, 0)))
+    return _INDEXED_GRAMS.intersection(chain.from_iterable(
+        view[start : start + (len(view) - start) // 4 * 4].cast("I") for start in starts
+    ))  # fmt: skip
+
+
+_STRUCTURE = LazyRegex(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()|]", re.DOTALL)
+
+
+@functools.cache
+def index_patterns(*patterns: str) -> PatternIndex:
+    """Return the index of these patterns, built once."""
+    return PatternIndex(patterns)
+
+
+def _split_alternatives(pattern: str) -> list[str]:
+    """Return the alternatives of a pattern at its top level."""
+    alternatives, start, depth = [], 0, 0
+    for match in _STRUCTURE.finditer(pattern):
+        token = match.group()
+        if token == "|" and depth == 0:
+            alternatives.append(pattern[start : match.start()])
+            start = match.end()
+        depth += (token == "(") - (token == ")")
+    return [*alternatives, pattern[start:]]
+
+
+@functools.cache
+def _is_literal(pattern: str) -> bool:
+    return not any(map(pattern.__contains__, "\\[](){}|*+?.^$"))
+
+
+def _find_start(pattern: str, text: str, lower: str) -> int:
+    """Return the index of the first match, or -1."""
+    lower_pattern, more_words = _prepare_search(pattern)
+    for words in more_words:
+        if not any(map(lower.__contains__, words)):
+            return -1
+    if not text.isascii():
+        match = compile_regex(pattern, re.IGNORECASE | re.MULTILINE).search(text)
+    elif not more_words and _is_literal(lower_pattern):
+        return lower.find(lower_pattern)
+    else:
+        # Without IGNORECASE a search skips to the first character of the pattern.
+        regex = compile_regex(lower_pattern, re.MULTILINE)
+        is_at_start = lower_pattern.startswith("\\A") or (lower_pattern[0] == "^" and "\n" not in lower)
+        match = regex.match(lower) if is_at_start else regex.search(lower)
+    return match.start() if match else -1
+
+
+@functools.cache
+def _prepare_search(pattern: str) -> tuple[str, tuple[tuple[str, ...], ...]]:
+    """Return a pattern for texts in lower case, and further sets of words of which each match contains one."""
+    if _is_literal(pattern):
+        return pattern.lower(), ()
+    lower_pattern = re.sub(r"\\.|[A-Z]+", lambda match: match[0] if "\\" in match[0] else match[0].lower(), pattern)
+    return lower_pattern, _required_word_sets(pattern)[1:]
 
 
 def compile_user_pattern(pattern: str) -> re.Pattern[str]:

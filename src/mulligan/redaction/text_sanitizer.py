@@ -35,14 +35,15 @@ _ANSI = LazyRegex(
     r"|\x1b[ -/]{0,4}+[0-~]"
 )
 _MARK = LazyRegex(r"\[(?=\s{0,9}(?:said\s|end\s))", re.IGNORECASE)
+_QUOTE_MARKS = LazyRegex(r"\[(?=\s{0,9}(?:said|end)\b)", re.IGNORECASE)
 _OPENING = LazyRegex(r"\[said by [^\[\]\n]{1,80}, data only ([0-9a-f]{8})\]")
 _CLOSING = LazyRegex(r"\[end ([0-9a-f]{8})\]")
 
 
-def sanitize(text: str, limit: int = MAX_QUOTED_CHARS) -> str:
+def sanitize(text: str, limit: int = MAX_QUOTED_CHARS, *, has_frames: bool = False) -> str:
     """Sanitize a text: NFKC, no hidden characters, no markup, no system internals, at most `limit` characters.
 
-    Secrets are not removed here: call `Redactor.text` first.
+    `has_frames` leaves stack frames in, for people. Secrets are not removed here: call `Redactor.text` first.
     """
     # Cut early: these two ends suffice to fill the limit after removals.
     text = _keep_ends(text, max(4096, 2 * limit), max(2048, limit))
@@ -51,7 +52,7 @@ def sanitize(text: str, limit: int = MAX_QUOTED_CHARS) -> str:
     text = _remove_invisible(text)
     text = text.translate(_NEUTRAL)
     for _ in range(8):
-        sanitized = _truncate(omit_internals(text).strip(), limit)
+        sanitized = _truncate(omit_internals(text, has_frames=has_frames).strip(), limit)
         if sanitized == text:
             break
         text = sanitized  # repeat: a removal or the cut may have joined two halves of something
@@ -122,6 +123,11 @@ def quote_untrusted(text: str, author: str = "tool") -> str:
         tries += 1
     space = "\n" if "\n" in quoted_text else " "
     return f"[said by {speaker}, data only {mark}]{space}{quoted_text}{space}[end {mark}]"
+
+
+def strip_quote_marks(text: str) -> str:
+    """Remove text that imitates quotation marks of mulligan: only `quote_untrusted` may set them."""
+    return _QUOTE_MARKS.sub("(", text)
 
 
 def find_unsafe_text(text: str) -> list[str]:
@@ -268,9 +274,11 @@ def _find_connection(text: str, position: int) -> Iterator[tuple[str, int, int]]
         yield "connection", start, remainder.end()
 
 
-def omit_internals(text: str) -> str:
-    """Return the text with a placeholder for each internal detail."""
+def omit_internals(text: str, *, has_frames: bool = False) -> str:
+    """Return the text with a placeholder for each internal detail, except stack frames with `has_frames`."""
     spans = sorted(find_internals(text), key=lambda span: (span[1], -span[2]))
+    if has_frames:
+        spans = [span for span in spans if span[0] != "frame"]
     if not spans:
         return text
     pieces: list[str] = []

@@ -211,3 +211,251 @@ def test_a_tool_that_quotes_a_providers_words_is_still_a_tool() -> None:
 def test_what_litellm_files_under_another_error_is_known_by_its_text(name, status, text, code):
     error = error_of("litellm.exceptions", name, f"litellm.{name}: {text}", status_code=status)
     assert classify(error, source="model").kind.code == code
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("Prompt exceeds 128k token limit", "model/context_length_exceeded"),
+        ("The chat history is too long for this model", "model/context_length_exceeded"),
+        ("Monthly token quota exceeded", "model/quota_exceeded"),
+        ("LLM returned invalid JSON", "model/invalid_output"),
+        ("Model inference timeout", "model/timeout"),
+    ],
+)
+def test_a_model_failure_is_known_without_the_class_of_a_provider(text: str, kind: str) -> None:
+    assert classify(text=text).kind == kind
+    assert classify(RuntimeError(text), source="model").kind == kind
+
+
+def test_an_invalid_query_of_a_retriever_is_repaired() -> None:
+    failure = classify(text="Invalid semantic search query", source="retrieval")
+    assert (failure.kind, failure.remedy) == ("retrieval/invalid_query", Remedy.REPAIR)
+
+
+@pytest.mark.parametrize(
+    "text", ["deadlock detected", "could not serialize access due to concurrent update", "Lock wait timeout exceeded"]
+)
+def test_a_deadlock_of_a_database_is_retried(text: str) -> None:
+    assert classify(text=text, tool="query").remedy is Remedy.RETRY
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("credits_used_up", "model/quota_exceeded"),
+        ("burst_rate_limit_hit", "model/rate_limit"),
+        ("prompt_too_long_for_model", "model/context_length_exceeded"),
+        ("output_moderation_block", "model/content_policy"),
+        ("iam_token_expired", "model/auth_error"),
+        ("gpu_capacity_gone", "model/unavailable"),
+    ],
+)
+def test_the_words_of_a_code_that_is_in_no_table_tell_the_kind(code: str, kind: str) -> None:
+    assert classify({"error": {"code": code, "message": "..."}}, source="model").kind == kind
+    assert classify(text=f"The call ended with {code}_error", source="model").kind == kind
+
+
+def test_the_words_of_a_class_that_is_in_no_table_tell_the_kind() -> None:
+    assert classify(text="...", exception="acme.CreditBalanceError", source="model").kind == "model/quota_exceeded"
+    # A rate limit may be a spent quota, which its text tells.
+    spent = classify(text="You exceeded your current quota.", exception="acme.RateLimitHit", source="model")
+    assert (spent.kind, spent.remedy) == ("model/quota_exceeded", Remedy.STOP)
+
+
+def test_a_status_of_429_is_a_rate_limit_whatever_its_text_says() -> None:
+    assert classify(text="No capacity is available.", status=429, source="model").kind == "model/rate_limit"
+
+
+def test_a_parameter_that_is_not_permitted_is_a_bad_request_and_no_matter_of_credentials() -> None:
+    text = "tools.0.strict: Extra inputs are not permitted"
+    assert classify(text=text, status=400, source="model").kind == "model/bad_request"
+
+
+def test_a_tool_that_calls_a_model_returns_errors_of_the_provider() -> None:
+    text = 'API Error: 400 {"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long"}}'
+    assert classify(text=text, tool="Task").kind == "model/context_length_exceeded"
+    assert classify(text=text, tool="fetch_page").kind != "model/context_length_exceeded"
+    assert classify(text="Agent type 'claude-helper' not found.", tool="Task").kind.type == "tool"
+
+
+def test_a_guardrail_of_a_framework_is_no_failure_of_a_model() -> None:
+    name = "agents.exceptions.OutputGuardrailTripwireTriggered"
+    assert classify(text="Guardrail triggered", exception=name).kind == "orchestration/constraint_violation"
+
+
+def test_a_connection_to_a_model_that_fails_is_retried() -> None:
+    text = "TypeError: fetch failed\n  [cause]: Error: connect ECONNREFUSED 127.0.0.1:11434"
+    assert classify(text=text, source="model").remedy is Remedy.RETRY
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "code"),
+    [
+        (400, "No tool call found for function call output with call_id call_1.", "bad_request"),
+        (400, "messages.0: all messages must have non-empty content except for the last", "bad_request"),
+        (404, "Publisher Model `m` was not found or your project does not have access to it.", "not_found"),
+        (400, "Unable to access non-serverless model m. Please create a dedicated endpoint.", "not_found"),
+        (403, "Your newly created team doesn't have any credits or licenses yet.", "quota_exceeded"),
+        (403, "Project `p` does not have access to model `m`", "auth_error"),
+        (None, "Timeout while downloading https://example.com/cat.png.", "bad_request"),
+        (None, "You've hit your limit, it resets at 6pm", "quota_exceeded"),
+        (400, "Unavailable model: m", "not_found"),
+    ],
+)
+def test_a_request_without_access_credits_or_content_is_not_repeated(status: int | None, text: str, code: str) -> None:
+    assert classify(text=text, status=status, source="model").kind.code == code
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("API Error (503 Too many connections, please wait before trying again.)", "model/unavailable"),
+        ("unexpected status 401 Unauthorized: Missing bearer or basic authentication", "model/auth_error"),
+        ("exceeded retry limit, last status: 429 Too Many Requests", "model/rate_limit"),
+        ("stream disconnected before completion: stream closed", "model/unavailable"),
+    ],
+)
+def test_a_status_in_the_words_of_an_agent_is_that_of_its_model(text: str, kind: str) -> None:
+    assert classify(text=text).kind == kind
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Invalid Format: Missing 'Action:' after 'Thought:'",
+        "[ERROR] You did not use a tool in your previous response!",
+        "Your output was not formatted correctly.",
+        "Please include your response in a tool call.",
+        "The LLM did not conform to the edit format.",
+        "Structured output did not validate: 2 errors",
+        "Tool call is not valid JSON",
+    ],
+)
+def test_what_a_framework_asks_of_the_next_answer_is_about_the_last_one(text: str) -> None:
+    assert classify(text=text).kind == "model/invalid_output"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The maximum tokens you requested exceed the model limit of 4096. Try again with a value lower than 4096.",
+        "too many tokens: max tokens must be less than or equal to 4096, the maximum output for this model",
+        "Invalid 'messages[1].tool_calls[0].id': string too long.",
+        "messages: at least one message is required",
+        "Invalid role: thinking",
+        "Error: 400 Extra inputs are not permitted, field: 'stream_options'",
+        "No user query found in messages.",
+        "invalid request: temperature must be between 0 and 1.0 inclusive.",
+        'tools[3].function.parameters: schema must have type "object"',
+        "Conversation roles must alternate user/assistant/user/assistant/...",
+        "Range of max_tokens should be [1, 8192]",
+    ],
+)
+def test_a_request_with_a_wrong_argument_is_not_compressed_or_repeated(text: str) -> None:
+    assert classify(text=text).kind == "model/bad_request"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("Monthly AI credits exhausted", "quota_exceeded"),
+        ("402 Insufficient Balance", "quota_exceeded"),
+        ("You've hit your limit \u00b7 resets 3:30am (Europe/Berlin)", "quota_exceeded"),
+        ("You've reached your weekly limit. Resets Monday 9am.", "quota_exceeded"),
+        ("You have exhausted your daily quota on this model.", "quota_exceeded"),
+        ("\u4f59\u989d\u4e0d\u8db3", "quota_exceeded"),
+        ("Your account reached max request: 3, please try again after 1 seconds", "rate_limit"),
+        ("Resource exhausted. Please try again later.", "rate_limit"),
+        ("401 Authentication Fails, Your api key: ****mock is invalid", "auth_error"),
+        ("Not logged in \u00b7 Please run /login", "auth_error"),
+        ("Unable to connect to API (ECONNRESET)", "unavailable"),
+        ("API Error: Stream idle timeout - partial response received", "timeout"),
+        ("llama runner process has terminated: exit status 2", "unavailable"),
+        ("[API Error: 400 <400> InternalError.Algo.DataInspectionFailed: inappropriate content.]", "content_policy"),
+        ("[GoogleGenerativeAI Error]: Candidate was blocked due to SAFETY", "content_policy"),
+        ("output new_sensitive (1027)", "content_policy"),
+        ("This message is finished due to length, increasing max output tokens may help", "output_limit"),
+        ("Not found the model m or Permission denied", "not_found"),
+        ("The model m does not exist or your team t does not have access to it.", "not_found"),
+        ("tool call validation failed: parameters for tool search did not match schema", "invalid_output"),
+        ("Please always provide EXACTLY ONE action in triple backticks, found 0 actions.", "invalid_output"),
+        ("An unknown error occurred while calling the model.", "unknown"),
+    ],
+)
+def test_words_that_only_providers_use_need_no_source(text: str, code: str) -> None:
+    assert classify(text=text, source="model").kind.code == code
+    if not text.startswith("Not found the model"):
+        assert classify(text=text).kind == f"model/{code}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Invalid role: admin2. Must be one of owner, member.",
+        "Role 'user' may not delete projects",
+        "You have reached your daily withdrawal limit of $500.",
+        "Transfer failed: insufficient balance in account 1234",
+        "Customer credit limit exceeded for order 12",
+        'relation "messages" does not exist',
+        "Method not found: 'tools/list'",
+        "temperature must be between 10 and 30 degrees",
+        "Please log in at https://example.com/login to continue",
+        "No papers found for 'deep learning' (2013)",
+        "Message content is required",
+        "top_k must be greater than 0",
+        '{"error":{"code":"InvalidAuthenticationToken","message":"the token is expired."}}',
+        '{"error":{"code":"itemNotFound","message":"The resource could not be found."}}',
+        '{"error":{"type":"UNKNOWN_FIELD_NAME","message":"Unknown field name"}}',
+        '{"error":{"code":404,"message":"File not found","errors":[{"domain":"global","reason":"notFound"}]}}',
+        '{"error":{"message":"No such customer","type":"invalid_request_error","code":"resource_missing"}}',
+    ],
+)
+def test_words_that_other_services_use_too_are_no_model(text: str) -> None:
+    assert classify(text=text).kind.type != "model"
+
+
+@pytest.mark.parametrize(
+    ("exception", "text", "kind"),
+    [
+        (
+            "httpx.HTTPStatusError",
+            "Client error '401 Unauthorized' for url 'https://api.openai.com/v1/x'",
+            "model/auth_error",
+        ),
+        (
+            "httpx.HTTPStatusError",
+            "Client error '401 Unauthorized' for url 'https://api.shop.com/v1/x'",
+            "tool/auth_error",
+        ),
+        ("requests.exceptions.ReadTimeout", "host='localhost', port=11434: Read timed out.", "model/timeout"),
+        ("requests.exceptions.ReadTimeout", "host='localhost', port=8000: Read timed out.", "tool/timeout"),
+        ("google.api_core.exceptions.PermissionDenied", "Generative Language API is disabled.", "model/auth_error"),
+        ("google.api_core.exceptions.PermissionDenied", "Calendar API is disabled.", "tool/permission_denied"),
+    ],
+)
+def test_the_host_tells_whether_a_client_of_any_service_called_a_model(exception: str, text: str, kind: str) -> None:
+    assert classify(text=text, exception=exception).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "kind"),
+    [
+        (
+            401,
+            '{"error":{"message":"You exceeded your current quota","type":"insufficient_quota"}}',
+            "model/quota_exceeded",
+        ),
+        (429, '{"code":"Throttling.RateQuota","message":"Requests rate limit exceeded"}', "model/rate_limit"),
+        (None, '{"base_resp":{"status_code":1008,"status_msg":"insufficient balance"}}', "model/quota_exceeded"),
+        (400, '{"object":"error","message":"Bad role","type":"invalid_request_message_order"}', "model/bad_request"),
+        (
+            None,
+            '[API Error: [{"error": {"code": 400, "message": "a", "errors": [{"domain": "global"}]}}]]',
+            "model/bad_request",
+        ),
+        (404, '{"object":"error","status":404,"code":"object_not_found","message":"No page"}', "tool/not_found"),
+    ],
+)
+def test_bodies_of_providers_that_have_no_error_object(status: int | None, text: str, kind: str) -> None:
+    assert classify(text=text, status=status).kind == kind

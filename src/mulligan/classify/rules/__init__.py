@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
 from mulligan.classify.kinds import KINDS
 from mulligan.core.failure import Kind, TookEffect
-from mulligan.redaction.regex import compile_regex, search_likely
+from mulligan.redaction.regex import PatternIndex, compile_regex, search_likely
 
 _FLAGS = re.IGNORECASE | re.MULTILINE
 
@@ -31,28 +32,41 @@ class Rule(msgspec.Struct, frozen=True):
     is_vague: bool = False
     """Whether the words are general: then they do not override a class that indicates wrong arguments."""
 
-    def find_position(self, lower: str, text: str) -> int:
-        """Return the index where the rule matches, or -1. A substring search excludes most rules quickly."""
-        if self.words and not any(map(lower.__contains__, self.words)):
-            return -1
-        match = search_likely(self.pattern, text, lower, _FLAGS)
-        if match is None or (self.unless and compile_rule_pattern(self.unless).search(text)):
-            return -1
-        return match.start()
+
+class RuleTable(tuple[Rule, ...]):
+    """Rules in order, with an index that selects the few rules whose words are in a text."""
+
+    @functools.cached_property
+    def patterns(self) -> PatternIndex:
+        return PatternIndex(rule.pattern for rule in self)
 
 
 def compile_rule_pattern(pattern: str) -> re.Pattern[str]:
     return compile_regex(pattern, _FLAGS)
 
 
-def match_rules(rules: Iterable[Rule], text: str, tool: str = "") -> Iterator[tuple[Rule, int]]:
-    """Yield the rules that match this text, in order, each with its position."""
+def search_rule_pattern(pattern: str, text: str, lower: str) -> re.Match[str] | None:
+    """Search a pattern if one of the words that it requires is in the text. `lower` is the text in lower case."""
+    return search_likely(pattern, text, lower, _FLAGS)
+
+
+def match_rules(
+    rules: RuleTable, text: str, tool: str = "", can_decide: Callable[[Rule], bool] | None = None
+) -> Iterator[tuple[Rule, int]]:
+    """Yield the rules that match this text, in order, each with its position. Skip those that cannot decide."""
     lower, tool = text.lower(), tool.lower()
-    for rule in rules:
-        if rule.tools and not any(name in tool for name in rule.tools):
-            continue
-        position = rule.find_position(lower, text)
-        if position >= 0:
+
+    def is_applicable(number: int) -> bool:
+        rule = rules[number]
+        return (
+            (not rule.tools or any(name in tool for name in rule.tools))
+            and (not rule.words or any(map(lower.__contains__, rule.words)))
+            and (can_decide is None or can_decide(rule))
+        )
+
+    for number, position in rules.patterns.find_starts(text, lower, is_applicable):
+        rule = rules[number]
+        if not rule.unless or not compile_rule_pattern(rule.unless).search(text):
             yield rule, position
 
 
@@ -64,7 +78,7 @@ _RULE_FLAGS: dict[str, dict[str, Any]] = {
 }
 
 
-def read_rules(table: str) -> tuple[Rule, ...]:
+def read_rules(table: str) -> RuleTable:
     """Read a table of rules.
 
     A rule is a line `kind: name [flag]` with its pattern indented below it. Further fields may follow, in this order:
@@ -89,7 +103,7 @@ def read_rules(table: str) -> tuple[Rule, ...]:
                 **_RULE_FLAGS.get(flag, {}),
             )
         )
-    return tuple(rules)
+    return RuleTable(rules)
 
 
 def read_kinds(table: str) -> dict[str, tuple[Kind, ...]]:

@@ -16,9 +16,9 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from mulligan.classify.kinds import KINDS, TYPES
+from mulligan.classify.kinds import KINDS, TYPES, is_misspelled_type
 from mulligan.classify.rules import Rule, compile_rule_pattern
-from mulligan.core.failure import Kind, Remedy, SettingsError, TookEffect
+from mulligan.core.failure import DEFAULT_HINTS, Kind, Remedy, SettingsError, TookEffect
 from mulligan.redaction.regex import iter_repetitions
 
 MAX_MATCHED_LINES, MAX_MATCHED_LINE_CHARS = 20, 200
@@ -44,7 +44,8 @@ def _parse_kind(name: str, fields: Any) -> Kind:
     type_, slash, code = name.partition("/")
     if not slash or not re.fullmatch(r"[a-z][a-z0-9_]{0,60}", code):
         raise SettingsError(f"Invalid kind name {name!r}. Use type/code in lowercase, for example tool/card_declined.")
-    _check_choice(type_, TYPES, f"Kind {name}: invalid type")
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,30}", type_) or is_misspelled_type(type_):
+        _check_choice(type_, TYPES, f"Kind {name}: invalid type")
     where = f"kinds.{name}"
     _check_fields(fields, ("remedy", "took_effect", "hint"), where)
     base_kind = KINDS.get(name, Kind(type_, code))
@@ -55,7 +56,7 @@ def _parse_kind(name: str, fields: Any) -> Kind:
     took_effect = fields.get("took_effect", base_kind.took_effect.value)
     _check_choice(remedy, [member.value for member in Remedy], f"{where}: invalid remedy")
     _check_choice(took_effect, [member.value for member in TookEffect], f"{where}: invalid took_effect")
-    return Kind(type_, code, Remedy(remedy), TookEffect(took_effect), hint)
+    return Kind(type_, code, Remedy(remedy), TookEffect(took_effect), hint or DEFAULT_HINTS[Remedy(remedy)])
 
 
 def _parse_rule(fields: Any, kinds_by_name: Mapping[str, Kind], where: str) -> Rule:

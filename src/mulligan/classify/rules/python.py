@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from mulligan.classify.rules import read_kinds
+from mulligan.classify.rules import read_kinds, read_rules
 from mulligan.core.failure import Kind
 
 STATUSES = read_kinds("""
 tool kinds
-invalid_arguments auth_error retrieval/invalid_query: 400
+invalid_arguments auth_error retrieval/invalid_query conflict not_found output_too_large: 400
 auth_error: 401 407
-permission_denied: 402 451
-permission_denied auth_error rate_limit: 403
+permission_denied: 451
+permission_denied orchestration/constraint_violation orchestration/precondition: 402
+permission_denied auth_error rate_limit output_too_large: 403
 not_found unknown_tool file_not_found: 404
-api_error invalid_arguments: 405 406
+api_error invalid_arguments conflict: 405 406
 timeout: 408 522 524
 conflict: 409 412 423 428
 not_found: 410
-invalid_arguments: 411 413 414 415 422 431
+invalid_arguments: 411 413 414 415 431
+invalid_arguments conflict: 422
 api_error: 424 501
-unavailable: 425 507 520 521 523 529
+unavailable: 421 425 507 520 521 523 529
 rate_limit: 429
 api_error unavailable: 500
 unavailable api_error: 502
@@ -27,7 +29,8 @@ timeout unavailable: 504
 """)
 
 # Keyed by class name without module: one class is exported by several modules, most of which are not imported here.
-# `ValueError` and `TypeError` are raised for many problems with values, so particular text overrides them.
+# `ValueError` and `RuntimeError` are raised for problems of any kind, so they are absent: the text decides. `TypeError`
+# is either a bug in the tool or a check of its arguments.
 CLASSES = read_kinds("""
 tool kinds
 timeout: TimeoutError Timeout TimeoutExpired TimeoutException ReadTimeout ConnectTimeout WriteTimeout PoolTimeout
@@ -45,45 +48,115 @@ connection_error invalid_response timeout: ClientPayloadError
 file_not_found command_not_found: FileNotFoundError NoSuchFileException
 execution_failed command_not_found build_failure: ModuleNotFoundError ImportError
 execution_failed connection_error: EOFError
-invalid_arguments not_found file_not_found unknown_tool conflict connection_error timeout auth_error permission_denied
-    rate_limit unavailable invalid_response execution_failed retrieval/invalid_query orchestration/precondition
-    orchestration/constraint_violation orchestration/invalid_state: ValueError TypeError
+orchestration/uncaught_exception: KeyError AttributeError NameError UnboundLocalError
+orchestration/uncaught_exception invalid_arguments file_not_found unknown_tool conflict connection_error timeout
+    auth_error permission_denied rate_limit unavailable invalid_response retrieval/invalid_query
+    orchestration/precondition orchestration/constraint_violation orchestration/invalid_state: TypeError
 invalid_arguments retrieval/invalid_query: DivisionByZero InvalidTextRepresentation
 permission_denied: PermissionError AccessDeniedException InsufficientPrivilege
 conflict: FileExistsError IntegrityError UniqueViolation ForeignKeyViolation NotNullViolation CheckViolation
-    DuplicateKeyError ConflictError ConditionalCheckFailedException DeadlockDetected SerializationFailure StaleDataError
-    VersionConflict AlreadyExists
+    DuplicateKeyError ConflictError ConditionalCheckFailedException StaleDataError VersionConflict AlreadyExists
 invalid_response invalid_arguments: JSONDecodeError ContentTypeError DecodingError ContentDecodingError
-    UnicodeDecodeError BadStatusLine InvalidJSONError ParseError ExpatError XMLSyntaxError
+    UnicodeDecodeError BadStatusLine InvalidJSONError ParseError ExpatError XMLSyntaxError ParserError ScannerError
+    ComposerError ConstructorError TOMLDecodeError UnexpectedCharError UnexpectedCharacters UnexpectedToken
+    UnidentifiedImageError BadZipFile BadGzipFile
 invalid_arguments invalid_response unknown_tool retrieval/invalid_query file_not_found: ValidationError
     ValidationException InputValidationError InvalidURL MissingSchema InvalidSchema UnsupportedProtocol InvalidHeader
     ModelRetry MissingParameter NoSuchOption InvalidUrlClientError NonHttpUrlClientError InvalidParameterValue
     BadParameter UsageError IllegalArgumentException ArgumentError InvalidArgument InvalidArgumentError
     ParamValidationError NumericValueOutOfRange DatetimeFieldOverflow StringDataRightTruncation BadRequestError
-    SchemaError
-execution_failed: IndexError AttributeError ZeroDivisionError NameError UnboundLocalError RecursionError
-    NotImplementedError OverflowError ReferenceError RangeError NullPointerException ArithmeticException
+    SchemaError LinAlgError MergeError
+execution_failed: MemoryError IndexError ZeroDivisionError RecursionError NotImplementedError OverflowError
+    ReferenceError RangeError NullPointerException ArithmeticException
 unknown_tool: ToolNotFoundError UnknownToolError NoSuchToolError
 retrieval/invalid_query: ProgrammingError UndefinedTable UndefinedColumn UndefinedFunction AmbiguousColumn GroupingError
     CatalogException BinderException ParserException SQLSyntaxErrorException BadSqlGrammarException RequestError
-    XPathEvalError XPathError
+    XPathEvalError XPathError UndefinedVariableError CypherSyntaxError QuerySyntaxError SQLSyntaxError
 auth_error permission_denied: AuthenticationError InvalidPassword NoCredentialsError Unauthenticated UnauthorizedError
     AuthError CredentialRetrievalError InvalidAuthorizationSpecification RefreshError
 permission_denied auth_error: PermissionDenied PermissionDeniedError ForbiddenError Forbidden
 rate_limit: RateLimitError TooManyRequests ResourceExhausted ThrottlingException RateLimitExceeded TooManyRequestsError
     RateLimitedError ThrottledError
-unavailable timeout: ServiceUnavailable MemoryError TooManyConnections ServiceUnavailableError BlockingIOError
-    InterfaceError
+unavailable: DeadlockDetected DeadlockDetectedError SerializationFailure SerializationError LockNotAvailable
+unavailable timeout: ServiceUnavailable TooManyConnections ServiceUnavailableError BlockingIOError InterfaceError
+    BusyLoadingError NotEnoughReplicasError LeaderNotAvailableError ClusterDownError
 api_error: TooManyRedirects InternalServerError InternalServerException
 not_found unknown_tool retrieval/invalid_query: NotFoundError NotFound NoSuchKey ResourceNotFoundException DoesNotExist
     ObjectDoesNotExist NoResultFound NoSuchElementException LookupError
 orchestration/max_retries_exceeded: GraphRecursionError MaxTurnsExceeded UsageLimitExceeded MaxIterationsExceeded
     RetryError TooManyRetries MaxRetriesExceeded AgentMaxStepsError MaxStepsExceeded RetryExhaustedError
+orchestration/loop_detected: AgentStuckInLoopError
 orchestration/invalid_state: InvalidStateError IllegalStateException InvalidTransition StateMachineError
     InvalidUpdateError InvalidStateTransition
 orchestration/constraint_violation: InputGuardrailTripwireTriggered OutputGuardrailTripwireTriggered PolicyViolation
     ConstraintViolation
-orchestration/precondition: FailedPrecondition PreconditionFailed PreconditionError
+orchestration/precondition: FailedPrecondition PreconditionFailed PreconditionError InvalidGitRepositoryError
+""")
+
+CANCELLATIONS = frozenset(("CancelledError", "KeyboardInterrupt", "Cancelled", "TaskCancelledError"))
+QUERY_PACKAGES = frozenset(
+    "cssselect elementpath graphql jmespath jsonpath_ng luqum soupsieve sqlglot sqlparse".split()
+)
+"""Packages that only parse and evaluate queries, so each of their errors is about the query."""
+
+BINDING_ERROR_PATTERN = (
+    r"([\w<>]{1,80})\(\) (?:missing \d{1,9} required|got an unexpected keyword|got multiple values for|"
+    r"takes (?:no|\d|from|at (?:least|most)|exactly)|got some positional-only)"
+)
+TYPE_ERROR_PATTERN = (
+    r"unsupported operand|bad operand type|"
+    r"object (?:is not|does not support|has no|cannot be interpreted|can't be used|doesn't)|^unhashable type|"
+    r"^can only (?:concatenate|join)|indices must be|cannot unpack non-iterable|"
+    r"is not (?:iterable|JSON serializable)|^sequence item \d|not all arguments converted|"
+    r"format(?: requires|: an? )|^exceptions must derive|is not a (?:function|constructor)|cannot read propert"
+)
+"""Messages of the interpreter for a `TypeError`: about a call, and about anything else."""
+INTERPRETER_MESSAGES = {
+    "ValueError": r"(?:not enough|too many) values to unpack \(expected ",
+    "IndexError": r"[\w ]{0,40}index out of range\Z|pop from (?:an )?empty ",
+    "RecursionError": r"maximum recursion depth exceeded",
+    "RuntimeError": r"[\w ]{0,40}(?:changed size|keys changed|mutated) during iteration",
+}
+"""Messages of the interpreter for other classes, which code also raises with messages of its own.
+
+A division by zero is absent: a call with other values may succeed.
+"""
+
+# Words in the names of exception classes that are not in the table, such as `OrderNotFoundError`.
+CLASS_NAMES = read_rules(r"""
+tool/timeout: timeout
+    time(?:d)?_?out|deadline_?exceeded
+tool/rate_limit: rate limit
+    rate_?limit|throttl|too_?many_?requests
+tool/auth_error: credentials
+    authenti|unauthori[sz]ed|credential|login|(?:invalid|expired|bad)_?(?:token|signature|api_?key)|^auth_?error
+tool/permission_denied: permission
+    permission|forbidden|access_?denied|not_?allowed
+tool/connection_error: connection
+    connection|connect_?(?:error|exception|failed)|disconnected|unreachable|network_?error|socket
+tool/unavailable: unavailable
+    unavailable|overloaded|deadlock|too_?busy|serialization_?failure|no_?brokers
+tool/stale_file: stale
+    stale_?(?:file|read)
+tool/output_too_large: output
+    (?:output|result|response|content)_?(?:too_?(?:large|long|big)|limit)
+tool/file_not_found: file
+    file_?not_?found|no_?such_?file|no_?such_?path|missing_?file
+retrieval/invalid_query: query
+    (?:query|sql|selector|filter|cypher|graphql|lucene)_?(?:syntax|parse|parser|invalid)?_?(?:error|exception)|
+    invalid_?query|(?:table|column|schema)_?not_?found|no_?such_?(?:table|column)
+tool/unknown_tool: tool
+    (?:unknown|no_?such)_?tool|tool_?not_?found
+tool/not_found: not found
+    not_?found|no_?such|no_?path|does_?not_?exist|unknown_?(?:user|id|name|item|object|resource)
+tool/conflict: conflict
+    conflict|already|duplicate|integrity|locked
+tool/invalid_response: response
+    (?:bad|invalid|malformed|unexpected)_?response|corrupt|truncated|bad_?(?:file|data)
+tool/invalid_arguments: value
+    invalid|validation|argument|param|parse|syntax|format|schema|decode|value|type_?(?:error|mismatch)|out_?of|
+    unsupported|conversion|dimension|missing|malformed|shape|not_?supported|range_?error|empty|undefined|unknown|
+    unexpected|unrecogni
 """)
 
 # Codes of errno, gRPC, AWS and common APIs, in lower case.
@@ -93,21 +166,25 @@ connection_error: econnrefused econnreset enotfound eai_again epipe ehostunreach
 timeout: etimedout deadline_exceeded timeout request_timeout requesttimeout esockettimedout
 file_not_found: enoent
 permission_denied: eacces eperm permission_denied accessdenied accessdeniedexception forbidden access_denied
-    insufficient_scope missing_scope unauthorizedoperation insufficient_permissions
+    insufficient_scope missing_scope unauthorizedoperation insufficient_permissions restricted_action no_permission
+    not_allowed_token_type restricted_resource team_access_not_granted ekm_access_denied
 auth_error: unauthenticated unauthorized invalid_token expiredtoken expiredtokenexception invalid_grant invalid_client
     signaturedoesnotmatch invalidaccesskeyid unrecognizedclientexception invalid_auth not_authed authentication_error
-    invalid_credentials token_expired authfailure
+    invalid_credentials token_expired authfailure token_revoked account_inactive
 not_found: not_found resourcenotfoundexception nosuchkey nosuchbucket nosuchentity notfound resource_not_found
-    channel_not_found user_not_found
+    channel_not_found user_not_found object_not_found message_not_found thread_not_found users_not_found
 conflict: already_exists conflict conditionalcheckfailedexception bucketalreadyexists eexist aborted
-    resourceinuseexception resourceconflictexception duplicate_key
+    resourceinuseexception resourceconflictexception duplicate_key name_taken already_in_channel already_reacted
+    already_pinned is_archived entityalreadyexists bucketnotempty dependencyviolation resourcealreadyexistsexception
+    invalidgroup.duplicate unable_to_lock_row version_conflict edit_conflict concurrent_modification
 invalid_arguments: invalid_argument validationexception validation_error invalid_request invalidparametervalue
     invalid_params invalid_arguments missing_argument invalid_parameter out_of_range invalidparameterexception
+    bad_request no_text msg_too_long invalid_blocks missing_argument invalid_json
 rate_limit: resource_exhausted throttlingexception throttling rate_limited ratelimited slowdown rate_limit_exceeded
     requestlimitexceeded too_many_requests toomanyrequestsexception rate_limit provisionedthroughputexceededexception
 unavailable: unavailable service_unavailable serviceunavailable sqlite_busy sqlite_locked maintenance
 api_error: internal internal_error internalerror internalfailure internalservererror unimplemented data_loss
-orchestration/precondition: failed_precondition preconditionfailed
+orchestration/precondition: failed_precondition preconditionfailed not_in_channel
 output_too_large: response_too_large output_too_large
 """)
 
@@ -121,11 +198,11 @@ _SQLSTATES = read_kinds("""
 tool kinds
 connection_error: 08
 invalid_arguments: 22
-conflict: 23 40
+conflict: 23
 auth_error: 28
 retrieval/invalid_query: 42
 permission_denied: 42501
-unavailable: 53 57
+unavailable: 40 53 57 55P03
 timeout: 57014
 """)
 
@@ -142,8 +219,8 @@ none/cancelled: -32800
 
 def kinds_for_status(status: int | None) -> tuple[Kind, ...]:
     """Return the kinds that a status allows, or an empty tuple."""
-    if status is None or status < 400:
-        return ()
+    if status is None or status < 400 or 530 < status < 598:
+        return ()  # such as the codes of mail servers
     return STATUSES.get(str(status)) or STATUSES["501" if status >= 500 else "405"]
 
 
