@@ -25,6 +25,7 @@ from typing import Any, Literal
 
 from learning.advice import LEAST_CONFIDENCE, Claim, Sentence, list_claims, read_sentence
 from learning.truth import Arguments, Cure, Truth, is_same
+from mulligan import ToolOutcome
 from mulligan import settings as settings_file
 from mulligan.api import Mulligan
 from mulligan.build import Components
@@ -40,7 +41,7 @@ MAX_QUESTIONS = 4
 """Failures of one run about which `suggest` is asked, as a person would."""
 KNOWN_FIELDS = {"error", "code", "message", "hint", "recoverable", "outcome"}
 """Parts of an answer that say what went wrong. All others are advice."""
-_NOWHERE = Path("/nonexistent")
+_NOWHERE = Path("/nonexistent/mulligan/learning")
 
 
 class Clock:
@@ -400,7 +401,7 @@ class Stage:
                 entry.result = tool.callee(**arguments)
             return entry
         with self.note_call(tool, entry):
-            self._read_answer(tool, entry, turn.call(self._callables(), name, arguments))
+            self._read_outcome(tool, entry, turn.call(self._callables(), name, arguments))
         return entry
 
     async def acall(self, turn: Any, name: str, /, **arguments: Any) -> Entry:
@@ -412,23 +413,18 @@ class Stage:
                 entry.result = await tool.callee(**arguments)
             return entry
         with self.note_call(tool, entry):
-            self._read_answer(tool, entry, await turn.acall(self._callables(), name, arguments))
+            self._read_outcome(tool, entry, await turn.acall(self._callables(), name, arguments))
         return entry
 
     def _callables(self) -> dict[str, Callable[..., Any]]:
         return {name: tool.callee for name, tool in self.tools.items()}
 
-    def _read_answer(self, tool: Tool, entry: Entry, answer: Any) -> None:
-        ours = answer.get("mulligan", {}) if isinstance(answer, dict) else {}
-        block = ours or (answer if isinstance(answer, dict) else {})
-        entry.has_failed = "error" in block and "recoverable" in block
-        if entry.has_failed:
-            self.read_texts(tool, entry, _list_advice(block))
-        elif ours:  # the result with a note of ours, in it or around it
-            rest = {name: value for name, value in answer.items() if name != "mulligan"}
-            entry.result = rest["result"] if rest.keys() == {"result"} else rest
+    def _read_outcome(self, tool: Tool, entry: Entry, outcome: ToolOutcome) -> None:
+        entry.has_failed = not outcome.ok
+        if outcome.answer is not None:
+            self.read_texts(tool, entry, _list_advice(outcome.answer))
         else:
-            entry.result = answer
+            entry.result = outcome.value
 
     def converse(self, limit: int, script: Sequence[Any]) -> list[Any]:
         """Play a model that works off a script, and follows advice where it is told some; list the results.
