@@ -3,8 +3,8 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-TIERS := test test-contracts test-safety test-durability test-postgres test-slow test-learning test-wheel test-mcp test-browser test-api test-providers test-agents
-.PHONY: help demo $(TIERS) test-all screenshots lint typing format size bench eval-repair eval-learning clean
+TIERS := test test-contracts test-safety test-durability test-postgres test-slow test-learning test-wheel test-mcp test-browser test-api test-providers test-frameworks test-agents
+.PHONY: help demo $(TIERS) test-all frameworks screenshots lint typing format size bench eval-repair eval-learning clean
 export PYTHON
 unexport PYTHONDONTWRITEBYTECODE  # without compiled files each run of pytest rewrites all tests: 10 s
 
@@ -68,6 +68,14 @@ test-providers: ## run the real clients of OpenAI, Anthropic and LiteLLM over a 
 	@scripts/environment base dev providers
 	@$(PYTEST) -m providers tests/providers $(ARGS)
 
+test-frameworks: ## run agents of the real LangChain, PydanticAI and OpenAI Agents, and tools in Agno (installs 250 MB)
+	@scripts/environment base dev frameworks
+	@$(PYTEST) -m frameworks tests/frameworks $(ARGS)
+
+frameworks: ## run the adapter or page of each framework in an environment of its own, or those in ARGS (installs 4 GB)
+	@scripts/environment base
+	@scripts/frameworks $(ARGS)
+
 test-agents: ## run the real Claude Code, Codex and Gemini CLI over a scripted model (installs 900 MB; skipped, with the reason, without node)
 	@scripts/environment base dev mcp
 	@scripts/agents
@@ -112,5 +120,5 @@ eval-learning: ## play ordinary programs for two simulated weeks: what learning 
 	@.venv/bin/python evals/learning $(ARGS)
 
 clean: ## remove .venv, caches and what was built
-	rm -rf .venv .agents build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .agents .frameworks build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests benchmarks scripts examples evals -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,40 @@
+"""Plays a scenario and compares its records and answers with those that it must give."""
+
+from __future__ import annotations
+
+from frameworks.scenarios import Conversation, Driver, Scenario, Style, Tools
+from mulligan.core.links import derive_status
+from mulligan.testing import Sandbox
+
+
+def play(driver: Driver, scenario: Scenario, style: Style, played: Sandbox) -> tuple[Conversation, Tools]:
+    tools = Tools()
+    tools.errors = [error() for error in scenario.errors]
+    conversation = driver.play(tools.functions(*scenario.tools), scenario.script, style, **scenario.options)
+    return conversation, tools
+
+
+def recorded_steps(played: Sandbox) -> list[tuple[str, str, str]]:
+    """Each attempt of a tool, and the attempts of a model call that failed: name, outcome, kind."""
+    failed_models = {step.call for step in played.steps if step.type == "model" and step.failure is not None}
+    return [
+        (step.name, step.outcome, str(step.failure.kind) if step.failure is not None else "")
+        for step in played.steps
+        if step.type != "model" or step.call in failed_models
+    ]
+
+
+def statuses(played: Sandbox) -> list[str]:
+    return [derive_status(history.run, history.steps, history.links) for history in played.runs]
+
+
+def check(scenario: Scenario, conversation: Conversation, tools: Tools, played: Sandbox) -> None:
+    assert conversation.error is None
+    assert conversation.text == "done"
+    assert sorted(recorded_steps(played)) == sorted(scenario.steps)
+    assert scenario.answer(conversation.answers), conversation.answers
+    assert statuses(played) == [scenario.status]
+    (history,) = played.runs
+    assert history.run.agent == "tester"
+    assert history.run.end_reason == "finished"
+    assert scenario.reached is None or len(tools.calls) == scenario.reached
