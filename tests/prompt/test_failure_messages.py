@@ -126,6 +126,9 @@ def test_where_only_time_helped_it_says_so(how):
     assert WORDS.precedent(Precedent(method=how)).endswith("a later retry of the same call succeeded (1 run).")
 
 
+EXCEPTION, TRACE = "zq_raised.Error", "  zq_raised/pay.py:2 in pay\ncaused by zq_raised.Cause: zq_raised"
+
+
 @settings(max_examples=80)
 @given(message=TEXTS, tool=TEXTS, hint=TEXTS, code=TEXTS, kind=TEXTS, name=TEXTS, before=TEXTS, after=TEXTS)
 def test_whatever_strangers_write_an_answer_is_presentable_and_bounded(
@@ -133,7 +136,7 @@ def test_whatever_strangers_write_an_answer_is_presentable_and_bounded(
 ):
     changed = Change(path=name, operation="substitute", before=before, after=after)
     told = WORDS.answer(
-        Failure.of(Kind("tool", kind), message, hint=hint, code=code),
+        Failure.of(Kind("tool", kind), message, hint=hint, code=code, exception=EXCEPTION, trace=TRACE),
         tool=tool,
         names=[name],
         precedents=[Precedent(method="agent", changes=(changed,), intermediate_tools=(name,))],
@@ -143,13 +146,14 @@ def test_whatever_strangers_write_an_answer_is_presentable_and_bounded(
         if isinstance(text, str):
             assert find_unsafe_text(text) == []
             assert len(text) <= 1100
+            assert "zq_raised" not in text
     noted = WORDS.note(tool, [changed] * 50)
     assert find_unsafe_text(noted) == []
     assert len(noted) <= 1500
     assert "\n" not in noted
-    last = WORDS.exception_note(
-        Failure.of(Kind("tool", kind), message), attempts=1, seconds=0, backoffs=[], stop_reason="x", run=name
-    )
+    raised = Failure.of(Kind("tool", kind), message, exception=EXCEPTION, trace=TRACE)
+    last = WORDS.exception_note(raised, attempts=1, seconds=0, backoffs=[], stop_reason="x", run=name)
+    assert "zq_raised" not in last
     assert find_unsafe_text(last) == []
     assert len(last) <= 300
     assert "\n" not in last

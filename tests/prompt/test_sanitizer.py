@@ -85,8 +85,8 @@ def tool(way: Raise) -> Callable[..., Any]:
 
 def answered(*asked: Any) -> Any:
     """What a model is answered with in a loop of one turn."""
-    (told,) = [turn.call(*asked) for turn in mulligan.turns(limit=1)]
-    return told
+    (outcome,) = [turn.call(*asked) for turn in mulligan.turns(limit=1)]
+    return outcome.answer
 
 
 ARGUMENTS = {"user": "ann", "password": PASSWORD}
@@ -97,9 +97,9 @@ def test_the_answer_and_the_report_of_a_turn_tell_no_secret(way: Raise) -> None:
     with sandbox(**SETTINGS):
         turns = mulligan.turns(limit=2)
         for turn in turns:
-            told = turn.call([tool(way)], "sign_in", ARGUMENTS)
-            assert "said by sign_in" in told["message"]
-            assert_tells_nothing(told)
+            outcome = turn.call([tool(way)], "sign_in", ARGUMENTS)
+            assert "said by sign_in" in outcome.answer["message"]
+            assert_tells_nothing([outcome.answer, outcome.notes, outcome.to_message()])
         assert_tells_nothing(turns.report())
 
 
@@ -109,7 +109,7 @@ def test_nor_does_that_of_an_async_turn(way: Raise) -> None:
         way(password)
 
     async def played() -> list[Any]:
-        return [await turn.acall([sign_in], "sign_in", ARGUMENTS) for turn in mulligan.turns(limit=1)]
+        return [(await turn.acall([sign_in], "sign_in", ARGUMENTS)).to_message() for turn in mulligan.turns(limit=1)]
 
     with sandbox(**SETTINGS):
         assert_tells_nothing(asyncio.run(played()))
@@ -247,9 +247,10 @@ def test_what_a_tool_itself_answered_is_passed_on_whole() -> None:
         return {"isError": True, "content": [{"type": "text", "text": f"no access with {KEY}"}]}
 
     with sandbox():
-        told = answered([read], "read", {})
+        (outcome,) = [turn.call([read], "read", {}) for turn in mulligan.turns(limit=1)]
+    told = json.loads(outcome.to_message())
     assert told["content"][0]["text"] == f"no access with {KEY}"
-    assert_tells_nothing(told["mulligan"])
+    assert_tells_nothing([told["mulligan"], outcome.answer])
 
 
 WORDS = Prompt(Redactor(names=["badge"], patterns=[r"EMP-\d{6}"], personal=False))

@@ -191,7 +191,7 @@ def test_repairing_says_what_it_changed_and_how_sure_it_is():
 def test_a_repair_that_is_not_sure_enough_is_not_tried():
     moves, given_up = played([failing(Remedy.REPAIR)], tool(), Policy(min_confidence=0.99))
     assert len(tries(moves)) == 1
-    assert given_up.reason == "its confidence is too low"
+    assert given_up.reason == "the confidence of the repair is too low"
 
 
 def test_where_nothing_mends_the_arguments_it_is_told():

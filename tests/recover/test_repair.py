@@ -455,6 +455,35 @@ def test_a_bound_in_the_error_text_moves_the_one_number_it_is_about(error):
     assert (suggestion.source, suggestion.changes[0].source) == ("error", "error")
 
 
+def schema_with_default(name, default):
+    return {"type": "object", "properties": {"q": {"type": "string"}, name: {"type": "integer", "default": default}}}
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [("top_k", "top_k must be 10 or less"), ("limit", "limit must be 10 or less, got 50.")],
+)
+def test_bound_in_the_error_text_is_suggested_in_place_of_a_default_that_violates_it(name, error):
+    (suggestion,) = asked({"q": "cats"}, schema_with_default(name, 50), error)
+    assert suggestion.arguments == {"q": "cats", name: 10}
+    assert not suggestion.automatic  # S1: the argument is not in the call
+
+
+@pytest.mark.parametrize(
+    ("name", "default", "error"),
+    [
+        ("top_k", 5, "top_k must be 10 or less"),  # the default meets the bound
+        ("limit", 50, "Too many words: the limit of 10 is exceeded"),  # a word, not the argument
+        ("top_k", 50, "q must be at most 10 characters, whatever top_k"),  # about another argument
+        ("top_k", 50, "must be 10 or less"),
+        ("top_k", True, "top_k must be 10 or less"),
+        ("top_k", "50", "top_k must be 10 or less"),
+    ],
+)
+def test_default_stays_unless_the_error_is_surely_about_it(name, default, error):
+    assert asked({"q": "cats"}, schema_with_default(name, default), error) == []
+
+
 def test_a_number_inside_another_argument_is_moved_too():
     (suggestion,) = asked({"page": {"size": 500}}, None, "size must be at most 100")
     assert suggestion.arguments == {"page": {"size": 100}}
@@ -854,7 +883,7 @@ def test_for_any_error_text_every_value_tried_comes_from_the_call_the_run_or_the
         for change in suggestion.changes:
             if change.source == "error":
                 before = change.before
-                assert isinstance(before, int | float)
+                assert suggestion.strategy == "default bound" or isinstance(before, int | float)
                 assert not isinstance(before, bool)
                 if suggestion.strategy != "bound in error":
                     assert not suggestion.automatic

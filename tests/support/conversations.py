@@ -8,6 +8,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from mulligan.core import conversation
+
 Turn = tuple[str, Any]
 """(`user`, text), (`said`, text) or (`calls`, [(id, name, arguments, result), ...])."""
 
@@ -160,6 +162,31 @@ def google(turns: list[Turn]) -> list[Any]:
     return made
 
 
+def agent_framework(turns: list[Turn]) -> list[Any]:
+    """Message objects whose results hold their text twice: in `result` and in `items`."""
+
+    def message(role: str, *contents: dict[str, Any]) -> Any:
+        parts = [SimpleNamespace(**content) for content in contents]
+        text = " ".join(part.text for part in parts if part.type == "text")
+        return SimpleNamespace(role=role, contents=parts, text=text, message_id=None, additional_properties={})
+
+    made: list[Any] = []
+    for sort, told in turns:
+        if sort in ("user", "said"):
+            made.append(message("user" if sort == "user" else "assistant", {"type": "text", "text": told}))
+            continue
+        calls = [
+            {"type": "function_call", "call_id": id, "name": name, "arguments": json.dumps(given), "text": None}
+            for id, name, given, _ in told
+        ]
+        made.append(message("assistant", *calls))
+        for id, _, _, result in told:
+            items = [SimpleNamespace(type="text", text=result)]
+            content = {"type": "function_result", "call_id": id, "result": result, "items": items, "exception": None}
+            made.append(message("tool", content))
+    return made
+
+
 def _answer(result: str) -> dict[str, Any]:
     return json.loads(result) if result.startswith("{") else {"result": result}  # type: ignore[no-any-return]
 
@@ -191,16 +218,98 @@ def objects(turns: list[Turn]) -> list[Any]:
     return [thing(message) for message in openai_chat(turns)]
 
 
+class LangChainMessage(SimpleNamespace):
+    """Like a message of LangChain, which shows its content a second time as `text`."""
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(block["text"] for block in self.content if block["type"] == "text")
+
+    @property
+    def additional_kwargs(self) -> dict[str, Any]:
+        return {"tool_calls": getattr(self, "tool_calls", [])}
+
+
 def langchain(turns: list[Turn]) -> list[Any]:
-    made: list[Any] = [SimpleNamespace(type="system", content=SYSTEM)]
+    made: list[Any] = [LangChainMessage(type="system", content=SYSTEM)]
     for sort, told in turns:
         if sort in ("user", "said"):
-            made.append(SimpleNamespace(type="human" if sort == "user" else "ai", content=told))
+            made.append(LangChainMessage(type="human" if sort == "user" else "ai", content=told))
         else:
             calls = [{"id": id, "name": name, "args": given, "type": "tool_call"} for id, name, given, _ in told]
-            made.append(SimpleNamespace(type="ai", content="", tool_calls=calls))
-            made += [SimpleNamespace(type="tool", content=result, tool_call_id=id) for id, _, _, result in told]
+            made.append(LangChainMessage(type="ai", content="", tool_calls=calls))
+            made += [LangChainMessage(type="tool", content=result, tool_call_id=id) for id, _, _, result in told]
     return made
+
+
+def pydantic_ai(turns: list[Turn]) -> list[Any]:
+    """As PydanticAI has them: requests and responses with parts."""
+
+    def message(kind: str, parts: list[dict[str, Any]]) -> Any:
+        return SimpleNamespace(kind=kind, parts=[SimpleNamespace(**part) for part in parts])
+
+    made: list[Any] = [message("request", [{"part_kind": "system-prompt", "content": SYSTEM}])]
+    for sort, told in turns:
+        if sort == "user":
+            made.append(message("request", [{"part_kind": "user-prompt", "content": told}]))
+        elif sort == "said":
+            made.append(message("response", [{"part_kind": "text", "content": told}]))
+        else:
+            calls = [
+                {"part_kind": "tool-call", "tool_name": name, "args": given, "tool_call_id": id}
+                for id, name, given, _ in told
+            ]
+            results = [
+                {"part_kind": "tool-return", "content": result, "tool_call_id": id, "outcome": "success"}
+                for id, _, _, result in told
+            ]
+            made += [message("response", calls), message("request", results)]
+    return made
+
+
+def langchain_blocks(turns: list[Turn]) -> list[Any]:
+    """As LangChain has the answers of Anthropic: the calls are in the content, and once more in `tool_calls`."""
+    made = langchain(turns)
+    for message in made:
+        if message.type == "ai" and message.content:
+            message.content = [{"type": "text", "text": message.content}]
+        elif message.type == "ai":
+            message.content = [
+                {"type": "tool_use", "id": call["id"], "name": call["name"], "input": call["args"]}
+                for call in message.tool_calls
+            ]
+    return made
+
+
+def langchain_dicts(turns: list[Turn]) -> list[Any]:
+    """As LangChain's `messages_to_dict` has them: with every field, set or not, and with copies."""
+    unset = {"name": None, "id": None, "example": False, "response_metadata": {}, "usage_metadata": None}
+    return [
+        {
+            "type": message.type,
+            "data": {**unset, **vars(message), "additional_kwargs": message.additional_kwargs},
+        }
+        for message in langchain(turns)
+    ]
+
+
+def pair_lists(turns: list[Turn]) -> list[Any]:
+    """Pairs as they come out of JSON."""
+    return [list(pair) for pair in pairs(turns)]
+
+
+def dumps(turns: list[Turn]) -> list[Any]:
+    """As `model_dump` of a client's classes gives them: with every field, set or not."""
+    unset = {"refusal": None, "annotations": None, "audio": None, "function_call": None, "tool_calls": None}
+    return [{**unset, "provider_specific_fields": None, **message} for message in openai_chat(turns)]
+
+
+def google_dumps(turns: list[Turn]) -> list[Any]:
+    unset = {"text": None, "inline_data": None, "file_data": None, "thought": None, "thought_signature": None}
+    unset |= {"function_call": None, "function_response": None, "executable_code": None}
+    return [{**message, "parts": [{**unset, **part} for part in message["parts"]]} for message in google(turns)]
 
 
 def pairs(turns: list[Turn]) -> list[Any]:
@@ -223,8 +332,56 @@ FORMS: dict[str, Callable[[list[Turn]], list[Any]]] = {
     "bedrock": bedrock,
     "objects": objects,
     "langchain": langchain,
+    "agent_framework": agent_framework,
+    "pydantic_ai": pydantic_ai,
     "pairs": pairs,
 }
+
+
+OTHER_FORMS: dict[str, Callable[[list[Turn]], list[Any]]] = {
+    "langchain_blocks": langchain_blocks,
+    "langchain_dicts": langchain_dicts,
+    "pair_lists": pair_lists,
+    "dumps": dumps,
+    "google_dumps": google_dumps,
+}
+"""The same forms as clients and hosts copy them."""
+
+
+def read_turns(messages: list[Any]) -> list[Turn]:
+    """Convert a conversation of any form back into its turns. Texts that are read twice would be there twice."""
+    turns: list[Turn] = []
+    results: dict[Any, str] = {}
+    parsed = conversation.parse_messages(messages)
+    for message in parsed:
+        for block in message.blocks:
+            if block.type == "result":
+                results[block.id] = "".join(slot.text for slot in block.slots)
+    for message in parsed:
+        calls = []
+        for block in message.calls:
+            given = json.loads(block.value) if isinstance(block.value, str) else flat(block.value)
+            calls.append((block.id, block.name, given, results.pop(block.id)))
+        if message.role == "user" or (message.role == "assistant" and any(message.texts)):
+            turns.append(("user" if message.role == "user" else "said", "".join(message.texts)))
+        if calls and turns and turns[-1][0] == "calls" and all(block.type == "call" for block in message.blocks):
+            turns[-1][1].extend(calls)  # OpenAI's responses have an item for each call
+        elif calls:
+            turns.append(("calls", calls))
+    assert not results
+    return turns
+
+
+def plain_texts(turns: list[Turn]) -> list[str]:
+    """What a model reads of it, without any form."""
+    lines = [SYSTEM]
+    for sort, told in turns:
+        if sort == "calls":
+            for id, name, given, result in told:
+                lines += [id, name, json.dumps(given), result, id]
+        else:
+            lines.append(told)
+    return lines
 
 
 def flat(value: Any) -> Any:

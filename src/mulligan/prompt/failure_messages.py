@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from mulligan.core.calls import TOOL_NAME_PATH
-from mulligan.core.failure import Failure, TookEffect
+from mulligan.core.failure import CODE, Failure, TookEffect, build_hint, build_tool_response
 from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import (
     LAST_PATH_SEGMENT,
@@ -22,15 +22,13 @@ from mulligan.core.records import (
     Recovery,
 )
 from mulligan.prompt.sanitizer import (
-    CODE,
     MAX_LISTED_CALLS,
     MAX_LISTED_CHANGES,
     MAX_PATH_CHARS,
     Sanitizer,
     estimate_prompt_tokens,
-    strip_quote_marks,
 )
-from mulligan.redaction import MAX_QUOTED_CHARS, quote_untrusted, sanitize
+from mulligan.redaction import MAX_QUOTED_CHARS, quote_untrusted, sanitize, strip_quote_marks
 
 MIN_SHOWN_CONFIDENCE = 0.5
 """Suggestions with lower confidence are not shown to a model. People can list all."""
@@ -73,15 +71,7 @@ class FailureMessages(Sanitizer):
         `names` are tools that the model may have intended. `shareable` are texts that may be repeated, such as enum
         members. No other text of an earlier run is repeated.
         """
-        payload: dict[str, Any] = {
-            "error": self._label(failure.kind),
-            "code": self._code(failure.code) or self._label(failure.kind.code),
-            "message": self._quote(failure.message, tool),
-            "hint": self._hint(failure),
-            "recoverable": failure.recoverable,
-        }
-        if failure.took_effect is TookEffect.UNKNOWN and has_effects:
-            payload["outcome"] = "unknown: the call may have executed. Check before you repeat it."
+        payload = build_tool_response(failure, self._redactor, tool, has_effects=has_effects)
         suggestions = [f"Did you mean {self._label(name)}?" for name in names]
         suggestions += self.suggestions(suggested[:MAX_LISTED_CHANGES])
         suggestions += [self.precedent(precedent, shareable) for precedent in precedents]
@@ -91,10 +81,7 @@ class FailureMessages(Sanitizer):
         return payload
 
     def _hint(self, failure: Failure) -> str:
-        # the kind's hint does not fit an unrecoverable error
-        if not failure.recoverable and failure.hint == failure.kind.hint:
-            return "A retry cannot help: continue without this call, or report that it failed."
-        return strip_quote_marks(self._redactor.text_for_display(failure.hint, 300))
+        return build_hint(failure, self._redactor)
 
     def suggestions(self, recoveries: Iterable[Recovery]) -> list[str]:
         """Return the suggestions with enough confidence to show to a model."""

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from mulligan.core.calls import TOOL_NAME_PATH
-from mulligan.core.failure import Failure, TookEffect
+from mulligan.core.failure import MAX_LABEL_CHARS, Failure, TookEffect
 from mulligan.core.records import LAST_PATH_SEGMENT, Change, Fix, Lesson, Pattern, Prerequisite, Step
 from mulligan.prompt.failure_messages import FailureMessages, capitalize, count_runs, find_phrase
-from mulligan.prompt.sanitizer import MAX_LISTED_CALLS, MAX_LISTED_CHANGES, MAX_NAME_CHARS, MAX_PATH_CHARS
+from mulligan.prompt.sanitizer import MAX_LISTED_CALLS, MAX_LISTED_CHANGES, MAX_PATH_CHARS
 from mulligan.redaction import quote_untrusted
 
 DEFAULT_LESSON_TOKENS = 800
@@ -136,7 +136,7 @@ class Prompt(FailureMessages):
 
     def tool_heading(self, tool: str, *, is_requested: bool = False) -> str:
         """Return a tool's name as a heading; empty if it is no valid name and was not requested."""
-        return self._name(tool) or (self._sentence(tool)[:MAX_NAME_CHARS] if is_requested else "")
+        return self._name(tool) or (self._sentence(tool)[:MAX_LABEL_CHARS] if is_requested else "")
 
     def introduction(self) -> str:
         """Explain what mulligan does, what its notes mean and when to query it."""

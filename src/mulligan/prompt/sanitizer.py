@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+from mulligan.core.failure import MAX_LABEL_CHARS, to_error_code, to_label
 from mulligan.redaction import MAX_QUOTED_CHARS, quote_untrusted, to_plain_data
 from mulligan.redaction.regex import LazyRegex
 
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
 
     from mulligan.redaction import Redactor
 
-MAX_NAME_CHARS = 80
-"""Shown characters of tool and argument names, which may come from models and untrusted servers."""
 MAX_PATH_CHARS = 40
 """Shown characters of the path of a changed argument."""
 MAX_VALUE_CHARS = 60
@@ -50,11 +49,10 @@ class Sanitizer:
         return type(self)(self._redactor.with_secrets_from(*(to_plain_data(value) for value in values)))
 
     def _line(self, text: str, limit: int) -> str:
-        # Join lines first: a secret may be split over two lines.
-        return strip_quote_marks(" ".join(self._redactor.text_for_display(" ".join(text.split()), limit).split()))
+        return to_label(self._redactor, text, limit)
 
     def _label(self, name: str) -> str:
-        return self._line(name, MAX_NAME_CHARS)
+        return to_label(self._redactor, name)
 
     def _quote(self, text: str, tool: str, limit: int = MAX_QUOTED_CHARS) -> str:
         return quote_untrusted(self._redactor.text_for_display(text, limit), author=self._label(tool) or "tool")
@@ -78,13 +76,12 @@ class Sanitizer:
 
     def _name(self, name: Any) -> str:
         """Return a name from another run if it has the form of a name; a sentence would be untrusted text."""
-        if not isinstance(name, str) or len(name) > MAX_NAME_CHARS or not _NAME.fullmatch(name):
+        if not isinstance(name, str) or len(name) > MAX_LABEL_CHARS or not _NAME.fullmatch(name):
             return ""
         return name if self._redactor.text(name) == name else ""
 
     def _code(self, code: str) -> str:
-        """Return an error code if it has the form of a code; a sentence belongs into the quotation."""
-        return code if CODE.fullmatch(code) and self._label(code) == code else ""
+        return to_error_code(self._redactor, code)
 
     def _secret_kind(self, path: str) -> str:
         """Return the kind of secret if any name on the path indicates one, as in `credentials.user`."""
@@ -96,15 +93,7 @@ class Sanitizer:
         return is_shareable and not self._secret_kind(path)
 
 
-def strip_quote_marks(text: str) -> str:
-    """Remove text that imitates quotation marks of mulligan: only `quote_untrusted` may set them."""
-    return _QUOTE_MARKS.sub("(", text)
-
-
-CODE = LazyRegex(r"[A-Za-z0-9][\w.:/-]{0,47}", re.ASCII)
-"""A code of one word, such as a kind."""
 _NAME = LazyRegex(r"[A-Za-z_][\w-]*(?:\.[\w-]+)*", re.ASCII)
-_QUOTE_MARKS = LazyRegex(r"\[(?=\s{0,9}(?:said|end)\b)", re.IGNORECASE)
 
 
 def estimate_prompt_tokens(text: str) -> int:

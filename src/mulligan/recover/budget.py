@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from mulligan.core import fork_safety
-from mulligan.core.failure import Failure, Remedy
+from mulligan.core.failure import INFRA_ERROR, Failure, Remedy
 from mulligan.recover.policy import Policy
 
 CIRCUIT_WINDOW_SECONDS = 30.0
@@ -33,6 +33,8 @@ MAX_WINDOW_ENTRIES = 2000
 """Entries in a result window. Results that arrive faster share an entry."""
 MAX_SUCCESS_MARKS = int(CIRCUIT_WINDOW_SECONDS) + 10
 """Marks of a tool's successes: one per second, for longer than a window."""
+TOOL_BUDGET_EXHAUSTED = "the retry budget of the tool is used up"
+PROCESS_BUDGET_EXHAUSTED = "the retry budget of the process is used up"
 CLOCK_SLACK_SECONDS = 0.25
 """How much later than its own timestamp a thread may count a success."""
 
@@ -313,9 +315,9 @@ class RetryBudget:
         """Take one retry from the budgets of the tool and the process. Return why it is denied, or an empty string."""
         with _lock:
             if not tool_limits.retry_tokens.has_token(tool_limits.first_attempts):
-                return "the retry budget of the tool is used up"
+                return TOOL_BUDGET_EXHAUSTED
             if not self._bucket.has_token(sum(limits.first_attempts for limits in self._limits.values())):
-                return "the retry budget of the process is used up"
+                return PROCESS_BUDGET_EXHAUSTED
             tool_limits.retry_tokens.take()
             self._bucket.take()
         return ""
@@ -325,7 +327,7 @@ def is_infrastructure(failure: Failure | None) -> bool:
     """Return whether the service failed. Wrong arguments do not count, nor rate limits, which state their own delay."""
     if failure is None or not failure.is_failure or failure.kind.code == "rate_limit":
         return False
-    return failure.remedy is Remedy.RETRY or "InfraError" in failure.evidence
+    return failure.remedy is Remedy.RETRY or INFRA_ERROR in failure.evidence
 
 
 TARGET_ARGUMENTS = ("url", "uri", "endpoint", "base_url", "api_base", "host", "hostname", "server")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from mulligan.core.records import Change, ChangeOperation
@@ -52,6 +53,8 @@ _MAX_SUMMANDS = 10
 """Maximum length of a list whose numbers are added up."""
 _MAX_NUMERIC_ARGUMENTS = 50
 """Numeric arguments searched for in an error text. Each costs one search."""
+_BOUND_WORDS = frozenset({"limit", "max", "maximum", "min", "minimum", "most", "least", "bound"})
+"""Names of arguments that an error may use as words."""
 
 
 def find_error_bound(error: str, arguments: Mapping[str, Any]) -> Candidate | None:
@@ -72,6 +75,26 @@ def find_error_bound(error: str, arguments: Mapping[str, Any]) -> Candidate | No
     if isinstance(bound, float) and isinstance(value, int):
         return None  # an integer would become a float
     return _build_guess(paths[0], bound, "bound in error", "clamp")
+
+
+def find_default_bound(error: str, arguments: Mapping[str, Any], properties: Mapping[str, Any]) -> Candidate | None:
+    """Return the bound for an omitted argument, for suggestions only: the error names it, its default violates it.
+
+    None if the error also names an argument of the call, which may be the one that it rejects. "The limit of 10" need
+    not mean the argument `limit`: such an error must show the default too.
+    """
+    text = error[:MAX_SCANNED_CHARS]
+    if any(isinstance(name, str) and contains_word(text, name) for name in arguments):
+        return None
+    defaults = {
+        name: details["default"]
+        for name, details in islice(properties.items(), _MAX_NUMERIC_ARGUMENTS)
+        if isinstance(name, str) and isinstance(details, Mapping) and isinstance(details.get("default"), int | float)
+        if name not in arguments and contains_word(text, name)
+        if name.lower() not in _BOUND_WORDS or _stands_alone(_format_number(details["default"]), text)
+    }
+    bound = find_error_bound(error, defaults) if defaults else None
+    return None if bound is None else _build_guess(bound.path, bound.after, "default bound", "clamp")
 
 
 def find_expected_values(error: str, arguments: Mapping[str, Any]) -> list[Candidate]:

@@ -6,7 +6,7 @@ Like `plan.py` it only decides. Slow operations are moves, which the players of 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,6 +48,12 @@ OUTAGE = frozenset({"unavailable", "timeout", "rate_limit", "quota_exceeded"})
 """Failures that affect all models of a provider."""
 
 
+DEFAULT_FALLBACK_CODES = frozenset({"context_length_exceeded", "not_found", *OUTAGE})
+"""Failures for which every fallback model is used that names none itself."""
+FALLBACK_CODES = DEFAULT_FALLBACK_CODES | {"content_policy", "output_limit", "invalid_output"}
+"""Failures for which a fallback model can be used."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fallback:
     """A fallback model: a model name, or a function called with the same arguments."""
@@ -55,8 +61,21 @@ class Fallback:
     model: str | Callable[..., Any]
     window: int | None = None
     """Context window in tokens. Without it, an unknown model is not used for conversations that are too long."""
+    on: str | Iterable[str] = ()
+    """The failures for which this model is used, and no others: `"content_policy"`, or a list of them. Without it:
+    conversations that are too long, outages, rate limits, an exhausted quota, and a model that does not exist."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.on, Iterable):
+            raise SettingsError(f"Invalid on {self.on!r} of a fallback. Use a failure or a list of them.")
+        names = (self.on,) if isinstance(self.on, str) else tuple(self.on)
+        codes = tuple(name.removeprefix("model/") if isinstance(name, str) else name for name in names)
+        for name, code in zip(names, codes, strict=True):
+            if code not in FALLBACK_CODES:
+                raise SettingsError(
+                    f"Invalid failure {name!r} in on of a fallback. Use {', '.join(sorted(FALLBACK_CODES))}."
+                )
+        object.__setattr__(self, "on", codes)
         if not (callable(self.model) or (isinstance(self.model, str) and self.model)):
             raise SettingsError(f"Invalid fallback model {self.model!r}. Use a model name or a function.")
         if self.window is not None and (type(self.window) is not int or self.window < 1):
@@ -66,9 +85,16 @@ class Fallback:
     def name(self) -> str:
         return self.model if isinstance(self.model, str) else getattr(self.model, "__name__", type(self.model).__name__)
 
+    def serves(self, failure: Failure) -> bool:
+        """Return whether this model may be used after a failure. A call that was blocked counts as any outage."""
+        codes = self.on or DEFAULT_FALLBACK_CODES
+        if BLOCKED in failure.evidence:
+            return not OUTAGE.isdisjoint(codes)
+        return failure.kind.code in codes
+
     def fits(self, tokens: float) -> bool:
         window = self.window or (window_of(self.model) if isinstance(self.model, str) else None)
-        return window is not None and window > tokens
+        return "context_length_exceeded" in self.on if window is None else window > tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +156,15 @@ def plan_model_recovery(
         else:
             reason = step
         if model.answer is not None and recovery.can_answer(failure):
-            answer = yield QueryMove(model.answer, (recovery.arguments, failure))
+            answer = yield QueryMove(model.answer, (recovery.arguments, failure), "fallback")
             if answer is ANSWER_GIVEN:
+                return None
+        if BLOCKED in failure.evidence and failure.kind.code in OUTAGE and not tool.circuit_breaker:
+            # The fallback for whose sake the call was blocked did not answer: the call itself is made after all.
+            first = PlannedAttempt(arguments, Recovery(remedy=Remedy.RETRY))
+            reason = recovery.blocking_reason(first) or reason
+            failure = yield AttemptMove(first.arguments, first.recovery)
+            if failure is None:
                 return None
         precedents = yield StopMove(queries.lookup_precedents, (failure, reason, ()))
         return RecoveryFailed(failure, reason, precedents or ())
@@ -168,8 +201,10 @@ class _ModelRecovery:
 
     def can_answer(self, failure: Failure) -> bool:
         """Return whether the user's fallback may answer. Not for failures that need a person or are not understood."""
+        layer = self._queries.retry_layer()
         return (
             failure.is_failure
+            and not (layer and layer.will_retry(self._policy))
             and self._tool.mode != "observe"
             and failure.remedy is not Remedy.STOP
             and failure.kind.code != "unknown"
@@ -191,6 +226,10 @@ class _ModelRecovery:
             return (can_switch and self._use_fallback(failure)) or reason
         if self._attempt_number > self._policy.attempts:
             return describe_attempts(self._policy.attempts)
+        is_retry, layer = failure.remedy is Remedy.RETRY, self._queries.retry_layer()
+        if layer and (reason := layer.find_stop_reason(self._attempt_number, self._policy, is_retry=is_retry)):
+            can_switch = is_repairing and not layer.will_retry(self._policy)
+            return (can_switch and self._use_fallback(failure)) or reason
         remaining = self._queries.seconds_left()
         if remaining is not None and remaining <= 0:
             return "the deadline has passed"
@@ -211,10 +250,15 @@ class _ModelRecovery:
             case "bad_request":
                 step = self._clamp_answer_limit(failure) or self._append_note(failure)
                 return step or "the provider rejected the request"
-            case "invalid_output" | "output_limit":
-                return self._append_note(failure) or "the answer could not be used, also after a retry"
+            case "invalid_output":
+                step = self._append_note(failure) or self._use_fallback(failure)
+                return step or "the answer could not be used, also after a retry"
+            case "output_limit":
+                step = self._use_fallback(failure) or self._append_note(failure)
+                return step or "the answer could not be used, also after a retry"
             case "content_policy":
-                return "the provider's content filter blocked the request and would block a retry"
+                step = self._use_fallback(failure)
+                return step or "the provider's content filter blocked the request and would block a retry"
             case "unknown":
                 return "the cause of the failure is unknown"
         if failure.remedy is Remedy.RETRY:
@@ -342,7 +386,7 @@ class _ModelRecovery:
         if self._model.refresh is None or self._has_refreshed:
             return "a person must act"
         self._has_refreshed = True
-        refreshed = yield QueryMove(self._model.refresh, (failure,))
+        refreshed = yield QueryMove(self._model.refresh, (failure,), "refresh_auth")
         if refreshed is None or refreshed is False:
             return "refresh_auth returned no new credentials"
         changed_arguments = refreshed if isinstance(refreshed, Mapping) else None
@@ -356,11 +400,20 @@ class _ModelRecovery:
         """Return an attempt with the next fallback model that suits this kind of failure, or None."""
         current_model = self._model_name
         current_provider = provider_of(current_model)
-        for fallback in self._fallbacks:
+        fallbacks = [fallback for fallback in self._fallbacks if fallback.serves(failure)]
+        if failure.kind.code in OUTAGE and current_provider:
+            # An outage or a spent quota mostly affects the whole provider. While a circuit breaker is open, another
+            # model of the same provider is still better than the one that fails.
+            near = [
+                fallback
+                for fallback in fallbacks
+                if not fallback.on and provider_of(fallback.model) == current_provider
+            ]
+            fallbacks = [fallback for fallback in fallbacks if fallback not in near]
+            fallbacks += near if BLOCKED in failure.evidence else []
+        for fallback in fallbacks:
             if tokens and not fallback.fits(tokens):
                 continue
-            if failure.kind.code in OUTAGE and current_provider and provider_of(fallback.model) == current_provider:
-                continue  # the outage or spent quota affects the whole provider
             change = Change(
                 path="model", operation="substitute", before=current_model, after=fallback.name, source="rule"
             )

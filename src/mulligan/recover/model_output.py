@@ -18,6 +18,10 @@ MAX_REPAIRED_CHARS = 1_000_000
 """Longer texts are parsed but not repaired."""
 MAX_JSON_DEPTH = 60
 _TRUNCATED_REASONS = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
+_FILTERED_REASONS = frozenset(
+    {"content_filter", "refusal", "safety", "prohibited_content", "blocklist", "spii", "image_safety"}
+)
+"""Finish reasons of an answer that a content filter blocked, in lower case."""
 _COMPLETE_REASONS = frozenset(
     {"stop", "end_turn", "completed", "tool_calls", "tool_use", "eos", "stop_sequence", "function_call"}
 )
@@ -34,6 +38,8 @@ class OutputProblem(NamedTuple):
     text: str = ""
     provider_error: Any = None
     """The provider's error, if the answer contains nothing else: some providers fail with status 200."""
+    is_filtered: bool = False
+    """Whether a content filter of the provider blocked the answer."""
 
 
 def find_output_error(answer: Any, arguments: Mapping[str, Any]) -> OutputProblem | None:
@@ -44,7 +50,7 @@ def find_output_error(answer: Any, arguments: Mapping[str, Any]) -> OutputProble
         return _check_json((), answer, "", False) if wants_json(arguments) else None
     parsed = parse_answer(answer)
     if parsed is None:
-        return _without_choices(answer)
+        return _find_blocked_prompt(answer) or _without_choices(answer)
     is_cut = parsed.finish_reason in _TRUNCATED_REASONS
     for block in parsed.blocks:
         if block.type == "call" and block.path[-1] == "arguments" and isinstance(block.value, str):
@@ -59,9 +65,22 @@ def find_output_error(answer: Any, arguments: Mapping[str, Any]) -> OutputProble
         return (
             _check_json(texts[0].path if len(texts) == 1 else (), text, "", is_cut) if wants_json(arguments) else None
         )
+    if parsed.finish_reason in _FILTERED_REASONS:
+        return OutputProblem(_FILTERED, False, is_filtered=True)
     if is_cut:
         return OutputProblem("The answer was cut off before it started.", is_cut)
     return OutputProblem("The answer is empty.", False) if parsed.finish_reason in _COMPLETE_REASONS else None
+
+
+_FILTERED = "The provider's content filter blocked the answer."
+
+
+def _find_blocked_prompt(answer: Any) -> OutputProblem | None:
+    """Return the problem of an answer of Google that has no candidates because the prompt was blocked."""
+    for field, reason_field in (("prompt_feedback", "block_reason"), ("promptFeedback", "blockReason")):
+        if get_field(get_field(answer, field), reason_field) and not get_field(answer, "candidates"):
+            return OutputProblem(_FILTERED, False, is_filtered=True)
+    return None
 
 
 _ERROR_ANSWER_KEYS = frozenset(

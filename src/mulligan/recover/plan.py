@@ -36,6 +36,8 @@ class QueryMove(msgspec.Struct, frozen=True):
 
     query: Callable[..., Any]
     arguments: tuple[Any, ...] = ()
+    name: str = "A recovery query"
+    """What the log calls it if it fails: the option, for a function of the user."""
 
 
 class StopMove(QueryMove, frozen=True):
@@ -43,6 +45,37 @@ class StopMove(QueryMove, frozen=True):
 
 
 Move = AttemptMove | BackoffMove | QueryMove
+
+
+class RetryLayer(msgspec.Struct, frozen=True):
+    """A retry library or client, other than mulligan, that retries a call."""
+
+    name: str
+    calls: int = 0
+    """Attempts that it has made so far; 0 if unknown."""
+    limit: int | None = None
+    """Attempts that it makes at most; None if unknown."""
+    is_above: bool = False
+    """Whether it calls the tool. Otherwise the tool calls it."""
+
+    def find_stop_reason(self, attempt: int, policy: Policy, *, is_retry: bool) -> str:
+        """Return why mulligan must not make this attempt, or an empty string.
+
+        Only one layer retries. A library cannot repair: above, the first of its attempts may be repaired, once. Below,
+        a repair is made if the limit of attempts allows one more.
+        """
+        if self.is_above:
+            is_allowed = not is_retry and attempt == 2 and self.calls == 1
+            return "" if is_allowed else f"{self.name} retries this call, so mulligan does not"
+        if not is_retry and 0 < self.calls * (attempt - 1) < policy.attempts:
+            return ""
+        if not self.calls:
+            return f"{self.name} inside this call retries it, so mulligan does not"
+        return f"{self.name} inside this call made {self.calls} attempts, so mulligan makes no more"
+
+    def will_retry(self, policy: Policy) -> bool:
+        """Return whether it gets the failure and calls again. Without a known limit, that of the policy counts."""
+        return self.is_above and self.calls < (self.limit or policy.attempts)
 
 
 def _no_objection(*details: Any) -> str:
@@ -69,6 +102,10 @@ class RecoveryQueries(msgspec.Struct, frozen=True, kw_only=True):
     """Returns the arguments that the attempt has modified in place."""
     seconds_left: Callable[[], float | None] = lambda: None
     """Seconds until the deadline."""
+    retry_layer: Callable[[], RetryLayer | None] = lambda: None
+    """Returns what else retries the call, above or below it."""
+    was_executed: Callable[[], bool] = lambda: True
+    """Returns whether the last attempt called the function. If not, our own check rejected its arguments."""
     take_retry_budget: Callable[..., str] = _no_objection
     """Takes one retry from every budget. Returns why it is denied. Gets the failure, and whether a repair follows."""
     blocking_reason: Callable[..., str] = _no_objection
@@ -116,7 +153,7 @@ def plan_recovery(
     while failure is not None:
         if queries.verify is not None and needs_verification(failure, tool):
             # The call may have executed: verify that before anything else.
-            verified_failure = yield QueryMove(queries.verify, (arguments, failure))
+            verified_failure = yield QueryMove(queries.verify, (arguments, failure), "verify")
             if verified_failure is VERIFIED_EXECUTED:
                 return None
             failure = verified_failure or failure
@@ -160,7 +197,7 @@ def find_stop_reason(failure: Failure, tool: Tool) -> str:
     if not failure.is_failure:
         return "the result is not a failure"
     if tool.mode == "observe":
-        return 'the mode is "observe"'
+        return tool.observe_reason
     if BLOCKED in failure.evidence:
         return BLOCKED
     return "" if failure.recoverable else "the error is declared unrecoverable"
@@ -250,7 +287,12 @@ class ToolRecovery(msgspec.Struct):
             )
         if attempt > policy.attempts:
             return describe_attempts(policy.attempts)
-        seconds = policy.compute_backoff(attempt, failure.retry_after, queries.random())
+        layer, is_retry = queries.retry_layer(), failure.remedy is Remedy.RETRY
+        if layer is not None and (reason := layer.find_stop_reason(attempt, policy, is_retry=is_retry)):
+            return reason
+        seconds: float | None = 0.0  # a repair of a call that was never made needs no backoff
+        if failure.remedy is Remedy.RETRY or queries.was_executed():
+            seconds = policy.compute_backoff(attempt, failure.retry_after, queries.random())
         if seconds is None:
             return describe_retry_after(failure, policy)
         remaining = queries.seconds_left()

@@ -112,6 +112,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """Server of the tool, if it runs in another program."""
     effects: Effects = "once"
     mode: Mode = "repair"
+    observe_reason: str = 'the mode is "observe"'
+    """Stop reason in mode `observe`. A call inside another one, or one that cannot be executed at all, has its own."""
     schema: Callable[[], Mapping[str, Any] | None] = lambda: None
     """Called on the first failure only: deriving a schema from a signature takes time."""
     privileged: frozenset[str] = frozenset()

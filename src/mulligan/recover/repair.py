@@ -19,7 +19,7 @@ from mulligan.core.failure import Failure, Remedy, TookEffect
 from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import Change, Fix
 from mulligan.core.stated_limits import contains_word
-from mulligan.recover.error_repair import find_error_bound, find_expected_values, suggest_rewrites
+from mulligan.recover.error_repair import find_default_bound, find_error_bound, find_expected_values, suggest_rewrites
 from mulligan.recover.history import candidate_values, missing_value_candidates
 from mulligan.recover.memory_repair import MAX_HIDDEN_CONFIDENCE, AppliedFix, apply_fixes
 from mulligan.recover.names import match_tool_name, nearest_tool_names
@@ -36,6 +36,8 @@ from mulligan.recover.schema_repair import (
 
 MAX_SUGGESTIONS = 5
 """Maximum suggestions for one call."""
+LOW_CONFIDENCE = "the confidence of the repair is too low"
+"""Stop reason if the best repair is only suggested."""
 Schema = Mapping[str, Any]
 ToolSchemas = Mapping[str, Schema | None]
 
@@ -76,6 +78,7 @@ STRATEGY_CONFIDENCE: dict[str, float] = {
     "trim": 0.93,
     "clamp": 0.90,
     "bound in error": 0.85,
+    "default bound": 0.75,
     "expected in error": 0.50,
     "rest in error": 0.35,
     # Values from this run
@@ -283,9 +286,12 @@ class _SuggestionBuilder:
     def _draft_from_error(self, schema: CompiledSchema | None) -> Iterator[Draft]:
         """Yield drafts from numbers in the error text.
 
-        S1: a bound is the only value that error text may supply automatically. Expected values are suggestions.
+        S1: the bound of a number in the call is the only value that error text may supply automatically. Bounds of
+        omitted arguments and expected values are suggestions.
         """
         bound = find_error_bound(self.text, self.arguments)
+        if bound is None and schema is not None:
+            bound = find_default_bound(self.text, self.arguments, schema.properties)
         if bound is not None and self._can_change(format_path(bound.path)) and self._fits_schema(bound, schema):
             yield self._draft_guess(bound)
             return
@@ -402,7 +408,7 @@ class _SuggestionBuilder:
         if not draft.is_rejected and not tool.is_retry_safe and failure.took_effect is not TookEffect.NO:
             return 'the call may have executed and the tool is declared effects="once"'
         # SAFETY 2: automatic repairs exceed the threshold.
-        return "its confidence is too low" if confidence <= self.min_confidence else ""
+        return LOW_CONFIDENCE if confidence <= self.min_confidence else ""
 
     def _change_objection(self, draft: Draft) -> str:
         """Return why the changed arguments are not applied automatically, or an empty string."""
@@ -414,7 +420,7 @@ class _SuggestionBuilder:
             if not self._can_change(name):
                 return f"{name} is a privileged argument"
         if draft.source == "error" and "bound in error" not in draft.strategies:
-            return "of the numbers in an error, only a bound is applied automatically"
+            return "of the numbers in an error, only the bound of a number in the call is applied automatically"
         if not changes or not draft.is_rejected:
             return ""
         if self.failure.kind.code in _ARGUMENTS_ACCEPTED_CODES:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from mulligan.core.conversation import MAX_MESSAGE_PARTS, TextSlot, dump_json, get_field
+from mulligan.core.conversation import MAX_MESSAGE_PARTS, TextSlot, dump_json, get_field, has_call_blocks
 
 IMAGE_TOKENS = 1000
 """Estimated tokens of an image or file. The cost does not depend on the length of its data."""
-CONTEXT_FILL_RATIO = 0.955
+CONTEXT_FILL_RATIO = 0.957
 """Share of the window that is filled: token counts are estimates, and a second overflow costs more than a few
 sentences."""
 FILL_RATIO_SLOPE = 0.2
@@ -54,13 +55,26 @@ def count_letter_tokens(text: str) -> float:
     return len(text) / 4
 
 
-_LABEL_FIELDS = frozenset({"type", "role", "cache_control", "mime_type", "mimeType", "status"})
-_BINARY_FIELDS = frozenset(
-    {"data", "image_url", "file_data", "inline_data", "inlineData", "bytes", "audio", "signature"}
-)
+_LABEL_FIELDS = frozenset(
+    {
+        "type", "role", "kind", "part_kind", "cache_control", "mime_type", "mimeType", "status",
+        "signature", "thought_signature", "thoughtSignature", "encrypted_content",
+    }
+)  # fmt: skip
+"""Fields that the model does not read as text."""
+_BINARY_FIELDS = frozenset({"data", "image_url", "file_data", "inline_data", "inlineData", "bytes", "audio"})
+_UNSENT_FIELDS = frozenset(
+    {
+        "additional_kwargs", "response_metadata", "usage_metadata", "invalid_tool_calls", "artifact", "usage",
+        "provider_specific_fields", "reasoning_content", "annotations", "logprobs",
+    }
+)  # fmt: skip
+"""Fields of a message that are copies, or that a client adds to the answers and does not send back."""
 _OBJECT_FIELDS = (
     "content", "parts", "text", "tool_calls", "function", "function_call", "function_response", "output", "arguments",
-    "name", "input", "args", "response", "type", "role", "id", "tool_call_id", "tool_use_id", "call_id",
+    "name", "input", "args", "response", "type", "role", "id", "tool_call_id", "tool_use_id", "call_id", "thinking",
+    "summary", "executable_code", "code", "code_execution_result", "kind", "part_kind", "tool_name", "contents",
+    "result",
 )  # fmt: skip
 """Fields of message objects that belong to a request."""
 _STRUCTURE_FIELDS = frozenset(_OBJECT_FIELDS) | _LABEL_FIELDS | {"toolUseId", "summary"}
@@ -98,12 +112,14 @@ def estimate_tokens(
         elif item is not None:
             is_form = not isinstance(item, Mapping)
             total += count_tokens("{}") if is_serialized else 0
-            for name, member in (_members_of(item) if is_form else item).items():
+            for name, member in _members_of(item):
+                if member is None:
+                    continue  # the optional fields of a client's class
                 if is_serialized:
                     total += count_tokens(f'"{name}": , ')
                 else:
                     total += 0.4 if is_form or name in _STRUCTURE_FIELDS else len(str(name)) / 4 + 1
-                if name in _BINARY_FIELDS and not isinstance(member, int | float):
+                if name in _BINARY_FIELDS and _is_binary(item, name, member):
                     total += IMAGE_TOKENS
                 elif not is_serialized and name in _RESULT_FIELDS and (data := _as_text(member)):
                     total += count_tokens(data)
@@ -119,9 +135,27 @@ def _as_text(result: Any) -> str:
     return dump_json(result)
 
 
-def _members_of(thing: Any) -> dict[str, Any]:
-    """Return the fields of a message object under their names in a request."""
-    return {name: value for name in _OBJECT_FIELDS if (value := get_field(thing, name)) is not None}
+def _is_binary(item: Any, name: str, member: Any) -> bool:
+    """Return whether a field holds an image or a file, not a text document or a serialized message."""
+    if isinstance(member, int | float) or (name == "data" and not isinstance(member, str | bytes)):
+        return False
+    return name != "data" or get_field(item, "type") != "text"
+
+
+def _members_of(thing: Any) -> Iterable[tuple[Any, Any]]:
+    """Return the fields of a mapping or a message object that belong to a request."""
+    if isinstance(thing, Mapping):
+        if "content" not in thing:
+            return thing.items()
+        members = [(name, value) for name, value in thing.items() if name not in _UNSENT_FIELDS]
+    else:
+        members = [(name, get_field(thing, name)) for name in _OBJECT_FIELDS]
+    content = get_field(thing, "content")
+    has_content = content is not None or get_field(thing, "contents") is not None
+    copies = {"text"} if has_content and not isinstance(thing, Mapping) else set()
+    if has_call_blocks(content):
+        copies.add("tool_calls")
+    return [member for member in members if member[0] not in copies]
 
 
 # How a provider counts
@@ -173,21 +207,23 @@ def calibrate_scale(sizes: Sizes, request: Any, model: object = None) -> TokenSc
             rate = max(rate, 1.12 * (sizes.window - sizes.answer) / words)
         return TokenScale(count_tokens, rate=rate if rate <= 4 else 1.0)
     counted_tokens = sizes.requested - sizes.answer
-    # Choose the nearest scale. On a tie prefer the plain text as a tokenizer counts it.
-    nearest, off = TokenScale(count_tokens), 4.0
-    for doubt, (count, should_escape, usual) in enumerate(
-        (
-            (count_tokens, False, 1.0),
-            (count_tokens, True, JSON_TOKEN_RATIO),
-            (count_letter_tokens, True, 1.0),
-            (count_letter_tokens, False, 1.0),
-        )
+    # The most probable way of counting. Letters are counted exactly, tokens only estimated: a near match with letters
+    # is weaker evidence than a fair match with tokens. Only gateways and test servers count letters, and their models
+    # mostly have names of their own.
+    letter_share = 0.1 if window_of(model) is None else 0.001
+    likely, best = TokenScale(count_tokens), -math.inf
+    for count, should_escape, usual_rate, spread, share in (
+        (count_tokens, False, 1.008, 0.02, 0.5),
+        (count_tokens, True, JSON_TOKEN_RATIO, 0.02, 0.3),
+        (count_letter_tokens, True, 1.0, 0.003, letter_share),
+        (count_letter_tokens, False, 0.988, 0.006, letter_share),
     ):
         rate = counted_tokens / max(estimate_tokens(request, count, is_serialized=should_escape), 1.0)
-        distance = abs(rate / usual - 1) + 0.002 * doubt
-        if rate >= 0.2 and distance < off:  # otherwise it counted another unit, such as bytes
-            nearest, off = TokenScale(count, should_escape, rate), distance
-    return nearest
+        deviation = rate / usual_rate - 1
+        likelihood = math.log(share / spread) - (deviation / spread) ** 2 / 2
+        if rate >= 0.2 and deviation < 4 and likelihood > best:  # otherwise it counted another unit, such as bytes
+            likely, best = TokenScale(count, should_escape, rate), likelihood
+    return likely
 
 
 def token_limit(sizes: Sizes, tokens: float, margin: float = CONTEXT_FILL_RATIO) -> float:
